@@ -1,0 +1,269 @@
+"""The error allowed to each element, derived from the arithmetic that a kernel declares.
+
+First-order error analysis with independent roundings. Every rounding that the contract allows is a relative error of at
+most u; errors of separate roundings are added in quadrature and multiplied by LAMBDA, errors that share one cause are
+added as they are. A bound is evaluated for every element from the magnitudes that meet in it, so it scales with lengths,
+dims and data, and does not vanish where large terms cancel.
+
+What it takes from where: Higham, Accuracy and Stability of Numerical Algorithms (2002), chapter 3, for sums of products;
+Higham and Mary (2019) for sqrt(n) in place of n in long sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .reference import Attention, Tile
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+# Roundings are at most u each, about u / sqrt(3) in the mean square, so four bounds in quadrature stand near seven
+# standard deviations: over 10^9 elements none is expected outside.
+LAMBDA = 4.0
+# float32 arithmetic, a half unit in the last place.
+U32 = 2.0**-24
+# exp and log of a GPU's special function unit: two units in the last place of float32 (CUDA programming guide).
+U_FUNCTION = 2.0**-22
+# Tensor cores add aligned products with truncation; two bits less than float32's rounding covers what was measured
+# of them (Fasi, Higham, Mikaitis and Pranesh, 2021).
+U_TENSOR_CORE = 2.0**-22
+# The smallest normal float32: below it GPUs may flush to zero.
+TINY = 2.0**-126
+
+
+@dataclass(frozen=True)
+class Precision:
+    """What a kernel declares of its arithmetic."""
+
+    name: str
+    operand: float
+    """Relative error of an operand of the first dots (q, k, v, do) as the multiplier sees it: TF32's 2^-10, else 0. It
+    truncates, so errors share a sign."""
+    matrix: float
+    """Relative error of P and dS when they are rounded for the second dots."""
+    floor: float
+    """Absolute error of that rounding among subnormal numbers."""
+    accumulate: float
+    """Relative error of one addition inside a dot."""
+
+
+def precision_of(dtype: str, dots: str) -> Precision:
+    """The contract that a kernel of a dtype is held to: P, dS and O rounded to the inputs' dtype, sums in float32.
+
+    Args:
+        dtype: float32, float16 or bfloat16, of q, k, v and dO.
+        dots: "ieee" or "tf32", which only float32 feels.
+    """
+    if dtype == "float32":
+        tf32 = 2.0**-10 if dots == "tf32" else 0.0
+        return Precision(f"float32, {dots} dots", tf32, tf32, 0.0, U_TENSOR_CORE if tf32 else U32)
+    # Unit roundoff and half the smallest subnormal.
+    unit, floor = {"float16": (2.0**-11, 2.0**-25), "bfloat16": (2.0**-8, 2.0**-134)}[dtype]
+    return Precision(f"{dtype}, float32 sums", 0.0, unit, floor, U_TENSOR_CORE)
+
+
+def output_rounding(expected: Tensor, dtype: torch.dtype) -> Tensor:
+    """What storing a value in a dtype may cost: its unit roundoff, relative, and half its smallest subnormal."""
+    import torch
+
+    info = torch.finfo(dtype)
+    return expected.abs() * (info.eps / 2) + info.tiny * info.eps / 2
+
+
+@dataclass(frozen=True)
+class TileBudget:
+    """The allowed errors on one tile."""
+
+    rows: Mapping[str, Tensor]
+    """Whole bounds of what belongs to the tile's rows: LSE, P, O, dP, delta, dS, dQ."""
+    squares: Mapping[str, Tensor]
+    """This tile's share of the squared independent errors of dK, dV, dBias, dTau, in their shapes on the tile."""
+    sums: Mapping[str, Tensor]
+    """This tile's share of the errors that are added as they are."""
+    unmasked_dp: Tensor
+    """[h, m, N] the bound of dO V^T before any mask."""
+    undecided: Tensor
+    """[h, m, N] bool: entries on the ReLU's kink, where rounding alone decides whether dP is 0 or dO V^T."""
+
+
+def tile_budget(x: Attention, tile: Tile, values: Mapping[str, Tensor], precision: Precision) -> TileBudget:
+    """The allowed errors of every intermediate on a tile, from the values on it.
+
+    Args:
+        values: what `reference.evaluate` gives, with a target's own values in place of some where its results are
+            judged by their own parents.
+    """
+    return _Chain(x, tile, values, precision).budget()
+
+
+def summed_bound(expected: Tensor, squares: Tensor, sums: Tensor, precision: Precision) -> Tensor:
+    """The bound of a sum over all tiles, from the tiles' shares of it."""
+    return squares.sqrt() + sums + (2 * precision.operand + 2 * U32) * expected.abs()
+
+
+class _Chain:
+    """The error analysis of one tile, intermediate after intermediate.
+
+    `e_` are bounds of whole errors; `i_` of the independent part of a matrix's error, which sums in quadrature.
+    """
+
+    def __init__(self, x: Attention, tile: Tile, values: Mapping[str, Tensor], precision: Precision) -> None:
+        self.x, self.tile, self.precision = x, tile, precision
+        self.q, self.k, self.v, self.do = x.tensors(tile)
+        self.valid, self.dpe = values["valid"], values["dPE"]
+        self.p, self.dp, self.ds = values["P"], values["dP"], values["dS"]
+        self.delta, self.lse = values["delta"][..., None], values["LSE"][..., None]
+        self.values = values
+        # TF32 rounds both operands of the dots over rows, 16-bit kernels only the computed one.
+        self.operands = 2**0.5 if precision.operand else 1.0
+
+    def dot(self, a: Tensor, b: Tensor, *, unit: float) -> Tensor:
+        """The error of a @ b: operands off by `unit` with a common sign, and float32 (or tensor core) sums."""
+        terms = a.shape[-1]
+        error = self.precision.accumulate * terms**0.5 * (a.abs() @ b.abs())
+        if unit:
+            error = error + LAMBDA * unit * (2 * (a**2) @ (b**2)).sqrt() + 2 * unit * (a @ b).abs()
+        return error
+
+    def budget(self) -> TileBudget:
+        self._scores()
+        self._probabilities()
+        self._gradients_of_probabilities()
+        self._gradients_of_scores()
+        rows = {
+            "LSE": self.e_lse, "P": self.e_p, "O": self.e_o, "dP": self.i_dp,
+            "delta": self.e_delta, "dS": self.e_ds, "dQ": self._dq(),
+        }  # fmt: skip
+        rows = {name: bound[..., 0] if name in ("LSE", "delta") else bound for name, bound in rows.items()}
+        squares, sums = self._sums_over_rows()
+        return TileBudget(rows, squares, sums, self.unmasked_dp, self.undecided)
+
+    def _scores(self) -> None:
+        x, unit = self.x, self.precision.operand
+        raw = x.scale * self.q @ self.k.mT
+        e_s = abs(x.scale) * self.dot(self.q, self.k.mT, unit=unit) + 3 * U32 * raw.abs()
+        if x.bias is not None:
+            e_s = e_s + 2 * U32 * (self.values["S"].masked_fill(~self.valid, 0.0) - raw).abs()
+        self.e_s = e_s * self.valid
+
+    def _probabilities(self) -> None:
+        lse = self.lse.masked_fill(self.lse == -float("inf"), 0.0)
+        own = U32 * (lse.abs() + 2 + self.valid.shape[-1] ** 0.5) + U_FUNCTION
+        self.e_lse = (self.p * self.e_s).sum(-1, keepdim=True) + own
+        # What all entries of a row share after normalisation: independent errors of the scores average out in LSE.
+        self.common = ((self.p * self.e_s) ** 2).sum(-1, keepdim=True).sqrt() + own
+        argument = self.values["S"].masked_fill(~self.valid, 0.0) - lse
+        self.r_p = (self.e_s + U32 * argument.abs() + U_FUNCTION) * self.valid
+        # Past e^50 nothing is bounded any more; a finite number keeps 0 * bound at 0.
+        relative = (self.r_p + self.e_lse).clamp(max=50.0).expm1()
+        self.e_p = (self.p.abs() * relative + TINY) * self.valid
+        self._lazy_mask() if self.x.family == "lazy" else self._softmax_mask()
+        unit, floor = self.precision.matrix, self.precision.floor
+        pe = self.values["PE"]
+        rounding = (self.operands * LAMBDA * unit * pe) ** 2 + (LAMBDA * floor) ** 2 * self.valid
+        self.i_pe = rounding + (self.p * self.r_p) ** 2 * self.live + self.e_z**2
+        self.s_pe = (self.p * self.common).abs() * self.live
+        self.e_o = (self.i_pe @ self.v**2).sqrt() + self.s_pe @ self.v.abs() + self.dot(pe, self.v, unit=unit)
+
+    def _softmax_mask(self) -> None:
+        import torch
+
+        self.live, self.e_z = self.valid, torch.zeros_like(self.p)
+        self.undecided = torch.zeros_like(self.valid)
+
+    def _lazy_mask(self) -> None:
+        """Which entries the ReLU lets through, and where rounding alone decides."""
+        assert self.x.tau is not None
+        i, _ = self.x.positions(self.tile)
+        floor = (self.x.tau[self.tile.heads, None, None] / (i + 1)).abs()
+        self.e_z = (3 * U32 * (self.p.abs() + floor)) * self.valid
+        z = self.p + self.x.tau[self.tile.heads, None, None] / (i + 1)
+        self.live = self.valid & (z >= -(self.e_p + self.e_z))
+        self.undecided = self.live & (z <= self.e_p + self.e_z)
+        self.e_z = self.e_z * self.live
+
+    def _gradients_of_probabilities(self) -> None:
+        kink = self.undecided * self.dpe.abs()
+        self.unmasked_dp = self.dot(self.do, self.v.mT, unit=self.precision.operand)
+        self.i_dp = self.unmasked_dp * self.valid
+        self.e_dp = self.i_dp + kink
+        # delta: from P and dP, or from dO and the rounded O; either is within what is allowed here.
+        terms, o = (self.p * self.dp).abs(), self.values["O"]
+        d_terms = (self.do * o).abs()
+        unit = self.precision.matrix if self.precision.matrix > 0 else U32
+        independent = ((self.p * self.r_p * self.dp) ** 2 + (self.p * self.i_dp) ** 2).sum(-1, keepdim=True)
+        rounded = (terms**2).sum(-1, keepdim=True) + (d_terms**2).sum(-1, keepdim=True)
+        self.k_delta = (self.p.abs() * kink).sum(-1, keepdim=True)
+        self.i_delta = (
+            independent.sqrt()
+            + LAMBDA * unit * rounded.sqrt()
+            + self.common * self.delta.abs()
+            + U32 * terms.shape[-1] ** 0.5 * terms.sum(-1, keepdim=True)
+            + U32 * d_terms.shape[-1] ** 0.5 * d_terms.sum(-1, keepdim=True)
+        )
+        self.e_delta = self.i_delta + self.k_delta
+
+    def _gradients_of_scores(self) -> None:
+        p, spread = self.p.abs(), (self.dp - self.delta).abs()
+        self.kink_ds = p * (self.undecided * self.dpe.abs() + self.k_delta)
+        subtraction = 3 * U32 * p * (self.dp.abs() + self.delta.abs()) * self.valid
+        cap = self._softcap_slope() * p * spread
+        unit, floor = self.precision.matrix, self.precision.floor
+        rounding = (self.operands * LAMBDA * unit * self.ds) ** 2 + (LAMBDA * floor) ** 2 * self.valid
+        self.i_ds = rounding + (p * self.i_dp) ** 2 + (p * self.r_p * spread) ** 2 + subtraction**2 + cap**2
+        self.e_ds = (
+            p * (self.e_dp + self.e_delta) + self.e_p * spread + subtraction + cap + unit * self.ds.abs()
+            + (floor + TINY * spread) * self.valid
+        )  # fmt: skip
+
+    def _softcap_slope(self) -> Tensor:
+        """|d/dS of the softcap's derivative| times the error of S; at most 2 / c of it."""
+        return self.e_s * (2.0 / self.x.softcap) if self.x.softcap else self.e_s * 0
+
+    def _dq(self) -> Tensor:
+        k = self.k
+        error = (self.i_ds @ k**2).sqrt() + self.i_delta * (self.p @ k).abs() + self.common * (self.ds @ k).abs()
+        error = error + self.kink_ds @ k.abs() + self.dot(self.ds, k, unit=self.precision.matrix)
+        return abs(self.x.scale) * (error + 2 * U32 * (self.ds @ k).abs())
+
+    def _sums_over_rows(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """dK, dV, dBias and dTau: each row's delta and LSE err on their own, so over rows they too are independent."""
+        x = self.x
+        scale = abs(x.scale)
+        terms = (x.n_query * x.n_heads / x.k.shape[1]) ** 0.5
+        by_row = self.i_ds + (self.p * self.i_delta) ** 2 + (self.ds * self.common) ** 2
+        squares = {"dK": scale**2 * (by_row.mT @ self.q**2)}
+        squares["dV"] = (self.i_pe + self.s_pe**2).mT @ self.do**2
+        sums = {"dK": scale * (self.kink_ds.mT @ self.q.abs() + self._dot_over_rows(self.ds, self.q, terms))}
+        sums["dV"] = self._dot_over_rows(self.values["PE"], self.do, terms)
+        for name, step in (("dBias", self._dbias), ("dTau", self._dtau)):
+            if name in self.values:
+                squares[name], sums[name] = step(by_row)
+        return squares, sums
+
+    def _dot_over_rows(self, matrix: Tensor, b: Tensor, terms: float) -> Tensor:
+        return self.precision.accumulate * terms * (matrix.abs().mT @ b.abs())
+
+    def _dbias(self, by_row: Tensor) -> tuple[Tensor, Tensor]:
+        addends = (self.x.n_batch * self.x.n_query) ** 0.5
+        return self._like_bias(by_row), self._like_bias(self.kink_ds + U32 * addends * self.ds.abs())
+
+    def _like_bias(self, matrix: Tensor) -> Tensor:
+        from .reference.lazy import sum_by_distance
+
+        assert self.x.bias is not None
+        if self.x.family == "lazy":
+            i, j = self.x.positions(self.tile)
+            return sum_by_distance(matrix, i - j, self.x.bias.shape[1])
+        return matrix.sum_to_size(self.x.bias_part(self.x.bias, self.tile).shape)
+
+    def _dtau(self, _: Tensor) -> tuple[Tensor, Tensor]:
+        i, j = self.x.positions(self.tile)
+        addends = j.shape[-1] ** 0.5 + (self.x.n_batch * self.x.n_query) ** 0.5
+        kink = self.undecided * self.dpe.abs()
+        sums = (kink + U32 * addends * self.dp.abs()) / (i + 1)
+        return ((self.i_dp / (i + 1)) ** 2).sum((-2, -1)), sums.sum((-2, -1))

@@ -1,0 +1,294 @@
+"""The command line: options -> probe -> report -> exit code. The only file that imports typer."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import os
+import shutil
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+from . import __version__, last
+from .failures import Failure, UsageFailure
+from .intermediates import lookup, names
+from .options import OPTIONS, command_line, parse
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from .verdict import Report
+
+app = typer.Typer(
+    name="gradprobe",
+    help="Runs an attention backward kernel beside a float64 reference, and points at the first wrong number.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+TargetWord = Annotated[Optional[str], typer.Argument(metavar="[TARGET]", help="Built-in name, FILE.py:FUNCTION or MODULE:FUNCTION [default: lazy]")]  # noqa: UP045
+FamilyWord = Annotated[Optional[str], typer.Option(help="softmax or lazy [default: lazy where the target takes tau]")]  # noqa: UP045
+ReferenceWord = Annotated[Optional[str], typer.Option(metavar="FILE.py:FUNCTION", help="A reference of your own, audited first")]  # noqa: UP045
+JsonFile = Annotated[Optional[str], typer.Option("--json", metavar="FILE", help="Write the report as JSON; - for stdout")]  # noqa: UP045
+Traceback = Annotated[bool, typer.Option("--traceback", help="Show where a failure was raised")]
+
+
+def with_case_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command every case option; it receives those given as `options`, by name."""
+    own = list(inspect.signature(command, eval_str=True).parameters.values())
+
+    @functools.wraps(command)
+    def run(**words: Any) -> None:
+        options = {option.name: words.pop(option.name) for option in OPTIONS}
+        given = {name: word for name, word in options.items() if word is not None and word != []}
+        command(**words, options=given)
+
+    added = [
+        inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(option))
+        for option in OPTIONS
+    ]
+    parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own if parameter.name != "options"]
+    run.__signature__ = inspect.Signature([*parameters, *added])  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in (*parameters, *added)}
+    del run.__wrapped__  # type: ignore[attr-defined]
+    return run
+
+
+def _annotation(option: Any) -> Any:
+    flags = f"{option.flag}/--no-{option.flag[2:]}" if option.kind is bool else option.flag
+    kind = list[str] if option.kind is list else option.kind
+    described = typer.Option(flags, help=option.help, metavar=option.metavar, rich_help_panel="Case", show_default=False)
+    return Annotated[Optional[kind], described]  # noqa: UP045
+
+
+@app.callback(invoke_without_command=True)
+def _root(version: Annotated[bool, typer.Option("--version", help="Versions and device, in one line")] = False) -> None:
+    if version:
+        from .probe import environment
+
+        found = environment("cuda" if _has_cuda() else "cpu")
+        typer.echo(" ".join(f"{name} {value}" for name, value in found.items()))
+        raise typer.Exit
+
+
+def _has_cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+@app.command()
+@with_case_options
+def check(
+    target: TargetWord = None,
+    family: FamilyWord = None,
+    reference: ReferenceWord = None,
+    json_file: JsonFile = None,
+    traceback: Traceback = False,
+    *,
+    options: dict[str, Any],
+) -> None:
+    """Run a kernel beside the reference, diff every intermediate, and point at the first mismatch."""
+    asked = last.Asked(target or "lazy", family, reference, options)
+    again = command_line("check", asked.target, options, _chosen(asked))
+    with _outcomes(json_file, again, traceback):
+        report = _probed(asked, again)
+        last.save(asked)
+        _write_json(json_file, report)
+        if json_file != "-":
+            _print(_rendered(report))
+        raise typer.Exit(1 if report.failing else 0)
+
+
+@app.command()
+@with_case_options
+def diff(
+    name: Annotated[str, typer.Argument(metavar="NAME", help=f"One of {', '.join(names())}")],
+    target: TargetWord = None,
+    at: Annotated[Optional[str], typer.Option(metavar="BATCH,HEAD", help="The head to show [default: the first wrong one]")] = None,  # noqa: UP045
+    family: FamilyWord = None,
+    reference: ReferenceWord = None,
+    json_file: JsonFile = None,
+    traceback: Traceback = False,
+    *,
+    options: dict[str, Any],
+) -> None:
+    """Show one intermediate close up: its error map over tiles and its wrong rows, actual beside expected."""
+    asked, repeated = _like_the_last(target, family, reference, options)
+    again = command_line(f"diff {name}", asked.target, asked.options, _chosen(asked))
+    with _outcomes(json_file, again, traceback):
+        row = lookup(name)
+        if row is None:
+            raise UsageFailure(f"diff: no intermediate {name!r}", f"known: {', '.join(names())}")
+        place = _parse_at(at)
+        if repeated:
+            line = f"as in the last check here: {command_line('check', asked.target, asked.options, _chosen(asked))}"
+            typer.echo(line, err=json_file == "-")
+        report = _probed(asked, again)
+        _show_close_up(report, row.name, place, json_file)
+
+
+def _chosen(asked: last.Asked) -> dict[str, Any]:
+    return {"family": asked.family, "reference": asked.reference}
+
+
+def _like_the_last(
+    target: str | None, family: str | None, reference: str | None, options: dict[str, Any]
+) -> tuple[last.Asked, bool]:
+    """What to run: the last check of this folder where its target is meant, under the options given now."""
+    before = last.load()
+    if before is None or (target is not None and target != before.target):
+        return last.Asked(target or "lazy", family, reference, options), False
+    merged = {**before.options, **options}
+    return last.Asked(before.target, family or before.family, reference or before.reference, merged), True
+
+
+def _parse_at(word: str | None) -> tuple[int, int] | None:
+    if word is None:
+        return None
+    parts = word.split(",")
+    if len(parts) != 2 or not all(part.strip().isdigit() for part in parts):
+        raise UsageFailure(f"--at takes BATCH,HEAD, two whole numbers, got {word!r}")
+    return int(parts[0]), int(parts[1])
+
+
+def _probed(asked: last.Asked, again: str) -> Report:
+    """Imports what is needed, and probes."""
+    from .progress import Progress
+
+    start = time.perf_counter()
+    given = parse(asked.options)
+    if asked.family not in (None, "softmax", "lazy"):
+        raise UsageFailure(f"--family must be softmax or lazy, got {asked.family!r}")
+    with Progress() as tick:
+        tick("importing torch and the target", 0.0)
+        from .case import resolve
+        from .run import make_interpreter_right, prepare_backend
+
+        device = prepare_backend(_device(given))
+        from .probe import probe
+        from .targets import find_target
+
+        target = find_target(asked.target, asked.family)
+        reference = find_target(asked.reference, asked.family or target.family) if asked.reference else None
+        case = resolve({**given, "device": device}, target.family, takes_bias="bias" in target.takes)
+        make_interpreter_right(case)
+        imported = time.perf_counter() - start
+        report = probe(case, target, reference=reference, reproduce=again, tick=tick)
+    seconds = {"import": imported, **report.seconds, "diagnose": 0.0, "total": time.perf_counter() - start}
+    from dataclasses import replace
+
+    return replace(report, seconds=seconds)
+
+
+def _device(given: dict[str, Any]) -> str:
+    from .case import DEVICES
+
+    device = given.get("device", "auto")
+    if device not in DEVICES:
+        raise UsageFailure(f"--device must be one of {', '.join(DEVICES)}, got {device!r}")
+    return str(device)
+
+
+def _show_close_up(report: Report, name: str, at: tuple[int, int] | None, json_file: str | None) -> None:
+    from .closeup import close_up
+    from .report.closeup import close_up_as_json, render_close_up
+
+    run, measured = next(
+        ((run, found) for run, found in report.measured if name in found.comparison.findings and found.comparison.findings[name].mismatched),
+        report.measured[0],
+    )
+    view = close_up(report.case, measured, name, at)
+    _write_json(json_file, report, {"close_up": {"layout": run.layout} | close_up_as_json(view)})
+    if json_file != "-":
+        from rich.text import Text
+
+        _print([Text(f"layout {run.layout}", "dim"), *render_close_up(view, _width(), utf8=_utf8())])
+    raise typer.Exit(1 if view.wrong else 0)
+
+
+class _outcomes:  # noqa: N801
+    """Turns failures into messages on stderr, an error report where JSON was asked for, and contract's exit codes."""
+
+    def __init__(self, json_file: str | None, again: str, traceback: bool) -> None:
+        self.json_file, self.again, self.traceback = json_file, again, traceback
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        if error is None or isinstance(error, (typer.Exit, SystemExit, KeyboardInterrupt)):
+            return False
+        failure = error if isinstance(error, Failure) else _own_fault(error)
+        if self.traceback:
+            traceback.print_exception(error)
+        _say(failure)
+        if self.json_file is not None:
+            from .report.as_json import failure_as_json
+
+            _dump(self.json_file, failure_as_json(failure, self.again))
+        raise typer.Exit(failure.exit_code)
+
+
+def _own_fault(error: BaseException) -> Failure:
+    return Failure(f"gradprobe itself failed: {type(error).__name__}: {error}", "run again with --traceback and report it")
+
+
+def _say(failure: Failure) -> None:
+    typer.echo(f"gradprobe: {failure}", err=True)
+    if failure.way_out:
+        typer.echo(f"  {failure.way_out}", err=True)
+
+
+def _write_json(json_file: str | None, report: Report, more: dict[str, Any] | None = None) -> None:
+    if json_file is not None:
+        from .report.as_json import as_json
+
+        _dump(json_file, as_json(report) | (more or {}))
+
+
+def _dump(json_file: str, document: dict[str, Any]) -> None:
+    text = json.dumps(document, indent=2, allow_nan=False)
+    if json_file == "-":
+        typer.echo(text)
+        return
+    try:
+        Path(json_file).write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageFailure(f"--json {json_file}: cannot be written, {error.strerror}") from error
+
+
+def _rendered(report: Report) -> list[Text]:
+    from .report.console import render
+
+    return render(report, _width(), utf8=_utf8())
+
+
+def _width() -> int:
+    return shutil.get_terminal_size((100, 24)).columns
+
+
+def _utf8() -> bool:
+    return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+
+
+def _print(lines: list[Text]) -> None:
+    """Prints lines as they are: never folded again, in colour only on a terminal that wants it."""
+    from rich.console import Console
+
+    console = Console(soft_wrap=True, highlight=False, force_terminal=None if "FORCE_COLOR" in os.environ else sys.stdout.isatty())
+    for line in lines:
+        console.print(line)
+
+
+def main() -> None:
+    """The `gradprobe` command."""
+    app(prog_name="gradprobe")

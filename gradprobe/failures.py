@@ -1,0 +1,27 @@
+"""Why the tool could not do its work: exceptions that carry a sentence, a way out and an exit code."""
+
+from __future__ import annotations
+
+
+class Failure(Exception):
+    """The tool cannot go on. The message names the subject, the rule and what came instead; `way_out` what to do."""
+
+    exit_code = 3
+
+    def __init__(self, message: str, way_out: str = "") -> None:
+        super().__init__(message)
+        self.way_out = way_out
+
+
+class UsageFailure(Failure):
+    """The command, a configuration or a name in it is wrong."""
+
+    exit_code = 2
+
+
+class TargetFailure(Failure):
+    """The target is there but cannot be run or returned what it may not return."""
+
+
+class ReferenceFailure(Failure):
+    """The reference failed its audit, so no verdict about a target may rest on it."""

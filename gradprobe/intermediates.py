@@ -1,0 +1,86 @@
+"""The table of intermediates: name, axes, formula and parents in each family, in dataflow order.
+
+One row added here is one intermediate supported everywhere: traces, comparison, blame, tables and labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Step:
+    """How one family computes an intermediate."""
+
+    axes: str
+    """One letter an axis: b batch, h head, g key/value head, m query row, n key, d head dim, e value head dim,
+    w distance, 1 broadcast."""
+    formula: str
+    parents: tuple[str, ...]
+    """The intermediates and inputs that the formula reads."""
+
+
+@dataclass(frozen=True)
+class Intermediate:
+    """One row of the table."""
+
+    name: str
+    needs: str
+    """The optional input without which this does not exist, or ""."""
+    softmax: Step | None
+    lazy: Step | None
+
+    def step(self, family: str) -> Step | None:
+        """How `family` ("softmax" or "lazy") computes it; None where it does not exist."""
+        return self.lazy if family == "lazy" else self.softmax
+
+
+def _both(name: str, axes: str, formula: str, *parents: str) -> Intermediate:
+    step = Step(axes, formula, parents)
+    return Intermediate(name, "", step, step)
+
+
+TABLE = (
+    _both("LSE", "bhm", "log sum_j exp(S)", "q", "k", "bias"),
+    _both("P", "bhmn", "exp(S - LSE)", "q", "k", "bias", "LSE"),
+    Intermediate(
+        "O", "", Step("bhme", "P V", ("P", "v")), Step("bhme", "relu(P + tau / (i + 1)) V", ("P", "v", "tau"))
+    ),
+    Intermediate(
+        "dP", "", Step("bhmn", "dO V^T", ("do", "v")), Step("bhmn", "[Z > 0] * (dO V^T)", ("do", "v", "P", "tau"))
+    ),
+    Intermediate(
+        "delta", "", Step("bhm", "rowsum(dO * O)", ("do", "O")), Step("bhm", "rowsum(P * dP)", ("P", "dP"))
+    ),
+    _both("dS", "bhmn", "P * (dP - delta)", "P", "dP", "delta"),
+    _both("dQ", "bhmd", "scale * dS K", "dS", "k"),
+    _both("dK", "bgnd", "scale * dS^T Q", "dS", "q"),
+    Intermediate(
+        "dV", "", Step("bgne", "P^T dO", ("P", "do")), Step("bgne", "relu(P + tau / (i + 1))^T dO", ("P", "do", "tau"))
+    ),
+    Intermediate(
+        "dBias", "bias", Step("1hmn", "sum_b dS", ("dS",)), Step("hw", "sum over i - j = w of dS", ("dS",))
+    ),
+    Intermediate("dTau", "tau", None, Step("h", "sum of dP / (i + 1)", ("dP",))),
+)
+
+_BY_NAME = {row.name.lower(): row for row in TABLE} | {"out": TABLE[2]}
+
+
+def names() -> tuple[str, ...]:
+    """Every name, in dataflow order."""
+    return tuple(row.name for row in TABLE)
+
+
+def lookup(name: str) -> Intermediate | None:
+    """The row of a name, whatever its case; None where there is none."""
+    return _BY_NAME.get(name.lower())
+
+
+def steps(family: str) -> Iterator[tuple[Intermediate, Step]]:
+    """The rows that exist in a family, with how it computes them, in dataflow order."""
+    for row in TABLE:
+        step = row.step(family)
+        if step is not None:
+            yield row, step

@@ -1,0 +1,178 @@
+"""Patches that make bfloat16 right in Triton's interpreter.
+
+The interpreter keeps bfloat16 as its bits in numpy's uint16 and hands those to numpy as if they were numbers.
+Import this only once TRITON_INTERPRET=1 is in the environment: it imports triton.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import triton
+import triton.language as tl
+from triton.runtime import interpreter as shipped
+
+Handle = shipped.TensorHandle
+Method = Callable[..., Any]
+PATCHED = "_bfloat16_made_right"
+
+
+class InterpreterNotKnown(RuntimeError):
+    """This release of Triton lacks something that has to be patched."""
+
+
+def _is_bf16(thing: Any) -> bool:
+    """Whether an argument is bfloat16 kept as bits (a comparison of bfloat16 keeps bools), or the type itself."""
+    if isinstance(thing, tl.dtype):
+        return thing.scalar == tl.bfloat16
+    handle = getattr(thing, "handle", thing)
+    return isinstance(handle, Handle) and handle.data.dtype == np.uint16 and handle.dtype == tl.bfloat16
+
+
+def _to_values(bits: np.ndarray) -> np.ndarray:
+    """The float32 values of bfloat16 bits, exactly."""
+    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def _to_odd_float32(values: np.ndarray) -> np.ndarray:
+    """float64 to float32, inexact results made odd: a second rounding, to bfloat16, then errs no more."""
+    single = values.astype(np.float32)
+    bits = single.view(np.uint32) - (np.abs(single) > np.abs(values)).astype(np.uint32)
+    return (bits | (single != values).astype(np.uint32)).view(np.float32)
+
+
+@np.errstate(over="ignore", under="ignore", invalid="ignore")
+def _to_bits(values: np.ndarray) -> np.ndarray:
+    """Round any numbers once to bfloat16, to nearest even; NaN stays NaN."""
+    exact_in_single = values.dtype.itemsize <= 2 or values.dtype == np.float32
+    single = values.astype(np.float32) if exact_in_single else _to_odd_float32(values.astype(np.float64))
+    bits = single.view(np.uint32)
+    nearest = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+    quiet = (bits >> np.uint32(16)) | np.uint32(0x40)
+    return np.where(np.isnan(single), quiet, nearest).astype(np.uint16)
+
+
+def _widened(thing: Any, dtype: tl.dtype = tl.float32) -> Any:
+    """A bfloat16 handle as a float32 (or float64) one; anything else as it is."""
+    if not isinstance(thing, Handle) or not _is_bf16(thing):
+        return thing
+    return Handle(_to_values(thing.data).astype(shipped._get_np_dtype(dtype)), dtype)
+
+
+def _narrowed(values: np.ndarray) -> Handle:
+    """What came of bfloat16 operands only, under the type that compiled Triton gives it."""
+    return Handle(values, tl.int1) if values.dtype == np.bool_ else Handle(_to_bits(values), tl.bfloat16)
+
+
+def _on_values(self: Any, original: Method, *args: Any, wide: tl.dtype = tl.float32) -> Handle:
+    """A builder's method computed on values; the result is bfloat16 where every operand is."""
+    if args[-1] is np.where:
+        return original(*args)
+    result = original(*(_widened(arg, wide) for arg in args))
+    operands = [arg for arg in args if isinstance(arg, Handle)]
+    return _narrowed(result.data) if all(map(_is_bf16, operands)) else result
+
+
+def _cast(self: Any, original: Method, src: Handle, dst_type: tl.dtype) -> Handle:
+    """Casts: the shipped one truncates float32 to bfloat16, and takes float64 and ints for bits."""
+    src = _widened(src)
+    return Handle(_to_bits(src.data), tl.bfloat16) if _is_bf16(dst_type) else original(src, dst_type)
+
+
+def _atomic_add(
+    self: Any, original: Method, op: Any, ptr: Handle, val: Handle, mask: Handle, *order: Any
+) -> Handle:
+    """Atomic addition, the only atomic that Triton has for bfloat16: equal pointers take turns."""
+    if op != shipped._ir.ATOMIC_OP.FADD:
+        return original(op, ptr, val, mask, *order)
+    before, turn = np.zeros(val.data.size, np.uint16), np.flatnonzero(mask.data)
+    while turn.size:
+        pointers, first = np.unique(ptr.data.reshape(-1)[turn], return_index=True)
+        before[turn[first]] = _add_in_memory(pointers, val.data.reshape(-1)[turn[first]])
+        turn = np.delete(turn, first)
+    return Handle(before.reshape(val.data.shape), tl.bfloat16)
+
+
+def _add_in_memory(pointers: np.ndarray, addends: np.ndarray) -> np.ndarray:
+    """Add to the bfloat16 at each of these different pointers; what was there before."""
+    everywhere = np.ones(pointers.shape, bool)
+    before = shipped._interpreter.load(pointers, everywhere, np.zeros_like(addends), addends.dtype)
+    shipped._interpreter.store(pointers, _to_bits(_to_values(before) + _to_values(addends)), everywhere)
+    return before
+
+
+def _sum(self: Any, original: Method, tensor: tl.tensor) -> tl.tensor:
+    """tl.sum: it stays in bfloat16, so each addition rounds; halves are added, as warps add."""
+    values = _to_values(tensor.handle.data)
+    axes = tuple(range(values.ndim)) if self.axis is None else self.axis
+    parts = values.reshape(-1) if self.axis is None else np.moveaxis(values, self.axis, 0)
+    while len(parts) > 1:
+        half = len(parts) // 2
+        added = _to_values(_to_bits(parts[:half] + parts[half : 2 * half]))
+        parts = np.concatenate([added, parts[2 * half :]])
+    total = np.expand_dims(parts[0], axes) if self.keep_dims else parts[0]
+    return self.to_tensor(_to_bits(total), tl.bfloat16)
+
+
+def _min_max(self: Any, original: Method, tensor: tl.tensor, *args: Any, **kwargs: Any) -> Any:
+    """Extremes and where they are, which need no rounding."""
+    found = original(self.to_tensor(_to_values(tensor.handle.data), tl.float32), *args, **kwargs)
+    parts = found if isinstance(found, tuple) else (found,)
+    parts = tuple(part.to(tl.bfloat16) if part.dtype == tl.float32 else part for part in parts)
+    return parts if isinstance(found, tuple) else parts[0]
+
+
+def _scan(self: Any, original: Method, tensor: tl.tensor, combine: np.ufunc) -> list[tl.tensor]:
+    """A cumulative sum or product, rounded at each step."""
+    values = _to_values(tensor.handle.data)
+    for last, step in itertools.pairwise(np.moveaxis(values, self.axis, 0)):
+        step[...] = _to_values(_to_bits(combine(last, step)))
+    return [self.to_tensor(_to_bits(values), tl.bfloat16)]
+
+
+def _constant(self: Any, value: float) -> Handle:
+    """A bfloat16 constant, which releases before 3.9 lack."""
+    return Handle(_to_bits(np.array([value], np.float64)), tl.bfloat16)
+
+
+VALUE_METHODS = "binary_op", "unary_op", "ternary_op", "create_rsqrt", "create_erf", "create_dot"
+PATCHES: dict[tuple[str, str], Callable[..., Any]] = {
+    **{("InterpreterBuilder", name): _on_values for name in VALUE_METHODS},
+    ("InterpreterBuilder", "create_fma"): functools.partial(_on_values, wide=tl.float64),
+    ("InterpreterBuilder", "cast_impl"): _cast,
+    ("InterpreterBuilder", "create_atomic_rmw"): _atomic_add,
+    ("ReduceOps", "sum"): _sum,
+    ("ReduceOps", "min_max"): _min_max,
+    ("ScanOps", "cumsum"): functools.partial(_scan, combine=np.add),
+    ("ScanOps", "cumprod"): functools.partial(_scan, combine=np.multiply),
+}
+
+
+def _mended(original: Method, mend: Callable[..., Any]) -> Method:
+    """The shipped method, but for bfloat16 the mended one."""
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not any(map(_is_bf16, args)):
+            return original(self, *args, **kwargs)
+        return mend(self, functools.partial(original, self), *args, **kwargs)
+
+    return method
+
+
+def make_bfloat16_right() -> None:
+    """Patch the interpreter, once, so that operations on bfloat16 compute on values and round as compiled."""
+    if getattr(shipped, PATCHED, False):
+        return
+    missing = [
+        f"{owner}.{name}" for owner, name in PATCHES if not hasattr(getattr(shipped, owner, None), name)
+    ]
+    if missing:
+        raise InterpreterNotKnown(f"triton {triton.__version__}: its interpreter has no {', '.join(missing)}")
+    for (owner, name), mend in PATCHES.items():
+        setattr(getattr(shipped, owner), name, _mended(getattr(getattr(shipped, owner), name), mend))
+    shipped.InterpreterBuilder.get_bf16 = _constant
+    setattr(shipped, PATCHED, True)

@@ -1,0 +1,106 @@
+"""The case options of the command line: one row each, and how their words become values."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .case import DEVICES, DOTS, DTYPES, PATTERNS
+from .failures import UsageFailure
+from .layouts import LAYOUTS, parse_layout
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option, by the name that Case gives it."""
+
+    name: str
+    kind: Any
+    """The type of what the command line holds: int, float, str, bool or a list of str."""
+    help: str
+    metavar: str | None = None
+    parse: Callable[[Any], Any] = lambda word: word
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+
+def _numbers(flag: str, convert: Callable[[str], Any], form: str, count: int | None = None) -> Callable[[str], Any]:
+    def parse(word: str) -> tuple[Any, ...]:
+        try:
+            values = tuple(convert(part) for part in word.split(","))
+        except ValueError:
+            values = ()
+        if not values or (count is not None and len(values) != count):
+            raise UsageFailure(f"{flag} takes {form}, got {word!r}")
+        return values
+
+    return parse
+
+
+def _layouts(words: list[str]) -> tuple[tuple[str, str], ...] | None:
+    return tuple(parse_layout(word) for word in words) or None
+
+
+OPTIONS = (
+    Option("batch", int, "Batches [default: 2]"),
+    Option("heads", int, "Query heads [default: 3]"),
+    Option("kv_heads", int, "Key/value heads, a divisor of --heads [default: as many]"),
+    Option("seqlen", int, "Query rows and keys [default: 72]"),
+    Option("seqlen_q", int, "Query rows"),
+    Option("seqlen_k", int, "Keys"),
+    Option("head_dim", int, "Head dim of q and k [default: 24]"),
+    Option("head_dim_v", int, "Head dim of v [default: --head-dim]"),
+    Option("dtype", str, f"{', '.join(DTYPES)} [default: float32]"),
+    Option("causal", bool, "Causal mask, aligned to the bottom right [default: lazy always, softmax not]"),
+    Option("window", str, "Sliding window, keys to the left and right; -1 for no limit", "LEFT,RIGHT",
+           _numbers("--window", int, "two whole numbers, LEFT,RIGHT", 2)),
+    Option("softcap", float, "Scores become c * tanh(S / c)"),
+    Option("scale", float, "Of the scores [default: 1 / sqrt(head dim)]"),
+    Option("bias", bool, "Additive bias and its gradient [default: lazy with, softmax without]"),
+    Option("bias_window", int, "Distances that the lazy bias covers [default: 40]"),
+    Option("tau", str, "Lazy attention's tau, one number or one a head [default: both signs]", "T,...",
+           _numbers("--tau", float, "numbers separated by commas")),
+    Option("seqlens", str, "Live length of each batch, right padding", "N,...",
+           _numbers("--seqlens", int, "whole numbers separated by commas")),
+    Option("seed", int, "Of the drawn values [default: 0]"),
+    Option("device", str, f"{', '.join(DEVICES)} [default: auto]"),
+    Option("layout", list, f"Where a tensor lies, in place of the default three runs; NAME: {', '.join(LAYOUTS)}; TENSOR may be all", "TENSOR=NAME",
+           _layouts),
+    Option("block_m", int, "Tile of query rows [default: 32]"),
+    Option("block_n", int, "Tile of keys [default: 16]"),
+    Option("pattern", str, f"Of the values: {', '.join(PATTERNS)} [default: normal]"),
+    Option("dots", str, f"Arithmetic of float32 dots: {', '.join(DOTS)} [default: what the backend does]"),
+    Option("repeat", int, "Runs of each layout, compared with one another [default: 1]"),
+)  # fmt: skip
+
+_BY_NAME = {option.name: option for option in OPTIONS}
+
+
+def parse(words: Mapping[str, Any]) -> dict[str, Any]:
+    """Option values for `case.resolve`, from what the command line holds; options not given are left out.
+
+    Raises:
+        UsageFailure: a value that does not have the option's form.
+    """
+    given = {name: _BY_NAME[name].parse(word) for name, word in words.items() if word is not None and word != []}
+    if "layout" in given:
+        given["layouts"] = given.pop("layout")
+    return given
+
+
+def command_line(command: str, target: str, words: Mapping[str, Any], extra: Mapping[str, Any] | None = None) -> str:
+    """One command line that repeats a run with these options."""
+    parts = ["gradprobe", *command.split(), target]
+    for name, word in {**words, **(extra or {})}.items():
+        flag = "--" + name.replace("_", "-")
+        if isinstance(word, bool):
+            parts.append(flag if word else "--no-" + name.replace("_", "-"))
+        elif isinstance(word, list):
+            parts += [part for item in word for part in (flag, str(item))]
+        elif word is not None:
+            parts += [flag, str(word)]
+    return shlex.join(parts)

@@ -1,0 +1,258 @@
+"""Chains the stages: probe(case, target) -> Report."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from .budget import precision_of
+from .case import Case, draw
+from .compare import attention_of, compare
+from .failures import ReferenceFailure, TargetFailure
+from .invariants import Invariant, identities
+from .layouts import DEFAULT_RUNS, Inputs, effective_values, place
+from .locate import locate, zeros_by_design
+from .provenance import triton_cache
+from .run import Outcome, run_target
+from .symmetry import agreement, doubled, permuted
+from .targets import Target
+from .trace import Trace
+from .verdict import Measured, Provenance, Report, Run
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Assigned = tuple[tuple[str, str], ...]
+Tick = Callable[[str, float], None]
+"""Told what is being done, and the fraction of it done."""
+
+
+@dataclass
+class _Session:
+    """What the runs of one probe share."""
+
+    case: Case
+    target: Target
+    reference: Target | None
+    tick: Tick
+    values: dict[str, Tensor] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("target", "reference", "compare"), 0.0))
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.seconds[stage] += time.perf_counter() - start
+
+
+def probe(
+    case: Case,
+    target: Target,
+    *,
+    reference: Target | None = None,
+    reproduce: str = "",
+    tick: Tick = lambda stage, fraction: None,
+) -> Report:
+    """Runs a target on a case under each layout, beside the reference, and says where it goes wrong.
+
+    Args:
+        case: with its device resolved to "cpu" or "cuda".
+        reference: a user's own, in place of the built-in one; audited by the identities that it should keep.
+        reproduce: the command line to print.
+
+    Raises:
+        UsageFailure: the case uses what the target does not take.
+        TargetFailure: the target could not be run, or nothing could be compared.
+        ReferenceFailure: the reference breaks an identity that it should keep.
+    """
+    session = _Session(case, target, reference, tick)
+    session.values = {name: value.to(case.device) for name, value in draw(case).items()}
+    layouts: tuple[Assigned, ...] = (case.layouts,) if case.layouts else DEFAULT_RUNS
+    runs = [_run(session, assigned) for assigned in layouts]
+    runs = _with_symmetries(session, runs)
+    if not any(run.measured for run in runs):
+        words = "; ".join(f"{run.layout}: {run.skipped}" for run in runs)
+        raise TargetFailure(f"nothing was compared: target {target.name!r} refused every layout ({words})")
+    return Report(
+        case=replace(case, dots=_dots(session)),
+        provenance=_provenance(session),
+        environment=environment(case.device),
+        runs=tuple(runs),
+        notes=tuple(zeros_by_design(case)),
+        reproduce=reproduce,
+        seconds=session.seconds,
+    )
+
+
+def _run(session: _Session, assigned: Assigned) -> Run:
+    inputs = _inputs(session, session.values, assigned)
+    outcome = _outcome(session, inputs)
+    if outcome.trace is None:
+        return Run(inputs.layout, assigned, None, outcome.refused)
+    measured = _measure(session, inputs, outcome.trace)
+    for _ in range(1, session.case.repeat):
+        measured = _repeated(session, inputs, measured)
+    return Run(inputs.layout, assigned, measured, None)
+
+
+def _inputs(session: _Session, values: Mapping[str, Tensor], assigned: Assigned) -> Inputs:
+    """The values in a layout, with O, LSE and delta of the reference where the target takes them."""
+    values = effective_values(values, assigned)
+    return place({**values, **_derived(session, values)}, assigned)
+
+
+def _derived(session: _Session, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    wanted = {"o": "O", "lse": "LSE", "delta": "delta"}
+    taken = {name: key for name, key in wanted.items() if name in session.target.takes}
+    if not taken:
+        return {}
+    from .reference import manual_attention_backward
+
+    case = session.case
+    results = manual_attention_backward(
+        values["q"], values["k"], values["v"], values["do"], family=case.family, causal=case.causal, scale=case.scale,
+        bias=values.get("bias"), tau=values.get("tau"), window=case.window, softcap=case.softcap,
+        seqlens=values.get("seqlens"), head_tile=1, matrices=False,
+    )  # fmt: skip
+    return {name: results[key].to(values["q"].dtype) if name == "o" else results[key].float() for name, key in taken.items()}
+
+
+def _outcome(session: _Session, inputs: Inputs) -> Outcome:
+    session.tick(f"running {session.target.name}, {inputs.layout}", 0.0)
+    with session.timed("target"):
+        outcome = run_target(session.target, session.case, inputs)
+    session.outcomes.append(outcome)
+    return outcome
+
+
+def _measure(session: _Session, inputs: Inputs, trace: Trace) -> Measured:
+    case = session.case
+    x = attention_of(case, inputs.values)
+    reference = _reference_trace(session, inputs)
+    with session.timed("compare"):
+        comparison = compare(
+            case, x, trace, precision_of(case.dtype, _dots(session)), reference=reference,
+            tick=lambda fraction: session.tick(f"comparing {inputs.layout}", fraction),
+        )  # fmt: skip
+        invariants = identities(case, x, trace, comparison)
+        _audit(session, invariants)
+        return Measured(x, trace, comparison, locate(case, x, trace, comparison), tuple(invariants))
+
+
+def _reference_trace(session: _Session, inputs: Inputs) -> Trace | None:
+    """The results of a user's own reference, on the same values in float64."""
+    if session.reference is None:
+        return None
+    wide = {name: value if name == "seqlens" else value.double() for name, value in inputs.values.items()}
+    with session.timed("reference"):
+        outcome = run_target(session.reference, session.case, place(wide, ()))
+    return outcome.trace
+
+
+def _audit(session: _Session, invariants: list[Invariant]) -> None:
+    """A reference that breaks an identity may judge nobody."""
+    for invariant in invariants:
+        if invariant.of == "reference" and not invariant.holds:
+            name = session.reference.name if session.reference else "the built-in reference"
+            raise ReferenceFailure(
+                f"the verdict is about the reference: {name} breaks {invariant.name} "
+                f"(off by {invariant.residual:.3g}, allowed {invariant.budget:.3g})",
+                "a reference is judged before it judges; correct it, or compute it in float64",
+            )
+
+
+def _repeated(session: _Session, inputs: Inputs, measured: Measured) -> Measured:
+    """The first run, or the repeat that went wrong where the first did not."""
+    trace = _outcome(session, inputs).trace
+    if trace is None:
+        raise TargetFailure(f"target {session.target.name!r} refused {inputs.layout} in a repeat, after accepting it")
+    invariant = agreement("repeat", session.case, measured.trace, trace, measured.comparison)
+    again = _measure(session, inputs, trace)
+    worse = again if measured.matches and not again.matches else measured
+    return replace(worse, invariants=(*worse.invariants, invariant))
+
+
+def _with_symmetries(session: _Session, runs: list[Run]) -> list[Run]:
+    """I8 and I9 from one more run of the first layout, I10 from every pair of layouts that hold the same values."""
+    first = next((at for at, run in enumerate(runs) if run.measured is not None), None)
+    if first is None:
+        return runs
+    measured = runs[first].measured
+    assert measured is not None
+    runs[first] = replace(runs[first], measured=_with(measured, _linear_and_permuted(session, runs[first])))
+    for at, run in enumerate(runs):
+        if at != first and run.measured is not None and run.layout == "distinct" and runs[first].layout == "contiguous":
+            same = agreement("I10", session.case, measured.trace, run.measured.trace, measured.comparison)
+            runs[at] = replace(run, measured=_with(run.measured, [same]))
+    return runs
+
+
+def _with(measured: Measured, invariants: list[Invariant]) -> Measured:
+    order = (*measured.invariants, *invariants)
+    return replace(measured, invariants=order)
+
+
+def _linear_and_permuted(session: _Session, run: Run) -> list[Invariant]:
+    """dO doubled and heads and batches permuted, in one run; each alone only where the two together disagree."""
+    together = _symmetric(session, run, "I8", factor=2.0, reverse=True)
+    if together.holds:
+        return [together, replace(together, key="I9")]
+    return [
+        _symmetric(session, run, "I8", factor=2.0, reverse=False),
+        _symmetric(session, run, "I9", factor=1.0, reverse=True),
+    ]
+
+
+def _symmetric(session: _Session, run: Run, key: str, *, factor: float, reverse: bool) -> Invariant:
+    values: Mapping[str, Tensor] = effective_values(session.values, run.assigned)
+    values = doubled(values) if factor != 1.0 else values
+    values = permuted(values, session.case) if reverse else values
+    # Values that were expanded are so already; laid out so once more they would lose the factor.
+    assigned = tuple((tensor, layout) for tensor, layout in run.assigned if layout != "expanded")
+    inputs = place({**values, **_derived(session, values)}, assigned)
+    outcome = _outcome(session, inputs)
+    assert run.measured is not None and outcome.trace is not None
+    return agreement(
+        key, session.case, run.measured.trace, outcome.trace, run.measured.comparison, factor=factor, reverse=reverse
+    )
+
+
+def _dots(session: _Session) -> str:
+    """What was asked for; else TF32 for compiled float32 Triton kernels that nobody told otherwise, as is its default."""
+    if session.case.dots is not None or "dots" in session.target.takes:
+        return session.case.dots or "ieee"
+    compiled = any(outcome.kernels and not outcome.interpreted for outcome in session.outcomes)
+    return "tf32" if compiled and session.case.dtype == "float32" else "ieee"
+
+
+def _provenance(session: _Session) -> Provenance:
+    kernels = tuple(dict.fromkeys(kernel for outcome in session.outcomes for kernel in outcome.kernels))
+    interpreted = any(outcome.interpreted for outcome in session.outcomes)
+    backend = "torch" if not kernels else "triton-interpreter" if interpreted else "triton"
+    reference = session.reference.name if session.reference else "gradprobe.reference, float64"
+    cache = triton_cache() if backend == "triton" else ""
+    return Provenance(session.target.name, backend, session.target.source, kernels, reference, cache)
+
+
+def environment(device: str) -> dict[str, str]:
+    """Versions and the device, in words."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    import torch
+
+    from . import __version__
+
+    try:
+        triton = version("triton")
+    except PackageNotFoundError:
+        triton = "none"
+    name = torch.cuda.get_device_name() if device == "cuda" else f"cpu ({platform.machine()})"
+    return {
+        "gradprobe": __version__, "python": platform.python_version(), "torch": torch.__version__, "triton": triton,
+        "cuda": torch.version.cuda or "none", "device": name,
+    }  # fmt: skip

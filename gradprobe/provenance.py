@@ -1,0 +1,67 @@
+"""Which file really ran: its path, line and hash, and what else carries the same module name."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.machinery
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Source:
+    """The file that a function or kernel was loaded from."""
+
+    name: str
+    file: str
+    line: int
+    sha256: str
+    """Of the file as it was when it was read here."""
+    shadows: tuple[str, ...] = ()
+    """Other files that Python would find under the same module name, had the search path another order."""
+
+
+def source_of(function: Callable[..., Any], module: ModuleType | None = None) -> Source:
+    """Where a function comes from; an empty file name where Python cannot tell (a builtin)."""
+    plain = inspect.unwrap(getattr(function, "fn", function))
+    try:
+        file = Path(inspect.getsourcefile(plain) or "").resolve()
+        line = inspect.getsourcelines(plain)[1]
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    except (TypeError, OSError):
+        return Source(getattr(function, "__name__", str(function)), "", 0, "")
+    name = module.__name__ if module is not None else getattr(plain, "__module__", "")
+    return Source(plain.__name__, str(file), line, digest, shadows(name.removeprefix("gradprobe_target_"), file))
+
+
+def shadows(module: str, file: Path) -> tuple[str, ...]:
+    """The other files on the search path (and in the current folder) that carry a module's name."""
+    found = {}
+    for folder in dict.fromkeys([os.getcwd(), *sys.path]):
+        other = _find_in(folder or os.getcwd(), module)
+        if other is not None and other != file:
+            found[str(other)] = None
+    return tuple(found)
+
+
+def _find_in(folder: str, module: str) -> Path | None:
+    """The file of a dotted module below a folder, following links; None where there is none."""
+    path, names = [folder], module.split(".")
+    for name in names[:-1]:
+        path = [os.path.join(entry, name) for entry in path]
+    spec = importlib.machinery.PathFinder.find_spec(names[-1], path)
+    return Path(spec.origin).resolve() if spec is not None and spec.origin else None
+
+
+def triton_cache() -> str:
+    """The folder in which Triton keeps compiled kernels; "" where it compiles none (the interpreter)."""
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        return ""
+    home = os.environ.get("TRITON_HOME", str(Path.home()))
+    return os.environ.get("TRITON_CACHE_DIR", str(Path(home) / ".triton" / "cache"))

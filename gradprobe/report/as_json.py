@@ -1,0 +1,165 @@
+"""The JSON form, schema gradprobe.report/1: stable names, plain numbers, null for what is not finite."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from ..failures import Failure
+from ..intermediates import steps
+from ..locate import Location
+from ..provenance import Source
+from ..tally import Finding
+from ..verdict import Measured, Report, Run, compared
+
+SCHEMA = "gradprobe.report/1"
+
+
+def as_json(report: Report) -> dict[str, Any]:
+    """The whole report, ready for `json.dumps`."""
+    failing = report.failing
+    return {
+        "schema": SCHEMA,
+        "verdict": report.verdict,
+        "target": _target(report),
+        "environment": dict(report.environment) | {"triton_cache": report.provenance.triton_cache},
+        "case": _case(report),
+        "runs": [_run(report, run) for run in report.runs],
+        "first_mismatch": _first(failing[1].first) if failing else None,
+        "diagnoses": [],
+        "notes": list(report.notes),
+        "compared": report.compared,
+        "reproduce": report.reproduce,
+        "seconds": {stage: round(seconds, 4) for stage, seconds in report.seconds.items()},
+    }
+
+
+def failure_as_json(failure: Failure, reproduce: str) -> dict[str, Any]:
+    """What stands in a report's place where there was none to make."""
+    return {
+        "schema": SCHEMA,
+        "verdict": "error",
+        "error": {"kind": type(failure).__name__, "message": str(failure), "way_out": failure.way_out},
+        "runs": [],
+        "first_mismatch": None,
+        "diagnoses": [],
+        "reproduce": reproduce,
+    }
+
+
+def _target(report: Report) -> dict[str, Any]:
+    provenance = report.provenance
+    return {
+        "name": provenance.target,
+        "family": report.case.family,
+        "backend": provenance.backend,
+        **_source(provenance.source),
+        "shadows": list(provenance.shadows),
+        "kernels": [{"name": kernel.name, **_source(kernel)} for kernel in provenance.kernels],
+        "reference": provenance.reference,
+    }
+
+
+def _source(source: Source) -> dict[str, Any]:
+    return {"file": source.file, "line": source.line, "sha256": source.sha256}
+
+
+def _case(report: Report) -> dict[str, Any]:
+    case = asdict(report.case)
+    case["layouts"] = [f"{tensor}={layout}" for tensor, layout in report.case.layouts]
+    return _plain(case)  # type: ignore[no-any-return]
+
+
+def _run(report: Report, run: Run) -> dict[str, Any]:
+    measured = run.measured
+    if measured is None:
+        return {
+            "layout": run.layout, "verdict": run.verdict, "skipped": run.skipped, "intermediates": [],
+            "first_mismatch": None, "compared": None, "invariants": [],
+        }  # fmt: skip
+    return {
+        "layout": run.layout,
+        "verdict": run.verdict,
+        "skipped": None,
+        "precision": measured.comparison.precision.name,
+        "undecided": measured.comparison.undecided,
+        "intermediates": _intermediates(report, measured),
+        "first_mismatch": _first(measured.first),
+        "compared": compared(report.case, measured),
+        "invariants": [
+            {
+                "name": invariant.name, "of": invariant.of, "holds": invariant.holds,
+                "residual": number(invariant.residual), "budget": number(invariant.budget),
+            }
+            for invariant in measured.invariants
+        ],
+    }  # fmt: skip
+
+
+def _intermediates(report: Report, measured: Measured) -> list[dict[str, Any]]:
+    findings, absent = measured.comparison.findings, measured.comparison.absent
+    names = [row.name for row, _ in steps(report.case.family) if row.name in findings or row.name in absent]
+    return [
+        _finding(findings[name], measured.trace.sources[name])
+        if name in findings
+        else {"name": name, "status": "not exposed"}
+        for name in names
+    ]
+
+
+def _finding(finding: Finding, source: str) -> dict[str, Any]:
+    return {
+        "name": finding.name,
+        "status": finding.status,
+        "source": source,
+        "mismatched": finding.mismatched,
+        "total": finding.total,
+        "non_finite": finding.non_finite,
+        "max_abs_err": number(finding.max_abs_err),
+        "max_budget_ratio": number(finding.max_ratio),
+        "heads": _heads(finding),
+    }
+
+
+def _heads(finding: Finding) -> list[dict[str, Any]]:
+    n_batch, n_heads = finding.ratio.shape
+    return [
+        {
+            "batch": batch if finding.axes[0] == "b" else None,
+            "head": head,
+            "status": finding.head_status(batch, head),
+            "mismatched": int(finding.wrong[batch, head]),
+            "max_budget_ratio": number(float(finding.ratio[batch, head])),
+            "rows": [list(span) for span in finding.row_ranges(batch, head)],
+        }
+        for batch in range(n_batch)
+        for head in range(n_heads)
+    ]
+
+
+def _first(location: Location | None) -> dict[str, Any] | None:
+    if location is None:
+        return None
+    place = location.place
+    return {
+        "intermediate": location.intermediate,
+        "batch": place.batch, "head": place.head, "row": place.row, "col": place.col,
+        "tile": list(location.tile),
+        "actual": number(place.actual), "expected": number(place.expected), "budget": number(place.budget),
+        "masked": location.masked,
+    }  # fmt: skip
+
+
+def number(value: float) -> float | None:
+    """A plain number; None where it is not finite."""
+    return value if math.isfinite(value) else None
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [_plain(item) for item in value]
+    return number(value) if isinstance(value, float) else value

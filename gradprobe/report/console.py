@@ -1,0 +1,227 @@
+"""What a person reads in the terminal: the verdict first, the place second, the reason third."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from rich.text import Text
+
+from ..locate import Location
+from ..tally import INHERITED, MATCH, MISMATCH, Finding
+from ..verdict import Measured, Report, Run
+from .text import ASCII, STYLES, UTF8, Marks, first_mismatch_line, plural, ranges, ratio, value
+
+_NAME, _CELL = 9, 8
+
+
+def render(report: Report, width: int, *, utf8: bool = True) -> list[Text]:
+    """The report as lines; tables fit `width`, sentences are folded to it."""
+    marks = UTF8 if utf8 else ASCII
+    failing = report.failing
+    shown = failing[1] if failing else report.measured[0][1]
+    lines = [_verdict(report)]
+    if failing:
+        lines += _place(report, failing[0], failing[1], width)
+    lines += [Text(), *_table(report, shown, width, marks), Text()]
+    lines += _layouts(report, marks)
+    lines += [line for sentence in _sentences(report, shown) for line in _folded(sentence, width)]
+    return [*lines, *_provenance(report, width)]
+
+
+def _verdict(report: Report) -> Text:
+    target, precision = report.provenance.target, report.measured[0][1].comparison.precision.name
+    if report.failing is None:
+        count = len(report.measured[0][1].comparison.findings)
+        return Text.assemble(
+            ("MATCH", "bold green"),
+            f"  {target}: {plural(count, 'intermediate')} within budget in {plural(len(report.measured), 'layout')} ({precision})",
+        )
+    run, measured = report.failing
+    return Text.assemble(("MISMATCH", "bold red"), f"  {target}, {run.layout}: {_blame(measured)}")
+
+
+def _blame(measured: Measured) -> str:
+    own = [name for name, finding in measured.comparison.findings.items() if finding.status == MISMATCH]
+    inherited = [name for name, finding in measured.comparison.findings.items() if finding.status == INHERITED]
+    if not own:
+        return f"every element is within budget, but {measured.broken[0].name} is broken"
+    finding = measured.comparison.findings[own[0]]
+    words = f"{own[0]} is wrong first{_which_heads(finding)}"
+    words += f"; also wrong by itself: {', '.join(own[1:])}" if own[1:] else ""
+    return words + (f"; {', '.join(inherited)} only inherit" + ("s" if len(inherited) == 1 else "") if inherited else "")
+
+
+def _which_heads(finding: Finding) -> str:
+    wrong, heads = _wrong_heads(finding), finding.wrong.shape[1]
+    if len(wrong) == heads:
+        return " in every head" if heads > 1 else ""
+    return f" in head{'s' if len(wrong) > 1 else ''} {ranges(wrong)} of {heads}"
+
+
+def _wrong_heads(finding: Finding) -> list[int]:
+    return [head for head in range(finding.own.shape[1]) if bool(finding.own[:, head].any())]
+
+
+def _place(report: Report, run: Run, measured: Measured, width: int) -> Iterator[Text]:
+    if measured.first is None:
+        broken = measured.broken[0]
+        yield Text(
+            f"FIRST MISMATCH {broken.key} residual={value(broken.residual)} budget={value(broken.budget)} "
+            f"ratio={ratio(broken.residual / broken.budget if broken.budget else float('inf'))}x"
+        )
+        return
+    yield Text(first_mismatch_line(measured.first), "bold")
+    if measured.first.masked:
+        yield Text("  that entry is masked: nothing may be there")
+    yield from window(measured.first, width)
+
+
+def window(location: Location, width: int) -> Iterator[Text]:
+    """The numbers around a place, actual above expected, the place in brackets."""
+    around, place = location.window, location.place
+    cells = max(1, min(len(around.cols), (width - 22) // 12))
+    first = max(0, min(around.cols.index(place.col or 0) - cells // 2, len(around.cols) - cells))
+    cols = around.cols[first : first + cells]
+    yield Text(" " * 21 + "".join(f"{f'col {col}':>12}" for col in cols), "dim")
+    for at, row in enumerate(around.rows):
+        for label, numbers in (("actual", around.actual[at]), ("expected", around.expected[at])):
+            head = f"  row {row:<6}" if label == "actual" else " " * 12
+            text = Text(f"{head}{label:>9}")
+            for col, number in zip(cols, numbers[first : first + cells], strict=True):
+                here = row == (place.row or 0) and col == (place.col or 0)
+                written = f"[{value(number)}]" if here else f"{value(number)} "
+                text.append(f"{written:>12}", STYLES[MISMATCH] if here and label == "actual" else "")
+            yield text
+
+
+def _table(report: Report, measured: Measured, width: int, marks: Marks) -> Iterator[Text]:
+    groups = head_groups(report.case.heads, max(1, (width - _NAME) // _CELL))
+    yield Text("  worst error of each head, as a multiple of what is allowed", "dim")
+    label = "head" if len(groups) == report.case.heads else "heads"
+    yield Text(f"  {label:<{_NAME - 2}}" + "".join(f"{_group_name(group):>{_CELL}}" for group in groups), "dim")
+    for name, finding in measured.comparison.findings.items():
+        yield Text.assemble(f"  {name:<{_NAME - 2}}", *_cells(finding, groups, report, marks))
+    if measured.comparison.absent:
+        yield Text(f"  not exposed: {', '.join(measured.comparison.absent)}", "dim")
+    if report.failing and measured.first:
+        yield Text(
+            f"  {marks.mismatch} wrong, and its inputs do not explain it   "
+            f"{marks.inherited} wrong, but right given its wrong inputs",
+            "dim",
+        )
+
+
+def head_groups(heads: int, columns: int) -> list[range]:
+    """The heads in at most so many equal groups of neighbours; one head each where they all fit."""
+    size = -(-heads // columns)
+    return [range(first, min(first + size, heads)) for first in range(0, heads, size)]
+
+
+def _group_name(group: range) -> str:
+    return str(group.start) if len(group) == 1 else f"{group.start}-{group.stop - 1}"
+
+
+def _cells(finding: Finding, groups: Sequence[range], report: Report, marks: Marks) -> Iterator[tuple[str, str]]:
+    group_size = report.case.heads // finding.ratio.shape[1]
+    for group in groups:
+        heads = sorted({head // group_size for head in group})
+        worst = float(finding.ratio[:, heads].max())
+        statuses = {finding.head_status(batch, head) for batch in range(finding.ratio.shape[0]) for head in heads}
+        status = next(known for known in (MISMATCH, INHERITED, MATCH) if known in statuses)
+        mark = {MISMATCH: marks.mismatch, INHERITED: marks.inherited, MATCH: ""}[status]
+        times = marks.times if mark else ""
+        yield f"{mark + ratio(worst) + times:>{_CELL}}", STYLES.get(status, "")
+
+
+def _layouts(report: Report, marks: Marks) -> Iterator[Text]:
+    styles = {"match": "green", "mismatch": "bold red", "skipped": "yellow"}
+    for run in report.runs:
+        line = Text.assemble(f"  {run.layout:<14} ", (run.verdict, styles[run.verdict]))
+        if run.measured is not None:
+            worst = max(run.measured.comparison.findings.values(), key=lambda finding: finding.max_ratio)
+            line.append(f", worst {ratio(worst.max_ratio)}{marks.times} in {worst.name}")
+        else:
+            line.append(f": {run.skipped}")
+        yield line
+
+
+def _sentences(report: Report, shown: Measured) -> Iterator[str]:
+    verdicts = {run.layout: run.verdict for run in report.runs}
+    if verdicts.get("contiguous") == "match" and "mismatch" in verdicts.values():
+        yield "right when contiguous and wrong otherwise: the arithmetic is right, an address (a stride) is not"
+    if report.failing:
+        yield f"wrong rows: {_wrong_rows(shown)}" if shown.first else "no single element is out of bounds"
+    for _, measured in report.measured:
+        if measured.broken:
+            yield f"identities broken: {'; '.join(invariant.name for invariant in measured.broken)}"
+            break
+    kept = [invariant.key for _, measured in report.measured for invariant in measured.invariants if invariant.holds]
+    reference = [i.key for i in shown.invariants if i.of == "reference"]
+    if not any(measured.broken for _, measured in report.measured):
+        yield f"identities hold: {' '.join(dict.fromkeys(kept))} (and {' '.join(reference)} for the reference)"
+    for note in report.notes:
+        yield note
+    undecided = shown.comparison.undecided
+    if undecided:
+        yield f"{plural(undecided, 'entry').replace('entrys', 'entries')} on the ReLU's kink: rounding decides, either side is right"
+    yield _receipt(report)
+
+
+def _wrong_rows(measured: Measured) -> str:
+    assert measured.first is not None
+    name, place = measured.first.intermediate, measured.first.place
+    finding = measured.comparison.findings[name]
+    spans = finding.row_ranges(place.batch or 0, place.head)
+    where = f"batch {place.batch}, head {place.head}" if place.batch is not None else f"head {place.head}"
+    rows = sum(last - first + 1 for first, last in spans)
+    from .text import spans_text
+
+    return f"{name} {where}: {spans_text(spans, 6)} ({rows} of {finding.wrong_rows.shape[2]})"
+
+
+def _receipt(report: Report) -> str:
+    counts, runs = report.compared, len(report.measured)
+    case = report.case
+    return (
+        f"compared {plural(counts['elements'], 'element')}: {plural(case.batch, 'batch')} {'x'} {plural(case.heads, 'head')}, "
+        f"{plural(counts['rows'], 'query row')}, every element of {plural(counts['intermediates'] // runs, 'intermediate')} "
+        f"in {plural(runs, 'layout')}"
+    )
+
+
+def _provenance(report: Report, width: int) -> Iterator[Text]:
+    provenance = report.provenance
+    sources = provenance.kernels or (provenance.source,)
+    files: dict[tuple[str, str], list[str]] = {}
+    for source in sources:
+        files.setdefault((source.file, source.sha256), []).append(f"{source.name}:{source.line}")
+    yield from _folded(f"ran {provenance.backend} on {report.environment['device']}", width)
+    for (file, digest), names in files.items():
+        yield Text(f"  {_short(file)} sha256 {digest[:12]}", "dim", overflow="ignore")
+        yield from _folded("  " + " ".join(names), width)
+    for shadow in provenance.shadows:
+        yield Text(f"  not this file, though of the same module name: {_short(shadow)}", "yellow")
+    if provenance.triton_cache:
+        yield Text(f"  Triton's cache: {_short(provenance.triton_cache)}", "dim")
+    seconds = report.seconds
+    if "total" in seconds:
+        shares = ", ".join(f"{stage} {seconds[stage]:.2f}" for stage in seconds if stage != "total")
+        yield from _folded(f"{seconds['total']:.1f} s: {shares}", width)
+    if report.failing:
+        yield Text(f"  again: {report.reproduce}")
+
+
+def _short(path: str) -> str:
+    """A path relative to the current folder or the home folder, where that is shorter."""
+    from pathlib import Path
+
+    for base, prefix in ((Path.cwd(), ""), (Path.home(), "~/")):
+        if Path(path).is_relative_to(base):
+            return prefix + str(Path(path).relative_to(base))
+    return path
+
+
+def _folded(sentence: str, width: int) -> Iterator[Text]:
+    for line in textwrap.wrap(sentence, max(width, 40), initial_indent="  ", subsequent_indent="    "):
+        yield Text(line)

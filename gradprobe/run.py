@@ -1,0 +1,244 @@
+"""Target on Inputs -> Outcome: a Trace, or the words with which the target refused the layout."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .case import Case
+from .failures import TargetFailure, UsageFailure
+from .layouts import Inputs
+from .provenance import Source, source_of
+from .targets import Target
+from .trace import Trace, read_trace
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# What a wrapper raises on purpose; anything else (IndexError, AttributeError, ...) is an accident, never a refusal.
+_DELIBERATE = (ValueError, TypeError, NotImplementedError, AssertionError, RuntimeError)
+# Options that a target must take by name where the case uses them, with the value that needs no passing.
+_OPTIONAL = {"window": None, "softcap": None, "seqlens": None, "bias": None, "tau": None}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one run of a target came to."""
+
+    trace: Trace | None
+    """None where the target refused the layout."""
+    refused: str | None
+    """Its words when it refused."""
+    kernels: tuple[Source, ...]
+    """The Triton kernels that it launched, in order of their first launch."""
+    interpreted: bool
+    """Whether Triton's interpreter ran them."""
+
+
+def prepare_backend(device: str) -> str:
+    """The device to run on, "cpu" or "cuda"; without a GPU, Triton is set to its interpreter before it is imported.
+
+    Raises:
+        UsageFailure: cuda was asked for and there is none, or Triton was imported before in the other mode.
+    """
+    if device == "cpu":
+        _choose_interpreter()
+        return "cpu"
+    import torch
+
+    if torch.cuda.is_available():
+        return "cuda"
+    if device == "cuda":
+        raise UsageFailure("--device cuda: torch sees no CUDA device", "use --device cpu, or check the driver with nvidia-smi")
+    _choose_interpreter()
+    return "cpu"
+
+
+def _choose_interpreter() -> None:
+    if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") != "1":
+        raise UsageFailure(
+            "Triton was imported before gradprobe could choose its interpreter",
+            "set TRITON_INTERPRET=1 in the environment, or import gradprobe first",
+        )
+    os.environ["TRITON_INTERPRET"] = "1"
+
+
+def make_interpreter_right(case: Case) -> None:
+    """Where Triton interprets, makes its arithmetic right for the case's dtype.
+
+    Raises:
+        TargetFailure: bfloat16 is asked for and still not right in this version of Triton's interpreter.
+    """
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        return
+    from . import interpreter
+
+    interpreter.keep_patched_language()
+    if case.dtype == "bfloat16":
+        interpreter.make_bfloat16_right()
+        wrong = interpreter.wrong_bfloat16_operations()
+        if wrong:
+            raise TargetFailure(
+                f"bfloat16 cannot be checked here: Triton's interpreter computes {', '.join(wrong)} on its bits",
+                "use --dtype float16 or float32, or a GPU",
+            )
+
+
+def bind(target: Target, case: Case, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The target's arguments by its own parameter names.
+
+    Raises:
+        UsageFailure: the case uses an option that the target does not take, or the target needs one the case lacks.
+    """
+    offered: dict[str, Any] = {
+        "scale": case.scale, "causal": case.causal, "window": case.window, "softcap": case.softcap,
+        "block_m": case.block_m, "block_n": case.block_n, "dots": case.dots or "ieee",
+    } | dict(tensors)  # fmt: skip
+    for name in _untaken(target, case):
+        raise UsageFailure(
+            f"target {target.name!r} cannot take --{name.replace('_', '-')}: it has no such parameter",
+            f"it takes {', '.join(target.takes.values())}",
+        )
+    for name in target.required:
+        if offered.get(name) is None:
+            raise UsageFailure(
+                f"target {target.name!r} needs {target.takes[name]!r}, which this case does not have", _way_to(name)
+            )
+    return {own: offered[name] for name, own in target.takes.items() if offered.get(name) is not None}
+
+
+def _untaken(target: Target, case: Case) -> list[str]:
+    used = {
+        "window": case.window is not None,
+        "softcap": case.softcap is not None,
+        "seqlens": case.seqlens is not None,
+        "bias": case.bias,
+        "causal": case.causal and case.family == "softmax",
+        "scale": abs(case.scale - case.head_dim**-0.5) > 1e-12,
+    }
+    return [name for name, is_used in used.items() if is_used and name not in target.takes]
+
+
+def _way_to(name: str) -> str:
+    return {"bias": "add --bias", "window": "add --window LEFT,RIGHT", "softcap": "add --softcap C"}.get(
+        name, f"add --{name}" if name in ("tau", "seqlens") else "give the parameter a default"
+    )
+
+
+def run_target(target: Target, case: Case, inputs: Inputs) -> Outcome:
+    """Runs the target once.
+
+    A run that raises on purpose under a layout that is not contiguous is a refusal, with its words. Outputs are read
+    before they leave here, so an error of an asynchronous kernel belongs to the target.
+
+    Raises:
+        UsageFailure: from `bind`.
+        TargetFailure: the target raised where it may not, or returned what it may not.
+    """
+    arguments = bind(target, case, inputs.tensors)
+    with recorded_launches() as launches:
+        try:
+            result = _call(target, arguments, inputs)
+            _synchronize(inputs)
+        except _DELIBERATE as error:
+            if inputs.layout == "contiguous" or _is_a_crash(error):
+                raise _raised(target, inputs, error) from error
+            return Outcome(None, f"{type(error).__name__}: {error}", _sources(launches), _interpreted())
+        except (Exception, SystemExit) as error:
+            raise _raised(target, inputs, error) from error
+    return Outcome(read_trace(result, case, f"target {target.name!r}"), None, _sources(launches), _interpreted())
+
+
+def _call(target: Target, arguments: dict[str, Any], inputs: Inputs) -> object:
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        if target.is_backward:
+            return target.function(**arguments)
+        return _through_autograd(target, arguments, inputs.tensors["do"])
+
+
+def _through_autograd(target: Target, arguments: dict[str, Any], do: Tensor) -> dict[str, Tensor | None]:
+    """A forward's gradients for the case's own dO. Leaves keep the layouts of the tensors they are made from."""
+    import torch
+
+    gradients = {"q": "dQ", "k": "dK", "v": "dV", "bias": "dBias", "tau": "dTau"}
+    names = {name: own for name, own in target.takes.items() if name in gradients and own in arguments}
+    leaves = {name: arguments[own].detach().requires_grad_() for name, own in names.items()}
+    result = target.function(**arguments | {names[name]: leaf for name, leaf in leaves.items()})
+    output = result[0] if isinstance(result, (tuple, list)) and result else result
+    if not isinstance(output, torch.Tensor):
+        raise TargetFailure(
+            f"target {target.name!r} takes no dO, so it is a forward and must return its output tensor, "
+            f"got {type(output).__name__}", "return O, or (O, ...), or take a parameter `do` and return a dict"
+        )  # fmt: skip
+    if not output.requires_grad:
+        raise TargetFailure(
+            f"target {target.name!r} is not differentiable: its output does not require grad",
+            "a forward is differentiated through autograd; a backward takes a parameter `do`",
+        )
+    found = torch.autograd.grad(output, list(leaves.values()), do, allow_unused=True)
+    return {"O": output} | {gradients[name]: gradient for name, gradient in zip(leaves, found, strict=True)}
+
+
+def _synchronize(inputs: Inputs) -> None:
+    if inputs.tensors["q"].is_cuda:
+        import torch
+
+        torch.cuda.synchronize()
+
+
+def _is_a_crash(error: Exception) -> bool:
+    """A RuntimeError of the device, or of Triton's compiler or interpreter, is no refusal."""
+    words = str(error)
+    return "CUDA error" in words or type(error).__module__.partition(".")[0] == "triton"
+
+
+def _raised(target: Target, inputs: Inputs, error: BaseException) -> TargetFailure:
+    words = str(error).strip() or "(no message)"
+    return TargetFailure(f"target {target.name!r} raised {type(error).__name__} ({inputs.layout}): {words}", "--traceback shows where")
+
+
+def _interpreted() -> bool:
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def _sources(launches: list[Any]) -> tuple[Source, ...]:
+    return tuple(source_of(kernel) for kernel in dict.fromkeys(launches))
+
+
+@contextlib.contextmanager
+def recorded_launches() -> Iterator[list[Any]]:
+    """While open, notes the Triton kernels that are launched."""
+    launches: list[Any] = []
+    kinds = _kernel_types()
+    originals = [kind.run for kind in kinds]
+
+    def recording(original: Any) -> Any:
+        def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+            launches.append(self.fn)
+            return original(self, *args, **kwargs)
+
+        return run
+
+    for kind, original in zip(kinds, originals, strict=True):
+        kind.run = recording(original)
+    try:
+        yield launches
+    finally:
+        for kind, original in zip(kinds, originals, strict=True):
+            kind.run = original
+
+
+def _kernel_types() -> list[Any]:
+    """Triton's two kinds of kernel, compiled and interpreted; none where the target never imported Triton."""
+    if "triton" not in sys.modules:
+        return []
+    from triton.runtime.interpreter import InterpretedFunction
+    from triton.runtime.jit import JITFunction
+
+    return [JITFunction, InterpretedFunction]

@@ -1,0 +1,128 @@
+"""Report: everything that one probe found, as frozen values. What is shown, saved or exported is made from it alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from .case import Case
+from .compare import Comparison
+from .invariants import Invariant
+from .locate import Location
+from .provenance import Source
+
+if TYPE_CHECKING:
+    from .reference import Attention
+    from .trace import Trace
+
+MATCH, MISMATCH, SKIPPED = "match", "mismatch", "skipped"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One run of the target, compared."""
+
+    x: Attention
+    trace: Trace
+    comparison: Comparison
+    first: Location | None
+    invariants: tuple[Invariant, ...]
+
+    @property
+    def matches(self) -> bool:
+        return self.comparison.matches and not self.broken
+
+    @property
+    def broken(self) -> list[Invariant]:
+        """The identities that the target breaks."""
+        return [invariant for invariant in self.invariants if invariant.of == "target" and not invariant.holds]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One layout."""
+
+    layout: str
+    assigned: tuple[tuple[str, str], ...]
+    """(tensor, layout), what makes the layout."""
+    measured: Measured | None
+    """None where the target refused the layout."""
+    skipped: str | None
+    """Why it was skipped: the target's words."""
+
+    @property
+    def verdict(self) -> str:
+        if self.measured is None:
+            return SKIPPED
+        return MATCH if self.measured.matches else MISMATCH
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What really ran."""
+
+    target: str
+    backend: str
+    """triton, triton-interpreter or torch."""
+    source: Source
+    """The target's function."""
+    kernels: tuple[Source, ...]
+    """The Triton kernels that were launched."""
+    reference: str
+    triton_cache: str
+    """The folder of compiled kernels; "" where nothing is compiled."""
+
+    @property
+    def shadows(self) -> tuple[str, ...]:
+        found = [shadow for source in (self.source, *self.kernels) for shadow in source.shadows]
+        return tuple(dict.fromkeys(found))
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a probe came to."""
+
+    case: Case
+    provenance: Provenance
+    environment: Mapping[str, str]
+    runs: tuple[Run, ...]
+    notes: tuple[str, ...]
+    """What is 0 by design."""
+    reproduce: str
+    """One command line that repeats this."""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def verdict(self) -> str:
+        return MISMATCH if self.failing else MATCH
+
+    @property
+    def measured(self) -> list[tuple[Run, Measured]]:
+        return [(run, run.measured) for run in self.runs if run.measured is not None]
+
+    @property
+    def failing(self) -> tuple[Run, Measured] | None:
+        """The first failing run."""
+        return next(((run, found) for run, found in self.measured if not found.matches), None)
+
+    @property
+    def compared(self) -> dict[str, int]:
+        """What was compared, in all runs together: (batch, head) pairs, their query rows, elements, intermediates."""
+        return add_counts([compared(self.case, measured) for _, measured in self.measured])
+
+
+def compared(case: Case, measured: Measured) -> dict[str, int]:
+    """What one run compared."""
+    findings = measured.comparison.findings.values()
+    return {
+        "heads": case.batch * case.heads,
+        "rows": case.batch * case.heads * case.seqlen_q,
+        "elements": sum(finding.total for finding in findings),
+        "intermediates": len(findings),
+    }
+
+
+def add_counts(counts: list[dict[str, int]]) -> dict[str, int]:
+    """Counts of several runs, key by key."""
+    return {key: sum(count[key] for count in counts) for key in ("heads", "rows", "elements", "intermediates")}

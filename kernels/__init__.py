@@ -1,0 +1,1 @@
+"""GPU kernels that gradprobe checks out of the box, one folder per language."""

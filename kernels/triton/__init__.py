@@ -1,0 +1,1 @@
+"""Attention kernels in Triton; each file needs torch and triton only."""

@@ -1,0 +1,66 @@
+"""Lazy attention, one formula a line. Always causal; valid means j <= i, j < length and i < length.
+
+    S   = scale * Q K^T + bias[h, i - j] for 0 <= i - j < W         a key beyond W is still attended, without bias
+    LSE = log sum_j exp(S)      P = exp(S - LSE)          the ordinary softmax
+    Z   = P + tau_h / (i + 1)   PE = relu(Z) * valid      O = PE V
+
+    dPE = dO V^T                dP = [Z > 0] * dPE * valid
+    delta = rowsum(P * dP)      not rowsum(dO * O), which differs by tau's share
+    dS  = P * (dP - delta)      dQ = scale * dS K         dK = scale * dS^T Q        dV = PE^T dO
+    dBias[h, w] = sum over i - j = w of dS                dTau_h = sum of dP / (i + 1)
+
+Source: derived by hand from the forward; tests hold each line against float64 autograd and gradcheck.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from .problem import Attention, Steps, Tile
+
+
+def evaluate(x: Attention, tile: Tile, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Every intermediate on one tile; see `reference.evaluate`."""
+    assert x.tau is not None
+    step = Steps(given)
+    q, k, v, do = x.tensors(tile)
+    i, j = x.positions(tile)
+    valid = x.valid(tile).expand(q.shape[0], -1, -1)
+
+    s = x.scale * q @ k.mT
+    s = s if x.bias is None else s + _bias_by_distance(x.bias[tile.heads], i - j)
+    s = s.masked_fill(~valid, -torch.inf)
+    lse = step("LSE", s.logsumexp(-1))
+    p = step("P", (s - lse.masked_fill(lse == -torch.inf, 0.0)[..., None]).exp())
+    z = p + x.tau[tile.heads, None, None] / (i + 1)
+    pe = z.relu() * valid
+    step("O", pe @ v)
+
+    dpe = do @ v.mT
+    dp = step("dP", dpe * (z > 0) * valid)
+    delta = step("delta", (p * dp).sum(-1))
+    ds = step("dS", p * (dp - delta[..., None]))
+    step("dQ", x.scale * ds @ k)
+    step("dK", x.scale * ds.mT @ q)
+    step("dV", pe.mT @ do)
+    step("dTau", (dp / (i + 1)).sum((-2, -1)))
+    if x.bias is not None:
+        step("dBias", sum_by_distance(ds, i - j, x.bias.shape[1]))
+    return step.computed | {"S": s, "Z": z, "PE": pe, "dPE": dpe, "valid": valid}
+
+
+def _bias_by_distance(bias: Tensor, distance: Tensor) -> Tensor:
+    """[h, m, N]: bias [h, W] read at each distance, 0 outside the window."""
+    window = bias.shape[1]
+    in_window = (distance >= 0) & (distance < window)
+    return bias[:, distance.clamp(0, window - 1)] * in_window
+
+
+def sum_by_distance(matrix: Tensor, distance: Tensor, window: int) -> Tensor:
+    """[h, W]: the sum of a matrix [h, m, N] over each distance i - j in [0, W)."""
+    in_window = (distance >= 0) & (distance < window)
+    sums = matrix.new_zeros(matrix.shape[0], window)
+    return sums.index_add_(1, distance[in_window], matrix[:, in_window])

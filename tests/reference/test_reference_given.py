@@ -1,0 +1,161 @@
+"""`evaluate` with values given: each intermediate from its own parents, whether these are right or wrong."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from gradprobe.reference import Attention, Tile, evaluate
+from tests.reference.independent import OFF, assert_same, draw, lazy_inputs, softmax_inputs
+
+TILE = Tile(1, slice(1, 3), slice(2, 6))
+ROW = torch.arange(3, 7, dtype=torch.float64)[:, None]  # i + 1 of the tile's rows
+
+
+def softmax(**options) -> Attention:
+    inputs = softmax_inputs(7, 7, heads=4, kv_heads=2)
+    return Attention("softmax", **inputs, scale=0.5, causal=True, bias=draw(4, 7, 1, seed=9), **options)
+
+
+def lazy() -> Attention:
+    return Attention(**lazy_inputs(7, window=3), scale=0.5, causal=True, seqlens=torch.tensor([7, 5]))
+
+
+PROBLEMS = {"softmax": softmax, "softcap": lambda: softmax(softcap=0.5), "lazy": lazy}
+AUXILIARY = {"S", "Z", "PE", "dPE", "valid"}
+
+
+def inputs_of(x: Attention) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """q, k, v, do of the tile; heads 1 and 2 read key heads 0 and 1 where 4 heads share 2."""
+    keys = [0, 1] if x.family == "softmax" else [1, 2]
+    return x.q[1, 1:3, 2:6], x.k[1, keys], x.v[1, keys], x.do[1, 1:3, 2:6]
+
+
+def unlike(value: Tensor) -> Tensor:
+    """A wrong value that is nowhere near, and that is not 0 where the right one is.
+
+    A wrong P is at most 2.25: a row of 7 keys then has |delta| <= 48, and adds at most 7 * 2.25 * 51 = 804 to
+    dBias, still inside the 1040 that ROUNDING allows for.
+    """
+    return 1.5 * value.nan_to_num(neginf=0.0) + 0.25 * draw(*value.shape, seed=77) + 0.5
+
+
+def changed(x: Attention, name: str) -> set[str]:
+    """Which intermediates move, beyond rounding, when a wrong value is given for one; auxiliaries aside."""
+    right = evaluate(x, TILE)
+    wrong = evaluate(x, TILE, {name: unlike(right[name])})
+    assert wrong.keys() == right.keys()
+    names = right.keys() - AUXILIARY
+    return {n for n in names if not bool((torch.nan_to_num(wrong[n] - right[n]).abs() <= OFF).all())}
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_right_values_given_for_everything_change_not_a_bit(problem):
+    x = PROBLEMS[problem]()
+    right = evaluate(x, TILE)
+    again = evaluate(x, TILE, {name: value.clone() for name, value in right.items()})
+    assert again.keys() == right.keys()
+    assert all(torch.equal(again[name], value) for name, value in right.items())
+
+
+SOFTMAX_MOVES = {
+    "LSE": {"P", "O", "delta", "dS", "dQ", "dK", "dV", "dBias"},
+    "P": {"O", "delta", "dS", "dQ", "dK", "dV", "dBias"},
+    "O": {"delta", "dS", "dQ", "dK", "dBias"},
+    "dP": {"dS", "dQ", "dK", "dBias"},
+    "delta": {"dS", "dQ", "dK", "dBias"},
+    "dS": {"dQ", "dK", "dBias"},
+    "dQ": set(), "dK": set(), "dV": set(), "dBias": set(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SOFTMAX_MOVES)
+def test_a_wrong_value_moves_what_depends_on_it_in_softmax_and_nothing_else(name):
+    assert changed(softmax(), name) == SOFTMAX_MOVES[name]
+
+
+def test_a_wrong_ds_leaves_dbias_alone_under_softcap_where_dbias_is_a_sum_of_dt():
+    assert changed(softmax(softcap=0.5), "dS") == {"dQ", "dK"}
+    assert changed(softmax(softcap=0.5), "delta") == {"dS", "dQ", "dK", "dBias"}
+
+
+LAZY_MOVES = {
+    "LSE": {"P", "O", "dP", "delta", "dS", "dQ", "dK", "dV", "dBias", "dTau"},
+    "P": {"O", "dP", "delta", "dS", "dQ", "dK", "dV", "dBias", "dTau"},
+    "O": set(),
+    "dP": {"delta", "dS", "dQ", "dK", "dBias", "dTau"},
+    "delta": {"dS", "dQ", "dK", "dBias"},
+    "dS": {"dQ", "dK", "dBias"},
+    "dQ": set(), "dK": set(), "dV": set(), "dBias": set(), "dTau": set(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LAZY_MOVES)
+def test_a_wrong_value_moves_what_depends_on_it_in_lazy_and_nothing_else(name):
+    assert changed(lazy(), name) == LAZY_MOVES[name]
+
+
+def test_softmax_from_a_wrong_p_is_each_formula_of_that_p():
+    x = softmax()
+    (_, k, v, do), q = inputs_of(x), x.q[1, 1:3, 2:6]
+    right = evaluate(x, TILE)
+    p = unlike(right["P"])
+    actual = evaluate(x, TILE, {"P": p})
+    o = torch.einsum("hmn,hnd->hmd", p, v)
+    delta = torch.einsum("hmd,hmd->hm", do, o)
+    ds = p * (right["dP"] - delta[:, :, None])
+    assert_same(
+        {name: actual[name] for name in SOFTMAX_MOVES},
+        {
+            "LSE": right["LSE"], "P": right["P"], "O": o, "dP": right["dP"], "delta": delta, "dS": ds,
+            "dQ": 0.5 * torch.einsum("hmn,hnd->hmd", ds, k), "dK": 0.5 * torch.einsum("hmn,hmd->hnd", ds, q),
+            "dV": torch.einsum("hmn,hmd->hnd", p, do), "dBias": ds.sum(-1, keepdim=True),
+        },
+    )  # fmt: skip
+
+
+def test_softcap_0_5_from_a_wrong_delta_is_each_formula_of_that_delta():
+    x = softmax(softcap=0.5)
+    q, k, _, _ = inputs_of(x)
+    right = evaluate(x, TILE)
+    delta = unlike(right["delta"])
+    actual = evaluate(x, TILE, {"delta": delta})
+    dt = right["P"] * (right["dP"] - delta[:, :, None])
+    ds = dt / torch.cosh(0.5 * torch.einsum("hmd,hnd->hmn", q, k) / 0.5) ** 2
+    expected = {"delta": right["delta"], "dS": ds, "dBias": dt.sum(-1, keepdim=True)}
+    expected["dQ"] = 0.5 * torch.einsum("hmn,hnd->hmd", ds, k)
+    assert_same({name: actual[name] for name in expected}, expected)
+
+
+def test_lazy_from_a_wrong_p_is_each_formula_of_that_p_with_its_own_relu():
+    x = lazy()
+    q, k, v, do = inputs_of(x)
+    right = evaluate(x, TILE)
+    p = unlike(right["P"])
+    actual = evaluate(x, TILE, {"P": p})
+    z = p + torch.tensor([-0.8, 0.0], dtype=torch.float64)[:, None, None] / ROW
+    # The tile is rows 2 to 5 of a batch of length 5: row 5 is dead, row i sees keys 0 to i.
+    visible = torch.tensor([[1, 1, 1, 0, 0, 0, 0], [1, 1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 0, 0], 7 * [0]])
+    pe = z.clamp(min=0) * visible
+    dp = torch.einsum("hmd,hnd->hmn", do, v) * (z > 0) * visible
+    delta = torch.einsum("hmn,hmn->hm", p, dp)
+    ds = p * (dp - delta[:, :, None])
+    dbias = torch.stack([ds[:, range(4), range(2 - w, 6 - w)].sum(-1) for w in range(3)], -1)
+    assert ((z > 0) != (right["Z"] > 0))[0, visible == 1].any()
+    assert_same(
+        {name: actual[name] for name in (*LAZY_MOVES, "Z", "PE")},
+        {
+            "LSE": right["LSE"], "P": right["P"], "O": pe @ v, "dP": dp, "delta": delta, "dS": ds,
+            "dQ": 0.5 * torch.einsum("hmn,hnd->hmd", ds, k), "dK": 0.5 * torch.einsum("hmn,hmd->hnd", ds, q),
+            "dV": torch.einsum("hmn,hmd->hnd", pe, do), "dBias": dbias, "dTau": (dp / ROW).sum((1, 2)),
+            "Z": z, "PE": pe,
+        },
+    )  # fmt: skip
+
+
+def test_a_wrong_lse_gives_p_the_exponential_of_s_less_that_lse():
+    x = softmax()
+    right = evaluate(x, TILE)
+    lse = unlike(right["LSE"])
+    actual = evaluate(x, TILE, {"LSE": lse})
+    expected = {"LSE": right["LSE"], "P": torch.exp(right["S"]) / torch.exp(lse)[:, :, None]}
+    assert_same({name: actual[name] for name in expected}, expected)

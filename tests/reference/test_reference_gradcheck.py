@@ -1,0 +1,76 @@
+"""torch.autograd.gradcheck of an independent forward whose backward is `manual_attention_backward`."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from gradprobe.reference import manual_attention_backward
+from tests.reference.independent import Inputs, draw, forward, lazy_inputs, softmax_inputs
+
+# gradcheck takes (f(x + e) - f(x - e)) / 2e. With e = 1e-6 that is off by e**2 / 6 of a third derivative (a
+# factor of at most 2 * scale = 3 each time for the softmax, and 8 for softcap: below 1000, so 2e-10) and by
+# the rounding of O over e: 250 roundings of 3 make 250 * 3 * 2**-53 / 1e-6 = 8e-8. Their sum, rounded up.
+STEP = 1e-6
+DIFFERENCE_ERROR = 1e-7
+
+# A step moves Z by at most STEP times a derivative below 10: what lies further than this from 0 stays on its
+# side.
+KINK_DISTANCE = 10 * STEP
+
+
+class IndependentAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, tau: Tensor | None, options: Inputs
+    ) -> Tensor:
+        ctx.save_for_backward(q, k, v, bias, tau)
+        ctx.options = options
+        return forward(q, k, v, bias=bias, tau=tau, **options)["O"]
+
+    @staticmethod
+    def backward(ctx, do: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, bias, tau = ctx.saved_tensors
+        found = manual_attention_backward(q, k, v, do, bias=bias, tau=tau, matrices=False, **ctx.options)
+        return found["dQ"], found["dK"], found["dV"], found["dBias"], found.get("dTau"), None
+
+
+def passes(inputs: Inputs, bias: Tensor, tau: Tensor | None = None, **options) -> bool:
+    tensors = [inputs["q"], inputs["k"], inputs["v"], bias, tau]
+    leaves: list[Any] = [None if t is None else t.clone().requires_grad_() for t in tensors]
+    leaves.append(options)
+    return torch.autograd.gradcheck(
+        IndependentAttention.apply, leaves, eps=STEP, atol=DIFFERENCE_ERROR, rtol=0
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"causal": True},
+        {"causal": True, "window": (2, -1), "softcap": 0.5, "scale": 1.5},
+        {"causal": True, "seqlens": torch.tensor([4, 0])},
+    ],
+    ids=["plain", "causal", "window 2, softcap 0.5, scale 1.5", "lengths 4 and 0"],
+)
+def test_softmax_of_6_rows_with_2_query_heads_on_1_key_head(options):
+    assert passes(softmax_inputs(6, 6, heads=2, kv_heads=1), draw(2, 1, 6, seed=9), **options)
+
+
+@pytest.mark.parametrize(("m", "n"), [(4, 6), (6, 4)])
+def test_causal_softmax_of_4_rows_on_6_keys_and_of_6_rows_on_4_keys(m, n):
+    assert passes(softmax_inputs(m, n, dv=2), draw(m, n, seed=9), causal=True)
+
+
+@pytest.mark.parametrize("window", [1, 3, 8])
+@pytest.mark.parametrize("seqlens", [None, torch.tensor([4, 6])], ids=["full", "lengths 4 and 6"])
+def test_lazy_of_6_rows_with_one_head_that_relu_cuts_and_one_it_does_not(window, seqlens):
+    inputs = lazy_inputs(6, window=window, tau=(0.6, -0.8))
+    options = {"family": "lazy", "seqlens": seqlens}
+    z = forward(inputs["q"], inputs["k"], inputs["v"], bias=inputs["bias"], tau=inputs["tau"], **options)["Z"]
+    assert z.abs().min() > KINK_DISTANCE
+    assert (z < 0).any()
+    assert (z > 0).any()
+    assert passes(inputs, inputs["bias"], inputs["tau"], **options)

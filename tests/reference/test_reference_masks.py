@@ -1,0 +1,80 @@
+"""Which keys each row sees, drawn out: a line is a row, # a key that it sees."""
+
+import pytest
+import torch
+
+from gradprobe.reference import Attention, Tile, evaluate, live_length, manual_attention_backward
+from tests.reference.independent import lazy_inputs, softmax_inputs
+
+
+def seen(
+    m: int, n: int, *, causal: bool = False, window=None, seqlens=None, rows: slice | None = None
+) -> list[str]:
+    q, k = torch.zeros(1, 1, m, 1, dtype=torch.float64), torch.zeros(1, 1, n, 1, dtype=torch.float64)
+    x = Attention("softmax", q, k, k, q, 1.0, causal, window=window, seqlens=seqlens)
+    values = evaluate(x, Tile(0, slice(0, 1), rows or slice(0, m)))
+    assert torch.equal(values["valid"], values["S"] > -torch.inf)
+    assert torch.equal(values["valid"], values["P"] > 0)
+    return ["".join(".#"[bit] for bit in row) for row in values["valid"][0].int().tolist()]
+
+
+def test_3_causal_rows_of_5_keys_are_aligned_to_the_bottom_right():
+    assert seen(3, 5, causal=True) == ["###..", "####.", "#####"]
+
+
+def test_5_causal_rows_of_3_keys_begin_with_2_dead_rows():
+    assert seen(5, 3, causal=True) == ["...", "...", "#..", "##.", "###"]
+
+
+@pytest.mark.parametrize(
+    ("window", "rows"),
+    [
+        ((1, 0), ["#...", "##..", ".##.", "..##"]),
+        ((0, 0), ["#...", ".#..", "..#.", "...#"]),
+        ((0, -1), ["####", ".###", "..##", "...#"]),
+        ((-1, 1), ["##..", "###.", "####", "####"]),
+        ((1, 2), ["###.", "####", ".###", "..##"]),
+        ((-1, -1), ["####", "####", "####", "####"]),
+    ],
+)
+def test_a_window_counts_keys_left_and_right_of_the_diagonal_of_4_rows(window, rows):
+    assert seen(4, 4, window=window) == rows
+
+
+def test_a_window_of_1_left_and_1_right_follows_the_bottom_right_diagonal():
+    assert seen(3, 5, window=(1, 1)) == [".###.", "..###", "...##"]
+    assert seen(5, 3, window=(1, 1)) == ["...", "#..", "##.", "###", ".##"]
+
+
+def test_causal_cuts_what_a_window_of_2_to_the_right_lets_through():
+    assert seen(4, 4, causal=True, window=(1, 2)) == ["#...", "##..", ".##.", "..##"]
+
+
+def test_a_length_of_3_ends_both_the_rows_and_the_keys():
+    assert seen(4, 4, seqlens=torch.tensor([3])) == ["###.", "###.", "###.", "...."]
+    assert seen(4, 4, seqlens=torch.tensor([3]), causal=True) == ["#...", "##..", "###.", "...."]
+    assert seen(2, 2, seqlens=torch.tensor([0])) == ["..", ".."]
+
+
+def test_a_tile_of_rows_2_and_3_sees_what_these_rows_see():
+    assert seen(5, 5, causal=True, rows=slice(2, 4)) == ["###..", "####."]
+
+
+def test_the_live_length_is_the_number_of_rows_without_seqlens():
+    q = torch.zeros(2, 1, 5, 1, dtype=torch.float64)
+    assert live_length(Attention("softmax", q, q, q, q, 1.0, False), 1) == 5
+    padded = Attention("softmax", q, q, q, q, 1.0, False, seqlens=torch.tensor([5, 2]))
+    assert [live_length(padded, b) for b in (0, 1)] == [5, 2]
+    assert type(live_length(padded, 1)) is int
+
+
+@pytest.mark.parametrize("family", ["softmax", "lazy"])
+def test_a_nan_in_the_padding_reaches_nothing(family):
+    inputs = lazy_inputs() if family == "lazy" else softmax_inputs()
+    lengths = torch.tensor([5, 7])
+    expected = manual_attention_backward(**inputs, seqlens=lengths)
+    for name in ("q", "k", "v", "do"):
+        inputs[name][0, :, 5:] = float("nan")
+    actual = manual_attention_backward(**inputs, seqlens=lengths)
+    for name, value in expected.items():
+        assert torch.equal(actual[name], value), name
