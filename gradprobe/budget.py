@@ -188,9 +188,9 @@ class _Chain:
 
     def _gradients_of_probabilities(self) -> None:
         kink = self.undecided * self.dpe.abs()
+        # dP itself is held to either of the two values that a flip leaves, so its own bound needs no room for one.
         self.unmasked_dp = self.dot(self.do, self.v.mT, unit=self.precision.operand)
         self.i_dp = self.unmasked_dp * self.valid
-        self.e_dp = self.i_dp + kink
         # delta: from P and dP, or from dO and the rounded O; either is within what is allowed here.
         terms, o = (self.p * self.dp).abs(), self.values["O"]
         d_terms = (self.do * o).abs()
@@ -209,14 +209,15 @@ class _Chain:
 
     def _gradients_of_scores(self) -> None:
         p, spread = self.p.abs(), (self.dp - self.delta).abs()
-        self.kink_ds = p * (self.undecided * self.dpe.abs() + self.k_delta)
+        # A flip at (i, j) moves dS_ik by P_ik (delta_jk - P_ij) dPE_ij; summed here over every undecided j of the row.
+        self.kink_ds = p * (self.k_delta + self.undecided * self.dpe.abs() * (1 - 2 * p)).clamp(min=0.0)
         subtraction = 3 * U32 * p * (self.dp.abs() + self.delta.abs()) * self.valid
         cap = self._softcap_slope() * p * spread
         unit, floor = self.precision.matrix, self.precision.floor
         rounding = (self.operands * LAMBDA * unit * self.ds) ** 2 + (LAMBDA * floor) ** 2 * self.valid
         self.i_ds = rounding + (p * self.i_dp) ** 2 + (p * self.r_p * spread) ** 2 + subtraction**2 + cap**2
         self.e_ds = (
-            p * (self.e_dp + self.e_delta) + self.e_p * spread + subtraction + cap + unit * self.ds.abs()
+            p * (self.i_dp + self.i_delta) + self.kink_ds + self.e_p * spread + subtraction + cap + unit * self.ds.abs()
             + (floor + TINY * spread) * self.valid
         )  # fmt: skip
 

@@ -122,8 +122,8 @@ def _check_counts(given: Mapping[str, Any]) -> None:
 
 def _tau(given: Mapping[str, Any]) -> tuple[float, ...]:
     heads = given.get("heads", Case.heads)
-    # Both signs, and -1, at which row 0 sits on the ReLU's kink.
-    tau = tuple(given.get("tau") or ((-1.0, 0.5, -3.0, 1.0)[h % 4] for h in range(heads)))
+    # Both signs, none of which puts a whole row on the ReLU's kink, where little could be compared.
+    tau = tuple(given.get("tau") or ((-0.5, 0.5, -3.0, 1.0)[h % 4] for h in range(heads)))
     tau = tau * heads if len(tau) == 1 else tau
     if len(tau) != heads:
         raise UsageFailure(f"--tau takes one number, or one a head: {heads} heads, got {len(tau)} numbers")

@@ -198,8 +198,13 @@ class Judge:
         return right
 
     def _other_side(self, poisoned: bool) -> Tensor:
-        """dP is masked once more by P, so a kernel may leave dO V^T where no key is seen; on the kink either is right."""
-        dpe, free = self.values["dPE"], ~self.values["valid"] | self.budget.undecided
+        """Where dP may be 0 and dO V^T alike.
+
+        On the ReLU's kink; and in the softmax family where no key is seen, since P masks dP once more there. Not so in
+        the lazy family, whose dTau sums dP as it is.
+        """
+        dpe = self.values["dPE"]
+        free = self.budget.undecided if "Z" in self.values else ~self.values["valid"]
         other = dpe.masked_fill(self.expected != 0, 0.0)
         bound = self.budget.unmasked_dp + output_rounding(other, self.dtype)
         return free & _within(self.actual, other, bound, poisoned=poisoned)

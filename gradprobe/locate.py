@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from .case import Case
 from .compare import BY_TILE, Comparison
 from .reference import Attention, Tile, evaluate
+from .spans import in_words, spans
 from .tally import MISMATCH, Place
 from .trace import Trace
 
@@ -126,9 +127,9 @@ def zeros_by_design(case: Case) -> list[str]:
     notes = []
     if case.causal and case.seqlen_q == case.seqlen_k and case.window is None:
         notes.append("row 0 of dS and dQ is 0 by design: it sees one key, so P = 1")
-    at_kink = [str(h) for h, tau in enumerate(case.tau or ()) if tau <= -1.0]
+    at_kink = [h for h, tau in enumerate(case.tau or ()) if tau <= -1.0]
     if at_kink:
-        heads = "every head" if len(at_kink) == case.heads and case.heads > 1 else f"head {', '.join(at_kink)}"
+        heads = "every head" if len(at_kink) == case.heads and case.heads > 1 else f"head{'s' if len(at_kink) > 1 else ''} {in_words(spans(at_kink))}"
         notes.append(f"row 0 of O is 0 by design in {heads}: tau <= -1 cancels P = 1")
     if case.causal and case.seqlen_q > case.seqlen_k:
         dead = case.seqlen_q - case.seqlen_k

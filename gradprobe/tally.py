@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from .case import Case
 from .intermediates import lookup
 from .reference import Tile
+from .spans import spans
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -77,13 +78,7 @@ class Finding:
 
     def row_ranges(self, batch: int, head: int) -> list[tuple[int, int]]:
         """The wrong rows of a head as inclusive ranges."""
-        ranges: list[tuple[int, int]] = []
-        for row in self.wrong_rows[batch, head].nonzero().flatten().tolist():
-            if ranges and ranges[-1][1] == row - 1:
-                ranges[-1] = (ranges[-1][0], row)
-            else:
-                ranges.append((row, row))
-        return ranges
+        return spans(self.wrong_rows[batch, head].nonzero().flatten().tolist())
 
     def promote(self) -> None:
         """Counts everything wrong here as its own."""

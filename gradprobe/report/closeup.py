@@ -9,10 +9,11 @@ from typing import Any
 from rich.text import Text
 
 from ..closeup import CloseUp
+from ..spans import in_words, spans
 from ..tally import MISMATCH
 from .as_json import number
 from .console import window
-from .text import STYLES, plural, ratio, spans_text, value
+from .text import STYLES, plural, ratio, value
 
 # From each ratio on: within budget, over it, over ten times, over a hundred, over a thousand.
 _SCALE = (0.0, 1.0, 10.0, 100.0, 1000.0)
@@ -86,10 +87,7 @@ def _sign(cell: float, signs: str) -> str:
 
 def _rows(view: CloseUp) -> Iterator[Text]:
     if view.wrong:
-        spans: list[tuple[int, int]] = []
-        for row in (row.row for row in view.rows):
-            spans = [*spans[:-1], (spans[-1][0], row)] if spans and spans[-1][1] == row - 1 else [*spans, (row, row)]
-        yield Text(f"  wrong rows: {spans_text(spans)} ({len(view.rows)} of {view.shape[0]})")
+        yield Text(f"  wrong rows: {in_words(spans(row.row for row in view.rows))} ({len(view.rows)} of {view.shape[0]})")
     yield Text(f"  {'row':>6}{'wrong':>8}{'worst col':>11}{'actual':>13}{'expected':>13}{'ratio':>9}", "dim")
     for row in view.rows[:_MOST_ROWS]:
         yield Text(

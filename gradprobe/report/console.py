@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from rich.text import Text
 
 from ..locate import Location
+from ..spans import in_words, spans
 from ..tally import INHERITED, MATCH, MISMATCH, Finding
 from ..verdict import Measured, Report, Run
-from .text import ASCII, STYLES, UTF8, Marks, first_mismatch_line, plural, ranges, ratio, value
+from .text import ASCII, STYLES, UTF8, Marks, first_mismatch_line, plural, ratio, value
 
 _NAME, _CELL = 9, 8
 
@@ -56,7 +57,7 @@ def _which_heads(finding: Finding) -> str:
     wrong, heads = _wrong_heads(finding), finding.wrong.shape[1]
     if len(wrong) == heads:
         return " in every head" if heads > 1 else ""
-    return f" in head{'s' if len(wrong) > 1 else ''} {ranges(wrong)} of {heads}"
+    return f" in head{'s' if len(wrong) > 1 else ''} {in_words(spans(wrong))} of {heads}"
 
 
 def _wrong_heads(finding: Finding) -> list[int]:
@@ -172,12 +173,10 @@ def _wrong_rows(measured: Measured) -> str:
     assert measured.first is not None
     name, place = measured.first.intermediate, measured.first.place
     finding = measured.comparison.findings[name]
-    spans = finding.row_ranges(place.batch or 0, place.head)
+    ranges = finding.row_ranges(place.batch or 0, place.head)
     where = f"batch {place.batch}, head {place.head}" if place.batch is not None else f"head {place.head}"
-    rows = sum(last - first + 1 for first, last in spans)
-    from .text import spans_text
-
-    return f"{name} {where}: {spans_text(spans, 6)} ({rows} of {finding.wrong_rows.shape[2]})"
+    rows = sum(last - first + 1 for first, last in ranges)
+    return f"{name} {where}: {in_words(ranges, 6)} ({rows} of {finding.wrong_rows.shape[2]})"
 
 
 def _receipt(report: Report) -> str:

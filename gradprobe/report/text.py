@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..locate import Location
@@ -36,25 +35,7 @@ def ratio(value: float) -> str:
 
 def value(number: float) -> str:
     """A tensor's element, four significant digits."""
-    return f"{number:.4g}"
-
-
-def ranges(numbers: Iterable[int]) -> str:
-    """0, 1, 2, 5 as "0-2, 5"."""
-    spans: list[list[int]] = []
-    for number in sorted(numbers):
-        if spans and number == spans[-1][1] + 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    return spans_text([(first, last) for first, last in spans])
-
-
-def spans_text(spans: Sequence[tuple[int, int]], most: int = 8) -> str:
-    """Inclusive ranges in words, the first `most` of them."""
-    shown = [f"{first}" if first == last else f"{first}-{last}" for first, last in spans[:most]]
-    rest = len(spans) - most
-    return ", ".join(shown) + (f" and {rest} more ranges" if rest > 0 else "")
+    return f"{number + 0.0:.4g}"  # -0.0 + 0.0 is 0.0
 
 
 def first_mismatch_line(location: Location) -> str:

@@ -1,0 +1,21 @@
+"""Chooses Triton's interpreter before any test imports triton, and one thread: the tensors here are small."""
+
+from gradprobe.run import prepare_backend
+
+prepare_backend("auto")
+
+
+def pytest_configure(config):  # noqa: ARG001
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(items):
+    import pytest
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
