@@ -28,9 +28,9 @@ LAMBDA = 4.0
 U32 = 2.0**-24
 # exp and log of a GPU's special function unit: two units in the last place of float32 (CUDA programming guide).
 U_FUNCTION = 2.0**-22
-# Tensor cores add aligned products with truncation; two bits less than float32's rounding covers what was measured
-# of them (Fasi, Higham, Mikaitis and Pranesh, 2021).
-U_TENSOR_CORE = 2.0**-22
+# Tensor cores add with truncation, a whole unit in the last place instead of half of one (Fasi, Higham, Mikaitis and
+# Pranesh, 2021).
+U_TENSOR_CORE = 2.0**-23
 # The smallest normal float32: below it GPUs may flush to zero.
 TINY = 2.0**-126
 
@@ -64,6 +64,15 @@ def precision_of(dtype: str, dots: str) -> Precision:
     # Unit roundoff and half the smallest subnormal.
     unit, floor = {"float16": (2.0**-11, 2.0**-25), "bfloat16": (2.0**-8, 2.0**-134)}[dtype]
     return Precision(f"{dtype}, float32 sums", 0.0, unit, floor, U_TENSOR_CORE)
+
+
+def long_sum(terms: float) -> float:
+    """By how much the roundings of a sum of so many terms exceed one: LAMBDA sqrt(n), and never more than n.
+
+    Times the unit roundoff and the sum of absolute values this bounds the error: the second always, the first for
+    roundings that are independent (Higham and Mary, 2019, theorem 2.4).
+    """
+    return min(terms, LAMBDA * terms**0.5)
 
 
 def output_rounding(expected: Tensor, dtype: torch.dtype) -> Tensor:
@@ -123,8 +132,7 @@ class _Chain:
 
     def dot(self, a: Tensor, b: Tensor, *, unit: float) -> Tensor:
         """The error of a @ b: operands off by `unit` with a common sign, and float32 (or tensor core) sums."""
-        terms = a.shape[-1]
-        error = self.precision.accumulate * terms**0.5 * (a.abs() @ b.abs())
+        error = self.precision.accumulate * long_sum(a.shape[-1]) * (a.abs() @ b.abs())
         if unit:
             error = error + LAMBDA * unit * (2 * (a**2) @ (b**2)).sqrt() + 2 * unit * (a @ b).abs()
         return error
@@ -152,7 +160,7 @@ class _Chain:
 
     def _probabilities(self) -> None:
         lse = self.lse.masked_fill(self.lse == -float("inf"), 0.0)
-        own = U32 * (lse.abs() + 2 + self.valid.shape[-1] ** 0.5) + U_FUNCTION
+        own = U32 * (lse.abs() + 2 + long_sum(self.valid.shape[-1])) + U_FUNCTION
         self.e_lse = (self.p * self.e_s).sum(-1, keepdim=True) + own
         # What all entries of a row share after normalisation: independent errors of the scores average out in LSE.
         self.common = ((self.p * self.e_s) ** 2).sum(-1, keepdim=True).sqrt() + own
@@ -180,7 +188,8 @@ class _Chain:
         assert self.x.tau is not None
         i, _ = self.x.positions(self.tile)
         floor = (self.x.tau[self.tile.heads, None, None] / (i + 1)).abs()
-        self.e_z = (3 * U32 * (self.p.abs() + floor)) * self.valid
+        # The division tau / (i + 1) of a GPU is good to two units in the last place, as its functions are.
+        self.e_z = (U_FUNCTION * floor + U32 * (self.p.abs() + floor)) * self.valid
         z = self.p + self.x.tau[self.tile.heads, None, None] / (i + 1)
         self.live = self.valid & (z >= -(self.e_p + self.e_z))
         self.undecided = self.live & (z <= self.e_p + self.e_z)
@@ -202,8 +211,8 @@ class _Chain:
             independent.sqrt()
             + LAMBDA * unit * rounded.sqrt()
             + self.common * self.delta.abs()
-            + U32 * terms.shape[-1] ** 0.5 * terms.sum(-1, keepdim=True)
-            + U32 * d_terms.shape[-1] ** 0.5 * d_terms.sum(-1, keepdim=True)
+            + U32 * long_sum(terms.shape[-1]) * terms.sum(-1, keepdim=True)
+            + U32 * long_sum(d_terms.shape[-1]) * d_terms.sum(-1, keepdim=True)
         )
         self.e_delta = self.i_delta + self.k_delta
 
@@ -235,7 +244,7 @@ class _Chain:
         """dK, dV, dBias and dTau: each row's delta and LSE err on their own, so over rows they too are independent."""
         x = self.x
         scale = abs(x.scale)
-        terms = (x.n_query * x.n_heads / x.k.shape[1]) ** 0.5
+        terms = x.n_query * x.n_heads // x.k.shape[1]
         by_row = self.i_ds + (self.p * self.i_delta) ** 2 + (self.ds * self.common) ** 2
         squares = {"dK": scale**2 * (by_row.mT @ self.q**2)}
         squares["dV"] = (self.i_pe + self.s_pe**2).mT @ self.do**2
@@ -246,11 +255,11 @@ class _Chain:
                 squares[name], sums[name] = step(by_row)
         return squares, sums
 
-    def _dot_over_rows(self, matrix: Tensor, b: Tensor, terms: float) -> Tensor:
-        return self.precision.accumulate * terms * (matrix.abs().mT @ b.abs())
+    def _dot_over_rows(self, matrix: Tensor, b: Tensor, terms: int) -> Tensor:
+        return self.precision.accumulate * long_sum(terms) * (matrix.abs().mT @ b.abs())
 
     def _dbias(self, by_row: Tensor) -> tuple[Tensor, Tensor]:
-        addends = (self.x.n_batch * self.x.n_query) ** 0.5
+        addends = long_sum(self.x.n_batch * self.x.n_query)
         return self._like_bias(by_row), self._like_bias(self.kink_ds + U32 * addends * self.ds.abs())
 
     def _like_bias(self, matrix: Tensor) -> Tensor:
@@ -264,7 +273,7 @@ class _Chain:
 
     def _dtau(self, _: Tensor) -> tuple[Tensor, Tensor]:
         i, j = self.x.positions(self.tile)
-        addends = j.shape[-1] ** 0.5 + (self.x.n_batch * self.x.n_query) ** 0.5
+        addends = long_sum(j.shape[-1]) + long_sum(self.x.n_batch * self.x.n_query)
         kink = self.undecided * self.dpe.abs()
         sums = (kink + U32 * addends * self.dp.abs()) / (i + 1)
         return ((self.i_dp / (i + 1)) ** 2).sum((-2, -1)), sums.sum((-2, -1))

@@ -83,7 +83,7 @@ def probe(
         provenance=_provenance(session),
         environment=environment(case.device),
         runs=tuple(runs),
-        notes=tuple(zeros_by_design(case)),
+        notes=tuple(_notes(case)),
         reproduce=reproduce,
         seconds=session.seconds,
     )
@@ -224,10 +224,18 @@ def _symmetric(session: _Session, run: Run, key: str, *, factor: float, reverse:
 
 def _dots(session: _Session) -> str:
     """What was asked for; else TF32 for compiled float32 Triton kernels that nobody told otherwise, as is its default."""
+    if session.case.device == "cpu":  # TF32 is an arithmetic of GPUs; the interpreter multiplies in IEEE whatever it is told
+        return "ieee"
     if session.case.dots is not None or "dots" in session.target.takes:
         return session.case.dots or "ieee"
     compiled = any(outcome.kernels and not outcome.interpreted for outcome in session.outcomes)
     return "tf32" if compiled and session.case.dtype == "float32" else "ieee"
+
+
+def _notes(case: Case) -> list[str]:
+    if case.dots == "tf32" and case.device == "cpu":
+        return ["--dots tf32 has no effect here: TF32 is a GPU's arithmetic, so this was judged by IEEE's budget", *zeros_by_design(case)]
+    return zeros_by_design(case)
 
 
 def _provenance(session: _Session) -> Provenance:
