@@ -12,10 +12,10 @@ Higham and Mary (2019) for sqrt(n) in place of n in long sums.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from .reference import Attention, Tile
+from .reference import Attention, Tile, evaluate
 
 if TYPE_CHECKING:
     import torch
@@ -99,14 +99,48 @@ class TileBudget:
     """[h, m, N] bool: entries on the ReLU's kink, where rounding alone decides whether dP is 0 or dO V^T."""
 
 
-def tile_budget(x: Attention, tile: Tile, values: Mapping[str, Tensor], precision: Precision) -> TileBudget:
+def tile_budget(
+    x: Attention, tile: Tile, values: Mapping[str, Tensor], precision: Precision, shift: Mapping[str, Tensor] | None = None
+) -> TileBudget:
     """The allowed errors of every intermediate on a tile, from the values on it.
 
     Args:
         values: what `reference.evaluate` gives, with a target's own values in place of some where its results are
             judged by their own parents.
+        shift: from `operand_shift`, for arithmetics that need it.
     """
-    return _Chain(x, tile, values, precision).budget()
+    budget = _Chain(x, tile, values, precision).budget()
+    return _widened(budget, shift) if shift else budget
+
+
+def operand_shift(x: Attention, tile: Tile, values: Mapping[str, Tensor], precision: Precision) -> dict[str, Tensor] | None:
+    """By how much every value moves when the operands are truncated as TF32 truncates them; None for other arithmetics.
+
+    TF32's errors are no independent roundings: each element of q, k, v and dO errs in the same way wherever it is used,
+    so in data of low rank or with a mean the errors of many products agree. One evaluation with truncated operands
+    shows how far that goes; twice as much is allowed, on top of what is independent.
+    """
+    if not precision.operand:
+        return None
+    coarse = replace(x, **{name: _truncated(getattr(x, name)) for name in ("q", "k", "v", "do")})
+    moved = evaluate(coarse, tile)
+    names = {"LSE", "P", "O", "dPE", "delta", "dS", "dQ", "dK", "dV", "dBias", "dTau"} & values.keys()
+    return {name: 2 * (moved[name] - values[name]).abs().nan_to_num(0.0) for name in names}
+
+
+def _truncated(tensor: Tensor) -> Tensor:
+    """float64 holding float32 values -> the same with the 13 last bits of float32's significand cut off."""
+    import torch
+
+    return (tensor.float().view(torch.int32) & ~0x1FFF).view(torch.float32).double()
+
+
+def _widened(budget: TileBudget, shift: Mapping[str, Tensor]) -> TileBudget:
+    decided = (budget.rows["dP"] > 0) & ~budget.undecided
+    shift = {**shift, "dP": shift["dPE"] * decided}
+    rows = {name: bound + shift[name] for name, bound in budget.rows.items()}
+    sums = {name: bound + shift[name] for name, bound in budget.sums.items()}
+    return replace(budget, rows=rows, sums=sums, unmasked_dp=budget.unmasked_dp + shift["dPE"])
 
 
 def summed_bound(expected: Tensor, squares: Tensor, sums: Tensor, precision: Precision) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .budget import tile_budget
+from .budget import operand_shift, tile_budget
 from .case import Case
 from .compare import BY_TILE, Judge, judge_whole, tile_size
 from .failures import UsageFailure
@@ -106,7 +106,8 @@ def _whole_head(case: Case, measured: Measured, name: str, batch: int, head: int
     for first in range(0, case.seqlen_q, rows):
         tile = Tile(batch, slice(head, head + 1), slice(first, min(first + rows, case.seqlen_q)))
         values = evaluate(measured.x, tile)
-        budget = tile_budget(measured.x, tile, values, measured.comparison.precision)
+        precision = measured.comparison.precision
+        budget = tile_budget(measured.x, tile, values, precision, operand_shift(measured.x, tile, values, precision))
         judge = Judge(measured.trace.values[name][tile.batch, tile.heads, tile.rows], values, budget, name)
         masked = ~values["valid"] if judge.actual.dim() == 3 and name in ("P", "dP", "dS") else torch.zeros_like(judge.right())
         pieces.append([part[0].reshape(part.shape[1], -1) for part in (judge.actual, judge.expected, judge.bound, judge.right(), masked)])

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .budget import Precision, TileBudget, output_rounding, summed_bound, tile_budget
+from .budget import Precision, TileBudget, operand_shift, output_rounding, summed_bound, tile_budget
 from .case import Case
 from .intermediates import steps
 from .reference import Attention, Tile, evaluate, tiles
@@ -133,13 +133,14 @@ class _Pass:
     def _tile(self, tile: Tile) -> None:
         place = (tile.batch, tile.heads, tile.rows)
         values = evaluate(self.x, tile)
+        shift = operand_shift(self.x, tile, values, self.precision)
         values |= {name: self.replaced[name][place].double() for name in BY_TILE if name in self.replaced}
-        budget = tile_budget(self.x, tile, values, self.precision)
+        budget = tile_budget(self.x, tile, values, self.precision, shift)
         self.undecided += int(budget.undecided.sum())
         _add(self.x, tile, self.expected, values)
         _add(self.x, tile, self.squares, budget.squares)
         _add(self.x, tile, self.bounds, budget.rows | budget.sums)
-        own, own_budget = self._own_tile(tile)
+        own, own_budget = self._own_tile(tile, shift)
         for name in BY_TILE:
             if name in self.tallies:
                 actual = self.trace.values[name][place]
@@ -148,7 +149,9 @@ class _Pass:
                 self.tallies[name].add(tile, judge.actual, values[name], judge.bound, judge.right(), inherited)
                 self._sums_of_rows(name, place, judge, values)
 
-    def _own_tile(self, tile: Tile) -> tuple[dict[str, Tensor], TileBudget | None]:
+    def _own_tile(
+        self, tile: Tile, shift: Mapping[str, Tensor] | None
+    ) -> tuple[dict[str, Tensor], TileBudget | None]:
         """What each intermediate should be given the target's own parents, and the errors allowed to that."""
         if self.own is None:
             return {}, None
@@ -156,7 +159,7 @@ class _Pass:
         given = {name: self.trace.values[name][place].double() for name in BY_TILE if name in self.trace.values}
         given.pop("dQ", None)
         implied = evaluate(self.x, tile, given)
-        budget = tile_budget(self.x, tile, implied | given, self.precision)
+        budget = tile_budget(self.x, tile, implied | given, self.precision, shift)
         self.own.add(self.x, tile, implied, budget)
         return implied, budget
 
