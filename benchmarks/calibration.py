@@ -1,4 +1,4 @@
-"""How much of its budget a right kernel uses: the largest ratio of each intermediate, over arithmetics, sizes and values.
+"""How much of its budget a right kernel uses: the largest ratio of each intermediate, over arithmetics and values.
 
     python benchmarks/calibration.py [--long]
 
@@ -30,7 +30,8 @@ def main() -> None:
     target = find_target("lazy")
     for (dtype, dots), (seqlen, head_dim), pattern in itertools.product(ARITHMETIC, sizes, PATTERNS):
         options = {
-            "batch": 1, "heads": 2, "seqlen": seqlen, "head_dim": head_dim, "dtype": dtype, "dots": dots, "pattern": pattern,
+            "batch": 1, "heads": 2, "seqlen": seqlen, "head_dim": head_dim, "dtype": dtype, "dots": dots,
+            "pattern": pattern,
             "tau": (1.0,), "bias_window": seqlen // 3, "device": device, "block_m": 32, "block_n": 32,
         }  # fmt: skip
         case = resolve(options, target.family, takes_bias=True)

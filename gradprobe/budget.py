@@ -2,15 +2,16 @@
 
 First-order error analysis with independent roundings. Every rounding that the contract allows is a relative error of at
 most u; errors of separate roundings are added in quadrature and multiplied by LAMBDA, errors that share one cause are
-added as they are. A bound is evaluated for every element from the magnitudes that meet in it, so it scales with lengths,
-dims and data, and does not vanish where large terms cancel.
+added as they are. A bound is evaluated for every element from the magnitudes that meet in it, so it scales with
+lengths, dims and data, and does not vanish where large terms cancel.
 
-What it takes from where: Higham, Accuracy and Stability of Numerical Algorithms (2002), chapter 3, for sums of products;
-Higham and Mary (2019) for sqrt(n) in place of n in long sums.
+Source: Higham, Accuracy and Stability of Numerical Algorithms (2002), chapter 3, for sums of products; Higham and Mary,
+A New Approach to Probabilistic Rounding Error Analysis (2019), for sqrt(n) in place of n in long sums.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -72,7 +73,7 @@ def long_sum(terms: float) -> float:
     Times the unit roundoff and the sum of absolute values this bounds the error: the second always, the first for
     roundings that are independent (Higham and Mary, 2019, theorem 2.4).
     """
-    return min(terms, LAMBDA * terms**0.5)
+    return min(terms, LAMBDA * math.sqrt(terms))
 
 
 def output_rounding(expected: Tensor, dtype: torch.dtype) -> Tensor:
@@ -100,7 +101,11 @@ class TileBudget:
 
 
 def tile_budget(
-    x: Attention, tile: Tile, values: Mapping[str, Tensor], precision: Precision, shift: Mapping[str, Tensor] | None = None
+    x: Attention,
+    tile: Tile,
+    values: Mapping[str, Tensor],
+    precision: Precision,
+    shift: Mapping[str, Tensor] | None = None,
 ) -> TileBudget:
     """The allowed errors of every intermediate on a tile, from the values on it.
 
@@ -113,7 +118,9 @@ def tile_budget(
     return _widened(budget, shift) if shift else budget
 
 
-def operand_shift(x: Attention, tile: Tile, values: Mapping[str, Tensor], precision: Precision) -> dict[str, Tensor] | None:
+def operand_shift(
+    x: Attention, tile: Tile, values: Mapping[str, Tensor], precision: Precision
+) -> dict[str, Tensor] | None:
     """By how much every value moves when the operands are truncated as TF32 truncates them; None for other arithmetics.
 
     TF32's errors are no independent roundings: each element of q, k, v and dO errs in the same way wherever it is used,
@@ -122,7 +129,7 @@ def operand_shift(x: Attention, tile: Tile, values: Mapping[str, Tensor], precis
     """
     if not precision.operand:
         return None
-    coarse = replace(x, **{name: _truncated(getattr(x, name)) for name in ("q", "k", "v", "do")})
+    coarse = replace(x, q=_truncated(x.q), k=_truncated(x.k), v=_truncated(x.v), do=_truncated(x.do))
     moved = evaluate(coarse, tile)
     names = {"LSE", "P", "O", "dPE", "delta", "dS", "dQ", "dK", "dV", "dBias", "dTau"} & values.keys()
     return {name: 2 * (moved[name] - values[name]).abs().nan_to_num(0.0) for name in names}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import json
 import os
@@ -12,11 +11,11 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from . import __version__, last
+from . import last
 from .failures import Failure, UsageFailure
 from .intermediates import lookup, names
 from .options import OPTIONS, command_line, parse
@@ -34,10 +33,15 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-TargetWord = Annotated[Optional[str], typer.Argument(metavar="[TARGET]", help="Built-in name, FILE.py:FUNCTION or MODULE:FUNCTION [default: lazy]")]  # noqa: UP045
-FamilyWord = Annotated[Optional[str], typer.Option(help="softmax or lazy [default: lazy where the target takes tau]")]  # noqa: UP045
-ReferenceWord = Annotated[Optional[str], typer.Option(metavar="FILE.py:FUNCTION", help="A reference of your own, audited first")]  # noqa: UP045
-JsonFile = Annotated[Optional[str], typer.Option("--json", metavar="FILE", help="Write the report as JSON; - for stdout")]  # noqa: UP045
+TargetWord = Annotated[
+    str | None,
+    typer.Argument(metavar="[TARGET]", help="Built-in name, FILE.py:FUNCTION or MODULE:FUNCTION [default: lazy]"),
+]
+FamilyWord = Annotated[str | None, typer.Option(help="softmax or lazy [default: lazy where the target takes tau]")]
+ReferenceWord = Annotated[
+    str | None, typer.Option(metavar="FILE.py:FUNCTION", help="A reference of your own, audited first")
+]
+JsonFile = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write the report as JSON; - for stdout")]
 Traceback = Annotated[bool, typer.Option("--traceback", help="Show where a failure was raised")]
 
 
@@ -45,7 +49,6 @@ def with_case_options(command: Callable[..., None]) -> Callable[..., None]:
     """Gives a command every case option; it receives those given as `options`, by name."""
     own = list(inspect.signature(command, eval_str=True).parameters.values())
 
-    @functools.wraps(command)
     def run(**words: Any) -> None:
         options = {option.name: words.pop(option.name) for option in OPTIONS}
         given = {name: word for name, word in options.items() if word is not None and word != []}
@@ -55,18 +58,22 @@ def with_case_options(command: Callable[..., None]) -> Callable[..., None]:
         inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(option))
         for option in OPTIONS
     ]
-    parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own if parameter.name != "options"]
-    run.__signature__ = inspect.Signature([*parameters, *added])  # type: ignore[attr-defined]
+    parameters = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own if parameter.name != "options"
+    ]
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in (*parameters, *added)}
-    del run.__wrapped__  # type: ignore[attr-defined]
+    vars(run)["__signature__"] = inspect.Signature([*parameters, *added])
     return run
 
 
 def _annotation(option: Any) -> Any:
     flags = f"{option.flag}/--no-{option.flag[2:]}" if option.kind is bool else option.flag
     kind = list[str] if option.kind is list else option.kind
-    described = typer.Option(flags, help=option.help, metavar=option.metavar, rich_help_panel="Case", show_default=False)
-    return Annotated[Optional[kind], described]  # noqa: UP045
+    described = typer.Option(
+        flags, help=option.help, metavar=option.metavar, rich_help_panel="Case", show_default=False
+    )
+    return Annotated[kind | None, described]
 
 
 @app.callback(invoke_without_command=True)
@@ -113,7 +120,9 @@ def check(
 def diff(
     name: Annotated[str, typer.Argument(metavar="NAME", help=f"One of {', '.join(names())}")],
     target: TargetWord = None,
-    at: Annotated[Optional[str], typer.Option(metavar="BATCH,HEAD", help="The head to show [default: the first wrong one]")] = None,  # noqa: UP045
+    at: Annotated[
+        str | None, typer.Option(metavar="BATCH,HEAD", help="The head to show [default: the first wrong one]")
+    ] = None,
     family: FamilyWord = None,
     reference: ReferenceWord = None,
     json_file: JsonFile = None,
@@ -203,7 +212,11 @@ def _show_close_up(report: Report, name: str, at: tuple[int, int] | None, json_f
     from .report.closeup import close_up_as_json, render_close_up
 
     run, measured = next(
-        ((run, found) for run, found in report.measured if name in found.comparison.findings and found.comparison.findings[name].mismatched),
+        (
+            (run, found)
+            for run, found in report.measured
+            if name in found.comparison.findings and found.comparison.findings[name].mismatched
+        ),
         report.measured[0],
     )
     view = close_up(report.case, measured, name, at)
@@ -224,9 +237,9 @@ class _outcomes:  # noqa: N801
     def __enter__(self) -> None:
         return None
 
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if error is None or isinstance(error, (typer.Exit, SystemExit, KeyboardInterrupt)):
-            return False
+            return
         failure = error if isinstance(error, Failure) else _own_fault(error)
         if self.traceback:
             traceback.print_exception(error)
@@ -239,7 +252,9 @@ class _outcomes:  # noqa: N801
 
 
 def _own_fault(error: BaseException) -> Failure:
-    return Failure(f"gradprobe itself failed: {type(error).__name__}: {error}", "run again with --traceback and report it")
+    return Failure(
+        f"gradprobe itself failed: {type(error).__name__}: {error}", "run again with --traceback and report it"
+    )
 
 
 def _say(failure: Failure) -> None:
@@ -284,7 +299,9 @@ def _print(lines: list[Text]) -> None:
     """Prints lines as they are: never folded again, in colour only on a terminal that wants it."""
     from rich.console import Console
 
-    console = Console(soft_wrap=True, highlight=False, force_terminal=None if "FORCE_COLOR" in os.environ else sys.stdout.isatty())
+    console = Console(
+        soft_wrap=True, highlight=False, force_terminal=None if "FORCE_COLOR" in os.environ else sys.stdout.isatty()
+    )
     for line in lines:
         console.print(line)
 

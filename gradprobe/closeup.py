@@ -63,10 +63,12 @@ def close_up(case: Case, measured: Measured, name: str, at: tuple[int, int] | No
     tile = _tile(case, finding.axes, actual.shape[1])
     rows = _rows(actual, expected, ratio, right)
     first = _first(ratio, right)
+    place = (batch, head, *first)
+    budget = float(bound[first])
     return CloseUp(
         name, batch if finding.axes[0] == "b" else None, head, (actual.shape[0], actual.shape[1]), tile,
         _pooled(ratio.masked_fill(masked & right, float("nan")), tile), rows, int((~right).sum()),
-        locate_at(case, measured.x, measured.trace, measured.comparison, name, (batch, head, *first), float(bound[first])),
+        locate_at(case, measured.x, measured.trace, measured.comparison, name, place, budget),
     )  # fmt: skip
 
 
@@ -81,7 +83,9 @@ def _exposed(measured: Measured, name: str) -> Finding:
 def _checked(finding: Finding, at: tuple[int, int]) -> tuple[int, int]:
     n_batch, n_heads = finding.ratio.shape
     if not (0 <= at[0] < n_batch and 0 <= at[1] < n_heads):
-        raise UsageFailure(f"--at {at[0]},{at[1]}: {finding.name} has batches 0 to {n_batch - 1} and heads 0 to {n_heads - 1}")
+        raise UsageFailure(
+            f"--at {at[0]},{at[1]}: {finding.name} has batches 0 to {n_batch - 1} and heads 0 to {n_heads - 1}"
+        )
     return at
 
 
@@ -109,8 +113,17 @@ def _whole_head(case: Case, measured: Measured, name: str, batch: int, head: int
         precision = measured.comparison.precision
         budget = tile_budget(measured.x, tile, values, precision, operand_shift(measured.x, tile, values, precision))
         judge = Judge(measured.trace.values[name][tile.batch, tile.heads, tile.rows], values, budget, name)
-        masked = ~values["valid"] if judge.actual.dim() == 3 and name in ("P", "dP", "dS") else torch.zeros_like(judge.right())
-        pieces.append([part[0].reshape(part.shape[1], -1) for part in (judge.actual, judge.expected, judge.bound, judge.right(), masked)])
+        masked = (
+            ~values["valid"]
+            if judge.actual.dim() == 3 and name in ("P", "dP", "dS")
+            else torch.zeros_like(judge.right())
+        )
+        pieces.append(
+            [
+                part[0].reshape(part.shape[1], -1)
+                for part in (judge.actual, judge.expected, judge.bound, judge.right(), masked)
+            ]
+        )
     return tuple(torch.cat(part) for part in zip(*pieces, strict=True))
 
 
@@ -144,7 +157,14 @@ def _rows(actual: Tensor, expected: Tensor, ratio: Tensor, right: Tensor) -> tup
     chosen = wrong.nonzero().flatten().tolist() or [int(ratio.amax(1).argmax())]
     cols = ratio.argmax(1).tolist()
     return tuple(
-        Row(row, int(wrong[row]), cols[row], float(actual[row, cols[row]]), float(expected[row, cols[row]]), float(ratio[row, cols[row]]))
+        Row(
+            row,
+            int(wrong[row]),
+            cols[row],
+            float(actual[row, cols[row]]),
+            float(expected[row, cols[row]]),
+            float(ratio[row, cols[row]]),
+        )
         for row in chosen
     )
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from .budget import Precision, TileBudget, operand_shift, output_rounding, summed_bound, tile_budget
 from .case import Case
-from .intermediates import steps
 from .reference import Attention, Tile, evaluate, tiles
 from .tally import Finding, Tally
 from .trace import Trace, expected_shapes
@@ -99,7 +98,7 @@ class _Pass:
         self, case: Case, x: Attention, trace: Trace, precision: Precision, reference: Trace | None, *, blame: bool
     ) -> None:
         shapes = expected_shapes(case)
-        self.replaced = reference.values if reference is not None else {}
+        self.replaced: Mapping[str, Tensor] = reference.values if reference is not None else {}
         self.case, self.x, self.trace, self.precision, self.blame = case, x, trace, precision, blame
         self.tallies = {name: Tally(case, name, trace.values[name].shape) for name in trace.values}
         linear = [name for name in shapes if name not in ("P", "dP", "dS")]
@@ -134,12 +133,12 @@ class _Pass:
         place = (tile.batch, tile.heads, tile.rows)
         values = evaluate(self.x, tile)
         shift = operand_shift(self.x, tile, values, self.precision)
-        values |= {name: self.replaced[name][place].double() for name in BY_TILE if name in self.replaced}
+        values.update((name, self.replaced[name][place].double()) for name in BY_TILE if name in self.replaced)
         budget = tile_budget(self.x, tile, values, self.precision, shift)
         self.undecided += int(budget.undecided.sum())
         _add(self.x, tile, self.expected, values)
         _add(self.x, tile, self.squares, budget.squares)
-        _add(self.x, tile, self.bounds, budget.rows | budget.sums)
+        _add(self.x, tile, self.bounds, {**budget.rows, **budget.sums})
         own, own_budget = self._own_tile(tile, shift)
         for name in BY_TILE:
             if name in self.tallies:
@@ -149,9 +148,7 @@ class _Pass:
                 self.tallies[name].add(tile, judge.actual, values[name], judge.bound, judge.right(), inherited)
                 self._sums_of_rows(name, place, judge, values)
 
-    def _own_tile(
-        self, tile: Tile, shift: Mapping[str, Tensor] | None
-    ) -> tuple[dict[str, Tensor], TileBudget | None]:
+    def _own_tile(self, tile: Tile, shift: Mapping[str, Tensor] | None) -> tuple[dict[str, Tensor], TileBudget | None]:
         """What each intermediate should be given the target's own parents, and the errors allowed to that."""
         if self.own is None:
             return {}, None
@@ -163,7 +160,9 @@ class _Pass:
         self.own.add(self.x, tile, implied, budget)
         return implied, budget
 
-    def _sums_of_rows(self, name: str, place: tuple[int, slice, slice], judge: Judge, values: Mapping[str, Tensor]) -> None:
+    def _sums_of_rows(
+        self, name: str, place: tuple[int, slice, slice], judge: Judge, values: Mapping[str, Tensor]
+    ) -> None:
         if name in self.row_sums:
             self.leaks[name] += int((judge.actual[~values["valid"]] != 0).sum())
             actual, expected, allowed = self.row_sums[name]
@@ -178,7 +177,9 @@ class _Pass:
             self.bounds[name] = summed_bound(self.expected[name], squares, self.bounds[name], self.precision)
             if name in self.tallies:
                 actual, expected, bound, right = _judged(self.trace, self.expected, self.bounds, name)
-                inherited = self.own.right(name, actual, bound - self.bounds[name], self.precision) if self.own else None
+                inherited = (
+                    self.own.right(name, actual, bound - self.bounds[name], self.precision) if self.own else None
+                )
                 self.tallies[name].add_whole(actual, expected, bound, right, inherited)
 
 

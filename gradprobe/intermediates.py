@@ -50,18 +50,14 @@ TABLE = (
     Intermediate(
         "dP", "", Step("bhmn", "dO V^T", ("do", "v")), Step("bhmn", "[Z > 0] * (dO V^T)", ("do", "v", "P", "tau"))
     ),
-    Intermediate(
-        "delta", "", Step("bhm", "rowsum(dO * O)", ("do", "O")), Step("bhm", "rowsum(P * dP)", ("P", "dP"))
-    ),
+    Intermediate("delta", "", Step("bhm", "rowsum(dO * O)", ("do", "O")), Step("bhm", "rowsum(P * dP)", ("P", "dP"))),
     _both("dS", "bhmn", "P * (dP - delta)", "P", "dP", "delta"),
     _both("dQ", "bhmd", "scale * dS K", "dS", "k"),
     _both("dK", "bgnd", "scale * dS^T Q", "dS", "q"),
     Intermediate(
         "dV", "", Step("bgne", "P^T dO", ("P", "do")), Step("bgne", "relu(P + tau / (i + 1))^T dO", ("P", "do", "tau"))
     ),
-    Intermediate(
-        "dBias", "bias", Step("1hmn", "sum_b dS", ("dS",)), Step("hw", "sum over i - j = w of dS", ("dS",))
-    ),
+    Intermediate("dBias", "bias", Step("1hmn", "sum_b dS", ("dS",)), Step("hw", "sum over i - j = w of dS", ("dS",))),
     Intermediate("dTau", "tau", None, Step("h", "sum of dP / (i + 1)", ("dP",))),
 )
 

@@ -49,7 +49,13 @@ def locate(case: Case, x: Attention, trace: Trace, comparison: Comparison) -> Lo
 
 
 def locate_at(
-    case: Case, x: Attention, trace: Trace, comparison: Comparison, name: str, at: tuple[int, int, int, int], budget: float
+    case: Case,
+    x: Attention,
+    trace: Trace,
+    comparison: Comparison,
+    name: str,
+    at: tuple[int, int, int, int],
+    budget: float,
 ) -> Location:
     """Any element, by its batch, head, row and column (0 where the intermediate has no such axis)."""
     axes = comparison.findings[name].axes
@@ -75,7 +81,9 @@ def tile_of(case: Case, axes: str, row: int | None, col: int | None) -> tuple[in
     letters = axes.lstrip("b1")[1:]
     blocks = {"m": case.block_m, "n": case.block_n}
     found: dict[str, int] = {
-        letter: at // blocks[letter] for letter, at in zip(letters, (row, col), strict=False) if letter in blocks and at is not None
+        letter: at // blocks[letter]
+        for letter, at in zip(letters, (row, col), strict=False)
+        if letter in blocks and at is not None
     }
     return found.get("m"), found.get("n")
 
@@ -129,7 +137,11 @@ def zeros_by_design(case: Case) -> list[str]:
         notes.append("row 0 of dS and dQ is 0 by design: it sees one key, so P = 1")
     at_kink = [h for h, tau in enumerate(case.tau or ()) if tau <= -1.0]
     if at_kink:
-        heads = "every head" if len(at_kink) == case.heads and case.heads > 1 else f"head{'s' if len(at_kink) > 1 else ''} {in_words(spans(at_kink))}"
+        heads = (
+            "every head"
+            if len(at_kink) == case.heads and case.heads > 1
+            else f"head{'s' if len(at_kink) > 1 else ''} {in_words(spans(at_kink))}"
+        )
         notes.append(f"row 0 of O is 0 by design in {heads}: tau <= -1 cancels P = 1")
     if case.causal and case.seqlen_q > case.seqlen_k:
         dead = case.seqlen_q - case.seqlen_k

@@ -68,7 +68,7 @@ OPTIONS = (
            _numbers("--seqlens", int, "whole numbers separated by commas")),
     Option("seed", int, "Of the drawn values [default: 0]"),
     Option("device", str, f"{', '.join(DEVICES)} [default: auto]"),
-    Option("layout", list, f"Where a tensor lies, in place of the default three runs; NAME: {', '.join(LAYOUTS)}; TENSOR may be all", "TENSOR=NAME",
+    Option("layout", list, f"Where a tensor (or all) lies, not the default runs: {', '.join(LAYOUTS)}", "TENSOR=NAME",
            _layouts),
     Option("block_m", int, "Tile of query rows [default: 32]"),
     Option("block_n", int, "Tile of keys [default: 16]"),

@@ -119,7 +119,9 @@ def _derived(session: _Session, values: Mapping[str, Tensor]) -> dict[str, Tenso
         bias=values.get("bias"), tau=values.get("tau"), window=case.window, softcap=case.softcap,
         seqlens=values.get("seqlens"), head_tile=1, matrices=False,
     )  # fmt: skip
-    return {name: results[key].to(values["q"].dtype) if name == "o" else results[key].float() for name, key in taken.items()}
+    return {
+        name: results[key].to(values["q"].dtype) if name == "o" else results[key].float() for name, key in taken.items()
+    }
 
 
 def _outcome(session: _Session, inputs: Inputs) -> Outcome:
@@ -216,15 +218,18 @@ def _symmetric(session: _Session, run: Run, key: str, *, factor: float, reverse:
     assigned = tuple((tensor, layout) for tensor, layout in run.assigned if layout != "expanded")
     inputs = place({**values, **_derived(session, values)}, assigned)
     outcome = _outcome(session, inputs)
-    assert run.measured is not None and outcome.trace is not None
+    assert run.measured is not None
+    assert outcome.trace is not None
     return agreement(
         key, session.case, run.measured.trace, outcome.trace, run.measured.comparison, factor=factor, reverse=reverse
     )
 
 
 def _dots(session: _Session) -> str:
-    """What was asked for; else TF32 for compiled float32 Triton kernels that nobody told otherwise, as is its default."""
-    if session.case.device == "cpu":  # TF32 is an arithmetic of GPUs; the interpreter multiplies in IEEE whatever it is told
+    """What was asked for; else TF32 for compiled float32 Triton kernels that nobody told otherwise: their default."""
+    if (
+        session.case.device == "cpu"
+    ):  # TF32 is an arithmetic of GPUs; the interpreter multiplies in IEEE whatever it is told
         return "ieee"
     if session.case.dots is not None or "dots" in session.target.takes:
         return session.case.dots or "ieee"
@@ -233,9 +238,10 @@ def _dots(session: _Session) -> str:
 
 
 def _notes(case: Case) -> list[str]:
+    notes = zeros_by_design(case)
     if case.dots == "tf32" and case.device == "cpu":
-        return ["--dots tf32 has no effect here: TF32 is a GPU's arithmetic, so this was judged by IEEE's budget", *zeros_by_design(case)]
-    return zeros_by_design(case)
+        notes.insert(0, "--dots tf32 has no effect here: TF32 is an arithmetic of GPUs, so IEEE's budget was applied")
+    return notes
 
 
 def _provenance(session: _Session) -> Provenance:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from types import TracebackType
+from typing import Any
 
 PATIENCE = 2.0  # seconds
 
@@ -14,7 +15,9 @@ class Progress:
 
     def __enter__(self) -> Progress:
         self._stage, self._fraction = "starting", 0.0
-        self._lock, self._bar, self._task = threading.Lock(), None, None
+        self._lock = threading.Lock()
+        self._bar: Any = None
+        self._task: Any = None
         self._timer = threading.Timer(PATIENCE, self._show)
         self._timer.daemon = True
         if sys.stderr.isatty():
@@ -43,7 +46,9 @@ class Progress:
             total = None if self._fraction == 0.0 else 1.0
             self._bar.update(self._task, description=self._stage, completed=self._fraction, total=total)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._timer.cancel()
         with self._lock:
             if self._bar is not None:

@@ -42,7 +42,7 @@ def source_of(function: Callable[..., Any], module: ModuleType | None = None) ->
 
 def shadows(module: str, file: Path) -> tuple[str, ...]:
     """The other files on the search path (and in the current folder) that carry a module's name."""
-    found = {}
+    found: dict[str, None] = {}
     for folder in dict.fromkeys([os.getcwd(), *sys.path]):
         other = _find_in(folder or os.getcwd(), module)
         if other is not None and other != file:

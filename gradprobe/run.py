@@ -54,7 +54,9 @@ def prepare_backend(device: str) -> str:
     if torch.cuda.is_available():
         return "cuda"
     if device == "cuda":
-        raise UsageFailure("--device cuda: torch sees no CUDA device", "use --device cpu, or check the driver with nvidia-smi")
+        raise UsageFailure(
+            "--device cuda: torch sees no CUDA device", "use --device cpu, or check the driver with nvidia-smi"
+        )
     _choose_interpreter()
     return "cpu"
 
@@ -162,7 +164,7 @@ def _call(target: Target, arguments: dict[str, Any], inputs: Inputs) -> object:
         return _through_autograd(target, arguments, inputs.tensors["do"])
 
 
-def _through_autograd(target: Target, arguments: dict[str, Any], do: Tensor) -> dict[str, Tensor | None]:
+def _through_autograd(target: Target, arguments: dict[str, Any], do: Tensor) -> Mapping[str, Tensor | None]:
     """A forward's gradients for the case's own dO. Leaves keep the layouts of the tensors they are made from."""
     import torch
 
@@ -200,7 +202,9 @@ def _is_a_crash(error: Exception) -> bool:
 
 def _raised(target: Target, inputs: Inputs, error: BaseException) -> TargetFailure:
     words = str(error).strip() or "(no message)"
-    return TargetFailure(f"target {target.name!r} raised {type(error).__name__} ({inputs.layout}): {words}", "--traceback shows where")
+    return TargetFailure(
+        f"target {target.name!r} raised {type(error).__name__} ({inputs.layout}): {words}", "--traceback shows where"
+    )
 
 
 def _interpreted() -> bool:

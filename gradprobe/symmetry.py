@@ -43,7 +43,14 @@ def _reverse(tensor: Tensor, axes: str, case: Case) -> Tensor:
 
 
 def agreement(
-    key: str, case: Case, first: Trace, second: Trace, comparison: Comparison, *, factor: float = 1.0, reverse: bool = False
+    key: str,
+    case: Case,
+    first: Trace,
+    second: Trace,
+    comparison: Comparison,
+    *,
+    factor: float = 1.0,
+    reverse: bool = False,
 ) -> Invariant:
     """Whether a second run gives what the first one implies, over all that grows linearly with length.
 

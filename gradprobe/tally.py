@@ -113,14 +113,17 @@ class Tally:
 
         return torch.zeros(self.shape[:axes], dtype=torch.long)
 
-    def add_whole(self, actual: Tensor, expected: Tensor, bound: Tensor, right: Tensor, inherited: Tensor | None) -> None:
+    def add_whole(
+        self, actual: Tensor, expected: Tensor, bound: Tensor, right: Tensor, inherited: Tensor | None
+    ) -> None:
         """Adds a whole intermediate, in its own axes."""
         n_batch, n_heads, n_rows, _ = self.shape
         parts = [tensor.reshape(self.shape) for tensor in (actual, expected, bound, right)]
         explained = None if inherited is None else inherited.reshape(self.shape)
         for b in range(n_batch):
             tile = Tile(b, slice(0, n_heads), slice(0, n_rows))
-            self.add(tile, *(part[b] for part in parts), None if explained is None else explained[b])
+            of_b = (part[b] for part in parts)
+            self.add(tile, next(of_b), next(of_b), next(of_b), next(of_b), None if explained is None else explained[b])
 
     def add(
         self, tile: Tile, actual: Tensor, expected: Tensor, bound: Tensor, right: Tensor, inherited: Tensor | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -98,15 +99,18 @@ def _load_file(path: Path, word: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     _prefer_imports_from(path.resolve().parent)
-    loader = spec.loader
-    return _importing(lambda: loader.exec_module(module) or module, word)
+    _importing(functools.partial(spec.loader.exec_module, module), word)
+    return module
 
 
 def _load_module(name: str, word: str) -> ModuleType:
     _prefer_imports_from(Path.cwd())
     if not _importing(lambda: _exists(name), word):
-        raise UsageFailure(f"target {word!r}: there is no module {name}", "is its folder the current one, or installed?")
-    return _importing(lambda: importlib.import_module(name), word)
+        raise UsageFailure(
+            f"target {word!r}: there is no module {name}", "is its folder the current one, or installed?"
+        )
+    module: ModuleType = _importing(lambda: importlib.import_module(name), word)
+    return module
 
 
 def _prefer_imports_from(folder: Path) -> None:
@@ -151,14 +155,18 @@ def _parameters(function: Callable[..., Any], word: str) -> tuple[dict[str, str]
         if parameter.kind is parameter.VAR_KEYWORD:
             continue
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
-            raise UsageFailure(f"target {word!r} takes {parameter}; arguments are passed by name", "name its parameters")
+            raise UsageFailure(
+                f"target {word!r} takes {parameter}; arguments are passed by name", "name its parameters"
+            )
         canonical = _CANONICAL.get(name.lower())
         if canonical is not None:
             takes[canonical] = name
             required |= {canonical} if parameter.default is parameter.empty else set()
         elif parameter.default is parameter.empty:
             known = ", ".join(_CANONICAL)
-            raise UsageFailure(f"target {word!r} needs a parameter {name!r} that nothing can be passed for", f"known: {known}")
+            raise UsageFailure(
+                f"target {word!r} needs a parameter {name!r} that nothing can be passed for", f"known: {known}"
+            )
     missing = [name for name in ("q", "k", "v") if name not in takes]
     if missing:
         raise UsageFailure(f"target {word!r} does not take {', '.join(missing)}", "an attention takes q, k and v")

@@ -1,4 +1,4 @@
-"""Attention backwards written as their formulas, in plain torch and float64: the specification that kernels are held to."""
+"""Attention backwards as their formulas, in plain torch and float64: the specification that kernels are held to."""
 
 from .attention import Attention, Tile, evaluate, live_length, manual_attention_backward, tiles
 

@@ -55,11 +55,14 @@ class Attention:
         (batch, heads, queries, dim), (_, kv_heads, keys, _) = self.q.shape, self.k.shape
         value_dim = self.v.shape[3]
         expected = {
-            "k": (batch, kv_heads, keys, dim), "v": (batch, kv_heads, keys, value_dim), "do": (batch, heads, queries, value_dim),
+            "k": (batch, kv_heads, keys, dim), "v": (batch, kv_heads, keys, value_dim),
+            "do": (batch, heads, queries, value_dim),
         }  # fmt: skip
         for name, shape in expected.items():
             if getattr(self, name).shape != shape:
-                raise ValueError(f"{name} must be {list(shape)} beside q {_shape(self.q)}, got {_shape(getattr(self, name))}")
+                raise ValueError(
+                    f"{name} must be {list(shape)} beside q {_shape(self.q)}, got {_shape(getattr(self, name))}"
+                )
         if kv_heads == 0 or heads % kv_heads:
             raise ValueError(f"the heads of k must divide those of q, got {kv_heads} and {heads}")
 
@@ -67,7 +70,9 @@ class Attention:
         if self.seqlens is None:
             return
         if self.n_query != self.n_key:
-            raise ValueError(f"seqlens (right padding) needs as many keys as query rows, got {self.n_key} and {self.n_query}")
+            raise ValueError(
+                f"seqlens (right padding) needs as many keys as query rows, got {self.n_key} and {self.n_query}"
+            )
         if self.seqlens.shape != (self.n_batch,):
             raise ValueError(f"seqlens must be [B] = [{self.n_batch}], got {_shape(self.seqlens)}")
         if bool(((self.seqlens < 0) | (self.seqlens > self.n_query)).any()):
@@ -76,7 +81,9 @@ class Attention:
     def _check_lazy(self) -> None:
         if self.tau is None or self.tau.shape != (self.n_heads,):
             raise ValueError(f"the lazy family needs tau [H] = [{self.n_heads}], got {_shape(self.tau)}")
-        if self.bias is not None and (self.bias.dim() != 2 or self.bias.shape[0] != self.n_heads or not self.bias.shape[1]):
+        if self.bias is not None and (
+            self.bias.dim() != 2 or self.bias.shape[0] != self.n_heads or not self.bias.shape[1]
+        ):
             raise ValueError(f"lazy bias must be [H, W] with H = {self.n_heads} and W > 0, got {_shape(self.bias)}")
         if self.window is not None or self.softcap is not None or not self.causal:
             raise ValueError("the lazy family is always causal and has neither window nor softcap")
@@ -141,7 +148,7 @@ class Attention:
         return keep & (j <= diagonal + right) if right >= 0 else keep
 
     def bias_part(self, like_bias: Tensor, tile: Tile) -> Tensor:
-        """The view of a tensor in bias's shape that belongs to a tile: [h, W] for lazy, broadcastable [h, m, N] else."""
+        """The part of a tensor in bias's shape that belongs to a tile: [h, W] for lazy, else what broadcasts to it."""
         if self.family == "lazy":
             return like_bias[tile.heads]
         full = like_bias[(None,) * (4 - like_bias.dim())]

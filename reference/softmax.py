@@ -5,7 +5,7 @@
 
     dP  = dO V^T                delta = rowsum(dO * O)    dT = P * (dP - delta)
     dS  = dT * (1 - tanh(S / c)^2) with softcap, else dT
-    dQ  = scale * dS K          dK = scale * dS^T Q       dV = P^T dO        dBias = dT summed over bias's broadcast axes
+    dQ  = scale * dS K          dK = scale * dS^T Q       dV = P^T dO       dBias = dT summed over bias's broadcast axes
 
 A row that sees no key has LSE = -inf, and P, O and every gradient of it are 0.
 

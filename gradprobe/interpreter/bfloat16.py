@@ -16,8 +16,10 @@ import triton
 import triton.language as tl
 from triton.runtime import interpreter as shipped
 
-Handle = shipped.TensorHandle
+Handle: Any = shipped.TensorHandle
 Method = Callable[..., Any]
+Array = Any
+"""numpy arrays, of whatever dtype the interpreter keeps a type in."""
 PATCHED = "_bfloat16_made_right"
 
 
@@ -28,17 +30,17 @@ class InterpreterNotKnown(RuntimeError):
 def _is_bf16(thing: Any) -> bool:
     """Whether an argument is bfloat16 kept as bits (a comparison of bfloat16 keeps bools), or the type itself."""
     if isinstance(thing, tl.dtype):
-        return thing.scalar == tl.bfloat16
+        return bool(thing.scalar == tl.bfloat16)
     handle = getattr(thing, "handle", thing)
-    return isinstance(handle, Handle) and handle.data.dtype == np.uint16 and handle.dtype == tl.bfloat16
+    return isinstance(handle, Handle) and bool(handle.data.dtype == np.uint16 and handle.dtype == tl.bfloat16)
 
 
-def _to_values(bits: np.ndarray) -> np.ndarray:
+def _to_values(bits: Array) -> Array:
     """The float32 values of bfloat16 bits, exactly."""
     return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
-def _to_odd_float32(values: np.ndarray) -> np.ndarray:
+def _to_odd_float32(values: Array) -> Array:
     """float64 to float32, inexact results made odd: a second rounding, to bfloat16, then errs no more."""
     single = values.astype(np.float32)
     bits = single.view(np.uint32) - (np.abs(single) > np.abs(values)).astype(np.uint32)
@@ -46,7 +48,7 @@ def _to_odd_float32(values: np.ndarray) -> np.ndarray:
 
 
 @np.errstate(over="ignore", under="ignore", invalid="ignore")
-def _to_bits(values: np.ndarray) -> np.ndarray:
+def _to_bits(values: Array) -> Array:
     """Round any numbers once to bfloat16, to nearest even; NaN stays NaN."""
     exact_in_single = values.dtype.itemsize <= 2 or values.dtype == np.float32
     single = values.astype(np.float32) if exact_in_single else _to_odd_float32(values.astype(np.float64))
@@ -63,12 +65,12 @@ def _widened(thing: Any, dtype: tl.dtype = tl.float32) -> Any:
     return Handle(_to_values(thing.data).astype(shipped._get_np_dtype(dtype)), dtype)
 
 
-def _narrowed(values: np.ndarray) -> Handle:
+def _narrowed(values: Array) -> Any:
     """What came of bfloat16 operands only, under the type that compiled Triton gives it."""
     return Handle(values, tl.int1) if values.dtype == np.bool_ else Handle(_to_bits(values), tl.bfloat16)
 
 
-def _on_values(self: Any, original: Method, *args: Any, wide: tl.dtype = tl.float32) -> Handle:
+def _on_values(self: Any, original: Method, *args: Any, wide: tl.dtype = tl.float32) -> Any:
     """A builder's method computed on values; the result is bfloat16 where every operand is."""
     if args[-1] is np.where:
         return original(*args)
@@ -77,15 +79,13 @@ def _on_values(self: Any, original: Method, *args: Any, wide: tl.dtype = tl.floa
     return _narrowed(result.data) if all(map(_is_bf16, operands)) else result
 
 
-def _cast(self: Any, original: Method, src: Handle, dst_type: tl.dtype) -> Handle:
+def _cast(self: Any, original: Method, src: Any, dst_type: tl.dtype) -> Any:
     """Casts: the shipped one truncates float32 to bfloat16, and takes float64 and ints for bits."""
     src = _widened(src)
     return Handle(_to_bits(src.data), tl.bfloat16) if _is_bf16(dst_type) else original(src, dst_type)
 
 
-def _atomic_add(
-    self: Any, original: Method, op: Any, ptr: Handle, val: Handle, mask: Handle, *order: Any
-) -> Handle:
+def _atomic_add(self: Any, original: Method, op: Any, ptr: Any, val: Any, mask: Any, *order: Any) -> Any:
     """Atomic addition, the only atomic that Triton has for bfloat16: equal pointers take turns."""
     if op != shipped._ir.ATOMIC_OP.FADD:
         return original(op, ptr, val, mask, *order)
@@ -97,7 +97,7 @@ def _atomic_add(
     return Handle(before.reshape(val.data.shape), tl.bfloat16)
 
 
-def _add_in_memory(pointers: np.ndarray, addends: np.ndarray) -> np.ndarray:
+def _add_in_memory(pointers: Array, addends: Array) -> Array:
     """Add to the bfloat16 at each of these different pointers; what was there before."""
     everywhere = np.ones(pointers.shape, bool)
     before = shipped._interpreter.load(pointers, everywhere, np.zeros_like(addends), addends.dtype)
@@ -134,7 +134,7 @@ def _scan(self: Any, original: Method, tensor: tl.tensor, combine: np.ufunc) -> 
     return [self.to_tensor(_to_bits(values), tl.bfloat16)]
 
 
-def _constant(self: Any, value: float) -> Handle:
+def _constant(self: Any, value: float) -> Any:
     """A bfloat16 constant, which releases before 3.9 lack."""
     return Handle(_to_bits(np.array([value], np.float64)), tl.bfloat16)
 
@@ -167,9 +167,7 @@ def make_bfloat16_right() -> None:
     """Patch the interpreter, once, so that operations on bfloat16 compute on values and round as compiled."""
     if getattr(shipped, PATCHED, False):
         return
-    missing = [
-        f"{owner}.{name}" for owner, name in PATCHES if not hasattr(getattr(shipped, owner, None), name)
-    ]
+    missing = [f"{owner}.{name}" for owner, name in PATCHES if not hasattr(getattr(shipped, owner, None), name)]
     if missing:
         raise InterpreterNotKnown(f"triton {triton.__version__}: its interpreter has no {', '.join(missing)}")
     for (owner, name), mend in PATCHES.items():

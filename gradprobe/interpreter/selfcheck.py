@@ -45,6 +45,5 @@ def wrong_bfloat16_operations() -> list[str]:
     found = torch.empty(len(expected), 16, 16)
     with np.errstate(all="ignore"):
         _probe[(1,)](a, b, found, size=16)
-    wrong = [(got != expected[name].float()).any() for name, got in zip(expected, found)]
+    wrong = [(got != expected[name].float()).any() for name, got in zip(expected, found, strict=True)]
     return list(itertools.compress(expected, wrong))
-

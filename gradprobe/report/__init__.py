@@ -1,1 +1,1 @@
-"""One Report in each of its forms. Every form is a function from a Report to a value; nothing here measures or prints."""
+"""One Report in each of its forms: functions from a Report to a value. Nothing here measures or prints."""

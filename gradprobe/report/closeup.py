@@ -24,7 +24,15 @@ _MOST_ROWS = 10
 
 def render_close_up(view: CloseUp, width: int, *, utf8: bool = True) -> list[Text]:
     """The close-up as lines that fit `width`."""
-    return [*_head(view), Text(), *_map(view, width, _UTF8 if utf8 else _ASCII), Text(), *_rows(view), Text(), *window(view.location, width)]
+    return [
+        *_head(view),
+        Text(),
+        *_map(view, width, _UTF8 if utf8 else _ASCII),
+        Text(),
+        *_rows(view),
+        Text(),
+        *window(view.location, width),
+    ]
 
 
 def close_up_as_json(view: CloseUp) -> dict[str, Any]:
@@ -50,7 +58,11 @@ def close_up_as_json(view: CloseUp) -> dict[str, Any]:
 def _head(view: CloseUp) -> Iterator[Text]:
     where = f"batch {view.batch}, head {view.head}" if view.batch is not None else f"head {view.head}"
     total = view.shape[0] * view.shape[1]
-    state = f"{view.wrong:,} of {plural(total, 'element')} wrong" if view.wrong else f"all {plural(total, 'element')} within budget"
+    state = (
+        f"{view.wrong:,} of {plural(total, 'element')} wrong"
+        if view.wrong
+        else f"all {plural(total, 'element')} within budget"
+    )
     yield Text.assemble((view.name, "bold"), f"  {where}: ", (state, STYLES[MISMATCH] if view.wrong else "green"))
 
 
@@ -87,11 +99,14 @@ def _sign(cell: float, signs: str) -> str:
 
 def _rows(view: CloseUp) -> Iterator[Text]:
     if view.wrong:
-        yield Text(f"  wrong rows: {in_words(spans(row.row for row in view.rows))} ({len(view.rows)} of {view.shape[0]})")
+        yield Text(
+            f"  wrong rows: {in_words(spans(row.row for row in view.rows))} ({len(view.rows)} of {view.shape[0]})"
+        )
     yield Text(f"  {'row':>6}{'wrong':>8}{'worst col':>11}{'actual':>13}{'expected':>13}{'ratio':>9}", "dim")
     for row in view.rows[:_MOST_ROWS]:
         yield Text(
-            f"  {row.row:>6}{row.wrong:>8}{row.col:>11}{value(row.actual):>13}{value(row.expected):>13}{ratio(row.ratio) + 'x':>9}"
+            f"  {row.row:>6}{row.wrong:>8}{row.col:>11}{value(row.actual):>13}{value(row.expected):>13}"
+            f"{ratio(row.ratio) + 'x':>9}"
         )
     if len(view.rows) > _MOST_ROWS:
         yield Text(f"  {len(view.rows) - _MOST_ROWS} more wrong rows", "dim")

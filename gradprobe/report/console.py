@@ -21,7 +21,7 @@ def render(report: Report, width: int, *, utf8: bool = True) -> list[Text]:
     marks = UTF8 if utf8 else ASCII
     failing = report.failing
     shown = failing[1] if failing else report.measured[0][1]
-    lines = [_verdict(report)]
+    lines = [*_verdict(report, width)]
     if failing:
         lines += _place(report, failing[0], failing[1], width)
     lines += [Text(), *_table(report, shown, width, marks), Text()]
@@ -30,27 +30,32 @@ def render(report: Report, width: int, *, utf8: bool = True) -> list[Text]:
     return [*lines, *_provenance(report, width)]
 
 
-def _verdict(report: Report) -> Text:
+def _verdict(report: Report, width: int) -> Iterator[Text]:
     target, precision = report.provenance.target, report.measured[0][1].comparison.precision.name
     if report.failing is None:
-        count = len(report.measured[0][1].comparison.findings)
-        return Text.assemble(
-            ("MATCH", "bold green"),
-            f"  {target}: {plural(count, 'intermediate')} within budget in {plural(len(report.measured), 'layout')} ({precision})",
-        )
-    run, measured = report.failing
-    return Text.assemble(("MISMATCH", "bold red"), f"  {target}, {run.layout}: {_blame(measured)}")
+        count, runs = len(report.measured[0][1].comparison.findings), len(report.measured)
+        words = f"{target}: {plural(count, 'intermediate')} within budget in {plural(runs, 'layout')} ({precision})"
+        yield from _headed("MATCH", "bold green", words, width)
+    else:
+        run, measured = report.failing
+        yield from _headed("MISMATCH", "bold red", f"{_blame(measured)} ({target}, {run.layout})", width)
+
+
+def _headed(verdict: str, style: str, words: str, width: int) -> Iterator[Text]:
+    first, *rest = textwrap.wrap(words, max(width, 40) - len(verdict) - 2)
+    yield Text.assemble((verdict, style), f"  {first}")
+    yield from (Text(" " * (len(verdict) + 2) + line) for line in rest)
 
 
 def _blame(measured: Measured) -> str:
-    own = [name for name, finding in measured.comparison.findings.items() if finding.status == MISMATCH]
-    inherited = [name for name, finding in measured.comparison.findings.items() if finding.status == INHERITED]
+    findings = measured.comparison.findings
+    own = [name for name, finding in findings.items() if finding.status == MISMATCH]
+    inherited = [name for name, finding in findings.items() if finding.status == INHERITED]
     if not own:
-        return f"every element is within budget, but {measured.broken[0].name} is broken"
-    finding = measured.comparison.findings[own[0]]
-    words = f"{own[0]} is wrong first{_which_heads(finding)}"
-    words += f"; also wrong by itself: {', '.join(own[1:])}" if own[1:] else ""
-    return words + (f"; {', '.join(inherited)} only inherit" + ("s" if len(inherited) == 1 else "") if inherited else "")
+        return f"every element is within budget, but the target breaks {measured.broken[0].name}"
+    words = f"{own[0]} is the first wrong intermediate{_which_heads(findings[own[0]])}"
+    words += f"; wrong by itself too: {', '.join(own[1:])}" if own[1:] else ""
+    return words + (f"; only inherited: {', '.join(inherited)}" if inherited else "")
 
 
 def _which_heads(finding: Finding) -> str:
@@ -161,11 +166,10 @@ def _sentences(report: Report, shown: Measured) -> Iterator[str]:
     reference = [i.key for i in shown.invariants if i.of == "reference"]
     if not any(measured.broken for _, measured in report.measured):
         yield f"identities hold: {' '.join(dict.fromkeys(kept))} (and {' '.join(reference)} for the reference)"
-    for note in report.notes:
-        yield note
+    yield from report.notes
     undecided = shown.comparison.undecided
     if undecided:
-        yield f"{plural(undecided, 'entry').replace('entrys', 'entries')} on the ReLU's kink: rounding decides, either side is right"
+        yield f"{plural(undecided, 'entry')} on the ReLU's kink, where rounding decides: either side is right"
     yield _receipt(report)
 
 
@@ -180,12 +184,12 @@ def _wrong_rows(measured: Measured) -> str:
 
 
 def _receipt(report: Report) -> str:
-    counts, runs = report.compared, len(report.measured)
-    case = report.case
+    counts, case, runs = report.compared, report.case, len(report.measured)
+    per_run = counts["intermediates"] // runs
     return (
-        f"compared {plural(counts['elements'], 'element')}: {plural(case.batch, 'batch')} {'x'} {plural(case.heads, 'head')}, "
-        f"{plural(counts['rows'], 'query row')}, every element of {plural(counts['intermediates'] // runs, 'intermediate')} "
-        f"in {plural(runs, 'layout')}"
+        f"compared {plural(counts['elements'], 'element')}: every one of {plural(per_run, 'intermediate')} in "
+        f"{plural(runs, 'layout')}, {plural(case.batch, 'batch')}, {plural(case.heads, 'head')} "
+        f"and {plural(case.seqlen_q, 'query row')}"
     )
 
 

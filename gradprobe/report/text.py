@@ -53,6 +53,7 @@ def first_mismatch_line(location: Location) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """`1 head`, `2 heads`, `2 batches`."""
-    ending = "" if count == 1 else "es" if noun.endswith(("ch", "x")) else "s"
-    return f"{count:,} {noun}{ending}"
+    """`1 head`, `2 heads`, `2 batches`, `2 entries`."""
+    if count != 1:
+        noun = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}es" if noun.endswith("ch") else f"{noun}s"
+    return f"{count:,} {noun}"

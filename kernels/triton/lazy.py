@@ -6,7 +6,8 @@ Notation, for query row i and key column j of one batch b and head h (natural lo
     Z = P + tau[h] / (i + 1)        PE = relu(Z)        O = PE V        valid: j <= i, j < length, i < length
 
     dP = [Z > 0] * (dO V^T)         delta = rowsum(P * dP)              dS = P * (dP - delta)
-    dQ = scale * dS K    dK = scale * dS^T Q    dV = PE^T dO    dBias[h, w] = sum dS[i, i - w]    dTau[h] = sum dP / (i + 1)
+    dQ = scale * dS K      dK = scale * dS^T Q      dV = PE^T dO
+    dBias[h, w] = sum dS[i, i - w]                  dTau[h] = sum dP / (i + 1)
 
 relu does not commute with the softmax's normalisation, so nothing here is computed online: every kernel but the forward
 reads LSE, and the forward passes over the keys twice.
@@ -40,8 +41,7 @@ def store_tile(ptr, tile, offs_r, offs_c, stride_r, stride_c, n_rows, n_cols):
 def load_length(seqlens_ptr, b, stride_seqlens, n_ctx, HAS_SEQLENS: tl.constexpr):
     if HAS_SEQLENS:
         return tl.load(seqlens_ptr + b * stride_seqlens).to(tl.int64)
-    else:
-        return n_ctx.to(tl.int64)
+    return n_ctx.to(tl.int64)
 
 
 @triton.jit

@@ -81,13 +81,13 @@ FAULTS = (
     Planted(
         "last_partial_row_tile_lost_in_dkdv",
         "M3",
-        everywhere((DKDV,), "BLOCK_M * BLOCK_M, length, BLOCK_M", "BLOCK_M * BLOCK_M, length // BLOCK_M * BLOCK_M, BLOCK_M"),
+        everywhere((DKDV,), "BLOCK_M, length, BLOCK_M", "BLOCK_M, length // BLOCK_M * BLOCK_M, BLOCK_M"),
         first="dK", head=0, row=0, own=names("dK dV"),
     ),
     Planted(
         "first_row_tile_skipped_in_dkdv",
         "M2",
-        everywhere((DKDV,), "range(tile_n * BLOCK_N // BLOCK_M * BLOCK_M", "range((tile_n * BLOCK_N // BLOCK_M + 1) * BLOCK_M"),
+        everywhere((DKDV,), "tile_n * BLOCK_N // BLOCK_M * BLOCK_M", "(tile_n * BLOCK_N // BLOCK_M + 1) * BLOCK_M"),
         first="dK", head=0, row=0, own=names("dK dV"),
     ),
     Planted(

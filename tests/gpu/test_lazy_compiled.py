@@ -1,4 +1,4 @@
-"""The lazy kernels compiled on a GPU: no false alarm over arithmetics, lengths and dims, and the planted fault found."""
+"""The lazy kernels compiled on a GPU: no false alarm over arithmetics, lengths and dims; planted faults found."""
 
 import pytest
 

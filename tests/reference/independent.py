@@ -26,9 +26,7 @@ def draw(*shape: int, seed: int) -> Tensor:
     return 2 * torch.rand(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)) - 1
 
 
-def softmax_inputs(
-    m: int = 7, n: int = 7, d: int = 3, dv: int = 3, heads: int = 2, kv_heads: int = 2
-) -> Inputs:
+def softmax_inputs(m: int = 7, n: int = 7, d: int = 3, dv: int = 3, heads: int = 2, kv_heads: int = 2) -> Inputs:
     """q, k, v, do of two batches."""
     shapes = {
         "q": (2, heads, m, d),
@@ -79,9 +77,7 @@ def forward(
     (batch, heads, m, d), n = q.shape, k.shape[2]
     places = [(b, h, i) for b in range(batch) for h in range(heads) for i in range(m)]
     lengths = [None] * batch if seqlens is None else seqlens.tolist()
-    seen = [
-        seen_keys(i, m, n, causal or family == "lazy", window or (-1, -1), lengths[b]) for b, _, i in places
-    ]
+    seen = [seen_keys(i, m, n, causal or family == "lazy", window or (-1, -1), lengths[b]) for b, _, i in places]
     keys = [torch.tensor(js, dtype=torch.long) for js in seen]
     k, v = (t.repeat_interleave(heads // k.shape[1], 1) for t in (k, v))
 
@@ -95,9 +91,7 @@ def forward(
         by_head = torch.nn.functional.pad(bias, (0, n)).unbind()
         t = [row + by_head[h][i - js] for row, js, (_, h, i) in zip(t, keys, places, strict=True)]
     lse = torch.stack([row.detach().exp().sum().log() for row in t])
-    p = torch.stack(
-        [s.new_zeros(n).index_put((js,), row.softmax(0)) for row, js in zip(t, keys, strict=True)]
-    )
+    p = torch.stack([s.new_zeros(n).index_put((js,), row.softmax(0)) for row, js in zip(t, keys, strict=True)])
 
     weights = [row[js] for row, js in zip(p.unbind(), keys, strict=True)]
     if tau is not None:

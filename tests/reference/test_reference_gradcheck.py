@@ -22,9 +22,7 @@ KINK_DISTANCE = 10 * STEP
 
 class IndependentAttention(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, tau: Tensor | None, options: Inputs
-    ) -> Tensor:
+    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, tau: Tensor | None, options: Inputs) -> Tensor:
         ctx.save_for_backward(q, k, v, bias, tau)
         ctx.options = options
         return forward(q, k, v, bias=bias, tau=tau, **options)["O"]
@@ -40,9 +38,7 @@ def passes(inputs: Inputs, bias: Tensor, tau: Tensor | None = None, **options) -
     tensors = [inputs["q"], inputs["k"], inputs["v"], bias, tau]
     leaves: list[Any] = [None if t is None else t.clone().requires_grad_() for t in tensors]
     leaves.append(options)
-    return torch.autograd.gradcheck(
-        IndependentAttention.apply, leaves, eps=STEP, atol=DIFFERENCE_ERROR, rtol=0
-    )
+    return torch.autograd.gradcheck(IndependentAttention.apply, leaves, eps=STEP, atol=DIFFERENCE_ERROR, rtol=0)
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,7 @@ from gradprobe.reference import Attention, Tile, evaluate, live_length, manual_a
 from tests.reference.independent import lazy_inputs, softmax_inputs
 
 
-def seen(
-    m: int, n: int, *, causal: bool = False, window=None, seqlens=None, rows: slice | None = None
-) -> list[str]:
+def seen(m: int, n: int, *, causal: bool = False, window=None, seqlens=None, rows: slice | None = None) -> list[str]:
     q, k = torch.zeros(1, 1, m, 1, dtype=torch.float64), torch.zeros(1, 1, n, 1, dtype=torch.float64)
     x = Attention("softmax", q, k, k, q, 1.0, causal, window=window, seqlens=seqlens)
     values = evaluate(x, Tile(0, slice(0, 1), rows or slice(0, m)))

@@ -64,9 +64,7 @@ def test_without_a_limit_each_batch_is_one_tile():
 
 def test_a_tile_of_2_heads_and_3_rows_has_the_shapes_that_evaluate_promises():
     x = attention(bias=draw(4, 7, 1, seed=9))
-    shapes = {
-        name: tuple(value.shape) for name, value in evaluate(x, Tile(1, slice(1, 3), slice(2, 5))).items()
-    }
+    shapes = {name: tuple(value.shape) for name, value in evaluate(x, Tile(1, slice(1, 3), slice(2, 5))).items()}
     by_entry = dict.fromkeys(("P", "dP", "dS", "S", "PE", "dPE", "valid"), (2, 3, 5))
     assert shapes == by_entry | {
         "LSE": (2, 3), "delta": (2, 3), "O": (2, 3, 3), "dQ": (2, 3, 2), "dK": (2, 5, 2), "dV": (2, 5, 3),
@@ -77,9 +75,7 @@ def test_a_tile_of_2_heads_and_3_rows_has_the_shapes_that_evaluate_promises():
 def test_a_lazy_tile_of_2_heads_and_3_rows_adds_z_and_dtau_and_a_dbias_of_4_distances():
     inputs = lazy_inputs(7, d=2, window=4)
     x = Attention(**inputs, scale=0.5, causal=True)
-    shapes = {
-        name: tuple(value.shape) for name, value in evaluate(x, Tile(1, slice(1, 3), slice(2, 5))).items()
-    }
+    shapes = {name: tuple(value.shape) for name, value in evaluate(x, Tile(1, slice(1, 3), slice(2, 5))).items()}
     by_entry = dict.fromkeys(("P", "dP", "dS", "S", "Z", "PE", "dPE", "valid"), (2, 3, 7))
     assert shapes == by_entry | {
         "LSE": (2, 3), "delta": (2, 3), "O": (2, 3, 2), "dQ": (2, 3, 2), "dK": (2, 7, 2), "dV": (2, 7, 2),
