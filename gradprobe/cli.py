@@ -35,9 +35,9 @@ app = typer.Typer(
 
 TargetWord = Annotated[
     str | None,
-    typer.Argument(metavar="[TARGET]", help="Built-in name, FILE.py:FUNCTION or MODULE:FUNCTION [default: lazy]"),
+    typer.Argument(metavar="TARGET", help="Built-in name, FILE.py:FUNCTION or MODULE:FUNCTION (default: lazy)"),
 ]
-FamilyWord = Annotated[str | None, typer.Option(help="softmax or lazy [default: lazy where the target takes tau]")]
+FamilyWord = Annotated[str | None, typer.Option(help="softmax or lazy (default: lazy where the target takes tau)")]
 ReferenceWord = Annotated[
     str | None, typer.Option(metavar="FILE.py:FUNCTION", help="A reference of your own, audited first")
 ]
@@ -121,7 +121,7 @@ def diff(
     name: Annotated[str, typer.Argument(metavar="NAME", help=f"One of {', '.join(names())}")],
     target: TargetWord = None,
     at: Annotated[
-        str | None, typer.Option(metavar="BATCH,HEAD", help="The head to show [default: the first wrong one]")
+        str | None, typer.Option(metavar="BATCH,HEAD", help="The head to show (default: the first wrong one)")
     ] = None,
     family: FamilyWord = None,
     reference: ReferenceWord = None,
