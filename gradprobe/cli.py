@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 import os
@@ -9,7 +10,7 @@ import shutil
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -99,14 +100,14 @@ def check(
     family: FamilyWord = None,
     reference: ReferenceWord = None,
     json_file: JsonFile = None,
-    traceback: Traceback = False,
+    show_traceback: Traceback = False,
     *,
     options: dict[str, Any],
 ) -> None:
     """Run a kernel beside the reference, diff every intermediate, and point at the first mismatch."""
     asked = last.Asked(target or "lazy", family, reference, options)
     again = command_line("check", asked.target, options, _chosen(asked))
-    with _outcomes(json_file, again, traceback):
+    with _failures_told(json_file, again, show_traceback):
         report = _probed(asked, again)
         last.save(asked)
         _write_json(json_file, report)
@@ -126,14 +127,14 @@ def diff(
     family: FamilyWord = None,
     reference: ReferenceWord = None,
     json_file: JsonFile = None,
-    traceback: Traceback = False,
+    show_traceback: Traceback = False,
     *,
     options: dict[str, Any],
 ) -> None:
     """Show one intermediate close up: its error map over tiles and its wrong rows, actual beside expected."""
     asked, repeated = _like_the_last(target, family, reference, options)
     again = command_line(f"diff {name}", asked.target, asked.options, _chosen(asked))
-    with _outcomes(json_file, again, traceback):
+    with _failures_told(json_file, again, show_traceback):
         row = lookup(name)
         if row is None:
             raise UsageFailure(f"diff: no intermediate {name!r}", f"known: {', '.join(names())}")
@@ -180,7 +181,7 @@ def _probed(asked: last.Asked, again: str) -> Report:
     with Progress() as tick:
         tick("importing torch and the target", 0.0)
         from .case import resolve
-        from .run import make_interpreter_right, prepare_backend
+        from .run import choose_threads, make_interpreter_right, prepare_backend
 
         device = prepare_backend(_device(given))
         from .probe import probe
@@ -190,6 +191,7 @@ def _probed(asked: last.Asked, again: str) -> Report:
         reference = find_target(asked.reference, asked.family or target.family) if asked.reference else None
         case = resolve({**given, "device": device}, target.family, takes_bias="bias" in target.takes)
         make_interpreter_right(case)
+        choose_threads(case)
         imported = time.perf_counter() - start
         report = probe(case, target, reference=reference, reproduce=again, tick=tick)
     seconds = {"import": imported, **report.seconds, "diagnose": 0.0, "total": time.perf_counter() - start}
@@ -228,30 +230,26 @@ def _show_close_up(report: Report, name: str, at: tuple[int, int] | None, json_f
     raise typer.Exit(1 if view.wrong else 0)
 
 
-class _outcomes:  # noqa: N801
-    """Turns failures into messages on stderr, an error report where JSON was asked for, and contract's exit codes."""
-
-    def __init__(self, json_file: str | None, again: str, traceback: bool) -> None:
-        self.json_file, self.again, self.traceback = json_file, again, traceback
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if error is None or isinstance(error, (typer.Exit, SystemExit, KeyboardInterrupt)):
-            return
+@contextlib.contextmanager
+def _failures_told(json_file: str | None, again: str, show_traceback: bool) -> Iterator[None]:
+    """Turns failures into messages on stderr, an error report where JSON was asked for, and the exit code."""
+    try:
+        yield
+    except typer.Exit:
+        raise
+    except Exception as error:
         failure = error if isinstance(error, Failure) else _own_fault(error)
-        if self.traceback:
-            traceback.print_exception(error)
+        if show_traceback:
+            traceback.print_exc()
         _say(failure)
-        if self.json_file is not None:
+        if json_file is not None:
             from .report.as_json import failure_as_json
 
-            _dump(self.json_file, failure_as_json(failure, self.again))
-        raise typer.Exit(failure.exit_code)
+            _dump(json_file, failure_as_json(failure, again))
+        raise typer.Exit(failure.exit_code) from None
 
 
-def _own_fault(error: BaseException) -> Failure:
+def _own_fault(error: Exception) -> Failure:
     return Failure(
         f"gradprobe itself failed: {type(error).__name__}: {error}", "run again with --traceback and report it"
     )

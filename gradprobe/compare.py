@@ -25,6 +25,10 @@ BY_TILE = ("LSE", "P", "O", "dP", "delta", "dS", "dQ")
 TILE_ELEMENTS = 1 << 21
 
 
+Evaluate = Callable[[Attention, Tile, "Mapping[str, Tensor] | None"], "dict[str, Tensor]"]
+"""The form of `reference.evaluate`."""
+
+
 @dataclass(frozen=True)
 class Comparison:
     """What a comparison found."""
@@ -66,18 +70,20 @@ def compare(
     precision: Precision,
     *,
     reference: Trace | None = None,
+    evaluate: Evaluate = evaluate,
     tick: Callable[[float], None] = lambda fraction: None,
 ) -> Comparison:
     """Every element of a trace judged against the reference, and where wrong, against the target's own parents.
 
     Args:
         reference: values to judge by in place of the built-in reference's, where it has them.
+        evaluate: the built-in reference, or that with something around it.
         tick: told the fraction done of a pass, after each tile.
     """
-    comparison = _Pass(case, x, trace, precision, reference, blame=False).run(tick)
+    comparison = _Pass(case, x, trace, precision, reference, evaluate, blame=False).run(tick)
     if comparison.matches:
         return comparison
-    return _promoted(_Pass(case, x, trace, precision, reference, blame=True).run(tick))
+    return _promoted(_Pass(case, x, trace, precision, reference, evaluate, blame=True).run(tick))
 
 
 def _promoted(comparison: Comparison) -> Comparison:
@@ -95,9 +101,18 @@ class _Pass:
     """One walk over the tiles."""
 
     def __init__(
-        self, case: Case, x: Attention, trace: Trace, precision: Precision, reference: Trace | None, *, blame: bool
+        self,
+        case: Case,
+        x: Attention,
+        trace: Trace,
+        precision: Precision,
+        reference: Trace | None,
+        evaluate: Evaluate,
+        *,
+        blame: bool,
     ) -> None:
         shapes = expected_shapes(case)
+        self.evaluate = evaluate
         self.replaced: Mapping[str, Tensor] = reference.values if reference is not None else {}
         self.case, self.x, self.trace, self.precision, self.blame = case, x, trace, precision, blame
         self.tallies = {name: Tally(case, name, trace.values[name].shape) for name in trace.values}
@@ -131,7 +146,7 @@ class _Pass:
 
     def _tile(self, tile: Tile) -> None:
         place = (tile.batch, tile.heads, tile.rows)
-        values = evaluate(self.x, tile)
+        values = self.evaluate(self.x, tile, None)
         shift = operand_shift(self.x, tile, values, self.precision)
         values.update((name, self.replaced[name][place].double()) for name in BY_TILE if name in self.replaced)
         budget = tile_budget(self.x, tile, values, self.precision, shift)
@@ -155,7 +170,7 @@ class _Pass:
         place = (tile.batch, tile.heads, tile.rows)
         given = {name: self.trace.values[name][place].double() for name in BY_TILE if name in self.trace.values}
         given.pop("dQ", None)
-        implied = evaluate(self.x, tile, given)
+        implied = self.evaluate(self.x, tile, given)
         budget = tile_budget(self.x, tile, implied | given, self.precision, shift)
         self.own.add(self.x, tile, implied, budget)
         return implied, budget

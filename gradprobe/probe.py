@@ -17,6 +17,7 @@ from .invariants import Invariant, identities
 from .layouts import DEFAULT_RUNS, Inputs, effective_values, place
 from .locate import locate, zeros_by_design
 from .provenance import triton_cache
+from .reference import Attention, Tile, evaluate
 from .run import Outcome, run_target
 from .symmetry import agreement, doubled, permuted
 from .targets import Target
@@ -45,9 +46,15 @@ class _Session:
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
-        start = time.perf_counter()
+        """Adds to a stage's seconds; what a stage inside it takes is the inner one's alone."""
+        start, inner = time.perf_counter(), sum(self.seconds.values())
         yield
-        self.seconds[stage] += time.perf_counter() - start
+        self.seconds[stage] += time.perf_counter() - start - (sum(self.seconds.values()) - inner)
+
+    def evaluate(self, x: Attention, tile: Tile, given: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
+        """The built-in reference, timed."""
+        with self.timed("reference"):
+            return evaluate(x, tile, given)
 
 
 def probe(
@@ -138,7 +145,7 @@ def _measure(session: _Session, inputs: Inputs, trace: Trace) -> Measured:
     reference = _reference_trace(session, inputs)
     with session.timed("compare"):
         comparison = compare(
-            case, x, trace, precision_of(case.dtype, _dots(session)), reference=reference,
+            case, x, trace, precision_of(case.dtype, _dots(session)), reference=reference, evaluate=session.evaluate,
             tick=lambda fraction: session.tick(f"comparing {inputs.layout}", fraction),
         )  # fmt: skip
         invariants = identities(case, x, trace, comparison)

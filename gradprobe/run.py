@@ -25,6 +25,9 @@ _DELIBERATE = (ValueError, TypeError, NotImplementedError, AssertionError, Runti
 # Options that a target must take by name where the case uses them, with the value that needs no passing.
 _OPTIONAL = {"window": None, "softcap": None, "seqlens": None, "bias": None, "tau": None}
 
+# Scores of one batch below which a second thread gains nothing (a dot of that size takes under a millisecond).
+SMALL = 1 << 18
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -68,6 +71,14 @@ def _choose_interpreter() -> None:
             "set TRITON_INTERPRET=1 in the environment, or import gradprobe first",
         )
     os.environ["TRITON_INTERPRET"] = "1"
+
+
+def choose_threads(case: Case) -> None:
+    """One CPU thread for small problems: with other work on the cores, waiting for a second one costs up to 12 times."""
+    import torch
+
+    if case.device == "cpu" and case.heads * case.seqlen_q * case.seqlen_k < SMALL:
+        torch.set_num_threads(1)
 
 
 def make_interpreter_right(case: Case) -> None:
