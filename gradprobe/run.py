@@ -74,7 +74,7 @@ def _choose_interpreter() -> None:
 
 
 def choose_threads(case: Case) -> None:
-    """One CPU thread for small problems: with other work on the cores, waiting for a second one costs up to 12 times."""
+    """One CPU thread for small problems: with other work on the cores, waiting for a second one cost up to 12 times."""
     import torch
 
     if case.device == "cpu" and case.heads * case.seqlen_q * case.seqlen_k < SMALL:
