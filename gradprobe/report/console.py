@@ -112,8 +112,7 @@ def _table(report: Report, measured: Measured, width: int, marks: Marks) -> Iter
         yield Text(f"  not exposed: {', '.join(measured.comparison.absent)}", "dim")
     if report.failing and measured.first:
         yield Text(
-            f"  {marks.mismatch} wrong, and its inputs do not explain it   "
-            f"{marks.inherited} wrong, but right given its wrong inputs",
+            f"  {marks.mismatch} wrong by itself   {marks.inherited} wrong, but right given its wrong inputs",
             "dim",
         )
 
