@@ -14,9 +14,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from gradprobe.backend import make_interpreter_right, prepare_backend
 from gradprobe.case import PATTERNS, resolve
 from gradprobe.probe import probe
-from gradprobe.run import make_interpreter_right, prepare_backend
 from gradprobe.targets import find_target
 
 ARITHMETIC = (("float32", "ieee"), ("float32", "tf32"), ("float16", "ieee"), ("bfloat16", "ieee"))

@@ -180,8 +180,8 @@ def _probed(asked: last.Asked, again: str) -> Report:
         raise UsageFailure(f"--family must be softmax or lazy, got {asked.family!r}")
     with Progress() as tick:
         tick("importing torch and the target", 0.0)
+        from .backend import choose_threads, make_interpreter_right, prepare_backend
         from .case import resolve
-        from .run import choose_threads, make_interpreter_right, prepare_backend
 
         device = prepare_backend(_device(given))
         from .probe import probe

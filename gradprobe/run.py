@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from .backend import interpreting
 from .case import Case
 from .failures import TargetFailure, UsageFailure
+from .launches import recorded_launches
 from .layouts import Inputs
 from .provenance import Source, source_of
 from .targets import Target
@@ -22,11 +21,6 @@ if TYPE_CHECKING:
 
 # What a wrapper raises on purpose; anything else (IndexError, AttributeError, ...) is an accident, never a refusal.
 _DELIBERATE = (ValueError, TypeError, NotImplementedError, AssertionError, RuntimeError)
-# Options that a target must take by name where the case uses them, with the value that needs no passing.
-_OPTIONAL = {"window": None, "softcap": None, "seqlens": None, "bias": None, "tau": None}
-
-# Scores of one batch below which a second thread gains nothing (a dot of that size takes under a millisecond).
-SMALL = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -41,65 +35,6 @@ class Outcome:
     """The Triton kernels that it launched, in order of their first launch."""
     interpreted: bool
     """Whether Triton's interpreter ran them."""
-
-
-def prepare_backend(device: str) -> str:
-    """The device to run on, "cpu" or "cuda"; without a GPU, Triton is set to its interpreter before it is imported.
-
-    Raises:
-        UsageFailure: cuda was asked for and there is none, or Triton was imported before in the other mode.
-    """
-    if device == "cpu":
-        _choose_interpreter()
-        return "cpu"
-    import torch
-
-    if torch.cuda.is_available():
-        return "cuda"
-    if device == "cuda":
-        raise UsageFailure(
-            "--device cuda: torch sees no CUDA device", "use --device cpu, or check the driver with nvidia-smi"
-        )
-    _choose_interpreter()
-    return "cpu"
-
-
-def _choose_interpreter() -> None:
-    if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") != "1":
-        raise UsageFailure(
-            "Triton was imported before gradprobe could choose its interpreter",
-            "set TRITON_INTERPRET=1 in the environment, or import gradprobe first",
-        )
-    os.environ["TRITON_INTERPRET"] = "1"
-
-
-def choose_threads(case: Case) -> None:
-    """One CPU thread for small problems: with other work on the cores, waiting for a second one cost up to 12 times."""
-    import torch
-
-    if case.device == "cpu" and case.heads * case.seqlen_q * case.seqlen_k < SMALL:
-        torch.set_num_threads(1)
-
-
-def make_interpreter_right(case: Case) -> None:
-    """Where Triton interprets, makes its arithmetic right for the case's dtype.
-
-    Raises:
-        TargetFailure: bfloat16 is asked for and still not right in this version of Triton's interpreter.
-    """
-    if os.environ.get("TRITON_INTERPRET") != "1":
-        return
-    from . import interpreter
-
-    interpreter.keep_patched_language()
-    if case.dtype == "bfloat16":
-        interpreter.make_bfloat16_right()
-        wrong = interpreter.wrong_bfloat16_operations()
-        if wrong:
-            raise TargetFailure(
-                f"bfloat16 cannot be checked here: Triton's interpreter computes {', '.join(wrong)} on its bits",
-                "use --dtype float16 or float32, or a GPU",
-            )
 
 
 def bind(target: Target, case: Case, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -161,15 +96,19 @@ def run_target(target: Target, case: Case, inputs: Inputs) -> Outcome:
         except _DELIBERATE as error:
             if inputs.layout == "contiguous" or _is_a_crash(error):
                 raise _raised(target, inputs, error) from error
-            return Outcome(None, f"{type(error).__name__}: {error}", _sources(launches), _interpreted())
+            return Outcome(None, f"{type(error).__name__}: {error}", _sources(launches), interpreting())
         except (Exception, SystemExit) as error:
             raise _raised(target, inputs, error) from error
-    return Outcome(read_trace(result, case, f"target {target.name!r}"), None, _sources(launches), _interpreted())
+    return Outcome(read_trace(result, case, f"target {target.name!r}"), None, _sources(launches), interpreting())
 
 
 def _call(target: Target, arguments: dict[str, Any], inputs: Inputs) -> object:
-    with warnings.catch_warnings():
+    """A target's warnings are its own affair; numpy's, in the interpreter, are about numbers no GPU would remark on."""
+    import numpy as np
+
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("default")
+        warnings.filterwarnings("ignore", category=RuntimeWarning, module="triton")
         if target.is_backward:
             return target.function(**arguments)
         return _through_autograd(target, arguments, inputs.tensors["do"])
@@ -218,42 +157,5 @@ def _raised(target: Target, inputs: Inputs, error: BaseException) -> TargetFailu
     )
 
 
-def _interpreted() -> bool:
-    return os.environ.get("TRITON_INTERPRET") == "1"
-
-
 def _sources(launches: list[Any]) -> tuple[Source, ...]:
     return tuple(source_of(kernel) for kernel in dict.fromkeys(launches))
-
-
-@contextlib.contextmanager
-def recorded_launches() -> Iterator[list[Any]]:
-    """While open, notes the Triton kernels that are launched."""
-    launches: list[Any] = []
-    kinds = _kernel_types()
-    originals = [kind.run for kind in kinds]
-
-    def recording(original: Any) -> Any:
-        def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-            launches.append(self.fn)
-            return original(self, *args, **kwargs)
-
-        return run
-
-    for kind, original in zip(kinds, originals, strict=True):
-        kind.run = recording(original)
-    try:
-        yield launches
-    finally:
-        for kind, original in zip(kinds, originals, strict=True):
-            kind.run = original
-
-
-def _kernel_types() -> list[Any]:
-    """Triton's two kinds of kernel, compiled and interpreted; none where the target never imported Triton."""
-    if "triton" not in sys.modules:
-        return []
-    from triton.runtime.interpreter import InterpretedFunction
-    from triton.runtime.jit import JITFunction
-
-    return [JITFunction, InterpretedFunction]
