@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
+from ..case import Case
 from ..locate import Location
 from ..spans import in_words, spans
 from ..tally import INHERITED, MATCH, MISMATCH, Finding
@@ -78,9 +79,18 @@ def _place(report: Report, run: Run, measured: Measured, width: int) -> Iterator
         )
         return
     yield Text(first_mismatch_line(measured.first), "bold")
-    if measured.first.masked:
-        yield Text("  that entry is masked: nothing may be there")
+    yield from _whereabouts(report.case, measured.first)
     yield from window(measured.first, width)
+
+
+def _whereabouts(case: Case, location: Location) -> Iterator[Text]:
+    m, n = location.tile
+    parts = [f"row tile {m} (of {case.block_m} rows)"] if m is not None else []
+    parts += [f"key tile {n} (of {case.block_n} keys)"] if n is not None else []
+    if location.masked is not None:
+        parts.append("masked, so nothing may be there" if location.masked else "not masked")
+    if parts:
+        yield Text(f"  {', '.join(parts)}", "dim")
 
 
 def window(location: Location, width: int) -> Iterator[Text]:
