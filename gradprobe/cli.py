@@ -245,10 +245,17 @@ class _outcomes:  # noqa: N801
             traceback.print_exception(error)
         _say(failure)
         if self.json_file is not None:
-            from .report.as_json import failure_as_json
-
-            _dump(self.json_file, failure_as_json(failure, self.again))
+            self._write_error_report(self.json_file, failure)
         raise typer.Exit(failure.exit_code)
+
+    def _write_error_report(self, json_file: str, failure: Failure) -> None:
+        from .report.as_json import failure_as_json
+
+        try:
+            _dump(json_file, failure_as_json(failure, self.again))
+        except UsageFailure as unwritable:
+            if str(unwritable) != str(failure):
+                _say(unwritable)
 
 
 def _own_fault(error: BaseException) -> Failure:
