@@ -307,7 +307,11 @@ def _print(lines: list[Text]) -> None:
     from rich.console import Console
 
     console = Console(
-        soft_wrap=True, highlight=False, force_terminal=None if "FORCE_COLOR" in os.environ else sys.stdout.isatty()
+        soft_wrap=True,
+        highlight=False,
+        force_terminal=None if "FORCE_COLOR" in os.environ else sys.stdout.isatty(),
+        # rich takes NO_COLOR to leave bold and dim as they are
+        color_system=None if os.environ.get("NO_COLOR") else "auto",
     )
     for line in lines:
         console.print(line)
