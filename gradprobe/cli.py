@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import io
 import json
 import os
 import shutil
@@ -319,4 +320,7 @@ def _print(lines: list[Text]) -> None:
 
 def main() -> None:
     """The `gradprobe` command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a path may hold what the terminal's encoding does not
+            stream.reconfigure(errors="backslashreplace")
     app(prog_name="gradprobe")
