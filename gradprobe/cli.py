@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import io
 import json
@@ -178,7 +179,8 @@ def _probed(asked: last.Asked, again: str) -> Report:
     given = parse(asked.options)
     if asked.family not in (None, "softmax", "lazy"):
         raise UsageFailure(f"--family must be softmax or lazy, got {asked.family!r}")
-    with Progress() as tick:
+    # What a target prints is no data of this command.
+    with contextlib.redirect_stdout(sys.stderr), Progress() as tick:
         tick("importing torch and the target", 0.0)
         from .case import resolve
         from .run import make_interpreter_right, prepare_backend
