@@ -134,7 +134,7 @@ def diff(
 ) -> None:
     """Show one intermediate close up: its error map over tiles and its wrong rows, actual beside expected."""
     asked, repeated = _like_the_last(target, family, reference, options)
-    again = command_line(f"diff {name}", asked.target, asked.options, _chosen(asked))
+    again = command_line(f"diff {name}", asked.target, asked.options, _chosen(asked) | {"at": at})
     with _outcomes(json_file, again, traceback):
         row = lookup(name)
         if row is None:
