@@ -142,7 +142,10 @@ def diff(
         place = _parse_at(at)
         if repeated:
             line = f"as in the last check here: {command_line('check', asked.target, asked.options, _chosen(asked))}"
-            typer.echo(line, err=json_file == "-")
+            if json_file == "-":
+                typer.echo(line, err=True)
+            else:
+                _put(line + "\n")
         report = _probed(asked, again)
         _show_close_up(report, row.name, place, json_file)
 
@@ -283,7 +286,7 @@ def _write_json(json_file: str | None, report: Report, more: dict[str, Any] | No
 def _dump(json_file: str, document: dict[str, Any]) -> None:
     text = json.dumps(document, indent=2, allow_nan=False)
     if json_file == "-":
-        typer.echo(text)
+        _put(text + "\n")
         return
     try:
         Path(json_file).write_text(text + "\n", encoding="utf-8")
@@ -316,8 +319,19 @@ def _print(lines: list[Text]) -> None:
         # rich takes NO_COLOR to leave bold and dim as they are
         color_system=None if os.environ.get("NO_COLOR") else "auto",
     )
-    for line in lines:
-        console.print(line)
+    with console.capture() as captured:
+        for line in lines:
+            console.print(line)
+    _put(captured.get())
+
+
+def _put(text: str) -> None:
+    """Writes to stdout. A reader that leaves early (`| head -1`) has seen enough: the exit code still is the verdict."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def main() -> None:
