@@ -326,7 +326,7 @@ def _print(lines: list[Text]) -> None:
 
 
 def _put(text: str) -> None:
-    """Writes to stdout. A reader that leaves early (`| head -1`) has seen enough: the exit code still is the verdict."""
+    """Writes to stdout. The exit code stays the verdict where a reader leaves early (`| head -1`)."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
