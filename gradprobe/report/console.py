@@ -111,11 +111,17 @@ def _table(report: Report, measured: Measured, width: int, marks: Marks) -> Iter
     if measured.comparison.absent:
         yield Text(f"  not exposed: {', '.join(measured.comparison.absent)}", "dim")
     if report.failing and measured.first:
-        yield Text(
-            f"  {marks.mismatch} wrong, and its inputs do not explain it   "
-            f"{marks.inherited} wrong, but right given its wrong inputs",
-            "dim",
-        )
+        yield from _legend(width, marks)
+
+
+def _legend(width: int, marks: Marks) -> Iterator[Text]:
+    """What the marks mean, on one line where that fits."""
+    signs = (
+        f"{marks.mismatch} wrong, and its inputs do not explain it",
+        f"{marks.inherited} wrong, but right given its wrong inputs",
+    )
+    one_line = "  " + "   ".join(signs)
+    yield from (Text(line, "dim") for line in ([one_line] if len(one_line) <= width else [f"  {s}" for s in signs]))
 
 
 def head_groups(heads: int, columns: int) -> list[range]:
