@@ -103,8 +103,8 @@ def window(location: Location, width: int) -> Iterator[Text]:
 
 def _table(report: Report, measured: Measured, width: int, marks: Marks) -> Iterator[Text]:
     groups = head_groups(report.case.heads, max(1, (width - _NAME) // _CELL))
-    yield Text("  worst error of each head, as a multiple of what is allowed", "dim")
-    label = "head" if len(groups) == report.case.heads else "heads"
+    label, each = ("head", "head") if len(groups) == report.case.heads else ("heads", "group of heads")
+    yield Text(f"  worst error of each {each}, as a multiple of what is allowed", "dim")
     yield Text(f"  {label:<{_NAME - 2}}" + "".join(f"{_group_name(group):>{_CELL}}" for group in groups), "dim")
     for name, finding in measured.comparison.findings.items():
         yield Text.assemble(f"  {name:<{_NAME - 2}}", *_cells(finding, groups, report, marks))
