@@ -25,7 +25,7 @@ def render(report: Report, width: int, *, utf8: bool = True) -> list[Text]:
     if failing:
         lines += _place(report, failing[0], failing[1], width)
     lines += [Text(), *_table(report, shown, width, marks), Text()]
-    lines += _layouts(report, marks)
+    lines += _layouts(report, width, marks)
     lines += [line for sentence in _sentences(report, shown) for line in _folded(sentence, width)]
     return [*lines, *_provenance(report, width)]
 
@@ -146,15 +146,16 @@ def _cells(finding: Finding, groups: Sequence[range], report: Report, marks: Mar
         yield f"{mark + ratio(worst) + times:>{_CELL}}", STYLES.get(status, "")
 
 
-def _layouts(report: Report, marks: Marks) -> Iterator[Text]:
+def _layouts(report: Report, width: int, marks: Marks) -> Iterator[Text]:
     styles = {"match": "green", "mismatch": "bold red", "skipped": "yellow"}
     for run in report.runs:
+        if run.measured is None:  # the target's words, of any length
+            words = _wrapped(f"{run.layout:<14} skipped: {run.skipped}", width)
+            yield from (Text(line, styles["skipped"]) for line in words)
+            continue
         line = Text.assemble(f"  {run.layout:<14} ", (run.verdict, styles[run.verdict]))
-        if run.measured is not None:
-            worst = max(run.measured.comparison.findings.values(), key=lambda finding: finding.max_ratio)
-            line.append(f", worst {ratio(worst.max_ratio)}{marks.times} in {worst.name}")
-        else:
-            line.append(f": {run.skipped}")
+        worst = max(run.measured.comparison.findings.values(), key=lambda finding: finding.max_ratio)
+        line.append(f", worst {ratio(worst.max_ratio)}{marks.times} in {worst.name}")
         yield line
 
 
@@ -232,5 +233,8 @@ def _short(path: str) -> str:
 
 
 def _folded(sentence: str, width: int) -> Iterator[Text]:
-    for line in textwrap.wrap(sentence, max(width, 40), initial_indent="  ", subsequent_indent="    "):
-        yield Text(line)
+    yield from (Text(line) for line in _wrapped(sentence, width))
+
+
+def _wrapped(sentence: str, width: int) -> list[str]:
+    return textwrap.wrap(sentence, max(width, 40), initial_indent="  ", subsequent_indent="    ")
