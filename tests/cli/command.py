@@ -42,7 +42,7 @@ def _environment(changes: dict[str, str]) -> dict[str, str]:
     inherited = {
         name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR", "FORCE_COLOR")
     }
-    return {**inherited, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8", **changes}
+    return {**inherited, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8", "OMP_NUM_THREADS": "1", **changes}
 
 
 def start(words: str, **changes: str) -> subprocess.Popen[bytes]:

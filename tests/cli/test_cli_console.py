@@ -185,9 +185,8 @@ def _wait_for(file):
 
 
 def test_a_slow_target_shows_a_bar_on_a_terminal_and_clears_it(folder):
-    text = (
-        "import time\nfrom soft import backward\ndef f(q, k, v, do, scale):\n    time.sleep(3 * do.is_contiguous())\n"
-    )
+    text = "import time\nfrom soft import backward\nwaits = [2.5]\ndef f(q, k, v, do, scale):\n"
+    text += "    time.sleep(waits.pop() if waits else 0)\n"
     (folder / "slow.py").write_text(text + "    return backward(q, k, v, do, scale=scale)\n")
     ran = run_on_terminal(f"check slow.py:f {SMALL} --layout q=contiguous")
     assert ran.code == 0
