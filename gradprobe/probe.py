@@ -173,25 +173,31 @@ def _repeated(session: _Session, inputs: Inputs, measured: Measured) -> Measured
     trace = _outcome(session, inputs).trace
     if trace is None:
         raise TargetFailure(f"target {session.target.name!r} refused {inputs.layout} in a repeat, after accepting it")
-    invariant = agreement("repeat", session.case, measured.trace, trace, measured.comparison)
     again = _measure(session, inputs, trace)
     worse = again if measured.matches and not again.matches else measured
+    if not _summable(measured):
+        return worse
+    invariant = agreement("repeat", session.case, measured.trace, trace, measured.comparison)
     return replace(worse, invariants=(*worse.invariants, invariant))
 
 
 def _with_symmetries(session: _Session, runs: list[Run]) -> list[Run]:
     """I8 and I9 from one more run of the first layout, I10 from every pair of layouts that hold the same values."""
     first = next((at for at, run in enumerate(runs) if run.measured is not None), None)
-    if first is None:
+    measured = runs[first].measured if first is not None else None
+    if first is None or measured is None or not _summable(measured):
         return runs
-    measured = runs[first].measured
-    assert measured is not None
     runs[first] = replace(runs[first], measured=_with(measured, _linear_and_permuted(session, runs[first])))
     for at, run in enumerate(runs):
         if at != first and run.measured is not None and run.layout == "distinct" and runs[first].layout == "contiguous":
             same = agreement("I10", session.case, measured.trace, run.measured.trace, measured.comparison)
             runs[at] = replace(run, measured=_with(run.measured, [same]))
     return runs
+
+
+def _summable(measured: Measured) -> bool:
+    """Whether two runs can be held against each other: not where only P, dP or dS, which are quadratic, came."""
+    return bool(measured.comparison.bounds.keys() & measured.trace.values.keys())
 
 
 def _with(measured: Measured, invariants: list[Invariant]) -> Measured:
