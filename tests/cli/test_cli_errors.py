@@ -134,6 +134,7 @@ def test_a_module_that_fails_to_import_exits_3(folder):
 UNUSABLE_RESULTS = [
     ("wrong_shape", ("returned dK of the wrong shape", "expected [b, g, n, d] = [1, 2, 20, 8], got [1, 2, 19, 8]")),
     ("unknown_name", ("returned an unknown intermediate 'dW'", "known: LSE, P, O, dP")),
+    ("dq_twice", ("returned dQ twice, once as 'dq'", "keep one of them")),
     ("whole_numbers", ("returned dQ as torch.int64; it must be a floating-point tensor",)),
     ("not_a_tensor", ("returned dQ as list; it must be a floating-point tensor",)),
     ("tau_of_softmax", ("returned dTau, which does not exist in this case", "leave it out")),

@@ -102,6 +102,13 @@ def test_what_the_target_does_not_expose_is_named_as_such():
     assert report["runs"][0]["compared"]["intermediates"] == 3
 
 
+@pytest.mark.parametrize("repeat", [1, 2])
+def test_a_target_that_exposes_only_p_is_compared(repeat):
+    report = report_of(f"check soft.py:only_p {SMALL} --repeat {repeat}")
+    assert report["verdict"] == "match"
+    assert [each["compared"]["elements"] for each in report["runs"]] == [800, 800, 800]
+
+
 def test_the_fault_in_delta_is_one_mismatch_at_head_1_row_7():
     report = report_of(FAILING)
     assert report["verdict"] == "mismatch"
@@ -161,7 +168,8 @@ def test_an_infinity_is_null_and_counted_and_exits_1():
         (f"check soft.py:doubled_dq {SMALL} --seed 5 --layout all=distinct --layout do=expanded", 1),
         (f"check soft.py:backward {SMALL} --family softmax --reference soft.py:backward --window -1,0", 2),
         (f"check lazily.py:backward {SMALL} --causal --tau -1,0.25 --bias-window 9 --pattern small", 0),
-        (f"check soft.py:attention {SMALL} --causal --no-bias --block-n 32", 0),
+        (f"check soft.py:attention {SMALL} --causal --block-n 32", 0),
+        (f"check lazily.py:backward {SMALL} --no-bias", 0),
         (f"diff dQ soft.py:doubled_dq {SMALL} --at 0,0", 0),
     ],
 )
