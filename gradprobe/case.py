@@ -142,6 +142,10 @@ def _check(case: Case) -> None:
         raise UsageFailure(f"lazy attention needs as many keys as rows, got {case.seqlen_q} and {case.seqlen_k}")
     if case.seqlens is not None:
         _check_seqlens(case, case.seqlens)
+    if not 0 <= case.seed < 2**63:
+        raise UsageFailure(f"--seed must lie in 0 to 2^63 - 1, got {case.seed}")
+    if case.window is not None and min(case.window) < -1:
+        raise UsageFailure(f"--window takes numbers of keys, -1 for no limit, got {case.window[0]},{case.window[1]}")
     if case.softcap is not None and not case.softcap > 0:
         raise UsageFailure(f"--softcap must be above 0, got {case.softcap}")
     if not all(math.isfinite(number) for number in (case.scale, *(case.tau or ()))):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import io
 import json
 import os
 import shutil
@@ -133,7 +134,7 @@ def diff(
 ) -> None:
     """Show one intermediate close up: its error map over tiles and its wrong rows, actual beside expected."""
     asked, repeated = _like_the_last(target, family, reference, options)
-    again = command_line(f"diff {name}", asked.target, asked.options, _chosen(asked))
+    again = command_line(f"diff {name}", asked.target, asked.options, _chosen(asked) | {"at": at})
     with _failures_told(json_file, again, show_traceback):
         row = lookup(name)
         if row is None:
@@ -141,7 +142,10 @@ def diff(
         place = _parse_at(at)
         if repeated:
             line = f"as in the last check here: {command_line('check', asked.target, asked.options, _chosen(asked))}"
-            typer.echo(line, err=json_file == "-")
+            if json_file == "-":
+                typer.echo(line, err=True)
+            else:
+                _put(line + "\n")
         report = _probed(asked, again)
         _show_close_up(report, row.name, place, json_file)
 
@@ -178,7 +182,8 @@ def _probed(asked: last.Asked, again: str) -> Report:
     given = parse(asked.options)
     if asked.family not in (None, "softmax", "lazy"):
         raise UsageFailure(f"--family must be softmax or lazy, got {asked.family!r}")
-    with Progress() as tick:
+    # What a target prints is no data of this command.
+    with contextlib.redirect_stdout(sys.stderr), Progress() as tick:
         tick("importing torch and the target", 0.0)
         from .backend import choose_threads, make_interpreter_right, prepare_backend
         from .case import resolve
@@ -227,7 +232,7 @@ def _show_close_up(report: Report, name: str, at: tuple[int, int] | None, json_f
         from rich.text import Text
 
         _print([Text(f"layout {run.layout}", "dim"), *render_close_up(view, _width(), utf8=_utf8())])
-    raise typer.Exit(1 if view.wrong else 0)
+    raise typer.Exit(1 if report.failing else 0)
 
 
 @contextlib.contextmanager
@@ -243,10 +248,18 @@ def _failures_told(json_file: str | None, again: str, show_traceback: bool) -> I
             traceback.print_exc()
         _say(failure)
         if json_file is not None:
-            from .report.as_json import failure_as_json
-
-            _dump(json_file, failure_as_json(failure, again))
+            _write_error_report(json_file, failure, again)
         raise typer.Exit(failure.exit_code) from None
+
+
+def _write_error_report(json_file: str, failure: Failure, again: str) -> None:
+    from .report.as_json import failure_as_json
+
+    try:
+        _dump(json_file, failure_as_json(failure, again))
+    except UsageFailure as unwritable:
+        if str(unwritable) != str(failure):
+            _say(unwritable)
 
 
 def _own_fault(error: Exception) -> Failure:
@@ -271,7 +284,7 @@ def _write_json(json_file: str | None, report: Report, more: dict[str, Any] | No
 def _dump(json_file: str, document: dict[str, Any]) -> None:
     text = json.dumps(document, indent=2, allow_nan=False)
     if json_file == "-":
-        typer.echo(text)
+        _put(text + "\n")
         return
     try:
         Path(json_file).write_text(text + "\n", encoding="utf-8")
@@ -280,9 +293,12 @@ def _dump(json_file: str, document: dict[str, Any]) -> None:
 
 
 def _rendered(report: Report) -> list[Text]:
-    from .report.console import render
+    """The report; where the terminal is too short to show its first line still, the verdict once more at the end."""
+    from .report.console import headline, render
 
-    return render(report, _width(), utf8=_utf8())
+    lines = render(report, _width(), utf8=_utf8())
+    scrolls = sys.stdout.isatty() and len(lines) >= shutil.get_terminal_size().lines
+    return [*lines, *headline(report, _width())] if scrolls else lines
 
 
 def _width() -> int:
@@ -298,12 +314,30 @@ def _print(lines: list[Text]) -> None:
     from rich.console import Console
 
     console = Console(
-        soft_wrap=True, highlight=False, force_terminal=None if "FORCE_COLOR" in os.environ else sys.stdout.isatty()
+        soft_wrap=True,
+        highlight=False,
+        force_terminal=None if "FORCE_COLOR" in os.environ else sys.stdout.isatty(),
+        # rich takes NO_COLOR to leave bold and dim as they are
+        color_system=None if os.environ.get("NO_COLOR") else "auto",
     )
-    for line in lines:
-        console.print(line)
+    with console.capture() as captured:
+        for line in lines:
+            console.print(line)
+    _put(captured.get())
+
+
+def _put(text: str) -> None:
+    """Writes to stdout. The exit code stays the verdict where a reader leaves early (`| head -1`)."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def main() -> None:
     """The `gradprobe` command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a path may hold what the terminal's encoding does not
+            stream.reconfigure(errors="backslashreplace")
     app(prog_name="gradprobe")

@@ -34,9 +34,19 @@ def save(asked: Asked) -> None:
 
 def load() -> Asked | None:
     """The last check; None where there is none, or what is there is not one."""
-    known = {option.name for option in OPTIONS}
     try:
         asked = Asked(**json.loads(FILE.read_text()))
-        return asked if set(asked.options) <= known else None
     except (OSError, ValueError, TypeError):
         return None
+    return asked if _is_sound(asked) else None
+
+
+def _is_sound(asked: Asked) -> bool:
+    """Whether each word has the type that the command line would give it."""
+    kinds = {option.name: option.kind for option in OPTIONS}
+    words = (asked.target, asked.family or "", asked.reference or "")
+    return (
+        all(isinstance(word, str) for word in words)
+        and isinstance(asked.options, dict)
+        and all(isinstance(word, kinds.get(name, ())) for name, word in asked.options.items())
+    )

@@ -97,7 +97,7 @@ def _masked(x: Attention, axes: str, place: Place) -> bool | None:
 
 def _window(x: Attention, trace: Trace, comparison: Comparison, name: str, place: Place) -> Window:
     actual = _matrix(trace.values[name], place)
-    rows, cols = _around(place.row or 0, actual.shape[0], 3), _around(place.col or 0, actual.shape[1], 5)
+    rows, cols = _around(place.row or 0, actual.shape[0], 2), _around(place.col or 0, actual.shape[1], 5)
     if name in BY_TILE:
         assert place.row is not None
         expected = expected_rows(x, name, place, rows)[:, list(cols)]
@@ -135,14 +135,10 @@ def zeros_by_design(case: Case) -> list[str]:
     notes = []
     if case.causal and case.seqlen_q == case.seqlen_k and case.window is None:
         notes.append("row 0 of dS and dQ is 0 by design: it sees one key, so P = 1")
-    at_kink = [h for h, tau in enumerate(case.tau or ()) if tau <= -1.0]
+    at_kink = spans([h for h, tau in enumerate(case.tau or ()) if tau <= -1.0])
     if at_kink:
-        heads = (
-            "every head"
-            if len(at_kink) == case.heads and case.heads > 1
-            else f"head{'s' if len(at_kink) > 1 else ''} {in_words(spans(at_kink))}"
-        )
-        notes.append(f"row 0 of O is 0 by design in {heads}: tau <= -1 cancels P = 1")
+        heads = f"head {in_words(at_kink)}" if len(at_kink) <= 4 else "many heads"
+        notes.append(f"row 0 of O is 0 by design where tau <= -1 cancels P = 1: {heads}")
     if case.causal and case.seqlen_q > case.seqlen_k:
         dead = case.seqlen_q - case.seqlen_k
         notes.append(f"rows 0 to {dead - 1} see no key (M > N): their P, O and gradients are 0 by design")

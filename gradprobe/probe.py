@@ -22,7 +22,7 @@ from .run import Outcome, run_target
 from .symmetry import agreement, doubled, permuted
 from .targets import Target
 from .trace import Trace
-from .verdict import Measured, Provenance, Report, Run
+from .verdict import MISMATCH, Measured, Provenance, Report, Run
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -132,7 +132,7 @@ def _derived(session: _Session, values: Mapping[str, Tensor]) -> dict[str, Tenso
 
 
 def _outcome(session: _Session, inputs: Inputs) -> Outcome:
-    session.tick(f"running {session.target.name}, {inputs.layout}", 0.0)
+    session.tick(f"run {len(session.outcomes) + 1}, {session.target.name}, {inputs.layout}", 0.0)
     with session.timed("target"):
         outcome = run_target(session.target, session.case, inputs)
     session.outcomes.append(outcome)
@@ -180,56 +180,77 @@ def _repeated(session: _Session, inputs: Inputs, measured: Measured) -> Measured
     trace = _outcome(session, inputs).trace
     if trace is None:
         raise TargetFailure(f"target {session.target.name!r} refused {inputs.layout} in a repeat, after accepting it")
-    invariant = agreement("repeat", session.case, measured.trace, trace, measured.comparison)
     again = _measure(session, inputs, trace)
     worse = again if measured.matches and not again.matches else measured
+    if not _summable(measured):
+        return worse
+    invariant = agreement("repeat", session.case, measured.trace, trace, measured.comparison)
     return replace(worse, invariants=(*worse.invariants, invariant))
 
 
 def _with_symmetries(session: _Session, runs: list[Run]) -> list[Run]:
-    """I8 and I9 from one more run of the first layout, I10 from every pair of layouts that hold the same values."""
-    first = next((at for at, run in enumerate(runs) if run.measured is not None), None)
+    """I8 and I9 from one more run of the first layout, I10 from contiguous and distinct, which hold the same values."""
+    first = next((at for at, run in enumerate(runs) if run.measured is not None and _summable(run.measured)), None)
     if first is None:
         return runs
+    invariants, wrong = _linear_and_permuted(session, runs[first])
+    runs[first] = _with(runs[first], invariants)
     measured = runs[first].measured
-    assert measured is not None
-    runs[first] = replace(runs[first], measured=_with(measured, _linear_and_permuted(session, runs[first])))
     for at, run in enumerate(runs):
-        if at != first and run.measured is not None and run.layout == "distinct" and runs[first].layout == "contiguous":
+        if measured and run.measured and (runs[first].layout, run.layout) == ("contiguous", "distinct"):
             same = agreement("I10", session.case, measured.trace, run.measured.trace, measured.comparison)
-            runs[at] = replace(run, measured=_with(run.measured, [same]))
-    return runs
+            runs[at] = _with(run, [same])
+    return [*runs, *wrong]
 
 
-def _with(measured: Measured, invariants: list[Invariant]) -> Measured:
-    order = (*measured.invariants, *invariants)
-    return replace(measured, invariants=order)
+def _summable(measured: Measured) -> bool:
+    """Whether two runs can be held against each other: not where only P, dP or dS, which are quadratic, came."""
+    return bool(measured.comparison.bounds.keys() & measured.trace.values.keys())
 
 
-def _linear_and_permuted(session: _Session, run: Run) -> list[Invariant]:
-    """dO doubled and heads and batches permuted, in one run; each alone only where the two together disagree."""
-    together = _symmetric(session, run, "I8", factor=2.0, reverse=True)
+def _with(run: Run, invariants: list[Invariant]) -> Run:
+    assert run.measured is not None
+    return replace(run, measured=replace(run.measured, invariants=(*run.measured.invariants, *invariants)))
+
+
+def _linear_and_permuted(session: _Session, run: Run) -> tuple[list[Invariant], list[Run]]:
+    """dO doubled and heads and batches permuted, in one run; each alone only where the two together disagree.
+
+    A run that disagrees is compared with its own reference, and returned where it is wrong.
+    """
+    together, _ = _symmetric(session, run, "I8", factor=2.0, reverse=True)
     if together.holds:
-        return [together, replace(together, key="I9")]
-    return [
-        _symmetric(session, run, "I8", factor=2.0, reverse=False),
-        _symmetric(session, run, "I9", factor=1.0, reverse=True),
-    ]
+        return [together, replace(together, key="I9")], []
+    linear, doubled_run = _symmetric(session, run, "I8", factor=2.0, reverse=False)
+    permutes, reversed_run = _symmetric(session, run, "I9", factor=1.0, reverse=True)
+    tried = [again for again in (doubled_run, reversed_run) if again is not None and again.verdict == MISMATCH]
+    return [linear, permutes], tried
 
 
-def _symmetric(session: _Session, run: Run, key: str, *, factor: float, reverse: bool) -> Invariant:
+def _symmetric(session: _Session, run: Run, key: str, *, factor: float, reverse: bool) -> tuple[Invariant, Run | None]:
+    """An identity between a run and a second one; and where it is broken, the second one, compared."""
     values: Mapping[str, Tensor] = effective_values(session.values, run.assigned)
     values = doubled(values) if factor != 1.0 else values
     values = permuted(values, session.case) if reverse else values
     # Values that were expanded are so already; laid out so once more they would lose the factor.
     assigned = tuple((tensor, layout) for tensor, layout in run.assigned if layout != "expanded")
     inputs = place({**values, **_derived(session, values)}, assigned)
-    outcome = _outcome(session, inputs)
+    trace = _accepted(session, inputs)
     assert run.measured is not None
-    assert outcome.trace is not None
-    return agreement(
-        key, session.case, run.measured.trace, outcome.trace, run.measured.comparison, factor=factor, reverse=reverse
-    )
+    first = run.measured
+    invariant = agreement(key, session.case, first.trace, trace, first.comparison, factor=factor, reverse=reverse)
+    if invariant.holds:
+        return invariant, None
+    what = "heads and batches reversed" if reverse else "dO doubled"
+    return invariant, Run(f"{run.layout}, {what}", assigned, _measure(session, inputs, trace), None)
+
+
+def _accepted(session: _Session, inputs: Inputs) -> Trace:
+    """A further run in a layout that the target accepted before."""
+    trace = _outcome(session, inputs).trace
+    if trace is None:
+        raise TargetFailure(f"target {session.target.name!r} refused {inputs.layout} after accepting it before")
+    return trace
 
 
 def _dots(session: _Session) -> str:

@@ -18,6 +18,7 @@ class Progress:
         self._lock = threading.Lock()
         self._bar: Any = None
         self._task: Any = None
+        self._over = False
         self._timer = threading.Timer(PATIENCE, self._show)
         self._timer.daemon = True
         if sys.stderr.isatty():
@@ -34,6 +35,8 @@ class Progress:
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
         with self._lock:
+            if self._over:
+                return
             columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
             self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
             self._task = self._bar.add_task(self._stage, total=1.0)
@@ -51,5 +54,6 @@ class Progress:
     ) -> None:
         self._timer.cancel()
         with self._lock:
+            self._over = True
             if self._bar is not None:
                 self._bar.stop()

@@ -159,6 +159,9 @@ def _parameters(function: Callable[..., Any], word: str) -> tuple[dict[str, str]
                 f"target {word!r} takes {parameter}; arguments are passed by name", "name its parameters"
             )
         canonical = _CANONICAL.get(name.lower())
+        if canonical in takes:
+            both = f"{takes[canonical]!r} and {name!r}"
+            raise UsageFailure(f"target {word!r} takes both {both}, which name the same thing", "keep one of them")
         if canonical is not None:
             takes[canonical] = name
             required |= {canonical} if parameter.default is parameter.empty else set()

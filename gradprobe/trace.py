@@ -37,7 +37,7 @@ def read_trace(result: object, case: Case, subject: str) -> Trace:
     """A target's result as a Trace. Names are matched without case; a value of None means "not exposed".
 
     Raises:
-        TargetFailure: not a dict, nothing in it, an unknown name, not a tensor, or a wrong shape.
+        TargetFailure: not a dict, nothing in it, an unknown name, one name twice, not a tensor, or a wrong shape.
     """
     if not isinstance(result, Mapping):
         raise TargetFailure(
@@ -48,6 +48,8 @@ def read_trace(result: object, case: Case, subject: str) -> Trace:
     for key, tensor in result.items():
         if tensor is not None:
             name = _name(key, case, subject)
+            if name in values:
+                raise TargetFailure(f"{subject} returned {name} twice, once as {key!r}", "keep one of them")
             values[name] = _checked(tensor, name, case, subject)
     if not values:
         raise TargetFailure(f"{subject} returned nothing to compare", f"return any of {', '.join(names())}")

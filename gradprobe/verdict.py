@@ -103,8 +103,9 @@ class Report:
 
     @property
     def failing(self) -> tuple[Run, Measured] | None:
-        """The first failing run."""
-        return next(((run, found) for run, found in self.measured if not found.matches), None)
+        """The first run with a wrong element; else the first in which an identity is broken."""
+        wrong = [(run, found) for run, found in self.measured if not found.matches]
+        return next(((run, found) for run, found in wrong if not found.comparison.matches), wrong[0] if wrong else None)
 
     @property
     def compared(self) -> dict[str, int]:

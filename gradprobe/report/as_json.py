@@ -12,7 +12,7 @@ from ..intermediates import steps
 from ..locate import Location
 from ..provenance import Source
 from ..tally import Finding
-from ..verdict import Measured, Report, Run, compared
+from ..verdict import Measured, Report, Run, add_counts, compared
 
 SCHEMA = "gradprobe.report/1"
 
@@ -77,7 +77,7 @@ def _run(report: Report, run: Run) -> dict[str, Any]:
     if measured is None:
         return {
             "layout": run.layout, "verdict": run.verdict, "skipped": run.skipped, "intermediates": [],
-            "first_mismatch": None, "compared": None, "invariants": [],
+            "first_mismatch": None, "compared": add_counts([]), "invariants": [],
         }  # fmt: skip
     return {
         "layout": run.layout,
@@ -102,9 +102,7 @@ def _intermediates(report: Report, measured: Measured) -> list[dict[str, Any]]:
     findings, absent = measured.comparison.findings, measured.comparison.absent
     names = [row.name for row, _ in steps(report.case.family) if row.name in findings or row.name in absent]
     return [
-        _finding(findings[name], measured.trace.sources[name])
-        if name in findings
-        else {"name": name, "status": "not exposed"}
+        _finding(findings[name], measured.trace.sources[name]) if name in findings else _not_exposed(name)
         for name in names
     ]
 
@@ -121,6 +119,13 @@ def _finding(finding: Finding, source: str) -> dict[str, Any]:
         "max_budget_ratio": number(finding.max_ratio),
         "heads": _heads(finding),
     }
+
+
+def _not_exposed(name: str) -> dict[str, Any]:
+    return {
+        "name": name, "status": "not exposed", "source": None, "mismatched": 0, "total": 0, "non_finite": 0,
+        "max_abs_err": None, "max_budget_ratio": None, "heads": [],
+    }  # fmt: skip
 
 
 def _heads(finding: Finding) -> list[dict[str, Any]]:

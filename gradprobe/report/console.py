@@ -12,7 +12,7 @@ from ..locate import Location
 from ..spans import in_words, spans
 from ..tally import INHERITED, MATCH, MISMATCH, Finding
 from ..verdict import Measured, Report, Run
-from .text import ASCII, STYLES, UTF8, Marks, first_mismatch_line, plural, ratio, value
+from .text import ASCII, STYLES, UTF8, Marks, broken_identity_line, first_mismatch_line, plural, ratio, value
 
 _NAME, _CELL = 9, 8
 
@@ -25,10 +25,20 @@ def render(report: Report, width: int, *, utf8: bool = True) -> list[Text]:
     lines = [*_verdict(report, width)]
     if failing:
         lines += _place(report, failing[0], failing[1], width)
-    lines += [Text(), *_table(report, shown, width, marks), Text()]
-    lines += _layouts(report, marks)
+    lines += [*_table(report, shown, width, marks)]
+    lines += _layouts(report, width, marks)
     lines += [line for sentence in _sentences(report, shown) for line in _folded(sentence, width)]
     return [*lines, *_provenance(report, width)]
+
+
+def headline(report: Report, width: int) -> list[Text]:
+    """The verdict and the greppable line alone, to close a report that is taller than the screen."""
+    return [*_verdict(report, width), *([_greppable(report.failing[1])] if report.failing else [])]
+
+
+def _greppable(measured: Measured) -> Text:
+    line = first_mismatch_line(measured.first) if measured.first else broken_identity_line(measured.broken[0])
+    return Text(line, "bold")
 
 
 def _verdict(report: Report, width: int) -> Iterator[Text]:
@@ -71,14 +81,9 @@ def _wrong_heads(finding: Finding) -> list[int]:
 
 
 def _place(report: Report, run: Run, measured: Measured, width: int) -> Iterator[Text]:
+    yield _greppable(measured)
     if measured.first is None:
-        broken = measured.broken[0]
-        yield Text(
-            f"FIRST MISMATCH {broken.key} residual={value(broken.residual)} budget={value(broken.budget)} "
-            f"ratio={ratio(broken.residual / broken.budget if broken.budget else float('inf'))}x"
-        )
         return
-    yield Text(first_mismatch_line(measured.first), "bold")
     yield from _whereabouts(report.case, measured.first)
     yield from window(measured.first, width)
 
@@ -113,8 +118,8 @@ def window(location: Location, width: int) -> Iterator[Text]:
 
 def _table(report: Report, measured: Measured, width: int, marks: Marks) -> Iterator[Text]:
     groups = head_groups(report.case.heads, max(1, (width - _NAME) // _CELL))
-    yield Text("  worst error of each head, as a multiple of what is allowed", "dim")
-    label = "head" if len(groups) == report.case.heads else "heads"
+    label, each = ("head", "head") if len(groups) == report.case.heads else ("heads", "group of heads")
+    yield Text(f"  worst error of each {each}, as a multiple of what is allowed", "dim")
     yield Text(f"  {label:<{_NAME - 2}}" + "".join(f"{_group_name(group):>{_CELL}}" for group in groups), "dim")
     for name, finding in measured.comparison.findings.items():
         yield Text.assemble(f"  {name:<{_NAME - 2}}", *_cells(finding, groups, report, marks))
@@ -149,15 +154,16 @@ def _cells(finding: Finding, groups: Sequence[range], report: Report, marks: Mar
         yield f"{mark + ratio(worst) + times:>{_CELL}}", STYLES.get(status, "")
 
 
-def _layouts(report: Report, marks: Marks) -> Iterator[Text]:
+def _layouts(report: Report, width: int, marks: Marks) -> Iterator[Text]:
     styles = {"match": "green", "mismatch": "bold red", "skipped": "yellow"}
     for run in report.runs:
+        if run.measured is None:  # the target's words, of any length
+            words = _wrapped(f"{run.layout:<14} skipped: {run.skipped}", width)
+            yield from (Text(line, styles["skipped"]) for line in words)
+            continue
         line = Text.assemble(f"  {run.layout:<14} ", (run.verdict, styles[run.verdict]))
-        if run.measured is not None:
-            worst = max(run.measured.comparison.findings.values(), key=lambda finding: finding.max_ratio)
-            line.append(f", worst {ratio(worst.max_ratio)}{marks.times} in {worst.name}")
-        else:
-            line.append(f": {run.skipped}")
+        worst = max(run.measured.comparison.findings.values(), key=lambda finding: finding.max_ratio)
+        line.append(f", worst {ratio(worst.max_ratio)}{marks.times} in {worst.name}")
         yield line
 
 
@@ -204,11 +210,11 @@ def _receipt(report: Report) -> str:
 
 def _provenance(report: Report, width: int) -> Iterator[Text]:
     provenance = report.provenance
-    sources = provenance.kernels or (provenance.source,)
+    seconds = ", ".join(f"{stage} {took:.1f}" for stage, took in report.seconds.items())
+    yield from _folded(f"ran {provenance.backend} on {report.environment['device']}; seconds: {seconds}", width)
     files: dict[tuple[str, str], list[str]] = {}
-    for source in sources:
+    for source in provenance.kernels or (provenance.source,):
         files.setdefault((source.file, source.sha256), []).append(f"{source.name}:{source.line}")
-    yield from _folded(f"ran {provenance.backend} on {report.environment['device']}", width)
     for (file, digest), names in files.items():
         yield Text(f"  {_short(file)} sha256 {digest[:12]}", "dim", overflow="ignore")
         yield from _folded("  " + " ".join(names), width)
@@ -216,10 +222,6 @@ def _provenance(report: Report, width: int) -> Iterator[Text]:
         yield Text(f"  not this file, though of the same module name: {_short(shadow)}", "yellow")
     if provenance.triton_cache:
         yield Text(f"  Triton's cache: {_short(provenance.triton_cache)}", "dim")
-    seconds = report.seconds
-    if "total" in seconds:
-        shares = ", ".join(f"{stage} {seconds[stage]:.2f}" for stage in seconds if stage != "total")
-        yield from _folded(f"{seconds['total']:.1f} s: {shares}", width)
     if report.failing:
         yield Text(f"  again: {report.reproduce}")
 
@@ -235,5 +237,8 @@ def _short(path: str) -> str:
 
 
 def _folded(sentence: str, width: int) -> Iterator[Text]:
-    for line in textwrap.wrap(sentence, max(width, 40), initial_indent="  ", subsequent_indent="    "):
-        yield Text(line)
+    yield from (Text(line) for line in _wrapped(sentence, width))
+
+
+def _wrapped(sentence: str, width: int) -> list[str]:
+    return textwrap.wrap(sentence, max(width, 40), initial_indent="  ", subsequent_indent="    ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..invariants import Invariant
 from ..locate import Location
 from ..tally import INHERITED, MISMATCH
 
@@ -49,6 +50,15 @@ def first_mismatch_line(location: Location) -> str:
     return (
         f"FIRST MISMATCH {location.intermediate} {at} tile={tile} actual={value(place.actual)} "
         f"expected={value(place.expected)} ratio={ratio(place.ratio)}x"
+    )
+
+
+def broken_identity_line(invariant: Invariant) -> str:
+    """The same line where no element is wrong but an identity is broken: it has no place."""
+    times = invariant.residual / invariant.budget if invariant.budget else float("inf")
+    return (
+        f"FIRST MISMATCH {invariant.key} batch=- head=- row=- col=- tile=-,- actual={value(invariant.residual)} "
+        f"expected=0 ratio={ratio(times)}x"
     )
 
 

@@ -1,0 +1,93 @@
+"""The `gradprobe` command for tests: in this process, in a process of its own, and on a terminal."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from gradprobe.cli import app
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = "--batch 1 --heads 2 --seqlen 20 --head-dim 8"
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How a run of the command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def first_mismatches(self) -> list[str]:
+        return [line for line in self.out.splitlines() if line.startswith("FIRST MISMATCH ")]
+
+
+def run(words: str, **environment: str) -> Ran:
+    """The command in this process, as on a pipe."""
+    result = CliRunner().invoke(app, words.split(), prog_name="gradprobe", env={"COLUMNS": "100", **environment})
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return Ran(result.exit_code, result.stdout, result.stderr)
+
+
+def _environment(changes: dict[str, str]) -> dict[str, str]:
+    inherited = {
+        name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR", "FORCE_COLOR")
+    }
+    return {**inherited, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8", "OMP_NUM_THREADS": "1", **changes}
+
+
+def start(words: str, **changes: str) -> subprocess.Popen[bytes]:
+    """The command in a process of its own, its streams in pipes."""
+    command = [sys.executable, "-m", "gradprobe", *words.split()]
+    return subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=_environment(changes)
+    )
+
+
+def run_process(words: str, **changes: str) -> Ran:
+    """The command in a process of its own; bytes that are not UTF-8 are an error."""
+    with start(words, **changes) as process:
+        out, err = process.communicate(timeout=120)
+    return Ran(process.returncode, out.decode(), err.decode())
+
+
+def run_on_terminal(words: str, columns: int = 80, *, bar: bool = True, **changes: str) -> Ran:
+    """The command on a terminal of `columns` columns, to which both streams go; without `bar` only stdout."""
+    import fcntl
+    import struct
+    import termios
+
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    command = [sys.executable, "-m", "gradprobe", *words.split()]
+    environment = {"TERM": "xterm-256color", **_environment(changes)}
+    with subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs if bar else subprocess.DEVNULL, env=environment
+    ) as process:
+        os.close(theirs)
+        seen = _read_all(ours)
+    return Ran(process.returncode, seen.decode().replace("\r\n", "\n"), "")
+
+
+def _read_all(descriptor: int) -> bytes:
+    """Everything until the other end closes, which a terminal tells by an error."""
+    seen, deadline = b"", time.monotonic() + 120
+    while time.monotonic() < deadline:
+        try:
+            piece = os.read(descriptor, 65536)
+        except OSError:
+            break
+        if not piece:
+            break
+        seen += piece
+    os.close(descriptor)
+    return seen

@@ -1,0 +1,227 @@
+"""The JSON report keeps contract's keys and types, holds no NaN, and repeats itself by its own command line."""
+
+import json
+import math
+import shlex
+
+import pytest
+
+from .command import SMALL, run, run_process
+
+NUMBER = (int, float)
+FAILING = f"check soft.py:wrong_delta {SMALL}"
+RAN = {"match", "mismatch"}
+
+
+def report_of(words):
+    ran = run(f"{words} --json -")
+    return json.loads(ran.out, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+
+
+def assert_types(value, form):
+    """A value against a form: a type, a tuple of types, a set of values, [form of each item] or {key: form}."""
+    if isinstance(form, dict):
+        assert isinstance(value, dict)
+        assert value.keys() >= form.keys(), form.keys() - value.keys()
+        for key, inner in form.items():
+            assert_types(value[key], inner)
+    elif isinstance(form, list):
+        assert isinstance(value, list)
+        for item in value:
+            assert_types(item, form[0])
+    elif isinstance(form, set):
+        assert value in form
+    else:
+        assert isinstance(value, form)
+        assert not isinstance(value, bool) or form in (bool, (bool, type(None)))
+
+
+NONE = type(None)
+PLACE = {
+    "intermediate": str, "batch": (int, NONE), "head": int, "row": (int, NONE), "col": (int, NONE),
+    "tile": [(int, NONE)], "actual": (*NUMBER, NONE), "expected": (*NUMBER, NONE), "budget": (*NUMBER, NONE),
+    "masked": (bool, NONE),
+}  # fmt: skip
+HEAD = {
+    "batch": (int, NONE), "head": int, "status": {"match", "inherited", "mismatch"}, "mismatched": int,
+    "max_budget_ratio": (*NUMBER, NONE), "rows": [[int]],
+}  # fmt: skip
+FINDING = {
+    "name": str, "status": {"match", "inherited", "mismatch"}, "source": {"exported", "tapped", "recovered"},
+    "mismatched": int, "total": int, "non_finite": int, "max_abs_err": (*NUMBER, NONE),
+    "max_budget_ratio": (*NUMBER, NONE), "heads": [HEAD],
+}  # fmt: skip
+COMPARED = {"heads": int, "rows": int, "elements": int, "intermediates": int}
+RUN = {
+    "layout": str, "verdict": {"match", "mismatch", "skipped"}, "skipped": (str, NONE), "compared": COMPARED,
+    "invariants": [{"name": str, "holds": bool, "residual": (*NUMBER, NONE), "budget": (*NUMBER, NONE)}],
+}  # fmt: skip
+REPORT = {
+    "schema": {"gradprobe.report/1"},
+    "verdict": {"match", "mismatch"},
+    "target": {
+        "name": str, "family": {"softmax", "lazy"}, "backend": {"triton", "triton-interpreter", "torch"},
+        "file": str, "line": int, "sha256": str, "shadows": [str],
+    },
+    "environment": {"torch": str, "triton": str, "device": str},
+    "case": {
+        "family": str, "batch": int, "heads": int, "kv_heads": int, "seqlen_q": int, "seqlen_k": int, "head_dim": int,
+        "head_dim_v": int, "dtype": str, "causal": bool, "scale": float, "bias": bool, "seed": int, "device": {"cpu"},
+        "layouts": [str], "block_m": int, "block_n": int, "pattern": str, "dots": str, "repeat": int,
+    },
+    "runs": [RUN],
+    "diagnoses": list,
+    "reproduce": str,
+    "seconds": dict.fromkeys(("import", "target", "reference", "compare", "diagnose", "total"), NUMBER),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", [f"check soft.py:backward {SMALL}", FAILING, f"check lazily.py:backward {SMALL}"])
+def test_a_report_has_every_key_of_the_contract_with_its_type(words):
+    report = report_of(words)
+    assert_types(report, REPORT)
+    for each in report["runs"]:
+        exposed = [found for found in each["intermediates"] if found["status"] != "not exposed"]
+        assert exposed
+        assert_types(exposed, [FINDING])
+    if report["verdict"] == "mismatch":
+        assert_types(report["first_mismatch"], PLACE)
+        assert report["first_mismatch"] == report["runs"][0]["first_mismatch"]
+    else:
+        assert report["first_mismatch"] is None
+        assert report["diagnoses"] == []
+        assert [each["first_mismatch"] for each in report["runs"]] == [None, None, None]
+
+
+def test_what_the_target_does_not_expose_is_named_as_such():
+    report = report_of(f"check soft.py:only_gradients {SMALL}")
+    found = {each["name"]: each["status"] for each in report["runs"][0]["intermediates"]}
+    assert found == dict.fromkeys(("LSE", "P", "O", "dP", "delta", "dS"), "not exposed") | dict.fromkeys(
+        ("dQ", "dK", "dV"), "match"
+    )
+    assert report["runs"][0]["compared"]["intermediates"] == 3
+
+
+@pytest.mark.parametrize("repeat", [1, 2])
+def test_a_target_that_exposes_only_p_is_compared(repeat):
+    report = report_of(f"check soft.py:only_p {SMALL} --repeat {repeat}")
+    assert report["verdict"] == "match"
+    assert [each["compared"]["elements"] for each in report["runs"]] == [800, 800, 800]
+
+
+def test_the_fault_in_delta_is_one_mismatch_at_head_1_row_7():
+    report = report_of(FAILING)
+    assert report["verdict"] == "mismatch"
+    first = report["first_mismatch"]
+    assert [first[key] for key in ("intermediate", "batch", "head", "row", "col", "tile", "masked")] == [
+        "delta", 0, 1, 7, None, [0, None], None,
+    ]  # fmt: skip
+    assert first["actual"] - first["expected"] == pytest.approx(3.5, abs=1e-5)
+    delta = next(found for found in report["runs"][0]["intermediates"] if found["name"] == "delta")
+    assert (delta["status"], delta["mismatched"], delta["total"], delta["non_finite"]) == ("mismatch", 1, 40, 0)
+    assert delta["max_abs_err"] == pytest.approx(3.5, abs=1e-5)
+    assert [(head["head"], head["status"], head["rows"]) for head in delta["heads"]] == [
+        (0, "match", []), (1, "mismatch", [[7, 7]]),
+    ]  # fmt: skip
+    assert delta["heads"][1]["max_budget_ratio"] == delta["max_budget_ratio"]
+    assert delta["max_budget_ratio"] == pytest.approx(3.5 / first["budget"], rel=1e-5)
+
+
+def test_the_case_holds_every_option_as_it_was_resolved():
+    case = report_of(
+        f"check lazily.py:backward {SMALL} --tau -1,0.5 --seed 3 --layout q=blhd --layout do=offset --bias-window 7"
+    )["case"]
+    expected = {
+        "family": "lazy", "batch": 1, "heads": 2, "kv_heads": 2, "seqlen_q": 20, "seqlen_k": 20, "head_dim": 8,
+        "head_dim_v": 8, "dtype": "float32", "causal": True, "scale": 8**-0.5, "bias": True, "bias_window": 7,
+        "tau": [-1.0, 0.5], "seed": 3, "layouts": ["q=blhd", "do=offset"], "device": "cpu", "window": None,
+    }  # fmt: skip
+    assert {key: case[key] for key in expected} == expected
+
+
+def test_two_nans_are_null_and_counted_and_exit_1():
+    ran = run(f"check soft.py:nan_in_dk {SMALL} --json -")
+    assert ran.code == 1
+    report = json.loads(ran.out)
+    dk = next(found for found in report["runs"][0]["intermediates"] if found["name"] == "dK")
+    assert (dk["mismatched"], dk["non_finite"], dk["max_budget_ratio"]) == (2, 2, None)
+    assert math.isfinite(dk["max_abs_err"])
+    first = report["first_mismatch"]
+    assert (first["intermediate"], first["head"], first["row"], first["col"]) == ("dK", 1, 3, 2)
+    assert first["actual"] is None
+    assert first["expected"] is not None
+    assert "NaN" not in ran.out
+    assert "Infinity" not in ran.out
+
+
+def test_an_infinity_is_null_and_counted_and_exits_1():
+    ran = run(f"check soft.py:infinite_dq {SMALL} --json -")
+    report = json.loads(ran.out)
+    dq = next(found for found in report["runs"][0]["intermediates"] if found["name"] == "dQ")
+    assert (ran.code, dq["mismatched"], dq["non_finite"], dq["max_budget_ratio"]) == (1, 1, 1, None)
+    assert "Infinity" not in ran.out
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (f"check soft.py:doubled_dq {SMALL} --seed 5 --layout all=distinct --layout do=expanded", 1),
+        (f"check soft.py:backward {SMALL} --family softmax --reference soft.py:backward --window -1,0", 2),
+        (f"check lazily.py:backward {SMALL} --causal --tau -1,0.25 --bias-window 9 --pattern small", 0),
+        (f"check soft.py:attention {SMALL} --causal --block-n 32", 0),
+        (f"check lazily.py:backward {SMALL} --no-bias", 0),
+        (f"diff dQ soft.py:doubled_dq {SMALL} --at 0,0", 1),
+    ],
+)
+def test_the_command_line_in_the_report_repeats_the_run(words, code):
+    first = run(f"{words} --json -")
+    once = json.loads(first.out)
+    assert once["reproduce"].startswith("gradprobe ")
+    second = run(shlex.join(shlex.split(once["reproduce"])[1:]) + " --json -")
+    again = json.loads(second.out)
+    once.pop("seconds", None)
+    again.pop("seconds", None)
+    assert (first.code, second.code) == (code, code)
+    assert again == once
+
+
+def test_json_on_stdout_stays_pure_where_the_target_prints():
+    ran = run_process(f"check soft.py:printing {SMALL} --json -")
+    assert ran.code == 0
+    assert json.loads(ran.out)["verdict"] == "match"
+    assert "the target speaks" in ran.err
+
+
+def test_json_in_a_file_leaves_the_console_report_on_stdout(folder):
+    plain = run(FAILING)
+    both = run(f"{FAILING} --json report.json")
+    assert both.code == 1
+    assert both.first_mismatches == plain.first_mismatches
+    report = json.loads((folder / "report.json").read_text())
+    assert_types(report, REPORT)
+    assert "report.json" not in report["reproduce"]
+
+
+def test_the_target_is_named_with_its_file_line_and_hash(folder):
+    import hashlib
+
+    target = report_of(f"check soft.py:backward {SMALL}")["target"]
+    source = (folder / "soft.py").read_bytes()
+    assert target["file"] == str(folder / "soft.py")
+    assert source.decode().splitlines()[target["line"] - 1].startswith("def backward(")
+    assert target["sha256"] == hashlib.sha256(source).hexdigest()
+    assert (target["backend"], target["shadows"]) == ("torch", [])
+
+
+def test_diff_adds_its_close_up_to_the_report():
+    ran = run(f"diff dQ soft.py:doubled_dq {SMALL} --json -")
+    report = json.loads(ran.out)
+    assert ran.code == 1
+    assert_types(report, REPORT)
+    view = report["close_up"]
+    assert [view[key] for key in ("layout", "intermediate", "batch", "head", "mismatched", "total")] == [
+        "contiguous", "dQ", 0, 1, 160, 160,
+    ]  # fmt: skip
+    assert [row["row"] for row in view["rows"]] == list(range(20))
+    assert all(row["actual"] == pytest.approx(2 * row["expected"], rel=1e-4) for row in view["rows"])
+    assert view["map"][0][0] > 1000

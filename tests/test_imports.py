@@ -1,0 +1,146 @@
+"""Imports run one way, kernels and reference stand alone, and help loads neither torch nor triton."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "gradprobe"
+
+# A module may import those above it and none below: what data is, then the stages, then what shows them.
+ORDER = (
+    "failures", "spans", "intermediates", "case", "layouts", "provenance", "trace", "targets",
+    "interpreter.bfloat16", "interpreter.language", "interpreter.selfcheck", "interpreter",
+    "backend", "launches", "run",
+    "budget", "tally", "compare", "invariants", "locate", "symmetry", "verdict", "probe", "closeup",
+    "report", "report.text", "report.as_json", "report.console", "report.closeup",
+    "options", "last", "progress", "cli", "__main__",
+)  # fmt: skip
+# Folders of their own, which know nothing of the tool; the tool may import them anywhere.
+APART = ("kernels", "reference")
+VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "core", "manager", "base", "tools"}
+
+
+def module_name(file):
+    """ "report.text" for gradprobe/report/text.py; "" for gradprobe/__init__.py."""
+    parts = file.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {
+    module_name(file): file for file in sorted(PACKAGE.rglob("*.py")) if file.relative_to(PACKAGE).parts[0] not in APART
+}
+
+
+def imported(file):
+    """(relative level, dotted name) of every import in a file, at any depth of indentation."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((0, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = f"{node.module}." if node.module else ""
+            yield from ((node.level, base + alias.name) for alias in node.names)
+
+
+def own_imports(name):
+    """The modules of gradprobe that a module imports, by their names in ORDER or APART."""
+    file = MODULES[name]
+    package = name if file.name == "__init__.py" else name.rpartition(".")[0]
+    for level, dotted in imported(file):
+        parts = dotted.split(".")
+        if level:
+            above = package.split(".") if package else []
+            parts = above[: len(above) - level + 1] + parts
+        elif parts[0] == "gradprobe":
+            parts = parts[1:]
+        else:
+            continue
+        if parts[0] in APART:
+            yield parts[0]
+            continue
+        found = next((".".join(parts[:n]) for n in range(len(parts), 0, -1) if ".".join(parts[:n]) in MODULES), None)
+        if found is not None:
+            yield found
+
+
+def test_every_module_has_its_place_in_the_order():
+    assert set(MODULES) - {""} == set(ORDER)
+    assert len(ORDER) == len(set(ORDER))
+
+
+@pytest.mark.parametrize("name", ORDER)
+def test_a_module_imports_only_what_stands_above_it(name):
+    above = {*ORDER[: ORDER.index(name)], *APART}
+    assert {other for other in own_imports(name) if other != name} <= above
+
+
+def test_the_order_test_sees_imports_inside_functions_and_type_checking_blocks():
+    assert {"probe", "targets", "report.console", "verdict", "last"} <= set(own_imports("cli"))
+    assert "interpreter" in set(own_imports("backend"))
+    assert "reference" in set(own_imports("compare"))
+
+
+@pytest.mark.parametrize("folder", APART)
+def test_kernels_and_reference_import_nothing_of_gradprobe_nor_of_each_other(folder):
+    files = list((ROOT / folder).rglob("*.py"))
+    allowed = {"__future__", "collections", "dataclasses", "math", "torch"}
+    allowed |= {"triton"} if folder == "kernels" else set()
+    assert files
+    for file in files:
+        depth = len(file.relative_to(ROOT / folder).parts)
+        for level, dotted in imported(file):
+            assert level <= depth, f"{file} reaches out of {folder}"
+            assert level or dotted.split(".")[0] in allowed, f"{file} imports {dotted}"
+
+
+def test_only_cli_imports_typer():
+    users = [
+        name for name, file in MODULES.items()
+        if any(not level and dotted.split(".")[0] in ("typer", "click") for level, dotted in imported(file))
+    ]  # fmt: skip
+    assert users == ["cli"]
+
+
+def test_no_module_outside_the_interpreter_imports_torch_or_triton_at_its_top_level():
+    for name, file in MODULES.items():
+        if not name.startswith("interpreter."):
+            loaded = [
+                alias.name
+                for node in ast.parse(file.read_text()).body if isinstance(node, ast.Import) for alias in node.names
+            ]  # fmt: skip
+            loaded += [node.module for node in ast.parse(file.read_text()).body if isinstance(node, ast.ImportFrom)]
+            assert not {"torch", "triton"} & {str(word).split(".")[0] for word in loaded}, name
+
+
+@pytest.mark.parametrize("words", ["--help", "check --help", "diff --help"])
+def test_help_loads_neither_torch_nor_triton_nor_numpy(words):
+    script = f"""
+import sys
+sys.argv = ["gradprobe", *{words.split()!r}]
+from gradprobe.cli import main
+try:
+    main()
+finally:
+    print("LOADED", *sorted({{"torch", "triton", "numpy"}} & set(sys.modules)))
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ran = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=60, check=False
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "Usage: gradprobe" in ran.stdout
+    assert ran.stdout.splitlines()[-1].split() == ["LOADED"]
+
+
+def test_no_file_or_folder_has_a_name_that_says_nothing():
+    named = [path for folder in ("gradprobe", "kernels", "reference", "tests") for path in (ROOT / folder).rglob("*")]
+    assert [path for path in named if path.stem.removeprefix("test_") in VAGUE] == []
+
+
+def test_every_module_begins_with_a_line_that_says_what_it_holds():
+    for name, file in MODULES.items():
+        assert ast.get_docstring(ast.parse(file.read_text())), name
