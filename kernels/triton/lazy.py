@@ -76,7 +76,8 @@ def lazy_forward_kernel(
     v_ptr += b * stride_vb + h * stride_vh
     o_ptr += b * stride_ob + h * stride_oh
     lse_ptr += b * stride_lseb + h * stride_lseh
-    bias_ptr += h * stride_biash
+    if HAS_BIAS:
+        bias_ptr += h * stride_biash
 
     offs_m = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
     offs_d = tl.arange(0, BLOCK_D).to(tl.int64)
@@ -144,7 +145,8 @@ def lazy_preprocess_kernel(
     do_ptr += b * stride_dob + h * stride_doh
     lse_ptr += b * stride_lseb + h * stride_lseh
     delta_ptr += b * stride_deltab + h * stride_deltah
-    bias_ptr += h * stride_biash
+    if HAS_BIAS:
+        bias_ptr += h * stride_biash
 
     offs_m = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
     offs_d = tl.arange(0, BLOCK_D).to(tl.int64)
@@ -202,8 +204,9 @@ def lazy_dq_kernel(
     lse_ptr += b * stride_lseb + h * stride_lseh
     delta_ptr += b * stride_deltab + h * stride_deltah
     dq_ptr += b * stride_dqb + h * stride_dqh
-    bias_ptr += h * stride_biash
-    dbias_ptr += h * stride_dbiash
+    if HAS_BIAS:
+        bias_ptr += h * stride_biash
+        dbias_ptr += h * stride_dbiash
     if EXPORT:
         p_ptr += b * stride_pb + h * stride_ph
         dp_ptr += b * stride_dpb + h * stride_dph
@@ -274,7 +277,8 @@ def lazy_dkdv_kernel(
     delta_ptr += b * stride_deltab + h * stride_deltah
     dk_ptr += b * stride_dkb + h * stride_dkh
     dv_ptr += b * stride_dvb + h * stride_dvh
-    bias_ptr += h * stride_biash
+    if HAS_BIAS:
+        bias_ptr += h * stride_biash
 
     offs_n = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
     offs_d = tl.arange(0, BLOCK_D).to(tl.int64)
