@@ -61,3 +61,13 @@ def test_the_drawn_cases_are_over_200_and_hold_the_kink_and_every_choice():
         assert {case[name] for case in cases} == set(choices)
     assert {case["layouts"][0][1] for case in cases if case["layouts"][0][0] == "all"} == set(LAYOUTS)
     assert any(0 in (case["seqlens"] or ()) for case in cases)
+
+
+def test_a_row_whose_every_entry_flips_on_the_kink_is_not_accused_for_the_rounding_of_its_sum():
+    # P is 1 / (i + 1) to rounding: the reference lets nothing of a row through and the kernel, here and there, all.
+    flat = {"tau": (-1.0,), "scale": 0.0, "bias": False, "batch": 1, "heads": 2, "seqlen": 64, "head_dim": 15}
+    for dtype in DTYPES:
+        for options in ({"pattern": "offset"}, {"layouts": (("do", "expanded"), ("v", "expanded"))}):
+            comparison = compared(lazy_case(**flat, **options, dtype=dtype))
+            assert comparison.undecided == 2 * 64 * 65 // 2
+            assert comparison.matches, (dtype, options)
