@@ -262,8 +262,9 @@ class _Chain:
 
     def _gradients_of_scores(self) -> None:
         p, spread = self.p.abs(), (self.dp - self.delta).abs()
-        # A flip at (i, j) moves dS_ik by P_ik (delta_jk - P_ij) dPE_ij; summed here over every undecided j of the row.
-        self.kink_ds = (p + self.e_p) * (self.k_delta + self.flip * (1 - 2 * p)).clamp(min=0.0) * self.flip_growth
+        # dP may flip here in the kernel of dK and dV and not in that of delta, where P came of another dot: what either
+        # flip moves is added, over every undecided entry of the row and this entry's own.
+        self.kink_ds = (p + self.e_p) * (self.k_delta + self.flip) * self.flip_growth
         subtraction = 3 * U32 * p * (self.dp.abs() + self.delta.abs()) * self.valid
         cap = self._softcap_slope() * p * spread
         unit, floor = self.precision.matrix, self.precision.floor

@@ -71,3 +71,12 @@ def test_a_row_whose_every_entry_flips_on_the_kink_is_not_accused_for_the_roundi
             comparison = compared(lazy_case(**flat, **options, dtype=dtype))
             assert comparison.undecided == 2 * 64 * 65 // 2
             assert comparison.matches, (dtype, options)
+
+
+def test_a_dp_that_flips_in_one_kernel_and_not_in_the_one_of_delta_is_not_accused():
+    # All entries are on the kink; dK of the last live key, one entry of dS, was off by 89/88 of what one mask allows.
+    options = {
+        "heads": 2, "seqlen": 46, "head_dim": 26, "bias": False, "tau": (-1.0,), "seqlens": (1, 45), "seed": 790011494,
+        "pattern": "lowrank", "layouts": (("all", "expanded"),), "block_m": 16, "block_n": 64,
+    }  # fmt: skip
+    assert compared(lazy_case(**options)).matches
