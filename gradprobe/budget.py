@@ -237,9 +237,11 @@ class _Chain:
         self.e_z = self.e_z * self.live
 
     def _gradients_of_probabilities(self) -> None:
-        kink = self.undecided * self.dpe.abs()
         # dP itself is held to either of the two values that a flip leaves, so its own bound needs no room for one.
         self.unmasked_dp = self.dot(self.do, self.v.mT, unit=self.precision.operand)
+        # What a flip moves is the kernel's own rounded dO V^T, at the kernel's own P: where all of a row flips, the
+        # expected sums are 0 and their roundings show in nothing else.
+        self.flip = self.undecided * (self.dpe.abs() + self.unmasked_dp)
         self.i_dp = self.unmasked_dp * self.valid
         # delta: from P and dP, or from dO and the rounded O; either is within what is allowed here.
         terms, o = (self.p * self.dp).abs(), self.values["O"]
@@ -247,7 +249,8 @@ class _Chain:
         unit = self.precision.matrix if self.precision.matrix > 0 else U32
         independent = ((self.p * self.r_p * self.dp) ** 2 + (self.p * self.i_dp) ** 2).sum(-1, keepdim=True)
         rounded = (terms**2).sum(-1, keepdim=True) + (d_terms**2).sum(-1, keepdim=True)
-        self.k_delta = (self.p.abs() * kink).sum(-1, keepdim=True)
+        self.flip_growth = 1 + 2 * unit + U32 * (long_sum(terms.shape[-1]) + 3)
+        self.k_delta = ((self.p.abs() + self.e_p) * self.flip).sum(-1, keepdim=True) * self.flip_growth
         self.i_delta = (
             independent.sqrt()
             + LAMBDA * unit * rounded.sqrt()
@@ -259,8 +262,9 @@ class _Chain:
 
     def _gradients_of_scores(self) -> None:
         p, spread = self.p.abs(), (self.dp - self.delta).abs()
-        # A flip at (i, j) moves dS_ik by P_ik (delta_jk - P_ij) dPE_ij; summed here over every undecided j of the row.
-        self.kink_ds = p * (self.k_delta + self.undecided * self.dpe.abs() * (1 - 2 * p)).clamp(min=0.0)
+        # dP may flip here in the kernel of dK and dV and not in that of delta, where P came of another dot: what either
+        # flip moves is added, over every undecided entry of the row and this entry's own.
+        self.kink_ds = (p + self.e_p) * (self.k_delta + self.flip) * self.flip_growth
         subtraction = 3 * U32 * p * (self.dp.abs() + self.delta.abs()) * self.valid
         cap = self._softcap_slope() * p * spread
         unit, floor = self.precision.matrix, self.precision.floor
@@ -315,6 +319,5 @@ class _Chain:
     def _dtau(self, _: Tensor) -> tuple[Tensor, Tensor]:
         i, j = self.x.positions(self.tile)
         addends = long_sum(j.shape[-1]) + long_sum(self.x.n_batch * self.x.n_query)
-        kink = self.undecided * self.dpe.abs()
-        sums = (kink + U32 * addends * self.dp.abs()) / (i + 1)
+        sums = (self.flip + U32 * addends * (self.dp.abs() + self.flip)) / (i + 1)
         return ((self.i_dp / (i + 1)) ** 2).sum((-2, -1)), sums.sum((-2, -1))

@@ -197,9 +197,10 @@ def _patterned(values: dict[str, Tensor], case: Case) -> dict[str, Tensor]:
         values |= {"bias": values["bias"] * 0} if "bias" in values else {}
     elif case.pattern == "large":  # scores four times as wide: P is nearly one-hot
         values |= {"q": q * 4}
-    elif case.pattern == "negative":  # every score near -100, so exp(S) underflows unless the maximum is subtracted
-        root = (100.0 / (case.scale * case.head_dim)) ** 0.5 if case.scale > 0 else 1.0
-        values |= {"q": q * 0.2 + root, "k": k * 0.2 - root}
+    elif case.pattern == "negative":  # every score near -120, so exp(S) underflows unless the maximum is subtracted
+        root = (120.0 / (case.scale * case.head_dim)) ** 0.5 if case.scale > 0 else 1.0
+        width = 0.2 / max(1.0, case.scale) ** 0.5  # scores spread by 3.1 at most: all below -88.7
+        values |= {"q": q * width + root, "k": k * width - root}
     elif case.pattern == "offset":  # a mean that rounding and cancellation feel
         values |= {name: values[name] + 1.0 for name in ("q", "k", "v", "do")}
     elif case.pattern == "lowrank":  # rows that nearly repeat one another

@@ -76,7 +76,8 @@ def lazy_forward_kernel(
     v_ptr += b * stride_vb + h * stride_vh
     o_ptr += b * stride_ob + h * stride_oh
     lse_ptr += b * stride_lseb + h * stride_lseh
-    bias_ptr += h * stride_biash
+    if HAS_BIAS:
+        bias_ptr += h * stride_biash
 
     offs_m = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
     offs_d = tl.arange(0, BLOCK_D).to(tl.int64)
@@ -144,7 +145,8 @@ def lazy_preprocess_kernel(
     do_ptr += b * stride_dob + h * stride_doh
     lse_ptr += b * stride_lseb + h * stride_lseh
     delta_ptr += b * stride_deltab + h * stride_deltah
-    bias_ptr += h * stride_biash
+    if HAS_BIAS:
+        bias_ptr += h * stride_biash
 
     offs_m = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
     offs_d = tl.arange(0, BLOCK_D).to(tl.int64)
@@ -202,8 +204,9 @@ def lazy_dq_kernel(
     lse_ptr += b * stride_lseb + h * stride_lseh
     delta_ptr += b * stride_deltab + h * stride_deltah
     dq_ptr += b * stride_dqb + h * stride_dqh
-    bias_ptr += h * stride_biash
-    dbias_ptr += h * stride_dbiash
+    if HAS_BIAS:
+        bias_ptr += h * stride_biash
+        dbias_ptr += h * stride_dbiash
     if EXPORT:
         p_ptr += b * stride_pb + h * stride_ph
         dp_ptr += b * stride_dpb + h * stride_dph
@@ -274,7 +277,8 @@ def lazy_dkdv_kernel(
     delta_ptr += b * stride_deltab + h * stride_deltah
     dk_ptr += b * stride_dkb + h * stride_dkh
     dv_ptr += b * stride_dvb + h * stride_dvh
-    bias_ptr += h * stride_biash
+    if HAS_BIAS:
+        bias_ptr += h * stride_biash
 
     offs_n = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
     offs_d = tl.arange(0, BLOCK_D).to(tl.int64)
@@ -307,7 +311,7 @@ def lazy_dkdv_kernel(
     store_tile(dv_ptr, dv, offs_n, offs_d, stride_dvn, stride_dvd, n_ctx, head_dim)
 
 
-def _check(q, others, bias, tau):
+def _check(q, others, bias, tau, seqlens, lse=None):
     if q.dim() != 4:
         raise ValueError(f"q must be [B, H, L, D], got shape {tuple(q.shape)}")
     for name, tensor in others.items():
@@ -319,6 +323,12 @@ def _check(q, others, bias, tau):
         raise ValueError(f"tau must be [H] = ({q.shape[1]},), got shape {tuple(tau.shape)}")
     if bias is not None and (bias.dim() != 2 or bias.shape[0] != q.shape[1]):
         raise ValueError(f"bias must be [H, W] with H = {q.shape[1]}, got shape {tuple(bias.shape)}")
+    if seqlens is not None and (seqlens.shape != q.shape[:1] or seqlens.is_floating_point()):
+        raise ValueError(
+            f"seqlens must be [B] = ({q.shape[0]},) integers, got shape {tuple(seqlens.shape)} {seqlens.dtype}"
+        )
+    if lse is not None and lse.shape != q.shape[:3]:
+        raise ValueError(f"lse must be [B, H, L] = {tuple(q.shape[:3])}, got shape {tuple(lse.shape)}")
 
 
 def _strides(tensor, axes):
@@ -361,7 +371,7 @@ def lazy_forward(q, k, v, *, tau, bias=None, scale=None, seqlens=None, dots="iee
     Raises:
         ValueError: where shapes or dtypes do not agree.
     """
-    _check(q, {"k": k, "v": v}, bias, tau)
+    _check(q, {"k": k, "v": v}, bias, tau, seqlens)
     o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     grid = (q.shape[0] * q.shape[1] * triton.cdiv(q.shape[2], block_m),)
@@ -394,7 +404,7 @@ def lazy_backward(
     Raises:
         ValueError: where shapes or dtypes do not agree.
     """
-    _check(q, {"k": k, "v": v, "do": do}, bias, tau)
+    _check(q, {"k": k, "v": v, "do": do}, bias, tau, seqlens, lse)
     options = _options(q, bias, seqlens, scale, dots, block_m, block_n)
     if lse is None:
         _, lse = lazy_forward(

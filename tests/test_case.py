@@ -1,0 +1,176 @@
+"""A case's defaults, the words of each refusal, and what the drawn values and their patterns promise."""
+
+import math
+
+import pytest
+import torch
+
+from gradprobe.case import DTYPES, PATTERNS, Case, draw, resolve
+from gradprobe.failures import UsageFailure
+
+
+def lazy(**options) -> Case:
+    return resolve(options, "lazy", takes_bias=True)
+
+
+def softmax(**options) -> Case:
+    return resolve(options, "softmax", takes_bias=True)
+
+
+def scores(case: Case) -> torch.Tensor:
+    """The valid scores of a lazy case, bias in, in float64."""
+    values = draw(case)
+    s = values["q"].double() @ values["k"].double().mT * case.scale
+    i, j = torch.arange(case.seqlen_q)[:, None], torch.arange(case.seqlen_k)[None, :]
+    if case.bias:
+        s += torch.nn.functional.pad(values["bias"].double(), (0, case.seqlen_q))[:, (i - j).clamp(min=0)]
+    return s[..., i >= j]
+
+
+def test_the_default_case_has_a_partial_tile_along_every_axis_and_at_least_three_tiles():
+    case = lazy()
+    for length, block in ((case.seqlen_q, case.block_m), (case.seqlen_k, case.block_n)):
+        assert length % block
+        assert math.ceil(length / block) >= 3
+    assert case.head_dim & (case.head_dim - 1)
+    assert case.bias_window % case.block_m
+    assert case.bias_window % case.block_n
+    assert case.bias_window < case.seqlen_q
+    assert (case.batch, case.heads, case.seqlen_q, case.head_dim) == (2, 3, 72, 24)
+
+
+def test_the_defaults_of_each_family():
+    case = lazy()
+    assert (case.bias, case.causal, case.tau, case.scale) == (True, True, (-0.5, 0.5, -3.0), 24**-0.5)
+    assert (case.dtype, case.pattern, case.seed, case.repeat, case.layouts) == ("float32", "normal", 0, 1, ())
+    case = softmax()
+    assert (case.bias, case.causal, case.tau) == (False, False, None)
+    assert not resolve({}, "lazy", takes_bias=False).bias
+
+
+def test_what_is_given_decides_what_is_not():
+    case = lazy(heads=6, head_dim=16, seqlens=(5, 9), bias=None)
+    assert (case.kv_heads, case.head_dim_v, case.seqlen_q, case.seqlen_k, case.scale) == (6, 16, 9, 9, 0.25)
+    assert case.tau == (-0.5, 0.5, -3.0, 1.0, -0.5, 0.5)
+    assert lazy(seqlen=40, seqlens=(5, 9)).seqlen_q == 40
+    assert lazy(tau=(0.25,)).tau == (0.25, 0.25, 0.25)
+    assert lazy(tau=(1.0, 2.0, 3.0), scale=0.0).tau == (1.0, 2.0, 3.0)
+    case = softmax(seqlen_q=7, heads=4, kv_heads=2)
+    assert (case.seqlen_q, case.seqlen_k, case.kv_heads) == (7, 7, 2)
+    assert (softmax(seqlen_q=7, seqlen_k=9).seqlen_k, softmax(seqlen=8).seqlen_q) == (9, 8)
+
+
+COUNTS = ("batch", "heads", "seqlen_q", "head_dim", "bias_window", "repeat")
+REFUSED = [
+    *(({name: 0}, f"--{name.replace('_', '-')} must be at least 1, got 0") for name in COUNTS),
+    ({"heads": -2}, "--heads must be at least 1, got -2"),
+    ({"block_m": 8}, "--block-m must be a power of two of at least 16, got 8"),
+    ({"block_n": 48}, "--block-n must be a power of two of at least 16, got 48"),
+    ({"causal": False}, "--no-causal: lazy attention is always causal"),
+    ({"window": (3, 0)}, "--window: the lazy family has no such option"),
+    ({"softcap": 3.0}, "--softcap: the lazy family has no such option"),
+    ({"kv_heads": 1}, "--kv-heads: the lazy family has no such option"),
+    ({"head_dim_v": 8}, "--head-dim-v: the lazy family has no such option"),
+    ({"tau": (1.0, 2.0)}, "--tau takes one number, or one a head: 3 heads, got 2 numbers"),
+    ({"tau": (math.nan,)}, "--scale and --tau must be finite numbers"),
+    ({"scale": math.inf}, "--scale and --tau must be finite numbers"),
+    ({"seqlen_q": 7, "seqlen_k": 9}, "lazy attention needs as many keys as rows, got 7 and 9"),
+    ({"seqlens": (9,)}, "--seqlens takes one length a batch: 2 batches, got 1"),
+    ({"seqlens": (9, -1)}, "--seqlens must lie in 0 to 9, got 9, -1"),
+    ({"seqlens": (9, 8), "seqlen": 8}, "--seqlens must lie in 0 to 8, got 9, 8"),
+    ({"dtype": "float64"}, "--dtype must be one of float32, float16, bfloat16, got 'float64'"),
+    ({"pattern": "ones"}, "--pattern must be one of normal, small, large, negative, offset, lowrank, got 'ones'"),
+    ({"dots": "tf16"}, "--dots must be one of ieee, tf32, got 'tf16'"),
+    ({"device": "tpu"}, "--device must be one of auto, cpu, cuda, got 'tpu'"),
+]
+REFUSED_BY_SOFTMAX = [
+    ({"tau": (1.0,)}, "--tau: the softmax family has no such option"),
+    ({"bias_window": 8}, "--bias-window: the softmax family has no such option"),
+    ({"heads": 4, "kv_heads": 3}, "--kv-heads must divide --heads, got 3 and 4"),
+    ({"kv_heads": 0}, "--kv-heads must be at least 1, got 0"),
+    ({"seqlens": (5, 5), "seqlen_q": 7, "seqlen_k": 9}, "--seqlens (right padding) needs as many keys as query rows"),
+    ({"softcap": 0.0}, "--softcap must be above 0, got 0.0"),
+    ({"softcap": math.nan}, "--softcap must be above 0, got nan"),
+]
+
+
+@pytest.mark.parametrize(
+    ("family", "options", "words"),
+    [("lazy", *refused) for refused in REFUSED] + [("softmax", *refused) for refused in REFUSED_BY_SOFTMAX],
+)
+def test_a_value_that_no_case_can_have_is_refused_in_so_many_words(family, options, words):
+    with pytest.raises(UsageFailure) as refusal:
+        resolve(options, family, takes_bias=True)
+    assert str(refusal.value) == words
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_shapes_and_dtypes_that_are_drawn(dtype):
+    values = draw(lazy(dtype=dtype, seqlens=(72, 3), head_dim=8))
+    drawn = {name: (str(value.dtype).removeprefix("torch."), tuple(value.shape)) for name, value in values.items()}
+    assert drawn == dict.fromkeys(("q", "k", "v", "do"), (dtype, (2, 3, 72, 8))) | {
+        "bias": ("float32", (3, 40)), "tau": ("float32", (3,)), "seqlens": ("int32", (2,)),
+    }  # fmt: skip
+    assert all(value.is_contiguous() for value in values.values())
+    assert (values["tau"].tolist(), values["seqlens"].tolist()) == ([-0.5, 0.5, -3.0], [72, 3])
+    case = softmax(dtype=dtype, heads=4, kv_heads=2, seqlen_q=5, seqlen_k=7, head_dim=8, head_dim_v=6, bias=True)
+    assert {name: tuple(value.shape) for name, value in draw(case).items()} == {
+        "q": (2, 4, 5, 8), "k": (2, 2, 7, 8), "v": (2, 2, 7, 6), "do": (2, 4, 5, 6), "bias": (1, 4, 5, 7),
+    }  # fmt: skip
+    assert str(draw(case)["bias"].dtype) == f"torch.{dtype}"
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_one_seed_gives_the_same_values_and_another_others(pattern):
+    first, again, other = (draw(lazy(seed=seed, pattern=pattern)) for seed in (7, 7, 8))
+    for name, value in first.items():
+        assert torch.equal(value, again[name])
+        if name != "tau" and not (name == "bias" and pattern == "small"):
+            assert not torch.equal(value, other[name])
+
+
+def test_drawing_leaves_the_global_generator_alone():
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    draw(lazy())
+    assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("head_dim", [1, 24, 128])
+@pytest.mark.parametrize("scale", [None, 1.0, 0.05, 10.0])
+def test_negative_scores_lie_below_minus_88_7_where_exp_of_their_negative_overflows(scale, head_dim, seed, dtype):
+    s = scores(lazy(pattern="negative", scale=scale, head_dim=head_dim, seed=seed, dtype=dtype))
+    assert s.max() < -88.7 - math.log(72)  # and so does LSE
+    assert -130 < s.mean() < -110
+
+
+def test_small_scores_leave_every_probability_of_a_row_alike():
+    values = draw(lazy(pattern="small"))
+    assert values["bias"].eq(0).all()
+    assert torch.equal(values["q"], draw(lazy())["q"] * 0.02)
+    assert torch.equal(values["v"], draw(lazy())["v"])
+    assert scores(lazy(pattern="small")).abs().max() < 0.01
+
+
+def test_large_scores_are_four_times_as_wide_and_an_offset_is_a_mean_of_1():
+    normal, large, offset = (draw(lazy(pattern=pattern)) for pattern in ("normal", "large", "offset"))
+    assert torch.equal(large["q"], normal["q"] * 4)
+    assert all(torch.equal(large[name], normal[name]) for name in ("k", "v", "do", "bias"))
+    assert all(torch.equal(offset[name], normal[name] + 1) for name in ("q", "k", "v", "do"))
+    assert all(abs(normal[name].mean()) < 0.05 for name in ("q", "k", "v", "do"))  # of 10,368: 5 deviations
+
+
+def test_lowrank_q_k_and_v_have_two_directions_and_do_has_all():
+    values = draw(lazy(pattern="lowrank"))
+    for name in ("q", "k", "v"):
+        spread = torch.linalg.svdvals(values[name].double())
+        # 72 x 24 float32 products of two terms: three roundings each of at most 2^-24
+        assert (spread[..., 2] < 72 * 3 * 2**-24 * spread[..., 0]).all()
+        assert (spread[..., 1] > 0.01 * spread[..., 0]).all()
+    spread = torch.linalg.svdvals(values["do"].double())
+    assert (spread[..., -1] > 0.1 * spread[..., 0]).all()
+    for shape in ({"seqlen": 1}, {"head_dim": 1}):
+        assert torch.equal(draw(lazy(pattern="lowrank", **shape))["q"], draw(lazy(**shape))["q"])

@@ -1,0 +1,188 @@
+"""Each layout holds the values, with the strides that it names, in guard bands wide enough for any wrong read."""
+
+from itertools import product
+
+import pytest
+import torch
+
+from gradprobe.failures import UsageFailure
+from gradprobe.layouts import DEFAULT_RUNS, LAYOUTS, TENSORS, guard_values, parse_layout, place, run_name
+
+SHAPES = {
+    "q": (2, 3, 5, 4), "k": (2, 3, 5, 4), "v": (2, 3, 5, 4), "do": (2, 3, 5, 4), "o": (2, 3, 5, 4),
+    "lse": (2, 3, 5), "delta": (2, 3, 5), "bias": (3, 7), "tau": (3,), "seqlens": (2,),
+}  # fmt: skip
+GROUPED = SHAPES | {"q": (2, 4, 5, 6), "k": (2, 2, 9, 6), "v": (2, 2, 9, 3), "do": (2, 4, 5, 3), "o": (2, 4, 5, 3)}
+FRONT = 1024
+NEVER_EXPANDED = ("o", "lse", "delta", "seqlens")
+
+# By layout and rank: [2, 3, 5, 4], [2, 3, 5], [3, 7] and [3].
+STRIDES = {
+    "contiguous": {4: (60, 20, 4, 1), 3: (15, 5, 1), 2: (7, 1), 1: (1,)},
+    "blhd": {4: (60, 4, 12, 1), 3: (15, 1, 3), 2: (1, 3), 1: (1,)},
+    "packed": {4: (180, 4, 36, 1), 3: (15, 5, 1), 2: (7, 1), 1: (1,)},
+    "expanded": {4: (0, 0, 0, 0), 2: (0, 0), 1: (0,)},
+    "strided-last": {4: (120, 40, 8, 2), 3: (30, 10, 2), 2: (14, 2), 1: (2,)},
+    "offset": {4: (60, 20, 4, 1), 3: (15, 5, 1), 2: (7, 1), 1: (1,)},
+}
+
+
+def values_of(shapes=SHAPES, dtype=torch.float32):
+    """Every element of every tensor a different number, none of them a guard value."""
+    start, values = 100, {}
+    for name, shape in shapes.items():
+        count = torch.Size(shape).numel()
+        of_this = torch.int32 if name == "seqlens" else dtype
+        values[name] = torch.arange(start, start + count).reshape(shape).to(of_this)
+        start += count
+    return values
+
+
+def offsets(tensor):
+    """The place in its storage of each element, flat."""
+    places = torch.arange(tensor.untyped_storage().nbytes() // tensor.element_size())
+    return places.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).flatten()
+
+
+def storage_of(tensor):
+    return tensor.new_empty(0).set_(tensor.untyped_storage())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("shapes", [SHAPES, GROUPED], ids=["alike", "grouped"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_tensor_holds_its_values_in_every_layout(layout, shapes, dtype):
+    inputs = place(values_of(shapes, dtype), (("all", layout),))
+    assert inputs.layout == layout
+    assert tuple(inputs.tensors) == tuple(inputs.values) == tuple(shapes)
+    for name, value in values_of(shapes, dtype).items():
+        tensor = inputs.tensors[name]
+        assert (tensor.dtype, tensor.shape) == (value.dtype, value.shape)
+        assert torch.equal(tensor, inputs.values[name]), name
+        if layout != "expanded" or name in NEVER_EXPANDED:
+            assert torch.equal(tensor, value), name
+
+
+@pytest.mark.parametrize("layout", STRIDES)
+def test_the_strides_are_those_that_the_layout_names(layout):
+    for name, tensor in place(values_of(), (("all", layout),)).tensors.items():
+        kept = layout == "expanded" and name in NEVER_EXPANDED
+        assert tensor.stride() == STRIDES["contiguous" if kept else layout][tensor.dim()], name
+        if layout not in ("packed", "expanded"):
+            assert tensor.storage_offset() == FRONT + (5 if layout == "offset" else 0)
+
+
+@pytest.mark.parametrize("shapes", [SHAPES, GROUPED], ids=["alike", "grouped"])
+def test_distinct_gives_each_axis_of_each_tensor_a_stride_that_no_other_has(shapes):
+    tensors = place(values_of(shapes), (("all", "distinct"),)).tensors
+    strides = [stride for tensor in tensors.values() for stride in tensor.stride()]
+    assert len(strides) == len(set(strides)) == sum(map(len, shapes.values()))
+    assert min(strides) > 1
+
+
+@pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if layout != "expanded"])
+def test_no_two_elements_overlap(layout):
+    tensors = place(values_of(), (("all", layout),)).tensors
+    for name, tensor in tensors.items():
+        assert len(offsets(tensor).unique()) == tensor.numel(), name
+    storages = {tensor.untyped_storage().data_ptr() for tensor in tensors.values()}
+    assert len(storages) == (8 if layout == "packed" else 10)
+
+
+def test_expanded_is_one_stored_element_of_stride_0_and_1_for_do():
+    inputs = place(values_of(), (("all", "expanded"),))
+    for name in ("q", "k", "v", "do", "bias", "tau"):
+        tensor = inputs.tensors[name]
+        assert offsets(tensor).unique().tolist() == [FRONT]
+        assert tensor.flatten()[0] == (1 if name == "do" else values_of()[name].flatten()[0])
+        assert inputs.values[name].is_contiguous()
+
+
+def test_packed_q_k_and_v_are_the_three_slots_of_one_storage():
+    tensors = place(values_of(), (("all", "packed"),)).tensors
+    trio = [tensors[name] for name in "qkv"]
+    assert len({tensor.untyped_storage().data_ptr() for tensor in trio}) == 1
+    assert [tensor.storage_offset() - FRONT for tensor in trio] == [0, 12, 24]
+    together = torch.cat([offsets(tensor) for tensor in trio])
+    assert together.sort().values.tolist() == list(range(FRONT, FRONT + 3 * 120))
+    assert tensors["do"].untyped_storage().data_ptr() != trio[0].untyped_storage().data_ptr()
+
+
+def test_packed_tensors_of_different_shapes_or_alone_keep_storages_of_their_own():
+    for shapes, assigned in ((GROUPED, ("all", "packed")), (SHAPES, ("q", "packed"))):
+        tensors = place(values_of(shapes), (assigned,)).tensors
+        assert len({tensors[name].untyped_storage().data_ptr() for name in "qkv"}) == 3
+        assert torch.equal(tensors["q"], values_of(shapes)["q"])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_storage_is_known_values_before_between_and_behind_the_elements(layout):
+    tensors = place(values_of(), (("all", layout),)).tensors
+    for name, tensor in tensors.items():
+        storage = storage_of(tensor)
+        outside = torch.ones(len(storage), dtype=torch.bool)
+        for other in tensors.values():
+            if other.untyped_storage().data_ptr() == storage.data_ptr():
+                outside[offsets(other)] = False
+        assert outside[:FRONT].all()
+        assert outside[-1]
+        expected = guard_values(len(storage), tensor.dtype, tensor.device)
+        assert torch.equal(storage[outside], expected[outside]), name
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int32])
+def test_guard_values_are_finite_away_from_0_and_the_same_for_every_size(dtype):
+    values = guard_values(5000, dtype, torch.device("cpu"))
+    assert ((values.abs() >= 4) & (values.abs() <= 8)).all()
+    assert (values > 0).any()
+    assert (values < 0).any()
+    assert torch.equal(values[:77], guard_values(77, dtype, torch.device("cpu")))
+
+
+@pytest.mark.parametrize("shapes", [SHAPES, GROUPED], ids=["alike", "grouped"])
+@pytest.mark.parametrize("mixed", [False, True], ids=["all", "do-alone"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_reading_any_tensor_through_the_strides_of_any_other_stays_inside_its_storage(layout, mixed, shapes):
+    tensors = place(values_of(shapes), (("do" if mixed else "all", layout),)).tensors
+    pairs = [(a, b) for a, b in product(tensors, tensors) if tensors[a].dim() == tensors[b].dim()]
+    assert len(pairs) == 25 + 4 + 1 + 4
+    for a, b in pairs:
+        tensor, strides = tensors[a], tensors[b].stride()
+        last = tensor.storage_offset() + sum((n - 1) * s for n, s in zip(tensor.shape, strides, strict=True))
+        assert last < len(storage_of(tensor)), (a, b)
+
+
+def test_later_assignments_win_and_all_means_every_tensor():
+    inputs = place(values_of(), (("all", "strided-last"), ("do", "expanded"), ("q", "distinct"), ("q", "contiguous")))
+    assert inputs.tensors["do"].stride() == (0, 0, 0, 0)
+    assert inputs.tensors["q"].stride() == (60, 20, 4, 1)
+    assert inputs.tensors["k"].stride() == (120, 40, 8, 2)
+    assert inputs.layout == "strided-last,do=expanded,q=distinct,q=contiguous"
+
+
+def test_the_default_runs_are_contiguous_distinct_and_do_expanded():
+    assert [run_name(assigned) for assigned in DEFAULT_RUNS] == ["contiguous", "distinct", "do=expanded"]
+    assert place(values_of(), ()).tensors["do"].is_contiguous()
+
+
+def test_a_layout_is_parsed_with_the_tensor_in_either_case():
+    words = [parse_layout(f"{tensor}={layout}") for tensor, layout in product((*TENSORS, "all"), LAYOUTS)]
+    assert words == list(product((*TENSORS, "all"), LAYOUTS))
+    assert parse_layout("dO=expanded") == ("do", "expanded")
+
+
+@pytest.mark.parametrize(
+    ("word", "words"),
+    [
+        ("expanded", "--layout takes TENSOR=NAME, got 'expanded'"),
+        ("", "--layout takes TENSOR=NAME, got ''"),
+        ("dq=expanded", "--layout: no tensor 'dq'"),
+        ("do=diagonal", "--layout: no layout 'diagonal'"),
+        ("do=", "--layout: no layout ''"),
+        ("=distinct", "--layout: no tensor ''"),
+    ],
+)
+def test_a_layout_that_cannot_be_is_refused(word, words):
+    with pytest.raises(UsageFailure) as refusal:
+        parse_layout(word)
+    assert str(refusal.value) == words
