@@ -50,6 +50,8 @@ class Precision:
     """Absolute error of that rounding among subnormal numbers."""
     accumulate: float
     """Relative error of one addition inside a dot."""
+    rounded: str | None = None
+    """The 16-bit dtype that P and dS are rounded to, where they are."""
 
 
 def precision_of(dtype: str, dots: str) -> Precision:
@@ -64,7 +66,7 @@ def precision_of(dtype: str, dots: str) -> Precision:
         return Precision(f"float32, {dots} dots", tf32, tf32, 0.0, U_TENSOR_CORE if tf32 else U32)
     # Unit roundoff and half the smallest subnormal.
     unit, floor = {"float16": (2.0**-11, 2.0**-25), "bfloat16": (2.0**-8, 2.0**-134)}[dtype]
-    return Precision(f"{dtype}, float32 sums", 0.0, unit, floor, U_TENSOR_CORE)
+    return Precision(f"{dtype}, float32 sums", 0.0, unit, floor, U_TENSOR_CORE, dtype)
 
 
 def long_sum(terms: float) -> float:
@@ -216,7 +218,21 @@ class _Chain:
         rounding = (self.operands * LAMBDA * unit * pe) ** 2 + (LAMBDA * floor) ** 2 * self.valid
         self.i_pe = rounding + (self.p * self.r_p) ** 2 * self.live + self.e_z**2
         self.s_pe = (self.p * self.common).abs() * self.live
+        self.recurring_pe = self._recurring(pe)
         self.e_o = (self.i_pe @ self.v**2).sqrt() + self.s_pe @ self.v.abs() + self.dot(pe, self.v, unit=unit)
+        self.e_o = self.e_o + (self.recurring_pe @ self.v).abs()
+
+    def _recurring(self, matrix: Tensor) -> Tensor:
+        """Twice the 16-bit roundings of a matrix's own elements.
+
+        Where elements are equal, as in data with a stride of 0, their roundings are equal too, and add up as they are.
+        """
+        import torch
+
+        if self.precision.rounded is None:
+            return torch.zeros_like(matrix)
+        dtype = getattr(torch, self.precision.rounded)
+        return 2 * (matrix.to(dtype).double() - matrix).nan_to_num(0.0, posinf=0.0, neginf=0.0)
 
     def _softmax_mask(self) -> None:
         import torch
@@ -282,7 +298,13 @@ class _Chain:
     def _dq(self) -> Tensor:
         k = self.k
         error = (self.i_ds @ k**2).sqrt() + self.i_delta * (self.p @ k).abs() + self.common * (self.ds @ k).abs()
-        error = error + self.kink_ds @ k.abs() + self.dot(self.ds, k, unit=self.precision.matrix)
+        self.recurring_ds = self._recurring(self.ds)
+        error = (
+            error
+            + (self.recurring_ds @ k).abs()
+            + self.kink_ds @ k.abs()
+            + self.dot(self.ds, k, unit=self.precision.matrix)
+        )
         return abs(self.x.scale) * (error + 2 * U32 * (self.ds @ k).abs())
 
     def _sums_over_rows(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -294,7 +316,8 @@ class _Chain:
         squares = {"dK": scale**2 * (by_row.mT @ self.q**2)}
         squares["dV"] = (self.i_pe + self.s_pe**2).mT @ self.do**2
         sums = {"dK": scale * (self.kink_ds.mT @ self.q.abs() + self._dot_over_rows(self.ds, self.q, terms))}
-        sums["dV"] = self._dot_over_rows(self.values["PE"], self.do, terms)
+        sums["dK"] += scale * (self.recurring_ds.mT @ self.q).abs()
+        sums["dV"] = self._dot_over_rows(self.values["PE"], self.do, terms) + (self.recurring_pe.mT @ self.do).abs()
         for name, step in (("dBias", self._dbias), ("dTau", self._dtau)):
             if name in self.values:
                 squares[name], sums[name] = step(by_row)
