@@ -173,12 +173,19 @@ class _Chain:
         # TF32 rounds both operands of the dots over rows, 16-bit kernels only the computed one.
         self.operands = 2**0.5 if precision.operand else 1.0
 
-    def dot(self, a: Tensor, b: Tensor, *, unit: float) -> Tensor:
-        """The error of a @ b: operands off by `unit` with a common sign, and float32 (or tensor core) sums."""
-        error = self.precision.accumulate * long_sum(a.shape[-1]) * (a.abs() @ b.abs())
-        if unit:
-            error = error + LAMBDA * unit * (2 * (a**2) @ (b**2)).sqrt() + 2 * unit * (a @ b).abs()
-        return error
+    def first_dot(self, a: Tensor, b: Tensor) -> Tensor:
+        """The error of a @ b where both are inputs: as the second dots', and each operand's own truncation."""
+        unit = self.precision.operand
+        independent = LAMBDA * unit * (2 * (a**2) @ (b**2)).sqrt() if unit else 0.0
+        return self.second_dot(a, b) + independent
+
+    def second_dot(self, a: Tensor, b: Tensor) -> Tensor:
+        """The error of a @ b in its sums, and in what truncated operands lose with a common sign.
+
+        The rounding of a computed `a` is not in it: that is part of a's own independent error.
+        """
+        sums = self.precision.accumulate * long_sum(a.shape[-1]) * (a.abs() @ b.abs())
+        return sums + 2 * self.precision.operand * (a @ b).abs() if self.precision.operand else sums
 
     def budget(self) -> TileBudget:
         self._scores()
@@ -194,9 +201,9 @@ class _Chain:
         return TileBudget(rows, squares, sums, self.unmasked_dp, self.undecided)
 
     def _scores(self) -> None:
-        x, unit = self.x, self.precision.operand
+        x = self.x
         raw = x.scale * self.q @ self.k.mT
-        e_s = abs(x.scale) * self.dot(self.q, self.k.mT, unit=unit) + 3 * U32 * raw.abs()
+        e_s = abs(x.scale) * self.first_dot(self.q, self.k.mT) + 3 * U32 * raw.abs()
         if x.bias is not None:
             e_s = e_s + 2 * U32 * (self.values["S"].masked_fill(~self.valid, 0.0) - raw).abs()
         self.e_s = e_s * self.valid
@@ -219,7 +226,7 @@ class _Chain:
         self.i_pe = rounding + (self.p * self.r_p) ** 2 * self.live + self.e_z**2
         self.s_pe = (self.p * self.common).abs() * self.live
         self.recurring_pe = self._recurring(pe)
-        self.e_o = (self.i_pe @ self.v**2).sqrt() + self.s_pe @ self.v.abs() + self.dot(pe, self.v, unit=unit)
+        self.e_o = (self.i_pe @ self.v**2).sqrt() + self.s_pe @ self.v.abs() + self.second_dot(pe, self.v)
         self.e_o = self.e_o + (self.recurring_pe @ self.v).abs()
 
     def _recurring(self, matrix: Tensor) -> Tensor:
@@ -254,7 +261,7 @@ class _Chain:
 
     def _gradients_of_probabilities(self) -> None:
         # dP itself is held to either of the two values that a flip leaves, so its own bound needs no room for one.
-        self.unmasked_dp = self.dot(self.do, self.v.mT, unit=self.precision.operand)
+        self.unmasked_dp = self.first_dot(self.do, self.v.mT)
         # What a flip moves is the kernel's own rounded dO V^T, at the kernel's own P: where all of a row flips, the
         # expected sums are 0 and their roundings show in nothing else.
         self.flip = self.undecided * (self.dpe.abs() + self.unmasked_dp)
@@ -299,12 +306,7 @@ class _Chain:
         k = self.k
         error = (self.i_ds @ k**2).sqrt() + self.i_delta * (self.p @ k).abs() + self.common * (self.ds @ k).abs()
         self.recurring_ds = self._recurring(self.ds)
-        error = (
-            error
-            + (self.recurring_ds @ k).abs()
-            + self.kink_ds @ k.abs()
-            + self.dot(self.ds, k, unit=self.precision.matrix)
-        )
+        error = error + (self.recurring_ds @ k).abs() + self.kink_ds @ k.abs() + self.second_dot(self.ds, k)
         return abs(self.x.scale) * (error + 2 * U32 * (self.ds @ k).abs())
 
     def _sums_over_rows(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

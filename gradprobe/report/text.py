@@ -29,8 +29,8 @@ def ratio(value: float) -> str:
     """A multiple of the budget in at most five characters."""
     if value != value or value == float("inf"):
         return "inf"
-    if value < 9.95:
-        return f"{value:.2f}" if value < 0.995 else f"{value:.1f}"
+    if value < 9.995:
+        return f"{value:.2f}"
     return f"{value:.0f}" if value < 99_999.5 else f"{value:.0e}".replace("e+0", "e")
 
 
