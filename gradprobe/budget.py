@@ -150,9 +150,14 @@ def _widened(budget: TileBudget, shift: Mapping[str, Tensor]) -> TileBudget:
     return replace(budget, rows=rows, sums=sums, unmasked_dp=budget.unmasked_dp + shift["dPE"])
 
 
-def summed_bound(expected: Tensor, squares: Tensor, sums: Tensor, precision: Precision) -> Tensor:
-    """The bound of a sum over all tiles, from the tiles' shares of it."""
-    return squares.sqrt() + sums + (2 * precision.operand + 2 * U32) * expected.abs()
+def summed_bound(name: str, expected: Tensor, squares: Tensor, sums: Tensor, precision: Precision) -> Tensor:
+    """The bound of a sum over all tiles, from the tiles' shares of it.
+
+    Values that are alike round alike: where P hardly varies, the roundings of all its entries agree, and dV is off by
+    as much as each of them.
+    """
+    shared = max(2 * precision.operand, precision.matrix if name in ("dK", "dV") else 0.0)
+    return squares.sqrt() + sums + (shared + 2 * U32) * expected.abs()
 
 
 class _Chain:
@@ -241,16 +246,23 @@ class _Chain:
         # dP itself is held to either of the two values that a flip leaves, so its own bound needs no room for one.
         self.unmasked_dp = self.dot(self.do, self.v.mT, unit=self.precision.operand)
         self.i_dp = self.unmasked_dp * self.valid
-        # delta: from P and dP, or from dO and the rounded O; either is within what is allowed here.
-        terms, o = (self.p * self.dp).abs(), self.values["O"]
-        d_terms = (self.do * o).abs()
+        # delta: from P and dP, or from dO and the rounded O = PE V, less tau's share; either is within what is allowed
+        # here. The larger of P and PE bounds the terms of both.
+        pe, o = self.values["PE"], self.values["O"]
+        weight = self.p.abs().maximum(pe)
+        terms, d_terms = weight * self.dp.abs(), (self.do * o).abs()
         unit = self.precision.matrix if self.precision.matrix > 0 else U32
-        independent = ((self.p * self.r_p * self.dp) ** 2 + (self.p * self.i_dp) ** 2).sum(-1, keepdim=True)
+        independent = ((self.p * self.r_p) ** 2 + self.e_z**2) * self.dp**2 + (weight * self.i_dp) ** 2
         rounded = (terms**2).sum(-1, keepdim=True) + (d_terms**2).sum(-1, keepdim=True)
+        products = (self.do * self.dot(pe, self.v, unit=self.precision.operand)) ** 2
         self.k_delta = (self.p.abs() * kink).sum(-1, keepdim=True)
         self.i_delta = (
-            independent.sqrt()
+            independent.sum(-1, keepdim=True).sqrt()
+            + products.sum(-1, keepdim=True).sqrt()
             + LAMBDA * unit * rounded.sqrt()
+            # Where a row's PE are all alike they round alike; and tau / (i + 1) is one number for the row.
+            + unit * (self.do * o).sum(-1, keepdim=True).abs()
+            + (self.e_z * self.dp).sum(-1, keepdim=True).abs()
             + self.common * self.delta.abs()
             + U32 * long_sum(terms.shape[-1]) * terms.sum(-1, keepdim=True)
             + U32 * long_sum(d_terms.shape[-1]) * d_terms.sum(-1, keepdim=True)

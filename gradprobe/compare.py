@@ -174,7 +174,7 @@ class _Pass:
         """dK, dV, dBias and dTau, complete only after the last tile."""
         for name, squares in self.squares.items():
             self.expected[name] = self.replaced.get(name, self.expected[name]).double()
-            self.bounds[name] = summed_bound(self.expected[name], squares, self.bounds[name], self.precision)
+            self.bounds[name] = summed_bound(name, self.expected[name], squares, self.bounds[name], self.precision)
             if name in self.tallies:
                 actual, expected, bound, right = _judged(self.trace, self.expected, self.bounds, name)
                 inherited = (
@@ -241,7 +241,7 @@ class _Sums:
         _add(x, tile, self.bounds, budget.sums)
 
     def right(self, name: str, actual: Tensor, rounding: Tensor, precision: Precision) -> Tensor:
-        bound = summed_bound(self.expected[name], self.squares[name], self.bounds[name], precision)
+        bound = summed_bound(name, self.expected[name], self.squares[name], self.bounds[name], precision)
         return _within(actual, self.expected[name], bound + rounding, poisoned=True)
 
 
