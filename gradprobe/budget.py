@@ -47,7 +47,7 @@ class Precision:
     matrix: float
     """Relative error of P and dS when they are rounded for the second dots."""
     floor: float
-    """Absolute error of that rounding among subnormal numbers."""
+    """Absolute error of that rounding among subnormal numbers, which GPUs may flush to zero in float32 and bfloat16."""
     accumulate: float
     """Relative error of one addition inside a dot."""
 
@@ -61,9 +61,9 @@ def precision_of(dtype: str, dots: str) -> Precision:
     """
     if dtype == "float32":
         tf32 = 2.0**-10 if dots == "tf32" else 0.0
-        return Precision(f"float32, {dots} dots", tf32, tf32, 0.0, U_TENSOR_CORE if tf32 else U32)
-    # Unit roundoff and half the smallest subnormal.
-    unit, floor = {"float16": (2.0**-11, 2.0**-25), "bfloat16": (2.0**-8, 2.0**-134)}[dtype]
+        return Precision(f"float32, {dots} dots", tf32, tf32, TINY, U_TENSOR_CORE if tf32 else U32)
+    # Unit roundoff; and half the smallest subnormal, or where subnormals may be flushed, the smallest normal number.
+    unit, floor = {"float16": (2.0**-11, 2.0**-25), "bfloat16": (2.0**-8, TINY)}[dtype]
     return Precision(f"{dtype}, float32 sums", 0.0, unit, floor, U_TENSOR_CORE)
 
 
@@ -157,7 +157,7 @@ def summed_bound(name: str, expected: Tensor, squares: Tensor, sums: Tensor, pre
     as much as each of them.
     """
     shared = max(2 * precision.operand, precision.matrix if name in ("dK", "dV") else 0.0)
-    return squares.sqrt() + sums + (shared + 2 * U32) * expected.abs()
+    return squares.sqrt() + sums + (shared + 2 * U32) * expected.abs() + TINY
 
 
 class _Chain:
@@ -277,10 +277,13 @@ class _Chain:
         cap = self._softcap_slope() * p * spread
         unit, floor = self.precision.matrix, self.precision.floor
         rounding = (self.operands * LAMBDA * unit * self.ds) ** 2 + (LAMBDA * floor) ** 2 * self.valid
-        self.i_ds = rounding + (p * self.i_dp) ** 2 + (p * self.r_p * spread) ** 2 + subtraction**2 + cap**2
+        flushed = TINY * spread * self.valid
+        self.i_ds = (
+            rounding + (p * self.i_dp) ** 2 + (p * self.r_p * spread) ** 2 + subtraction**2 + cap**2 + flushed**2
+        )
         self.e_ds = (
             p * (self.i_dp + self.i_delta) + self.kink_ds + self.e_p * spread + subtraction + cap + unit * self.ds.abs()
-            + (floor + TINY * spread) * self.valid
+            + floor * self.valid + flushed
         )  # fmt: skip
 
     def _softcap_slope(self) -> Tensor:
