@@ -112,27 +112,50 @@ def tile_budget(
     Args:
         values: what `reference.evaluate` gives, with a target's own values in place of some where its results are
             judged by their own parents.
-        shift: from `operand_shift`, for arithmetics that need it.
+        shift: from `rounding_shift`, for arithmetics that need it.
     """
     budget = _Chain(x, tile, values, precision).budget()
     return _widened(budget, shift) if shift else budget
 
 
-def operand_shift(
+def rounding_shift(
     x: Attention, tile: Tile, values: Mapping[str, Tensor], precision: Precision
 ) -> dict[str, Tensor] | None:
-    """By how much every value moves when the operands are truncated as TF32 truncates them; None for other arithmetics.
+    """By how much every value moves when operands are rounded as the contract says; None for IEEE float32.
 
-    TF32's errors are no independent roundings: each element of q, k, v and dO errs in the same way wherever it is used,
-    so in data of low rank or with a mean the errors of many products agree. One evaluation with truncated operands
-    shows how far that goes; twice as much is allowed, on top of what is independent.
+    Roundings are not independent where data repeats: TF32 truncates an element of q, k, v and dO in the same way
+    wherever it is used; and rows of P or dS that differ by less than a unit in the last place round to the same
+    numbers, which loses all that tells them apart. One evaluation with rounded operands shows how far that goes; twice
+    as much is allowed, on top of what is independent.
     """
-    if not precision.operand:
-        return None
-    coarse = replace(x, q=_truncated(x.q), k=_truncated(x.k), v=_truncated(x.v), do=_truncated(x.do))
-    moved = evaluate(coarse, tile)
-    names = {"LSE", "P", "O", "dPE", "delta", "dS", "dQ", "dK", "dV", "dBias", "dTau"} & values.keys()
-    return {name: 2 * (moved[name] - values[name]).abs().nan_to_num(0.0) for name in names}
+    if precision.operand:
+        coarse = replace(x, q=_truncated(x.q), k=_truncated(x.k), v=_truncated(x.v), do=_truncated(x.do))
+        moved = evaluate(coarse, tile)
+        names = {"LSE", "P", "O", "dPE", "delta", "dS", "dQ", "dK", "dV", "dBias", "dTau"} & values.keys()
+        return {name: 2 * (moved[name] - values[name]).abs().nan_to_num(0.0) for name in names}
+    if precision.matrix:
+        return _products_of_rounding(x, tile, values, precision)
+    return None
+
+
+def _products_of_rounding(
+    x: Attention, tile: Tile, values: Mapping[str, Tensor], precision: Precision
+) -> dict[str, Tensor]:
+    q, k, v, do = x.tensors(tile)
+    by_pe, by_ds = (_nearest(values[name], precision) - values[name] for name in ("PE", "dS"))
+    moved = {
+        "O": by_pe @ v, "dV": by_pe.mT @ do, "dQ": x.scale * by_ds @ k, "dK": x.scale * by_ds.mT @ q,
+    }  # fmt: skip
+    return {name: 2 * value.abs() for name, value in moved.items()}
+
+
+def _nearest(matrix: Tensor, precision: Precision) -> Tensor:
+    """The nearest numbers of a contract's 16-bit dtype, in float64."""
+    import torch
+
+    _, exponent = torch.frexp(matrix)
+    spacing = torch.ldexp(torch.full_like(matrix, precision.matrix), exponent).clamp(min=2 * precision.floor)
+    return (matrix / spacing).round() * spacing
 
 
 def _truncated(tensor: Tensor) -> Tensor:
@@ -143,21 +166,17 @@ def _truncated(tensor: Tensor) -> Tensor:
 
 
 def _widened(budget: TileBudget, shift: Mapping[str, Tensor]) -> TileBudget:
-    decided = (budget.rows["dP"] > 0) & ~budget.undecided
-    shift = {**shift, "dP": shift["dPE"] * decided}
-    rows = {name: bound + shift[name] for name, bound in budget.rows.items()}
-    sums = {name: bound + shift[name] for name, bound in budget.sums.items()}
-    return replace(budget, rows=rows, sums=sums, unmasked_dp=budget.unmasked_dp + shift["dPE"])
+    if "dPE" in shift:
+        decided = (budget.rows["dP"] > 0) & ~budget.undecided
+        shift = {**shift, "dP": shift["dPE"] * decided}
+    rows = {name: bound + shift.get(name, 0.0) for name, bound in budget.rows.items()}
+    sums = {name: bound + shift.get(name, 0.0) for name, bound in budget.sums.items()}
+    return replace(budget, rows=rows, sums=sums, unmasked_dp=budget.unmasked_dp + shift.get("dPE", 0.0))
 
 
-def summed_bound(name: str, expected: Tensor, squares: Tensor, sums: Tensor, precision: Precision) -> Tensor:
-    """The bound of a sum over all tiles, from the tiles' shares of it.
-
-    Values that are alike round alike: where P hardly varies, the roundings of all its entries agree, and dV is off by
-    as much as each of them.
-    """
-    shared = max(2 * precision.operand, precision.matrix if name in ("dK", "dV") else 0.0)
-    return squares.sqrt() + sums + (shared + 2 * U32) * expected.abs() + TINY
+def summed_bound(expected: Tensor, squares: Tensor, sums: Tensor, precision: Precision) -> Tensor:
+    """The bound of a sum over all tiles, from the tiles' shares of it."""
+    return squares.sqrt() + sums + (2 * precision.operand + 2 * U32) * expected.abs() + TINY
 
 
 class _Chain:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .budget import Precision, TileBudget, operand_shift, output_rounding, summed_bound, tile_budget
+from .budget import Precision, TileBudget, rounding_shift, output_rounding, summed_bound, tile_budget
 from .case import Case
 from .reference import Attention, Tile, evaluate, tiles
 from .tally import Finding, Tally
@@ -132,7 +132,7 @@ class _Pass:
     def _tile(self, tile: Tile) -> None:
         place = (tile.batch, tile.heads, tile.rows)
         values = evaluate(self.x, tile)
-        shift = operand_shift(self.x, tile, values, self.precision)
+        shift = rounding_shift(self.x, tile, values, self.precision)
         values.update((name, self.replaced[name][place].double()) for name in BY_TILE if name in self.replaced)
         budget = tile_budget(self.x, tile, values, self.precision, shift)
         self.undecided += int(budget.undecided.sum())
@@ -174,7 +174,7 @@ class _Pass:
         """dK, dV, dBias and dTau, complete only after the last tile."""
         for name, squares in self.squares.items():
             self.expected[name] = self.replaced.get(name, self.expected[name]).double()
-            self.bounds[name] = summed_bound(name, self.expected[name], squares, self.bounds[name], self.precision)
+            self.bounds[name] = summed_bound(self.expected[name], squares, self.bounds[name], self.precision)
             if name in self.tallies:
                 actual, expected, bound, right = _judged(self.trace, self.expected, self.bounds, name)
                 inherited = (
@@ -241,7 +241,7 @@ class _Sums:
         _add(x, tile, self.bounds, budget.sums)
 
     def right(self, name: str, actual: Tensor, rounding: Tensor, precision: Precision) -> Tensor:
-        bound = summed_bound(name, self.expected[name], self.squares[name], self.bounds[name], precision)
+        bound = summed_bound(self.expected[name], self.squares[name], self.bounds[name], precision)
         return _within(actual, self.expected[name], bound + rounding, poisoned=True)
 
 
