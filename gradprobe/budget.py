@@ -12,7 +12,7 @@ A New Approach to Probabilistic Rounding Error Analysis (2019), for sqrt(n) in p
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -125,44 +125,81 @@ def rounding_shift(
 
     Roundings are not independent where data repeats: TF32 truncates an element of q, k, v and dO in the same way
     wherever it is used; and rows of P or dS that differ by less than a unit in the last place round to the same
-    numbers, which loses all that tells them apart. One evaluation with rounded operands shows how far that goes; twice
+    numbers, which loses all that tells them apart. An evaluation with rounded operands shows how far that goes; twice
     as much is allowed, on top of what is independent.
     """
+    if not precision.matrix:
+        return None
+    shift = _shift_of_products(x, tile, values, precision)
     if precision.operand:
-        coarse = replace(x, q=_truncated(x.q), k=_truncated(x.k), v=_truncated(x.v), do=_truncated(x.do))
-        moved = evaluate(coarse, tile)
-        names = {"LSE", "P", "O", "dPE", "delta", "dS", "dQ", "dK", "dV", "dBias", "dTau"} & values.keys()
-        return {name: 2 * (moved[name] - values[name]).abs().nan_to_num(0.0) for name in names}
-    if precision.matrix:
-        return _products_of_rounding(x, tile, values, precision)
-    return None
+        moved = [_moved(x, tile, values, narrow) for narrow in (_truncated, _to_nearest)]
+        for name in moved[0]:
+            shift[name] = shift.get(name, 0.0) + 2 * moved[0][name].maximum(moved[1][name])
+    return shift
 
 
-def _products_of_rounding(
+def _moved(
+    x: Attention, tile: Tile, values: Mapping[str, Tensor], narrow: Callable[[Tensor], Tensor]
+) -> dict[str, Tensor]:
+    coarse = replace(x, q=narrow(x.q), k=narrow(x.k), v=narrow(x.v), do=narrow(x.do))
+    moved = evaluate(coarse, tile)
+    names = {"LSE", "P", "O", "dPE", "delta", "dS", "dQ", "dK", "dV", "dBias", "dTau"} & values.keys()
+    return {name: (moved[name] - values[name]).abs().nan_to_num(0.0) for name in names}
+
+
+def _shift_of_products(
     x: Attention, tile: Tile, values: Mapping[str, Tensor], precision: Precision
 ) -> dict[str, Tensor]:
+    """By how much the second dots move when PE, dS and O are rounded, and what delta's part of that does to dK."""
     q, k, v, do = x.tensors(tile)
-    by_pe, by_ds = (_nearest(values[name], precision) - values[name] for name in ("PE", "dS"))
+    to_operand = _truncated if precision.operand else _Nearest(precision)
+    by_pe, by_ds = (to_operand(values[name]) - values[name] for name in ("PE", "dS"))
+    o = values["O"] + by_pe @ v
+    by_o = (o if precision.operand else _Nearest(precision)(o)) - values["O"]
+    by_delta = (do * by_o).sum(-1)
+    spread = values["P"] * by_delta[..., None] * _slope(x, q, k)
     moved = {
-        "O": by_pe @ v, "dV": by_pe.mT @ do, "dQ": x.scale * by_ds @ k, "dK": x.scale * by_ds.mT @ q,
+        "O": by_o.abs(), "delta": by_delta.abs(), "dS": spread.abs(), "dV": (by_pe.mT @ do).abs(),
+        "dQ": abs(x.scale) * ((by_ds @ k).abs() + (spread @ k).abs()),
+        "dK": abs(x.scale) * ((by_ds.mT @ q).abs() + (spread.mT @ q).abs()),
     }  # fmt: skip
-    return {name: 2 * value.abs() for name, value in moved.items()}
+    return {name: 2 * value for name, value in moved.items()}
 
 
-def _nearest(matrix: Tensor, precision: Precision) -> Tensor:
-    """The nearest numbers of a contract's 16-bit dtype, in float64."""
-    import torch
+def _slope(x: Attention, q: Tensor, k: Tensor) -> Tensor | float:
+    """The softcap's derivative."""
+    return 1.0 if x.softcap is None else 1 - (x.scale * q @ k.mT / x.softcap).tanh() ** 2
 
-    _, exponent = torch.frexp(matrix)
-    spacing = torch.ldexp(torch.full_like(matrix, precision.matrix), exponent).clamp(min=2 * precision.floor)
-    return (matrix / spacing).round() * spacing
+
+@dataclass(frozen=True)
+class _Nearest:
+    """Rounds to the nearest numbers of a contract's 16-bit dtype, in float64."""
+
+    precision: Precision
+
+    def __call__(self, matrix: Tensor) -> Tensor:
+        import torch
+
+        _, exponent = torch.frexp(matrix)
+        unit = torch.full_like(matrix, self.precision.matrix)
+        spacing = torch.ldexp(unit, exponent).clamp(min=2 * self.precision.floor)
+        return (matrix / spacing).round() * spacing
 
 
 def _truncated(tensor: Tensor) -> Tensor:
     """float64 holding float32 values -> the same with the 13 last bits of float32's significand cut off."""
+    return _cut(tensor, 0)
+
+
+def _to_nearest(tensor: Tensor) -> Tensor:
+    """The same rounded to nearest, as the kernels do that convert before they multiply."""
+    return _cut(tensor, 0x1000)
+
+
+def _cut(tensor: Tensor, added: int) -> Tensor:
     import torch
 
-    return (tensor.float().view(torch.int32) & ~0x1FFF).view(torch.float32).double()
+    return ((tensor.float().view(torch.int32) + added) & ~0x1FFF).view(torch.float32).double()
 
 
 def _widened(budget: TileBudget, shift: Mapping[str, Tensor]) -> TileBudget:
@@ -269,9 +306,10 @@ class _Chain:
         # here. The larger of P and PE bounds the terms of both.
         pe, o = self.values["PE"], self.values["O"]
         weight = self.p.abs().maximum(pe)
-        terms, d_terms = weight * self.dp.abs(), (self.do * o).abs()
+        dp = self.dp.abs().maximum(kink)
+        terms, d_terms = weight * dp, (self.do * o).abs()
         unit = self.precision.matrix if self.precision.matrix > 0 else U32
-        independent = ((self.p * self.r_p) ** 2 + self.e_z**2) * self.dp**2 + (weight * self.i_dp) ** 2
+        independent = ((self.p * self.r_p) ** 2 + self.e_z**2) * dp**2 + (weight * self.i_dp) ** 2
         rounded = (terms**2).sum(-1, keepdim=True) + (d_terms**2).sum(-1, keepdim=True)
         products = (self.do * self.dot(pe, self.v, unit=self.precision.operand)) ** 2
         self.k_delta = (self.p.abs() * kink).sum(-1, keepdim=True)
@@ -279,9 +317,10 @@ class _Chain:
             independent.sum(-1, keepdim=True).sqrt()
             + products.sum(-1, keepdim=True).sqrt()
             + LAMBDA * unit * rounded.sqrt()
-            # Where a row's PE are all alike they round alike; and tau / (i + 1) is one number for the row.
-            + unit * (self.do * o).sum(-1, keepdim=True).abs()
+            + LAMBDA * self.precision.floor * (self.do**2).sum(-1, keepdim=True).sqrt()
+            # tau / (i + 1) is one number for the row.
             + (self.e_z * self.dp).sum(-1, keepdim=True).abs()
+            + (self.e_z * kink).sum(-1, keepdim=True)
             + self.common * self.delta.abs()
             + U32 * long_sum(terms.shape[-1]) * terms.sum(-1, keepdim=True)
             + U32 * long_sum(d_terms.shape[-1]) * d_terms.sum(-1, keepdim=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .budget import Precision, TileBudget, rounding_shift, output_rounding, summed_bound, tile_budget
+from .budget import Precision, TileBudget, output_rounding, rounding_shift, summed_bound, tile_budget
 from .case import Case
 from .reference import Attention, Tile, evaluate, tiles
 from .tally import Finding, Tally
