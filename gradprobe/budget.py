@@ -232,7 +232,7 @@ class _Chain:
         # TF32 rounds both operands of the dots over rows, 16-bit kernels only the computed one.
         self.operands = 2**0.5 if precision.operand else 1.0
 
-    def dot(self, a: Tensor, b: Tensor, *, unit: float) -> Tensor:
+    def dot(self, a: Tensor, b: Tensor, *, unit: float = 0.0) -> Tensor:
         """The error of a @ b: operands off by `unit` with a common sign, and float32 (or tensor core) sums."""
         error = self.precision.accumulate * long_sum(a.shape[-1]) * (a.abs() @ b.abs())
         if unit:
@@ -277,7 +277,7 @@ class _Chain:
         rounding = (self.operands * LAMBDA * unit * pe) ** 2 + (LAMBDA * floor) ** 2 * self.valid
         self.i_pe = rounding + (self.p * self.r_p) ** 2 * self.live + self.e_z**2
         self.s_pe = (self.p * self.common).abs() * self.live
-        self.e_o = (self.i_pe @ self.v**2).sqrt() + self.s_pe @ self.v.abs() + self.dot(pe, self.v, unit=unit)
+        self.e_o = (self.i_pe @ self.v**2).sqrt() + self.s_pe @ self.v.abs() + self.dot(pe, self.v)
 
     def _softmax_mask(self) -> None:
         import torch
@@ -351,7 +351,7 @@ class _Chain:
     def _dq(self) -> Tensor:
         k = self.k
         error = (self.i_ds @ k**2).sqrt() + self.i_delta * (self.p @ k).abs() + self.common * (self.ds @ k).abs()
-        error = error + self.kink_ds @ k.abs() + self.dot(self.ds, k, unit=self.precision.matrix)
+        error = error + self.kink_ds @ k.abs() + self.dot(self.ds, k)
         return abs(self.x.scale) * (error + 2 * U32 * (self.ds @ k).abs())
 
     def _sums_over_rows(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
