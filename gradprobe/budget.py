@@ -76,12 +76,15 @@ def long_sum(terms: float) -> float:
     return min(terms, LAMBDA * math.sqrt(terms))
 
 
-def output_rounding(expected: Tensor, dtype: torch.dtype) -> Tensor:
-    """What storing a value in a dtype may cost: its unit roundoff, relative, and half its smallest subnormal."""
+def output_rounding(expected: Tensor, bound: Tensor, dtype: torch.dtype) -> Tensor:
+    """What storing a value in a dtype may cost: its unit roundoff, relative, and half its smallest subnormal.
+
+    The value stored is the one computed, which may be off by `bound`.
+    """
     import torch
 
     info = torch.finfo(dtype)
-    return expected.abs() * (info.eps / 2) + info.tiny * info.eps / 2
+    return (expected.abs() + bound) * (info.eps / 2) + info.tiny * info.eps / 2
 
 
 @dataclass(frozen=True)
@@ -155,15 +158,28 @@ def _shift_of_products(
     to_operand = _truncated if precision.operand else _Nearest(precision)
     by_pe, by_ds = (to_operand(values[name]) - values[name] for name in ("PE", "dS"))
     o = values["O"] + by_pe @ v
-    by_o = (o if precision.operand else _Nearest(precision)(o)) - values["O"]
-    by_delta = (do * by_o).sum(-1)
-    spread = values["P"] * by_delta[..., None] * _slope(x, q, k)
     moved = {
-        "O": by_o.abs(), "delta": by_delta.abs(), "dS": spread.abs(), "dV": (by_pe.mT @ do).abs(),
-        "dQ": abs(x.scale) * ((by_ds @ k).abs() + (spread @ k).abs()),
-        "dK": abs(x.scale) * ((by_ds.mT @ q).abs() + (spread.mT @ q).abs()),
+        "O": (by_pe @ v).abs(), "dV": (by_pe.mT @ do).abs(),
+        "dQ": abs(x.scale) * (by_ds @ k).abs(), "dK": abs(x.scale) * (by_ds.mT @ q).abs(),
     }  # fmt: skip
+    of_delta = [_moved_by_delta(x, tile, values, o - values["O"])]
+    if not precision.operand:
+        of_delta.append(_moved_by_delta(x, tile, values, _Nearest(precision)(o) - values["O"]))
+    for name in of_delta[0]:
+        most = of_delta[0][name].maximum(of_delta[-1][name])
+        moved[name] = moved[name] + most if name in moved else most
     return {name: 2 * value for name, value in moved.items()}
+
+
+def _moved_by_delta(x: Attention, tile: Tile, values: Mapping[str, Tensor], by_o: Tensor) -> dict[str, Tensor]:
+    """What an error of O does, by way of delta."""
+    q, k, _, do = x.tensors(tile)
+    by_delta = (do * by_o).sum(-1)
+    by_ds = values["P"] * by_delta[..., None] * _slope(x, q, k)
+    return {
+        "delta": by_delta.abs(), "dS": by_ds.abs(),
+        "dQ": abs(x.scale) * (by_ds @ k).abs(), "dK": abs(x.scale) * (by_ds.mT @ q).abs(),
+    }  # fmt: skip
 
 
 def _slope(x: Attention, q: Tensor, k: Tensor) -> Tensor | float:
@@ -211,9 +227,13 @@ def _widened(budget: TileBudget, shift: Mapping[str, Tensor]) -> TileBudget:
     return replace(budget, rows=rows, sums=sums, unmasked_dp=budget.unmasked_dp + shift.get("dPE", 0.0))
 
 
-def summed_bound(expected: Tensor, squares: Tensor, sums: Tensor, precision: Precision) -> Tensor:
-    """The bound of a sum over all tiles, from the tiles' shares of it."""
-    return squares.sqrt() + sums + (2 * precision.operand + 2 * U32) * expected.abs() + TINY
+def summed_bound(name: str, expected: Tensor, squares: Tensor, sums: Tensor, precision: Precision) -> Tensor:
+    """The bound of a sum over all tiles, from the tiles' shares of it.
+
+    Where all of P, or of dS, are nearly alike, they round alike, and dV and dK are off by as much as each of them.
+    """
+    shared = max(2 * precision.operand, precision.matrix if name in ("dK", "dV") else 0.0)
+    return squares.sqrt() + sums + (shared + 2 * U32) * expected.abs() + TINY
 
 
 class _Chain:
@@ -309,6 +329,7 @@ class _Chain:
         dp = self.dp.abs().maximum(kink)
         terms, d_terms = weight * dp, (self.do * o).abs()
         unit = self.precision.matrix if self.precision.matrix > 0 else U32
+        floor = self.precision.floor * self.valid.any(-1, keepdim=True)
         independent = ((self.p * self.r_p) ** 2 + self.e_z**2) * dp**2 + (weight * self.i_dp) ** 2
         rounded = (terms**2).sum(-1, keepdim=True) + (d_terms**2).sum(-1, keepdim=True)
         products = (self.do * self.dot(pe, self.v, unit=self.precision.operand)) ** 2
@@ -317,7 +338,10 @@ class _Chain:
             independent.sum(-1, keepdim=True).sqrt()
             + products.sum(-1, keepdim=True).sqrt()
             + LAMBDA * unit * rounded.sqrt()
-            + LAMBDA * self.precision.floor * (self.do**2).sum(-1, keepdim=True).sqrt()
+            + LAMBDA
+            * self.precision.floor
+            * (self.do**2).sum(-1, keepdim=True).sqrt()
+            * self.valid.any(-1, keepdim=True)
             # tau / (i + 1) is one number for the row.
             + (self.e_z * self.dp).sum(-1, keepdim=True).abs()
             + (self.e_z * kink).sum(-1, keepdim=True)
@@ -334,7 +358,9 @@ class _Chain:
         subtraction = 3 * U32 * p * (self.dp.abs() + self.delta.abs()) * self.valid
         cap = self._softcap_slope() * p * spread
         unit, floor = self.precision.matrix, self.precision.floor
-        rounding = (self.operands * LAMBDA * unit * self.ds) ** 2 + (LAMBDA * floor) ** 2 * self.valid
+        # What is rounded is dS as it came out, with the errors of delta and the flips.
+        came = self.ds.abs() + p * self.i_delta + self.kink_ds
+        rounding = (self.operands * LAMBDA * unit * came) ** 2 + (LAMBDA * floor) ** 2 * self.valid
         flushed = TINY * spread * self.valid
         self.i_ds = (
             rounding + (p * self.i_dp) ** 2 + (p * self.r_p * spread) ** 2 + subtraction**2 + cap**2 + flushed**2

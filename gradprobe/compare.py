@@ -174,7 +174,7 @@ class _Pass:
         """dK, dV, dBias and dTau, complete only after the last tile."""
         for name, squares in self.squares.items():
             self.expected[name] = self.replaced.get(name, self.expected[name]).double()
-            self.bounds[name] = summed_bound(self.expected[name], squares, self.bounds[name], self.precision)
+            self.bounds[name] = summed_bound(name, self.expected[name], squares, self.bounds[name], self.precision)
             if name in self.tallies:
                 actual, expected, bound, right = _judged(self.trace, self.expected, self.bounds, name)
                 inherited = (
@@ -190,8 +190,9 @@ class Judge:
         self.name, self.values, self.budget = name, values, budget
         self.dtype, self.actual, self.expected = actual.dtype, actual.double(), values[name]
         # Where 0 is expected because nothing flows there, nothing is allowed either.
-        rounding = output_rounding(self.expected, actual.dtype) * (self.expected != 0)
-        self.bound = budget.rows[name] + rounding
+        bound = budget.rows[name]
+        rounding = output_rounding(self.expected, bound, actual.dtype) * ((self.expected != 0) | (bound > 0))
+        self.bound = bound + rounding
 
     def right(self, *, poisoned: bool = False) -> Tensor:
         right = _within(self.actual, self.expected, self.bound, poisoned=poisoned)
@@ -210,7 +211,8 @@ class Judge:
         dpe = self.values["dPE"]
         free = self.budget.undecided if "Z" in self.values else ~self.values["valid"]
         other = dpe.masked_fill(self.expected != 0, 0.0)
-        bound = self.budget.unmasked_dp + output_rounding(other, self.dtype)
+        bound = self.budget.unmasked_dp
+        bound = bound + output_rounding(other, bound, self.dtype)
         return free & _within(self.actual, other, bound, poisoned=poisoned)
 
 
@@ -223,7 +225,7 @@ def _judged(
     trace: Trace, expected: Mapping[str, Tensor], bounds: Mapping[str, Tensor], name: str
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     actual = trace.values[name].double()
-    bound = bounds[name] + output_rounding(expected[name], trace.values[name].dtype)
+    bound = bounds[name] + output_rounding(expected[name], bounds[name], trace.values[name].dtype)
     return actual, expected[name], bound, _within(actual, expected[name], bound)
 
 
@@ -241,7 +243,7 @@ class _Sums:
         _add(x, tile, self.bounds, budget.sums)
 
     def right(self, name: str, actual: Tensor, rounding: Tensor, precision: Precision) -> Tensor:
-        bound = summed_bound(self.expected[name], self.squares[name], self.bounds[name], precision)
+        bound = summed_bound(name, self.expected[name], self.squares[name], self.bounds[name], precision)
         return _within(actual, self.expected[name], bound + rounding, poisoned=True)
 
 

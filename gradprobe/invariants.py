@@ -94,7 +94,7 @@ def _reference_side(comparison: Comparison) -> _Side:
 def allowed(comparison: Comparison, dtypes: Mapping[str, torch.dtype]) -> dict[str, Tensor]:
     """The whole allowance of each linear intermediate, the rounding of its own dtype included."""
     return {
-        name: bound + output_rounding(comparison.expected[name], dtypes[name])
+        name: bound + output_rounding(comparison.expected[name], bound, dtypes[name])
         for name, bound in comparison.bounds.items()
         if name in dtypes
     }
