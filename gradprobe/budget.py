@@ -338,10 +338,7 @@ class _Chain:
             independent.sum(-1, keepdim=True).sqrt()
             + products.sum(-1, keepdim=True).sqrt()
             + LAMBDA * unit * rounded.sqrt()
-            + LAMBDA
-            * self.precision.floor
-            * (self.do**2).sum(-1, keepdim=True).sqrt()
-            * self.valid.any(-1, keepdim=True)
+            + LAMBDA * floor * (self.do**2).sum(-1, keepdim=True).sqrt()
             # tau / (i + 1) is one number for the row.
             + (self.e_z * self.dp).sum(-1, keepdim=True).abs()
             + (self.e_z * kink).sum(-1, keepdim=True)

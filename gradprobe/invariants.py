@@ -39,6 +39,7 @@ NAMES = {
     "I8": "linear in dO",
     "I9": "heads and batches permute",
     "I10": "same values, other layout",
+    "repeat": "the same call again",
 }
 
 
@@ -47,7 +48,7 @@ class Invariant:
     """One identity, tried."""
 
     key: str
-    """I1 to I10."""
+    """I1 to I10, or "repeat"."""
     of: str
     """"target" or "reference"."""
     residual: float
@@ -55,7 +56,7 @@ class Invariant:
 
     @property
     def name(self) -> str:
-        return f"{self.key} {NAMES[self.key]}"
+        return f"{self.key} {NAMES[self.key]}" if self.key != "repeat" else NAMES[self.key]
 
     @property
     def holds(self) -> bool:
