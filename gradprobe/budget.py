@@ -12,7 +12,7 @@ A New Approach to Probabilistic Rounding Error Analysis (2019), for sqrt(n) in p
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -47,11 +47,9 @@ class Precision:
     matrix: float
     """Relative error of P and dS when they are rounded for the second dots."""
     floor: float
-    """Absolute error of that rounding among subnormal numbers."""
+    """Absolute error of that rounding among subnormal numbers, which GPUs may flush to zero in float32 and bfloat16."""
     accumulate: float
     """Relative error of one addition inside a dot."""
-    rounded: str | None = None
-    """The 16-bit dtype that P and dS are rounded to, where they are."""
 
 
 def precision_of(dtype: str, dots: str) -> Precision:
@@ -63,10 +61,10 @@ def precision_of(dtype: str, dots: str) -> Precision:
     """
     if dtype == "float32":
         tf32 = 2.0**-10 if dots == "tf32" else 0.0
-        return Precision(f"float32, {dots} dots", tf32, tf32, 0.0, U_TENSOR_CORE if tf32 else U32)
-    # Unit roundoff and half the smallest subnormal.
-    unit, floor = {"float16": (2.0**-11, 2.0**-25), "bfloat16": (2.0**-8, 2.0**-134)}[dtype]
-    return Precision(f"{dtype}, float32 sums", 0.0, unit, floor, U_TENSOR_CORE, dtype)
+        return Precision(f"float32, {dots} dots", tf32, tf32, TINY, U_TENSOR_CORE if tf32 else U32)
+    # Unit roundoff; and half the smallest subnormal, or where subnormals may be flushed, the smallest normal number.
+    unit, floor = {"float16": (2.0**-11, 2.0**-25), "bfloat16": (2.0**-8, TINY)}[dtype]
+    return Precision(f"{dtype}, float32 sums", 0.0, unit, floor, U_TENSOR_CORE)
 
 
 def long_sum(terms: float) -> float:
@@ -78,12 +76,15 @@ def long_sum(terms: float) -> float:
     return min(terms, LAMBDA * math.sqrt(terms))
 
 
-def output_rounding(expected: Tensor, dtype: torch.dtype) -> Tensor:
-    """What storing a value in a dtype may cost: its unit roundoff, relative, and half its smallest subnormal."""
+def output_rounding(expected: Tensor, bound: Tensor, dtype: torch.dtype) -> Tensor:
+    """What storing a value in a dtype may cost: its unit roundoff, relative, and half its smallest subnormal.
+
+    The value stored is the one computed, which may be off by `bound`.
+    """
     import torch
 
     info = torch.finfo(dtype)
-    return expected.abs() * (info.eps / 2) + info.tiny * info.eps / 2
+    return (expected.abs() + bound) * (info.eps / 2) + info.tiny * info.eps / 2
 
 
 @dataclass(frozen=True)
@@ -114,47 +115,125 @@ def tile_budget(
     Args:
         values: what `reference.evaluate` gives, with a target's own values in place of some where its results are
             judged by their own parents.
-        shift: from `operand_shift`, for arithmetics that need it.
+        shift: from `rounding_shift`, for arithmetics that need it.
     """
     budget = _Chain(x, tile, values, precision).budget()
     return _widened(budget, shift) if shift else budget
 
 
-def operand_shift(
+def rounding_shift(
     x: Attention, tile: Tile, values: Mapping[str, Tensor], precision: Precision
 ) -> dict[str, Tensor] | None:
-    """By how much every value moves when the operands are truncated as TF32 truncates them; None for other arithmetics.
+    """By how much every value moves when operands are rounded as the contract says; None for IEEE float32.
 
-    TF32's errors are no independent roundings: each element of q, k, v and dO errs in the same way wherever it is used,
-    so in data of low rank or with a mean the errors of many products agree. One evaluation with truncated operands
-    shows how far that goes; twice as much is allowed, on top of what is independent.
+    Roundings are not independent where data repeats: TF32 truncates an element of q, k, v and dO in the same way
+    wherever it is used; and rows of P or dS that differ by less than a unit in the last place round to the same
+    numbers, which loses all that tells them apart. An evaluation with rounded operands shows how far that goes; twice
+    as much is allowed, on top of what is independent.
     """
-    if not precision.operand:
+    if not precision.matrix:
         return None
-    coarse = replace(x, q=_truncated(x.q), k=_truncated(x.k), v=_truncated(x.v), do=_truncated(x.do))
+    shift = _shift_of_products(x, tile, values, precision)
+    if precision.operand:
+        moved = [_moved(x, tile, values, narrow) for narrow in (_truncated, _to_nearest)]
+        for name in moved[0]:
+            shift[name] = shift.get(name, 0.0) + 2 * moved[0][name].maximum(moved[1][name])
+    return shift
+
+
+def _moved(
+    x: Attention, tile: Tile, values: Mapping[str, Tensor], narrow: Callable[[Tensor], Tensor]
+) -> dict[str, Tensor]:
+    coarse = replace(x, q=narrow(x.q), k=narrow(x.k), v=narrow(x.v), do=narrow(x.do))
     moved = evaluate(coarse, tile)
     names = {"LSE", "P", "O", "dPE", "delta", "dS", "dQ", "dK", "dV", "dBias", "dTau"} & values.keys()
-    return {name: 2 * (moved[name] - values[name]).abs().nan_to_num(0.0) for name in names}
+    return {name: (moved[name] - values[name]).abs().nan_to_num(0.0) for name in names}
+
+
+def _shift_of_products(
+    x: Attention, tile: Tile, values: Mapping[str, Tensor], precision: Precision
+) -> dict[str, Tensor]:
+    """By how much the second dots move when PE, dS and O are rounded, and what delta's part of that does to dK."""
+    q, k, v, do = x.tensors(tile)
+    to_operand = _truncated if precision.operand else _Nearest(precision)
+    by_pe, by_ds = (to_operand(values[name]) - values[name] for name in ("PE", "dS"))
+    o = values["O"] + by_pe @ v
+    moved = {
+        "O": (by_pe @ v).abs(), "dV": (by_pe.mT @ do).abs(),
+        "dQ": abs(x.scale) * (by_ds @ k).abs(), "dK": abs(x.scale) * (by_ds.mT @ q).abs(),
+    }  # fmt: skip
+    of_delta = [_moved_by_delta(x, tile, values, o - values["O"])]
+    if not precision.operand:
+        of_delta.append(_moved_by_delta(x, tile, values, _Nearest(precision)(o) - values["O"]))
+    for name in of_delta[0]:
+        most = of_delta[0][name].maximum(of_delta[-1][name])
+        moved[name] = moved[name] + most if name in moved else most
+    return {name: 2 * value for name, value in moved.items()}
+
+
+def _moved_by_delta(x: Attention, tile: Tile, values: Mapping[str, Tensor], by_o: Tensor) -> dict[str, Tensor]:
+    """What an error of O does, by way of delta."""
+    q, k, _, do = x.tensors(tile)
+    by_delta = (do * by_o).sum(-1)
+    by_ds = values["P"] * by_delta[..., None] * _slope(x, q, k)
+    return {
+        "delta": by_delta.abs(), "dS": by_ds.abs(),
+        "dQ": abs(x.scale) * (by_ds @ k).abs(), "dK": abs(x.scale) * (by_ds.mT @ q).abs(),
+    }  # fmt: skip
+
+
+def _slope(x: Attention, q: Tensor, k: Tensor) -> Tensor | float:
+    """The softcap's derivative."""
+    return 1.0 if x.softcap is None else 1 - (x.scale * q @ k.mT / x.softcap).tanh() ** 2
+
+
+@dataclass(frozen=True)
+class _Nearest:
+    """Rounds to the nearest numbers of a contract's 16-bit dtype, in float64."""
+
+    precision: Precision
+
+    def __call__(self, matrix: Tensor) -> Tensor:
+        import torch
+
+        _, exponent = torch.frexp(matrix)
+        unit = torch.full_like(matrix, self.precision.matrix)
+        spacing = torch.ldexp(unit, exponent).clamp(min=2 * self.precision.floor)
+        return (matrix / spacing).round() * spacing
 
 
 def _truncated(tensor: Tensor) -> Tensor:
     """float64 holding float32 values -> the same with the 13 last bits of float32's significand cut off."""
+    return _cut(tensor, 0)
+
+
+def _to_nearest(tensor: Tensor) -> Tensor:
+    """The same rounded to nearest, as the kernels do that convert before they multiply."""
+    return _cut(tensor, 0x1000)
+
+
+def _cut(tensor: Tensor, added: int) -> Tensor:
     import torch
 
-    return (tensor.float().view(torch.int32) & ~0x1FFF).view(torch.float32).double()
+    return ((tensor.float().view(torch.int32) + added) & ~0x1FFF).view(torch.float32).double()
 
 
 def _widened(budget: TileBudget, shift: Mapping[str, Tensor]) -> TileBudget:
-    decided = (budget.rows["dP"] > 0) & ~budget.undecided
-    shift = {**shift, "dP": shift["dPE"] * decided}
-    rows = {name: bound + shift[name] for name, bound in budget.rows.items()}
-    sums = {name: bound + shift[name] for name, bound in budget.sums.items()}
-    return replace(budget, rows=rows, sums=sums, unmasked_dp=budget.unmasked_dp + shift["dPE"])
+    if "dPE" in shift:
+        decided = (budget.rows["dP"] > 0) & ~budget.undecided
+        shift = {**shift, "dP": shift["dPE"] * decided}
+    rows = {name: bound + shift.get(name, 0.0) for name, bound in budget.rows.items()}
+    sums = {name: bound + shift.get(name, 0.0) for name, bound in budget.sums.items()}
+    return replace(budget, rows=rows, sums=sums, unmasked_dp=budget.unmasked_dp + shift.get("dPE", 0.0))
 
 
-def summed_bound(expected: Tensor, squares: Tensor, sums: Tensor, precision: Precision) -> Tensor:
-    """The bound of a sum over all tiles, from the tiles' shares of it."""
-    return squares.sqrt() + sums + (2 * precision.operand + 2 * U32) * expected.abs()
+def summed_bound(name: str, expected: Tensor, squares: Tensor, sums: Tensor, precision: Precision) -> Tensor:
+    """The bound of a sum over all tiles, from the tiles' shares of it.
+
+    Where all of P, or of dS, are nearly alike, they round alike, and dV and dK are off by as much as each of them.
+    """
+    shared = max(2 * precision.operand, precision.matrix if name in ("dK", "dV") else 0.0)
+    return squares.sqrt() + sums + (shared + 2 * U32) * expected.abs() + TINY
 
 
 class _Chain:
@@ -173,19 +252,12 @@ class _Chain:
         # TF32 rounds both operands of the dots over rows, 16-bit kernels only the computed one.
         self.operands = 2**0.5 if precision.operand else 1.0
 
-    def first_dot(self, a: Tensor, b: Tensor) -> Tensor:
-        """The error of a @ b where both are inputs: as the second dots', and each operand's own truncation."""
-        unit = self.precision.operand
-        independent = LAMBDA * unit * (2 * (a**2) @ (b**2)).sqrt() if unit else 0.0
-        return self.second_dot(a, b) + independent
-
-    def second_dot(self, a: Tensor, b: Tensor) -> Tensor:
-        """The error of a @ b in its sums, and in what truncated operands lose with a common sign.
-
-        The rounding of a computed `a` is not in it: that is part of a's own independent error.
-        """
-        sums = self.precision.accumulate * long_sum(a.shape[-1]) * (a.abs() @ b.abs())
-        return sums + 2 * self.precision.operand * (a @ b).abs() if self.precision.operand else sums
+    def dot(self, a: Tensor, b: Tensor, *, unit: float = 0.0) -> Tensor:
+        """The error of a @ b: operands off by `unit` with a common sign, and float32 (or tensor core) sums."""
+        error = self.precision.accumulate * long_sum(a.shape[-1]) * (a.abs() @ b.abs())
+        if unit:
+            error = error + LAMBDA * unit * (2 * (a**2) @ (b**2)).sqrt() + 2 * unit * (a @ b).abs()
+        return error
 
     def budget(self) -> TileBudget:
         self._scores()
@@ -201,9 +273,9 @@ class _Chain:
         return TileBudget(rows, squares, sums, self.unmasked_dp, self.undecided)
 
     def _scores(self) -> None:
-        x = self.x
+        x, unit = self.x, self.precision.operand
         raw = x.scale * self.q @ self.k.mT
-        e_s = abs(x.scale) * self.first_dot(self.q, self.k.mT) + 3 * U32 * raw.abs()
+        e_s = abs(x.scale) * self.dot(self.q, self.k.mT, unit=unit) + 3 * U32 * raw.abs()
         if x.bias is not None:
             e_s = e_s + 2 * U32 * (self.values["S"].masked_fill(~self.valid, 0.0) - raw).abs()
         self.e_s = e_s * self.valid
@@ -225,21 +297,7 @@ class _Chain:
         rounding = (self.operands * LAMBDA * unit * pe) ** 2 + (LAMBDA * floor) ** 2 * self.valid
         self.i_pe = rounding + (self.p * self.r_p) ** 2 * self.live + self.e_z**2
         self.s_pe = (self.p * self.common).abs() * self.live
-        self.recurring_pe = self._recurring(pe)
-        self.e_o = (self.i_pe @ self.v**2).sqrt() + self.s_pe @ self.v.abs() + self.second_dot(pe, self.v)
-        self.e_o = self.e_o + (self.recurring_pe @ self.v).abs()
-
-    def _recurring(self, matrix: Tensor) -> Tensor:
-        """Twice the 16-bit roundings of a matrix's own elements.
-
-        Where elements are equal, as in data with a stride of 0, their roundings are equal too, and add up as they are.
-        """
-        import torch
-
-        if self.precision.rounded is None:
-            return torch.zeros_like(matrix)
-        dtype = getattr(torch, self.precision.rounded)
-        return 2 * (matrix.to(dtype).double() - matrix).nan_to_num(0.0, posinf=0.0, neginf=0.0)
+        self.e_o = (self.i_pe @ self.v**2).sqrt() + self.s_pe @ self.v.abs() + self.dot(pe, self.v)
 
     def _softmax_mask(self) -> None:
         import torch
@@ -261,22 +319,32 @@ class _Chain:
 
     def _gradients_of_probabilities(self) -> None:
         # dP itself is held to either of the two values that a flip leaves, so its own bound needs no room for one.
-        self.unmasked_dp = self.first_dot(self.do, self.v.mT)
+        self.unmasked_dp = self.dot(self.do, self.v.mT, unit=self.precision.operand)
+        self.i_dp = self.unmasked_dp * self.valid
         # What a flip moves is the kernel's own rounded dO V^T, at the kernel's own P: where all of a row flips, the
         # expected sums are 0 and their roundings show in nothing else.
         self.flip = self.undecided * (self.dpe.abs() + self.unmasked_dp)
-        self.i_dp = self.unmasked_dp * self.valid
-        # delta: from P and dP, or from dO and the rounded O; either is within what is allowed here.
-        terms, o = (self.p * self.dp).abs(), self.values["O"]
-        d_terms = (self.do * o).abs()
+        # delta: from P and dP, or from dO and the rounded O = PE V, less tau's share; either is within what is allowed
+        # here. The larger of P and PE bounds the terms of both.
+        pe, o = self.values["PE"], self.values["O"]
+        weight = self.p.abs().maximum(pe)
+        dp = self.dp.abs().maximum(self.flip)
+        terms, d_terms = weight * dp, (self.do * o).abs()
         unit = self.precision.matrix if self.precision.matrix > 0 else U32
-        independent = ((self.p * self.r_p * self.dp) ** 2 + (self.p * self.i_dp) ** 2).sum(-1, keepdim=True)
+        floor = self.precision.floor * self.valid.any(-1, keepdim=True)
+        independent = ((self.p * self.r_p) ** 2 + self.e_z**2) * dp**2 + (weight * self.i_dp) ** 2
         rounded = (terms**2).sum(-1, keepdim=True) + (d_terms**2).sum(-1, keepdim=True)
+        products = (self.do * self.dot(pe, self.v, unit=self.precision.operand)) ** 2
         self.flip_growth = 1 + 2 * unit + U32 * (long_sum(terms.shape[-1]) + 3)
         self.k_delta = ((self.p.abs() + self.e_p) * self.flip).sum(-1, keepdim=True) * self.flip_growth
         self.i_delta = (
-            independent.sqrt()
+            independent.sum(-1, keepdim=True).sqrt()
+            + products.sum(-1, keepdim=True).sqrt()
             + LAMBDA * unit * rounded.sqrt()
+            + LAMBDA * floor * (self.do**2).sum(-1, keepdim=True).sqrt()
+            # tau / (i + 1) is one number for the row.
+            + (self.e_z * self.dp).sum(-1, keepdim=True).abs()
+            + (self.e_z * self.flip).sum(-1, keepdim=True)
             + self.common * self.delta.abs()
             + U32 * long_sum(terms.shape[-1]) * terms.sum(-1, keepdim=True)
             + U32 * long_sum(d_terms.shape[-1]) * d_terms.sum(-1, keepdim=True)
@@ -291,11 +359,16 @@ class _Chain:
         subtraction = 3 * U32 * p * (self.dp.abs() + self.delta.abs()) * self.valid
         cap = self._softcap_slope() * p * spread
         unit, floor = self.precision.matrix, self.precision.floor
-        rounding = (self.operands * LAMBDA * unit * self.ds) ** 2 + (LAMBDA * floor) ** 2 * self.valid
-        self.i_ds = rounding + (p * self.i_dp) ** 2 + (p * self.r_p * spread) ** 2 + subtraction**2 + cap**2
+        # What is rounded is dS as it came out, with the errors of delta and the flips.
+        came = self.ds.abs() + p * self.i_delta + self.kink_ds
+        rounding = (self.operands * LAMBDA * unit * came) ** 2 + (LAMBDA * floor) ** 2 * self.valid
+        flushed = TINY * spread * self.valid
+        self.i_ds = (
+            rounding + (p * self.i_dp) ** 2 + (p * self.r_p * spread) ** 2 + subtraction**2 + cap**2 + flushed**2
+        )
         self.e_ds = (
             p * (self.i_dp + self.i_delta) + self.kink_ds + self.e_p * spread + subtraction + cap + unit * self.ds.abs()
-            + (floor + TINY * spread) * self.valid
+            + floor * self.valid + flushed
         )  # fmt: skip
 
     def _softcap_slope(self) -> Tensor:
@@ -305,8 +378,7 @@ class _Chain:
     def _dq(self) -> Tensor:
         k = self.k
         error = (self.i_ds @ k**2).sqrt() + self.i_delta * (self.p @ k).abs() + self.common * (self.ds @ k).abs()
-        self.recurring_ds = self._recurring(self.ds)
-        error = error + (self.recurring_ds @ k).abs() + self.kink_ds @ k.abs() + self.second_dot(self.ds, k)
+        error = error + self.kink_ds @ k.abs() + self.dot(self.ds, k)
         return abs(self.x.scale) * (error + 2 * U32 * (self.ds @ k).abs())
 
     def _sums_over_rows(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -318,8 +390,7 @@ class _Chain:
         squares = {"dK": scale**2 * (by_row.mT @ self.q**2)}
         squares["dV"] = (self.i_pe + self.s_pe**2).mT @ self.do**2
         sums = {"dK": scale * (self.kink_ds.mT @ self.q.abs() + self._dot_over_rows(self.ds, self.q, terms))}
-        sums["dK"] += scale * (self.recurring_ds.mT @ self.q).abs()
-        sums["dV"] = self._dot_over_rows(self.values["PE"], self.do, terms) + (self.recurring_pe.mT @ self.do).abs()
+        sums["dV"] = self._dot_over_rows(self.values["PE"], self.do, terms)
         for name, step in (("dBias", self._dbias), ("dTau", self._dtau)):
             if name in self.values:
                 squares[name], sums[name] = step(by_row)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .budget import operand_shift, tile_budget
+from .budget import rounding_shift, tile_budget
 from .case import Case
 from .compare import BY_TILE, Judge, judge_whole, tile_size
 from .failures import UsageFailure
@@ -111,7 +111,7 @@ def _whole_head(case: Case, measured: Measured, name: str, batch: int, head: int
         tile = Tile(batch, slice(head, head + 1), slice(first, min(first + rows, case.seqlen_q)))
         values = evaluate(measured.x, tile)
         precision = measured.comparison.precision
-        budget = tile_budget(measured.x, tile, values, precision, operand_shift(measured.x, tile, values, precision))
+        budget = tile_budget(measured.x, tile, values, precision, rounding_shift(measured.x, tile, values, precision))
         judge = Judge(measured.trace.values[name][tile.batch, tile.heads, tile.rows], values, budget, name)
         masked = (
             ~values["valid"]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .budget import Precision, TileBudget, operand_shift, output_rounding, summed_bound, tile_budget
+from .budget import Precision, TileBudget, output_rounding, rounding_shift, summed_bound, tile_budget
 from .case import Case
 from .reference import Attention, Tile, evaluate, tiles
 from .tally import Finding, Tally
@@ -147,7 +147,7 @@ class _Pass:
     def _tile(self, tile: Tile) -> None:
         place = (tile.batch, tile.heads, tile.rows)
         values = self.evaluate(self.x, tile, None)
-        shift = operand_shift(self.x, tile, values, self.precision)
+        shift = rounding_shift(self.x, tile, values, self.precision)
         values.update((name, self.replaced[name][place].double()) for name in BY_TILE if name in self.replaced)
         budget = tile_budget(self.x, tile, values, self.precision, shift)
         self.undecided += int(budget.undecided.sum())
@@ -189,7 +189,7 @@ class _Pass:
         """dK, dV, dBias and dTau, complete only after the last tile."""
         for name, squares in self.squares.items():
             self.expected[name] = self.replaced.get(name, self.expected[name]).double()
-            self.bounds[name] = summed_bound(self.expected[name], squares, self.bounds[name], self.precision)
+            self.bounds[name] = summed_bound(name, self.expected[name], squares, self.bounds[name], self.precision)
             if name in self.tallies:
                 actual, expected, bound, right = _judged(self.trace, self.expected, self.bounds, name)
                 inherited = (
@@ -205,8 +205,9 @@ class Judge:
         self.name, self.values, self.budget = name, values, budget
         self.dtype, self.actual, self.expected = actual.dtype, actual.double(), values[name]
         # Where 0 is expected because nothing flows there, nothing is allowed either.
-        rounding = output_rounding(self.expected, actual.dtype) * (self.expected != 0)
-        self.bound = budget.rows[name] + rounding
+        bound = budget.rows[name]
+        rounding = output_rounding(self.expected, bound, actual.dtype) * ((self.expected != 0) | (bound > 0))
+        self.bound = bound + rounding
 
     def right(self, *, poisoned: bool = False) -> Tensor:
         right = _within(self.actual, self.expected, self.bound, poisoned=poisoned)
@@ -225,7 +226,8 @@ class Judge:
         dpe = self.values["dPE"]
         free = self.budget.undecided if "Z" in self.values else ~self.values["valid"]
         other = dpe.masked_fill(self.expected != 0, 0.0)
-        bound = self.budget.unmasked_dp + output_rounding(other, self.dtype)
+        bound = self.budget.unmasked_dp
+        bound = bound + output_rounding(other, bound, self.dtype)
         return free & _within(self.actual, other, bound, poisoned=poisoned)
 
 
@@ -238,7 +240,7 @@ def _judged(
     trace: Trace, expected: Mapping[str, Tensor], bounds: Mapping[str, Tensor], name: str
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     actual = trace.values[name].double()
-    bound = bounds[name] + output_rounding(expected[name], trace.values[name].dtype)
+    bound = bounds[name] + output_rounding(expected[name], bounds[name], trace.values[name].dtype)
     return actual, expected[name], bound, _within(actual, expected[name], bound)
 
 
@@ -256,7 +258,7 @@ class _Sums:
         _add(x, tile, self.bounds, budget.sums)
 
     def right(self, name: str, actual: Tensor, rounding: Tensor, precision: Precision) -> Tensor:
-        bound = summed_bound(self.expected[name], self.squares[name], self.bounds[name], precision)
+        bound = summed_bound(name, self.expected[name], self.squares[name], self.bounds[name], precision)
         return _within(actual, self.expected[name], bound + rounding, poisoned=True)
 
 

@@ -134,7 +134,12 @@ def _through_autograd(target: Target, arguments: dict[str, Any], do: Tensor) -> 
             "a forward is differentiated through autograd; a backward takes a parameter `do`",
         )
     found = torch.autograd.grad(output, list(leaves.values()), do, allow_unused=True)
-    return {"O": output} | {gradients[name]: gradient for name, gradient in zip(leaves, found, strict=True)}
+    results = {name: gradient for name, gradient in zip(leaves, found, strict=True)}
+    # To autograd a gradient that never comes is 0, and so it is to an optimizer. That bias or tau is no parameter of
+    # a forward is common, and said by None; q, k and v always are.
+    for name in ("q", "k", "v"):
+        results[name] = torch.zeros_like(leaves[name]) if results[name] is None else results[name]
+    return {"O": output} | {gradients[name]: gradient for name, gradient in results.items()}
 
 
 def _synchronize(inputs: Inputs) -> None:

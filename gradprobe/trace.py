@@ -79,4 +79,5 @@ def _checked(tensor: object, name: str, case: Case, subject: str) -> Tensor:
             f"{subject} returned {name} of the wrong shape: expected [{', '.join(axes)}] = {list(shape)}, "
             f"got {list(tensor.shape)}"
         )
-    return tensor.detach()
+    # A copy: a target may write its next results over these.
+    return tensor.detach().clone()

@@ -1,0 +1,176 @@
+"""Identities: kept by right kernels, broken as math.md's table says, and judges of the reference as of the target."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gradprobe.failures import ReferenceFailure
+from gradprobe.probe import probe
+from gradprobe.reference import manual_attention_backward
+
+from .emulated import Arithmetic, case_of, changed, softmax, target_of
+
+SMALL = {"batch": 2, "heads": 2, "seqlen_q": 40, "seqlen_k": 40, "head_dim": 16, "causal": True}
+
+
+def backward(fault):
+    def faulty(q, k, v, do, *, causal=False, scale=None, softcap=None, window=None):
+        return softmax(q, k, v, do, causal=causal, scale=scale, softcap=softcap, window=window, fault=fault)
+
+    return target_of(faulty)
+
+
+def broken(fault, **options):
+    """I1 to I7 that the target breaks, in the contiguous run."""
+    report = probe(case_of("softmax", **SMALL | options, layouts=(("q", "contiguous"),)), backward(fault))
+    _, measured = report.measured[0]
+    return {invariant.key for invariant in measured.broken} & {f"I{n}" for n in range(1, 8)}
+
+
+def head(factor):
+    return lambda t: t[0, 1].mul_(factor)
+
+
+@pytest.mark.parametrize(
+    ("name", "factor", "keys"),
+    [
+        ("P", 1.1, {"I1", "I2", "I3", "I5", "I7"}),
+        ("delta", 0.0, {"I2", "I5"}),
+        ("dQ", 4.0, {"I3"}),
+        ("dS", 0.69, set()),
+        ("dV", 1.1, {"I1", "I4"}),
+    ],
+)
+def test_one_head_wrong_by_a_factor_breaks_the_identities_of_math_md(name, factor, keys):
+    found = broken(changed(name, head(factor)))
+    assert found - {"I3"} == keys - {"I3"}
+    assert ("I3" in found) == (name == "dQ")
+
+
+def test_a_future_key_that_leaks_into_p_breaks_i6():
+    assert "I6" in broken(changed("P", lambda t: t[0, 1, 0, 1].fill_(0.5)))
+
+
+def test_softcaps_missing_derivative_breaks_no_identity_and_is_a_mismatch_of_ds():
+    def capped(q, k, v, do, *, causal=False, scale=None, softcap=None):
+        s = softmax(q, k, v, do, causal=causal, scale=scale, softcap=softcap)
+        ds = s["P"] * (s["dP"] - s["delta"][..., None])
+        return s | {"dS": ds, "dQ": scale * ds @ k, "dK": scale * ds.mT @ q}
+
+    report = probe(case_of("softmax", **SMALL, softcap=1.0), target_of(capped))
+    _, measured = report.failing
+    assert measured.first.intermediate == "dS"
+    assert not [i for i in measured.broken if i.key in ("I1", "I2", "I3", "I4", "I5")]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("pattern", ["small", "large", "negative", "offset", "lowrank"])
+def test_a_right_kernel_keeps_every_identity(dtype, pattern):
+    def right(q, k, v, do, *, causal=False, scale=None, window=None):
+        return softmax(q, k, v, do, causal=causal, scale=scale, window=window, how=Arithmetic(tensor_core=True))
+
+    case = case_of("softmax", **SMALL | {"heads": 4, "kv_heads": 2}, dtype=dtype, pattern=pattern, window=(20, 0))
+    report = probe(case, target_of(right))
+    assert report.verdict == "match"
+    assert {i.key for _, m in report.measured for i in m.invariants} == {f"I{n}" for n in range(1, 11)}
+
+
+def right(q, k, v, do, *, causal=False, scale=None):
+    return softmax(q, k, v, do, causal=causal, scale=scale)
+
+
+def in_float32(q, k, v, do, *, causal=False, scale=None):
+    return softmax(q.float(), k.float(), v.float(), do.float(), causal=causal, scale=scale)
+
+
+def a_thousandth_more_of_dv(q, k, v, do, *, causal=False, scale=None):
+    results = manual_attention_backward(q, k, v, do, causal=causal, scale=scale)
+    return results | {"dV": results["dV"] * 1.001}
+
+
+def nan_in_dq(q, k, v, do, *, causal=False, scale=None):
+    results = manual_attention_backward(q, k, v, do, causal=causal, scale=scale)
+    results["dQ"][0, 0, 0, 0] = torch.nan
+    return results
+
+
+@pytest.mark.parametrize(
+    ("reference", "words"),
+    [
+        (in_float32, "in_float32 breaks I"),
+        (a_thousandth_more_of_dv, "breaks I1 sum_j dV = sum of dO"),
+        (nan_in_dq, "breaks I3 <Q, dQ> = <K, dK> "),
+    ],
+)
+@pytest.mark.parametrize("length", [40, 200])
+def test_a_wrong_reference_is_named_with_the_identity_it_breaks(reference, words, length):
+    case = case_of("softmax", **SMALL | {"seqlen_q": length, "seqlen_k": length})
+    with pytest.raises(ReferenceFailure, match="the verdict is about the reference") as raised:
+        probe(case, target_of(right), reference=target_of(reference))
+    assert words in str(raised.value)
+
+
+@pytest.mark.parametrize("pattern", ["normal", "large", "negative", "lowrank"])
+def test_a_float64_reference_by_autograd_passes_its_audit(pattern):
+    def by_autograd(q, k, v, *, causal=False, scale=None):
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
+
+    case = case_of("softmax", **SMALL, pattern=pattern)
+    assert probe(case, target_of(right), reference=target_of(by_autograd)).verdict == "match"
+
+
+def test_a_float32_reference_may_judge_a_bfloat16_kernel():
+    case = case_of("softmax", **SMALL, dtype="bfloat16")
+    assert probe(case, target_of(right), reference=target_of(in_float32)).verdict == "match"
+
+
+def wrong_from(call):
+    calls = iter(range(1, 100))
+
+    def target(q, k, v, do, *, causal=False, scale=None):
+        results = softmax(q, k, v, do, causal=causal, scale=scale)
+        return results | ({"dQ": results["dQ"] * 1.5} if next(calls) in call else {})
+
+    return target_of(target)
+
+
+def test_a_repeat_that_goes_wrong_is_named():
+    report = probe(case_of("softmax", **SMALL, repeat=2, layouts=(("q", "contiguous"),)), wrong_from({2}))
+    _, measured = report.failing
+    assert "repeat same call, same results" in [invariant.name for invariant in measured.broken]
+    assert measured.first.intermediate == "dQ"
+
+
+def test_a_target_wrong_only_in_its_fourth_call_is_no_match():
+    report = probe(case_of("softmax", **SMALL), wrong_from({4}))
+    assert report.verdict == "mismatch"
+
+
+def test_a_target_that_returns_the_same_buffer_every_time_is_a_match():
+    buffer = torch.empty(2, 2, 40, 16)
+
+    def reusing(q, k, v, do, *, causal=False, scale=None):
+        results = softmax(q, k, v, do, causal=causal, scale=scale)
+        return results | {"dQ": buffer.copy_(results["dQ"])}
+
+    assert probe(case_of("softmax", **SMALL, repeat=2), target_of(reusing)).verdict == "match"
+
+
+def test_a_target_that_overwrites_its_inputs_spoils_no_later_run():
+    def overwriting(q, k, v, do, *, causal=False, scale=None):
+        results = softmax(q, k, v, do, causal=causal, scale=scale)
+        for tensor in (q, k, v, do):
+            tensor[:] = 7.0
+        return results
+
+    case = case_of("softmax", **SMALL, repeat=2, layouts=(("q", "contiguous"),))
+    assert probe(case, target_of(overwriting)).measured[0][1].comparison.matches
+
+
+def test_a_forward_that_detaches_v_has_a_dv_of_zero_and_mismatches():
+    def detached(q, k, v, *, causal=False, scale=None):
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v.detach(), is_causal=causal, scale=scale)
+
+    report = probe(case_of("softmax", **SMALL), target_of(detached))
+    assert report.failing[1].first.intermediate == "dV"
