@@ -17,7 +17,7 @@ RESULTS = """
 import hashlib
 import sys
 from gradprobe.case import draw, resolve
-from gradprobe.run import prepare_backend
+from gradprobe.backend import prepare_backend
 prepare_backend("cpu")
 from gradprobe import interpreter
 from gradprobe.kernels.triton.lazy import lazy_intermediates
