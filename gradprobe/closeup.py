@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .budget import rounding_shift, tile_budget
+from .budget import tile_budget
 from .case import Case
 from .compare import BY_TILE, Judge, judge_whole, tile_size
 from .failures import UsageFailure
 from .locate import Location, locate_at
 from .reference import Tile, evaluate
+from .roundings import rounding_shift
 from .tally import Finding
 from .verdict import Measured
 

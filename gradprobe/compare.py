@@ -11,9 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .budget import Precision, TileBudget, output_rounding, rounding_shift, summed_bound, tile_budget
+from .budget import TileBudget, summed_bound, tile_budget
 from .case import Case
+from .precision import Precision, output_rounding
 from .reference import Attention, Tile, evaluate, tiles
+from .roundings import rounding_shift
 from .tally import Finding, Tally
 from .trace import Trace, expected_shapes
 

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .budget import output_rounding
 from .case import Case
 from .compare import Comparison
+from .precision import output_rounding
 from .reference import Attention
 from .trace import Trace
 

@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from .budget import precision_of
 from .case import Case, draw
 from .compare import attention_of, compare
 from .failures import ReferenceFailure, TargetFailure
 from .invariants import Invariant, identities
 from .layouts import DEFAULT_RUNS, Inputs, effective_values, place
 from .locate import locate, zeros_by_design
+from .precision import precision_of
 from .provenance import triton_cache
 from .reference import Attention, Tile, evaluate
 from .run import Outcome, run_target

@@ -16,7 +16,8 @@ ORDER = (
     "failures", "spans", "intermediates", "case", "layouts", "provenance", "trace", "targets",
     "interpreter.bfloat16", "interpreter.language", "interpreter.selfcheck", "interpreter",
     "backend", "launches", "run",
-    "budget", "tally", "compare", "invariants", "locate", "symmetry", "verdict", "probe", "closeup",
+    "precision", "roundings", "budget", "tally", "compare",
+    "invariants", "locate", "symmetry", "verdict", "probe", "closeup",
     "report", "report.text", "report.as_json", "report.console", "report.closeup",
     "options", "last", "progress", "cli", "__main__",
 )  # fmt: skip

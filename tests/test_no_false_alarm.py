@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from gradprobe.budget import precision_of
 from gradprobe.case import DTYPES, PATTERNS, Case, draw
 from gradprobe.compare import Comparison, attention_of, compare
 from gradprobe.layouts import LAYOUTS, TENSORS, place
+from gradprobe.precision import precision_of
 from gradprobe.run import run_target
 from gradprobe.targets import find_target
 from tests.cases import lazy_case

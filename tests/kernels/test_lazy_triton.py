@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from gradprobe.budget import precision_of
 from gradprobe.case import draw
 from gradprobe.compare import attention_of, compare
 from gradprobe.layouts import place
+from gradprobe.precision import precision_of
 from gradprobe.trace import Trace, read_trace
 from tests.cases import lazy_case
 from tests.reference.independent import by_autograd

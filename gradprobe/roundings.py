@@ -1,0 +1,110 @@
+"""Roundings that agree: by how much values move when what a contract rounds is rounded in fact."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from .precision import Precision
+from .reference import Attention, Tile, evaluate
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def rounding_shift(
+    x: Attention, tile: Tile, values: Mapping[str, Tensor], precision: Precision
+) -> dict[str, Tensor] | None:
+    """By how much every value moves when operands are rounded as the contract says; None for IEEE float32.
+
+    Roundings are not independent where data repeats: TF32 truncates an element of q, k, v and dO in the same way
+    wherever it is used; and rows of P or dS that differ by less than a unit in the last place round to the same
+    numbers, which loses all that tells them apart. An evaluation with rounded operands shows how far that goes; twice
+    as much is allowed, on top of what is independent.
+    """
+    if not precision.matrix:
+        return None
+    shift = _shift_of_products(x, tile, values, precision)
+    if precision.operand:
+        moved = [_moved(x, tile, values, narrow) for narrow in (_truncated, _to_nearest)]
+        for name in moved[0]:
+            shift[name] = shift.get(name, 0.0) + 2 * moved[0][name].maximum(moved[1][name])
+    return shift
+
+
+def _moved(
+    x: Attention, tile: Tile, values: Mapping[str, Tensor], narrow: Callable[[Tensor], Tensor]
+) -> dict[str, Tensor]:
+    coarse = replace(x, q=narrow(x.q), k=narrow(x.k), v=narrow(x.v), do=narrow(x.do))
+    moved = evaluate(coarse, tile)
+    names = {"LSE", "P", "O", "dPE", "delta", "dS", "dQ", "dK", "dV", "dBias", "dTau"} & values.keys()
+    return {name: (moved[name] - values[name]).abs().nan_to_num(0.0) for name in names}
+
+
+def _shift_of_products(
+    x: Attention, tile: Tile, values: Mapping[str, Tensor], precision: Precision
+) -> dict[str, Tensor]:
+    """By how much the second dots move when PE, dS and O are rounded, and what delta's part of that does to dK."""
+    q, k, v, do = x.tensors(tile)
+    to_operand = _truncated if precision.operand else _Nearest(precision)
+    by_pe, by_ds = (to_operand(values[name]) - values[name] for name in ("PE", "dS"))
+    o = values["O"] + by_pe @ v
+    moved = {
+        "O": (by_pe @ v).abs(), "dV": (by_pe.mT @ do).abs(),
+        "dQ": abs(x.scale) * (by_ds @ k).abs(), "dK": abs(x.scale) * (by_ds.mT @ q).abs(),
+    }  # fmt: skip
+    of_delta = [_moved_by_delta(x, tile, values, o - values["O"])]
+    if not precision.operand:
+        of_delta.append(_moved_by_delta(x, tile, values, _Nearest(precision)(o) - values["O"]))
+    for name in of_delta[0]:
+        most = of_delta[0][name].maximum(of_delta[-1][name])
+        moved[name] = moved[name] + most if name in moved else most
+    return {name: 2 * value for name, value in moved.items()}
+
+
+def _moved_by_delta(x: Attention, tile: Tile, values: Mapping[str, Tensor], by_o: Tensor) -> dict[str, Tensor]:
+    """What an error of O does, by way of delta."""
+    q, k, _, do = x.tensors(tile)
+    by_delta = (do * by_o).sum(-1)
+    by_ds = values["P"] * by_delta[..., None] * _slope(x, q, k)
+    return {
+        "delta": by_delta.abs(), "dS": by_ds.abs(),
+        "dQ": abs(x.scale) * (by_ds @ k).abs(), "dK": abs(x.scale) * (by_ds.mT @ q).abs(),
+    }  # fmt: skip
+
+
+def _slope(x: Attention, q: Tensor, k: Tensor) -> Tensor | float:
+    """The softcap's derivative."""
+    return 1.0 if x.softcap is None else 1 - (x.scale * q @ k.mT / x.softcap).tanh() ** 2
+
+
+@dataclass(frozen=True)
+class _Nearest:
+    """Rounds to the nearest numbers of a contract's 16-bit dtype, in float64."""
+
+    precision: Precision
+
+    def __call__(self, matrix: Tensor) -> Tensor:
+        import torch
+
+        _, exponent = torch.frexp(matrix)
+        unit = torch.full_like(matrix, self.precision.matrix)
+        spacing = torch.ldexp(unit, exponent).clamp(min=2 * self.precision.floor)
+        return (matrix / spacing).round() * spacing
+
+
+def _truncated(tensor: Tensor) -> Tensor:
+    """float64 holding float32 values -> the same with the 13 last bits of float32's significand cut off."""
+    return _cut(tensor, 0)
+
+
+def _to_nearest(tensor: Tensor) -> Tensor:
+    """The same rounded to nearest, as the kernels do that convert before they multiply."""
+    return _cut(tensor, 0x1000)
+
+
+def _cut(tensor: Tensor, added: int) -> Tensor:
+    import torch
+
+    return ((tensor.float().view(torch.int32) + added) & ~0x1FFF).view(torch.float32).double()
