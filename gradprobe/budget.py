@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from .precision import LAMBDA, TINY, U32, U_FUNCTION, Precision, long_sum
 from .reference import Attention, Tile
+from .roundings import like_bias
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -239,16 +240,8 @@ class _Chain:
 
     def _dbias(self, by_row: Tensor) -> tuple[Tensor, Tensor]:
         addends = long_sum(self.x.n_batch * self.x.n_query)
-        return self._like_bias(by_row), self._like_bias(self.kink_ds + U32 * addends * self.ds.abs())
-
-    def _like_bias(self, matrix: Tensor) -> Tensor:
-        from .reference.lazy import sum_by_distance
-
-        assert self.x.bias is not None
-        if self.x.family == "lazy":
-            i, j = self.x.positions(self.tile)
-            return sum_by_distance(matrix, i - j, self.x.bias.shape[1])
-        return matrix.sum_to_size(self.x.bias_part(self.x.bias, self.tile).shape)
+        sums = self.kink_ds + U32 * addends * self.ds.abs()
+        return like_bias(self.x, self.tile, by_row), like_bias(self.x, self.tile, sums)
 
     def _dtau(self, _: Tensor) -> tuple[Tensor, Tensor]:
         i, j = self.x.positions(self.tile)

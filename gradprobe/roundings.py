@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from .precision import Precision
 from .reference import Attention, Tile, evaluate
+from .reference.lazy import sum_by_distance
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,33 +46,41 @@ def _moved(
 def _shift_of_products(
     x: Attention, tile: Tile, values: Mapping[str, Tensor], precision: Precision
 ) -> dict[str, Tensor]:
-    """By how much the second dots move when PE, dS and O are rounded, and what delta's part of that does to dK."""
-    q, k, v, do = x.tensors(tile)
-    to_operand = _truncated if precision.operand else _Nearest(precision)
-    by_pe, by_ds = (to_operand(values[name]) - values[name] for name in ("PE", "dS"))
-    o = values["O"] + by_pe @ v
-    moved = {
-        "O": (by_pe @ v).abs(), "dV": (by_pe.mT @ do).abs(),
-        "dQ": abs(x.scale) * (by_ds @ k).abs(), "dK": abs(x.scale) * (by_ds.mT @ q).abs(),
-    }  # fmt: skip
-    of_delta = [_moved_by_delta(x, tile, values, o - values["O"])]
-    if not precision.operand:
-        of_delta.append(_moved_by_delta(x, tile, values, _Nearest(precision)(o) - values["O"]))
-    for name in of_delta[0]:
-        most = of_delta[0][name].maximum(of_delta[-1][name])
-        moved[name] = moved[name] + most if name in moved else most
+    """Twice what values move by when PE, dS and O are rounded, in whichever way a kernel comes by delta."""
+    import torch
+
+    _, _, v, do = x.tensors(tile)
+    narrow = _truncated if precision.operand else _Nearest(precision)
+    by_pe = narrow(values["PE"]) - values["PE"]
+    by_o = by_pe @ v
+    stored = by_o if precision.operand else _Nearest(precision)(values["O"] + by_o) - values["O"]
+    moved = {"O": by_o.abs(), "dV": (by_pe.mT @ do).abs()}
+    # delta from P and dP, from O as it is computed, and from O as it is stored: dS rounds differently in each.
+    for error_of_o in (torch.zeros_like(by_o), by_o, stored):
+        for name, value in _moved_by_delta(x, tile, values, (do * error_of_o).sum(-1), narrow).items():
+            moved[name] = value.abs().maximum(moved.get(name, value.abs()))
     return {name: 2 * value for name, value in moved.items()}
 
 
-def _moved_by_delta(x: Attention, tile: Tile, values: Mapping[str, Tensor], by_o: Tensor) -> dict[str, Tensor]:
-    """What an error of O does, by way of delta."""
-    q, k, _, do = x.tensors(tile)
-    by_delta = (do * by_o).sum(-1)
-    by_ds = values["P"] * by_delta[..., None] * _slope(x, q, k)
-    return {
-        "delta": by_delta.abs(), "dS": by_ds.abs(),
-        "dQ": abs(x.scale) * (by_ds @ k).abs(), "dK": abs(x.scale) * (by_ds.mT @ q).abs(),
-    }  # fmt: skip
+def _moved_by_delta(
+    x: Attention, tile: Tile, values: Mapping[str, Tensor], by_delta: Tensor, narrow: Callable[[Tensor], Tensor]
+) -> dict[str, Tensor]:
+    """What an error of delta, and then the rounding of dS, moves."""
+    q, k, _, _ = x.tensors(tile)
+    by_dt = -values["P"] * by_delta[..., None]
+    by_ds = by_dt * _slope(x, q, k)
+    by_product = narrow(values["dS"] + by_ds) - values["dS"]
+    moved = {"delta": by_delta, "dS": by_ds, "dQ": x.scale * by_product @ k, "dK": x.scale * by_product.mT @ q}
+    return moved | ({"dBias": like_bias(x, tile, by_dt)} if "dBias" in values else {})
+
+
+def like_bias(x: Attention, tile: Tile, matrix: Tensor) -> Tensor:
+    """A matrix [h, m, N] summed as dBias sums dS, in the shape of the tile's part of the bias."""
+    assert x.bias is not None
+    if x.family == "lazy":
+        i, j = x.positions(tile)
+        return sum_by_distance(matrix, i - j, x.bias.shape[1])
+    return matrix.sum_to_size(x.bias_part(x.bias, tile).shape)
 
 
 def _slope(x: Attention, q: Tensor, k: Tensor) -> Tensor | float:
