@@ -153,33 +153,30 @@ def _moved(
 def _shift_of_products(
     x: Attention, tile: Tile, values: Mapping[str, Tensor], precision: Precision
 ) -> dict[str, Tensor]:
-    """By how much the second dots move when PE, dS and O are rounded, and what delta's part of that does to dK."""
+    """By how much values move when PE, dS and O are rounded, in whichever way a kernel comes by delta."""
+    import torch
+
     q, k, v, do = x.tensors(tile)
-    to_operand = _truncated if precision.operand else _Nearest(precision)
-    by_pe, by_ds = (to_operand(values[name]) - values[name] for name in ("PE", "dS"))
+    narrow = _truncated if precision.operand else _Nearest(precision)
+    by_pe = narrow(values["PE"]) - values["PE"]
     o = values["O"] + by_pe @ v
-    moved = {
-        "O": (by_pe @ v).abs(), "dV": (by_pe.mT @ do).abs(),
-        "dQ": abs(x.scale) * (by_ds @ k).abs(), "dK": abs(x.scale) * (by_ds.mT @ q).abs(),
-    }  # fmt: skip
-    of_delta = [_moved_by_delta(x, tile, values, o - values["O"])]
-    if not precision.operand:
-        of_delta.append(_moved_by_delta(x, tile, values, _Nearest(precision)(o) - values["O"]))
-    for name in of_delta[0]:
-        most = of_delta[0][name].maximum(of_delta[-1][name])
-        moved[name] = moved[name] + most if name in moved else most
+    moved = {"O": (by_pe @ v).abs(), "dV": (by_pe.mT @ do).abs()}
+    # delta from P and dP, from O as it is computed, and from O as it is stored: dS then rounds otherwise.
+    stored = o if precision.operand else _Nearest(precision)(o)
+    for by_o in (None, o - values["O"], stored - values["O"]):
+        by_delta = torch.zeros_like(values["delta"]) if by_o is None else (do * by_o).sum(-1)
+        by_dt = -values["P"] * by_delta[..., None]
+        by_ds = by_dt * _slope(x, q, k)
+        by_product = narrow(values["dS"] + by_ds) - values["dS"]
+        found = {
+            "delta": by_delta, "dS": by_ds,
+            "dQ": x.scale * by_product @ k, "dK": x.scale * by_product.mT @ q,
+        }  # fmt: skip
+        if "dBias" in values:
+            found["dBias"] = like_bias(x, tile, by_dt)
+        for name, value in found.items():
+            moved[name] = value.abs().maximum(moved.get(name, value.abs()))
     return {name: 2 * value for name, value in moved.items()}
-
-
-def _moved_by_delta(x: Attention, tile: Tile, values: Mapping[str, Tensor], by_o: Tensor) -> dict[str, Tensor]:
-    """What an error of O does, by way of delta."""
-    q, k, _, do = x.tensors(tile)
-    by_delta = (do * by_o).sum(-1)
-    by_ds = values["P"] * by_delta[..., None] * _slope(x, q, k)
-    return {
-        "delta": by_delta.abs(), "dS": by_ds.abs(),
-        "dQ": abs(x.scale) * (by_ds @ k).abs(), "dK": abs(x.scale) * (by_ds.mT @ q).abs(),
-    }  # fmt: skip
 
 
 def _slope(x: Attention, q: Tensor, k: Tensor) -> Tensor | float:
@@ -397,16 +394,8 @@ class _Chain:
 
     def _dbias(self, by_row: Tensor) -> tuple[Tensor, Tensor]:
         addends = long_sum(self.x.n_batch * self.x.n_query)
-        return self._like_bias(by_row), self._like_bias(self.kink_ds + U32 * addends * self.ds.abs())
-
-    def _like_bias(self, matrix: Tensor) -> Tensor:
-        from .reference.lazy import sum_by_distance
-
-        assert self.x.bias is not None
-        if self.x.family == "lazy":
-            i, j = self.x.positions(self.tile)
-            return sum_by_distance(matrix, i - j, self.x.bias.shape[1])
-        return matrix.sum_to_size(self.x.bias_part(self.x.bias, self.tile).shape)
+        sums = self.kink_ds + U32 * addends * self.ds.abs()
+        return like_bias(self.x, self.tile, by_row), like_bias(self.x, self.tile, sums)
 
     def _dtau(self, _: Tensor) -> tuple[Tensor, Tensor]:
         i, j = self.x.positions(self.tile)
@@ -414,3 +403,14 @@ class _Chain:
         kink = self.undecided * self.dpe.abs()
         sums = (kink + U32 * addends * self.dp.abs()) / (i + 1)
         return ((self.i_dp / (i + 1)) ** 2).sum((-2, -1)), sums.sum((-2, -1))
+
+
+def like_bias(x: Attention, tile: Tile, matrix: Tensor) -> Tensor:
+    """A matrix [h, m, N] summed as dBias sums dS, in the shape of the tile's part of the bias."""
+    from .reference.lazy import sum_by_distance
+
+    assert x.bias is not None
+    if x.family == "lazy":
+        i, j = x.positions(tile)
+        return sum_by_distance(matrix, i - j, x.bias.shape[1])
+    return matrix.sum_to_size(x.bias_part(x.bias, tile).shape)
