@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 BY_TILE = ("LSE", "P", "O", "dP", "delta", "dS", "dQ")
+OTHER_DELTA = "delta, otherwise"
 # Elements of one tile's matrices: 16 MiB in float64, of which some twenty are alive at once.
 TILE_ELEMENTS = 1 << 21
 
@@ -175,7 +176,7 @@ class _Pass:
         implied = self.evaluate(self.x, tile, given)
         budget = tile_budget(self.x, tile, implied | given, self.precision, shift)
         self.own.add(self.x, tile, implied, budget)
-        return implied, budget
+        return {**implied, OTHER_DELTA: _other_delta(self.x, tile, implied | given)}, budget
 
     def _sums_of_rows(
         self, name: str, place: tuple[int, slice, slice], judge: Judge, values: Mapping[str, Tensor]
@@ -215,6 +216,8 @@ class Judge:
         right = _within(self.actual, self.expected, self.bound, poisoned=poisoned)
         if self.name == "dP":
             right |= self._other_side(poisoned)
+        if OTHER_DELTA in self.values and self.name == "delta":
+            right |= _within(self.actual, self.values[OTHER_DELTA], self.bound, poisoned=poisoned)
         if self.name == "LSE":  # of a row that sees no key there are several conventions, and nothing reads it
             right |= (self.expected == -float("inf")) & ~self.actual.isnan()
         return right
@@ -231,6 +234,15 @@ class Judge:
         bound = self.budget.unmasked_dp
         bound = bound + output_rounding(other, bound, self.dtype)
         return free & _within(self.actual, other, bound, poisoned=poisoned)
+
+
+def _other_delta(x: Attention, tile: Tile, values: Mapping[str, Tensor]) -> Tensor:
+    """delta by the formula that the reference does not use: the two differ once P, dP or O is wrong."""
+    if x.tau is None:
+        return (values["P"] * values["dP"]).sum(-1)
+    i, _ = x.positions(tile)
+    share = x.tau[tile.heads, None] / (i[:, 0] + 1)
+    return (x.do[tile.batch, tile.heads, tile.rows] * values["O"]).sum(-1) - share * values["dP"].sum(-1)
 
 
 def judge_whole(trace: Trace, comparison: Comparison, name: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
