@@ -244,7 +244,10 @@ class _Chain:
         return like_bias(self.x, self.tile, by_row), like_bias(self.x, self.tile, sums)
 
     def _dtau(self, _: Tensor) -> tuple[Tensor, Tensor]:
+        """Each row's sum errs on its own, by its terms; what adds the rows up errs by their sums."""
         i, j = self.x.positions(self.tile)
-        addends = long_sum(j.shape[-1]) + long_sum(self.x.n_batch * self.x.n_query)
-        sums = (self.flip + U32 * addends * (self.dp.abs() + self.flip)) / (i + 1)
-        return ((self.i_dp / (i + 1)) ** 2).sum((-2, -1)), sums.sum((-2, -1))
+        of_terms = U32 * long_sum(j.shape[-1]) * (self.dp.abs() + self.flip).sum(-1, keepdim=True) / (i + 1)
+        of_rows = U32 * long_sum(self.x.n_batch * self.x.n_query) * self.dp.sum(-1, keepdim=True).abs() / (i + 1)
+        squares = ((self.i_dp / (i + 1)) ** 2).sum(-1, keepdim=True) + of_terms**2
+        flips = (self.flip / (i + 1)).sum(-1, keepdim=True) * (1 + U32 * long_sum(self.x.n_batch * self.x.n_query))
+        return squares.sum((-2, -1)), (of_rows + flips).sum((-2, -1))
