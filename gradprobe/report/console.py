@@ -25,7 +25,7 @@ def render(report: Report, width: int, *, utf8: bool = True) -> list[Text]:
     lines = [*_verdict(report, width)]
     if failing:
         lines += _place(report, failing[0], failing[1], width)
-    lines += [*_table(report, shown, width, marks)]
+    lines += [Text(), *_table(report, shown, width, marks), Text()]
     lines += _layouts(report, width, marks)
     lines += [line for sentence in _sentences(report, shown) for line in _folded(sentence, width)]
     return [*lines, *_provenance(report, width)]
