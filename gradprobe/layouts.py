@@ -1,4 +1,4 @@
-"""Where each tensor lies in memory: seven layouts, every one inside a guard band of known values."""
+"""Where each tensor lies in memory: eight layouts, every one inside a guard band of known values."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-LAYOUTS = ("contiguous", "blhd", "packed", "expanded", "distinct", "strided-last", "offset")
+LAYOUTS = ("contiguous", "blhd", "packed", "expanded", "distinct", "distinct-unit", "strided-last", "offset")
 TENSORS = ("q", "k", "v", "do", "o", "lse", "delta", "bias", "tau", "seqlens")
 DEFAULT_RUNS = ((), (("all", "distinct"),), (("do", "expanded"),))
+# What shows strides of a target that takes no last stride but 1.
+UNIT_RUN = (("all", "distinct-unit"),)
 
 # What the others determine, or what is no gradient's business: one repeated value of these is another problem.
 _NEVER_EXPANDED = ("o", "lse", "delta", "seqlens")
@@ -120,8 +122,8 @@ def _plan(shape: tuple[int, ...], layout: str, used: set[int], index: int) -> _P
     if layout == "packed" and len(shape) == 4:
         b, h, n, d = shape
         return _Plan(shape, (n * 3 * h * d, d, 3 * h * d, 1), h * d)
-    if layout == "distinct":
-        return _distinct(shape, used, index)
+    if layout in ("distinct", "distinct-unit"):
+        return _distinct(shape, used, index, unit=layout == "distinct-unit")
     if layout == "strided-last":
         return _Plan(shape, _contiguous_strides(shape, last=2))
     return _Plan(shape, _contiguous_strides(shape), _OFFSET if layout == "offset" else 0)
@@ -145,11 +147,14 @@ def _permuted(shape: tuple[int, ...]) -> _Plan:
     return _Plan(shape, tuple(strides))
 
 
-def _distinct(shape: tuple[int, ...], used: set[int], index: int) -> _Plan:
-    """The smallest strides that no tensor and no axis uses yet, each beyond what the axes inside it span."""
-    strides: list[int] = []
-    span = index + 1
-    for size in reversed(shape):
+def _distinct(shape: tuple[int, ...], used: set[int], index: int, *, unit: bool) -> _Plan:
+    """The smallest strides that no tensor and no axis uses yet, each beyond what the axes inside it span.
+
+    `unit`: but the last stride of every tensor is 1.
+    """
+    strides: list[int] = [1] if unit else []
+    span = max(shape[-1], 1) if unit else index + 1
+    for size in reversed(shape[:-1] if unit else shape):
         stride = next(stride for stride in count(span + 1) if stride not in used)
         used.add(stride)
         strides.append(stride)

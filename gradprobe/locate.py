@@ -139,6 +139,8 @@ def zeros_by_design(case: Case) -> list[str]:
     if at_kink:
         heads = f"head {in_words(at_kink)}" if len(at_kink) <= 4 else "many heads"
         notes.append(f"row 0 of O is 0 by design where tau <= -1 cancels P = 1: {heads}")
+    if case.causal and case.seqlen_q != case.seqlen_k:
+        notes.append("causal is aligned to the bottom right, j <= i + N - M; a top-left kernel differs in every row")
     if case.causal and case.seqlen_q > case.seqlen_k:
         dead = case.seqlen_q - case.seqlen_k
         notes.append(f"rows 0 to {dead - 1} see no key (M > N): their P, O and gradients are 0 by design")

@@ -13,7 +13,7 @@ from .case import Case, draw
 from .compare import attention_of, compare
 from .failures import ReferenceFailure, TargetFailure
 from .invariants import Invariant, identities
-from .layouts import DEFAULT_RUNS, Inputs, effective_values, place
+from .layouts import DEFAULT_RUNS, UNIT_RUN, Inputs, effective_values, place
 from .locate import locate, zeros_by_design
 from .precision import precision_of
 from .provenance import triton_cache
@@ -80,7 +80,7 @@ def probe(
     session = _Session(case, target, reference, tick)
     session.values = {name: value.to(case.device) for name, value in draw(case).items()}
     layouts: tuple[Assigned, ...] = (case.layouts,) if case.layouts else DEFAULT_RUNS
-    runs = [_run(session, assigned) for assigned in layouts]
+    runs = [run for assigned in layouts for run in _runs(session, assigned)]
     runs = _with_symmetries(session, runs)
     if not any(run.measured for run in runs):
         words = "; ".join(f"{run.layout}: {run.skipped}" for run in runs)
@@ -94,6 +94,13 @@ def probe(
         reproduce=reproduce,
         seconds=session.seconds,
     )
+
+
+def _runs(session: _Session, assigned: Assigned) -> list[Run]:
+    """One layout; and where the target refuses distinct strides, distinct strides with the last one 1."""
+    run = _run(session, assigned)
+    refused = run.measured is None and run.layout == "distinct" and not session.case.layouts
+    return [run, _run(session, UNIT_RUN)] if refused else [run]
 
 
 def _run(session: _Session, assigned: Assigned) -> Run:
@@ -190,7 +197,7 @@ def _repeated(session: _Session, inputs: Inputs, measured: Measured) -> Measured
 
 
 def _with_symmetries(session: _Session, runs: list[Run]) -> list[Run]:
-    """I8 and I9 from one more run of the first layout, I10 from contiguous and distinct, which hold the same values."""
+    """I8 and I9 from one more run of the first layout, I10 from contiguous and distinct, of the same values."""
     first = next((at for at, run in enumerate(runs) if run.measured is not None and _summable(run.measured)), None)
     if first is None:
         return runs
@@ -198,7 +205,7 @@ def _with_symmetries(session: _Session, runs: list[Run]) -> list[Run]:
     runs[first] = _with(runs[first], invariants)
     measured = runs[first].measured
     for at, run in enumerate(runs):
-        if measured and run.measured and (runs[first].layout, run.layout) == ("contiguous", "distinct"):
+        if measured and run.measured and runs[first].layout == "contiguous" and run.layout.startswith("distinct"):
             same = agreement("I10", session.case, measured.trace, run.measured.trace, measured.comparison)
             runs[at] = _with(run, [same])
     return [*runs, *wrong]

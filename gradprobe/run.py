@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import traceback
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .backend import interpreting
@@ -96,7 +98,7 @@ def run_target(target: Target, case: Case, inputs: Inputs) -> Outcome:
         except _DELIBERATE as error:
             if inputs.layout == "contiguous" or _is_a_crash(error):
                 raise _raised(target, inputs, error) from error
-            return Outcome(None, f"{type(error).__name__}: {error}", _sources(launches), interpreting())
+            return Outcome(None, _words(error), _sources(launches), interpreting())
         except (Exception, SystemExit) as error:
             raise _raised(target, inputs, error) from error
     return Outcome(read_trace(result, case, f"target {target.name!r}"), None, _sources(launches), interpreting())
@@ -156,10 +158,17 @@ def _is_a_crash(error: Exception) -> bool:
 
 
 def _raised(target: Target, inputs: Inputs, error: BaseException) -> TargetFailure:
-    words = str(error).strip() or "(no message)"
-    return TargetFailure(
-        f"target {target.name!r} raised {type(error).__name__} ({inputs.layout}): {words}", "--traceback shows where"
-    )
+    kind, _, words = _words(error).partition(": ")
+    return TargetFailure(f"target {target.name!r} raised {kind} ({inputs.layout}): {words}", "--traceback shows where")
+
+
+def _words(error: BaseException) -> str:
+    """An exception in one line; where it has no message, as of a bare assert, the line that raised it."""
+    words = str(error).strip()
+    frames = traceback.extract_tb(error.__traceback__)
+    if not words and frames:
+        words = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}: {frames[-1].line}"
+    return f"{type(error).__name__}: {words}"
 
 
 def _sources(launches: list[Any]) -> tuple[Source, ...]:

@@ -5,8 +5,10 @@ from itertools import product
 import pytest
 import torch
 
+from gradprobe.case import draw
 from gradprobe.failures import UsageFailure
 from gradprobe.layouts import DEFAULT_RUNS, LAYOUTS, TENSORS, guard_values, parse_layout, place, run_name
+from tests.cases import lazy_case
 
 SHAPES = {
     "q": (2, 3, 5, 4), "k": (2, 3, 5, 4), "v": (2, 3, 5, 4), "do": (2, 3, 5, 4), "o": (2, 3, 5, 4),
@@ -186,3 +188,12 @@ def test_a_layout_that_cannot_be_is_refused(word, words):
     with pytest.raises(UsageFailure) as refusal:
         parse_layout(word)
     assert str(refusal.value) == words
+
+
+def test_distinct_unit_gives_every_tensor_a_last_stride_of_1_and_other_strides_of_its_own():
+    inputs = place(draw(lazy_case()), (("all", "distinct-unit"),))
+    strides = [stride for tensor in inputs.tensors.values() for stride in tensor.stride()[:-1]]
+    assert {tensor.stride(-1) for tensor in inputs.tensors.values()} == {1}
+    assert len(strides) == len(set(strides))
+    for name, tensor in inputs.tensors.items():
+        assert torch.equal(tensor, inputs.values[name])

@@ -203,7 +203,7 @@ def _receipt(report: Report) -> str:
     per_run = counts["intermediates"] // runs
     return (
         f"compared {plural(counts['elements'], 'element')}: every one of {plural(per_run, 'intermediate')} in "
-        f"{plural(runs, 'layout')}, {plural(case.batch, 'batch')}, {plural(case.heads, 'head')} "
+        f"{plural(runs, 'run')}, {plural(case.batch, 'batch')}, {plural(case.heads, 'head')} "
         f"and {plural(case.seqlen_q, 'query row')}"
     )
 

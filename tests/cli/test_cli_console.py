@@ -98,7 +98,7 @@ def test_zeros_by_design_are_explained_and_not_flagged():
 def test_the_receipt_counts_every_element_that_was_compared():
     # P, dP, dS 400 each, delta 20, dQ, dK, dV 160 each: 1700 a head, 2 heads, 3 layouts.
     ran = run(f"check soft.py:backward {SMALL}")
-    assert "compared 10,200 elements: every one of 7 intermediates in 3 layouts, 1 batch, 2 heads" in ran.out
+    assert "compared 10,200 elements: every one of 7 intermediates in 3 runs, 1 batch, 2 heads" in ran.out
 
 
 def test_a_pipe_gets_no_escape_code():

@@ -183,9 +183,19 @@ def test_a_refusal_of_two_layouts_is_skipped_and_the_rest_matches():
         report = json.load(file)
     assert report["verdict"] == "match"
     assert [(run["layout"], run["verdict"]) for run in report["runs"]] == [
-        ("contiguous", "match"), ("distinct", "skipped"), ("do=expanded", "skipped"),
+        ("contiguous", "match"), ("distinct", "skipped"), ("distinct-unit", "skipped"), ("do=expanded", "skipped"),
     ]  # fmt: skip
-    assert [run["skipped"] for run in report["runs"]] == [None, words, words]
+    assert [run["skipped"] for run in report["runs"]] == [None, words, words, words]
+
+
+def test_a_target_that_takes_no_last_stride_but_1_is_still_shown_distinct_strides(folder):
+    text = "from soft import backward\ndef f(q, k, v, do, scale):\n    assert q.stride(-1) == 1\n"
+    text += "    q = q.as_strided(q.shape, k.stride(), q.storage_offset())\n"
+    (folder / "picky.py").write_text(text + "    return backward(q, k, v, do, scale=scale)\n")
+    ran = run(f"check picky.py:f {SMALL}")
+    assert ran.code == 1
+    assert "  distinct       skipped: AssertionError: picky.py:3: assert q.stride(-1) == 1\n" in ran.out
+    assert "  distinct-unit  mismatch" in ran.out
 
 
 def test_a_refusal_of_every_layout_compares_nothing_and_exits_3():
