@@ -26,7 +26,7 @@ SYNONYMS = {
     "do": ("dout", "d_o", "grad_out", "grad_output", "grad_o"),
     "o": ("out", "output"),
     "lse": ("m", "softmax_lse", "logsumexp"),
-    "delta": ("d",),
+    "delta": (),
     "scale": ("sm_scale", "softmax_scale"),
     "causal": ("is_causal",),
     "bias": ("attn_bias", "attn_mask"),
