@@ -275,3 +275,10 @@ def test_exit_codes_and_streams_are_the_same_in_a_process_of_its_own():
     assert (wrong.out, unusable.out, mismatch.err) == ("", "", "")
     assert wrong.err.startswith("gradprobe: --heads must be at least 1, got 0")
     assert len(mismatch.first_mismatches) == 1
+
+
+def test_a_required_parameter_called_d_is_not_taken_for_delta(folder):
+    (folder / "dims.py").write_text("def f(q, k, v, do, scale, d):\n    return {}\n")
+    ran = run(f"check dims.py:f {SMALL}")
+    assert ran.code == 2
+    assert_message(ran, "needs a parameter 'd' that nothing can be passed for")
