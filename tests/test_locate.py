@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from gradprobe.probe import probe
+from gradprobe.report.console import render
 
-from .emulated import case_of, changed, lazy, softmax, target_of
+from .emulated import case_of, changed, compared, lazy, softmax, target_of
 
 CASE = {"batch": 2, "heads": 3, "seqlen": 72, "head_dim": 24, "layouts": (("q", "contiguous"),)}
 
@@ -82,3 +83,16 @@ def test_one_element_of_p_that_is_no_number_is_the_first_mismatch_with_an_infini
 def test_a_lost_update_of_dk_is_found_in_the_tile_that_lost_it():
     first = first_of(changed("dK", lambda t: t[0, 1, 32:48].mul_(0.7)))
     assert (first.intermediate, first.place.head, first.place.row, first.tile) == ("dK", 1, 32, (None, 2))
+
+
+@pytest.mark.parametrize(("budgets", "said"), [(2.0, True), (9.0, False)])
+def test_errors_of_a_few_budgets_are_said_to_be_a_coarser_arithmetic(budgets, said):
+    case = case_of("softmax", **CASE | {"batch": 1, "heads": 1})
+    bounds = compared(case).bounds["dQ"].float()
+    fault = changed("dQ", lambda dq: dq.add_(budgets * bounds))
+
+    def coarse(q, k, v, do, *, scale=None):
+        return softmax(q, k, v, do, scale=scale, fault=fault)
+
+    lines = [line.plain for line in render(probe(case, target_of(coarse)), 120)]
+    assert any("coarser arithmetic than float32, ieee dots" in line for line in lines) is said

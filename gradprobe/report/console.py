@@ -15,6 +15,9 @@ from ..verdict import Measured, Report, Run
 from .text import ASCII, STYLES, UTF8, Marks, broken_identity_line, first_mismatch_line, plural, ratio, value
 
 _NAME, _CELL = 9, 8
+# LAMBDA, once more: a fault of the formula moves an element by its own size, thousands of roundings; an accumulator or
+# an intermediate of fewer bits than declared, by a few times what was allowed.
+COARSE = 4.0
 
 
 def render(report: Report, width: int, *, utf8: bool = True) -> list[Text]:
@@ -171,6 +174,9 @@ def _sentences(report: Report, shown: Measured) -> Iterator[str]:
     verdicts = {run.layout: run.verdict for run in report.runs}
     if verdicts.get("contiguous") == "match" and "mismatch" in verdicts.values():
         yield "right when contiguous and wrong otherwise: the arithmetic is right, an address (a stride) is not"
+    if report.failing and _is_coarse(report):
+        name = shown.comparison.precision.name
+        yield f"no error exceeds {COARSE:.0f}x: rather a coarser arithmetic than {name} than a wrong formula"
     if report.failing:
         yield f"wrong rows: {_wrong_rows(shown)}" if shown.first else "no single element is out of bounds"
     for _, measured in report.measured:
@@ -186,6 +192,12 @@ def _sentences(report: Report, shown: Measured) -> Iterator[str]:
     if undecided:
         yield f"{plural(undecided, 'entry')} on the ReLU's kink, where rounding decides: either side is right"
     yield _receipt(report)
+
+
+def _is_coarse(report: Report) -> bool:
+    """Whether elements are wrong, and none by much."""
+    ratios = [finding.max_ratio for _, found in report.measured for finding in found.comparison.findings.values()]
+    return 1.0 < max(ratios) <= COARSE
 
 
 def _wrong_rows(measured: Measured) -> str:
