@@ -82,6 +82,8 @@ def resolve(options: Mapping[str, Any], family: str, *, takes_bias: bool) -> Cas
     _check_counts(given)
     given.setdefault("scale", float(given.get("head_dim", Case.head_dim)) ** -0.5)
     given.setdefault("bias", family == "lazy" and takes_bias)
+    if "bias_window" in given and not given["bias"]:
+        raise UsageFailure("--bias-window: this case has no bias", "drop it, or check a target that takes bias")
     given.setdefault("causal", family == "lazy")
     if family == "lazy":
         given["tau"] = _tau(given)

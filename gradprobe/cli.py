@@ -12,6 +12,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -200,8 +201,6 @@ def _probed(asked: last.Asked, again: str) -> Report:
         imported = time.perf_counter() - start
         report = probe(case, target, reference=reference, reproduce=again, tick=tick)
     seconds = {"import": imported, **report.seconds, "diagnose": 0.0, "total": time.perf_counter() - start}
-    from dataclasses import replace
-
     return replace(report, seconds=seconds)
 
 

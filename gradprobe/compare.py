@@ -117,7 +117,7 @@ class _Pass:
         shapes = expected_shapes(case)
         self.evaluate = evaluate
         self.replaced: Mapping[str, Tensor] = reference.values if reference is not None else {}
-        self.case, self.x, self.trace, self.precision, self.blame = case, x, trace, precision, blame
+        self.case, self.x, self.trace, self.precision = case, x, trace, precision
         self.tallies = {name: Tally(case, name, trace.values[name].shape) for name in trace.values}
         linear = [name for name in shapes if name not in ("P", "dP", "dS")]
         self.expected = {name: x.q.new_zeros(shapes[name]) for name in linear}

@@ -82,6 +82,7 @@ REFUSED = [
     ({"pattern": "ones"}, "--pattern must be one of normal, small, large, negative, offset, lowrank, got 'ones'"),
     ({"dots": "tf16"}, "--dots must be one of ieee, tf32, got 'tf16'"),
     ({"device": "tpu"}, "--device must be one of auto, cpu, cuda, got 'tpu'"),
+    ({"bias": False, "bias_window": 9}, "--bias-window: this case has no bias"),
 ]
 REFUSED_BY_SOFTMAX = [
     ({"tau": (1.0,)}, "--tau: the softmax family has no such option"),

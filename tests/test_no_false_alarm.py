@@ -32,6 +32,7 @@ def drawn_options(group: int, index: int) -> dict[str, Any]:
         "dtype": pick(DTYPES), "pattern": pick(PATTERNS), "seed": draws.randrange(2**31), "layouts": layouts,
         "block_m": pick([16, 32, 64]), "block_n": pick([16, 32, 64]),
     }  # fmt: skip
+    options |= {} if options["bias"] else {"bias_window": None}
     return options | ({"tau": (-1.0,), "pattern": "small", "scale": None} if index == 0 else {})
 
 

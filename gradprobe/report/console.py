@@ -9,15 +9,16 @@ from rich.text import Text
 
 from ..case import Case
 from ..locate import Location
+from ..precision import LAMBDA
 from ..spans import in_words, spans
 from ..tally import INHERITED, MATCH, MISMATCH, Finding
 from ..verdict import Measured, Report, Run
 from .text import ASCII, STYLES, UTF8, Marks, broken_identity_line, first_mismatch_line, plural, ratio, value
 
 _NAME, _CELL = 9, 8
-# LAMBDA, once more: a fault of the formula moves an element by its own size, thousands of roundings; an accumulator or
-# an intermediate of fewer bits than declared, by a few times what was allowed.
-COARSE = 4.0
+# A fault of the formula moves an element by its own size, thousands of roundings. An accumulator of fewer bits than
+# declared stays within the confidence factor of what was allowed, the room that a bound leaves beyond one rounding.
+COARSE = LAMBDA
 
 
 def render(report: Report, width: int, *, utf8: bool = True) -> list[Text]:

@@ -16,11 +16,10 @@ class Marks:
     mismatch: str
     inherited: str
     times: str
-    dash: str
 
 
-UTF8 = Marks(mismatch="✗", inherited="↳", times="×", dash="·")
-ASCII = Marks(mismatch="!", inherited="~", times="x", dash="-")
+UTF8 = Marks(mismatch="✗", inherited="↳", times="×")
+ASCII = Marks(mismatch="!", inherited="~", times="x")
 
 STYLES = {MISMATCH: "bold red", INHERITED: "yellow"}
 
