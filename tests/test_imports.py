@@ -16,8 +16,8 @@ ORDER = (
     "failures", "spans", "intermediates", "case", "draw", "layouts", "provenance", "trace", "targets", "bind",
     "interpreter.bfloat16", "interpreter.language", "interpreter.selfcheck", "interpreter",
     "backend", "launches", "run",
-    "precision", "roundings", "budget", "tally", "compare", "accumulators",
-    "invariants", "locate", "symmetry", "verdict", "probe", "closeup",
+    "precision", "roundings", "budget", "recovery", "tally", "compare", "accumulators",
+    "invariants", "locate", "symmetry", "onehot", "recover", "rereading", "verdict", "inside", "probe", "closeup",
     "report", "report.text", "report.as_json", "report.console", "report.closeup",
     "options", "last", "progress", "cli", "__main__",
 )  # fmt: skip
