@@ -1,21 +1,22 @@
-"""Case: one attention problem to run, every option resolved; and the values drawn for it."""
+"""Case: one attention problem to run, every option resolved."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .failures import UsageFailure
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from .intermediates import lookup
 
 DTYPES = ("float32", "float16", "bfloat16")
 PATTERNS = ("normal", "small", "large", "negative", "offset", "lowrank")
 DOTS = ("ieee", "tf32")
 DEVICES = ("auto", "cpu", "cuda")
+ALIGNMENTS = ("bottom-right", "top-left")
+MASKS = ("random", "dead-rows", "padding")
 
 
 @dataclass(frozen=True)
@@ -36,14 +37,28 @@ class Case:
     head_dim_v: int = 24
     dtype: str = "float32"
     causal: bool = False
+    align: str = "bottom-right"
+    """Which corner the diagonal of causal, window and alibi runs through; the same where M = N."""
     window: tuple[int, int] | None = None
     softcap: float | None = None
     scale: float = 24**-0.5
     bias: bool = False
     bias_window: int = 40
+    """Of the lazy family."""
+    bias_axes: str = "hmn"
+    """Of the softmax family: the axes of [B, H, M, N] that the bias has; along the others it is broadcast."""
+    alibi: bool = False
+    mask: str | None = None
+    """Which boolean mask is drawn: one of MASKS, or None."""
+    sinks: bool = False
+    dropout: float = 0.0
+    """The probability that an entry of P is dropped, by a mask that the target is given."""
     tau: tuple[float, ...] | None = None
     """One a head; None in the softmax family."""
     seqlens: tuple[int, ...] | None = None
+    cu_seqlens_q: tuple[int, ...] | None = None
+    """Where each packed sequence begins, and where the last one ends; None where nothing is packed."""
+    cu_seqlens_k: tuple[int, ...] | None = None
     seed: int = 0
     device: str = "cpu"
     layouts: tuple[tuple[str, str], ...] = ()
@@ -64,17 +79,33 @@ class Case:
 
     def has(self, optional: str) -> bool:
         """Whether an optional input ("bias", "tau" or "" for none) takes part."""
-        return {"": True, "bias": self.bias, "tau": self.tau is not None}[optional]
+        return {"": True, "bias": self.bias, "sinks": self.sinks, "tau": self.tau is not None}[optional]
+
+    def axes(self, name: str) -> str:
+        """The axes of an intermediate, as in its table; of dBias, those of this case's bias."""
+        if name == "dBias" and self.family == "softmax":
+            return "".join(letter if letter in self.bias_axes else "1" for letter in "bhmn")
+        step = lookup(name).step(self.family)  # type: ignore[union-attr]
+        assert step is not None
+        return step.axes
 
 
-def resolve(options: Mapping[str, Any], family: str, *, takes_bias: bool) -> Case:
+def resolve(options: Mapping[str, Any], family: str, *, takes_bias: bool, packs: bool = False) -> Case:
     """A Case from the options that were given (None or absent: not given), with the defaults of the family.
+
+    Args:
+        takes_bias: whether the target takes a bias, which a lazy case then has by default.
+        packs: whether the target takes its sequences packed (cu_seqlens), so that `seqlens` means that.
 
     Raises:
         UsageFailure: a value that no case can have, or an option that the family does not know.
     """
     given = {name: value for name, value in options.items() if value is not None}
     _refuse_foreign(given, family)
+    if packs and "seqlens" in given:
+        given["cu_seqlens"] = (0, *itertools.accumulate(given.pop("seqlens")))
+        given.pop("batch", None)
+    _pack(given)
     given.setdefault("seqlen_q", given.get("seqlen", _longest(given)))
     given.setdefault("seqlen_k", given.get("seqlen", given["seqlen_q"]))
     given.setdefault("kv_heads", given.get("heads", Case.heads))
@@ -84,6 +115,8 @@ def resolve(options: Mapping[str, Any], family: str, *, takes_bias: bool) -> Cas
     given.setdefault("bias", family == "lazy" and takes_bias)
     if "bias_window" in given and not given["bias"]:
         raise UsageFailure("--bias-window: this case has no bias", "drop it, or check a target that takes bias")
+    if "bias_axes" in given and not given["bias"]:
+        raise UsageFailure("--bias-axes: this case has no bias", "add --bias")
     given.setdefault("causal", family == "lazy")
     if family == "lazy":
         given["tau"] = _tau(given)
@@ -93,18 +126,59 @@ def resolve(options: Mapping[str, Any], family: str, *, takes_bias: bool) -> Cas
     return case
 
 
+def _pack(given: dict[str, Any]) -> None:
+    """Packed sequences set the lengths: one batch of all of them, end to end."""
+    if "cu_seqlens" not in given:
+        if "cu_seqlens_k" in given:
+            raise UsageFailure("--cu-seqlens-k: nothing is packed", "give --cu-seqlens, that of the query rows, too")
+        return
+    given["cu_seqlens_q"] = given.pop("cu_seqlens")
+    given.setdefault("cu_seqlens_k", given["cu_seqlens_q"])
+    if "seqlens" in given:
+        raise UsageFailure("--seqlens pads and --cu-seqlens packs", "give one of them")
+    for flag, name, length in (
+        ("--cu-seqlens", "cu_seqlens_q", "seqlen_q"),
+        ("--cu-seqlens-k", "cu_seqlens_k", "seqlen_k"),
+    ):
+        _check_ascends(flag, given[name])
+        if given.setdefault(length, given.get("seqlen", given[name][-1])) != given[name][-1]:
+            raise UsageFailure(
+                f"{flag} ends at {given[name][-1]}, and the length is {given[length]}", "drop the length"
+            )
+    if len(given["cu_seqlens_q"]) != len(given["cu_seqlens_k"]):
+        count = f"{len(given['cu_seqlens_q']) - 1} and {len(given['cu_seqlens_k']) - 1}"
+        raise UsageFailure(f"--cu-seqlens and --cu-seqlens-k must have as many sequences, got {count}")
+    if given.setdefault("batch", 1) != 1:
+        raise UsageFailure(f"--cu-seqlens packs all sequences into one batch, got --batch {given['batch']}")
+
+
+def _check_ascends(flag: str, ends: tuple[int, ...]) -> None:
+    rises = all(before <= after for before, after in itertools.pairwise(ends))
+    if len(ends) < 2 or ends[0] != 0 or ends[-1] < 1 or not rises:
+        raise UsageFailure(
+            f"{flag} must ascend from 0 to the number of rows, got {','.join(map(str, ends))}",
+            "it holds where each sequence begins and where the last one ends: 0,37,101",
+        )
+
+
 def _longest(given: Mapping[str, Any]) -> int:
     return max(given["seqlens"]) if given.get("seqlens") else Case.seqlen_q
+
+
+_SOFTMAX_ALONE = {
+    "window", "softcap", "kv_heads", "head_dim_v", "align", "bias_axes", "alibi", "mask", "sinks", "dropout",
+    "cu_seqlens", "cu_seqlens_k",
+}  # fmt: skip
 
 
 def _refuse_foreign(given: Mapping[str, Any], family: str) -> None:
     if family == "lazy":
         if given.get("causal") is False:
             raise UsageFailure("--no-causal: lazy attention is always causal", "drop --no-causal")
-        foreign = {"window", "softcap", "kv_heads", "head_dim_v"} & set(given)
+        foreign = _SOFTMAX_ALONE & given.keys()
         way_out = "drop it, or check a target of the softmax family"
     else:
-        foreign = {"tau", "bias_window"} & set(given)
+        foreign = {"tau", "bias_window"} & given.keys()
         way_out = "drop it, or check a target that takes tau"
     if foreign:
         name = sorted(foreign)[0]
@@ -133,7 +207,10 @@ def _tau(given: Mapping[str, Any]) -> tuple[float, ...]:
 
 
 def _check(case: Case) -> None:
-    choices = (("dtype", DTYPES), ("pattern", PATTERNS), ("dots", (None, *DOTS)), ("device", DEVICES))
+    choices = (
+        ("dtype", DTYPES), ("pattern", PATTERNS), ("dots", (None, *DOTS)), ("device", DEVICES),
+        ("align", ALIGNMENTS), ("mask", (None, *MASKS)),
+    )  # fmt: skip
     for name, known in choices:
         if getattr(case, name) not in known:
             listed = ", ".join(choice for choice in known if choice)
@@ -148,6 +225,10 @@ def _check(case: Case) -> None:
         raise UsageFailure(f"--seed must lie in 0 to 2^63 - 1, got {case.seed}")
     if case.window is not None and min(case.window) < -1:
         raise UsageFailure(f"--window takes numbers of keys, -1 for no limit, got {case.window[0]},{case.window[1]}")
+    if not 0 <= case.dropout < 1:
+        raise UsageFailure(f"--dropout must lie in 0 to 1, 1 excluded, got {case.dropout}")
+    if not case.bias_axes or set(case.bias_axes) - set("bhmn") or len(set(case.bias_axes)) < len(case.bias_axes):
+        raise UsageFailure(f"--bias-axes takes some of the letters b, h, m and n, got {case.bias_axes!r}")
     if case.softcap is not None and not case.softcap > 0:
         raise UsageFailure(f"--softcap must be above 0, got {case.softcap}")
     if not all(math.isfinite(number) for number in (case.scale, *(case.tau or ()))):
@@ -161,56 +242,3 @@ def _check_seqlens(case: Case, seqlens: tuple[int, ...]) -> None:
         raise UsageFailure("--seqlens (right padding) needs as many keys as query rows")
     if min(seqlens) < 0 or max(seqlens) > case.seqlen_q:
         raise UsageFailure(f"--seqlens must lie in 0 to {case.seqlen_q}, got {', '.join(map(str, seqlens))}")
-
-
-def draw(case: Case) -> dict[str, Tensor]:
-    """The values of a case: contiguous CPU tensors by name, the same for a seed on every machine.
-
-    Returns:
-        q [B, H, M, D], k [B, Hkv, N, D], v [B, Hkv, N, Dv], do [B, H, M, Dv] in the case's dtype; bias ([H, W] lazy,
-        [1, H, M, N] softmax) and tau [H], float32 parameters in lazy, bias in the case's dtype in softmax;
-        seqlens [B] int32. Optional ones only where the case has them.
-    """
-    import torch
-
-    generator = torch.Generator().manual_seed(case.seed)
-
-    def normal(axes: str) -> Tensor:
-        return torch.randn([case.size(axis) for axis in axes], generator=generator)
-
-    values = {"q": normal("bhmd"), "k": normal("bgnd"), "v": normal("bgne"), "do": normal("bhme")}
-    values |= {"bias": normal("hw" if case.family == "lazy" else "1hmn")} if case.bias else {}
-    values = _patterned(values, case)
-    for name in values:
-        if not (name == "bias" and case.family == "lazy"):
-            values[name] = values[name].to(getattr(torch, case.dtype))
-    if case.tau is not None:
-        values["tau"] = torch.tensor(case.tau, dtype=torch.float32)
-    if case.seqlens is not None:
-        values["seqlens"] = torch.tensor(case.seqlens, dtype=torch.int32)
-    return values
-
-
-def _patterned(values: dict[str, Tensor], case: Case) -> dict[str, Tensor]:
-    """The pattern laid over standard normal values; each is known to expose a class of faults that the others hide."""
-    q, k = values["q"], values["k"]
-    if case.pattern == "small":  # scores near 0: P is nearly uniform, and lazy rows at tau = -1 sit on the kink
-        values |= {"q": q * 0.02, "k": k * 0.02}
-        values |= {"bias": values["bias"] * 0} if "bias" in values else {}
-    elif case.pattern == "large":  # scores four times as wide: P is nearly one-hot
-        values |= {"q": q * 4}
-    elif case.pattern == "negative":  # every score near -120, so exp(S) underflows unless the maximum is subtracted
-        root = (120.0 / (case.scale * case.head_dim)) ** 0.5 if case.scale > 0 else 1.0
-        width = 0.2 / max(1.0, case.scale) ** 0.5  # scores spread by 3.1 at most: all below -88.7
-        values |= {"q": q * width + root, "k": k * width - root}
-    elif case.pattern == "offset":  # a mean that rounding and cancellation feel
-        values |= {name: values[name] + 1.0 for name in ("q", "k", "v", "do")}
-    elif case.pattern == "lowrank":  # rows that nearly repeat one another
-        values |= {name: _low_rank(values[name]) for name in ("q", "k", "v")}
-    return values
-
-
-def _low_rank(tensor: Tensor) -> Tensor:
-    head = tensor[..., :2, :]
-    mix = tensor[..., :2]
-    return (mix @ head[..., : mix.shape[-1], :]) if tensor.shape[-2] > 1 and tensor.shape[-1] > 1 else tensor

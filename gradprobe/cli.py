@@ -195,7 +195,9 @@ def _probed(asked: last.Asked, again: str) -> Report:
 
         target = find_target(asked.target, asked.family)
         reference = find_target(asked.reference, asked.family or target.family) if asked.reference else None
-        case = resolve({**given, "device": device}, target.family, takes_bias="bias" in target.takes)
+        case = resolve(
+            {**given, "device": device}, target.family, takes_bias="bias" in target.takes, packs=target.packs
+        )  # fmt: skip
         make_interpreter_right(case)
         choose_threads(case)
         imported = time.perf_counter() - start

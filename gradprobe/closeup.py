@@ -9,6 +9,7 @@ from .budget import tile_budget
 from .case import Case
 from .compare import BY_TILE, Judge, judge_whole, tile_size
 from .failures import UsageFailure
+from .intermediates import slots
 from .locate import Location, locate_at
 from .reference import Tile, evaluate
 from .roundings import rounding_shift
@@ -135,9 +136,8 @@ def _ratios(actual: Tensor, expected: Tensor, bound: Tensor, right: Tensor) -> T
 
 def _tile(case: Case, axes: str, cols: int) -> tuple[int, int]:
     """Score tiles for matrices; whole rows in BLOCK_M or BLOCK_N steps for the others, eight columns to a cell."""
-    letters = axes.lstrip("b1")[1:]
-    rows = case.block_m if letters[:1] == "m" else case.block_n
-    return rows, case.block_n if letters[1:] == "n" else min(cols, 8)
+    _, _, row, col = slots(axes)
+    return case.block_m if row == "m" else case.block_n, case.block_n if col == "n" else min(cols, 8)
 
 
 def _pooled(ratio: Tensor, tile: tuple[int, int]) -> tuple[tuple[float, ...], ...]:

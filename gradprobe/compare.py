@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .budget import TileBudget, summed_bound, tile_budget
 from .case import Case
@@ -59,10 +59,14 @@ class Comparison:
 
 def attention_of(case: Case, values: Mapping[str, Tensor]) -> Attention:
     """The reference's problem for the values of a run, in float64 on their device."""
-    wide = {name: value.double() for name, value in values.items() if name != "seqlens"}
+    wide = {name: value.double() if value.is_floating_point() else value for name, value in values.items()}
+    optional = ("bias", "tau", "seqlens", "alibi", "mask", "sinks", "keep", "cu_seqlens_q", "cu_seqlens_k")
+    options: dict[str, Any] = {name: wide[name] for name in optional if name in wide}
+    options |= {"align": case.align} if case.align != "bottom-right" else {}
+    options |= {"dropout": case.dropout} if case.dropout else {}
     return Attention(
-        case.family, wide["q"], wide["k"], wide["v"], wide["do"], case.scale, case.causal,
-        wide.get("bias"), wide.get("tau"), case.window, case.softcap, values.get("seqlens"),
+        case.family, wide["q"], wide["k"], wide["v"], wide["do"], case.scale, case.causal, window=case.window,
+        softcap=case.softcap, **options,
     )  # fmt: skip
 
 

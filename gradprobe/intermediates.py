@@ -36,6 +36,13 @@ class Intermediate:
         return self.lazy if family == "lazy" else self.softmax
 
 
+def slots(axes: str) -> tuple[str, str, str, str]:
+    """The letters of an intermediate's batch, head, row and column axes; "" for one that is absent or broadcast."""
+    whole = (axes if axes[0] in "b1" else "1" + axes).ljust(4, "1")
+    batch, head, row, col = ("" if letter == "1" else letter for letter in whole)
+    return batch, head, row, col
+
+
 def _both(name: str, axes: str, formula: str, *parents: str) -> Intermediate:
     step = Step(axes, formula, parents)
     return Intermediate(name, "", step, step)
@@ -57,7 +64,13 @@ TABLE = (
     Intermediate(
         "dV", "", Step("bgne", "P^T dO", ("P", "do")), Step("bgne", "relu(P + tau / (i + 1))^T dO", ("P", "do", "tau"))
     ),
-    Intermediate("dBias", "bias", Step("1hmn", "sum_b dS", ("dS",)), Step("hw", "sum over i - j = w of dS", ("dS",))),
+    Intermediate(
+        "dBias",
+        "bias",
+        Step("1hmn", "dT, summed over what bias is broadcast along", ("dS",)),
+        Step("hw", "sum over i - j = w of dS", ("dS",)),
+    ),
+    Intermediate("dSink", "sinks", Step("h", "-sum exp(sink - LSE) * delta", ("LSE", "delta", "sinks")), None),
     Intermediate("dTau", "tau", None, Step("h", "sum of dP / (i + 1)", ("dP",))),
 )
 

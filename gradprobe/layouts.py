@@ -14,13 +14,16 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LAYOUTS = ("contiguous", "blhd", "packed", "expanded", "distinct", "distinct-unit", "strided-last", "offset")
-TENSORS = ("q", "k", "v", "do", "o", "lse", "delta", "bias", "tau", "seqlens")
+TENSORS = (
+    "q", "k", "v", "do", "o", "lse", "delta", "bias", "tau", "alibi", "mask", "sinks", "keep", "seqlens",
+    "cu_seqlens_q", "cu_seqlens_k",
+)  # fmt: skip
 DEFAULT_RUNS = ((), (("all", "distinct"),), (("do", "expanded"),))
 # What shows strides of a target that takes no last stride but 1.
 UNIT_RUN = (("all", "distinct-unit"),)
 
 # What the others determine, or what is no gradient's business: one repeated value of these is another problem.
-_NEVER_EXPANDED = ("o", "lse", "delta", "seqlens")
+_NEVER_EXPANDED = ("o", "lse", "delta", "mask", "keep", "seqlens", "cu_seqlens_q", "cu_seqlens_k")
 
 # Elements before each tensor; a multiple of 128 keeps the first element as aligned as an allocation's.
 _FRONT = 1024

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from .case import Case
 from .compare import BY_TILE, Comparison
+from .intermediates import slots
 from .reference import Attention, Tile, evaluate
 from .spans import in_words, spans
 from .tally import MISMATCH, Place
@@ -59,13 +60,10 @@ def locate_at(
 ) -> Location:
     """Any element, by its batch, head, row and column (0 where the intermediate has no such axis)."""
     axes = comparison.findings[name].axes
-    batch, head, row, col = at
-    rank = len(axes.lstrip("b1"))
-    place = Place(
-        batch if axes[0] == "b" else None, head, row if rank > 1 else None, col if rank > 2 else None, 0.0, 0.0, budget
-    )
+    batch, head, row, col = (place if letter else None for place, letter in zip(at, slots(axes), strict=True))
+    place = Place(batch, head or 0, row, col, 0.0, 0.0, budget)
     window = _window(x, trace, comparison, name, place)
-    r, c = window.rows.index(row), window.cols.index(col)
+    r, c = window.rows.index(at[2]), window.cols.index(at[3])
     place = replace(place, actual=window.actual[r][c], expected=window.expected[r][c])
     return Location(name, place, tile_of(case, axes, place.row, place.col), _masked(x, axes, place), window)
 
@@ -78,18 +76,17 @@ def _location(case: Case, x: Attention, trace: Trace, comparison: Comparison, na
 
 def tile_of(case: Case, axes: str, row: int | None, col: int | None) -> tuple[int | None, int | None]:
     """Which tile of the score matrix an element belongs to."""
-    letters = axes.lstrip("b1")[1:]
     blocks = {"m": case.block_m, "n": case.block_n}
     found: dict[str, int] = {
         letter: at // blocks[letter]
-        for letter, at in zip(letters, (row, col), strict=False)
+        for letter, at in zip(slots(axes)[2:], (row, col), strict=True)
         if letter in blocks and at is not None
     }
     return found.get("m"), found.get("n")
 
 
 def _masked(x: Attention, axes: str, place: Place) -> bool | None:
-    if not axes.endswith("hmn") or place.row is None or place.col is None:
+    if axes != "bhmn" or place.row is None or place.col is None:
         return None
     heads, rows = slice(place.head, place.head + 1), slice(place.row, place.row + 1)
     return not bool(x.valid(Tile(place.batch or 0, heads, rows))[0, 0, place.col])

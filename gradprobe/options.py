@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .case import DEVICES, DOTS, DTYPES, PATTERNS
+from .case import ALIGNMENTS, DEVICES, DOTS, DTYPES, MASKS, PATTERNS
 from .failures import UsageFailure
 from .layouts import LAYOUTS, parse_layout
 
@@ -55,17 +55,27 @@ OPTIONS = (
     Option("head_dim", int, "Head dim of q and k (default: 24)"),
     Option("head_dim_v", int, "Head dim of v (default: --head-dim)"),
     Option("dtype", str, f"{', '.join(DTYPES)} (default: float32)"),
-    Option("causal", bool, "Causal mask, aligned to the bottom right (default: lazy always, softmax not)"),
+    Option("causal", bool, "Causal mask (default: lazy always, softmax not)"),
+    Option("align", str, f"Corner of the diagonal where M != N: {', '.join(ALIGNMENTS)} (default: bottom-right)"),
     Option("window", str, "Sliding window, keys to the left and right; -1 for no limit", "LEFT,RIGHT",
            _numbers("--window", int, "two whole numbers, LEFT,RIGHT", 2)),
     Option("softcap", float, "Scores become c * tanh(S / c)"),
     Option("scale", float, "Of the scores (default: 1 / sqrt(head dim))"),
     Option("bias", bool, "Additive bias and its gradient (default: lazy with, softmax without)"),
     Option("bias_window", int, "Distances that the lazy bias covers (default: 40)"),
+    Option("bias_axes", str, "Axes that the softmax bias has, of b, h, m, n; else broadcast (default: hmn)"),
+    Option("alibi", bool, "ALiBi slopes, one a head"),
+    Option("mask", str, f"Boolean mask, True where a key may be seen: {', '.join(MASKS)}"),
+    Option("sinks", bool, "A learnable sink logit per head, and its gradient"),
+    Option("dropout", float, "Probability of dropout of P, by a given mask"),
     Option("tau", str, "Lazy attention's tau, one number or one a head (default: both signs)", "T,...",
            _numbers("--tau", float, "numbers separated by commas")),
     Option("seqlens", str, "Live length of each batch, right padding", "N,...",
            _numbers("--seqlens", int, "whole numbers separated by commas")),
+    Option("cu_seqlens", str, "Packed sequences: where each begins, and where the last one ends", "0,N,...",
+           _numbers("--cu-seqlens", int, "whole numbers separated by commas")),
+    Option("cu_seqlens_k", str, "The same of the keys (default: as --cu-seqlens)", "0,N,...",
+           _numbers("--cu-seqlens-k", int, "whole numbers separated by commas")),
     Option("seed", int, "Of the drawn values (default: 0)"),
     Option("device", str, f"{', '.join(DEVICES)} (default: auto)"),
     Option("layout", list, f"Where a tensor (or all) lies, not the default runs: {', '.join(LAYOUTS)}", "TENSOR=NAME",

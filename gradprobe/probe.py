@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from .case import Case, draw
+from .case import Case
 from .compare import attention_of, compare
+from .draw import draw
 from .failures import ReferenceFailure, TargetFailure
 from .invariants import Invariant, identities
 from .layouts import DEFAULT_RUNS, UNIT_RUN, Inputs, effective_values, place

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .backend import interpreting
+from .bind import bind
 from .case import Case
-from .failures import TargetFailure, UsageFailure
+from .failures import TargetFailure
 from .launches import recorded_launches
 from .layouts import Inputs
 from .provenance import Source, source_of
@@ -37,47 +38,6 @@ class Outcome:
     """The Triton kernels that it launched, in order of their first launch."""
     interpreted: bool
     """Whether Triton's interpreter ran them."""
-
-
-def bind(target: Target, case: Case, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The target's arguments by its own parameter names.
-
-    Raises:
-        UsageFailure: the case uses an option that the target does not take, or the target needs one the case lacks.
-    """
-    offered: dict[str, Any] = {
-        "scale": case.scale, "causal": case.causal, "window": case.window, "softcap": case.softcap,
-        "block_m": case.block_m, "block_n": case.block_n, "dots": case.dots or "ieee",
-    } | dict(tensors)  # fmt: skip
-    for name in _untaken(target, case):
-        raise UsageFailure(
-            f"target {target.name!r} cannot take --{name.replace('_', '-')}: it has no such parameter",
-            f"it takes {', '.join(target.takes.values())}",
-        )
-    for name in target.required:
-        if offered.get(name) is None:
-            raise UsageFailure(
-                f"target {target.name!r} needs {target.takes[name]!r}, which this case does not have", _way_to(name)
-            )
-    return {own: offered[name] for name, own in target.takes.items() if offered.get(name) is not None}
-
-
-def _untaken(target: Target, case: Case) -> list[str]:
-    used = {
-        "window": case.window is not None,
-        "softcap": case.softcap is not None,
-        "seqlens": case.seqlens is not None,
-        "bias": case.bias,
-        "causal": case.causal and case.family == "softmax",
-        "scale": abs(case.scale - case.head_dim**-0.5) > 1e-12,
-    }
-    return [name for name, is_used in used.items() if is_used and name not in target.takes]
-
-
-def _way_to(name: str) -> str:
-    return {"bias": "add --bias", "window": "add --window LEFT,RIGHT", "softcap": "add --softcap C"}.get(
-        name, f"add --{name}" if name in ("tau", "seqlens") else "give the parameter a default"
-    )
 
 
 def run_target(target: Target, case: Case, inputs: Inputs) -> Outcome:
@@ -120,8 +80,11 @@ def _through_autograd(target: Target, arguments: dict[str, Any], do: Tensor) -> 
     """A forward's gradients for the case's own dO. Leaves keep the layouts of the tensors they are made from."""
     import torch
 
-    gradients = {"q": "dQ", "k": "dK", "v": "dV", "bias": "dBias", "tau": "dTau"}
-    names = {name: own for name, own in target.takes.items() if name in gradients and own in arguments}
+    gradients = {"q": "dQ", "k": "dK", "v": "dV", "bias": "dBias", "sinks": "dSink", "tau": "dTau"}
+    names = {
+        name: own for name, own in target.takes.items()
+        if name in gradients and own in arguments and arguments[own].is_floating_point()
+    }  # fmt: skip
     leaves = {name: arguments[own].detach().requires_grad_() for name, own in names.items()}
     result = target.function(**arguments | {names[name]: leaf for name, leaf in leaves.items()})
     output = result[0] if isinstance(result, (tuple, list)) and result else result
@@ -137,7 +100,7 @@ def _through_autograd(target: Target, arguments: dict[str, Any], do: Tensor) -> 
         )
     found = torch.autograd.grad(output, list(leaves.values()), do, allow_unused=True)
     results = {name: gradient for name, gradient in zip(leaves, found, strict=True)}
-    # To autograd a gradient that never comes is 0, and so it is to an optimizer. That bias or tau is no parameter of
+    # To autograd a gradient that never comes is 0, and so it is to an optimizer. That bias or sinks is no parameter of
     # a forward is common, and said by None; q, k and v always are.
     for name in ("q", "k", "v"):
         results[name] = torch.zeros_like(leaves[name]) if results[name] is None else results[name]

@@ -24,12 +24,15 @@ def doubled(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def permuted(values: Mapping[str, Tensor], case: Case) -> dict[str, Tensor]:
     """The values with batches and key/value heads in reverse order, query heads following their group."""
-    return {name: _reverse(value, _input_axes(name, case), case) for name, value in values.items()}
+    return {name: _reverse(value, _input_axes(name, value, case), case) for name, value in values.items()}
 
 
-def _input_axes(name: str, case: Case) -> str:
-    axes = {"q": "bh", "do": "bh", "k": "bg", "v": "bg", "tau": "h", "seqlens": "b"}
-    return axes.get(name, "h" if case.family == "lazy" else "1h")
+def _input_axes(name: str, value: Tensor, case: Case) -> str:
+    """The batch and head axes of an input; a packed batch is one, so its sequences stay as they are."""
+    axes = {"k": "bg", "v": "bg", "seqlens": "b", "cu_seqlens_q": "", "cu_seqlens_k": ""}
+    per_head = {"tau", "alibi", "sinks"} | ({"bias"} if case.family == "lazy" else set())
+    found = axes.get(name, "h" if name in per_head else "bh")
+    return "".join(letter if size > 1 else "1" for letter, size in zip(found, value.shape, strict=False))
 
 
 def _reverse(tensor: Tensor, axes: str, case: Case) -> Tensor:

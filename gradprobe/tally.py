@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .case import Case
-from .intermediates import lookup
+from .intermediates import slots
 from .reference import Tile
 from .spans import spans
 
@@ -94,7 +94,7 @@ class Tally:
 
     def __init__(self, case: Case, name: str, shape: tuple[int, ...]) -> None:
         self.name, self.case = name, case
-        self.axes = lookup(name).step(case.family).axes  # type: ignore[union-attr]
+        self.axes = case.axes(name)
         self.shape = self._canonical_shape(shape)
         self.total, self.non_finite, self.max_abs_err = 0, 0, 0.0
         self.ratio = self._zeros(2).double()
@@ -176,12 +176,8 @@ class Tally:
         return at, self._place(at, *(float(part[h, r, c]) for part in values))
 
     def _place(self, at: tuple[int, ...], actual: float, expected: float, budget: float) -> Place:
-        batch, head, row, col = at
-        rank = len(self.axes.removeprefix("b").removeprefix("1"))
-        return Place(
-            batch if self.axes[0] == "b" else None, head,
-            row if rank > 1 else None, col if rank > 2 else None, actual, expected, budget,
-        )  # fmt: skip
+        batch, head, row, col = (place if letter else None for place, letter in zip(at, slots(self.axes), strict=True))
+        return Place(batch, head or 0, row, col, actual, expected, budget)
 
     def finding(self) -> Finding:
         """What has come together."""

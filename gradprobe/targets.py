@@ -33,7 +33,19 @@ SYNONYMS = {
     "tau": (),
     "window": ("window_size",),
     "softcap": (),
+    "align": ("alignment",),
+    "alibi": ("alibi_slopes",),
+    "mask": ("attention_mask",),
+    "sinks": ("sink", "attention_sinks", "s_aux"),
+    "dropout": ("dropout_p", "p_dropout"),
+    "keep": ("keep_mask", "dropout_mask"),
     "seqlens": ("varlen",),
+    "cu_seqlens": (),
+    "cu_seqlens_q": (),
+    "cu_seqlens_k": ("cu_seqlens_kv",),
+    "max_seqlen": (),
+    "max_seqlen_q": (),
+    "max_seqlen_k": ("max_seqlen_kv",),
     "block_m": (),
     "block_n": (),
     "dots": ("input_precision",),
@@ -59,6 +71,11 @@ class Target:
     def is_backward(self) -> bool:
         """Whether it takes dO; if not, it is a forward, to be differentiated through autograd."""
         return "do" in self.takes
+
+    @property
+    def packs(self) -> bool:
+        """Whether it takes sequences of several lengths packed end to end, and not padded."""
+        return bool({"cu_seqlens", "cu_seqlens_q"} & self.takes.keys()) and "seqlens" not in self.takes
 
 
 def find_target(word: str, family: str | None = None) -> Target:

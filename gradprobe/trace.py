@@ -27,8 +27,8 @@ class Trace:
 def expected_shapes(case: Case) -> dict[str, tuple[int, ...]]:
     """The shape of every intermediate that exists in the case's family, in dataflow order."""
     return {
-        row.name: tuple(case.size(axis) for axis in step.axes)
-        for row, step in steps(case.family)
+        row.name: tuple(case.size(axis) for axis in case.axes(row.name))
+        for row, _ in steps(case.family)
         if case.has(row.needs)
     }
 
@@ -74,7 +74,7 @@ def _checked(tensor: object, name: str, case: Case, subject: str) -> Tensor:
         raise TargetFailure(f"{subject} returned {name} as {what}; it must be a floating-point tensor")
     shape = expected_shapes(case)[name]
     if tensor.shape != shape:
-        axes = lookup(name).step(case.family).axes  # type: ignore[union-attr]
+        axes = case.axes(name)
         raise TargetFailure(
             f"{subject} returned {name} of the wrong shape: expected [{', '.join(axes)}] = {list(shape)}, "
             f"got {list(tensor.shape)}"

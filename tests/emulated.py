@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gradprobe.case import Case, draw, resolve
+from gradprobe.case import Case, resolve
 from gradprobe.compare import Comparison, attention_of, compare
+from gradprobe.draw import draw
 from gradprobe.precision import precision_of
 from gradprobe.provenance import source_of
 from gradprobe.targets import Target

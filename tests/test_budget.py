@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gradprobe.case import draw
+from gradprobe.draw import draw
 from gradprobe.layouts import effective_values
 
 from .emulated import Arithmetic, case_of, changed, compared

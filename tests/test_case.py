@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from gradprobe.case import DTYPES, PATTERNS, Case, draw, resolve
+from gradprobe.case import DTYPES, PATTERNS, Case, resolve
+from gradprobe.draw import draw
 from gradprobe.failures import UsageFailure
 
 

@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 import torch
 
-from gradprobe.case import draw
+from gradprobe.draw import draw
 from gradprobe.failures import UsageFailure
 from gradprobe.layouts import DEFAULT_RUNS, LAYOUTS, TENSORS, guard_values, parse_layout, place, run_name
 from tests.cases import lazy_case

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from gradprobe.case import DTYPES, PATTERNS, Case, draw
+from gradprobe.case import DTYPES, PATTERNS, Case
 from gradprobe.compare import Comparison, attention_of, compare
+from gradprobe.draw import draw
 from gradprobe.layouts import LAYOUTS, TENSORS, place
 from gradprobe.precision import precision_of
 from gradprobe.run import run_target

@@ -43,7 +43,7 @@ WRONG_COMMANDS = [
     ("check soft.py:forward", ("soft.py has no function forward", "it has: ", "attention, backward")),
     ("check soft.py:torch", ("torch is not a function but module",)),
     ("check soft.py:", ("'soft.py:' is neither a built-in nor",)),
-    ("diff dZ", ("no intermediate 'dZ'", "known: LSE, P, O, dP, delta, dS, dQ, dK, dV, dBias, dTau")),
+    ("diff dZ", ("no intermediate 'dZ'", "known: LSE, P, O, dP, delta, dS, dQ, dK, dV, dBias, dSink, dTau")),
     ("diff dQ soft.py:backward --at 1", ("--at takes BATCH,HEAD, two whole numbers, got '1'",)),
     ("diff dQ soft.py:backward --at 0,first", ("--at takes BATCH,HEAD, two whole numbers, got '0,first'",)),
     (f"diff dQ soft.py:backward --at 0,2 {SMALL}", ("--at 0,2: dQ has batches 0 to 0 and heads 0 to 1",)),

@@ -16,7 +16,8 @@ from tests.faults.planting import LAZY
 RESULTS = """
 import hashlib
 import sys
-from gradprobe.case import draw, resolve
+from gradprobe.case import resolve
+from gradprobe.draw import draw
 from gradprobe.backend import prepare_backend
 prepare_backend("cpu")
 from gradprobe import interpreter

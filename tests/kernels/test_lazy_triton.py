@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from gradprobe.case import draw
 from gradprobe.compare import attention_of, compare
+from gradprobe.draw import draw
 from gradprobe.layouts import place
 from gradprobe.precision import precision_of
 from gradprobe.trace import Trace, read_trace
