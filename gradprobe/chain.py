@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from .precision import LAMBDA, TINY, U32, U_FUNCTION, Precision, dot_error, long_sum
 from .reference import Attention, Tile
 from .reference.softmax import kept_share, sink_weight
-from .scores import score_error
+from .scores import hardware_tanh_error, score_error
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,6 +36,7 @@ class Chain:
         # TF32 rounds both operands of the dots over rows, 16-bit kernels only the computed one.
         self.operands = 2**0.5 if precision.operand else 1.0
         self.e_s = score_error(x, tile, values, precision)
+        self.i_s = self.e_s + (LAMBDA - 1) * hardware_tanh_error(x, tile, precision) * self.valid
         self._normalisation()
         self._probabilities()
         self._gradients_of_probabilities()
@@ -58,7 +59,7 @@ class Chain:
             own = own + U32 * x.alibi[self.tile.heads, None, None].abs() * x.n_key
         of_scores = (self.p * self.e_s).sum(-1, keepdim=True)
         # Independent errors of the scores average out in LSE.
-        shared = ((self.p * self.e_s) ** 2).sum(-1, keepdim=True).sqrt()
+        shared = ((self.p * self.i_s) ** 2).sum(-1, keepdim=True).sqrt()
         if x.sinks is not None:
             # The sink is one more term of the sum; its logit is rounded into another unit, and its distance from LSE.
             sink = x.sinks[self.tile.heads, None, None]
@@ -72,9 +73,10 @@ class Chain:
     def _probabilities(self) -> None:
         lse = self.lse.masked_fill(self.lse == -float("inf"), 0.0)
         argument = self.values["S"].masked_fill(~self.valid, 0.0) - lse
-        self.r_p = (self.e_s + U32 * argument.abs() + U_FUNCTION) * self.valid
+        r_p = (U32 * argument.abs() + U_FUNCTION) * self.valid
+        self.i_p = self.p * (self.i_s + r_p)
         # Past e^50 nothing is bounded any more; a finite number keeps 0 * bound at 0.
-        relative = (self.r_p + self.e_lse).clamp(max=50.0).expm1()
+        relative = (self.e_s + r_p + self.e_lse).clamp(max=50.0).expm1()
         self.e_p = (self.p.abs() * relative + TINY) * self.valid
         self._lazy_mask() if self.x.family == "lazy" else self._softmax_mask()
         unit, floor = self.precision.matrix, self.precision.floor
@@ -82,7 +84,7 @@ class Chain:
         # A kernel may round P before it is divided by 1 - p: its floor then grows with it.
         rounding = (self.operands * LAMBDA * unit * pe) ** 2 + (LAMBDA * floor * self.share) ** 2 * self.valid
         dropping = (self.u_drop * pe) ** 2
-        self.i_pe = rounding + (self.share * self.p * self.r_p) ** 2 * self.live + self.e_z**2 + dropping
+        self.i_pe = rounding + (self.share * self.i_p) ** 2 * self.live + self.e_z**2 + dropping
         self.s_pe = (self.share * self.p * self.common).abs() * self.live
         self.e_o = (self.i_pe @ self.v**2).sqrt() + self.s_pe @ self.v.abs() + dot_error(pe, self.v, self.precision)
 
@@ -121,7 +123,7 @@ class Chain:
         terms, d_terms = weight * dp, (self.do * o).abs()
         unit = self.precision.matrix if self.precision.matrix > 0 else U32
         floor = self.precision.floor * self.valid.any(-1, keepdim=True)
-        of_pe = (self.p * self.r_p) ** 2 + self.e_z**2 + (LAMBDA * self.precision.floor) ** 2 * self.valid
+        of_pe = self.i_p**2 + self.e_z**2 + (LAMBDA * self.precision.floor) ** 2 * self.valid
         independent = of_pe * dp**2 + (weight * self.i_dp) ** 2
         rounded = (terms**2).sum(-1, keepdim=True) + (d_terms**2).sum(-1, keepdim=True)
         products = (self.do * dot_error(pe, self.v, self.precision, unit=self.precision.operand)) ** 2
@@ -147,23 +149,22 @@ class Chain:
         # flip moves is added, over every undecided entry of the row and this entry's own.
         self.kink_ds = (p + self.e_p) * (self.k_delta + self.flip) * self.flip_growth
         subtraction = 3 * U32 * p * (self.dp.abs() + self.delta.abs()) * self.valid
-        cap = self._softcap_slope() * p * spread
+        cap = self._softcap_slope(self.e_s) * p * spread
+        i_cap = self._softcap_slope(self.i_s) * p * spread
         unit, floor = self.precision.matrix, self.precision.floor / (1 - self.x.dropout)
         # What is rounded is dS as it came out, with the errors of delta and the flips.
         came = self.ds.abs() + p * self.i_delta + self.kink_ds
         rounding = (self.operands * LAMBDA * unit * came) ** 2 + (LAMBDA * floor) ** 2 * self.valid
         flushed = TINY * spread * self.valid
-        self.i_ds = (
-            rounding + (p * self.i_dp) ** 2 + (p * self.r_p * spread) ** 2 + subtraction**2 + cap**2 + flushed**2
-        )
+        self.i_ds = rounding + (p * self.i_dp) ** 2 + (self.i_p * spread) ** 2 + subtraction**2 + i_cap**2 + flushed**2
         self.e_ds = (
             p * (self.i_dp + self.i_delta) + self.kink_ds + self.e_p * spread + subtraction + cap + unit * self.ds.abs()
             + floor * self.valid + flushed
         )  # fmt: skip
 
-    def _softcap_slope(self) -> Tensor:
+    def _softcap_slope(self, e_s: Tensor) -> Tensor:
         """|d/dS of the softcap's derivative| times the error of S, at most 2 / c of it, and its own rounding."""
-        return self.e_s * (2.0 / self.x.softcap) + 2 * U32 if self.x.softcap else self.e_s * 0
+        return e_s * (2.0 / self.x.softcap) + 2 * U32 if self.x.softcap else e_s * 0
 
     def _dq(self) -> Tensor:
         k = self.k

@@ -27,8 +27,9 @@ def score_error(x: Attention, tile: Tile, values: Mapping[str, Tensor], precisio
     error = abs(x.scale) * dot_error(q, k.mT, precision, unit=precision.operand) + 3 * U32 * raw.abs()
     so_far = raw.abs()
     if x.softcap is not None:
+        # By way of exp (2 sigmoid(2 z) - 1 is common) tanh errs by two units in the last place of 1, not of itself.
         so_far = x.softcap * (raw / x.softcap).tanh().abs()
-        error = error + _tanh_error(x.softcap, so_far, precision)
+        error = error + x.softcap * U_FUNCTION + hardware_tanh_error(x, tile, precision)
     if x.family == "lazy":  # bias is read by distance: what the reference added is what is no score
         terms = iter([((values["S"].masked_fill(~values["valid"], 0.0) - raw).abs(), 1)] if x.bias is not None else [])
     else:
@@ -39,12 +40,15 @@ def score_error(x: Attention, tile: Tile, values: Mapping[str, Tensor], precisio
     return error * values["valid"]
 
 
-def _tanh_error(softcap: float, capped: Tensor, precision: Precision) -> Tensor:
-    """By way of exp (2 sigmoid(2 z) - 1 is common) tanh errs by two units in the last place of 1, not of itself.
+def hardware_tanh_error(x: Attention, tile: Tile, precision: Precision) -> Tensor | float:
+    """[h, m, N] what the hardware's tanh may cost a capped score, in kernels whose products are coarser than float32.
 
-    A kernel whose products are coarser than float32 may take the hardware's approximation, a relative error.
+    It is at most this, as a single rounding is, so in quadrature it counts LAMBDA times.
     """
-    return softcap * U_FUNCTION + (U_TANH if precision.matrix else 0.0) * capped
+    if x.softcap is None or not precision.matrix:
+        return 0.0
+    q, k, _, _ = x.tensors(tile)
+    return U_TANH * x.softcap * (x.scale * q @ k.mT / x.softcap).tanh().abs()
 
 
 def _added(x: Attention, tile: Tile) -> Iterator[tuple[Tensor, int]]:
