@@ -279,14 +279,19 @@ def case_of(family: str, **options) -> Case:
 
 
 def compared(
-    case: Case, how: Arithmetic | None = None, *, values=None, fault: Fault = _no_fault, names=None
+    case: Case, how: Arithmetic | None = None, *, values=None, fault: Fault = _no_fault, names=None, wrong=None
 ) -> Comparison:
-    """An emulated kernel beside the reference; only `names` of its results are exposed where they are given."""
+    """An emulated kernel beside the reference.
+
+    Args:
+        names: the results that are exposed, where not all are.
+        wrong: arguments that the kernel is given in place of the case's own.
+    """
     values, how = values or draw(case), how or Arithmetic()
     names_of = ("causal", "window", "softcap", "align", "dropout") if case.family == "softmax" else ()
     options = {name: getattr(case, name) for name in names_of}
     results = {"softmax": softmax, "lazy": lazy}[case.family](
-        **values, how=how, scale=case.scale, fault=fault, **options
+        **values | options | (wrong or {}), how=how, scale=case.scale, fault=fault
     )
     exposed = results if names is None else {name: results[name] for name in names}
     precision = precision_of(case.dtype, "tf32" if how.tf32 else "ieee")
