@@ -14,7 +14,7 @@ from gradprobe.draw import draw
 from gradprobe.layouts import effective_values
 
 from .emulated import Arithmetic, case_of, compared
-from .test_budget import ARITHMETICS, PATTERNS, dtype_of
+from .test_budget import ARITHMETICS, PATTERNS, assert_right, dtype_of
 
 GROUPS, CASES = 12, 20
 
@@ -92,8 +92,41 @@ def test_roundings_that_recur_in_300_rows_of_one_do_do_not_accuse(options, late,
     values["v"] = values["v"].abs()
     if "sinks" in values:
         values["sinks"] = values["sinks"] + 5.5
-    comparison = compared(case, replace(ARITHMETICS[name], late=late), values=values)
-    assert {at: f.max_ratio for at, f in comparison.findings.items() if f.mismatched} == {}
+    assert_right(compared(case, replace(ARITHMETICS[name], late=late), values=values))
+
+
+@pytest.mark.parametrize("by_key", [False, True], ids=["by distance", "by key"])
+def test_scores_that_steep_slopes_make_of_thousands_accuse_nothing(by_key):
+    sizes = {"heads": 2, "seqlen_q": 150, "seqlen_k": 150, "head_dim": 4}
+    case = case_of("softmax", batch=1, causal=True, alibi=True, pattern="small", **sizes)
+    values = draw(case) | {"alibi": torch.tensor([37.7, 1.37])}
+    assert_right(compared(case, Arithmetic(alibi_by_key=by_key), values=values))
+
+
+def test_one_key_1500_times_over_beside_a_sink_of_its_weight_accuses_nothing():
+    """All scores of a row are one number and err alike, which a sum of them cancels and a sink does not."""
+    case = case_of("softmax", batch=1, heads=1, seqlen_q=24, seqlen_k=1500, head_dim=64, sinks=True)
+    values = draw(case)
+    values |= {"q": values["q"].abs() * 2, "k": values["k"][:, :, :1].abs().expand_as(values["k"]).contiguous()}
+    score = (values["q"].mean(2) * values["k"][:, :, 0]).sum() * 64**-0.5
+    assert_right(compared(case, values=values | {"v": values["v"].abs(), "sinks": score[None] + 7.3}))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_dsink_of_one_row_which_errs_as_its_delta_and_its_lse_do_is_not_accused(seed):
+    case = case_of(
+        "softmax", batch=1, heads=4, seqlen_q=1, seqlen_k=500, head_dim=64, pattern="large", sinks=True, seed=seed
+    )
+    values = draw(case)
+    assert_right(compared(case, values=values | {"sinks": values["sinks"] + 12}))
+
+
+def test_probabilities_among_float16s_subnormals_that_dropout_makes_ten_times_larger_accuse_nothing():
+    case = case_of(
+        "softmax", batch=1, heads=1, seqlen_q=60, seqlen_k=400, head_dim=16, dropout=0.9, sinks=True, dtype="float16"
+    )
+    values = draw(case) | {"sinks": torch.tensor([18.0])}
+    assert_right(compared(case, Arithmetic(late=True, stored=torch.float32), values=values))
 
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16"])
@@ -102,7 +135,7 @@ def test_a_bias_of_minus_infinity_accuses_nothing_and_makes_a_dead_row(name):
     values = draw(case)
     values["bias"][..., 3] = values["bias"][..., 7, :] = -torch.inf
     comparison = compared(case, ARITHMETICS[name], values=values)
-    assert {at: f.max_ratio for at, f in comparison.findings.items() if f.mismatched} == {}
+    assert_right(comparison)
     assert comparison.leaks == {"P": 0, "dS": 0}
 
 
