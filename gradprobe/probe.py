@@ -135,10 +135,10 @@ def _derived(session: _Session, values: Mapping[str, Tensor]) -> dict[str, Tenso
     from .reference import manual_attention_backward
 
     case = session.case
+    known = {name: value for name, value in values.items() if name not in wanted}
     results = manual_attention_backward(
-        values["q"], values["k"], values["v"], values["do"], family=case.family, causal=case.causal, scale=case.scale,
-        bias=values.get("bias"), tau=values.get("tau"), window=case.window, softcap=case.softcap,
-        seqlens=values.get("seqlens"), head_tile=1, matrices=False,
+        **known, family=case.family, causal=case.causal, scale=case.scale, window=case.window, softcap=case.softcap,
+        align=case.align, dropout=case.dropout, head_tile=1, matrices=False,
     )  # fmt: skip
     return {
         name: results[key].to(values["q"].dtype) if name == "o" else results[key].float() for name, key in taken.items()
