@@ -59,14 +59,16 @@ def load_live(seqlens_ptr, b, stride_seqlens, length, HAS_SEQLENS: tl.constexpr)
 
 @triton.jit
 def soften(s, softcap):
-    # softcap * tanh(s / softcap), and its derivative; to a few roundings of either, which 1 - exp(-2x) is not near 0
-    x = s / softcap
-    u = tl.minimum(tl.abs(x), 1.0)
+    # softcap * tanh(s / softcap) and its derivative, each to a few roundings of itself. Both forms of the first take
+    # something smaller from s or from softcap, so that what rounds inside counts little. The near one is the continued
+    # fraction 1/(1 + z/(3 + z/(5 + z/(7 + z/(9 + z/11))))), which is off by less than 2^-30 here.
+    x = tl.abs(s / softcap)
+    u = tl.minimum(x, 1.0)
     z = u * u
-    near = u * (945.0 + z * (105.0 + z)) / (945.0 + z * (420.0 + z * 15.0))  # Lambert's continued fraction, cut at 9
-    e = tl.exp(-2.0 * tl.abs(x))
-    tanh = tl.where(u < 0.75, near, (1.0 - e) / (1.0 + e))
-    return softcap * tl.where(x < 0.0, -tanh, tanh), 4.0 * e / ((1.0 + e) * (1.0 + e))
+    near = s - s * (z * (3465.0 + z * (189.0 + z)) / (10395.0 + z * (4725.0 + z * (210.0 + z))))
+    e = tl.exp(-2.0 * x)
+    far = softcap - softcap * (2.0 * e / (1.0 + e))
+    return tl.where(x < 1.0, near, tl.where(s < 0.0, -far, far)), 4.0 * e / ((1.0 + e) * (1.0 + e))
 
 
 @triton.jit
