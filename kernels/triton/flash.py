@@ -501,8 +501,8 @@ def _plan(
     right = 0 if causal else right
     unlimited = q.shape[2] + k.shape[2]
     constants = {
-        "scale": q.shape[3] ** -0.5 if scale is None else scale,
-        "softcap": 0.0 if softcap is None else softcap,
+        "scale": q.shape[3] ** -0.5 if scale is None else float(scale),
+        "softcap": 0.0 if softcap is None else float(softcap),
         "n_heads": q.shape[1],
         "group": q.shape[1] // k.shape[1],
         "n_ctx_m": q.shape[2],

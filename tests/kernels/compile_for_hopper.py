@@ -28,9 +28,11 @@ VARIANTS = {
         ("fp32", {"bias", "packed", "bottom_right"}, "tf32"),
         ("fp16", {"alibi", "mask", "sinks", "packed"}, "ieee"),
         ("bf16", {"softcap", "seqlens", "export"}, "ieee"),
-        ("bf16", set(), "ieee"),
+        ("bf16", {"ones"}, "ieee"),
     ],
 }
+# Integers of which a launch with the value 1 makes constants.
+ONES = ("n_heads", "group", "n_tiles", "head_dim", "head_dim_v")
 IN_DTYPE = {"q", "k", "v", "do", "o", "dq", "dk", "dv"}
 POINTERS = {"seqlens": "*i32", "cu_q": "*i32", "cu_k": "*i32", "mask": "*i1"}
 SCALARS = {"scale": "fp32", "softcap": "fp32"} | dict.fromkeys(("n_ctx", "n_ctx_m", "n_ctx_n", "left", "right"), "i64")
@@ -47,6 +49,8 @@ def source(kernel, dtype: str, present: set[str], dots: str) -> ASTSource:
     meta |= {"DOTS": dots, "BLOCK_M": 32, "BLOCK_N": 16, "BLOCK_D": 32, "BLOCK_DV": 64}
     absent = {name for option, names in ABSENT.items() if option not in present for name in names.split()}
     constants = {name: meta.get(name) for name in kernel.arg_names if name in meta or name in absent}
+    if "ones" in present:
+        constants |= {name: 1 for name in kernel.arg_names if name in ONES or name.startswith("stride_")}
     types = {name: "constexpr" if name in constants else type_of(name, dtype) for name in kernel.arg_names}
     return ASTSource(kernel, types, constexprs=constants)
 

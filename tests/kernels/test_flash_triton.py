@@ -85,6 +85,11 @@ def test_a_window_in_tiles_of_any_two_sizes_misses_no_key_that_is_seen(window, m
     assert_right(problem(m, n, heads=1), window=window, align=align, block_m=block_m, block_n=block_n)
 
 
+@pytest.mark.parametrize(("block_m", "block_n"), [(16, 16), (16, 32), (32, 16)])
+def test_a_window_that_reaches_1_key_into_the_tile_on_either_side_misses_no_key(block_m, block_n):
+    assert_right(problem(72, heads=1), window=(1, 1), block_m=block_m, block_n=block_n)
+
+
 @pytest.mark.parametrize("window", [(-1, -1), (-1, 3), (3, -1), (0, 0), (100, 100)])
 def test_minus_1_is_no_limit_and_causal_takes_off_what_a_window_leaves_on_the_right(window):
     assert_right(problem(33, 40), window=window)
