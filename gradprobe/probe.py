@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .accumulators import Coarser, explained
 from .case import Case
@@ -135,7 +135,7 @@ def _derived(session: _Session, values: Mapping[str, Tensor]) -> dict[str, Tenso
     from .reference import manual_attention_backward
 
     case = session.case
-    known = {name: value for name, value in values.items() if name not in wanted}
+    known: dict[str, Any] = {name: value for name, value in values.items() if name not in wanted}
     results = manual_attention_backward(
         **known, family=case.family, causal=case.causal, scale=case.scale, window=case.window, softcap=case.softcap,
         align=case.align, dropout=case.dropout, head_tile=1, matrices=False,

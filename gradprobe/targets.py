@@ -16,7 +16,10 @@ from typing import Any
 from .failures import Failure, TargetFailure, UsageFailure
 from .provenance import Source, source_of
 
-BUILTIN = {"lazy": "gradprobe.kernels.triton.lazy:lazy_intermediates"}
+BUILTIN = {
+    "lazy": "gradprobe.kernels.triton.lazy:lazy_intermediates",
+    "flash": "gradprobe.kernels.triton.flash:flash_intermediates",
+}
 
 # What each parameter may be called; the first is the name used everywhere here.
 SYNONYMS = {
