@@ -15,7 +15,9 @@ PACKAGE = ROOT / "gradprobe"
 ORDER = (
     "failures", "spans", "intermediates", "case", "layouts", "provenance", "trace", "targets",
     "interpreter.bfloat16", "interpreter.language", "interpreter.selfcheck", "interpreter",
-    "backend", "launches", "run",
+    "backend", "launches",
+    "taps.words", "taps.functions", "taps.places", "taps.edits", "taps.rewrite", "taps.buffer", "taps.axes",
+    "taps.sentences", "taps.session", "taps.propose", "taps", "run",
     "precision", "roundings", "budget", "tally", "compare",
     "invariants", "locate", "symmetry", "verdict", "probe", "closeup",
     "report", "report.text", "report.as_json", "report.console", "report.closeup",
