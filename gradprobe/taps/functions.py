@@ -8,6 +8,7 @@ import inspect
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 
@@ -32,15 +33,20 @@ class Function:
     def name(self) -> str:
         return str(self.plain.__name__)
 
-    @property
+    @cached_property
     def parameters(self) -> tuple[str, ...]:
         spec = self.tree.args
         return tuple(node.arg for node in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs))
 
-    @property
+    @cached_property
     def assigned(self) -> tuple[str, ...]:
         """Every variable that it assigns, in order."""
         return tuple(dict.fromkeys(bound_in(self.tree.body)))
+
+    @cached_property
+    def variables(self) -> frozenset[str]:
+        """Its parameters and what it assigns."""
+        return frozenset({*self.parameters, *self.assigned})
 
     @property
     def scope(self) -> dict[str, Any]:
@@ -57,9 +63,17 @@ class Function:
         scope = self.scope
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Call):
-                called = _value(node.func, scope)
+                called = self.called(node, scope)
                 if is_jit(called) and not called.fn.__module__.startswith("triton."):
                     yield node, called
+
+    def called(self, call: ast.Call, scope: dict[str, Any]) -> Any:
+        """What a call calls; None for a method of one of the function's own variables."""
+        root = call.func
+        while isinstance(root, ast.Attribute):
+            root = root.value
+        own = isinstance(root, ast.Name) and root.id in self.variables
+        return None if own else value_of(call.func, scope)
 
 
 def read_function(jit: Any) -> Function:
@@ -142,12 +156,12 @@ def heads(statement: ast.stmt) -> list[ast.AST]:
     return [node for node in found if isinstance(node, ast.AST)]
 
 
-def _value(node: ast.expr, scope: dict[str, Any]) -> Any:
+def value_of(node: ast.expr, scope: dict[str, Any]) -> Any:
     """What a dotted name means outside the function; None for anything else."""
     if isinstance(node, ast.Name):
         return scope.get(node.id)
     if isinstance(node, ast.Attribute):
-        return getattr(_value(node.value, scope), node.attr, None)
+        return getattr(value_of(node.value, scope), node.attr, None)
     return None
 
 

@@ -9,13 +9,15 @@ from .functions import Function, blocks, bound_before, bound_in
 from .words import Tap
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Place:
     """Right behind a statement."""
 
     statement: ast.stmt
     visible: frozenset[str]
     """The names that have a value there."""
+    is_transposed: bool | None = None
+    """Whether the kernel holds the tile with its axes in the other order than the index; None if that is unclear."""
 
 
 def places(function: Function, tap: Tap) -> list[Place]:
@@ -59,8 +61,7 @@ def _visible_behind(function: Function, statement: ast.stmt) -> frozenset[str]:
 
 def _has_values(function: Function, statement: ast.stmt, names: set[str]) -> bool:
     """Whether those of the names that are variables of the function have values behind a statement."""
-    own = {*function.parameters, *function.assigned}
-    return names & own <= _visible_behind(function, statement)
+    return names & function.variables <= _visible_behind(function, statement)
 
 
 def _is_one_assignment(function: Function, statement: ast.stmt, variable: str, index: set[str]) -> bool:

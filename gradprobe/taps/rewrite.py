@@ -6,9 +6,10 @@ import __future__
 import ast
 import linecache
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from .axes import order_of, shape_of, shapes_behind
 from .edits import Edit, behind, edited, more_arguments, more_parameters, other_name
 from .functions import Function, bound_before, call_tree
 from .places import Place, places
@@ -70,8 +71,17 @@ def sight(tree: Sequence[Function], function: Function, tap: Tap) -> Sighting | 
     for place in found:
         missing = [name for name in _missing(function, tap.names, place.visible) if not _given(tree, function, name)]
         unknown.update(dict.fromkeys(missing))
-        usable += [] if missing else [place]
+        usable += [] if missing else [_oriented(tree, function, tap, place)]
     return Sighting(function, tuple(usable), () if usable else tuple(unknown), tuple(p.visible for p in found))
+
+
+def _oriented(tree: Sequence[Function], function: Function, tap: Tap, place: Place) -> Place:
+    """A place with what the kernel's own expressions say about the order of the tile's axes."""
+    shapes = shapes_behind(tree, function, place.statement)
+    indexed = [shape_of(index, function, shapes) for index in tap.indices]
+    return replace(
+        place, is_transposed=order_of(shape_of(tap.value, function, shapes), [s for s in indexed if s != ()])
+    )
 
 
 def outermost(sightings: Sequence[Sighting]) -> list[Sighting]:
@@ -82,13 +92,12 @@ def outermost(sightings: Sequence[Sighting]) -> list[Sighting]:
 
 def _missing(function: Function, names: Sequence[str], visible: frozenset[str] | set[str]) -> list[str]:
     """The names that have no value at a place: a variable without one hides whatever else has its name."""
-    own = {*function.parameters, *function.assigned}
-    return [name for name in names if name not in visible and (name in own or not function.knows(name))]
+    return [name for name in names if name not in visible and (name in function.variables or not function.knows(name))]
 
 
 def _given(tree: Sequence[Function], function: Function, name: str) -> bool:
     """Whether every caller of a function can pass it a name that it does not have."""
-    if name in {*function.parameters, *function.assigned}:
+    if name in function.variables:
         return False
     sites = [
         (caller, call) for caller in tree for call, called in caller.calls()
@@ -160,19 +169,22 @@ def _text(
             edits += [*other_name(call, _alias(called)), more_arguments(function, call, extra[id(called)])]
     for number, sighting in sightings.items():
         if sighting.function is function:
-            edits += [behind(function, place.statement, _store(number, taps[number])) for place in sighting.places]
+            edits += [
+                behind(function, place.statement, _store(number, taps[number], place)) for place in sighting.places
+            ]
     return edited(function, edits)
 
 
-def _store(number: int, tap: Tap) -> str:
+def _store(number: int, tap: Tap, place: Place) -> str:
     """The statement that stores. Axes that the intermediate does not have come first, of size 1."""
+    transposed = tap.is_transposed if place.is_transposed is None else place.is_transposed
     indices = ["0"] * (4 - len(tap.indices)) + [f"({index})" for index in tap.indices]
     words = [
         f"({tap.value})",
         tap.variable,
         *indices,
         *parameters(number),
-        str(tap.transposed),
+        str(transposed),
         repr(f"gradprobe tap {number}"),
     ]
     return f"{STORE}({', '.join(words)})"

@@ -84,6 +84,14 @@ def ambiguous(tap: Tap, functions: Sequence[str]) -> Failure:
     )
 
 
+def not_transposed(tap: Tap, function: Function) -> Failure:
+    """`.T` is written, and the kernel's own expressions say otherwise."""
+    return UsageFailure(
+        f"tap {tap.word!r}: {function.name} holds {tap.variable!r} with its axes as they are indexed, not transposed",
+        "leave out .T",
+    )
+
+
 def nothing_stored(tap: Tap, function: Function, contents: Contents) -> Failure:
     """The kernel ran without reaching the place, or only with an index out of range."""
     if contents.is_out_of_range:

@@ -134,6 +134,9 @@ class Session:
         if len(usable) > 1:
             self.failure = self.failure or sentences.ambiguous(tap, [each.function.name for each in usable])
             return None
+        if tap.is_transposed and any(place.is_transposed is False for each in usable for place in each.places):
+            self.failure = self.failure or sentences.not_transposed(tap, usable[0].function)
+            return None
         return next(iter(usable or found), None)
 
     def _buffer(self, number: int, plain: Any) -> Buffer:

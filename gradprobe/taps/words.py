@@ -26,7 +26,7 @@ class Tap:
     """The expression that is stored: the variable, or one of it, such as `ds / scale`."""
     indices: tuple[str, ...]
     """An expression for each axis of the intermediate: a scalar, or a block along an axis of the tile."""
-    transposed: bool
+    is_transposed: bool
     """Whether the tile's axes are said to come in the other order."""
 
     @property
