@@ -63,7 +63,7 @@ def _parameters(tree: Sequence[Function], function: Function) -> dict[str, Found
         # What a kernel is launched with are scalars and pointers.
         return {name: () for name in function.parameters}
     found: dict[str, Found] = {}
-    sites = [(caller, call) for caller in tree for call, called in caller.calls() if called is function.jit]
+    sites = [(caller, call) for caller in tree for call, called in caller.calls if called is function.jit]
     for number, (caller, call) in enumerate(sites):
         passed = _passed(tree, caller, call, function)
         for name in function.parameters:

@@ -8,7 +8,7 @@ import inspect
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 
@@ -58,14 +58,13 @@ class Function:
         """Whether a name that is no variable of its own means something in it."""
         return name in self.scope or hasattr(builtins, name)
 
-    def calls(self) -> Iterator[tuple[ast.Call, Any]]:
+    @cached_property
+    def calls(self) -> tuple[tuple[ast.Call, Any], ...]:
         """The calls of Triton functions that are not Triton's own, each with the object called."""
         scope = self.scope
-        for node in ast.walk(self.tree):
-            if isinstance(node, ast.Call):
-                called = self.called(node, scope)
-                if is_jit(called) and not called.fn.__module__.startswith("triton."):
-                    yield node, called
+        nodes = [node for node in ast.walk(self.tree) if isinstance(node, ast.Call)]
+        found = [(node, self.called(node, scope)) for node in nodes]
+        return tuple((node, jit) for node, jit in found if is_jit(jit) and not jit.fn.__module__.startswith("triton."))
 
     def called(self, call: ast.Call, scope: dict[str, Any]) -> Any:
         """What a call calls; None for a method of one of the function's own variables."""
@@ -102,7 +101,7 @@ def call_tree(jit: Any) -> list[Function]:
         current = waiting.pop(0)
         if id(current) not in found:
             found[id(current)] = read_function(current)
-            waiting += [called for _, called in found[id(current)].calls()]
+            waiting += [called for _, called in found[id(current)].calls]
     return list(found.values())
 
 
@@ -121,9 +120,14 @@ def is_jit(value: Any) -> bool:
 
 def bound_in(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """The names that statements assign, at any depth, in the order of the text."""
-    names = [node for root in nodes for node in ast.walk(root) if isinstance(node, ast.Name)]
-    found = [node for node in names if isinstance(node.ctx, ast.Store)]
-    yield from (node.id for node in sorted(found, key=lambda node: (node.lineno, node.col_offset)))
+    for node in nodes:
+        yield from _bound_in(node)
+
+
+@lru_cache(maxsize=4096)
+def _bound_in(root: ast.AST) -> tuple[str, ...]:
+    found = [node for node in ast.walk(root) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+    return tuple(node.id for node in sorted(found, key=lambda node: (node.lineno, node.col_offset)))
 
 
 def bound_before(function: Function, statement: ast.stmt) -> set[str]:
@@ -137,7 +141,7 @@ def _walk_to(block: list[ast.stmt], statement: ast.stmt, names: set[str]) -> boo
     for current in block:
         if current is statement:
             return True
-        inside = [inner for inner in blocks(current) if any(node is statement for s in inner for node in ast.walk(s))]
+        inside = [block for block in blocks(current) if _spans(block[0], block[-1], statement)]
         if inside:
             names.update(bound_in(heads(current)))
             return _walk_to(inside[0], statement, names)
@@ -148,6 +152,12 @@ def _walk_to(block: list[ast.stmt], statement: ast.stmt, names: set[str]) -> boo
 def blocks(statement: ast.stmt) -> list[list[ast.stmt]]:
     """The blocks of statements that a statement holds: none where it is a simple one."""
     return [block for field in ("body", "orelse", "finalbody") if (block := getattr(statement, field, None))]
+
+
+def _spans(first: ast.stmt, last: ast.stmt, inner: ast.stmt) -> bool:
+    begins = (first.lineno, first.col_offset) <= (inner.lineno, inner.col_offset)
+    end = (last.end_lineno or 0, last.end_col_offset or 0)
+    return begins and (inner.end_lineno or 0, inner.end_col_offset or 0) <= end
 
 
 def heads(statement: ast.stmt) -> list[ast.AST]:

@@ -27,14 +27,13 @@ def places(function: Function, tap: Tap) -> list[Place]:
     that assigns no variable of the index counts as one assignment, since all it computes belongs to one tile; one that
     does is looked into. Empty where nothing assigns the variable.
     """
-    index = {name for name in tap.names if tap.reads(name)}
     return [
         Place(statement, _visible_behind(function, statement))
-        for statement in _in_block(function, function.tree.body, tap.variable, index)
+        for statement in _in_block(function, function.tree.body, tap.variable, tap.index_names)
     ]
 
 
-def _in_block(function: Function, block: list[ast.stmt], variable: str, index: set[str]) -> list[ast.stmt]:
+def _in_block(function: Function, block: list[ast.stmt], variable: str, index: frozenset[str]) -> list[ast.stmt]:
     found: list[ast.stmt] = []
     last: ast.stmt | None = None
     for statement in block:
@@ -59,12 +58,12 @@ def _visible_behind(function: Function, statement: ast.stmt) -> frozenset[str]:
     return frozenset(bound_before(function, statement) | set(bound_in([statement])))
 
 
-def _has_values(function: Function, statement: ast.stmt, names: set[str]) -> bool:
+def _has_values(function: Function, statement: ast.stmt, names: frozenset[str]) -> bool:
     """Whether those of the names that are variables of the function have values behind a statement."""
     return names & function.variables <= _visible_behind(function, statement)
 
 
-def _is_one_assignment(function: Function, statement: ast.stmt, variable: str, index: set[str]) -> bool:
+def _is_one_assignment(function: Function, statement: ast.stmt, variable: str, index: frozenset[str]) -> bool:
     if not blocks(statement):
         return True
     leaves = any(isinstance(node, (ast.Return, ast.Break, ast.Continue)) for node in ast.walk(statement))

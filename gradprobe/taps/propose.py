@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from .axes import Shape, shape_of, shapes_behind
+from .axes import Found, Shape, shape_of, shapes_behind
 from .functions import Function, call_tree, is_jit
 from .places import Place, places
-from .rewrite import sight
+from .rewrite import can_be_given, sight
 from .words import parse_tap
 
 # Variables by their names in lower case, without underscores and without the T of a transposed tile.
@@ -57,46 +57,38 @@ def _plain(variable: str) -> str:
 
 
 def _word(tree: Sequence[Function], function: Function, variable: str, name: str) -> str | None:
-    heads = _heads(tree, function, variable)
     found = places(function, parse_tap(f"{name}={variable}[0]"))
-    if heads is None or not found:
+    if not found:
         return None
-    rank = 1 if name == "delta" else 2
-    blocks = _blocks(tree, function, found[-1], variable, rank)
-    if blocks is None:
+    shapes = shapes_behind(tree, function, found[-1].statement)
+    heads = _heads(tree, function, found[-1], shapes)
+    blocks = _blocks(function, shapes, variable, 1 if name == "delta" else 2)
+    if heads is None or blocks is None:
         return None
-    word = f"{name}={function.name}:{variable}[{', '.join((*heads, *blocks[0]))}]{'.T' * blocks[1]}"
+    word = f"{name}={function.name}:{variable}[{','.join((*heads, *blocks[0]))}]{'.T' * blocks[1]}"
     factor = _scale(function, variable) if name == "dS" else None
-    word += f" / {factor}" if factor else ""
+    word += f"/{factor}" if factor else ""
     sighting = sight(tree, function, parse_tap(word))
     return word if sighting is not None and sighting.places else None
 
 
-def _heads(tree: Sequence[Function], function: Function, variable: str) -> tuple[str, str] | None:
+def _heads(
+    tree: Sequence[Function], function: Function, place: Place, shapes: Mapping[str, Found]
+) -> tuple[str, str] | None:
     """How batch and head are computed, in the function itself or in what calls it."""
 
     def scalar(names: Sequence[str]) -> str | None:
-        return next((name for name in names if _is_scalar(tree, function, variable, name)), None)
+        here = [name for name in names if name in place.visible and shapes.get(name) in ((), None)]
+        return next(iter([*here, *(name for name in names if can_be_given(tree, function, name))]), None)
 
     batch, head, both, count = scalar(_BATCH), scalar(_HEAD), scalar(_BOTH), scalar(_HEADS)
     if batch and head:
         return batch, head
-    return (f"{both} // {count}", f"{both} % {count}") if both and count else None
+    return (f"{both}//{count}", f"{both}%{count}") if both and count else None
 
 
-def _is_scalar(tree: Sequence[Function], function: Function, variable: str, name: str) -> bool:
-    sighting = sight(tree, function, parse_tap(f"delta={variable}[{name}]"))
-    if sighting is None or not sighting.places or function.knows(name):
-        return False
-    shape = shape_of(name, function, shapes_behind(tree, function, sighting.places[-1].statement))
-    return shape is None or shape == ()
-
-
-def _blocks(
-    tree: Sequence[Function], function: Function, place: Place, variable: str, rank: int
-) -> tuple[list[str], bool] | None:
+def _blocks(function: Function, shapes: Mapping[str, Found], variable: str, rank: int) -> tuple[list[str], bool] | None:
     """The variables along rows and columns (or rows alone), and whether the tile is held with columns first."""
-    shapes = shapes_behind(tree, function, place.statement)
     known = [name for name, shape in shapes.items() if shape == (name,)]
     tile = shape_of(variable, function, shapes)
     if tile is not None and len(tile) == rank and all(label in known for label in tile):

@@ -69,7 +69,9 @@ def sight(tree: Sequence[Function], function: Function, tap: Tap) -> Sighting | 
         return None
     usable, unknown = [], dict[str, None]()
     for place in found:
-        missing = [name for name in _missing(function, tap.names, place.visible) if not _given(tree, function, name)]
+        missing = [
+            name for name in _missing(function, tap.names, place.visible) if not can_be_given(tree, function, name)
+        ]
         unknown.update(dict.fromkeys(missing))
         usable += [] if missing else [_oriented(tree, function, tap, place)]
     return Sighting(function, tuple(usable), () if usable else tuple(unknown), tuple(p.visible for p in found))
@@ -95,16 +97,16 @@ def _missing(function: Function, names: Sequence[str], visible: frozenset[str] |
     return [name for name in names if name not in visible and (name in function.variables or not function.knows(name))]
 
 
-def _given(tree: Sequence[Function], function: Function, name: str) -> bool:
+def can_be_given(tree: Sequence[Function], function: Function, name: str) -> bool:
     """Whether every caller of a function can pass it a name that it does not have."""
-    if name in function.variables:
+    if name in function.variables or function.knows(name):
         return False
     sites = [
-        (caller, call) for caller in tree for call, called in caller.calls()
+        (caller, call) for caller in tree for call, called in caller.calls
         if called is function.jit and caller is not function
     ]  # fmt: skip
     return bool(sites) and all(
-        not _missing(caller, [name], bound_before(caller, _statement(caller, call))) or _given(tree, caller, name)
+        not _missing(caller, [name], bound_before(caller, _statement(caller, call))) or can_be_given(tree, caller, name)
         for caller, call in sites
     )
 
@@ -122,7 +124,7 @@ def rewrite(tree: Sequence[Function], sightings: Mapping[int, Sighting], taps: S
     for function in _callees_first(tree):
         if extra[id(function.jit)]:
             text = _text(function, extra, sightings, taps)
-            aliases = {_alias(called): made[id(called)] for _, called in function.calls() if id(called) in made}
+            aliases = {_alias(called): made[id(called)] for _, called in function.calls if id(called) in made}
             made[id(function.jit)], namespace = _compiled(function, text, aliases, extra[id(function.jit)])
             scopes.append((namespace, function))
     return Rewritten(made[id(tree[0].jit)], tuple(scopes))
@@ -139,7 +141,7 @@ def _extra_parameters(
             wanted += _missing(sighting.function, taps[number].names, place.visible)
         extra[id(sighting.function.jit)].update(dict.fromkeys(wanted))
     for function in _callees_first(tree):
-        for call, called in function.calls():
+        for call, called in function.calls:
             visible = bound_before(function, _statement(function, call)) if extra[id(called)] else set()
             passed = [name for name in extra[id(called)] if _missing(function, [name], visible)]
             extra[id(function.jit)].update(dict.fromkeys(passed))
@@ -151,7 +153,7 @@ def _callees_first(tree: Sequence[Function]) -> list[Function]:
     done: dict[int, Function] = {}
 
     def visit(function: Function, above: frozenset[int]) -> None:
-        for _, called in function.calls():
+        for _, called in function.calls:
             if id(called) not in done and id(called) not in above:
                 visit(by_jit[id(called)], above | {id(called)})
         done[id(function.jit)] = function
@@ -164,7 +166,7 @@ def _text(
     function: Function, extra: Mapping[int, list[str]], sightings: Mapping[int, Sighting], taps: Sequence[Tap]
 ) -> str:
     edits: list[Edit] = [more_parameters(function, extra[id(function.jit)])]
-    for call, called in function.calls():
+    for call, called in function.calls:
         if extra[id(called)]:
             edits += [*other_name(call, _alias(called)), more_arguments(function, call, extra[id(called)])]
     for number, sighting in sightings.items():

@@ -32,13 +32,20 @@ class Tap:
     @property
     def names(self) -> tuple[str, ...]:
         """What the indices and the value read besides the variable itself."""
-        trees = [ast.parse(text, mode="eval") for text in (*self.indices, self.value)]
-        found = [node.id for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Name)]
-        return tuple(name for name in dict.fromkeys(found) if name != self.variable)
+        return tuple(name for name in _names(*self.indices, self.value) if name != self.variable)
 
-    def reads(self, name: str) -> bool:
-        """Whether an index reads a variable."""
-        return any(re.search(rf"\b{re.escape(name)}\b", text) for text in self.indices)
+    @property
+    def index_names(self) -> frozenset[str]:
+        """What the indices read."""
+        return frozenset(_names(*self.indices))
+
+
+def _names(*texts: str) -> list[str]:
+    found: list[str] = []
+    for text in texts:
+        nodes = [node for node in ast.walk(ast.parse(text, mode="eval")) if isinstance(node, ast.Name)]
+        found += [node.id for node in sorted(nodes, key=lambda node: node.col_offset)]
+    return list(dict.fromkeys(found))
 
 
 def parse_tap(word: str) -> Tap:

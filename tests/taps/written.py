@@ -169,7 +169,7 @@ def lse_and_delta(q, k, v, do, scale, causal):
     """[B, H, L] each: LSE by natural logarithms, and rowsum(dO * O)."""
     scores = (q.float() @ k.float().mT) * scale
     if causal:
-        scores = scores.masked_fill(~torch.ones(scores.shape[-2:], dtype=torch.bool).tril(), -torch.inf)
+        scores = scores.masked_fill(~torch.ones_like(scores, dtype=torch.bool).tril(), -torch.inf)
     lse = scores.logsumexp(-1)
     return lse, (do.float() * (torch.exp(scores - lse[..., None]) @ v.float())).sum(-1)
 
@@ -179,7 +179,7 @@ def fused_backward(q, k, v, do, *, scale=None, causal=False, block_m=16, block_n
     n_batch, n_heads, n_ctx, head_dim = q.shape
     scale = head_dim**-0.5 if scale is None else scale
     lse, delta = lse_and_delta(q, k, v, do, scale, causal)
-    dq, dk, dv = (torch.zeros(q.shape) for _ in range(3))
+    dq, dk, dv = (torch.zeros(q.shape, device=q.device) for _ in range(3))
     fused_backward_kernel[(triton.cdiv(n_ctx, block_n), 1, n_batch * n_heads)](
         q, k, v, scale, do, dq, dk, dv, lse * LOG2E.value, delta, *q.stride()[:3], n_heads, n_ctx,
         BLOCK_M=block_m, BLOCK_N=block_n, HEAD_DIM=head_dim, CAUSAL=causal,
@@ -192,7 +192,7 @@ def decorated_dq(q, k, v, do, *, scale=None, causal=False):
     n_batch, n_heads, n_ctx, head_dim = q.shape
     scale = head_dim**-0.5 if scale is None else scale
     lse, delta = lse_and_delta(q, k, v, do, scale, causal)
-    dq = torch.full(q.shape, torch.nan)
+    dq = torch.full(q.shape, torch.nan, device=q.device)
     decorated_dq_kernel[lambda meta: (triton.cdiv(n_ctx, meta["BLOCK_M"]), n_batch * n_heads)](
         q, k, v, do, dq, lse, delta, scale, nheads=n_heads, seqlen=n_ctx, headdim=head_dim, CAUSAL=causal
     )
