@@ -15,7 +15,9 @@ from .functions import Function, bound_before, call_tree
 from .places import Place, places
 from .words import Tap
 
-STORE = "gradprobe_store_tap"
+# What the tool adds to a function begins so.
+PREFIX = "gradprobe_"
+STORE = PREFIX + "store_tap"
 
 
 @dataclass(frozen=True)
@@ -37,25 +39,26 @@ class Rewritten:
 
     jit: Any
     """Of the same kind as the original and to be launched in its stead."""
-    scopes: tuple[tuple[dict[str, Any], Function], ...]
-    """The namespace of each rewritten function, beside the function it was made from."""
+    functions: tuple[tuple[Any, Function], ...]
+    """Each rewritten function, Triton's object, beside the one that it was made from."""
 
     def refresh(self) -> None:
         """Gives the rewritten functions what the original ones see outside themselves now."""
-        for namespace, function in self.scopes:
-            kept = {name: namespace[name] for name in ("__name__", *_own_names(namespace))}
+        for made, function in self.functions:
+            namespace = made.fn.__globals__
+            kept = {name: value for name, value in namespace.items() if name == "__name__" or name.startswith(PREFIX)}
             namespace.update(function.scope)
             namespace.update(kept)
 
     def forget(self) -> None:
         """Takes the rewritten functions out of the interpreter's own record, which would keep them for good."""
-        for namespace, function in self.scopes:
-            getattr(type(self.jit), "rewritten_fn", {}).pop(namespace[function.name], None)
+        for made, _ in self.functions:
+            getattr(type(made), "rewritten_fn", {}).pop(made.fn, None)
 
 
 def parameter(number: int, part: str) -> str:
     """The name of a parameter that a tap adds: "ptr", or "n0" to "n3" for the sizes."""
-    return f"gradprobe_tap{number}_{part}"
+    return f"{PREFIX}tap{number}_{part}"
 
 
 def parameters(number: int) -> list[str]:
@@ -80,10 +83,9 @@ def sight(tree: Sequence[Function], function: Function, tap: Tap) -> Sighting | 
 def _oriented(tree: Sequence[Function], function: Function, tap: Tap, place: Place) -> Place:
     """A place with what the kernel's own expressions say about the order of the tile's axes."""
     shapes = shapes_behind(tree, function, place.statement)
-    indexed = [shape_of(index, function, shapes) for index in tap.indices]
-    return replace(
-        place, is_transposed=order_of(shape_of(tap.value, function, shapes), [s for s in indexed if s != ()])
-    )
+    # What is unknown beside two blocks is a scalar, or does not fit the tile anyhow.
+    indexed = [shape for index in tap.indices if (shape := shape_of(index, function, shapes))]
+    return replace(place, is_transposed=order_of(shape_of(tap.value, function, shapes), indexed))
 
 
 def outermost(sightings: Sequence[Sighting]) -> list[Sighting]:
@@ -119,15 +121,15 @@ def rewrite(tree: Sequence[Function], sightings: Mapping[int, Sighting], taps: S
     """
     extra = _extra_parameters(tree, sightings, taps)
     made: dict[int, Any] = {}
-    scopes: list[tuple[dict[str, Any], Function]] = []
+    functions: list[tuple[Any, Function]] = []
     # Callees first: a caller's namespace holds its rewritten callees.
     for function in _callees_first(tree):
         if extra[id(function.jit)]:
             text = _text(function, extra, sightings, taps)
             aliases = {_alias(called): made[id(called)] for _, called in function.calls if id(called) in made}
-            made[id(function.jit)], namespace = _compiled(function, text, aliases, extra[id(function.jit)])
-            scopes.append((namespace, function))
-    return Rewritten(made[id(tree[0].jit)], tuple(scopes))
+            made[id(function.jit)] = _compiled(function, text, aliases, extra[id(function.jit)])
+            functions.append((made[id(function.jit)], function))
+    return Rewritten(made[id(tree[0].jit)], tuple(functions))
 
 
 def _extra_parameters(
@@ -193,17 +195,11 @@ def _store(number: int, tap: Tap, place: Place) -> str:
 
 
 def _alias(jit: Any) -> str:
-    return f"gradprobe_tapped_{jit.fn.__name__}_{id(jit)}"
+    return f"{PREFIX}tapped_{jit.fn.__name__}_{id(jit)}"
 
 
-def _own_names(namespace: Mapping[str, Any]) -> list[str]:
-    return [name for name in namespace if name.startswith("gradprobe_tapped_") or name == STORE]
-
-
-def _compiled(
-    function: Function, text: str, aliases: Mapping[str, Any], extra: Sequence[str]
-) -> tuple[Any, dict[str, Any]]:
-    """A function of the original's kind with a new text, and the namespace in which it looks names up."""
+def _compiled(function: Function, text: str, aliases: Mapping[str, Any], extra: Sequence[str]) -> Any:
+    """Triton's object for a function with a new text, of the original's kind."""
     from ..kernels.triton.tap import store_tap
 
     plain = function.plain
@@ -214,7 +210,7 @@ def _compiled(
     linecache.cache[file] = (len(padded), None, padded.splitlines(keepends=True), file)
     flags = plain.__code__.co_flags & __future__.annotations.compiler_flag
     exec(compile(padded, file, "exec", flags=flags, dont_inherit=True), namespace)
-    return _like(function.jit, namespace[function.name], extra), namespace
+    return _like(function.jit, namespace[function.name], extra)
 
 
 def _like(original: Any, plain: Any, extra: Sequence[str]) -> Any:
@@ -224,7 +220,7 @@ def _like(original: Any, plain: Any, extra: Sequence[str]) -> Any:
         for name in ("version", "do_not_specialize", "do_not_specialize_on_alignment", "debug", "noinline")
     } | {"repr": getattr(original, "_repr", None), "launch_metadata": getattr(original, "launch_metadata", None)}
     # A size that is 1 or a multiple of 16 is no reason to compile again.
-    sizes = [name for name in extra if name.startswith("gradprobe_tap") and not name.endswith("_ptr")]
+    sizes = [name for name in extra if name.startswith(PREFIX) and not name.endswith("_ptr")]
     options = options | {"do_not_specialize": [*(options.get("do_not_specialize") or []), *sizes]}
     made = type(original)(plain, **options)
     made.pre_run_hooks = original.pre_run_hooks

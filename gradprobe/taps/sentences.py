@@ -5,13 +5,18 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from ..failures import Failure, TargetFailure, UsageFailure
+from ..intermediates import lookup
 from ..spans import in_words, spans
 from .buffer import Contents
 from .functions import Function, named
 from .rewrite import Sighting
 from .words import Tap
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def not_found(tap: Tap, trees: Sequence[Sequence[Function]], sighted: Sequence[Sighting]) -> Failure:
@@ -156,17 +161,25 @@ def _all_words(error: BaseException | None) -> str:
 
 def notes(tap: Tap, contents: Contents) -> list[str]:
     """What does not stop a reading but may explain it."""
-    found = []
-    if contents.is_out_of_range:
-        found.append(f"tap {tap.word!r}: a scalar index was outside of {tap.intermediate}; tap or kernel is wrong")
+    found = ["a scalar index was outside of it; tap or kernel is wrong"] if contents.is_out_of_range else []
     stored = contents.stored
     if stored.dim() >= 3:
-        heads = stored.flatten(2).any(2).any(0)
-        if not heads.all():
-            empty = in_words(spans((~heads).nonzero().flatten().tolist()))
-            found.append(f"tap {tap.word!r}: nothing was stored in head {empty} of {len(heads)}")
-        batches = stored.flatten(1).any(1)
-        if not batches.all():
-            empty = in_words(spans((~batches).nonzero().flatten().tolist()))
-            found.append(f"tap {tap.word!r}: nothing was stored in batch {empty} of {len(batches)}")
-    return found
+        found += _without("head", stored.flatten(2).any(2).any(0)) + _without("batch", stored.flatten(1).any(1))
+    # Of what has a place for every row and key, kernels leave out those that a mask hides.
+    if not found and not _has_rows_and_keys(tap.intermediate) and not stored.all():
+        found.append(f"nothing was stored at {int((~stored).sum())} of {stored.numel()} places")
+    return [f"tap {tap.word!r}, {tap.intermediate}: {words}" for words in found]
+
+
+def _without(what: str, has_any: Tensor) -> list[str]:
+    if has_any.all():
+        return []
+    return [
+        f"nothing was stored in {what} {in_words(spans((~has_any).nonzero().flatten().tolist()))} of {len(has_any)}"
+    ]
+
+
+def _has_rows_and_keys(intermediate: str) -> bool:
+    row = lookup(intermediate)
+    steps = (row.softmax, row.lazy) if row is not None else ()
+    return any(step is not None and {"m", "n"} <= set(step.axes) for step in steps)

@@ -49,7 +49,7 @@ def lazy_reading(words, layout="contiguous", **options):
 
 def failure_of(words, launch=None, shapes=None):
     """The failure that a tap of the lazy backward ends in, wherever it shows."""
-    case = lazy_case(**SIZES)
+    case = lazy_case(**SIZES, bias=False)
     tensors = place(draw(case), (("all", "contiguous"),)).tensors
     with pytest.raises(Failure) as caught:
         read(words, shapes or expected_shapes(case), launch or (lambda: lazy_backward(tensors)))
@@ -80,7 +80,7 @@ def softmax_shapes(length=40):
 
 
 def assert_close(values, expected, bound):
-    """Within a bound relative to the largest element: right values differ by roundings, wrong ones by their own size."""
+    """Within a bound relative to the largest element: what is right differs by roundings, what is wrong by its size."""
     for name, value in values.items():
         distance = (value.double() - expected[name]).abs().max() / expected[name].abs().max()
         assert distance < bound, name
@@ -177,34 +177,29 @@ def test_two_taps_may_fill_one_intermediate():
     assert torch.equal(reading.values["dV"], results["dV"])
 
 
+def state_of(file, kernel):
+    source = inspect.getsource(kernel.fn)
+    return file.read_bytes(), kernel.fn, kernel.fn.__code__, kernel.arg_names[:], written.inner_dq, source
+
+
 def test_kernels_files_and_modules_are_left_as_they_are():
     file = Path(written.__file__)
     kernel = written.fused_backward_kernel
-    before = (
-        file.read_bytes(),
-        kernel.fn,
-        kernel.fn.__code__,
-        kernel.arg_names[:],
-        written.inner_dq,
-        inspect.getsource(kernel.fn),
-    )
+    before = state_of(file, kernel)
     untapped = written.fused_backward(*softmax_inputs())
     known = set(vars(written))
     runs = {kind: kind.run for kind in (triton.runtime.jit.JITFunction, triton.runtime.interpreter.InterpretedFunction)}
     words = [f"dS=ds[{OUTER},offs_m,offs_n]"]
     _, results = read(words, softmax_shapes(), lambda: written.fused_backward(*softmax_inputs()))
-    assert before == (
-        file.read_bytes(), kernel.fn, kernel.fn.__code__, kernel.arg_names, written.inner_dq, inspect.getsource(kernel.fn)
-    )  # fmt: skip
+    assert state_of(file, kernel) == before
     assert set(vars(written)) == known
     assert all(kind.run is run for kind, run in runs.items())
     again = written.fused_backward(*softmax_inputs())
     for name, value in untapped.items():
         assert torch.equal(value, results[name])
         assert torch.equal(value, again[name])
-    assert not [
-        fn for fn in triton.runtime.interpreter.InterpretedFunction.rewritten_fn if "taps>" in fn.__code__.co_filename
-    ]
+    kept = triton.runtime.interpreter.InterpretedFunction.rewritten_fn
+    assert not [function for function in kept if "taps>" in function.__code__.co_filename]
 
 
 def test_the_launches_recorded_inside_are_of_the_kernels_that_were_written():
@@ -271,7 +266,7 @@ def test_the_very_name_of_a_kernel_wins_over_a_part_of_one():
 
     reading, _ = read(["dTau=lazy_d:marked[0]", "delta=preprocess:delta[b,h,offs_m]"], expected_shapes(case), both)
     assert reading.values["dTau"].tolist() == [7, 0, 0]
-    assert reading.notes == ("tap 'dTau=lazy_d:marked[0]': nothing was stored at 2 of 3 places",)
+    assert reading.notes == ("tap 'dTau=lazy_d:marked[0]', dTau: nothing was stored at 2 of 3 places",)
 
 
 def test_a_kernel_that_was_not_launched_is_answered_with_those_that_were():
@@ -303,7 +298,7 @@ def test_a_run_without_a_kernel_is_told():
         ("dS=lazy_dq_kernel:ds[b,h,offs_m]", "has 3 indices, but dS has 4 axes"),
         ("dBias=lazy_dq_kernel:ds[h,offs_m]", "dBias does not exist in this case"),
         ("dS=lazy_dq_kernel:ds[b,h,offs_m,start_n]", "'ds' has 2 axes, but its index has 1 blocks"),
-        ("dS=lazy_dq_kernel:start_n[b,h,offs_m,offs_n]", "'start_n' has 0 axes, but its index has 2 blocks"),
+        ("dS=lazy_dq_kernel:end_n[b,h,offs_m,0]", "'end_n' has 0 axes, but its index has 1 blocks"),
         ("delta=lazy_dq_kernel:ds[b,h,offs_m]", "'ds' has 2 axes, but its index has 1 blocks"),
         ("dS=lazy_dq_kernel:ds[b,h,offs_m,valid]", "the index 'valid' is a tile of several axes"),
         ("dS=lazy_dq_kernel:ds[b,h,offs_m,offs_d]", "axis 1 of 'ds' is 32 long, but the block that indexes it 16"),
@@ -335,9 +330,9 @@ def test_heads_and_batches_without_a_value_are_noted_and_so_are_heads_that_do_no
     words = ["dS=lazy_dq_kernel:ds[b,h*2,offs_m,offs_n]", "dP=lazy_dq_kernel:dp[b*0,h,offs_m,offs_n]"]
     reading, _ = read(words, expected_shapes(case), lambda: lazy_backward(tensors))
     assert reading.notes == (
-        f"tap {words[0]!r}: a scalar index was outside of dS; tap or kernel is wrong",
-        f"tap {words[0]!r}: nothing was stored in head 1 of 3",
-        f"tap {words[1]!r}: nothing was stored in batch 1 of 2",
+        f"tap {words[0]!r}, dS: a scalar index was outside of it; tap or kernel is wrong",
+        f"tap {words[0]!r}, dS: nothing was stored in head 1 of 3",
+        f"tap {words[1]!r}, dP: nothing was stored in batch 1 of 2",
     )
     assert not reading.values["dS"][:, 1].any()
 
