@@ -10,6 +10,7 @@ from gradprobe.kernels.triton import lazy
 from gradprobe.taps import parse_tap
 from gradprobe.taps.functions import call_tree
 from gradprobe.taps.rewrite import outermost, rewrite, sight
+from gradprobe.taps.sentences import raised
 from tests.kernels.compile_for_hopper import source
 from tests.taps import written
 
@@ -17,6 +18,12 @@ LAZY = (
     (lazy.lazy_preprocess_kernel, ("delta=delta[b,h,offs_m]",)),
     (lazy.lazy_dq_kernel, ("P=p[b,h,offs_m,offs_n]", "dS=ds[b,h,offs_m,offs_n]", "dQ=dq[b,h,offs_m,offs_d]*scale")),
     (lazy.lazy_dkdv_kernel, ("P=p[b,h,offs_m,offs_n].T", "dS=ds[b,h,offs_m,offs_n].T", "dV=dv[b,h,offs_n,offs_d]")),
+)
+WRONG = (
+    (lazy.lazy_dq_kernel, "dS=ds[b,h,offs_m,offs_d]"),
+    (lazy.lazy_dq_kernel, "dS=ds[b,h,offs_m,start_n]"),
+    (lazy.lazy_dq_kernel, "dS=ds[b,h,offs_m,valid]"),
+    (written.half_named_kernel, "delta=p[0,0,offs_m]"),
 )
 HEAD = "bhid // H, bhid % H"
 FUSED = (f"dP=dpT[{HEAD},offs_m,offs_n].T", f"dS=ds[{HEAD},offs_m,offs_n]", f"dQ=dq[{HEAD},offs_m,offs_k]")
@@ -41,7 +48,7 @@ def tap_types(types: dict[str, str]) -> dict[str, str]:
 
 
 def lazy_source(kernel, dtype: str) -> ASTSource:
-    made = source(kernel, dtype, {"bias", "seqlens"}, "ieee")
+    made = source(kernel, dtype, {"seqlens"}, "ieee")
     made.signature.update(tap_types(made.signature))
     return made
 
@@ -56,19 +63,35 @@ def written_source(kernel, dtype: str, constants: dict) -> ASTSource:
     return ASTSource(kernel, tap_types(types), constexprs=constants)
 
 
-def main() -> None:
+def sources():
+    """Each kernel with taps and without, ready to compile."""
+    for kernel, words in LAZY:
+        yield lazy_source(tapped(kernel, words), "fp16"), lazy_source(kernel, "fp16")
     blocks = {"BLOCK_M": 16, "BLOCK_N": 32, "CAUSAL": True}
-    sources = [lazy_source(tapped(kernel, words), "fp16") for kernel, words in LAZY]
     for dtype in ("fp32", "bf16"):
-        fused = tapped(written.fused_backward_kernel, FUSED)
-        decorated = tapped(written.decorated_dq_kernel.fn.fn, DECORATED)
-        sources += [
-            written_source(fused, dtype, blocks | {"HEAD_DIM": 32}),
-            written_source(decorated, dtype, blocks | {"EVEN_N": False, "BLOCK_D": 32}),
-        ]
-    for made in sources:
-        compiled = triton_compile(made, target=GPUTarget("cuda", 90, 32))
-        print(made.fn.__name__, compiled.asm["ptx"].count("st.global"), len(compiled.asm["cubin"]))
+        for kernel, words, more in (
+            (written.fused_backward_kernel, FUSED, {"HEAD_DIM": 32}),
+            (written.decorated_dq_kernel.fn.fn, DECORATED, {"EVEN_N": False, "BLOCK_D": 32}),
+        ):
+            yield tuple(written_source(each, dtype, blocks | more) for each in (tapped(kernel, words), kernel))
+
+
+def main() -> None:
+    target = GPUTarget("cuda", 90, 32)
+    for pair in sources():
+        compiled = [triton_compile(made, target=target) for made in pair]
+        stores = [each.asm["ptx"].count("st.global") for each in compiled]
+        print(pair[0].fn.__name__, *stores, len(compiled[0].asm["cubin"]))
+    for kernel, word in WRONG:
+        try:
+            made = tapped(kernel, [word])
+            is_lazy = kernel is lazy.lazy_dq_kernel
+            made = lazy_source(made, "fp16") if is_lazy else written_source(made, "fp32", {"FLAG": False})
+            triton_compile(made, target=target)
+        except Exception as error:
+            tap = parse_tap(word)
+            (sighting,) = outermost([found for each in call_tree(kernel) if (found := sight([each], each, tap))])
+            print("REFUSED", raised(error, [tap], {0: sighting}))
 
 
 if __name__ == "__main__":

@@ -91,10 +91,9 @@ FLOAT32, FLOAT16 = 1e-5, 4e-3
 
 
 @pytest.mark.parametrize("layout", sorted(LAYOUTS))
-@pytest.mark.parametrize("optional", [{}, {"bias": True, "seqlens": (40, 23)}], ids=["plain", "bias and seqlens"])
-def test_taps_of_the_dq_kernel_give_the_bits_that_it_exports_itself(layout, optional):
+def test_taps_of_the_dq_kernel_give_the_bits_that_it_exports_itself(layout):
     words = [f"{name}=lazy_dq_kernel:{name.lower()}[b,h,offs_m,offs_n]" for name in ("P", "dP", "dS")]
-    reading, results, exported = lazy_reading(words, layout, **optional)
+    reading, results, exported = lazy_reading(words, layout, seqlens=(40, 23))
     assert list(reading.values) == ["P", "dP", "dS"]
     for name, value in reading.values.items():
         assert value.dtype == torch.float32
@@ -311,6 +310,15 @@ def test_what_does_not_fit_ends_in_a_sentence(word, sentence):
     assert isinstance(failure, UsageFailure)
     assert sentence in str(failure)
     assert failure.way_out
+
+
+def test_a_name_that_has_a_value_on_some_ways_only_ends_in_a_sentence():
+    x, shapes = torch.arange(16.0), {"delta": (1, 1, 16)}
+    reading, _ = read(["delta=p[0,0,offs_m]"], shapes, lambda: written.half_named_kernel[(1,)](x, FLAG=True))
+    assert reading.values["delta"].flatten().tolist() == list(range(16))
+    failure = failure_of(["delta=p[0,0,offs_m]"], lambda: written.half_named_kernel[(1,)](x, FLAG=False), shapes)
+    assert isinstance(failure, UsageFailure)
+    assert "'offs_m' has no value in half_named_kernel at some place where 'p' is computed" in str(failure)
 
 
 def test_code_that_never_ran_is_told():

@@ -165,6 +165,15 @@ def decorated_dq_kernel(
              mask=(offs_qm[:, None] < seqlen) & (offs_d[None, :] < headdim))  # fmt: skip
 
 
+@triton.jit
+def half_named_kernel(Q, FLAG: tl.constexpr):
+    """A block that has a value only where FLAG is set."""
+    if FLAG:
+        offs_m = tl.arange(0, 16)  # noqa: F841
+    p = tl.load(Q + tl.arange(0, 16))
+    tl.store(Q + tl.arange(0, 16), p * 2)
+
+
 def lse_and_delta(q, k, v, do, scale, causal):
     """[B, H, L] each: LSE by natural logarithms, and rowsum(dO * O)."""
     scores = (q.float() @ k.float().mT) * scale
