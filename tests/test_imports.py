@@ -16,7 +16,7 @@ ORDER = (
     "failures", "spans", "intermediates", "case", "layouts", "provenance", "trace", "targets",
     "interpreter.bfloat16", "interpreter.language", "interpreter.selfcheck", "interpreter",
     "backend", "launches",
-    "taps.words", "taps.functions", "taps.axes", "taps.places", "taps.edits", "taps.rewrite", "taps.buffer",
+    "taps.words", "taps.functions", "taps.axes", "taps.loops", "taps.places", "taps.edits", "taps.rewrite", "taps.buffer",
     "taps.sentences", "taps.session", "taps.propose", "taps", "run",
     "precision", "roundings", "budget", "tally", "compare",
     "invariants", "locate", "symmetry", "verdict", "probe", "closeup",

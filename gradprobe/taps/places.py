@@ -6,6 +6,7 @@ import ast
 from dataclasses import dataclass
 
 from .functions import Function, blocks, bound_before, bound_in
+from .loops import LOOPS, always_assigns, carries, staleness
 from .words import Tap
 
 
@@ -16,6 +17,8 @@ class Place:
     statement: ast.stmt
     visible: frozenset[str]
     """The names that have a value there."""
+    stale: str
+    """Why the index may be that of another tile there, in words; "" where it is not."""
     is_transposed: bool | None = None
     """Whether the kernel holds the tile with its axes in the other order than the index; None if that is unclear."""
 
@@ -23,35 +26,43 @@ class Place:
 def places(function: Function, tap: Tap) -> list[Place]:
     """Every place where a tap stores: where the variable has its last value for one setting of the index.
 
-    In each block that is behind the last assignment, and behind what the index still lacks there. A loop or a branch
-    that assigns no variable of the index counts as one assignment, since all it computes belongs to one tile; one that
-    does is looked into. Empty where nothing assigns the variable.
+    In each block that is behind the last assignment, and behind what the index still lacks there. A branch, or a loop
+    that adds to the variable, counts as one assignment where it changes no variable of the index, since all it computes
+    belongs to one tile; others are looked into. Empty where nothing assigns the variable.
     """
+    index = tap.index_names
     return [
-        Place(statement, _visible_behind(function, statement))
-        for statement in _in_block(function, function.tree.body, tap.variable, tap.index_names)
+        Place(
+            statement,
+            _visible_behind(function, statement),
+            staleness(function, statement, tap.variable, index & function.variables),
+        )
+        for statement in _in_block(function, function.tree.body, tap.variable, index)
     ]
 
 
 def _in_block(function: Function, block: list[ast.stmt], variable: str, index: frozenset[str]) -> list[ast.stmt]:
     found: list[ast.stmt] = []
-    last: ast.stmt | None = None
+    # What the next assignment puts another value in the place of, unless the index changes before.
+    latest: list[ast.stmt] = []
     for statement in block:
         bound = set(bound_in([statement]))
-        if last is not None and index & bound:
-            if _has_values(function, last, index) or blocks(statement):
-                # From here on the index means another tile.
-                found, last = [*found, last], None
+        if latest and index & bound:
+            if _has_values(function, latest[-1], index) or blocks(statement):
+                found, latest = [*found, *latest], []
             else:
-                last = statement
+                latest = [statement]
         if variable not in bound:
             continue
         if _is_one_assignment(function, statement, variable, index):
-            last = statement
+            latest = [statement]
+            continue
+        inside = [place for inner in blocks(statement) for place in _in_block(function, inner, variable, index)]
+        if index & bound:
+            found += inside
         else:
-            for inner in blocks(statement):
-                found += _in_block(function, inner, variable, index)
-    return [*found, last] if last is not None else found
+            latest += inside
+    return [*found, *latest]
 
 
 def _visible_behind(function: Function, statement: ast.stmt) -> frozenset[str]:
@@ -69,14 +80,9 @@ def _is_one_assignment(function: Function, statement: ast.stmt, variable: str, i
     leaves = any(isinstance(node, (ast.Return, ast.Break, ast.Continue)) for node in ast.walk(statement))
     if leaves or _is_elif(function, statement) or index & set(bound_in([statement])):
         return False
-    return variable in bound_before(function, statement) or _always_assigns(statement, variable)
-
-
-def _always_assigns(statement: ast.stmt, variable: str) -> bool:
-    if not isinstance(statement, ast.If):
-        return not blocks(statement) and variable in bound_in([statement])
-    branches = (statement.body, statement.orelse)
-    return all(any(_always_assigns(inner, variable) for inner in branch) for branch in branches)
+    if isinstance(statement, LOOPS) and not carries(statement, variable):
+        return False
+    return variable in bound_before(function, statement) or always_assigns(statement, variable)
 
 
 def _is_elif(function: Function, statement: ast.stmt) -> bool:

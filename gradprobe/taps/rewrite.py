@@ -32,6 +32,11 @@ class Sighting:
     seen: tuple[frozenset[str], ...]
     """The names that have a value wherever the variable is computed."""
 
+    @property
+    def stale(self) -> str:
+        """Why a tile might be stored in the place of another, in words; "" where none is."""
+        return next((place.stale for place in self.places if place.stale), "")
+
 
 @dataclass(frozen=True)
 class Rewritten:

@@ -89,6 +89,14 @@ def ambiguous(tap: Tap, functions: Sequence[str]) -> Failure:
     )
 
 
+def stale(tap: Tap, sighting: Sighting) -> Failure:
+    """The index does not tell the tiles of a loop apart."""
+    return UsageFailure(
+        f"tap {tap.word!r}: in {sighting.function.name}, where {tap.variable!r} is computed, {sighting.stale}",
+        "index it with what is right in every turn, for example start_n + tl.arange(0, BLOCK_N)",
+    )
+
+
 def not_transposed(tap: Tap, function: Function) -> Failure:
     """`.T` is written, and the kernel's own expressions say otherwise."""
     return UsageFailure(

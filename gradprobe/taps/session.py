@@ -88,6 +88,8 @@ class Session:
         if len(usable) > 1:
             raise sentences.ambiguous(tap, [sighting.function.name for sighting in usable.values()])
         ((plain, sighting),) = usable.items()
+        if sighting.stale:
+            raise sentences.stale(tap, sighting)
         contents = self._buffers[number, plain].read()
         if not contents.stored.any():
             raise sentences.nothing_stored(tap, sighting.function, contents)
@@ -113,12 +115,15 @@ class Session:
         except (OSError, SyntaxError):
             return _Launch(kernel, (), {}, None, {})
         sightings = {number: found for number, tap in enumerate(self._taps) if (found := self._sighted(tree, tap))}
-        used = {number: found for number, found in sightings.items() if found.places and self._is_chosen(number, found)}
+        used = {number: found for number, found in sightings.items() if self._is_to_store(number, found)}
         arguments: dict[str, Any] = {}
         for number, sighting in used.items():
             buffer = self._buffer(number, sighting.function.plain)
             arguments |= dict(zip(parameters(number), buffer.arguments(), strict=True))
         return _Launch(kernel, tree, sightings, rewrite(tree, used, self._taps) if used else None, arguments)
+
+    def _is_to_store(self, number: int, sighting: Sighting) -> bool:
+        return bool(sighting.places) and not sighting.stale and self._is_chosen(number, sighting)
 
     def _is_chosen(self, number: int, sighting: Sighting) -> bool:
         """One function only is tapped; if another has the variable too, `read` says so unless one has the very name."""

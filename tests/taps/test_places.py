@@ -155,6 +155,88 @@ def test_what_is_assigned_before_the_index_exists_is_not_stored():
     assert shown(set_before_the_loop, "delta=p[0,0,n]") == ["p = tile(n); STORE"]
 
 
+def fresh_in_every_turn():
+    n = start
+    p = 0
+    for step in range(n_steps):
+        p = tile(step)
+        p = mask(p)
+    return p
+
+
+def named_in_some_turns():
+    n = start
+    for step in range(n_steps):
+        p = tile(step)
+        if c:
+            n = start + step
+            p = mask(p)
+        other(p)
+
+
+def named_in_every_turn():
+    for step in range(n_steps):
+        if c:
+            n = start + step
+        else:
+            n = start - step
+        p = tile(n)
+        while n < 3:
+            n += 1
+
+
+def running():
+    m = start
+    peak = 0
+    for step in range(n_steps):
+        new = max(peak, tile(step))
+        other(new)
+        peak = new
+    return peak
+
+
+def overwritten():
+    m = start
+    for step in range(n_steps):
+        peak = tile(step)
+    peak = tile(m)
+
+
+def stale(written, word):
+    tap = parse_tap(word)
+    return [place.stale for place in places(read_function(SimpleNamespace(fn=written)), tap)]
+
+
+def test_a_loop_that_computes_anew_what_the_index_cannot_tell_apart_is_refused():
+    (words,) = [words for words in stale(fresh_in_every_turn, "delta=p[0,0,n]") if words]
+    line = fresh_in_every_turn.__code__.co_firstlineno + 3
+    assert words == f"the loop in line {line} computes it anew in every turn, and nothing in the index changes there"
+    assert not any(stale(fresh_in_every_turn, "delta=p[0,0,start + step]"))
+
+
+def test_an_index_that_a_branch_alone_renews_is_refused():
+    line = named_in_some_turns.__code__.co_firstlineno + 2
+    assert f"the loop in line {line} changes 'n' in some of its turns only" in stale(
+        named_in_some_turns, "delta=p[0,0,n]"
+    )
+    assert stale(named_in_some_turns, "delta=p[0,0,start + step]") == [""]
+    assert shown(named_in_some_turns, "delta=p[0,0,start + step]") == ["STORE"]
+
+
+def test_an_index_that_every_branch_renews_is_not():
+    assert stale(named_in_every_turn, "delta=p[0,0,n]") == [""]
+
+
+def test_a_running_value_is_stored_behind_its_loop_though_it_is_assigned_afresh_by_name():
+    assert stale(running, "delta=peak[0,0,m]") == [""]
+    assert shown(running, "delta=peak[0,0,m]") == ["STORE"]
+
+
+def test_what_a_later_assignment_overwrites_is_not_stored():
+    assert stale(overwritten, "delta=peak[0,0,m]") == [""]
+    assert shown(overwritten, "delta=peak[0,0,m]") == ["peak = tile(m); STORE"]
+
+
 def left_early():
     n = start
     p = tile(n)
