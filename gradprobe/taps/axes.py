@@ -26,6 +26,8 @@ _ELEMENTWISE = {
 }  # fmt: skip
 _SCALARS = {"program_id", "num_programs", "cdiv", "min", "max", "int", "float", "len"}
 _REDUCTIONS = {"sum", "max", "min"}
+# What may be said of a dot without a change of its axes.
+_DOT = {"acc", "input_precision", "allow_tf32", "max_num_imprecise_acc", "out_dtype"}
 _DEPTH = 4
 
 
@@ -246,8 +248,10 @@ class _Reader(ast.NodeVisitor):
             return ()
         if name in ("zeros", "full") and node.args and isinstance(node.args[0], (ast.List, ast.Tuple)):
             return (None,) * len(node.args[0].elts)
-        if name in ("trans", "dot") and len(arguments) in (1, 2, 3):
-            return _reversed(first) if name == "trans" and len(arguments) == 1 else _dot(name, arguments)
+        if name == "trans":
+            return _reversed(first) if len(arguments) == 1 and not node.keywords else None
+        if name == "dot":
+            return _dot(arguments) if {word.arg for word in node.keywords} <= _DOT else None
         if name in ("load", "to_tensor", "zeros_like", "full_like"):
             return first
         if name in _REDUCTIONS and isinstance(first, tuple):
@@ -282,9 +286,9 @@ def _reduced(shape: tuple[str | None, ...], axis: Sequence[ast.expr]) -> Shape:
     return shape[:number] + shape[number + 1 :]
 
 
-def _dot(name: str, arguments: Sequence[Found]) -> Found:
+def _dot(arguments: Sequence[Found]) -> Found:
     left, right = (*arguments, None, None)[:2]
-    if name != "dot" or not (isinstance(left, tuple) or isinstance(right, tuple)):
+    if not (isinstance(left, tuple) or isinstance(right, tuple)):
         return None
     rows = left[0] if isinstance(left, tuple) and len(left) == 2 else None
     columns = right[1] if isinstance(right, tuple) and len(right) == 2 else None

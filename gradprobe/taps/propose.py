@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from .axes import Found, Shape, shape_of, shapes_behind
+from .axes import Found, Shape, order_of, shape_of, shapes_behind
 from .functions import Function, call_tree, is_jit
 from .places import Place, places
 from .rewrite import can_be_given, sight
@@ -57,19 +58,22 @@ def _plain(variable: str) -> str:
 
 
 def _word(tree: Sequence[Function], function: Function, variable: str, name: str) -> str | None:
+    """The first word that can be stored without one tile in another's place."""
     found = places(function, parse_tap(f"{name}={variable}[0]"))
     if not found:
         return None
     shapes = shapes_behind(tree, function, found[-1].statement)
     heads = _heads(tree, function, found[-1], shapes)
-    blocks = _blocks(function, shapes, variable, 1 if name == "delta" else 2)
-    if heads is None or blocks is None:
+    if heads is None:
         return None
-    word = f"{name}={function.name}:{variable}[{','.join((*heads, *blocks[0]))}]{'.T' * blocks[1]}"
     factor = _scale(function, variable) if name == "dS" else None
-    word += f"/{factor}" if factor else ""
-    sighting = sight(tree, function, parse_tap(word))
-    return word if sighting is not None and sighting.places else None
+    tail = f"/{factor}" if factor else ""
+    for blocks, is_transposed in _blocks(function, shapes, variable, 1 if name == "delta" else 2):
+        word = f"{name}={function.name}:{variable}[{','.join((*heads, *blocks))}]{'.T' * is_transposed}{tail}"
+        sighting = sight(tree, function, parse_tap(word))
+        if sighting is not None and sighting.places and not sighting.stale:
+            return word
+    return None
 
 
 def _heads(
@@ -87,34 +91,37 @@ def _heads(
     return (f"{both}//{count}", f"{both}%{count}") if both and count else None
 
 
-def _blocks(function: Function, shapes: Mapping[str, Found], variable: str, rank: int) -> tuple[list[str], bool] | None:
-    """The variables along rows and columns (or rows alone), and whether the tile is held with columns first."""
-    known = [name for name, shape in shapes.items() if shape == (name,)]
+def _blocks(
+    function: Function, shapes: Mapping[str, Found], variable: str, rank: int
+) -> Iterator[tuple[list[str], bool]]:
+    """What may index rows and columns (or rows alone), and whether the tile is held with columns first.
+
+    First the blocks that the tile is known to run along, then what else has a name of rows or columns, then what is
+    assigned to these: where a block is renewed in some turns of a loop only, that holds in every turn.
+    """
     tile = shape_of(variable, function, shapes)
-    if tile is not None and len(tile) == rank and all(label in known for label in tile):
-        return _sorted([str(label) for label in tile])
     if tile is not None and len(tile) != rank:
-        return None
-    rows = _fitting(tile, [name for name in known if _kind(name) == "rows"])
-    columns = _fitting(tile, [name for name in known if _kind(name) == "columns"])
-    if not rows or (rank == 2 and not columns):
-        return None
-    return ([rows[-1], columns[-1]], _is_marked(variable)) if rank == 2 else ([rows[-1]], False)
+        return
+    axes = [_candidates(function, shapes, tile, kind) for kind in ("rows", "columns")[:rank]]
+    for blocks in itertools.product(*axes):
+        order = order_of(tile, [shape_of(text, function, shapes) for text in blocks]) if rank == 2 else False
+        yield list(blocks), _is_marked(variable) if order is None else order
 
 
-def _sorted(labels: list[str]) -> tuple[list[str], bool] | None:
-    kinds = [_kind(label) for label in labels]
-    if len(labels) == 1:
-        return (labels, False) if kinds == ["rows"] else None
-    if labels[0] == labels[1] or kinds[0] == kinds[1]:
-        return None
-    is_transposed = kinds[0] == "columns" or kinds[1] == "rows"
-    return (labels[::-1] if is_transposed else labels), is_transposed
+def _candidates(function: Function, shapes: Mapping[str, Found], tile: Shape, kind: str) -> list[str]:
+    known = [name for name, shape in shapes.items() if isinstance(shape, tuple) and len(shape) == 1]
+    named = [name for name in known if _kind(name) == kind]
+    along = [name for name in named if tile is not None and set(tile) & set(shapes[name] or ())]
+    first = sorted(named, key=lambda name: (name not in along, name not in (tile or ())))
+    return first + [ast.unparse(value) for name in first for value in _renewals(function, name)]
 
 
-def _fitting(tile: Shape, names: list[str]) -> list[str]:
-    """Those of the names that a tile is known to run along, if any are; else all."""
-    return [name for name in names if tile is not None and name in tile] or names
+def _renewals(function: Function, name: str) -> list[ast.expr]:
+    return [
+        node.value for node in ast.walk(function.tree)
+        if isinstance(node, ast.Assign) and len(node.targets) == 1
+        and isinstance(node.targets[0], ast.Name) and node.targets[0].id == name
+    ]  # fmt: skip
 
 
 def _kind(name: str) -> str:

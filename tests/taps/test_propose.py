@@ -57,6 +57,41 @@ def test_a_scale_in_ds_is_divided_out_and_axes_that_cannot_be_followed_are_guess
 
 
 @triton.jit
+def renewing_kernel(Q, K, num_steps, H, MASK: tl.constexpr):
+    bhid = tl.program_id(0)
+    offs_m = tl.arange(0, 16)
+    offs_n = tl.arange(0, 16)
+    q = tl.load(Q + offs_m[:, None] * 16 + offs_n[None, :])
+    kT_ptrs = K + offs_m[:, None] * 16 + offs_n[None, :]
+    curr_n = 0
+    for _ in range(num_steps):
+        kT = tl.load(kT_ptrs)
+        dp = tl.dot(q, kT)
+        if MASK:
+            offs_n = curr_n + tl.arange(0, 16)
+            dp = tl.where(offs_m[:, None] >= offs_n[None, :], dp, 0.0)
+        tl.store(Q + bhid // H, tl.sum(tl.sum(dp, 1), 0))
+        curr_n += 16
+        kT_ptrs += 16
+
+
+@triton.jit
+def offset_kernel(Q, num_steps, H):
+    bhid = tl.program_id(0)
+    offs_m = tl.arange(0, 16)
+    offs_n = tl.program_id(1) * 16 + tl.arange(0, 16)
+    for start_m in range(num_steps):
+        offs_m_curr = start_m * 16 + offs_m
+        ds = tl.load(Q + offs_n[:, None] * H + offs_m_curr[None, :])
+        tl.store(Q + bhid // H, tl.sum(tl.sum(ds, 1), 0))
+
+
+def test_a_block_that_does_not_follow_the_loop_is_not_proposed():
+    assert propose([renewing_kernel]) == ["dP=renewing_kernel:dp[bhid//H,bhid%H,offs_m,curr_n + tl.arange(0, 16)]"]
+    assert propose([offset_kernel]) == ["dS=offset_kernel:ds[bhid//H,bhid%H,offs_m_curr,offs_n].T"]
+
+
+@triton.jit
 def nameless_kernel(x_ptr):
     rows = tl.arange(0, 16)
     ds = tl.load(x_ptr + rows[:, None] * 16 + rows[None, :])
