@@ -121,6 +121,18 @@ def test_transposed_tiles_of_the_dkdv_kernel_come_out_in_rows_and_columns(writte
         assert not value[..., ~seen].any()
 
 
+def test_where_the_kernel_does_not_tell_how_a_tile_lies_the_tap_does():
+    x = torch.arange(256.0)
+    straight, turned = (
+        read([f"dS=ds[0,0,offs_m,offs_n]{written_so}"], {"dS": (1, 1, 16, 16)}, lambda: reshaped[(1,)](x))[0].values[
+            "dS"
+        ]
+        for written_so in ("", ".T")
+    )
+    assert torch.equal(straight.flatten(), x)
+    assert torch.equal(turned[0, 0], x.reshape(16, 16).T)
+
+
 def test_a_tile_said_to_be_transposed_that_is_not_is_refused():
     failure = failure_of(["dS=lazy_dq_kernel:ds[b,h,offs_m,offs_n].T"])
     assert isinstance(failure, UsageFailure)
@@ -361,6 +373,14 @@ def lazy_d(x_ptr):
 
 
 shorter = lazy_d
+
+
+@triton.jit
+def reshaped(x_ptr):
+    offs_m = tl.arange(0, 16)
+    offs_n = tl.arange(0, 16)
+    ds = tl.reshape(tl.load(x_ptr + tl.arange(0, 256)), (16, 16))
+    tl.store(x_ptr + offs_m[:, None] * 16 + offs_n[None, :], ds)
 
 
 @triton.jit
