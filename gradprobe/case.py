@@ -69,6 +69,8 @@ class Case:
     dots: str | None = None
     """None where nobody said: then what the target's backend does by default."""
     repeat: int = 1
+    taps: tuple[str, ...] = ()
+    """Variables of the target's Triton kernels that are stored: "dS=ds[b, h, offs_m, offs_n]"."""
     strict: bool = False
     """Whether a kernel that is coarser than its contract is a mismatch."""
     recover: bool = True

@@ -15,7 +15,9 @@ PACKAGE = ROOT / "gradprobe"
 ORDER = (
     "failures", "spans", "intermediates", "case", "draw", "layouts", "provenance", "trace", "targets", "bind",
     "interpreter.bfloat16", "interpreter.language", "interpreter.selfcheck", "interpreter",
-    "backend", "launches", "run",
+    "backend", "launches",
+    "taps.words", "taps.functions", "taps.axes", "taps.loops", "taps.places", "taps.edits", "taps.rewrite",
+    "taps.buffer", "taps.sentences", "taps.session", "taps.propose", "taps", "run",
     "precision", "roundings", "scores", "chain", "sums", "budget", "recovery", "tally", "compare", "accumulators",
     "invariants", "locate", "symmetry", "onehot", "recover", "rereading", "verdict", "inside", "probe", "closeup",
     "report", "report.text", "report.as_json", "report.console", "report.closeup",
