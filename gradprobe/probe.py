@@ -349,7 +349,8 @@ def _of_taps(session: _Session, runs: list[Run]) -> list[str]:
     if session.taps or not hidden:
         return notes
     words = propose([kernel for outcome in session.outcomes[:1] for kernel in outcome.launched])
-    flags = " ".join(f"--tap {shlex.quote(word)}" for word in words)
+    one_each = {word.partition("=")[0]: word for word in reversed(words)}
+    flags = " ".join(f"--tap {shlex.quote(word)}" for word in reversed(one_each.values()))
     return [*notes, *([f"what its kernels hold can be seen: {flags}"] if words else [])]
 
 
