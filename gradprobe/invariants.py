@@ -153,10 +153,10 @@ def _inner_products(
 
 def _live(x: Attention) -> Tensor:
     """[B, H, M] bool: the rows that see a key."""
+    import torch
+
     from .reference import Tile
 
     every = slice(0, x.n_query)
-    live = [x.valid(Tile(b, slice(0, 1), every)).any(-1) for b in range(x.n_batch)]
-    import torch
-
-    return torch.stack(live)[:, None].expand(-1, x.n_heads, -1)
+    live = [x.valid(Tile(b, slice(0, x.n_heads), every)).any(-1) for b in range(x.n_batch)]
+    return torch.stack([heads.expand(x.n_heads, -1) for heads in live])
