@@ -13,10 +13,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from .builtin import BUILTINS
 from .failures import Failure, TargetFailure, UsageFailure
 from .provenance import Source, source_of
-
-BUILTIN = {"lazy": "gradprobe.kernels.triton.lazy:lazy_intermediates"}
 
 # What each parameter may be called; the first is the name used everywhere here.
 SYNONYMS = {
@@ -83,12 +82,12 @@ def find_target(word: str, family: str | None = None) -> Target:
 
     Raises:
         UsageFailure: no such built-in, file, module or function, or a parameter that nothing can be passed for.
-        TargetFailure: the module is there and fails to import.
+        TargetFailure: the module is there and fails to import, or the built-in lacks what it runs on.
     """
-    spec = BUILTIN.get(word, word)
+    spec = _spec(word)
     place, colon, name = spec.rpartition(":")
     if not colon or not place or not name:
-        known = ", ".join(sorted(BUILTIN))
+        known = ", ".join(BUILTINS)
         raise UsageFailure(
             f"target {word!r} is neither a built-in nor FILE.py:FUNCTION nor MODULE:FUNCTION", f"built in: {known}"
         )
@@ -103,6 +102,16 @@ def find_target(word: str, family: str | None = None) -> Target:
         family=family or ("lazy" if "tau" in takes else "softmax"),
         source=source_of(function, module),
     )
+
+
+def _spec(word: str) -> str:
+    """MODULE:FUNCTION of a built-in, and any other word as it is."""
+    if word not in BUILTINS:
+        return word
+    missing = BUILTINS[word].missing()
+    if missing:
+        raise TargetFailure(f"target {word!r} cannot run here: it {missing}", "gradprobe targets lists what can")
+    return BUILTINS[word].spec
 
 
 def _load_file(path: Path, word: str) -> ModuleType:

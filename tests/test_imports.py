@@ -13,8 +13,8 @@ PACKAGE = ROOT / "gradprobe"
 
 # A module may import those above it and none below: what data is, then the stages, then what shows them.
 ORDER = (
-    "failures", "spans", "intermediates", "case", "draw", "layouts", "provenance", "trace", "targets", "bind",
-    "interpreter.bfloat16", "interpreter.language", "interpreter.selfcheck", "interpreter",
+    "failures", "spans", "intermediates", "case", "draw", "layouts", "provenance", "trace", "builtin", "targets",
+    "bind", "interpreter.bfloat16", "interpreter.language", "interpreter.selfcheck", "interpreter",
     "backend", "launches", "run",
     "precision", "roundings", "budget", "tally", "compare",
     "invariants", "locate", "symmetry", "verdict", "probe", "closeup",
@@ -23,6 +23,8 @@ ORDER = (
 )  # fmt: skip
 # Folders of their own, which know nothing of the tool; the tool may import them anywhere.
 APART = ("kernels", "reference")
+# Loaded by name only, when a target in them is asked for.
+TARGETS = ("adapters",)
 VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "core", "manager", "base", "tools"}
 
 
@@ -33,7 +35,9 @@ def module_name(file):
 
 
 MODULES = {
-    module_name(file): file for file in sorted(PACKAGE.rglob("*.py")) if file.relative_to(PACKAGE).parts[0] not in APART
+    module_name(file): file
+    for file in sorted(PACKAGE.rglob("*.py"))
+    if file.relative_to(PACKAGE).parts[0] not in (*APART, *TARGETS)
 }
 
 
@@ -96,6 +100,21 @@ def test_kernels_and_reference_import_nothing_of_gradprobe_nor_of_each_other(fol
         for level, dotted in imported(file):
             assert level <= depth, f"{file} reaches out of {folder}"
             assert level or dotted.split(".")[0] in allowed, f"{file} imports {dotted}"
+
+
+@pytest.mark.parametrize("folder", TARGETS)
+def test_adapters_import_torch_and_the_library_that_they_are_named_after_and_nothing_of_the_tool(folder):
+    for file in (PACKAGE / folder).rglob("*.py"):
+        allowed = {"__future__", "collections", "dataclasses", "functools", "itertools", "typing", "warnings", "torch"}
+        for level, dotted in imported(file):
+            assert level <= 1, f"{file} reaches out of {folder}"
+            assert level or dotted.split(".")[0] in allowed | {file.stem}, f"{file} imports {dotted}"
+
+
+def test_no_module_imports_an_adapter():
+    for name, file in MODULES.items():
+        loaded = {part for _, dotted in imported(file) for part in dotted.split(".")}
+        assert not loaded & set(TARGETS), name
 
 
 def test_only_cli_imports_typer():

@@ -161,7 +161,13 @@ def test_a_target_that_cannot_be_compared_exits_3_and_never_1(name, pieces):
     ("body", "piece"),
     [
         ("return (q @ k.mT @ v).detach()", "is not differentiable: its output does not require grad"),
-        ("return {'O': v}", "it is a forward and must return its output tensor, got dict"),
+        ("return {'LSE': v}", "it is a forward and must return its output tensor, got a dict of LSE"),
+        ("return {'O': v, 'out': v}", "it is a forward and must return its output tensor, got a dict of O, out"),
+        ("return (q @ k.mT @ v).transpose(1, 2)", "that looks like [B, L, H, D]: return O transposed"),
+        (
+            "return (q @ k.mT @ v)[:, :, :-1]",
+            "returned O of the wrong shape: expected [b, h, m, e] = [1, 2, 20, 8], got ",
+        ),
         ("return ()", "must return its output tensor, got tuple"),
     ],
 )
