@@ -19,6 +19,7 @@ class Builtin:
     name: str
     spec: str
     """MODULE:FUNCTION."""
+    summary: str
     exposes: tuple[str, ...]
     cuda: bool = False
     """Whether it runs on a CUDA device only."""
@@ -35,27 +36,29 @@ class Builtin:
 
 
 _SDPA = "gradprobe.adapters.sdpa"
+_BIASED = (*FORWARD, "dBias")
 
-BUILTINS = {
-    row.name: row
-    for row in (
-        Builtin("lazy", "gradprobe.kernels.triton.lazy:lazy_intermediates", LAZY),
-        Builtin("sdpa", f"{_SDPA}:sdpa", (*FORWARD, "dBias")),
-        Builtin("sdpa-math", f"{_SDPA}:sdpa_math", (*FORWARD, "dBias")),
-        Builtin("sdpa-flash", f"{_SDPA}:sdpa_flash", FORWARD),
-        Builtin("sdpa-efficient", f"{_SDPA}:sdpa_efficient", (*FORWARD, "dBias"), cuda=True),
-        Builtin("sdpa-cudnn", f"{_SDPA}:sdpa_cudnn", FORWARD, cuda=True),
-        Builtin("flex", "gradprobe.adapters.flex:flex", ("LSE", *FORWARD, "dBias", "dSink"), cuda=True),
-        Builtin(
-            "flash-attn", "gradprobe.adapters.flash_attn:flash_attn", ("LSE", *FORWARD),
-            cuda=True, package="flash_attn", install="flash-attn",
-        ),
-        Builtin(
-            "xformers", "gradprobe.adapters.xformers:xformers", (*FORWARD, "dBias"),
-            cuda=True, package="xformers", install="xformers",
-        ),
-    )
-}  # fmt: skip
+_TABLE = (
+    Builtin("lazy", "gradprobe.kernels.triton.lazy:lazy_intermediates", "Lazy attention in Triton", LAZY),
+    Builtin("sdpa", f"{_SDPA}:sdpa", "PyTorch's SDPA, the kernel that it chooses", _BIASED),
+    Builtin("sdpa-math", f"{_SDPA}:sdpa_math", "PyTorch's SDPA of plain operations", _BIASED),
+    Builtin("sdpa-flash", f"{_SDPA}:sdpa_flash", "PyTorch's SDPA by FlashAttention", FORWARD),
+    Builtin("sdpa-efficient", f"{_SDPA}:sdpa_efficient", "PyTorch's SDPA, memory-efficient kernel", _BIASED, cuda=True),
+    Builtin("sdpa-cudnn", f"{_SDPA}:sdpa_cudnn", "PyTorch's SDPA by cuDNN", FORWARD, cuda=True),
+    Builtin(
+        "flex", "gradprobe.adapters.flex:flex", "PyTorch's FlexAttention", ("LSE", *_BIASED, "dSink"), cuda=True
+    ),
+    Builtin(
+        "flash-attn", "gradprobe.adapters.flash_attn:flash_attn", "FlashAttention 2 of the package flash-attn",
+        ("LSE", *FORWARD), cuda=True, package="flash_attn", install="flash-attn",
+    ),
+    Builtin(
+        "xformers", "gradprobe.adapters.xformers:xformers", "xFormers' memory_efficient_attention",
+        _BIASED, cuda=True, package="xformers", install="xformers",
+    ),
+)  # fmt: skip
+
+BUILTINS = {row.name: row for row in _TABLE}
 
 
 def _has_cuda() -> bool:

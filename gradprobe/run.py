@@ -56,6 +56,8 @@ def run_target(target: Target, case: Case, inputs: Inputs) -> Outcome:
         try:
             result = _call(target, case, arguments, inputs)
             _synchronize(inputs)
+        except TargetFailure:
+            raise
         except _DELIBERATE as error:
             if inputs.layout == "contiguous" or _is_a_crash(error):
                 raise _raised(target, inputs, error) from error

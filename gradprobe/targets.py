@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -50,6 +50,16 @@ SYNONYMS = {
     "dots": ("input_precision",),
 }
 _CANONICAL = {word: name for name, words in SYNONYMS.items() for word in (name, *words)}
+
+
+def canonical_name(parameter: str) -> str | None:
+    """The name used here for what a parameter is called elsewhere; None where it means nothing here."""
+    return _CANONICAL.get(parameter.lower())
+
+
+def family_of(takes: Collection[str | None]) -> str:
+    """The family of a function that takes parameters of these canonical names."""
+    return "lazy" if "tau" in takes else "softmax"
 
 
 @dataclass(frozen=True)
@@ -99,7 +109,7 @@ def find_target(word: str, family: str | None = None) -> Target:
         function=function,
         takes=takes,
         required=required,
-        family=family or ("lazy" if "tau" in takes else "softmax"),
+        family=family or family_of(takes),
         source=source_of(function, module),
     )
 
@@ -184,7 +194,7 @@ def _parameters(function: Callable[..., Any], word: str) -> tuple[dict[str, str]
             raise UsageFailure(
                 f"target {word!r} takes {parameter}; arguments are passed by name", "name its parameters"
             )
-        canonical = _CANONICAL.get(name.lower())
+        canonical = canonical_name(name)
         if canonical in takes:
             both = f"{takes[canonical]!r} and {name!r}"
             raise UsageFailure(f"target {word!r} takes both {both}, which name the same thing", "keep one of them")

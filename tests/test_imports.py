@@ -19,12 +19,12 @@ ORDER = (
     "precision", "roundings", "budget", "tally", "compare",
     "invariants", "locate", "symmetry", "verdict", "probe", "closeup",
     "report", "report.text", "report.as_json", "report.console", "report.closeup",
-    "options", "last", "progress", "cli", "__main__",
+    "options", "catalogue", "report.targets", "scaffold", "last", "progress", "cli", "__main__",
 )  # fmt: skip
 # Folders of their own, which know nothing of the tool; the tool may import them anywhere.
 APART = ("kernels", "reference")
-# Loaded by name only, when a target in them is asked for.
-TARGETS = ("adapters",)
+# Loaded by name only, when a target in them is asked for, or copied.
+TARGETS = ("adapters", "templates")
 VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "core", "manager", "base", "tools"}
 
 
@@ -103,7 +103,7 @@ def test_kernels_and_reference_import_nothing_of_gradprobe_nor_of_each_other(fol
 
 
 @pytest.mark.parametrize("folder", TARGETS)
-def test_adapters_import_torch_and_the_library_that_they_are_named_after_and_nothing_of_the_tool(folder):
+def test_targets_import_torch_and_the_library_that_they_are_named_after_and_nothing_of_the_tool(folder):
     for file in (PACKAGE / folder).rglob("*.py"):
         allowed = {"__future__", "collections", "dataclasses", "functools", "itertools", "typing", "warnings", "torch"}
         for level, dotted in imported(file):
@@ -111,7 +111,7 @@ def test_adapters_import_torch_and_the_library_that_they_are_named_after_and_not
             assert level or dotted.split(".")[0] in allowed | {file.stem}, f"{file} imports {dotted}"
 
 
-def test_no_module_imports_an_adapter():
+def test_no_module_imports_an_adapter_or_template():
     for name, file in MODULES.items():
         loaded = {part for _, dotted in imported(file) for part in dotted.split(".")}
         assert not loaded & set(TARGETS), name
@@ -136,7 +136,7 @@ def test_no_module_outside_the_interpreter_imports_torch_or_triton_at_its_top_le
             assert not {"torch", "triton"} & {str(word).split(".")[0] for word in loaded}, name
 
 
-@pytest.mark.parametrize("words", ["--help", "check --help", "diff --help"])
+@pytest.mark.parametrize("words", ["--help", "check --help", "diff --help", "targets --help", "init --help"])
 def test_help_loads_neither_torch_nor_triton_nor_numpy(words):
     script = f"""
 import sys

@@ -13,7 +13,11 @@ def flash_attn(
     seqlens: Tensor | None = None, cu_seqlens_q: Tensor | None = None, cu_seqlens_k: Tensor | None = None,
     max_seqlen_q: int | None = None, max_seqlen_k: int | None = None,
 ) -> dict[str, Tensor]:  # fmt: skip
-    """FlashAttention 2 of the package flash-attn"""
+    """O [B, H, M, D], and LSE [B, H, M] where it is the whole one.
+
+    Raises:
+        ValueError: a dtype or an alignment of the diagonal that flash-attn does not have.
+    """
     _refuse(q, k, align, causal or window is not None or alibi is not None)
     options = {
         "softmax_scale": scale, "causal": causal, "window_size": window or (-1, -1), "softcap": softcap or 0.0,

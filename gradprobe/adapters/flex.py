@@ -23,7 +23,7 @@ def flex(
     alibi: Tensor | None = None, mask: Tensor | None = None, sinks: Tensor | None = None,
     seqlens: Tensor | None = None, cu_seqlens_q: Tensor | None = None, cu_seqlens_k: Tensor | None = None,
 ) -> dict[str, Tensor]:  # fmt: skip
-    """PyTorch's FlexAttention, compiled"""
+    """O [B, H, M, Dv] and LSE [B, H, M]; PyTorch differentiates it on a GPU only."""
     (batch, heads, rows, _), keys = q.shape, k.shape[2]
     full = (batch, heads, rows, keys)
     view = Visibility(

@@ -21,7 +21,7 @@ def sdpa(
     mask: Tensor | None = None, seqlens: Tensor | None = None, cu_seqlens_q: Tensor | None = None,
     cu_seqlens_k: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """PyTorch's SDPA, whichever kernel it chooses"""
+    """O [B, H, M, Dv] by whichever kernel PyTorch chooses."""
     view = Visibility(
         q.shape[2], k.shape[2], q.device, causal, align, window, mask, seqlens, cu_seqlens_q, cu_seqlens_k
     )  # fmt: skip
@@ -34,7 +34,7 @@ def sdpa_math(
     mask: Tensor | None = None, seqlens: Tensor | None = None, cu_seqlens_q: Tensor | None = None,
     cu_seqlens_k: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """PyTorch's SDPA, composed of plain operations"""
+    """O [B, H, M, Dv] by plain operations, which take every option."""
     view = Visibility(
         q.shape[2], k.shape[2], q.device, causal, align, window, mask, seqlens, cu_seqlens_q, cu_seqlens_k
     )  # fmt: skip
@@ -46,7 +46,11 @@ def sdpa_flash(
     window: tuple[int, int] | None = None, alibi: Tensor | None = None, mask: Tensor | None = None,
     seqlens: Tensor | None = None, cu_seqlens_q: Tensor | None = None, cu_seqlens_k: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """PyTorch's SDPA, its FlashAttention; on a GPU without any mask but causal"""
+    """O [B, H, M, Dv] by FlashAttention, which on a GPU takes causal from the top left and no other mask.
+
+    Raises:
+        RuntimeError: it does not take this.
+    """
     view = Visibility(
         q.shape[2], k.shape[2], q.device, causal, align, window, mask, seqlens, cu_seqlens_q, cu_seqlens_k
     )  # fmt: skip
@@ -59,7 +63,11 @@ def sdpa_efficient(
     mask: Tensor | None = None, seqlens: Tensor | None = None, cu_seqlens_q: Tensor | None = None,
     cu_seqlens_k: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """PyTorch's SDPA, its memory-efficient kernel"""
+    """O [B, H, M, Dv] by the memory-efficient kernel, which is one of GPUs.
+
+    Raises:
+        RuntimeError: it does not take this.
+    """
     view = Visibility(
         q.shape[2], k.shape[2], q.device, causal, align, window, mask, seqlens, cu_seqlens_q, cu_seqlens_k
     )  # fmt: skip
@@ -73,7 +81,11 @@ def sdpa_cudnn(
     window: tuple[int, int] | None = None, mask: Tensor | None = None, seqlens: Tensor | None = None,
     cu_seqlens_q: Tensor | None = None, cu_seqlens_k: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """PyTorch's SDPA, cuDNN's kernel"""
+    """O [B, H, M, Dv] by cuDNN.
+
+    Raises:
+        RuntimeError: it does not take this.
+    """
     view = Visibility(
         q.shape[2], k.shape[2], q.device, causal, align, window, mask, seqlens, cu_seqlens_q, cu_seqlens_k
     )  # fmt: skip

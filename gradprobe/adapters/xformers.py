@@ -20,7 +20,11 @@ def xformers(
     window: tuple[int, int] | None = None, bias: Tensor | None = None, mask: Tensor | None = None,
     seqlens: Tensor | None = None, cu_seqlens_q: Tensor | None = None, cu_seqlens_k: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """xFormers' memory_efficient_attention, whichever kernel it chooses"""
+    """O [B, H, M, Dv] by whichever kernel xFormers chooses.
+
+    Raises:
+        NotImplementedError: there are fewer key/value heads than query heads.
+    """
     if q.shape[1] != k.shape[1]:
         raise NotImplementedError("xFormers differentiates no grouped heads; drop --kv-heads")
     view = Visibility(

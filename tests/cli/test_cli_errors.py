@@ -176,6 +176,7 @@ def test_a_forward_that_autograd_cannot_differentiate_exits_3(body, piece, folde
     ran = run(f"check forward.py:f {SMALL}")
     assert ran.code == 3
     assert_message(ran, "target 'forward.py:f'", piece)
+    assert "raised" not in ran.err
 
 
 def test_a_refusal_of_two_layouts_is_skipped_and_the_rest_matches():
