@@ -192,7 +192,8 @@ def _parameters(function: Callable[..., Any], word: str) -> tuple[dict[str, str]
             continue
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
             raise UsageFailure(
-                f"target {word!r} takes {parameter}; arguments are passed by name", "name its parameters"
+                f"target {word!r} takes {parameter}; arguments are passed by name",
+                "name its parameters, or wrap it in a function that does",
             )
         canonical = canonical_name(name)
         if canonical in takes:
