@@ -69,6 +69,8 @@ class Case:
     dots: str | None = None
     """None where nobody said: then what the target's backend does by default."""
     repeat: int = 1
+    strict: bool = False
+    """Whether a kernel that is coarser than its contract is a mismatch."""
 
     def size(self, axis: str) -> int:
         """The length of an axis, by its letter in the table of intermediates."""
