@@ -223,7 +223,7 @@ class Judge:
         if OTHER_DELTA in self.values and self.name == "delta":
             right |= _within(self.actual, self.values[OTHER_DELTA], self.bound, poisoned=poisoned)
         if self.name == "LSE":  # of a row that sees no key there are several conventions, and nothing reads it
-            right |= (self.expected == -float("inf")) & ~self.actual.isnan()
+            right |= ~self.values["valid"].any(-1) & ~self.actual.isnan()
         return right
 
     def _other_side(self, poisoned: bool) -> Tensor:
