@@ -17,7 +17,15 @@ def _differentiable(monkeypatch):
     monkeypatch.setattr("torch.nn.attention.flex_attention._warn_once", lambda *_, **__: None)  # "not compiled"
 
 
-OPTIONS = [*MASKED, *BIASED, {"softcap": 2.0}, {"softcap": 2.0, "bias": True, "alibi": True}, {"head_dim_v": 40}]
+OPTIONS = [
+    *MASKED,
+    *BIASED,
+    {"softcap": 2.0},
+    {"softcap": 2.0, "bias": True, "alibi": True},
+    {"head_dim_v": 40},
+    {"sinks": True},
+    {"sinks": True, "mask": "dead-rows", "softcap": 2.0},
+]
 
 
 @pytest.mark.usefixtures("_differentiable")
@@ -27,6 +35,7 @@ def test_flex_matches_under_every_option_and_exposes_lse(options):
     assert report.verdict == "match", ratios(report)
     assert {"LSE", "O", "dQ", "dK", "dV"} <= set(ratios(report))
     assert ("dBias" in ratios(report)) == ("bias" in options)
+    assert ("dSink" in ratios(report)) == ("sinks" in options)
 
 
 def test_flex_on_the_cpu_ends_in_the_words_of_pytorch():
