@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FORWARD = ("O", "dQ", "dK", "dV")
-LAZY = ("LSE", "P", "O", "dP", "delta", "dS", "dQ", "dK", "dV", "dBias", "dTau")
+ALL = ("LSE", "P", "O", "dP", "delta", "dS", "dQ", "dK", "dV", "dBias")
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,8 @@ _SDPA = "gradprobe.adapters.sdpa"
 _BIASED = (*FORWARD, "dBias")
 
 _TABLE = (
-    Builtin("lazy", "gradprobe.kernels.triton.lazy:lazy_intermediates", "Lazy attention in Triton", LAZY),
+    Builtin("lazy", "gradprobe.kernels.triton.lazy:lazy_intermediates", "Lazy attention in Triton", (*ALL, "dTau")),
+    Builtin("flash", "gradprobe.kernels.triton.flash:flash_intermediates", "FlashAttention in Triton", (*ALL, "dSink")),
     Builtin("sdpa", f"{_SDPA}:sdpa", "PyTorch's SDPA, the kernel that it chooses", _BIASED),
     Builtin("sdpa-math", f"{_SDPA}:sdpa_math", "PyTorch's SDPA of plain operations", _BIASED),
     Builtin("sdpa-flash", f"{_SDPA}:sdpa_flash", "PyTorch's SDPA by FlashAttention", FORWARD),

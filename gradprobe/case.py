@@ -71,6 +71,8 @@ class Case:
     repeat: int = 1
     strict: bool = False
     """Whether a kernel that is coarser than its contract is a mismatch."""
+    recover: bool = True
+    """Whether intermediates that a target does not expose are recovered from its gradients."""
 
     def size(self, axis: str) -> int:
         """The length of an axis, by its letter in the table of intermediates."""

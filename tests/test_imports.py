@@ -16,8 +16,8 @@ ORDER = (
     "failures", "spans", "intermediates", "case", "draw", "layouts", "provenance", "trace", "builtin", "targets",
     "bind", "interpreter.bfloat16", "interpreter.language", "interpreter.selfcheck", "interpreter",
     "backend", "launches", "run",
-    "precision", "roundings", "scores", "chain", "sums", "budget", "tally", "compare", "accumulators",
-    "invariants", "locate", "symmetry", "verdict", "probe", "closeup",
+    "precision", "roundings", "scores", "chain", "sums", "budget", "recovery", "tally", "compare", "accumulators",
+    "invariants", "locate", "symmetry", "onehot", "recover", "rereading", "verdict", "inside", "probe", "closeup",
     "report", "report.text", "report.as_json", "report.console", "report.closeup",
     "options", "catalogue", "report.targets", "scaffold", "last", "progress", "cli", "__main__",
 )  # fmt: skip

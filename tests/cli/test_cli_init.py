@@ -34,7 +34,7 @@ def test_what_it_writes_matches_in_all_three_layouts(family, options, function):
     assert (ran.code, report["verdict"], report["case"]["family"]) == (0, "match", family), ran.out
     assert [run["layout"] for run in report["runs"]] == ["contiguous", "distinct", "do=expanded"]
     assert [run["skipped"] for run in report["runs"]] == [None] * 3
-    exposed = [row["name"] for row in report["runs"][0]["intermediates"] if row["status"] != "not exposed"]
+    exposed = [row["name"] for row in report["runs"][0]["intermediates"] if row["source"] == "exported"]
     tail = ["dTau"] if family == "lazy" else []
     tail = ["dBias", *tail] if family == "lazy" and "--no-bias" not in options else tail
     inner = ["LSE", "P", "O", "dP", "delta", "dS", "dQ", "dK", "dV"]
