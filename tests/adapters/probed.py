@@ -9,11 +9,12 @@ from gradprobe.targets import find_target
 from gradprobe.verdict import Report
 
 
-def probed(word: str, **options: object) -> Report:
+def probed(word: str, reference: str | None = None, **options: object) -> Report:
     """The report of a target, under options as words of the command line."""
     target = find_target(word)
     given = {**parse(options), "device": "cpu"}
-    return probe(resolve(given, target.family, takes_bias="bias" in target.takes, packs=target.packs), target)
+    case = resolve(given, target.family, takes_bias="bias" in target.takes, packs=target.packs)
+    return probe(case, target, reference=find_target(reference) if reference else None)
 
 
 def ratios(report: Report) -> dict[str, float]:

@@ -39,6 +39,16 @@ def test_the_math_kernel_matches_under_every_option(options):
     assert ("dBias" in ratios(report)) == ("bias" in options)
 
 
+@pytest.mark.parametrize(
+    "options", [{"mask": "random"}, {"seqlens": "40,72"}, {**PACKED, "causal": True}, {"alibi": True, "bias": True}],
+    ids=named,
+)  # fmt: skip
+def test_the_math_kernel_in_float64_is_a_reference_that_passes_its_audit_and_agrees(options):
+    report = probed("sdpa-flash" if "bias" not in options else "sdpa", reference="sdpa-math", **options)
+    assert report.verdict == "match", ratios(report)
+    assert report.provenance.reference == "sdpa-math"
+
+
 @pytest.mark.parametrize("options", MASKED, ids=named)
 def test_the_flash_kernel_of_the_cpu_matches_under_every_mask(options):
     report = probed("sdpa-flash", **options)
