@@ -186,7 +186,7 @@ def _reference_trace(session: _Session, inputs: Inputs) -> Trace | None:
     """The results of a user's own reference, on the same values in float64."""
     if session.reference is None:
         return None
-    wide = {name: value if name == "seqlens" else value.double() for name, value in inputs.values.items()}
+    wide = {name: value.double() if value.is_floating_point() else value for name, value in inputs.values.items()}
     with session.timed("reference"):
         outcome = run_target(session.reference, session.case, place(wide, ()))
     return outcome.trace

@@ -140,6 +140,7 @@ def test_a_float16_kernel_that_rounds_scale_times_ds_has_the_floor_of_what_is_ro
     # Near one-hot rows leave most of dS below 2^-14; without 1 / scale in the floor, dK reached 1.24 here.
     for seed in range(3):
         case = case_of(
-            "softmax", seqlen=256, head_dim=64, heads=2, batch=1, dtype="float16", pattern="large", causal=True, seed=seed
+            "softmax", seqlen=256, head_dim=64, heads=2, batch=1, dtype="float16", pattern="large", causal=True,
+            seed=seed,
         )  # fmt: skip
         assert_right(compared(case, Arithmetic(folded=True, tensor_core=True)))
