@@ -1,20 +1,12 @@
-"""FlexAttention's modifications, by its uncompiled form on the CPU, whose backward PyTorch holds back there."""
+"""FlexAttention in its uncompiled form, on the CPU."""
 
 import pytest
 import torch
-
-from gradprobe.failures import TargetFailure
 
 from .probed import probed, ratios
 from .test_sdpa import BIASED, MASKED, named
 
 FLEX = "gradprobe.adapters.flex:flex"
-
-
-@pytest.fixture
-def _differentiable(monkeypatch):
-    monkeypatch.setattr("torch.nn.attention.flex_attention._validate_device", lambda *_: None)
-    monkeypatch.setattr("torch.nn.attention.flex_attention._warn_once", lambda *_, **__: None)  # "not compiled"
 
 
 OPTIONS = [
@@ -28,7 +20,6 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.usefixtures("_differentiable")
 @pytest.mark.parametrize("options", OPTIONS, ids=named)
 def test_flex_matches_under_every_option_and_exposes_lse(options):
     report = probed(FLEX, **options)
@@ -38,12 +29,13 @@ def test_flex_matches_under_every_option_and_exposes_lse(options):
     assert ("dSink" in ratios(report)) == ("sinks" in options)
 
 
-def test_flex_on_the_cpu_ends_in_the_words_of_pytorch():
-    with pytest.raises(TargetFailure, match="FlexAttention does not support backward on CPU"):
-        probed(FLEX)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_flex_matches_in_every_dtype_with_every_intermediate_seen(dtype):
+    report = probed(FLEX, dtype=dtype, causal=True)
+    assert report.verdict == "match", ratios(report)
+    assert set(ratios(report)) == {"LSE", "P", "O", "dP", "delta", "dS", "dQ", "dK", "dV"}
 
 
-@pytest.mark.usefixtures("_differentiable")
 def test_sinks_take_their_share_of_every_row_and_get_their_gradient():
     from gradprobe.adapters.flex import flex
 
