@@ -190,18 +190,22 @@ def _probed(asked: last.Asked, again: str) -> Report:
         from .case import resolve
 
         device = prepare_backend(_device(given))
+        from .decided import family_of, with_inputs
         from .probe import probe
+        from .saved import load
         from .targets import find_target
 
-        target = find_target(asked.target, asked.family)
+        word = given.get("inputs")
+        saved = load(word) if word is not None else None
+        target = find_target(asked.target, asked.family or (family_of(saved) if saved else None))
         reference = find_target(asked.reference, asked.family or target.family) if asked.reference else None
-        case = resolve(
-            {**given, "device": device}, target.family, takes_bias="bias" in target.takes, packs=target.packs
-        )  # fmt: skip
+        given = with_inputs(given, saved, str(word), target.family) if saved else given
+        packs = target.packs and saved is None
+        case = resolve({**given, "device": device}, target.family, takes_bias="bias" in target.takes, packs=packs)
         make_interpreter_right(case)
         choose_threads(case)
         imported = time.perf_counter() - start
-        report = probe(case, target, reference=reference, reproduce=again, tick=tick)
+        report = probe(case, target, reference=reference, saved=saved, reproduce=again, tick=tick)
     seconds = {"import": imported, **report.seconds, "diagnose": 0.0, "total": time.perf_counter() - start}
     return replace(report, seconds=seconds)
 

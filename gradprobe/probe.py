@@ -11,18 +11,20 @@ from typing import TYPE_CHECKING
 
 from .case import Case
 from .compare import attention_of, compare
+from .decided import values_of
 from .draw import draw
 from .failures import ReferenceFailure, TargetFailure
 from .invariants import Invariant, identities
-from .layouts import DEFAULT_RUNS, UNIT_RUN, Inputs, effective_values, place
+from .layouts import AS_SAVED, DEFAULT_RUNS, SAVED_RUNS, UNIT_RUN, Inputs, effective_values, place
 from .locate import locate, zeros_by_design
 from .precision import precision_of
 from .provenance import triton_cache
 from .reference import Attention, Tile, evaluate
 from .run import Outcome, run_target
+from .saved import Saved
 from .symmetry import agreement, doubled, permuted
 from .targets import Target
-from .trace import Trace
+from .trace import Trace, expected_shapes
 from .verdict import MISMATCH, Measured, Provenance, Report, Run
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ class _Session:
     target: Target
     reference: Target | None
     tick: Tick
+    saved: Saved | None = None
     values: dict[str, Tensor] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("target", "reference", "compare"), 0.0))
     outcomes: list[Outcome] = field(default_factory=list)
@@ -57,12 +60,17 @@ class _Session:
         with self.timed("reference"):
             return evaluate(x, tile, given)
 
+    def placed(self, values: Mapping[str, Tensor], assigned: Assigned) -> Inputs:
+        """Values laid out; `as-saved` as they lay in the file they come from."""
+        return place(values, assigned, self.saved.placements if self.saved else None)
+
 
 def probe(
     case: Case,
     target: Target,
     *,
     reference: Target | None = None,
+    saved: Saved | None = None,
     reproduce: str = "",
     tick: Tick = lambda stage, fraction: None,
 ) -> Report:
@@ -71,6 +79,7 @@ def probe(
     Args:
         case: with its device resolved to "cpu" or "cuda".
         reference: a user's own, in place of the built-in one; audited by the identities that it should keep.
+        saved: the values of a case that has `inputs`; without, they are drawn.
         reproduce: the command line to print.
 
     Raises:
@@ -78,10 +87,10 @@ def probe(
         TargetFailure: the target could not be run, or nothing could be compared.
         ReferenceFailure: the reference breaks an identity that it should keep.
     """
-    session = _Session(case, target, reference, tick)
-    session.values = {name: value.to(case.device) for name, value in draw(case).items()}
-    layouts: tuple[Assigned, ...] = (case.layouts,) if case.layouts else DEFAULT_RUNS
-    runs = [run for assigned in layouts for run in _runs(session, assigned)]
+    session = _Session(case, target, reference, tick, saved)
+    values = draw(case) if saved is None else values_of(saved, case)
+    session.values = {name: value.to(case.device) for name, value in values.items()}
+    runs = [run for assigned in _layouts(case) for run in _runs(session, assigned)]
     runs = _with_symmetries(session, runs)
     if not any(run.measured for run in runs):
         words = "; ".join(f"{run.layout}: {run.skipped}" for run in runs)
@@ -95,6 +104,14 @@ def probe(
         reproduce=reproduce,
         seconds=session.seconds,
     )
+
+
+def _layouts(case: Case) -> tuple[Assigned, ...]:
+    """What each run assigns. Of values from a file, a tensor that --layout does not name lies as it was saved."""
+    if case.inputs is None:
+        return (case.layouts,) if case.layouts else DEFAULT_RUNS
+    named = {tensor for tensor, _ in case.layouts}
+    return ((*(() if "all" in named else (("all", AS_SAVED),)), *case.layouts),) if named else SAVED_RUNS
 
 
 def _runs(session: _Session, assigned: Assigned) -> list[Run]:
@@ -118,8 +135,15 @@ def _run(session: _Session, assigned: Assigned) -> Run:
 
 def _inputs(session: _Session, values: Mapping[str, Tensor], assigned: Assigned) -> Inputs:
     """The values in a layout, with O, LSE and delta of the reference where the target takes them."""
-    values = effective_values(values, assigned)
-    return place({**values, **_derived(session, values)}, assigned)
+    values = _effective(values, assigned)
+    return session.placed({**_derived(session, values), **values}, assigned)
+
+
+def _effective(values: Mapping[str, Tensor], assigned: Assigned) -> dict[str, Tensor]:
+    """The values that a layout leaves; O and LSE of a file go where it changes the inputs that they came from."""
+    changed = any(layout == "expanded" and tensor != "do" for tensor, layout in assigned)
+    effective = effective_values(values, assigned)
+    return {name: value for name, value in effective.items() if not (changed and name in ("o", "lse"))}
 
 
 def _derived(session: _Session, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -145,7 +169,19 @@ def _outcome(session: _Session, inputs: Inputs) -> Outcome:
     with session.timed("target"):
         outcome = run_target(session.target, session.case, inputs)
     session.outcomes.append(outcome)
-    return outcome
+    return replace(outcome, trace=_with_forward(session, inputs, outcome.trace)) if outcome.trace else outcome
+
+
+def _with_forward(session: _Session, inputs: Inputs, trace: Trace) -> Trace:
+    """A backward's results with the O and LSE that a file gave it: they are parents, and may be what is wrong."""
+    given = {"LSE": "lse", "O": "o"}
+    own = {
+        key: inputs.values[name] for key, name in given.items()
+        if session.saved and name in session.saved.values and name in session.target.takes and key not in trace.values
+    }  # fmt: skip
+    values = {**own, **trace.values}
+    order = [name for name in expected_shapes(session.case) if name in values]
+    return Trace({name: values[name] for name in order}, dict.fromkeys(order, "exported")) if own else trace
 
 
 def _measure(session: _Session, inputs: Inputs, trace: Trace) -> Measured:
@@ -198,7 +234,7 @@ def _repeated(session: _Session, inputs: Inputs, measured: Measured) -> Measured
 
 
 def _with_symmetries(session: _Session, runs: list[Run]) -> list[Run]:
-    """I8 and I9 from one more run of the first layout, I10 from contiguous and distinct, of the same values."""
+    """I8 and I9 from one more run of the first layout, I10 from it and distinct where both have the same values."""
     first = next((at for at, run in enumerate(runs) if run.measured is not None and _summable(run.measured)), None)
     if first is None:
         return runs
@@ -206,7 +242,12 @@ def _with_symmetries(session: _Session, runs: list[Run]) -> list[Run]:
     runs[first] = _with(runs[first], invariants)
     measured = runs[first].measured
     for at, run in enumerate(runs):
-        if measured and run.measured and runs[first].layout == "contiguous" and run.layout.startswith("distinct"):
+        if (
+            measured
+            and run.measured
+            and runs[first].layout in ("contiguous", AS_SAVED)
+            and run.layout.startswith("distinct")
+        ):
             same = agreement("I10", session.case, measured.trace, run.measured.trace, measured.comparison)
             runs[at] = _with(run, [same])
     return [*runs, *wrong]
@@ -239,12 +280,12 @@ def _linear_and_permuted(session: _Session, run: Run) -> tuple[list[Invariant], 
 
 def _symmetric(session: _Session, run: Run, key: str, *, factor: float, reverse: bool) -> tuple[Invariant, Run | None]:
     """An identity between a run and a second one; and where it is broken, the second one, compared."""
-    values: Mapping[str, Tensor] = effective_values(session.values, run.assigned)
+    values: Mapping[str, Tensor] = _effective(session.values, run.assigned)
     values = doubled(values) if factor != 1.0 else values
     values = permuted(values, session.case) if reverse else values
     # Values that were expanded are so already; laid out so once more they would lose the factor.
     assigned = tuple((tensor, layout) for tensor, layout in run.assigned if layout != "expanded")
-    inputs = place({**values, **_derived(session, values)}, assigned)
+    inputs = session.placed({**_derived(session, values), **values}, assigned)
     trace = _accepted(session, inputs)
     assert run.measured is not None
     first = run.measured
@@ -277,6 +318,8 @@ def _dots(session: _Session) -> str:
 
 def _notes(case: Case) -> list[str]:
     notes = zeros_by_design(case)
+    if case.inputs is not None:
+        notes.insert(0, f"the values are those of {case.inputs}")
     if case.dots == "tf32" and case.device == "cpu":
         notes.insert(0, "--dots tf32 has no effect here: TF32 is an arithmetic of GPUs, so IEEE's budget was applied")
     return notes

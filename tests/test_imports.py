@@ -13,7 +13,8 @@ PACKAGE = ROOT / "gradprobe"
 
 # A module may import those above it and none below: what data is, then the stages, then what shows them.
 ORDER = (
-    "failures", "spans", "intermediates", "case", "draw", "layouts", "provenance", "trace", "targets", "bind",
+    "failures", "spans", "intermediates", "case", "draw", "placement", "layouts", "contents", "saved", "decided",
+    "provenance", "trace", "targets", "bind",
     "interpreter.bfloat16", "interpreter.language", "interpreter.selfcheck", "interpreter",
     "backend", "launches", "run",
     "precision", "roundings", "budget", "tally", "compare",
