@@ -79,3 +79,19 @@ def overlaps(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
             return True
         reach += step * (size - 1)
     return False
+
+
+def in_words(shape: tuple[int, ...], place: Placement | None) -> str:
+    """How a tensor lies: contiguous, blhd (heads inside rows), expanded or strided."""
+    strides = () if place is None else place.strides
+    long = [axis for axis, size in enumerate(shape) if size > 1]
+    if place is None or all(strides[axis] == 0 for axis in long):
+        return "contiguous" if place is None or not long else "expanded"
+    for name, order in (("contiguous", range(len(shape))), ("blhd", (0, 2, 1, 3))):
+        step, dense = 1, len(order) == len(shape)
+        for axis in reversed(order) if dense else ():
+            dense = dense and strides[axis] in (step, *(() if axis in long else (strides[axis],)))
+            step *= shape[axis]
+        if dense:
+            return name
+    return "strided"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from .contents import (
     OPTIONS,
+    REQUIRED,
     TENSORS,
     check_dtypes,
     check_finite,
@@ -20,7 +21,7 @@ from .contents import (
     declared_placement,
 )
 from .failures import UsageFailure
-from .placement import Placement, placements_of
+from .placement import Placement, in_words, placements_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,6 +37,17 @@ class Saved:
     """Where they lay."""
     options: Mapping[str, Any]
     """Those of `contents.OPTIONS` that are known."""
+
+
+def layouts_in_words(saved: Saved) -> str:
+    """How q, k, v and do lay: "q k v blhd, do expanded"; packed where they share a buffer."""
+    found: dict[str, list[str]] = {}
+    for name in REQUIRED:
+        place = saved.placements.get(name)
+        shared = place is not None and [other.buffer for other in saved.placements.values()].count(place.buffer) > 1
+        words = "packed" if shared else in_words(tuple(saved.values[name].shape), place)
+        found.setdefault(words, []).append(name)
+    return ", ".join(f"{' '.join(names)} {words}" for words, names in found.items())
 
 
 def save(path: Path, saved: Saved) -> None:

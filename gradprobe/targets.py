@@ -15,6 +15,7 @@ from typing import Any
 
 from .failures import Failure, TargetFailure, UsageFailure
 from .provenance import Source, source_of
+from .signatures import readable
 
 BUILTIN = {"lazy": "gradprobe.kernels.triton.lazy:lazy_intermediates"}
 
@@ -50,7 +51,7 @@ SYNONYMS = {
     "block_n": (),
     "dots": ("input_precision",),
 }
-_CANONICAL = {word: name for name, words in SYNONYMS.items() for word in (name, *words)}
+CANONICAL = {word: name for name, words in SYNONYMS.items() for word in (name, *words)}
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def find_target(word: str, family: str | None = None) -> Target:
             f"target {word!r} is neither a built-in nor FILE.py:FUNCTION nor MODULE:FUNCTION", f"built in: {known}"
         )
     module = _load_file(Path(place), word) if place.endswith(".py") else _load_module(place, word)
-    function = _function(module, name, word)
+    function = readable(_function(module, name, word))
     takes, required = _parameters(function, word)
     return Target(
         name=word,
@@ -175,7 +176,7 @@ def _parameters(function: Callable[..., Any], word: str) -> tuple[dict[str, str]
             raise UsageFailure(
                 f"target {word!r} takes {parameter}; arguments are passed by name", "name its parameters"
             )
-        canonical = _CANONICAL.get(name.lower())
+        canonical = CANONICAL.get(name.lower())
         if canonical in takes:
             both = f"{takes[canonical]!r} and {name!r}"
             raise UsageFailure(f"target {word!r} takes both {both}, which name the same thing", "keep one of them")
@@ -183,7 +184,7 @@ def _parameters(function: Callable[..., Any], word: str) -> tuple[dict[str, str]
             takes[canonical] = name
             required |= {canonical} if parameter.default is parameter.empty else set()
         elif parameter.default is parameter.empty:
-            known = ", ".join(_CANONICAL)
+            known = ", ".join(CANONICAL)
             raise UsageFailure(
                 f"target {word!r} needs a parameter {name!r} that nothing can be passed for", f"known: {known}"
             )

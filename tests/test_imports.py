@@ -14,12 +14,13 @@ PACKAGE = ROOT / "gradprobe"
 # A module may import those above it and none below: what data is, then the stages, then what shows them.
 ORDER = (
     "failures", "spans", "intermediates", "case", "draw", "placement", "layouts", "contents", "saved", "decided",
-    "provenance", "trace", "targets", "bind",
+    "provenance", "signatures", "trace", "targets", "bind",
+    "call", "seen", "watch", "capturing", "child", "child.entry", "child.sitecustomize",
     "interpreter.bfloat16", "interpreter.language", "interpreter.selfcheck", "interpreter",
     "backend", "launches", "run",
     "precision", "roundings", "budget", "tally", "compare",
-    "invariants", "locate", "symmetry", "verdict", "probe", "closeup",
-    "report", "report.text", "report.as_json", "report.console", "report.closeup",
+    "invariants", "locate", "symmetry", "verdict", "misreading", "probe", "closeup", "replay",
+    "report", "report.text", "report.as_json", "report.captures", "report.console", "report.closeup",
     "options", "last", "progress", "cli", "__main__",
 )  # fmt: skip
 # Folders of their own, which know nothing of the tool; the tool may import them anywhere.
