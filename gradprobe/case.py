@@ -69,6 +69,8 @@ class Case:
     dots: str | None = None
     """None where nobody said: then what the target's backend does by default."""
     repeat: int = 1
+    strict: bool = False
+    """Whether a kernel that is coarser than its contract is a mismatch."""
     inputs: str | None = None
     """The file that the values come from; None where they are drawn."""
 

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from .accumulators import Coarser, explained
 from .case import Case
-from .compare import attention_of, compare
+from .compare import Comparison, attention_of, compare
 from .decided import values_of
 from .draw import draw
 from .failures import ReferenceFailure, TargetFailure
@@ -193,9 +194,20 @@ def _measure(session: _Session, inputs: Inputs, trace: Trace) -> Measured:
             case, x, trace, precision_of(case.dtype, _dots(session)), reference=reference, evaluate=session.evaluate,
             tick=lambda fraction: session.tick(f"comparing {inputs.layout}", fraction),
         )  # fmt: skip
+        comparison, coarser = _explained(case, x, trace, comparison)
         invariants = identities(case, x, trace, comparison)
         _audit(session, invariants)
-        return Measured(x, trace, comparison, locate(case, x, trace, comparison), tuple(invariants))
+        return Measured(x, trace, comparison, locate(case, x, trace, comparison), tuple(invariants), coarser)
+
+
+def _explained(
+    case: Case, x: Attention, trace: Trace, comparison: Comparison
+) -> tuple[Comparison, tuple[Coarser, ...]]:
+    """Which sums prove to be kept in 16 bits; they are judged as such, unless the case is strict."""
+    if comparison.matches:
+        return comparison, ()
+    lenient, coarser = explained(case, x, trace, comparison)
+    return (comparison if case.strict else lenient), coarser
 
 
 def _reference_trace(session: _Session, inputs: Inputs) -> Trace | None:

@@ -59,10 +59,8 @@ class Seen:
         if self.not_finite:
             return f"{called}; {_sets(self.not_finite)} held NaN or infinite numbers, and no other came"
         if self.without_grad == self.calls:
-            return (
-                f"{function} was called {self.calls:,} times, each without gradients (no_grad, or no input needs one)"
-            )
-        return f"{function} was called {self.calls:,} times, and no gradient came back to its output"
+            return f"{called}, each time without gradients (no_grad, or no input needs one)"
+        return f"{called}, and no gradient came back to its output"
 
     def _as_main(self, module: str) -> str:
         stem = Path(self.main).stem

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from .accumulators import Coarser
 from .case import Case
 from .compare import Comparison
 from .invariants import Invariant
@@ -28,6 +29,8 @@ class Measured:
     comparison: Comparison
     first: Location | None
     invariants: tuple[Invariant, ...]
+    coarser: tuple[Coarser, ...] = ()
+    """The sums that prove to be kept in fewer bits than the contract says."""
 
     @property
     def matches(self) -> bool:

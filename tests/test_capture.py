@@ -136,7 +136,7 @@ def test_without_gradients_nothing_is_kept_and_3_calls_are_counted(watched, mode
             watched(q, k, v)
     seen = watched.watch.seen
     assert (watched.watch.files, seen.calls, seen.without_grad) == ([], 3, 3)
-    assert "called 3 times, each without gradients" in seen.why_nothing("attention")
+    assert "called 3 times, each time without gradients" in seen.why_nothing("attention")
 
 
 def test_an_output_whose_gradient_never_comes_is_said(watched):

@@ -18,7 +18,7 @@ ORDER = (
     "call", "seen", "watch", "capturing", "child", "child.entry", "child.sitecustomize",
     "interpreter.bfloat16", "interpreter.language", "interpreter.selfcheck", "interpreter",
     "backend", "launches", "run",
-    "precision", "roundings", "budget", "tally", "compare",
+    "precision", "roundings", "budget", "tally", "compare", "accumulators",
     "invariants", "locate", "symmetry", "verdict", "misreading", "probe", "closeup", "replay",
     "report", "report.text", "report.as_json", "report.captures", "report.console", "report.closeup",
     "options", "last", "progress", "cli", "__main__",

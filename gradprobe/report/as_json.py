@@ -77,7 +77,7 @@ def _run(report: Report, run: Run) -> dict[str, Any]:
     if measured is None:
         return {
             "layout": run.layout, "verdict": run.verdict, "skipped": run.skipped, "intermediates": [],
-            "first_mismatch": None, "compared": add_counts([]), "invariants": [],
+            "coarser": [], "first_mismatch": None, "compared": add_counts([]), "invariants": [],
         }  # fmt: skip
     return {
         "layout": run.layout,
@@ -85,6 +85,7 @@ def _run(report: Report, run: Run) -> dict[str, Any]:
         "skipped": None,
         "precision": measured.comparison.precision.name,
         "undecided": measured.comparison.undecided,
+        "coarser": [coarser.words for coarser in measured.coarser],
         "intermediates": _intermediates(report, measured),
         "first_mismatch": _first(measured.first),
         "compared": compared(report.case, measured),

@@ -175,7 +175,9 @@ def _sentences(report: Report, shown: Measured) -> Iterator[str]:
     verdicts = {run.layout: run.verdict for run in report.runs}
     if verdicts.get("contiguous") == "match" and "mismatch" in verdicts.values():
         yield "right when contiguous and wrong otherwise: the arithmetic is right, an address (a stride) is not"
-    if report.failing and _is_coarse(report):
+    coarser = {coarser.name: coarser for _, found in report.measured for coarser in found.coarser}
+    yield from (one.words for one in coarser.values())
+    if report.failing and not coarser and _is_coarse(report):
         name = shown.comparison.precision.name
         yield f"no error exceeds {COARSE:.0f}x: rather a coarser arithmetic than {name} than a wrong formula"
     if report.failing:
