@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+# The orders of axes that a function may take.
+ORDERS = ("bhld", "blhd")
+_ORDERED = ("q", "k", "v", "do", "o")
+
+
 class Unfit(Exception):
     """A call that cannot be kept, in words."""
 
@@ -34,8 +39,8 @@ class Call:
 class Reader:
     """Reads the calls of one function."""
 
-    def __init__(self, function: Callable[..., Any], name: str) -> None:
-        self.name = name
+    def __init__(self, function: Callable[..., Any], name: str, order: str) -> None:
+        self.name, self.order = name, order
         self._signature = inspect.signature(readable(function))
         self._fixed = conventions(function)
 
@@ -58,8 +63,13 @@ class Reader:
                 raise Unfit(f"{self.name} was called with {name} of type {type(tensor).__name__}, which is not kept")
         if tensors["q"].is_cuda and torch.cuda.is_current_stream_capturing():
             raise Unfit(f"a call of {self.name} inside a CUDA graph's capture was not kept")
+        tensors |= {name: self.in_order(tensors[name]) for name in _ORDERED if name in tensors}
         options, more = self._options(given, tensors)
         return Call(tensors, options, (*notes, *more))
+
+    def in_order(self, tensor: Tensor) -> Tensor:
+        """A tensor of four axes as [B, H, L, D], in its own memory."""
+        return tensor.transpose(1, 2) if self.order == "blhd" and tensor.dim() == 4 else tensor
 
     def _by_canonical_name(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]

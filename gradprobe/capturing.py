@@ -7,29 +7,26 @@ import functools
 import importlib
 import inspect
 import sys
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from .failures import UsageFailure
-from .watch import Watch
+from .watch import Keeping, Watch
 
 
-def capture(function: Any, *, folder: str, keep: int) -> Any:
+def capture(function: Any, how: Keeping) -> Any:
     """See `gradprobe.capture`.
 
     Raises:
-        UsageFailure: it is neither a function nor the words of one, or `keep` is below 1.
+        UsageFailure: it is neither a function nor the words of one.
     """
-    if keep < 1:
-        raise UsageFailure(f"capture: keep must be at least 1, got {keep}")
     if function is None:
-        return functools.partial(capture, folder=folder, keep=keep)
+        return functools.partial(capture, how=how)
     if isinstance(function, str):
-        return Replaced(function, Path(folder), keep)
+        return Replaced(function, how)
     if not callable(function) or isinstance(function, type):
         raise UsageFailure(f"capture takes a function, got {type(function).__name__}")
-    watch = Watch(function, getattr(function, "__name__", type(function).__name__), Path(folder), keep)
+    watch = Watch(function, getattr(function, "__name__", type(function).__name__), how)
     _tell_at_the_end(watch)
     return watch.wrapped
 
@@ -37,14 +34,14 @@ def capture(function: Any, *, folder: str, keep: int) -> Any:
 class Replaced:
     """Within `with`, the function of a module stands wrapped in that module."""
 
-    def __init__(self, word: str, folder: Path, keep: int) -> None:
-        self.word, self.folder, self.keep = word, folder, keep
+    def __init__(self, word: str, how: Keeping) -> None:
+        self.word, self.how = word, how
 
     def __enter__(self) -> Watch:
         place, name = parted(self.word)
         self.module = importlib.import_module(place)
         self.original = getattr(self.module, name, None)
-        watch = put_in_place(self.module, name, self.word, self.folder, self.keep)
+        watch = put_in_place(self.module, name, self.word, self.how)
         _tell_at_the_end(watch)
         return watch
 
@@ -65,7 +62,7 @@ def parted(word: str) -> tuple[str, str]:
     return place, name
 
 
-def put_in_place(module: ModuleType, name: str, word: str, folder: Path, keep: int) -> Watch:
+def put_in_place(module: ModuleType, name: str, word: str, how: Keeping) -> Watch:
     """A Watch in the place of a module's function.
 
     Raises:
@@ -77,7 +74,7 @@ def put_in_place(module: ModuleType, name: str, word: str, folder: Path, keep: i
         raise UsageFailure(f"{word}: {module.__file__} has no function {name}", f"it has: {', '.join(own) or 'none'}")
     if not callable(function) or isinstance(function, type):
         raise UsageFailure(f"{word}: {name} is not a function but {type(function).__name__}")
-    watch = Watch(function, word, folder, keep)
+    watch = Watch(function, word, how)
     setattr(module, name, watch.wrapped)
     return watch
 

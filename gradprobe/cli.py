@@ -164,6 +164,9 @@ def run_(
         str | None, typer.Option(metavar="TARGET", help="What to check with the real inputs (default: the same)")
     ] = None,
     keep: Annotated[int, typer.Option(help="Sets of inputs to keep at most")] = 16,
+    order: Annotated[
+        str, typer.Option(help="The watched function's axes, bhld or blhd; what is checked takes [B, H, L, D]")
+    ] = "bhld",
     folder: Annotated[str | None, typer.Option(help="For the sets (default: .gradprobe/captures/FUNCTION)")] = None,
     family: FamilyWord = None,
     reference: ReferenceWord = None,
@@ -178,16 +181,17 @@ def run_(
     and checked as they lay in memory.
     """
     asked = last.Asked(target or watch or "", family, reference, options)
-    words = {"watch": watch, "target": target, "keep": keep, "folder": folder, "family": family, "reference": reference}
-    again = f"{command_line('run', '', options, words)} -- {shlex.join(command or [])}"
+    words = {"watch": watch, "target": target, "keep": keep, "order": order, "folder": folder}
+    again = f"{command_line('run', '', options, words | _chosen(asked))} -- {shlex.join(command or [])}"
     with _failures_told(json_file, again, show_traceback):
         if watch is None:
             raise UsageFailure("run: nothing to watch", "add --watch MODULE:FUNCTION")
         parse(options)
         from .replay import FOLDER, look_where_it_looked, run_watched
+        from .watch import Keeping
 
-        place = Path(folder) if folder else FOLDER / watch.replace(":", ".")
-        ended = run_watched(command or [], watch, place, keep, quiet=json_file == "-")
+        how = Keeping(Path(folder) if folder else FOLDER / watch.replace(":", "."), keep, order)
+        ended = run_watched(command or [], watch, how, quiet=json_file == "-")
         look_where_it_looked(ended)
         raise typer.Exit(_tell_each(ended, asked, watch, json_file))
 

@@ -56,7 +56,7 @@ def _readings(x: Attention, takes: Collection[str]) -> Iterator[tuple[Attention,
                 yield replace(x, causal=causal, scale=scale), False, words, way_out
             if x.q.shape[2] % x.k.shape[2] == 0:
                 words = "where they are [B, L, H, D]; the order here is [B, H, L, D]"
-                way_out = "check an adapter that swaps the axes: --target FILE.py:FUNCTION"
+                way_out = "keep them with --order blhd, and check an adapter: --target FILE.py:FUNCTION"
                 yield replace(x, **turned, causal=causal, scale=scale), True, words, way_out
 
 

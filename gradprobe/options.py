@@ -108,7 +108,7 @@ def parse(words: Mapping[str, Any]) -> dict[str, Any]:
 
 def command_line(command: str, target: str, words: Mapping[str, Any], extra: Mapping[str, Any] | None = None) -> str:
     """One command line that repeats a run with these options."""
-    parts = ["gradprobe", *command.split(), target]
+    parts = ["gradprobe", *command.split(), *([target] if target else [])]
     for name, word in {**words, **(extra or {})}.items():
         flag = "--" + name.replace("_", "-")
         if isinstance(word, bool):

@@ -18,7 +18,7 @@ from .capturing import parted
 from .failures import Failure, TargetFailure, UsageFailure, as_failure
 from .saved import layouts_in_words, load
 from .seen import Seen
-from .watch import ENDING
+from .watch import ENDING, Keeping
 
 if TYPE_CHECKING:
     from .verdict import Report
@@ -71,12 +71,11 @@ class Checked:
         return 1 if self.report is not None and self.report.failing else 0
 
 
-def run_watched(command: Sequence[str], watch: str, folder: Path, keep: int, *, quiet: bool) -> Ended:
+def run_watched(command: Sequence[str], watch: str, how: Keeping, *, quiet: bool) -> Ended:
     """Runs a command with a function watched in every Python process that it starts.
 
     Args:
-        folder: for the sets; those of an earlier run are removed.
-        keep: how many sets at most.
+        how: sets of an earlier run in its folder are removed.
         quiet: the command's stdout goes to stderr.
 
     Raises:
@@ -84,17 +83,16 @@ def run_watched(command: Sequence[str], watch: str, folder: Path, keep: int, *, 
         TargetFailure: nothing was kept, with what was seen instead.
     """
     parted(watch)
-    if keep < 1:
-        raise UsageFailure(f"--keep must be at least 1, got {keep}")
     if not command:
         raise UsageFailure("run: no command", f"for example gradprobe run --watch {watch} -- python train.py")
     if shutil.which(command[0]) is None:
         raise UsageFailure(f"run: there is no command {command[0]!r}", "what follows -- is run as it stands")
+    folder = how.folder
     _make_empty(folder)
     stdout = _STDERR if quiet else None
-    code = _wait(subprocess.Popen(list(command), env=_environment(watch, folder, keep), stdout=stdout))
+    code = _wait(subprocess.Popen(list(command), env=_environment(watch, how), stdout=stdout))
     found = sorted(folder.glob(f"*{ENDING}"), key=lambda file: file.stat().st_mtime_ns)
-    ended = Ended(tuple(command), code, tuple(map(str, found[:keep])), seen.together(seen.read(folder)))
+    ended = Ended(tuple(command), code, tuple(map(str, found[: how.keep])), seen.together(seen.read(folder)))
     if not found:
         raise _nothing(ended, watch, seen.read(folder))
     return ended
@@ -120,9 +118,10 @@ def _make_empty(folder: Path) -> None:
         raise UsageFailure(f"--folder {folder}: cannot be written, {error.strerror}") from error
 
 
-def _environment(watch: str, folder: Path, keep: int) -> dict[str, str]:
+def _environment(watch: str, how: Keeping) -> dict[str, str]:
     path = [str(Path(__file__).resolve().parent / "child"), os.environ.get("PYTHONPATH", "")]
-    own = {"GRADPROBE_WATCH": watch, "GRADPROBE_FOLDER": str(folder.resolve()), "GRADPROBE_KEEP": str(keep)}
+    own = {"GRADPROBE_WATCH": watch, "GRADPROBE_FOLDER": str(how.folder.resolve())}
+    own |= {"GRADPROBE_KEEP": str(how.keep), "GRADPROBE_ORDER": how.order}
     return {**os.environ, **own, "PYTHONPATH": os.pathsep.join(entry for entry in path if entry)}
 
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .call import Reader, Unfit
+from .call import ORDERS, Reader, Unfit
+from .failures import UsageFailure
 from .placement import Placement, placements_of
 from .saved import Saved, save
 from .seen import Seen
@@ -27,6 +28,24 @@ ENDING = ".inputs.pt"
 PATIENCE = 8
 # Kinds of failure that are told apart; a message may hold a number that is never the same.
 _MOST_FAILURES = 10
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """How sets of inputs are kept."""
+
+    folder: Path
+    """One file each; made when the first is written."""
+    keep: int
+    """How many at most."""
+    order: str
+    """The function's order of axes, bhld or blhd; kept is [B, H, L, D]."""
+
+    def __post_init__(self) -> None:
+        if self.keep < 1:
+            raise UsageFailure(f"keep must be at least 1, got {self.keep}")
+        if self.order not in ORDERS:
+            raise UsageFailure(f"order must be one of {', '.join(ORDERS)}, got {self.order!r}")
 
 
 @dataclass
@@ -56,21 +75,15 @@ class Watch:
     in here reaches the program; each is counted in `seen`.
     """
 
-    def __init__(self, function: Callable[..., Any], name: str, folder: Path, keep: int) -> None:
-        """Watches a function.
-
-        Args:
-            name: of the files, and in sentences.
-            folder: for the sets, one file each; made when the first is written.
-            keep: how many sets at most.
-        """
-        self.name, self.folder, self.keep = name, folder, keep
+    def __init__(self, function: Callable[..., Any], name: str, how: Keeping) -> None:
+        """Watches a function, whose `name` stands in sentences."""
+        self.name, self.folder, self.keep = name, how.folder, how.keep
         self.files: list[Path] = []
         self.seen = Seen(imported=True)
         self.told: Callable[[], None] = lambda: None
         self._forms: dict[tuple[Any, ...], _Form] = {}
         self._lock = threading.RLock()
-        self._reader = Reader(function, name)
+        self._reader = Reader(function, name, how.order)
         self.wrapped = self._wrap(function)
         os.register_at_fork(after_in_child=self._begin_anew)
 
@@ -154,7 +167,7 @@ class Watch:
             waiting.form.waiting.add(waiting)
 
         def hook(grad: Tensor | None) -> None:
-            self._guarded(self._arrived, waiting, grad)
+            self._guarded(self._arrived, waiting, None if grad is None else self._reader.in_order(grad))
 
         output.register_hook(hook)
 

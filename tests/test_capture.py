@@ -299,6 +299,20 @@ def test_a_backward_keeps_the_do_o_and_lse_that_it_is_given(tmp_path):
     assert set(found[0].values) == {"q", "k", "v", "do", "o", "lse"}
 
 
+def test_tensors_of_b_l_h_d_are_kept_as_b_h_l_d_in_their_own_memory(tmp_path):
+    def rows_first(q, k, v):
+        return attention(*(tensor.transpose(1, 2) for tensor in (q, k, v))).transpose(1, 2)
+
+    function = gradprobe.capture(rows_first, folder=str(tmp_path), order="blhd")
+    q, k, v = (torch.randn(2, 5, 3, 4, requires_grad=True) for _ in "qkv")
+    do = torch.randn(2, 5, 3, 4)
+    function(q, k, v).backward(do)
+    again = laid_out(sets(function)[0])
+    for name, tensor in {"q": q, "do": do}.items():
+        assert torch.equal(again[name], tensor.transpose(1, 2))
+        assert again[name].stride() == (60, 4, 12, 1)
+
+
 def test_torch_s_own_attention_is_kept_with_its_options(tmp_path):
     from torch.nn import functional
 

@@ -33,16 +33,18 @@ class Wrapping:
 
     def __init__(self) -> None:
         self.word = os.environ["GRADPROBE_WATCH"]
-        self.folder, self.keep = Path(os.environ["GRADPROBE_FOLDER"]), int(os.environ["GRADPROBE_KEEP"])
+        self.folder = Path(os.environ["GRADPROBE_FOLDER"])
         self.watch: Watch | None = None
         self.unwrapped = Seen()
 
     def __call__(self, module: ModuleType) -> None:
         """Wraps it; what prevents that is written down, and the program goes on."""
         from ..capturing import put_in_place
+        from ..watch import Keeping
 
         try:
-            self.watch = put_in_place(module, self.word.partition(":")[2], self.word, self.folder, self.keep)
+            how = Keeping(self.folder, int(os.environ["GRADPROBE_KEEP"]), os.environ["GRADPROBE_ORDER"])
+            self.watch = put_in_place(module, self.word.partition(":")[2], self.word, how)
             self.watch.told = self.write
         except Exception as error:
             known = f"{error}; {error.way_out}" if isinstance(error, Failure) else f"{type(error).__name__}: {error}"

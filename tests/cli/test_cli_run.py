@@ -174,10 +174,19 @@ def test_json_holds_a_report_of_each_set_and_stdout_is_it_alone(program):
     assert document["command"] == [PYTHON, "train.py", "one_batch"]
     assert [report["verdict"] for report in document["captures"]] == ["match", "mismatch"]
     assert [report["schema"] for report in document["captures"]] == ["gradprobe.report/1"] * 2
-    assert [len(report["runs"]) for report in document["captures"]] == [1, 1]
+    assert [report["runs"][0]["layout"] for report in document["captures"]] == ["as-saved", "as-saved"]
     assert document["captures"][1]["case"]["inputs"].endswith(".inputs.pt")
     assert (document["seen"]["calls"], document["seen"]["kept"]) == (8, 2)
     assert "trained to" in ran.err
+
+
+def test_a_failure_s_document_repeats_the_command_as_it_was_given(program):
+    ran = run_process("run --watch model:right --keep 3 --causal --json - -- python -c pass")
+    document = json.loads(ran.out)
+    assert (ran.code, document["verdict"]) == (3, "error")
+    assert document["reproduce"] == (
+        "gradprobe run --causal --watch model:right --keep 3 --order bhld -- python -c pass"
+    )
 
 
 def test_layouts_may_be_chosen_and_a_limit_of_1_set_is_said(program):
@@ -205,12 +214,11 @@ NOTHING = [
     ("right", "forward_only.py", ("called 3 times, each time without gradients",)),
     ("right", "no_backward.py", ("called once, and no gradient came back to its output",)),
     ("right", "-c 'raise SystemExit(7)'", ("the command ended with exit code 7", "never imported")),
-    ("right", "-c 'import os; os.kill(os.getpid(), 9)'", ("the command was ended by SIGKILL",)),
 ]
 
 
 @pytest.mark.parametrize(("function", "words", "pieces"), NOTHING)
-def test_nothing_kept_exits_3_and_says_what_was_seen(program, function, words, pieces, monkeypatch):
+def test_nothing_kept_exits_3_and_says_what_was_seen(program, function, words, pieces):
     call = "model.right(*(torch.ones(1, 1, 2, 2, requires_grad=True) for _ in 'qkv'), 1.0)"
     (program / "forward_only.py").write_text(
         f"import torch, model\nwith torch.no_grad():\n    [{call} for _ in '123']\n"
@@ -236,7 +244,8 @@ WRONG = [
     (f"run -- {PYTHON} train.py", "run: nothing to watch"),
     ("run --watch model:right", "run: no command"),
     ("run --watch model:right -- no-such-command", "there is no command 'no-such-command'"),
-    (f"run --watch model:right --keep 0 -- {PYTHON} train.py", "--keep must be at least 1, got 0"),
+    (f"run --watch model:right --keep 0 -- {PYTHON} train.py", "keep must be at least 1, got 0"),
+    (f"run --watch model:right --order bldh -- {PYTHON} train.py", "order must be one of bhld, blhd, got 'bldh'"),
     (f"run --watch model:right --window 3 -- {PYTHON} train.py", "--window takes two whole numbers"),
 ]
 
@@ -267,8 +276,17 @@ def test_rows_before_heads_are_told_from_a_fault_and_exit_3(program):
         "def attention(q, k, v, scale):\n"
         "    return model.rows_first(*(x.transpose(1, 2) for x in (q, k, v)), scale).transpose(1, 2)\n"
     )
-    # The inputs that were kept lie in the program's order, so the adapter that swaps sees them swapped twice.
-    assert watched("rows_first", "--target adapter.py:attention").code == 3
+    assert "keep them with --order blhd" in ran.out
+    ran = watched("rows_first", "--order blhd --target adapter.py:attention")
+    assert ran.code == 0
+    assert "B 2, H 3, L 20, D 8, float32; q k v packed, do blhd" in ran.out
+
+
+def test_a_command_that_a_signal_ends_is_said_by_name(program):
+    (program / "killed.py").write_text("import os\nos.kill(os.getpid(), 9)\n")
+    ran = watched("right", command=f"{PYTHON} killed.py")
+    assert ran.code == 3
+    assert "the command was ended by SIGKILL" in ran.err
 
 
 def test_a_mask_that_nobody_told_is_told_from_a_fault_and_exits_3(program):
