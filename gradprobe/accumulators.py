@@ -204,7 +204,7 @@ class _Sums:
     def _rows(self, batch: int, head: int, rows: slice) -> Tensor:
         """Some rows of P or dS as the kernel rounds them. delta is of the O that it stored, where that is known."""
         tile = Tile(batch, slice(head, head + 1), rows)
-        known = {name: self.trace.values[name] for name in ("O", "delta") if name in self.trace.values}
+        known = {name: self.trace.values[name] for name in ("O", "delta") if self.trace.sources.get(name) == "exported"}
         given = {name: value[tile.batch, tile.heads, tile.rows].double() for name, value in known.items()}
         return self._narrow(evaluate(self.x, tile, given)["PE" if self.name == "dV" else "dS"][0])
 

@@ -71,6 +71,8 @@ class Case:
     repeat: int = 1
     strict: bool = False
     """Whether a kernel that is coarser than its contract is a mismatch."""
+    recover: bool = True
+    """Whether intermediates that a target does not expose are recovered from its gradients."""
     inputs: str | None = None
     """The file that the values come from; None where they are drawn."""
 

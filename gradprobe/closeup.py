@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .budget import tile_budget
 from .case import Case
-from .compare import BY_TILE, Judge, judge_whole, tile_size
+from .compare import BY_TILE, Judge, allowed_on, judge_whole, tile_size
 from .failures import UsageFailure
 from .intermediates import slots
 from .locate import Location, locate_at
@@ -112,8 +111,9 @@ def _whole_head(case: Case, measured: Measured, name: str, batch: int, head: int
     for first in range(0, case.seqlen_q, rows):
         tile = Tile(batch, slice(head, head + 1), slice(first, min(first + rows, case.seqlen_q)))
         values = evaluate(measured.x, tile)
-        precision = measured.comparison.precision
-        budget = tile_budget(measured.x, tile, values, precision, rounding_shift(measured.x, tile, values, precision))
+        precision, recovery = measured.comparison.precision, measured.comparison.recovery
+        shift = rounding_shift(measured.x, tile, values, precision)
+        budget = allowed_on(measured.x, tile, values, precision, shift, recovery)
         judge = Judge(measured.trace.values[name][tile.batch, tile.heads, tile.rows], values, budget, name)
         masked = (
             ~values["valid"]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from .budget import TileBudget, summed_bound, tile_budget
 from .case import Case
 from .precision import Precision, output_rounding
+from .recovery import Recovery
 from .reference import Attention, Tile, evaluate, tiles
 from .roundings import rounding_shift
 from .tally import Finding, Tally
@@ -51,6 +52,7 @@ class Comparison:
     """For P and dS: the target's row sums, the reference's, and what the budget allows of each row, [B, H, M]."""
     leaks: Mapping[str, int]
     """For P and dS: how many of the target's masked entries are not 0."""
+    recovery: Recovery | None = None
 
     @property
     def matches(self) -> bool:
@@ -62,11 +64,9 @@ def attention_of(case: Case, values: Mapping[str, Tensor]) -> Attention:
     wide = {name: value.double() if value.is_floating_point() else value for name, value in values.items()}
     optional = ("bias", "tau", "seqlens", "alibi", "mask", "sinks", "keep", "cu_seqlens_q", "cu_seqlens_k")
     options: dict[str, Any] = {name: wide[name] for name in optional if name in wide}
-    options |= {"align": case.align} if case.align != "bottom-right" else {}
-    options |= {"dropout": case.dropout} if case.dropout else {}
     return Attention(
         case.family, wide["q"], wide["k"], wide["v"], wide["do"], case.scale, case.causal, window=case.window,
-        softcap=case.softcap, **options,
+        softcap=case.softcap, align=case.align, dropout=case.dropout, **options,
     )  # fmt: skip
 
 
@@ -77,6 +77,7 @@ def compare(
     precision: Precision,
     *,
     reference: Trace | None = None,
+    recovery: Recovery | None = None,
     evaluate: Evaluate = evaluate,
     tick: Callable[[float], None] = lambda fraction: None,
 ) -> Comparison:
@@ -84,13 +85,14 @@ def compare(
 
     Args:
         reference: values to judge by in place of the built-in reference's, where it has them.
+        recovery: how intermediates of the trace were recovered, where they were.
         evaluate: the built-in reference, or that with something around it.
         tick: told the fraction done of a pass, after each tile.
     """
-    comparison = _Pass(case, x, trace, precision, reference, evaluate, blame=False).run(tick)
+    comparison = _Pass(case, x, trace, precision, reference, recovery, evaluate, blame=False).run(tick)
     if comparison.matches:
         return comparison
-    return _promoted(_Pass(case, x, trace, precision, reference, evaluate, blame=True).run(tick))
+    return _promoted(_Pass(case, x, trace, precision, reference, recovery, evaluate, blame=True).run(tick))
 
 
 def _promoted(comparison: Comparison) -> Comparison:
@@ -114,12 +116,13 @@ class _Pass:
         trace: Trace,
         precision: Precision,
         reference: Trace | None,
+        recovery: Recovery | None,
         evaluate: Evaluate,
         *,
         blame: bool,
     ) -> None:
         shapes = expected_shapes(case)
-        self.evaluate = evaluate
+        self.evaluate, self.recovery = evaluate, recovery
         self.replaced: Mapping[str, Tensor] = reference.values if reference is not None else {}
         self.case, self.x, self.trace, self.precision = case, x, trace, precision
         self.tallies = {name: Tally(case, name, trace.values[name].shape) for name in trace.values}
@@ -148,7 +151,7 @@ class _Pass:
             {name: self.tallies[name].finding() for name in shapes if name in self.tallies},
             tuple(name for name in shapes if name not in self.tallies),
             self.precision, self.undecided, self.expected, self.bounds,
-            self.row_sums, self.leaks,  # type: ignore[arg-type]
+            self.row_sums, self.leaks, self.recovery,  # type: ignore[arg-type]
         )  # fmt: skip
 
     def _tile(self, tile: Tile) -> None:
@@ -156,7 +159,7 @@ class _Pass:
         values = self.evaluate(self.x, tile, None)
         shift = rounding_shift(self.x, tile, values, self.precision)
         values.update((name, self.replaced[name][place].double()) for name in BY_TILE if name in self.replaced)
-        budget = tile_budget(self.x, tile, values, self.precision, shift)
+        budget = allowed_on(self.x, tile, values, self.precision, shift, self.recovery)
         self.undecided += int(budget.undecided.sum())
         _add(self.x, tile, self.expected, values)
         _add(self.x, tile, self.squares, budget.squares)
@@ -178,7 +181,7 @@ class _Pass:
         given = {name: self.trace.values[name][place].double() for name in BY_TILE if name in self.trace.values}
         given.pop("dQ", None)
         implied = self.evaluate(self.x, tile, given)
-        budget = tile_budget(self.x, tile, implied | given, self.precision, shift)
+        budget = allowed_on(self.x, tile, implied | given, self.precision, shift, self.recovery)
         self.own.add(self.x, tile, implied, budget)
         return {**implied, OTHER_DELTA: _other_delta(self.x, tile, implied | given)}, budget
 
@@ -205,6 +208,19 @@ class _Pass:
                 self.tallies[name].add_whole(actual, expected, bound, right, inherited)
 
 
+def allowed_on(
+    x: Attention,
+    tile: Tile,
+    values: Mapping[str, Tensor],
+    precision: Precision,
+    shift: Mapping[str, Tensor] | None,
+    recovery: Recovery | None,
+) -> TileBudget:
+    """The errors allowed on a tile, with what recovering intermediates adds to them."""
+    budget = tile_budget(x, tile, values, precision, shift)
+    return budget if recovery is None else recovery.widened(x, tile, values, budget, precision)
+
+
 class Judge:
     """One intermediate on one tile: the values that came, and whether each is right."""
 
@@ -223,7 +239,7 @@ class Judge:
         if OTHER_DELTA in self.values and self.name == "delta":
             right |= _within(self.actual, self.values[OTHER_DELTA], self.bound, poisoned=poisoned)
         if self.name == "LSE":  # of a row that sees no key there are several conventions, and nothing reads it
-            right |= (self.expected == -float("inf")) & ~self.actual.isnan()
+            right |= ~self.values["valid"].any(-1) & ~self.actual.isnan()
         return right
 
     def _other_side(self, poisoned: bool) -> Tensor:

@@ -1,8 +1,9 @@
 """Identities of attention backwards that need no reference, and so judge the reference as readily as the target.
 
-I1 sum_j dV = sum of dO over rows and group heads (softmax)      I2 sum_j dK = 0 (not under softcap)
-I3 <Q, dQ> = <K, dK>              I4 <V, dV> = <O, dO>            I5 rowsum dS = 0 (not under softcap)
-I6 masked entries of P and dS are exactly 0                       I7 rowsum P = 1 on rows that see a key
+I1 sum_j dV = sum of dO over rows and group heads (softmax; not under dropout or sinks)
+I2 sum_j dK = 0 (not under softcap or sinks)                      I3 <Q, dQ> = <K, dK>
+I4 <V, dV> = <O, dO>                                              I5 rowsum dS = 0 (not under softcap or sinks)
+I6 masked entries of P and dS are exactly 0                       I7 rowsum P = 1 on live rows (not under sinks)
 I8 linear in dO                   I9 heads and batches permute    I10 another layout of the same values changes nothing
 
 Each is allowed what the budgets of its elements add up to: where every element is within budget, every identity holds.
@@ -120,22 +121,24 @@ def worst(key: str, of: str, residual: Tensor, budget: Tensor) -> Invariant:
 
 def _residuals(case: Case, x: Attention, side: _Side) -> Iterator[tuple[str, Tensor, Tensor]]:
     values, bounds = side.values, side.bounds
-    capped = case.softcap is not None
-    if "dV" in values and case.family == "softmax":
+    # A sink takes its share of every row, from P and, with it, of what dS sums to; dropout takes from what P weighs.
+    sinks = x.sinks is not None
+    unbalanced = sinks or case.softcap is not None
+    if "dV" in values and case.family == "softmax" and not (sinks or x.keep is not None):
         arriving = (x.do * _live(x)[..., None]).unflatten(1, (case.kv_heads, -1)).sum((2, 3))
         yield "I1", values["dV"].sum(2) - arriving, bounds["dV"].sum(2)
-    if "dK" in values and not capped:
+    if "dK" in values and not unbalanced:
         yield "I2", values["dK"].sum(2), bounds["dK"].sum(2)
     if {"dQ", "dK"} <= values.keys():
         yield "I3", *_inner_products(case, (x.q, values["dQ"], bounds["dQ"]), (x.k, values["dK"], bounds["dK"]))
     if {"dV", "O"} <= values.keys():
         yield "I4", *_inner_products(case, (x.do, values["O"], bounds["O"]), (x.v, values["dV"], bounds["dV"]))
-    if "dS" in side.row_sums and not capped:
+    if "dS" in side.row_sums and not unbalanced:
         yield "I5", *side.row_sums["dS"]
     if side.leaks:
         leaks = x.q.new_tensor([float(sum(side.leaks.values()))])
         yield "I6", leaks, leaks * 0
-    if "P" in side.row_sums:
+    if "P" in side.row_sums and not sinks:
         sums, budget = side.row_sums["P"]
         yield "I7", sums - _live(x).double(), budget
 
@@ -153,10 +156,10 @@ def _inner_products(
 
 def _live(x: Attention) -> Tensor:
     """[B, H, M] bool: the rows that see a key."""
+    import torch
+
     from .reference import Tile
 
     every = slice(0, x.n_query)
-    live = [x.valid(Tile(b, slice(0, 1), every)).any(-1) for b in range(x.n_batch)]
-    import torch
-
-    return torch.stack(live)[:, None].expand(-1, x.n_heads, -1)
+    live = [x.valid(Tile(b, slice(0, x.n_heads), every)).any(-1) for b in range(x.n_batch)]
+    return torch.stack([heads.expand(x.n_heads, -1) for heads in live])

@@ -88,8 +88,8 @@ def tile_of(case: Case, axes: str, row: int | None, col: int | None) -> tuple[in
 def _masked(x: Attention, axes: str, place: Place) -> bool | None:
     if axes != "bhmn" or place.row is None or place.col is None:
         return None
-    valid = x.valid(Tile(place.batch or 0, slice(0, 1), slice(place.row, place.row + 1)))
-    return not bool(valid[0, place.col])
+    heads, rows = slice(place.head, place.head + 1), slice(place.row, place.row + 1)
+    return not bool(x.valid(Tile(place.batch or 0, heads, rows))[0, 0, place.col])
 
 
 def _window(x: Attention, trace: Trace, comparison: Comparison, name: str, place: Place) -> Window:

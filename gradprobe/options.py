@@ -88,6 +88,7 @@ OPTIONS = (
     Option("pattern", str, f"Of the values: {', '.join(PATTERNS)} (default: normal)"),
     Option("dots", str, f"Arithmetic of float32 dots: {', '.join(DOTS)} (default: what the backend does)"),
     Option("repeat", int, "Runs of each layout, compared with one another (default: 1)"),
+    Option("recover", bool, "Recover P, dP, delta and dS of a target that exposes gradients alone (default: yes)"),
     Option("strict", bool, "Sums that a kernel keeps in 16 bits are a mismatch (default: they are only told)"),
 )  # fmt: skip
 

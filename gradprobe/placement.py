@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -79,6 +79,26 @@ def overlaps(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
             return True
         reach += step * (size - 1)
     return False
+
+
+def repeats(shape: tuple[int, ...], place: Placement) -> bool:
+    """Whether some elements lie in one place, so that they can only be equal."""
+    return any(size > 1 and step == 0 for size, step in zip(shape, place.strides, strict=True))
+
+
+def for_more_batches(
+    placements: Mapping[str, Placement], shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, Placement]:
+    """The placements for any number of batches: each as it lay, and the batches of a buffer one behind another."""
+    four = {name: place for name, place in placements.items() if len(place.strides) == 4}
+    first: dict[str, int] = {}
+    blocks: dict[str, int] = {}
+    for place in four.values():
+        first[place.buffer] = min(place.offset, first.get(place.buffer, place.offset))
+    for name, place in four.items():
+        inside = place.offset - first[place.buffer] + spanned(shapes[name][1:], place.strides[1:])
+        blocks[place.buffer] = max(blocks.get(place.buffer, 0), inside, place.strides[0])
+    return {name: replace(place, strides=(blocks[place.buffer], *place.strides[1:])) for name, place in four.items()}
 
 
 def in_words(shape: tuple[int, ...], place: Placement | None) -> str:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .accumulators import Coarser, explained
 from .case import Case
@@ -15,11 +15,15 @@ from .compare import Comparison, attention_of, compare
 from .decided import values_of
 from .draw import draw
 from .failures import ReferenceFailure, TargetFailure
+from .inside import Examiner, look_inside
 from .invariants import Invariant, identities
 from .layouts import AS_SAVED, DEFAULT_RUNS, SAVED_RUNS, UNIT_RUN, Inputs, effective_values, place
 from .locate import locate, zeros_by_design
+from .placement import for_more_batches, repeats
 from .precision import precision_of
 from .provenance import triton_cache
+from .recover import recoverable
+from .recovery import Recovery
 from .reference import Attention, Tile, evaluate
 from .run import Outcome, run_target
 from .saved import Saved
@@ -93,6 +97,7 @@ def probe(
     session.values = {name: value.to(case.device) for name, value in values.items()}
     runs = [run for assigned in _layouts(case) for run in _runs(session, assigned)]
     runs = _with_symmetries(session, runs)
+    runs = _with_insides(session, runs)
     if not any(run.measured for run in runs):
         words = "; ".join(f"{run.layout}: {run.skipped}" for run in runs)
         raise TargetFailure(f"nothing was compared: target {target.name!r} refused every layout ({words})")
@@ -155,10 +160,10 @@ def _derived(session: _Session, values: Mapping[str, Tensor]) -> dict[str, Tenso
     from .reference import manual_attention_backward
 
     case = session.case
+    known: dict[str, Any] = {name: value for name, value in values.items() if name not in wanted}
     results = manual_attention_backward(
-        values["q"], values["k"], values["v"], values["do"], family=case.family, causal=case.causal, scale=case.scale,
-        bias=values.get("bias"), tau=values.get("tau"), window=case.window, softcap=case.softcap,
-        seqlens=values.get("seqlens"), head_tile=1, matrices=False,
+        **known, family=case.family, causal=case.causal, scale=case.scale, window=case.window, softcap=case.softcap,
+        align=case.align, dropout=case.dropout, head_tile=1, matrices=False,
     )  # fmt: skip
     return {
         name: results[key].to(values["q"].dtype) if name == "o" else results[key].float() for name, key in taken.items()
@@ -185,13 +190,14 @@ def _with_forward(session: _Session, inputs: Inputs, trace: Trace) -> Trace:
     return Trace({name: values[name] for name in order}, dict.fromkeys(order, "exported")) if own else trace
 
 
-def _measure(session: _Session, inputs: Inputs, trace: Trace) -> Measured:
+def _measure(session: _Session, inputs: Inputs, trace: Trace, recovery: Recovery | None = None) -> Measured:
     case = session.case
     x = attention_of(case, inputs.values)
     reference = _reference_trace(session, inputs)
     with session.timed("compare"):
         comparison = compare(
-            case, x, trace, precision_of(case.dtype, _dots(session)), reference=reference, evaluate=session.evaluate,
+            case, x, trace, precision_of(case.dtype, _dots(session)), reference=reference, recovery=recovery,
+            evaluate=session.evaluate,
             tick=lambda fraction: session.tick(f"comparing {inputs.layout}", fraction),
         )  # fmt: skip
         comparison, coarser = _explained(case, x, trace, comparison)
@@ -252,14 +258,9 @@ def _with_symmetries(session: _Session, runs: list[Run]) -> list[Run]:
         return runs
     invariants, wrong = _linear_and_permuted(session, runs[first])
     runs[first] = _with(runs[first], invariants)
-    measured = runs[first].measured
+    measured, plain = runs[first].measured, runs[first].layout in ("contiguous", AS_SAVED)
     for at, run in enumerate(runs):
-        if (
-            measured
-            and run.measured
-            and runs[first].layout in ("contiguous", AS_SAVED)
-            and run.layout.startswith("distinct")
-        ):
+        if measured and run.measured and plain and run.layout.startswith("distinct"):
             same = agreement("I10", session.case, measured.trace, run.measured.trace, measured.comparison)
             runs[at] = _with(run, [same])
     return [*runs, *wrong]
@@ -331,6 +332,56 @@ def _accepted(session: _Session, inputs: Inputs) -> Trace:
     if trace is None:
         raise TargetFailure(f"target {session.target.name!r} refused {inputs.layout} after accepting it before")
     return trace
+
+
+def _with_insides(session: _Session, runs: list[Run]) -> list[Run]:
+    """Looks into a black box under the first layout, and under the first that fails where that is another."""
+    chosen = [runs.index(run) for run in runs if run.measured is not None][:1]
+    chosen += [runs.index(run) for run in runs if run.verdict == MISMATCH][:1]
+    return [_with_inside(session, run) if at in chosen else run for at, run in enumerate(runs)]
+
+
+def _with_inside(session: _Session, run: Run) -> Run:
+    """A run whose target was looked into, where it can be: a layout of repeated values holds no one-hot rows."""
+    if not session.case.recover or run.measured is None or not recoverable(session.case, run.measured.trace):
+        return run
+    if any(layout == "expanded" for _, layout in run.assigned) or _repeats_as_saved(session, run.assigned):
+        return run
+    examiner = Examiner(
+        session.case,
+        lambda assigned: lambda case, values, first: _answer(session, case, values, first, assigned),
+        lambda values, trace, recovery: _measure(session, place(values, ()), trace, recovery),
+        run.measured,
+        _inputs(session, session.values, run.assigned).tensors,
+    )
+    with session.timed("compare"):
+        return replace(run, inside=look_inside(examiner, session.values, run.assigned))
+
+
+def _repeats_as_saved(session: _Session, assigned: Assigned) -> bool:
+    if session.saved is None or AS_SAVED not in dict(assigned).values():
+        return False
+    shapes = {name: tuple(value.shape) for name, value in session.values.items()}
+    return any(repeats(shapes[name], place) for name, place in session.saved.placements.items())
+
+
+def _answer(
+    session: _Session, case: Case, values: Mapping[str, Tensor], first: Mapping[str, Tensor], assigned: Assigned
+) -> Trace:
+    """The target's results on several probes; those of the first in O, LSE and delta are those of all."""
+    times = case.batch // session.case.batch
+    derived = {name: value.repeat(times, *[1] * (value.dim() - 1)) for name, value in _derived(session, first).items()}
+    everything = {**values, **derived}
+    shapes = {name: tuple(value.shape) for name, value in everything.items()}
+    placements = for_more_batches(session.saved.placements, shapes) if session.saved else None
+    inputs = place(everything, assigned, placements)
+    session.tick(f"looking inside {session.target.name}, {inputs.layout}", 0.0)
+    with session.timed("target"):
+        outcome = run_target(session.target, case, inputs)
+    session.outcomes.append(outcome)
+    if outcome.trace is None:
+        raise TargetFailure(f"target {session.target.name!r} refused {inputs.layout} after accepting it before")
+    return outcome.trace
 
 
 def _dots(session: _Session) -> str:

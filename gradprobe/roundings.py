@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from .precision import Precision
 from .reference import Attention, Tile, evaluate
 from .reference.lazy import sum_by_distance
+from .reference.softmax import sink_weight
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,26 +40,33 @@ def _moved(
 ) -> dict[str, Tensor]:
     coarse = replace(x, q=narrow(x.q), k=narrow(x.k), v=narrow(x.v), do=narrow(x.do))
     moved = evaluate(coarse, tile)
-    names = {"LSE", "P", "O", "dPE", "delta", "dS", "dQ", "dK", "dV", "dBias", "dTau"} & values.keys()
+    names = {"LSE", "P", "O", "dPE", "delta", "dS", "dQ", "dK", "dV", "dBias", "dTau", "dSink"} & values.keys()
     return {name: (moved[name] - values[name]).abs().nan_to_num(0.0) for name in names}
 
 
 def _shift_of_products(
     x: Attention, tile: Tile, values: Mapping[str, Tensor], precision: Precision
 ) -> dict[str, Tensor]:
-    """Twice what values move by when PE, dS and O are rounded, in whichever way a kernel comes by delta."""
+    """Twice what values move by when PE, dS and O are rounded, in whichever way a kernel comes by delta.
+
+    A kernel with dropout may round PE and dS before it divides what it sums of them by 1 - p: they round otherwise.
+    """
     import torch
 
     _, _, v, do = x.tensors(tile)
     narrow = _truncated if precision.operand else _Nearest(precision)
-    by_pe = narrow(values["PE"]) - values["PE"]
-    by_o = by_pe @ v
-    stored = by_o if precision.operand else _Nearest(precision)(values["O"] + by_o) - values["O"]
-    moved = {"O": by_o.abs(), "dV": (by_pe.mT @ do).abs()}
-    # delta from P and dP, from O as it is computed, and from O as it is stored: dS rounds differently in each.
-    for error_of_o in (torch.zeros_like(by_o), by_o, stored):
-        for name, value in _moved_by_delta(x, tile, values, (do * error_of_o).sum(-1), narrow).items():
-            moved[name] = value.abs().maximum(moved.get(name, value.abs()))
+    moved: dict[str, Tensor] = {}
+    for divisor in {1.0, 1.0 - x.dropout}:
+        rounded = _Divided(narrow, divisor)
+        by_pe = rounded(values["PE"]) - values["PE"]
+        by_o = by_pe @ v
+        stored = by_o if precision.operand else narrow(values["O"] + by_o) - values["O"]
+        ways = [{"O": by_o, "dV": by_pe.mT @ do}]
+        # delta from P and dP, from O as it is computed, and from O as it is stored: dS rounds differently in each.
+        for error_of_o in (torch.zeros_like(by_o), by_o, stored):
+            ways.append(_moved_by_delta(x, tile, values, (do * error_of_o).sum(-1), rounded))
+        for way in ways:
+            moved |= {name: value.abs().maximum(moved.get(name, value.abs())) for name, value in way.items()}
     return {name: 2 * value for name, value in moved.items()}
 
 
@@ -71,7 +79,10 @@ def _moved_by_delta(
     by_ds = by_dt * _slope(x, q, k)
     by_product = narrow(values["dS"] + by_ds) - values["dS"]
     moved = {"delta": by_delta, "dS": by_ds, "dQ": x.scale * by_product @ k, "dK": x.scale * by_product.mT @ q}
-    return moved | ({"dBias": like_bias(x, tile, by_dt)} if "dBias" in values else {})
+    moved |= {"dBias": like_bias(x, tile, by_dt)} if "dBias" in values else {}
+    if "dSink" in values:
+        moved |= {"dSink": (sink_weight(x, tile, values["LSE"]) * by_delta).sum(-1)}
+    return moved
 
 
 def like_bias(x: Attention, tile: Tile, matrix: Tensor) -> Tensor:
@@ -101,6 +112,17 @@ class _Nearest:
         unit = torch.full_like(matrix, self.precision.matrix)
         spacing = torch.ldexp(unit, exponent).clamp(min=2 * self.precision.floor)
         return (matrix / spacing).round() * spacing
+
+
+@dataclass(frozen=True)
+class _Divided:
+    """Rounds a multiple of a matrix, and divides it again."""
+
+    narrow: Callable[[Tensor], Tensor]
+    factor: float
+
+    def __call__(self, matrix: Tensor) -> Tensor:
+        return self.narrow(matrix * self.factor) / self.factor
 
 
 def _truncated(tensor: Tensor) -> Tensor:

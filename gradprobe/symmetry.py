@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 # Of the intermediates, those that dO enters linearly; LSE, P and O do not see it.
-LINEAR_IN_DO = ("dP", "delta", "dS", "dQ", "dK", "dV", "dBias", "dTau")
+LINEAR_IN_DO = ("dP", "delta", "dS", "dQ", "dK", "dV", "dBias", "dSink", "dTau")
 
 
 def doubled(values: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -17,7 +17,10 @@ from .failures import Failure, TargetFailure, UsageFailure
 from .provenance import Source, source_of
 from .signatures import readable
 
-BUILTIN = {"lazy": "gradprobe.kernels.triton.lazy:lazy_intermediates"}
+BUILTIN = {
+    "lazy": "gradprobe.kernels.triton.lazy:lazy_intermediates",
+    "flash": "gradprobe.kernels.triton.flash:flash_intermediates",
+}
 
 # What each parameter may be called; the first is the name used everywhere here.
 SYNONYMS = {

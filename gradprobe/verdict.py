@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from .accumulators import Coarser
 from .case import Case
 from .compare import Comparison
+from .intermediates import names
 from .invariants import Invariant
 from .locate import Location
 from .provenance import Source
@@ -43,6 +44,16 @@ class Measured:
 
 
 @dataclass(frozen=True)
+class Inside:
+    """What a black box's answers to one-hot problems showed."""
+
+    measured: Measured
+    """Those problems, which are one, compared; P, dP, delta and dS recovered."""
+    sentences: tuple[str, ...]
+    """What their disagreements say; empty where everything is right."""
+
+
+@dataclass(frozen=True)
 class Run:
     """One layout."""
 
@@ -53,12 +64,51 @@ class Run:
     """None where the target refused the layout."""
     skipped: str | None
     """Why it was skipped: the target's words."""
+    inside: Inside | None = None
+    """Where the target was looked into under this layout."""
 
     @property
     def verdict(self) -> str:
         if self.measured is None:
             return SKIPPED
-        return MATCH if self.measured.matches else MISMATCH
+        return MATCH if self.matches else MISMATCH
+
+    @property
+    def matches(self) -> bool:
+        """Whether all that was measured is right; so also where nothing was."""
+        views = (self.measured, self.inside.measured if self.inside else None)
+        return all(view is None or view.matches for view in views)
+
+    @property
+    def shown(self) -> Measured | None:
+        """The run's own results, and with them what was recovered where the target exposes nothing.
+
+        Of an intermediate that both have, the one-hot problems' is shown where it is wrong: its parents are known.
+        """
+        if self.measured is None or self.inside is None:
+            return self.measured
+        return _merged(self.measured, self.inside.measured)
+
+
+def _merged(own: Measured, inner: Measured) -> Measured:
+    findings, sources = dict(own.comparison.findings), dict(own.trace.sources)
+    for name, finding in inner.comparison.findings.items():
+        if name not in findings or finding.mismatched:
+            findings[name], sources[name] = finding, inner.trace.sources[name]
+    order = [name for name in names() if name in findings]
+    comparison = replace(
+        own.comparison,
+        findings={name: findings[name] for name in order},
+        absent=tuple(name for name in own.comparison.absent if name not in findings),
+    )
+    firsts = [first for first in (own.first, inner.first) if first is not None]
+    return replace(
+        own,
+        trace=replace(own.trace, sources={name: sources[name] for name in order}),
+        comparison=comparison,
+        first=min(firsts, key=lambda first: order.index(first.intermediate), default=None),
+        invariants=(*own.invariants, *inner.invariants),
+    )
 
 
 @dataclass(frozen=True)
@@ -102,12 +152,12 @@ class Report:
 
     @property
     def measured(self) -> list[tuple[Run, Measured]]:
-        return [(run, run.measured) for run in self.runs if run.measured is not None]
+        return [(run, run.shown) for run in self.runs if run.shown is not None]
 
     @property
     def failing(self) -> tuple[Run, Measured] | None:
         """The first run with a wrong element; else the first in which an identity is broken."""
-        wrong = [(run, found) for run, found in self.measured if not found.matches]
+        wrong = [(run, found) for run, found in self.measured if not run.matches]
         return next(((run, found) for run, found in wrong if not found.comparison.matches), wrong[0] if wrong else None)
 
     @property

@@ -15,6 +15,7 @@ FAMILIES = {"lazy": lazy.evaluate, "softmax": softmax.evaluate}
 MATRICES = ("P", "dP", "dS")
 BY_ROW = ("LSE", "P", "O", "dP", "delta", "dS", "dQ")
 BY_KEY = ("dK", "dV")
+BY_HEAD = ("dTau", "dSink")
 
 
 def tiles(x: Attention, *, rows: int | None = None, heads: int | None = None) -> Iterator[Tile]:
@@ -29,7 +30,7 @@ def tiles(x: Attention, *, rows: int | None = None, heads: int | None = None) ->
 
 
 def evaluate(x: Attention, tile: Tile, given: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
-    """Every intermediate on one tile; dK, dV, dBias and dTau hold what this tile adds to them.
+    """Every intermediate on one tile; dK, dV, dBias, dTau and dSink hold what this tile adds to them.
 
     Args:
         given: values to use in place of the computed ones, by intermediate, in the tile's shapes. Whatever depends on
@@ -39,7 +40,7 @@ def evaluate(x: Attention, tile: Tile, given: Mapping[str, Tensor] | None = None
     Returns:
         By name, with h heads, m rows of the tile and all N keys: LSE and delta [h, m]; P, dP, dS and the auxiliary S,
         PE, dPE, valid [h, m, N] (lazy also Z); O and dQ [h, m, D]; dK and dV [h, N, D], one for each *query* head;
-        dBias in the shape of `bias` cut to the tile; dTau [h].
+        dBias in the shape of `bias` cut to the tile; dTau and dSink [h].
     """
     return FAMILIES[x.family](x, tile, given or {})
 
@@ -58,6 +59,14 @@ def manual_attention_backward(
     window: tuple[int, int] | None = None,
     softcap: float | None = None,
     seqlens: Tensor | None = None,
+    align: str = "bottom-right",
+    alibi: Tensor | None = None,
+    mask: Tensor | None = None,
+    sinks: Tensor | None = None,
+    dropout: float = 0.0,
+    keep: Tensor | None = None,
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k: Tensor | None = None,
     row_tile: int | None = None,
     head_tile: int | None = None,
     matrices: bool = True,
@@ -73,13 +82,21 @@ def manual_attention_backward(
         window: softmax only, (left, right) keys around the diagonal, both included; -1 for no limit.
         softcap: softmax only, scores become c * tanh(S / c).
         seqlens: [B] live lengths under right padding; needs M = N.
+        align: softmax only, where the diagonal of causal, window and alibi ends: "bottom-right" (j = i + N - M) or
+            begins: "top-left" (j = i).
+        alibi: softmax only, [H] slopes: each score loses slope * |diagonal - j|.
+        mask: softmax only, bool, anything that broadcasts to [B, H, M, N]; True where a row attends.
+        sinks: softmax only, [H], a logit a head that only the softmax's denominator sees.
+        dropout, keep: softmax only, the probability p in [0, 1) and what it kept, bool [B, H, M, N].
+        cu_seqlens_q, cu_seqlens_k: softmax only, [n + 1] integers ascending from 0 to M, and to N: packed sequences in
+            a batch of 1. The second equals the first where it is None.
         row_tile, head_tile: work on at most so many rows and heads at once; no step then needs more than
             [head_tile, row_tile, N].
         matrices: also keep P, dP and dS, each [B, H, M, N].
 
     Returns:
-        LSE and delta [B, H, M], O [B, H, M, Dv], dQ, dK, dV in the shapes of q, k, v, dBias and dTau where there is a
-        bias or tau, and P, dP, dS with `matrices`.
+        LSE and delta [B, H, M], O [B, H, M, Dv], dQ, dK, dV in the shapes of q, k, v, dBias, dTau and dSink where there
+        are bias, tau and sinks, and P, dP, dS with `matrices`.
 
     Raises:
         ValueError: where shapes do not agree or an option does not exist in the family.
@@ -89,12 +106,17 @@ def manual_attention_backward(
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     x = Attention(
         family, q.double(), k.double(), v.double(), do.double(), scale, causal or family == "lazy",
-        None if bias is None else bias.double(), None if tau is None else tau.double(), window, softcap, seqlens,
+        _wide(bias), _wide(tau), window, softcap, seqlens,
+        align, _wide(alibi), mask, _wide(sinks), dropout, keep, cu_seqlens_q, cu_seqlens_k,
     )  # fmt: skip
     results = _empty_results(x, matrices)
     for tile in tiles(x, rows=row_tile, heads=head_tile):
         add_tile(x, results, tile, evaluate(x, tile))
     return results
+
+
+def _wide(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else tensor.double()
 
 
 def _empty_results(x: Attention, matrices: bool) -> dict[str, Tensor]:
@@ -103,6 +125,7 @@ def _empty_results(x: Attention, matrices: bool) -> dict[str, Tensor]:
     shapes |= {"dQ": x.q.shape, "dK": x.k.shape, "dV": x.v.shape}
     shapes |= {"dBias": x.bias.shape} if x.bias is not None else {}
     shapes |= {"dTau": x.tau.shape} if x.tau is not None else {}
+    shapes |= {"dSink": x.sinks.shape} if x.sinks is not None else {}
     shapes |= dict.fromkeys(MATRICES, (*rows, x.k.shape[-2])) if matrices else {}
     return {name: x.q.new_zeros(shape) for name, shape in shapes.items()}
 
@@ -114,7 +137,7 @@ def add_tile(x: Attention, results: Mapping[str, Tensor], tile: Tile, values: Ma
             results[name][tile.batch, tile.heads, tile.rows] = values[name]
         elif name in BY_KEY:
             results[name][tile.batch].index_add_(0, x.kv_heads(tile), values[name])
-        elif name == "dTau":
+        elif name in BY_HEAD:
             results[name][tile.heads] += values[name]
         else:
             x.bias_part(results[name], tile).add_(values[name])

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from .checks import check
+
 
 @dataclass(frozen=True)
 class Tile:
@@ -20,7 +22,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class Attention:
-    """One attention problem. Shapes and options as in `manual_attention_backward`; every tensor float64.
+    """One attention problem. Shapes and options as in `manual_attention_backward`; every floating tensor float64.
 
     Raises:
         ValueError: where shapes do not agree or an option does not exist in the family.
@@ -38,66 +40,20 @@ class Attention:
     window: tuple[int, int] | None = None
     softcap: float | None = None
     seqlens: Tensor | None = None
+    align: str = "bottom-right"
+    alibi: Tensor | None = None
+    mask: Tensor | None = None
+    sinks: Tensor | None = None
+    dropout: float = 0.0
+    keep: Tensor | None = None
+    cu_seqlens_q: Tensor | None = None
+    cu_seqlens_k: Tensor | None = None
+    """Those of the queries where they are not given."""
 
     def __post_init__(self) -> None:
-        if self.family not in ("lazy", "softmax"):
-            raise ValueError(f"family must be lazy or softmax, got {self.family!r}")
-        for name in ("q", "k", "v", "do"):
-            if getattr(self, name).dim() != 4:
-                raise ValueError(f"{name} must have four axes, [B, H, L, D], got {_shape(getattr(self, name))}")
-        self._check_heads()
-        self._check_lengths()
-        if self.softcap is not None and not self.softcap > 0:
-            raise ValueError(f"softcap must be above 0, got {self.softcap}")
-        self._check_lazy() if self.family == "lazy" else self._check_softmax()
-
-    def _check_heads(self) -> None:
-        (batch, heads, queries, dim), (_, kv_heads, keys, _) = self.q.shape, self.k.shape
-        value_dim = self.v.shape[3]
-        expected = {
-            "k": (batch, kv_heads, keys, dim), "v": (batch, kv_heads, keys, value_dim),
-            "do": (batch, heads, queries, value_dim),
-        }  # fmt: skip
-        for name, shape in expected.items():
-            if getattr(self, name).shape != shape:
-                raise ValueError(
-                    f"{name} must be {list(shape)} beside q {_shape(self.q)}, got {_shape(getattr(self, name))}"
-                )
-        if kv_heads == 0 or heads % kv_heads:
-            raise ValueError(f"the heads of k must divide those of q, got {kv_heads} and {heads}")
-
-    def _check_lengths(self) -> None:
-        if self.seqlens is None:
-            return
-        if self.n_query != self.n_key:
-            raise ValueError(
-                f"seqlens (right padding) needs as many keys as query rows, got {self.n_key} and {self.n_query}"
-            )
-        if self.seqlens.shape != (self.n_batch,):
-            raise ValueError(f"seqlens must be [B] = [{self.n_batch}], got {_shape(self.seqlens)}")
-        if bool(((self.seqlens < 0) | (self.seqlens > self.n_query)).any()):
-            raise ValueError(f"seqlens must lie in 0 to {self.n_query}, got {self.seqlens.tolist()}")
-
-    def _check_lazy(self) -> None:
-        if self.tau is None or self.tau.shape != (self.n_heads,):
-            raise ValueError(f"the lazy family needs tau [H] = [{self.n_heads}], got {_shape(self.tau)}")
-        if self.bias is not None and (
-            self.bias.dim() != 2 or self.bias.shape[0] != self.n_heads or not self.bias.shape[1]
-        ):
-            raise ValueError(f"lazy bias must be [H, W] with H = {self.n_heads} and W > 0, got {_shape(self.bias)}")
-        if self.window is not None or self.softcap is not None or not self.causal:
-            raise ValueError("the lazy family is always causal and has neither window nor softcap")
-        if self.q.shape != self.k.shape:
-            raise ValueError(f"the lazy family needs q and k of one shape, got {_shape(self.q)} and {_shape(self.k)}")
-
-    def _check_softmax(self) -> None:
-        if self.tau is not None:
-            raise ValueError("the softmax family has no tau")
-        full = (self.n_batch, self.n_heads, self.n_query, self.n_key)
-        if self.bias is not None:
-            shape = (1,) * (4 - self.bias.dim()) + tuple(self.bias.shape)
-            if len(shape) > 4 or any(size not in (1, whole) for size, whole in zip(shape, full, strict=True)):
-                raise ValueError(f"bias must broadcast to [B, H, M, N] = {list(full)}, got {_shape(self.bias)}")
+        if self.cu_seqlens_k is None:
+            object.__setattr__(self, "cu_seqlens_k", self.cu_seqlens_q)
+        check(self)
 
     @property
     def n_batch(self) -> int:
@@ -135,35 +91,57 @@ class Attention:
         i = torch.arange(tile.rows.start, tile.rows.stop, device=self.q.device)
         return i[:, None], torch.arange(self.n_key, device=self.q.device)[None, :]
 
+    def diagonal(self, tile: Tile) -> Tensor:
+        """[m, 1] the key on each row's diagonal, which causal, the window and alibi count from; no key may lie there.
+
+        Packed sequences have a diagonal each: bottom-right, it ends in the corner of the sequence's last row and key.
+        """
+        i, _ = self.positions(tile)
+        if self.cu_seqlens_q is None or self.cu_seqlens_k is None:
+            return i + self.n_key - self.n_query if self.align == "bottom-right" else i
+        corner = slice(1, None) if self.align == "bottom-right" else slice(None, -1)
+        shift = self.cu_seqlens_k.long()[corner] - self.cu_seqlens_q.long()[corner]
+        return i + shift[_sequence(i, self.cu_seqlens_q)]
+
     def valid(self, tile: Tile) -> Tensor:
-        """[m, N] bool: which keys each row sees. Causal and window are aligned to the bottom right corner."""
+        """[h, m, N] bool, or [1, m, N] where all heads see alike: which keys each row sees.
+
+        A bias of minus infinity hides its key as a mask does.
+        """
         i, j = self.positions(tile)
+        diagonal, (left, right) = self.diagonal(tile), self.window or (-1, -1)
         length = live_length(self, tile.batch)
-        keep = (i < length) & (j < length) if self.seqlens is not None else (i >= 0) & (j >= 0)
-        diagonal = i + self.n_key - self.n_query
-        if self.causal:
-            keep = keep & (j <= diagonal)
-        left, right = self.window or (-1, -1)
-        keep = keep & (j >= diagonal - left) if left >= 0 else keep
-        return keep & (j <= diagonal + right) if right >= 0 else keep
+        seen = (i < length) & (j < length) if self.seqlens is not None else (i >= 0) & (j >= 0)
+        seen = seen & (j <= diagonal) if self.causal else seen
+        seen = seen & (j >= diagonal - left) if left >= 0 else seen
+        seen = seen & (j <= diagonal + right) if right >= 0 else seen
+        if self.cu_seqlens_q is not None and self.cu_seqlens_k is not None:
+            seen = seen & (_sequence(i, self.cu_seqlens_q) == _sequence(j, self.cu_seqlens_k))
+        seen = seen[None]
+        seen = seen if self.mask is None else seen & part(self.mask, tile)
+        if self.family == "softmax" and self.bias is not None:
+            seen = seen & (part(self.bias, tile) != -torch.inf)
+        return seen
 
     def bias_part(self, like_bias: Tensor, tile: Tile) -> Tensor:
         """The part of a tensor in bias's shape that belongs to a tile: [h, W] for lazy, else what broadcasts to it."""
-        if self.family == "lazy":
-            return like_bias[tile.heads]
-        full = like_bias[(None,) * (4 - like_bias.dim())]
-        b, h, m = full.shape[:3]
-        return full[
-            tile.batch if b > 1 else 0, tile.heads if h > 1 else slice(None), tile.rows if m > 1 else slice(None)
-        ]
+        return like_bias[tile.heads] if self.family == "lazy" else part(like_bias, tile)
+
+
+def part(tensor: Tensor, tile: Tile) -> Tensor:
+    """The part of what broadcasts to [B, H, M, N] that belongs to a tile: it broadcasts to [h, m, N]."""
+    full = tensor[(None,) * (4 - tensor.dim())]
+    b, h, m = full.shape[:3]
+    return full[tile.batch if b > 1 else 0, tile.heads if h > 1 else slice(None), tile.rows if m > 1 else slice(None)]
+
+
+def _sequence(at: Tensor, cu_seqlens: Tensor) -> Tensor:
+    """The packed sequence that each place belongs to; an empty one has none."""
+    return torch.bucketize(at, cu_seqlens.long()[1:], right=True)
 
 
 def _live(tensor: Tensor, dead: Tensor) -> Tensor:
     return tensor.masked_fill(dead & ~tensor.isfinite(), 0.0)
-
-
-def _shape(tensor: Tensor | None) -> list[int] | None:
-    return None if tensor is None else list(tensor.shape)
 
 
 def live_length(x: Attention, batch: int) -> int:

@@ -1,15 +1,24 @@
 """Softmax attention (the FlashAttention family), one formula a line.
 
-    S   = scale * Q K^T         T = softcap(S) + bias, -inf where masked        softcap(S) = c * tanh(S / c)
-    LSE = log sum_j exp(T)      P = exp(T - LSE)          O = P V
+    S   = scale * Q K^T         T = softcap(S) + bias - alibi_h * |diagonal(i) - j|, -inf where masked
+    LSE = log(exp(sink_h) + sum_j exp(T))                 P = exp(T - LSE)      softcap(S) = c * tanh(S / c)
+    PE  = P * keep / (1 - p)    O = PE V
 
-    dP  = dO V^T                delta = rowsum(dO * O)    dT = P * (dP - delta)
-    dS  = dT * (1 - tanh(S / c)^2) with softcap, else dT
-    dQ  = scale * dS K          dK = scale * dS^T Q       dV = P^T dO       dBias = dT summed over bias's broadcast axes
+    dP  = keep / (1 - p) * dO V^T                         delta = rowsum(dO * O)
+    dT  = P * (dP - delta)      dS = dT * (1 - tanh(S / c)^2) with softcap, else dT
+    dQ  = scale * dS K          dK = scale * dS^T Q       dV = PE^T dO
+    dBias = dT summed over bias's broadcast axes          dSink_h = -sum over b, i of exp(sink_h - LSE) * delta
 
-A row that sees no key has LSE = -inf, and P, O and every gradient of it are 0.
+What the case does not have drops out: exp(sink) without sinks, keep / (1 - p) without dropout.
 
-Source: Dao et al., FlashAttention (2022), appendix B.2; tests hold each line against float64 autograd.
+Masked are what causal and the window hide, counted from diagonal(i) = i + N - M (aligned to the bottom right) or i (to
+the top left); what `mask` does not allow; what lies beyond a length; and the keys of another packed sequence, each of
+which has a diagonal of its own. The sink is a logit of the denominator alone: no key and no value belongs to it.
+
+A row that sees no key has LSE = -inf (its sink, where there is one), and P, O and every gradient of it are 0.
+
+Source: Dao et al., FlashAttention (2022), appendix B.2, and Press et al., Train Short, Test Long (2022), for the
+distances; the sink's derivative is that of LSE. Tests hold each line against float64 autograd.
 """
 
 from __future__ import annotations
@@ -19,7 +28,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from .problem import Attention, Steps, Tile
+from .problem import Attention, Steps, Tile, part
 
 
 def evaluate(x: Attention, tile: Tile, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -27,17 +36,21 @@ def evaluate(x: Attention, tile: Tile, given: Mapping[str, Tensor]) -> dict[str,
     step = Steps(given)
     q, k, v, do = x.tensors(tile)
     valid = x.valid(tile).expand(q.shape[0], -1, -1)
+    share = kept_share(x, tile)
 
     s = x.scale * q @ k.mT
     tanh = torch.zeros_like(s) if x.softcap is None else torch.tanh(s / x.softcap)
-    capped = s if x.softcap is None else x.softcap * tanh
-    biased = capped if x.bias is None else capped + x.bias_part(x.bias, tile)
-    t = biased.masked_fill(~valid, -torch.inf)
-    lse = step("LSE", t.logsumexp(-1))
+    t = s if x.softcap is None else x.softcap * tanh
+    t = t if x.bias is None else t + x.bias_part(x.bias, tile)
+    t = t if x.alibi is None else t - x.alibi[tile.heads, None, None] * distance(x, tile)
+    t = t.masked_fill(~valid, -torch.inf)
+    lse = t.logsumexp(-1)
+    lse = step("LSE", lse if x.sinks is None else torch.logaddexp(lse, x.sinks[tile.heads, None]))
     p = step("P", (t - lse.masked_fill(lse == -torch.inf, 0.0)[..., None]).exp())
-    o = step("O", p @ v)
+    pe = p if share is None else p * share
+    o = step("O", pe @ v)
 
-    unmasked_dp = do @ v.mT
+    unmasked_dp = do @ v.mT if share is None else share * (do @ v.mT)
     dp = step("dP", unmasked_dp * valid)
     delta = step("delta", (do * o).sum(-1))
     dt = p * (dp - delta[..., None])
@@ -45,7 +58,26 @@ def evaluate(x: Attention, tile: Tile, given: Mapping[str, Tensor]) -> dict[str,
     dt = ds if x.softcap is None else dt
     step("dQ", x.scale * ds @ k)
     step("dK", x.scale * ds.mT @ q)
-    step("dV", p.mT @ do)
+    step("dV", pe.mT @ do)
     if x.bias is not None:
         step("dBias", dt.sum_to_size(x.bias_part(x.bias, tile).shape))
-    return step.computed | {"S": t, "PE": p, "dPE": unmasked_dp, "valid": valid}
+    if x.sinks is not None:
+        step("dSink", -(sink_weight(x, tile, lse) * delta).sum(-1))
+    return step.computed | {"S": t, "PE": pe, "dPE": unmasked_dp, "valid": valid}
+
+
+def distance(x: Attention, tile: Tile) -> Tensor:
+    """[m, N] how far each key lies from the row's diagonal, float64."""
+    _, j = x.positions(tile)
+    return (x.diagonal(tile) - j).abs().double()
+
+
+def kept_share(x: Attention, tile: Tile) -> Tensor | None:
+    """[h, m, N] keep / (1 - p), by which dropout multiplies P and dP; None without dropout."""
+    return None if x.keep is None else part(x.keep, tile).double() / (1 - x.dropout)
+
+
+def sink_weight(x: Attention, tile: Tile, lse: Tensor) -> Tensor:
+    """[h, m] exp(sink - LSE), what the sink takes of each row. 0 where LSE is -inf, as some write it for dead rows."""
+    assert x.sinks is not None
+    return (x.sinks[tile.heads, None] - lse.masked_fill(lse == -torch.inf, torch.inf)).exp()

@@ -26,7 +26,7 @@ Fault = Callable[[str, Tensor], Tensor]
 """What a faulty kernel makes of an intermediate (by name) before anything reads it."""
 
 
-ENDS = ("dQ", "dK", "dV", "dBias", "dTau")
+ENDS = ("dQ", "dK", "dV", "dBias", "dSink", "dTau")
 
 
 def _no_fault(name: str, tensor: Tensor) -> Tensor:  # noqa: ARG001
@@ -49,6 +49,13 @@ class Arithmetic:
     """Scores in units of log 2, as FlashAttention keeps them."""
     delta_from_o: bool = True
     """delta from the stored O; else from P and dP."""
+    late: bool = False
+    """The sink enters LSE after the keys instead of before them, and sums over what dropout kept are divided by 1 - p
+    instead of P and dP, as FlashAttention does."""
+    tanh: str = "exact"
+    """softcap's: "exact", "sigmoid" (2 sigmoid(2 z) - 1) or "hardware" (11 bits)."""
+    alibi_by_key: bool = False
+    """Causal rows are given slope * j, which differs from the distance by what the row shares."""
     stored: torch.dtype | None = None
     """dtype of every result; None for the inputs' in O, dQ, dK and dV, and float32 in the others."""
 
@@ -71,6 +78,12 @@ class Arithmetic:
                 out = out + a[..., part] @ b[..., part, :]
         return out
 
+    def tanh_of(self, z: Tensor) -> Tensor:
+        if self.tanh == "sigmoid":
+            return 2 * torch.sigmoid(2 * z) - 1
+        fraction, exponent = torch.frexp(torch.tanh(z))
+        return torch.ldexp((fraction * 2048).round() / 2048, exponent) if self.tanh == "hardware" else torch.tanh(z)
+
     def parts(self, size: int, tile: int | None = None) -> list[slice]:
         step = tile or self.tile
         parts = [slice(at, min(at + step, size)) for at in range(0, size, step)]
@@ -85,29 +98,47 @@ def _cut(tensor: Tensor) -> Tensor:
 
 def softmax(
     q, k, v, do, *, how=None, causal=False, scale=None, bias=None, window=None, softcap=None, seqlens=None,
-    fault=_no_fault,
+    align="bottom-right", alibi=None, mask=None, sinks=None, dropout=0.0, keep=None, cu_seqlens_q=None,
+    cu_seqlens_k=None, fault=_no_fault,
 ):  # fmt: skip
     """Every intermediate of softmax attention, with fewer key/value heads than query heads if k and v say so."""
     how = how or Arithmetic()
-    valid = _valid(q, k, causal, window, seqlens)
+    ahead, together = _ahead(q, k, align, cu_seqlens_q, cu_seqlens_k)
+    valid = _valid(ahead, causal, window) & together & _unpadded(q, k, seqlens)
+    valid = valid if mask is None else valid & mask
     group = q.shape[1] // k.shape[1]
     wide_k, wide_v = (tensor.repeat_interleave(group, 1) for tensor in (k, v))
     s = _scores(how, q, wide_k, scale)
-    tanh = None if softcap is None else torch.tanh(s / softcap)
+    tanh = None if softcap is None else how.tanh_of(s / softcap)
     s = s if tanh is None else tanh * softcap
     s = s if bias is None else s + bias.float()
-    lse, p = _probabilities(how, s, valid, fault)
-    o = fault("O", how.dot(_narrow(p, q), wide_v.float()))
+    shift = q.new_zeros(1, 1, 1, dtype=torch.float32)
+    if alibi is not None:
+        slopes = alibi.float()[:, None, None]
+        by_key = how.alibi_by_key and causal and cu_seqlens_q is None
+        s = s + slopes * torch.arange(k.shape[2]) if by_key else s - slopes * ahead.abs()
+        shift = (slopes * (torch.arange(k.shape[2]) - ahead))[..., :1] if by_key else shift
+    lse, p = _probabilities(how, s, valid, fault, sinks, shift)
+    kept = 1.0 if keep is None else keep.float()
+    early, late = (1.0, 1 / (1 - dropout)) if how.late else (1 / (1 - dropout), 1.0)
+    pe = p * (kept * early)
+    o = fault("O", how.dot(_narrow(pe, q), wide_v.float()) * late)
     dpe = how.dot(do.float(), wide_v.float().mT, tile=8)
-    dp = fault("dP", dpe * valid)
-    delta = (do.float() * o.to(q.dtype).float()).sum(-1) if how.delta_from_o else (p * dp).sum(-1)
+    dp = dpe * (kept * early) * valid
+    whole_dp = fault("dP", dp * late)
+    delta = (do.float() * o.to(q.dtype).float()).sum(-1) if how.delta_from_o else (p * whole_dp).sum(-1)
     delta = fault("delta", delta)
-    dt = p * (dp - delta[..., None])
-    ds = fault("dS", dt if tanh is None else dt * (1 - tanh * tanh))
-    results = {"LSE": lse, "P": p, "O": o, "dP": dp, "delta": delta, "dS": ds}
-    results |= _products(how, q, wide_k, do, p, ds, scale, group)
+    dp = dp if how.late and torch.equal(whole_dp, dp * late) else whole_dp / late
+    dt = p * (dp - (delta / late)[..., None])
+    ds = dt if tanh is None else dt * (1 - tanh * tanh)
+    ds, late_of_ds = (ds, late) if fault is _no_fault else (fault("dS", ds * late), 1.0)
+    results = {"LSE": lse - shift[..., 0], "P": p, "O": o, "dP": whole_dp, "delta": delta, "dS": ds * late_of_ds}
+    results |= _products(how, q, wide_k, do, pe, ds, scale, group, late=(late, late_of_ds))
     if bias is not None:
-        results["dBias"] = (ds if tanh is None else dt).sum(0, keepdim=True)
+        whole = (ds if tanh is None else dt) * (late_of_ds if tanh is None else late)
+        results["dBias"] = whole.sum_to_size(bias.shape)
+    if sinks is not None:
+        results["dSink"] = -((sinks.float()[:, None] - results["LSE"]).exp() * delta).sum((0, 2))
     return _stored(
         how, {name: fault(name, results[name]) if name in ENDS else results[name] for name in results}, q.dtype
     )
@@ -116,8 +147,8 @@ def softmax(
 def lazy(q, k, v, do, *, tau, how=None, bias=None, scale=None, seqlens=None, fault=_no_fault):
     """Every intermediate of lazy attention."""
     how = how or Arithmetic()
-    valid = _valid(q, k, True, None, seqlens)
     rows = torch.arange(q.shape[2])
+    valid = (rows[:, None] >= rows) & _unpadded(q, k, seqlens)
     s = _scores(how, q, k, scale)
     distance = (rows[:, None] - rows).clamp(min=0)
     if bias is not None:
@@ -148,17 +179,37 @@ def lazy(q, k, v, do, *, tau, how=None, bias=None, scale=None, seqlens=None, fau
     )
 
 
-def _valid(q: Tensor, k: Tensor, causal: bool, window: tuple[int, int] | None, seqlens: Tensor | None) -> Tensor:
-    """[B, 1, M, N] bool."""
-    i, j = torch.arange(q.shape[2])[:, None], torch.arange(k.shape[2])
-    ahead = j - i - (k.shape[2] - q.shape[2])
+def _ahead(
+    q: Tensor, k: Tensor, align: str, cu_seqlens_q: Tensor | None, cu_seqlens_k: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """How far each key lies ahead of a row's diagonal, and whether both belong to one sequence, [M, N]."""
+    ends_q = [0, q.shape[2]] if cu_seqlens_q is None else cu_seqlens_q.tolist()
+    ends_k = [0, k.shape[2]] if cu_seqlens_k is None else cu_seqlens_k.tolist()
+    ahead = torch.zeros(q.shape[2], k.shape[2], dtype=torch.long)
+    together = torch.zeros_like(ahead, dtype=torch.bool)
+    for s in range(len(ends_q) - 1):
+        m, n = ends_q[s + 1] - ends_q[s], ends_k[s + 1] - ends_k[s]
+        here = slice(ends_q[s], ends_q[s + 1]), slice(ends_k[s], ends_k[s + 1])
+        shift = n - m if align == "bottom-right" else 0
+        ahead[here] = torch.arange(n) - torch.arange(m)[:, None] - shift
+        together[here] = True
+    return ahead, together
+
+
+def _valid(ahead: Tensor, causal: bool, window: tuple[int, int] | None) -> Tensor:
+    """[M, N] bool."""
     left, right = window or (-1, -1)
     valid = (ahead <= 0) if causal else torch.ones_like(ahead, dtype=torch.bool)
     valid = valid & (ahead >= -left) if left >= 0 else valid
-    valid = valid & (ahead <= right) if right >= 0 else valid
+    return valid & (ahead <= right) if right >= 0 else valid
+
+
+def _unpadded(q: Tensor, k: Tensor, seqlens: Tensor | None) -> Tensor:
+    """[B, 1, M, N] bool."""
+    i, j = torch.arange(q.shape[2])[:, None], torch.arange(k.shape[2])
     lengths = torch.full((q.shape[0],), max(q.shape[2], k.shape[2])) if seqlens is None else seqlens
     lengths = lengths[:, None, None, None]
-    return valid & (i < lengths) & (j < lengths)
+    return (i < lengths) & (j < lengths)
 
 
 def _scores(how: Arithmetic, q: Tensor, k: Tensor, scale: float | None) -> Tensor:
@@ -169,25 +220,36 @@ def _scale(q: Tensor, scale: float | None) -> float:
     return q.shape[-1] ** -0.5 if scale is None else scale
 
 
-def _probabilities(how: Arithmetic, s: Tensor, valid: Tensor, fault: Fault) -> tuple[Tensor, Tensor]:
+def _probabilities(
+    how: Arithmetic, s: Tensor, valid: Tensor, fault: Fault, sinks: Tensor | None = None, shift: Tensor | float = 0.0
+) -> tuple[Tensor, Tensor]:
     """LSE by the online recurrence over tiles of keys, then P from it, all in float32."""
     unit = math.log2(math.e) if how.exp2 else 1.0
     exp = torch.exp2 if how.exp2 else torch.exp
+    log = torch.log2 if how.exp2 else torch.log
     s = (s * unit).masked_fill(~valid, -torch.inf)
-    top = s.new_full(s.shape[:-1], -torch.inf)
-    total = torch.zeros_like(top)
+    none = s.new_full(s.shape[:-1], -torch.inf)
+    sink = none if sinks is None else (none * 0).nan_to_num() + (sinks.float()[:, None, None] + shift)[..., 0] * unit
+    top = none if how.late else sink
+    total = exp(top - top).nan_to_num(0.0)
     for part in how.parts(s.shape[-1]):
         higher = torch.maximum(top, s[..., part].amax(-1))
         safe = higher.masked_fill(higher == -torch.inf, 0.0)
         total = total * exp(top - safe) + exp(s[..., part] - safe[..., None]).sum(-1)
         top = higher
-    lse = fault("LSE", (top + (torch.log2(total) if how.exp2 else torch.log(total))) / unit)
+    lse = (top + log(total)) / unit
+    if how.late and sinks is not None:
+        lse = torch.logaddexp(lse, sink / unit)
+    lse = fault("LSE", lse)
     p = exp(s - (lse * unit).masked_fill(lse == -torch.inf, 0.0)[..., None]).masked_fill(~valid, 0.0)
     return lse, fault("P", p)
 
 
-def _products(how, q, k, do, pe, ds, scale, group) -> dict[str, Tensor]:
-    """dQ, dK and dV: the dots over P and dS, which 16-bit kernels round first. A group's heads follow one another."""
+def _products(how, q, k, do, pe, ds, scale, group, late=(1.0, 1.0)) -> dict[str, Tensor]:
+    """dQ, dK and dV: the dots over P and dS, which 16-bit kernels round first. A group's heads follow one another.
+
+    `late` multiplies what is summed of P, and of dS.
+    """
     narrow_pe, narrow_ds = _narrow(pe, q), _narrow(ds, q)
 
     def over_rows(a: Tensor, b: Tensor) -> Tensor:
@@ -195,9 +257,9 @@ def _products(how, q, k, do, pe, ds, scale, group) -> dict[str, Tensor]:
         return how.dot(a.mT, b)
 
     return {
-        "dQ": how.dot(narrow_ds, k.float()) * _scale(q, scale),
-        "dK": over_rows(narrow_ds, q.float()) * _scale(q, scale),
-        "dV": over_rows(narrow_pe, do.float()),
+        "dQ": how.dot(narrow_ds, k.float()) * (_scale(q, scale) * late[1]),
+        "dK": over_rows(narrow_ds, q.float()) * (_scale(q, scale) * late[1]),
+        "dV": over_rows(narrow_pe, do.float()) * late[0],
     }
 
 
@@ -217,15 +279,19 @@ def case_of(family: str, **options) -> Case:
 
 
 def compared(
-    case: Case, how: Arithmetic | None = None, *, values=None, fault: Fault = _no_fault, names=None
+    case: Case, how: Arithmetic | None = None, *, values=None, fault: Fault = _no_fault, names=None, wrong=None
 ) -> Comparison:
-    """An emulated kernel beside the reference; only `names` of its results are exposed where they are given."""
+    """An emulated kernel beside the reference.
+
+    Args:
+        names: the results that are exposed, where not all are.
+        wrong: arguments that the kernel is given in place of the case's own.
+    """
     values, how = values or draw(case), how or Arithmetic()
-    options = (
-        {"causal": case.causal, "window": case.window, "softcap": case.softcap} if case.family == "softmax" else {}
-    )
+    names_of = ("causal", "window", "softcap", "align", "dropout") if case.family == "softmax" else ()
+    options = {name: getattr(case, name) for name in names_of}
     results = {"softmax": softmax, "lazy": lazy}[case.family](
-        **values, how=how, scale=case.scale, fault=fault, **options
+        **values | options | (wrong or {}), how=how, scale=case.scale, fault=fault
     )
     exposed = results if names is None else {name: results[name] for name in names}
     precision = precision_of(case.dtype, "tf32" if how.tf32 else "ieee")

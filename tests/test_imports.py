@@ -18,8 +18,9 @@ ORDER = (
     "call", "seen", "watch", "capturing", "child", "child.entry", "child.sitecustomize",
     "interpreter.bfloat16", "interpreter.language", "interpreter.selfcheck", "interpreter",
     "backend", "launches", "run",
-    "precision", "roundings", "budget", "tally", "compare", "accumulators",
-    "invariants", "locate", "symmetry", "verdict", "misreading", "probe", "closeup", "replay",
+    "precision", "roundings", "scores", "chain", "sums", "budget", "recovery", "tally", "compare", "accumulators",
+    "invariants", "locate", "symmetry", "onehot", "recover", "rereading", "verdict",
+    "misreading", "inside", "probe", "closeup", "replay",
     "report", "report.text", "report.as_json", "report.captures", "report.console", "report.closeup",
     "options", "last", "progress", "cli", "__main__",
 )  # fmt: skip
@@ -90,7 +91,7 @@ def test_the_order_test_sees_imports_inside_functions_and_type_checking_blocks()
 @pytest.mark.parametrize("folder", APART)
 def test_kernels_and_reference_import_nothing_of_gradprobe_nor_of_each_other(folder):
     files = list((ROOT / folder).rglob("*.py"))
-    allowed = {"__future__", "collections", "dataclasses", "math", "torch"}
+    allowed = {"__future__", "collections", "dataclasses", "math", "torch", "typing"}
     allowed |= {"triton"} if folder == "kernels" else set()
     assert files
     for file in files:

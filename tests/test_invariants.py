@@ -76,6 +76,43 @@ def test_a_right_kernel_keeps_every_identity(dtype, pattern):
     assert {i.key for _, m in report.measured for i in m.invariants} == {f"I{n}" for n in range(1, 11)}
 
 
+EVERY_KEY = {f"I{n}" for n in range(1, 8)}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("options", "absent"),
+    [
+        ({"sinks": True}, {"I1", "I2", "I5", "I7"}),
+        ({"dropout": 0.3}, {"I1"}),
+        ({"dropout": 0.3, "sinks": True, "softcap": 2.0}, {"I1", "I2", "I5", "I7"}),
+        ({"softcap": 2.0}, {"I2", "I5"}),
+        ({"alibi": True, "align": "top-left", "seqlen_q": 37, "seqlen_k": 51}, set()),
+        ({"mask": "dead-rows"}, set()),
+        ({"mask": "padding", "bias": True, "bias_axes": "bm"}, set()),
+        ({"cu_seqlens": (0, 17, 17, 40), "cu_seqlens_k": (0, 9, 21, 33)}, set()),
+    ],
+    ids=str,
+)
+def test_a_right_kernel_keeps_the_identities_that_hold_with_its_options(options, absent, dtype):
+    base = {"heads": 4, "kv_heads": 2, "head_dim": 16, "head_dim_v": 16, "causal": True}
+    case = case_of("softmax", **base | options, dtype=dtype, layouts=(("q", "contiguous"),))
+    _, measured = probe(case, target_of(softmax)).measured[0]
+    assert measured.comparison.matches
+    assert {i.key for i in measured.invariants} & EVERY_KEY == EVERY_KEY - absent
+    assert not {i.key for i in measured.broken} & EVERY_KEY
+
+
+@pytest.mark.parametrize("options", [{"sinks": True}, {"dropout": 0.3}], ids=str)
+def test_beside_sinks_and_dropout_a_dv_off_by_a_tenth_still_breaks_i4_and_a_dq_i3(options):
+    def faulty(q, k, v, do, *, causal=False, scale=None, sinks=None, dropout=0.0, keep=None):
+        results = softmax(q, k, v, do, causal=causal, scale=scale, sinks=sinks, dropout=dropout, keep=keep)
+        return results | {name: results[name] * 1.1 for name in ("dV", "dQ")}
+
+    report = probe(case_of("softmax", **SMALL | options, layouts=(("q", "contiguous"),)), target_of(faulty))
+    assert {i.key for i in report.measured[0][1].broken} & EVERY_KEY == {"I3", "I4"}
+
+
 def right(q, k, v, do, *, causal=False, scale=None):
     return softmax(q, k, v, do, causal=causal, scale=scale)
 

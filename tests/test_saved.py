@@ -10,7 +10,7 @@ import torch
 
 from gradprobe.failures import UsageFailure
 from gradprobe.layouts import AS_SAVED, place
-from gradprobe.placement import placements_of
+from gradprobe.placement import for_more_batches, placements_of
 from gradprobe.saved import Saved, load, save
 
 SHAPE = (2, 3, 5, 4)
@@ -231,3 +231,18 @@ def test_a_nan_beyond_the_live_length_and_minus_infinity_in_a_bias_may_stand(tmp
     tensors["k"][1, :, 2] = torch.nan
     with pytest.raises(UsageFailure, match="k holds 12 NaN"):
         load(str(written(tmp_path, "pt", tensors)))
+
+
+def test_packed_tensors_of_2_batches_lie_packed_for_6():
+    qkv = drawn(2, 5, 3, 3, 8)
+    q, k, v = (qkv[:, :, at].transpose(1, 2) for at in range(3))
+    placements = placements_of({"q": q, "k": k, "v": v})
+    more = {name: tensor.repeat(3, 1, 1, 1) for name, tensor in (("q", q), ("k", k), ("v", v))}
+    again = for_more_batches(placements, {name: tuple(tensor.shape) for name, tensor in more.items()})
+    assert again == placements
+    found = place(more, (("all", AS_SAVED),), again).tensors
+    assert all(torch.equal(found[name], tensor) for name, tensor in more.items())
+    alone = drawn(2, 3, 5, 4).permute(2, 1, 0, 3)  # [5, 3, 2, 4], batches inside of rows
+    places = for_more_batches(placements_of({"q": alone}), {"q": (9, 3, 2, 4)})
+    nine = drawn(9, 3, 2, 4)
+    assert torch.equal(place({"q": nine}, (("all", AS_SAVED),), places).tensors["q"], nine)

@@ -73,7 +73,7 @@ def _case(report: Report) -> dict[str, Any]:
 
 
 def _run(report: Report, run: Run) -> dict[str, Any]:
-    measured = run.measured
+    measured = run.shown
     if measured is None:
         return {
             "layout": run.layout, "verdict": run.verdict, "skipped": run.skipped, "intermediates": [],
@@ -86,6 +86,7 @@ def _run(report: Report, run: Run) -> dict[str, Any]:
         "precision": measured.comparison.precision.name,
         "undecided": measured.comparison.undecided,
         "coarser": [coarser.words for coarser in measured.coarser],
+        "inside": list(run.inside.sentences) if run.inside else [],
         "intermediates": _intermediates(report, measured),
         "first_mismatch": _first(measured.first),
         "compared": compared(report.case, measured),

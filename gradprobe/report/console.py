@@ -127,13 +127,24 @@ def _table(report: Report, measured: Measured, width: int, marks: Marks) -> Iter
     yield Text(f"  {label:<{_NAME - 2}}" + "".join(f"{_group_name(group):>{_CELL}}" for group in groups), "dim")
     for name, finding in measured.comparison.findings.items():
         yield Text.assemble(f"  {name:<{_NAME - 2}}", *_cells(finding, groups, report, marks))
-    if measured.comparison.absent:
-        yield Text(f"  not exposed: {', '.join(measured.comparison.absent)}", "dim")
+    yield from (Text(line, "dim") for line in _wrapped(_sources(measured), width))
     if report.failing and measured.first:
         yield Text(
             f"  {marks.mismatch} wrong by itself   {marks.inherited} wrong, but right given its wrong inputs",
             "dim",
         )
+
+
+def _sources(measured: Measured) -> str:
+    """Which intermediates were exported, tapped or recovered, and which were not seen at all."""
+    by_source: dict[str, list[str]] = {}
+    for name in measured.comparison.findings:
+        by_source.setdefault(measured.trace.sources[name], []).append(name)
+    if measured.comparison.absent:
+        by_source["not exposed"] = list(measured.comparison.absent)
+    if list(by_source) == ["exported"]:
+        return "all of them exported by the target"
+    return "; ".join(f"{source}: {', '.join(found)}" for source, found in sorted(by_source.items()))
 
 
 def head_groups(heads: int, columns: int) -> list[range]:
@@ -177,6 +188,8 @@ def _sentences(report: Report, shown: Measured) -> Iterator[str]:
         yield "right when contiguous and wrong otherwise: the arithmetic is right, an address (a stride) is not"
     coarser = {coarser.name: coarser for _, found in report.measured for coarser in found.coarser}
     yield from (one.words for one in coarser.values())
+    inside = next((run.inside for run, found in report.measured if found is shown and run.inside), None)
+    yield from inside.sentences if inside else ()
     if report.failing and not coarser and _is_coarse(report):
         name = shown.comparison.precision.name
         yield f"no error exceeds {COARSE:.0f}x: rather a coarser arithmetic than {name} than a wrong formula"

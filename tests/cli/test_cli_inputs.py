@@ -183,6 +183,58 @@ def test_an_lse_of_the_file_off_by_1_is_itself_the_first_mismatch_and_p_inherits
     assert changed["verdict"] == "match"  # q is another one then, and so is LSE
 
 
+def test_a_bias_of_minus_infinity_masks(real):
+    hidden = torch.zeros(20, 20).masked_fill(torch.ones(20, 20).triu(1).bool(), -torch.inf)
+    torch.save(tensors(bias=hidden.repeat(3, 1, 1)), real / "masked.pt")
+    assert run("check soft.py:backward --inputs masked.pt").code == 0
+
+
+def test_a_mask_of_the_file_reaches_target_and_reference_and_one_of_10_rows_sees_nothing(real):
+    seen = torch.rand(2, 1, 20, 20, generator=torch.Generator().manual_seed(2)) < 0.7
+    seen[:, :, 4::10] = False
+    torch.save(tensors(mask=seen), real / "masked.pt")
+    (real / "masking.py").write_text(
+        "def attention(q, k, v, scale, mask=None):\n"
+        "    hidden = (~mask).all(-1, keepdim=True)\n"
+        "    s = (scale * q @ k.mT).masked_fill(~mask, -3e38)\n"
+        "    return s.softmax(-1).masked_fill(hidden, 0) @ v\n"
+        "def blind(q, k, v, scale, mask=None):\n"
+        "    return (scale * q @ k.mT).softmax(-1) @ v\n"
+    )
+    report = report_of("check masking.py:attention --inputs masked.pt")
+    assert (report["verdict"], report["case"]["mask"]) == ("match", "given")
+    assert run("check masking.py:blind --inputs masked.pt").code == 1
+
+
+def test_a_black_box_is_looked_into_as_its_tensors_lay(real):
+    (real / "half.py").write_text(
+        "import torch\n"
+        "class Half(torch.autograd.Function):\n"
+        "    @staticmethod\n"
+        "    def forward(ctx, q, k, v, scale):\n"
+        "        p = (scale * q @ k.mT).softmax(-1)\n"
+        "        ctx.save_for_backward(q, k, v, p)\n"
+        "        ctx.scale = scale\n"
+        "        return p @ v\n"
+        "    @staticmethod\n"
+        "    def backward(ctx, do):\n"
+        "        q, k, v, p = ctx.saved_tensors\n"
+        "        dp = do @ v.mT\n"
+        "        delta = (p * dp).sum(-1, keepdim=True)\n"
+        "        delta[1:] = delta[:1]\n"
+        "        ds = p * (dp - delta)\n"
+        "        return ctx.scale * ds @ k, ctx.scale * ds.mT @ q, p.mT @ do, None\n"
+        "def attention(q, k, v, scale):\n"
+        "    return Half.apply(q, k, v, scale)\n"
+    )
+    wide = tensors(rows=8, dim=16)
+    torch.save(wide, real / "wide.pt")
+    report = report_of("check half.py:attention --inputs wide.pt --layout all=as-saved")
+    first = report["first_mismatch"]
+    drawn = report_of("check half.py:attention --heads 3 --seqlen 8 --head-dim 16 --layout all=contiguous")
+    assert (first["intermediate"], first["batch"]) == (drawn["first_mismatch"]["intermediate"], 1)
+
+
 CONTRADICTIONS = [
     ("real.pt --heads 4", "--heads 4 contradicts real.pt, where it is 3"),
     ("real.pt --seqlen 21", "--seqlen 21 contradicts real.pt, where it is 20"),

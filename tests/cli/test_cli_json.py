@@ -94,7 +94,7 @@ def test_a_report_has_every_key_of_the_contract_with_its_type(words):
 
 
 def test_what_the_target_does_not_expose_is_named_as_such():
-    report = report_of(f"check soft.py:only_gradients {SMALL}")
+    report = report_of(f"check soft.py:only_gradients {SMALL} --no-recover")
     found = {each["name"]: each["status"] for each in report["runs"][0]["intermediates"]}
     assert found == dict.fromkeys(("LSE", "P", "O", "dP", "delta", "dS"), "not exposed") | dict.fromkeys(
         ("dQ", "dK", "dV"), "match"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -47,16 +49,27 @@ def lazy_inputs(
     return inputs | {"family": "lazy", "bias": bias, "tau": torch.tensor(tau, dtype=torch.float64)}
 
 
-def seen_keys(i: int, m: int, n: int, causal: bool, window: tuple[int, int], length: int | None) -> list[int]:
-    """The keys that query row i sees: the last row's own key is the last one."""
+def sequence_of(i: int, m: int, n: int, starts: Sequence[tuple[int, int]] | None) -> tuple[range, range]:
+    """The rows and the keys of the packed sequence that row i belongs to: all of them where nothing is packed."""
+    for (row, key), (next_row, next_key) in itertools.pairwise(starts or [(0, 0), (m, n)]):
+        if i < next_row:
+            return range(row, next_row), range(key, next_key)
+    raise ValueError(f"no sequence holds row {i}")
+
+
+def seen_keys(
+    i: int, rows: range, keys: range, causal: bool, window: tuple[int, int], align: str, length: int | None
+) -> dict[int, int]:
+    """The keys that query row i sees, and how far each lies behind the row's own one, counted from the end of the rows
+    and keys ("bottom-right": the last row's own key is the last one) or from their beginning ("top-left")."""
     if length is not None and i >= length:
-        return []
-    back = [(i - m) - (j - n) for j in range(n)]  # how far key j lies behind row i, both counted from the end
+        return {}
+    here, there = (rows.start, keys.start) if align == "top-left" else (rows.stop, keys.stop)
+    behind = {j: (i - here) - (j - there) for j in keys if length is None or j < length}
     left, right = window
-    keep = [j for j in range(n) if length is None or j < length]
-    keep = [j for j in keep if not causal or back[j] >= 0]
-    keep = [j for j in keep if left < 0 or back[j] <= left]
-    return [j for j in keep if right < 0 or -back[j] <= right]
+    behind = {j: back for j, back in behind.items() if not causal or back >= 0}
+    behind = {j: back for j, back in behind.items() if left < 0 or back <= left}
+    return {j: back for j, back in behind.items() if right < 0 or -back <= right}
 
 
 def forward(
@@ -72,13 +85,38 @@ def forward(
     window: tuple[int, int] | None = None,
     softcap: float | None = None,
     seqlens: Tensor | None = None,
+    align: str = "bottom-right",
+    alibi: Tensor | None = None,
+    mask: Tensor | None = None,
+    sinks: Tensor | None = None,
+    dropout: float = 0.0,
+    keep: Tensor | None = None,
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k: Tensor | None = None,
 ) -> dict[str, Tensor]:
-    """O, LSE, S (before softcap, bias and mask), P by row, and Z of the visible entries in one line."""
+    """O, LSE, S (before softcap, bias and mask), P by row, and Z of the visible entries in one line.
+
+    Args:
+        bias: softmax: anything that broadcasts to [B, H, M, N].
+        mask: bool, broadcasts to [B, H, M, N]; keep: bool [B, H, M, N]. True is attended, and kept.
+        alibi, sinks: [H].
+    """
     (batch, heads, m, d), n = q.shape, k.shape[2]
     places = [(b, h, i) for b in range(batch) for h in range(heads) for i in range(m)]
     lengths = [None] * batch if seqlens is None else seqlens.tolist()
-    seen = [seen_keys(i, m, n, causal or family == "lazy", window or (-1, -1), lengths[b]) for b, _, i in places]
-    keys = [torch.tensor(js, dtype=torch.long) for js in seen]
+    packed = cu_seqlens_q is not None and cu_seqlens_k is not None
+    starts = list(zip(cu_seqlens_q.tolist(), cu_seqlens_k.tolist(), strict=True)) if packed else None
+    one_way = causal or family == "lazy"
+    seen = {
+        (b, i): seen_keys(i, *sequence_of(i, m, n, starts), one_way, window or (-1, -1), align, lengths[b])
+        for b in range(batch)
+        for i in range(m)
+    }
+    behind = [seen[b, i] for b, _, i in places]
+    if mask is not None:
+        allowed = mask.expand(batch, heads, m, n).flatten(0, 2).tolist()
+        behind = [{j: back for j, back in row.items() if allowed[r][j]} for r, row in enumerate(behind)]
+    keys = [torch.tensor(list(row), dtype=torch.long) for row in behind]
     k, v = (t.repeat_interleave(heads // k.shape[1], 1) for t in (k, v))
 
     s = (1 / d**0.5 if scale is None else scale) * torch.einsum("bhmd,bhnd->bhmn", q, k)
@@ -90,14 +128,23 @@ def forward(
     elif bias is not None:
         by_head = torch.nn.functional.pad(bias, (0, n)).unbind()
         t = [row + by_head[h][i - js] for row, js, (_, h, i) in zip(t, keys, places, strict=True)]
+    if alibi is not None:
+        far = [torch.tensor([abs(back) for back in row.values()], dtype=s.dtype) for row in behind]
+        t = [row - alibi[h] * away for row, away, (_, h, _) in zip(t, far, places, strict=True)]
+    if sinks is not None:
+        t = [torch.cat([row, sinks[h : h + 1]]) for row, (_, h, _) in zip(t, places, strict=True)]
     lse = torch.stack([row.detach().exp().sum().log() for row in t])
-    p = torch.stack([s.new_zeros(n).index_put((js,), row.softmax(0)) for row, js in zip(t, keys, strict=True)])
+    shares = [row.softmax(0)[: len(js)] for row, js in zip(t, keys, strict=True)]
+    p = torch.stack([s.new_zeros(n).index_put((js,), row) for row, js in zip(shares, keys, strict=True)])
 
     weights = [row[js] for row, js in zip(p.unbind(), keys, strict=True)]
     if tau is not None:
         weights = [row + tau[h] / (i + 1) for row, (_, h, i) in zip(weights, places, strict=True)]
     z = torch.cat(weights).detach()
     weights = weights if tau is None else [row.relu() for row in weights]
+    if keep is not None:
+        kept = [row[js] for row, js in zip(keep.flatten(0, 2).unbind(), keys, strict=True)]
+        weights = [row * here / (1 - dropout) for row, here in zip(weights, kept, strict=True)]
     values = v.flatten(0, 1).unbind()
     o = torch.stack([row @ values[r // m][keys[r]] for r, row in enumerate(weights)])
     rows = (batch, heads, m)
@@ -106,9 +153,10 @@ def forward(
 
 def by_autograd(q: Tensor, k: Tensor, v: Tensor, do: Tensor, **options) -> dict[str, Tensor]:
     """What `manual_attention_backward` should return, by autograd: dP and dS are the gradients of P and S."""
-    inputs = {"dQ": q, "dK": k, "dV": v, "dBias": options.get("bias"), "dTau": options.get("tau")}
+    others = {"dBias": "bias", "dTau": "tau", "dSink": "sinks"}
+    inputs = {"dQ": q, "dK": k, "dV": v} | {name: options.get(option) for name, option in others.items()}
     leaves = {name: leaf.clone().requires_grad_() for name, leaf in inputs.items() if leaf is not None}
-    differentiable = {"bias": leaves.get("dBias"), "tau": leaves.get("dTau")}
+    differentiable = {option: leaves.get(name) for name, option in others.items()}
     result = forward(leaves["dQ"], leaves["dK"], leaves["dV"], **options | differentiable)
     variables = leaves | {"dS": result["S"], "dP": result["P"]}
     found = torch.autograd.grad((result["O"] * do).sum(), list(variables.values()), materialize_grads=True)

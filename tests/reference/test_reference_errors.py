@@ -130,3 +130,94 @@ def test_lazy_with_fewer_keys_or_key_heads_or_a_wider_k_than_q(shape):
     else:
         inputs["v"] = draw(2, 1, 7, 3, seed=2)
         assert_refused("the lazy family needs q and k of one shape, got [2, 3, 7, 3] and [2, 1, 7, 3]", inputs)
+
+
+def test_an_align_called_middle():
+    assert_refused("align must be bottom-right or top-left, got 'middle'", softmax_inputs(), align="middle")
+
+
+def test_a_mask_of_floats():
+    words = "mask must be bool, True where a row attends, got torch.float64"
+    assert_refused(words, softmax_inputs(), mask=draw(7, 7, seed=0))
+
+
+@pytest.mark.parametrize("shape", [(6, 7), (3, 1, 7, 7), (1, 1, 1, 7, 7)], ids=str)
+def test_a_mask_that_does_not_broadcast(shape):
+    words = f"mask must broadcast to [B, H, M, N] = [2, 2, 7, 7], got {list(shape)}"
+    assert_refused(words, softmax_inputs(), mask=torch.ones(shape, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("name", ["alibi", "sinks"])
+@pytest.mark.parametrize("shape", [(3,), (1,), (), (2, 1)], ids=str)
+def test_slopes_or_sinks_of_another_form_than_one_a_head(name, shape):
+    assert_refused(f"{name} must be [H] = [2], got {list(shape)}", softmax_inputs(), **{name: draw(*shape, seed=0)})
+
+
+@pytest.mark.parametrize("dropout", [-0.1, 1.0, float("nan")])
+def test_a_dropout_that_is_no_probability_below_1(dropout):
+    assert_refused(f"dropout must be at least 0 and below 1, got {dropout}", softmax_inputs(), dropout=dropout)
+
+
+def test_a_dropout_without_what_it_kept():
+    words = "dropout needs keep, what it kept, got None beside a dropout of 0.5"
+    assert_refused(words, softmax_inputs(), dropout=0.5)
+
+
+def test_a_keep_that_broadcasts():
+    words = "keep must be [B, H, M, N] = [2, 2, 7, 7], got [1, 2, 7, 7]"
+    assert_refused(words, softmax_inputs(), dropout=0.5, keep=torch.ones(1, 2, 7, 7, dtype=torch.bool))
+
+
+def test_a_keep_of_floats():
+    words = "keep must be bool, True where P is kept, got torch.float64"
+    assert_refused(words, softmax_inputs(), dropout=0.5, keep=draw(2, 2, 7, 7, seed=0))
+
+
+def packed_inputs(m: int = 7, n: int = 7) -> Inputs:
+    return {name: t[:1] for name, t in softmax_inputs(m, n).items()}
+
+
+def test_packed_keys_without_packed_queries():
+    words = "cu_seqlens_k needs cu_seqlens_q, got None"
+    assert_refused(words, packed_inputs(), cu_seqlens_k=torch.tensor([0, 7]))
+
+
+def test_packed_sequences_that_are_padded_too():
+    words = "seqlens (right padding) and cu_seqlens (packed sequences) exclude each other, got both"
+    assert_refused(words, packed_inputs(), cu_seqlens_q=torch.tensor([0, 7]), seqlens=torch.tensor([7]))
+
+
+def test_packed_sequences_in_two_batches():
+    words = "cu_seqlens needs a batch of 1, which holds every packed sequence, got 2"
+    assert_refused(words, softmax_inputs(), cu_seqlens_q=torch.tensor([0, 7]))
+
+
+@pytest.mark.parametrize("ends", [[1, 7], [0, 6], [0, 8], [0, 5, 3, 7]], ids=str)
+def test_cu_seqlens_that_do_not_ascend_from_0_to_7(ends):
+    words = f"cu_seqlens_q must ascend from 0 to 7, got {ends}"
+    assert_refused(words, packed_inputs(), cu_seqlens_q=torch.tensor(ends))
+
+
+def test_cu_seqlens_of_7_queries_for_9_keys_too():
+    words = "cu_seqlens_k must ascend from 0 to 9, got [0, 3, 7]"
+    assert_refused(words, packed_inputs(7, 9), cu_seqlens_q=torch.tensor([0, 3, 7]))
+
+
+def test_2_packed_sequences_of_queries_and_1_of_keys():
+    words = "cu_seqlens_q and cu_seqlens_k must have as many entries as each other, got 3 and 2"
+    ends = {"cu_seqlens_q": torch.tensor([0, 3, 7]), "cu_seqlens_k": torch.tensor([0, 9])}
+    assert_refused(words, packed_inputs(7, 9), **ends)
+
+
+@pytest.mark.parametrize("ends", [[7], [[0, 7]], [0.0, 7.0], [False, True]], ids=str)
+def test_cu_seqlens_that_are_no_ascending_integers(ends):
+    tensor = torch.tensor(ends)
+    words = f"cu_seqlens_q must be [n + 1] integers for n sequences, got {tensor.dtype} {list(tensor.shape)}"
+    assert_refused(words, packed_inputs(), cu_seqlens_q=tensor)
+
+
+def test_lazy_with_what_only_softmax_has():
+    assert_refused("the lazy family has no align, got 'top-left'", lazy_inputs(), align="top-left")
+    assert_refused("the lazy family has no dropout, got 0.5", lazy_inputs(), dropout=0.5)
+    for name in ("alibi", "mask", "sinks", "keep", "cu_seqlens_q", "cu_seqlens_k"):
+        assert_refused(f"the lazy family has no {name}, got [3]", lazy_inputs(), **{name: draw(3, seed=0)})

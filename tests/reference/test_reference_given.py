@@ -20,7 +20,14 @@ def lazy() -> Attention:
     return Attention(**lazy_inputs(7, window=3), scale=0.5, causal=True, seqlens=torch.tensor([7, 5]))
 
 
-PROBLEMS = {"softmax": softmax, "softcap": lambda: softmax(softcap=0.5), "lazy": lazy}
+def full() -> Attention:
+    """Sinks, dropout, alibi and a mask together."""
+    mask, keep = (draw(2, 4, 7, 7, seed=seed) > -0.6 for seed in (5, 6))
+    per_head = {"sinks": draw(4, seed=7), "alibi": draw(4, seed=8).abs()}
+    return softmax(mask=mask, keep=keep, dropout=0.25, **per_head)
+
+
+PROBLEMS = {"softmax": softmax, "softcap": lambda: softmax(softcap=0.5), "full": full, "lazy": lazy}
 AUXILIARY = {"S", "Z", "PE", "dPE", "valid"}
 
 
@@ -76,6 +83,44 @@ def test_a_wrong_value_moves_what_depends_on_it_in_softmax_and_nothing_else(name
 def test_a_wrong_ds_leaves_dbias_alone_under_softcap_where_dbias_is_a_sum_of_dt():
     assert changed(softmax(softcap=0.5), "dS") == {"dQ", "dK"}
     assert changed(softmax(softcap=0.5), "delta") == {"dS", "dQ", "dK", "dBias"}
+
+
+OF_DSINK = ("LSE", "P", "O", "delta")
+FULL_MOVES = {name: moved | {"dSink"} if name in OF_DSINK else moved for name, moved in SOFTMAX_MOVES.items()}
+
+
+@pytest.mark.parametrize("name", FULL_MOVES)
+def test_a_wrong_value_moves_dsink_where_lse_or_delta_depends_on_it(name):
+    assert changed(full(), name) == FULL_MOVES[name]
+
+
+def test_dropout_and_sinks_from_a_wrong_p_and_lse_are_each_formula_of_them():
+    x = full()
+    (_, k, v, do), q = inputs_of(x), x.q[1, 1:3, 2:6]
+    right = evaluate(x, TILE)
+    p, lse = unlike(right["P"]), unlike(right["LSE"])
+    actual = evaluate(x, TILE, {"P": p, "LSE": lse})
+    share = x.keep[1, 1:3, 2:6].double() / 0.75
+    o = torch.einsum("hmn,hnd->hmd", p * share, v)
+    delta = torch.einsum("hmd,hmd->hm", do, o)
+    dp = torch.einsum("hmd,hnd->hmn", do, v) * share * right["valid"]
+    ds = p * (dp - delta[:, :, None])
+    weight = torch.exp(x.sinks[1:3, None] - lse)
+    assert_same(
+        {name: actual[name] for name in ("LSE", "O", "dP", "delta", "dS", "dQ", "dK", "dV", "dBias", "dSink")},
+        {
+            "LSE": right["LSE"], "O": o, "dP": dp, "delta": delta, "dS": ds,
+            "dQ": 0.5 * torch.einsum("hmn,hnd->hmd", ds, k), "dK": 0.5 * torch.einsum("hmn,hmd->hnd", ds, q),
+            "dV": torch.einsum("hmn,hmd->hnd", p * share, do), "dBias": ds.sum(-1, keepdim=True),
+            "dSink": -(weight * delta).sum(-1),
+        },
+    )  # fmt: skip
+
+
+def test_an_lse_of_minus_infinity_given_for_a_dead_row_leaves_dsink_finite():
+    x = softmax(sinks=draw(4, seed=7), mask=torch.zeros(7, 1, dtype=torch.bool))
+    dead = torch.full((2, 4), -torch.inf, dtype=torch.float64)
+    assert (evaluate(x, TILE, {"LSE": dead})["dSink"] == 0).all()
 
 
 LAZY_MOVES = {

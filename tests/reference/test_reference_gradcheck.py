@@ -22,20 +22,22 @@ KINK_DISTANCE = 10 * STEP
 
 class IndependentAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, tau: Tensor | None, options: Inputs) -> Tensor:
-        ctx.save_for_backward(q, k, v, bias, tau)
+    def forward(
+        ctx, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, tau: Tensor | None, sinks: Tensor | None, options: Inputs
+    ) -> Tensor:
+        ctx.save_for_backward(q, k, v, bias, tau, sinks)
         ctx.options = options
-        return forward(q, k, v, bias=bias, tau=tau, **options)["O"]
+        return forward(q, k, v, bias=bias, tau=tau, sinks=sinks, **options)["O"]
 
     @staticmethod
     def backward(ctx, do: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, bias, tau = ctx.saved_tensors
-        found = manual_attention_backward(q, k, v, do, bias=bias, tau=tau, matrices=False, **ctx.options)
-        return found["dQ"], found["dK"], found["dV"], found["dBias"], found.get("dTau"), None
+        q, k, v, bias, tau, sinks = ctx.saved_tensors
+        found = manual_attention_backward(q, k, v, do, bias=bias, tau=tau, sinks=sinks, matrices=False, **ctx.options)
+        return found["dQ"], found["dK"], found["dV"], found["dBias"], found.get("dTau"), found.get("dSink"), None
 
 
-def passes(inputs: Inputs, bias: Tensor, tau: Tensor | None = None, **options) -> bool:
-    tensors = [inputs["q"], inputs["k"], inputs["v"], bias, tau]
+def passes(inputs: Inputs, bias: Tensor, tau: Tensor | None = None, sinks: Tensor | None = None, **options) -> bool:
+    tensors = [inputs["q"], inputs["k"], inputs["v"], bias, tau, sinks]
     leaves: list[Any] = [None if t is None else t.clone().requires_grad_() for t in tensors]
     leaves.append(options)
     return torch.autograd.gradcheck(IndependentAttention.apply, leaves, eps=STEP, atol=DIFFERENCE_ERROR, rtol=0)
@@ -58,6 +60,20 @@ def test_softmax_of_6_rows_with_2_query_heads_on_1_key_head(options):
 @pytest.mark.parametrize(("m", "n"), [(4, 6), (6, 4)])
 def test_causal_softmax_of_4_rows_on_6_keys_and_of_6_rows_on_4_keys(m, n):
     assert passes(softmax_inputs(m, n, dv=2), draw(m, n, seed=9), causal=True)
+
+
+@pytest.mark.parametrize(("m", "n"), [(4, 6), (6, 4)])
+def test_softmax_with_sinks_alibi_a_mask_and_dropout_aligned_to_the_top_left(m, n):
+    mask, keep = (draw(2, 2, m, n, seed=seed) > -0.4 for seed in (5, 6))
+    options = {"mask": mask, "keep": keep, "dropout": 0.4, "alibi": draw(2, seed=7).abs(), "align": "top-left"}
+    inputs = softmax_inputs(m, n, heads=2, kv_heads=1)
+    assert passes(inputs, draw(2, 1, n, seed=9), sinks=draw(2, seed=8), causal=True, **options)
+
+
+def test_packed_softmax_of_2_0_and_4_rows_on_3_1_and_1_keys_with_sinks():
+    inputs = {name: t[:1] for name, t in softmax_inputs(6, 5).items()}
+    cu_seqlens = {"cu_seqlens_q": torch.tensor([0, 2, 2, 6]), "cu_seqlens_k": torch.tensor([0, 3, 4, 5])}
+    assert passes(inputs, draw(6, 5, seed=9), sinks=draw(2, seed=8), window=(1, 1), **cu_seqlens)
 
 
 @pytest.mark.parametrize("window", [1, 3, 8])

@@ -20,13 +20,22 @@ PLAIN = {
     "window 2 left, bias": GROUPED | {"window": (2, 1), "bias": draw(4, 9, 9, seed=9)},
     "lengths 6 and 0": GROUPED | {"seqlens": torch.tensor([6, 0])},
 }
+DEAD_ROW = (torch.arange(9) != 3)[:, None]
+PLAIN |= {
+    "alibi, top-left, 4 rows of 9 keys": softmax_inputs(4, 9, heads=4, kv_heads=1)
+    | {"alibi": draw(4, seed=8).abs(), "align": "top-left", "causal": True},
+    "row 3 masked": GROUPED | {"mask": DEAD_ROW},
+    "packed 4, 0 and 5": {name: t[:1] for name, t in GROUPED.items()} | {"cu_seqlens_q": torch.tensor([0, 4, 4, 9])},
+}
+DROPPED = {"dropout 0.4": GROUPED | {"dropout": 0.4, "keep": draw(2, 4, 9, 9, seed=8) > -0.2, "mask": DEAD_ROW}}
+SUNK = {"sinks": GROUPED | {"sinks": 2 * draw(4, seed=8), "mask": DEAD_ROW}}
 CAPPED = {"softcap 0.5": GROUPED | {"softcap": 0.5, "scale": 2.0, "bias": draw(2, 4, 9, 9, seed=9)}}
 LAZY = {
     "lazy W 3": lazy_inputs(9, window=3),
     "lazy W 9": lazy_inputs(9, window=9),
     "lazy W 12, lengths 6 and 9": lazy_inputs(9, window=12) | {"seqlens": torch.tensor([6, 9])},
 }
-ALL = PLAIN | CAPPED | LAZY
+ALL = PLAIN | DROPPED | SUNK | CAPPED | LAZY
 
 
 def holding(problems: dict[str, Inputs]):
@@ -49,7 +58,7 @@ def off(x: Tensor) -> bool:
 
 def sum_of_dv_less_do(problem: Inputs) -> Tensor:
     actual = manual_attention_backward(**problem)
-    live_do = problem["do"] * (actual["LSE"] > -torch.inf)[..., None]
+    live_do = problem["do"] * (actual["P"] > 0).any(-1)[..., None]
     return actual["dV"].sum(2) - by_key_head(live_do.sum(2), problem["k"])
 
 
@@ -62,13 +71,18 @@ def test_i1_is_off_for_lazy_where_p_plus_tau_is_not_normalised():
     assert off(sum_of_dv_less_do(LAZY["lazy W 9"]))
 
 
-@holding(PLAIN | LAZY)
+@holding(DROPPED | SUNK)
+def test_i1_is_off_under_dropout_and_sinks(problem):
+    assert off(sum_of_dv_less_do(problem))
+
+
+@holding(PLAIN | DROPPED | LAZY)
 def test_i2_dk_sums_to_0(problem):
     assert zero(manual_attention_backward(**problem)["dK"].sum(2))
 
 
-@holding(CAPPED)
-def test_i2_is_off_under_softcap(problem):
+@holding(CAPPED | SUNK)
+def test_i2_is_off_under_softcap_and_sinks(problem):
     assert off(manual_attention_backward(**problem)["dK"].sum(2))
 
 
@@ -90,7 +104,7 @@ def test_i4_v_times_dv_is_o_times_do(problem):
     assert off(o_side)
 
 
-@holding(PLAIN | LAZY)
+@holding(PLAIN | DROPPED | LAZY)
 def test_i5_every_row_of_ds_sums_to_0(problem):
     assert zero(manual_attention_backward(**problem)["dS"].sum(-1))
 
@@ -102,6 +116,13 @@ def test_i5_is_off_for_ds_under_softcap_but_holds_for_dt_which_a_full_bias_shows
     assert zero(actual["dBias"].sum(-1))
 
 
+@holding(SUNK)
+def test_i5_is_off_under_sinks_by_what_dsink_takes(problem):
+    actual = manual_attention_backward(**problem)
+    assert off(actual["dS"].sum(-1))
+    assert zero(actual["dS"].sum((0, 2, 3)) + actual["dSink"])
+
+
 def test_i5_dbias_sums_to_0_over_9_or_12_distances_of_9_rows_and_not_over_3():
     sums = {name: manual_attention_backward(**problem)["dBias"].sum(-1) for name, problem in LAZY.items()}
     assert off(sums["lazy W 3"])
@@ -110,10 +131,15 @@ def test_i5_dbias_sums_to_0_over_9_or_12_distances_of_9_rows_and_not_over_3():
 
 
 def masked(problem: Inputs) -> Tensor:
-    """[B, 1, M, N] bool: what causal, the window and the lengths of the problem hide."""
-    m, n = problem["q"].shape[2], problem["k"].shape[2]
-    behind = (torch.arange(m) + n - m)[:, None] - torch.arange(n)
-    hidden = torch.zeros(2, 1, m, n, dtype=torch.bool)
+    """[B, 1, M, N] bool: what causal, the window, the lengths, the mask and the packing of the problem hide."""
+    (batch, _, m, _), n = problem["q"].shape, problem["k"].shape[2]
+    shift = 0 if problem.get("align") == "top-left" else n - m
+    behind = (torch.arange(m) + shift)[:, None] - torch.arange(n)
+    hidden = torch.zeros(batch, 1, m, n, dtype=torch.bool)
+    hidden |= ~problem["mask"] if "mask" in problem else False
+    if "cu_seqlens_q" in problem:
+        sequence = torch.tensor([0] * 4 + [2] * 5)
+        hidden |= sequence[:, None] != sequence
     if problem.get("causal") or problem.get("family") == "lazy":
         hidden |= behind < 0
     if "window" in problem:
@@ -132,12 +158,17 @@ def test_i6_masked_entries_of_p_dp_ds_are_exactly_0(problem):
     assert (actual["P"][~hidden] > 0).all()
 
 
-@holding(ALL)
+@holding(PLAIN | DROPPED | CAPPED | LAZY)
 def test_i7_p_sums_to_1_on_live_rows_and_to_0_on_dead_ones(problem):
     actual = manual_attention_backward(**problem)
     live = ~masked(problem).all(-1).expand_as(actual["LSE"])
     assert torch.equal(live, actual["LSE"] > -torch.inf)
     assert zero(actual["P"].sum(-1) - live.double())
+
+
+@holding(SUNK)
+def test_i7_is_off_under_sinks(problem):
+    assert off(manual_attention_backward(**problem)["P"].sum(-1)[:, :, 4] - 1)
 
 
 def test_i7_is_off_for_the_weights_of_lazy_of_which_a_v_of_ones_shows_the_row_sum():

@@ -7,9 +7,9 @@ from gradprobe.reference import Attention, Tile, evaluate, live_length, manual_a
 from tests.reference.independent import lazy_inputs, softmax_inputs
 
 
-def seen(m: int, n: int, *, causal: bool = False, window=None, seqlens=None, rows: slice | None = None) -> list[str]:
+def seen(m: int, n: int, *, causal: bool = False, rows: slice | None = None, **options) -> list[str]:
     q, k = torch.zeros(1, 1, m, 1, dtype=torch.float64), torch.zeros(1, 1, n, 1, dtype=torch.float64)
-    x = Attention("softmax", q, k, k, q, 1.0, causal, window=window, seqlens=seqlens)
+    x = Attention("softmax", q, k, k, q, 1.0, causal, **options)
     values = evaluate(x, Tile(0, slice(0, 1), rows or slice(0, m)))
     assert torch.equal(values["valid"], values["S"] > -torch.inf)
     assert torch.equal(values["valid"], values["P"] > 0)
@@ -56,6 +56,39 @@ def test_a_length_of_3_ends_both_the_rows_and_the_keys():
 
 def test_a_tile_of_rows_2_and_3_sees_what_these_rows_see():
     assert seen(5, 5, causal=True, rows=slice(2, 4)) == ["###..", "####."]
+
+
+def test_top_left_causal_rows_begin_at_key_0_whatever_the_shape():
+    assert seen(3, 5, causal=True, align="top-left") == ["#....", "##...", "###.."]
+    assert seen(5, 3, causal=True, align="top-left") == ["#..", "##.", "###", "###", "###"]
+
+
+def test_a_top_left_window_of_1_left_and_0_right_leaves_the_last_row_of_4_without_a_key_of_2():
+    assert seen(4, 2, window=(1, 0), align="top-left") == ["#.", "##", ".#", ".."]
+    assert seen(2, 4, window=(1, 0), align="top-left") == ["#...", "##.."]
+
+
+def test_a_mask_hides_where_it_is_false_and_by_its_own_head():
+    mask = torch.tensor([[1, 0, 1], [0, 0, 0]]).bool()
+    assert seen(2, 3, mask=mask) == ["#.#", "..."]
+    assert seen(2, 3, mask=mask, causal=True) == ["#..", "..."]
+    q = torch.zeros(1, 2, 2, 1, dtype=torch.float64)
+    x = Attention("softmax", q, q, q, q, 1.0, False, mask=torch.tensor([True, False]).view(2, 1, 1))
+    assert x.valid(Tile(0, slice(0, 2), slice(0, 1)))[:, 0].expand(2, 2).tolist() == [[True, True], [False, False]]
+    assert not x.valid(Tile(0, slice(1, 2), slice(0, 1))).any()
+
+
+def test_a_bias_of_minus_infinity_hides_its_key():
+    bias = torch.tensor([0.0, -torch.inf, 0.0], dtype=torch.float64)
+    assert seen(2, 3, bias=bias) == ["#.#", "#.#"]
+
+
+def test_packed_sequences_of_2_0_and_3_rows_with_1_2_and_2_keys():
+    cu_seqlens = {"cu_seqlens_q": torch.tensor([0, 2, 2, 5]), "cu_seqlens_k": torch.tensor([0, 1, 3, 5])}
+    assert seen(5, 5, **cu_seqlens) == ["#....", "#....", "...##", "...##", "...##"]
+    assert seen(5, 5, **cu_seqlens, causal=True) == [".....", "#....", ".....", "...#.", "...##"]
+    assert seen(5, 5, **cu_seqlens, causal=True, align="top-left") == ["#....", "#....", "...#.", "...##", "...##"]
+    assert seen(5, 5, **cu_seqlens, window=(0, 0), rows=slice(3, 5)) == ["...#.", "....#"]
 
 
 def test_the_live_length_is_the_number_of_rows_without_seqlens():

@@ -18,6 +18,12 @@ def problems() -> dict[str, Inputs]:
         "softmax bias 4 13 1": grouped | {"causal": True, "bias": draw(4, 13, 1, seed=9), "seqlens": LENGTHS},
         "softmax bias 2 1 1 13": grouped | {"bias": draw(2, 1, 1, 13, seed=9), "softcap": 0.5},
         "softmax bias 2 4 13 13": grouped | {"bias": draw(2, 4, 13, 13, seed=9), "window": (3, 2)},
+        "softmax masked by head": grouped | {"mask": draw(2, 4, 13, 13, seed=8) > -0.5, "alibi": draw(4, seed=9)},
+        "softmax mask 13 1": grouped | {"mask": draw(13, 1, seed=8) > -0.5, "sinks": draw(4, seed=9)},
+        "softmax top-left": softmax_inputs(13, 9) | {"causal": True, "align": "top-left", "sinks": draw(2, seed=9)},
+        "softmax dropout": grouped | {"dropout": 0.3, "keep": draw(2, 4, 13, 13, seed=8) > -0.4},
+        "softmax packed": {name: t[:1] for name, t in grouped.items()}
+        | {"cu_seqlens_q": torch.tensor([0, 5, 5, 13]), "causal": True, "alibi": draw(4, seed=9)},
         "lazy W 5": lazy_inputs(13, window=5),
         "lazy W 20": lazy_inputs(13, window=20) | {"seqlens": LENGTHS},
     }
@@ -70,6 +76,24 @@ def test_a_tile_of_2_heads_and_3_rows_has_the_shapes_that_evaluate_promises():
         "LSE": (2, 3), "delta": (2, 3), "O": (2, 3, 3), "dQ": (2, 3, 2), "dK": (2, 5, 2), "dV": (2, 5, 3),
         "dBias": (2, 3, 1),
     }  # fmt: skip
+
+
+def test_a_tile_with_sinks_adds_a_dsink_of_its_2_heads():
+    x = attention(sinks=draw(4, seed=9))
+    values = evaluate(x, Tile(1, slice(1, 3), slice(2, 5)))
+    assert values["dSink"].shape == (2,)
+    results = {"dSink": torch.zeros(4, dtype=torch.float64)}
+    add_tile(x, results, Tile(1, slice(1, 3), slice(2, 5)), values)
+    assert torch.equal(results["dSink"][1:3], values["dSink"])
+    assert (results["dSink"][[0, 3]] == 0).all()
+
+
+def test_a_tile_reads_its_own_heads_and_rows_of_a_mask_and_a_keep_of_all_axes():
+    full = (2, 4, 7, 5)
+    x = attention(causal=False, mask=draw(*full, seed=8) > 0, keep=draw(*full, seed=9) > 0, dropout=0.5)
+    values = evaluate(x, Tile(1, slice(1, 3), slice(2, 5)))
+    assert torch.equal(values["valid"], x.mask[1, 1:3, 2:5])
+    assert torch.equal(values["PE"] > 0, x.mask[1, 1:3, 2:5] & x.keep[1, 1:3, 2:5])
 
 
 def test_a_lazy_tile_of_2_heads_and_3_rows_adds_z_and_dtau_and_a_dbias_of_4_distances():
