@@ -26,10 +26,11 @@ def refuse_misreading(report: Report, saved: Saved, target: Target) -> None:
     Raises:
         TargetFailure: O is wrong as the inputs were read, and right as they may be read as well.
     """
-    measured = report.failing[1] if report.failing else None
+    # The run itself, and not what was recovered from the target's answers to other inputs than the file's.
+    measured = report.failing[0].measured if report.failing else None
     if measured is None or not _is_plain(measured.x) or "o" in saved.values:
         return
-    if "O" not in measured.trace.values or not bool(measured.comparison.findings["O"].own.any()):
+    if "O" not in measured.trace.values or not measured.comparison.findings["O"].mismatched:
         return
     for x, swapped, words, way_out in _readings(measured.x, target.takes.keys()):
         if _agrees(measured, x, swapped=swapped):

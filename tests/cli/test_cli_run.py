@@ -156,7 +156,7 @@ def test_pytest_is_watched_and_only_the_transposed_do_is_wrong(program):
     lines = [line for line in ran.out.splitlines() if "B 2, H 3, L 6" in line]
     assert [line.split()[1] for line in lines] == ["MATCH", "MISMATCH"]
     assert "q k v do contiguous" in lines[0]
-    assert "q k v contiguous, do blhd; first wrong: dQ batch=0 head=0" in lines[1]
+    assert "q k v contiguous, do blhd; first wrong: dP batch=0 head=0" in lines[1]
 
 
 def test_another_target_is_checked_with_the_real_inputs(program):
