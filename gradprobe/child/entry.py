@@ -23,9 +23,11 @@ def enter() -> None:
     """From now on the function that GRADPROBE_WATCH names is wrapped as soon as its module is imported."""
     module = os.environ["GRADPROBE_WATCH"].partition(":")[0]
     wrapping = Wrapping()
+    awaiting = Awaiting(module, wrapping)
     wrapping.write()
     atexit.register(wrapping.write)
-    sys.meta_path.insert(0, Awaiting(module, wrapping))
+    atexit.register(awaiting.notice)  # runs first: at the latest now it is known whether the module came in
+    sys.meta_path.insert(0, awaiting)
 
 
 class Wrapping:
@@ -73,11 +75,14 @@ class Awaiting(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """None for every other module; but one that came in past this finder is noticed here."""
+        """The awaited module as the other finders find it; None for every other one."""
         if self.done or self.busy:
             return None
+        if sys.meta_path[0] is not self:  # pytest puts a finder of its own, for test files, before all others
+            sys.meta_path.remove(self)
+            sys.meta_path.insert(0, self)
         if fullname != self.module:
-            self._notice()
+            self.notice()
             return None
         self.busy = True
         try:
@@ -98,9 +103,9 @@ class Awaiting(importlib.abc.MetaPathFinder):
                 return spec
         return None
 
-    def _notice(self) -> None:
-        """A finder that was put before this one, as pytest's for test files is, does not ask this one."""
-        module = sys.modules.get(self.module)
+    def notice(self) -> None:
+        """Wraps a module that another finder brought in past this one: late, but better than not at all."""
+        module = None if self.done else sys.modules.get(self.module)
         if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
             self.complete(module)
 

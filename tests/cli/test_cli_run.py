@@ -159,6 +159,21 @@ def test_pytest_is_watched_and_only_the_transposed_do_is_wrong(program):
     assert "q k v contiguous, do blhd; first wrong: dP batch=0 head=0" in lines[1]
 
 
+def test_a_function_of_a_test_file_is_watched_past_pytest_s_own_importing(program):
+    (program / "test_own.py").write_text(
+        "import torch\n"
+        "from model import one_batch\n"
+        "def attention(q, k, v, scale):\n"
+        "    return one_batch(q, k, v, scale)\n"
+        "def test_own():\n"
+        "    q, k, v = (torch.randn(2, 3, 6, 8, requires_grad=True) for _ in 'qkv')\n"
+        "    attention(q, k, v, 0.5).square().sum().backward()\n"
+    )
+    ran = run_process(f"run --watch test_own:attention -- {PYTHON} -m pytest -q -p no:cacheprovider test_own.py")
+    assert ran.code == 1
+    assert "B 2, H 3, L 6, D 8" in ran.out
+
+
 def test_another_target_is_checked_with_the_real_inputs(program):
     ran = watched("right", "--target model.py:one_batch")
     assert ran.code == 1
