@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .contents import OPTIONS, TENSORS
 from .signatures import conventions, readable
-from .targets import CANONICAL
+from .targets import canonical_name
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -79,7 +79,7 @@ class Reader:
         given: dict[str, Any] = {}
         notes = []
         for own, value in self._arguments(args, kwargs).items():
-            name = CANONICAL.get(own.lower())
+            name = canonical_name(own)
             is_tensor = isinstance(value, torch.Tensor)
             if name in ("bias", "mask") and is_tensor:
                 name = "mask" if value.dtype == torch.bool else "bias"

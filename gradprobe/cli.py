@@ -23,6 +23,7 @@ from . import last
 from .failures import Failure, UsageFailure, as_failure
 from .intermediates import lookup, names
 from .options import OPTIONS, command_line, parse
+from .scaffold import DEFAULT, FAMILIES, write_adapter
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -226,6 +227,36 @@ def _tell_each(ended: Ended, asked: last.Asked, watch: str, json_file: str | Non
         if json_file != "-" and shown.code:
             _print(_rendered(shown.report))
     return exit_code(codes)
+
+
+@app.command()
+def targets(
+    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write as JSON; - for stdout")] = None,
+    show_traceback: Traceback = False,
+) -> None:
+    """List what can be checked here, with what each takes and exposes, and why something cannot."""
+    with _failures_told(None, "gradprobe targets", show_traceback):
+        from .catalogue import catalogue
+        from .report.targets import as_json, render
+
+        entries = catalogue()
+        if json_file is not None:
+            _dump(json_file, as_json(entries))
+        if json_file != "-":
+            _print(render(entries, _width()))
+
+
+@app.command()
+def init(
+    path: Annotated[str, typer.Argument(metavar="PATH", help="The file to write")] = DEFAULT,
+    family: Annotated[str, typer.Option(help=f"Of your kernel: {' or '.join(FAMILIES)}")] = FAMILIES[0],
+    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there")] = False,
+    show_traceback: Traceback = False,
+) -> None:
+    """Write a commented adapter for a kernel of your own, which runs and matches as it is."""
+    with _failures_told(None, "gradprobe init", show_traceback):
+        write_adapter(Path(path), family, force=force)
+        _put(f"wrote {path}\nnext: {shlex.join(['gradprobe', 'check', f'{path}:backward'])}\n")
 
 
 def _chosen(asked: last.Asked) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ from .reference import Attention, Tile, evaluate
 from .run import Outcome, run_target
 from .saved import Saved
 from .symmetry import LINEAR_IN_DO, agreement, doubled, permuted
+from .taps import Tap, parse_tap, propose
 from .targets import Target
 from .trace import Trace, expected_shapes
 from .verdict import MISMATCH, Measured, Provenance, Report, Run
@@ -48,6 +50,7 @@ class _Session:
     target: Target
     reference: Target | None
     tick: Tick
+    taps: tuple[Tap, ...]
     saved: Saved | None = None
     values: dict[str, Tensor] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("target", "reference", "compare"), 0.0))
@@ -92,7 +95,7 @@ def probe(
         TargetFailure: the target could not be run, or nothing could be compared.
         ReferenceFailure: the reference breaks an identity that it should keep.
     """
-    session = _Session(case, target, reference, tick, saved)
+    session = _Session(case, target, reference, tick, tuple(parse_tap(word) for word in case.taps), saved)
     values = draw(case) if saved is None else values_of(saved, case)
     session.values = {name: value.to(case.device) for name, value in values.items()}
     runs = [run for assigned in _layouts(case) for run in _runs(session, assigned)]
@@ -106,7 +109,7 @@ def probe(
         provenance=_provenance(session),
         environment=environment(case.device),
         runs=tuple(runs),
-        notes=tuple(_notes(case)),
+        notes=(*_notes(case), *_of_taps(session, runs)),
         reproduce=reproduce,
         seconds=session.seconds,
     )
@@ -173,7 +176,7 @@ def _derived(session: _Session, values: Mapping[str, Tensor]) -> dict[str, Tenso
 def _outcome(session: _Session, inputs: Inputs) -> Outcome:
     session.tick(f"run {len(session.outcomes) + 1}, {session.target.name}, {inputs.layout}", 0.0)
     with session.timed("target"):
-        outcome = run_target(session.target, session.case, inputs)
+        outcome = run_target(session.target, session.case, inputs, session.taps)
     session.outcomes.append(outcome)
     return replace(outcome, trace=_with_forward(session, inputs, outcome.trace)) if outcome.trace else outcome
 
@@ -187,7 +190,8 @@ def _with_forward(session: _Session, inputs: Inputs, trace: Trace) -> Trace:
     }  # fmt: skip
     values = {**own, **trace.values}
     order = [name for name in expected_shapes(session.case) if name in values]
-    return Trace({name: values[name] for name in order}, dict.fromkeys(order, "exported")) if own else trace
+    sources = {name: trace.sources.get(name, "exported") for name in order}
+    return Trace({name: values[name] for name in order}, sources) if own else trace
 
 
 def _measure(session: _Session, inputs: Inputs, trace: Trace, recovery: Recovery | None = None) -> Measured:
@@ -220,7 +224,7 @@ def _reference_trace(session: _Session, inputs: Inputs) -> Trace | None:
     """The results of a user's own reference, on the same values in float64."""
     if session.reference is None:
         return None
-    wide = {name: value if name == "seqlens" else value.double() for name, value in inputs.values.items()}
+    wide = {name: value.double() if value.is_floating_point() else value for name, value in inputs.values.items()}
     with session.timed("reference"):
         outcome = run_target(session.reference, session.case, place(wide, ()))
     return outcome.trace
@@ -403,6 +407,18 @@ def _notes(case: Case) -> list[str]:
     if case.dots == "tf32" and case.device == "cpu":
         notes.insert(0, "--dots tf32 has no effect here: TF32 is an arithmetic of GPUs, so IEEE's budget was applied")
     return notes
+
+
+def _of_taps(session: _Session, runs: list[Run]) -> list[str]:
+    """What a reader should know of the taps; where none is set and the target hides P or dS, which there could be."""
+    notes = list(dict.fromkeys(note for outcome in session.outcomes for note in outcome.notes))
+    hidden = any(run.measured and not {"P", "dS"} <= run.measured.trace.values.keys() for run in runs)
+    if session.taps or not hidden:
+        return notes
+    words = propose([kernel for outcome in session.outcomes[:1] for kernel in outcome.launched])
+    one_each = {word.partition("=")[0]: word for word in reversed(words)}
+    flags = " ".join(f"--tap {shlex.quote(word)}" for word in reversed(one_each.values()))
+    return [*notes, *([f"what its kernels hold can be seen: {flags}"] if words else [])]
 
 
 def _provenance(session: _Session) -> Provenance:

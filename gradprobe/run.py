@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import traceback
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,11 +14,14 @@ from .backend import interpreting
 from .bind import bind
 from .case import Case
 from .failures import TargetFailure
+from .intermediates import lookup
 from .launches import recorded_launches
 from .layouts import AS_SAVED, Inputs
 from .provenance import Source, source_of
+from .taps import Session as TapSession
+from .taps import Tap, tapped
 from .targets import Target
-from .trace import Trace, read_trace
+from .trace import Trace, check_shape, expected_shapes, read_trace, with_tapped
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,10 +42,14 @@ class Outcome:
     """The Triton kernels that it launched, in order of their first launch."""
     interpreted: bool
     """Whether Triton's interpreter ran them."""
+    launched: tuple[Any, ...]
+    """The kernels themselves."""
+    notes: tuple[str, ...] = ()
+    """What a reader should know of the taps."""
 
 
-def run_target(target: Target, case: Case, inputs: Inputs) -> Outcome:
-    """Runs the target once.
+def run_target(target: Target, case: Case, inputs: Inputs, taps: Sequence[Tap] = ()) -> Outcome:
+    """Runs the target once, with taps in its Triton kernels where some are given.
 
     A run that raises on purpose is a refusal, with its words, but not where the tensors are contiguous or lie as the
     user's own program had them. Outputs are read before they leave here, so an error of an asynchronous kernel belongs
@@ -52,20 +60,30 @@ def run_target(target: Target, case: Case, inputs: Inputs) -> Outcome:
         TargetFailure: the target raised where it may not, or returned what it may not.
     """
     arguments = bind(target, case, inputs.tensors)
-    with recorded_launches() as launches:
+    with _tapped(taps, case) as session, recorded_launches() as launches:
         try:
-            result = _call(target, arguments, inputs)
+            result = _call(target, case, arguments, inputs)
             _synchronize(inputs)
+        except TargetFailure:
+            raise
         except _DELIBERATE as error:
             if inputs.layout in ("contiguous", AS_SAVED) or _is_a_crash(error):
                 raise _raised(target, inputs, error) from error
-            return Outcome(None, _words(error), _sources(launches), interpreting())
+            return Outcome(None, _words(error), _sources(launches), interpreting(), tuple(launches))
         except (Exception, SystemExit) as error:
             raise _raised(target, inputs, error) from error
-    return Outcome(read_trace(result, case, f"target {target.name!r}"), None, _sources(launches), interpreting())
+    trace = read_trace(result, case, f"target {target.name!r}")
+    reading = session.read() if session else None
+    trace = with_tapped(trace, reading.values, case) if reading else trace
+    notes = reading.notes if reading else ()
+    return Outcome(trace, None, _sources(launches), interpreting(), tuple(launches), notes)
 
 
-def _call(target: Target, arguments: dict[str, Any], inputs: Inputs) -> object:
+def _tapped(taps: Sequence[Tap], case: Case) -> AbstractContextManager[TapSession | None]:
+    return tapped(taps, expected_shapes(case), case.device) if taps else nullcontext()
+
+
+def _call(target: Target, case: Case, arguments: dict[str, Any], inputs: Inputs) -> object:
     """A target's warnings are its own affair; numpy's, in the interpreter, are about numbers no GPU would remark on."""
     import numpy as np
 
@@ -74,11 +92,14 @@ def _call(target: Target, arguments: dict[str, Any], inputs: Inputs) -> object:
         warnings.filterwarnings("ignore", category=RuntimeWarning, module="triton")
         if target.is_backward:
             return target.function(**arguments)
-        return _through_autograd(target, arguments, inputs.tensors["do"])
+        return _through_autograd(target, case, arguments, inputs.tensors["do"])
 
 
-def _through_autograd(target: Target, arguments: dict[str, Any], do: Tensor) -> Mapping[str, Tensor | None]:
-    """A forward's gradients for the case's own dO. Leaves keep the layouts of the tensors they are made from."""
+def _through_autograd(target: Target, case: Case, arguments: dict[str, Any], do: Tensor) -> Mapping[str, Any]:
+    """A forward's gradients for the case's own dO, and what else it returned by name.
+
+    Leaves keep the layouts of the tensors they are made from.
+    """
     import torch
 
     gradients = {"q": "dQ", "k": "dK", "v": "dV", "bias": "dBias", "sinks": "dSink", "tau": "dTau"}
@@ -88,12 +109,9 @@ def _through_autograd(target: Target, arguments: dict[str, Any], do: Tensor) -> 
     }  # fmt: skip
     leaves = {name: arguments[own].detach().requires_grad_() for name, own in names.items()}
     result = target.function(**arguments | {names[name]: leaf for name, leaf in leaves.items()})
-    output = result[0] if isinstance(result, (tuple, list)) and result else result
-    if not isinstance(output, torch.Tensor):
-        raise TargetFailure(
-            f"target {target.name!r} takes no dO, so it is a forward and must return its output tensor, "
-            f"got {type(output).__name__}", "return O, or (O, ...), or take a parameter `do` and return a dict"
-        )  # fmt: skip
+    exposed = _by_name(target, result)
+    output = exposed["O"]
+    check_shape(output, "O", case, f"target {target.name!r}")
     if not output.requires_grad:
         raise TargetFailure(
             f"target {target.name!r} is not differentiable: its output does not require grad",
@@ -105,7 +123,27 @@ def _through_autograd(target: Target, arguments: dict[str, Any], do: Tensor) -> 
     # a forward is common, and said by None; q, k and v always are.
     for name in ("q", "k", "v"):
         results[name] = torch.zeros_like(leaves[name]) if results[name] is None else results[name]
-    return {"O": output} | {gradients[name]: gradient for name, gradient in results.items()}
+    return exposed | {gradients[name]: gradient for name, gradient in results.items()}
+
+
+def _by_name(target: Target, result: object) -> dict[str, Any]:
+    """What a forward returned: O, and where it returned a dict the other intermediates in it."""
+    import torch
+
+    if isinstance(result, Mapping):
+        o = [key for key in result if (row := lookup(str(key))) is not None and row.name == "O"]
+        exposed = {key: value for key, value in result.items() if key not in o}
+        output = result[o[0]] if len(o) == 1 else None
+    else:
+        exposed = {}
+        output = result[0] if isinstance(result, (tuple, list)) and result else result
+    if not isinstance(output, torch.Tensor):
+        what = f"a dict of {', '.join(map(str, result))}" if isinstance(result, Mapping) else type(output).__name__
+        raise TargetFailure(
+            f"target {target.name!r} takes no dO, so it is a forward and must return its output tensor, got {what}",
+            "return O, or (O, ...), or {'O': o, 'LSE': lse}; or take a parameter `do`, as a backward does",
+        )
+    return {"O": output} | exposed
 
 
 def _synchronize(inputs: Inputs) -> None:

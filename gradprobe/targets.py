@@ -7,20 +7,16 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from .builtin import BUILTINS
 from .failures import Failure, TargetFailure, UsageFailure
 from .provenance import Source, source_of
 from .signatures import readable
-
-BUILTIN = {
-    "lazy": "gradprobe.kernels.triton.lazy:lazy_intermediates",
-    "flash": "gradprobe.kernels.triton.flash:flash_intermediates",
-}
 
 # What each parameter may be called; the first is the name used everywhere here.
 SYNONYMS = {
@@ -54,7 +50,17 @@ SYNONYMS = {
     "block_n": (),
     "dots": ("input_precision",),
 }
-CANONICAL = {word: name for name, words in SYNONYMS.items() for word in (name, *words)}
+_CANONICAL = {word: name for name, words in SYNONYMS.items() for word in (name, *words)}
+
+
+def canonical_name(parameter: str) -> str | None:
+    """The name used here for what a parameter is called elsewhere; None where it means nothing here."""
+    return _CANONICAL.get(parameter.lower())
+
+
+def family_of(takes: Collection[str | None]) -> str:
+    """The family of a function that takes parameters of these canonical names."""
+    return "lazy" if "tau" in takes else "softmax"
 
 
 @dataclass(frozen=True)
@@ -87,12 +93,12 @@ def find_target(word: str, family: str | None = None) -> Target:
 
     Raises:
         UsageFailure: no such built-in, file, module or function, or a parameter that nothing can be passed for.
-        TargetFailure: the module is there and fails to import.
+        TargetFailure: the module is there and fails to import, or the built-in lacks what it runs on.
     """
-    spec = BUILTIN.get(word, word)
+    spec = _spec(word)
     place, colon, name = spec.rpartition(":")
     if not colon or not place or not name:
-        known = ", ".join(sorted(BUILTIN))
+        known = ", ".join(BUILTINS)
         raise UsageFailure(
             f"target {word!r} is neither a built-in nor FILE.py:FUNCTION nor MODULE:FUNCTION", f"built in: {known}"
         )
@@ -104,9 +110,19 @@ def find_target(word: str, family: str | None = None) -> Target:
         function=function,
         takes=takes,
         required=required,
-        family=family or ("lazy" if "tau" in takes else "softmax"),
+        family=family or family_of(takes),
         source=source_of(function, module),
     )
+
+
+def _spec(word: str) -> str:
+    """MODULE:FUNCTION of a built-in, and any other word as it is."""
+    if word not in BUILTINS:
+        return word
+    missing = BUILTINS[word].missing()
+    if missing:
+        raise TargetFailure(f"target {word!r} cannot run here: it {missing}", "gradprobe targets lists what can")
+    return BUILTINS[word].spec
 
 
 def _load_file(path: Path, word: str) -> ModuleType:
@@ -177,9 +193,10 @@ def _parameters(function: Callable[..., Any], word: str) -> tuple[dict[str, str]
             continue
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
             raise UsageFailure(
-                f"target {word!r} takes {parameter}; arguments are passed by name", "name its parameters"
+                f"target {word!r} takes {parameter}; arguments are passed by name",
+                "name its parameters, or wrap it in a function that does",
             )
-        canonical = CANONICAL.get(name.lower())
+        canonical = canonical_name(name)
         if canonical in takes:
             both = f"{takes[canonical]!r} and {name!r}"
             raise UsageFailure(f"target {word!r} takes both {both}, which name the same thing", "keep one of them")
@@ -187,7 +204,7 @@ def _parameters(function: Callable[..., Any], word: str) -> tuple[dict[str, str]
             takes[canonical] = name
             required |= {canonical} if parameter.default is parameter.empty else set()
         elif parameter.default is parameter.empty:
-            known = ", ".join(CANONICAL)
+            known = ", ".join(_CANONICAL)
             raise UsageFailure(
                 f"target {word!r} needs a parameter {name!r} that nothing can be passed for", f"known: {known}"
             )

@@ -57,6 +57,14 @@ def read_trace(result: object, case: Case, subject: str) -> Trace:
     return Trace({name: values[name] for name in order}, dict.fromkeys(order, "exported"))
 
 
+def with_tapped(trace: Trace, tapped: Mapping[str, Tensor], case: Case) -> Trace:
+    """The trace with what taps saw: a tap that was asked for stands before what the target exports."""
+    values = {**trace.values, **tapped}
+    sources = {**trace.sources, **dict.fromkeys(tapped, "tapped")}
+    order = [name for name in expected_shapes(case) if name in values]
+    return Trace({name: values[name] for name in order}, {name: sources[name] for name in order})
+
+
 def _name(key: object, case: Case, subject: str) -> str:
     row = lookup(str(key))
     if row is None:
@@ -72,12 +80,23 @@ def _checked(tensor: object, name: str, case: Case, subject: str) -> Tensor:
     if not isinstance(tensor, torch.Tensor) or not tensor.dtype.is_floating_point:
         what = tensor.dtype if isinstance(tensor, torch.Tensor) else type(tensor).__name__
         raise TargetFailure(f"{subject} returned {name} as {what}; it must be a floating-point tensor")
-    shape = expected_shapes(case)[name]
-    if tensor.shape != shape:
-        axes = case.axes(name)
-        raise TargetFailure(
-            f"{subject} returned {name} of the wrong shape: expected [{', '.join(axes)}] = {list(shape)}, "
-            f"got {list(tensor.shape)}"
-        )
+    check_shape(tensor, name, case, subject)
     # A copy: a target may write its next results over these.
     return tensor.detach().clone()
+
+
+def check_shape(tensor: Tensor, name: str, case: Case, subject: str) -> None:
+    """Does nothing where an intermediate has the shape that it has in the case.
+
+    Raises:
+        TargetFailure: it has another.
+    """
+    expected, got = expected_shapes(case)[name], tuple(tensor.shape)
+    if got == expected:
+        return
+    swapped = len(expected) == 4 and got == (expected[0], expected[2], expected[1], expected[3])
+    raise TargetFailure(
+        f"{subject} returned {name} of the wrong shape: expected [{', '.join(case.axes(name))}] = {list(expected)}, "
+        f"got {list(got)}",
+        f"that looks like [B, L, H, D]: return {name} transposed, .transpose(1, 2)" if swapped else "",
+    )

@@ -14,18 +14,22 @@ PACKAGE = ROOT / "gradprobe"
 # A module may import those above it and none below: what data is, then the stages, then what shows them.
 ORDER = (
     "failures", "spans", "intermediates", "case", "draw", "placement", "layouts", "contents", "saved", "decided",
-    "provenance", "signatures", "trace", "targets", "bind",
-    "call", "seen", "watch", "capturing", "child", "child.entry", "child.sitecustomize",
+    "provenance", "signatures", "trace", "builtin", "targets",
+    "bind", "call", "seen", "watch", "capturing", "child", "child.entry", "child.sitecustomize",
     "interpreter.bfloat16", "interpreter.language", "interpreter.selfcheck", "interpreter",
-    "backend", "launches", "run",
+    "backend", "launches",
+    "taps.words", "taps.functions", "taps.axes", "taps.loops", "taps.places", "taps.edits", "taps.rewrite",
+    "taps.buffer", "taps.sentences", "taps.session", "taps.propose", "taps", "run",
     "precision", "roundings", "scores", "chain", "sums", "budget", "recovery", "tally", "compare", "accumulators",
     "invariants", "locate", "symmetry", "onehot", "recover", "rereading", "verdict",
     "misreading", "inside", "probe", "closeup", "replay",
     "report", "report.text", "report.as_json", "report.captures", "report.console", "report.closeup",
-    "options", "last", "progress", "cli", "__main__",
+    "options", "catalogue", "report.targets", "scaffold", "last", "progress", "cli", "__main__",
 )  # fmt: skip
 # Folders of their own, which know nothing of the tool; the tool may import them anywhere.
 APART = ("kernels", "reference")
+# Loaded by name only, when a target in them is asked for, or copied.
+TARGETS = ("adapters", "templates")
 VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "core", "manager", "base", "tools"}
 
 
@@ -36,7 +40,9 @@ def module_name(file):
 
 
 MODULES = {
-    module_name(file): file for file in sorted(PACKAGE.rglob("*.py")) if file.relative_to(PACKAGE).parts[0] not in APART
+    module_name(file): file
+    for file in sorted(PACKAGE.rglob("*.py"))
+    if file.relative_to(PACKAGE).parts[0] not in (*APART, *TARGETS)
 }
 
 
@@ -101,6 +107,21 @@ def test_kernels_and_reference_import_nothing_of_gradprobe_nor_of_each_other(fol
             assert level or dotted.split(".")[0] in allowed, f"{file} imports {dotted}"
 
 
+@pytest.mark.parametrize("folder", TARGETS)
+def test_targets_import_torch_and_the_library_that_they_are_named_after_and_nothing_of_the_tool(folder):
+    for file in (PACKAGE / folder).rglob("*.py"):
+        allowed = {"__future__", "collections", "dataclasses", "functools", "itertools", "typing", "warnings", "torch"}
+        for level, dotted in imported(file):
+            assert level <= 1, f"{file} reaches out of {folder}"
+            assert level or dotted.split(".")[0] in allowed | {file.stem}, f"{file} imports {dotted}"
+
+
+def test_no_module_imports_an_adapter_or_template():
+    for name, file in MODULES.items():
+        loaded = {part for _, dotted in imported(file) for part in dotted.split(".")}
+        assert not loaded & set(TARGETS), name
+
+
 def test_only_cli_imports_typer():
     users = [
         name for name, file in MODULES.items()
@@ -120,7 +141,7 @@ def test_no_module_outside_the_interpreter_imports_torch_or_triton_at_its_top_le
             assert not {"torch", "triton"} & {str(word).split(".")[0] for word in loaded}, name
 
 
-@pytest.mark.parametrize("words", ["--help", "check --help", "diff --help"])
+@pytest.mark.parametrize("words", ["--help", "check --help", "diff --help", "targets --help", "init --help"])
 def test_help_loads_neither_torch_nor_triton_nor_numpy(words):
     script = f"""
 import sys
