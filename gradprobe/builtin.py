@@ -47,7 +47,7 @@ _TABLE = (
     Builtin("sdpa-efficient", f"{_SDPA}:sdpa_efficient", "PyTorch's SDPA, memory-efficient kernel", _BIASED, cuda=True),
     Builtin("sdpa-cudnn", f"{_SDPA}:sdpa_cudnn", "PyTorch's SDPA by cuDNN", FORWARD, cuda=True),
     Builtin(
-        "flex", "gradprobe.adapters.flex:flex", "PyTorch's FlexAttention", ("LSE", *_BIASED, "dSink"), cuda=True
+        "flex", "gradprobe.adapters.flex:flex", "PyTorch's FlexAttention", ("LSE", *_BIASED), cuda=True
     ),
     Builtin(
         "flash-attn", "gradprobe.adapters.flash_attn:flash_attn", "FlashAttention 2 of the package flash-attn",
