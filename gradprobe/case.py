@@ -69,6 +69,8 @@ class Case:
     dots: str | None = None
     """None where nobody said: then what the target's backend does by default."""
     repeat: int = 1
+    taps: tuple[str, ...] = ()
+    """Variables of the target's Triton kernels that are stored: "dS=ds[b, h, offs_m, offs_n]"."""
     strict: bool = False
     """Whether a kernel that is coarser than its contract is a mismatch."""
     recover: bool = True
@@ -107,8 +109,7 @@ def resolve(options: Mapping[str, Any], family: str, *, takes_bias: bool, packs:
     given = {name: value for name, value in options.items() if value is not None}
     _refuse_foreign(given, family)
     if packs and "seqlens" in given:
-        given["cu_seqlens"] = (0, *itertools.accumulate(given.pop("seqlens")))
-        given.pop("batch", None)
+        _end_to_end(given)
     _pack(given)
     given.setdefault("seqlen_q", given.get("seqlen", _longest(given)))
     given.setdefault("seqlen_k", given.get("seqlen", given["seqlen_q"]))
@@ -128,6 +129,16 @@ def resolve(options: Mapping[str, Any], family: str, *, takes_bias: bool, packs:
     case = Case(family=family, **{name: value for name, value in given.items() if name in known})
     _check(case)
     return case
+
+
+def _end_to_end(given: dict[str, Any]) -> None:
+    """Sequences of several lengths as a target takes them that packs: one after the other in one batch."""
+    lengths = given.pop("seqlens")
+    if given.pop("batch", len(lengths)) != len(lengths):
+        raise UsageFailure(f"--seqlens takes one length a batch, got {len(lengths)} and another --batch")
+    if min(lengths) < 0:
+        raise UsageFailure(f"--seqlens must not be negative, got {', '.join(map(str, lengths))}")
+    given["cu_seqlens"] = (0, *itertools.accumulate(lengths))
 
 
 def _pack(given: dict[str, Any]) -> None:

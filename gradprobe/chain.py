@@ -151,7 +151,9 @@ class Chain:
         subtraction = 3 * U32 * p * (self.dp.abs() + self.delta.abs()) * self.valid
         cap = self._softcap_slope(self.e_s) * p * spread
         i_cap = self._softcap_slope(self.i_s) * p * spread
-        unit, floor = self.precision.matrix, self.precision.floor / (1 - self.x.dropout)
+        # A kernel may round scale * dS: dS then has the floor of what is so much smaller.
+        unit, least = self.precision.matrix, min(1.0, abs(self.x.scale) or 1.0)
+        floor = self.precision.floor / (1 - self.x.dropout) / least
         # What is rounded is dS as it came out, with the errors of delta and the flips.
         came = self.ds.abs() + p * self.i_delta + self.kink_ds
         rounding = (self.operands * LAMBDA * unit * came) ** 2 + (LAMBDA * floor) ** 2 * self.valid

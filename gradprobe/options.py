@@ -85,6 +85,8 @@ OPTIONS = (
     Option("pattern", str, f"Of the values: {', '.join(PATTERNS)} (default: normal)"),
     Option("dots", str, f"Arithmetic of float32 dots: {', '.join(DOTS)} (default: what the backend does)"),
     Option("repeat", int, "Runs of each layout, compared with one another (default: 1)"),
+    Option("tap", list, "Store a kernel's variable, whose indices give its place: dS=ds[b,h,offs_m,offs_n]",
+           "NAME=VAR[INDEX,...]", lambda words: tuple(words) or None),
     Option("recover", bool, "Recover P, dP, delta and dS of a target that exposes gradients alone (default: yes)"),
     Option("strict", bool, "Sums that a kernel keeps in 16 bits are a mismatch (default: they are only told)"),
 )  # fmt: skip
@@ -99,9 +101,8 @@ def parse(words: Mapping[str, Any]) -> dict[str, Any]:
         UsageFailure: a value that does not have the option's form.
     """
     given = {name: _BY_NAME[name].parse(word) for name, word in words.items() if word is not None and word != []}
-    if "layout" in given:
-        given["layouts"] = given.pop("layout")
-    return given
+    plural = {"layout": "layouts", "tap": "taps"}
+    return {plural.get(name, name): value for name, value in given.items()}
 
 
 def command_line(command: str, target: str, words: Mapping[str, Any], extra: Mapping[str, Any] | None = None) -> str:

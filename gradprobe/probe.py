@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from .recovery import Recovery
 from .reference import Attention, Tile, evaluate
 from .run import Outcome, run_target
 from .symmetry import agreement, doubled, permuted
+from .taps import Tap, parse_tap, propose
 from .targets import Target
 from .trace import Trace
 from .verdict import MISMATCH, Measured, Provenance, Report, Run
@@ -45,6 +47,7 @@ class _Session:
     target: Target
     reference: Target | None
     tick: Tick
+    taps: tuple[Tap, ...]
     values: dict[str, Tensor] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("target", "reference", "compare"), 0.0))
     outcomes: list[Outcome] = field(default_factory=list)
@@ -82,7 +85,7 @@ def probe(
         TargetFailure: the target could not be run, or nothing could be compared.
         ReferenceFailure: the reference breaks an identity that it should keep.
     """
-    session = _Session(case, target, reference, tick)
+    session = _Session(case, target, reference, tick, tuple(parse_tap(word) for word in case.taps))
     session.values = {name: value.to(case.device) for name, value in draw(case).items()}
     layouts: tuple[Assigned, ...] = (case.layouts,) if case.layouts else DEFAULT_RUNS
     runs = [run for assigned in layouts for run in _runs(session, assigned)]
@@ -96,7 +99,7 @@ def probe(
         provenance=_provenance(session),
         environment=environment(case.device),
         runs=tuple(runs),
-        notes=tuple(_notes(case)),
+        notes=(*_notes(case), *_of_taps(session, runs)),
         reproduce=reproduce,
         seconds=session.seconds,
     )
@@ -148,7 +151,7 @@ def _derived(session: _Session, values: Mapping[str, Tensor]) -> dict[str, Tenso
 def _outcome(session: _Session, inputs: Inputs) -> Outcome:
     session.tick(f"run {len(session.outcomes) + 1}, {session.target.name}, {inputs.layout}", 0.0)
     with session.timed("target"):
-        outcome = run_target(session.target, session.case, inputs)
+        outcome = run_target(session.target, session.case, inputs, session.taps)
     session.outcomes.append(outcome)
     return outcome
 
@@ -337,6 +340,18 @@ def _notes(case: Case) -> list[str]:
     if case.dots == "tf32" and case.device == "cpu":
         notes.insert(0, "--dots tf32 has no effect here: TF32 is an arithmetic of GPUs, so IEEE's budget was applied")
     return notes
+
+
+def _of_taps(session: _Session, runs: list[Run]) -> list[str]:
+    """What a reader should know of the taps; where none is set and the target hides P or dS, which there could be."""
+    notes = list(dict.fromkeys(note for outcome in session.outcomes for note in outcome.notes))
+    hidden = any(run.measured and not {"P", "dS"} <= run.measured.trace.values.keys() for run in runs)
+    if session.taps or not hidden:
+        return notes
+    words = propose([kernel for outcome in session.outcomes[:1] for kernel in outcome.launched])
+    one_each = {word.partition("=")[0]: word for word in reversed(words)}
+    flags = " ".join(f"--tap {shlex.quote(word)}" for word in reversed(one_each.values()))
+    return [*notes, *([f"what its kernels hold can be seen: {flags}"] if words else [])]
 
 
 def _provenance(session: _Session) -> Provenance:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import traceback
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,8 +18,10 @@ from .intermediates import lookup
 from .launches import recorded_launches
 from .layouts import Inputs
 from .provenance import Source, source_of
+from .taps import Session as TapSession
+from .taps import Tap, tapped
 from .targets import Target
-from .trace import Trace, check_shape, read_trace
+from .trace import Trace, check_shape, expected_shapes, read_trace, with_tapped
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,10 +42,14 @@ class Outcome:
     """The Triton kernels that it launched, in order of their first launch."""
     interpreted: bool
     """Whether Triton's interpreter ran them."""
+    launched: tuple[Any, ...]
+    """The kernels themselves."""
+    notes: tuple[str, ...] = ()
+    """What a reader should know of the taps."""
 
 
-def run_target(target: Target, case: Case, inputs: Inputs) -> Outcome:
-    """Runs the target once.
+def run_target(target: Target, case: Case, inputs: Inputs, taps: Sequence[Tap] = ()) -> Outcome:
+    """Runs the target once, with taps in its Triton kernels where some are given.
 
     A run that raises on purpose under a layout that is not contiguous is a refusal, with its words. Outputs are read
     before they leave here, so an error of an asynchronous kernel belongs to the target.
@@ -52,7 +59,7 @@ def run_target(target: Target, case: Case, inputs: Inputs) -> Outcome:
         TargetFailure: the target raised where it may not, or returned what it may not.
     """
     arguments = bind(target, case, inputs.tensors)
-    with recorded_launches() as launches:
+    with _tapped(taps, case) as session, recorded_launches() as launches:
         try:
             result = _call(target, case, arguments, inputs)
             _synchronize(inputs)
@@ -61,10 +68,18 @@ def run_target(target: Target, case: Case, inputs: Inputs) -> Outcome:
         except _DELIBERATE as error:
             if inputs.layout == "contiguous" or _is_a_crash(error):
                 raise _raised(target, inputs, error) from error
-            return Outcome(None, _words(error), _sources(launches), interpreting())
+            return Outcome(None, _words(error), _sources(launches), interpreting(), tuple(launches))
         except (Exception, SystemExit) as error:
             raise _raised(target, inputs, error) from error
-    return Outcome(read_trace(result, case, f"target {target.name!r}"), None, _sources(launches), interpreting())
+    trace = read_trace(result, case, f"target {target.name!r}")
+    reading = session.read() if session else None
+    trace = with_tapped(trace, reading.values, case) if reading else trace
+    notes = reading.notes if reading else ()
+    return Outcome(trace, None, _sources(launches), interpreting(), tuple(launches), notes)
+
+
+def _tapped(taps: Sequence[Tap], case: Case) -> AbstractContextManager[TapSession | None]:
+    return tapped(taps, expected_shapes(case), case.device) if taps else nullcontext()
 
 
 def _call(target: Target, case: Case, arguments: dict[str, Any], inputs: Inputs) -> object:

@@ -28,11 +28,21 @@ def errors_of_sums(chain: Chain) -> Iterator[tuple[str, Error]]:
 def _dk(of: Chain) -> Error:
     scale = abs(of.x.scale)
     sums = scale * (of.kink_ds.mT @ of.q.abs() + _dot_over_rows(of, of.ds, of.q))
-    return scale**2 * (_by_row(of, of.ds).mT @ of.q**2), sums
+    return _copies(of) * scale**2 * (_by_row(of, of.ds).mT @ of.q**2), sums
 
 
 def _dv(of: Chain) -> Error:
-    return (of.i_pe + of.s_pe**2).mT @ of.do**2, _dot_over_rows(of, of.values["PE"], of.do)
+    return _copies(of) * ((of.i_pe + of.s_pe**2).mT @ of.do**2), _dot_over_rows(of, of.values["PE"], of.do)
+
+
+def _copies(of: Chain) -> Tensor:
+    """[h, 1, 1] how many rows of a head err alike: all of them where q and dO repeat one row, else each on its own.
+
+    Errors of n copies add up to n times one, which is sqrt(n) times what n independent ones come to.
+    """
+    heads = (of.tile.batch, of.tile.heads)
+    alike = [(tensor[heads] == tensor[heads][:, :1]).all(-1).all(-1) for tensor in (of.x.q, of.x.do)]
+    return 1.0 + (alike[0] & alike[1])[:, None, None] * (of.x.n_query - 1.0)
 
 
 def _by_row(of: Chain, ds: Tensor) -> Tensor:

@@ -57,6 +57,14 @@ def read_trace(result: object, case: Case, subject: str) -> Trace:
     return Trace({name: values[name] for name in order}, dict.fromkeys(order, "exported"))
 
 
+def with_tapped(trace: Trace, tapped: Mapping[str, Tensor], case: Case) -> Trace:
+    """The trace with what taps saw: a tap that was asked for stands before what the target exports."""
+    values = {**trace.values, **tapped}
+    sources = {**trace.sources, **dict.fromkeys(tapped, "tapped")}
+    order = [name for name in expected_shapes(case) if name in values]
+    return Trace({name: values[name] for name in order}, {name: sources[name] for name in order})
+
+
 def _name(key: object, case: Case, subject: str) -> str:
     row = lookup(str(key))
     if row is None:

@@ -15,7 +15,9 @@ PACKAGE = ROOT / "gradprobe"
 ORDER = (
     "failures", "spans", "intermediates", "case", "draw", "layouts", "provenance", "trace", "builtin", "targets",
     "bind", "interpreter.bfloat16", "interpreter.language", "interpreter.selfcheck", "interpreter",
-    "backend", "launches", "run",
+    "backend", "launches",
+    "taps.words", "taps.functions", "taps.axes", "taps.loops", "taps.places", "taps.edits", "taps.rewrite",
+    "taps.buffer", "taps.sentences", "taps.session", "taps.propose", "taps", "run",
     "precision", "roundings", "scores", "chain", "sums", "budget", "recovery", "tally", "compare", "accumulators",
     "invariants", "locate", "symmetry", "onehot", "recover", "rereading", "verdict", "inside", "probe", "closeup",
     "report", "report.text", "report.as_json", "report.console", "report.closeup",
@@ -105,7 +107,17 @@ def test_kernels_and_reference_import_nothing_of_gradprobe_nor_of_each_other(fol
 @pytest.mark.parametrize("folder", TARGETS)
 def test_targets_import_torch_and_the_library_that_they_are_named_after_and_nothing_of_the_tool(folder):
     for file in (PACKAGE / folder).rglob("*.py"):
-        allowed = {"__future__", "collections", "dataclasses", "functools", "itertools", "typing", "warnings", "torch"}
+        allowed = {
+            "__future__",
+            "collections",
+            "dataclasses",
+            "functools",
+            "itertools",
+            "typing",
+            "unittest",
+            "warnings",
+            "torch",
+        }
         for level, dotted in imported(file):
             assert level <= 1, f"{file} reaches out of {folder}"
             assert level or dotted.split(".")[0] in allowed | {file.stem}, f"{file} imports {dotted}"

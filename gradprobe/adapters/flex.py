@@ -1,4 +1,4 @@
-"""PyTorch's FlexAttention, compiled.
+"""PyTorch's FlexAttention: compiled on a GPU, its plain operations on the CPU.
 
 Sinks are not offered: they would be a factor of O after the kernel, one rounding to 16 bits more than a kernel needs.
 """
@@ -6,11 +6,14 @@ Sinks are not offered: they would be a factor of O after the kernel, one roundin
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
+from torch.nn.attention import flex_attention as module
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, and_masks, create_block_mask, flex_attention
 
 from .visibility import Visibility
@@ -26,7 +29,7 @@ def flex(
     alibi: Tensor | None = None, mask: Tensor | None = None, seqlens: Tensor | None = None,
     cu_seqlens_q: Tensor | None = None, cu_seqlens_k: Tensor | None = None,
 ) -> dict[str, Tensor]:  # fmt: skip
-    """O [B, H, M, Dv] and LSE [B, H, M]; PyTorch differentiates it on a GPU only."""
+    """O [B, H, M, Dv] and LSE [B, H, M]."""
     (batch, heads, rows, _), keys = q.shape, k.shape[2]
     full = (batch, heads, rows, keys)
     view = Visibility(
@@ -102,16 +105,23 @@ _compiled_for: list[object] = []
 
 
 def _attention(device: torch.device, problem: object) -> Callable[..., Any]:
-    """flex_attention, compiled where PyTorch can differentiate it compiled.
+    """flex_attention, compiled on a GPU.
 
     What was compiled for another problem is forgotten first: after some number of variants the compiler gives up.
     """
     if device.type == "cpu":
-        return flex_attention
+        return _eager
     if _compiled_for != [problem]:
         torch.compiler.reset()
         _compiled_for[:] = [problem]
     return _compiled()
+
+
+def _eager(*args: Any, **options: Any) -> Any:
+    """flex_attention uncompiled. Its plain operations have a backward, which PyTorch keeps from the CPU by a check."""
+    with mock.patch.object(module, "_validate_device", return_value=None), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
+        return flex_attention(*args, **options)
 
 
 @functools.cache

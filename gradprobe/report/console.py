@@ -140,11 +140,9 @@ def _sources(measured: Measured) -> str:
     by_source: dict[str, list[str]] = {}
     for name in measured.comparison.findings:
         by_source.setdefault(measured.trace.sources[name], []).append(name)
-    if measured.comparison.absent:
-        by_source["not exposed"] = list(measured.comparison.absent)
-    if list(by_source) == ["exported"]:
-        return "all of them exported by the target"
-    return "; ".join(f"{source}: {', '.join(found)}" for source, found in sorted(by_source.items()))
+    by_source["not exposed"] = list(measured.comparison.absent)
+    order = ("exported", "tapped", "recovered", "not exposed")
+    return "; ".join(f"{source}: {', '.join(by_source[source])}" for source in order if by_source.get(source))
 
 
 def head_groups(heads: int, columns: int) -> list[range]:
@@ -202,7 +200,8 @@ def _sentences(report: Report, shown: Measured) -> Iterator[str]:
     kept = [invariant.key for _, measured in report.measured for invariant in measured.invariants if invariant.holds]
     reference = [i.key for i in shown.invariants if i.of == "reference"]
     if not any(measured.broken for _, measured in report.measured):
-        yield f"identities hold: {' '.join(dict.fromkeys(kept))} (and {' '.join(reference)} for the reference)"
+        held, of_reference = (" ".join(sorted(set(keys), key=_rank)) for keys in (kept, reference))
+        yield f"identities hold: {held} (and {of_reference} for the reference)"
     yield from report.notes
     undecided = shown.comparison.undecided
     if undecided:
@@ -228,12 +227,18 @@ def _wrong_rows(measured: Measured) -> str:
 
 def _receipt(report: Report) -> str:
     counts, case, runs = report.compared, report.case, len(report.measured)
-    per_run = counts["intermediates"] // runs
+    seen = sorted({len(found.comparison.findings) for _, found in report.measured})
+    names = plural(seen[0], "intermediate") if len(seen) == 1 else f"{seen[0]} to {plural(seen[-1], 'intermediate')}"
     return (
-        f"compared {plural(counts['elements'], 'element')}: every one of {plural(per_run, 'intermediate')} in "
+        f"compared {plural(counts['elements'], 'element')}: every one of {names} in "
         f"{plural(runs, 'run')}, {plural(case.batch, 'batch')}, {plural(case.heads, 'head')} "
         f"and {plural(case.seqlen_q, 'query row')}"
     )
+
+
+def _rank(key: str) -> tuple[int, str]:
+    """I2 before I10, and what is no number last."""
+    return (int(key[1:]) if key[1:].isdigit() else 99, key)
 
 
 def _provenance(report: Report, width: int) -> Iterator[Text]:

@@ -1,8 +1,8 @@
-"""FlexAttention's modifications, by its uncompiled form on the CPU, whose backward PyTorch holds back there."""
+"""FlexAttention in its uncompiled form, on the CPU."""
 
 import pytest
 
-from gradprobe.failures import TargetFailure, UsageFailure
+from gradprobe.failures import UsageFailure
 
 from .probed import probed, ratios
 from .test_sdpa import BIASED, MASKED, named
@@ -10,16 +10,15 @@ from .test_sdpa import BIASED, MASKED, named
 FLEX = "gradprobe.adapters.flex:flex"
 
 
-@pytest.fixture
-def _differentiable(monkeypatch):
-    monkeypatch.setattr("torch.nn.attention.flex_attention._validate_device", lambda *_: None)
-    monkeypatch.setattr("torch.nn.attention.flex_attention._warn_once", lambda *_, **__: None)  # "not compiled"
+OPTIONS = [
+    *MASKED,
+    *BIASED,
+    {"softcap": 2.0},
+    {"softcap": 2.0, "bias": True, "alibi": True},
+    {"head_dim_v": 40},
+]
 
 
-OPTIONS = [*MASKED, *BIASED, {"softcap": 2.0}, {"softcap": 2.0, "bias": True, "alibi": True}, {"head_dim_v": 40}]
-
-
-@pytest.mark.usefixtures("_differentiable")
 @pytest.mark.parametrize("options", OPTIONS, ids=named)
 def test_flex_matches_under_every_option_and_exposes_lse(options):
     report = probed(FLEX, **options)
@@ -28,9 +27,11 @@ def test_flex_matches_under_every_option_and_exposes_lse(options):
     assert ("dBias" in ratios(report)) == ("bias" in options)
 
 
-def test_flex_on_the_cpu_ends_in_the_words_of_pytorch():
-    with pytest.raises(TargetFailure, match="FlexAttention does not support backward on CPU"):
-        probed(FLEX)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_flex_matches_in_every_dtype_with_every_intermediate_seen(dtype):
+    report = probed(FLEX, dtype=dtype, causal=True)
+    assert report.verdict == "match", ratios(report)
+    assert set(ratios(report)) == {"LSE", "P", "O", "dP", "delta", "dS", "dQ", "dK", "dV"}
 
 
 def test_flex_takes_no_sinks():

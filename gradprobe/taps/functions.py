@@ -1,0 +1,183 @@
+"""A Triton function as its author wrote it: text, syntax tree, variables, and the Triton functions that it calls."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+
+@dataclass(frozen=True, eq=False)
+class Function:
+    """A function under @triton.jit, read from its file."""
+
+    jit: Any
+    """Triton's object: JITFunction or InterpretedFunction."""
+    lines: tuple[bytes, ...]
+    """Its lines from `def` on, dedented; bytes, because syntax trees count columns in bytes."""
+    line: int
+    """The line in the file at which `def` stands."""
+    tree: ast.FunctionDef
+
+    @property
+    def plain(self) -> Any:
+        """The Python function."""
+        return self.jit.fn
+
+    @property
+    def name(self) -> str:
+        return str(self.plain.__name__)
+
+    @cached_property
+    def parameters(self) -> tuple[str, ...]:
+        spec = self.tree.args
+        return tuple(node.arg for node in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs))
+
+    @cached_property
+    def assigned(self) -> tuple[str, ...]:
+        """Every variable that it assigns, in order."""
+        return tuple(dict.fromkeys(bound_in(self.tree.body)))
+
+    @cached_property
+    def variables(self) -> frozenset[str]:
+        """Its parameters and what it assigns."""
+        return frozenset({*self.parameters, *self.assigned})
+
+    @property
+    def scope(self) -> dict[str, Any]:
+        """What it finds outside itself, by name."""
+        cells = zip(self.plain.__code__.co_freevars, self.plain.__closure__ or (), strict=True)
+        return {**self.plain.__globals__, **{name: cell.cell_contents for name, cell in cells if _is_filled(cell)}}
+
+    def knows(self, name: str) -> bool:
+        """Whether a name that is no variable of its own means something in it."""
+        return name in self.scope or hasattr(builtins, name)
+
+    @cached_property
+    def calls(self) -> tuple[tuple[ast.Call, Any], ...]:
+        """The calls of Triton functions that are not Triton's own, each with the object called."""
+        scope = self.scope
+        nodes = [node for node in ast.walk(self.tree) if isinstance(node, ast.Call)]
+        found = [(node, self.called(node, scope)) for node in nodes]
+        return tuple((node, jit) for node, jit in found if is_jit(jit) and not jit.fn.__module__.startswith("triton."))
+
+    def called(self, call: ast.Call, scope: dict[str, Any]) -> Any:
+        """What a call calls; None for a method of one of the function's own variables."""
+        root = call.func
+        while isinstance(root, ast.Attribute):
+            root = root.value
+        own = isinstance(root, ast.Name) and root.id in self.variables
+        return None if own else value_of(call.func, scope)
+
+
+def read_function(jit: Any) -> Function:
+    """Reads the source of a Triton function.
+
+    Raises:
+        OSError, SyntaxError: there is none, or it is not a function's.
+    """
+    lines, first = inspect.getsourcelines(jit.fn)
+    text = textwrap.dedent("".join(lines))
+    tree = ast.parse(text).body[0]
+    if not isinstance(tree, ast.FunctionDef):
+        raise SyntaxError(f"{jit.fn.__name__} is not a function")
+    skipped = tree.lineno - 1
+    kept = [line.encode() for line in text.splitlines(keepends=True)[skipped:]]
+    ast.increment_lineno(tree, -skipped)
+    tree.decorator_list = []
+    return Function(jit, tuple(kept), first + skipped, tree)
+
+
+def call_tree(jit: Any) -> list[Function]:
+    """A kernel and every Triton function below it, nearest first, each once."""
+    found: dict[int, Function] = {}
+    waiting = [jit]
+    while waiting:
+        current = waiting.pop(0)
+        if id(current) not in found:
+            found[id(current)] = read_function(current)
+            waiting += [called for _, called in found[id(current)].calls]
+    return list(found.values())
+
+
+def named(functions: Sequence[Function], word: str) -> list[Function]:
+    """Those of a name; if there are none, those with the word in their names. All where the word is empty."""
+    exact = [function for function in functions if function.name == word]
+    return exact or [function for function in functions if word in function.name]
+
+
+def is_jit(value: Any) -> bool:
+    from triton.runtime.interpreter import InterpretedFunction
+    from triton.runtime.jit import JITFunction
+
+    return isinstance(value, (JITFunction, InterpretedFunction))
+
+
+def bound_in(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """The names that statements assign, at any depth, in the order of the text."""
+    for node in nodes:
+        yield from _bound_in(node)
+
+
+@lru_cache(maxsize=4096)
+def _bound_in(root: ast.AST) -> tuple[str, ...]:
+    found = [node for node in ast.walk(root) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+    return tuple(node.id for node in sorted(found, key=lambda node: (node.lineno, node.col_offset)))
+
+
+def bound_before(function: Function, statement: ast.stmt) -> set[str]:
+    """The names that have a value when a statement begins: parameters, and what may have been assigned on the way."""
+    names = set(function.parameters)
+    _walk_to(function.tree.body, statement, names)
+    return names
+
+
+def _walk_to(block: list[ast.stmt], statement: ast.stmt, names: set[str]) -> bool:
+    for current in block:
+        if current is statement:
+            return True
+        inside = [block for block in blocks(current) if _spans(block[0], block[-1], statement)]
+        if inside:
+            names.update(bound_in(heads(current)))
+            return _walk_to(inside[0], statement, names)
+        names.update(bound_in([current]))
+    return False
+
+
+def blocks(statement: ast.stmt) -> list[list[ast.stmt]]:
+    """The blocks of statements that a statement holds: none where it is a simple one."""
+    return [block for field in ("body", "orelse", "finalbody") if (block := getattr(statement, field, None))]
+
+
+def _spans(first: ast.stmt, last: ast.stmt, inner: ast.stmt) -> bool:
+    begins = (first.lineno, first.col_offset) <= (inner.lineno, inner.col_offset)
+    end = (last.end_lineno or 0, last.end_col_offset or 0)
+    return begins and (inner.end_lineno or 0, inner.end_col_offset or 0) <= end
+
+
+def heads(statement: ast.stmt) -> list[ast.AST]:
+    """What a compound statement assigns before its blocks run: a loop's own variable."""
+    found = [getattr(statement, "target", None), *getattr(statement, "items", [])]
+    return [node for node in found if isinstance(node, ast.AST)]
+
+
+def value_of(node: ast.expr, scope: dict[str, Any]) -> Any:
+    """What a dotted name means outside the function; None for anything else."""
+    if isinstance(node, ast.Name):
+        return scope.get(node.id)
+    if isinstance(node, ast.Attribute):
+        return getattr(value_of(node.value, scope), node.attr, None)
+    return None
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
