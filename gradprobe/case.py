@@ -49,7 +49,7 @@ class Case:
     """Of the softmax family: the axes of [B, H, M, N] that the bias has; along the others it is broadcast."""
     alibi: bool = False
     mask: str | None = None
-    """Which boolean mask is drawn: one of MASKS, or None."""
+    """Which boolean mask is drawn: one of MASKS, or None; "given" where a file of inputs holds it."""
     sinks: bool = False
     dropout: float = 0.0
     """The probability that an entry of P is dropped, by a mask that the target is given."""
@@ -75,6 +75,8 @@ class Case:
     """Whether a kernel that is coarser than its contract is a mismatch."""
     recover: bool = True
     """Whether intermediates that a target does not expose are recovered from its gradients."""
+    inputs: str | None = None
+    """The file that the values come from; None where they are drawn."""
 
     def size(self, axis: str) -> int:
         """The length of an axis, by its letter in the table of intermediates."""
@@ -224,7 +226,7 @@ def _tau(given: Mapping[str, Any]) -> tuple[float, ...]:
 def _check(case: Case) -> None:
     choices = (
         ("dtype", DTYPES), ("pattern", PATTERNS), ("dots", (None, *DOTS)), ("device", DEVICES),
-        ("align", ALIGNMENTS), ("mask", (None, *MASKS)),
+        ("align", ALIGNMENTS), ("mask", (None, *MASKS) if case.inputs is None else (None, "given")),
     )  # fmt: skip
     for name, known in choices:
         if getattr(case, name) not in known:

@@ -1,24 +1,29 @@
-"""Where each tensor lies in memory: eight layouts, every one inside a guard band of known values."""
+"""Where each tensor lies in memory: eight layouts and that of a file, every one inside a guard band of known values."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING
 
 from .failures import UsageFailure
+from .placement import Placement, spanned
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
 LAYOUTS = ("contiguous", "blhd", "packed", "expanded", "distinct", "distinct-unit", "strided-last", "offset")
+# The layout of values from a file: where they lay when they were saved.
+AS_SAVED = "as-saved"
 TENSORS = (
     "q", "k", "v", "do", "o", "lse", "delta", "bias", "tau", "alibi", "mask", "sinks", "keep", "seqlens",
     "cu_seqlens_q", "cu_seqlens_k",
 )  # fmt: skip
 DEFAULT_RUNS = ((), (("all", "distinct"),), (("do", "expanded"),))
+# Of values from a file. Not do=expanded, whose ones would take the place of the real dO.
+SAVED_RUNS = ((("all", AS_SAVED),), (), (("all", "distinct"),))
 # What shows strides of a target that takes no last stride but 1.
 UNIT_RUN = (("all", "distinct-unit"),)
 
@@ -51,7 +56,7 @@ class _Plan:
 
     @property
     def extent(self) -> int:
-        return 1 + sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
+        return spanned(self.shape, self.strides)
 
 
 def run_name(assigned: tuple[tuple[str, str], ...]) -> str:
@@ -72,26 +77,42 @@ def parse_layout(word: str) -> tuple[str, str]:
         raise UsageFailure(f"--layout takes TENSOR=NAME, got {word!r}", "for example --layout do=expanded")
     if tensor not in (*TENSORS, "all"):
         raise UsageFailure(f"--layout: no tensor {tensor!r}", f"known: all, {', '.join(TENSORS)}")
-    if layout not in LAYOUTS:
-        raise UsageFailure(f"--layout: no layout {layout!r}", f"known: {', '.join(LAYOUTS)}")
+    if layout not in (*LAYOUTS, AS_SAVED):
+        raise UsageFailure(f"--layout: no layout {layout!r}", f"known: {', '.join((*LAYOUTS, AS_SAVED))}")
     return tensor, layout
 
 
-def place(values: Mapping[str, Tensor], assigned: tuple[tuple[str, str], ...]) -> Inputs:
+def place(
+    values: Mapping[str, Tensor],
+    assigned: tuple[tuple[str, str], ...],
+    saved: Mapping[str, Placement] | None = None,
+) -> Inputs:
     """The values laid out as assigned; later assignments win over earlier ones, "all" means every tensor.
 
     Every storage is filled with known values first, wide enough that a read through any tensor's strides stays inside.
+
+    Args:
+        saved: where the tensors lay that `as-saved` puts back; one that is not in it lies contiguous.
+
+    Raises:
+        UsageFailure: a tensor is to lie as saved, and nothing was.
     """
     chosen = {name: _layout_of(name, assigned) for name in values}
+    if saved is None and AS_SAVED in chosen.values():
+        raise UsageFailure(f"--layout: {AS_SAVED} is how the tensors of a file lie, and there is none", "add --inputs")
     values = effective_values(values, assigned)
     used: set[int] = set()
     plans = {
         name: _plan(tuple(value.shape), chosen[name], used, index) for index, (name, value) in enumerate(values.items())
     }
-    plans |= _packed_slots(plans, chosen)
-    tensors = {name: _in_guard_band(values[name], plan, _reach(plan, plans)) for name, plan in plans.items()}
-    tensors |= _share_packed(values, chosen, plans)
-    return Inputs(run_name(assigned), values, tensors)
+    slots = _packed_slots(plans, chosen)
+    back = {name: spot for name, spot in (saved or {}).items() if chosen.get(name) == AS_SAVED}
+    plans |= slots | {name: _Plan(plans[name].shape, spot.strides, spot.offset) for name, spot in back.items()}
+    buffers: dict[str, list[str]] = {"packed": list(slots)} if slots else {}
+    for name in plans.keys() - slots.keys():
+        buffers.setdefault(back[name].buffer if name in back else f"of {name} alone", []).append(name)
+    found = {name: tensor for names in buffers.values() for name, tensor in _in_one_buffer(names, values, plans)}
+    return Inputs(run_name(assigned), values, {name: found[name] for name in plans})
 
 
 def effective_values(values: Mapping[str, Tensor], assigned: tuple[tuple[str, str], ...]) -> dict[str, Tensor]:
@@ -174,28 +195,24 @@ def _packed_slots(plans: Mapping[str, _Plan], chosen: Mapping[str, str]) -> dict
     return {name: replace(plans[name], offset=slot * h * d) for slot, name in enumerate(trio)}
 
 
-def _share_packed(
-    values: Mapping[str, Tensor], chosen: Mapping[str, str], plans: Mapping[str, _Plan]
-) -> dict[str, Tensor]:
-    slots = _packed_slots(plans, chosen)
-    if not slots:
-        return {}
-    storage = _guarded_storage(values["q"], slots["v"], _reach(slots["v"], plans))
-    return {name: _view(storage, plan).copy_(values[name]) for name, plan in slots.items()}
+def _in_one_buffer(
+    names: list[str], values: Mapping[str, Tensor], plans: Mapping[str, _Plan]
+) -> Iterator[tuple[str, Tensor]]:
+    """Tensors as views of one storage; most often one alone."""
+    last = max((plans[name] for name in names), key=lambda plan: plan.offset + plan.extent)
+    storage = _guarded_storage(values[names[0]], last, max(_reach(plans[name], plans) for name in names))
+    for name in names:
+        view, plan = _view(storage, plans[name]), plans[name]
+        # Along an axis of stride 0 the values are equal, and may be written only once.
+        once = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in plan.strides)
+        view[once] = values[name][once]
+        yield name, view
 
 
 def _reach(plan: _Plan, plans: Mapping[str, _Plan]) -> int:
     """The furthest element that this tensor's indices reach through the strides of any tensor with as many axes."""
     like = [other.strides for other in plans.values() if len(other.shape) == len(plan.shape)]
     return max(_Plan(plan.shape, strides).extent for strides in like)
-
-
-def _in_guard_band(value: Tensor, plan: _Plan, reach: int) -> Tensor:
-    view = _view(_guarded_storage(value, plan, reach), plan)
-    if 0 in plan.strides:
-        view[(slice(0, 1),) * view.dim()] = value[(slice(0, 1),) * value.dim()]
-        return view
-    return view.copy_(value)
 
 
 def _guarded_storage(value: Tensor, plan: _Plan, reach: int) -> Tensor:

@@ -13,22 +13,25 @@ from typing import TYPE_CHECKING, Any
 from .accumulators import Coarser, explained
 from .case import Case
 from .compare import Comparison, attention_of, compare
+from .decided import values_of
 from .draw import draw
 from .failures import ReferenceFailure, TargetFailure
 from .inside import Examiner, look_inside
 from .invariants import Invariant, identities
-from .layouts import DEFAULT_RUNS, UNIT_RUN, Inputs, effective_values, place
+from .layouts import AS_SAVED, DEFAULT_RUNS, SAVED_RUNS, UNIT_RUN, Inputs, effective_values, place
 from .locate import locate, zeros_by_design
+from .placement import for_more_batches, repeats
 from .precision import precision_of
 from .provenance import triton_cache
 from .recover import recoverable
 from .recovery import Recovery
 from .reference import Attention, Tile, evaluate
 from .run import Outcome, run_target
-from .symmetry import agreement, doubled, permuted
+from .saved import Saved
+from .symmetry import LINEAR_IN_DO, agreement, doubled, permuted
 from .taps import Tap, parse_tap, propose
 from .targets import Target
-from .trace import Trace
+from .trace import Trace, expected_shapes
 from .verdict import MISMATCH, Measured, Provenance, Report, Run
 
 if TYPE_CHECKING:
@@ -48,6 +51,7 @@ class _Session:
     reference: Target | None
     tick: Tick
     taps: tuple[Tap, ...]
+    saved: Saved | None = None
     values: dict[str, Tensor] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("target", "reference", "compare"), 0.0))
     outcomes: list[Outcome] = field(default_factory=list)
@@ -64,12 +68,17 @@ class _Session:
         with self.timed("reference"):
             return evaluate(x, tile, given)
 
+    def placed(self, values: Mapping[str, Tensor], assigned: Assigned) -> Inputs:
+        """Values laid out; `as-saved` as they lay in the file they come from."""
+        return place(values, assigned, self.saved.placements if self.saved else None)
+
 
 def probe(
     case: Case,
     target: Target,
     *,
     reference: Target | None = None,
+    saved: Saved | None = None,
     reproduce: str = "",
     tick: Tick = lambda stage, fraction: None,
 ) -> Report:
@@ -78,6 +87,7 @@ def probe(
     Args:
         case: with its device resolved to "cpu" or "cuda".
         reference: a user's own, in place of the built-in one; audited by the identities that it should keep.
+        saved: the values of a case that has `inputs`; without, they are drawn.
         reproduce: the command line to print.
 
     Raises:
@@ -85,10 +95,10 @@ def probe(
         TargetFailure: the target could not be run, or nothing could be compared.
         ReferenceFailure: the reference breaks an identity that it should keep.
     """
-    session = _Session(case, target, reference, tick, tuple(parse_tap(word) for word in case.taps))
-    session.values = {name: value.to(case.device) for name, value in draw(case).items()}
-    layouts: tuple[Assigned, ...] = (case.layouts,) if case.layouts else DEFAULT_RUNS
-    runs = [run for assigned in layouts for run in _runs(session, assigned)]
+    session = _Session(case, target, reference, tick, tuple(parse_tap(word) for word in case.taps), saved)
+    values = draw(case) if saved is None else values_of(saved, case)
+    session.values = {name: value.to(case.device) for name, value in values.items()}
+    runs = [run for assigned in _layouts(case) for run in _runs(session, assigned)]
     runs = _with_symmetries(session, runs)
     runs = _with_insides(session, runs)
     if not any(run.measured for run in runs):
@@ -103,6 +113,14 @@ def probe(
         reproduce=reproduce,
         seconds=session.seconds,
     )
+
+
+def _layouts(case: Case) -> tuple[Assigned, ...]:
+    """What each run assigns. Of values from a file, a tensor that --layout does not name lies as it was saved."""
+    if case.inputs is None:
+        return (case.layouts,) if case.layouts else DEFAULT_RUNS
+    named = {tensor for tensor, _ in case.layouts}
+    return ((*(() if "all" in named else (("all", AS_SAVED),)), *case.layouts),) if named else SAVED_RUNS
 
 
 def _runs(session: _Session, assigned: Assigned) -> list[Run]:
@@ -126,8 +144,15 @@ def _run(session: _Session, assigned: Assigned) -> Run:
 
 def _inputs(session: _Session, values: Mapping[str, Tensor], assigned: Assigned) -> Inputs:
     """The values in a layout, with O, LSE and delta of the reference where the target takes them."""
-    values = effective_values(values, assigned)
-    return place({**values, **_derived(session, values)}, assigned)
+    values = _effective(values, assigned)
+    return session.placed({**_derived(session, values), **values}, assigned)
+
+
+def _effective(values: Mapping[str, Tensor], assigned: Assigned) -> dict[str, Tensor]:
+    """The values that a layout leaves; O and LSE of a file go where it changes the inputs that they came from."""
+    changed = any(layout == "expanded" and tensor != "do" for tensor, layout in assigned)
+    effective = effective_values(values, assigned)
+    return {name: value for name, value in effective.items() if not (changed and name in ("o", "lse"))}
 
 
 def _derived(session: _Session, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -153,7 +178,20 @@ def _outcome(session: _Session, inputs: Inputs) -> Outcome:
     with session.timed("target"):
         outcome = run_target(session.target, session.case, inputs, session.taps)
     session.outcomes.append(outcome)
-    return outcome
+    return replace(outcome, trace=_with_forward(session, inputs, outcome.trace)) if outcome.trace else outcome
+
+
+def _with_forward(session: _Session, inputs: Inputs, trace: Trace) -> Trace:
+    """A backward's results with the O and LSE that a file gave it: they are parents, and may be what is wrong."""
+    given = {"LSE": "lse", "O": "o"}
+    own = {
+        key: inputs.values[name] for key, name in given.items()
+        if session.saved and name in session.saved.values and name in session.target.takes and key not in trace.values
+    }  # fmt: skip
+    values = {**own, **trace.values}
+    order = [name for name in expected_shapes(session.case) if name in values]
+    sources = {name: trace.sources.get(name, "exported") for name in order}
+    return Trace({name: values[name] for name in order}, sources) if own else trace
 
 
 def _measure(session: _Session, inputs: Inputs, trace: Trace, recovery: Recovery | None = None) -> Measured:
@@ -218,15 +256,15 @@ def _repeated(session: _Session, inputs: Inputs, measured: Measured) -> Measured
 
 
 def _with_symmetries(session: _Session, runs: list[Run]) -> list[Run]:
-    """I8 and I9 from one more run of the first layout, I10 from contiguous and distinct, of the same values."""
+    """I8 and I9 from one more run of the first layout, I10 from it and distinct where both have the same values."""
     first = next((at for at, run in enumerate(runs) if run.measured is not None and _summable(run.measured)), None)
     if first is None:
         return runs
     invariants, wrong = _linear_and_permuted(session, runs[first])
     runs[first] = _with(runs[first], invariants)
-    measured = runs[first].measured
+    measured, plain = runs[first].measured, runs[first].layout in ("contiguous", AS_SAVED)
     for at, run in enumerate(runs):
-        if measured and run.measured and runs[first].layout == "contiguous" and run.layout.startswith("distinct"):
+        if measured and run.measured and plain and run.layout.startswith("distinct"):
             same = agreement("I10", session.case, measured.trace, run.measured.trace, measured.comparison)
             runs[at] = _with(run, [same])
     return [*runs, *wrong]
@@ -248,6 +286,9 @@ def _linear_and_permuted(session: _Session, run: Run) -> tuple[list[Invariant], 
     Where neither alone disagrees the target is not the same from call to call, and the run that showed it stands. The
     first run that disagrees is compared with its own reference, and returned if it is wrong.
     """
+    if not _may_double(session, run):
+        permutes, reverse = _symmetric(session, run, "I9", factor=1.0, reverse=True)
+        return [permutes], [reverse] if reverse is not None and reverse.verdict == MISMATCH else []
     together, both = _symmetric(session, run, "I8", factor=2.0, reverse=True)
     if together.holds:
         return [together, replace(together, key="I9")], []
@@ -257,14 +298,28 @@ def _linear_and_permuted(session: _Session, run: Run) -> tuple[list[Invariant], 
     return [together if linear.holds and permutes.holds else linear, permutes], wrong[:1]
 
 
+def _may_double(session: _Session, run: Run) -> bool:
+    """Whether real values leave room in their dtype for twice the dO, which loss scaling may not."""
+    import torch
+
+    assert run.measured is not None
+    results = run.measured.trace.values
+    tensors = [session.values["do"], *(results[name] for name in LINEAR_IN_DO if name in results)]
+    # Four times, for what a kernel holds in between.
+    return all(
+        not tensor.numel() or float(tensor.nan_to_num().abs().max()) < torch.finfo(tensor.dtype).max / 4
+        for tensor in tensors
+    )
+
+
 def _symmetric(session: _Session, run: Run, key: str, *, factor: float, reverse: bool) -> tuple[Invariant, Run | None]:
     """An identity between a run and a second one; and where it is broken, the second one, compared."""
-    values: Mapping[str, Tensor] = effective_values(session.values, run.assigned)
+    values: Mapping[str, Tensor] = _effective(session.values, run.assigned)
     values = doubled(values) if factor != 1.0 else values
     values = permuted(values, session.case) if reverse else values
     # Values that were expanded are so already; laid out so once more they would lose the factor.
     assigned = tuple((tensor, layout) for tensor, layout in run.assigned if layout != "expanded")
-    inputs = place({**values, **_derived(session, values)}, assigned)
+    inputs = session.placed({**_derived(session, values), **values}, assigned)
     trace = _accepted(session, inputs)
     assert run.measured is not None
     first = run.measured
@@ -294,7 +349,7 @@ def _with_inside(session: _Session, run: Run) -> Run:
     """A run whose target was looked into, where it can be: a layout of repeated values holds no one-hot rows."""
     if not session.case.recover or run.measured is None or not recoverable(session.case, run.measured.trace):
         return run
-    if any(layout == "expanded" for _, layout in run.assigned):
+    if any(layout == "expanded" for _, layout in run.assigned) or _repeats_as_saved(session, run.assigned):
         return run
     examiner = Examiner(
         session.case,
@@ -307,13 +362,23 @@ def _with_inside(session: _Session, run: Run) -> Run:
         return replace(run, inside=look_inside(examiner, session.values, run.assigned))
 
 
+def _repeats_as_saved(session: _Session, assigned: Assigned) -> bool:
+    if session.saved is None or AS_SAVED not in dict(assigned).values():
+        return False
+    shapes = {name: tuple(value.shape) for name, value in session.values.items()}
+    return any(repeats(shapes[name], place) for name, place in session.saved.placements.items())
+
+
 def _answer(
     session: _Session, case: Case, values: Mapping[str, Tensor], first: Mapping[str, Tensor], assigned: Assigned
 ) -> Trace:
     """The target's results on several probes; those of the first in O, LSE and delta are those of all."""
     times = case.batch // session.case.batch
     derived = {name: value.repeat(times, *[1] * (value.dim() - 1)) for name, value in _derived(session, first).items()}
-    inputs = place({**values, **derived}, assigned)
+    everything = {**values, **derived}
+    shapes = {name: tuple(value.shape) for name, value in everything.items()}
+    placements = for_more_batches(session.saved.placements, shapes) if session.saved else None
+    inputs = place(everything, assigned, placements)
     session.tick(f"looking inside {session.target.name}, {inputs.layout}", 0.0)
     with session.timed("target"):
         outcome = run_target(session.target, case, inputs)
@@ -337,6 +402,8 @@ def _dots(session: _Session) -> str:
 
 def _notes(case: Case) -> list[str]:
     notes = zeros_by_design(case)
+    if case.inputs is not None:
+        notes.insert(0, f"the values are those of {case.inputs}")
     if case.dots == "tf32" and case.device == "cpu":
         notes.insert(0, "--dots tf32 has no effect here: TF32 is an arithmetic of GPUs, so IEEE's budget was applied")
     return notes

@@ -16,7 +16,7 @@ from .case import Case
 from .failures import TargetFailure
 from .intermediates import lookup
 from .launches import recorded_launches
-from .layouts import Inputs
+from .layouts import AS_SAVED, Inputs
 from .provenance import Source, source_of
 from .taps import Session as TapSession
 from .taps import Tap, tapped
@@ -51,8 +51,9 @@ class Outcome:
 def run_target(target: Target, case: Case, inputs: Inputs, taps: Sequence[Tap] = ()) -> Outcome:
     """Runs the target once, with taps in its Triton kernels where some are given.
 
-    A run that raises on purpose under a layout that is not contiguous is a refusal, with its words. Outputs are read
-    before they leave here, so an error of an asynchronous kernel belongs to the target.
+    A run that raises on purpose is a refusal, with its words, but not where the tensors are contiguous or lie as the
+    user's own program had them. Outputs are read before they leave here, so an error of an asynchronous kernel belongs
+    to the target.
 
     Raises:
         UsageFailure: from `bind`.
@@ -66,7 +67,7 @@ def run_target(target: Target, case: Case, inputs: Inputs, taps: Sequence[Tap] =
         except TargetFailure:
             raise
         except _DELIBERATE as error:
-            if inputs.layout == "contiguous" or _is_a_crash(error):
+            if inputs.layout in ("contiguous", AS_SAVED) or _is_a_crash(error):
                 raise _raised(target, inputs, error) from error
             return Outcome(None, _words(error), _sources(launches), interpreting(), tuple(launches))
         except (Exception, SystemExit) as error:

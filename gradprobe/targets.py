@@ -16,6 +16,7 @@ from typing import Any
 from .builtin import BUILTINS
 from .failures import Failure, TargetFailure, UsageFailure
 from .provenance import Source, source_of
+from .signatures import readable
 
 # What each parameter may be called; the first is the name used everywhere here.
 SYNONYMS = {
@@ -102,7 +103,7 @@ def find_target(word: str, family: str | None = None) -> Target:
             f"target {word!r} is neither a built-in nor FILE.py:FUNCTION nor MODULE:FUNCTION", f"built in: {known}"
         )
     module = _load_file(Path(place), word) if place.endswith(".py") else _load_module(place, word)
-    function = _function(module, name, word)
+    function = readable(_function(module, name, word))
     takes, required = _parameters(function, word)
     return Target(
         name=word,

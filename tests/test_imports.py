@@ -13,14 +13,17 @@ PACKAGE = ROOT / "gradprobe"
 
 # A module may import those above it and none below: what data is, then the stages, then what shows them.
 ORDER = (
-    "failures", "spans", "intermediates", "case", "draw", "layouts", "provenance", "trace", "builtin", "targets",
-    "bind", "interpreter.bfloat16", "interpreter.language", "interpreter.selfcheck", "interpreter",
+    "failures", "spans", "intermediates", "case", "draw", "placement", "layouts", "contents", "saved", "decided",
+    "provenance", "signatures", "trace", "builtin", "targets",
+    "bind", "call", "seen", "watch", "capturing", "child", "child.entry", "child.sitecustomize",
+    "interpreter.bfloat16", "interpreter.language", "interpreter.selfcheck", "interpreter",
     "backend", "launches",
     "taps.words", "taps.functions", "taps.axes", "taps.loops", "taps.places", "taps.edits", "taps.rewrite",
     "taps.buffer", "taps.sentences", "taps.session", "taps.propose", "taps", "run",
     "precision", "roundings", "scores", "chain", "sums", "budget", "recovery", "tally", "compare", "accumulators",
-    "invariants", "locate", "symmetry", "onehot", "recover", "rereading", "verdict", "inside", "probe", "closeup",
-    "report", "report.text", "report.as_json", "report.console", "report.closeup",
+    "invariants", "locate", "symmetry", "onehot", "recover", "rereading", "verdict",
+    "misreading", "inside", "probe", "closeup", "replay",
+    "report", "report.text", "report.as_json", "report.captures", "report.console", "report.closeup",
     "options", "catalogue", "report.targets", "scaffold", "last", "progress", "cli", "__main__",
 )  # fmt: skip
 # Folders of their own, which know nothing of the tool; the tool may import them anywhere.

@@ -9,7 +9,6 @@ import functools
 import warnings
 from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import Tensor
@@ -119,9 +118,13 @@ def _attention(device: torch.device, problem: object) -> Callable[..., Any]:
 
 def _eager(*args: Any, **options: Any) -> Any:
     """flex_attention uncompiled. Its plain operations have a backward, which PyTorch keeps from the CPU by a check."""
-    with mock.patch.object(module, "_validate_device", return_value=None), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
-        return flex_attention(*args, **options)
+    check, module._validate_device = module._validate_device, lambda *_: None
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
+            return flex_attention(*args, **options)
+    finally:
+        module._validate_device = check
 
 
 @functools.cache

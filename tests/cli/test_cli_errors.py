@@ -221,10 +221,7 @@ def test_a_gradient_that_never_comes_is_0_and_wrong(folder):
     ("word", "pieces"),
     [
         ("forward.py:Attention", ("takes *args", "wrap it in a function that does")),
-        (
-            "torch.nn.functional:scaled_dot_product_attention",
-            ("has no readable signature", "wrap it in a Python function"),
-        ),
+        ("torch:bmm", ("has no readable signature", "wrap it in a Python function")),
         ("math:sin", ("takes x", "arguments are passed by name")),
     ],
 )

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gradprobe.case import draw
+from gradprobe.draw import draw
 from gradprobe.failures import UsageFailure
 from gradprobe.kernels.triton import lazy
 from gradprobe.layouts import place

@@ -5,7 +5,7 @@ import torch
 import triton
 import triton.language as tl
 
-from gradprobe.case import draw
+from gradprobe.draw import draw
 from gradprobe.kernels.triton import lazy
 from gradprobe.layouts import place
 from gradprobe.taps import parse_tap, propose, tapped

@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from gradprobe.case import draw
+from gradprobe.draw import draw
 from gradprobe.failures import Failure, TargetFailure, UsageFailure
 from gradprobe.kernels.triton import lazy
 from gradprobe.launches import recorded_launches
