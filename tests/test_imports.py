@@ -117,7 +117,6 @@ def test_targets_import_torch_and_the_library_that_they_are_named_after_and_noth
             "functools",
             "itertools",
             "typing",
-            "unittest",
             "warnings",
             "torch",
         }
