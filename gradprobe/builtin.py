@@ -46,7 +46,7 @@ _TABLE = (
     Builtin("sdpa-flash", f"{_SDPA}:sdpa_flash", "PyTorch's SDPA by FlashAttention", FORWARD),
     Builtin("sdpa-efficient", f"{_SDPA}:sdpa_efficient", "PyTorch's SDPA, memory-efficient kernel", _BIASED, cuda=True),
     Builtin("sdpa-cudnn", f"{_SDPA}:sdpa_cudnn", "PyTorch's SDPA by cuDNN", FORWARD, cuda=True),
-    Builtin("flex", "gradprobe.adapters.flex:flex", "PyTorch's FlexAttention", ("LSE", *_BIASED, "dSink")),
+    Builtin("flex", "gradprobe.adapters.flex:flex", "PyTorch's FlexAttention", ("LSE", *_BIASED)),
     Builtin(
         "flash-attn", "gradprobe.adapters.flash_attn:flash_attn", "FlashAttention 2 of the package flash-attn",
         ("LSE", *FORWARD), cuda=True, package="flash_attn", install="flash-attn",

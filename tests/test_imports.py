@@ -110,7 +110,16 @@ def test_kernels_and_reference_import_nothing_of_gradprobe_nor_of_each_other(fol
 @pytest.mark.parametrize("folder", TARGETS)
 def test_targets_import_torch_and_the_library_that_they_are_named_after_and_nothing_of_the_tool(folder):
     for file in (PACKAGE / folder).rglob("*.py"):
-        allowed = {"__future__", "collections", "dataclasses", "functools", "itertools", "typing", "warnings", "torch"}
+        allowed = {
+            "__future__",
+            "collections",
+            "dataclasses",
+            "functools",
+            "itertools",
+            "typing",
+            "warnings",
+            "torch",
+        }
         for level, dotted in imported(file):
             assert level <= 1, f"{file} reaches out of {folder}"
             assert level or dotted.split(".")[0] in allowed | {file.stem}, f"{file} imports {dotted}"

@@ -1,4 +1,7 @@
-"""PyTorch's FlexAttention: compiled on a GPU, its plain operations on the CPU."""
+"""PyTorch's FlexAttention: compiled on a GPU, its plain operations on the CPU.
+
+Sinks are not offered: they would be a factor of O after the kernel, one rounding to 16 bits more than a kernel needs.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,8 @@ Distance = Callable[[Tensor, Tensor], Tensor]
 def flex(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool = False, align: str = "bottom-right",
     window: tuple[int, int] | None = None, softcap: float | None = None, bias: Tensor | None = None,
-    alibi: Tensor | None = None, mask: Tensor | None = None, sinks: Tensor | None = None,
-    seqlens: Tensor | None = None, cu_seqlens_q: Tensor | None = None, cu_seqlens_k: Tensor | None = None,
+    alibi: Tensor | None = None, mask: Tensor | None = None, seqlens: Tensor | None = None,
+    cu_seqlens_q: Tensor | None = None, cu_seqlens_k: Tensor | None = None,
 ) -> dict[str, Tensor]:  # fmt: skip
     """O [B, H, M, Dv] and LSE [B, H, M]."""
     (batch, heads, rows, _), keys = q.shape, k.shape[2]
@@ -43,12 +46,7 @@ def flex(
         enable_gqa=heads != k.shape[1],
         return_aux=AuxRequest(lse=True),
     )  # fmt: skip
-    if sinks is None:
-        return {"O": o, "LSE": aux.lse}
-    # FlexAttention knows no sinks; what they take from a row follows from its LSE.
-    logits = sinks[:, None]
-    share = torch.sigmoid(aux.lse - logits)
-    return {"O": (o * share[..., None]).to(o.dtype), "LSE": torch.logaddexp(aux.lse, logits)}
+    return {"O": o, "LSE": aux.lse}
 
 
 def _distance(view: Visibility) -> Distance:

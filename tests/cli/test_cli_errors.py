@@ -214,7 +214,7 @@ def test_a_gradient_that_never_comes_is_0_and_wrong(folder):
     (folder / "forward.py").write_text(AUTOGRAD.format(backward=BACKWARD + "return do, None, do, None"))
     ran = run(f"check forward.py:f {SMALL}")
     assert ran.code == 1
-    assert "wrong by itself too: dK, dV" in ran.out
+    assert "dK" in ran.out.partition("wrong by itself too: ")[2].partition(";")[0]
 
 
 @pytest.mark.parametrize(

@@ -61,12 +61,12 @@ def test_no_line_is_wider_than_the_screen(columns):
 def test_what_cannot_run_here_says_what_it_needs():
     missing = {name: target["missing"] for name, target in listed().items()}
     assert missing == {
-        "lazy": None, "flash": None, "sdpa": None, "sdpa-math": None, "sdpa-flash": None,
-        "sdpa-efficient": "needs a CUDA device", "sdpa-cudnn": "needs a CUDA device", "flex": "needs a CUDA device",
+        "lazy": None, "flash": None, "sdpa": None, "sdpa-math": None, "sdpa-flash": None, "flex": None,
+        "sdpa-efficient": "needs a CUDA device", "sdpa-cudnn": "needs a CUDA device",
         "flash-attn": "needs the package flash-attn (pip install flash-attn)",
         "xformers": "needs the package xformers (pip install xformers)",
     }  # fmt: skip
-    assert run("targets").out.count("not here   needs a CUDA device\n") == 3
+    assert run("targets").out.count("not here   needs a CUDA device\n") == 2
 
 
 def test_with_a_cuda_device_and_the_packages_everything_can_run(monkeypatch):
@@ -76,7 +76,7 @@ def test_with_a_cuda_device_and_the_packages_everything_can_run(monkeypatch):
 
 
 @pytest.mark.parametrize(("name", "words"), [
-    ("sdpa-cudnn", "it needs a CUDA device"), ("flex", "it needs a CUDA device"),
+    ("sdpa-cudnn", "it needs a CUDA device"), ("sdpa-efficient", "it needs a CUDA device"),
     ("flash-attn", "it needs the package flash-attn (pip install flash-attn)"),
 ])  # fmt: skip
 @pytest.mark.parametrize("command", ["check", "diff dQ"])
@@ -107,7 +107,7 @@ def test_a_json_file_that_cannot_be_written_exits_2():
     assert_message(ran, "no/such/folder.json: cannot be written, No such file or directory")
 
 
-@pytest.mark.parametrize("name", ["lazy", "flash", "sdpa", "sdpa-math", "sdpa-flash"])
+@pytest.mark.parametrize("name", ["lazy", "flash", "sdpa", "sdpa-math", "sdpa-flash", "flex"])
 def test_what_is_listed_is_what_an_import_finds(name):
     entry, target = next(entry for entry in catalogue() if entry.name == name), find_target(name)
     assert (entry.family, entry.is_backward) == (target.family, target.is_backward)
@@ -120,7 +120,14 @@ def test_what_is_listed_is_what_an_import_finds(name):
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [("lazy", ""), ("flash", "--bias --sinks"), ("sdpa", "--bias"), ("sdpa-math", "--bias"), ("sdpa-flash", "")],
+    [
+        ("lazy", ""),
+        ("flash", "--bias --sinks"),
+        ("sdpa", "--bias"),
+        ("sdpa-math", "--bias"),
+        ("sdpa-flash", ""),
+        ("flex", "--bias"),
+    ],
 )
 def test_what_is_said_to_be_exposed_is_compared(name, options):
     ran = run(f"check {name} {options} {SMALL} --layout q=contiguous --json -")

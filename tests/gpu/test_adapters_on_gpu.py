@@ -23,7 +23,7 @@ MASKS = [
     {"seqlens": "40,200"}, {"cu_seqlens": "0,37,37,150,200"}, {"cu_seqlens": "0,37,37,150,200", "causal": True},
 ]  # fmt: skip
 OF_FLEX = [
-    {"softcap": 5.0}, {"bias": True}, {"bias": True, "bias_axes": "bhmn"}, {"alibi": True}, {"sinks": True},
+    {"softcap": 5.0}, {"bias": True}, {"bias": True, "bias_axes": "bhmn"}, {"alibi": True},
     {"softcap": 5.0, "bias": True, "alibi": True, "causal": True, "window": "60,-1", "heads": 4, "kv_heads": 2},
 ]  # fmt: skip
 
