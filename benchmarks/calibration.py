@@ -16,11 +16,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from gradprobe.backend import make_interpreter_right, prepare_backend
-from gradprobe.case import PATTERNS, resolve
+from gradprobe.cases.case import PATTERNS, resolve
 from gradprobe.failures import TargetFailure
 from gradprobe.probe import probe
-from gradprobe.targets import find_target
+from gradprobe.running.backend import make_interpreter_right, prepare_backend
+from gradprobe.targets.find import find_target
 
 ARITHMETIC = (("float32", "ieee"), ("float32", "tf32"), ("float16", "ieee"), ("bfloat16", "ieee"))
 

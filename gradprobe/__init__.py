@@ -26,7 +26,7 @@ def capture(function: Any = None, *, folder: str = ".gradprobe/captures", keep: 
     """
     from pathlib import Path
 
-    from .capturing import capture as start
-    from .watch import Keeping
+    from .recording.capturing import capture as start
+    from .recording.watch import Keeping
 
     return start(function, Keeping(Path(folder), keep, order))

@@ -23,12 +23,12 @@ from . import last
 from .failures import Failure, UsageFailure, as_failure
 from .intermediates import lookup, names
 from .options import OPTIONS, command_line, parse
-from .scaffold import DEFAULT, FAMILIES, write_adapter
+from .targets.scaffold import DEFAULT, FAMILIES, write_adapter
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from .replay import Ended
+    from .recording.replay import Ended
     from .verdict import Report
 
 app = typer.Typer(
@@ -188,8 +188,8 @@ def run_(
         if watch is None:
             raise UsageFailure("run: nothing to watch", "add --watch MODULE:FUNCTION")
         parse(options)
-        from .replay import FOLDER, look_where_it_looked, run_watched
-        from .watch import Keeping
+        from .recording.replay import FOLDER, look_where_it_looked, run_watched
+        from .recording.watch import Keeping
 
         how = Keeping(Path(folder) if folder else FOLDER / watch.replace(":", "."), keep, order)
         ended = run_watched(command or [], watch, how, quiet=json_file == "-")
@@ -199,7 +199,7 @@ def run_(
 
 def _tell_each(ended: Ended, asked: last.Asked, watch: str, json_file: str | None) -> int:
     """Checks every set that was kept, and prints or writes what came of each; the exit code."""
-    from .replay import check_each, exit_code
+    from .recording.replay import check_each, exit_code
     from .report.captures import as_document, captures_as_json, line_of, summary_line
 
     typer.echo("\n".join(f"gradprobe: {line}" for line in ended.sentences(watch)), err=True)
@@ -236,8 +236,8 @@ def targets(
 ) -> None:
     """List what can be checked here, with what each takes and exposes, and why something cannot."""
     with _failures_told(None, "gradprobe targets", show_traceback):
-        from .catalogue import catalogue
         from .report.targets import as_json, render
+        from .targets.catalogue import catalogue
 
         entries = catalogue()
         if json_file is not None:
@@ -294,15 +294,15 @@ def _probed(asked: last.Asked, again: str) -> Report:
     # What a target prints is no data of this command.
     with contextlib.redirect_stdout(sys.stderr), Progress() as tick:
         tick("importing torch and the target", 0.0)
-        from .backend import choose_threads, make_interpreter_right, prepare_backend
-        from .case import resolve
+        from .cases.case import resolve
+        from .running.backend import choose_threads, make_interpreter_right, prepare_backend
 
         device = prepare_backend(_device(given))
-        from .decided import family_of, with_inputs
-        from .misreading import refuse_misreading
+        from .cases.decided import family_of, with_inputs
+        from .cases.saved import load
+        from .judging.misreading import refuse_misreading
         from .probe import probe
-        from .saved import load
-        from .targets import find_target
+        from .targets.find import find_target
 
         word = given.get("inputs")
         saved = load(word) if word is not None else None
@@ -322,7 +322,7 @@ def _probed(asked: last.Asked, again: str) -> Report:
 
 
 def _device(given: dict[str, Any]) -> str:
-    from .case import DEVICES
+    from .cases.case import DEVICES
 
     device = given.get("device", "auto")
     if device not in DEVICES:
@@ -331,7 +331,7 @@ def _device(given: dict[str, Any]) -> str:
 
 
 def _show_close_up(report: Report, name: str, at: tuple[int, int] | None, json_file: str | None) -> None:
-    from .closeup import close_up
+    from .judging.closeup import close_up
     from .report.closeup import close_up_as_json, render_close_up
 
     run, measured = next(

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .case import ALIGNMENTS, DEVICES, DOTS, DTYPES, MASKS, PATTERNS
+from .cases.case import ALIGNMENTS, DEVICES, DOTS, DTYPES, MASKS, PATTERNS
+from .cases.layouts import AS_SAVED, LAYOUTS, parse_layout
 from .failures import UsageFailure
-from .layouts import AS_SAVED, LAYOUTS, parse_layout
 
 
 @dataclass(frozen=True)

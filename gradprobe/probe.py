@@ -10,28 +10,28 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from .accumulators import Coarser, explained
-from .case import Case
-from .compare import Comparison, attention_of, compare
-from .decided import values_of
-from .draw import draw
+from .budgets.precision import precision_of
+from .cases.case import Case
+from .cases.decided import values_of
+from .cases.draw import draw
+from .cases.layouts import AS_SAVED, DEFAULT_RUNS, SAVED_RUNS, UNIT_RUN, Inputs, effective_values, place
+from .cases.placement import for_more_batches, repeats
+from .cases.saved import Saved
 from .failures import ReferenceFailure, TargetFailure
-from .inside import Examiner, look_inside
-from .invariants import Invariant, identities
-from .layouts import AS_SAVED, DEFAULT_RUNS, SAVED_RUNS, UNIT_RUN, Inputs, effective_values, place
-from .locate import locate, zeros_by_design
-from .placement import for_more_batches, repeats
-from .precision import precision_of
-from .provenance import triton_cache
-from .recover import recoverable
-from .recovery import Recovery
+from .inside.look import Examiner, look_inside
+from .inside.recover import recoverable
+from .inside.recovery import Recovery
+from .judging.accumulators import Coarser, explained
+from .judging.compare import Comparison, attention_of, compare
+from .judging.invariants import Invariant, identities
+from .judging.locate import locate, zeros_by_design
+from .judging.symmetry import LINEAR_IN_DO, agreement, doubled, permuted
 from .reference import Attention, Tile, evaluate
-from .run import Outcome, run_target
-from .saved import Saved
-from .symmetry import LINEAR_IN_DO, agreement, doubled, permuted
-from .taps import Tap, parse_tap, propose
-from .targets import Target
-from .trace import Trace, expected_shapes
+from .running.run import Outcome, run_target
+from .running.taps import Tap, parse_tap, propose
+from .running.trace import Trace, expected_shapes
+from .targets.find import Target
+from .targets.provenance import triton_cache
 from .verdict import MISMATCH, Measured, Provenance, Report, Run
 
 if TYPE_CHECKING:

@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from .accumulators import Coarser
-from .case import Case
-from .compare import Comparison
+from .cases.case import Case
 from .intermediates import names
-from .invariants import Invariant
-from .locate import Location
-from .provenance import Source
+from .judging.accumulators import Coarser
+from .judging.compare import Comparison
+from .judging.invariants import Invariant
+from .judging.locate import Location
+from .targets.provenance import Source
 
 if TYPE_CHECKING:
     from .reference import Attention
-    from .trace import Trace
+    from .running.trace import Trace
 
 MATCH, MISMATCH, SKIPPED = "match", "mismatch", "skipped"
 

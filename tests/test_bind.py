@@ -2,11 +2,11 @@
 
 import pytest
 
-from gradprobe.bind import bind
-from gradprobe.case import resolve
-from gradprobe.draw import draw
+from gradprobe.cases.case import resolve
+from gradprobe.cases.draw import draw
 from gradprobe.failures import UsageFailure
-from gradprobe.targets import find_target
+from gradprobe.targets.bind import bind
+from gradprobe.targets.find import find_target
 
 
 def bound(function, **options):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gradprobe.draw import draw
-from gradprobe.layouts import effective_values
+from gradprobe.cases.draw import draw
+from gradprobe.cases.layouts import effective_values
 
 from .emulated import Arithmetic, case_of, changed, compared
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import gradprobe
+from gradprobe.cases.layouts import AS_SAVED, place
+from gradprobe.cases.saved import load
 from gradprobe.failures import UsageFailure
-from gradprobe.layouts import AS_SAVED, place
-from gradprobe.saved import load
-from gradprobe.watch import PATIENCE
+from gradprobe.recording.watch import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -30,7 +30,7 @@ def inputs(batch=2, heads=3, rows=5, dim=4):
 
 @pytest.fixture(autouse=True)
 def _untold(monkeypatch):
-    monkeypatch.setattr("gradprobe.capturing._tell_at_the_end", lambda watch: None)
+    monkeypatch.setattr("gradprobe.recording.capturing._tell_at_the_end", lambda watch: None)
 
 
 @pytest.fixture

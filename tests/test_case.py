@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from gradprobe.case import DTYPES, PATTERNS, Case, resolve
-from gradprobe.draw import draw
+from gradprobe.cases.case import DTYPES, PATTERNS, Case, resolve
+from gradprobe.cases.draw import draw
 from gradprobe.failures import UsageFailure
 
 

@@ -13,18 +13,37 @@ PACKAGE = ROOT / "gradprobe"
 
 # A module may import those above it and none below: what data is, then the stages, then what shows them.
 ORDER = (
-    "failures", "spans", "intermediates", "case", "draw", "placement", "layouts", "contents", "saved", "decided",
-    "provenance", "signatures", "trace", "builtin", "targets",
-    "bind", "call", "seen", "watch", "capturing", "child", "child.entry", "child.sitecustomize",
-    "interpreter.bfloat16", "interpreter.language", "interpreter.selfcheck", "interpreter",
-    "backend", "launches",
-    "taps.words", "taps.functions", "taps.axes", "taps.loops", "taps.places", "taps.edits", "taps.rewrite",
-    "taps.buffer", "taps.sentences", "taps.session", "taps.propose", "taps", "run",
-    "precision", "roundings", "scores", "chain", "sums", "budget", "recovery", "tally", "compare", "accumulators",
-    "invariants", "locate", "symmetry", "onehot", "recover", "rereading", "verdict",
-    "misreading", "inside", "probe", "closeup", "replay",
-    "report", "report.text", "report.as_json", "report.captures", "report.console", "report.closeup",
-    "options", "catalogue", "report.targets", "scaffold", "last", "progress", "cli", "__main__",
+    "cases", "targets", "running", "budgets", "judging", "inside", "recording",
+    "failures", "spans", "intermediates",
+    "cases.case", "cases.draw", "cases.placement", "cases.layouts", "cases.contents", "cases.saved",
+    "cases.decided",
+    "targets.provenance", "targets.signatures",
+    "running.trace",
+    "targets.builtin", "targets.find", "targets.bind",
+    "recording.call", "recording.seen", "recording.watch", "recording.capturing", "recording.child",
+    "recording.child.entry", "recording.child.sitecustomize",
+    "running.interpreter.bfloat16", "running.interpreter.language", "running.interpreter.selfcheck",
+    "running.interpreter", "running.backend", "running.launches", "running.taps.words",
+    "running.taps.functions", "running.taps.axes", "running.taps.loops", "running.taps.places",
+    "running.taps.edits", "running.taps.rewrite", "running.taps.buffer", "running.taps.sentences",
+    "running.taps.session", "running.taps.propose", "running.taps", "running.run",
+    "budgets.precision", "budgets.roundings", "budgets.scores", "budgets.chain", "budgets.sums",
+    "budgets.budget",
+    "inside.recovery",
+    "judging.tally", "judging.compare", "judging.accumulators", "judging.invariants", "judging.locate",
+    "judging.symmetry",
+    "inside.onehot", "inside.recover", "inside.rereading",
+    "verdict",
+    "judging.misreading",
+    "inside.look",
+    "probe",
+    "judging.closeup",
+    "recording.replay",
+    "report", "report.text", "report.as_json", "report.captures", "report.console", "report.closeup", "options",
+    "targets.catalogue",
+    "report.targets",
+    "targets.scaffold",
+    "last", "progress", "cli", "__main__",
 )  # fmt: skip
 # Folders of their own, which know nothing of the tool; the tool may import them anywhere.
 APART = ("kernels", "reference")
@@ -42,7 +61,7 @@ def module_name(file):
 MODULES = {
     module_name(file): file
     for file in sorted(PACKAGE.rglob("*.py"))
-    if file.relative_to(PACKAGE).parts[0] not in (*APART, *TARGETS)
+    if not {*APART, *TARGETS} & set(file.relative_to(PACKAGE).parts)
 }
 
 
@@ -89,9 +108,9 @@ def test_a_module_imports_only_what_stands_above_it(name):
 
 
 def test_the_order_test_sees_imports_inside_functions_and_type_checking_blocks():
-    assert {"probe", "targets", "report.console", "verdict", "last"} <= set(own_imports("cli"))
-    assert "interpreter" in set(own_imports("backend"))
-    assert "reference" in set(own_imports("compare"))
+    assert {"probe", "targets.find", "report.console", "verdict", "last"} <= set(own_imports("cli"))
+    assert "running.interpreter" in set(own_imports("running.backend"))
+    assert "reference" in set(own_imports("judging.compare"))
 
 
 @pytest.mark.parametrize("folder", APART)
@@ -109,7 +128,7 @@ def test_kernels_and_reference_import_nothing_of_gradprobe_nor_of_each_other(fol
 
 @pytest.mark.parametrize("folder", TARGETS)
 def test_targets_import_torch_and_the_library_that_they_are_named_after_and_nothing_of_the_tool(folder):
-    for file in (PACKAGE / folder).rglob("*.py"):
+    for file in (PACKAGE / "targets" / folder).rglob("*.py"):
         allowed = {
             "__future__",
             "collections",
@@ -141,7 +160,7 @@ def test_only_cli_imports_typer():
 
 def test_no_module_outside_the_interpreter_imports_torch_or_triton_at_its_top_level():
     for name, file in MODULES.items():
-        if not name.startswith("interpreter."):
+        if not name.startswith("running.interpreter."):
             loaded = [
                 alias.name
                 for node in ast.parse(file.read_text()).body if isinstance(node, ast.Import) for alias in node.names

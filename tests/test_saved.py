@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from gradprobe.cases.layouts import AS_SAVED, place
+from gradprobe.cases.placement import for_more_batches, placements_of
+from gradprobe.cases.saved import Saved, load, save
 from gradprobe.failures import UsageFailure
-from gradprobe.layouts import AS_SAVED, place
-from gradprobe.placement import for_more_batches, placements_of
-from gradprobe.saved import Saved, load, save
 
 SHAPE = (2, 3, 5, 4)
 

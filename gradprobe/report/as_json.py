@@ -9,9 +9,9 @@ from typing import Any
 
 from ..failures import Failure
 from ..intermediates import steps
-from ..locate import Location
-from ..provenance import Source
-from ..tally import Finding
+from ..judging.locate import Location
+from ..judging.tally import Finding
+from ..targets.provenance import Source
 from ..verdict import Measured, Report, Run, add_counts, compared
 
 SCHEMA = "gradprobe.report/1"

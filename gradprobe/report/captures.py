@@ -8,9 +8,9 @@ from typing import Any
 
 from rich.text import Text
 
-from ..case import Case
-from ..replay import Checked, Ended
-from ..seen import Seen
+from ..cases.case import Case
+from ..recording.replay import Checked, Ended
+from ..recording.seen import Seen
 from ..verdict import MISMATCH
 from .as_json import as_json, failure_as_json
 from .text import first_mismatch_line, plural

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
-from ..case import Case
-from ..locate import Location
-from ..precision import LAMBDA
+from ..budgets.precision import LAMBDA
+from ..cases.case import Case
+from ..judging.locate import Location
+from ..judging.tally import INHERITED, MATCH, MISMATCH, Finding
 from ..spans import in_words, spans
-from ..tally import INHERITED, MATCH, MISMATCH, Finding
 from ..verdict import Measured, Report, Run
 from .text import ASCII, STYLES, UTF8, Marks, broken_identity_line, first_mismatch_line, plural, ratio, value
 

@@ -1,4 +1,4 @@
-"""The list of targets: for people, and as JSON, schema gradprobe.targets/1."""
+"""The list of targets: for people, and as JSON, schema gradprobe.targets.find/1."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 from rich.text import Text
 
-from ..catalogue import Entry
+from ..targets.catalogue import Entry
 
-SCHEMA = "gradprobe.targets/1"
+SCHEMA = "gradprobe.targets.find/1"
 _INDENT = 11
 _OWN = (
     ("FILE.py:FUNCTION", "of a file, as in gradprobe check my_kernel.py:backward"),

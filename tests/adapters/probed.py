@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gradprobe.case import resolve
+from gradprobe.cases.case import resolve
 from gradprobe.options import parse
 from gradprobe.probe import probe
-from gradprobe.targets import find_target
+from gradprobe.targets.find import find_target
 from gradprobe.verdict import Report
 
 

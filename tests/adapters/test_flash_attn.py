@@ -10,7 +10,7 @@ from .probed import probed, ratios
 from .stand_ins import flash_attn_package
 from .test_sdpa import PACKED, RECTANGLE, TALL, named
 
-FLASH = "gradprobe.adapters.flash_attn:flash_attn"
+FLASH = "gradprobe.targets.adapters.flash_attn:flash_attn"
 OPTIONS = [
     {}, {"causal": True}, {"causal": True, **RECTANGLE}, {"causal": True, **TALL}, {"window": "9,4", **RECTANGLE},
     {"window": "9,4", "causal": True}, {"softcap": 2.0}, {"scale": 0.7}, {"alibi": True, **RECTANGLE},
@@ -24,9 +24,9 @@ OPTIONS = [
 def _installed(monkeypatch):
     for name, module in flash_attn_package().items():
         monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.delitem(sys.modules, "gradprobe.adapters.flash_attn", raising=False)
+    monkeypatch.delitem(sys.modules, "gradprobe.targets.adapters.flash_attn", raising=False)
     yield
-    sys.modules.pop("gradprobe.adapters.flash_attn", None)
+    sys.modules.pop("gradprobe.targets.adapters.flash_attn", None)
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=named)

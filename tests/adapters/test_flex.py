@@ -7,7 +7,7 @@ from gradprobe.failures import UsageFailure
 from .probed import probed, ratios
 from .test_sdpa import BIASED, MASKED, named
 
-FLEX = "gradprobe.adapters.flex:flex"
+FLEX = "gradprobe.targets.adapters.flex:flex"
 
 
 OPTIONS = [

@@ -5,8 +5,8 @@ import warnings
 import pytest
 import torch
 
-from gradprobe.adapters import sdpa as adapter
 from gradprobe.failures import TargetFailure, UsageFailure
+from gradprobe.targets.adapters import sdpa as adapter
 
 from .probed import probed, ratios
 

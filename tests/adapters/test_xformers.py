@@ -11,7 +11,7 @@ from . import stand_ins
 from .probed import probed, ratios
 from .test_sdpa import PACKED, RECTANGLE, TALL, named
 
-XFORMERS = "gradprobe.adapters.xformers:xformers"
+XFORMERS = "gradprobe.targets.adapters.xformers:xformers"
 # The options, and what xFormers is asked for: the class of its bias.
 ASKED = [
     ({}, None), ({"scale": 0.7, "head_dim_v": 40}, None), ({"causal": True}, "LowerTriangularMask"),
@@ -34,10 +34,10 @@ ASKED = [
 def _installed(monkeypatch):
     for name, module in stand_ins.xformers_package().items():
         monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.delitem(sys.modules, "gradprobe.adapters.xformers", raising=False)
+    monkeypatch.delitem(sys.modules, "gradprobe.targets.adapters.xformers", raising=False)
     stand_ins.asked.clear()
     yield
-    sys.modules.pop("gradprobe.adapters.xformers", None)
+    sys.modules.pop("gradprobe.targets.adapters.xformers", None)
 
 
 @pytest.mark.parametrize(("options", "kind"), ASKED, ids=lambda value: named(value) if isinstance(value, dict) else "")

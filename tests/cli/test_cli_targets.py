@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from gradprobe import builtin
-from gradprobe.builtin import BUILTINS
-from gradprobe.catalogue import catalogue
 from gradprobe.intermediates import names
-from gradprobe.targets import find_target
+from gradprobe.targets import builtin
+from gradprobe.targets.builtin import BUILTINS
+from gradprobe.targets.catalogue import catalogue
+from gradprobe.targets.find import find_target
 
 from .command import ROOT, SMALL, run, run_process
 from .test_cli_errors import assert_message
@@ -44,7 +44,7 @@ def test_every_target_is_listed_with_its_options_what_it_exposes_and_its_file():
         "  exposes    O dQ dK dV dBias",
         paragraph[-1],
     ]
-    assert paragraph[-1].startswith("  file       gradprobe/adapters/sdpa.py:")
+    assert paragraph[-1].startswith("  file       gradprobe/targets/adapters/sdpa.py:")
     for name in BUILTINS:
         assert f"\n{name} " in f"\n{ran.out}"
     assert "FILE.py:FUNCTION" in ran.out
@@ -91,7 +91,7 @@ def test_json_has_a_schema_and_the_fields_of_each_target():
     assert (ran.code, ran.out.startswith("lazy ")) == (0, True)
     with open("list.json", encoding="utf-8") as file:
         document = json.load(file)
-    assert document["schema"] == "gradprobe.targets/1"
+    assert document["schema"] == "gradprobe.targets.find/1"
     lazy = document["targets"][0]
     assert lazy.keys() == {
         "name", "summary", "family", "is_backward", "takes", "exposes", "file", "line", "missing"
@@ -147,7 +147,7 @@ def test_every_row_of_the_table_names_a_function_that_is_there():
 def test_listing_imports_no_torch_where_there_is_no_driver():
     script = """
 import sys
-from gradprobe import builtin
+from gradprobe.targets import builtin
 builtin._has_driver = lambda: False
 sys.argv = ["gradprobe", "targets"]
 from gradprobe.cli import main

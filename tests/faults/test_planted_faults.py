@@ -3,7 +3,7 @@
 import pytest
 
 from gradprobe.probe import probe
-from gradprobe.targets import find_target
+from gradprobe.targets.find import find_target
 from gradprobe.verdict import Report
 from tests.cases import lazy_case
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from gradprobe.case import resolve
+from gradprobe.cases.case import resolve
 from gradprobe.failures import TargetFailure
 from gradprobe.options import parse
 from gradprobe.probe import probe
-from gradprobe.targets import find_target
+from gradprobe.targets.find import find_target
 
 pytestmark = pytest.mark.gpu
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from gradprobe.case import resolve
+from gradprobe.cases.case import resolve
 from gradprobe.probe import probe
-from gradprobe.targets import find_target
+from gradprobe.targets.find import find_target
 
 from .test_lazy_compiled import ARITHMETIC, SIZES, blocks, shown
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gradprobe.probe import probe
-from gradprobe.targets import find_target
+from gradprobe.targets.find import find_target
 from tests.cases import lazy_case
 from tests.faults.lazy_faults import HISTORICAL
 from tests.faults.planting import LAZY
@@ -16,11 +16,11 @@ from tests.faults.planting import LAZY
 RESULTS = """
 import hashlib
 import sys
-from gradprobe.case import resolve
-from gradprobe.draw import draw
-from gradprobe.backend import prepare_backend
+from gradprobe.cases.case import resolve
+from gradprobe.cases.draw import draw
+from gradprobe.running.backend import prepare_backend
 prepare_backend("cpu")
-from gradprobe import interpreter
+from gradprobe.running import interpreter
 from gradprobe.kernels.triton.lazy import lazy_intermediates
 patched = {"keep": interpreter.keep_patched_language, "leave": lambda: None}[sys.argv[1]]
 patched()
