@@ -334,14 +334,10 @@ def _show_close_up(report: Report, name: str, at: tuple[int, int] | None, json_f
     from .judging.closeup import close_up
     from .report.closeup import close_up_as_json, render_close_up
 
-    run, measured = next(
-        (
-            (run, found)
-            for run, found in report.measured
-            if name in found.comparison.findings and found.comparison.findings[name].mismatched
-        ),
-        report.measured[0],
-    )
+    having = [(run, found) for run, found in report.measured if name in found.comparison.findings]
+    wrong = [(run, found) for run, found in having if found.comparison.findings[name].mismatched]
+    run, shown = (wrong or having or report.measured)[0]
+    measured = run.holding(name) or shown
     view = close_up(report.case, measured, name, at)
     _write_json(json_file, report, {"close_up": {"layout": run.layout} | close_up_as_json(view)})
     if json_file != "-":

@@ -19,7 +19,7 @@ from .cases.placement import for_more_batches, repeats
 from .cases.saved import Saved
 from .failures import ReferenceFailure, TargetFailure
 from .inside.look import Examiner, look_inside
-from .inside.recover import recoverable
+from .inside.recover import obstacle, recoverable
 from .inside.recovery import Recovery
 from .judging.accumulators import Coarser, explained
 from .judging.compare import Comparison, attention_of, compare
@@ -55,6 +55,7 @@ class _Session:
     values: dict[str, Tensor] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("target", "reference", "compare"), 0.0))
     outcomes: list[Outcome] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
@@ -109,7 +110,7 @@ def probe(
         provenance=_provenance(session),
         environment=environment(case.device),
         runs=tuple(runs),
-        notes=(*_notes(case), *_of_taps(session, runs)),
+        notes=(*_notes(case), *session.notes, *_of_taps(session, runs)),
         reproduce=reproduce,
         seconds=session.seconds,
     )
@@ -347,7 +348,10 @@ def _with_insides(session: _Session, runs: list[Run]) -> list[Run]:
 
 def _with_inside(session: _Session, run: Run) -> Run:
     """A run whose target was looked into, where it can be: a layout of repeated values holds no one-hot rows."""
-    if not session.case.recover or run.measured is None or not recoverable(session.case, run.measured.trace):
+    if not session.case.recover or run.measured is None or not recoverable(run.measured.trace):
+        return run
+    if words := obstacle(session.case):
+        session.notes += [f"P and dS are not recovered: {words}"] if not session.notes else []
         return run
     if any(layout == "expanded" for _, layout in run.assigned) or _repeats_as_saved(session, run.assigned):
         return run
@@ -358,8 +362,13 @@ def _with_inside(session: _Session, run: Run) -> Run:
         run.measured,
         _inputs(session, session.values, run.assigned).tensors,
     )
-    with session.timed("compare"):
-        return replace(run, inside=look_inside(examiner, session.values, run.assigned))
+    try:
+        with session.timed("compare"):
+            return replace(run, inside=look_inside(examiner, session.values, run.assigned))
+    except TargetFailure as failure:
+        # The run itself is measured, and stands.
+        session.notes.append(f"P and dS are not recovered in {run.layout}: {failure}")
+        return run
 
 
 def _repeats_as_saved(session: _Session, assigned: Assigned) -> bool:

@@ -89,11 +89,26 @@ class Run:
             return self.measured
         return _merged(self.measured, self.inside.measured)
 
+    def holding(self, name: str) -> Measured | None:
+        """The measurement whose values of an intermediate are shown, where any has it."""
+        if (
+            self.measured is not None
+            and self.inside is not None
+            and _is_inner(self.measured, self.inside.measured, name)
+        ):
+            return self.inside.measured
+        return self.shown
+
+
+def _is_inner(own: Measured, inner: Measured, name: str) -> bool:
+    finding = inner.comparison.findings.get(name)
+    return finding is not None and (name not in own.comparison.findings or bool(finding.mismatched))
+
 
 def _merged(own: Measured, inner: Measured) -> Measured:
     findings, sources = dict(own.comparison.findings), dict(own.trace.sources)
     for name, finding in inner.comparison.findings.items():
-        if name not in findings or finding.mismatched:
+        if _is_inner(own, inner, name):
             findings[name], sources[name] = finding, inner.trace.sources[name]
     order = [name for name in names() if name in findings]
     comparison = replace(
@@ -107,8 +122,18 @@ def _merged(own: Measured, inner: Measured) -> Measured:
         trace=replace(own.trace, sources={name: sources[name] for name in order}),
         comparison=comparison,
         first=min(firsts, key=lambda first: order.index(first.intermediate), default=None),
-        invariants=(*own.invariants, *inner.invariants),
+        invariants=_either(own.invariants, inner.invariants),
     )
+
+
+def _either(own: tuple[Invariant, ...], inner: tuple[Invariant, ...]) -> tuple[Invariant, ...]:
+    """Each identity once: the one-hot problems' where the run's own results do not show it, or keep it."""
+    kept = {(invariant.of, invariant.name): invariant for invariant in own}
+    for invariant in inner:
+        before = kept.get((invariant.of, invariant.name))
+        if before is None or (before.holds and not invariant.holds):
+            kept[invariant.of, invariant.name] = invariant
+    return tuple(kept.values())
 
 
 @dataclass(frozen=True)

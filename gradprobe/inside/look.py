@@ -11,6 +11,7 @@ from ..cases.case import Case
 from ..judging.compare import allowed_on, attention_of, tile_size
 from ..reference import Attention, Tile, evaluate, tiles
 from ..running.trace import Trace
+from ..spans import in_words, spans
 from ..verdict import Inside, Measured
 from .onehot import ZERO_KEYS
 from .recover import Answer, Recovered, recover, with_matrices
@@ -19,6 +20,9 @@ from .rereading import reread_do
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+# P that is no rounding error of 0.
+_SEEN = 1e-3
 
 Assigned = tuple[tuple[str, str], ...]
 Measure = Callable[[Mapping[str, "Tensor"], Trace, "Recovery | None"], Measured]
@@ -42,10 +46,14 @@ class Examiner:
 def look_inside(examiner: Examiner, values: Mapping[str, Tensor], assigned: Assigned) -> Inside:
     """Recovers what a target does not expose under one layout, judges it, and says which kernel is at fault."""
     recovered = recover(examiner.case, values, examiner.answer(assigned))
+    measured = examiner.measure(recovered.values, recovered.trace, recovered.recovery)
+    other = recovered.by_dk
+    if measured.comparison.matches and (other is None or not _is_wrong(examiner, recovered, "dS", other)):
+        return Inside(measured, ())
     recovered, of_p = _p_without_do(examiner, values, assigned, recovered)
     recovered, of_ds = _either_ds(examiner, recovered)
     measured = examiner.measure(recovered.values, recovered.trace, recovered.recovery)
-    measured, of_dp = _inseparable(examiner, recovered, measured)
+    measured, of_dp = _inseparable(examiner, values, assigned, recovered, measured)
     return Inside(measured, (*of_p, *of_ds, *of_dp, *_of_shape(examiner.case, measured)))
 
 
@@ -89,30 +97,47 @@ def _right_p(
 
 
 def _either_ds(examiner: Examiner, recovered: Recovered) -> tuple[Recovered, list[str]]:
-    """Of the two estimates of dS the right one, where they disagree, and which kernel that convicts.
+    """The dS to go on with, of the two that dQ and dK show; and which kernel is at fault where one is right.
 
-    Where both are right, so is the P in them: one that is wrong as dV shows it is dV's own affair, and left out.
+    A right dS convicts dV alone of a wrong P, which is then left out; but if dK's is wrong too, that P and that dS are
+    of one kernel and belong together.
     """
-    if recovered.by_dk is None:
-        return recovered, []
-    through = {"dQ": recovered.trace.values["dS"], "dK": recovered.by_dk}
+    through = _estimates(recovered)
     wrong = [name for name, ds in through.items() if _is_wrong(examiner, recovered, "dS", ds)]
-    if not wrong:
-        return _without_wrong_p(examiner, recovered)
-    factor = _factor(examiner, recovered, through[wrong[0]])
-    if len(wrong) == 2:
-        return recovered, [f"dS is wrong as dQ shows it and as dK shows it{factor}"]
-    right = "dK" if wrong == ["dQ"] else "dQ"
-    found = with_matrices(recovered, examiner.case, {"dS": through[right]})
-    return found, [f"the kernel of {wrong[0]} is at fault: its dS is wrong{factor}, that of {right}'s kernel is right"]
-
-
-def _without_wrong_p(examiner: Examiner, recovered: Recovered) -> tuple[Recovered, list[str]]:
     p = recovered.trace.values.get("P")
-    if p is None or not _is_wrong(examiner, recovered, "P", p):
-        return recovered, []
-    words = "what computes dV is at fault: P, seen through it, is wrong, and dS, seen through dQ and dK, is right"
-    return replace(recovered, trace=_without(recovered.trace, ("P", "dP", "delta"))), [words]
+    odd_p = p is not None and bool(through) and _is_wrong(examiner, recovered, "P", p)
+    words = _of_kernels(list(through), wrong, _factor(examiner, recovered, through[wrong[0]]) if wrong else "")
+    if len(wrong) == 1 and len(through) == 2:
+        chosen = "dK" if odd_p or wrong == ["dQ"] else "dQ"
+        recovered = with_matrices(recovered, examiner.case, {"dS": through[chosen]})
+    if odd_p and "dK" not in wrong and len(wrong) < len(through):
+        recovered = replace(recovered, trace=_without(recovered.trace, ("P", "dP", "delta")))
+        words.append(
+            f"what computes dV is at fault: it alone shows a wrong P, while dS is right in {_right(through, wrong)}"
+        )
+    return recovered, words
+
+
+def _estimates(recovered: Recovered) -> dict[str, Tensor]:
+    """dS by the gradient that shows it."""
+    values = recovered.trace.values
+    if "dS" not in values:
+        return {}
+    first = "dQ" if "dQ" in values else "dK"
+    return {first: values["dS"]} | ({} if recovered.by_dk is None else {"dK": recovered.by_dk})
+
+
+def _right(through: Mapping[str, Tensor], wrong: list[str]) -> str:
+    return " and ".join(name for name in through if name not in wrong)
+
+
+def _of_kernels(seen: list[str], wrong: list[str], how: str) -> list[str]:
+    if not wrong:
+        return []
+    if len(wrong) == len(seen):
+        return [f"dS is wrong in the kernel{'s' if len(wrong) > 1 else ''} of {' and '.join(wrong)}{how}"]
+    right = next(name for name in seen if name not in wrong)
+    return [f"the kernel of {wrong[0]} is at fault: its dS is wrong{how}; dS in the kernel of {right} is right"]
 
 
 def _without(trace: Trace, names: tuple[str, ...]) -> Trace:
@@ -121,18 +146,27 @@ def _without(trace: Trace, names: tuple[str, ...]) -> Trace:
 
 
 def _factor(examiner: Examiner, recovered: Recovered, ds: Tensor) -> str:
-    """By which one factor a recovered dS is off, in words; "" where there is no such factor."""
+    """What one factor makes of a wrong dS, in words; "" where nothing of the kind explains it."""
     x = attention_of(examiner.case, recovered.values)
-    products = squares = own = 0.0
+    # Sums of actual * expected and of expected^2, for dS and for dS before the softcap's derivative.
+    sums = {"dS": [0.0, 0.0], "dT": [0.0, 0.0]}
+    own = 0.0
     for tile in _tiles(examiner.case, x):
-        actual, expected = ds[tile.batch, tile.heads, tile.rows].double(), evaluate(x, tile)["dS"]
-        products += float((actual * expected).sum())
-        squares += float((expected**2).sum())
+        actual, values = ds[tile.batch, tile.heads, tile.rows].double(), evaluate(x, tile)
         own += float((actual**2).sum())
-    factor = products / squares if squares else 0.0
+        before = values["P"] * (values["dP"] - values["delta"][..., None])
+        for name, expected in (("dS", values["dS"]), ("dT", before)):
+            sums[name][0] += float((actual * expected).sum())
+            sums[name][1] += float((expected**2).sum())
+    if not 0.0 < own < float("inf"):
+        return ", 0 throughout" if own == 0.0 else ""
+    factors = {name: products / squares if squares else 0.0 for name, (products, squares) in sums.items()}
     # What one factor leaves unexplained, as a share: rounding leaves a thousandth of it or less.
-    unexplained = 1 - factor**2 * squares / own if own else 1.0
-    return f" (off by the factor {factor:.4g} throughout)" if unexplained < 1e-3 and abs(factor - 1) > 1e-3 else ""
+    explained = {name: 1 - factor**2 * sums[name][1] / own < 1e-3 for name, factor in factors.items()}
+    if explained["dS"]:
+        return f" by the factor {factors['dS']:.4g} throughout" if abs(factors["dS"] - 1) > 1e-3 else ""
+    is_dt = x.softcap is not None and explained["dT"] and abs(factors["dT"] - 1) < 1e-2
+    return ", as without the softcap's derivative" if is_dt else ""
 
 
 def _tiles(case: Case, x: Attention) -> Iterator[Tile]:
@@ -140,23 +174,41 @@ def _tiles(case: Case, x: Attention) -> Iterator[Tile]:
     return tiles(x, heads=heads, rows=rows)
 
 
-def _inseparable(examiner: Examiner, recovered: Recovered, measured: Measured) -> tuple[Measured, list[str]]:
+def _inseparable(
+    examiner: Examiner, values: Mapping[str, Tensor], assigned: Assigned, recovered: Recovered, measured: Measured
+) -> tuple[Measured, list[str]]:
     """Where dP or delta came out wrong: both left out again where the split of dS into them means nothing.
 
-    So it is where dS is off by one factor throughout; and where the keys without a value, each of which shows its row's
-    delta, differ about it: then what is wrong is neither delta nor dO.
+    So it is where dS as a whole is explained; and where the keys without a value, each of which shows its row's delta,
+    differ about it: then what is wrong is neither delta nor dO.
     """
     findings = measured.comparison.findings
     if not any(name in findings and findings[name].mismatched for name in ("dP", "delta")):
         return measured, []
+    sentence = []
     if not _factor(examiner, recovered, recovered.trace.values["dS"]):
         if _one_delta_a_row(examiner.case, measured, recovered):
             return measured, []
-        sentence = ["dP and delta cannot be told apart: what dS says of a row's delta differs from key to key"]
-    else:
-        sentence = []
+        # A delta made of misread dO is another in every probe, unless they all have the same dO.
+        again = _with_one_do(examiner, values, assigned, recovered)
+        measured_again = examiner.measure(again.values, again.trace, again.recovery)
+        if _one_delta_a_row(examiner.case, measured_again, again):
+            return measured_again, []
+        if "P" not in findings or not findings["P"].mismatched:
+            sentence = ["dP or delta is wrong, and dS does not tell which"]
     trace = _without(recovered.trace, ("dP", "delta"))
     return examiner.measure(recovered.values, trace, recovered.recovery), sentence
+
+
+def _with_one_do(
+    examiner: Examiner, values: Mapping[str, Tensor], assigned: Assigned, recovered: Recovered
+) -> Recovered:
+    """dS once more, of probes that have one dO, beside the P known."""
+    again = recover(examiner.case, values, examiner.answer(assigned), one_by_one=True, with_p=False)
+    found = {"P": recovered.trace.values["P"]}
+    if again.by_dk is not None and recovered.trace.values["dS"] is recovered.by_dk:
+        found["dS"] = again.by_dk
+    return with_matrices(again, examiner.case, found)
 
 
 def _one_delta_a_row(case: Case, measured: Measured, recovered: Recovered) -> bool:
@@ -179,20 +231,32 @@ def _one_delta_a_row(case: Case, measured: Measured, recovered: Recovered) -> bo
 
 
 def _of_shape(case: Case, measured: Measured) -> list[str]:
-    """What the errors of P look like: another mask, or one factor a row."""
+    """What the errors of P look like: rows that are lost, another mask, or one factor a row."""
     finding = measured.comparison.findings.get("P")
     if finding is None or not finding.mismatched:
         return []
     leaked = hidden = 0
-    by_row = True
+    by_row, scattered = True, False
+    lost: set[int] = set()
+    heads: set[int] = set()
     for tile in _tiles(case, measured.x):
         actual = measured.trace.values["P"][tile.batch, tile.heads, tile.rows].double()
         expected = evaluate(measured.x, tile)
         p, valid = expected["P"], expected["valid"].expand_as(actual)
+        gone = (actual == 0).all(-1) & (p > _SEEN).any(-1)
+        lost |= {tile.rows.start + row for row in gone.any(0).nonzero().flatten().tolist()}
+        heads |= {tile.heads.start + head for head in gone.any(1).nonzero().flatten().tolist()}
         leaked += int((~valid & (actual != 0)).sum())
-        hidden += int((valid & (actual == 0) & (p > 1e-3)).sum())
+        missing = valid & (actual == 0) & (p > _SEEN)
+        hidden += int(missing.sum())
+        scattered |= bool((missing & ~gone[..., None]).any())
         factor = (actual * p).sum(-1, keepdim=True) / (p * p).sum(-1, keepdim=True).clamp(min=1e-300)
         by_row &= bool(((actual - factor * p).abs() <= 0.02 * factor * p.amax(-1, keepdim=True)).all())
-    if leaked or hidden:
-        return [f"the backward has another mask: P is not 0 at {leaked:,} masked entries, and is 0 at {hidden:,} seen"]
+    if leaked or scattered:
+        counts = [f"{leaked:,} entries are seen that are masked"] if leaked else []
+        counts += [f"{hidden:,} entries are masked that are seen"] if hidden else []
+        return [f"the backward has another mask: {' and '.join(counts)}"]
+    if lost:
+        rows, of_heads = in_words(spans(sorted(lost)), 6), in_words(spans(sorted(heads)), 6)
+        return [f"whole rows of P are 0 (rows {rows}, heads {of_heads}): they never reach dV"]
     return ["P is off by one factor a row: the LSE that the backward reads is not that row's"] if by_row else []

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..cases.case import Case
+from ..failures import TargetFailure
 from ..judging.compare import TILE_ELEMENTS, attention_of
 from ..reference import Attention, tiles
 from ..running.trace import Trace, expected_shapes
@@ -17,8 +19,11 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-# Elements of q that one call is given at most: many small probes fit one call, large ones take several.
+# Elements of q, and of scores, that the probes of one call have at most: a target may hold its scores.
 CALL_ELEMENTS = 1 << 22
+CALL_SCORES = 1 << 24
+# Elements of each recovered matrix, all of which are held.
+MOST_SCORES = 1 << 26
 GRADIENTS = ("dQ", "dK", "dV")
 
 Answer = Callable[[Case, Mapping[str, "Tensor"], Mapping[str, "Tensor"]], Trace]
@@ -38,10 +43,21 @@ class Recovered:
     recovery: Recovery
 
 
-def recoverable(case: Case, trace: Trace) -> bool:
+def recoverable(trace: Trace) -> bool:
     """Whether there is something to recover, and the gradients to do it."""
-    missing = {"P", "dS"} - trace.values.keys()
-    return bool(missing) and bool(set(GRADIENTS) & trace.values.keys()) and plan(case) is not None
+    return bool({"P", "dS"} - trace.values.keys()) and bool(set(GRADIENTS) & trace.values.keys())
+
+
+def obstacle(case: Case) -> str:
+    """Why P and dS of a case cannot be recovered; "" where they can be."""
+    scores = math.prod(expected_shapes(case)["P"])
+    if scores > MOST_SCORES:
+        return f"each would take {scores:,} elements, and at most {MOST_SCORES:,} are held; check shorter sequences"
+    if case.scale == 0:
+        return "at scale 0 nothing of dS reaches dQ and dK"
+    if plan(case) is None:
+        return f"that takes 3 head dims of q and k and 2 of v, and there are {case.head_dim} and {case.head_dim_v}"
+    return ""
 
 
 def recover(
@@ -50,12 +66,25 @@ def recover(
     """Puts the one-hot problems of a case to a target and reads its intermediates.
 
     Args:
-        one_by_one: one probe a call, in the case's own shapes; else as many as fit, end to end along the batch.
+        one_by_one: one probe a call, in the case's own shapes; else as many as fit, end to end along the batch, where
+            the target takes another batch than the case's.
         with_p: whether to recover P, which takes another dO in every probe.
+
+    Raises:
+        TargetFailure: the target raised on a probe, or refused it.
     """
+    with_p = with_p and not case.dropout
+    if one_by_one or case.cu_seqlens_q is not None:
+        return _recover(case, values, answer, one_by_one=True, with_p=with_p)
+    try:
+        return _recover(case, values, answer, one_by_one=False, with_p=with_p)
+    except TargetFailure:
+        return _recover(case, values, answer, one_by_one=True, with_p=with_p)
+
+
+def _recover(case: Case, values: Mapping[str, Tensor], answer: Answer, *, one_by_one: bool, with_p: bool) -> Recovered:
     layout = plan(case, with_p=with_p)
     assert layout is not None
-    one_by_one = one_by_one or case.cu_seqlens_q is not None
     first: Trace | None = None
     shown: dict[str, Tensor] = {}
     for indices in _calls(case, layout, one_by_one):
@@ -73,7 +102,8 @@ def recover(
 
 def _calls(case: Case, layout: Plan, one_by_one: bool) -> list[range]:
     size = case.batch * case.heads * max(case.seqlen_q, case.seqlen_k) * max(case.head_dim, case.head_dim_v)
-    step = 1 if one_by_one else max(1, CALL_ELEMENTS // size)
+    scores = math.prod(expected_shapes(case)["P"])
+    step = 1 if one_by_one else max(1, min(CALL_ELEMENTS // size, CALL_SCORES // scores))
     return [range(at, min(at + step, layout.count)) for at in range(0, layout.count, step)]
 
 
@@ -94,7 +124,7 @@ def _of_first(trace: Trace, case: Case) -> Trace:
 def _nothing(case: Case, trace: Trace, *, with_p: bool) -> dict[str, Tensor]:
     import torch
 
-    names = {"dQ": "dS by dQ", "dK": "dS by dK"} | ({"dV": "P"} if with_p and not case.dropout else {})
+    names = {"dQ": "dS by dQ", "dK": "dS by dK"} | ({"dV": "P"} if with_p else {})
     shape, device = expected_shapes(case)["P"], next(iter(trace.values.values())).device
     return {names[name]: torch.zeros(shape, device=device) for name in _gradients(trace) if name in names}
 
@@ -114,8 +144,8 @@ def with_matrices(recovered: Recovered, case: Case, found: Mapping[str, Tensor])
     """The same with other P or dS, and the delta and dP that follow from them."""
     values, recovery = {**recovered.trace.values, **found}, recovered.recovery
     if {"P", "dS"} <= values.keys():
-        recovery = replace(recovery, zero_key=_zero_key(values["P"]))
-        values |= _quotients(attention_of(case, recovered.values), values["P"], values["dS"], recovery.zero_key)
+        quotients, zero_key = _quotients(attention_of(case, recovered.values), values["P"], values["dS"])
+        values, recovery = values | quotients, replace(recovery, zero_key=zero_key)
     order = [name for name in expected_shapes(case) if name in values]
     sources = {name: recovered.trace.sources.get(name, "recovered") for name in order}
     trace = Trace({name: values[name] for name in order}, sources)
@@ -129,22 +159,23 @@ def _dtype(trace: Trace, *names: str) -> torch.dtype:
     return max(dtypes, key=lambda dtype: torch.finfo(dtype).eps, default=torch.float32)
 
 
-def _zero_key(p: Tensor) -> Tensor:
-    """[B, H, M] of the keys without a value, the one that each row sees best; -1 where it sees none."""
-    best = p[..., ::ZERO_KEYS].max(-1)
-    return (best.indices * ZERO_KEYS).masked_fill(~(best.values > 0), -1)
+def _quotients(x: Attention, p: Tensor, ds: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    """delta = -dS / (P * slope) where dP is 0, and dP = dS / (P * slope) + delta; 0 where P * slope is.
 
-
-def _quotients(x: Attention, p: Tensor, ds: Tensor, zero_key: Tensor) -> dict[str, Tensor]:
-    """delta = -dS / (P * slope) where dP is 0, and dP = dS / (P * slope) + delta; 0 where P is, as behind a mask."""
+    delta is read at the key without a value that its row sees best: the second result, -1 where it sees none.
+    """
     import torch
 
     found = {"delta": torch.zeros_like(p[..., 0]), "dP": torch.zeros_like(p)}
+    zero_key = torch.full_like(p[..., 0], -1, dtype=torch.long)
     for tile in tiles(x, rows=max(1, TILE_ELEMENTS // x.n_key), heads=1):
         place = (tile.batch, tile.heads, tile.rows)
-        g = (ds[place] / (p[place] * slope_of(x, tile))).masked_fill(p[place] == 0, 0.0)
-        key = zero_key[place][..., None]
-        delta = -g.gather(-1, key.clamp(min=0)).masked_fill(key < 0, 0.0)
+        share = p[place] * slope_of(x, tile)
+        g = (ds[place] / share).masked_fill(share == 0, 0.0)
+        best = share[..., ::ZERO_KEYS].max(-1)
+        seen = best.values > 0
+        delta = -g.gather(-1, best.indices[..., None] * ZERO_KEYS).masked_fill(~seen[..., None], 0.0)
+        zero_key[place] = (best.indices * ZERO_KEYS).masked_fill(~seen, -1)
         found["delta"][place] = delta[..., 0].to(p.dtype)
-        found["dP"][place] = (g + delta).masked_fill(p[place] == 0, 0.0).to(p.dtype)
-    return found
+        found["dP"][place] = (g + delta).masked_fill(share == 0, 0.0).to(p.dtype)
+    return found, zero_key

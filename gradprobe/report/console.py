@@ -186,7 +186,7 @@ def _sentences(report: Report, shown: Measured) -> Iterator[str]:
         yield "right when contiguous and wrong otherwise: the arithmetic is right, an address (a stride) is not"
     coarser = {coarser.name: coarser for _, found in report.measured for coarser in found.coarser}
     yield from (one.words for one in coarser.values())
-    inside = next((run.inside for run, found in report.measured if found is shown and run.inside), None)
+    inside = (report.failing or report.measured[0])[0].inside
     yield from inside.sentences if inside else ()
     if report.failing and not coarser and _is_coarse(report):
         name = shown.comparison.precision.name

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from .planting import Edit, Planted
+from .planting import Planted, everywhere, names
 
 FORWARD, PREPROCESS, DQ, DKDV = (
     "lazy_forward_kernel", "lazy_preprocess_kernel", "lazy_dq_kernel", "lazy_dkdv_kernel",
 )  # fmt: skip
 BACKWARD = (PREPROCESS, DQ, DKDV)
 CONTIGUOUS = frozenset({"contiguous"})
-
-
-def names(words: str) -> frozenset[str]:
-    return frozenset(words.split())
-
-
-def everywhere(kernels: tuple[str, ...], find: str, replace: str) -> tuple[Edit, ...]:
-    return tuple(Edit(kernel, find, replace) for kernel in kernels)
 
 
 HISTORICAL = Planted(

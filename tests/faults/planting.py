@@ -8,8 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import gradprobe.kernels
+from gradprobe.cases.case import Case
+from gradprobe.probe import probe
+from gradprobe.targets.find import find_target
+from gradprobe.verdict import Report
 
-LAZY = Path(gradprobe.kernels.__path__[0]) / "triton" / "lazy.py"
+KERNELS = Path(gradprobe.kernels.__path__[0]) / "triton"
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,8 @@ class Planted:
     passes: frozenset[str] = frozenset()
     """The layouts that do not show it."""
     options: dict[str, Any] = field(default_factory=dict)
+    says: tuple[str, ...] = ()
+    """Parts of what is said of the disagreements inside a black box."""
 
     def plant(self, source: str) -> str:
         """The kernel's source with the fault in it."""
@@ -58,3 +64,36 @@ def _replaced(source: str, edit: Edit) -> str:
     body = source[start:end]
     assert body.count(edit.find) == 1, f"{edit.find!r} stands {body.count(edit.find)} times in {edit.kernel}"
     return source[:start] + body.replace(edit.find, edit.replace) + source[end:]
+
+
+def names(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+def everywhere(kernels: tuple[str, ...], find: str, replace: str) -> tuple[Edit, ...]:
+    return tuple(Edit(kernel, find, replace) for kernel in kernels)
+
+
+def probe_planted(fault: Planted, folder: Path, file: str, function: str, case: Case) -> Report:
+    """A probe of a function of a kernel file with the fault in it.
+
+    Args:
+        folder: where the faulty copy is written.
+        file: the kernel file's name.
+    """
+    copy = folder / f"{fault.name}.py"
+    copy.write_text(fault.plant((KERNELS / file).read_text()))
+    return probe(case, find_target(f"{copy}:{function}"))
+
+
+def assert_as_recorded(fault: Planted, report: Report) -> None:
+    """The verdict, the layouts, the first place and every status are those of the record."""
+    assert report.verdict == "mismatch"
+    measured = report.failing[1]
+    statuses = {name: finding.status for name, finding in measured.comparison.findings.items()}
+    assert {name for name, status in statuses.items() if status == "mismatch"} == fault.own
+    assert {name for name, status in statuses.items() if status == "inherited"} == fault.inherited
+    assert {run.layout for run in report.runs if run.verdict == "match"} == fault.passes
+    first = measured.first
+    assert (first.intermediate, first.place.batch, first.place.head) == (fault.first, fault.batch, fault.head)
+    assert fault.row is None or first.place.row == fault.row

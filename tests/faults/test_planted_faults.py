@@ -2,38 +2,23 @@
 
 import pytest
 
-from gradprobe.probe import probe
-from gradprobe.targets.find import find_target
-from gradprobe.verdict import Report
 from tests.cases import lazy_case
 
 from .lazy_faults import FAULTS, HISTORICAL
-from .planting import LAZY, Planted
-
-
-def probe_planted(fault: Planted, folder, **options) -> Report:
-    file = folder / f"{fault.name}.py"
-    file.write_text(fault.plant(LAZY.read_text()))
-    target = find_target(f"{file}:lazy_intermediates")
-    return probe(lazy_case(**fault.options | options), target)
+from .planting import assert_as_recorded, probe_planted
 
 
 @pytest.fixture(params=FAULTS, ids=lambda fault: fault.name)
 def found(request, tmp_path):
-    return request.param, probe_planted(request.param, tmp_path)
+    return request.param, probed(request.param, tmp_path)
+
+
+def probed(fault, folder):
+    return probe_planted(fault, folder, "lazy.py", "lazy_intermediates", lazy_case(**fault.options))
 
 
 def test_a_planted_fault_is_found_and_placed(found):
-    fault, report = found
-    assert report.verdict == "mismatch"
-    assert {run.layout for run in report.runs if run.verdict == "match"} == fault.passes
-    measured = report.failing[1]
-    first = measured.first
-    assert (first.intermediate, first.place.batch, first.place.head) == (fault.first, fault.batch, fault.head)
-    assert fault.row is None or first.place.row == fault.row
-    statuses = {name: finding.status for name, finding in measured.comparison.findings.items()}
-    assert {name for name, status in statuses.items() if status == "mismatch"} == fault.own
-    assert {name for name, status in statuses.items() if status == "inherited"} == fault.inherited
+    assert_as_recorded(*found)
 
 
 def test_the_planted_faults_are_at_least_12_over_five_classes():
@@ -42,7 +27,7 @@ def test_the_planted_faults_are_at_least_12_over_five_classes():
 
 
 def test_do_read_with_q_head_stride_never_blames_head_0(tmp_path):
-    report = probe_planted(HISTORICAL, tmp_path)
+    report = probed(HISTORICAL, tmp_path)
     for run, measured in report.measured:
         for name, finding in measured.comparison.findings.items():
             assert int(finding.wrong[:, 0].sum()) == 0, (run.layout, name)

@@ -1,0 +1,64 @@
+"""Emulated kernels as black boxes: run on one-hot problems, and looked into as a probe does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from torch import Tensor
+
+from gradprobe.budgets.precision import precision_of
+from gradprobe.cases.case import Case
+from gradprobe.cases.draw import draw
+from gradprobe.inside.look import Examiner, look_inside
+from gradprobe.inside.recover import Answer, Recovered, recover
+from gradprobe.inside.recovery import Recovery
+from gradprobe.judging.compare import attention_of, compare
+from gradprobe.running.trace import Trace, read_trace
+from gradprobe.verdict import Inside, Measured
+
+from .emulated import Arithmetic, Fault, _no_fault, lazy, softmax
+
+Results = Mapping[str, Tensor]
+Change = Callable[[Results], Results]
+GRADIENTS = ("dQ", "dK", "dV")
+
+
+def answer_of(
+    how: Arithmetic | None = None, fault: Fault = _no_fault, change: Change = dict, exposed: tuple[str, ...] = GRADIENTS
+) -> Answer:
+    """An emulated kernel that exposes its gradients alone.
+
+    Args:
+        change: what becomes of the gradients before they are returned.
+    """
+
+    def answer(case: Case, values: Mapping[str, Tensor], first: Mapping[str, Tensor]) -> Trace:  # noqa: ARG001
+        names = ("causal", "window", "softcap", "align", "dropout") if case.family == "softmax" else ()
+        options = {name: getattr(case, name) for name in names}
+        kernel = {"softmax": softmax, "lazy": lazy}[case.family]
+        results = kernel(**values, **options, how=how, scale=case.scale, fault=fault)
+        return read_trace({name: change(results)[name] for name in exposed}, case, "emulated")
+
+    return answer
+
+
+def measure_of(case: Case, how: Arithmetic | None = None) -> Callable[..., Measured]:
+    """Compares with the reference, as a probe does, without identities."""
+    precision = precision_of(case.dtype, "tf32" if how is not None and how.tf32 else "ieee")
+
+    def measure(values: Mapping[str, Tensor], trace: Trace, recovery: Recovery | None = None) -> Measured:
+        x = attention_of(case, values)
+        return Measured(x, trace, compare(case, x, trace, precision, recovery=recovery), None, ())
+
+    return measure
+
+
+def recovered_of(case: Case, how: Arithmetic | None = None, **options) -> Recovered:
+    return recover(case, draw(case), answer_of(how, **options))
+
+
+def inside_of(case: Case, how: Arithmetic | None = None, **options) -> Inside:
+    """What a look into an emulated kernel shows."""
+    values, answer, measure = draw(case), answer_of(how, **options), measure_of(case, how)
+    own = measure(values, answer(case, values, values))
+    return look_inside(Examiner(case, lambda assigned: answer, measure, own, values), values, ())
