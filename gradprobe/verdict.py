@@ -115,6 +115,7 @@ def _merged(own: Measured, inner: Measured) -> Measured:
         own.comparison,
         findings={name: findings[name] for name in order},
         absent=tuple(name for name in own.comparison.absent if name not in findings),
+        reading={name: most for name, most in inner.comparison.reading.items() if sources[name] == "recovered"},
     )
     firsts = [first for first in (own.first, inner.first) if first is not None]
     return replace(

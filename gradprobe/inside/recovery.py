@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+# What is recovered of a target that exposes gradients alone.
+RECOVERED = {"P", "dP", "delta", "dS"}
+
+
 @dataclass(frozen=True)
 class Recovery:
     """How P, dS, and from them delta and dP, were read.

@@ -8,14 +8,14 @@ own values in place of each parent and so tells a mismatch from an error that is
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..budgets.budget import TileBudget, summed_bound, tile_budget
 from ..budgets.precision import Precision, output_rounding
 from ..budgets.roundings import rounding_shift
 from ..cases.case import Case
-from ..inside.recovery import Recovery
+from ..inside.recovery import RECOVERED, Recovery
 from ..reference import Attention, Tile, evaluate, tiles
 from ..running.trace import Trace, expected_shapes
 from .tally import Finding, Tally
@@ -53,6 +53,8 @@ class Comparison:
     leaks: Mapping[str, int]
     """For P and dS: how many of the target's masked entries are not 0."""
     recovery: Recovery | None = None
+    reading: Mapping[str, float] = field(default_factory=dict)
+    """For each recovered intermediate, the most that reading it out of the gradients may add to an element's error."""
 
     @property
     def matches(self) -> bool:
@@ -123,6 +125,7 @@ class _Pass:
     ) -> None:
         shapes = expected_shapes(case)
         self.evaluate, self.recovery = evaluate, recovery
+        self.reading: dict[str, float] = {}
         self.replaced: Mapping[str, Tensor] = reference.values if reference is not None else {}
         self.case, self.x, self.trace, self.precision = case, x, trace, precision
         self.tallies = {name: Tally(case, name, trace.values[name].shape) for name in trace.values}
@@ -151,7 +154,7 @@ class _Pass:
             {name: self.tallies[name].finding() for name in shapes if name in self.tallies},
             tuple(name for name in shapes if name not in self.tallies),
             self.precision, self.undecided, self.expected, self.bounds,
-            self.row_sums, self.leaks, self.recovery,  # type: ignore[arg-type]
+            self.row_sums, self.leaks, self.recovery, self.reading,  # type: ignore[arg-type]
         )  # fmt: skip
 
     def _tile(self, tile: Tile) -> None:
@@ -159,7 +162,8 @@ class _Pass:
         values = self.evaluate(self.x, tile, None)
         shift = rounding_shift(self.x, tile, values, self.precision)
         values.update((name, self.replaced[name][place].double()) for name in BY_TILE if name in self.replaced)
-        budget = allowed_on(self.x, tile, values, self.precision, shift, self.recovery)
+        plain = tile_budget(self.x, tile, values, self.precision, shift)
+        budget = plain if self.recovery is None else self._read(tile, values, plain)
         self.undecided += int(budget.undecided.sum())
         _add(self.x, tile, self.expected, values)
         _add(self.x, tile, self.squares, budget.squares)
@@ -172,6 +176,16 @@ class _Pass:
                 inherited = Judge(actual, own, own_budget, name).right(poisoned=True) if own_budget else None
                 self.tallies[name].add(tile, judge.actual, values[name], judge.bound, judge.right(), inherited)
                 self._sums_of_rows(name, place, judge, values)
+
+    def _read(self, tile: Tile, values: Mapping[str, Tensor], plain: TileBudget) -> TileBudget:
+        """The budget of a tile of what was recovered; notes what the reading adds, where it is known at all."""
+        assert self.recovery is not None
+        budget = self.recovery.widened(self.x, tile, values, plain, self.precision)
+        for name in RECOVERED & self.tallies.keys():
+            added = budget.rows[name] - plain.rows[name]
+            most = float(added.masked_fill(~added.isfinite(), 0.0).max()) if added.numel() else 0.0
+            self.reading[name] = max(self.reading.get(name, 0.0), most)
+        return budget
 
     def _own_tile(self, tile: Tile, shift: Mapping[str, Tensor] | None) -> tuple[dict[str, Tensor], TileBudget | None]:
         """What each intermediate should be given the target's own parents, and the errors allowed to that."""
