@@ -11,7 +11,7 @@ from gradprobe.probe import probe
 from gradprobe.targets.find import find_target
 from tests.cases import lazy_case
 from tests.faults.lazy_faults import HISTORICAL
-from tests.faults.planting import LAZY
+from tests.faults.planting import KERNELS
 
 RESULTS = """
 import hashlib
@@ -70,7 +70,7 @@ def test_a_bfloat16_check_matches_and_its_errors_are_those_of_bfloat16():
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_do_read_with_q_head_stride_is_found_in_16_bits(tmp_path, dtype):
     file = tmp_path / "planted.py"
-    file.write_text(HISTORICAL.plant(LAZY.read_text()))
+    file.write_text(HISTORICAL.plant((KERNELS / "lazy.py").read_text()))
     case = lazy_case(dtype=dtype, heads=2, seqlen=40, head_dim=8)
     report = probe(case, find_target(f"{file}:lazy_intermediates"))
     first = report.failing[1].first
