@@ -85,7 +85,7 @@ def _annotation(option: Any) -> Any:
 @app.callback(invoke_without_command=True)
 def _root(version: Annotated[bool, typer.Option("--version", help="Versions and device, in one line")] = False) -> None:
     if version:
-        from .probe import environment
+        from .probing.receipt import environment
 
         found = environment("cuda" if _has_cuda() else "cpu")
         typer.echo(" ".join(f"{name} {value}" for name, value in found.items()))

@@ -13,7 +13,7 @@ PACKAGE = ROOT / "gradprobe"
 
 # A module may import those above it and none below: what data is, then the stages, then what shows them.
 ORDER = (
-    "cases", "targets", "running", "budgets", "judging", "inside", "recording",
+    "cases", "targets", "running", "budgets", "judging", "inside", "recording", "probing",
     "failures", "spans", "intermediates",
     "cases.case", "cases.draw", "cases.placement", "cases.layouts", "cases.contents", "cases.saved",
     "cases.decided",
@@ -36,7 +36,7 @@ ORDER = (
     "verdict",
     "judging.misreading",
     "inside.look",
-    "probe",
+    "probing.session", "probing.runs", "probing.symmetries", "probing.insides", "probing.receipt", "probe",
     "judging.closeup",
     "recording.replay",
     "report", "report.text", "report.as_json", "report.captures", "report.console", "report.closeup", "options",
