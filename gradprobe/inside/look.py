@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 # P that is no rounding error of 0.
 _SEEN = 1e-3
+# What an explanation of a wrong dS may leave of its squared error.
+_UNEXPLAINED = 0.01
 
 Assigned = tuple[tuple[str, str], ...]
 Measure = Callable[[Mapping[str, "Tensor"], Trace, "Recovery | None"], Measured]
@@ -160,13 +162,14 @@ def _factor(examiner: Examiner, recovered: Recovered, ds: Tensor) -> str:
             sums[name][1] += float((expected**2).sum())
     if not 0.0 < own < float("inf"):
         return ", 0 throughout" if own == 0.0 else ""
-    factors = {name: products / squares if squares else 0.0 for name, (products, squares) in sums.items()}
-    # What one factor leaves unexplained, as a share: rounding leaves a thousandth of it or less.
-    explained = {name: 1 - factor**2 * sums[name][1] / own < 1e-3 for name, factor in factors.items()}
-    if explained["dS"]:
-        return f" by the factor {factors['dS']:.4g} throughout" if abs(factors["dS"] - 1) > 1e-3 else ""
-    is_dt = x.softcap is not None and explained["dT"] and abs(factors["dT"] - 1) < 1e-2
-    return ", as without the softcap's derivative" if is_dt else ""
+    products, squares = sums["dS"]
+    factor = products / squares if squares else 0.0
+    # Of an error that one factor makes, only rounding is left once it is taken out.
+    most = _UNEXPLAINED * (own - 2 * products + squares)
+    if own - factor * products <= most:
+        return f" by the factor {factor:.4g} throughout"
+    of_dt = own - 2 * sums["dT"][0] + sums["dT"][1]
+    return ", as without the softcap's derivative" if x.softcap is not None and of_dt <= most else ""
 
 
 def _tiles(case: Case, x: Attention) -> Iterator[Tile]:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 # Every so many keys have no value of their own.
 ZERO_KEYS = 8
+# float16 holds powers of two to 2^15, and 2^-14 before its numbers become subnormal.
+_HIGHEST = 14
 
 
 @dataclass(frozen=True)
@@ -40,9 +42,9 @@ class Plan:
     """Columns of do that hold one-hot rows; each probe shows as many rows of P through dV."""
     count: int
     factor: float
-    """c * scale, what dQ and dK multiply dS by; c is the power of two that brings it nearest to 1."""
+    """c * scale, what dQ and dK multiply dS by."""
     height: float
-    """c."""
+    """c, of the powers of two that float16 holds the one that brings the factor nearest to 1."""
 
 
 def plan(case: Case, *, with_p: bool = True) -> Plan | None:
@@ -61,7 +63,7 @@ def plan(case: Case, *, with_p: bool = True) -> Plan | None:
     keys = min(max(round(free * case.seqlen_k / (case.seqlen_k + rows)), 1), free - 1)
     rows_v = case.head_dim_v - own_v if with_p else 0
     count = max(-(-case.seqlen_k // keys), -(-rows // (free - keys)), -(-rows // rows_v) if rows_v else 0)
-    height = 2.0 ** -round(math.log2(abs(case.scale)))
+    height = 2.0 ** -min(max(round(math.log2(abs(case.scale))), -_HIGHEST), _HIGHEST)
     return Plan(own, own_v, keys, free - keys, rows_v, count, height * case.scale, height)
 
 
@@ -81,24 +83,30 @@ def problem(case: Case, plan: Plan, values: Mapping[str, Tensor], index: int) ->
     made["v"][..., : plan.own_v] = values["v"][..., : plan.own_v]
     made["v"][:, :, ::ZERO_KEYS] = 0
     made["do"][..., : plan.own_v] = values["do"][..., : plan.own_v]
-    for key in _block(index, plan.keys, case.seqlen_k):
-        made["k"][:, :, key, plan.own + key % plan.keys] = plan.height
-    for slot in _block(index, plan.rows, _rows(case)):
-        member, row = divmod(slot, case.seqlen_q)
-        made["q"][:, _members(case, member), row, plan.own + plan.keys + slot % plan.rows] = plan.height
-    for slot in _block(index, plan.rows_v, _rows(case)):
-        member, row = divmod(slot, case.seqlen_q)
-        made["do"][:, _members(case, member), row, plan.own_v + slot % plan.rows_v] = 1
+    keys = _block(index, plan.keys, case.seqlen_k)
+    made["k"][:, :, keys, plan.own + keys % plan.keys] = plan.height
+    slots = _block(index, plan.rows, _rows(case))
+    heads, rows = _places(case, slots)
+    made["q"][:, heads, rows, plan.own + plan.keys + slots % plan.rows] = plan.height
+    if plan.rows_v:
+        slots = _block(index, plan.rows_v, _rows(case))
+        heads, rows = _places(case, slots)
+        made["do"][:, heads, rows, plan.own_v + slots % plan.rows_v] = 1
     return made | ({"tau": torch.zeros_like(values["tau"])} if "tau" in values else {})
 
 
-def _block(index: int, size: int, end: int) -> range:
-    return range(index * size, min((index + 1) * size, end))
+def _block(index: int, size: int, end: int) -> Tensor:
+    import torch
+
+    return torch.arange(min(index * size, end), min((index + 1) * size, end))
 
 
-def _members(case: Case, member: int) -> slice:
-    """The query heads that come at one place of their groups."""
-    return slice(member, None, case.heads // case.kv_heads)
+def _places(case: Case, slots: Tensor) -> tuple[Tensor, Tensor]:
+    """[Hkv, slots] query heads and [slots] rows of slots: the rows of a group's first head, then of its second, ..."""
+    import torch
+
+    group = case.heads // case.kv_heads
+    return torch.arange(case.kv_heads)[:, None] * group + slots // case.seqlen_q, slots % case.seqlen_q
 
 
 def read_probe(case: Case, plan: Plan, index: int, gradients: Mapping[str, Tensor], into: Mapping[str, Tensor]) -> None:
@@ -106,15 +114,19 @@ def read_probe(case: Case, plan: Plan, index: int, gradients: Mapping[str, Tenso
     if "dQ" in gradients:
         keys = _block(index, plan.keys, case.seqlen_k)
         shown = gradients["dQ"][..., plan.own : plan.own + len(keys)]
-        into["dS by dQ"][..., keys.start : keys.stop] = shown.double() / plan.factor
+        into["dS by dQ"][..., keys] = _divided(shown, plan.factor, into["dS by dQ"])
     for name, gradient, size, first, factor in (
         ("dS by dK", "dK", plan.rows, plan.own + plan.keys, plan.factor), ("P", "dV", plan.rows_v, plan.own_v, 1.0),
     ):  # fmt: skip
         if gradient in gradients and name in into:
-            for slot in _block(index, size, _rows(case)):
-                member, row = divmod(slot, case.seqlen_q)
-                shown = gradients[gradient][..., first + slot % size].double() / factor
-                into[name][:, _members(case, member), row] = shown.to(into[name].dtype)
+            slots = _block(index, size, _rows(case))
+            heads, rows = _places(case, slots)
+            shown = gradients[gradient][..., first + slots % size].mT
+            into[name][:, heads, rows] = _divided(shown, factor, into[name])
+
+
+def _divided(shown: Tensor, factor: float, like: Tensor) -> Tensor:
+    return (shown.double() / factor).to(like.dtype)
 
 
 def end_to_end(case: Case, problems: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:

@@ -85,7 +85,7 @@ INSIDE = (
     Planted(
         "mask_without_the_diagonal", "M1", everywhere(BACKWARD, SEEN, STRICTLY_BEFORE),
         first="P", head=0, row=0, own=names("P"), inherited=names("dP dS dQ dK dV"), options={"causal": True},
-        says=("the backward has another mask: 72 entries are masked that are seen", *BOTH),
+        says=("the backward has another mask: 71 entries are masked that are seen", *BOTH),
     ),
     Planted(
         "mask_without_the_diagonal_in_dq", "M1", everywhere((DQ,), SEEN, STRICTLY_BEFORE),

@@ -1,0 +1,227 @@
+"""What a look into a black box says: the first wrong intermediate, the kernel at fault, and never a right one."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from gradprobe.draw import draw
+from gradprobe.inside import Examiner, look_inside
+from gradprobe.probe import probe
+from gradprobe.reference import manual_attention_backward
+
+from .black_box import GRADIENTS, answer_of, inside_of, measure_of
+from .cases import softmax_case
+from .emulated import case_of, changed, softmax, target_of
+
+SIZES = {"batch": 2, "heads": 4, "kv_heads": 2, "seqlen_q": 40, "seqlen_k": 50, "head_dim": 16, "head_dim_v": 12}
+OPTIONS = (
+    {}, {"causal": True}, {"softcap": 3.0}, {"window": (9, 20), "sinks": True}, {"bias": True, "bias_axes": "bn"},
+    {"mask": "random", "alibi": True},
+)  # fmt: skip
+
+
+def statuses_of(inside):
+    return {name: finding.status for name, finding in inside.measured.comparison.findings.items()}
+
+
+def wrong_by_itself(inside):
+    return {name for name, status in statuses_of(inside).items() if status == "mismatch"}
+
+
+def inherited(inside):
+    return {name for name, status in statuses_of(inside).items() if status == "inherited"}
+
+
+CHILDREN = {
+    "P": {"dS", "dQ", "dK", "dV"}, "dP": {"dS", "dQ", "dK"}, "delta": {"dS", "dQ", "dK"}, "dS": {"dQ", "dK"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("name", ["P", "dP", "delta"])
+def test_two_rows_of_one_head_that_are_half_again_too_large_are_named_and_nothing_else_is(name, options):
+    draws = random.Random(f"{name} {options}")
+    batch, head, row = draws.randrange(2), draws.randrange(4), draws.randrange(20, 39)
+    case = case_of("softmax", **SIZES | options)
+    # Every probe of one call has its own copy of the batches.
+    fault = changed(name, lambda t: t[batch::2, head, row : row + 2].mul_(1.5))
+    inside = inside_of(case, fault=fault)
+    assert wrong_by_itself(inside) == {name}
+    assert inherited(inside) - {"delta"} == CHILDREN[name]
+    first = inside.measured.comparison.findings[name].first
+    assert (first.batch, first.head, first.row) == (batch, head, row)
+    assert "dS is wrong in the kernels of dQ and dK" in inside.sentences
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_a_ds_off_by_a_factor_is_said_to_be_so_throughout(options):
+    inside = inside_of(case_of("softmax", **SIZES | options), fault=changed("dS", lambda t: t.mul_(0.7)))
+    assert (wrong_by_itself(inside), inherited(inside)) == ({"dS"}, {"dQ", "dK"})
+    assert inside.sentences == ("dS is wrong in the kernels of dQ and dK by the factor 0.7 throughout",)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_one_entry_of_ds_changed_is_ds_alone(options):
+    """A key that has a value: its dP would explain the entry as well, and no other key contradicts it."""
+    case = case_of("softmax", **SIZES | options)
+    inside = inside_of(case, fault=changed("dS", lambda t: t[:, 1, 30, 20].add_(0.5)))
+    assert wrong_by_itself(inside) <= {"dS", "dP"}
+    assert inherited(inside) <= {"dS", "dQ", "dK"}
+    assert statuses_of(inside)["P"] == "match"
+
+
+def scaled(name, factor):
+    return lambda results: {**results, name: results[name] * factor}
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize(("name", "other"), [("dQ", "dK"), ("dK", "dQ")])
+def test_one_gradient_off_by_a_factor_convicts_its_own_kernel(name, other, options):
+    inside = inside_of(case_of("softmax", **SIZES | options), change=scaled(name, 3.0))
+    assert (wrong_by_itself(inside), inherited(inside)) == ({name}, set())
+    said = f"the kernel of {name} is at fault: its dS is wrong by the factor 3 throughout; dS in the kernel of {other}"
+    assert inside.sentences == (f"{said} is right",)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_a_dv_off_by_itself_leaves_p_out(options):
+    inside = inside_of(case_of("softmax", **SIZES | options), change=scaled("dV", 0.5))
+    assert (wrong_by_itself(inside), inherited(inside)) == ({"dV"}, set())
+    assert "P" not in statuses_of(inside)
+    assert "what computes dV is at fault" in inside.sentences[0]
+
+
+def test_both_the_kernel_of_dq_and_dv_are_convicted_where_dk_alone_is_right():
+    case = case_of("softmax", **SIZES)
+    inside = inside_of(case, change=lambda r: {**r, "dQ": r["dQ"] * 2, "dV": r["dV"] * 2})
+    assert (wrong_by_itself(inside), inherited(inside)) == ({"dQ", "dV"}, set())
+    assert [sentence.split(" is at fault")[0] for sentence in inside.sentences] == [
+        "the kernel of dQ", "what computes dV",
+    ]  # fmt: skip
+
+
+def test_a_wrong_p_is_left_out_where_dk_alone_shows_ds_and_shows_it_right():
+    case = case_of("softmax", **SIZES)
+    inside = inside_of(case, change=scaled("dV", 0.5), exposed=("dK", "dV"))
+    assert (wrong_by_itself(inside), inherited(inside)) == ({"dV"}, set())
+
+
+def test_a_ds_of_0_throughout_is_said_to_be_0():
+    inside = inside_of(case_of("softmax", **SIZES), fault=changed("dS", lambda t: t.zero_()))
+    assert wrong_by_itself(inside) == {"dS"}
+    assert inside.sentences == ("dS is wrong in the kernels of dQ and dK, 0 throughout",)
+
+
+@pytest.mark.parametrize("name", [*GRADIENTS, "P", "dS"])
+def test_a_nan_anywhere_ends_in_a_verdict(name):
+    fault = changed(name, lambda t: t[0, 0, 3].fill_(torch.nan))
+    inside = inside_of(case_of("softmax", **SIZES), fault=fault)
+    assert not inside.measured.matches
+
+
+def test_two_heads_of_a_lazy_kernel_with_another_delta_are_named():
+    case = case_of("lazy", heads=3, seqlen=50, tau=(0.5, -0.5, 1.0), bias=True)
+    inside = inside_of(case, fault=changed("delta", lambda t: t[:, 1:].mul_(1.2)), exposed=(*GRADIENTS, "dTau"))
+    assert (wrong_by_itself(inside), inherited(inside)) == ({"delta"}, {"dS", "dQ", "dK"})
+    assert inside.measured.comparison.findings["delta"].first.head == 1
+
+
+def test_an_examination_of_a_right_target_judges_twice_and_asks_once():
+    case = case_of("softmax", batch=1, heads=2, seqlen=200, head_dim=64)
+    values, answer, measure, counts = draw(case), answer_of(), measure_of(case), {"asked": 0, "judged": 0}
+
+    def asking(several, given, first):
+        counts["asked"] += 1
+        return answer(several, given, first)
+
+    def judging(given, trace, recovery=None):
+        counts["judged"] += 1
+        return measure(given, trace, recovery)
+
+    own = measure(values, answer(case, values, values))
+    look_inside(Examiner(case, lambda assigned: asking, judging, own, values), values, ())
+    assert counts == {"asked": 1, "judged": 2}
+
+
+def gradients(q, k, v, do, *, scale, causal=False):
+    """A right backward that exposes its gradients alone."""
+    results = softmax(q, k, v, do, scale=scale, causal=causal)
+    return {name: results[name] for name in GRADIENTS}
+
+
+def wide(q, k, v, do, *, scale):
+    """A user's reference, in float64."""
+    return manual_attention_backward(q, k, v, do, scale=scale)
+
+
+def only_of_batch_2(q, k, v, do, *, scale):
+    if q.shape[0] != 2:
+        raise ValueError("this kernel was compiled for a batch of 2")
+    return gradients(q, k, v, do, scale=scale)
+
+
+def without_zeros(q, k, v, do, *, scale):
+    if not k.all():
+        raise ValueError("a key holds a 0")
+    return gradients(q, k, v, do, scale=scale)
+
+
+def crashing_on_zeros(q, k, v, do, *, scale):
+    if not k.all():
+        raise IndexError("list index out of range")
+    return gradients(q, k, v, do, scale=scale)
+
+
+def test_a_target_of_one_batch_alone_is_asked_one_by_one():
+    report = probe(softmax_case(seqlen=40), target_of(only_of_batch_2))
+    assert report.verdict == "match"
+    assert report.runs[0].inside is not None
+    assert report.notes == ()
+
+
+@pytest.mark.parametrize("target", [without_zeros, crashing_on_zeros])
+def test_a_target_that_raises_on_probes_keeps_its_verdict_and_the_report_says_why_it_was_not_looked_into(target):
+    report = probe(softmax_case(seqlen=40), target_of(target))
+    assert (report.verdict, report.runs[0].inside) == ("match", None)
+    (note,) = report.notes
+    assert note.startswith("P and dS are not recovered in contiguous: target")
+    assert ("a key holds a 0" in note) == (target is without_zeros)
+
+
+def test_a_case_without_room_is_checked_and_said_not_to_be_looked_into():
+    report = probe(softmax_case(head_dim=2, seqlen=20), target_of(gradients))
+    assert (report.verdict, report.runs[0].inside) == ("match", None)
+    assert report.notes[0].startswith("P and dS are not recovered: that takes 3 head dims of q and k and 2 of v")
+
+
+def test_a_users_own_reference_judges_what_is_recovered():
+    report = probe(softmax_case(seqlen=40), target_of(gradients), reference=target_of(wide))
+    assert report.verdict == "match"
+    assert report.runs[0].inside.measured.trace.sources["dS"] == "recovered"
+
+
+def test_a_layout_of_repeated_values_is_not_looked_into_and_the_others_are_once_where_all_is_right():
+    report = probe(softmax_case(seqlen=40), target_of(gradients))
+    assert {run.layout: run.inside is not None for run in report.runs} == {
+        "contiguous": True, "distinct": False, "do=expanded": False,
+    }  # fmt: skip
+
+
+def test_no_recover_asks_nothing_more():
+    report = probe(softmax_case(seqlen=40, recover=False), target_of(gradients))
+    assert all(run.inside is None for run in report.runs)
+
+
+def test_what_is_recovered_stands_beside_what_is_exported_and_each_identity_once():
+    report = probe(softmax_case(seqlen=40), target_of(gradients))
+    shown = report.runs[0].shown
+    recovered = {name for name, source in shown.trace.sources.items() if source == "recovered"}
+    assert recovered == {"P", "dP", "delta", "dS"}
+    assert shown.comparison.absent == ("LSE", "O")
+    names = [(invariant.of, invariant.name) for invariant in shown.invariants]
+    assert len(names) == len(set(names))
+    assert report.runs[0].holding("dS").trace.values["dS"].shape == (2, 3, 40, 40)
+    assert report.runs[0].holding("dQ") is not report.runs[0].inside.measured
