@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from gradprobe.inside import recover as recovering
 from gradprobe.cases.draw import draw
+from gradprobe.inside import recover as recovering
 from gradprobe.inside.onehot import plan
 from gradprobe.inside.recover import obstacle, recover, recoverable
 from gradprobe.reference import manual_attention_backward
