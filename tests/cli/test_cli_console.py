@@ -95,6 +95,23 @@ def test_zeros_by_design_are_explained_and_not_flagged():
     assert "row 0 of O is 0 by design where tau <= -1 cancels P = 1: head 0" in ran.out
 
 
+def test_what_a_diagonal_from_the_other_corner_would_do_is_said_of_the_corner_that_was_asked_for():
+    rectangle = "check soft.py:backward --causal --batch 1 --heads 1 --seqlen-q 20 --seqlen-k 16"
+    words = " ".join(run(rectangle).out.split())
+    assert "aligned to the bottom right, j <= i + N - M" in words
+    assert "for one, --align top-left" in words
+    assert "rows 0 to 3 see no key (M > N)" in words
+    assert "row 0 of dS" not in words
+    words = " ".join(run(f"{rectangle} --align top-left").out.split())
+    assert "aligned to the top left, j <= i; a bottom-right kernel differs" in words
+    assert "see no key" not in words
+    assert "row 0 of dS and dQ is 0 by design: it sees one key" in words
+
+
+def test_a_row_that_sees_one_key_and_a_sink_is_not_said_to_be_0():
+    assert "by design" not in run(f"check soft.py:backward {SMALL} --causal --sinks").out
+
+
 def test_the_receipt_counts_every_element_that_was_compared():
     # P, dP, dS 400 each, delta 20, dQ, dK, dV 160 each: 1700 a head, 2 heads, 3 layouts.
     ran = run(f"check soft.py:backward {SMALL}")
