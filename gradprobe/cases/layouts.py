@@ -74,7 +74,10 @@ def parse_layout(word: str) -> tuple[str, str]:
     tensor, equals, layout = word.partition("=")
     tensor = tensor.lower()
     if not equals:
-        raise UsageFailure(f"--layout takes TENSOR=NAME, got {word!r}", "for example --layout do=expanded")
+        known = (
+            f"all tensors: --layout all={word}" if word in (*LAYOUTS, AS_SAVED) else "for example --layout do=expanded"
+        )
+        raise UsageFailure(f"--layout takes TENSOR=NAME, got {word!r}", known)
     if tensor not in (*TENSORS, "all"):
         raise UsageFailure(f"--layout: no tensor {tensor!r}", f"known: all, {', '.join(TENSORS)}")
     if layout not in (*LAYOUTS, AS_SAVED):
