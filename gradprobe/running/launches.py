@@ -1,23 +1,32 @@
-"""Notes which Triton kernels are launched, compiled or interpreted."""
+"""Notes which Triton kernels are launched, compiled or interpreted, and on whose memory."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @contextlib.contextmanager
-def recorded_launches() -> Iterator[list[Any]]:
-    """While open, notes the Triton kernels that are launched."""
+def recorded_launches(inputs: Mapping[str, Tensor], taken: set[str]) -> Iterator[list[Any]]:
+    """While open, notes the Triton kernels that are launched, and adds to `taken` the inputs that they are given.
+
+    An input of which they are given a copy only is not taken: its strides end before them.
+    """
     launches: list[Any] = []
+    storages = {name: _storage(tensor) for name, tensor in inputs.items()}
     kinds = _kernel_types()
     originals = [kind.run for kind in kinds]
 
     def recording(original: Any) -> Any:
         def run(self: Any, *args: Any, **kwargs: Any) -> Any:
             launches.append(self.fn)
+            given = {_storage(tensor) for tensor in _tensors((*args, *kwargs.values()))}
+            taken.update(name for name, storage in storages.items() if storage in given)
             return original(self, *args, **kwargs)
 
         return run
@@ -29,6 +38,20 @@ def recorded_launches() -> Iterator[list[Any]]:
     finally:
         for kind, original in zip(kinds, originals, strict=True):
             kind.run = original
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _tensors(arguments: Iterable[Any]) -> Iterator[Tensor]:
+    """The tensors among a kernel's arguments, those under descriptors too."""
+    import torch
+
+    for argument in arguments:
+        tensor = getattr(argument, "base", argument)
+        if isinstance(tensor, torch.Tensor):
+            yield tensor
 
 
 def _kernel_types() -> list[Any]:

@@ -44,6 +44,8 @@ class Outcome:
     """Whether Triton's interpreter ran them."""
     launched: tuple[Any, ...]
     """The kernels themselves."""
+    taken: frozenset[str]
+    """The inputs that kernels were given where they lay, and not copies alone."""
     notes: tuple[str, ...] = ()
     """What a reader should know of the taps."""
 
@@ -60,7 +62,8 @@ def run_target(target: Target, case: Case, inputs: Inputs, taps: Sequence[Tap] =
         TargetFailure: the target raised where it may not, or returned what it may not.
     """
     arguments = bind(target, case, inputs.tensors)
-    with _tapped(taps, case) as session, recorded_launches() as launches:
+    taken: set[str] = set()
+    with _tapped(taps, case) as session, recorded_launches(inputs.tensors, taken) as launches:
         try:
             result = _call(target, case, arguments, inputs)
             _synchronize(inputs)
@@ -69,14 +72,14 @@ def run_target(target: Target, case: Case, inputs: Inputs, taps: Sequence[Tap] =
         except _DELIBERATE as error:
             if inputs.layout in ("contiguous", AS_SAVED) or _is_a_crash(error):
                 raise _raised(target, inputs, error) from error
-            return Outcome(None, _words(error), _sources(launches), interpreting(), tuple(launches))
+            return Outcome(None, _words(error), _sources(launches), interpreting(), tuple(launches), frozenset(taken))
         except (Exception, SystemExit) as error:
             raise _raised(target, inputs, error) from error
     trace = read_trace(result, case, f"target {target.name!r}")
     reading = session.read() if session else None
     trace = with_tapped(trace, reading.values, case) if reading else trace
     notes = reading.notes if reading else ()
-    return Outcome(trace, None, _sources(launches), interpreting(), tuple(launches), notes)
+    return Outcome(trace, None, _sources(launches), interpreting(), tuple(launches), frozenset(taken), notes)
 
 
 def _tapped(taps: Sequence[Tap], case: Case) -> AbstractContextManager[TapSession | None]:

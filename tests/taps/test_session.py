@@ -217,7 +217,7 @@ def test_the_launches_recorded_inside_are_of_the_kernels_that_were_written():
     words = [f"dS=ds[{OUTER},offs_m,offs_n]"]
     with (
         tapped([parse_tap(word) for word in words], softmax_shapes(), "cpu") as session,
-        recorded_launches() as launches,
+        recorded_launches({}, set()) as launches,
     ):
         written.fused_backward(*softmax_inputs())
     assert launches == [written.fused_backward_kernel.fn] == list(session.kernels)
