@@ -225,3 +225,19 @@ def test_what_is_recovered_stands_beside_what_is_exported_and_each_identity_once
     assert len(names) == len(set(names))
     assert report.runs[0].holding("dS").trace.values["dS"].shape == (2, 3, 40, 40)
     assert report.runs[0].holding("dQ") is not report.runs[0].inside.measured
+
+
+@pytest.mark.parametrize(("options", "ratio"), [({}, "1.18"), ({"causal": True}, "1.17")], ids=str)
+def test_a_p_less_than_4_times_out_of_its_budget_beside_right_gradients_convicts_no_kernel(options, ratio):
+    """A coarse float16 kernel: entries of P err by 0.7 of 2^-10, as where scale * K is rounded before its dot."""
+
+    def coarser(p):
+        signs = torch.randint(2, p.shape[1:], generator=torch.Generator().manual_seed(0)) * 2 - 1
+        p.mul_(1 + 0.7 * 2.0**-10 * signs)
+
+    inside = inside_of(case_of("softmax", **SIZES, dtype="float16", **options), fault=changed("P", coarser))
+    assert statuses_of(inside) == dict.fromkeys(("dS", "dQ", "dK", "dV"), "match")
+    assert inside.sentences == (
+        f"P, seen through dV, errs by {ratio}x what is allowed, and what it feeds is right: "
+        "rather a coarser arithmetic than a wrong kernel",
+    )

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ..budgets.precision import LAMBDA
 from ..budgets.roundings import rounding_shift
 from ..cases.case import Case
-from ..judging.compare import allowed_on, attention_of, tile_size
+from ..judging.compare import Comparison, allowed_on, attention_of, tile_size
 from ..reference import Attention, Tile, evaluate, tiles
 from ..running.trace import Trace
 from ..spans import in_words, spans
@@ -52,17 +53,46 @@ def look_inside(examiner: Examiner, values: Mapping[str, Tensor], assigned: Assi
     other = recovered.by_dk
     if measured.comparison.matches and (other is None or not _is_wrong(examiner, recovered, "dS", other)):
         return Inside(measured, ())
+    coarse = _coarse(examiner, recovered) if examiner.own.comparison.matches else []
     recovered, of_p = _p_without_do(examiner, values, assigned, recovered)
     recovered, of_ds = _either_ds(examiner, recovered)
     measured = examiner.measure(recovered.values, recovered.trace, recovered.recovery)
+    if coarse and measured.comparison.matches:
+        return Inside(measured, tuple(coarse))
     measured, of_dp = _inseparable(examiner, values, assigned, recovered, measured)
     return Inside(measured, (*of_p, *of_ds, *of_dp, *_of_shape(examiner.case, measured)))
 
 
+def _coarse(examiner: Examiner, recovered: Recovered) -> list[str]:
+    """Estimates out of their budgets by no more than a coarser arithmetic makes; none where one is out by more.
+
+    Beside gradients that are right they convict no kernel.
+    """
+    seen = {("dS", through): ds for through, ds in _estimates(recovered).items()}
+    if "P" in recovered.trace.values:
+        seen["P", "dV"] = recovered.trace.values["P"]
+    worst = {key: _ratio(examiner, recovered, key[0], tensor) for key, tensor in seen.items()}
+    if max(worst.values(), default=0.0) > LAMBDA:
+        return []
+    return [
+        f"{name}, seen through {through}, errs by {ratio:.3g}x what is allowed, and what it feeds is right: "
+        "rather a coarser arithmetic than a wrong kernel"
+        for (name, through), ratio in worst.items() if ratio > 1
+    ]  # fmt: skip
+
+
+def _ratio(examiner: Examiner, recovered: Recovered, name: str, tensor: Tensor) -> float:
+    """The worst error of one recovered intermediate as a multiple of its budget, whatever the others are."""
+    return float(_alone(examiner, recovered, name, tensor).findings[name].ratio.max())
+
+
 def _is_wrong(examiner: Examiner, recovered: Recovered, name: str, tensor: Tensor) -> bool:
-    """Whether one recovered intermediate is wrong, whatever the others are."""
-    alone = Trace({name: tensor}, {name: "recovered"})
-    return not examiner.measure(recovered.values, alone, recovered.recovery).comparison.matches
+    return not _alone(examiner, recovered, name, tensor).matches
+
+
+def _alone(examiner: Examiner, recovered: Recovered, name: str, tensor: Tensor) -> Comparison:
+    trace = Trace({name: tensor}, {name: "recovered"})
+    return examiner.measure(recovered.values, trace, recovered.recovery).comparison
 
 
 def _p_without_do(
