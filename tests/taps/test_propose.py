@@ -92,6 +92,27 @@ def test_a_block_that_does_not_follow_the_loop_is_not_proposed():
 
 
 @triton.jit
+def prefixed_kernel(x_ptr, H, HQ, T):
+    i_b, i_hq = tl.program_id(0) // HQ, tl.program_id(0) % HQ
+    i_h = i_hq // (HQ // H)
+    o_k = tl.program_id(1) * 16 + tl.arange(0, 16)
+    for start in range(0, T, 16):
+        o_q = start + tl.arange(0, 16)
+        b_delta = tl.load(x_ptr + i_b + i_hq * T + o_q)
+        b_dp = tl.load(x_ptr + i_h + o_k[:, None] * T + o_q[None, :])
+        b_ds = b_dp - b_delta[None, :]
+        tl.store(x_ptr + o_k[:, None] * T + o_q[None, :], b_ds)
+
+
+def test_tiles_called_b_something_are_told_and_run_over_query_heads_where_there_are_two_kinds():
+    assert propose([prefixed_kernel]) == [
+        "delta=prefixed_kernel:b_delta[i_b,i_hq,o_q]",
+        "dP=prefixed_kernel:b_dp[i_b,i_hq,o_q,o_k].T",
+        "dS=prefixed_kernel:b_ds[i_b,i_hq,o_q,o_k].T",
+    ]
+
+
+@triton.jit
 def nameless_kernel(x_ptr):
     rows = tl.arange(0, 16)
     ds = tl.load(x_ptr + rows[:, None] * 16 + rows[None, :])

@@ -17,8 +17,10 @@ from .words import parse_tap
 
 # Variables by their names in lower case, without underscores and without the T of a transposed tile.
 _USUAL = {"p": "P", "pij": "P", "dp": "dP", "dpij": "dP", "ds": "dS", "dsij": "dS", "delta": "delta", "di": "delta"}
+# Before the names of tiles, as in b_ds.
+_TILE = "b_"
 _BATCH = ("b", "off_b", "off_z", "pid_b", "pid_z", "batch", "batch_id", "batch_idx", "bid", "idx_b", "z", "i_b")
-_HEAD = ("h", "off_h", "pid_h", "head", "head_id", "head_idx", "hid", "idx_h", "i_h")
+_HEAD = ("h", "off_h", "pid_h", "head", "head_id", "head_idx", "hid", "idx_h", "i_hq", "i_h")
 _BOTH = ("off_hz", "off_zh", "off_bh", "off_hb", "bhid", "pid_bh", "pid_hz", "pid_zh", "idx_bh", "bh", "hz", "i_bh")
 _HEADS = ("H", "n_heads", "nheads", "num_heads", "heads", "N_HEADS", "NUM_HEADS", "HQ")
 _ROWS = {"m", "qm", "q", "i", "row", "rows", "queries"}
@@ -53,7 +55,7 @@ def _in_function(tree: Sequence[Function], function: Function) -> Iterator[str]:
 
 
 def _plain(variable: str) -> str:
-    word = variable.lower().replace("_", "")
+    word = variable.lower().removeprefix(_TILE).replace("_", "")
     return word if word in _USUAL or not word.endswith("t") else word[:-1]
 
 
@@ -132,7 +134,7 @@ def _kind(name: str) -> str:
 
 
 def _is_marked(variable: str) -> bool:
-    return _plain(variable) != variable.lower().replace("_", "")
+    return _plain(variable) != variable.lower().removeprefix(_TILE).replace("_", "")
 
 
 def _scale(function: Function, variable: str) -> str | None:
