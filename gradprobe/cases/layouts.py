@@ -74,10 +74,8 @@ def parse_layout(word: str) -> tuple[str, str]:
     tensor, equals, layout = word.partition("=")
     tensor = tensor.lower()
     if not equals:
-        known = (
-            f"all tensors: --layout all={word}" if word in (*LAYOUTS, AS_SAVED) else "for example --layout do=expanded"
-        )
-        raise UsageFailure(f"--layout takes TENSOR=NAME, got {word!r}", known)
+        of_all = f"of all: --layout all={word}" if word in (*LAYOUTS, AS_SAVED) else ""
+        raise UsageFailure(f"--layout takes TENSOR=NAME, got {word!r}", of_all or "for example --layout do=expanded")
     if tensor not in (*TENSORS, "all"):
         raise UsageFailure(f"--layout: no tensor {tensor!r}", f"known: all, {', '.join(TENSORS)}")
     if layout not in (*LAYOUTS, AS_SAVED):
