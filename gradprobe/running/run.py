@@ -168,12 +168,23 @@ def _raised(target: Target, inputs: Inputs, error: BaseException) -> TargetFailu
 
 
 def _words(error: BaseException) -> str:
-    """An exception in one line; where it has no message, as of a bare assert, the line that raised it."""
-    words = str(error).strip()
-    frames = traceback.extract_tb(error.__traceback__)
-    if not words and frames:
-        words = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}: {frames[-1].line}"
+    """An exception in one line; where it has no message, or comes out of a kernel, with the line that raised it."""
+    inner = _in_the_kernel(error)
+    words = str(inner).strip()
+    frames = [
+        frame for frame in traceback.extract_tb(inner.__traceback__)
+        if inner is error or Path(frame.filename).parent.parts[-1:] not in (("runtime",), ("language",))
+    ]  # fmt: skip
+    if frames and (not words or inner is not error):
+        words = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}: {words or frames[-1].line}"
     return f"{type(error).__name__}: {words}"
+
+
+def _in_the_kernel(error: BaseException) -> BaseException:
+    """What a kernel raised, where Triton's interpreter says so in an exception of its own."""
+    while type(error).__name__ == "InterpreterError" and error.__cause__ is not None:
+        error = error.__cause__
+    return error
 
 
 def _sources(launches: list[Any]) -> tuple[Source, ...]:
