@@ -17,11 +17,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
 
-from gradprobe.backend import make_interpreter_right, prepare_backend
-from gradprobe.case import Case, resolve
+from gradprobe.cases.case import Case, resolve
 from gradprobe.probe import probe
-from gradprobe.provenance import source_of
-from gradprobe.targets import Target, find_target
+from gradprobe.running.backend import make_interpreter_right, prepare_backend
+from gradprobe.targets.find import Target, find_target
+from gradprobe.targets.provenance import source_of
 
 MOST = 10.0
 

@@ -7,6 +7,7 @@ import inspect
 import io
 import json
 import os
+import shlex
 import shutil
 import sys
 import time
@@ -19,13 +20,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import last
-from .failures import Failure, UsageFailure
+from .failures import Failure, UsageFailure, as_failure
 from .intermediates import lookup, names
 from .options import OPTIONS, command_line, parse
+from .targets.scaffold import DEFAULT, FAMILIES, write_adapter
 
 if TYPE_CHECKING:
     from rich.text import Text
 
+    from .recording.replay import Ended
     from .verdict import Report
 
 app = typer.Typer(
@@ -82,7 +85,7 @@ def _annotation(option: Any) -> Any:
 @app.callback(invoke_without_command=True)
 def _root(version: Annotated[bool, typer.Option("--version", help="Versions and device, in one line")] = False) -> None:
     if version:
-        from .probe import environment
+        from .probing.receipt import environment
 
         found = environment("cuda" if _has_cuda() else "cpu")
         typer.echo(" ".join(f"{name} {value}" for name, value in found.items()))
@@ -151,6 +154,111 @@ def diff(
         _show_close_up(report, row.name, place, json_file)
 
 
+@app.command("run")
+@with_case_options
+def run_(
+    command: Annotated[list[str] | None, typer.Argument(metavar="-- COMMAND ...", help="Run as it stands")] = None,
+    watch: Annotated[
+        str | None, typer.Option(metavar="MODULE:FUNCTION", help="The attention function to watch")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(metavar="TARGET", help="What to check with the real inputs (default: the same)")
+    ] = None,
+    keep: Annotated[int, typer.Option(help="Sets of inputs to keep at most")] = 16,
+    order: Annotated[
+        str, typer.Option(help="The watched function's axes, bhld or blhd; what is checked takes [B, H, L, D]")
+    ] = "bhld",
+    folder: Annotated[str | None, typer.Option(help="For the sets (default: .gradprobe/captures/FUNCTION)")] = None,
+    family: FamilyWord = None,
+    reference: ReferenceWord = None,
+    json_file: JsonFile = None,
+    show_traceback: Traceback = False,
+    *,
+    options: dict[str, Any],
+) -> None:
+    """Run a program with its attention function watched, and check that with the program's real inputs and dO.
+
+    The program runs unmodified. Of each shape and layout that the function is called with, its tensors are kept once
+    and checked as they lay in memory.
+    """
+    asked = last.Asked(target or watch or "", family, reference, options)
+    words = {"watch": watch, "target": target, "keep": keep, "order": order, "folder": folder}
+    again = f"{command_line('run', '', options, words | _chosen(asked))} -- {shlex.join(command or [])}"
+    with _failures_told(json_file, again, show_traceback):
+        if watch is None:
+            raise UsageFailure("run: nothing to watch", "add --watch MODULE:FUNCTION")
+        parse(options)
+        from .recording.replay import FOLDER, look_where_it_looked, run_watched
+        from .recording.watch import Keeping
+
+        how = Keeping(Path(folder) if folder else FOLDER / watch.replace(":", "."), keep, order)
+        ended = run_watched(command or [], watch, how, quiet=json_file == "-")
+        look_where_it_looked(ended)
+        raise typer.Exit(_tell_each(ended, asked, watch, json_file))
+
+
+def _tell_each(ended: Ended, asked: last.Asked, watch: str, json_file: str | None) -> int:
+    """Checks every set that was kept, and prints or writes what came of each; the exit code."""
+    from .recording.replay import check_each, exit_code
+    from .report.captures import as_document, captures_as_json, line_of, summary_line
+
+    typer.echo("\n".join(f"gradprobe: {line}" for line in ended.sentences(watch)), err=True)
+
+    def of(file: str) -> last.Asked:
+        return replace(asked, options={"layout": ["all=as-saved"], **asked.options, "inputs": file})
+
+    def again(file: str) -> str:
+        return command_line("check", asked.target, of(file).options, _chosen(asked))
+
+    codes, documents, shown = [], [], None
+    for number, checked in enumerate(check_each(ended.files, lambda file: _probed(of(file), again(file))), 1):
+        codes.append(checked.code)
+        documents.append(as_document(checked, again(checked.file)))
+        if json_file != "-":
+            _print([line_of(number, checked)])
+        if checked.report is not None and (shown is None or (checked.code and not shown.code)):
+            shown = checked
+    if json_file is not None:
+        _dump(json_file, captures_as_json(ended, watch, documents))
+    if json_file != "-":
+        _print([summary_line([document["verdict"] for document in documents])])
+    if shown is not None and shown.report is not None:
+        last.save(of(shown.file))
+        if json_file != "-" and shown.code:
+            _print(_rendered(shown.report))
+    return exit_code(codes)
+
+
+@app.command()
+def targets(
+    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write as JSON; - for stdout")] = None,
+    show_traceback: Traceback = False,
+) -> None:
+    """List what can be checked here, with what each takes and exposes, and why something cannot."""
+    with _failures_told(None, "gradprobe targets", show_traceback):
+        from .report.targets import as_json, render
+        from .targets.catalogue import catalogue
+
+        entries = catalogue()
+        if json_file is not None:
+            _dump(json_file, as_json(entries))
+        if json_file != "-":
+            _print(render(entries, _width()))
+
+
+@app.command()
+def init(
+    path: Annotated[str, typer.Argument(metavar="PATH", help="The file to write")] = DEFAULT,
+    family: Annotated[str, typer.Option(help=f"Of your kernel: {' or '.join(FAMILIES)}")] = FAMILIES[0],
+    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there")] = False,
+    show_traceback: Traceback = False,
+) -> None:
+    """Write a commented adapter for a kernel of your own, which runs and matches as it is."""
+    with _failures_told(None, "gradprobe init", show_traceback):
+        write_adapter(Path(path), family, force=force)
+        _put(f"wrote {path}\nnext: {shlex.join(['gradprobe', 'check', f'{path}:backward'])}\n")
+
+
 def _chosen(asked: last.Asked) -> dict[str, Any]:
     return {"family": asked.family, "reference": asked.reference}
 
@@ -186,28 +294,35 @@ def _probed(asked: last.Asked, again: str) -> Report:
     # What a target prints is no data of this command.
     with contextlib.redirect_stdout(sys.stderr), Progress() as tick:
         tick("importing torch and the target", 0.0)
-        from .backend import choose_threads, make_interpreter_right, prepare_backend
-        from .case import resolve
+        from .cases.case import resolve
+        from .running.backend import choose_threads, make_interpreter_right, prepare_backend
 
         device = prepare_backend(_device(given))
+        from .cases.decided import family_of, with_inputs
+        from .cases.saved import load
+        from .judging.misreading import refuse_misreading
         from .probe import probe
-        from .targets import find_target
+        from .targets.find import find_target
 
-        target = find_target(asked.target, asked.family)
+        word = given.get("inputs")
+        saved = load(word) if word is not None else None
+        target = find_target(asked.target, asked.family or (family_of(saved) if saved else None))
         reference = find_target(asked.reference, asked.family or target.family) if asked.reference else None
-        case = resolve(
-            {**given, "device": device}, target.family, takes_bias="bias" in target.takes, packs=target.packs
-        )  # fmt: skip
+        given = with_inputs(given, saved, str(word), target.family) if saved else given
+        packs = target.packs and saved is None
+        case = resolve({**given, "device": device}, target.family, takes_bias="bias" in target.takes, packs=packs)
         make_interpreter_right(case)
         choose_threads(case)
         imported = time.perf_counter() - start
-        report = probe(case, target, reference=reference, reproduce=again, tick=tick)
+        report = probe(case, target, reference=reference, saved=saved, reproduce=again, tick=tick)
+        if saved is not None:
+            refuse_misreading(report, saved, target)
     seconds = {"import": imported, **report.seconds, "diagnose": 0.0, "total": time.perf_counter() - start}
     return replace(report, seconds=seconds)
 
 
 def _device(given: dict[str, Any]) -> str:
-    from .case import DEVICES
+    from .cases.case import DEVICES
 
     device = given.get("device", "auto")
     if device not in DEVICES:
@@ -216,7 +331,7 @@ def _device(given: dict[str, Any]) -> str:
 
 
 def _show_close_up(report: Report, name: str, at: tuple[int, int] | None, json_file: str | None) -> None:
-    from .closeup import close_up
+    from .judging.closeup import close_up
     from .report.closeup import close_up_as_json, render_close_up
 
     having = [(run, found) for run, found in report.measured if name in found.comparison.findings]
@@ -240,7 +355,7 @@ def _failures_told(json_file: str | None, again: str, show_traceback: bool) -> I
     except typer.Exit:
         raise
     except Exception as error:
-        failure = error if isinstance(error, Failure) else _own_fault(error)
+        failure = as_failure(error)
         if show_traceback:
             traceback.print_exc()
         _say(failure)
@@ -257,12 +372,6 @@ def _write_error_report(json_file: str, failure: Failure, again: str) -> None:
     except UsageFailure as unwritable:
         if str(unwritable) != str(failure):
             _say(unwritable)
-
-
-def _own_fault(error: Exception) -> Failure:
-    return Failure(
-        f"gradprobe itself failed: {type(error).__name__}: {error}", "run again with --traceback and report it"
-    )
 
 
 def _say(failure: Failure) -> None:

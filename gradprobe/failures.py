@@ -25,3 +25,12 @@ class TargetFailure(Failure):
 
 class ReferenceFailure(Failure):
     """The reference failed its audit, so no verdict about a target may rest on it."""
+
+
+def as_failure(error: Exception) -> Failure:
+    """Any error as a failure: one that is none is a fault of this tool."""
+    if isinstance(error, Failure):
+        return error
+    return Failure(
+        f"gradprobe itself failed: {type(error).__name__}: {error}", "run again with --traceback and report it"
+    )

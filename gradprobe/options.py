@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .case import ALIGNMENTS, DEVICES, DOTS, DTYPES, MASKS, PATTERNS
+from .cases.case import ALIGNMENTS, DEVICES, DOTS, DTYPES, MASKS, PATTERNS
+from .cases.layouts import AS_SAVED, LAYOUTS, parse_layout
 from .failures import UsageFailure
-from .layouts import LAYOUTS, parse_layout
 
 
 @dataclass(frozen=True)
@@ -78,10 +78,13 @@ OPTIONS = (
            _numbers("--cu-seqlens-k", int, "whole numbers separated by commas")),
     Option("seed", int, "Of the drawn values (default: 0)"),
     Option("device", str, f"{', '.join(DEVICES)} (default: auto)"),
-    Option("layout", list, f"Where a tensor (or all) lies, not the default runs: {', '.join(LAYOUTS)}", "TENSOR=NAME",
-           _layouts),
+    Option("layout", list,
+           f"Where a tensor (or all) lies, not the default runs: {', '.join(LAYOUTS)}; of --inputs also {AS_SAVED}",
+           "TENSOR=NAME", _layouts),
     Option("block_m", int, "Tile of query rows, for places and for a target that takes it (default: 32)"),
     Option("block_n", int, "Tile of keys, likewise (default: 16)"),
+    Option("inputs", str, "Real values: a file of q, k, v, do (.pt, .npz), run as they lay, contiguous and distinct",
+           "FILE"),
     Option("pattern", str, f"Of the values: {', '.join(PATTERNS)} (default: normal)"),
     Option("dots", str, f"Arithmetic of float32 dots: {', '.join(DOTS)} (default: what the backend does)"),
     Option("repeat", int, "Runs of each layout, compared with one another (default: 1)"),
@@ -107,7 +110,7 @@ def parse(words: Mapping[str, Any]) -> dict[str, Any]:
 
 def command_line(command: str, target: str, words: Mapping[str, Any], extra: Mapping[str, Any] | None = None) -> str:
     """One command line that repeats a run with these options."""
-    parts = ["gradprobe", *command.split(), target]
+    parts = ["gradprobe", *command.split(), *([target] if target else [])]
     for name, word in {**words, **(extra or {})}.items():
         flag = "--" + name.replace("_", "-")
         if isinstance(word, bool):

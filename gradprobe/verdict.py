@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from .accumulators import Coarser
-from .case import Case
-from .compare import Comparison
+from .cases.case import Case
 from .intermediates import names
-from .invariants import Invariant
-from .locate import Location
-from .provenance import Source
+from .judging.accumulators import Coarser
+from .judging.compare import Comparison
+from .judging.invariants import Invariant
+from .judging.locate import Location
+from .targets.provenance import Source
 
 if TYPE_CHECKING:
     from .reference import Attention
-    from .trace import Trace
+    from .running.trace import Trace
 
 MATCH, MISMATCH, SKIPPED = "match", "mismatch", "skipped"
 
@@ -115,6 +115,7 @@ def _merged(own: Measured, inner: Measured) -> Measured:
         own.comparison,
         findings={name: findings[name] for name in order},
         absent=tuple(name for name in own.comparison.absent if name not in findings),
+        reading={name: most for name, most in inner.comparison.reading.items() if sources[name] == "recovered"},
     )
     firsts = [first for first in (own.first, inner.first) if first is not None]
     return replace(

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
-from gradprobe.case import Case
-from gradprobe.compare import attention_of, compare
-from gradprobe.draw import draw
-from gradprobe.inside import Examiner, look_inside
-from gradprobe.precision import precision_of
-from gradprobe.recover import Answer, Recovered, recover
-from gradprobe.recovery import Recovery
-from gradprobe.trace import Trace, read_trace
+from gradprobe.budgets.precision import precision_of
+from gradprobe.cases.case import Case
+from gradprobe.cases.draw import draw
+from gradprobe.inside.look import Examiner, look_inside
+from gradprobe.inside.recover import Answer, Recovered, recover
+from gradprobe.inside.recovery import Recovery
+from gradprobe.judging.compare import attention_of, compare
+from gradprobe.running.trace import Trace, read_trace
 from gradprobe.verdict import Inside, Measured
 
 from .emulated import Arithmetic, Fault, _no_fault, lazy, softmax

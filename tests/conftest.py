@@ -1,6 +1,6 @@
 """Chooses Triton's interpreter before any test imports triton, and one thread: the tensors here are small."""
 
-from gradprobe.backend import prepare_backend
+from gradprobe.running.backend import prepare_backend
 
 prepare_backend("auto")
 

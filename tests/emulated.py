@@ -14,13 +14,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gradprobe.case import Case, resolve
-from gradprobe.compare import Comparison, attention_of, compare
-from gradprobe.draw import draw
-from gradprobe.precision import precision_of
-from gradprobe.provenance import source_of
-from gradprobe.targets import Target
-from gradprobe.trace import read_trace
+from gradprobe.budgets.precision import precision_of
+from gradprobe.cases.case import Case, resolve
+from gradprobe.cases.draw import draw
+from gradprobe.judging.compare import Comparison, attention_of, compare
+from gradprobe.running.trace import read_trace
+from gradprobe.targets.find import Target
+from gradprobe.targets.provenance import source_of
 
 Fault = Callable[[str, Tensor], Tensor]
 """What a faulty kernel makes of an intermediate (by name) before anything reads it."""
@@ -49,6 +49,8 @@ class Arithmetic:
     """Scores in units of log 2, as FlashAttention keeps them."""
     delta_from_o: bool = True
     """delta from the stored O; else from P and dP."""
+    folded: bool = False
+    """The scale enters dS before it is rounded for its products, instead of these."""
     late: bool = False
     """The sink enters LSE after the keys instead of before them, and sums over what dropout kept are divided by 1 - p
     instead of P and dP, as FlashAttention does."""
@@ -250,15 +252,16 @@ def _products(how, q, k, do, pe, ds, scale, group, late=(1.0, 1.0)) -> dict[str,
 
     `late` multiplies what is summed of P, and of dS.
     """
-    narrow_pe, narrow_ds = _narrow(pe, q), _narrow(ds, q)
+    outer = 1.0 if how.folded else _scale(q, scale)
+    narrow_pe, narrow_ds = _narrow(pe, q), _narrow(ds * _scale(q, scale) if how.folded else ds, q)
 
     def over_rows(a: Tensor, b: Tensor) -> Tensor:
         a, b = ((t.unflatten(1, (-1, group)).transpose(2, 3).flatten(2, 3)) if group > 1 else t for t in (a, b))
         return how.dot(a.mT, b)
 
     return {
-        "dQ": how.dot(narrow_ds, k.float()) * (_scale(q, scale) * late[1]),
-        "dK": over_rows(narrow_ds, q.float()) * (_scale(q, scale) * late[1]),
+        "dQ": how.dot(narrow_ds, k.float()) * (outer * late[1]),
+        "dK": over_rows(narrow_ds, q.float()) * (outer * late[1]),
         "dV": over_rows(narrow_pe, do.float()) * late[0],
     }
 

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from gradprobe.accumulators import explained
-from gradprobe.compare import attention_of, compare
-from gradprobe.draw import draw
-from gradprobe.precision import precision_of
+from gradprobe.budgets.precision import precision_of
+from gradprobe.cases.draw import draw
+from gradprobe.judging.accumulators import explained
+from gradprobe.judging.compare import attention_of, compare
 from gradprobe.probe import probe
-from gradprobe.trace import read_trace
+from gradprobe.running.trace import read_trace
 from tests.emulated import case_of, softmax, target_of
 
 

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from gradprobe.case import DTYPES, PATTERNS, Case, resolve
-from gradprobe.draw import draw
+from gradprobe.cases.case import DTYPES, PATTERNS, Case, resolve
+from gradprobe.cases.draw import draw
 from gradprobe.failures import UsageFailure
 
 
@@ -85,6 +85,17 @@ REFUSED = [
     ({"device": "tpu"}, "--device must be one of auto, cpu, cuda, got 'tpu'"),
     ({"bias": False, "bias_window": 9}, "--bias-window: this case has no bias"),
 ]
+REFUSED += [
+    ({name: value}, f"--{name.replace('_', '-')}: the lazy family has no such option")
+    for name, value in {
+        "align": "top-left",
+        "alibi": True,
+        "mask": "random",
+        "sinks": True,
+        "dropout": 0.5,
+        "cu_seqlens": (0, 9),
+    }.items()
+]
 REFUSED_BY_SOFTMAX = [
     ({"tau": (1.0,)}, "--tau: the softmax family has no such option"),
     ({"bias_window": 8}, "--bias-window: the softmax family has no such option"),
@@ -93,6 +104,25 @@ REFUSED_BY_SOFTMAX = [
     ({"seqlens": (5, 5), "seqlen_q": 7, "seqlen_k": 9}, "--seqlens (right padding) needs as many keys as query rows"),
     ({"softcap": 0.0}, "--softcap must be above 0, got 0.0"),
     ({"softcap": math.nan}, "--softcap must be above 0, got nan"),
+    ({"align": "top"}, "--align must be one of bottom-right, top-left, got 'top'"),
+    ({"mask": "all"}, "--mask must be one of random, dead-rows, padding, got 'all'"),
+    ({"dropout": 1.0}, "--dropout must lie in 0 to 1, 1 excluded, got 1.0"),
+    ({"dropout": -0.1}, "--dropout must lie in 0 to 1, 1 excluded, got -0.1"),
+    ({"bias": True, "bias_axes": "hx"}, "--bias-axes takes some of the letters b, h, m and n, got 'hx'"),
+    ({"bias": True, "bias_axes": "hh"}, "--bias-axes takes some of the letters b, h, m and n, got 'hh'"),
+    ({"bias_axes": "hm"}, "--bias-axes: this case has no bias"),
+    ({"cu_seqlens": (0, 9, 5)}, "--cu-seqlens must ascend from 0 to the number of rows, got 0,9,5"),
+    ({"cu_seqlens": (1, 9)}, "--cu-seqlens must ascend from 0 to the number of rows, got 1,9"),
+    ({"cu_seqlens": (0,)}, "--cu-seqlens must ascend from 0 to the number of rows, got 0"),
+    ({"cu_seqlens": (0, 0)}, "--cu-seqlens must ascend from 0 to the number of rows, got 0,0"),
+    ({"cu_seqlens": (0, 9), "seqlen": 8}, "--cu-seqlens ends at 9, and the length is 8"),
+    ({"cu_seqlens": (0, 9), "batch": 2}, "--cu-seqlens packs all sequences into one batch, got --batch 2"),
+    ({"cu_seqlens": (0, 9), "seqlens": (9,)}, "--seqlens pads and --cu-seqlens packs"),
+    ({"cu_seqlens_k": (0, 9)}, "--cu-seqlens-k: nothing is packed"),
+    (
+        {"cu_seqlens": (0, 9), "cu_seqlens_k": (0, 4, 9)},
+        "--cu-seqlens and --cu-seqlens-k must have as many sequences, got 1 and 2",
+    ),
 ]
 
 
@@ -176,3 +206,47 @@ def test_lowrank_q_k_and_v_have_two_directions_and_do_has_all():
     assert (spread[..., -1] > 0.1 * spread[..., 0]).all()
     for shape in ({"seqlen": 1}, {"head_dim": 1}):
         assert torch.equal(draw(lazy(pattern="lowrank", **shape))["q"], draw(lazy(**shape))["q"])
+
+
+def test_packed_sequences_set_the_lengths_and_a_target_that_packs_takes_seqlens_so():
+    case = softmax(cu_seqlens=(0, 5, 5, 9))
+    assert (case.batch, case.seqlen_q, case.seqlen_k) == (1, 9, 9)
+    assert case.cu_seqlens_q == case.cu_seqlens_k == (0, 5, 5, 9)
+    case = softmax(cu_seqlens=(0, 5), cu_seqlens_k=(0, 7))
+    assert (case.seqlen_q, case.seqlen_k, case.cu_seqlens_k) == (5, 7, (0, 7))
+    packed = resolve({"seqlens": (5, 0, 4)}, "softmax", takes_bias=False, packs=True)
+    assert (packed.batch, packed.seqlens, packed.cu_seqlens_q) == (1, None, (0, 5, 5, 9))
+    for options in ({"seqlens": (5, 4), "batch": 3}, {"seqlens": (5, -1)}):
+        with pytest.raises(UsageFailure, match="--seqlens"):
+            resolve(options, "softmax", takes_bias=False, packs=True)
+
+
+@pytest.mark.parametrize(
+    ("axes", "shape"),
+    [("bhmn", (2, 3, 5, 7)), ("hmn", (1, 3, 5, 7)), ("mn", (1, 1, 5, 7)), ("n", (1, 1, 1, 7)), ("bm", (2, 1, 5, 1))],
+)
+def test_a_softmax_bias_has_the_axes_asked_for_and_so_does_its_gradient(axes, shape):
+    case = softmax(seqlen_q=5, seqlen_k=7, bias=True, bias_axes=axes)
+    assert tuple(draw(case)["bias"].shape) == shape
+    assert tuple(case.size(axis) for axis in case.axes("dBias")) == shape
+
+
+def test_what_the_softmax_options_draw():
+    case = softmax(seqlen_q=50, seqlen_k=60, heads=4, alibi=True, sinks=True, mask="random", dropout=0.25)
+    values = draw(case)
+    assert values["alibi"].tolist() == [0.25, 0.0625, 0.015625, 0.00390625]
+    assert (values["sinks"].dtype, values["sinks"].shape) == (torch.float32, (4,))
+    assert (values["mask"].dtype, values["mask"].shape) == (torch.bool, (2, 4, 50, 60))
+    assert values["mask"].any(-1).all()
+    i = torch.arange(50)
+    assert values["mask"][:, :, i, i + 10].all()  # the diagonal of the bottom right corner
+    # 24,000 draws: five standard deviations of their mean are 0.014
+    assert abs(values["keep"].double().mean() - 0.75) < 0.014
+    dead = draw(softmax(mask="dead-rows"))["mask"]
+    assert torch.equal(dead.any(-1)[0, 0].logical_not().nonzero().flatten(), torch.arange(3, 72, 7))
+    padding = draw(softmax(mask="padding"))["mask"]
+    assert padding.shape == (2, 1, 1, 72)
+    assert padding[..., 0].all()
+    assert padding.int().diff().le(0).all()
+    # What was drawn before stays what it was, whatever is added.
+    assert all(torch.equal(values[name], draw(softmax(seqlen_q=50, seqlen_k=60, heads=4))[name]) for name in "qkv")

@@ -13,18 +13,42 @@ PACKAGE = ROOT / "gradprobe"
 
 # A module may import those above it and none below: what data is, then the stages, then what shows them.
 ORDER = (
-    "failures", "spans", "intermediates", "case", "draw", "layouts", "provenance", "trace", "targets", "bind",
-    "interpreter.bfloat16", "interpreter.language", "interpreter.selfcheck", "interpreter",
-    "backend", "launches",
-    "taps.words", "taps.functions", "taps.axes", "taps.loops", "taps.places", "taps.edits", "taps.rewrite",
-    "taps.buffer", "taps.sentences", "taps.session", "taps.propose", "taps", "run",
-    "precision", "roundings", "scores", "chain", "sums", "budget", "recovery", "tally", "compare", "accumulators",
-    "invariants", "locate", "symmetry", "onehot", "recover", "rereading", "verdict", "inside", "probe", "closeup",
-    "report", "report.text", "report.as_json", "report.console", "report.closeup",
-    "options", "last", "progress", "cli", "__main__",
+    "cases", "targets", "running", "budgets", "judging", "inside", "recording", "probing",
+    "failures", "spans", "intermediates",
+    "cases.case", "cases.draw", "cases.placement", "cases.layouts", "cases.contents", "cases.saved",
+    "cases.decided",
+    "targets.provenance", "targets.signatures",
+    "running.trace",
+    "targets.builtin", "targets.find", "targets.bind",
+    "recording.call", "recording.seen", "recording.watch", "recording.capturing", "recording.child",
+    "recording.child.entry", "recording.child.sitecustomize",
+    "running.interpreter.bfloat16", "running.interpreter.language", "running.interpreter.selfcheck",
+    "running.interpreter", "running.backend", "running.launches", "running.taps.words",
+    "running.taps.functions", "running.taps.axes", "running.taps.loops", "running.taps.places",
+    "running.taps.edits", "running.taps.rewrite", "running.taps.buffer", "running.taps.sentences",
+    "running.taps.session", "running.taps.propose", "running.taps", "running.run",
+    "budgets.precision", "budgets.roundings", "budgets.scores", "budgets.chain", "budgets.sums",
+    "budgets.budget",
+    "inside.recovery",
+    "judging.tally", "judging.compare", "judging.accumulators", "judging.invariants", "judging.locate",
+    "judging.symmetry",
+    "inside.onehot", "inside.recover", "inside.rereading",
+    "verdict",
+    "judging.misreading",
+    "inside.look",
+    "probing.session", "probing.runs", "probing.symmetries", "probing.insides", "probing.receipt", "probe",
+    "judging.closeup",
+    "recording.replay",
+    "report", "report.text", "report.as_json", "report.captures", "report.console", "report.closeup", "options",
+    "targets.catalogue",
+    "report.targets",
+    "targets.scaffold",
+    "last", "progress", "cli", "__main__",
 )  # fmt: skip
 # Folders of their own, which know nothing of the tool; the tool may import them anywhere.
 APART = ("kernels", "reference")
+# Loaded by name only, when a target in them is asked for, or copied.
+TARGETS = ("adapters", "templates")
 VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "core", "manager", "base", "tools"}
 
 
@@ -35,7 +59,9 @@ def module_name(file):
 
 
 MODULES = {
-    module_name(file): file for file in sorted(PACKAGE.rglob("*.py")) if file.relative_to(PACKAGE).parts[0] not in APART
+    module_name(file): file
+    for file in sorted(PACKAGE.rglob("*.py"))
+    if not {*APART, *TARGETS} & set(file.relative_to(PACKAGE).parts)
 }
 
 
@@ -82,9 +108,9 @@ def test_a_module_imports_only_what_stands_above_it(name):
 
 
 def test_the_order_test_sees_imports_inside_functions_and_type_checking_blocks():
-    assert {"probe", "targets", "report.console", "verdict", "last"} <= set(own_imports("cli"))
-    assert "interpreter" in set(own_imports("backend"))
-    assert "reference" in set(own_imports("compare"))
+    assert {"probe", "targets.find", "report.console", "verdict", "last"} <= set(own_imports("cli"))
+    assert "running.interpreter" in set(own_imports("running.backend"))
+    assert "reference" in set(own_imports("judging.compare"))
 
 
 @pytest.mark.parametrize("folder", APART)
@@ -100,6 +126,30 @@ def test_kernels_and_reference_import_nothing_of_gradprobe_nor_of_each_other(fol
             assert level or dotted.split(".")[0] in allowed, f"{file} imports {dotted}"
 
 
+@pytest.mark.parametrize("folder", TARGETS)
+def test_targets_import_torch_and_the_library_that_they_are_named_after_and_nothing_of_the_tool(folder):
+    for file in (PACKAGE / "targets" / folder).rglob("*.py"):
+        allowed = {
+            "__future__",
+            "collections",
+            "dataclasses",
+            "functools",
+            "itertools",
+            "typing",
+            "warnings",
+            "torch",
+        }
+        for level, dotted in imported(file):
+            assert level <= 1, f"{file} reaches out of {folder}"
+            assert level or dotted.split(".")[0] in allowed | {file.stem}, f"{file} imports {dotted}"
+
+
+def test_no_module_imports_an_adapter_or_template():
+    for name, file in MODULES.items():
+        loaded = {part for _, dotted in imported(file) for part in dotted.split(".")}
+        assert not loaded & set(TARGETS), name
+
+
 def test_only_cli_imports_typer():
     users = [
         name for name, file in MODULES.items()
@@ -110,7 +160,7 @@ def test_only_cli_imports_typer():
 
 def test_no_module_outside_the_interpreter_imports_torch_or_triton_at_its_top_level():
     for name, file in MODULES.items():
-        if not name.startswith("interpreter."):
+        if not name.startswith("running.interpreter."):
             loaded = [
                 alias.name
                 for node in ast.parse(file.read_text()).body if isinstance(node, ast.Import) for alias in node.names
@@ -119,7 +169,7 @@ def test_no_module_outside_the_interpreter_imports_torch_or_triton_at_its_top_le
             assert not {"torch", "triton"} & {str(word).split(".")[0] for word in loaded}, name
 
 
-@pytest.mark.parametrize("words", ["--help", "check --help", "diff --help"])
+@pytest.mark.parametrize("words", ["--help", "check --help", "diff --help", "targets --help", "init --help"])
 def test_help_loads_neither_torch_nor_triton_nor_numpy(words):
     script = f"""
 import sys

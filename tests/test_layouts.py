@@ -5,9 +5,9 @@ from itertools import product
 import pytest
 import torch
 
-from gradprobe.draw import draw
+from gradprobe.cases.draw import draw
+from gradprobe.cases.layouts import DEFAULT_RUNS, LAYOUTS, TENSORS, guard_values, parse_layout, place, run_name
 from gradprobe.failures import UsageFailure
-from gradprobe.layouts import DEFAULT_RUNS, LAYOUTS, TENSORS, guard_values, parse_layout, place, run_name
 from tests.cases import lazy_case
 
 SHAPES = {

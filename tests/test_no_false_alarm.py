@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from gradprobe.case import DTYPES, PATTERNS, Case
-from gradprobe.compare import Comparison, attention_of, compare
-from gradprobe.draw import draw
-from gradprobe.layouts import LAYOUTS, TENSORS, place
-from gradprobe.precision import precision_of
-from gradprobe.run import run_target
-from gradprobe.targets import find_target
+from gradprobe.budgets.precision import precision_of
+from gradprobe.cases.case import DTYPES, PATTERNS, Case
+from gradprobe.cases.draw import draw
+from gradprobe.cases.layouts import LAYOUTS, TENSORS, place
+from gradprobe.judging.compare import Comparison, attention_of, compare
+from gradprobe.running.run import run_target
+from gradprobe.targets.find import find_target
 from tests.cases import lazy_case
 
 GROUPS, CASES = 21, 10

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gradprobe.draw import draw
+from gradprobe.cases.draw import draw
 
 from .emulated import Arithmetic, case_of, changed, compared, softmax
 

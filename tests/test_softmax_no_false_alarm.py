@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from gradprobe.draw import draw
-from gradprobe.layouts import effective_values
+from gradprobe.cases.draw import draw
+from gradprobe.cases.layouts import effective_values
 
 from .emulated import Arithmetic, case_of, compared
 from .test_budget import ARITHMETICS, PATTERNS, assert_right, dtype_of

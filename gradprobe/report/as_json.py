@@ -9,9 +9,9 @@ from typing import Any
 
 from ..failures import Failure
 from ..intermediates import steps
-from ..locate import Location
-from ..provenance import Source
-from ..tally import Finding
+from ..judging.locate import Location
+from ..judging.tally import Finding
+from ..targets.provenance import Source
 from ..verdict import Measured, Report, Run, add_counts, compared
 
 SCHEMA = "gradprobe.report/1"
@@ -103,17 +103,15 @@ def _run(report: Report, run: Run) -> dict[str, Any]:
 def _intermediates(report: Report, measured: Measured) -> list[dict[str, Any]]:
     findings, absent = measured.comparison.findings, measured.comparison.absent
     names = [row.name for row, _ in steps(report.case.family) if row.name in findings or row.name in absent]
-    return [
-        _finding(findings[name], measured.trace.sources[name]) if name in findings else _not_exposed(name)
-        for name in names
-    ]
+    return [_finding(findings[name], measured) if name in findings else _not_exposed(name) for name in names]
 
 
-def _finding(finding: Finding, source: str) -> dict[str, Any]:
+def _finding(finding: Finding, measured: Measured) -> dict[str, Any]:
     return {
         "name": finding.name,
         "status": finding.status,
-        "source": source,
+        "source": measured.trace.sources[finding.name],
+        "reading_adds": measured.comparison.reading.get(finding.name),
         "mismatched": finding.mismatched,
         "total": finding.total,
         "non_finite": finding.non_finite,
@@ -125,8 +123,8 @@ def _finding(finding: Finding, source: str) -> dict[str, Any]:
 
 def _not_exposed(name: str) -> dict[str, Any]:
     return {
-        "name": name, "status": "not exposed", "source": None, "mismatched": 0, "total": 0, "non_finite": 0,
-        "max_abs_err": None, "max_budget_ratio": None, "heads": [],
+        "name": name, "status": "not exposed", "source": None, "reading_adds": None, "mismatched": 0, "total": 0,
+        "non_finite": 0, "max_abs_err": None, "max_budget_ratio": None, "heads": [],
     }  # fmt: skip
 
 

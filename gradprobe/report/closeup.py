@@ -8,9 +8,9 @@ from typing import Any
 
 from rich.text import Text
 
-from ..closeup import CloseUp
+from ..judging.closeup import CloseUp
+from ..judging.tally import MISMATCH
 from ..spans import in_words, spans
-from ..tally import MISMATCH
 from .as_json import number
 from .console import window
 from .text import STYLES, plural, ratio, value

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
-from ..case import Case
-from ..locate import Location
-from ..precision import LAMBDA
+from ..budgets.precision import LAMBDA
+from ..cases.case import Case
+from ..judging.locate import Location
+from ..judging.tally import INHERITED, MATCH, MISMATCH, Finding
 from ..spans import in_words, spans
-from ..tally import INHERITED, MATCH, MISMATCH, Finding
 from ..verdict import Measured, Report, Run
 from .text import ASCII, STYLES, UTF8, Marks, broken_identity_line, first_mismatch_line, plural, ratio, value
 
@@ -138,8 +138,11 @@ def _table(report: Report, measured: Measured, width: int, marks: Marks) -> Iter
 def _sources(measured: Measured) -> str:
     """Which intermediates were exported, tapped or recovered, and which were not seen at all."""
     by_source: dict[str, list[str]] = {}
+    reading = measured.comparison.reading
     for name in measured.comparison.findings:
-        by_source.setdefault(measured.trace.sources[name], []).append(name)
+        # What dP and delta come to lies in their budgets: it is large wherever P is small.
+        adds = f" (to {reading[name]:.0e})" if name in reading and name in ("P", "dS") else ""
+        by_source.setdefault(measured.trace.sources[name], []).append(name + adds)
     by_source["not exposed"] = list(measured.comparison.absent)
     order = ("exported", "tapped", "recovered", "not exposed")
     return "; ".join(f"{source}: {', '.join(by_source[source])}" for source in order if by_source.get(source))

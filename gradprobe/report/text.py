@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..invariants import Invariant
-from ..locate import Location
-from ..tally import INHERITED, MISMATCH
+from ..judging.invariants import Invariant
+from ..judging.locate import Location
+from ..judging.tally import INHERITED, MISMATCH
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ def test_every_intermediate_stands_in_dataflow_order_with_its_status():
     start = next(at for at, line in enumerate(lines) if line.startswith("  head "))
     names = [line.split()[0] for line in lines[start + 1 : start + 11]]
     assert names == ["P", "O", "dP", "delta", "dS", "dQ", "dK", "dV", "dBias", "dTau"]
-    assert "  not exposed: LSE" in ran.out
+    assert "; not exposed: LSE" in ran.out
 
 
 def test_the_words_of_a_refusal_are_folded_to_the_width(folder):

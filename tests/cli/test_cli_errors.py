@@ -161,7 +161,13 @@ def test_a_target_that_cannot_be_compared_exits_3_and_never_1(name, pieces):
     ("body", "piece"),
     [
         ("return (q @ k.mT @ v).detach()", "is not differentiable: its output does not require grad"),
-        ("return {'O': v}", "it is a forward and must return its output tensor, got dict"),
+        ("return {'LSE': v}", "it is a forward and must return its output tensor, got a dict of LSE"),
+        ("return {'O': v, 'out': v}", "it is a forward and must return its output tensor, got a dict of O, out"),
+        ("return (q @ k.mT @ v).transpose(1, 2)", "that looks like [B, L, H, D]: return O transposed"),
+        (
+            "return (q @ k.mT @ v)[:, :, :-1]",
+            "returned O of the wrong shape: expected [b, h, m, e] = [1, 2, 20, 8], got ",
+        ),
         ("return ()", "must return its output tensor, got tuple"),
     ],
 )
@@ -170,6 +176,85 @@ def test_a_forward_that_autograd_cannot_differentiate_exits_3(body, piece, folde
     ran = run(f"check forward.py:f {SMALL}")
     assert ran.code == 3
     assert_message(ran, "target 'forward.py:f'", piece)
+    assert "raised" not in ran.err
+
+
+AUTOGRAD = """
+import torch
+
+class Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q, k, v, scale):
+        return (scale * q @ k.mT).softmax(-1) @ v
+{backward}
+def f(q, k, v, scale):
+    return Attention.apply(q, k, v, scale)
+"""
+BACKWARD = "    @staticmethod\n    def backward(ctx, do):\n        "
+
+
+@pytest.mark.parametrize(
+    ("backward", "pieces"),
+    [
+        ("", ("raised NotImplementedError (contiguous)", "You must implement either the backward or vjp method")),
+        (BACKWARD + "raise ValueError('only for training')", ("raised ValueError (contiguous): only for training",)),
+        (BACKWARD + "return do, do", ("raised RuntimeError (contiguous)", "incorrect number of gradients")),
+        (BACKWARD + "return do.mT, do, do, None", ("raised RuntimeError (contiguous)", "returned an invalid gradient")),
+    ],
+    ids=["none", "raises", "too few", "wrong shape"],
+)
+def test_an_autograd_function_whose_backward_fails_exits_3(backward, pieces, folder):
+    (folder / "forward.py").write_text(AUTOGRAD.format(backward=backward))
+    ran = run(f"check forward.py:f {SMALL}")
+    assert ran.code == 3
+    assert_message(ran, "target 'forward.py:f'", *pieces)
+
+
+def test_a_gradient_that_never_comes_is_0_and_wrong(folder):
+    (folder / "forward.py").write_text(AUTOGRAD.format(backward=BACKWARD + "return do, None, do, None"))
+    ran = run(f"check forward.py:f {SMALL}")
+    assert ran.code == 1
+    assert "dK" in ran.out.partition("wrong by itself too: ")[2].partition(";")[0]
+
+
+@pytest.mark.parametrize(
+    ("word", "pieces"),
+    [
+        ("forward.py:Attention", ("takes *args", "wrap it in a function that does")),
+        ("torch:bmm", ("has no readable signature", "wrap it in a Python function")),
+        ("math:sin", ("takes x", "arguments are passed by name")),
+    ],
+)
+def test_what_is_no_function_with_named_parameters_exits_2(word, pieces, folder):
+    (folder / "forward.py").write_text(AUTOGRAD.format(backward=""))
+    ran = run(f"check {word}")
+    assert ran.code == 2
+    assert_message(ran, f"target '{word}'", *pieces)
+
+
+def test_a_kernel_without_grouped_heads_that_is_given_some_exits_3_in_its_own_words():
+    ran = run("check soft.py:backward --batch 1 --heads 4 --kv-heads 2 --seqlen 20 --head-dim 8")
+    assert ran.code == 3
+    assert_message(
+        ran, "target 'soft.py:backward' raised RuntimeError (contiguous): The size of tensor a (4) must match"
+    )
+
+
+@pytest.mark.parametrize("name", ["O", "dQ"])
+def test_b_l_h_d_is_recognized_and_told_apart_from_another_wrong_shape(name, folder):
+    body = "from soft import attention, backward\n"
+    body += "def f(q, k, v, do, scale):\n    found = {'O': do, **backward(q, k, v, do, scale=scale)}\n"
+    body += f"    return found | {{'{name}': found['{name}'].transpose(1, 2)}}\n"
+    (folder / "odd.py").write_text(body)
+    ran = run(f"check odd.py:f {SMALL}")
+    assert ran.code == 3
+    assert_message(
+        ran, f"returned {name} of the wrong shape", f"that looks like [B, L, H, D]: return {name} transposed"
+    )
+    (folder / "odd.py").write_text(body.replace(".transpose(1, 2)", "[:, :, 1:]"))
+    ran = run(f"check odd.py:f {SMALL}")
+    assert ran.code == 3
+    assert "looks like" not in ran.err
 
 
 def test_a_refusal_of_two_layouts_is_skipped_and_the_rest_matches():

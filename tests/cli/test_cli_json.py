@@ -102,6 +102,18 @@ def test_what_the_target_does_not_expose_is_named_as_such():
     assert report["runs"][0]["compared"]["intermediates"] == 3
 
 
+def test_what_is_recovered_is_named_as_such_with_what_its_reading_adds():
+    report = report_of(f"check soft.py:only_gradients {SMALL}")
+    found = {each["name"]: (each["source"], each["reading_adds"]) for each in report["runs"][0]["intermediates"]}
+    assert {name for name, (source, _) in found.items() if source == "recovered"} == {"P", "dP", "delta", "dS"}
+    assert {name for name, (source, _) in found.items() if source == "exported"} == {"dQ", "dK", "dV"}
+    # P is read off a float32 gradient to four roundings of 1 and one of its own; dS alike, its largest being near 2.
+    assert 2**-24 < found["P"][1] < 6 * 2**-24
+    assert 2**-24 < found["dS"][1] < 24 * 2**-24
+    assert [found[name][1] for name in ("dQ", "dK", "dV", "LSE")] == [None] * 4
+    assert all(each["reading_adds"] is None for each in report["runs"][1]["intermediates"])
+
+
 @pytest.mark.parametrize("repeat", [1, 2])
 def test_a_target_that_exposes_only_p_is_compared(repeat):
     report = report_of(f"check soft.py:only_p {SMALL} --repeat {repeat}")

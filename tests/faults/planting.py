@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import gradprobe.kernels
-from gradprobe.case import Case
+from gradprobe.cases.case import Case
 from gradprobe.probe import probe
-from gradprobe.targets import find_target
+from gradprobe.targets.find import find_target
 from gradprobe.verdict import Report
 
 KERNELS = Path(gradprobe.kernels.__path__[0]) / "triton"

@@ -3,7 +3,7 @@
 import pytest
 
 from gradprobe.probe import probe
-from gradprobe.targets import find_target
+from gradprobe.targets.find import find_target
 from tests.cases import lazy_case
 from tests.faults.lazy_faults import FAULTS, HISTORICAL
 from tests.faults.test_planted_faults import probe_planted

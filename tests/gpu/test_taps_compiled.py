@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from gradprobe.case import draw
+from gradprobe.cases.draw import draw
+from gradprobe.cases.layouts import place
 from gradprobe.failures import UsageFailure
 from gradprobe.kernels.triton import lazy
-from gradprobe.layouts import place
-from gradprobe.taps import parse_tap, propose, tapped
-from gradprobe.trace import expected_shapes
+from gradprobe.running.taps import parse_tap, propose, tapped
+from gradprobe.running.trace import expected_shapes
 from tests.cases import lazy_case
 from tests.taps import written
 from tests.taps.test_session import OUTER, assert_close, softmax_inputs, softmax_shapes, softmax_values

@@ -15,8 +15,8 @@ import torch
 import triton
 import triton.language as tl
 
-from gradprobe import interpreter
-from gradprobe.interpreter import bfloat16 as patches
+from gradprobe.running import interpreter
+from gradprobe.running.interpreter import bfloat16 as patches
 
 SIZE = 32
 SPECIAL = [
@@ -394,15 +394,17 @@ def in_another_process(code):
 
 
 def test_the_self_test_finds_the_shipped_interpreter_wrong():
-    wrong = in_another_process("from gradprobe import interpreter; print(interpreter.wrong_bfloat16_operations())")
+    wrong = in_another_process(
+        "from gradprobe.running import interpreter; print(interpreter.wrong_bfloat16_operations())"
+    )
     for operation in "dot", "arithmetic", "sum", "exp and casts":
         assert operation in wrong
 
 
 def test_an_interpreter_without_a_patched_place_is_refused_and_left_alone():
     code = """
-from gradprobe import interpreter
-from gradprobe.interpreter import bfloat16 as patches
+from gradprobe.running import interpreter
+from gradprobe.running.interpreter import bfloat16 as patches
 del patches.shipped.ScanOps.cumprod
 before = patches.shipped.InterpreterBuilder.binary_op
 try:

@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 
 from gradprobe.probe import probe
-from gradprobe.targets import find_target
+from gradprobe.targets.find import find_target
 from tests.cases import lazy_case
 from tests.faults.lazy_faults import HISTORICAL
-from tests.faults.planting import LAZY
+from tests.faults.planting import KERNELS
 
 RESULTS = """
 import hashlib
 import sys
-from gradprobe.case import resolve
-from gradprobe.draw import draw
-from gradprobe.backend import prepare_backend
+from gradprobe.cases.case import resolve
+from gradprobe.cases.draw import draw
+from gradprobe.running.backend import prepare_backend
 prepare_backend("cpu")
-from gradprobe import interpreter
+from gradprobe.running import interpreter
 from gradprobe.kernels.triton.lazy import lazy_intermediates
 patched = {"keep": interpreter.keep_patched_language, "leave": lambda: None}[sys.argv[1]]
 patched()
@@ -70,7 +70,7 @@ def test_a_bfloat16_check_matches_and_its_errors_are_those_of_bfloat16():
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_do_read_with_q_head_stride_is_found_in_16_bits(tmp_path, dtype):
     file = tmp_path / "planted.py"
-    file.write_text(HISTORICAL.plant(LAZY.read_text()))
+    file.write_text(HISTORICAL.plant((KERNELS / "lazy.py").read_text()))
     case = lazy_case(dtype=dtype, heads=2, seqlen=40, head_dim=8)
     report = probe(case, find_target(f"{file}:lazy_intermediates"))
     first = report.failing[1].first

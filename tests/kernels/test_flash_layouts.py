@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from gradprobe import interpreter
-from gradprobe.backend import interpreting
-from gradprobe.layouts import place
+from gradprobe.cases.layouts import place
+from gradprobe.running import interpreter
+from gradprobe.running.backend import interpreting
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter adds in one order, atomics do not")
 if interpreting():

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from gradprobe import interpreter
-from gradprobe.backend import interpreting
+from gradprobe.running import interpreter
+from gradprobe.running.backend import interpreting
 from tests.kernels.flash_errors import allowed
 from tests.reference.independent import by_autograd
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from gradprobe.compare import attention_of, compare
-from gradprobe.draw import draw
-from gradprobe.layouts import place
-from gradprobe.precision import precision_of
-from gradprobe.trace import Trace, read_trace
+from gradprobe.budgets.precision import precision_of
+from gradprobe.cases.draw import draw
+from gradprobe.cases.layouts import place
+from gradprobe.judging.compare import attention_of, compare
+from gradprobe.running.trace import Trace, read_trace
 from tests.cases import lazy_case
 from tests.reference.independent import by_autograd
 

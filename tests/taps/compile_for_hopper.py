@@ -7,10 +7,10 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from gradprobe.kernels.triton import lazy
-from gradprobe.taps import parse_tap
-from gradprobe.taps.functions import call_tree
-from gradprobe.taps.rewrite import outermost, rewrite, sight
-from gradprobe.taps.sentences import raised
+from gradprobe.running.taps import parse_tap
+from gradprobe.running.taps.functions import call_tree
+from gradprobe.running.taps.rewrite import outermost, rewrite, sight
+from gradprobe.running.taps.sentences import raised
 from tests.kernels.compile_for_hopper import source
 from tests.taps import written
 

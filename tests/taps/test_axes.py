@@ -5,8 +5,8 @@ import triton
 import triton.language as tl
 
 from gradprobe.kernels.triton import lazy
-from gradprobe.taps.axes import ONE, order_of, shapes_behind
-from gradprobe.taps.functions import call_tree
+from gradprobe.running.taps.axes import ONE, order_of, shapes_behind
+from gradprobe.running.taps.functions import call_tree
 from tests.taps import written
 
 

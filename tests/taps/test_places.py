@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from gradprobe.taps import parse_tap
-from gradprobe.taps.edits import behind, edited
-from gradprobe.taps.functions import read_function
-from gradprobe.taps.places import places
+from gradprobe.running.taps import parse_tap
+from gradprobe.running.taps.edits import behind, edited
+from gradprobe.running.taps.functions import read_function
+from gradprobe.running.taps.places import places
 
 # Functions that nothing calls: only their text matters.
 n_steps = start = tile = mask = other = c = 0

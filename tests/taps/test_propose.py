@@ -5,11 +5,11 @@ import torch
 import triton
 import triton.language as tl
 
-from gradprobe.case import draw
+from gradprobe.cases.draw import draw
+from gradprobe.cases.layouts import place
 from gradprobe.kernels.triton import lazy
-from gradprobe.layouts import place
-from gradprobe.taps import parse_tap, propose, tapped
-from gradprobe.trace import expected_shapes
+from gradprobe.running.taps import parse_tap, propose, tapped
+from gradprobe.running.trace import expected_shapes
 from tests.cases import lazy_case
 from tests.taps import written
 

@@ -10,14 +10,14 @@ import torch
 import triton
 import triton.language as tl
 
-from gradprobe.case import draw
+from gradprobe.cases.draw import draw
+from gradprobe.cases.layouts import LAYOUTS, place
 from gradprobe.failures import Failure, TargetFailure, UsageFailure
 from gradprobe.kernels.triton import lazy
-from gradprobe.launches import recorded_launches
-from gradprobe.layouts import LAYOUTS, place
-from gradprobe.provenance import source_of
-from gradprobe.taps import parse_tap, tapped
-from gradprobe.trace import expected_shapes
+from gradprobe.running.launches import recorded_launches
+from gradprobe.running.taps import parse_tap, tapped
+from gradprobe.running.trace import expected_shapes
+from gradprobe.targets.provenance import source_of
 from tests.cases import lazy_case
 from tests.taps import written
 

@@ -3,7 +3,7 @@
 import pytest
 
 from gradprobe.failures import UsageFailure
-from gradprobe.taps import parse_tap
+from gradprobe.running.taps import parse_tap
 
 
 def test_a_tap_names_an_intermediate_a_variable_and_an_index_for_every_axis():

@@ -1,0 +1,261 @@
+"""Case: one attention problem to run, every option resolved."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from ..failures import UsageFailure
+from ..intermediates import lookup
+
+DTYPES = ("float32", "float16", "bfloat16")
+PATTERNS = ("normal", "small", "large", "negative", "offset", "lowrank")
+DOTS = ("ieee", "tf32")
+DEVICES = ("auto", "cpu", "cuda")
+ALIGNMENTS = ("bottom-right", "top-left")
+MASKS = ("random", "dead-rows", "padding")
+
+
+@dataclass(frozen=True)
+class Case:
+    """Every option of contract's case, resolved for one family.
+
+    The defaults make a small problem that still has a partial tile along every axis: three tiles of 32 rows and five of
+    16 keys, a head dim that is no power of two, a bias window that ends inside a tile.
+    """
+
+    family: str
+    batch: int = 2
+    heads: int = 3
+    kv_heads: int = 3
+    seqlen_q: int = 72
+    seqlen_k: int = 72
+    head_dim: int = 24
+    head_dim_v: int = 24
+    dtype: str = "float32"
+    causal: bool = False
+    align: str = "bottom-right"
+    """Which corner the diagonal of causal, window and alibi runs through; the same where M = N."""
+    window: tuple[int, int] | None = None
+    softcap: float | None = None
+    scale: float = 24**-0.5
+    bias: bool = False
+    bias_window: int = 40
+    """Of the lazy family."""
+    bias_axes: str = "hmn"
+    """Of the softmax family: the axes of [B, H, M, N] that the bias has; along the others it is broadcast."""
+    alibi: bool = False
+    mask: str | None = None
+    """Which boolean mask is drawn: one of MASKS, or None; "given" where a file of inputs holds it."""
+    sinks: bool = False
+    dropout: float = 0.0
+    """The probability that an entry of P is dropped, by a mask that the target is given."""
+    tau: tuple[float, ...] | None = None
+    """One a head; None in the softmax family."""
+    seqlens: tuple[int, ...] | None = None
+    cu_seqlens_q: tuple[int, ...] | None = None
+    """Where each packed sequence begins, and where the last one ends; None where nothing is packed."""
+    cu_seqlens_k: tuple[int, ...] | None = None
+    seed: int = 0
+    device: str = "cpu"
+    layouts: tuple[tuple[str, str], ...] = ()
+    """(tensor, layout) as asked for; none means the three default runs."""
+    block_m: int = 32
+    block_n: int = 16
+    pattern: str = "normal"
+    dots: str | None = None
+    """None where nobody said: then what the target's backend does by default."""
+    repeat: int = 1
+    taps: tuple[str, ...] = ()
+    """Variables of the target's Triton kernels that are stored: "dS=ds[b, h, offs_m, offs_n]"."""
+    strict: bool = False
+    """Whether a kernel that is coarser than its contract is a mismatch."""
+    recover: bool = True
+    """Whether intermediates that a target does not expose are recovered from its gradients."""
+    inputs: str | None = None
+    """The file that the values come from; None where they are drawn."""
+
+    def size(self, axis: str) -> int:
+        """The length of an axis, by its letter in the table of intermediates."""
+        return {
+            "b": self.batch, "h": self.heads, "g": self.kv_heads, "m": self.seqlen_q, "n": self.seqlen_k,
+            "d": self.head_dim, "e": self.head_dim_v, "w": self.bias_window, "1": 1,
+        }[axis]  # fmt: skip
+
+    def has(self, optional: str) -> bool:
+        """Whether an optional input ("bias", "tau" or "" for none) takes part."""
+        return {"": True, "bias": self.bias, "sinks": self.sinks, "tau": self.tau is not None}[optional]
+
+    def axes(self, name: str) -> str:
+        """The axes of an intermediate, as in its table; of dBias, those of this case's bias."""
+        if name == "dBias" and self.family == "softmax":
+            return "".join(letter if letter in self.bias_axes else "1" for letter in "bhmn")
+        step = lookup(name).step(self.family)  # type: ignore[union-attr]
+        assert step is not None
+        return step.axes
+
+
+def resolve(options: Mapping[str, Any], family: str, *, takes_bias: bool, packs: bool = False) -> Case:
+    """A Case from the options that were given (None or absent: not given), with the defaults of the family.
+
+    Args:
+        takes_bias: whether the target takes a bias, which a lazy case then has by default.
+        packs: whether the target takes its sequences packed (cu_seqlens), so that `seqlens` means that.
+
+    Raises:
+        UsageFailure: a value that no case can have, or an option that the family does not know.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    _refuse_foreign(given, family)
+    if packs and "seqlens" in given:
+        _end_to_end(given)
+    _pack(given)
+    given.setdefault("seqlen_q", given.get("seqlen", _longest(given)))
+    given.setdefault("seqlen_k", given.get("seqlen", given["seqlen_q"]))
+    given.setdefault("kv_heads", given.get("heads", Case.heads))
+    given.setdefault("head_dim_v", given.get("head_dim", Case.head_dim))
+    _check_counts(given)
+    given.setdefault("scale", float(given.get("head_dim", Case.head_dim)) ** -0.5)
+    given.setdefault("bias", family == "lazy" and takes_bias)
+    if "bias_window" in given and not given["bias"]:
+        raise UsageFailure("--bias-window: this case has no bias", "drop it, or check a target that takes bias")
+    if "bias_axes" in given and not given["bias"]:
+        raise UsageFailure("--bias-axes: this case has no bias", "add --bias")
+    given.setdefault("causal", family == "lazy")
+    if family == "lazy":
+        given["tau"] = _tau(given)
+    known = {field.name for field in fields(Case)}
+    case = Case(family=family, **{name: value for name, value in given.items() if name in known})
+    _check(case)
+    return case
+
+
+def _end_to_end(given: dict[str, Any]) -> None:
+    """Sequences of several lengths as a target takes them that packs: one after the other in one batch."""
+    lengths = given.pop("seqlens")
+    if given.pop("batch", len(lengths)) != len(lengths):
+        raise UsageFailure(f"--seqlens takes one length a batch, got {len(lengths)} and another --batch")
+    if min(lengths) < 0:
+        raise UsageFailure(f"--seqlens must not be negative, got {', '.join(map(str, lengths))}")
+    given["cu_seqlens"] = (0, *itertools.accumulate(lengths))
+
+
+def _pack(given: dict[str, Any]) -> None:
+    """Packed sequences set the lengths: one batch of all of them, end to end."""
+    if "cu_seqlens" not in given:
+        if "cu_seqlens_k" in given:
+            raise UsageFailure("--cu-seqlens-k: nothing is packed", "give --cu-seqlens, that of the query rows, too")
+        return
+    given["cu_seqlens_q"] = given.pop("cu_seqlens")
+    given.setdefault("cu_seqlens_k", given["cu_seqlens_q"])
+    if "seqlens" in given:
+        raise UsageFailure("--seqlens pads and --cu-seqlens packs", "give one of them")
+    for flag, name, length in (
+        ("--cu-seqlens", "cu_seqlens_q", "seqlen_q"),
+        ("--cu-seqlens-k", "cu_seqlens_k", "seqlen_k"),
+    ):
+        _check_ascends(flag, given[name])
+        if given.setdefault(length, given.get("seqlen", given[name][-1])) != given[name][-1]:
+            raise UsageFailure(
+                f"{flag} ends at {given[name][-1]}, and the length is {given[length]}", "drop the length"
+            )
+    if len(given["cu_seqlens_q"]) != len(given["cu_seqlens_k"]):
+        count = f"{len(given['cu_seqlens_q']) - 1} and {len(given['cu_seqlens_k']) - 1}"
+        raise UsageFailure(f"--cu-seqlens and --cu-seqlens-k must have as many sequences, got {count}")
+    if given.setdefault("batch", 1) != 1:
+        raise UsageFailure(f"--cu-seqlens packs all sequences into one batch, got --batch {given['batch']}")
+
+
+def _check_ascends(flag: str, ends: tuple[int, ...]) -> None:
+    rises = all(before <= after for before, after in itertools.pairwise(ends))
+    if len(ends) < 2 or ends[0] != 0 or ends[-1] < 1 or not rises:
+        raise UsageFailure(
+            f"{flag} must ascend from 0 to the number of rows, got {','.join(map(str, ends))}",
+            "it holds where each sequence begins and where the last one ends: 0,37,101",
+        )
+
+
+def _longest(given: Mapping[str, Any]) -> int:
+    return max(given["seqlens"]) if given.get("seqlens") else Case.seqlen_q
+
+
+_SOFTMAX_ALONE = {
+    "window", "softcap", "kv_heads", "head_dim_v", "align", "bias_axes", "alibi", "mask", "sinks", "dropout",
+    "cu_seqlens", "cu_seqlens_k",
+}  # fmt: skip
+
+
+def _refuse_foreign(given: Mapping[str, Any], family: str) -> None:
+    if family == "lazy":
+        if given.get("causal") is False:
+            raise UsageFailure("--no-causal: lazy attention is always causal", "drop --no-causal")
+        foreign = _SOFTMAX_ALONE & given.keys()
+        way_out = "drop it, or check a target of the softmax family"
+    else:
+        foreign = {"tau", "bias_window"} & given.keys()
+        way_out = "drop it, or check a target that takes tau"
+    if foreign:
+        name = sorted(foreign)[0]
+        raise UsageFailure(f"--{name.replace('_', '-')}: the {family} family has no such option", way_out)
+
+
+def _check_counts(given: Mapping[str, Any]) -> None:
+    counts = ("batch", "heads", "kv_heads", "seqlen_q", "seqlen_k", "head_dim", "head_dim_v", "bias_window", "repeat")
+    for name in counts:
+        if name in given and given[name] < 1:
+            raise UsageFailure(f"--{name.replace('_', '-')} must be at least 1, got {given[name]}")
+    for name in ("block_m", "block_n"):
+        value = given.get(name, 16)
+        if value < 16 or value & (value - 1):
+            raise UsageFailure(f"--{name.replace('_', '-')} must be a power of two of at least 16, got {value}")
+
+
+def _tau(given: Mapping[str, Any]) -> tuple[float, ...]:
+    heads = given.get("heads", Case.heads)
+    # Both signs, none of which puts a whole row on the ReLU's kink, where little could be compared.
+    tau = tuple(given.get("tau") or ((-0.5, 0.5, -3.0, 1.0)[h % 4] for h in range(heads)))
+    tau = tau * heads if len(tau) == 1 else tau
+    if len(tau) != heads:
+        raise UsageFailure(f"--tau takes one number, or one a head: {heads} heads, got {len(tau)} numbers")
+    return tau
+
+
+def _check(case: Case) -> None:
+    choices = (
+        ("dtype", DTYPES), ("pattern", PATTERNS), ("dots", (None, *DOTS)), ("device", DEVICES),
+        ("align", ALIGNMENTS), ("mask", (None, *MASKS) if case.inputs is None else (None, "given")),
+    )  # fmt: skip
+    for name, known in choices:
+        if getattr(case, name) not in known:
+            listed = ", ".join(choice for choice in known if choice)
+            raise UsageFailure(f"--{name} must be one of {listed}, got {getattr(case, name)!r}")
+    if case.heads % case.kv_heads:
+        raise UsageFailure(f"--kv-heads must divide --heads, got {case.kv_heads} and {case.heads}")
+    if case.family == "lazy" and case.seqlen_q != case.seqlen_k:
+        raise UsageFailure(f"lazy attention needs as many keys as rows, got {case.seqlen_q} and {case.seqlen_k}")
+    if case.seqlens is not None:
+        _check_seqlens(case, case.seqlens)
+    if not 0 <= case.seed < 2**63:
+        raise UsageFailure(f"--seed must lie in 0 to 2^63 - 1, got {case.seed}")
+    if case.window is not None and min(case.window) < -1:
+        raise UsageFailure(f"--window takes numbers of keys, -1 for no limit, got {case.window[0]},{case.window[1]}")
+    if not 0 <= case.dropout < 1:
+        raise UsageFailure(f"--dropout must lie in 0 to 1, 1 excluded, got {case.dropout}")
+    if not case.bias_axes or set(case.bias_axes) - set("bhmn") or len(set(case.bias_axes)) < len(case.bias_axes):
+        raise UsageFailure(f"--bias-axes takes some of the letters b, h, m and n, got {case.bias_axes!r}")
+    if case.softcap is not None and not case.softcap > 0:
+        raise UsageFailure(f"--softcap must be above 0, got {case.softcap}")
+    if not all(math.isfinite(number) for number in (case.scale, *(case.tau or ()))):
+        raise UsageFailure("--scale and --tau must be finite numbers")
+
+
+def _check_seqlens(case: Case, seqlens: tuple[int, ...]) -> None:
+    if len(seqlens) != case.batch:
+        raise UsageFailure(f"--seqlens takes one length a batch: {case.batch} batches, got {len(seqlens)}")
+    if case.seqlen_q != case.seqlen_k:
+        raise UsageFailure("--seqlens (right padding) needs as many keys as query rows")
+    if min(seqlens) < 0 or max(seqlens) > case.seqlen_q:
+        raise UsageFailure(f"--seqlens must lie in 0 to {case.seqlen_q}, got {', '.join(map(str, seqlens))}")

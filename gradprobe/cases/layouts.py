@@ -1,0 +1,236 @@
+"""Where each tensor lies in memory: eight layouts and that of a file, every one inside a guard band of known values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import TYPE_CHECKING
+
+from ..failures import UsageFailure
+from .placement import Placement, spanned
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+LAYOUTS = ("contiguous", "blhd", "packed", "expanded", "distinct", "distinct-unit", "strided-last", "offset")
+# The layout of values from a file: where they lay when they were saved.
+AS_SAVED = "as-saved"
+TENSORS = (
+    "q", "k", "v", "do", "o", "lse", "delta", "bias", "tau", "alibi", "mask", "sinks", "keep", "seqlens",
+    "cu_seqlens_q", "cu_seqlens_k",
+)  # fmt: skip
+DEFAULT_RUNS = ((), (("all", "distinct"),), (("do", "expanded"),))
+# Of values from a file. Not do=expanded, whose ones would take the place of the real dO.
+SAVED_RUNS = ((("all", AS_SAVED),), (), (("all", "distinct"),))
+# What shows strides of a target that takes no last stride but 1.
+UNIT_RUN = (("all", "distinct-unit"),)
+
+# What the others determine, or what is no gradient's business: one repeated value of these is another problem.
+_NEVER_EXPANDED = ("o", "lse", "delta", "mask", "keep", "seqlens", "cu_seqlens_q", "cu_seqlens_k")
+
+# Elements before each tensor; a multiple of 128 keeps the first element as aligned as an allocation's.
+_FRONT = 1024
+# Elements by which `offset` moves a tensor: odd, so that no vector alignment survives.
+_OFFSET = 5
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What one run is given."""
+
+    layout: str
+    """The name of the run, e.g. "contiguous" or "do=expanded"."""
+    values: Mapping[str, Tensor]
+    """The values by tensor name, contiguous."""
+    tensors: Mapping[str, Tensor]
+    """The same values as they lie in memory."""
+
+
+@dataclass(frozen=True)
+class _Plan:
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int = 0
+
+    @property
+    def extent(self) -> int:
+        return spanned(self.shape, self.strides)
+
+
+def run_name(assigned: tuple[tuple[str, str], ...]) -> str:
+    """The name of a run: "contiguous", "distinct" (all tensors), "do=expanded,q=blhd"."""
+    named = [layout if tensor == "all" else f"{tensor}={layout}" for tensor, layout in assigned]
+    return ",".join(named) or "contiguous"
+
+
+def parse_layout(word: str) -> tuple[str, str]:
+    """(tensor, layout) of a word such as "do=expanded".
+
+    Raises:
+        UsageFailure: the word has another form, or names no known tensor or layout.
+    """
+    tensor, equals, layout = word.partition("=")
+    tensor = tensor.lower()
+    if not equals:
+        raise UsageFailure(f"--layout takes TENSOR=NAME, got {word!r}", "for example --layout do=expanded")
+    if tensor not in (*TENSORS, "all"):
+        raise UsageFailure(f"--layout: no tensor {tensor!r}", f"known: all, {', '.join(TENSORS)}")
+    if layout not in (*LAYOUTS, AS_SAVED):
+        raise UsageFailure(f"--layout: no layout {layout!r}", f"known: {', '.join((*LAYOUTS, AS_SAVED))}")
+    return tensor, layout
+
+
+def place(
+    values: Mapping[str, Tensor],
+    assigned: tuple[tuple[str, str], ...],
+    saved: Mapping[str, Placement] | None = None,
+) -> Inputs:
+    """The values laid out as assigned; later assignments win over earlier ones, "all" means every tensor.
+
+    Every storage is filled with known values first, wide enough that a read through any tensor's strides stays inside.
+
+    Args:
+        saved: where the tensors lay that `as-saved` puts back; one that is not in it lies contiguous.
+
+    Raises:
+        UsageFailure: a tensor is to lie as saved, and nothing was.
+    """
+    chosen = {name: _layout_of(name, assigned) for name in values}
+    if saved is None and AS_SAVED in chosen.values():
+        raise UsageFailure(f"--layout: {AS_SAVED} is how the tensors of a file lie, and there is none", "add --inputs")
+    values = effective_values(values, assigned)
+    used: set[int] = set()
+    plans = {
+        name: _plan(tuple(value.shape), chosen[name], used, index) for index, (name, value) in enumerate(values.items())
+    }
+    slots = _packed_slots(plans, chosen)
+    back = {name: spot for name, spot in (saved or {}).items() if chosen.get(name) == AS_SAVED}
+    plans |= slots | {name: _Plan(plans[name].shape, spot.strides, spot.offset) for name, spot in back.items()}
+    buffers: dict[str, list[str]] = {"packed": list(slots)} if slots else {}
+    for name in plans.keys() - slots.keys():
+        buffers.setdefault(back[name].buffer if name in back else f"of {name} alone", []).append(name)
+    found = {name: tensor for names in buffers.values() for name, tensor in _in_one_buffer(names, values, plans)}
+    return Inputs(run_name(assigned), values, {name: found[name] for name in plans})
+
+
+def effective_values(values: Mapping[str, Tensor], assigned: tuple[tuple[str, str], ...]) -> dict[str, Tensor]:
+    """The values that a layout leaves: `expanded` changes them, since stride 0 repeats one element.
+
+    That element is 1 for do, as `out.sum().backward()` gives, and the first one for any other tensor.
+    """
+    return {
+        name: _repeated(name, value) if _layout_of(name, assigned) == "expanded" else value
+        for name, value in values.items()
+    }
+
+
+def _layout_of(name: str, assigned: tuple[tuple[str, str], ...]) -> str:
+    chosen = "contiguous"
+    for tensor, layout in assigned:
+        chosen = layout if tensor in (name, "all") else chosen
+    return "contiguous" if chosen == "expanded" and name in _NEVER_EXPANDED else chosen
+
+
+def _repeated(name: str, value: Tensor) -> Tensor:
+    element = value.new_ones(()) if name == "do" else value.flatten()[0]
+    return element.expand(value.shape).contiguous()
+
+
+def _plan(shape: tuple[int, ...], layout: str, used: set[int], index: int) -> _Plan:
+    if layout == "expanded":
+        return _Plan(shape, (0,) * len(shape))
+    if layout == "blhd" and len(shape) > 1:
+        return _permuted(shape)
+    if layout == "packed" and len(shape) == 4:
+        b, h, n, d = shape
+        return _Plan(shape, (n * 3 * h * d, d, 3 * h * d, 1), h * d)
+    if layout in ("distinct", "distinct-unit"):
+        return _distinct(shape, used, index, unit=layout == "distinct-unit")
+    if layout == "strided-last":
+        return _Plan(shape, _contiguous_strides(shape, last=2))
+    return _Plan(shape, _contiguous_strides(shape), _OFFSET if layout == "offset" else 0)
+
+
+def _contiguous_strides(shape: tuple[int, ...], last: int = 1) -> tuple[int, ...]:
+    strides = []
+    for size in reversed(shape):
+        strides.append(last)
+        last *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+def _permuted(shape: tuple[int, ...]) -> _Plan:
+    """Heads inside rows: [B, H, L, ...] as a view of [B, L, H, ...]; of a matrix, its transpose."""
+    order = [0, 2, 1, *range(3, len(shape))] if len(shape) > 2 else [1, 0]
+    stored = _contiguous_strides(tuple(shape[axis] for axis in order))
+    strides = [0] * len(shape)
+    for axis, stride in zip(order, stored, strict=True):
+        strides[axis] = stride
+    return _Plan(shape, tuple(strides))
+
+
+def _distinct(shape: tuple[int, ...], used: set[int], index: int, *, unit: bool) -> _Plan:
+    """The smallest strides that no tensor and no axis uses yet, each beyond what the axes inside it span.
+
+    `unit`: but the last stride of every tensor is 1.
+    """
+    strides: list[int] = [1] if unit else []
+    span = max(shape[-1], 1) if unit else index + 1
+    for size in reversed(shape[:-1] if unit else shape):
+        stride = next(stride for stride in count(span + 1) if stride not in used)
+        used.add(stride)
+        strides.append(stride)
+        span = stride * max(size, 1)
+    return _Plan(shape, tuple(reversed(strides)))
+
+
+def _packed_slots(plans: Mapping[str, _Plan], chosen: Mapping[str, str]) -> dict[str, _Plan]:
+    """q, k and v of one shape, all packed, take the three slots of one buffer."""
+    trio = [name for name in ("q", "k", "v") if chosen.get(name) == "packed"]
+    if len(trio) < 3 or len({plans[name].shape for name in trio}) > 1:
+        return {}
+    _, h, _, d = plans["q"].shape
+    return {name: replace(plans[name], offset=slot * h * d) for slot, name in enumerate(trio)}
+
+
+def _in_one_buffer(
+    names: list[str], values: Mapping[str, Tensor], plans: Mapping[str, _Plan]
+) -> Iterator[tuple[str, Tensor]]:
+    """Tensors as views of one storage; most often one alone."""
+    last = max((plans[name] for name in names), key=lambda plan: plan.offset + plan.extent)
+    storage = _guarded_storage(values[names[0]], last, max(_reach(plans[name], plans) for name in names))
+    for name in names:
+        view, plan = _view(storage, plans[name]), plans[name]
+        # Along an axis of stride 0 the values are equal, and may be written only once.
+        once = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in plan.strides)
+        view[once] = values[name][once]
+        yield name, view
+
+
+def _reach(plan: _Plan, plans: Mapping[str, _Plan]) -> int:
+    """The furthest element that this tensor's indices reach through the strides of any tensor with as many axes."""
+    like = [other.strides for other in plans.values() if len(other.shape) == len(plan.shape)]
+    return max(_Plan(plan.shape, strides).extent for strides in like)
+
+
+def _guarded_storage(value: Tensor, plan: _Plan, reach: int) -> Tensor:
+    size = _FRONT + plan.offset + plan.extent + reach
+    return guard_values(size, value.dtype, value.device)
+
+
+def _view(storage: Tensor, plan: _Plan) -> Tensor:
+    return storage.as_strided(plan.shape, plan.strides, _FRONT + plan.offset)
+
+
+def guard_values(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """[size] known values between -8 and 8 and away from 0, none of which a draw is likely to hold.
+
+    Finite and of ordinary size in every dtype, so that a wrong read gives a wrong number rather than a NaN that could
+    be masked out again; the same for every storage, so that what such a read returns can be computed.
+    """
+    import torch
+
+    ramp = torch.arange(size, device=device, dtype=torch.int64) * 7919 % 1021
+    return ((ramp / 1021 * 4 + 4) * (1 - 2 * (ramp % 2))).to(dtype)

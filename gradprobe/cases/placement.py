@@ -1,0 +1,117 @@
+"""Placement: where a tensor lies, free of the storage it lay in; so that its layout can be saved and made again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# The offset within an allocation keeps its place modulo this many elements, and with it every vector alignment.
+ALIGNED = 128
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where one tensor lay."""
+
+    strides: tuple[int, ...]
+    offset: int
+    """In elements, from the start of its buffer."""
+    buffer: str
+    """Tensors with one word here lie in one buffer, as the parts of packed qkv do."""
+
+
+def placements_of(tensors: Mapping[str, Tensor]) -> dict[str, Placement]:
+    """Where tensors lie: their strides, their alignment, and which of them interleave in one storage.
+
+    Tensors of one storage whose spans do not overlap count as apart: no index within one reaches another. A tensor
+    whose own elements overlap, other than by a stride of 0, is left out: it cannot be written element by element.
+    """
+    found = {}
+    for names in _interleaved(tensors):
+        first = min(int(tensors[name].storage_offset()) for name in names)
+        for name in names:
+            tensor = tensors[name]
+            if not overlaps(tuple(tensor.shape), tuple(tensor.stride())):
+                offset = int(tensor.storage_offset()) - first + first % ALIGNED
+                strides = within(tuple(tensor.shape), tuple(tensor.stride()))
+                found[name] = Placement(strides, offset, "+".join(sorted(names)))
+    return found
+
+
+def _interleaved(tensors: Mapping[str, Tensor]) -> list[list[str]]:
+    """The names in groups, those whose spans overlap in one storage together."""
+    groups: list[tuple[Any, int, list[str]]] = []
+    for name in sorted(tensors, key=lambda name: tensors[name].storage_offset()):
+        tensor = tensors[name]
+        start, storage = (
+            int(tensor.storage_offset()),
+            (tensor.untyped_storage().data_ptr(), tensor.dtype, tensor.device),
+        )
+        end = start + spanned(tuple(tensor.shape), tuple(tensor.stride()))
+        at = next((at for at, group in enumerate(groups) if group[0] == storage and start < group[1]), None)
+        if at is None:
+            groups.append((storage, end, [name]))
+        else:
+            groups[at] = (storage, max(end, groups[at][1]), [*groups[at][2], name])
+    return [names for _, _, names in groups]
+
+
+def spanned(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    """The elements from the first to the last one, both included."""
+    return 1 + sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
+
+
+def within(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides, those of axes of size 1, which address nothing, no longer than the tensor itself."""
+    whole = spanned(shape, strides)
+    return tuple(min(step, whole) if size == 1 else step for size, step in zip(shape, strides, strict=True))
+
+
+def overlaps(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether two indices may name one element, other than by a stride of 0."""
+    reach = 0
+    for step, size in sorted((step, size) for size, step in zip(shape, strides, strict=True) if size > 1 and step):
+        if step <= reach:
+            return True
+        reach += step * (size - 1)
+    return False
+
+
+def repeats(shape: tuple[int, ...], place: Placement) -> bool:
+    """Whether some elements lie in one place, so that they can only be equal."""
+    return any(size > 1 and step == 0 for size, step in zip(shape, place.strides, strict=True))
+
+
+def for_more_batches(
+    placements: Mapping[str, Placement], shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, Placement]:
+    """The placements for any number of batches: each as it lay, and the batches of a buffer one behind another."""
+    four = {name: place for name, place in placements.items() if len(place.strides) == 4}
+    first: dict[str, int] = {}
+    blocks: dict[str, int] = {}
+    for place in four.values():
+        first[place.buffer] = min(place.offset, first.get(place.buffer, place.offset))
+    for name, place in four.items():
+        inside = place.offset - first[place.buffer] + spanned(shapes[name][1:], place.strides[1:])
+        blocks[place.buffer] = max(blocks.get(place.buffer, 0), inside, place.strides[0])
+    return {name: replace(place, strides=(blocks[place.buffer], *place.strides[1:])) for name, place in four.items()}
+
+
+def in_words(shape: tuple[int, ...], place: Placement | None) -> str:
+    """How a tensor lies: contiguous, blhd (heads inside rows), expanded or strided."""
+    strides = () if place is None else place.strides
+    long = [axis for axis, size in enumerate(shape) if size > 1]
+    if place is None or all(strides[axis] == 0 for axis in long):
+        return "contiguous" if place is None or not long else "expanded"
+    for name, order in (("contiguous", range(len(shape))), ("blhd", (0, 2, 1, 3))):
+        step, dense = 1, len(order) == len(shape)
+        for axis in reversed(order) if dense else ():
+            dense = dense and strides[axis] in (step, *(() if axis in long else (strides[axis],)))
+            step *= shape[axis]
+        if dense:
+            return name
+    return "strided"

@@ -1,0 +1,202 @@
+"""Saved: a set of inputs in a file, each tensor with where it lay, read without unpickling anything but tensors."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..failures import UsageFailure
+from .contents import (
+    OPTIONS,
+    REQUIRED,
+    TENSORS,
+    check_dtypes,
+    check_finite,
+    check_names,
+    check_shapes,
+    checked_option,
+    declared_placement,
+)
+from .placement import Placement, in_words, placements_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A set of inputs."""
+
+    values: Mapping[str, Tensor]
+    """By name, contiguous, on the CPU; mask and the softmax family's bias with four axes."""
+    placements: Mapping[str, Placement]
+    """Where they lay."""
+    options: Mapping[str, Any]
+    """Those of `contents.OPTIONS` that are known."""
+
+
+def layouts_in_words(saved: Saved) -> str:
+    """How q, k, v and do lay: "q k v blhd, do expanded"; packed where they share a buffer."""
+    found: dict[str, list[str]] = {}
+    for name in REQUIRED:
+        place = saved.placements.get(name)
+        shared = place is not None and [other.buffer for other in saved.placements.values()].count(place.buffer) > 1
+        words = "packed" if shared else in_words(tuple(saved.values[name].shape), place)
+        found.setdefault(words, []).append(name)
+    return ", ".join(f"{' '.join(names)} {words}" for words, names in found.items())
+
+
+def save(path: Path, saved: Saved) -> None:
+    """Writes a set, .npz or .pt by the path's ending; a reader sees the whole file or none.
+
+    Values are written contiguous, however far apart they lay. `q.strides` and `q.offset`, in elements, say where, and
+    tensors with the same word in `q.buffer` lay in one buffer. .npz holds bfloat16 as the uint16 of its bits, and
+    `q.dtype` says so.
+    """
+    content: dict[str, Any] = dict(saved.options)
+    for name, value in saved.values.items():
+        content[name] = value
+        place = saved.placements.get(name)
+        if place is not None:
+            content |= {f"{name}.strides": list(place.strides), f"{name}.offset": place.offset}
+            content |= {f"{name}.buffer": place.buffer}
+    partial = path.with_name(f".{os.getpid()}-{path.name}")
+    try:
+        _write_npz(partial, content) if path.suffix == ".npz" else _write_pt(partial, content)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _write_pt(path: Path, content: dict[str, Any]) -> None:
+    import torch
+
+    torch.save(content, path)
+
+
+def _write_npz(path: Path, content: dict[str, Any]) -> None:
+    import numpy as np
+    import torch
+
+    arrays: dict[str, Any] = {}
+    for name, value in content.items():
+        if isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16:
+            arrays |= {name: value.view(torch.int16).numpy().view(np.uint16), f"{name}.dtype": np.array("bfloat16")}
+        else:
+            arrays[name] = value.numpy() if isinstance(value, torch.Tensor) else np.array(value)
+    with path.open("wb") as file:
+        np.savez(file, allow_pickle=False, **arrays)
+
+
+def load(word: str) -> Saved:
+    """The set in the file that a word names.
+
+    Raises:
+        UsageFailure: the file is not there or not one; it holds anything but tensors and plain values; a tensor is
+            missing, unknown or of a wrong shape or dtype; or one holds numbers that are not finite.
+    """
+    try:
+        return _sound(_read(Path(word)))
+    except UsageFailure as failure:
+        raise UsageFailure(f"--inputs {word}: {failure}", failure.way_out) from failure
+
+
+def _read(path: Path) -> dict[Any, Any]:
+    if not path.is_file():
+        raise UsageFailure("there is no such file", "the path is relative to the current folder")
+    if path.suffix == ".npz":
+        return _read_npz(path)
+    if path.suffix == ".pt":
+        return _read_pt(path)
+    raise UsageFailure(f"the name must end in .npz or .pt, got {path.suffix or 'no ending'}")
+
+
+def _sound(content: dict[Any, Any]) -> Saved:
+    check_names(content)
+    options = {name: checked_option(name, content[name]) for name in OPTIONS if name in content}
+    tensors = {name: content[name] for name in TENSORS if name in content}
+    check_dtypes(tensors)
+    placements = placements_of(tensors)
+    for name, tensor in tensors.items():
+        declared = declared_placement(name, tensor, content)
+        placements |= {name: declared} if declared is not None else {}
+    family = options.get("family", "lazy" if "tau" in tensors else "softmax")
+    for name in ("mask", "bias") if family == "softmax" else ("mask",):
+        if name in tensors and tensors[name].dim() < 4:
+            more = 4 - tensors[name].dim()
+            tensors[name] = tensors[name][(None,) * more]
+            if name in placements:
+                place = placements[name]
+                placements[name] = Placement((0,) * more + place.strides, place.offset, place.buffer)
+    check_shapes(tensors, family)
+    check_finite(tensors)
+    return Saved({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, placements, options)
+
+
+def _read_pt(path: Path) -> dict[Any, Any]:
+    import torch
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a broken file fails in as many ways as it can be broken
+        raise UsageFailure(
+            f"cannot be read as tensors alone ({_in_short(error)})",
+            "write it with torch.save of a dict of tensors and plain numbers; anything else is never unpickled",
+        ) from error
+    if not isinstance(content, dict):
+        raise UsageFailure(
+            f"it must hold a dict of tensors by name, got {type(content).__name__}", f"tensors: {', '.join(TENSORS)}"
+        )
+    return content
+
+
+def _read_npz(path: Path) -> dict[Any, Any]:
+    import numpy as np
+
+    try:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+            arrays = {name: _checked_array(name, file[name]) for name in file.files}
+    except Exception as error:
+        raise UsageFailure(
+            f"cannot be read as arrays alone ({_in_short(error)})",
+            "write it with numpy.savez of arrays of numbers; objects are never unpickled",
+        ) from error
+    return {name: _from_numpy(name, arrays) for name in arrays if not name.endswith(".dtype")}
+
+
+def _in_short(error: Exception) -> str:
+    """An error's first sentence: PyTorch's go on for a page."""
+    line = (str(error).strip().splitlines() or [""])[0].partition(". ")[0]
+    return f"{type(error).__name__}: {line[:200]}"
+
+
+def _checked_array(name: str, array: Any) -> Any:
+    import numpy as np
+
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "biufU":
+        raise TypeError(f"{name} is no array of numbers")
+    return array
+
+
+def _from_numpy(name: str, arrays: Mapping[str, Any]) -> Any:
+    import numpy as np
+    import torch
+
+    array = arrays[name]
+    if name not in TENSORS:
+        return array.tolist()
+    if f"{name}.dtype" in arrays:
+        if str(arrays[f"{name}.dtype"]) != "bfloat16" or array.dtype != np.uint16:
+            raise UsageFailure(f"{name}.dtype may only be bfloat16, beside the uint16 of {name}'s bits")
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    native = array.astype(array.dtype.newbyteorder("="), copy=False)
+    try:
+        return torch.from_numpy(native)
+    except TypeError as error:
+        raise UsageFailure(f"{name} must be an array of numbers, got {array.dtype}") from error

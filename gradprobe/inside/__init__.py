@@ -1,0 +1,1 @@
+"""Black boxes: their intermediates recovered from their gradients."""

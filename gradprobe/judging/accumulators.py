@@ -1,0 +1,220 @@
+"""Coarser accumulators: whether errors beyond the budget are those of sums that a kernel keeps in 16 bits.
+
+A kernel that adds tile after tile into a 16-bit dQ, dK or dV rounds once a tile, which its declared contract (sums in
+float32) does not allow. That is a claim about every bit, so it is tested as one: the sum is done again in that way, and
+has to give the very bits of most elements that the contract's sum does not explain. Only then is the target judged by
+that model in place of the contract's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import TYPE_CHECKING
+
+from ..cases.case import Case
+from ..reference import Attention, Tile, evaluate
+from ..running.trace import Trace
+from .compare import Comparison, judge_whole, tile_size
+from .tally import Tally
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+TILES = (16, 32, 64, 128, 256, 512, 1024)
+# Of the elements whose bits are not those of one rounding at the end, the share that a model must get right. The rest
+# are those where float32 noise decides a rounding: 1 % to 10 % of all where a kernel keeps such sums, and half of all
+# where it does not.
+EXPLAINED = 2 / 3
+# A model with so many of the bits needs no better one.
+NEARLY_ALL = 0.97
+# Beyond this multiple of the budget no rounding of sums is the reason: a thousand tiles reach 30.
+LARGEST = 64.0
+
+
+@dataclass(frozen=True)
+class Model:
+    """One way to keep a sum in 16 bits."""
+
+    tile: int
+    """Rows (dK, dV) or keys (dQ) between two roundings."""
+    scaled: bool
+    """Whether each tile is scaled, or the whole sum at its end."""
+    backwards: bool
+    """Whether the last tile comes first."""
+    shared: bool
+    """Whether the query heads of a group share one accumulator, or have one each that are added at the end."""
+
+
+@dataclass(frozen=True)
+class Coarser:
+    """An intermediate whose sum is kept in fewer bits than the contract says."""
+
+    name: str
+    dtype: str
+    model: Model
+    share: float
+    """Of the elements, those with the very bits of the model."""
+    share_of_contract: float
+    """Those with the bits of a sum in float32."""
+
+    @property
+    def words(self) -> str:
+        """The finding in one sentence."""
+        along = "keys" if self.name == "dQ" else "query rows"
+        return (
+            f"coarser than its contract: accumulates {self.name} in {self.dtype}, rounding every {self.model.tile} "
+            f"{along} ({self.share:.0%} of its elements have the very bits of that, "
+            f"{self.share_of_contract:.0%} those of float32 sums)"
+        )
+
+
+def explained(case: Case, x: Attention, trace: Trace, comparison: Comparison) -> tuple[Comparison, tuple[Coarser, ...]]:
+    """The comparison with every sum that proves to be kept in 16 bits judged as such a sum, and which these are.
+
+    Where one is beyond its budget for that reason, those within it are tried as well.
+    """
+    narrow = [name for name in ("dQ", "dK", "dV") if name in trace.values and trace.values[name].dtype.itemsize == 2]
+    beyond = [name for name in narrow if 1.0 < comparison.findings[name].max_ratio <= LARGEST]
+    found: list[Coarser] = []
+    for name in [*beyond, *(name for name in narrow if comparison.findings[name].max_ratio <= 1.0)]:
+        if name in beyond or found:
+            sums = _Sums(case, x, trace, name)
+            model = _best_model(sums, comparison)
+            if model is not None:
+                comparison, coarser = _judged_by(model, sums, case, trace, comparison)
+                found += [coarser] if coarser else []
+    return comparison, tuple(sorted(found, key=lambda coarser: narrow.index(coarser.name)))
+
+
+def _best_model(sums: _Sums, comparison: Comparison) -> Model | None:
+    """The model that gets most of the worst head right, where it explains it; the first that gets nearly all."""
+    ratio = comparison.findings[sums.name].ratio
+    place = divmod(int(ratio.argmax()), ratio.shape[1])
+    of_contract = sums.share(place, sums.by_contract(place))
+    best, most = None, 0.0
+    for model in _models(sums):
+        share = sums.share(place, sums.modelled(place, model)[0])
+        best, most = (model, share) if share > most else (best, most)
+        if most > NEARLY_ALL and _explains(most, of_contract):
+            break
+    return best if _explains(most, of_contract) else None
+
+
+def _models(sums: _Sums) -> Iterator[Model]:
+    scaled = (True,) if sums.name == "dV" else (True, False)
+    shared = (False,) if sums.group == 1 else (False, True)
+    tiles = [tile for tile in TILES if tile < sums.length]
+    for backwards, is_scaled, is_shared, tile in product((False, True), scaled, shared, tiles):
+        yield Model(tile, is_scaled, backwards, is_shared)
+
+
+def _explains(share: float, share_of_contract: float) -> bool:
+    return 1 - share < (1 - EXPLAINED) * (1 - share_of_contract)
+
+
+def _judged_by(
+    model: Model, sums: _Sums, case: Case, trace: Trace, comparison: Comparison
+) -> tuple[Comparison, Coarser | None]:
+    """The comparison with a sum judged as its model has it; unchanged where the model does not hold in all heads.
+
+    Where float32 noise turns a rounding, the accumulator is off by one unit in the last place from there on: two such
+    turns are allowed.
+    """
+    import torch
+
+    name = sums.name
+    actual, expected, bound, _ = judge_whole(trace, comparison, name)
+    modelled, turns, shares = torch.empty_like(expected), torch.empty_like(expected), []
+    for place in product(range(expected.shape[0]), range(expected.shape[1])):
+        modelled[place], largest = sums.modelled(place, model)
+        turns[place] = 2 * torch.finfo(sums.dtype).eps * largest
+        shares.append((sums.share(place, modelled[place]), sums.share(place, sums.by_contract(place))))
+    share, share_of_contract = (sum(side) / len(shares) for side in zip(*shares, strict=True))
+    if not _explains(share, share_of_contract):
+        return comparison, None
+    tally = Tally(case, name, tuple(actual.shape))
+    tally.add_whole(actual, modelled, bound + turns, (actual - modelled).abs() <= bound + turns, None)
+    wider = comparison.bounds[name] + (modelled - expected).abs() + turns
+    return replace(
+        comparison,
+        bounds={**comparison.bounds, name: wider},
+        findings={**comparison.findings, name: tally.finding()},
+    ), Coarser(name, str(sums.dtype).removeprefix("torch."), model, share, share_of_contract)
+
+
+Place = tuple[int, int]
+"""Batch, and head of the intermediate: a key/value head of dK and dV."""
+
+
+class _Sums:
+    """One of dQ, dK and dV of a problem: its terms, and any way to add them up."""
+
+    def __init__(self, case: Case, x: Attention, trace: Trace, name: str) -> None:
+        self.x, self.trace, self.name = x, trace, name
+        self.group = x.n_heads // x.k.shape[1] if name != "dQ" else 1
+        self.length = x.n_key if name == "dQ" else x.n_query
+        self.dtype: torch.dtype = trace.values[name].dtype
+        self.scale = 1.0 if name == "dV" else x.scale
+        self.rows = tile_size(case)[1]
+        self._kept: tuple[Place, list[tuple[Tensor, Tensor]]] | None = None
+
+    def share(self, place: Place, expected: Tensor) -> float:
+        """How many of a head's elements are, to the bit, what is expected."""
+        return float((self.trace.values[self.name][place].double() == expected).double().mean())
+
+    def by_contract(self, place: Place) -> Tensor:
+        """A head's sum, rounded once."""
+        import torch
+
+        return self._narrow(torch.stack([a @ b for a, b in self._terms(place)]).sum(0) * self.scale)
+
+    def modelled(self, place: Place, model: Model) -> tuple[Tensor, Tensor]:
+        """A head's sum as the model has it, and the largest that its accumulator was."""
+        inner, outer = (self.scale, 1.0) if model.scaled else (1.0, self.scale)
+        nothing = self.x.q.new_zeros(self.trace.values[self.name][place].shape)
+        total, largest = nothing, nothing
+        for matrix, b in self._terms(place):
+            one, most = self._accumulated(total if model.shared else nothing, matrix, b * inner, model)
+            total = one if model.shared else total + one
+            largest = largest + most
+        return self._narrow(total * outer), largest * abs(outer)
+
+    def _accumulated(self, start: Tensor, matrix: Tensor, b: Tensor, model: Model) -> tuple[Tensor, Tensor]:
+        total, largest = start, start.abs()
+        firsts = range(0, self.length, model.tile)
+        for first in reversed(firsts) if model.backwards else firsts:
+            part = slice(first, first + model.tile)
+            total = self._narrow(total + matrix[:, part] @ b[part])
+            largest = largest.maximum(total.abs())
+        return total, largest
+
+    def _terms(self, place: Place) -> list[tuple[Tensor, Tensor]]:
+        """For each query head of the group, the two factors of its product, the computed one rounded; float64."""
+        if self._kept is None or self._kept[0] != place:
+            batch, head = place
+            heads = range(head * self.group, (head + 1) * self.group)
+            self._kept = place, [self._factors(batch, h) for h in heads]
+        return self._kept[1]
+
+    def _factors(self, batch: int, head: int) -> tuple[Tensor, Tensor]:
+        import torch
+
+        x, end = self.x, self.x.n_query
+        parts = [slice(first, min(first + self.rows, end)) for first in range(0, end, self.rows)]
+        matrix = torch.cat([self._rows(batch, head, rows) for rows in parts])
+        if self.name == "dQ":
+            return matrix, x.k[batch, head // (x.n_heads // x.k.shape[1])]
+        return matrix.mT, (x.do if self.name == "dV" else x.q)[batch, head]
+
+    def _rows(self, batch: int, head: int, rows: slice) -> Tensor:
+        """Some rows of P or dS as the kernel rounds them. delta is of the O that it stored, where that is known."""
+        tile = Tile(batch, slice(head, head + 1), rows)
+        known = {name: self.trace.values[name] for name in ("O", "delta") if self.trace.sources.get(name) == "exported"}
+        given = {name: value[tile.batch, tile.heads, tile.rows].double() for name, value in known.items()}
+        return self._narrow(evaluate(self.x, tile, given)["PE" if self.name == "dV" else "dS"][0])
+
+    def _narrow(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.dtype).double()

@@ -1,0 +1,146 @@
+"""Comparison -> the first mismatch: where it is, whether a mask covers it, and the numbers around it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ..cases.case import Case
+from ..intermediates import slots
+from ..reference import Attention, Tile, evaluate
+from ..running.trace import Trace
+from ..spans import in_words, spans
+from .compare import BY_TILE, Comparison
+from .tally import MISMATCH, Place
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Window:
+    """A few rows and columns around a place, actual beside expected."""
+
+    rows: tuple[int, ...]
+    cols: tuple[int, ...]
+    actual: tuple[tuple[float, ...], ...]
+    expected: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True)
+class Location:
+    """The first mismatch."""
+
+    intermediate: str
+    place: Place
+    tile: tuple[int | None, int | None]
+    """(m, n) of the BLOCK_M x BLOCK_N tile; None along an axis that the intermediate does not have."""
+    masked: bool | None
+    """Whether a mask covers the entry; None where that has no meaning."""
+    window: Window
+
+
+def locate(case: Case, x: Attention, trace: Trace, comparison: Comparison) -> Location | None:
+    """The first mismatch in dataflow order, then batch, head, row and column; None where everything matches."""
+    for name, finding in comparison.findings.items():
+        if finding.status == MISMATCH and finding.first is not None:
+            return _location(case, x, trace, comparison, name, finding.first)
+    return None
+
+
+def locate_at(
+    case: Case,
+    x: Attention,
+    trace: Trace,
+    comparison: Comparison,
+    name: str,
+    at: tuple[int, int, int, int],
+    budget: float,
+) -> Location:
+    """Any element, by its batch, head, row and column (0 where the intermediate has no such axis)."""
+    axes = comparison.findings[name].axes
+    batch, head, row, col = (place if letter else None for place, letter in zip(at, slots(axes), strict=True))
+    place = Place(batch, head or 0, row, col, 0.0, 0.0, budget)
+    window = _window(x, trace, comparison, name, place)
+    r, c = window.rows.index(at[2]), window.cols.index(at[3])
+    place = replace(place, actual=window.actual[r][c], expected=window.expected[r][c])
+    return Location(name, place, tile_of(case, axes, place.row, place.col), _masked(x, axes, place), window)
+
+
+def _location(case: Case, x: Attention, trace: Trace, comparison: Comparison, name: str, place: Place) -> Location:
+    axes = comparison.findings[name].axes
+    tile, masked = tile_of(case, axes, place.row, place.col), _masked(x, axes, place)
+    return Location(name, place, tile, masked, _window(x, trace, comparison, name, place))
+
+
+def tile_of(case: Case, axes: str, row: int | None, col: int | None) -> tuple[int | None, int | None]:
+    """Which tile of the score matrix an element belongs to."""
+    blocks = {"m": case.block_m, "n": case.block_n}
+    found: dict[str, int] = {
+        letter: at // blocks[letter]
+        for letter, at in zip(slots(axes)[2:], (row, col), strict=True)
+        if letter in blocks and at is not None
+    }
+    return found.get("m"), found.get("n")
+
+
+def _masked(x: Attention, axes: str, place: Place) -> bool | None:
+    if axes != "bhmn" or place.row is None or place.col is None:
+        return None
+    heads, rows = slice(place.head, place.head + 1), slice(place.row, place.row + 1)
+    return not bool(x.valid(Tile(place.batch or 0, heads, rows))[0, 0, place.col])
+
+
+def _window(x: Attention, trace: Trace, comparison: Comparison, name: str, place: Place) -> Window:
+    actual = _matrix(trace.values[name], place)
+    rows, cols = _around(place.row or 0, actual.shape[0], 2), _around(place.col or 0, actual.shape[1], 5)
+    if name in BY_TILE:
+        assert place.row is not None
+        expected = expected_rows(x, name, place, rows)[:, list(cols)]
+    else:
+        expected = _matrix(comparison.expected[name], place)[list(rows)][:, list(cols)]
+    shown = actual[list(rows)][:, list(cols)].double()
+    return Window(rows, cols, _numbers(shown), _numbers(expected))
+
+
+def _matrix(tensor: Tensor, place: Place) -> Tensor:
+    """[R, C] of the place's batch and head, with 1 for an axis that is not there."""
+    if tensor.dim() == 4:
+        return tensor[place.batch or 0, place.head]
+    per_head = tensor[place.batch, place.head] if place.batch is not None else tensor[place.head]
+    return per_head.reshape(-1, 1)
+
+
+def expected_rows(x: Attention, name: str, place: Place, rows: Sequence[int]) -> Tensor:
+    """[rows, C] of the reference, for neighbouring rows of one head."""
+    tile = Tile(place.batch or 0, slice(place.head, place.head + 1), slice(rows[0], rows[-1] + 1))
+    return evaluate(x, tile)[name].reshape(len(rows), -1)
+
+
+def _around(at: int, size: int, width: int) -> tuple[int, ...]:
+    first = max(0, min(at - width // 2, size - width))
+    return tuple(range(first, min(first + width, size)))
+
+
+def _numbers(tensor: Tensor) -> tuple[tuple[float, ...], ...]:
+    return tuple(tuple(row) for row in tensor.tolist())
+
+
+def zeros_by_design(case: Case) -> list[str]:
+    """What is 0 because the mathematics says so, in sentences: it looks like a bug and is none."""
+    notes = []
+    if case.causal and case.seqlen_q == case.seqlen_k and case.window is None:
+        notes.append("row 0 of dS and dQ is 0 by design: it sees one key, so P = 1")
+    at_kink = spans([h for h, tau in enumerate(case.tau or ()) if tau <= -1.0])
+    if at_kink:
+        heads = f"head {in_words(at_kink)}" if len(at_kink) <= 4 else "many heads"
+        notes.append(f"row 0 of O is 0 by design where tau <= -1 cancels P = 1: {heads}")
+    if case.causal and case.seqlen_q != case.seqlen_k:
+        notes.append("causal is aligned to the bottom right, j <= i + N - M; a top-left kernel differs in every row")
+    if case.causal and case.seqlen_q > case.seqlen_k:
+        dead = case.seqlen_q - case.seqlen_k
+        notes.append(f"rows 0 to {dead - 1} see no key (M > N): their P, O and gradients are 0 by design")
+    if case.seqlens is not None and min(case.seqlens) < case.seqlen_q:
+        notes.append("rows at or beyond a batch's length are 0 by design, in O and in every gradient")
+    return notes

@@ -1,0 +1,70 @@
+"""Whether a wrong O is right for another reading of a file's inputs: [B, L, H, D], or causal where nobody said."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ..cases.saved import Saved
+from ..failures import TargetFailure
+from ..reference import Attention, Tile, evaluate
+from ..targets.find import Target
+from ..verdict import Measured, Report
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# O of another reading differs by about its own size; the roundings of 16-bit kernels by a hundredth of it.
+_ALIKE = 0.02
+_MOST_HEADS = 2
+
+
+def refuse_misreading(report: Report, saved: Saved, target: Target) -> None:
+    """Nothing, where the report stands.
+
+    Raises:
+        TargetFailure: O is wrong as the inputs were read, and right as they may be read as well.
+    """
+    # The run itself, and not what was recovered from the target's answers to other inputs than the file's.
+    measured = report.failing[0].measured if report.failing else None
+    if measured is None or not _is_plain(measured.x) or "o" in saved.values:
+        return
+    if "O" not in measured.trace.values or not measured.comparison.findings["O"].mismatched:
+        return
+    for x, swapped, words, way_out in _readings(measured.x, target.takes.keys()):
+        if _agrees(measured, x, swapped=swapped):
+            raise TargetFailure(
+                f"O of target {target.name!r} is wrong as its inputs were read, and right {words}", way_out
+            )
+
+
+def _is_plain(x: Attention) -> bool:
+    """Whether q, k, v and do are all there is, so that their axes may be swapped."""
+    others = ("bias", "seqlens", "mask", "alibi", "sinks", "keep", "cu_seqlens_q", "tau")
+    return x.family == "softmax" and all(getattr(x, name, None) is None for name in others)
+
+
+def _readings(x: Attention, takes: Collection[str]) -> Iterator[tuple[Attention, bool, str, str]]:
+    """(problem, whether its axes are swapped, what it is in words, the way out); what the target is told is settled."""
+    turned = {name: getattr(x, name).transpose(1, 2) for name in ("q", "k", "v", "do")}
+    for scale in [x.scale] if "scale" in takes else [x.scale, 1.0]:
+        for causal in [x.causal] if "causal" in takes else [False, True]:
+            changed = (["causal"] if causal != x.causal else []) + (["scale"] if scale != x.scale else [])
+            if changed:
+                words = f"where it is {'causal' if causal else 'not causal'} with scale {scale:g}"
+                way_out = f"check an adapter that takes {' and '.join(changed)}: --target FILE.py:FUNCTION"
+                yield replace(x, causal=causal, scale=scale), False, words, way_out
+            if x.q.shape[2] % x.k.shape[2] == 0:
+                words = "where they are [B, L, H, D]; the order here is [B, H, L, D]"
+                way_out = "keep them with --order blhd, and check an adapter: --target FILE.py:FUNCTION"
+                yield replace(x, **turned, causal=causal, scale=scale), True, words, way_out
+
+
+def _agrees(measured: Measured, x: Attention, *, swapped: bool) -> bool:
+    """Whether O of the first heads of the first batch is that of another reading."""
+    heads = slice(0, min(_MOST_HEADS, x.n_heads))
+    expected = evaluate(x, Tile(0, heads, slice(0, x.n_query)))["O"]
+    actual: Tensor = measured.trace.values["O"]
+    actual = (actual.transpose(1, 2) if swapped else actual)[0, heads].double()
+    return bool((actual - expected).abs().max() <= _ALIKE * expected.abs().max())

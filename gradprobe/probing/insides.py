@@ -1,0 +1,82 @@
+"""Looks into a black box under the layouts that tell most."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ..cases.case import Case
+from ..cases.layouts import AS_SAVED, place
+from ..cases.placement import for_more_batches, repeats
+from ..failures import TargetFailure
+from ..inside.look import Examiner, look_inside
+from ..inside.recover import obstacle, recoverable
+from ..running.run import run_target
+from ..running.trace import Trace
+from ..verdict import MISMATCH, Run
+from .session import Assigned, Session, derived, inputs_of, measure
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def with_insides(session: Session, runs: list[Run]) -> list[Run]:
+    """Looks into a black box under the first layout, and under the first that fails where that is another."""
+    chosen = [runs.index(run) for run in runs if run.measured is not None][:1]
+    chosen += [runs.index(run) for run in runs if run.verdict == MISMATCH][:1]
+    return [_with_inside(session, run) if at in chosen else run for at, run in enumerate(runs)]
+
+
+def _with_inside(session: Session, run: Run) -> Run:
+    """A run whose target was looked into, where it can be: a layout of repeated values holds no one-hot rows."""
+    if not session.case.recover or run.measured is None or not recoverable(run.measured.trace):
+        return run
+    if words := obstacle(session.case):
+        session.notes += [f"P and dS are not recovered: {words}"] if not session.notes else []
+        return run
+    if any(layout == "expanded" for _, layout in run.assigned) or _repeats_as_saved(session, run.assigned):
+        words = f"P and dS are not recovered in {run.layout}: a layout that repeats values holds no one-hot rows"
+        session.notes += [words] if session.case.layouts else []
+        return run
+    examiner = Examiner(
+        session.case,
+        lambda assigned: lambda case, values, first: _answer(session, case, values, first, assigned),
+        lambda values, trace, recovery: measure(session, place(values, ()), trace, recovery),
+        run.measured,
+        inputs_of(session, session.values, run.assigned).tensors,
+    )
+    try:
+        with session.timed("compare"):
+            return replace(run, inside=look_inside(examiner, session.values, run.assigned))
+    except TargetFailure as failure:
+        # The run itself is measured, and stands.
+        session.notes.append(f"P and dS are not recovered in {run.layout}: {failure}")
+        return run
+
+
+def _repeats_as_saved(session: Session, assigned: Assigned) -> bool:
+    if session.saved is None or AS_SAVED not in dict(assigned).values():
+        return False
+    shapes = {name: tuple(value.shape) for name, value in session.values.items()}
+    return any(repeats(shapes[name], place) for name, place in session.saved.placements.items())
+
+
+def _answer(
+    session: Session, case: Case, values: Mapping[str, Tensor], first: Mapping[str, Tensor], assigned: Assigned
+) -> Trace:
+    """The target's results on several probes; those of the first in O, LSE and delta are those of all."""
+    times = case.batch // session.case.batch
+    of_first = derived(session, first)
+    of_all = {name: value.repeat(times, *[1] * (value.dim() - 1)) for name, value in of_first.items()}
+    everything = {**values, **of_all}
+    shapes = {name: tuple(value.shape) for name, value in everything.items()}
+    placements = for_more_batches(session.saved.placements, shapes) if session.saved else None
+    inputs = place(everything, assigned, placements)
+    session.tick(f"looking inside {session.target.name}, {inputs.layout}", 0.0)
+    with session.timed("target"):
+        outcome = run_target(session.target, case, inputs)
+    session.outcomes.append(outcome)
+    if outcome.trace is None:
+        raise TargetFailure(f"target {session.target.name!r} refused {inputs.layout} after accepting it before")
+    return outcome.trace

@@ -1,0 +1,57 @@
+"""The runs of a target: which layouts, and each of them, repeated where that is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..cases.case import Case
+from ..cases.layouts import AS_SAVED, DEFAULT_RUNS, SAVED_RUNS, UNIT_RUN, Inputs
+from ..failures import TargetFailure
+from ..judging.symmetry import agreement
+from ..verdict import Measured, Run
+from .session import Assigned, Session, inputs_of, measure, outcome_of
+
+
+def layouts_of(case: Case) -> tuple[Assigned, ...]:
+    """What each run assigns. Of values from a file, a tensor that --layout does not name lies as it was saved."""
+    if case.inputs is None:
+        return (case.layouts,) if case.layouts else DEFAULT_RUNS
+    named = {tensor for tensor, _ in case.layouts}
+    return ((*(() if "all" in named else (("all", AS_SAVED),)), *case.layouts),) if named else SAVED_RUNS
+
+
+def runs_of(session: Session, assigned: Assigned) -> list[Run]:
+    """One layout; and where the target refuses distinct strides, distinct strides with the last one 1."""
+    run = _run(session, assigned)
+    refused = run.measured is None and run.layout == "distinct" and not session.case.layouts
+    return [run, _run(session, UNIT_RUN)] if refused else [run]
+
+
+def _run(session: Session, assigned: Assigned) -> Run:
+    inputs = inputs_of(session, session.values, assigned)
+    outcome = outcome_of(session, inputs)
+    if outcome.trace is None:
+        return Run(inputs.layout, assigned, None, outcome.refused)
+    measured = measure(session, inputs, outcome.trace)
+    for _ in range(1, session.case.repeat):
+        # Laid out afresh: a target may have written over its inputs.
+        measured = _repeated(session, inputs_of(session, session.values, assigned), measured)
+    return Run(inputs.layout, assigned, measured, None)
+
+
+def _repeated(session: Session, inputs: Inputs, measured: Measured) -> Measured:
+    """The first run, or the repeat that went wrong where the first did not."""
+    trace = outcome_of(session, inputs).trace
+    if trace is None:
+        raise TargetFailure(f"target {session.target.name!r} refused {inputs.layout} in a repeat, after accepting it")
+    again = measure(session, inputs, trace)
+    worse = again if measured.matches and not again.matches else measured
+    if not summable(measured):
+        return worse
+    invariant = agreement("repeat", session.case, measured.trace, trace, measured.comparison)
+    return replace(worse, invariants=(*worse.invariants, invariant))
+
+
+def summable(measured: Measured) -> bool:
+    """Whether two runs can be held against each other: not where only P, dP or dS, which are quadratic, came."""
+    return bool(measured.comparison.bounds.keys() & measured.trace.values.keys())

@@ -1,0 +1,191 @@
+"""What the runs of one probe share, and one run measured."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from ..budgets.precision import precision_of
+from ..cases.case import Case
+from ..cases.layouts import Inputs, effective_values, place
+from ..cases.saved import Saved
+from ..failures import ReferenceFailure, TargetFailure
+from ..inside.recovery import Recovery
+from ..judging.accumulators import Coarser, explained
+from ..judging.compare import Comparison, attention_of, compare
+from ..judging.invariants import Invariant, identities
+from ..judging.locate import locate
+from ..reference import Attention, Tile, evaluate
+from ..running.run import Outcome, run_target
+from ..running.taps import Tap
+from ..running.trace import Trace, expected_shapes
+from ..targets.find import Target
+from ..verdict import Measured
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Assigned = tuple[tuple[str, str], ...]
+Tick = Callable[[str, float], None]
+"""Told what is being done, and the fraction of it done."""
+
+
+@dataclass
+class Session:
+    """What the runs of one probe share."""
+
+    case: Case
+    target: Target
+    reference: Target | None
+    tick: Tick
+    taps: tuple[Tap, ...]
+    saved: Saved | None = None
+    values: dict[str, Tensor] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("target", "reference", "compare"), 0.0))
+    outcomes: list[Outcome] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Adds to a stage's seconds; what a stage inside it takes is the inner one's alone."""
+        start, inner = time.perf_counter(), sum(self.seconds.values())
+        yield
+        self.seconds[stage] += time.perf_counter() - start - (sum(self.seconds.values()) - inner)
+
+    def evaluate(self, x: Attention, tile: Tile, given: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
+        """The built-in reference, timed."""
+        with self.timed("reference"):
+            return evaluate(x, tile, given)
+
+    def placed(self, values: Mapping[str, Tensor], assigned: Assigned) -> Inputs:
+        """Values laid out; `as-saved` as they lay in the file they come from."""
+        return place(values, assigned, self.saved.placements if self.saved else None)
+
+
+def inputs_of(session: Session, values: Mapping[str, Tensor], assigned: Assigned) -> Inputs:
+    """The values in a layout, with O, LSE and delta of the reference where the target takes them."""
+    values = effective(values, assigned)
+    return session.placed({**derived(session, values), **values}, assigned)
+
+
+def effective(values: Mapping[str, Tensor], assigned: Assigned) -> dict[str, Tensor]:
+    """The values that a layout leaves; O and LSE of a file go where it changes the inputs that they came from."""
+    changed = any(layout == "expanded" and tensor != "do" for tensor, layout in assigned)
+    left = effective_values(values, assigned)
+    return {name: value for name, value in left.items() if not (changed and name in ("o", "lse"))}
+
+
+def derived(session: Session, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """O, LSE and delta of the reference, as far as the target takes them."""
+    wanted = {"o": "O", "lse": "LSE", "delta": "delta"}
+    taken = {name: key for name, key in wanted.items() if name in session.target.takes}
+    if not taken:
+        return {}
+    from ..reference import manual_attention_backward
+
+    case = session.case
+    known: dict[str, Any] = {name: value for name, value in values.items() if name not in wanted}
+    results = manual_attention_backward(
+        **known, family=case.family, causal=case.causal, scale=case.scale, window=case.window, softcap=case.softcap,
+        align=case.align, dropout=case.dropout, head_tile=1, matrices=False,
+    )  # fmt: skip
+    return {
+        name: results[key].to(values["q"].dtype) if name == "o" else results[key].float() for name, key in taken.items()
+    }
+
+
+def outcome_of(session: Session, inputs: Inputs) -> Outcome:
+    """One run of the target, noted and timed."""
+    session.tick(f"run {len(session.outcomes) + 1}, {session.target.name}, {inputs.layout}", 0.0)
+    with session.timed("target"):
+        outcome = run_target(session.target, session.case, inputs, session.taps)
+    session.outcomes.append(outcome)
+    return replace(outcome, trace=_with_forward(session, inputs, outcome.trace)) if outcome.trace else outcome
+
+
+def _with_forward(session: Session, inputs: Inputs, trace: Trace) -> Trace:
+    """A backward's results with the O and LSE that a file gave it: they are parents, and may be what is wrong."""
+    given = {"LSE": "lse", "O": "o"}
+    own = {
+        key: inputs.values[name] for key, name in given.items()
+        if session.saved and name in session.saved.values and name in session.target.takes and key not in trace.values
+    }  # fmt: skip
+    values = {**own, **trace.values}
+    order = [name for name in expected_shapes(session.case) if name in values]
+    sources = {name: trace.sources.get(name, "exported") for name in order}
+    return Trace({name: values[name] for name in order}, sources) if own else trace
+
+
+def accepted(session: Session, inputs: Inputs) -> Trace:
+    """A further run in a layout that the target accepted before."""
+    trace = outcome_of(session, inputs).trace
+    if trace is None:
+        raise TargetFailure(f"target {session.target.name!r} refused {inputs.layout} after accepting it before")
+    return trace
+
+
+def measure(session: Session, inputs: Inputs, trace: Trace, recovery: Recovery | None = None) -> Measured:
+    """A trace compared, its identities tried, its first mismatch located.
+
+    Raises:
+        ReferenceFailure: the reference breaks an identity that it should keep.
+    """
+    case = session.case
+    x = attention_of(case, inputs.values)
+    reference = _reference_trace(session, inputs)
+    with session.timed("compare"):
+        comparison = compare(
+            case, x, trace, precision_of(case.dtype, dots_of(session)), reference=reference, recovery=recovery,
+            evaluate=session.evaluate,
+            tick=lambda fraction: session.tick(f"comparing {inputs.layout}", fraction),
+        )  # fmt: skip
+        comparison, coarser = _explained(case, x, trace, comparison)
+        invariants = identities(case, x, trace, comparison)
+        _audit(session, invariants)
+        return Measured(x, trace, comparison, locate(case, x, trace, comparison), tuple(invariants), coarser)
+
+
+def _explained(
+    case: Case, x: Attention, trace: Trace, comparison: Comparison
+) -> tuple[Comparison, tuple[Coarser, ...]]:
+    """Which sums prove to be kept in 16 bits; they are judged as such, unless the case is strict."""
+    if comparison.matches:
+        return comparison, ()
+    lenient, coarser = explained(case, x, trace, comparison)
+    return (comparison if case.strict else lenient), coarser
+
+
+def _reference_trace(session: Session, inputs: Inputs) -> Trace | None:
+    """The results of a user's own reference, on the same values in float64."""
+    if session.reference is None:
+        return None
+    wide = {name: value.double() if value.is_floating_point() else value for name, value in inputs.values.items()}
+    with session.timed("reference"):
+        outcome = run_target(session.reference, session.case, place(wide, ()))
+    return outcome.trace
+
+
+def _audit(session: Session, invariants: list[Invariant]) -> None:
+    """A reference that breaks an identity may judge nobody."""
+    for invariant in invariants:
+        if invariant.of == "reference" and not invariant.holds:
+            name = session.reference.name if session.reference else "the built-in reference"
+            raise ReferenceFailure(
+                f"the verdict is about the reference: {name} breaks {invariant.name} "
+                f"(off by {invariant.residual:.3g}, allowed {invariant.budget:.3g})",
+                "a reference is judged before it judges; correct it, or compute it in float64",
+            )
+
+
+def dots_of(session: Session) -> str:
+    """What was asked for; else TF32 for compiled float32 Triton kernels that nobody told otherwise: their default."""
+    # TF32 is an arithmetic of GPUs; the interpreter multiplies in IEEE whatever it is told.
+    if session.case.device == "cpu":
+        return "ieee"
+    if session.case.dots is not None or "dots" in session.target.takes:
+        return session.case.dots or "ieee"
+    compiled = any(outcome.kernels and not outcome.interpreted for outcome in session.outcomes)
+    return "tf32" if compiled and session.case.dtype == "float32" else "ieee"

@@ -1,0 +1,1 @@
+"""Real inputs: kept while a program runs, and replayed."""

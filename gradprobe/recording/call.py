@@ -1,0 +1,129 @@
+"""One call of an attention function, read: its tensors and options by canonical name."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..cases.contents import OPTIONS, TENSORS
+from ..targets.find import canonical_name
+from ..targets.signatures import conventions, readable
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+# The orders of axes that a function may take.
+ORDERS = ("bhld", "blhd")
+_ORDERED = ("q", "k", "v", "do", "o")
+
+
+class Unfit(Exception):
+    """A call that cannot be kept, in words."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a function was called with."""
+
+    tensors: Mapping[str, Tensor]
+    options: Mapping[str, Any]
+    """As plain data; None and what says nothing left out."""
+    notes: tuple[str, ...]
+    """What of the call is not in here."""
+
+
+class Reader:
+    """Reads the calls of one function."""
+
+    def __init__(self, function: Callable[..., Any], name: str, order: str) -> None:
+        self.name, self.order = name, order
+        self._signature = inspect.signature(readable(function))
+        self._fixed = conventions(function)
+
+    def read(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
+        """A call's tensors and options.
+
+        Raises:
+            Unfit: q, k or v is missing, or a tensor is none whose values could be read.
+            TypeError: the function does not take these arguments.
+        """
+        import torch
+
+        given, notes = self._by_canonical_name(args, kwargs)
+        tensors = {name: given[name] for name in TENSORS if isinstance(given.get(name), torch.Tensor)}
+        missing = [name for name in ("q", "k", "v") if name not in tensors]
+        if missing:
+            raise Unfit(f"{self.name} was called without a tensor for {', '.join(missing)}")
+        for name, tensor in tensors.items():
+            if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.is_meta:
+                raise Unfit(f"{self.name} was called with {name} of type {type(tensor).__name__}, which is not kept")
+        if tensors["q"].is_cuda and torch.cuda.is_current_stream_capturing():
+            raise Unfit(f"a call of {self.name} inside a CUDA graph's capture was not kept")
+        tensors |= {name: self.in_order(tensors[name]) for name in _ORDERED if name in tensors}
+        options, more = self._options(given, tensors)
+        return Call(tensors, options, (*notes, *more))
+
+    def in_order(self, tensor: Tensor) -> Tensor:
+        """A tensor of four axes as [B, H, L, D], in its own memory."""
+        return tensor.transpose(1, 2) if self.order == "blhd" and tensor.dim() == 4 else tensor
+
+    def _by_canonical_name(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], tuple[str, ...]]:
+        import torch
+
+        given: dict[str, Any] = {}
+        notes = []
+        for own, value in self._arguments(args, kwargs).items():
+            name = canonical_name(own)
+            is_tensor = isinstance(value, torch.Tensor)
+            if name in ("bias", "mask") and is_tensor:
+                name = "mask" if value.dtype == torch.bool else "bias"
+            if name == "cu_seqlens":
+                given |= {"cu_seqlens_q": value, "cu_seqlens_k": value}
+            elif name is not None:
+                given[name] = value
+            if is_tensor if name is None else name in TENSORS and value is not None and not is_tensor:
+                notes.append(f"the argument {own} of {self.name} is not kept: it is no tensor of a known name")
+        return given, tuple(notes)
+
+    def _arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """By the function's own names, defaults and what **kwargs takes among them."""
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        flat: dict[str, Any] = {}
+        for name, value in bound.arguments.items():
+            several = self._signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
+            flat |= value if several else {name: value}
+        return flat
+
+    def _options(
+        self, given: Mapping[str, Any], tensors: Mapping[str, Tensor]
+    ) -> tuple[dict[str, Any], tuple[str, ...]]:
+        options = {name: _plain(name, given[name]) for name in OPTIONS if given.get(name) is not None}
+        options = {name: value for name, value in options.items() if value is not None}
+        if options.get("causal") and tensors["q"].shape[-2] != tensors["k"].shape[-2]:
+            options |= self._fixed
+        if "dropout" in options and "keep" not in tensors:
+            del options["dropout"]
+            return options, ("dropout is left out of what is kept: which entries it dropped cannot be known",)
+        return options, ()
+
+
+def _plain(name: str, value: Any) -> Any:
+    """An option's value as plain data; None where it says nothing."""
+    if name == "causal":
+        return bool(value)
+    if name in ("align", "family"):
+        return str(value)
+    if name == "window":
+        if not isinstance(value, (tuple, list)) or len(value) != 2:
+            raise Unfit(f"a window of {value!r} cannot be kept: it must be (left, right)")
+        left, right = (int(side) for side in value)
+        return (left, right) if (left, right) != (-1, -1) else None
+    number = float(value)
+    return number if name == "scale" or (number and math.isfinite(number)) else None

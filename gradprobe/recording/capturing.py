@@ -1,0 +1,95 @@
+"""How a Watch is put in a function's place: around it, in its module, or in the module once that is imported."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import importlib
+import inspect
+import sys
+from types import ModuleType
+from typing import Any
+
+from ..failures import UsageFailure
+from .watch import Keeping, Watch
+
+
+def capture(function: Any, how: Keeping) -> Any:
+    """See `gradprobe.capture`.
+
+    Raises:
+        UsageFailure: it is neither a function nor the words of one.
+    """
+    if function is None:
+        return functools.partial(capture, how=how)
+    if isinstance(function, str):
+        return Replaced(function, how)
+    if not callable(function) or isinstance(function, type):
+        raise UsageFailure(f"capture takes a function, got {type(function).__name__}")
+    watch = Watch(function, getattr(function, "__name__", type(function).__name__), how)
+    _tell_at_the_end(watch)
+    return watch.wrapped
+
+
+class Replaced:
+    """Within `with`, the function of a module stands wrapped in that module."""
+
+    def __init__(self, word: str, how: Keeping) -> None:
+        self.word, self.how = word, how
+
+    def __enter__(self) -> Watch:
+        place, name = parted(self.word)
+        self.module = importlib.import_module(place)
+        self.original = getattr(self.module, name, None)
+        watch = put_in_place(self.module, name, self.word, self.how)
+        _tell_at_the_end(watch)
+        return watch
+
+    def __exit__(self, *_: object) -> None:
+        setattr(self.module, parted(self.word)[1], self.original)
+
+
+def parted(word: str) -> tuple[str, str]:
+    """The module and the function of "package.module:function".
+
+    Raises:
+        UsageFailure: the word has another form.
+    """
+    place, colon, name = word.partition(":")
+    if not colon or not name.isidentifier() or not all(part.isidentifier() for part in place.split(".")):
+        way_out = "for example --watch model.attention:attention; a method or a nested function cannot be watched"
+        raise UsageFailure(f"--watch takes MODULE:FUNCTION, got {word!r}", way_out)
+    return place, name
+
+
+def put_in_place(module: ModuleType, name: str, word: str, how: Keeping) -> Watch:
+    """A Watch in the place of a module's function.
+
+    Raises:
+        UsageFailure: the module has no such function.
+    """
+    function = getattr(module, name, None)
+    if function is None:
+        own = sorted(key for key, value in vars(module).items() if inspect.isfunction(value))
+        raise UsageFailure(f"{word}: {module.__file__} has no function {name}", f"it has: {', '.join(own) or 'none'}")
+    if not callable(function) or isinstance(function, type):
+        raise UsageFailure(f"{word}: {name} is not a function but {type(function).__name__}")
+    watch = Watch(function, word, how)
+    setattr(module, name, watch.wrapped)
+    return watch
+
+
+def _tell_at_the_end(watch: Watch) -> None:
+    atexit.register(functools.partial(_tell, watch))
+
+
+def _tell(watch: Watch) -> None:
+    """What came of it, in a line or a few on stderr."""
+    if watch.files:
+        sets, them = ("1 set", "it") if len(watch.files) == 1 else (f"{len(watch.files)} sets", "them")
+        words = [f"kept {sets} of inputs of {watch.name} in {watch.folder}"]
+        words.append(f"check {them} with: gradprobe check TARGET --inputs {watch.files[0]}")
+    else:
+        words = [f"no inputs were kept: {watch.seen.why_nothing(watch.name)}"]
+    for line in [*words, *watch.seen.troubles()]:
+        print(f"gradprobe: {line}", file=sys.stderr)

@@ -1,0 +1,152 @@
+"""Replay: a command run with a function watched, and what came of it: its exit code, the sets kept, what was seen."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..cases.saved import layouts_in_words, load
+from ..failures import Failure, TargetFailure, UsageFailure, as_failure
+from . import seen
+from .capturing import parted
+from .seen import Seen
+from .watch import ENDING, Keeping
+
+if TYPE_CHECKING:
+    from ..verdict import Report
+
+FOLDER = Path(".gradprobe") / "captures"
+_STDERR = 2
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A command that has run."""
+
+    command: tuple[str, ...]
+    code: int
+    """As Popen gives it: negative for a signal."""
+    files: tuple[str, ...]
+    """The sets kept, in the order in which they came."""
+    seen: Seen
+
+    @property
+    def in_words(self) -> str:
+        """How the command ended."""
+        if self.code < 0:
+            with contextlib.suppress(ValueError):
+                return f"the command was ended by {signal.Signals(-self.code).name}"
+        return "the command ended well" if self.code == 0 else f"the command ended with exit code {self.code}"
+
+    def sentences(self, watch: str) -> list[str]:
+        """What came of the command, and what was left out."""
+        sets = "1 set" if len(self.files) == 1 else f"{len(self.files)} sets"
+        return [f"{self.in_words}; {sets} of real inputs of {watch} kept", *self.seen.troubles()]
+
+
+@dataclass(frozen=True)
+class Checked:
+    """One set of inputs, checked."""
+
+    file: str
+    report: Report | None
+    failure: Failure | None
+    """Why there is no report."""
+    layouts: str
+    """How its tensors lay, in words."""
+
+    @property
+    def code(self) -> int:
+        """The exit code that `check` would give."""
+        if self.failure is not None:
+            return self.failure.exit_code
+        return 1 if self.report is not None and self.report.failing else 0
+
+
+def run_watched(command: Sequence[str], watch: str, how: Keeping, *, quiet: bool) -> Ended:
+    """Runs a command with a function watched in every Python process that it starts.
+
+    Args:
+        how: sets of an earlier run in its folder are removed.
+        quiet: the command's stdout goes to stderr.
+
+    Raises:
+        UsageFailure: the words are wrong, or there is no such command.
+        TargetFailure: nothing was kept, with what was seen instead.
+    """
+    parted(watch)
+    if not command:
+        raise UsageFailure("run: no command", f"for example gradprobe run --watch {watch} -- python train.py")
+    if shutil.which(command[0]) is None:
+        raise UsageFailure(f"run: there is no command {command[0]!r}", "what follows -- is run as it stands")
+    folder = how.folder
+    _make_empty(folder)
+    stdout = _STDERR if quiet else None
+    code = _wait(subprocess.Popen(list(command), env=_environment(watch, how), stdout=stdout))
+    found = sorted(folder.glob(f"*{ENDING}"), key=lambda file: file.stat().st_mtime_ns)
+    ended = Ended(tuple(command), code, tuple(map(str, found[: how.keep])), seen.together(seen.read(folder)))
+    if not found:
+        raise _nothing(ended, watch, seen.read(folder))
+    return ended
+
+
+def _nothing(ended: Ended, watch: str, found: list[Seen]) -> Failure:
+    why = ended.seen.why_nothing(watch) if found else (
+        "it ran no Python that reads PYTHONPATH and runs sitecustomize (python -I, -S and -E do not)"
+    )  # fmt: skip
+    ways = [*ended.seen.troubles(), "nothing was checked"] if ended.seen.calls else ["nothing was checked"]
+    return TargetFailure(f"no inputs of {watch} were kept, and {ended.in_words}: {why}", "; ".join(ways))
+
+
+def _make_empty(folder: Path) -> None:
+    """The folder, without what an earlier run left there; nothing else in it is touched."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if folder.is_relative_to(FOLDER):
+            (FOLDER.parent / ".gitignore").write_text("*\n")
+        for old in (*folder.glob(f"*{ENDING}"), *folder.glob("seen-*.json")):
+            old.unlink()
+    except OSError as error:
+        raise UsageFailure(f"--folder {folder}: cannot be written, {error.strerror}") from error
+
+
+def _environment(watch: str, how: Keeping) -> dict[str, str]:
+    path = [str(Path(__file__).resolve().parent / "child"), os.environ.get("PYTHONPATH", "")]
+    own = {"GRADPROBE_WATCH": watch, "GRADPROBE_FOLDER": str(how.folder.resolve())}
+    own |= {"GRADPROBE_KEEP": str(how.keep), "GRADPROBE_ORDER": how.order}
+    return {**os.environ, **own, "PYTHONPATH": os.pathsep.join(entry for entry in path if entry)}
+
+
+def _wait(process: subprocess.Popen[bytes]) -> int:
+    """The exit code. A first Ctrl-C is the command's own: what it kept until then is checked."""
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        return process.wait()
+
+
+def look_where_it_looked(ended: Ended) -> None:
+    """Adds the command's search path behind this one, so that the module is found where the command found it."""
+    sys.path += [entry for entry in ended.seen.path if entry not in sys.path]
+
+
+def check_each(files: Sequence[str], check: Callable[[str], Report]) -> Iterator[Checked]:
+    """Every set checked, one after another; one that fails does not keep the others from it."""
+    for file in files:
+        try:
+            yield Checked(file, check(file), None, layouts_in_words(load(file)))
+        except Exception as error:
+            yield Checked(file, None, as_failure(error), "")
+
+
+def exit_code(codes: Sequence[int]) -> int:
+    """A mismatch anywhere is one; else a failure is one; else all is right."""
+    return 1 if 1 in codes else max(codes, default=0)

@@ -1,0 +1,177 @@
+"""Target on Inputs -> Outcome: a Trace, or the words with which the target refused the layout."""
+
+from __future__ import annotations
+
+import traceback
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..cases.case import Case
+from ..cases.layouts import AS_SAVED, Inputs
+from ..failures import TargetFailure
+from ..intermediates import lookup
+from ..targets.bind import bind
+from ..targets.find import Target
+from ..targets.provenance import Source, source_of
+from .backend import interpreting
+from .launches import recorded_launches
+from .taps import Session as TapSession
+from .taps import Tap, tapped
+from .trace import Trace, check_shape, expected_shapes, read_trace, with_tapped
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# What a wrapper raises on purpose; anything else (IndexError, AttributeError, ...) is an accident, never a refusal.
+_DELIBERATE = (ValueError, TypeError, NotImplementedError, AssertionError, RuntimeError)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one run of a target came to."""
+
+    trace: Trace | None
+    """None where the target refused the layout."""
+    refused: str | None
+    """Its words when it refused."""
+    kernels: tuple[Source, ...]
+    """The Triton kernels that it launched, in order of their first launch."""
+    interpreted: bool
+    """Whether Triton's interpreter ran them."""
+    launched: tuple[Any, ...]
+    """The kernels themselves."""
+    notes: tuple[str, ...] = ()
+    """What a reader should know of the taps."""
+
+
+def run_target(target: Target, case: Case, inputs: Inputs, taps: Sequence[Tap] = ()) -> Outcome:
+    """Runs the target once, with taps in its Triton kernels where some are given.
+
+    A run that raises on purpose is a refusal, with its words, but not where the tensors are contiguous or lie as the
+    user's own program had them. Outputs are read before they leave here, so an error of an asynchronous kernel belongs
+    to the target.
+
+    Raises:
+        UsageFailure: from `bind`.
+        TargetFailure: the target raised where it may not, or returned what it may not.
+    """
+    arguments = bind(target, case, inputs.tensors)
+    with _tapped(taps, case) as session, recorded_launches() as launches:
+        try:
+            result = _call(target, case, arguments, inputs)
+            _synchronize(inputs)
+        except TargetFailure:
+            raise
+        except _DELIBERATE as error:
+            if inputs.layout in ("contiguous", AS_SAVED) or _is_a_crash(error):
+                raise _raised(target, inputs, error) from error
+            return Outcome(None, _words(error), _sources(launches), interpreting(), tuple(launches))
+        except (Exception, SystemExit) as error:
+            raise _raised(target, inputs, error) from error
+    trace = read_trace(result, case, f"target {target.name!r}")
+    reading = session.read() if session else None
+    trace = with_tapped(trace, reading.values, case) if reading else trace
+    notes = reading.notes if reading else ()
+    return Outcome(trace, None, _sources(launches), interpreting(), tuple(launches), notes)
+
+
+def _tapped(taps: Sequence[Tap], case: Case) -> AbstractContextManager[TapSession | None]:
+    return tapped(taps, expected_shapes(case), case.device) if taps else nullcontext()
+
+
+def _call(target: Target, case: Case, arguments: dict[str, Any], inputs: Inputs) -> object:
+    """A target's warnings are its own affair; numpy's, in the interpreter, are about numbers no GPU would remark on."""
+    import numpy as np
+
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("default")
+        warnings.filterwarnings("ignore", category=RuntimeWarning, module="triton")
+        if target.is_backward:
+            return target.function(**arguments)
+        return _through_autograd(target, case, arguments, inputs.tensors["do"])
+
+
+def _through_autograd(target: Target, case: Case, arguments: dict[str, Any], do: Tensor) -> Mapping[str, Any]:
+    """A forward's gradients for the case's own dO, and what else it returned by name.
+
+    Leaves keep the layouts of the tensors they are made from.
+    """
+    import torch
+
+    gradients = {"q": "dQ", "k": "dK", "v": "dV", "bias": "dBias", "sinks": "dSink", "tau": "dTau"}
+    names = {
+        name: own for name, own in target.takes.items()
+        if name in gradients and own in arguments and arguments[own].is_floating_point()
+    }  # fmt: skip
+    leaves = {name: arguments[own].detach().requires_grad_() for name, own in names.items()}
+    result = target.function(**arguments | {names[name]: leaf for name, leaf in leaves.items()})
+    exposed = _by_name(target, result)
+    output = exposed["O"]
+    check_shape(output, "O", case, f"target {target.name!r}")
+    if not output.requires_grad:
+        raise TargetFailure(
+            f"target {target.name!r} is not differentiable: its output does not require grad",
+            "a forward is differentiated through autograd; a backward takes a parameter `do`",
+        )
+    found = torch.autograd.grad(output, list(leaves.values()), do, allow_unused=True)
+    results = {name: gradient for name, gradient in zip(leaves, found, strict=True)}
+    # To autograd a gradient that never comes is 0, and so it is to an optimizer. That bias or sinks is no parameter of
+    # a forward is common, and said by None; q, k and v always are.
+    for name in ("q", "k", "v"):
+        results[name] = torch.zeros_like(leaves[name]) if results[name] is None else results[name]
+    return exposed | {gradients[name]: gradient for name, gradient in results.items()}
+
+
+def _by_name(target: Target, result: object) -> dict[str, Any]:
+    """What a forward returned: O, and where it returned a dict the other intermediates in it."""
+    import torch
+
+    if isinstance(result, Mapping):
+        o = [key for key in result if (row := lookup(str(key))) is not None and row.name == "O"]
+        exposed = {key: value for key, value in result.items() if key not in o}
+        output = result[o[0]] if len(o) == 1 else None
+    else:
+        exposed = {}
+        output = result[0] if isinstance(result, (tuple, list)) and result else result
+    if not isinstance(output, torch.Tensor):
+        what = f"a dict of {', '.join(map(str, result))}" if isinstance(result, Mapping) else type(output).__name__
+        raise TargetFailure(
+            f"target {target.name!r} takes no dO, so it is a forward and must return its output tensor, got {what}",
+            "return O, or (O, ...), or {'O': o, 'LSE': lse}; or take a parameter `do`, as a backward does",
+        )
+    return {"O": output} | exposed
+
+
+def _synchronize(inputs: Inputs) -> None:
+    if inputs.tensors["q"].is_cuda:
+        import torch
+
+        torch.cuda.synchronize()
+
+
+def _is_a_crash(error: Exception) -> bool:
+    """A RuntimeError of the device, or of Triton's compiler or interpreter, is no refusal."""
+    words = str(error)
+    return "CUDA error" in words or type(error).__module__.partition(".")[0] == "triton"
+
+
+def _raised(target: Target, inputs: Inputs, error: BaseException) -> TargetFailure:
+    kind, _, words = _words(error).partition(": ")
+    return TargetFailure(f"target {target.name!r} raised {kind} ({inputs.layout}): {words}", "--traceback shows where")
+
+
+def _words(error: BaseException) -> str:
+    """An exception in one line; where it has no message, as of a bare assert, the line that raised it."""
+    words = str(error).strip()
+    frames = traceback.extract_tb(error.__traceback__)
+    if not words and frames:
+        words = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}: {frames[-1].line}"
+    return f"{type(error).__name__}: {words}"
+
+
+def _sources(launches: list[Any]) -> tuple[Source, ...]:
+    return tuple(source_of(kernel) for kernel in dict.fromkeys(launches))

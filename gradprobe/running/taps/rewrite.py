@@ -1,0 +1,244 @@
+"""A kernel and the functions it calls, rewritten with stores at the places that taps name."""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import linecache
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from .axes import order_of, shape_of, shapes_behind
+from .edits import Edit, behind, edited, more_arguments, more_parameters, other_name
+from .functions import Function, bound_before, call_tree
+from .places import Place, places
+from .words import Tap
+
+# What the tool adds to a function begins so.
+PREFIX = "gradprobe_"
+STORE = PREFIX + "store_tap"
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """A tap in a function that has its variable."""
+
+    function: Function
+    places: tuple[Place, ...]
+    """Where everything that the tap reads has a value; none if there is no such place."""
+    unknown: tuple[str, ...]
+    """The names that it reads and that nothing there nor in the callers has; none if there is a place."""
+    seen: tuple[frozenset[str], ...]
+    """The names that have a value wherever the variable is computed."""
+
+    @property
+    def stale(self) -> str:
+        """Why a tile might be stored in the place of another, in words; "" where none is."""
+        return next((place.stale for place in self.places if place.stale), "")
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """A kernel with taps."""
+
+    jit: Any
+    """Of the same kind as the original and to be launched in its stead."""
+    functions: tuple[tuple[Any, Function], ...]
+    """Each rewritten function, Triton's object, beside the one that it was made from."""
+
+    def refresh(self) -> None:
+        """Gives the rewritten functions what the original ones see outside themselves now."""
+        for made, function in self.functions:
+            namespace = made.fn.__globals__
+            kept = {name: value for name, value in namespace.items() if name == "__name__" or name.startswith(PREFIX)}
+            namespace.update(function.scope)
+            namespace.update(kept)
+
+    def forget(self) -> None:
+        """Takes the rewritten functions out of the interpreter's own record, which would keep them for good."""
+        for made, _ in self.functions:
+            getattr(type(made), "rewritten_fn", {}).pop(made.fn, None)
+
+
+def parameter(number: int, part: str) -> str:
+    """The name of a parameter that a tap adds: "ptr", or "n0" to "n3" for the sizes."""
+    return f"{PREFIX}tap{number}_{part}"
+
+
+def parameters(number: int) -> list[str]:
+    return [parameter(number, part) for part in ("ptr", "n0", "n1", "n2", "n3")]
+
+
+def sight(tree: Sequence[Function], function: Function, tap: Tap) -> Sighting | None:
+    """Whether and where a tap can store in one function of a kernel's call tree; None if it lacks the variable."""
+    found = places(function, tap)
+    if not found:
+        return None
+    usable, unknown = [], dict[str, None]()
+    for place in found:
+        missing = [
+            name for name in _missing(function, tap.names, place.visible) if not can_be_given(tree, function, name)
+        ]
+        unknown.update(dict.fromkeys(missing))
+        usable += [] if missing else [_oriented(tree, function, tap, place)]
+    return Sighting(function, tuple(usable), () if usable else tuple(unknown), tuple(p.visible for p in found))
+
+
+def _oriented(tree: Sequence[Function], function: Function, tap: Tap, place: Place) -> Place:
+    """A place with what the kernel's own expressions say about the order of the tile's axes."""
+    shapes = shapes_behind(tree, function, place.statement)
+    # What is unknown beside two blocks is a scalar, or does not fit the tile anyhow.
+    indexed = [shape for index in tap.indices if (shape := shape_of(index, function, shapes))]
+    return replace(place, is_transposed=order_of(shape_of(tap.value, function, shapes), indexed))
+
+
+def outermost(sightings: Sequence[Sighting]) -> list[Sighting]:
+    """Those in functions that none of the other functions calls, directly or not."""
+    below = [{id(function.jit) for function in call_tree(each.function.jit)[1:]} for each in sightings]
+    return [each for each in sightings if not any(id(each.function.jit) in callees for callees in below)]
+
+
+def _missing(function: Function, names: Sequence[str], visible: frozenset[str] | set[str]) -> list[str]:
+    """The names that have no value at a place: a variable without one hides whatever else has its name."""
+    return [name for name in names if name not in visible and (name in function.variables or not function.knows(name))]
+
+
+def can_be_given(tree: Sequence[Function], function: Function, name: str) -> bool:
+    """Whether every caller of a function can pass it a name that it does not have."""
+    if name in function.variables or function.knows(name):
+        return False
+    sites = [
+        (caller, call) for caller in tree for call, called in caller.calls
+        if called is function.jit and caller is not function
+    ]  # fmt: skip
+    return bool(sites) and all(
+        not _missing(caller, [name], bound_before(caller, _statement(caller, call))) or can_be_given(tree, caller, name)
+        for caller, call in sites
+    )
+
+
+def rewrite(tree: Sequence[Function], sightings: Mapping[int, Sighting], taps: Sequence[Tap]) -> Rewritten:
+    """The kernel at the head of a call tree, with a store for each tap (by number) that was sighted in the tree.
+
+    Nothing of the original changes. The rewritten functions stand at the lines of the originals, in files of their own
+    that exist in `linecache` only.
+    """
+    extra = _extra_parameters(tree, sightings, taps)
+    made: dict[int, Any] = {}
+    functions: list[tuple[Any, Function]] = []
+    # Callees first: a caller's namespace holds its rewritten callees.
+    for function in _callees_first(tree):
+        if extra[id(function.jit)]:
+            text = _text(function, extra, sightings, taps)
+            aliases = {_alias(called): made[id(called)] for _, called in function.calls if id(called) in made}
+            made[id(function.jit)] = _compiled(function, text, aliases, extra[id(function.jit)])
+            functions.append((made[id(function.jit)], function))
+    return Rewritten(made[id(tree[0].jit)], tuple(functions))
+
+
+def _extra_parameters(
+    tree: Sequence[Function], sightings: Mapping[int, Sighting], taps: Sequence[Tap]
+) -> dict[int, list[str]]:
+    """What each function of the tree takes beyond its own: the taps' parameters, and names that only callers have."""
+    extra: dict[int, dict[str, None]] = {id(function.jit): {} for function in tree}
+    for number, sighting in sightings.items():
+        wanted = parameters(number)
+        for place in sighting.places:
+            wanted += _missing(sighting.function, taps[number].names, place.visible)
+        extra[id(sighting.function.jit)].update(dict.fromkeys(wanted))
+    for function in _callees_first(tree):
+        for call, called in function.calls:
+            visible = bound_before(function, _statement(function, call)) if extra[id(called)] else set()
+            passed = [name for name in extra[id(called)] if _missing(function, [name], visible)]
+            extra[id(function.jit)].update(dict.fromkeys(passed))
+    return {key: list(names) for key, names in extra.items()}
+
+
+def _callees_first(tree: Sequence[Function]) -> list[Function]:
+    by_jit = {id(function.jit): function for function in tree}
+    done: dict[int, Function] = {}
+
+    def visit(function: Function, above: frozenset[int]) -> None:
+        for _, called in function.calls:
+            if id(called) not in done and id(called) not in above:
+                visit(by_jit[id(called)], above | {id(called)})
+        done[id(function.jit)] = function
+
+    visit(tree[0], frozenset({id(tree[0].jit)}))
+    return list(done.values())
+
+
+def _text(
+    function: Function, extra: Mapping[int, list[str]], sightings: Mapping[int, Sighting], taps: Sequence[Tap]
+) -> str:
+    edits: list[Edit] = [more_parameters(function, extra[id(function.jit)])]
+    for call, called in function.calls:
+        if extra[id(called)]:
+            edits += [*other_name(call, _alias(called)), more_arguments(function, call, extra[id(called)])]
+    for number, sighting in sightings.items():
+        if sighting.function is function:
+            edits += [
+                behind(function, place.statement, _store(number, taps[number], place)) for place in sighting.places
+            ]
+    return edited(function, edits)
+
+
+def _store(number: int, tap: Tap, place: Place) -> str:
+    """The statement that stores. Axes that the intermediate does not have come first, of size 1."""
+    transposed = tap.is_transposed if place.is_transposed is None else place.is_transposed
+    indices = ["0"] * (4 - len(tap.indices)) + [f"({index})" for index in tap.indices]
+    words = [
+        f"({tap.value})",
+        tap.variable,
+        *indices,
+        *parameters(number),
+        str(transposed),
+        repr(f"gradprobe tap {number}"),
+    ]
+    return f"{STORE}({', '.join(words)})"
+
+
+def _alias(jit: Any) -> str:
+    return f"{PREFIX}tapped_{jit.fn.__name__}_{id(jit)}"
+
+
+def _compiled(function: Function, text: str, aliases: Mapping[str, Any], extra: Sequence[str]) -> Any:
+    """Triton's object for a function with a new text, of the original's kind."""
+    from ...kernels.triton.tap import store_tap
+
+    plain = function.plain
+    # The name of no module, so that neither Python nor Triton takes this for the original.
+    namespace = {**function.scope, **aliases, STORE: store_tap, "__name__": f"{plain.__module__}.tapped"}
+    file = f"<{plain.__code__.co_filename}, {function.name} with taps>"
+    padded = "\n" * (function.line - 1) + text
+    linecache.cache[file] = (len(padded), None, padded.splitlines(keepends=True), file)
+    flags = plain.__code__.co_flags & __future__.annotations.compiler_flag
+    exec(compile(padded, file, "exec", flags=flags, dont_inherit=True), namespace)
+    return _like(function.jit, namespace[function.name], extra)
+
+
+def _like(original: Any, plain: Any, extra: Sequence[str]) -> Any:
+    """Triton's object for a function, with the options of another."""
+    options = getattr(original, "kwargs", None) or {
+        name: getattr(original, name, None)
+        for name in ("version", "do_not_specialize", "do_not_specialize_on_alignment", "debug", "noinline")
+    } | {"repr": getattr(original, "_repr", None), "launch_metadata": getattr(original, "launch_metadata", None)}
+    # A size that is 1 or a multiple of 16 is no reason to compile again.
+    sizes = [name for name in extra if name.startswith(PREFIX) and not name.endswith("_ptr")]
+    options = options | {"do_not_specialize": [*(options.get("do_not_specialize") or []), *sizes]}
+    made = type(original)(plain, **options)
+    made.pre_run_hooks = original.pre_run_hooks
+    return made
+
+
+def _statement(function: Function, call: ast.Call) -> ast.stmt:
+    """The innermost statement around a call."""
+    end = (call.end_lineno or 0, call.end_col_offset or 0)
+    around = [
+        node for node in ast.walk(function.tree)
+        if isinstance(node, ast.stmt) and node is not function.tree
+        and (node.lineno, node.col_offset) <= (call.lineno, call.col_offset)
+        and end <= (node.end_lineno or 0, node.end_col_offset or 0)
+    ]  # fmt: skip
+    return max(around, key=lambda node: (node.lineno, node.col_offset))

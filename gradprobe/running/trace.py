@@ -1,0 +1,102 @@
+"""Trace: the named intermediates that a run gave, each with its source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..cases.case import Case
+from ..failures import TargetFailure
+from ..intermediates import lookup, names, steps
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What a run exposed."""
+
+    values: Mapping[str, Tensor]
+    """By name, in the axes of the table of intermediates and in the dtype that came."""
+    sources: Mapping[str, str]
+    """By name: "exported" by the target; later also "tapped" or "recovered"."""
+
+
+def expected_shapes(case: Case) -> dict[str, tuple[int, ...]]:
+    """The shape of every intermediate that exists in the case's family, in dataflow order."""
+    return {
+        row.name: tuple(case.size(axis) for axis in case.axes(row.name))
+        for row, _ in steps(case.family)
+        if case.has(row.needs)
+    }
+
+
+def read_trace(result: object, case: Case, subject: str) -> Trace:
+    """A target's result as a Trace. Names are matched without case; a value of None means "not exposed".
+
+    Raises:
+        TargetFailure: not a dict, nothing in it, an unknown name, one name twice, not a tensor, or a wrong shape.
+    """
+    if not isinstance(result, Mapping):
+        raise TargetFailure(
+            f"{subject} must return a dict of named intermediates, got {type(result).__name__}",
+            f"return any of {', '.join(names())}, for example {{'dQ': dq, 'dK': dk, 'dV': dv}}",
+        )
+    values = {}
+    for key, tensor in result.items():
+        if tensor is not None:
+            name = _name(key, case, subject)
+            if name in values:
+                raise TargetFailure(f"{subject} returned {name} twice, once as {key!r}", "keep one of them")
+            values[name] = _checked(tensor, name, case, subject)
+    if not values:
+        raise TargetFailure(f"{subject} returned nothing to compare", f"return any of {', '.join(names())}")
+    order = [name for name in expected_shapes(case) if name in values]
+    return Trace({name: values[name] for name in order}, dict.fromkeys(order, "exported"))
+
+
+def with_tapped(trace: Trace, tapped: Mapping[str, Tensor], case: Case) -> Trace:
+    """The trace with what taps saw: a tap that was asked for stands before what the target exports."""
+    values = {**trace.values, **tapped}
+    sources = {**trace.sources, **dict.fromkeys(tapped, "tapped")}
+    order = [name for name in expected_shapes(case) if name in values]
+    return Trace({name: values[name] for name in order}, {name: sources[name] for name in order})
+
+
+def _name(key: object, case: Case, subject: str) -> str:
+    row = lookup(str(key))
+    if row is None:
+        raise TargetFailure(f"{subject} returned an unknown intermediate {key!r}", f"known: {', '.join(names())}")
+    if row.step(case.family) is None or not case.has(row.needs):
+        raise TargetFailure(f"{subject} returned {row.name}, which does not exist in this case", "leave it out")
+    return row.name
+
+
+def _checked(tensor: object, name: str, case: Case, subject: str) -> Tensor:
+    import torch
+
+    if not isinstance(tensor, torch.Tensor) or not tensor.dtype.is_floating_point:
+        what = tensor.dtype if isinstance(tensor, torch.Tensor) else type(tensor).__name__
+        raise TargetFailure(f"{subject} returned {name} as {what}; it must be a floating-point tensor")
+    check_shape(tensor, name, case, subject)
+    # A copy: a target may write its next results over these.
+    return tensor.detach().clone()
+
+
+def check_shape(tensor: Tensor, name: str, case: Case, subject: str) -> None:
+    """Does nothing where an intermediate has the shape that it has in the case.
+
+    Raises:
+        TargetFailure: it has another.
+    """
+    expected, got = expected_shapes(case)[name], tuple(tensor.shape)
+    if got == expected:
+        return
+    swapped = len(expected) == 4 and got == (expected[0], expected[2], expected[1], expected[3])
+    raise TargetFailure(
+        f"{subject} returned {name} of the wrong shape: expected [{', '.join(case.axes(name))}] = {list(expected)}, "
+        f"got {list(got)}",
+        f"that looks like [B, L, H, D]: return {name} transposed, .transpose(1, 2)" if swapped else "",
+    )

@@ -1,0 +1,1 @@
+"""Other people's attention kernels as forwards with this project's parameter names, one file a library."""

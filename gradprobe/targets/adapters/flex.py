@@ -1,0 +1,132 @@
+"""PyTorch's FlexAttention: compiled on a GPU, its plain operations on the CPU.
+
+Sinks are not offered: they would be a factor of O after the kernel, one rounding to 16 bits more than a kernel needs.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention import flex_attention as module
+from torch.nn.attention.flex_attention import AuxRequest, BlockMask, and_masks, create_block_mask, flex_attention
+
+from .visibility import Visibility
+
+ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+Distance = Callable[[Tensor, Tensor], Tensor]
+
+
+def flex(
+    q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool = False, align: str = "bottom-right",
+    window: tuple[int, int] | None = None, softcap: float | None = None, bias: Tensor | None = None,
+    alibi: Tensor | None = None, mask: Tensor | None = None, seqlens: Tensor | None = None,
+    cu_seqlens_q: Tensor | None = None, cu_seqlens_k: Tensor | None = None,
+) -> dict[str, Tensor]:  # fmt: skip
+    """O [B, H, M, Dv] and LSE [B, H, M]."""
+    (batch, heads, rows, _), keys = q.shape, k.shape[2]
+    full = (batch, heads, rows, keys)
+    view = Visibility(
+        rows, keys, q.device, causal, align, window, None if mask is None else mask.expand(full), seqlens,
+        cu_seqlens_q, cu_seqlens_k,
+    )  # fmt: skip
+    distance = _distance(view)
+    masks = _mask_mods(view, distance)
+    problem = (q.shape, k.shape, v.shape, q.dtype, softcap, bias is None, alibi is None, view.options())
+    o, aux = _attention(q.device, problem)(
+        q, k, v,
+        score_mod=_score_mod(distance, softcap, None if bias is None else bias.expand(full), alibi),
+        block_mask=_block_mask(masks, full, q.device),
+        scale=scale,
+        enable_gqa=heads != k.shape[1],
+        return_aux=AuxRequest(lse=True),
+    )  # fmt: skip
+    return {"O": o, "LSE": aux.lse}
+
+
+def _distance(view: Visibility) -> Distance:
+    """Of a row i and a key j: how far the key lies before the row's diagonal."""
+    if view.cu_seqlens_q is None:
+        shift = view.keys - view.rows if view.align == "bottom-right" else 0
+        return lambda i, j: i + shift - j
+    diagonal, places = view.diagonal(), view.places()
+    return lambda i, j: diagonal[i] - places[j]
+
+
+def _score_mod(distance: Distance, softcap: float | None, bias: Tensor | None, alibi: Tensor | None) -> ScoreMod | None:
+    if softcap is None and bias is None and alibi is None:
+        return None
+
+    def score_mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        if softcap is not None:
+            score = softcap * torch.tanh(score / softcap)
+        if bias is not None:
+            score = score + bias[b, h, i, j]
+        if alibi is not None:
+            score = score - alibi[h] * distance(i, j).abs()
+        return score
+
+    return score_mod
+
+
+def _mask_mods(view: Visibility, distance: Distance) -> list[MaskMod]:
+    """One a rule. They close over tensors and numbers only, which the compiler follows."""
+    mods: list[MaskMod] = []
+    if view.causal:
+        mods.append(lambda b, h, i, j: distance(i, j) >= 0)
+    left, right = view.window or (-1, -1)
+    if left >= 0:
+        mods.append(lambda b, h, i, j: distance(i, j) <= left)
+    if right >= 0:
+        mods.append(lambda b, h, i, j: distance(i, j) >= -right)
+    if view.mask is not None:
+        mask = view.mask
+        mods.append(lambda b, h, i, j: mask[b, h, i, j])
+    if view.seqlens is not None:
+        ends = view.seqlens
+        mods.append(lambda b, h, i, j: (i < ends[b]) & (j < ends[b]))
+    if view.cu_seqlens_q is not None:
+        of_row, of_key = view.sequence_of_rows(), view.sequence_of_keys()
+        mods.append(lambda b, h, i, j: of_row[i] == of_key[j])
+    return mods
+
+
+def _block_mask(masks: list[MaskMod], full: tuple[int, int, int, int], device: torch.device) -> BlockMask | None:
+    return create_block_mask(and_masks(*masks), *full, device=device) if masks else None
+
+
+_compiled_for: list[object] = []
+
+
+def _attention(device: torch.device, problem: object) -> Callable[..., Any]:
+    """flex_attention, compiled on a GPU.
+
+    What was compiled for another problem is forgotten first: after some number of variants the compiler gives up.
+    """
+    if device.type == "cpu":
+        return _eager
+    if _compiled_for != [problem]:
+        torch.compiler.reset()
+        _compiled_for[:] = [problem]
+    return _compiled()
+
+
+def _eager(*args: Any, **options: Any) -> Any:
+    """flex_attention uncompiled. Its plain operations have a backward, which PyTorch keeps from the CPU by a check."""
+    check, module._validate_device = module._validate_device, lambda *_: None
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
+            return flex_attention(*args, **options)
+    finally:
+        module._validate_device = check
+
+
+@functools.cache
+def _compiled() -> Callable[..., Any]:
+    return torch.compile(flex_attention, dynamic=False, fullgraph=True)

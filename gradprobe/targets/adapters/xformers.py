@@ -1,0 +1,75 @@
+"""xFormers' memory_efficient_attention, written against the signatures of version 0.0.35.
+
+Alibi is not offered: it would have to be added in the dtype of q, whose rounding of it exceeds that of the scores.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+from xformers.ops import fmha, memory_efficient_attention
+
+from .visibility import Visibility
+
+
+def xformers(
+    q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool = False, align: str = "bottom-right",
+    window: tuple[int, int] | None = None, bias: Tensor | None = None, mask: Tensor | None = None,
+    seqlens: Tensor | None = None, cu_seqlens_q: Tensor | None = None, cu_seqlens_k: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """O [B, H, M, Dv] by whichever kernel xFormers chooses.
+
+    Raises:
+        NotImplementedError: there are fewer key/value heads than query heads.
+    """
+    if q.shape[1] != k.shape[1]:
+        raise NotImplementedError("xFormers differentiates no grouped heads; drop --kv-heads")
+    view = Visibility(
+        q.shape[2], k.shape[2], q.device, causal, align, window, mask, seqlens, cu_seqlens_q, cu_seqlens_k
+    )  # fmt: skip
+    named = bias is None and mask is None and seqlens is None
+    attn_bias = _named(view) if named else None
+    if attn_bias is None and not (named and view.is_everything):
+        attn_bias = _added(view, q, bias)
+    o: Tensor = memory_efficient_attention(
+        q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attn_bias=attn_bias, p=0.0, scale=scale
+    )  # fmt: skip
+    return o.transpose(1, 2)
+
+
+def _named(view: Visibility) -> Any:
+    """The class of xFormers that says the same, so that its kernels need no matrix; None where there is none."""
+    biases = fmha.attn_bias
+    square_or_right = view.align == "bottom-right" or view.rows == view.keys
+    if view.cu_seqlens_q is not None and view.cu_seqlens_k is not None:
+        if view.window is not None or (view.causal and view.align == "top-left"):
+            return None
+        packed = biases.BlockDiagonalMask.from_seqlens(_lengths(view.cu_seqlens_q), _lengths(view.cu_seqlens_k))
+        packed = packed.make_causal_from_bottomright() if view.causal else packed
+        return packed.to(view.device)
+    if view.window is not None and square_or_right:
+        left, right = (view.keys + view.rows if side < 0 else side for side in view.window)
+        return biases.LocalAttentionFromBottomRightMask(window_left=left, window_right=0 if view.causal else right)
+    if view.window is None and view.causal:
+        top_left = view.is_causal_from_top_left
+        return biases.LowerTriangularMask() if top_left else biases.LowerTriangularFromBottomRightMask()
+    return None
+
+
+def _lengths(ends: Tensor) -> list[int]:
+    return [end - start for start, end in pairwise(ends.tolist())]
+
+
+def _added(view: Visibility, q: Tensor, bias: Tensor | None) -> Tensor:
+    """[B, H, M, N] in q's dtype, what is added to the scores.
+
+    It is cut from a matrix whose rows are a multiple of 8 long, since the kernels read rows aligned to that.
+    """
+    full = (*q.shape[:3], view.keys)
+    added = q.new_zeros(full) if bias is None else bias.expand(full)
+    seen = view.seen()
+    added = added if seen is None else torch.where(seen, added, -torch.inf)
+    return torch.nn.functional.pad(added.to(q.dtype), (0, -view.keys % 8))[..., : view.keys]

@@ -1,0 +1,101 @@
+"""A case and its tensors -> the arguments of a target, by the target's own parameter names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from ..cases.case import Case
+from ..failures import UsageFailure
+from .find import Target
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_WAYS = {
+    "bias": "add --bias", "window": "add --window LEFT,RIGHT", "softcap": "add --softcap C", "tau": "add --tau T",
+    "seqlens": "add --seqlens N,...", "alibi": "add --alibi", "mask": "add --mask KIND", "sinks": "add --sinks",
+    "keep": "add --dropout P",
+}  # fmt: skip
+_PACKED = ("cu_seqlens", "cu_seqlens_q", "cu_seqlens_k", "max_seqlen", "max_seqlen_q", "max_seqlen_k")
+
+
+def bind(target: Target, case: Case, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The target's arguments by its own parameter names.
+
+    Raises:
+        UsageFailure: the case uses an option that the target does not take, or the target needs one the case lacks.
+    """
+    offered = _offered(target, case, tensors)
+    for name in _untaken(target, case):
+        raise UsageFailure(
+            f"target {target.name!r} cannot take --{name.replace('_', '-')}: it has no such parameter",
+            f"it takes {', '.join(target.takes.values())}",
+        )
+    for name in target.required:
+        if offered.get(name) is None:
+            way = "add --cu-seqlens 0,N,..." if name in _PACKED else _WAYS.get(name, "give the parameter a default")
+            raise UsageFailure(
+                f"target {target.name!r} needs {target.takes[name]!r}, which this case does not have", way
+            )
+    return {own: offered[name] for name, own in target.takes.items() if offered.get(name) is not None}
+
+
+def _offered(target: Target, case: Case, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Everything that the case has, by canonical name."""
+    offered: dict[str, Any] = {
+        "scale": case.scale, "causal": case.causal, "align": case.align, "window": case.window,
+        "softcap": case.softcap, "dropout": case.dropout, "block_m": case.block_m, "block_n": case.block_n,
+        "dots": case.dots or "ieee",
+    } | dict(tensors)  # fmt: skip
+    offered |= _packed(case, tensors)
+    if _mask_as_attn_mask(target, case):
+        offered["bias"] = tensors["mask"]
+    return offered
+
+
+def _packed(case: Case, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    if case.cu_seqlens_q is None or case.cu_seqlens_k is None:
+        return {}
+    longest = {name: max(end - start for start, end in pairwise(getattr(case, f"cu_seqlens_{name}"))) for name in "qk"}
+    found: dict[str, Any] = {f"max_seqlen_{name}": length for name, length in longest.items()}
+    if case.cu_seqlens_q == case.cu_seqlens_k:
+        found |= {"cu_seqlens": tensors["cu_seqlens_q"], "max_seqlen": longest["q"]}
+    return found
+
+
+def _mask_as_attn_mask(target: Target, case: Case) -> bool:
+    """By PyTorch's custom a parameter called attn_mask takes a boolean mask as well as an additive bias."""
+    takes = target.takes
+    return case.mask is not None and not case.bias and "mask" not in takes and takes.get("bias") == "attn_mask"
+
+
+def _untaken(target: Target, case: Case) -> list[str]:
+    """The options that the case uses and the target has no parameter for.
+
+    `align` is none of them: it says what convention the target keeps, whether or not it can be told. Nor is a target's
+    dropout_p enough: a reference needs the mask that was drawn.
+    """
+    used = {
+        "window": case.window is not None,
+        "softcap": case.softcap is not None,
+        "seqlens": case.seqlens is not None,
+        "bias": case.bias,
+        "alibi": case.alibi,
+        "mask": case.mask is not None and not _mask_as_attn_mask(target, case),
+        "sinks": case.sinks,
+        "dropout": case.dropout > 0 and "keep" not in target.takes,
+        "causal": case.causal and case.family == "softmax",
+        "scale": abs(case.scale - case.head_dim**-0.5) > 1e-12,
+    }
+    missing = [name for name, is_used in used.items() if is_used and (name not in target.takes or name == "dropout")]
+    return missing + _untaken_packing(target, case)
+
+
+def _untaken_packing(target: Target, case: Case) -> list[str]:
+    if case.cu_seqlens_q is None:
+        return []
+    if case.cu_seqlens_q == case.cu_seqlens_k:
+        return [] if {"cu_seqlens", "cu_seqlens_q"} & target.takes.keys() else ["cu_seqlens"]
+    return [] if {"cu_seqlens_q", "cu_seqlens_k"} <= target.takes.keys() else ["cu_seqlens_k"]

@@ -1,0 +1,223 @@
+"""A word on the command line -> a Target: the function, what it takes by name, and which file it really is."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ..failures import Failure, TargetFailure, UsageFailure
+from .builtin import BUILTINS
+from .provenance import Source, source_of
+from .signatures import readable
+
+# What each parameter may be called; the first is the name used everywhere here.
+SYNONYMS = {
+    "q": ("query",),
+    "k": ("key",),
+    "v": ("value",),
+    "do": ("dout", "d_o", "grad_out", "grad_output", "grad_o"),
+    "o": ("out", "output"),
+    "lse": ("m", "softmax_lse", "logsumexp"),
+    "delta": (),
+    "scale": ("sm_scale", "softmax_scale"),
+    "causal": ("is_causal",),
+    "bias": ("attn_bias", "attn_mask"),
+    "tau": (),
+    "window": ("window_size",),
+    "softcap": (),
+    "align": ("alignment",),
+    "alibi": ("alibi_slopes",),
+    "mask": ("attention_mask",),
+    "sinks": ("sink", "attention_sinks", "s_aux"),
+    "dropout": ("dropout_p", "p_dropout"),
+    "keep": ("keep_mask", "dropout_mask"),
+    "seqlens": ("varlen",),
+    "cu_seqlens": (),
+    "cu_seqlens_q": (),
+    "cu_seqlens_k": ("cu_seqlens_kv",),
+    "max_seqlen": (),
+    "max_seqlen_q": (),
+    "max_seqlen_k": ("max_seqlen_kv",),
+    "block_m": (),
+    "block_n": (),
+    "dots": ("input_precision",),
+}
+_CANONICAL = {word: name for name, words in SYNONYMS.items() for word in (name, *words)}
+
+
+def canonical_name(parameter: str) -> str | None:
+    """The name used here for what a parameter is called elsewhere; None where it means nothing here."""
+    return _CANONICAL.get(parameter.lower())
+
+
+def family_of(takes: Collection[str | None]) -> str:
+    """The family of a function that takes parameters of these canonical names."""
+    return "lazy" if "tau" in takes else "softmax"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A function that can be checked."""
+
+    name: str
+    """As the user wrote it."""
+    function: Callable[..., Any]
+    takes: Mapping[str, str]
+    """Canonical argument name -> the parameter's own name."""
+    required: frozenset[str]
+    """The canonical names of the parameters without a default."""
+    family: str
+    source: Source
+
+    @property
+    def is_backward(self) -> bool:
+        """Whether it takes dO; if not, it is a forward, to be differentiated through autograd."""
+        return "do" in self.takes
+
+    @property
+    def packs(self) -> bool:
+        """Whether it takes sequences of several lengths packed end to end, and not padded."""
+        return bool({"cu_seqlens", "cu_seqlens_q"} & self.takes.keys()) and "seqlens" not in self.takes
+
+
+def find_target(word: str, family: str | None = None) -> Target:
+    """The target that a word names: a built-in, `path/to/file.py:function` or `package.module:function`.
+
+    Raises:
+        UsageFailure: no such built-in, file, module or function, or a parameter that nothing can be passed for.
+        TargetFailure: the module is there and fails to import, or the built-in lacks what it runs on.
+    """
+    spec = _spec(word)
+    place, colon, name = spec.rpartition(":")
+    if not colon or not place or not name:
+        known = ", ".join(BUILTINS)
+        raise UsageFailure(
+            f"target {word!r} is neither a built-in nor FILE.py:FUNCTION nor MODULE:FUNCTION", f"built in: {known}"
+        )
+    module = _load_file(Path(place), word) if place.endswith(".py") else _load_module(place, word)
+    function = readable(_function(module, name, word))
+    takes, required = _parameters(function, word)
+    return Target(
+        name=word,
+        function=function,
+        takes=takes,
+        required=required,
+        family=family or family_of(takes),
+        source=source_of(function, module),
+    )
+
+
+def _spec(word: str) -> str:
+    """MODULE:FUNCTION of a built-in, and any other word as it is."""
+    if word not in BUILTINS:
+        return word
+    missing = BUILTINS[word].missing()
+    if missing:
+        raise TargetFailure(f"target {word!r} cannot run here: it {missing}", "gradprobe targets lists what can")
+    return BUILTINS[word].spec
+
+
+def _load_file(path: Path, word: str) -> ModuleType:
+    if not path.is_file():
+        raise UsageFailure(f"target {word!r}: there is no file {path}", "the path is relative to the current folder")
+    # A name of its own, so that a file called like an installed module cannot be mistaken for it.
+    name = f"gradprobe_target_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path.resolve())
+    if spec is None or spec.loader is None:
+        raise UsageFailure(f"target {word!r}: {path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    _prefer_imports_from(path.resolve().parent)
+    _importing(functools.partial(spec.loader.exec_module, module), word)
+    return module
+
+
+def _load_module(name: str, word: str) -> ModuleType:
+    _prefer_imports_from(Path.cwd())
+    if not _importing(lambda: _exists(name), word):
+        raise UsageFailure(
+            f"target {word!r}: there is no module {name}", "is its folder the current one, or installed?"
+        )
+    module: ModuleType = _importing(lambda: importlib.import_module(name), word)
+    return module
+
+
+def _prefer_imports_from(folder: Path) -> None:
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
+def _exists(name: str) -> bool:
+    parent, _, _ = name.rpartition(".")
+    return (not parent or _exists(parent)) and importlib.util.find_spec(name) is not None
+
+
+def _importing(load: Callable[[], Any], word: str) -> Any:
+    """Runs an import. Whatever a user's module may do at import, it ends here as a sentence."""
+    try:
+        return load()
+    except Failure:
+        raise
+    except (Exception, SystemExit) as error:
+        raise TargetFailure(f"target {word!r} fails to import: {type(error).__name__}: {error}") from error
+
+
+def _function(module: ModuleType, name: str, word: str) -> Callable[..., Any]:
+    if not hasattr(module, name):
+        own = [
+            key for key, value in vars(module).items()
+            if inspect.isfunction(value) and value.__module__ == module.__name__ and not key.startswith("_")
+        ]  # fmt: skip
+        raise UsageFailure(
+            f"target {word!r}: {module.__file__} has no function {name}", f"it has: {', '.join(sorted(own)) or 'none'}"
+        )
+    function = getattr(module, name)
+    if not callable(function):
+        raise UsageFailure(f"target {word!r}: {name} is not a function but {type(function).__name__}")
+    return function  # type: ignore[no-any-return]
+
+
+def _parameters(function: Callable[..., Any], word: str) -> tuple[dict[str, str], frozenset[str]]:
+    takes: dict[str, str] = {}
+    required = set()
+    for name, parameter in _signature(function, word).parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            continue
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
+            raise UsageFailure(
+                f"target {word!r} takes {parameter}; arguments are passed by name",
+                "name its parameters, or wrap it in a function that does",
+            )
+        canonical = canonical_name(name)
+        if canonical in takes:
+            both = f"{takes[canonical]!r} and {name!r}"
+            raise UsageFailure(f"target {word!r} takes both {both}, which name the same thing", "keep one of them")
+        if canonical is not None:
+            takes[canonical] = name
+            required |= {canonical} if parameter.default is parameter.empty else set()
+        elif parameter.default is parameter.empty:
+            known = ", ".join(_CANONICAL)
+            raise UsageFailure(
+                f"target {word!r} needs a parameter {name!r} that nothing can be passed for", f"known: {known}"
+            )
+    missing = [name for name in ("q", "k", "v") if name not in takes]
+    if missing:
+        raise UsageFailure(f"target {word!r} does not take {', '.join(missing)}", "an attention takes q, k and v")
+    return takes, frozenset(required)
+
+
+def _signature(function: Callable[..., Any], word: str) -> inspect.Signature:
+    try:
+        return inspect.signature(function)
+    except (ValueError, TypeError):
+        raise UsageFailure(
+            f"target {word!r} has no readable signature", "wrap it in a Python function with named parameters"
+        ) from None

@@ -1,0 +1,71 @@
+"""Functions that hide their parameters' names: torch's own attention, and the `apply` of an autograd.Function."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+_TORCH_S_OWN = "scaled_dot_product_attention"
+
+
+def readable(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function itself, or one that does the same and names its parameters."""
+    if _is_torch_s_own(function):
+        return _torch_s_own(function)
+    owner = getattr(function, "__self__", None)
+    if "torch" in sys.modules and isinstance(owner, type) and getattr(function, "__name__", "") == "apply":
+        from torch.autograd import Function
+
+        if issubclass(owner, Function):
+            return _applied(owner, function)
+    return function
+
+
+def conventions(function: Callable[..., Any]) -> Mapping[str, Any]:
+    """The options that a function is known to fix, whatever it is told."""
+    return {"align": "top-left"} if _is_torch_s_own(function) else {}
+
+
+def _is_torch_s_own(function: Callable[..., Any]) -> bool:
+    return isinstance(function, types.BuiltinFunctionType) and function.__name__ == _TORCH_S_OWN
+
+
+def _torch_s_own(function: Callable[..., Any]) -> Callable[..., Any]:
+    def attention(  # noqa: PLR0913, PLR0917 - torch's own parameters
+        query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
+        scale: float | None = None, enable_gqa: bool = False,
+    ) -> Any:  # fmt: skip
+        grouped = enable_gqa or query.shape[1] != key.shape[1]
+        options = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale, "enable_gqa": grouped}
+        return function(query, key, value, attn_mask, **options)
+
+    return _naming(attention, inspect.signature(attention), function)
+
+
+def _applied(owner: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
+    """`Function.apply` takes no names; they are those of `forward`, after ctx where it takes one."""
+    from torch.autograd import Function
+
+    signature = inspect.signature(owner.forward)
+    if owner.setup_context is Function.setup_context:
+        signature = signature.replace(parameters=list(signature.parameters.values())[1:])
+
+    def by_name(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return apply(*bound.args)
+
+    return _naming(by_name, signature, owner.forward)
+
+
+def _naming(
+    function: Callable[..., Any], signature: inspect.Signature, original: Callable[..., Any]
+) -> Callable[..., Any]:
+    """The function with a signature, its source that of the original."""
+    functools.update_wrapper(function, original)
+    vars(function)["__signature__"] = signature
+    return function

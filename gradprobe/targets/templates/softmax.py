@@ -1,0 +1,101 @@
+"""Adapters through which gradprobe checks an attention kernel: put yours where it says YOUR KERNEL.
+
+    gradprobe check THIS_FILE.py:backward             the default case in three layouts
+    gradprobe check THIS_FILE.py:backward --causal --heads 4 --kv-heads 2 --seqlen-k 100 --dtype float16
+    gradprobe diff dS THIS_FILE.py:backward           one intermediate close up
+    gradprobe check THIS_FILE.py:forward              the same kernel through autograd
+
+As it stands, plain PyTorch takes the kernel's place and everything matches. Change one thing at a time.
+"""
+
+import torch
+from torch import Tensor
+
+# Arguments come by name, so what you do not need you leave out. An option of the command line that has no parameter
+# here is refused, never dropped; add the parameter when your kernel has the option:
+#
+#   scale      float         of the scores, 1 / sqrt(D) unless --scale says otherwise
+#   causal     bool          --causal: row i sees keys j <= i + N - M
+#   align      str           --align top-left: row i sees keys j <= i
+#   window     (int, int)    --window LEFT,RIGHT: keys that far from the diagonal; -1 for no limit
+#   softcap    float         --softcap C: scores become C * tanh(S / C)
+#   bias       4 axes        --bias: added to the scores; return its gradient as dBias
+#   mask       bool, 4 axes  --mask KIND: True where a key may be seen
+#   alibi      [H] float32   --alibi: slopes; S - alibi[h] * |diagonal - j|
+#   sinks      [H] float32   --sinks: logits in the denominator only; return their gradient as dSink
+#   keep, dropout            --dropout P: bool [B, H, M, N], True where kept, and P
+#   seqlens    [B] int32     --seqlens N,...: live rows and keys of each batch, padded on the right
+#   cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k    --cu-seqlens 0,N,...: packed sequences, batch 1
+#   o, lse, delta            what your forward would have saved: O, LSE and delta, already right
+
+
+def backward(q: Tensor, k: Tensor, v: Tensor, do: Tensor, *, scale: float, causal: bool = False) -> dict[str, Tensor]:
+    """A backward, since it takes dO: gradients, and whatever else the kernel can show.
+
+    Args:
+        q: [B, H, M, D].
+        k: [B, Hkv, N, D]; query head h reads key/value head h // (H / Hkv).
+        v: [B, Hkv, N, Dv].
+        do: [B, H, M, Dv], the gradient of O. It may have any strides, 0 among them, as q, k and v may. A kernel that
+            needs them contiguous should raise; gradprobe then notes that layout as skipped.
+
+    Returns:
+        By name, in the shapes of the comments below. Leave out what the kernel does not keep; the more is here, the
+        earlier in the computation gradprobe can say that it goes wrong.
+    """
+    # YOUR KERNEL: dq, dk, dv = my_ops.attention_backward(q, k, v, do, scale, causal)
+    found = _in_place_of_your_kernel(q, k, v, do, scale, causal)
+    return {
+        "LSE": found["LSE"],  # [B, H, M] log of the sum of exp(S), natural
+        "P": found["P"],  # [B, H, M, N] exp(S - LSE)
+        "O": found["O"],  # [B, H, M, Dv] P V
+        "dP": found["dP"],  # [B, H, M, N] dO V^T
+        "delta": found["delta"],  # [B, H, M] rowsum(dO * O)
+        "dS": found["dS"],  # [B, H, M, N] P * (dP - delta)
+        "dQ": found["dQ"],  # [B, H, M, D]
+        "dK": found["dK"],  # [B, Hkv, N, D] summed over the query heads that share it
+        "dV": found["dV"],  # [B, Hkv, N, Dv] likewise
+    }
+
+
+def forward(q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool = False) -> Tensor:
+    """A forward, since it takes no dO: O, which gradprobe differentiates through autograd.
+
+    Use this for a torch.autograd.Function or a whole module. Tensors of [B, L, H, D] are .transpose(1, 2) away.
+    """
+    # YOUR KERNEL: return MyAttention.apply(q, k, v, scale, causal)
+    *_, o = _scores_to_output(q, k, v, scale, causal)
+    return o.to(q.dtype)
+
+
+def _scores_to_output(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """q, k and v in at least float32 with a key/value head for each query head; LSE, P and O."""
+    wide = torch.promote_types(q.dtype, torch.float32)
+    shared = q.shape[1] // k.shape[1]
+    q, k, v = q.to(wide), k.to(wide).repeat_interleave(shared, 1), v.to(wide).repeat_interleave(shared, 1)
+    s = scale * (q @ k.mT)
+    seen = torch.ones(s.shape[-2:], dtype=torch.bool, device=s.device)
+    if causal:
+        seen = seen.tril(k.shape[2] - q.shape[2])
+    s = s.masked_fill(~seen, -torch.inf)
+    lse = s.logsumexp(-1)
+    # A row that sees no key has an LSE of -inf, and 0 everywhere else.
+    p = torch.exp(s - lse.masked_fill(lse.isinf(), 0)[..., None])
+    return q, k, v, lse, p, p @ v
+
+
+def _in_place_of_your_kernel(
+    q: Tensor, k: Tensor, v: Tensor, do: Tensor, scale: float, causal: bool
+) -> dict[str, Tensor]:
+    dtype, kv_heads = q.dtype, k.shape[1]
+    q, k, v, lse, p, o = _scores_to_output(q, k, v, scale, causal)
+    do = do.to(p.dtype)
+    dp = do @ v.mT
+    delta = (do * o).sum(-1)
+    ds = p * (dp - delta[..., None])
+    dq, dk, dv = scale * (ds @ k), scale * (ds.mT @ q), p.mT @ do
+    dk, dv = (grad.unflatten(1, (kv_heads, -1)).sum(2) for grad in (dk, dv))
+    found = {"LSE": lse, "P": p, "dP": dp, "delta": delta, "dS": ds}
+    return found | {"O": o.to(dtype), "dQ": dq.to(dtype), "dK": dk.to(dtype), "dV": dv.to(dtype)}

@@ -1,0 +1,39 @@
+"""FlexAttention in its uncompiled form, on the CPU."""
+
+import pytest
+
+from gradprobe.failures import UsageFailure
+
+from .probed import probed, ratios
+from .test_sdpa import BIASED, MASKED, named
+
+FLEX = "gradprobe.targets.adapters.flex:flex"
+
+
+OPTIONS = [
+    *MASKED,
+    *BIASED,
+    {"softcap": 2.0},
+    {"softcap": 2.0, "bias": True, "alibi": True},
+    {"head_dim_v": 40},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=named)
+def test_flex_matches_under_every_option_and_exposes_lse(options):
+    report = probed(FLEX, **options)
+    assert report.verdict == "match", ratios(report)
+    assert {"LSE", "O", "dQ", "dK", "dV"} <= set(ratios(report))
+    assert ("dBias" in ratios(report)) == ("bias" in options)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_flex_matches_in_every_dtype_with_every_intermediate_seen(dtype):
+    report = probed(FLEX, dtype=dtype, causal=True)
+    assert report.verdict == "match", ratios(report)
+    assert set(ratios(report)) == {"LSE", "P", "O", "dP", "delta", "dS", "dQ", "dK", "dV"}
+
+
+def test_flex_takes_no_sinks():
+    with pytest.raises(UsageFailure, match="cannot take --sinks"):
+        probed(FLEX, sinks=True)

@@ -1,0 +1,286 @@
+"""`--inputs FILE`: real values are checked as they lay; what contradicts them, or cannot be read, exits 2."""
+
+import json
+import shlex
+
+import numpy as np
+import pytest
+import torch
+
+from .command import run
+from .test_cli_errors import assert_message
+
+
+def tensors(batch=2, heads=3, rows=20, dim=8, **more):
+    generator = torch.Generator().manual_seed(1)
+    names = ("q", "k", "v", "do")
+    return {name: torch.randn(batch, rows, heads, dim, generator=generator).transpose(1, 2) for name in names} | more
+
+
+# Of a forward: the gradient of the output arrives transposed in real programs, and the backward reads it as if not.
+OWN = """
+import torch
+
+class Attend(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q, k, v, scale):
+        p = (scale * q @ k.mT).softmax(-1)
+        ctx.save_for_backward(q, k, v, p)
+        ctx.scale = scale
+        return p @ v
+
+    @staticmethod
+    def backward(ctx, do):
+        q, k, v, p = ctx.saved_tensors
+        do = do.as_strided(do.shape, q.contiguous().stride(), do.storage_offset())
+        dp = do @ v.mT
+        ds = p * (dp - (p * dp).sum(-1, keepdim=True))
+        return ctx.scale * ds @ k, ctx.scale * ds.mT @ q, p.mT @ do, None
+
+def do_assumed_contiguous(q, k, v, scale):
+    return Attend.apply(q, k, v, scale)
+
+def takes_saved_lse(q, k, v, do, *, scale, o, lse):
+    p = (scale * q @ k.mT - lse[..., None]).exp()
+    dp = do @ v.mT
+    ds = p * (dp - (do * o).sum(-1, keepdim=True))
+    return {"P": p, "dQ": scale * ds @ k, "dK": scale * ds.mT @ q, "dV": p.mT @ do}
+"""
+
+
+@pytest.fixture
+def real(folder):
+    (folder / "own.py").write_text(OWN)
+    torch.save(tensors(), folder / "real.pt")
+    return folder
+
+
+def report_of(words):
+    return json.loads(run(f"{words} --json -").out)
+
+
+def test_a_right_target_matches_on_20_rows_as_saved_contiguous_and_distinct(real):
+    report = report_of("check soft.py:backward --inputs real.pt")
+    assert [(ran["layout"], ran["verdict"]) for ran in report["runs"]] == [
+        ("as-saved", "match"), ("contiguous", "match"), ("distinct", "match"),
+    ]  # fmt: skip
+    expected = {
+        "inputs": "real.pt",
+        "batch": 2,
+        "heads": 3,
+        "seqlen_q": 20,
+        "head_dim": 8,
+        "causal": False,
+        "bias": False,
+    }
+    assert {key: report["case"][key] for key in expected} == expected
+    assert "I10" in {found["name"].split()[0] for found in report["runs"][2]["invariants"]}
+
+
+def test_a_stride_taken_for_contiguous_is_wrong_as_saved_and_right_contiguous(real):
+    ran = run("check own.py:do_assumed_contiguous --inputs real.pt")
+    assert ran.code == 1
+    assert "(own.py:do_assumed_contiguous, as-saved)" in ran.out
+    assert "right when contiguous and wrong otherwise" in ran.out
+    assert "the values are those of real.pt" in ran.out
+    assert "again: gradprobe check own.py:do_assumed_contiguous --inputs real.pt" in ran.out
+
+
+def test_the_values_are_the_file_s_and_not_drawn(real):
+    one = tensors(1, 1, 1, 1)
+    one = {name: torch.full_like(tensor, 2.0 + at) for at, (name, tensor) in enumerate(one.items())}
+    torch.save(one, real / "one.pt")
+    # One key: P = 1, so dV = dO = 5, and a target that doubles it shows 10.
+    (real / "twice.py").write_text("def backward(q, k, v, do, *, scale):\n    return {'dV': 2 * do}\n")
+    first = report_of("check twice.py:backward --inputs one.pt")["first_mismatch"]
+    assert (first["actual"], first["expected"]) == (10.0, 5.0)
+
+
+def test_npz_gives_the_report_of_pt(real):
+    np.savez(real / "real.npz", **{name: tensor.numpy() for name, tensor in tensors().items()})
+    first, second = (report_of(f"check soft.py:doubled_dq --inputs real.{ending}") for ending in ("pt", "npz"))
+    assert first["first_mismatch"] == second["first_mismatch"]
+    assert first["case"] | {"inputs": ""} == second["case"] | {"inputs": ""}
+
+
+def test_options_of_the_file_count_and_open_ones_may_be_given(real):
+    torch.save(tensors(scale=0.25, causal=True), real / "opted.pt")
+    case = report_of("check soft.py:backward --inputs opted.pt --block-n 32")["case"]
+    assert (case["scale"], case["causal"], case["block_n"]) == (0.25, True, 32)
+    assert report_of("check soft.py:backward --inputs real.pt --causal --scale 0.5")["case"]["causal"] is True
+    assert run("check soft.py:backward --inputs real.pt --heads 3 --seqlen 20").code == 0
+
+
+def test_layout_names_what_lies_otherwise_than_saved(real):
+    layouts = [
+        (words, [ran["layout"] for ran in report_of(f"check soft.py:backward --inputs real.pt {words}")["runs"]])
+        for words in ("--layout do=contiguous", "--layout all=offset", "--layout all=as-saved")
+    ]
+    assert [names for _, names in layouts] == [["as-saved,do=contiguous"], ["offset"], ["as-saved"]]
+    ran = run("check own.py:do_assumed_contiguous --inputs real.pt --layout do=contiguous")
+    assert ran.code == 0
+
+
+def test_the_command_line_in_the_report_repeats_the_run(real):
+    once = report_of("check own.py:do_assumed_contiguous --inputs real.pt --layout q=blhd")
+    words = shlex.join(shlex.split(once["reproduce"])[1:])
+    assert "--inputs real.pt" in words
+    again = report_of(words)
+    assert again["first_mismatch"] == once["first_mismatch"]
+    assert again["first_mismatch"] is not None
+
+
+def test_diff_repeats_the_last_check_on_the_same_file(real):
+    assert run("check own.py:do_assumed_contiguous --inputs real.pt").code == 1
+    ran = run("diff dV")
+    assert ran.code == 1
+    assert "--inputs real.pt" in ran.out.splitlines()[0]
+    assert "layout as-saved" in ran.out
+
+
+def test_a_lazy_file_brings_its_tau_and_its_bias_of_5_distances(real):
+    more = {"tau": torch.tensor([-0.5, 0.5, 1.0]), "bias": torch.randn(3, 5)}
+    torch.save(tensors(**more), real / "lazy.pt")
+    report = report_of("check lazily.py:backward --inputs lazy.pt")
+    assert report["verdict"] == "match"
+    assert (report["case"]["tau"], report["case"]["bias_window"]) == ([-0.5, 0.5, 1.0], 5)
+    assert "dBias" in {found["name"] for found in report["runs"][0]["intermediates"]}
+
+
+def test_a_bias_of_h_m_n_gets_its_gradient_compared(real):
+    torch.save(tensors(bias=torch.randn(3, 20, 20)), real / "biased.pt")
+    report = report_of("check soft.py:backward --inputs biased.pt")
+    assert (report["verdict"], report["case"]["bias_axes"]) == ("match", "hmn")
+    assert "dBias" in {found["name"] for found in report["runs"][0]["intermediates"]}
+
+
+def test_grouped_heads_of_6_and_2_are_read_from_the_shapes(real):
+    few = tensors(heads=2)
+    torch.save(tensors(heads=6) | {"k": few["k"], "v": few["v"]}, real / "grouped.pt")
+    (real / "grouped.py").write_text(
+        "def attention(q, k, v, scale):\n"
+        "    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))\n"
+        "    return (scale * q @ k.mT).softmax(-1) @ v\n"
+    )
+    report = report_of("check grouped.py:attention --inputs grouped.pt")
+    assert (report["verdict"], report["case"]["heads"], report["case"]["kv_heads"]) == ("match", 6, 2)
+
+
+def test_an_lse_of_the_file_off_by_1_is_itself_the_first_mismatch_and_p_inherits(real):
+    found = tensors()
+    scores = 8**-0.5 * found["q"] @ found["k"].mT
+    right = {"lse": scores.logsumexp(-1), "o": scores.softmax(-1) @ found["v"]}
+    torch.save(found | right, real / "right.pt")
+    torch.save(found | right | {"lse": right["lse"] + 1}, real / "wrong.pt")
+    assert run("check own.py:takes_saved_lse --inputs right.pt").code == 0
+    report = report_of("check own.py:takes_saved_lse --inputs wrong.pt")
+    first = report["first_mismatch"]
+    assert first["intermediate"] == "LSE"
+    assert first["actual"] - first["expected"] == pytest.approx(1, abs=1e-5)
+    statuses = {found["name"]: found["status"] for found in report["runs"][0]["intermediates"]}
+    assert statuses["P"] == statuses["dV"] == "inherited"
+    changed = report_of("check own.py:takes_saved_lse --inputs wrong.pt --layout q=expanded")
+    assert changed["verdict"] == "match"  # q is another one then, and so is LSE
+
+
+def test_a_bias_of_minus_infinity_masks(real):
+    hidden = torch.zeros(20, 20).masked_fill(torch.ones(20, 20).triu(1).bool(), -torch.inf)
+    torch.save(tensors(bias=hidden.repeat(3, 1, 1)), real / "masked.pt")
+    assert run("check soft.py:backward --inputs masked.pt").code == 0
+
+
+def test_a_mask_of_the_file_reaches_target_and_reference_and_one_of_10_rows_sees_nothing(real):
+    seen = torch.rand(2, 1, 20, 20, generator=torch.Generator().manual_seed(2)) < 0.7
+    seen[:, :, 4::10] = False
+    torch.save(tensors(mask=seen), real / "masked.pt")
+    (real / "masking.py").write_text(
+        "def attention(q, k, v, scale, mask=None):\n"
+        "    hidden = (~mask).all(-1, keepdim=True)\n"
+        "    s = (scale * q @ k.mT).masked_fill(~mask, -3e38)\n"
+        "    return s.softmax(-1).masked_fill(hidden, 0) @ v\n"
+        "def blind(q, k, v, scale, mask=None):\n"
+        "    return (scale * q @ k.mT).softmax(-1) @ v\n"
+    )
+    report = report_of("check masking.py:attention --inputs masked.pt")
+    assert (report["verdict"], report["case"]["mask"]) == ("match", "given")
+    assert run("check masking.py:blind --inputs masked.pt").code == 1
+
+
+def test_a_black_box_is_looked_into_as_its_tensors_lay(real):
+    (real / "half.py").write_text(
+        "import torch\n"
+        "class Half(torch.autograd.Function):\n"
+        "    @staticmethod\n"
+        "    def forward(ctx, q, k, v, scale):\n"
+        "        p = (scale * q @ k.mT).softmax(-1)\n"
+        "        ctx.save_for_backward(q, k, v, p)\n"
+        "        ctx.scale = scale\n"
+        "        return p @ v\n"
+        "    @staticmethod\n"
+        "    def backward(ctx, do):\n"
+        "        q, k, v, p = ctx.saved_tensors\n"
+        "        dp = do @ v.mT\n"
+        "        delta = (p * dp).sum(-1, keepdim=True)\n"
+        "        delta[1:] = delta[:1]\n"
+        "        ds = p * (dp - delta)\n"
+        "        return ctx.scale * ds @ k, ctx.scale * ds.mT @ q, p.mT @ do, None\n"
+        "def attention(q, k, v, scale):\n"
+        "    return Half.apply(q, k, v, scale)\n"
+    )
+    wide = tensors(rows=8, dim=16)
+    torch.save(wide, real / "wide.pt")
+    report = report_of("check half.py:attention --inputs wide.pt --layout all=as-saved")
+    first = report["first_mismatch"]
+    drawn = report_of("check half.py:attention --heads 3 --seqlen 8 --head-dim 16 --layout all=contiguous")
+    assert (first["intermediate"], first["batch"]) == (drawn["first_mismatch"]["intermediate"], 1)
+
+
+CONTRADICTIONS = [
+    ("real.pt --heads 4", "--heads 4 contradicts real.pt, where it is 3"),
+    ("real.pt --seqlen 21", "--seqlen 21 contradicts real.pt, where it is 20"),
+    ("real.pt --dtype bfloat16", "--dtype bfloat16 contradicts real.pt, where it is float32"),
+    ("real.pt --bias", "--bias contradicts real.pt, which has no bias"),
+    ("real.pt --sinks", "--sinks contradicts real.pt, which has no sinks"),
+    ("real.pt --mask random", "--mask: nothing is drawn"),
+    ("real.pt --seed 3", "--seed: nothing is drawn, the values come from real.pt"),
+    ("real.pt --pattern large", "--pattern: nothing is drawn"),
+    ("real.pt --dropout 0.1", "real.pt: it has no keep"),
+    ("opted.pt --no-causal", "--no-causal contradicts opted.pt, which has causal"),
+    ("opted.pt --scale 0.3", "--scale 0.3 contradicts opted.pt, where it is 0.25"),
+    ("none.pt", "--inputs none.pt: there is no such file"),
+    ("soft.py", "must end in .npz or .pt, got .py"),
+]
+
+
+@pytest.mark.parametrize(("words", "piece"), CONTRADICTIONS)
+def test_what_contradicts_the_file_exits_2(real, words, piece):
+    torch.save(tensors(scale=0.25, causal=True), real / "opted.pt")
+    ran = run(f"check soft.py:backward --inputs {words}")
+    assert ran.code == 2
+    assert_message(ran, piece)
+
+
+def test_a_lazy_target_without_tau_in_the_file_exits_2_and_with_tau_given_0(real):
+    ran = run("check lazily.py:backward --inputs real.pt")
+    assert ran.code == 2
+    assert_message(ran, "--inputs real.pt: the lazy family needs tau", "add --tau T")
+    assert run("check lazily.py:backward --inputs real.pt --tau -0.5").code == 0
+
+
+def test_inputs_of_the_lazy_family_for_a_softmax_target_exit_2(real):
+    torch.save(tensors(tau=torch.zeros(3), family="lazy"), real / "lazy.pt")
+    ran = run("check soft.py:backward --inputs lazy.pt --family softmax")
+    assert ran.code == 2
+    assert_message(ran, "inputs of the lazy family, and the target is of the softmax family")
+
+
+def test_as_saved_without_a_file_exits_2(folder):
+    ran = run("check soft.py:backward --layout q=as-saved")
+    assert ran.code == 2
+    assert_message(ran, "as-saved", "--inputs")
+
+
+def test_a_target_that_raises_as_the_tensors_lay_exits_3(real):
+    ran = run("check soft.py:contiguous_only --inputs real.pt")
+    assert ran.code == 3
+    assert_message(ran, "raised AssertionError (as-saved): q and do must be contiguous")

@@ -1,0 +1,168 @@
+"""`gradprobe targets`: what is there, what is not and why, without importing what it lists."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from gradprobe.intermediates import names
+from gradprobe.targets import builtin
+from gradprobe.targets.builtin import BUILTINS
+from gradprobe.targets.catalogue import catalogue
+from gradprobe.targets.find import find_target
+
+from .command import ROOT, SMALL, run, run_process
+from .test_cli_errors import assert_message
+
+
+@pytest.fixture(autouse=True)
+def _without_cuda(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr(builtin.importlib.util, "find_spec", _without("flash_attn", "xformers"))
+
+
+def _without(*packages):
+    original = builtin.importlib.util.find_spec
+    return lambda name, package=None: None if name in packages else original(name, package)
+
+
+def listed():
+    return {target["name"]: target for target in json.loads(run("targets --json -").out)["targets"]}
+
+
+def test_every_target_is_listed_with_its_options_what_it_exposes_and_its_file():
+    ran = run("targets", COLUMNS="80")
+    assert (ran.code, ran.err) == (0, "")
+    paragraph = ran.out.partition("\nsdpa-math ")[2].partition("\n\n")[0].splitlines()
+    assert paragraph == [
+        "     PyTorch's SDPA of plain operations",
+        "  family     softmax, a forward through autograd",
+        "  takes      --causal --align --window --scale --bias --alibi --mask --seqlens",
+        "             --cu-seqlens --cu-seqlens-k",
+        "  exposes    O dQ dK dV dBias",
+        paragraph[-1],
+    ]
+    assert paragraph[-1].startswith("  file       gradprobe/targets/adapters/sdpa.py:")
+    for name in BUILTINS:
+        assert f"\n{name} " in f"\n{ran.out}"
+    assert "FILE.py:FUNCTION" in ran.out
+    assert "MODULE:FUNCTION" in ran.out
+    assert "gradprobe init" in ran.out
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+def test_no_line_is_wider_than_the_screen(columns):
+    lines = run("targets", COLUMNS=str(columns)).out.splitlines()
+    assert max(map(len, lines)) <= columns
+
+
+def test_what_cannot_run_here_says_what_it_needs():
+    missing = {name: target["missing"] for name, target in listed().items()}
+    assert missing == {
+        "lazy": None, "flash": None, "sdpa": None, "sdpa-math": None, "sdpa-flash": None, "flex": None,
+        "sdpa-efficient": "needs a CUDA device", "sdpa-cudnn": "needs a CUDA device",
+        "flash-attn": "needs the package flash-attn (pip install flash-attn)",
+        "xformers": "needs the package xformers (pip install xformers)",
+    }  # fmt: skip
+    assert run("targets").out.count("not here   needs a CUDA device\n") == 2
+
+
+def test_with_a_cuda_device_and_the_packages_everything_can_run(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr(builtin.importlib.util, "find_spec", lambda *_: object())
+    assert [builtin_.missing() for builtin_ in BUILTINS.values()] == [""] * len(BUILTINS)
+
+
+@pytest.mark.parametrize(("name", "words"), [
+    ("sdpa-cudnn", "it needs a CUDA device"), ("sdpa-efficient", "it needs a CUDA device"),
+    ("flash-attn", "it needs the package flash-attn (pip install flash-attn)"),
+])  # fmt: skip
+@pytest.mark.parametrize("command", ["check", "diff dQ"])
+def test_a_target_that_cannot_run_here_exits_3_and_says_what_it_needs(command, name, words):
+    ran = run(f"{command} {name} --causal")
+    assert ran.code == 3
+    assert_message(ran, f"target '{name}' cannot run here: {words}", "gradprobe targets lists what can")
+
+
+def test_json_has_a_schema_and_the_fields_of_each_target():
+    ran = run("targets --json list.json")
+    assert (ran.code, ran.out.startswith("lazy ")) == (0, True)
+    with open("list.json", encoding="utf-8") as file:
+        document = json.load(file)
+    assert document["schema"] == "gradprobe.targets.find/1"
+    lazy = document["targets"][0]
+    assert lazy.keys() == {
+        "name", "summary", "family", "is_backward", "takes", "exposes", "file", "line", "missing"
+    }  # fmt: skip
+    assert (lazy["family"], lazy["is_backward"]) == ("lazy", True)
+    assert len(lazy["exposes"]) == 11
+    assert set(lazy["exposes"]) == set(names()) - {"dSink"}
+
+
+def test_a_json_file_that_cannot_be_written_exits_2():
+    ran = run("targets --json no/such/folder.json")
+    assert ran.code == 2
+    assert_message(ran, "no/such/folder.json: cannot be written, No such file or directory")
+
+
+@pytest.mark.parametrize("name", ["lazy", "flash", "sdpa", "sdpa-math", "sdpa-flash", "flex"])
+def test_what_is_listed_is_what_an_import_finds(name):
+    entry, target = next(entry for entry in catalogue() if entry.name == name), find_target(name)
+    assert (entry.family, entry.is_backward) == (target.family, target.is_backward)
+    assert os.path.samefile(entry.file, target.source.file)
+    assert entry.line == target.source.line
+    assert {option for option in entry.takes if option != "cu_seqlens"} == {
+        name for name in target.takes if name not in ("q", "k", "v", "do", "cu_seqlens_q")
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("lazy", ""),
+        ("flash", "--bias --sinks"),
+        ("sdpa", "--bias"),
+        ("sdpa-math", "--bias"),
+        ("sdpa-flash", ""),
+        ("flex", "--bias"),
+    ],
+)
+def test_what_is_said_to_be_exposed_is_compared(name, options):
+    ran = run(f"check {name} {options} {SMALL} --layout q=contiguous --json -")
+    report = json.loads(ran.out)
+    exposed = {row["name"] for row in report["runs"][0]["intermediates"] if row["source"] == "exported"}
+    assert ran.code == 0
+    assert exposed == set(BUILTINS[name].exposes)
+
+
+def test_every_row_of_the_table_names_a_function_that_is_there():
+    assert [entry.name for entry in catalogue()] == list(BUILTINS)
+    for entry in catalogue():
+        assert set(entry.exposes) <= set(names())
+        assert entry.summary
+
+
+def test_listing_imports_no_torch_where_there_is_no_driver():
+    script = """
+import sys
+from gradprobe.targets import builtin
+builtin._has_driver = lambda: False
+sys.argv = ["gradprobe", "targets"]
+from gradprobe.cli import main
+try:
+    main()
+finally:
+    print("LOADED", *sorted({"torch", "triton", "numpy"} & set(sys.modules)))
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.splitlines()[-1].split() == ["LOADED"]
+
+
+def test_a_pipe_gets_no_escape_codes():
+    assert "\x1b" not in run_process("targets").out

@@ -1,0 +1,109 @@
+"""PyTorch's fused kernels on a GPU, through the tool: what they take matches, what they refuse is a sentence."""
+
+import pytest
+
+from gradprobe.cases.case import resolve
+from gradprobe.failures import TargetFailure
+from gradprobe.options import parse
+from gradprobe.probe import probe
+from gradprobe.targets.find import find_target
+
+pytestmark = pytest.mark.gpu
+
+# Shapes that every fused kernel has: a partial tile, more keys than rows, grouped heads, a long one.
+SHAPES = [
+    {"seqlen": 72, "head_dim": 64},
+    {"seqlen": 333, "head_dim": 128},
+    {"seqlen_q": 200, "seqlen_k": 333, "head_dim": 64},
+    {"heads": 8, "kv_heads": 2, "seqlen": 256, "head_dim": 64},
+    {"batch": 1, "heads": 2, "seqlen": 2048, "head_dim": 64},
+]
+MASKS = [
+    {"causal": True, "seqlen_q": 200, "seqlen_k": 333}, {"window": "40,8"}, {"mask": "random"}, {"mask": "dead-rows"},
+    {"seqlens": "40,200"}, {"cu_seqlens": "0,37,37,150,200"}, {"cu_seqlens": "0,37,37,150,200", "causal": True},
+]  # fmt: skip
+OF_FLEX = [
+    {"softcap": 5.0}, {"bias": True}, {"bias": True, "bias_axes": "bhmn"}, {"alibi": True},
+    {"softcap": 5.0, "bias": True, "alibi": True, "causal": True, "window": "60,-1", "heads": 4, "kv_heads": 2},
+]  # fmt: skip
+
+
+def probed(word, **options):
+    target = find_target(word)
+    given = {**parse(options), "device": "cuda"}
+    return probe(resolve(given, target.family, takes_bias="bias" in target.takes, packs=target.packs), target)
+
+
+def shown(report):
+    return {
+        run.layout: {name: round(finding.max_ratio, 2) for name, finding in measured.comparison.findings.items()}
+        for run, measured in report.measured
+    }
+
+
+def named(options):
+    return ",".join(f"{name}={value}" for name, value in options.items())
+
+
+def assert_match(record_property, word, **options):
+    report = probed(word, **options)
+    record_property("ratios", shown(report))
+    assert report.verdict == "match", shown(report)
+    assert any(run.layout == "contiguous" for run, _ in report.measured)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=named)
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("kernel", ["sdpa", "sdpa-math", "sdpa-flash", "sdpa-efficient", "sdpa-cudnn"])
+def test_each_kernel_of_sdpa_matches_in_16_bits(record_property, kernel, dtype, causal, shape):
+    if kernel == "sdpa-efficient" and "kv_heads" in shape:
+        pytest.skip("this kernel takes no grouped heads")
+    if kernel in ("sdpa-flash", "sdpa-cudnn") and causal and "seqlen_q" in shape:
+        pytest.skip("this kernel takes no causal rectangle")
+    # The diagonal from the top left is the one that the fused kernels have.
+    diagonal = {"causal": True, "align": "top-left"} if causal else {}
+    assert_match(record_property, kernel, dtype=dtype, **diagonal, **shape)
+
+
+@pytest.mark.parametrize("options", MASKS, ids=named)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("kernel", ["sdpa", "sdpa-math", "sdpa-efficient"])
+def test_a_kernel_that_takes_a_mask_matches_under_every_mask(record_property, kernel, dtype, options):
+    assert_match(record_property, kernel, **{"dtype": dtype, "seqlen": 200, "head_dim": 64, **_own_length(options)})
+
+
+@pytest.mark.parametrize("axes", ["hmn", "bhmn", "b", "bn", "m"])
+@pytest.mark.parametrize("kernel", ["sdpa", "sdpa-math", "sdpa-efficient"])
+def test_the_gradient_of_a_bias_matches_however_it_is_broadcast(record_property, kernel, axes):
+    assert_match(record_property, kernel, dtype="bfloat16", seqlen=200, head_dim=64, bias=True, bias_axes=axes)
+
+
+@pytest.mark.parametrize(("kernel", "options", "words"), [
+    ("sdpa-flash", {"mask": "random", "dtype": "float16"}, "PyTorch's flash kernel does not take this: "),
+    ("sdpa-flash", {"dtype": "float32"}, "PyTorch's flash kernel does not take this: "),
+    ("sdpa-cudnn", {"dtype": "float32"}, "PyTorch's cuDNN kernel does not take this: "),
+], ids=["flash-mask", "flash-float32", "cudnn-float32"])  # fmt: skip
+def test_what_a_kernel_does_not_take_is_told_with_the_reasons_of_pytorch(kernel, options, words):
+    with pytest.raises(TargetFailure) as refused:
+        probed(kernel, head_dim=64, **options)
+    assert words in str(refused.value)
+    assert "gives no reason" not in str(refused.value)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=named)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_compiled_flex_matches_in_16_bits(record_property, dtype, shape):
+    assert_match(record_property, "flex", dtype=dtype, causal=True, **shape)
+
+
+@pytest.mark.parametrize("options", [*MASKS, *OF_FLEX], ids=named)
+def test_compiled_flex_matches_under_every_option(record_property, options):
+    assert_match(
+        record_property, "flex", **{"dtype": "float16", "seqlen": 200, "head_dim": 64, **_own_length(options)}
+    )  # fmt: skip
+
+
+def _own_length(options):
+    """Packed and rectangular cases have the lengths that they name."""
+    return {**options, "seqlen": None} if {"cu_seqlens", "seqlen_q"} & options.keys() else options
