@@ -7,8 +7,8 @@ import random
 import pytest
 import torch
 
-from gradprobe.draw import draw
-from gradprobe.inside import Examiner, look_inside
+from gradprobe.cases.draw import draw
+from gradprobe.inside.look import Examiner, look_inside
 from gradprobe.probe import probe
 from gradprobe.reference import manual_attention_backward
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gradprobe.draw import draw
-from gradprobe.onehot import ZERO_KEYS, end_to_end, plan, problem, read_probe
+from gradprobe.cases.draw import draw
+from gradprobe.inside.onehot import ZERO_KEYS, end_to_end, plan, problem, read_probe
 from gradprobe.reference import manual_attention_backward
 
 from .emulated import case_of

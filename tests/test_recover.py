@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from gradprobe import recover as recovering
-from gradprobe.draw import draw
-from gradprobe.onehot import plan
-from gradprobe.recover import obstacle, recover, recoverable
+from gradprobe.cases.draw import draw
+from gradprobe.inside import recover as recovering
+from gradprobe.inside.onehot import plan
+from gradprobe.inside.recover import obstacle, recover, recoverable
 from gradprobe.reference import manual_attention_backward
 
 from .black_box import GRADIENTS, answer_of, inside_of, measure_of, recovered_of
