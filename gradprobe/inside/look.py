@@ -14,9 +14,9 @@ from ..running.trace import Trace
 from ..spans import in_words, spans
 from ..verdict import Inside, Measured
 from .onehot import ZERO_KEYS
-from .recover import Answer, Recovered, recover, with_matrices
+from .recover import GRADIENTS, SUMS, Answer, Recovered, recover, with_matrices, with_sums
 from .recovery import Recovery, quotient_error, slope_of
-from .rereading import reread_do
+from .rereading import reread_do, reread_for_dp
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -51,12 +51,29 @@ def look_inside(examiner: Examiner, values: Mapping[str, Tensor], assigned: Assi
     measured = examiner.measure(recovered.values, recovered.trace, recovered.recovery)
     other = recovered.by_dk
     if measured.comparison.matches and (other is None or not _is_wrong(examiner, recovered, "dS", other)):
-        return Inside(measured, ())
+        return Inside(measured, _of_other_values(examiner))
     recovered, of_p = _p_without_do(examiner, values, assigned, recovered)
     recovered, of_ds = _either_ds(examiner, recovered)
+    recovered = _with_sums(examiner, assigned, recovered)
     measured = examiner.measure(recovered.values, recovered.trace, recovered.recovery)
     measured, of_dp = _inseparable(examiner, values, assigned, recovered, measured)
     return Inside(measured, (*of_p, *of_ds, *of_dp, *_of_shape(examiner.case, measured)))
+
+
+def _with_sums(examiner: Examiner, assigned: Assigned, recovered: Recovered) -> Recovered:
+    if not set(SUMS) & examiner.own.trace.values.keys() - recovered.trace.values.keys():
+        return recovered
+    alone = examiner.answer(assigned)(examiner.case, recovered.values, recovered.values)
+    return with_sums(recovered, examiner.case, alone)
+
+
+def _of_other_values(examiner: Examiner) -> tuple[str, ...]:
+    """What it says that the ordinary run is wrong and the one-hot problems are right."""
+    findings = examiner.own.comparison.findings
+    if not any(name in findings and findings[name].mismatched for name in GRADIENTS):
+        return ()
+    where = "in one-hot problems, whose tau is 0," if examiner.case.tau else "in one-hot problems"
+    return (f"{where} nothing is wrong inside: what is wrong shows with other values only",)
 
 
 def _is_wrong(examiner: Examiner, recovered: Recovered, name: str, tensor: Tensor) -> bool:
@@ -108,7 +125,9 @@ def _either_ds(examiner: Examiner, recovered: Recovered) -> tuple[Recovered, lis
     wrong = [name for name, ds in through.items() if _is_wrong(examiner, recovered, "dS", ds)]
     p = recovered.trace.values.get("P")
     odd_p = p is not None and bool(through) and _is_wrong(examiner, recovered, "P", p)
-    words = _of_kernels(list(through), wrong, _factor(examiner, recovered, through[wrong[0]]) if wrong else "")
+    factor = _factor(examiner, recovered, through[wrong[0]]) if wrong else ""
+    words = _of_kernels(list(through), wrong, factor)
+    words += _of_dp(examiner, wrong[0]) if wrong and not factor else []
     if len(wrong) == 1 and len(through) == 2:
         chosen = "dK" if odd_p or wrong == ["dQ"] else "dQ"
         recovered = with_matrices(recovered, examiner.case, {"dS": through[chosen]})
@@ -118,6 +137,15 @@ def _either_ds(examiner: Examiner, recovered: Recovered) -> tuple[Recovered, lis
             f"what computes dV is at fault: it alone shows a wrong P, while dS is right in {_right(through, wrong)}"
         )
     return recovered, words
+
+
+def _of_dp(examiner: Examiner, name: str) -> list[str]:
+    """Which misreading of dO or V in dP a wrong gradient of the ordinary run comes of."""
+    own = examiner.own
+    if name not in own.trace.values or own.matches:
+        return []
+    reading = reread_for_dp(examiner.case, own.x, name, own.trace.values[name], examiner.tensors)
+    return [reading.words] if reading else []
 
 
 def _estimates(recovered: Recovered) -> dict[str, Tensor]:
@@ -211,7 +239,7 @@ def _with_one_do(
     found = {"P": recovered.trace.values["P"]}
     if again.by_dk is not None and recovered.trace.values["dS"] is recovered.by_dk:
         found["dS"] = again.by_dk
-    return with_matrices(again, examiner.case, found)
+    return _with_sums(examiner, assigned, with_matrices(again, examiner.case, found))
 
 
 def _one_delta_a_row(case: Case, measured: Measured, recovered: Recovered) -> bool:
