@@ -29,6 +29,7 @@ def render(report: Report, width: int, *, utf8: bool = True) -> list[Text]:
     lines = [*_verdict(report, width)]
     if failing:
         lines += _place(report, failing[0], failing[1], width)
+    lines += [line for sentence in _reasons(report) for line in _folded(sentence, width)]
     lines += [Text(), *_table(report, shown, width, marks), Text()]
     lines += _layouts(report, width, marks)
     lines += [line for sentence in _sentences(report, shown) for line in _folded(sentence, width)]
@@ -173,27 +174,32 @@ def _cells(finding: Finding, groups: Sequence[range], report: Report, marks: Mar
 def _layouts(report: Report, width: int, marks: Marks) -> Iterator[Text]:
     styles = {"match": "green", "mismatch": "bold red", "skipped": "yellow"}
     for run in report.runs:
-        if run.measured is None:  # the target's words, of any length
+        shown = run.shown
+        if shown is None:  # the target's words, of any length
             words = _wrapped(f"{run.layout:<14} skipped: {run.skipped}", width)
             yield from (Text(line, styles["skipped"]) for line in words)
             continue
         line = Text.assemble(f"  {run.layout:<14} ", (run.verdict, styles[run.verdict]))
-        worst = max(run.measured.comparison.findings.values(), key=lambda finding: finding.max_ratio)
+        worst = max(shown.comparison.findings.values(), key=lambda finding: finding.max_ratio)
         line.append(f", worst {ratio(worst.max_ratio)}{marks.times} in {worst.name}")
         yield line
 
 
-def _sentences(report: Report, shown: Measured) -> Iterator[str]:
+def _reasons(report: Report) -> Iterator[str]:
+    """Why, as far as it is known."""
     verdicts = {run.layout: run.verdict for run in report.runs}
     if verdicts.get("contiguous") == "match" and "mismatch" in verdicts.values():
         yield "right when contiguous and wrong otherwise: the arithmetic is right, an address (a stride) is not"
+    run, shown = report.failing or report.measured[0]
+    yield from run.inside.sentences if run.inside else ()
     coarser = {coarser.name: coarser for _, found in report.measured for coarser in found.coarser}
     yield from (one.words for one in coarser.values())
-    inside = (report.failing or report.measured[0])[0].inside
-    yield from inside.sentences if inside else ()
     if report.failing and not coarser and _is_coarse(report):
         name = shown.comparison.precision.name
         yield f"no error exceeds {COARSE:.0f}x: rather a coarser arithmetic than {name} than a wrong formula"
+
+
+def _sentences(report: Report, shown: Measured) -> Iterator[str]:
     if report.failing:
         yield f"wrong rows: {_wrong_rows(shown)}" if shown.first else "no single element is out of bounds"
     for _, measured in report.measured:
