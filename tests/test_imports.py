@@ -35,7 +35,7 @@ ORDER = (
     "inside.onehot", "inside.recover", "inside.rereading",
     "verdict",
     "judging.misreading",
-    "inside.look",
+    "inside.patterns", "inside.look",
     "probing.session", "probing.runs", "probing.symmetries", "probing.insides", "probing.receipt", "probe",
     "judging.closeup",
     "recording.replay",
