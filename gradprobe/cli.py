@@ -5,12 +5,8 @@ from __future__ import annotations
 import contextlib
 import inspect
 import io
-import json
-import os
 import shlex
-import shutil
 import sys
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -20,14 +16,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import last
+from .answer import answer
 from .failures import Failure, UsageFailure, as_failure
 from .intermediates import lookup, names
 from .options import OPTIONS, command_line, parse
+from .screen import dump, put, rendered, say, show, utf8, width, write_json
 from .targets.scaffold import DEFAULT, FAMILIES, write_adapter
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
     from .recording.replay import Ended
     from .verdict import Report
 
@@ -113,11 +109,11 @@ def check(
     asked = last.Asked(target or "lazy", family, reference, options)
     again = command_line("check", asked.target, options, _chosen(asked))
     with _failures_told(json_file, again, show_traceback):
-        report = _probed(asked, again)
+        report = answer(asked, again)
         last.save(asked)
-        _write_json(json_file, report)
+        write_json(json_file, report)
         if json_file != "-":
-            _print(_rendered(report))
+            show(rendered(report))
         raise typer.Exit(1 if report.failing else 0)
 
 
@@ -149,8 +145,8 @@ def diff(
             if json_file == "-":
                 typer.echo(line, err=True)
             else:
-                _put(line + "\n")
-        report = _probed(asked, again)
+                put(line + "\n")
+        report = answer(asked, again)
         _show_close_up(report, row.name, place, json_file)
 
 
@@ -211,21 +207,21 @@ def _tell_each(ended: Ended, asked: last.Asked, watch: str, json_file: str | Non
         return command_line("check", asked.target, of(file).options, _chosen(asked))
 
     codes, documents, shown = [], [], None
-    for number, checked in enumerate(check_each(ended.files, lambda file: _probed(of(file), again(file))), 1):
+    for number, checked in enumerate(check_each(ended.files, lambda file: answer(of(file), again(file))), 1):
         codes.append(checked.code)
         documents.append(as_document(checked, again(checked.file)))
         if json_file != "-":
-            _print([line_of(number, checked)])
+            show([line_of(number, checked)])
         if checked.report is not None and (shown is None or (checked.code and not shown.code)):
             shown = checked
     if json_file is not None:
-        _dump(json_file, captures_as_json(ended, watch, documents))
+        dump(json_file, captures_as_json(ended, watch, documents))
     if json_file != "-":
-        _print([summary_line([document["verdict"] for document in documents])])
+        show([summary_line([document["verdict"] for document in documents])])
     if shown is not None and shown.report is not None:
         last.save(of(shown.file))
         if json_file != "-" and shown.code:
-            _print(_rendered(shown.report))
+            show(rendered(shown.report))
     return exit_code(codes)
 
 
@@ -241,9 +237,9 @@ def targets(
 
         entries = catalogue()
         if json_file is not None:
-            _dump(json_file, as_json(entries))
+            dump(json_file, as_json(entries))
         if json_file != "-":
-            _print(render(entries, _width()))
+            show(render(entries, width()))
 
 
 @app.command()
@@ -256,7 +252,7 @@ def init(
     """Write a commented adapter for a kernel of your own, which runs and matches as it is."""
     with _failures_told(None, "gradprobe init", show_traceback):
         write_adapter(Path(path), family, force=force)
-        _put(f"wrote {path}\nnext: {shlex.join(['gradprobe', 'check', f'{path}:backward'])}\n")
+        put(f"wrote {path}\nnext: {shlex.join(['gradprobe', 'check', f'{path}:backward'])}\n")
 
 
 def _chosen(asked: last.Asked) -> dict[str, Any]:
@@ -283,53 +279,6 @@ def _parse_at(word: str | None) -> tuple[int, int] | None:
     return int(parts[0]), int(parts[1])
 
 
-def _probed(asked: last.Asked, again: str) -> Report:
-    """Imports what is needed, and probes."""
-    from .progress import Progress
-
-    start = time.perf_counter()
-    given = parse(asked.options)
-    if asked.family not in (None, "softmax", "lazy"):
-        raise UsageFailure(f"--family must be softmax or lazy, got {asked.family!r}")
-    # What a target prints is no data of this command.
-    with contextlib.redirect_stdout(sys.stderr), Progress() as tick:
-        tick("importing torch and the target", 0.0)
-        from .cases.case import resolve
-        from .running.backend import choose_threads, make_interpreter_right, prepare_backend
-
-        device = prepare_backend(_device(given))
-        from .cases.decided import family_of, with_inputs
-        from .cases.saved import load
-        from .judging.misreading import refuse_misreading
-        from .probe import probe
-        from .targets.find import find_target
-
-        word = given.get("inputs")
-        saved = load(word) if word is not None else None
-        target = find_target(asked.target, asked.family or (family_of(saved) if saved else None))
-        reference = find_target(asked.reference, asked.family or target.family) if asked.reference else None
-        given = with_inputs(given, saved, str(word), target.family) if saved else given
-        packs = target.packs and saved is None
-        case = resolve({**given, "device": device}, target.family, takes_bias="bias" in target.takes, packs=packs)
-        make_interpreter_right(case)
-        choose_threads(case)
-        imported = time.perf_counter() - start
-        report = probe(case, target, reference=reference, saved=saved, reproduce=again, tick=tick)
-        if saved is not None:
-            refuse_misreading(report, saved, target)
-    seconds = {"import": imported, **report.seconds, "diagnose": 0.0, "total": time.perf_counter() - start}
-    return replace(report, seconds=seconds)
-
-
-def _device(given: dict[str, Any]) -> str:
-    from .cases.case import DEVICES
-
-    device = given.get("device", "auto")
-    if device not in DEVICES:
-        raise UsageFailure(f"--device must be one of {', '.join(DEVICES)}, got {device!r}")
-    return str(device)
-
-
 def _show_close_up(report: Report, name: str, at: tuple[int, int] | None, json_file: str | None) -> None:
     from .judging.closeup import close_up
     from .report.closeup import close_up_as_json, render_close_up
@@ -339,11 +288,11 @@ def _show_close_up(report: Report, name: str, at: tuple[int, int] | None, json_f
     run, shown = (wrong or having or report.measured)[0]
     measured = run.holding(name) or shown
     view = close_up(report.case, measured, name, at)
-    _write_json(json_file, report, {"close_up": {"layout": run.layout} | close_up_as_json(view)})
+    write_json(json_file, report, {"close_up": {"layout": run.layout} | close_up_as_json(view)})
     if json_file != "-":
         from rich.text import Text
 
-        _print([Text(f"layout {run.layout}", "dim"), *render_close_up(view, _width(), utf8=_utf8())])
+        show([Text(f"layout {run.layout}", "dim"), *render_close_up(view, width(), utf8=utf8())])
     raise typer.Exit(1 if report.failing else 0)
 
 
@@ -358,7 +307,7 @@ def _failures_told(json_file: str | None, again: str, show_traceback: bool) -> I
         failure = as_failure(error)
         if show_traceback:
             traceback.print_exc()
-        _say(failure)
+        say(failure)
         if json_file is not None:
             _write_error_report(json_file, failure, again)
         raise typer.Exit(failure.exit_code) from None
@@ -368,77 +317,10 @@ def _write_error_report(json_file: str, failure: Failure, again: str) -> None:
     from .report.as_json import failure_as_json
 
     try:
-        _dump(json_file, failure_as_json(failure, again))
+        dump(json_file, failure_as_json(failure, again))
     except UsageFailure as unwritable:
         if str(unwritable) != str(failure):
-            _say(unwritable)
-
-
-def _say(failure: Failure) -> None:
-    typer.echo(f"gradprobe: {failure}", err=True)
-    if failure.way_out:
-        typer.echo(f"  {failure.way_out}", err=True)
-
-
-def _write_json(json_file: str | None, report: Report, more: dict[str, Any] | None = None) -> None:
-    if json_file is not None:
-        from .report.as_json import as_json
-
-        _dump(json_file, as_json(report) | (more or {}))
-
-
-def _dump(json_file: str, document: dict[str, Any]) -> None:
-    text = json.dumps(document, indent=2, allow_nan=False)
-    if json_file == "-":
-        _put(text + "\n")
-        return
-    try:
-        Path(json_file).write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        raise UsageFailure(f"--json {json_file}: cannot be written, {error.strerror}") from error
-
-
-def _rendered(report: Report) -> list[Text]:
-    """The report; where the terminal is too short to show its first line still, the verdict once more at the end."""
-    from .report.console import headline, render
-
-    lines = render(report, _width(), utf8=_utf8())
-    scrolls = sys.stdout.isatty() and len(lines) >= shutil.get_terminal_size().lines
-    return [*lines, *headline(report, _width())] if scrolls else lines
-
-
-def _width() -> int:
-    return shutil.get_terminal_size((100, 24)).columns
-
-
-def _utf8() -> bool:
-    return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-
-
-def _print(lines: list[Text]) -> None:
-    """Prints lines as they are: never folded again, in colour only on a terminal that wants it."""
-    from rich.console import Console
-
-    console = Console(
-        soft_wrap=True,
-        highlight=False,
-        force_terminal=None if "FORCE_COLOR" in os.environ else sys.stdout.isatty(),
-        # rich takes NO_COLOR to leave bold and dim as they are
-        color_system=None if os.environ.get("NO_COLOR") else "auto",
-    )
-    with console.capture() as captured:
-        for line in lines:
-            console.print(line)
-    _put(captured.get())
-
-
-def _put(text: str) -> None:
-    """Writes to stdout. The exit code stays the verdict where a reader leaves early (`| head -1`)."""
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            say(unwritable)
 
 
 def main() -> None:

@@ -35,7 +35,7 @@ ORDER = (
     "inside.onehot", "inside.recover", "inside.rereading",
     "verdict",
     "judging.misreading",
-    "inside.look",
+    "inside.patterns", "inside.look",
     "probing.session", "probing.runs", "probing.symmetries", "probing.insides", "probing.receipt", "probe",
     "judging.closeup",
     "recording.replay",
@@ -43,7 +43,7 @@ ORDER = (
     "targets.catalogue",
     "report.targets",
     "targets.scaffold",
-    "last", "progress", "cli", "__main__",
+    "last", "progress", "answer", "screen", "cli", "__main__",
 )  # fmt: skip
 # Folders of their own, which know nothing of the tool; the tool may import them anywhere.
 APART = ("kernels", "reference")
@@ -108,7 +108,7 @@ def test_a_module_imports_only_what_stands_above_it(name):
 
 
 def test_the_order_test_sees_imports_inside_functions_and_type_checking_blocks():
-    assert {"probe", "targets.find", "report.console", "verdict", "last"} <= set(own_imports("cli"))
+    assert {"verdict", "last", "answer", "report.closeup"} <= set(own_imports("cli"))
     assert "running.interpreter" in set(own_imports("running.backend"))
     assert "reference" in set(own_imports("judging.compare"))
 

@@ -73,6 +73,23 @@ def test_one_entry_of_ds_changed_is_ds_alone(options):
     assert statuses_of(inside)["P"] == "match"
 
 
+def test_what_is_summed_over_batches_inherits_from_what_is_recovered():
+    case = case_of("softmax", **SIZES, bias=True, sinks=True)
+    exposed = (*GRADIENTS, "dBias", "dSink")
+    inside = inside_of(case, fault=changed("delta", lambda t: t.mul_(0.5)), exposed=exposed)
+    assert (wrong_by_itself(inside), inherited(inside)) == ({"delta"}, {"dS", "dQ", "dK", "dBias", "dSink"})
+
+
+def test_a_gradient_wrong_with_other_values_only_is_said_to_be():
+    case = case_of("lazy", heads=2, seqlen=40, tau=(0.5, 2.0))
+    values, answer, measure = draw(case), answer_of(), measure_of(case)
+    of_head_0 = {**values, "tau": values["tau"][:1].expand(2).contiguous()}
+    own = measure(values, answer(case, of_head_0, of_head_0))
+    inside = look_inside(Examiner(case, lambda assigned: answer, measure, own, values), values, ())
+    assert inside.measured.matches
+    assert "whose tau is 0" in inside.sentences[0]
+
+
 def scaled(name, factor):
     return lambda results: {**results, name: results[name] * factor}
 
@@ -173,6 +190,19 @@ def crashing_on_zeros(q, k, v, do, *, scale):
     if not k.all():
         raise IndexError("list index out of range")
     return gradients(q, k, v, do, scale=scale)
+
+
+def with_derived(q, k, v, do, o, lse, delta, *, scale):
+    """A right backward that takes what a forward left."""
+    p = (scale * q @ k.mT - lse[..., None]).exp()
+    ds = p * (do @ v.mT - (do * o).sum(-1, keepdim=True)) * (delta == delta)[..., None]
+    return {"dQ": scale * ds @ k, "dK": scale * ds.mT @ q, "dV": p.mT @ do}
+
+
+def test_a_target_that_takes_o_lse_and_delta_is_given_those_of_the_probes():
+    report = probe(softmax_case(seqlen=40), target_of(with_derived))
+    assert report.verdict == "match"
+    assert report.runs[0].inside.measured.trace.sources["P"] == "recovered"
 
 
 def test_a_target_of_one_batch_alone_is_asked_one_by_one():

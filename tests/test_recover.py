@@ -12,7 +12,9 @@ from gradprobe.cases.draw import draw
 from gradprobe.inside import recover as recovering
 from gradprobe.inside.onehot import plan
 from gradprobe.inside.recover import obstacle, recover, recoverable
-from gradprobe.reference import manual_attention_backward
+from gradprobe.inside.recovery import slope_of
+from gradprobe.judging.compare import attention_of
+from gradprobe.reference import manual_attention_backward, tiles
 
 from .black_box import GRADIENTS, answer_of, inside_of, measure_of, recovered_of
 from .emulated import Arithmetic, case_of
@@ -134,6 +136,18 @@ def test_what_is_exposed_decides_what_is_recovered(exposed, seen):
     assert {name for name, source in sources.items() if source == "exported"} == set(exposed)
     assert inside.measured.matches
     assert inside.sentences == ()
+
+
+def test_delta_is_read_at_a_key_that_the_softcap_has_not_flattened():
+    """At scores of tens under a cap of 1 the derivative is 0 in float64 at many keys, often those of the largest P."""
+    case = case_of("softmax", batch=1, heads=2, seqlen=60, softcap=1.0, pattern="large", scale=1.0)
+    recovered = recovered_of(case)
+    x = attention_of(case, recovered.values)
+    (tile,) = tiles(x)
+    slope = slope_of(x, tile)
+    keys = recovered.recovery.zero_key[0]
+    assert bool((slope.gather(-1, keys[..., None]) > 0).all())
+    assert int((slope == 0).sum()) > 100
 
 
 def test_dropout_hides_p_and_halves_no_other_reading():

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..budgets.precision import LAMBDA
-from ..budgets.roundings import rounding_shift
 from ..cases.case import Case
-from ..judging.compare import Comparison, allowed_on, attention_of, tile_size
-from ..reference import Attention, Tile, evaluate, tiles
+from ..judging.compare import Comparison
 from ..running.trace import Trace
-from ..spans import in_words, spans
 from ..verdict import Inside, Measured
-from .onehot import ZERO_KEYS
-from .recover import Answer, Recovered, recover, with_matrices
-from .recovery import Recovery, quotient_error, slope_of
-from .rereading import reread_do
+from .patterns import factor_in_words, is_one_delta_a_row, shape_in_words
+from .recover import GRADIENTS, SUMS, Answer, Recovered, recover, with_matrices, with_sums
+from .recovery import Recovery
+from .rereading import reread_do, reread_for_dp
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-# P that is no rounding error of 0.
-_SEEN = 1e-3
-# What an explanation of a wrong dS may leave of its squared error.
-_UNEXPLAINED = 0.01
 
 Assigned = tuple[tuple[str, str], ...]
 Measure = Callable[[Mapping[str, "Tensor"], Trace, "Recovery | None"], Measured]
@@ -52,15 +44,32 @@ def look_inside(examiner: Examiner, values: Mapping[str, Tensor], assigned: Assi
     measured = examiner.measure(recovered.values, recovered.trace, recovered.recovery)
     other = recovered.by_dk
     if measured.comparison.matches and (other is None or not _is_wrong(examiner, recovered, "dS", other)):
-        return Inside(measured, ())
+        return Inside(measured, _of_other_values(examiner))
     coarse = _coarse(examiner, recovered) if examiner.own.comparison.matches else []
     recovered, of_p = _p_without_do(examiner, values, assigned, recovered)
     recovered, of_ds = _either_ds(examiner, recovered)
+    recovered = _with_sums(examiner, assigned, recovered)
     measured = examiner.measure(recovered.values, recovered.trace, recovered.recovery)
     if coarse and measured.comparison.matches:
         return Inside(measured, tuple(coarse))
     measured, of_dp = _inseparable(examiner, values, assigned, recovered, measured)
-    return Inside(measured, (*of_p, *of_ds, *of_dp, *_of_shape(examiner.case, measured)))
+    return Inside(measured, (*of_p, *of_ds, *of_dp, *shape_in_words(examiner.case, measured)))
+
+
+def _with_sums(examiner: Examiner, assigned: Assigned, recovered: Recovered) -> Recovered:
+    if not set(SUMS) & examiner.own.trace.values.keys() - recovered.trace.values.keys():
+        return recovered
+    alone = examiner.answer(assigned)(examiner.case, recovered.values, recovered.values)
+    return with_sums(recovered, examiner.case, alone)
+
+
+def _of_other_values(examiner: Examiner) -> tuple[str, ...]:
+    """What it says that the ordinary run is wrong and the one-hot problems are right."""
+    findings = examiner.own.comparison.findings
+    if not any(name in findings and findings[name].mismatched for name in GRADIENTS):
+        return ()
+    where = "in one-hot problems, whose tau is 0," if examiner.case.tau else "in one-hot problems"
+    return (f"{where} nothing is wrong inside: what is wrong shows with other values only",)
 
 
 def _coarse(examiner: Examiner, recovered: Recovered) -> list[str]:
@@ -138,7 +147,9 @@ def _either_ds(examiner: Examiner, recovered: Recovered) -> tuple[Recovered, lis
     wrong = [name for name, ds in through.items() if _is_wrong(examiner, recovered, "dS", ds)]
     p = recovered.trace.values.get("P")
     odd_p = p is not None and bool(through) and _is_wrong(examiner, recovered, "P", p)
-    words = _of_kernels(list(through), wrong, _factor(examiner, recovered, through[wrong[0]]) if wrong else "")
+    factor = factor_in_words(examiner.case, recovered, through[wrong[0]]) if wrong else ""
+    words = _of_kernels(list(through), wrong, factor)
+    words += _of_dp(examiner, wrong[0]) if wrong and not factor else []
     if len(wrong) == 1 and len(through) == 2:
         chosen = "dK" if odd_p or wrong == ["dQ"] else "dQ"
         recovered = with_matrices(recovered, examiner.case, {"dS": through[chosen]})
@@ -148,6 +159,15 @@ def _either_ds(examiner: Examiner, recovered: Recovered) -> tuple[Recovered, lis
             f"what computes dV is at fault: it alone shows a wrong P, while dS is right in {_right(through, wrong)}"
         )
     return recovered, words
+
+
+def _of_dp(examiner: Examiner, name: str) -> list[str]:
+    """Which misreading of dO or V in dP a wrong gradient of the ordinary run comes of."""
+    own = examiner.own
+    if name not in own.trace.values or own.matches:
+        return []
+    reading = reread_for_dp(examiner.case, own.x, name, own.trace.values[name], examiner.tensors)
+    return [reading.words] if reading else []
 
 
 def _estimates(recovered: Recovered) -> dict[str, Tensor]:
@@ -177,36 +197,6 @@ def _without(trace: Trace, names: tuple[str, ...]) -> Trace:
     return Trace(kept, {name: trace.sources[name] for name in kept})
 
 
-def _factor(examiner: Examiner, recovered: Recovered, ds: Tensor) -> str:
-    """What one factor makes of a wrong dS, in words; "" where nothing of the kind explains it."""
-    x = attention_of(examiner.case, recovered.values)
-    # Sums of actual * expected and of expected^2, for dS and for dS before the softcap's derivative.
-    sums = {"dS": [0.0, 0.0], "dT": [0.0, 0.0]}
-    own = 0.0
-    for tile in _tiles(examiner.case, x):
-        actual, values = ds[tile.batch, tile.heads, tile.rows].double(), evaluate(x, tile)
-        own += float((actual**2).sum())
-        before = values["P"] * (values["dP"] - values["delta"][..., None])
-        for name, expected in (("dS", values["dS"]), ("dT", before)):
-            sums[name][0] += float((actual * expected).sum())
-            sums[name][1] += float((expected**2).sum())
-    if not 0.0 < own < float("inf"):
-        return ", 0 throughout" if own == 0.0 else ""
-    products, squares = sums["dS"]
-    factor = products / squares if squares else 0.0
-    # Of an error that one factor makes, only rounding is left once it is taken out.
-    most = _UNEXPLAINED * (own - 2 * products + squares)
-    if own - factor * products <= most:
-        return f" by the factor {factor:.4g} throughout"
-    of_dt = own - 2 * sums["dT"][0] + sums["dT"][1]
-    return ", as without the softcap's derivative" if x.softcap is not None and of_dt <= most else ""
-
-
-def _tiles(case: Case, x: Attention) -> Iterator[Tile]:
-    heads, rows = tile_size(case)
-    return tiles(x, heads=heads, rows=rows)
-
-
 def _inseparable(
     examiner: Examiner, values: Mapping[str, Tensor], assigned: Assigned, recovered: Recovered, measured: Measured
 ) -> tuple[Measured, list[str]]:
@@ -219,13 +209,13 @@ def _inseparable(
     if not any(name in findings and findings[name].mismatched for name in ("dP", "delta")):
         return measured, []
     sentence = []
-    if not _factor(examiner, recovered, recovered.trace.values["dS"]):
-        if _one_delta_a_row(examiner.case, measured, recovered):
+    if not factor_in_words(examiner.case, recovered, recovered.trace.values["dS"]):
+        if is_one_delta_a_row(examiner.case, measured, recovered):
             return measured, []
         # A delta made of misread dO is another in every probe, unless they all have the same dO.
         again = _with_one_do(examiner, values, assigned, recovered)
         measured_again = examiner.measure(again.values, again.trace, again.recovery)
-        if _one_delta_a_row(examiner.case, measured_again, again):
+        if is_one_delta_a_row(examiner.case, measured_again, again):
             return measured_again, []
         if "P" not in findings or not findings["P"].mismatched:
             sentence = ["dP or delta is wrong, and dS does not tell which"]
@@ -241,55 +231,4 @@ def _with_one_do(
     found = {"P": recovered.trace.values["P"]}
     if again.by_dk is not None and recovered.trace.values["dS"] is recovered.by_dk:
         found["dS"] = again.by_dk
-    return with_matrices(again, examiner.case, found)
-
-
-def _one_delta_a_row(case: Case, measured: Measured, recovered: Recovered) -> bool:
-    x, values, precision = measured.x, recovered.trace.values, measured.comparison.precision
-    for tile in _tiles(case, x):
-        place = (tile.batch, tile.heads, tile.rows)
-        expected = evaluate(x, tile)
-        shift = rounding_shift(x, tile, expected, precision)
-        rows = allowed_on(x, tile, expected, precision, shift, recovered.recovery).rows
-        slope, seen = slope_of(x, tile), (expected["P"] > rows["P"])[..., ::ZERO_KEYS]
-        quotients = values["dS"][place].double() / (values["P"][place].double() * slope)
-        g = quotients[..., ::ZERO_KEYS].masked_fill(~seen, 0.0)
-        allowed = quotient_error(expected, rows, slope)[..., ::ZERO_KEYS].masked_fill(~seen, 0.0)
-        # Errors were bounded for the delta expected; they grow with the one that came.
-        growth = 1 + g.abs().amax(-1, keepdim=True) / expected["delta"].abs()[..., None]
-        delta = values["delta"][place].double()[..., None]
-        if bool((seen & ((g + delta).abs() > 2 * growth * allowed)).any()):
-            return False
-    return True
-
-
-def _of_shape(case: Case, measured: Measured) -> list[str]:
-    """What the errors of P look like: rows that are lost, another mask, or one factor a row."""
-    finding = measured.comparison.findings.get("P")
-    if finding is None or not finding.mismatched:
-        return []
-    leaked = hidden = 0
-    by_row, scattered = True, False
-    lost: set[int] = set()
-    heads: set[int] = set()
-    for tile in _tiles(case, measured.x):
-        actual = measured.trace.values["P"][tile.batch, tile.heads, tile.rows].double()
-        expected = evaluate(measured.x, tile)
-        p, valid = expected["P"], expected["valid"].expand_as(actual)
-        gone = (actual == 0).all(-1) & (p > _SEEN).any(-1)
-        lost |= {tile.rows.start + row for row in gone.any(0).nonzero().flatten().tolist()}
-        heads |= {tile.heads.start + head for head in gone.any(1).nonzero().flatten().tolist()}
-        leaked += int((~valid & (actual != 0)).sum())
-        missing = valid & (actual == 0) & (p > _SEEN)
-        hidden += int(missing.sum())
-        scattered |= bool((missing & ~gone[..., None]).any())
-        factor = (actual * p).sum(-1, keepdim=True) / (p * p).sum(-1, keepdim=True).clamp(min=1e-300)
-        by_row &= bool(((actual - factor * p).abs() <= 0.02 * factor * p.amax(-1, keepdim=True)).all())
-    if leaked or scattered:
-        counts = [f"{leaked:,} entries are seen that are masked"] if leaked else []
-        counts += [f"{hidden:,} entries are masked that are seen"] if hidden else []
-        return [f"the backward has another mask: {' and '.join(counts)}"]
-    if lost:
-        rows, of_heads = in_words(spans(sorted(lost)), 6), in_words(spans(sorted(heads)), 6)
-        return [f"whole rows of P are 0 (rows {rows}, heads {of_heads}): they never reach dV"]
-    return ["P is off by one factor a row: the LSE that the backward reads is not that row's"] if by_row else []
+    return _with_sums(examiner, assigned, with_matrices(again, examiner.case, found))

@@ -25,6 +25,7 @@ CALL_SCORES = 1 << 24
 # Elements of each recovered matrix, all of which are held.
 MOST_SCORES = 1 << 26
 GRADIENTS = ("dQ", "dK", "dV")
+SUMS = ("dBias", "dSink", "dTau")
 
 Answer = Callable[[Case, Mapping[str, "Tensor"], Mapping[str, "Tensor"]], Trace]
 """Runs the target on several probes, in the layout under examination; given the first of them alone as well."""
@@ -150,6 +151,14 @@ def with_matrices(recovered: Recovered, case: Case, found: Mapping[str, Tensor])
     sources = {name: recovered.trace.sources.get(name, "recovered") for name in order}
     trace = Trace({name: values[name] for name in order}, sources)
     return replace(recovered, trace=trace, recovery=recovery)
+
+
+def with_sums(recovered: Recovered, case: Case, alone: Trace) -> Recovered:
+    """The same with dBias, dSink and dTau of the first probe run alone: of several at once they are one sum."""
+    known = recovered.trace
+    order = [name for name in expected_shapes(case) if name in known.values or (name in SUMS and name in alone.values)]
+    values = {name: known.values[name] if name in known.values else alone.values[name] for name in order}
+    return replace(recovered, trace=Trace(values, {name: known.sources.get(name, "exported") for name in order}))
 
 
 def _dtype(trace: Trace, *names: str) -> torch.dtype:

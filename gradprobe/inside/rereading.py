@@ -1,36 +1,43 @@
-"""dO read through another tensor's strides: the reading that gives the very dV that came, if there is one."""
+"""dO or V read through another tensor's strides: the reading that gives the very gradient that came, if one does."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..cases.case import Case
 from ..judging.compare import tile_size
 from ..reference import Attention, evaluate, tiles
+from ..reference.attention import add_tile
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 # Sets of axes whose strides kernels are known to mix up: one, those of a program's offset, or all.
 _AXES = ("b", "h", "m", "d", "bh", "bhm", "md", "bhmd")
-# What one reading may leave of dV, as a share of its squares: a 16-bit rounding leaves 2^-16 at most.
+# Above so many scores no reading is tried, each of which takes two evaluations.
+_MOST_SCORES = 1 << 22
+# What one reading may leave of a gradient, as a share of its squares: a 16-bit rounding leaves 2^-16 at most.
 _UNEXPLAINED = 2.0**-10
 
 
 @dataclass(frozen=True)
 class Rereading:
-    """One tensor's strides taken for dO's."""
+    """One tensor's strides taken for another's."""
 
+    tensor: str
     other: str
     axes: str
+    gives: str
+    """The gradient that it explains."""
 
     @property
     def words(self) -> str:
         named = {"b": "batch", "h": "head", "m": "row", "d": "dim"}
         strides = "every stride" if len(self.axes) == 4 else f"{' and '.join(named[axis] for axis in self.axes)} stride"
-        return f"dO is read with {self.other}'s {strides}: so read it gives the dV that came"
+        name = "dO" if self.tensor == "do" else self.tensor
+        return f"{name} is read with {self.other}'s {strides}: so read it gives the {self.gives} that came"
 
 
 def reread_do(case: Case, x: Attention, dv: Tensor, tensors: Mapping[str, Tensor]) -> Rereading | None:
@@ -41,7 +48,7 @@ def reread_do(case: Case, x: Attention, dv: Tensor, tensors: Mapping[str, Tensor
         dv: what the target gave.
         tensors: the inputs as they lay in memory, guard bands around them.
     """
-    readings = dict(_readings(tensors))
+    readings = dict(_readings("do", "dV", tensors))
     predicted = {reading: dv.double() * 0 for reading in readings}
     heads, rows = tile_size(case)
     for tile in tiles(x, heads=heads, rows=rows):
@@ -49,21 +56,53 @@ def reread_do(case: Case, x: Attention, dv: Tensor, tensors: Mapping[str, Tensor
         for reading, do in readings.items():
             share = pe.mT @ do[tile.batch, tile.heads, tile.rows].double()
             predicted[reading][tile.batch].index_add_(0, kv_heads, share)
-    for reading, expected in predicted.items():
-        error = float(((dv.double() - expected) ** 2).sum() / (expected**2).sum().clamp(min=1e-300))
-        if error <= _UNEXPLAINED:
-            return reading
+    return next((reading for reading, expected in predicted.items() if _explains(expected, dv)), None)
+
+
+def reread_for_dp(
+    case: Case, x: Attention, name: str, gradient: Tensor, tensors: Mapping[str, Tensor]
+) -> Rereading | None:
+    """The rereading of dO or V in dP that explains a wrong dQ or dK; None where none does, or there are too many.
+
+    Args:
+        name: "dQ" or "dK".
+        gradient: what the target gave.
+        The others are those of `reread_do`.
+    """
+    if case.batch * case.heads * case.seqlen_q * case.seqlen_k > _MOST_SCORES:
+        return None
+    for tensor in ("do", "v"):
+        for reading, read in _readings(tensor, name, tensors):
+            misread = replace(x, do=read.double()) if tensor == "do" else replace(x, v=read.double())
+            if _explains(_of_dp(case, x, misread, name), gradient):
+                return reading
     return None
 
 
-def _readings(tensors: Mapping[str, Tensor]) -> Iterator[tuple[Rereading, Tensor]]:
-    do = tensors["do"]
+def _of_dp(case: Case, x: Attention, misread: Attention, name: str) -> Tensor:
+    """dQ or dK of a problem with the dP of another."""
+    results = {name: (x.q if name == "dQ" else x.k) * 0}
+    heads, rows = tile_size(case)
+    for tile in tiles(x, heads=heads, rows=rows):
+        add_tile(x, results, tile, evaluate(x, tile, {"dP": evaluate(misread, tile)["dP"]}))
+    return results[name]
+
+
+def _explains(expected: Tensor, gradient: Tensor) -> bool:
+    error = ((gradient.double() - expected) ** 2).sum() / (expected**2).sum().clamp(min=1e-300)
+    return bool(error <= _UNEXPLAINED)
+
+
+def _readings(tensor: str, gives: str, tensors: Mapping[str, Tensor]) -> Iterator[tuple[Rereading, Tensor]]:
+    """Every other reading of a tensor, each once."""
+    own, tried = tensors[tensor], {tensors[tensor].stride()}
     for name, other in tensors.items():
-        if name == "do" or other.dim() != 4 or not other.is_floating_point():
+        if name == tensor or other.dim() != 4 or not other.is_floating_point():
             continue
         for axes in _AXES:
-            pairs = zip("bhmd", do.stride(), other.stride(), strict=True)
-            strides = [theirs if axis in axes else own for axis, own, theirs in pairs]
-            reach = do.storage_offset() + sum((n - 1) * stride for n, stride in zip(do.shape, strides, strict=True))
-            if tuple(strides) != do.stride() and reach < do.untyped_storage().nbytes() // do.element_size():
-                yield Rereading(name, axes), do.as_strided(do.shape, strides)
+            pairs = zip("bhmd", own.stride(), other.stride(), strict=True)
+            strides = tuple(theirs if axis in axes else mine for axis, mine, theirs in pairs)
+            reach = own.storage_offset() + sum((n - 1) * stride for n, stride in zip(own.shape, strides, strict=True))
+            if strides not in tried and reach < own.untyped_storage().nbytes() // own.element_size():
+                tried.add(strides)
+                yield Rereading(tensor, name, axes, gives), own.as_strided(own.shape, strides)

@@ -71,6 +71,10 @@ CHANGES = {
     "infinite_dq": 'results["dQ"][0, 1, 4, 5] = torch.inf',
     "leaky_p": 'results["P"][0, 1, 2, 9] += 0.25',
     "only_gradients": 'results = {key: results[key] for key in ("dQ", "dK", "dV")}',
+    "half_a_delta_inside": """ds = results["P"] * (results["dP"] - 0.5 * results["delta"][..., None])
+    results = {"dQ": scale * ds @ k, "dK": scale * ds.mT @ q, "dV": results["dV"]}""",
+    "gradients_of_keys_without_0": """assert k.all(), "a key holds a 0"
+    results = {key: results[key] for key in ("dQ", "dK", "dV")}""",
     "only_p": 'results = {"P": results["P"]}',
     "dq_twice": 'results["dq"] = results["dQ"] * 2',
     "wrong_delta": 'results["delta"][0, 1, 7] += 3.5',

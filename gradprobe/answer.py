@@ -1,0 +1,70 @@
+"""Asked -> Report: imports what the words need, resolves the case, and probes."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from .failures import UsageFailure
+from .last import Asked
+from .options import parse
+
+if TYPE_CHECKING:
+    from .verdict import Report
+
+
+def answer(asked: Asked, again: str) -> Report:
+    """The report that a target and its options ask for.
+
+    Args:
+        again: the command line that repeats it.
+
+    Raises:
+        Failure: whatever keeps it from being made.
+    """
+    from .progress import Progress
+
+    start = time.perf_counter()
+    given = parse(asked.options)
+    if asked.family not in (None, "softmax", "lazy"):
+        raise UsageFailure(f"--family must be softmax or lazy, got {asked.family!r}")
+    # What a target prints is no data of this command.
+    with contextlib.redirect_stdout(sys.stderr), Progress() as tick:
+        tick("importing torch and the target", 0.0)
+        from .cases.case import resolve
+        from .running.backend import choose_threads, make_interpreter_right, prepare_backend
+
+        device = prepare_backend(_device(given))
+        from .cases.decided import family_of, with_inputs
+        from .cases.saved import load
+        from .judging.misreading import refuse_misreading
+        from .probe import probe
+        from .targets.find import find_target
+
+        word = given.get("inputs")
+        saved = load(word) if word is not None else None
+        target = find_target(asked.target, asked.family or (family_of(saved) if saved else None))
+        reference = find_target(asked.reference, asked.family or target.family) if asked.reference else None
+        given = with_inputs(given, saved, str(word), target.family) if saved else given
+        packs = target.packs and saved is None
+        case = resolve({**given, "device": device}, target.family, takes_bias="bias" in target.takes, packs=packs)
+        make_interpreter_right(case)
+        choose_threads(case)
+        imported = time.perf_counter() - start
+        report = probe(case, target, reference=reference, saved=saved, reproduce=again, tick=tick)
+        if saved is not None:
+            refuse_misreading(report, saved, target)
+    seconds = {"import": imported, **report.seconds, "diagnose": 0.0, "total": time.perf_counter() - start}
+    return replace(report, seconds=seconds)
+
+
+def _device(given: dict[str, Any]) -> str:
+    from .cases.case import DEVICES
+
+    device = given.get("device", "auto")
+    if device not in DEVICES:
+        raise UsageFailure(f"--device must be one of {', '.join(DEVICES)}, got {device!r}")
+    return str(device)

@@ -1,0 +1,106 @@
+"""What the errors of recovered intermediates look like: one factor, another mask, lost rows, one delta a row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ..budgets.roundings import rounding_shift
+from ..cases.case import Case
+from ..judging.compare import allowed_on, attention_of, tile_size
+from ..reference import Attention, Tile, evaluate, tiles
+from ..spans import in_words, spans
+from ..verdict import Measured
+from .onehot import ZERO_KEYS
+from .recover import Recovered
+from .recovery import quotient_error, slope_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# P that is no rounding error of 0.
+_SEEN = 1e-3
+# What an explanation of a wrong dS may leave of its squared error.
+_UNEXPLAINED = 0.01
+
+
+def factor_in_words(case: Case, recovered: Recovered, ds: Tensor) -> str:
+    """What one factor makes of a wrong dS, in words; "" where nothing of the kind explains it."""
+    x = attention_of(case, recovered.values)
+    # Sums of actual * expected and of expected^2, for dS and for dS before the softcap's derivative.
+    sums = {"dS": [0.0, 0.0], "dT": [0.0, 0.0]}
+    own = 0.0
+    for tile in _tiles(case, x):
+        actual, values = ds[tile.batch, tile.heads, tile.rows].double(), evaluate(x, tile)
+        own += float((actual**2).sum())
+        before = values["P"] * (values["dP"] - values["delta"][..., None])
+        for name, expected in (("dS", values["dS"]), ("dT", before)):
+            sums[name][0] += float((actual * expected).sum())
+            sums[name][1] += float((expected**2).sum())
+    if not 0.0 < own < float("inf"):
+        return ", 0 throughout" if own == 0.0 else ""
+    products, squares = sums["dS"]
+    factor = products / squares if squares else 0.0
+    # Of an error that one factor makes, only rounding is left once it is taken out.
+    most = _UNEXPLAINED * (own - 2 * products + squares)
+    if own - factor * products <= most:
+        return f" by the factor {factor:.4g} throughout"
+    of_dt = own - 2 * sums["dT"][0] + sums["dT"][1]
+    return ", as without the softcap's derivative" if x.softcap is not None and of_dt <= most else ""
+
+
+def is_one_delta_a_row(case: Case, measured: Measured, recovered: Recovered) -> bool:
+    """Whether the keys without a value, each of which shows its row's delta, agree about it."""
+    x, values, precision = measured.x, recovered.trace.values, measured.comparison.precision
+    for tile in _tiles(case, x):
+        place = (tile.batch, tile.heads, tile.rows)
+        expected = evaluate(x, tile)
+        shift = rounding_shift(x, tile, expected, precision)
+        rows = allowed_on(x, tile, expected, precision, shift, recovered.recovery).rows
+        slope, seen = slope_of(x, tile), (expected["P"] > rows["P"])[..., ::ZERO_KEYS]
+        quotients = values["dS"][place].double() / (values["P"][place].double() * slope)
+        g = quotients[..., ::ZERO_KEYS].masked_fill(~seen, 0.0)
+        allowed = quotient_error(expected, rows, slope)[..., ::ZERO_KEYS].masked_fill(~seen, 0.0)
+        # Errors were bounded for the delta expected; they grow with the one that came.
+        growth = 1 + g.abs().amax(-1, keepdim=True) / expected["delta"].abs()[..., None]
+        delta = values["delta"][place].double()[..., None]
+        if bool((seen & ((g + delta).abs() > 2 * growth * allowed)).any()):
+            return False
+    return True
+
+
+def shape_in_words(case: Case, measured: Measured) -> list[str]:
+    """What the errors of P look like: rows that are lost, another mask, or one factor a row."""
+    finding = measured.comparison.findings.get("P")
+    if finding is None or not finding.mismatched:
+        return []
+    leaked = hidden = 0
+    by_row, scattered = True, False
+    lost: set[int] = set()
+    heads: set[int] = set()
+    for tile in _tiles(case, measured.x):
+        actual = measured.trace.values["P"][tile.batch, tile.heads, tile.rows].double()
+        expected = evaluate(measured.x, tile)
+        p, valid = expected["P"], expected["valid"].expand_as(actual)
+        gone = (actual == 0).all(-1) & (p > _SEEN).any(-1)
+        lost |= {tile.rows.start + row for row in gone.any(0).nonzero().flatten().tolist()}
+        heads |= {tile.heads.start + head for head in gone.any(1).nonzero().flatten().tolist()}
+        leaked += int((~valid & (actual != 0)).sum())
+        missing = valid & (actual == 0) & (p > _SEEN)
+        hidden += int(missing.sum())
+        scattered |= bool((missing & ~gone[..., None]).any())
+        factor = (actual * p).sum(-1, keepdim=True) / (p * p).sum(-1, keepdim=True).clamp(min=1e-300)
+        by_row &= bool(((actual - factor * p).abs() <= 0.02 * factor * p.amax(-1, keepdim=True)).all())
+    if leaked or scattered:
+        counts = [f"{leaked:,} entries are seen that are masked"] if leaked else []
+        counts += [f"{hidden:,} entries are masked that are seen"] if hidden else []
+        return [f"the backward has another mask: {' and '.join(counts)}"]
+    if lost:
+        rows, of_heads = in_words(spans(sorted(lost)), 6), in_words(spans(sorted(heads)), 6)
+        return [f"whole rows of P are 0 (rows {rows}, heads {of_heads}): they never reach dV"]
+    return ["P is off by one factor a row: the LSE that the backward reads is not that row's"] if by_row else []
+
+
+def _tiles(case: Case, x: Attention) -> Iterator[Tile]:
+    heads, rows = tile_size(case)
+    return tiles(x, heads=heads, rows=rows)

@@ -1,0 +1,97 @@
+"""What a person and a pipe see: lines on stdout as wide as the terminal, documents, and failures on stderr."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .failures import Failure, UsageFailure
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from .verdict import Report
+
+
+def say(failure: Failure) -> None:
+    """A failure and its way out, on stderr."""
+    print(f"gradprobe: {failure}", file=sys.stderr)
+    if failure.way_out:
+        print(f"  {failure.way_out}", file=sys.stderr)
+
+
+def write_json(json_file: str | None, report: Report, more: dict[str, Any] | None = None) -> None:
+    """The report as JSON where a file, or - for stdout, was named.
+
+    Raises:
+        UsageFailure: the file cannot be written.
+    """
+    if json_file is not None:
+        from .report.as_json import as_json
+
+        dump(json_file, as_json(report) | (more or {}))
+
+
+def dump(json_file: str, document: dict[str, Any]) -> None:
+    """A JSON document in a file, or on stdout for -.
+
+    Raises:
+        UsageFailure: the file cannot be written.
+    """
+    text = json.dumps(document, indent=2, allow_nan=False)
+    if json_file == "-":
+        put(text + "\n")
+        return
+    try:
+        Path(json_file).write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageFailure(f"--json {json_file}: cannot be written, {error.strerror}") from error
+
+
+def rendered(report: Report) -> list[Text]:
+    """The report; where the terminal is too short to show its first line still, the verdict once more at the end."""
+    from .report.console import headline, render
+
+    lines = render(report, width(), utf8=utf8())
+    scrolls = sys.stdout.isatty() and len(lines) >= shutil.get_terminal_size().lines
+    return [*lines, *headline(report, width())] if scrolls else lines
+
+
+def width() -> int:
+    """Columns of the terminal, or what COLUMNS says."""
+    return shutil.get_terminal_size((100, 24)).columns
+
+
+def utf8() -> bool:
+    """Whether stdout takes signs beyond ASCII."""
+    return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+
+
+def show(lines: list[Text]) -> None:
+    """Prints lines as they are: never folded again, in colour only on a terminal that wants it."""
+    from rich.console import Console
+
+    console = Console(
+        soft_wrap=True,
+        highlight=False,
+        force_terminal=None if "FORCE_COLOR" in os.environ else sys.stdout.isatty(),
+        # rich takes NO_COLOR to leave bold and dim as they are
+        color_system=None if os.environ.get("NO_COLOR") else "auto",
+    )
+    with console.capture() as captured:
+        for line in lines:
+            console.print(line)
+    put(captured.get())
+
+
+def put(text: str) -> None:
+    """Writes to stdout. The exit code stays the verdict where a reader leaves early (`| head -1`)."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
