@@ -108,7 +108,8 @@ def _either_ds(examiner: Examiner, recovered: Recovered) -> tuple[Recovered, lis
     wrong = [name for name, ds in through.items() if _is_wrong(examiner, recovered, "dS", ds)]
     p = recovered.trace.values.get("P")
     odd_p = p is not None and bool(through) and _is_wrong(examiner, recovered, "P", p)
-    words = _of_kernels(list(through), wrong, _factor(examiner, recovered, through[wrong[0]]) if wrong else "")
+    how = _factor(examiner, recovered, through[wrong[0]]) if wrong else ""
+    words = _of_kernels(list(through), wrong, how, _wrong_as_a_whole(examiner.own))
     if len(wrong) == 1 and len(through) == 2:
         chosen = "dK" if odd_p or wrong == ["dQ"] else "dQ"
         recovered = with_matrices(recovered, examiner.case, {"dS": through[chosen]})
@@ -133,13 +134,21 @@ def _right(through: Mapping[str, Tensor], wrong: list[str]) -> str:
     return " and ".join(name for name in through if name not in wrong)
 
 
-def _of_kernels(seen: list[str], wrong: list[str], how: str) -> list[str]:
+def _wrong_as_a_whole(own: Measured) -> list[str]:
+    return [name for name, finding in own.comparison.findings.items() if finding.mismatched]
+
+
+def _of_kernels(seen: list[str], wrong: list[str], how: str, wrong_gradients: list[str]) -> list[str]:
     if not wrong:
         return []
     if len(wrong) == len(seen):
         return [f"dS is wrong in the kernel{'s' if len(wrong) > 1 else ''} of {' and '.join(wrong)}{how}"]
     right = next(name for name in seen if name not in wrong)
-    return [f"the kernel of {wrong[0]} is at fault: its dS is wrong{how}; dS in the kernel of {right} is right"]
+    if right in wrong_gradients:
+        return [f"{wrong[0]} shows dS wrong{how}; {right}, which is wrong too, shows it right"]
+    return [
+        f"the kernel of {wrong[0]} is at fault: {wrong[0]} shows dS wrong{how}; dS in the kernel of {right} is right"
+    ]
 
 
 def _without(trace: Trace, names: tuple[str, ...]) -> Trace:
@@ -198,7 +207,7 @@ def _inseparable(
         if _one_delta_a_row(examiner.case, measured_again, again):
             return measured_again, []
         if "P" not in findings or not findings["P"].mismatched:
-            sentence = ["dP or delta is wrong, and dS does not tell which"]
+            sentence = ["whether dS itself is wrong, or its dP or delta, these gradients do not tell"]
     trace = _without(recovered.trace, ("dP", "delta"))
     return examiner.measure(recovered.values, trace, recovered.recovery), sentence
 
@@ -239,7 +248,7 @@ def _of_shape(case: Case, measured: Measured) -> list[str]:
     if finding is None or not finding.mismatched:
         return []
     leaked = hidden = 0
-    by_row, scattered = True, False
+    by_row, alike, scattered = True, True, False
     lost: set[int] = set()
     heads: set[int] = set()
     for tile in _tiles(case, measured.x):
@@ -253,13 +262,18 @@ def _of_shape(case: Case, measured: Measured) -> list[str]:
         missing = valid & (actual == 0) & (p > _SEEN)
         hidden += int(missing.sum())
         scattered |= bool((missing & ~gone[..., None]).any())
-        factor = (actual * p).sum(-1, keepdim=True) / (p * p).sum(-1, keepdim=True).clamp(min=1e-300)
-        by_row &= bool(((actual - factor * p).abs() <= 0.02 * factor * p.amax(-1, keepdim=True)).all())
-    if leaked or scattered:
+        by_row &= _one_factor_a_row(actual, p)
+        alike &= _one_factor_a_row(actual * valid, p * (actual != 0))
+    if alike and (leaked or scattered):
         counts = [f"{leaked:,} entries are seen that are masked"] if leaked else []
         counts += [f"{hidden:,} entries are masked that are seen"] if hidden else []
         return [f"the backward has another mask: {' and '.join(counts)}"]
-    if lost:
+    if lost and not (leaked or scattered):
         rows, of_heads = in_words(spans(sorted(lost)), 6), in_words(spans(sorted(heads)), 6)
         return [f"whole rows of P are 0 (rows {rows}, heads {of_heads}): they never reach dV"]
     return ["P is off by one factor a row: the LSE that the backward reads is not that row's"] if by_row else []
+
+
+def _one_factor_a_row(actual: Tensor, p: Tensor) -> bool:
+    factor = (actual * p).sum(-1, keepdim=True) / (p * p).sum(-1, keepdim=True).clamp(min=1e-300)
+    return bool(((actual - factor * p).abs() <= 0.02 * factor * p.amax(-1, keepdim=True)).all())
