@@ -248,6 +248,8 @@ def _check(case: Case) -> None:
         raise UsageFailure(f"--bias-axes takes some of the letters b, h, m and n, got {case.bias_axes!r}")
     if case.softcap is not None and not case.softcap > 0:
         raise UsageFailure(f"--softcap must be above 0, got {case.softcap}")
+    if case.softcap == math.inf:
+        raise UsageFailure("--softcap must be finite, got inf", "drop it: no softcap is none")
     if not all(math.isfinite(number) for number in (case.scale, *(case.tau or ()))):
         raise UsageFailure("--scale and --tau must be finite numbers")
 
