@@ -72,8 +72,9 @@ def with_case_options(command: Callable[..., None]) -> Callable[..., None]:
 def _annotation(option: Any) -> Any:
     flags = f"{option.flag}/--no-{option.flag[2:]}" if option.kind is bool else option.flag
     kind = list[str] if option.kind is list else option.kind
+    # Square brackets in a help text are markup to rich.
     described = typer.Option(
-        flags, help=option.help, metavar=option.metavar, rich_help_panel="Case", show_default=False
+        flags, help=option.help.replace("[", r"\["), metavar=option.metavar, rich_help_panel="Case", show_default=False
     )
     return Annotated[kind | None, described]
 

@@ -83,7 +83,8 @@ class Run:
     def shown(self) -> Measured | None:
         """The run's own results, and with them what was recovered where the target exposes nothing.
 
-        Of an intermediate that both have, the one-hot problems' is shown where it is wrong: its parents are known.
+        Of an intermediate that both have, the one-hot problems' is shown where it is wrong: its parents are known. What
+        was tapped was asked for, and stays where it is wrong as well.
         """
         if self.measured is None or self.inside is None:
             return self.measured
@@ -102,6 +103,8 @@ class Run:
 
 def _is_inner(own: Measured, inner: Measured, name: str) -> bool:
     finding = inner.comparison.findings.get(name)
+    if own.trace.sources.get(name) == "tapped" and own.comparison.findings[name].mismatched:
+        return False
     return finding is not None and (name not in own.comparison.findings or bool(finding.mismatched))
 
 

@@ -88,6 +88,19 @@ def test_a_fault_beside_coarse_sums_stays_a_mismatch(name, spoil):
     assert not lenient.matches
 
 
+@pytest.mark.parametrize("factor", [0.99, 1.005])
+def test_one_head_of_six_off_by_a_rounding_is_not_excused_by_the_coarse_sums_of_the_others(factor):
+    case = case_of("softmax", **CASE | {"heads": 6})
+
+    def fault(results):
+        results["dK"][:, 1] *= factor
+        return results
+
+    _, lenient, coarser = judged(case, coarse(**draw(case), tile=16, fault=fault))
+    assert [one.name for one in coarser] == ["dK", "dV"]
+    assert (lenient.findings["dK"].ratio[0] > 1).nonzero().flatten().tolist() == [1]
+
+
 def test_noise_of_the_size_of_coarse_sums_is_not_taken_for_them():
     case = case_of("softmax", **CASE)
     results = coarse(**draw(case), tile=16)

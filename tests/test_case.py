@@ -103,6 +103,7 @@ REFUSED_BY_SOFTMAX = [
     ({"kv_heads": 0}, "--kv-heads must be at least 1, got 0"),
     ({"seqlens": (5, 5), "seqlen_q": 7, "seqlen_k": 9}, "--seqlens (right padding) needs as many keys as query rows"),
     ({"softcap": 0.0}, "--softcap must be above 0, got 0.0"),
+    ({"softcap": math.inf}, "--softcap must be finite, got inf"),
     ({"softcap": math.nan}, "--softcap must be above 0, got nan"),
     ({"align": "top"}, "--align must be one of bottom-right, top-left, got 'top'"),
     ({"mask": "all"}, "--mask must be one of random, dead-rows, padding, got 'all'"),

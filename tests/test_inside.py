@@ -99,8 +99,27 @@ def scaled(name, factor):
 def test_one_gradient_off_by_a_factor_convicts_its_own_kernel(name, other, options):
     inside = inside_of(case_of("softmax", **SIZES | options), change=scaled(name, 3.0))
     assert (wrong_by_itself(inside), inherited(inside)) == ({name}, set())
-    said = f"the kernel of {name} is at fault: its dS is wrong by the factor 3 throughout; dS in the kernel of {other}"
-    assert inside.sentences == (f"{said} is right",)
+    said = f"the kernel of {name} is at fault: {name} shows dS wrong by the factor 3 throughout"
+    assert inside.sentences == (f"{said}; dS in the kernel of {other} is right",)
+
+
+def test_no_kernel_is_called_right_whose_gradient_is_wrong():
+    """Probes lie end to end along the batch, so a fault of one batch and row is in the rows of one probe only."""
+    case = case_of("softmax", **SIZES)
+    inside = inside_of(case, fault=changed("dS", lambda t: t[0, 0, 30, 2].add_(1.0)))
+    assert not any("is at fault" in sentence for sentence in inside.sentences)
+
+
+def test_a_ds_without_one_tile_is_not_put_down_to_dp_or_delta():
+    inside = inside_of(case_of("softmax", **SIZES), fault=changed("dS", lambda t: t[:, :, 8:24, :16].zero_()))
+    assert inside.sentences[-1] == "whether dS itself is wrong, or its dP or delta, these gradients do not tell"
+
+
+def test_a_p_with_zeros_that_no_mask_explains_is_not_called_another_mask():
+    fault = changed("P", lambda t: t.copy_(t.roll(1, -1) * (t > t.median())))
+    inside = inside_of(case_of("softmax", **SIZES), fault=fault)
+    assert statuses_of(inside)["P"] == "mismatch"
+    assert not any("another mask" in sentence for sentence in inside.sentences)
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)

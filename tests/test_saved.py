@@ -246,3 +246,31 @@ def test_packed_tensors_of_2_batches_lie_packed_for_6():
     places = for_more_batches(placements_of({"q": alone}), {"q": (9, 3, 2, 4)})
     nine = drawn(9, 3, 2, 4)
     assert torch.equal(place({"q": nine}, (("all", AS_SAVED),), places).tensors["q"], nine)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"q": torch.ones(SHAPE, device="meta")}, "q must be a dense tensor, got meta, without values"),
+        ({"k": torch.ones(SHAPE).to_sparse()}, "k must be a dense tensor, got torch.sparse_coo"),
+        ({"scale": 10**400}, "scale must be a number, got 1000"),
+        ({"cu_seqlens_q": torch.tensor([0, 4, 2, 5])}, "cu_seqlens_q must ascend from 0 to 5, got 0,4,2,5"),
+        ({"cu_seqlens_q": torch.tensor([0, 4])}, "cu_seqlens_q must ascend from 0 to 5, got 0,4"),
+        ({"cu_seqlens_q": torch.tensor([], dtype=torch.int32)}, "cu_seqlens_q must ascend from 0 to 5, got nothing"),
+    ],
+    ids=["meta", "sparse", "huge number", "falling", "short", "empty"],
+)
+def test_what_cannot_be_computed_with_is_refused_by_name(tmp_path, changes, words):
+    path = tmp_path / "set.pt"
+    torch.save(
+        plain(cu_seqlens_k=torch.tensor([0, 5])) | changes if "cu_seqlens_q" in changes else plain(**changes), path
+    )
+    with pytest.raises(UsageFailure) as failure:
+        load(str(path))
+    assert words in str(failure.value)
+    assert str(path) in str(failure.value)
+
+
+def test_a_name_too_long_for_a_file_is_no_such_file():
+    with pytest.raises(UsageFailure, match="there is no such file"):
+        load("x" * 5000 + ".pt")

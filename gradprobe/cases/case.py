@@ -244,10 +244,16 @@ def _check(case: Case) -> None:
         raise UsageFailure(f"--window takes numbers of keys, -1 for no limit, got {case.window[0]},{case.window[1]}")
     if not 0 <= case.dropout < 1:
         raise UsageFailure(f"--dropout must lie in 0 to 1, 1 excluded, got {case.dropout}")
-    if not case.bias_axes or set(case.bias_axes) - set("bhmn") or len(set(case.bias_axes)) < len(case.bias_axes):
+    if (
+        not (case.bias_axes or case.inputs)
+        or set(case.bias_axes) - set("bhmn")
+        or len(set(case.bias_axes)) < len(case.bias_axes)
+    ):
         raise UsageFailure(f"--bias-axes takes some of the letters b, h, m and n, got {case.bias_axes!r}")
     if case.softcap is not None and not case.softcap > 0:
         raise UsageFailure(f"--softcap must be above 0, got {case.softcap}")
+    if case.softcap == math.inf:
+        raise UsageFailure("--softcap must be finite, got inf", "drop it: no softcap is none")
     if not all(math.isfinite(number) for number in (case.scale, *(case.tau or ()))):
         raise UsageFailure("--scale and --tau must be finite numbers")
 

@@ -45,7 +45,7 @@ def check_names(content: Mapping[Any, Any]) -> None:
 
 def checked_option(name: str, value: Any) -> Any:
     """An option's value, as `case.resolve` takes it."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    number = isinstance(value, float) or (type(value) is int and abs(value) < 1 << 63)
     sound = {
         "causal": isinstance(value, bool),
         "window": isinstance(value, (tuple, list)) and len(value) == 2 and all(type(part) is int for part in value),
@@ -63,8 +63,10 @@ def check_dtypes(tensors: Mapping[str, Any]) -> None:
 
     floating = (torch.float32, torch.float16, torch.bfloat16)
     for name, tensor in tensors.items():
-        if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided or tensor.is_quantized:
-            kind = str(tensor.layout) if isinstance(tensor, torch.Tensor) else type(tensor).__name__
+        if not isinstance(tensor, torch.Tensor):
+            raise UsageFailure(f"{name} must be a dense tensor, got {type(tensor).__name__}")
+        if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested or tensor.is_meta:
+            kind = "nested" if tensor.is_nested else "meta, without values" if tensor.is_meta else str(tensor.layout)
             raise UsageFailure(f"{name} must be a dense tensor, got {kind}")
         allowed: tuple[torch.dtype, ...] = floating
         allowed = (torch.int32, torch.int64) if name in WHOLE else (torch.bool,) if name in BOOLEAN else allowed
@@ -110,8 +112,19 @@ def check_shapes(tensors: Mapping[str, Tensor], family: str) -> None:
     for name in ("cu_seqlens_q", "cu_seqlens_k"):
         if name in tensors and tensors[name].dim() != 1:
             raise UsageFailure(f"{name} must have one axis, got {list(tensors[name].shape)}")
+    for name, length in (("cu_seqlens_q", x.n_query), ("cu_seqlens_k", x.n_key)):
+        if name in tensors:
+            _check_ascends(name, tensors[name].tolist(), length)
     if ("cu_seqlens_q" in tensors) != ("cu_seqlens_k" in tensors):
         raise UsageFailure("of cu_seqlens_q and cu_seqlens_k one is missing", "where they are equal, write both")
+
+
+def _check_ascends(name: str, ends: list[int], length: int) -> None:
+    if len(ends) < 2 or ends != sorted(ends) or (ends[0], ends[-1]) != (0, length):
+        raise UsageFailure(
+            f"{name} must ascend from 0 to {length}, got {','.join(map(str, ends)) or 'nothing'}",
+            "it holds where each packed sequence begins and where the last one ends",
+        )
 
 
 def _broadcasts(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:

@@ -107,8 +107,8 @@ def _decided(saved: Saved, family: str) -> dict[str, Any]:
 
 
 def _axes(bias: Any) -> str:
-    """The axes that a bias of four axes has. One of size 1 is none, and where all are, any will do."""
-    return "".join(letter for letter, size in zip("bhmn", bias.shape, strict=True) if size > 1) or "n"
+    """The axes that a bias of four axes has. One of size 1 is none."""
+    return "".join(letter for letter, size in zip("bhmn", bias.shape, strict=True) if size > 1)
 
 
 def values_of(saved: Saved, case: Any) -> dict[str, Any]:

@@ -106,7 +106,7 @@ def load(word: str) -> Saved:
 
 
 def _read(path: Path) -> dict[Any, Any]:
-    if not path.is_file():
+    if not os.path.isfile(path):  # which is no error for a name too long to be one
         raise UsageFailure("there is no such file", "the path is relative to the current folder")
     if path.suffix == ".npz":
         return _read_npz(path)

@@ -148,7 +148,7 @@ def _either_ds(examiner: Examiner, recovered: Recovered) -> tuple[Recovered, lis
     p = recovered.trace.values.get("P")
     odd_p = p is not None and bool(through) and _is_wrong(examiner, recovered, "P", p)
     factor = factor_in_words(examiner.case, recovered, through[wrong[0]]) if wrong else ""
-    words = _of_kernels(list(through), wrong, factor)
+    words = _of_kernels(list(through), wrong, factor, _wrong_as_a_whole(examiner.own))
     words += _of_dp(examiner, wrong[0]) if wrong and not factor else []
     if len(wrong) == 1 and len(through) == 2:
         chosen = "dK" if odd_p or wrong == ["dQ"] else "dQ"
@@ -183,13 +183,21 @@ def _right(through: Mapping[str, Tensor], wrong: list[str]) -> str:
     return " and ".join(name for name in through if name not in wrong)
 
 
-def _of_kernels(seen: list[str], wrong: list[str], how: str) -> list[str]:
+def _wrong_as_a_whole(own: Measured) -> list[str]:
+    return [name for name, finding in own.comparison.findings.items() if finding.mismatched]
+
+
+def _of_kernels(seen: list[str], wrong: list[str], how: str, wrong_gradients: list[str]) -> list[str]:
     if not wrong:
         return []
     if len(wrong) == len(seen):
         return [f"dS is wrong in the kernel{'s' if len(wrong) > 1 else ''} of {' and '.join(wrong)}{how}"]
     right = next(name for name in seen if name not in wrong)
-    return [f"the kernel of {wrong[0]} is at fault: its dS is wrong{how}; dS in the kernel of {right} is right"]
+    if right in wrong_gradients:
+        return [f"{wrong[0]} shows dS wrong{how}; {right}, which is wrong too, shows it right"]
+    return [
+        f"the kernel of {wrong[0]} is at fault: {wrong[0]} shows dS wrong{how}; dS in the kernel of {right} is right"
+    ]
 
 
 def _without(trace: Trace, names: tuple[str, ...]) -> Trace:
@@ -218,7 +226,7 @@ def _inseparable(
         if is_one_delta_a_row(examiner.case, measured_again, again):
             return measured_again, []
         if "P" not in findings or not findings["P"].mismatched:
-            sentence = ["dP or delta is wrong, and dS does not tell which"]
+            sentence = ["whether dS itself is wrong, or its dP or delta, these gradients do not tell"]
     trace = _without(recovered.trace, ("dP", "delta"))
     return examiner.measure(recovered.values, trace, recovered.recovery), sentence
 

@@ -75,7 +75,7 @@ def shape_in_words(case: Case, measured: Measured) -> list[str]:
     if finding is None or not finding.mismatched:
         return []
     leaked = hidden = 0
-    by_row, scattered = True, False
+    by_row, alike, scattered = True, True, False
     lost: set[int] = set()
     heads: set[int] = set()
     for tile in _tiles(case, measured.x):
@@ -89,16 +89,21 @@ def shape_in_words(case: Case, measured: Measured) -> list[str]:
         missing = valid & (actual == 0) & (p > _SEEN)
         hidden += int(missing.sum())
         scattered |= bool((missing & ~gone[..., None]).any())
-        factor = (actual * p).sum(-1, keepdim=True) / (p * p).sum(-1, keepdim=True).clamp(min=1e-300)
-        by_row &= bool(((actual - factor * p).abs() <= 0.02 * factor * p.amax(-1, keepdim=True)).all())
-    if leaked or scattered:
+        by_row &= _one_factor_a_row(actual, p)
+        alike &= _one_factor_a_row(actual * valid, p * (actual != 0))
+    if alike and (leaked or scattered):
         counts = [f"{leaked:,} entries are seen that are masked"] if leaked else []
         counts += [f"{hidden:,} entries are masked that are seen"] if hidden else []
         return [f"the backward has another mask: {' and '.join(counts)}"]
-    if lost:
+    if lost and not (leaked or scattered):
         rows, of_heads = in_words(spans(sorted(lost)), 6), in_words(spans(sorted(heads)), 6)
         return [f"whole rows of P are 0 (rows {rows}, heads {of_heads}): they never reach dV"]
     return ["P is off by one factor a row: the LSE that the backward reads is not that row's"] if by_row else []
+
+
+def _one_factor_a_row(actual: Tensor, p: Tensor) -> bool:
+    factor = (actual * p).sum(-1, keepdim=True) / (p * p).sum(-1, keepdim=True).clamp(min=1e-300)
+    return bool(((actual - factor * p).abs() <= 0.02 * factor * p.amax(-1, keepdim=True)).all())
 
 
 def _tiles(case: Case, x: Attention) -> Iterator[Tile]:

@@ -118,6 +118,7 @@ def window(location: Location, width: int) -> Iterator[Text]:
                 here = row == (place.row or 0) and col == (place.col or 0)
                 written = f"[{value(number)}]" if here else f"{value(number)} "
                 text.append(f"{written:>12}", STYLES[MISMATCH] if here and label == "actual" else "")
+            text.rstrip()
             yield text
 
 

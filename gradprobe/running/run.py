@@ -73,7 +73,9 @@ def run_target(target: Target, case: Case, inputs: Inputs, taps: Sequence[Tap] =
             if inputs.layout in ("contiguous", AS_SAVED) or _is_a_crash(error):
                 raise _raised(target, inputs, error) from error
             return Outcome(None, _words(error), _sources(launches), interpreting(), tuple(launches), frozenset(taken))
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # SystemExit, and what test runners fail and skip by
             raise _raised(target, inputs, error) from error
     trace = read_trace(result, case, f"target {target.name!r}")
     reading = session.read() if session else None

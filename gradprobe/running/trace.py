@@ -80,6 +80,9 @@ def _checked(tensor: object, name: str, case: Case, subject: str) -> Tensor:
     if not isinstance(tensor, torch.Tensor) or not tensor.dtype.is_floating_point:
         what = tensor.dtype if isinstance(tensor, torch.Tensor) else type(tensor).__name__
         raise TargetFailure(f"{subject} returned {name} as {what}; it must be a floating-point tensor")
+    if tensor.layout != torch.strided or tensor.is_nested or tensor.is_meta or tensor.dtype.itemsize == 1:
+        what = f"{tensor.layout}, {tensor.dtype}, on {tensor.device}"
+        raise TargetFailure(f"{subject} returned {name} as {what}; it must be dense, of 16 bits or more, with values")
     check_shape(tensor, name, case, subject)
     # A copy: a target may write its next results over these.
     return tensor.detach().clone()

@@ -166,7 +166,7 @@ def _importing(load: Callable[[], Any], word: str) -> Any:
         return load()
     except Failure:
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         raise TargetFailure(f"target {word!r} fails to import: {type(error).__name__}: {error}") from error
 
 

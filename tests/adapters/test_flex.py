@@ -15,6 +15,7 @@ OPTIONS = [
     *BIASED,
     {"softcap": 2.0},
     {"softcap": 2.0, "bias": True, "alibi": True},
+    {"softcap": 3.0},
     {"head_dim_v": 40},
 ]
 

@@ -224,3 +224,12 @@ def test_a_bar_that_comes_too_late_is_not_drawn():
         pass
     progress._show()
     assert progress._bar is None
+
+
+@pytest.mark.parametrize("words", [FAILING, f"check soft.py:leaky_p {SMALL}", f"diff dS soft.py:backward {SMALL}"])
+def test_no_line_ends_in_a_space(words):
+    assert [line for line in run(words).out.splitlines() if line != line.rstrip()] == []
+
+
+def test_the_help_of_a_tap_shows_its_indices():
+    assert "dS=ds[b,h,offs_m,offs_n]" in run("check --help", COLUMNS="200").out

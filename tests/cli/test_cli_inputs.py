@@ -284,3 +284,9 @@ def test_a_target_that_raises_as_the_tensors_lay_exits_3(real):
     ran = run("check soft.py:contiguous_only --inputs real.pt")
     assert ran.code == 3
     assert_message(ran, "raised AssertionError (as-saved): q and do must be contiguous")
+
+
+def test_a_bias_of_one_number_matches_in_its_own_shape(real):
+    torch.save(tensors(bias=torch.zeros(())), real / "one.pt")
+    ran = run("check sdpa-math --inputs one.pt")
+    assert (ran.code, ran.err) == (0, "")

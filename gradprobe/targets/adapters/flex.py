@@ -106,14 +106,13 @@ _compiled_for: list[object] = []
 def _attention(device: torch.device, problem: object) -> Callable[..., Any]:
     """flex_attention, compiled on a GPU.
 
-    What was compiled for another problem is forgotten first: after some number of variants the compiler gives up.
+    What was compiled for another problem is forgotten first: after some number of variants the compiler gives up, and
+    even the plain operations are traced by it, which fails at a second softcap.
     """
-    if device.type == "cpu":
-        return _eager
     if _compiled_for != [problem]:
         torch.compiler.reset()
         _compiled_for[:] = [problem]
-    return _compiled()
+    return _eager if device.type == "cpu" else _compiled()
 
 
 def _eager(*args: Any, **options: Any) -> Any:

@@ -1,0 +1,15 @@
+"""`--tap` on a black box: the value that was asked for is the one that the report shows."""
+
+import json
+
+from .command import ROOT, SMALL, run
+
+
+def test_a_wrong_p_that_was_tapped_is_reported_as_tapped_beside_what_is_recovered(folder):
+    source = (ROOT / "kernels" / "triton" / "flash.py").read_text()
+    (folder / "mine.py").write_text(source.replace("lse_ptr + h * stride_lseh", "lse_ptr"))
+    ran = run(f"check mine.py:flash_black_box --tap P=flash_dkdv_kernel:p[b,h,offs_m,offs_n] {SMALL} --json -")
+    found = {one["name"]: one for one in json.loads(ran.out)["runs"][0]["intermediates"]}
+    assert ran.code == 1
+    assert (found["P"]["source"], found["P"]["status"]) == ("tapped", "mismatch")
+    assert (found["dS"]["source"], found["dS"]["status"]) == ("recovered", "inherited")
