@@ -189,7 +189,7 @@ INSIDE = (
     ),
     Planted(
         "v_read_with_k_row_stride", "S1", V_BY_K, first="dS", head=0, own=names("dS dQ dK"),
-        passes=UNLESS_DISTINCT, says=("dP or delta is wrong", *BOTH),
+        passes=UNLESS_DISTINCT, says=("whether dS itself is wrong", *BOTH),
     ),
     Planted(
         "v_read_with_k_row_stride_in_dkdv", "S1", V_BY_K[1:], first="dK", head=0, own=names("dK"),
