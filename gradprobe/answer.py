@@ -38,7 +38,7 @@ def answer(asked: Asked, again: str) -> Report:
         from .running.backend import choose_threads, make_interpreter_right, prepare_backend
 
         device = prepare_backend(_device(given))
-        from .cases.decided import family_of, with_inputs
+        from .cases.decided import with_inputs
         from .cases.saved import load
         from .judging.misreading import refuse_misreading
         from .probe import probe
@@ -46,7 +46,7 @@ def answer(asked: Asked, again: str) -> Report:
 
         word = given.get("inputs")
         saved = load(word) if word is not None else None
-        target = find_target(asked.target, asked.family or (family_of(saved) if saved else None))
+        target = find_target(asked.target, asked.family)
         reference = find_target(asked.reference, asked.family or target.family) if asked.reference else None
         given = with_inputs(given, saved, str(word), target.family) if saved else given
         packs = target.packs and saved is None

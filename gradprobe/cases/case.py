@@ -15,6 +15,8 @@ DTYPES = ("float32", "float16", "bfloat16")
 PATTERNS = ("normal", "small", "large", "negative", "offset", "lowrank")
 DOTS = ("ieee", "tf32")
 DEVICES = ("auto", "cpu", "cuda")
+# Elements of one tensor: 64 GiB in float32, and every run holds dozens.
+LARGEST = 2**34
 ALIGNMENTS = ("bottom-right", "top-left")
 MASKS = ("random", "dead-rows", "padding")
 
@@ -223,7 +225,16 @@ def _tau(given: Mapping[str, Any]) -> tuple[float, ...]:
     return tau
 
 
+def _check_size(case: Case) -> None:
+    """No tensor of a case may be larger than what memory could hold anywhere."""
+    for name, axes in (("q", "bhmd"), ("k", "bgnd"), ("v", "bgne"), ("do", "bhme")):
+        count = math.prod(case.size(axis) for axis in axes)
+        if count > LARGEST:
+            raise UsageFailure(f"{name} of this case would have {count:.1e} elements, more than {LARGEST:.1e}")
+
+
 def _check(case: Case) -> None:
+    _check_size(case)
     choices = (
         ("dtype", DTYPES), ("pattern", PATTERNS), ("dots", (None, *DOTS)), ("device", DEVICES),
         ("align", ALIGNMENTS), ("mask", (None, *MASKS) if case.inputs is None else (None, "given")),

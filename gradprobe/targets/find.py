@@ -164,7 +164,7 @@ def _importing(load: Callable[[], Any], word: str) -> Any:
     """Runs an import. Whatever a user's module may do at import, it ends here as a sentence."""
     try:
         return load()
-    except Failure:
+    except (Failure, KeyboardInterrupt):
         raise
     except BaseException as error:
         raise TargetFailure(f"target {word!r} fails to import: {type(error).__name__}: {error}") from error
