@@ -12,6 +12,7 @@ from .judging.accumulators import Coarser
 from .judging.compare import Comparison
 from .judging.invariants import Invariant
 from .judging.locate import Location
+from .judging.operands import Operand
 from .targets.provenance import Source
 
 if TYPE_CHECKING:
@@ -30,8 +31,8 @@ class Measured:
     comparison: Comparison
     first: Location | None
     invariants: tuple[Invariant, ...]
-    coarser: tuple[Coarser, ...] = ()
-    """The sums that prove to be kept in fewer bits than the contract says."""
+    coarser: tuple[Coarser | Operand, ...] = ()
+    """What proves to be rounded further than the contract says: sums, or an operand of the scores."""
 
     @property
     def matches(self) -> bool:

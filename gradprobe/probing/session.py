@@ -15,9 +15,10 @@ from ..cases.saved import Saved
 from ..failures import ReferenceFailure, TargetFailure
 from ..inside.recovery import Recovery
 from ..judging.accumulators import Coarser, explained
-from ..judging.compare import Comparison, attention_of, compare
+from ..judging.compare import Comparison, Evaluate, attention_of, compare
 from ..judging.invariants import Invariant, identities
 from ..judging.locate import locate
+from ..judging.operands import Operand, rounded_operand
 from ..reference import Attention, Tile, evaluate
 from ..running.run import Outcome, run_target
 from ..running.taps import Tap
@@ -136,26 +137,32 @@ def measure(session: Session, inputs: Inputs, trace: Trace, recovery: Recovery |
     case = session.case
     x = attention_of(case, inputs.values)
     reference = _reference_trace(session, inputs)
-    with session.timed("compare"):
-        comparison = compare(
+
+    def compared(evaluate: Evaluate) -> Comparison:
+        return compare(
             case, x, trace, precision_of(case.dtype, dots_of(session)), reference=reference, recovery=recovery,
-            evaluate=session.evaluate,
-            tick=lambda fraction: session.tick(f"comparing {inputs.layout}", fraction),
+            evaluate=evaluate, tick=lambda fraction: session.tick(f"comparing {inputs.layout}", fraction),
         )  # fmt: skip
-        comparison, coarser = _explained(case, x, trace, comparison)
+
+    with session.timed("compare"):
+        comparison = compared(session.evaluate)
+        coarser: tuple[Coarser | Operand, ...] = ()
+        if not comparison.matches and reference is None:
+            lenient, coarser = _explained(case, x, trace, comparison, compared)
+            comparison = comparison if case.strict else lenient
         invariants = identities(case, x, trace, comparison)
         _audit(session, invariants)
         return Measured(x, trace, comparison, locate(case, x, trace, comparison), tuple(invariants), coarser)
 
 
 def _explained(
-    case: Case, x: Attention, trace: Trace, comparison: Comparison
-) -> tuple[Comparison, tuple[Coarser, ...]]:
-    """Which sums prove to be kept in 16 bits; they are judged as such, unless the case is strict."""
-    if comparison.matches:
-        return comparison, ()
-    lenient, coarser = explained(case, x, trace, comparison)
-    return (comparison if case.strict else lenient), coarser
+    case: Case, x: Attention, trace: Trace, comparison: Comparison, compared: Callable[[Evaluate], Comparison]
+) -> tuple[Comparison, tuple[Coarser | Operand, ...]]:
+    """The comparison with what proves to be a coarser arithmetic judged as such, and what that is."""
+    found = rounded_operand(case, x, trace, comparison, compared)
+    if found is not None:
+        return found[0], (found[1],)
+    return explained(case, x, trace, comparison)
 
 
 def _reference_trace(session: Session, inputs: Inputs) -> Trace | None:
