@@ -290,3 +290,29 @@ def test_a_p_less_than_4_times_out_of_its_budget_beside_right_gradients_convicts
         f"P, seen through dV, errs by {ratio}x what is allowed, and what it feeds is right: "
         "rather a coarser arithmetic than a wrong kernel",
     )
+
+
+@pytest.mark.parametrize(
+    ("index", "words"),
+    [
+        (lambda h, group, kv_heads: h // group, "dO is read of head h // group, its key head's number"),  # noqa: ARG005
+        (lambda h, group, kv_heads: h * 0, "dO is read of head 0 in every head"),  # noqa: ARG005
+    ],
+    ids=["key head", "head 0"],
+)
+def test_do_of_another_head_of_the_group_is_said_and_p_is_not_blamed(index, words):
+    def misread(q, k, v, do, *, scale=None, causal=False):
+        group = q.shape[1] // k.shape[1]
+        heads = index(torch.arange(q.shape[1]), group, k.shape[1])
+        results = softmax(q, k, v, do[:, heads], scale=scale, causal=causal)
+        return {name: results[name] for name in ("dQ", "dK", "dV")}
+
+    case = case_of("softmax", heads=4, kv_heads=2, batch=1, seqlen=40, head_dim=16, causal=True)
+    report = probe(case, target_of(misread))
+    run, measured = report.failing
+    statuses = {name: finding.status for name, finding in measured.comparison.findings.items()}
+    assert "P" not in statuses
+    assert (statuses["dS"], statuses["dV"], statuses["dQ"], statuses["dK"]) == (
+        "mismatch", "mismatch", "inherited", "inherited",
+    )  # fmt: skip
+    assert any(sentence.startswith(words) for sentence in run.inside.sentences)

@@ -120,10 +120,11 @@ def _p_without_do(
     if p is None:
         own = examiner.own
         reading = reread_do(examiner.case, own.x, own.trace.values["dV"], examiner.tensors)
-        p = _right_p(examiner, values, (), recovered) if reading else None
-        words = reading.words if reading else ""
-    if p is None:
-        return recovered, []
+        if reading is None:
+            return recovered, []
+        p, words = _right_p(examiner, values, (), recovered), reading.words
+    if p is None:  # several query heads share the dV that would show each one's P
+        return replace(recovered, trace=_without(recovered.trace, ("P", "dP", "delta"))), [words]
     # What is read in dO's place must be the same in every probe: no one-hot rows, and no other neighbours.
     of_ds = recover(examiner.case, values, examiner.answer(assigned), one_by_one=True, with_p=False)
     return with_matrices(of_ds, examiner.case, {"P": p}), [words]

@@ -1,4 +1,4 @@
-"""dO or V read through another tensor's strides: the reading that gives the very gradient that came, if one does."""
+"""dO or V read with other strides, dO of another head or batch: the reading that gives the very gradient that came."""
 
 from __future__ import annotations
 
@@ -24,20 +24,18 @@ _UNEXPLAINED = 2.0**-10
 
 @dataclass(frozen=True)
 class Rereading:
-    """One tensor's strides taken for another's."""
+    """One way to misread a tensor."""
 
     tensor: str
-    other: str
-    axes: str
+    how: str
+    """After "is read": "with q's head stride", "of head 0 in every head"."""
     gives: str
     """The gradient that it explains."""
 
     @property
     def words(self) -> str:
-        named = {"b": "batch", "h": "head", "m": "row", "d": "dim"}
-        strides = "every stride" if len(self.axes) == 4 else f"{' and '.join(named[axis] for axis in self.axes)} stride"
         name = "dO" if self.tensor == "do" else self.tensor
-        return f"{name} is read with {self.other}'s {strides}: so read it gives the {self.gives} that came"
+        return f"{name} is read {self.how}: so read it gives the {self.gives} that came"
 
 
 def reread_do(case: Case, x: Attention, dv: Tensor, tensors: Mapping[str, Tensor]) -> Rereading | None:
@@ -48,7 +46,7 @@ def reread_do(case: Case, x: Attention, dv: Tensor, tensors: Mapping[str, Tensor
         dv: what the target gave.
         tensors: the inputs as they lay in memory, guard bands around them.
     """
-    readings = dict(_readings("do", "dV", tensors))
+    readings = dict(_readings("do", "dV", tensors)) | dict(_of_other_heads(case, x.do))
     predicted = {reading: dv.double() * 0 for reading in readings}
     heads, rows = tile_size(case)
     for tile in tiles(x, heads=heads, rows=rows):
@@ -105,4 +103,26 @@ def _readings(tensor: str, gives: str, tensors: Mapping[str, Tensor]) -> Iterato
             reach = own.storage_offset() + sum((n - 1) * stride for n, stride in zip(own.shape, strides, strict=True))
             if strides not in tried and reach < own.untyped_storage().nbytes() // own.element_size():
                 tried.add(strides)
-                yield Rereading(tensor, name, axes, gives), own.as_strided(own.shape, strides)
+                yield Rereading(tensor, _in_words(name, axes), gives), own.as_strided(own.shape, strides)
+
+
+def _in_words(other: str, axes: str) -> str:
+    named = {"b": "batch", "h": "head", "m": "row", "d": "dim"}
+    strides = "every stride" if len(axes) == 4 else f"{' and '.join(named[axis] for axis in axes)} stride"
+    return f"with {other}'s {strides}"
+
+
+def _of_other_heads(case: Case, do: Tensor) -> Iterator[tuple[Rereading, Tensor]]:
+    """dO of the head or batch that a wrong index leads to."""
+    import torch
+
+    heads, kv_heads = torch.arange(case.heads, device=do.device), case.kv_heads
+    maps = {"of head 0 in every head": heads * 0}
+    if 1 < kv_heads < case.heads:
+        maps["of head h // group, its key head's number"] = heads // (case.heads // kv_heads)
+        maps["of head h % kv_heads"] = heads % kv_heads
+    for how, index in maps.items():
+        if case.heads > 1:
+            yield Rereading("do", how, "dV"), do[:, index]
+    if case.batch > 1:
+        yield Rereading("do", "of batch 0 in every batch", "dV"), do[:1].expand_as(do)
