@@ -21,6 +21,12 @@ ALIGNMENTS = ("bottom-right", "top-left")
 MASKS = ("random", "dead-rows", "padding")
 
 
+_INPUT_AXES = {
+    "q": "bhmd", "k": "bgnd", "v": "bgne", "do": "bhme", "o": "bhme", "lse": "bhm", "delta": "bhm",
+    "mask": "bhmn", "keep": "bhmn", "tau": "h", "alibi": "h", "sinks": "h", "seqlens": "b",
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Case:
     """Every option of contract's case, resolved for one family.
@@ -98,6 +104,12 @@ class Case:
         step = lookup(name).step(self.family)  # type: ignore[union-attr]
         assert step is not None
         return step.axes
+
+    def input_axes(self, name: str) -> str:
+        """The axes of an input, one letter each; "" of one that has neither batches nor heads."""
+        if name == "bias":
+            return self.axes("dBias")
+        return _INPUT_AXES.get(name, "")
 
 
 def resolve(options: Mapping[str, Any], family: str, *, takes_bias: bool, packs: bool = False) -> Case:

@@ -16,7 +16,7 @@ _OF_DRAWING = ("seed", "pattern", "bias_axes", "bias_window")
 _SWITCHES = ("bias", "alibi", "sinks")
 
 
-def family_of(saved: Saved) -> str | None:
+def _family_of(saved: Saved) -> str | None:
     """The family that a set of inputs is of; None where it says nothing."""
     return saved.options.get("family") or ("lazy" if "tau" in saved.values else None)
 
@@ -48,7 +48,7 @@ def with_inputs(given: Mapping[str, Any], saved: Saved, word: str, family: str) 
 
 
 def _check_family(saved: Saved, word: str, family: str) -> None:
-    own = family_of(saved)
+    own = _family_of(saved)
     if own is not None and own != family:
         raise UsageFailure(
             f"--inputs {word}: inputs of the {own} family, and the target is of the {family} family",

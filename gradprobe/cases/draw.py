@@ -24,11 +24,8 @@ def draw(case: Case) -> dict[str, Tensor]:
 
     generator = torch.Generator().manual_seed(case.seed)
 
-    def normal(axes: str) -> Tensor:
-        return torch.randn([case.size(axis) for axis in axes], generator=generator)
-
-    values = {"q": normal("bhmd"), "k": normal("bgnd"), "v": normal("bgne"), "do": normal("bhme")}
-    values |= {"bias": normal(case.axes("dBias"))} if case.bias else {}
+    drawn = ("q", "k", "v", "do", "bias") if case.bias else ("q", "k", "v", "do")
+    values = {name: torch.randn(_shape(case, name), generator=generator) for name in drawn}
     values = _patterned(values, case)
     for name in values:
         if not (name == "bias" and case.family == "lazy"):
@@ -50,13 +47,16 @@ def _of_softmax(case: Case, generator: torch.Generator) -> dict[str, Tensor]:
     if case.alibi:  # the slopes of Press, Smith and Lewis (2022): a geometric sequence that ends at 2^-8
         values["alibi"] = 2.0 ** (-8.0 * torch.arange(1, case.heads + 1) / case.heads)
     if case.sinks:
-        values["sinks"] = torch.randn(case.heads, generator=generator)
+        values["sinks"] = torch.randn(_shape(case, "sinks"), generator=generator)
     if case.mask is not None:
         values["mask"] = _mask(case, generator)
     if case.dropout:
-        everywhere = [case.size(axis) for axis in "bhmn"]
-        values["keep"] = torch.rand(everywhere, generator=generator) >= case.dropout
+        values["keep"] = torch.rand(_shape(case, "keep"), generator=generator) >= case.dropout
     return values
+
+
+def _shape(case: Case, name: str) -> list[int]:
+    return [case.size(axis) for axis in case.input_axes(name)]
 
 
 def _mask(case: Case, generator: torch.Generator) -> Tensor:
@@ -70,7 +70,7 @@ def _mask(case: Case, generator: torch.Generator) -> Tensor:
     if case.mask == "padding":
         lengths = torch.randint(1, case.seqlen_k + 1, (case.batch, 1, 1, 1), generator=generator)
         return j < lengths
-    mask = torch.rand([case.size(axis) for axis in "bhmn"], generator=generator) < 0.8
+    mask = torch.rand(_shape(case, "mask"), generator=generator) < 0.8
     shift = case.seqlen_k - case.seqlen_q if case.align == "bottom-right" else 0
     mask |= j == (i + shift).clamp(0, case.seqlen_k - 1)
     return mask & (i % 7 != 3) if case.mask == "dead-rows" else mask

@@ -133,10 +133,10 @@ def end_to_end(case: Case, problems: Sequence[Mapping[str, Tensor]]) -> dict[str
     """Several probes as one: end to end along the batch, where an input has one."""
     import torch
 
-    whole = {"tau", "alibi", "sinks"} | ({"bias"} if case.axes("dBias")[0] != "b" else set())
+    def is_shared(name: str, value: Tensor) -> bool:
+        return case.input_axes(name)[:1] != "b" or (name == "mask" and value.shape[0] == 1)
+
     return {
-        name: value
-        if name in whole or (name == "mask" and value.shape[0] == 1)
-        else torch.cat([problem[name] for problem in problems])
+        name: value if is_shared(name, value) else torch.cat([problem[name] for problem in problems])
         for name, value in problems[0].items()
     }

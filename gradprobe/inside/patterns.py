@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 # P that is no rounding error of 0.
 _SEEN = 1e-3
+# How far one factor may be from a row of P, of its largest: five roundings of bfloat16. It chooses words, no verdict.
+_ALIKE = 0.02
 # What an explanation of a wrong dS may leave of its squared error.
 _UNEXPLAINED = 0.01
 
@@ -103,7 +105,7 @@ def shape_in_words(case: Case, measured: Measured) -> list[str]:
 
 def _one_factor_a_row(actual: Tensor, p: Tensor) -> bool:
     factor = (actual * p).sum(-1, keepdim=True) / (p * p).sum(-1, keepdim=True).clamp(min=1e-300)
-    return bool(((actual - factor * p).abs() <= 0.02 * factor * p.amax(-1, keepdim=True)).all())
+    return bool(((actual - factor * p).abs() <= _ALIKE * factor * p.amax(-1, keepdim=True)).all())
 
 
 def _tiles(case: Case, x: Attention) -> Iterator[Tile]:

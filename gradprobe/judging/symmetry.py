@@ -24,19 +24,13 @@ def doubled(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def permuted(values: Mapping[str, Tensor], case: Case) -> dict[str, Tensor]:
     """The values with batches and key/value heads in reverse order, query heads following their group."""
-    return {name: _reverse(value, _input_axes(name, value, case), case) for name, value in values.items()}
-
-
-def _input_axes(name: str, value: Tensor, case: Case) -> str:
-    """The batch and head axes of an input; a packed batch is one, so its sequences stay as they are."""
-    axes = {"k": "bg", "v": "bg", "seqlens": "b", "cu_seqlens_q": "", "cu_seqlens_k": ""}
-    per_head = {"tau", "alibi", "sinks"} | ({"bias"} if case.family == "lazy" else set())
-    found = axes.get(name, "h" if name in per_head else "bh")
-    return "".join(letter if size > 1 else "1" for letter, size in zip(found, value.shape, strict=False))
+    return {name: _reverse(value, case.input_axes(name), case) for name, value in values.items()}
 
 
 def _reverse(tensor: Tensor, axes: str, case: Case) -> Tensor:
     for axis, letter in enumerate(axes):
+        if tensor.shape[axis] == 1:  # broadcast
+            continue
         if letter == "h":
             group = case.heads // case.kv_heads
             tensor = tensor.unflatten(axis, (-1, group)).flip(axis).flatten(axis, axis + 1)
