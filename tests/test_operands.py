@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from gradprobe.judging.closeup import close_up
 from gradprobe.probe import probe
 from tests.emulated import case_of, softmax, target_of
 
@@ -50,6 +51,16 @@ def test_a_rounded_operand_of_the_scores_is_told_and_matches_and_fails_when_stri
     assert report.verdict == "match"
     assert [one.words for one in report.measured[0][1].coarser] == [f"coarser than its contract: {words}"]
     assert probed({"dtype": dtype, "strict": True}, **how).verdict == "mismatch"
+
+
+@pytest.mark.parametrize("name", ["P", "dS", "dQ", "dK"])
+def test_a_close_up_shows_nothing_wrong_where_the_check_found_a_rounded_operand(name):
+    report = probed()
+    _, measured = report.measured[0]
+    assert measured.coarser
+    view = close_up(report.case, measured, name, None)
+    assert view.wrong == 0
+    assert all(not cell > 1 for line in view.map for cell in line)
 
 
 def without_delta(ds):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..budgets.roundings import rounding_shift
 from ..cases.case import Case
 from ..failures import UsageFailure
 from ..intermediates import slots
-from ..reference import Tile, evaluate
+from ..reference import Tile
 from ..verdict import Measured
 from .compare import BY_TILE, Judge, allowed_on, judge_whole, tile_size
 from .locate import Location, locate_at
@@ -110,10 +110,13 @@ def _whole_head(case: Case, measured: Measured, name: str, batch: int, head: int
     pieces = []
     for first in range(0, case.seqlen_q, rows):
         tile = Tile(batch, slice(head, head + 1), slice(first, min(first + rows, case.seqlen_q)))
-        values = evaluate(measured.x, tile)
+        values = measured.comparison.evaluate(measured.x, tile, None)
         precision, recovery = measured.comparison.precision, measured.comparison.recovery
         shift = rounding_shift(measured.x, tile, values, precision)
         budget = allowed_on(measured.x, tile, values, precision, shift, recovery)
+        if name in measured.comparison.bounds:  # wider than the budget where a sum proved to be coarser
+            known = measured.comparison.bounds[name][tile.batch, tile.heads, tile.rows]
+            budget = replace(budget, rows={**budget.rows, name: known})
         judge = Judge(measured.trace.values[name][tile.batch, tile.heads, tile.rows], values, budget, name)
         masked = (
             ~values["valid"]

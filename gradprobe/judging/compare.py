@@ -55,6 +55,8 @@ class Comparison:
     recovery: Recovery | None = None
     reading: Mapping[str, float] = field(default_factory=dict)
     """For each recovered intermediate, the most that reading it out of the gradients may add to an element's error."""
+    evaluate: Evaluate = field(default=evaluate)
+    """What it was compared with: the reference, or a coarser arithmetic that the target proved to have."""
 
     @property
     def matches(self) -> bool:

@@ -61,9 +61,10 @@ def rounded_operand(
     for operand in _operands(case):
         rounded = _rounded(x, operand)
         if _is_worth_trying(case, x, rounded, operand, trace):
-            comparison = compared(_evaluation(rounded, operand))
+            evaluation = _evaluation(rounded, operand)
+            comparison = compared(evaluation)
             if comparison.matches:
-                return _about(plain, comparison), operand
+                return replace(_about(plain, comparison), evaluate=evaluation), operand
     return None
 
 
