@@ -1,0 +1,37 @@
+"""The `gradprobe` command, put together from its parts."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import typer
+
+from .check import check
+from .diff import diff
+from .init import init
+from .root import root
+from .run import run_
+from .targets import targets
+
+app = typer.Typer(
+    name="gradprobe",
+    help="Runs an attention backward kernel beside a float64 reference, and points at the first wrong number.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.callback(invoke_without_command=True)(root)
+app.command()(check)
+app.command()(diff)
+app.command("run")(run_)
+app.command()(targets)
+app.command()(init)
+
+
+def main() -> None:
+    """The `gradprobe` command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a path may hold what the terminal's encoding does not
+            stream.reconfigure(errors="backslashreplace")
+    app(prog_name="gradprobe")

@@ -1,0 +1,39 @@
+"""Failures on the command line: a message on stderr, an error report where JSON was asked for, the exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Iterator
+
+import typer
+
+from ..failures import Failure, UsageFailure, as_failure
+from ..screen import dump, say
+
+
+@contextlib.contextmanager
+def failures_told(json_file: str | None, again: str, show_traceback: bool) -> Iterator[None]:
+    """Turns failures into messages on stderr, an error report where JSON was asked for, and the exit code."""
+    try:
+        yield
+    except typer.Exit:
+        raise
+    except Exception as error:
+        failure = as_failure(error)
+        if show_traceback:
+            traceback.print_exc()
+        say(failure)
+        if json_file is not None:
+            _write_error_report(json_file, failure, again)
+        raise typer.Exit(failure.exit_code) from None
+
+
+def _write_error_report(json_file: str, failure: Failure, again: str) -> None:
+    from ..report.as_json import failure_as_json
+
+    try:
+        dump(json_file, failure_as_json(failure, again))
+    except UsageFailure as unwritable:
+        if str(unwritable) != str(failure):
+            say(unwritable)

@@ -1,0 +1,95 @@
+"""`gradprobe run --watch FUNCTION -- COMMAND`: a program's real inputs, checked."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .. import last
+from ..answer import answer
+from ..failures import UsageFailure
+from ..options import command_line, parse
+from ..screen import dump, rendered, show
+from .failing import failures_told
+from .words import FamilyWord, JsonFile, ReferenceWord, Traceback, chosen, with_case_options
+
+if TYPE_CHECKING:
+    from ..recording.replay import Ended
+
+
+@with_case_options
+def run_(
+    command: Annotated[list[str] | None, typer.Argument(metavar="-- COMMAND ...", help="Run as it stands")] = None,
+    watch: Annotated[
+        str | None, typer.Option(metavar="MODULE:FUNCTION", help="The attention function to watch")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(metavar="TARGET", help="What to check with the real inputs (default: the same)")
+    ] = None,
+    keep: Annotated[int, typer.Option(help="Sets of inputs to keep at most")] = 16,
+    order: Annotated[
+        str, typer.Option(help="The watched function's axes, bhld or blhd; what is checked takes [B, H, L, D]")
+    ] = "bhld",
+    folder: Annotated[str | None, typer.Option(help="For the sets (default: .gradprobe/captures/FUNCTION)")] = None,
+    family: FamilyWord = None,
+    reference: ReferenceWord = None,
+    json_file: JsonFile = None,
+    show_traceback: Traceback = False,
+    *,
+    options: dict[str, Any],
+) -> None:
+    """Run a program with its attention function watched, and check that with the program's real inputs and dO.
+
+    The program runs unmodified. Of each shape and layout that the function is called with, its tensors are kept once
+    and checked as they lay in memory.
+    """
+    asked = last.Asked(target or watch or "", family, reference, options)
+    words = {"watch": watch, "target": target, "keep": keep, "order": order, "folder": folder}
+    again = f"{command_line('run', '', options, words | chosen(asked))} -- {shlex.join(command or [])}"
+    with failures_told(json_file, again, show_traceback):
+        if watch is None:
+            raise UsageFailure("run: nothing to watch", "add --watch MODULE:FUNCTION")
+        parse(options)
+        from ..recording.replay import FOLDER, look_where_it_looked, run_watched
+        from ..recording.watch import Keeping
+
+        how = Keeping(Path(folder) if folder else FOLDER / watch.replace(":", "."), keep, order)
+        ended = run_watched(command or [], watch, how, quiet=json_file == "-")
+        look_where_it_looked(ended)
+        raise typer.Exit(_tell_each(ended, asked, watch, json_file))
+
+
+def _tell_each(ended: Ended, asked: last.Asked, watch: str, json_file: str | None) -> int:
+    """Checks every set that was kept, and prints or writes what came of each; the exit code."""
+    from ..recording.replay import check_each, exit_code
+    from ..report.captures import as_document, captures_as_json, line_of, summary_line
+
+    typer.echo("\n".join(f"gradprobe: {line}" for line in ended.sentences(watch)), err=True)
+
+    def of(file: str) -> last.Asked:
+        return replace(asked, options={"layout": ["all=as-saved"], **asked.options, "inputs": file})
+
+    def again(file: str) -> str:
+        return command_line("check", asked.target, of(file).options, chosen(asked))
+
+    codes, documents, shown = [], [], None
+    for number, checked in enumerate(check_each(ended.files, lambda file: answer(of(file), again(file))), 1):
+        codes.append(checked.code)
+        documents.append(as_document(checked, again(checked.file)))
+        if json_file != "-":
+            show([line_of(number, checked)])
+        if checked.report is not None and (shown is None or (checked.code and not shown.code)):
+            shown = checked
+    if json_file is not None:
+        dump(json_file, captures_as_json(ended, watch, documents))
+    if json_file != "-":
+        show([summary_line([document["verdict"] for document in documents])])
+    if shown is not None and shown.report is not None:
+        last.save(of(shown.file))
+        if json_file != "-" and shown.code:
+            show(rendered(shown.report))
+    return exit_code(codes)

@@ -1,0 +1,59 @@
+"""Words of the command line that several commands share: the target, the case options, the file for JSON."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from ..last import Asked
+from ..options import OPTIONS
+
+TargetWord = Annotated[
+    str | None,
+    typer.Argument(metavar="TARGET", help="Built-in name, FILE.py:FUNCTION or MODULE:FUNCTION (default: lazy)"),
+]
+FamilyWord = Annotated[str | None, typer.Option(help="softmax or lazy (default: lazy where the target takes tau)")]
+ReferenceWord = Annotated[
+    str | None, typer.Option(metavar="FILE.py:FUNCTION", help="A reference of your own, audited first")
+]
+JsonFile = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write the report as JSON; - for stdout")]
+Traceback = Annotated[bool, typer.Option("--traceback", help="Show where a failure was raised")]
+
+
+def chosen(asked: Asked) -> dict[str, Any]:
+    return {"family": asked.family, "reference": asked.reference}
+
+
+def with_case_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command every case option; it receives those given as `options`, by name."""
+    own = list(inspect.signature(command, eval_str=True).parameters.values())
+
+    def run(**words: Any) -> None:
+        options = {option.name: words.pop(option.name) for option in OPTIONS}
+        given = {name: word for name, word in options.items() if word is not None and word != []}
+        command(**words, options=given)
+
+    added = [
+        inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(option))
+        for option in OPTIONS
+    ]
+    parameters = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own if parameter.name != "options"
+    ]
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in (*parameters, *added)}
+    vars(run)["__signature__"] = inspect.Signature([*parameters, *added])
+    return run
+
+
+def _annotation(option: Any) -> Any:
+    flags = f"{option.flag}/--no-{option.flag[2:]}" if option.kind is bool else option.flag
+    kind = list[str] if option.kind is list else option.kind
+    # Square brackets in a help text are markup to rich.
+    described = typer.Option(
+        flags, help=option.help.replace("[", r"\["), metavar=option.metavar, rich_help_panel="Case", show_default=False
+    )
+    return Annotated[kind | None, described]
