@@ -1,12 +1,14 @@
 """Each layout holds the values, with the strides that it names, in guard bands wide enough for any wrong read."""
 
+import resource
 from itertools import product
 
 import pytest
 import torch
 
 from gradprobe.cases.draw import draw
-from gradprobe.cases.layouts import DEFAULT_RUNS, LAYOUTS, TENSORS, guard_values, parse_layout, place, run_name
+from gradprobe.cases.guards import guard_values
+from gradprobe.cases.layouts import DEFAULT_RUNS, LAYOUTS, TENSORS, parse_layout, place, run_name
 from gradprobe.failures import UsageFailure
 from tests.cases import lazy_case
 
@@ -16,6 +18,8 @@ SHAPES = {
 }  # fmt: skip
 GROUPED = SHAPES | {"q": (2, 4, 5, 6), "k": (2, 2, 9, 6), "v": (2, 2, 9, 3), "do": (2, 4, 5, 3), "o": (2, 4, 5, 3)}
 FRONT = 1024
+# Those whose storages are looked at whole.
+FILLED = [layout for layout in LAYOUTS if layout != "huge"]
 NEVER_EXPANDED = ("o", "lse", "delta", "seqlens")
 
 # By layout and rank: [2, 3, 5, 4], [2, 3, 5], [3, 7] and [3].
@@ -82,7 +86,7 @@ def test_distinct_gives_each_axis_of_each_tensor_a_stride_that_no_other_has(shap
     assert min(strides) > 1
 
 
-@pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if layout != "expanded"])
+@pytest.mark.parametrize("layout", [layout for layout in FILLED if layout != "expanded"])
 def test_no_two_elements_overlap(layout):
     tensors = place(values_of(), (("all", layout),)).tensors
     for name, tensor in tensors.items():
@@ -117,7 +121,7 @@ def test_packed_tensors_of_different_shapes_or_alone_keep_storages_of_their_own(
         assert torch.equal(tensors["q"], values_of(shapes)["q"])
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", FILLED)
 def test_every_storage_is_known_values_before_between_and_behind_the_elements(layout):
     tensors = place(values_of(), (("all", layout),)).tensors
     for name, tensor in tensors.items():
@@ -197,3 +201,26 @@ def test_distinct_unit_gives_every_tensor_a_last_stride_of_1_and_other_strides_o
     assert len(strides) == len(set(strides))
     for name, tensor in inputs.tensors.items():
         assert torch.equal(tensor, inputs.values[name])
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 37, 16), (2, 3, 37), (3, 40), (3,), (1, 1, 1, 1), (4, 12, 200, 72)])
+def test_huge_reaches_beyond_2_to_the_31_along_heads_and_along_rows_and_no_two_elements_share_a_place(shape):
+    value = torch.arange(torch.Size(shape).numel(), dtype=torch.float32).reshape(shape)
+    tensor = place({"q": value}, (("q", "huge"),)).tensors["q"]
+    assert torch.equal(tensor, value)
+    places = sum(
+        torch.arange(size).reshape([-1 if at == axis else 1 for at in range(len(shape))]) * stride
+        for axis, (size, stride) in enumerate(zip(shape, tensor.stride(), strict=True))
+    )
+    assert places.unique().numel() == value.numel()
+    crossing = [axis for axis, size in enumerate(shape) if (size - 1) * tensor.stride(axis) >= 2**31]
+    steps = [axis for axis, size in enumerate(shape) if size > 1]
+    assert set(crossing) == set(steps) - ({0, 3} if len(shape) == 4 else {0} if len(shape) == 3 else set())
+    assert all(tensor.stride(axis) < 2**31 for axis in crossing if shape[axis] > 2)
+
+
+def test_huge_takes_no_more_memory_than_the_pages_that_are_touched():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    tensors = place(values_of(), (("all", "huge"),)).tensors
+    assert tensors["q"].untyped_storage().nbytes() > 2**33
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000, "kilobytes"

@@ -1,20 +1,23 @@
-"""Where each tensor lies in memory: eight layouts and that of a file, every one inside a guard band of known values."""
+"""Where each tensor lies in memory: nine layouts and that of a file, every one inside a guard band of known values."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING
 
 from ..failures import UsageFailure
+from .guards import ORDINARY, guarded
 from .placement import Placement, spanned
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
-LAYOUTS = ("contiguous", "blhd", "packed", "expanded", "distinct", "distinct-unit", "strided-last", "offset")
+LAYOUTS = (
+    "contiguous", "blhd", "packed", "expanded", "distinct", "distinct-unit", "strided-last", "offset", "huge",
+)  # fmt: skip
 # The layout of values from a file: where they lay when they were saved.
 AS_SAVED = "as-saved"
 TENSORS = (
@@ -32,6 +35,8 @@ _NEVER_EXPANDED = ("o", "lse", "delta", "mask", "keep", "seqlens", "cu_seqlens_q
 
 # Elements before each tensor; a multiple of 128 keeps the first element as aligned as an allocation's.
 _FRONT = 1024
+# As many before one of the layout `huge`, which wrapped 32-bit offsets leave by its front.
+_BEFORE_HUGE = 2**31
 # Elements by which `offset` moves a tensor: odd, so that no vector alignment survives.
 _OFFSET = 5
 
@@ -87,6 +92,7 @@ def place(
     values: Mapping[str, Tensor],
     assigned: tuple[tuple[str, str], ...],
     saved: Mapping[str, Placement] | None = None,
+    fill: str = ORDINARY,
 ) -> Inputs:
     """The values laid out as assigned; later assignments win over earlier ones, "all" means every tensor.
 
@@ -94,6 +100,7 @@ def place(
 
     Args:
         saved: where the tensors lay that `as-saved` puts back; one that is not in it lies contiguous.
+        fill: what the guard bands hold, one of guards.FILLS.
 
     Raises:
         UsageFailure: a tensor is to lie as saved, and nothing was.
@@ -112,7 +119,7 @@ def place(
     buffers: dict[str, list[str]] = {"packed": list(slots)} if slots else {}
     for name in plans.keys() - slots.keys():
         buffers.setdefault(back[name].buffer if name in back else f"of {name} alone", []).append(name)
-    found = {name: tensor for names in buffers.values() for name, tensor in _in_one_buffer(names, values, plans)}
+    found = {name: tensor for names in buffers.values() for name, tensor in _in_one_buffer(names, values, plans, fill)}
     return Inputs(run_name(assigned), values, {name: found[name] for name in plans})
 
 
@@ -149,6 +156,8 @@ def _plan(shape: tuple[int, ...], layout: str, used: set[int], index: int) -> _P
         return _Plan(shape, (n * 3 * h * d, d, 3 * h * d, 1), h * d)
     if layout in ("distinct", "distinct-unit"):
         return _distinct(shape, used, index, unit=layout == "distinct-unit")
+    if layout == "huge":
+        return _Plan(shape, _huge_strides(shape))
     if layout == "strided-last":
         return _Plan(shape, _contiguous_strides(shape, last=2))
     return _Plan(shape, _contiguous_strides(shape), _OFFSET if layout == "offset" else 0)
@@ -187,6 +196,30 @@ def _distinct(shape: tuple[int, ...], used: set[int], index: int, *, unit: bool)
     return _Plan(shape, tuple(reversed(strides)))
 
 
+def _huge_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides with which heads and rows each reach beyond 2^31 elements, as those of long sequences do.
+
+    Each stays below 2^31 where three or more steps are taken, so that it passes for a 32-bit integer itself. Batches
+    and head dims lie packed inside; heads are told apart by a small step, so that no two elements share a place.
+    """
+    inner = [axis for axis in range(len(shape)) if (axis == 0 and len(shape) > 2) or axis == 3]
+    outer = [axis for axis in range(len(shape)) if axis not in inner]
+    strides, step = [0] * len(shape), 1
+    for axis in reversed(inner):
+        strides[axis] = step
+        step *= max(shape[axis], 1)
+    rooms = math.prod(max(shape[axis], 1) for axis in outer[:-1])
+    for axis in outer:
+        strides[axis] = _crossing(shape[axis], step * rooms) + (step if axis != outer[-1] else 0)
+        step *= max(shape[axis], 1) if axis != outer[-1] else 1
+    return tuple(strides)
+
+
+def _crossing(size: int, unit: int) -> int:
+    """The smallest multiple of a unit of which the last of `size` steps lies at 2^31 or beyond."""
+    return -(-(2**31) // (max(size - 1, 1) * unit)) * unit
+
+
 def _packed_slots(plans: Mapping[str, _Plan], chosen: Mapping[str, str]) -> dict[str, _Plan]:
     """q, k and v of one shape, all packed, take the three slots of one buffer."""
     trio = [name for name in ("q", "k", "v") if chosen.get(name) == "packed"]
@@ -197,13 +230,18 @@ def _packed_slots(plans: Mapping[str, _Plan], chosen: Mapping[str, str]) -> dict
 
 
 def _in_one_buffer(
-    names: list[str], values: Mapping[str, Tensor], plans: Mapping[str, _Plan]
+    names: list[str], values: Mapping[str, Tensor], plans: Mapping[str, _Plan], fill: str
 ) -> Iterator[tuple[str, Tensor]]:
     """Tensors as views of one storage; most often one alone."""
-    last = max((plans[name] for name in names), key=lambda plan: plan.offset + plan.extent)
-    storage = _guarded_storage(values[names[0]], last, max(_reach(plans[name], plans) for name in names))
+    own = max(plans[name].offset + plans[name].extent for name in names)
+    reach = max(_reach(plans[name], plans) for name in names)
+    first = values[names[0]]
+    # An offset that wraps around at 2^31 reaches as far before the tensor as it should reach behind it.
+    front = _BEFORE_HUGE if own > _BEFORE_HUGE and first.device.type == "cpu" else _FRONT
+    storage = guarded(front + own, first.dtype, first.device, fill, reserve=reach)
     for name in names:
-        view, plan = _view(storage, plans[name]), plans[name]
+        plan = plans[name]
+        view = storage.as_strided(plan.shape, plan.strides, front + plan.offset)
         # Along an axis of stride 0 the values are equal, and may be written only once.
         once = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in plan.strides)
         view[once] = values[name][once]
@@ -214,24 +252,3 @@ def _reach(plan: _Plan, plans: Mapping[str, _Plan]) -> int:
     """The furthest element that this tensor's indices reach through the strides of any tensor with as many axes."""
     like = [other.strides for other in plans.values() if len(other.shape) == len(plan.shape)]
     return max(_Plan(plan.shape, strides).extent for strides in like)
-
-
-def _guarded_storage(value: Tensor, plan: _Plan, reach: int) -> Tensor:
-    size = _FRONT + plan.offset + plan.extent + reach
-    return guard_values(size, value.dtype, value.device)
-
-
-def _view(storage: Tensor, plan: _Plan) -> Tensor:
-    return storage.as_strided(plan.shape, plan.strides, _FRONT + plan.offset)
-
-
-def guard_values(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """[size] known values between -8 and 8 and away from 0, none of which a draw is likely to hold.
-
-    Finite and of ordinary size in every dtype, so that a wrong read gives a wrong number rather than a NaN that could
-    be masked out again; the same for every storage, so that what such a read returns can be computed.
-    """
-    import torch
-
-    ramp = torch.arange(size, device=device, dtype=torch.int64) * 7919 % 1021
-    return ((ramp / 1021 * 4 + 4) * (1 - 2 * (ramp % 2))).to(dtype)

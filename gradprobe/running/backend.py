@@ -61,6 +61,7 @@ def make_interpreter_right(case: Case) -> None:
     from . import interpreter
 
     interpreter.keep_patched_language()
+    interpreter.keep_arguments_in_place()
     if case.dtype == "bfloat16":
         interpreter.make_bfloat16_right()
         wrong = interpreter.wrong_bfloat16_operations()

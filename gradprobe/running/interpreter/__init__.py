@@ -3,8 +3,15 @@
 Import only once TRITON_INTERPRET=1 is in the environment: triton is imported here.
 """
 
+from .arguments import keep_arguments_in_place
 from .bfloat16 import InterpreterNotKnown, make_bfloat16_right
 from .language import keep_patched_language
 from .selfcheck import wrong_bfloat16_operations
 
-__all__ = ["InterpreterNotKnown", "keep_patched_language", "make_bfloat16_right", "wrong_bfloat16_operations"]
+__all__ = [
+    "InterpreterNotKnown",
+    "keep_arguments_in_place",
+    "keep_patched_language",
+    "make_bfloat16_right",
+    "wrong_bfloat16_operations",
+]

@@ -1,0 +1,138 @@
+"""The tensors that a target allocates itself: put into guard bands, and filled with what must not remain."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from ..cases.guards import Breach, Guards, guarded
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# Elements of guard band on either side; a multiple of 128 keeps the alignment of an allocation.
+BAND = 1024
+# Bytes from which an allocation is left as it is.
+LARGEST = 1 << 28
+PACKAGE = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class Allocated:
+    """One tensor that the target allocated."""
+
+    tensor: Tensor
+    made_at: str
+    """FILE:LINE of the Python code that asked for it; "" where there is none."""
+    has_values: bool
+    """Whether it was allocated with values (zeros, ones), and not merely as memory."""
+
+
+class Allocations:
+    """While entered, every floating-point tensor that torch allocates for the caller lies in a guard band.
+
+    `torch.empty` and its kin give memory that is filled with one number; `torch.zeros` and its kin their values. A
+    tensor that an operation returns as its result is the operation's own affair. What was allocated is kept alive until
+    the next entry, so that no two share an address.
+    """
+
+    def __init__(self, fill: str, unwritten: float, told: Callable[[Allocated], None] | None = None) -> None:
+        """
+        Args:
+            fill: what the guard bands hold, one of guards.FILLS.
+            unwritten: what memory without values holds.
+            told: called with each allocation, before the target has it.
+        """
+        self._fill, self._unwritten, self._told = fill, unwritten, told
+        self.made: list[Allocated] = []
+        self._bands: list[tuple[Allocated, Guards]] = []
+        self._mode: Any = None
+
+    def __enter__(self) -> Allocations:
+        self.made, self._bands = [], []
+        self._mode = _mode(self._allocated)
+        self._mode.__enter__()
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        self._mode.__exit__(*raised)
+
+    def breaches(self, names: dict[int, str]) -> list[Breach]:
+        """The guard bands that were written.
+
+        Args:
+            names: what a storage is called, by its address; one that is not in it goes by where it was allocated.
+        """
+        found = []
+        for allocated, guards in self._bands:
+            own = allocated.tensor
+            name = names.get(own.untyped_storage().data_ptr(), f"the tensor allocated at {allocated.made_at}")
+            found += [Breach(name, breach.side, breach.offset, breach.count) for breach in guards.breaches()]
+        return found
+
+    def _allocated(self, tensor: Tensor, has_values: bool) -> Tensor:
+        if not _is_plain(tensor):
+            return tensor
+        inside = self._in_a_band(tensor, has_values)
+        allocated = Allocated(inside, _asked_at(), has_values)
+        self.made.append(allocated)
+        self._bands.append((allocated, Guards({"": inside})))
+        if self._told is not None:
+            self._told(allocated)
+        return inside
+
+    def _in_a_band(self, tensor: Tensor, has_values: bool) -> Tensor:
+        own = tensor.untyped_storage().nbytes() // tensor.element_size()
+        storage = guarded(2 * BAND + own, tensor.dtype, tensor.device, self._fill, reserve=0)
+        inside = storage.as_strided(tensor.shape, tensor.stride(), BAND)
+        return inside.copy_(tensor) if has_values else inside.fill_(self._unwritten)
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    """Whether a tensor is a dense one of numbers, of a size that can be had twice."""
+    import torch
+
+    return (
+        type(tensor) is torch.Tensor
+        and tensor.layout == torch.strided
+        and tensor.is_floating_point()
+        and tensor.device.type in ("cpu", "cuda")
+        and 0 < tensor.untyped_storage().nbytes() < LARGEST
+        and tensor.storage_offset() == 0
+    )
+
+
+def _asked_at() -> str:
+    """The innermost line of Python that is neither torch's nor this tool's."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = Path(frame.f_code.co_filename)
+        own = file.is_relative_to(PACKAGE) and not file.is_relative_to(PACKAGE / "kernels")
+        if not own and "torch" not in file.parts:
+            return f"{file.name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+def _mode(made: Callable[[Tensor, bool], Tensor]) -> Any:
+    """A mode of torch's dispatcher that hands on what the factories of tensors return."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    aten = torch.ops.aten
+    without = {aten.empty, aten.empty_strided, aten.empty_like, aten.new_empty, aten.new_empty_strided}
+    having = {aten.zeros, aten.zeros_like, aten.new_zeros, aten.ones, aten.ones_like, aten.new_ones}
+
+    class Mode(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **(kwargs or {}))
+            packet = func.overloadpacket
+            if packet in without or packet in having:
+                return made(result, packet in having)
+            return result
+
+    return Mode()
