@@ -15,7 +15,8 @@ PACKAGE = ROOT / "gradprobe"
 ORDER = (
     "cases", "targets", "running", "budgets", "judging", "inside", "recording", "probing",
     "failures", "spans", "intermediates",
-    "cases.case", "cases.draw", "cases.placement", "cases.guards", "cases.layouts", "cases.contents", "cases.saved",
+    "cases.case", "cases.draw", "cases.outputs", "cases.placement", "cases.guards", "cases.layouts", "cases.contents",
+    "cases.saved",
     "cases.decided",
     "targets.provenance", "targets.signatures",
     "running.trace",

@@ -15,12 +15,14 @@ from tests.cases import lazy_case
 SHAPES = {
     "q": (2, 3, 5, 4), "k": (2, 3, 5, 4), "v": (2, 3, 5, 4), "do": (2, 3, 5, 4), "o": (2, 3, 5, 4),
     "lse": (2, 3, 5), "delta": (2, 3, 5), "bias": (3, 7), "tau": (3,), "seqlens": (2,),
+    "dq": (2, 3, 5, 4), "dk": (2, 3, 5, 4), "dv": (2, 3, 5, 4), "dbias": (3, 7), "dtau": (3,), "dsink": (3,),
 }  # fmt: skip
 GROUPED = SHAPES | {"q": (2, 4, 5, 6), "k": (2, 2, 9, 6), "v": (2, 2, 9, 3), "do": (2, 4, 5, 3), "o": (2, 4, 5, 3)}
+GROUPED |= {"dq": (2, 4, 5, 6), "dk": (2, 2, 9, 6), "dv": (2, 2, 9, 3)}
 FRONT = 1024
 # Those whose storages are looked at whole.
 FILLED = [layout for layout in LAYOUTS if layout != "huge"]
-NEVER_EXPANDED = ("o", "lse", "delta", "seqlens")
+NEVER_EXPANDED = ("o", "lse", "delta", "seqlens", "dq", "dk", "dv", "dbias", "dtau", "dsink")
 
 # By layout and rank: [2, 3, 5, 4], [2, 3, 5], [3, 7] and [3].
 STRIDES = {
@@ -92,7 +94,7 @@ def test_no_two_elements_overlap(layout):
     for name, tensor in tensors.items():
         assert len(offsets(tensor).unique()) == tensor.numel(), name
     storages = {tensor.untyped_storage().data_ptr() for tensor in tensors.values()}
-    assert len(storages) == (8 if layout == "packed" else 10)
+    assert len(storages) == (12 if layout == "packed" else 16)
 
 
 def test_expanded_is_one_stored_element_of_stride_0_and_1_for_do():
@@ -104,21 +106,49 @@ def test_expanded_is_one_stored_element_of_stride_0_and_1_for_do():
         assert inputs.values[name].is_contiguous()
 
 
-def test_packed_q_k_and_v_are_the_three_slots_of_one_storage():
+def sharing(tensors, *names):
+    """The names that lie in one storage with the first of them and no other tensor."""
+    places = {name: tensor.untyped_storage().data_ptr() for name, tensor in tensors.items()}
+    return {name for name in tensors if places[name] == places[names[0]]} == set(names)
+
+
+@pytest.mark.parametrize("names", [("q", "k", "v"), ("dq", "dk", "dv")], ids=" ".join)
+def test_packed_q_k_and_v_and_their_gradients_are_the_three_slots_of_one_storage_each(names):
     tensors = place(values_of(), (("all", "packed"),)).tensors
-    trio = [tensors[name] for name in "qkv"]
-    assert len({tensor.untyped_storage().data_ptr() for tensor in trio}) == 1
-    assert [tensor.storage_offset() - FRONT for tensor in trio] == [0, 12, 24]
-    together = torch.cat([offsets(tensor) for tensor in trio])
+    assert sharing(tensors, *names)
+    assert [tensors[name].storage_offset() - FRONT for name in names] == [0, 12, 24]
+    together = torch.cat([offsets(tensors[name]) for name in names])
     assert together.sort().values.tolist() == list(range(FRONT, FRONT + 3 * 120))
-    assert tensors["do"].untyped_storage().data_ptr() != trio[0].untyped_storage().data_ptr()
 
 
-def test_packed_tensors_of_different_shapes_or_alone_keep_storages_of_their_own():
-    for shapes, assigned in ((GROUPED, ("all", "packed")), (SHAPES, ("q", "packed"))):
-        tensors = place(values_of(shapes), (assigned,)).tensors
-        assert len({tensors[name].untyped_storage().data_ptr() for name in "qkv"}) == 3
-        assert torch.equal(tensors["q"], values_of(shapes)["q"])
+@pytest.mark.parametrize("names", [("k", "v"), ("dk", "dv")], ids=" ".join)
+@pytest.mark.parametrize("of_another_shape", [False, True], ids=["contiguous", "packed-of-another-shape"])
+def test_packed_k_and_v_without_q_are_the_two_slots_of_one_storage(names, of_another_shape):
+    grouped = {"q": (2, 6, 5, 4), "dq": (2, 6, 5, 4)} if of_another_shape else {}
+    assigned = (("all", "packed"),) if of_another_shape else tuple((name, "packed") for name in names)
+    tensors = place(values_of(SHAPES | grouped), assigned).tensors
+    assert sharing(tensors, *names)
+    assert [(tensors[name].storage_offset() - FRONT, tensors[name].stride()) for name in names] == [
+        (0, (120, 4, 24, 1)), (12, (120, 4, 24, 1)),
+    ]  # fmt: skip
+    together = torch.cat([offsets(tensors[name]) for name in names])
+    assert together.sort().values.tolist() == list(range(FRONT, FRONT + 2 * 120))
+
+
+@pytest.mark.parametrize(
+    ("shapes", "assigned"),
+    [
+        (GROUPED, (("all", "packed"),)),
+        (SHAPES, (("q", "packed"), ("dk", "packed"))),
+        (SHAPES, (("q", "packed"), ("k", "packed"), ("dq", "packed"), ("dv", "packed"))),
+    ],
+    ids=["of-different-shapes", "alone", "without-k-or-v"],
+)
+def test_other_packed_tensors_keep_storages_of_their_own(shapes, assigned):
+    tensors = place(values_of(shapes), assigned).tensors
+    for name in ("q", "k", "v", "dq", "dk", "dv"):
+        assert sharing(tensors, name)
+        assert torch.equal(tensors[name], values_of(shapes)[name])
 
 
 @pytest.mark.parametrize("layout", FILLED)
@@ -151,7 +181,7 @@ def test_guard_values_are_finite_away_from_0_and_the_same_for_every_size(dtype):
 def test_reading_any_tensor_through_the_strides_of_any_other_stays_inside_its_storage(layout, mixed, shapes):
     tensors = place(values_of(shapes), (("do" if mixed else "all", layout),)).tensors
     pairs = [(a, b) for a, b in product(tensors, tensors) if tensors[a].dim() == tensors[b].dim()]
-    assert len(pairs) == 25 + 4 + 1 + 4
+    assert len(pairs) == 64 + 4 + 4 + 16
     for a, b in pairs:
         tensor, strides = tensors[a], tensors[b].stride()
         last = tensor.storage_offset() + sum((n - 1) * s for n, s in zip(tensor.shape, strides, strict=True))
@@ -182,7 +212,7 @@ def test_a_layout_is_parsed_with_the_tensor_in_either_case():
     [
         ("expanded", "--layout takes TENSOR=NAME, got 'expanded'"),
         ("", "--layout takes TENSOR=NAME, got ''"),
-        ("dq=expanded", "--layout: no tensor 'dq'"),
+        ("dx=expanded", "--layout: no tensor 'dx'"),
         ("do=diagonal", "--layout: no layout 'diagonal'"),
         ("do=", "--layout: no layout ''"),
         ("=distinct", "--layout: no tensor ''"),

@@ -19,7 +19,8 @@ DEVICES = ("auto", "cpu", "cuda")
 LARGEST = 2**34
 ALIGNMENTS = ("bottom-right", "top-left")
 MASKS = ("random", "dead-rows", "padding")
-
+# What a target may be given to write its gradients into: the intermediate of each has the same name, in other letters.
+OUTPUTS = ("dq", "dk", "dv", "dbias", "dtau", "dsink")
 
 _INPUT_AXES = {
     "q": "bhmd", "k": "bgnd", "v": "bgne", "do": "bhme", "o": "bhme", "lse": "bhm", "delta": "bhm",
@@ -99,16 +100,20 @@ class Case:
 
     def axes(self, name: str) -> str:
         """The axes of an intermediate, as in its table; of dBias, those of this case's bias."""
-        if name == "dBias" and self.family == "softmax":
+        row = lookup(name)
+        assert row is not None
+        if row.name == "dBias" and self.family == "softmax":
             return "".join(letter if letter in self.bias_axes else "1" for letter in "bhmn")
-        step = lookup(name).step(self.family)  # type: ignore[union-attr]
+        step = row.step(self.family)
         assert step is not None
         return step.axes
 
     def input_axes(self, name: str) -> str:
-        """The axes of an input, one letter each; "" of one that has neither batches nor heads."""
+        """The axes of an input or an output, one letter each; "" of one that has neither batches nor heads."""
         if name == "bias":
             return self.axes("dBias")
+        if name in OUTPUTS:
+            return self.axes(name)
         return _INPUT_AXES.get(name, "")
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING
 
 from ..failures import UsageFailure
+from .case import OUTPUTS
 from .guards import ORDINARY, guarded
 from .placement import Placement, spanned
 
@@ -22,7 +23,7 @@ LAYOUTS = (
 AS_SAVED = "as-saved"
 TENSORS = (
     "q", "k", "v", "do", "o", "lse", "delta", "bias", "tau", "alibi", "mask", "sinks", "keep", "seqlens",
-    "cu_seqlens_q", "cu_seqlens_k",
+    "cu_seqlens_q", "cu_seqlens_k", *OUTPUTS,
 )  # fmt: skip
 DEFAULT_RUNS = ((), (("all", "distinct"),), (("do", "expanded"),))
 # Of values from a file. Not do=expanded, whose ones would take the place of the real dO.
@@ -30,8 +31,12 @@ SAVED_RUNS = ((("all", AS_SAVED),), (), (("all", "distinct"),))
 # What shows strides of a target that takes no last stride but 1.
 UNIT_RUN = (("all", "distinct-unit"),)
 
-# What the others determine, or what is no gradient's business: one repeated value of these is another problem.
-_NEVER_EXPANDED = ("o", "lse", "delta", "mask", "keep", "seqlens", "cu_seqlens_q", "cu_seqlens_k")
+# What the others determine, or what is no gradient's business: one repeated value of these is another problem. And what
+# is written needs a place for every element.
+_NEVER_EXPANDED = ("o", "lse", "delta", "mask", "keep", "seqlens", "cu_seqlens_q", "cu_seqlens_k", *OUTPUTS)
+# Tensors that one buffer holds, side by side in every row, where all of them are packed and of one shape: what one
+# projection to q, k and v gives, or one to k and v, and autograd for its gradient.
+_PACKED = (("q", "k", "v"), ("k", "v"), ("dq", "dk", "dv"), ("dk", "dv"))
 
 # Elements before each tensor; a multiple of 128 keeps the first element as aligned as an allocation's.
 _FRONT = 1024
@@ -48,7 +53,7 @@ class Inputs:
     layout: str
     """The name of the run, e.g. "contiguous" or "do=expanded"."""
     values: Mapping[str, Tensor]
-    """The values by tensor name, contiguous."""
+    """The values by tensor name, contiguous; of outputs, what they hold before the run."""
     tensors: Mapping[str, Tensor]
     """The same values as they lie in memory."""
 
@@ -113,11 +118,13 @@ def place(
     plans = {
         name: _plan(tuple(value.shape), chosen[name], used, index) for index, (name, value) in enumerate(values.items())
     }
-    slots = _packed_slots(plans, chosen)
     back = {name: spot for name, spot in (saved or {}).items() if chosen.get(name) == AS_SAVED}
-    plans |= slots | {name: _Plan(plans[name].shape, spot.strides, spot.offset) for name, spot in back.items()}
-    buffers: dict[str, list[str]] = {"packed": list(slots)} if slots else {}
-    for name in plans.keys() - slots.keys():
+    plans |= {name: _Plan(plans[name].shape, spot.strides, spot.offset) for name, spot in back.items()}
+    buffers: dict[str, list[str]] = {}
+    for slots in _packed_slots(plans, chosen):
+        plans |= slots
+        buffers["packed " + " ".join(slots)] = list(slots)
+    for name in plans.keys() - {name for names in buffers.values() for name in names}:
         buffers.setdefault(back[name].buffer if name in back else f"of {name} alone", []).append(name)
     found = {name: tensor for names in buffers.values() for name, tensor in _in_one_buffer(names, values, plans, fill)}
     return Inputs(run_name(assigned), values, {name: found[name] for name in plans})
@@ -152,8 +159,7 @@ def _plan(shape: tuple[int, ...], layout: str, used: set[int], index: int) -> _P
     if layout == "blhd" and len(shape) > 1:
         return _permuted(shape)
     if layout == "packed" and len(shape) == 4:
-        b, h, n, d = shape
-        return _Plan(shape, (n * 3 * h * d, d, 3 * h * d, 1), h * d)
+        return _slot(shape, 1, 3)
     if layout in ("distinct", "distinct-unit"):
         return _distinct(shape, used, index, unit=layout == "distinct-unit")
     if layout == "huge":
@@ -220,13 +226,21 @@ def _crossing(size: int, unit: int) -> int:
     return -(-(2**31) // (max(size - 1, 1) * unit)) * unit
 
 
-def _packed_slots(plans: Mapping[str, _Plan], chosen: Mapping[str, str]) -> dict[str, _Plan]:
-    """q, k and v of one shape, all packed, take the three slots of one buffer."""
-    trio = [name for name in ("q", "k", "v") if chosen.get(name) == "packed"]
-    if len(trio) < 3 or len({plans[name].shape for name in trio}) > 1:
-        return {}
-    _, h, _, d = plans["q"].shape
-    return {name: replace(plans[name], offset=slot * h * d) for slot, name in enumerate(trio)}
+def _packed_slots(plans: Mapping[str, _Plan], chosen: Mapping[str, str]) -> Iterator[dict[str, _Plan]]:
+    """The plans of the tensors that share a buffer, one buffer at a time."""
+    placed: set[str] = set()
+    for names in _PACKED:
+        packed = all(chosen.get(name) == "packed" and name not in placed for name in names)
+        if packed and len({plans[name].shape for name in names}) == 1:
+            placed.update(names)
+            yield {name: _slot(plans[name].shape, at, len(names)) for at, name in enumerate(names)}
+
+
+def _slot(shape: tuple[int, ...], at: int, count: int) -> _Plan:
+    """One of `count` slots [B, L, at, H, D] as [B, H, L, D]."""
+    _, heads, length, dim = shape
+    row = count * heads * dim
+    return _Plan(shape, (length * row, dim, row, 1), at * heads * dim)
 
 
 def _in_one_buffer(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..cases.case import Case
 from ..cases.layouts import AS_SAVED, place
+from ..cases.outputs import outputs_of
 from ..cases.placement import for_more_batches, repeats
 from ..failures import TargetFailure
 from ..inside.look import Examiner, look_inside
@@ -69,7 +70,7 @@ def _answer(
     times = case.batch // session.case.batch
     of_first = derived(session, first)
     of_all = {name: value.repeat(times, *[1] * (value.dim() - 1)) for name, value in of_first.items()}
-    everything = {**values, **of_all}
+    everything = {**values, **of_all, **outputs_of(case, session.target.outputs, values)}
     shapes = {name: tuple(value.shape) for name, value in everything.items()}
     placements = for_more_batches(session.saved.placements, shapes) if session.saved else None
     inputs = place(everything, assigned, placements)

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ..budgets.precision import precision_of
-from ..cases.case import Case
+from ..cases.case import OUTPUTS, Case
 from ..cases.layouts import Inputs, effective_values, place
+from ..cases.outputs import outputs_of
 from ..cases.saved import Saved
 from ..failures import ReferenceFailure, TargetFailure
 from ..inside.recovery import Recovery
@@ -67,9 +68,10 @@ class Session:
 
 
 def inputs_of(session: Session, values: Mapping[str, Tensor], assigned: Assigned) -> Inputs:
-    """The values in a layout, with O, LSE and delta of the reference where the target takes them."""
+    """The values in a layout, with O, LSE and delta of the reference, and outputs, where the target takes them."""
     values = effective(values, assigned)
-    return session.placed({**derived(session, values), **values}, assigned)
+    outputs = outputs_of(session.case, session.target.outputs, values)
+    return session.placed({**derived(session, values), **values, **outputs}, assigned)
 
 
 def effective(values: Mapping[str, Tensor], assigned: Assigned) -> dict[str, Tensor]:
@@ -169,7 +171,9 @@ def _reference_trace(session: Session, inputs: Inputs) -> Trace | None:
     """The results of a user's own reference, on the same values in float64."""
     if session.reference is None:
         return None
-    wide = {name: value.double() if value.is_floating_point() else value for name, value in inputs.values.items()}
+    values = {name: value for name, value in inputs.values.items() if name not in OUTPUTS}
+    values |= outputs_of(session.case, session.reference.outputs, values)
+    wide = {name: value.double() if value.is_floating_point() else value for name, value in values.items()}
     with session.timed("reference"):
         outcome = run_target(session.reference, session.case, place(wide, ()))
     return outcome.trace

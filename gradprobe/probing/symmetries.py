@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..cases.layouts import AS_SAVED
+from ..cases.outputs import outputs_of
 from ..judging.invariants import Invariant
 from ..judging.symmetry import LINEAR_IN_DO, agreement, doubled, permuted
 from ..verdict import MISMATCH, Run
@@ -76,7 +77,8 @@ def _symmetric(session: Session, run: Run, key: str, *, factor: float, reverse: 
     values = permuted(values, session.case) if reverse else values
     # Values that were expanded are so already; laid out so once more they would lose the factor.
     assigned = tuple((tensor, layout) for tensor, layout in run.assigned if layout != "expanded")
-    inputs = session.placed({**derived(session, values), **values}, assigned)
+    outputs = outputs_of(session.case, session.target.outputs, values)
+    inputs = session.placed({**derived(session, values), **values, **outputs}, assigned)
     trace = accepted(session, inputs)
     assert run.measured is not None
     first = run.measured

@@ -48,6 +48,8 @@ def _entry(entry: Entry, width: int) -> Iterator[Text]:
     kind = "backward" if entry.is_backward else "forward through autograd"
     yield from _folded("family", f"{entry.family}, a {kind}", width)
     yield from _folded("takes", " ".join("--" + name.replace("_", "-") for name in entry.takes), width)
+    if entry.outputs:
+        yield from _folded("writes", f"{' '.join(entry.outputs)}, into tensors that it is given", width)
     yield from _folded("exposes", " ".join(entry.exposes), width)
     yield from _folded("file", f"{_short(entry.file)}:{entry.line}", width)
 

@@ -77,7 +77,8 @@ def run_target(target: Target, case: Case, inputs: Inputs, taps: Sequence[Tap] =
             raise
         except BaseException as error:  # SystemExit, and what test runners fail and skip by
             raise _raised(target, inputs, error) from error
-    trace = read_trace(result, case, f"target {target.name!r}")
+    outputs = {name: inputs.tensors[name] for name in target.outputs if name in inputs.tensors}
+    trace = read_trace(result, case, f"target {target.name!r}", outputs)
     reading = session.read() if session else None
     trace = with_tapped(trace, reading.values, case) if reading else trace
     notes = reading.notes if reading else ()

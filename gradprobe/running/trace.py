@@ -33,12 +33,17 @@ def expected_shapes(case: Case) -> dict[str, tuple[int, ...]]:
     }
 
 
-def read_trace(result: object, case: Case, subject: str) -> Trace:
+def read_trace(result: object, case: Case, subject: str, outputs: Mapping[str, Tensor] | None = None) -> Trace:
     """A target's result as a Trace. Names are matched without case; a value of None means "not exposed".
+
+    Args:
+        outputs: what the target was given to write its gradients into, by parameter. Each is a result where the target
+            returns none of that name; one that only writes may return None.
 
     Raises:
         TargetFailure: not a dict, nothing in it, an unknown name, one name twice, not a tensor, or a wrong shape.
     """
+    result = {} if result is None and outputs else result
     if not isinstance(result, Mapping):
         raise TargetFailure(
             f"{subject} must return a dict of named intermediates, got {type(result).__name__}",
@@ -51,6 +56,9 @@ def read_trace(result: object, case: Case, subject: str) -> Trace:
             if name in values:
                 raise TargetFailure(f"{subject} returned {name} twice, once as {key!r}", "keep one of them")
             values[name] = _checked(tensor, name, case, subject)
+    for key, tensor in (outputs or {}).items():
+        name = _name(key, case, subject)
+        values.setdefault(name, tensor.detach().clone())
     if not values:
         raise TargetFailure(f"{subject} returned nothing to compare", f"return any of {', '.join(names())}")
     order = [name for name in expected_shapes(case) if name in values]

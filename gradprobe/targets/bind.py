@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from ..cases.case import Case
+from ..cases.case import OUTPUTS, Case
 from ..failures import UsageFailure
 from .find import Target
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _WAYS = {
     "bias": "add --bias", "window": "add --window LEFT,RIGHT", "softcap": "add --softcap C", "tau": "add --tau T",
     "seqlens": "add --seqlens N,...", "alibi": "add --alibi", "mask": "add --mask KIND", "sinks": "add --sinks",
-    "keep": "add --dropout P",
+    "keep": "add --dropout P", "dbias": "add --bias", "dsink": "add --sinks",
 }  # fmt: skip
 _PACKED = ("cu_seqlens", "cu_seqlens_q", "cu_seqlens_k", "max_seqlen", "max_seqlen_q", "max_seqlen_k")
 
@@ -25,7 +25,8 @@ def bind(target: Target, case: Case, tensors: Mapping[str, Tensor]) -> dict[str,
     """The target's arguments by its own parameter names.
 
     Raises:
-        UsageFailure: the case uses an option that the target does not take, or the target needs one the case lacks.
+        UsageFailure: the case uses an option that the target does not take, or the target needs one the case lacks; or
+            a forward needs somewhere to write gradients.
     """
     offered = _offered(target, case, tensors)
     for name in _untaken(target, case):
@@ -34,6 +35,11 @@ def bind(target: Target, case: Case, tensors: Mapping[str, Tensor]) -> dict[str,
             f"it takes {', '.join(target.takes.values())}",
         )
     for name in target.required:
+        if name in OUTPUTS and not target.is_backward:
+            raise UsageFailure(
+                f"target {target.name!r} needs {target.takes[name]!r}, where a backward writes, and takes no dO",
+                "take a parameter `do`, as a backward does, or give this one a default",
+            )
         if offered.get(name) is None:
             way = "add --cu-seqlens 0,N,..." if name in _PACKED else _WAYS.get(name, "give the parameter a default")
             raise UsageFailure(

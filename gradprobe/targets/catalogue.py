@@ -7,6 +7,7 @@ import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..cases.case import OUTPUTS
 from ..options import OPTIONS
 from .builtin import BUILTINS, Builtin
 from .find import canonical_name, family_of
@@ -25,6 +26,8 @@ class Entry:
     is_backward: bool
     takes: tuple[str, ...]
     """The case options that it has parameters for; any takes those of sizes, values and layouts."""
+    outputs: tuple[str, ...]
+    """The gradients that it writes where its caller says, by the names that --layout takes."""
     exposes: tuple[str, ...]
     """Where the case has them: dBias exists under --bias."""
     file: str
@@ -50,6 +53,7 @@ def _entry(builtin: Builtin) -> Entry:
         family=family_of(takes),
         is_backward="do" in takes,
         takes=_options(takes),
+        outputs=tuple(name for name in OUTPUTS if "do" in takes and name in takes),
         exposes=builtin.exposes,
         file=str(file),
         line=function.lineno,

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ..cases.case import OUTPUTS
 from ..failures import Failure, TargetFailure, UsageFailure
 from .builtin import BUILTINS
 from .provenance import Source, source_of
@@ -49,6 +50,13 @@ SYNONYMS = {
     "block_m": (),
     "block_n": (),
     "dots": ("input_precision",),
+    # Not d_q, d_k and d_v: those are the field's names of head dims.
+    "dq": ("dquery", "grad_q", "grad_query"),
+    "dk": ("dkey", "grad_k", "grad_key"),
+    "dv": ("dvalue", "grad_v", "grad_value"),
+    "dbias": ("d_bias", "grad_bias", "dattn_bias", "grad_attn_bias"),
+    "dtau": ("d_tau", "grad_tau"),
+    "dsink": ("dsinks", "d_sink", "d_sinks", "grad_sink", "grad_sinks"),
 }
 _CANONICAL = {word: name for name, words in SYNONYMS.items() for word in (name, *words)}
 
@@ -81,6 +89,11 @@ class Target:
     def is_backward(self) -> bool:
         """Whether it takes dO; if not, it is a forward, to be differentiated through autograd."""
         return "do" in self.takes
+
+    @property
+    def outputs(self) -> frozenset[str]:
+        """What it can be given to write its gradients into; nothing where autograd finds them."""
+        return frozenset(OUTPUTS) & self.takes.keys() if self.is_backward else frozenset()
 
     @property
     def packs(self) -> bool:

@@ -481,6 +481,20 @@ def _expanded(tensor, shape):
     return None if tensor is None else tensor[(None,) * (4 - tensor.dim())].expand(shape)
 
 
+def _written(name, given, like):
+    # where a gradient is written
+    if given is None:
+        return torch.empty(like.shape, dtype=like.dtype, device=like.device)
+    if given.shape != like.shape or given.dtype != like.dtype:
+        own = f"{tuple(like.shape)} {like.dtype}"
+        raise ValueError(f"{name} must match {name[1:]}, {own}, got {tuple(given.shape)} {given.dtype}")
+    if any(size > 1 and step == 0 for size, step in zip(given.shape, given.stride(), strict=True)):
+        raise ValueError(
+            f"{name} must hold each element apart, got stride 0 among {given.stride()} of {tuple(given.shape)}"
+        )
+    return given
+
+
 def _strides(tensor, axes):
     return (0,) * axes if tensor is None else tensor.stride()
 
@@ -587,7 +601,7 @@ def flash_forward(
 def flash_backward(
     q, k, v, do, *, causal=False, scale=None, align="bottom-right", window=None, softcap=None, bias=None, alibi=None,
     mask=None, sinks=None, seqlens=None, cu_seqlens_q=None, cu_seqlens_k=None, dots="ieee", block_m=32, block_n=32,
-    o=None, lse=None, export=False,
+    o=None, lse=None, export=False, dq=None, dk=None, dv=None,
 ):  # fmt: skip
     """The gradients of softmax attention, and on request the intermediates that the kernels keep on chip.
 
@@ -595,6 +609,7 @@ def flash_backward(
         do: [B, H, M, Dv], the gradient of O, any strides, 0 included.
         o, lse: [B, H, M, Dv] and [B, H, M] float32, natural log, from `flash_forward`; computed here when None.
         export: also store P, dP and dS, each [B, H, M, N] float32, 0 where a key is not seen.
+        dq, dk, dv: where the gradient is written, like q, k and v, any strides but 0; made here when None.
         The others are those of `flash_forward`.
 
     Returns:
@@ -611,12 +626,12 @@ def flash_backward(
         "cu_seqlens_k": cu_seqlens_k, "dots": dots, "block_m": block_m, "block_n": block_n,
     }  # fmt: skip
     extras, strides, constants, (n_sequences, row_tiles), (_, key_tiles) = _plan(q, k, v, do, o, lse, **options)
+    dq, dk, dv = _written("dq", dq, q), _written("dk", dk, k), _written("dv", dv, v)
     if o is None or lse is None:
         own_o, own_lse = flash_forward(q, k, v, **options)
         o, lse = own_o if o is None else o, own_lse if lse is None else lse
     (n_batch, n_heads, n_rows, _), n_kv_heads, n_keys = q.shape, k.shape[1], k.shape[2]
     delta = torch.empty((n_batch, n_heads, n_rows), dtype=torch.float32, device=q.device)
-    dq, dk, dv = (torch.empty(tensor.shape, dtype=q.dtype, device=q.device) for tensor in (q, k, v))
     # Added to by many programs, so these begin at zero; hidden entries of the exports are never written.
     dsink = None if sinks is None else torch.zeros((n_heads,), dtype=torch.float32, device=q.device)
     dbias = None if bias is None else torch.zeros(bias.shape, dtype=torch.float32, device=q.device)
@@ -657,25 +672,38 @@ def flash_backward(
 def flash_intermediates(
     q, k, v, do, *, causal=False, scale=None, align="bottom-right", window=None, softcap=None, bias=None, alibi=None,
     mask=None, sinks=None, seqlens=None, cu_seqlens_q=None, cu_seqlens_k=None, dots="ieee", block_m=32, block_n=32,
+    dq=None, dk=None, dv=None,
 ):  # fmt: skip
-    """Forward and backward with everything exposed: O and LSE beside what `flash_backward` gives with `export`."""
+    """Forward and backward with everything exposed: O and LSE beside what `flash_backward` gives with `export`.
+
+    Args:
+        dq, dk, dv: where the gradient is written, like q, k and v, any strides but 0; made here when None.
+        The others are those of `flash_backward`.
+    """
     options = {
         "causal": causal, "scale": scale, "align": align, "window": window, "softcap": softcap, "bias": bias,
         "alibi": alibi, "mask": mask, "sinks": sinks, "seqlens": seqlens, "cu_seqlens_q": cu_seqlens_q,
         "cu_seqlens_k": cu_seqlens_k, "dots": dots, "block_m": block_m, "block_n": block_n,
     }  # fmt: skip
     o, lse = flash_forward(q, k, v, **options)
-    return {"O": o, "LSE": lse} | flash_backward(q, k, v, do, o=o, lse=lse, export=True, **options)
+    own = {"o": o, "lse": lse, "dq": dq, "dk": dk, "dv": dv}
+    return {"O": o, "LSE": lse} | flash_backward(q, k, v, do, export=True, **own, **options)
 
 
 def flash_black_box(
     q, k, v, do, *, causal=False, scale=None, align="bottom-right", window=None, softcap=None, bias=None, alibi=None,
     mask=None, sinks=None, seqlens=None, cu_seqlens_q=None, cu_seqlens_k=None, dots="ieee", block_m=32, block_n=32,
+    dq=None, dk=None, dv=None,
 ):  # fmt: skip
-    """Only the gradients of what was given: dQ, dK, dV, and dBias and dSink where there is a bias and are sinks."""
+    """Only the gradients of what was given: dQ, dK, dV, and dBias and dSink where there is a bias and are sinks.
+
+    Args:
+        dq, dk, dv: where the gradient is written, like q, k and v, any strides but 0; made here when None.
+        The others are those of `flash_backward`.
+    """
     results = flash_backward(
         q, k, v, do, causal=causal, scale=scale, align=align, window=window, softcap=softcap, bias=bias, alibi=alibi,
         mask=mask, sinks=sinks, seqlens=seqlens, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
-        dots=dots, block_m=block_m, block_n=block_n,
+        dots=dots, block_m=block_m, block_n=block_n, dq=dq, dk=dk, dv=dv,
     )  # fmt: skip
     return {name: value for name, value in results.items() if name != "delta"}

@@ -331,6 +331,20 @@ def _check(q, others, bias, tau, seqlens, lse=None):
         raise ValueError(f"lse must be [B, H, L] = {tuple(q.shape[:3])}, got shape {tuple(lse.shape)}")
 
 
+def _written(name, given, like):
+    # where a gradient is written
+    if given is None:
+        return torch.empty(like.shape, dtype=like.dtype, device=like.device)
+    if given.shape != like.shape or given.dtype != like.dtype:
+        own = f"{tuple(like.shape)} {like.dtype}"
+        raise ValueError(f"{name} must match {name[1:]}, {own}, got {tuple(given.shape)} {given.dtype}")
+    if any(size > 1 and step == 0 for size, step in zip(given.shape, given.stride(), strict=True)):
+        raise ValueError(
+            f"{name} must hold each element apart, got stride 0 among {given.stride()} of {tuple(given.shape)}"
+        )
+    return given
+
+
 def _strides(tensor, axes):
     return (0,) * axes if tensor is None else tensor.stride()
 
@@ -387,7 +401,7 @@ def lazy_forward(q, k, v, *, tau, bias=None, scale=None, seqlens=None, dots="iee
 
 def lazy_backward(
     q, k, v, do, *, tau, lse=None, bias=None, scale=None, seqlens=None,
-    dots="ieee", block_m=32, block_n=32, export=False,
+    dots="ieee", block_m=32, block_n=32, export=False, dq=None, dk=None, dv=None,
 ):  # fmt: skip
     """The gradients of lazy attention, and on request the intermediates that the kernels keep on chip.
 
@@ -395,6 +409,7 @@ def lazy_backward(
         do: [B, H, L, D], the gradient of O, any strides, 0 included.
         lse: [B, H, L] float32, natural log, from `lazy_forward`; computed here when None.
         export: also store P, dP and dS, each [B, H, L, L] float32.
+        dq, dk, dv: where the gradient is written, like q, any strides but 0; made here when None.
         The others are those of `lazy_forward`.
 
     Returns:
@@ -405,6 +420,7 @@ def lazy_backward(
         ValueError: where shapes or dtypes do not agree.
     """
     _check(q, {"k": k, "v": v, "do": do}, bias, tau, seqlens, lse)
+    dq, dk, dv = _written("dq", dq, q), _written("dk", dk, k), _written("dv", dv, v)
     options = _options(q, bias, seqlens, scale, dots, block_m, block_n)
     if lse is None:
         _, lse = lazy_forward(
@@ -414,7 +430,6 @@ def lazy_backward(
     rows = n_batch * n_heads * triton.cdiv(n_ctx, block_m)
     columns = n_batch * n_heads * triton.cdiv(n_ctx, block_n)
     delta = torch.empty((n_batch, n_heads, n_ctx), dtype=torch.float32, device=q.device)
-    dq, dk, dv = (torch.empty(q.shape, dtype=q.dtype, device=q.device) for _ in range(3))
     # Added to by many programs, so these begin at zero; masked entries of the exports are never written.
     dtau = torch.zeros((n_heads,), dtype=torch.float32, device=q.device)
     dbias = None if bias is None else torch.zeros(bias.shape, dtype=torch.float32, device=q.device)
@@ -445,12 +460,19 @@ def lazy_backward(
 
 
 def lazy_intermediates(
-    q, k, v, do, *, tau, bias=None, scale=None, seqlens=None, dots="ieee", block_m=32, block_n=32
+    q, k, v, do, *, tau, bias=None, scale=None, seqlens=None, dots="ieee", block_m=32, block_n=32,
+    dq=None, dk=None, dv=None,
 ):  # fmt: skip
-    """Forward and backward with everything exposed: O and LSE beside what `lazy_backward` gives with `export`."""
+    """Forward and backward with everything exposed: O and LSE beside what `lazy_backward` gives with `export`.
+
+    Args:
+        dq, dk, dv: where the gradient is written, like q, any strides but 0; made here when None.
+        The others are those of `lazy_backward`.
+    """
     options = {
         "tau": tau, "bias": bias, "scale": scale, "seqlens": seqlens,
         "dots": dots, "block_m": block_m, "block_n": block_n,
     }  # fmt: skip
     o, lse = lazy_forward(q, k, v, **options)
-    return {"O": o, "LSE": lse} | lazy_backward(q, k, v, do, lse=lse, export=True, **options)
+    gradients = {"dq": dq, "dk": dk, "dv": dv}
+    return {"O": o, "LSE": lse} | lazy_backward(q, k, v, do, lse=lse, export=True, **gradients, **options)

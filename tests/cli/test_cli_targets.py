@@ -94,7 +94,7 @@ def test_json_has_a_schema_and_the_fields_of_each_target():
     assert document["schema"] == "gradprobe.targets.find/1"
     lazy = document["targets"][0]
     assert lazy.keys() == {
-        "name", "summary", "family", "is_backward", "takes", "exposes", "file", "line", "missing"
+        "name", "summary", "family", "is_backward", "takes", "outputs", "exposes", "file", "line", "missing"
     }  # fmt: skip
     assert (lazy["family"], lazy["is_backward"]) == ("lazy", True)
     assert len(lazy["exposes"]) == 11
@@ -114,8 +114,10 @@ def test_what_is_listed_is_what_an_import_finds(name):
     assert os.path.samefile(entry.file, target.source.file)
     assert entry.line == target.source.line
     assert {option for option in entry.takes if option != "cu_seqlens"} == {
-        name for name in target.takes if name not in ("q", "k", "v", "do", "cu_seqlens_q")
+        name for name in target.takes.keys() - target.outputs if name not in ("q", "k", "v", "do", "cu_seqlens_q")
     }
+    assert entry.outputs == (("dq", "dk", "dv") if name in ("lazy", "flash") else ())
+    assert set(entry.outputs) == target.outputs
 
 
 @pytest.mark.parametrize(
