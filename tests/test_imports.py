@@ -46,6 +46,7 @@ ORDER = (
     "report.targets",
     "targets.scaffold",
     "last", "progress", "answer", "screen",
+    "isolation.ended", "isolation.frames", "isolation.child", "isolation.process", "isolation.each", "isolation",
     "cli.failing", "cli.words", "cli.root", "cli.check", "cli.diff", "cli.run", "cli.targets", "cli.init", "cli.app",
     "cli", "__main__",
 )  # fmt: skip
