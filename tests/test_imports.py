@@ -45,10 +45,14 @@ ORDER = (
     "targets.catalogue",
     "report.targets",
     "targets.scaffold",
-    "last", "progress", "answer", "screen",
+    "last", "problem",
+    "strides", "strides.trials", "strides.programs", "strides.strays", "strides.result", "strides.observe",
+    "strides.bits", "strides.bench", "strides.wide", "strides.culprits", "strides.worker", "strides.survey",
+    "report.survey", "report.survey_as_json",
+    "progress", "answer", "screen",
     "isolation.ended", "isolation.frames", "isolation.child", "isolation.process", "isolation.each", "isolation",
-    "cli.failing", "cli.words", "cli.root", "cli.check", "cli.diff", "cli.run", "cli.targets", "cli.init", "cli.app",
-    "cli", "__main__",
+    "cli.failing", "cli.words", "cli.root", "cli.check", "cli.diff", "cli.run", "cli.strides", "cli.targets",
+    "cli.init", "cli.app", "cli", "__main__",
 )  # fmt: skip
 # Folders of their own, which know nothing of the tool; the tool may import them anywhere.
 APART = ("kernels", "reference")

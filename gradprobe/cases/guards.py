@@ -122,7 +122,7 @@ class Guards:
         return [breach for band in self._bands for breach in self._of_band(band)]
 
     def _of_band(self, band: _Band) -> Iterable[Breach]:
-        changed = band.outside & ~_same_bits(band.whole, band.before)
+        changed = band.outside & ~same_bits(band.whole, band.before)
         if not bool(changed.any()):
             return
         at = changed.nonzero().flatten().cpu()
@@ -146,7 +146,8 @@ def _span(tensor: Tensor) -> tuple[int, int]:
     return start, start + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
 
 
-def _same_bits(one: Tensor, other: Tensor) -> Tensor:
+def same_bits(one: Tensor, other: Tensor) -> Tensor:
+    """Element by element, whether two tensors of one dtype hold the same bits: a NaN is equal to itself."""
     import torch
 
     kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[one.element_size()]

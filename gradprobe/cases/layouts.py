@@ -33,7 +33,7 @@ UNIT_RUN = (("all", "distinct-unit"),)
 
 # What the others determine, or what is no gradient's business: one repeated value of these is another problem. And what
 # is written needs a place for every element.
-_NEVER_EXPANDED = ("o", "lse", "delta", "mask", "keep", "seqlens", "cu_seqlens_q", "cu_seqlens_k", *OUTPUTS)
+NEVER_EXPANDED = ("o", "lse", "delta", "mask", "keep", "seqlens", "cu_seqlens_q", "cu_seqlens_k", *OUTPUTS)
 # Tensors that one buffer holds, side by side in every row, where all of them are packed and of one shape: what one
 # projection to q, k and v gives, or one to k and v, and autograd for its gradient.
 _PACKED = (("q", "k", "v"), ("k", "v"), ("dq", "dk", "dv"), ("dk", "dv"))
@@ -145,7 +145,7 @@ def _layout_of(name: str, assigned: tuple[tuple[str, str], ...]) -> str:
     chosen = "contiguous"
     for tensor, layout in assigned:
         chosen = layout if tensor in (name, "all") else chosen
-    return "contiguous" if chosen == "expanded" and name in _NEVER_EXPANDED else chosen
+    return "contiguous" if chosen == "expanded" and name in NEVER_EXPANDED else chosen
 
 
 def _repeated(name: str, value: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..budgets.precision import precision_of
 from ..cases.case import OUTPUTS, Case
+from ..cases.guards import ORDINARY
 from ..cases.layouts import Inputs, effective_values, place
 from ..cases.outputs import outputs_of
 from ..cases.saved import Saved
@@ -45,6 +47,10 @@ class Session:
     tick: Tick
     taps: tuple[Tap, ...]
     saved: Saved | None = None
+    fill: str = ORDINARY
+    """What the guard bands hold."""
+    unwritten: float = math.nan
+    """What outputs hold before a run."""
     values: dict[str, Tensor] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("target", "reference", "compare"), 0.0))
     outcomes: list[Outcome] = field(default_factory=list)
@@ -64,13 +70,13 @@ class Session:
 
     def placed(self, values: Mapping[str, Tensor], assigned: Assigned) -> Inputs:
         """Values laid out; `as-saved` as they lay in the file they come from."""
-        return place(values, assigned, self.saved.placements if self.saved else None)
+        return place(values, assigned, self.saved.placements if self.saved else None, self.fill)
 
 
 def inputs_of(session: Session, values: Mapping[str, Tensor], assigned: Assigned) -> Inputs:
     """The values in a layout, with O, LSE and delta of the reference, and outputs, where the target takes them."""
     values = effective(values, assigned)
-    outputs = outputs_of(session.case, session.target.outputs, values)
+    outputs = outputs_of(session.case, session.target.outputs, values, session.unwritten)
     return session.placed({**derived(session, values), **values, **outputs}, assigned)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from ..cases.case import Case
 from ..failures import Failure
 from ..intermediates import steps
 from ..judging.locate import Location
@@ -26,7 +27,7 @@ def as_json(report: Report) -> dict[str, Any]:
         "target": _target(report),
         "environment": dict(report.environment) | {"triton_cache": report.provenance.triton_cache},
         "case": _case(report),
-        "runs": [_run(report, run) for run in report.runs],
+        "runs": [run_as_json(report.case, run) for run in report.runs],
         "first_mismatch": _first(failing[1].first) if failing else None,
         "diagnoses": [],
         "notes": list(report.notes),
@@ -72,7 +73,8 @@ def _case(report: Report) -> dict[str, Any]:
     return _plain(case)  # type: ignore[no-any-return]
 
 
-def _run(report: Report, run: Run) -> dict[str, Any]:
+def run_as_json(case: Case, run: Run) -> dict[str, Any]:
+    """One of a report's runs."""
     measured = run.shown
     if measured is None:
         return {
@@ -87,9 +89,9 @@ def _run(report: Report, run: Run) -> dict[str, Any]:
         "undecided": measured.comparison.undecided,
         "coarser": [coarser.words for coarser in measured.coarser],
         "inside": list(run.inside.sentences) if run.inside else [],
-        "intermediates": _intermediates(report, measured),
+        "intermediates": _intermediates(case, measured),
         "first_mismatch": _first(measured.first),
-        "compared": compared(report.case, measured),
+        "compared": compared(case, measured),
         "invariants": [
             {
                 "name": invariant.name, "of": invariant.of, "holds": invariant.holds,
@@ -100,9 +102,9 @@ def _run(report: Report, run: Run) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _intermediates(report: Report, measured: Measured) -> list[dict[str, Any]]:
+def _intermediates(case: Case, measured: Measured) -> list[dict[str, Any]]:
     findings, absent = measured.comparison.findings, measured.comparison.absent
-    names = [row.name for row, _ in steps(report.case.family) if row.name in findings or row.name in absent]
+    names = [row.name for row, _ in steps(case.family) if row.name in findings or row.name in absent]
     return [_finding(findings[name], measured) if name in findings else _not_exposed(name) for name in names]
 
 

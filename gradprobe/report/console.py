@@ -29,10 +29,10 @@ def render(report: Report, width: int, *, utf8: bool = True) -> list[Text]:
     lines = [*_verdict(report, width)]
     if failing:
         lines += _place(report, failing[0], failing[1], width)
-    lines += [line for sentence in _reasons(report) for line in _folded(sentence, width)]
+    lines += [line for sentence in _reasons(report) for line in folded(sentence, width)]
     lines += [Text(), *_table(report, shown, width, marks), Text()]
     lines += _layouts(report, width, marks)
-    lines += [line for sentence in _sentences(report, shown) for line in _folded(sentence, width)]
+    lines += [line for sentence in _sentences(report, shown) for line in folded(sentence, width)]
     return [*lines, *_provenance(report, width)]
 
 
@@ -51,19 +51,21 @@ def _verdict(report: Report, width: int) -> Iterator[Text]:
     if report.failing is None:
         count, runs = len(report.measured[0][1].comparison.findings), len(report.measured)
         words = f"{target}: {plural(count, 'intermediate')} within budget in {plural(runs, 'layout')} ({precision})"
-        yield from _headed("MATCH", "bold green", words, width)
+        yield from headed("MATCH", "bold green", words, width)
     else:
         run, measured = report.failing
-        yield from _headed("MISMATCH", "bold red", f"{_blame(measured)} ({target}, {run.layout})", width)
+        yield from headed("MISMATCH", "bold red", f"{blame(measured)} ({target}, {run.layout})", width)
 
 
-def _headed(verdict: str, style: str, words: str, width: int) -> Iterator[Text]:
+def headed(verdict: str, style: str, words: str, width: int) -> Iterator[Text]:
+    """A verdict, and what it is about in lines of a width."""
     first, *rest = textwrap.wrap(words, max(width, 40) - len(verdict) - 2)
     yield Text.assemble((verdict, style), f"  {first}")
     yield from (Text(" " * (len(verdict) + 2) + line) for line in rest)
 
 
-def _blame(measured: Measured) -> str:
+def blame(measured: Measured) -> str:
+    """Which intermediates are wrong by themselves, in which heads, and which only inherit."""
     findings = measured.comparison.findings
     own = [name for name, finding in findings.items() if finding.status == MISMATCH]
     inherited = [name for name, finding in findings.items() if finding.status == INHERITED]
@@ -254,13 +256,13 @@ def _rank(key: str) -> tuple[int, str]:
 def _provenance(report: Report, width: int) -> Iterator[Text]:
     provenance = report.provenance
     seconds = ", ".join(f"{stage} {took:.1f}" for stage, took in report.seconds.items())
-    yield from _folded(f"ran {provenance.backend} on {report.environment['device']}; seconds: {seconds}", width)
+    yield from folded(f"ran {provenance.backend} on {report.environment['device']}; seconds: {seconds}", width)
     files: dict[tuple[str, str], list[str]] = {}
     for source in provenance.kernels or (provenance.source,):
         files.setdefault((source.file, source.sha256), []).append(f"{source.name}:{source.line}")
     for (file, digest), names in files.items():
         yield Text(f"  {_short(file)} sha256 {digest[:12]}", "dim", overflow="ignore")
-        yield from _folded("  " + " ".join(names), width)
+        yield from folded("  " + " ".join(names), width)
     for shadow in provenance.shadows:
         yield Text(f"  not this file, though of the same module name: {_short(shadow)}", "yellow")
     if provenance.triton_cache:
@@ -279,7 +281,8 @@ def _short(path: str) -> str:
     return path
 
 
-def _folded(sentence: str, width: int) -> Iterator[Text]:
+def folded(sentence: str, width: int) -> Iterator[Text]:
+    """A sentence in lines of a width, indented."""
     yield from (Text(line) for line in _wrapped(sentence, width))
 
 

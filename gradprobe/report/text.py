@@ -16,10 +16,11 @@ class Marks:
     mismatch: str
     inherited: str
     times: str
+    about: str
 
 
-UTF8 = Marks(mismatch="✗", inherited="↳", times="×")
-ASCII = Marks(mismatch="!", inherited="~", times="x")
+UTF8 = Marks(mismatch="✗", inherited="↳", times="×", about="≈")
+ASCII = Marks(mismatch="!", inherited="~", times="x", about="~")
 
 STYLES = {MISMATCH: "bold red", INHERITED: "yellow"}
 

@@ -6,7 +6,7 @@ import traceback
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,14 +48,25 @@ class Outcome:
     """The inputs that kernels were given where they lay, and not copies alone."""
     notes: tuple[str, ...] = ()
     """What a reader should know of the taps."""
+    storages: Mapping[int, str] = field(default_factory=dict)
+    """The storages of what the target returned, by address: which intermediate lies there."""
 
 
-def run_target(target: Target, case: Case, inputs: Inputs, taps: Sequence[Tap] = ()) -> Outcome:
+def run_target(
+    target: Target,
+    case: Case,
+    inputs: Inputs,
+    taps: Sequence[Tap] = (),
+    around: AbstractContextManager[Any] = nullcontext(),  # noqa: B008 - it holds nothing
+) -> Outcome:
     """Runs the target once, with taps in its Triton kernels where some are given.
 
     A run that raises on purpose is a refusal, with its words, but not where the tensors are contiguous or lie as the
     user's own program had them. Outputs are read before they leave here, so an error of an asynchronous kernel belongs
     to the target.
+
+    Args:
+        around: entered around the target's own code, and nothing else.
 
     Raises:
         UsageFailure: from `bind`.
@@ -65,8 +76,9 @@ def run_target(target: Target, case: Case, inputs: Inputs, taps: Sequence[Tap] =
     taken: set[str] = set()
     with _tapped(taps, case) as session, recorded_launches(inputs.tensors, taken) as launches:
         try:
-            result = _call(target, case, arguments, inputs)
-            _synchronize(inputs)
+            with around:
+                result = _call(target, case, arguments, inputs)
+                _synchronize(inputs)
         except TargetFailure:
             raise
         except _DELIBERATE as error:
@@ -82,7 +94,13 @@ def run_target(target: Target, case: Case, inputs: Inputs, taps: Sequence[Tap] =
     reading = session.read() if session else None
     trace = with_tapped(trace, reading.values, case) if reading else trace
     notes = reading.notes if reading else ()
-    return Outcome(trace, None, _sources(launches), interpreting(), tuple(launches), frozenset(taken), notes)
+    storages = _storages(result)
+    return Outcome(trace, None, _sources(launches), interpreting(), tuple(launches), frozenset(taken), notes, storages)
+
+
+def _storages(result: object) -> dict[int, str]:
+    named = result.items() if isinstance(result, Mapping) else ()
+    return {tensor.untyped_storage().data_ptr(): str(name) for name, tensor in named if tensor is not None}
 
 
 def _tapped(taps: Sequence[Tap], case: Case) -> AbstractContextManager[TapSession | None]:

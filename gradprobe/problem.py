@@ -1,0 +1,65 @@
+"""Asked -> Problem: the words of a command line as a case, resolved, and the functions to run on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .failures import UsageFailure
+from .last import Asked
+from .options import parse
+
+if TYPE_CHECKING:
+    from .cases.case import Case
+    from .cases.saved import Saved
+    from .targets.find import Target
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is to be run."""
+
+    case: Case
+    target: Target
+    reference: Target | None
+    """A user's own; None for the built-in one."""
+    saved: Saved | None
+    """The values of a case that has `inputs`."""
+
+
+def problem_of(asked: Asked) -> Problem:
+    """Imports what the words need, chooses the backend, and resolves the case.
+
+    Raises:
+        Failure: whatever keeps it from being run.
+    """
+    given = parse(asked.options)
+    if asked.family not in (None, "softmax", "lazy"):
+        raise UsageFailure(f"--family must be softmax or lazy, got {asked.family!r}")
+    from .cases.case import resolve
+    from .running.backend import choose_threads, make_interpreter_right, prepare_backend
+
+    device = prepare_backend(_device(given))
+    from .cases.decided import with_inputs
+    from .cases.saved import load
+    from .targets.find import find_target
+
+    word = given.get("inputs")
+    saved = load(word) if word is not None else None
+    found = find_target(asked.target, asked.family)
+    beside = find_target(asked.reference, asked.family or found.family) if asked.reference else None
+    given = with_inputs(given, saved, str(word), found.family) if saved else given
+    packs = found.packs and saved is None
+    case = resolve({**given, "device": device}, found.family, takes_bias="bias" in found.takes, packs=packs)
+    make_interpreter_right(case)
+    choose_threads(case)
+    return Problem(case, found, beside, saved)
+
+
+def _device(given: dict[str, Any]) -> str:
+    from .cases.case import DEVICES
+
+    device = given.get("device", "auto")
+    if device not in DEVICES:
+        raise UsageFailure(f"--device must be one of {', '.join(DEVICES)}, got {device!r}")
+    return str(device)

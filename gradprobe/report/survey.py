@@ -1,0 +1,145 @@
+"""A survey of layouts for people: the verdict, the place, the reason, then the matrix of tensors and layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.text import Text
+
+from ..cases.layouts import LAYOUTS
+from ..strides.result import BITS, Result
+from ..strides.survey import Survey
+from ..strides.trials import CONTIGUOUS, PROGRAM
+from ..verdict import MATCH, MISMATCH, SKIPPED
+from .console import folded, headed, window
+from .text import ASCII, UTF8, Marks, plural
+
+_ROW, _CELL = 8, 9
+# Findings that are printed; the others are in the JSON.
+_MOST = 4
+_STYLES = {MATCH: "green", MISMATCH: "bold red", SKIPPED: "yellow", "error": "bold yellow"}
+_NO_PLACE = "batch=- head=- row=- col=- tile=-,- actual=- expected=- ratio=-"
+
+
+def render_survey(found: Survey, width: int, *, utf8: bool = True) -> list[Text]:
+    """The survey as lines; the matrix fits 80 columns, sentences are folded to `width`."""
+    marks = UTF8 if utf8 else ASCII
+    lines = [*_verdict(found, width)]
+    if found.wrong:
+        lines += _place(found, found.wrong[0], width)
+    lines += [line for sentence in _reasons(found) for line in folded(sentence, width)]
+    lines += [Text(), *_matrix(found, marks), Text(), *_programs(found, marks, width)]
+    return lines + [line for sentence in _sentences(found, width) for line in folded(sentence, width)]
+
+
+def _verdict(found: Survey, width: int) -> Iterator[Text]:
+    target = found.plan.document["target"]["name"]
+    wrong, failed, refused = (len(found.having(verdict)) for verdict in (MISMATCH, "error", SKIPPED))
+    tried = plural(len(found.results), "layout")
+    if wrong:
+        contiguous = found.results[0].verdict == MISMATCH
+        words = f"{target}: wrong in {wrong:,} of {tried}, contiguous {'too' if contiguous else 'not among them'}"
+        yield from headed("MISMATCH", _STYLES[MISMATCH], words, width)
+    elif failed:
+        yield from headed("NOT RUN", _STYLES["error"], f"{target}: {failed:,} of {tried} could not be run", width)
+    else:
+        exact = sum(result.how == BITS for result in found.results)
+        words = f"{target}: right in {plural(len(found.having(MATCH)), 'layout')}, {exact:,} of them bit for bit as "
+        words += f"when contiguous ({found.plan.precision})" + (f"; {refused:,} refused" if refused else "")
+        yield from headed("MATCH", "bold green", words, width)
+
+
+def _place(found: Survey, result: Result, width: int) -> Iterator[Text]:
+    tensor = result.strays[0].tensor if result.strays else "-"
+    yield Text(result.line or f"FIRST MISMATCH {tensor} {_NO_PLACE}", "bold")
+    words = f": {result.blame}" if result.blame else ""
+    yield from folded(f"with {result.trial.title}{words}", width)
+    if result.first is not None:
+        yield from window(result.first, width)
+
+
+def _reasons(found: Survey) -> Iterator[str]:
+    yield from (culprit.words for culprit in found.culprits)
+    strays = list(dict.fromkeys(stray.sentence for result in found.wrong for stray in result.strays))
+    yield from strays[:_MOST]
+    if len(strays) > _MOST:
+        yield f"and {plural(len(strays) - _MOST, 'finding')} more about memory, in --json FILE"
+
+
+def _matrix(found: Survey, marks: Marks) -> Iterator[Text]:
+    columns = [layout for layout in LAYOUTS if layout != CONTIGUOUS]
+    cells = {(result.trial.row, result.trial.layout): result for result in found.results if result.trial.row}
+    rows = list(dict.fromkeys(row for row, _ in cells if row != "all"))
+    yield Text("  one tensor in each layout, the others contiguous; then all at once", "dim")
+    for part in (0, 1):
+        heads = [layout.partition("-")[::2][part] for layout in columns]
+        heads = [f"-{head}" if part and head else head for head in heads]
+        yield Text((" " * _ROW + "".join(f"{head:>{_CELL}}" for head in heads)).rstrip(), "dim")
+    for row in (*rows, "all"):
+        parts = [_cell(cells.get((row, layout)), marks) for layout in columns]
+        line = Text.assemble(f"  {row:<{_ROW - 2}}", *parts)
+        line.rstrip()
+        yield line
+    yield Text(f"  {_legend(found, marks)}", "dim")
+
+
+def _sign(result: Result, marks: Marks) -> str:
+    if result.verdict == MATCH:
+        return "=" if result.how == BITS else marks.about
+    return {MISMATCH: marks.mismatch, SKIPPED: "-"}.get(result.verdict, "crash")
+
+
+def _cell(result: Result | None, marks: Marks) -> tuple[str, str]:
+    if result is None:
+        return " " * _CELL, ""
+    return f"{_sign(result, marks):>{_CELL}}", _STYLES[result.verdict]
+
+
+def _legend(found: Survey, marks: Marks) -> str:
+    meanings = {
+        "=": "right, bit for bit",
+        marks.about: "right, other bits",
+        marks.mismatch: "wrong",
+        "-": "refused",
+        "crash": "not run",
+    }
+    seen = {_sign(result, marks) for result in found.results}
+    return "   ".join(f"{sign} {words}" for sign, words in meanings.items() if sign in seen)
+
+
+def _programs(found: Survey, marks: Marks, width: int) -> Iterator[Text]:
+    programs = [result for result in found.results if result.trial.kind == PROGRAM]
+    if programs:
+        yield Text("  as programs lay them", "dim")
+    for result in programs:
+        sign = _sign(result, marks)
+        yield Text.assemble("  ", (f"{sign:>5}", _STYLES[result.verdict]), f"  {result.trial.title}")
+    if programs:
+        yield Text()
+
+
+def _sentences(found: Survey, width: int) -> Iterator[str]:
+    for verdict, word in ((SKIPPED, "refused"), ("error", "not run")):
+        for words, titles in _by_words(found.having(verdict)).items():
+            yield f"{word}: {', '.join(titles)}: {words}"
+    for names, titles in _copies(found).items():
+        yield f"{names} reached the kernels as copies in {', '.join(titles)}: strides end in the wrapper there"
+    yield from found.plan.document["notes"]
+    counts = plural(len(found.results), "layout")
+    yield f"tried {counts} in {found.seconds.get('total', 0.0):.1f} s; every run in guard bands, with and without NaN"
+    yield f"again: {found.again}"
+
+
+def _by_words(results: Sequence[Result]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for result in results:
+        found.setdefault(result.words, []).append(result.trial.title)
+    return found
+
+
+def _copies(found: Survey) -> dict[str, list[str]]:
+    groups: dict[str, list[str]] = {}
+    for result in found.results:
+        if result.copied:
+            groups.setdefault(", ".join(result.copied), []).append(result.trial.title)
+    return groups

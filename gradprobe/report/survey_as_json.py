@@ -1,0 +1,63 @@
+"""A survey of layouts as a report of schema gradprobe.report/1: a run for each, and under "strides" what is its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..strides.result import Result
+from ..strides.survey import Survey
+from ..strides.trials import PROGRAM
+from ..verdict import add_counts
+
+
+def survey_as_json(found: Survey) -> dict[str, Any]:
+    """The document."""
+    runs = [_run(result) for result in found.results]
+    first = next((run["first_mismatch"] for run in runs if run["first_mismatch"]), None)
+    return {
+        **found.plan.document,
+        "verdict": found.verdict,
+        "runs": runs,
+        "first_mismatch": first,
+        "compared": add_counts([run["compared"] for run in runs]),
+        "reproduce": found.again,
+        "seconds": {stage: round(took, 4) for stage, took in found.seconds.items()},
+        "strides": {
+            "layouts": len(found.plan.trials),
+            "matrix": _matrix(found),
+            "programs": {each.trial.title: each.verdict for each in found.results if each.trial.kind == PROGRAM},
+            "culprits": [
+                {"kind": culprit.kind, "strides": [list(stride) for stride in culprit.strides], "words": culprit.words}
+                for culprit in found.culprits
+            ],
+            "findings": [finding for result in found.results for finding in _findings(result)],
+        },
+    }
+
+
+def _run(result: Result) -> dict[str, Any]:
+    empty: dict[str, Any] = {
+        "layout": result.trial.title, "verdict": result.verdict, "skipped": None, "intermediates": [], "coarser": [],
+        "first_mismatch": None, "compared": add_counts([]), "invariants": [],
+    }  # fmt: skip
+    run = {**empty, **(result.document or {}), "how": result.how or None, "copied": list(result.copied)}
+    return run | ({"error": result.words} if result.verdict == "error" else {})
+
+
+def _matrix(found: Survey) -> dict[str, dict[str, str]]:
+    """Verdicts by tensor ("all" for all at once) and layout."""
+    rows: dict[str, dict[str, str]] = {}
+    for result in found.results:
+        if result.trial.row:
+            rows.setdefault(result.trial.row, {})[result.trial.layout] = result.verdict
+    return rows
+
+
+def _findings(result: Result) -> list[dict[str, Any]]:
+    return [
+        {
+            "layout": result.trial.title, "kind": stray.kind, "tensor": stray.tensor, "kernel": stray.kernel,
+            "file": stray.file, "line": stray.line, "code": stray.code, "sentence": stray.sentence,
+        }
+        for stray in result.strays
+    ]  # fmt: skip

@@ -1,0 +1,152 @@
+"""Bench: a target, tried under one layout after another, each beside the same values laid contiguous."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ..cases.guards import ORDINARY
+from ..cases.layouts import Inputs, place
+from ..cases.outputs import outputs_of
+from ..failures import TargetFailure
+from ..probing.session import Session, derived, effective, measure
+from ..report.as_json import run_as_json
+from ..report.console import blame
+from ..report.text import broken_identity_line, first_mismatch_line
+from ..running.trace import Trace
+from ..verdict import MATCH, MISMATCH, SKIPPED, Measured, Run
+from .bits import differing, floors
+from .observe import Observed, observe
+from .result import BITS, BUDGET, Result
+from .strays import Stray, never_written
+from .trials import BOTH, CONTIGUOUS, TOGETHER, Fill, Trial
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..cases.placement import Placement
+
+# The run that every other is held against: ordinary numbers in the guard bands, and NaN where nothing was written.
+PLAIN = (ORDINARY, float("nan"))
+FIRST = Trial(CONTIGUOUS, TOGETHER, (), "all", CONTIGUOUS)
+
+
+@dataclass(frozen=True)
+class _Base:
+    """One set of values, and what the target makes of them laid contiguous."""
+
+    values: Mapping[str, Tensor]
+    trace: Trace
+    floors: Mapping[str, float]
+    """What repeats of the run differ by."""
+    taken: frozenset[str]
+    """The tensors that kernels were given where they lay."""
+    measured: Measured
+    result: Result
+
+
+class Bench:
+    """A target that is tried. Its contiguous runs are made once for each set of values that layouts leave."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._bases: dict[tuple[str, ...], _Base] = {}
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the tensors that the target is given, by name."""
+        given = self._given(self._values(FIRST), float("nan"))
+        return {name: tuple(value.shape) for name, value in given.items() if name in self.session.target.takes}
+
+    def tried(self, trial: Trial) -> Result:
+        """What a trial comes to. What the target raises where it may not is a value here."""
+        try:
+            base = self._base(trial)
+            return replace(base.result, trial=trial) if trial == FIRST else self._tried(trial, base)
+        except TargetFailure as failure:
+            return Result(trial, "error", words=str(failure))
+
+    def contiguous(self) -> Measured:
+        """The contiguous run of the case's own values.
+
+        Raises:
+            TargetFailure: the target cannot be run so.
+        """
+        return self._base(FIRST).measured
+
+    def is_wrong(self, placements: Mapping[str, Placement]) -> bool:
+        """Whether tensors placed so, the others contiguous, give wrong results or stray."""
+        assigned = tuple((name, "as-saved") for name in placements)
+        trial = Trial("placed one by one", TOGETHER, assigned, placements=placements, fills=BOTH[:1])
+        return self.tried(trial).verdict in (MISMATCH, "error")
+
+    def _base(self, trial: Trial) -> _Base:
+        """The contiguous runs of the values that a trial leaves: `expanded` repeats some."""
+        repeated = tuple(sorted(name for name, layout in trial.assigned if layout == "expanded"))
+        if repeated not in self._bases:
+            self._bases[repeated] = self._contiguous(self._values(trial))
+        return self._bases[repeated]
+
+    def _values(self, trial: Trial) -> Mapping[str, Tensor]:
+        values = effective(self.session.values, trial.assigned)
+        return {**derived(self.session, values), **values}
+
+    def _given(self, values: Mapping[str, Tensor], unwritten: float) -> dict[str, Tensor]:
+        session = self.session
+        return {**values, **outputs_of(session.case, session.target.outputs, values, unwritten)}
+
+    def _contiguous(self, values: Mapping[str, Tensor]) -> _Base:
+        observed = [self._observed(FIRST, fill, values) for fill in (PLAIN, *BOTH)]
+        traces = [_trace(each) for each in observed]
+        measured = measure(self.session, observed[0].inputs, traces[0])
+        result = self._result(FIRST, measured, _strays(observed[1:], BOTH), BITS)
+        return _Base(values, traces[0], floors(traces), observed[0].outcome.taken, measured, result)
+
+    def _tried(self, trial: Trial, base: _Base) -> Result:
+        observed = []
+        for fill in trial.fills:
+            observed.append(self._observed(trial, fill, base.values))
+            if (refused := observed[-1].outcome.refused) is not None:
+                document = run_as_json(self.session.case, Run(trial.title, trial.assigned, None, refused))
+                return Result(trial, SKIPPED, words=refused, document=document)
+        strays = _strays(observed, trial.fills)
+        copied = tuple(sorted(base.taken - observed[0].outcome.taken))
+        other = [each for each in observed if differing(_trace(each), base.trace, base.floors)]
+        if not other:
+            return replace(self._result(trial, base.measured, strays, BITS), copied=copied)
+        results = [
+            self._result(trial, measure(self.session, each.inputs, _trace(each)), strays, BUDGET) for each in other
+        ]
+        return replace(next((one for one in results if one.verdict == MISMATCH), results[0]), copied=copied)
+
+    def _observed(self, trial: Trial, fill: Fill, values: Mapping[str, Tensor]) -> Observed:
+        around, unwritten = fill
+        session = replace(self.session, fill=around, unwritten=unwritten)
+        inputs = place(self._given(values, unwritten), trial.assigned, trial.placements or None, around)
+        return observe(session, Inputs(trial.title, inputs.values, inputs.tensors))
+
+    def _result(self, trial: Trial, measured: Measured, strays: tuple[Stray, ...], how: str) -> Result:
+        run = Run(trial.title, trial.assigned, measured, None)
+        verdict = MISMATCH if strays else run.verdict
+        document = run_as_json(self.session.case, run) | {"verdict": verdict, "bits": how == BITS}
+        if run.verdict == MATCH:
+            return Result(trial, verdict, "" if strays else how, strays=strays, document=document)
+        line = first_mismatch_line(measured.first) if measured.first else broken_identity_line(measured.broken[0])
+        return Result(trial, verdict, "", "", blame(measured), line, measured.first, strays, document=document)
+
+
+def _trace(observed: Observed) -> Trace:
+    if observed.outcome.trace is None:
+        raise TargetFailure(f"the target refused {observed.inputs.layout}: {observed.outcome.refused}")
+    return observed.outcome.trace
+
+
+def _strays(observed: list[Observed], fills: tuple[Fill, ...]) -> tuple[Stray, ...]:
+    """What the runs of one trial did to memory, each finding once."""
+    found = [stray for each in observed for stray in each.strays]
+    if len(observed) == 2:
+        found += never_written(_trace(observed[0]), _trace(observed[1]), (fills[0][1], fills[1][1]))
+    first: dict[object, Stray] = {}
+    for stray in found:
+        first.setdefault((stray.kind, stray.tensor, stray.file, stray.line), stray)
+    return tuple(first.values())

@@ -1,0 +1,57 @@
+"""Stray: something that a run did to memory that is not its own, or did not do to memory that is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..cases.guards import Breach
+from ..running.trace import Trace
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+OUTSIDE, GUARD, UNWRITTEN, RACE = "outside", "guard", "unwritten", "race"
+
+
+@dataclass(frozen=True)
+class Stray:
+    """One finding about memory."""
+
+    kind: str
+    """OUTSIDE (an access), GUARD (a band that was written), UNWRITTEN (memory that was never written) or RACE."""
+    tensor: str
+    sentence: str
+    kernel: str = ""
+    """What follows is "" or None where no line is known."""
+    file: str = ""
+    line: int | None = None
+    code: str = ""
+
+
+def of_breach(breach: Breach) -> Stray:
+    """A guard band that was written."""
+    return Stray(GUARD, breach.tensor, breach.words)
+
+
+def never_written(first: Trace, second: Trace, unwritten: tuple[float, float]) -> Iterator[Stray]:
+    """The elements that hold in both runs what memory held before.
+
+    Args:
+        unwritten: what memory without values held in the first and in the second run, two different numbers.
+    """
+    for name in first.values.keys() & second.values.keys():
+        left = _holds(first.values[name], unwritten[0]) & _holds(second.values[name], unwritten[1])
+        if bool(left.any()):
+            where = left.nonzero()
+            yield Stray(UNWRITTEN, name, _words(name, left, tuple(where[0].tolist()), len(where)))
+
+
+def _holds(tensor: Tensor, number: float) -> Tensor:
+    return tensor.isnan() if number != number else tensor == number
+
+
+def _words(name: str, left: Tensor, at: tuple[int, ...], count: int) -> str:
+    elements = f"{count:,} of {left.numel():,} elements"
+    return f"{name}: {elements} were never written, the first at [{', '.join(map(str, at))}]"

@@ -1,0 +1,134 @@
+"""Survey: every trial of a target, in a process of its own, so that a layout that crashes it loses no other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from ..failures import Failure, TargetFailure, UsageFailure
+from ..isolation import Ended, Raised, run_each
+from ..last import Asked
+from ..verdict import MATCH, MISMATCH
+from .culprits import Culprit
+from .result import Plan, Result
+from .trials import ALONE, CONTIGUOUS, PROGRAM, TOGETHER
+from .worker import Setup
+
+ERROR = "error"
+# More numbers than any case has trials: the worker says where they end.
+_MOST = 10_000
+# What is simplest to look at first.
+_SIMPLEST = (ALONE, PROGRAM, TOGETHER)
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What came of it, so far or in the end."""
+
+    plan: Plan
+    results: tuple[Result, ...]
+    """The contiguous one first."""
+    culprits: tuple[Culprit, ...]
+    again: str
+    seconds: Mapping[str, float]
+
+    @property
+    def verdict(self) -> str:
+        verdicts = {result.verdict for result in self.results}
+        return MISMATCH if MISMATCH in verdicts else ERROR if ERROR in verdicts else MATCH
+
+    @property
+    def exit_code(self) -> int:
+        return {MATCH: 0, MISMATCH: 1, ERROR: 3}[self.verdict]
+
+    @property
+    def wrong(self) -> list[Result]:
+        """The trials that are wrong: the contiguous one first, then those that have a place, the simplest before."""
+        wrong = [result for result in self.results if result.verdict == MISMATCH]
+        return sorted(wrong, key=_simplicity)
+
+    def having(self, verdict: str) -> list[Result]:
+        """The trials of one verdict."""
+        return [result for result in self.results if result.verdict == verdict]
+
+
+def _simplicity(result: Result) -> tuple[bool, bool, int]:
+    return result.trial.title != CONTIGUOUS, not result.line, _SIMPLEST.index(result.trial.kind)
+
+
+def survey(
+    asked: Asked,
+    again: str,
+    *,
+    fast: bool,
+    timeout: float | None,
+    told: Callable[[Survey], None],
+    echo: Callable[[str], None],
+) -> Survey:
+    """Tries a target under every layout.
+
+    Args:
+        again: the command line that repeats it.
+        fast: fewer layouts of each tensor alone, and most with NaN around them alone.
+        timeout: seconds for one trial; None for no limit.
+        told: what is known after each trial.
+        echo: what the target prints.
+
+    Raises:
+        Failure: the target cannot be run contiguous.
+    """
+    start, setup = time.perf_counter(), Setup(asked, again, fast)
+    found: Survey | None = None
+    ends = run_each(f"{__package__}.worker:Trials", setup, range(_MOST), timeout=timeout)
+    for ended in ends:
+        if found is None:
+            found = Survey(_plan_of(ended), (), (), again, {})
+        elif _is_over(ended):
+            break
+        else:
+            results = (*found.results, _result_of(ended, found.plan))
+            found = replace(found, results=results, seconds={"total": time.perf_counter() - start})
+            told(found)
+    ends.close()  # type: ignore[attr-defined]
+    assert found is not None
+    found = replace(found, culprits=_blamed(setup, found, timeout, echo))
+    return replace(found, seconds={"total": time.perf_counter() - start})
+
+
+def _plan_of(ended: Ended) -> Plan:
+    if ended.raised is not None:
+        raise _failure_of(ended.raised)
+    if ended.crash is not None:
+        raise TargetFailure(
+            f"the target crashed on contiguous tensors: {ended.crash.words}", ended.crash.stderr_tail[-2000:]
+        )
+    assert isinstance(ended.result, Plan)
+    return ended.result
+
+
+def _failure_of(raised: Raised) -> Failure:
+    kind = UsageFailure if raised.exit_code == UsageFailure.exit_code else TargetFailure
+    return kind(raised.message, raised.way_out)
+
+
+def _is_over(ended: Ended) -> bool:
+    return ended.result is None and ended.crash is None and ended.raised is None
+
+
+def _result_of(ended: Ended, plan: Plan) -> Result:
+    if isinstance(ended.result, Result):
+        return ended.result
+    trial = plan.trials[ended.index - 1]
+    words = ended.crash.words if ended.crash else ended.raised.message if ended.raised else ""
+    return Result(trial, ERROR, words=words)
+
+
+def _blamed(setup: Setup, found: Survey, timeout: float | None, echo: Callable[[str], None]) -> tuple[Culprit, ...]:
+    """What is to blame, where a layout is; a crash while it is sought leaves the verdict as it is."""
+    failing = [result.trial for result in (*found.having(MISMATCH), *found.having(ERROR))]
+    if not failing:
+        return ()
+    limit = None if timeout is None else timeout * len(found.results)
+    ended = next(run_each(f"{__package__}.worker:Blame", setup, [failing], timeout=limit))
+    return ended.result or ()

@@ -1,0 +1,74 @@
+"""Trial: one layout that is tried. Which there are for a case: each tensor alone, all at once, what programs make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from ..cases.guards import LARGE, NAN
+from ..cases.layouts import LAYOUTS, NEVER_EXPANDED
+from ..cases.placement import Placement
+
+CONTIGUOUS = LAYOUTS[0]
+ALONE, TOGETHER, PROGRAM = "one tensor", "all tensors", "program"
+Fill = tuple[str, float]
+"""What guard bands hold, and what memory without values holds."""
+# Of the two runs of a trial.
+BOTH: tuple[Fill, ...] = ((NAN, float("nan")), (LARGE, 7.0))
+# Index tensors, whose strides are the wrapper's own to read.
+_NOT_TRIED = ("seqlens", "cu_seqlens_q", "cu_seqlens_k")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One layout."""
+
+    title: str
+    kind: str
+    """ALONE, TOGETHER or PROGRAM."""
+    assigned: tuple[tuple[str, str], ...]
+    """(tensor, layout), later ones before earlier ones."""
+    row: str = ""
+    """The tensor that does not lie contiguous, "all", or "" of a program."""
+    layout: str = ""
+    """Its layout."""
+    placements: Mapping[str, Placement] = field(default_factory=dict)
+    """Where those lie that are assigned `as-saved`."""
+    fills: tuple[Fill, ...] = BOTH
+    """One a run."""
+
+
+def trials_of(shapes: Mapping[str, tuple[int, ...]], programs: tuple[Trial, ...], *, fast: bool) -> tuple[Trial, ...]:
+    """What is tried, all at once first: that shows most.
+
+    Args:
+        shapes: of the tensors that the target is given, by name.
+        programs: from `programs.programs_of`.
+        fast: of each tensor alone only distinct strides, and most trials with NaN around alone.
+    """
+    tried = [name for name in shapes if name not in _NOT_TRIED]
+    together = [_together(layout, fast=fast) for layout in LAYOUTS[1:]]
+    alone = [
+        Trial(f"{name}={layout}", ALONE, ((name, layout),), name, layout, fills=BOTH[:1] if fast else BOTH)
+        for name in tried
+        for layout in _layouts_of(name, shapes[name], fast=fast)
+    ]
+    return (*together, *programs, *alone)
+
+
+def _together(layout: str, *, fast: bool) -> Trial:
+    fills = BOTH if layout == "distinct" or not fast else BOTH[:1]
+    return Trial(layout, TOGETHER, (("all", layout),), "all", layout, fills=fills)
+
+
+def _layouts_of(name: str, shape: tuple[int, ...], *, fast: bool) -> Iterator[str]:
+    """The layouts that change where a tensor of this shape lies."""
+    for layout in ("distinct",) if fast else LAYOUTS[1:]:
+        if layout == "packed" and len(shape) != 4:
+            continue
+        if layout in ("blhd", "distinct-unit") and len(shape) < 2:
+            continue
+        if layout == "expanded" and (name in NEVER_EXPANDED or max(shape) == 1):
+            continue
+        if max(shape) > 1 or layout == "offset":
+            yield layout

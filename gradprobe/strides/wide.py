@@ -1,0 +1,64 @@
+"""Wide strides: the same for every tensor, so that no mix-up shows, with room to make any of them longer."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+from ..cases.case import Case
+from ..cases.placement import Placement, spanned
+
+Stride = tuple[str, int]
+"""(tensor, axis)."""
+
+# By how much a stride is made longer.
+_MORE = {"d": 1, "m": 5, "h": 7, "b": 11}
+# Axes that stand for one another: batches, heads of queries and keys, rows and keys, and what lies innermost.
+_KINDS = {"b": "b", "h": "h", "g": "h", "m": "m", "n": "m", "d": "d", "e": "d", "w": "d"}
+# The kinds of four axes, whatever they are: a bias has keys innermost.
+_FOUR = "bhmd"
+
+
+class Wide:
+    """The tensors of a case under wide strides."""
+
+    def __init__(self, case: Case, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        self._shapes = {name: shape for name, shape in shapes.items() if case.input_axes(name)}
+        self._kinds = {name: _kinds(case.input_axes(name), len(shape)) for name, shape in self._shapes.items()}
+        self._strides = self._common()
+
+    def strides(self) -> Iterator[Stride]:
+        """Every stride that addresses anything."""
+        for name, shape in self._shapes.items():
+            yield from ((name, axis) for axis, size in enumerate(shape) if size > 1)
+
+    def kind(self, stride: Stride) -> str:
+        """Which strides of other tensors a stride may be taken for."""
+        name, axis = stride
+        return self._kinds[name][axis]
+
+    def placements(self, longer: Collection[Stride] = ()) -> dict[str, Placement]:
+        """Every tensor under wide strides, some of which are longer than their like."""
+        return {
+            name: Placement(tuple(self._stride(name, axis, longer) for axis in range(len(shape))), 0, f"of {name}")
+            for name, shape in self._shapes.items()
+        }
+
+    def _stride(self, name: str, axis: int, longer: Collection[Stride]) -> int:
+        kind = self._kinds[name][axis]
+        return self._strides[kind] + (_MORE[kind] if (name, axis) in longer else 0)
+
+    def _common(self) -> dict[str, int]:
+        """A stride for each kind of axis, beyond what the kinds inside it span when they are longer."""
+        most = dict.fromkeys("dmhb", 1)
+        for name, shape in self._shapes.items():
+            for kind, size in zip(self._kinds[name], shape, strict=True):
+                most[kind] = max(most[kind], size)
+        found, inner, span = {}, "dmhb", 1
+        for kind in inner:
+            found[kind] = span
+            span = spanned((most[kind],), (found[kind] + _MORE[kind],)) + found[kind] + 1
+        return found
+
+
+def _kinds(axes: str, count: int) -> str:
+    return _FOUR if count == len(_FOUR) else "".join(_KINDS[letter] for letter in axes)
