@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..cases.guards import Breach, Guards, guarded
 
@@ -19,6 +19,16 @@ BAND = 1024
 # Bytes from which an allocation is left as it is.
 LARGEST = 1 << 28
 PACKAGE = Path(__file__).resolve().parents[1]
+
+
+class Register(Protocol):
+    """Keeps account of which memory has values."""
+
+    def allocated(self, tensor: Tensor) -> None:
+        """It has none as yet."""
+
+    def written(self, tensor: Tensor) -> None:
+        """All of it has."""
 
 
 @dataclass(frozen=True)
@@ -40,21 +50,21 @@ class Allocations:
     the next entry, so that no two share an address.
     """
 
-    def __init__(self, fill: str, unwritten: float, told: Callable[[Allocated], None] | None = None) -> None:
+    def __init__(self, fill: str, unwritten: float, register: Register | None = None) -> None:
         """
         Args:
             fill: what the guard bands hold, one of guards.FILLS.
             unwritten: what memory without values holds.
-            told: called with each allocation, before the target has it.
+            register: told of memory without values, and of what torch writes.
         """
-        self._fill, self._unwritten, self._told = fill, unwritten, told
+        self._fill, self._unwritten, self._register = fill, unwritten, register
         self.made: list[Allocated] = []
         self._bands: list[tuple[Allocated, Guards]] = []
         self._mode: Any = None
 
     def __enter__(self) -> Allocations:
         self.made, self._bands = [], []
-        self._mode = _mode(self._allocated)
+        self._mode = _mode(self._allocated, self._wrote)
         self._mode.__enter__()
         return self
 
@@ -81,9 +91,13 @@ class Allocations:
         allocated = Allocated(inside, _asked_at(), has_values)
         self.made.append(allocated)
         self._bands.append((allocated, Guards({"": inside})))
-        if self._told is not None:
-            self._told(allocated)
+        if self._register is not None and not has_values:
+            self._register.allocated(inside)
         return inside
+
+    def _wrote(self, tensor: Tensor) -> None:
+        if self._register is not None:
+            self._register.written(tensor)
 
     def _in_a_band(self, tensor: Tensor, has_values: bool) -> Tensor:
         own = tensor.untyped_storage().nbytes() // tensor.element_size()
@@ -118,8 +132,8 @@ def _asked_at() -> str:
     return ""
 
 
-def _mode(made: Callable[[Tensor, bool], Tensor]) -> Any:
-    """A mode of torch's dispatcher that hands on what the factories of tensors return."""
+def _mode(made: Callable[[Tensor, bool], Tensor], wrote: Callable[[Tensor], None]) -> Any:
+    """A mode of torch's dispatcher that hands on what factories of tensors return, and what operations write into."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -130,9 +144,22 @@ def _mode(made: Callable[[Tensor, bool], Tensor]) -> Any:
     class Mode(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             result = func(*args, **(kwargs or {}))
-            packet = func.overloadpacket
+            packet = getattr(func, "overloadpacket", None)
             if packet in without or packet in having:
                 return made(result, packet in having)
+            for tensor in _written(func, args, kwargs or {}):
+                wrote(tensor)
             return result
 
     return Mode()
+
+
+def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
+    """The tensors that an operation writes into, as its schema says."""
+    import torch
+
+    for at, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = args[at] if at < len(args) else kwargs.get(argument.name)
+            tensors = value if isinstance(value, (list, tuple)) else [value]
+            yield from (tensor for tensor in tensors if isinstance(tensor, torch.Tensor))

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ..cases.guards import ORDINARY
 from ..cases.layouts import Inputs, place
 from ..cases.outputs import outputs_of
 from ..failures import TargetFailure
@@ -20,15 +19,14 @@ from .bits import differing, floors
 from .observe import Observed, observe
 from .result import BITS, BUDGET, Result
 from .strays import Stray, never_written
-from .trials import BOTH, CONTIGUOUS, TOGETHER, Fill, Trial
+from .trials import CONTIGUOUS, TOGETHER, Fill, Trial
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from ..cases.placement import Placement
 
-# The run that every other is held against: ordinary numbers in the guard bands, and NaN where nothing was written.
-PLAIN = (ORDINARY, float("nan"))
+# What every other is held against.
 FIRST = Trial(CONTIGUOUS, TOGETHER, (), "all", CONTIGUOUS)
 
 
@@ -77,7 +75,7 @@ class Bench:
     def is_wrong(self, placements: Mapping[str, Placement]) -> bool:
         """Whether tensors placed so, the others contiguous, give wrong results or stray."""
         assigned = tuple((name, "as-saved") for name in placements)
-        trial = Trial("placed one by one", TOGETHER, assigned, placements=placements, fills=BOTH[:1])
+        trial = Trial("placed one by one", TOGETHER, assigned, placements=placements, thorough=False)
         return self.tried(trial).verdict in (MISMATCH, "error")
 
     def _base(self, trial: Trial) -> _Base:
@@ -96,10 +94,10 @@ class Bench:
         return {**values, **outputs_of(session.case, session.target.outputs, values, unwritten)}
 
     def _contiguous(self, values: Mapping[str, Tensor]) -> _Base:
-        observed = [self._observed(FIRST, fill, values) for fill in (PLAIN, *BOTH)]
+        observed = [self._observed(FIRST, fill, values) for fill in FIRST.fills]
         traces = [_trace(each) for each in observed]
         measured = measure(self.session, observed[0].inputs, traces[0])
-        result = self._result(FIRST, measured, _strays(observed[1:], BOTH), BITS)
+        result = self._result(FIRST, measured, _strays(observed, FIRST.fills), BITS)
         return _Base(values, traces[0], floors(traces), observed[0].outcome.taken, measured, result)
 
     def _tried(self, trial: Trial, base: _Base) -> Result:
@@ -123,7 +121,7 @@ class Bench:
         around, unwritten = fill
         session = replace(self.session, fill=around, unwritten=unwritten)
         inputs = place(self._given(values, unwritten), trial.assigned, trial.placements or None, around)
-        return observe(session, Inputs(trial.title, inputs.values, inputs.tensors))
+        return observe(session, Inputs(trial.title, inputs.values, inputs.tensors), watched=trial.thorough)
 
     def _result(self, trial: Trial, measured: Measured, strays: tuple[Stray, ...], how: str) -> Result:
         run = Run(trial.title, trial.assigned, measured, None)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from ..cases.case import OUTPUTS
 from ..cases.guards import Guards
 from ..cases.layouts import Inputs
 from ..probing.session import Session
 from ..running.allocations import Allocations
+from ..running.backend import interpreting
 from ..running.run import Outcome, run_target
-from .strays import Stray, of_breach
+from .strays import Stray, of_access, of_breach
 
 
 @dataclass(frozen=True)
@@ -21,16 +25,38 @@ class Observed:
     strays: tuple[Stray, ...]
 
 
-def observe(session: Session, inputs: Inputs) -> Observed:
+def observe(session: Session, inputs: Inputs, *, watched: bool) -> Observed:
     """Runs the target once, inside guard bands of its own and of the caller's.
+
+    Args:
+        watched: whether every address is looked at too, where Triton's interpreter runs the kernels.
 
     Raises:
         UsageFailure: the case uses what the target does not take.
         TargetFailure: the target raised where it may not, or returned what it may not.
     """
     guards = Guards(inputs.tensors)
-    allocations = Allocations(session.fill, session.unwritten)
-    outcome = run_target(session.target, session.case, inputs, session.taps, around=allocations)
+    with _watching(session, inputs, watched=watched and interpreting()) as (allocations, accesses):
+        outcome = run_target(session.target, session.case, inputs, session.taps, around=allocations)
     session.outcomes.append(outcome)
     breaches = [*guards.breaches(), *allocations.breaches(dict(outcome.storages))]
-    return Observed(inputs, outcome, tuple(of_breach(breach) for breach in breaches))
+    return Observed(inputs, outcome, (*accesses(), *map(of_breach, breaches)))
+
+
+@contextlib.contextmanager
+def _watching(
+    session: Session, inputs: Inputs, *, watched: bool
+) -> Iterator[tuple[Allocations, Callable[[], tuple[Stray, ...]]]]:
+    """The target's own allocations, and what its kernels did at addresses that are none of theirs."""
+    if not watched:
+        yield Allocations(session.fill, session.unwritten), tuple
+        return
+    from ..running.interpreter.memory import Unwritten, watched_memory
+
+    unwritten = Unwritten()
+    for name in OUTPUTS:
+        if name in inputs.tensors:
+            unwritten.allocated(inputs.tensors[name])
+    with watched_memory(inputs.tensors, unwritten) as memory:
+        allocations = Allocations(session.fill, session.unwritten, unwritten)
+        yield allocations, lambda: tuple(of_access(finding) for finding in memory.findings)

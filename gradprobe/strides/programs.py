@@ -7,10 +7,9 @@ from typing import Any
 
 from ..cases.layouts import AS_SAVED
 from ..cases.placement import Placement, placements_of
-from .trials import BOTH, PROGRAM, Trial
+from .trials import PROGRAM, Trial
 
 Assigned = tuple[tuple[str, str], ...]
-_VIEWS = (("all", "blhd"), ("bias", "contiguous"))
 
 
 def programs_of(shapes: Mapping[str, tuple[int, ...]], *, fast: bool) -> tuple[Trial, ...]:
@@ -18,12 +17,13 @@ def programs_of(shapes: Mapping[str, tuple[int, ...]], *, fast: bool) -> tuple[T
 
     Args:
         shapes: of those tensors, by name.
-        fast: with NaN around the tensors alone.
+        fast: none of them thorough.
     """
-    fills = BOTH[:1] if fast else BOTH
-    written = (Trial(title, PROGRAM, _existing(assigned, shapes), fills=fills) for title, assigned in _written(shapes))
+    written = (
+        Trial(title, PROGRAM, _existing(assigned, shapes), thorough=not fast) for title, assigned in _written(shapes)
+    )
     concatenated = (
-        Trial(title, PROGRAM, (("do", AS_SAVED),), placements={"do": place}, fills=fills)
+        Trial(title, PROGRAM, (("do", AS_SAVED),), placements={"do": place}, thorough=not fast)
         for title, place in _concatenated(shapes["do"])
     )
     return (*written, *concatenated)

@@ -12,6 +12,8 @@ from ..running.trace import Trace
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ..running.interpreter.memory import Finding
+
 OUTSIDE, GUARD, UNWRITTEN, RACE = "outside", "guard", "unwritten", "race"
 
 
@@ -33,6 +35,12 @@ class Stray:
 def of_breach(breach: Breach) -> Stray:
     """A guard band that was written."""
     return Stray(GUARD, breach.tensor, breach.words)
+
+
+def of_access(finding: Finding) -> Stray:
+    """An access that the interpreter's watch found."""
+    place = finding.place
+    return Stray(finding.kind, finding.tensor, finding.sentence(), finding.kernel, place.file, place.line, place.code)
 
 
 def never_written(first: Trace, second: Trace, unwritten: tuple[float, float]) -> Iterator[Stray]:

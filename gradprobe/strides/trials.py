@@ -34,8 +34,13 @@ class Trial:
     """Its layout."""
     placements: Mapping[str, Placement] = field(default_factory=dict)
     """Where those lie that are assigned `as-saved`."""
-    fills: tuple[Fill, ...] = BOTH
-    """One a run."""
+    thorough: bool = True
+    """Whether it is run twice, with either fill, and watched address by address where Triton's interpreter runs."""
+
+    @property
+    def fills(self) -> tuple[Fill, ...]:
+        """What surrounds the tensors, and what memory without values holds, in each run."""
+        return BOTH if self.thorough else BOTH[:1]
 
 
 def trials_of(shapes: Mapping[str, tuple[int, ...]], programs: tuple[Trial, ...], *, fast: bool) -> tuple[Trial, ...]:
@@ -44,21 +49,19 @@ def trials_of(shapes: Mapping[str, tuple[int, ...]], programs: tuple[Trial, ...]
     Args:
         shapes: of the tensors that the target is given, by name.
         programs: from `programs.programs_of`.
-        fast: of each tensor alone only distinct strides, and most trials with NaN around alone.
+        fast: of each tensor alone only distinct strides, and hardly any trial thorough.
     """
     tried = [name for name in shapes if name not in _NOT_TRIED]
-    together = [_together(layout, fast=fast) for layout in LAYOUTS[1:]]
-    alone = [
-        Trial(f"{name}={layout}", ALONE, ((name, layout),), name, layout, fills=BOTH[:1] if fast else BOTH)
-        for name in tried
-        for layout in _layouts_of(name, shapes[name], fast=fast)
+    together = [
+        Trial(layout, TOGETHER, (("all", layout),), "all", layout, thorough=layout == "distinct" or not fast)
+        for layout in LAYOUTS[1:]
     ]
+    alone = [
+        Trial(f"{name}={layout}", ALONE, ((name, layout),), name, layout, thorough=not fast)
+        for name in shapes if name not in _NOT_TRIED
+        for layout in _layouts_of(name, shapes[name], fast=fast)
+    ]  # fmt: skip
     return (*together, *programs, *alone)
-
-
-def _together(layout: str, *, fast: bool) -> Trial:
-    fills = BOTH if layout == "distinct" or not fast else BOTH[:1]
-    return Trial(layout, TOGETHER, (("all", layout),), "all", layout, fills=fills)
 
 
 def _layouts_of(name: str, shape: tuple[int, ...], *, fast: bool) -> Iterator[str]:

@@ -1,0 +1,10 @@
+"""Watches the memory of kernels in Triton's interpreter: accesses outside their tensors, races, reads of nothing.
+
+Import only once TRITON_INTERPRET=1 is in the environment: triton is imported here.
+"""
+
+from .findings import Earlier, Finding, Place, Spot
+from .unwritten import Unwritten
+from .watch import Memory, watched_memory
+
+__all__ = ["Earlier", "Finding", "Memory", "Place", "Spot", "Unwritten", "watched_memory"]
