@@ -82,7 +82,9 @@ class Bench:
         """The contiguous runs of the values that a trial leaves: `expanded` repeats some."""
         repeated = tuple(sorted(name for name, layout in trial.assigned if layout == "expanded"))
         if repeated not in self._bases:
-            self._bases[repeated] = self._contiguous(self._values(trial))
+            # How a target differs from run to run is seen once, on the case's own values.
+            first = self._base(FIRST) if repeated else None
+            self._bases[repeated] = self._contiguous(self._values(trial), first)
         return self._bases[repeated]
 
     def _values(self, trial: Trial) -> Mapping[str, Tensor]:
@@ -93,12 +95,14 @@ class Bench:
         session = self.session
         return {**values, **outputs_of(session.case, session.target.outputs, values, unwritten)}
 
-    def _contiguous(self, values: Mapping[str, Tensor]) -> _Base:
-        observed = [self._observed(FIRST, fill, values) for fill in FIRST.fills]
+    def _contiguous(self, values: Mapping[str, Tensor], first: _Base | None) -> _Base:
+        trial = replace(FIRST, thorough=first is None)
+        observed = [self._observed(trial, fill, values) for fill in trial.fills]
         traces = [_trace(each) for each in observed]
         measured = measure(self.session, observed[0].inputs, traces[0])
-        result = self._result(FIRST, measured, _strays(observed, FIRST.fills), BITS)
-        return _Base(values, traces[0], floors(traces), observed[0].outcome.taken, measured, result)
+        result = self._result(FIRST, measured, _strays(observed, trial.fills), BITS)
+        allowed = floors(traces) if first is None else first.floors
+        return _Base(values, traces[0], allowed, observed[0].outcome.taken, measured, result)
 
     def _tried(self, trial: Trial, base: _Base) -> Result:
         observed = []

@@ -25,7 +25,7 @@ def programs_of(shapes: Mapping[str, tuple[int, ...]], *, fast: bool) -> tuple[T
     concatenated = (
         Trial(title, PROGRAM, (("do", AS_SAVED),), placements={"do": place}, thorough=not fast)
         for title, place in _concatenated(shapes["do"])
-    )
+    )  # fmt: skip
     return (*written, *concatenated)
 
 

@@ -51,7 +51,6 @@ def trials_of(shapes: Mapping[str, tuple[int, ...]], programs: tuple[Trial, ...]
         programs: from `programs.programs_of`.
         fast: of each tensor alone only distinct strides, and hardly any trial thorough.
     """
-    tried = [name for name in shapes if name not in _NOT_TRIED]
     together = [
         Trial(layout, TOGETHER, (("all", layout),), "all", layout, thorough=layout == "distinct" or not fast)
         for layout in LAYOUTS[1:]
