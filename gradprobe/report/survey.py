@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 from rich.text import Text
 
 from ..cases.layouts import LAYOUTS
+from ..intermediates import lookup
 from ..strides.result import BITS, Result
+from ..strides.strays import GUARD, OUTSIDE, Stray
 from ..strides.survey import Survey
 from ..strides.trials import CONTIGUOUS, PROGRAM
 from ..verdict import MATCH, MISMATCH, SKIPPED
@@ -38,7 +40,7 @@ def _verdict(found: Survey, width: int) -> Iterator[Text]:
     tried = plural(len(found.results), "layout")
     if wrong:
         contiguous = found.results[0].verdict == MISMATCH
-        words = f"{target}: wrong in {wrong:,} of {tried}, contiguous {'too' if contiguous else 'not among them'}"
+        words = f"{target}: wrong in {wrong:,} of {tried}, {'also' if contiguous else 'right'} when contiguous"
         yield from headed("MISMATCH", _STYLES[MISMATCH], words, width)
     elif failed:
         yield from headed("NOT RUN", _STYLES["error"], f"{target}: {failed:,} of {tried} could not be run", width)
@@ -50,20 +52,35 @@ def _verdict(found: Survey, width: int) -> Iterator[Text]:
 
 
 def _place(found: Survey, result: Result, width: int) -> Iterator[Text]:
-    tensor = result.strays[0].tensor if result.strays else "-"
-    yield Text(result.line or f"FIRST MISMATCH {tensor} {_NO_PLACE}", "bold")
+    yield Text(result.line or _stray_line(result), "bold")
     words = f": {result.blame}" if result.blame else ""
     yield from folded(f"with {result.trial.title}{words}", width)
     if result.first is not None:
         yield from window(result.first, width)
 
 
+def _stray_line(result: Result) -> str:
+    tensor = result.strays[0].tensor
+    row = lookup(tensor)
+    return f"FIRST MISMATCH {row.name if row else tensor} {_NO_PLACE}"
+
+
 def _reasons(found: Survey) -> Iterator[str]:
     yield from (culprit.words for culprit in found.culprits)
-    strays = list(dict.fromkeys(stray.sentence for result in found.wrong for stray in result.strays))
-    yield from strays[:_MOST]
+    strays = _telling([stray for result in found.wrong for stray in result.strays])
+    yield from (stray.sentence for stray in strays[:_MOST])
     if len(strays) > _MOST:
         yield f"and {plural(len(strays) - _MOST, 'finding')} more about memory, in --json FILE"
+
+
+def _telling(strays: Sequence[Stray]) -> list[Stray]:
+    """Each finding once, of the simplest layout, those with a line first; what a line explains is not said again."""
+    first: dict[object, Stray] = {}
+    for stray in strays:
+        first.setdefault((stray.kind, stray.tensor.lower(), stray.file, stray.line), stray)
+    explained = {stray.tensor.lower() for stray in first.values() if stray.kind == OUTSIDE}
+    left = [each for each in first.values() if each.kind != GUARD or each.tensor.lower() not in explained]
+    return sorted(left, key=lambda stray: stray.line is None)
 
 
 def _matrix(found: Survey, marks: Marks) -> Iterator[Text]:

@@ -147,8 +147,9 @@ def _mode(made: Callable[[Tensor, bool], Tensor], wrote: Callable[[Tensor], None
             packet = getattr(func, "overloadpacket", None)
             if packet in without or packet in having:
                 return made(result, packet in having)
-            for tensor in _written(func, args, kwargs or {}):
-                wrote(tensor)
+            if torch.Tag.inplace_view not in getattr(func, "tags", ()):  # which moves a tensor, and writes nothing
+                for tensor in _written(func, args, kwargs or {}):
+                    wrote(tensor)
             return result
 
     return Mode()

@@ -79,14 +79,20 @@ def _culprit(group: tuple[Stride, ...], *, alone: bool) -> Culprit:
     return Culprit("mix-up", group, f"wrong {only}where {', '.join(names[:-1])} and {names[-1]} are not all equal")
 
 
-def _overflowing(bench: Bench) -> Iterator[Culprit]:
+def _overflowing(bench: Bench) -> list[Culprit]:
     """The tensors whose own offsets beyond 2^31 are too much, where as many different strides are not."""
-    for name in bench.shapes():
-        far = Trial(f"{name}={HUGE}", ALONE, ((name, HUGE),), name, HUGE, thorough=False)
-        near = Trial(f"{name}=distinct", ALONE, ((name, "distinct"),), name, "distinct", thorough=False)
-        if bench.tried(far).verdict in _WRONG and bench.tried(near).verdict not in _WRONG:
-            words = f"wrong once an offset into {name} passes 2^31 elements: an index is held in 32 bits"
-            yield Culprit("overflow", ((name, -1),), words)
+    names = [name for name in bench.shapes() if _fails(bench, name, HUGE) and not _fails(bench, name, "distinct")]
+    if not names:
+        return []
+    words = f"wrong once an offset into {any_of(names)} passes 2^31 elements: an index is held in 32 bits"
+    return [Culprit("overflow", tuple((name, -1) for name in names), words)]
 
 
-_WRONG = ("mismatch", "error")
+def _fails(bench: Bench, name: str, layout: str) -> bool:
+    trial = Trial(f"{name}={layout}", ALONE, ((name, layout),), name, layout, thorough=False)
+    return bench.tried(trial).verdict in ("mismatch", "error")
+
+
+def any_of(names: Sequence[str]) -> str:
+    """ "q", "q or k", "q, k or v"."""
+    return " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

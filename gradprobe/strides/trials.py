@@ -15,6 +15,9 @@ Fill = tuple[str, float]
 """What guard bands hold, and what memory without values holds."""
 # Of the two runs of a trial.
 BOTH: tuple[Fill, ...] = ((NAN, float("nan")), (LARGE, 7.0))
+# What is watched closely even when there is little time: all that is mixed up shows in the first, and what
+# overflows in the second.
+_THOROUGH = ("distinct", "huge")
 # Index tensors, whose strides are the wrapper's own to read.
 _NOT_TRIED = ("seqlens", "cu_seqlens_q", "cu_seqlens_k")
 
@@ -52,7 +55,7 @@ def trials_of(shapes: Mapping[str, tuple[int, ...]], programs: tuple[Trial, ...]
         fast: of each tensor alone only distinct strides, and hardly any trial thorough.
     """
     together = [
-        Trial(layout, TOGETHER, (("all", layout),), "all", layout, thorough=layout == "distinct" or not fast)
+        Trial(layout, TOGETHER, (("all", layout),), "all", layout, thorough=layout in _THOROUGH or not fast)
         for layout in LAYOUTS[1:]
     ]
     alone = [
