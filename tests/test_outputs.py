@@ -237,3 +237,12 @@ def test_the_kernels_that_come_along_write_where_they_are_told(name):
     results = target.function(**inputs.tensors)
     for own, key in (("dq", "dQ"), ("dk", "dK"), ("dv", "dV")):
         assert results[key] is inputs.tensors[own]
+
+
+@pytest.mark.parametrize("name", ["lazy", "flash"])
+def test_a_stride_of_0_along_an_axis_of_one_element_may_be_written(name):
+    case = (lazy_case if name == "lazy" else softmax_case)(**SMALL | {"batch": 1})
+    target, values = find_target(name), draw(case)
+    expected = target.function(**values)["dQ"]
+    dq = torch.zeros(expected.shape).as_strided(expected.shape, (0, *expected.stride()[1:]))
+    assert torch.equal(target.function(**values, dq=dq)["dQ"], expected)
