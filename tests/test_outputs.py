@@ -96,6 +96,10 @@ def writes_of_lazy(q, k, v, do, dtau, dbias, *, scale, tau, bias):
 def returns_none(q, k, v, do): ...
 
 
+def returns_a_tensor(q, k, v, do, dk, dq):
+    return dq
+
+
 @pytest.fixture(autouse=True)
 def given():
     GIVEN.clear()
@@ -189,8 +193,15 @@ def test_dtau_and_dbias_of_the_lazy_family_may_be_written_too():
 
 
 def test_a_target_that_returns_nothing_and_is_given_nowhere_to_write_is_told_what_to_return():
-    with pytest.raises(TargetFailure, match="must return a dict of named intermediates, got NoneType"):
+    with pytest.raises(TargetFailure, match="must return a dict of named intermediates, got NoneType") as failure:
         probed(returns_none)
+    assert "None" not in failure.value.way_out
+
+
+def test_a_target_that_returns_a_tensor_is_told_that_it_may_return_none_after_writing():
+    with pytest.raises(TargetFailure, match="must return a dict of named intermediates, got Tensor") as failure:
+        probed(returns_a_tensor)
+    assert failure.value.way_out.endswith("; or None, after writing into dq, dk")
 
 
 def test_one_hot_problems_have_tensors_of_their_own_batch_and_show_p_and_ds():
