@@ -4,17 +4,36 @@ import pytest
 
 from gradprobe.cases.case import resolve
 from gradprobe.cases.draw import draw
+from gradprobe.cases.outputs import outputs_of
 from gradprobe.failures import UsageFailure
 from gradprobe.targets.bind import bind
 from gradprobe.targets.find import find_target
 
 
 def bound(function, **options):
-    case = resolve(options, "softmax", takes_bias=False)
-    return bind(find_target(f"{__name__}:{function.__name__}"), case, draw(case))
+    case, target = resolve(options, "softmax", takes_bias=False), find_target(f"{__name__}:{function.__name__}")
+    values = draw(case)
+    return bind(target, case, values | outputs_of(case, target.outputs, values))
 
 
 def plain(q, k, v, do): ...
+
+
+def writes(q, k, v, dout, dq, dk, dv, dbias=None, dsinks=None, dtau=None): ...
+
+
+def writes_in_other_words(
+    query, key, value, grad_out, grad_query, dkey, grad_v, grad_bias, d_sink, bias=None, sinks=None
+): ...
+
+
+def has_head_dims(q, k, v, do, d_q=24, d_k=24, d_v=24): ...
+
+
+def forward_that_writes(q, k, v, dq): ...
+
+
+def forward_that_may_write(q, k, v, dq=None): ...
 
 
 def packs(q, k, v, do, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k): ...
@@ -86,3 +105,35 @@ def test_a_boolean_mask_goes_to_mask_or_to_attn_mask_but_to_no_other_bias():
         bound(torch_like, mask="random", bias=True)
     with pytest.raises(UsageFailure, match="cannot take --mask"):
         bound(additive, mask="random")
+
+
+def test_somewhere_to_write_is_given_for_the_gradients_that_the_case_has():
+    found = bound(writes, heads=4, kv_heads=2, seqlen_k=50, head_dim_v=8)
+    shapes = {"dq": (2, 4, 72, 24), "dk": (2, 2, 50, 24), "dv": (2, 2, 50, 8)}
+    assert {name: tuple(found[name].shape) for name in found if name not in ("q", "k", "v", "dout")} == shapes
+    assert all(found[name].isnan().all() for name in shapes)
+    found = bound(writes_in_other_words, bias=True, sinks=True)
+    assert found.keys() - {"query", "key", "value", "grad_out", "bias", "sinks"} == {
+        "grad_query", "dkey", "grad_v", "grad_bias", "d_sink"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "name", "way_out"),
+    [({"sinks": True}, "grad_bias", "add --bias"), ({"bias": True}, "d_sink", "add --sinks")],
+)
+def test_a_gradient_that_must_be_written_needs_the_input_that_it_is_of(options, name, way_out):
+    with pytest.raises(UsageFailure, match=f"needs '{name}', which this case does not have") as refusal:
+        bound(writes_in_other_words, **options)
+    assert refusal.value.way_out == way_out
+
+
+def test_parameters_called_like_head_dims_keep_their_defaults():
+    assert bound(has_head_dims).keys() == {"q", "k", "v", "do"}
+
+
+def test_a_forward_is_given_nowhere_to_write_since_autograd_finds_its_gradients():
+    assert bound(forward_that_may_write).keys() == {"q", "k", "v"}
+    with pytest.raises(UsageFailure, match="needs 'dq', where a backward writes, and takes no dO") as refusal:
+        bound(forward_that_writes)
+    assert "take a parameter `do`" in refusal.value.way_out

@@ -9,6 +9,7 @@ from gradprobe.budgets.precision import precision_of
 from gradprobe.cases.case import DTYPES, PATTERNS, Case
 from gradprobe.cases.draw import draw
 from gradprobe.cases.layouts import LAYOUTS, TENSORS, place
+from gradprobe.cases.outputs import outputs_of
 from gradprobe.judging.compare import Comparison, attention_of, compare
 from gradprobe.running.run import run_target
 from gradprobe.targets.find import find_target
@@ -39,8 +40,9 @@ def drawn_options(group: int, index: int) -> dict[str, Any]:
 
 def compared(case: Case) -> Comparison:
     """One run of the built-in kernel in the case's own layouts, judged."""
-    inputs = place(draw(case), case.layouts)
-    outcome = run_target(find_target("lazy"), case, inputs)
+    target, values = find_target("lazy"), draw(case)
+    inputs = place(values | outputs_of(case, target.outputs, values), case.layouts)
+    outcome = run_target(target, case, inputs)
     assert outcome.trace is not None, outcome.refused
     return compare(case, attention_of(case, inputs.values), outcome.trace, precision_of(case.dtype, "ieee"))
 

@@ -91,9 +91,9 @@ class Target:
         return "do" in self.takes
 
     @property
-    def outputs(self) -> frozenset[str]:
+    def outputs(self) -> tuple[str, ...]:
         """What it can be given to write its gradients into; nothing where autograd finds them."""
-        return frozenset(OUTPUTS) & self.takes.keys() if self.is_backward else frozenset()
+        return tuple(name for name in OUTPUTS if self.is_backward and name in self.takes)
 
     @property
     def packs(self) -> bool:

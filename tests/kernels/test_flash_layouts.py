@@ -19,6 +19,7 @@ SHAPES = {
 OPTIONS = {"softcap": 2.0, "window": (9, 2), "block_m": 16, "block_n": 32}
 PACKED = {"cu_seqlens_q": (0, 10, 17), "cu_seqlens_k": (0, 5, 17)}
 INPUTS = (*SHAPES, "seqlens")
+OUTPUTS = ("dq", "dk", "dv")
 AXES = [(name, axis) for name in SHAPES for axis in range(len(SHAPES[name]))] + [("seqlens", 0)]
 
 
@@ -32,14 +33,23 @@ def drawn():
 
 
 def run(values, **options):
-    """Forward and backward on tensors as they lie; a given o and lse are the backward's alone."""
+    """Forward and backward on tensors as they lie; a given o, lse, dq, dk or dv is the backward's alone."""
     from gradprobe.kernels.triton.flash import flash_backward, flash_forward
 
     options = OPTIONS | options
-    given = {name: value for name, value in values.items() if name not in ("do", "o", "lse")}
+    given = {name: value for name, value in values.items() if name not in ("do", "o", "lse", *OUTPUTS)}
     o, lse = flash_forward(**given, **options)
-    own = {"o": values.get("o", o), "lse": values.get("lse", lse)}
-    return {"O": o, "LSE": lse} | flash_backward(**given, do=values["do"], **own, **options, export=True)
+    own = {name: values[name] for name in ("do", *OUTPUTS) if name in values}
+    own |= {"o": values.get("o", o), "lse": values.get("lse", lse)}
+    results = flash_backward(**given, **own, **options, export=True)
+    for name, result in (("dq", "dQ"), ("dk", "dK"), ("dv", "dV")):
+        assert results[result] is values.get(name, results[result])
+    return {"O": o, "LSE": lse} | results
+
+
+def unwritten(values):
+    """Tensors for dQ, dK and dV to be written into: NaN shows what was not."""
+    return {f"d{name}": torch.full_like(values[name], torch.nan) for name in ("q", "k", "v")}
 
 
 def assert_same_bits(actual, expected):
@@ -68,19 +78,30 @@ def packed():
 
 @pytest.mark.parametrize(
     ("tensor", "layout"),
-    [(tensor, layout) for tensor in INPUTS for layout in ("distinct", "offset")]
+    [(tensor, layout) for tensor in (*INPUTS, *OUTPUTS) for layout in ("distinct", "offset")]
     + [("all", layout) for layout in ("blhd", "packed", "distinct", "strided-last", "offset")],
 )
 def test_another_layout_of_any_tensor_gives_the_same_bits(padded, tensor, layout):
     values, expected = padded
-    assert_same_bits(run(place(values, ((tensor, layout),)).tensors), expected)
+    assert_same_bits(run(place(values | unwritten(values), ((tensor, layout),)).tensors), expected)
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_a_gradient_is_written_where_the_caller_says_and_nowhere_beside(padded, name):
+    values, expected = padded
+    batch, heads, rows, dim = SHAPES[name[1:]]
+    storage = torch.full((batch, rows, 3, heads, dim), 7.0)
+    given = storage[:, :, 1].transpose(1, 2)
+    assert_same_bits(run(values | {name: given}), expected)
+    assert (storage[:, :, ::2] == 7.0).all()
+    assert_same_bits({name: given}, {name: expected["d" + name[1:].upper()]})
 
 
 @pytest.mark.parametrize("layout", ["blhd", "distinct", "offset"])
-@pytest.mark.parametrize("tensor", [*PACKED, "all"])
+@pytest.mark.parametrize("tensor", [*PACKED, *OUTPUTS, "all"])
 def test_another_layout_of_packed_sequences_gives_the_same_bits(packed, tensor, layout):
     values, expected = packed
-    assert_same_bits(run(place(values, ((tensor, layout),)).tensors), expected)
+    assert_same_bits(run(place(values | unwritten(values), ((tensor, layout),)).tensors), expected)
 
 
 @pytest.mark.parametrize(("tensor", "axis"), AXES)
@@ -124,19 +145,21 @@ def far_away(value, axis, file):
     return storage.as_strided(value.shape, strides, 2**31).copy_(value)
 
 
-@pytest.mark.parametrize(("tensor", "axis"), AXES)
+@pytest.mark.parametrize(("tensor", "axis"), AXES + [(name, axis) for name in OUTPUTS for axis in range(4)])
 def test_offsets_beyond_2_to_the_31_elements_give_the_same_bits(padded, tensor, axis, tmp_path):
     values, expected = padded
-    assert_same_bits(run(values | {tensor: far_away(values[tensor], axis, tmp_path / "holes")}), expected)
+    value = (values | unwritten(values))[tensor]
+    assert_same_bits(run(values | {tensor: far_away(value, axis, tmp_path / "holes")}), expected)
 
 
 @pytest.mark.parametrize(
     ("tensor", "axis"), [("q", 2), ("k", 2), ("v", 2), ("do", 2), ("bias", 2), ("bias", 3), ("mask", 2), ("mask", 3)]
-    + [(name, 0) for name in PACKED]
+    + [(name, 0) for name in PACKED] + [(name, 2) for name in OUTPUTS]
 )  # fmt: skip
 def test_packed_offsets_beyond_2_to_the_31_elements_give_the_same_bits(packed, tensor, axis, tmp_path):
     values, expected = packed
-    assert_same_bits(run(values | {tensor: far_away(values[tensor], axis, tmp_path / "holes")}), expected)
+    value = (values | unwritten(values))[tensor]
+    assert_same_bits(run(values | {tensor: far_away(value, axis, tmp_path / "holes")}), expected)
 
 
 @pytest.mark.parametrize("kind", ["padded", "packed"])
@@ -243,6 +266,13 @@ ENDS = torch.tensor([0, 10, 17])
         ({"do": torch.zeros(2, 4, 17, 8)}, r"do must be \[B, H, M, Dv\] = \(2, 4, 17, 5\) .* got \(2, 4, 17, 8\)"),
         ({"o": torch.zeros(2, 4, 17, 8)}, r"o must be \[B, H, M, Dv\] = \(2, 4, 17, 5\) .* got \(2, 4, 17, 8\)"),
         ({"lse": torch.zeros(2, 4, 16)}, r"lse must be \[B, H, M\] = \(2, 4, 17\) beside .* got \(2, 4, 16\)"),
+        ({"dq": torch.zeros(2, 4, 17, 9)}, r"dq must match q, \(2, 4, 17, 8\) torch.float32, got \(2, 4, 17, 9\)"),
+        ({"dk": torch.zeros(2, 4, 17, 8)}, r"dk must match k, \(2, 2, 17, 8\) torch.float32, got \(2, 4, 17, 8\)"),
+        ({"dv": torch.zeros(2, 2, 17, 5).half()}, "dv must match v, .* torch.float32, got .* torch.float16"),
+        (
+            {"dv": torch.zeros(2, 1, 17, 5).expand(2, 2, 17, 5)},
+            r"dv must hold each element apart, got stride 0 among \(85, 0, 5, 1\) of \(2, 2, 17, 5\)",
+        ),
         ({"align": "top-right"}, "align must be bottom-right or top-left, got 'top-right'"),
         ({"window": (3, -2)}, r"window must be \(left, right\), each -1 \(no limit\) or more, got \(3, -2\)"),
         ({"softcap": 0.0}, "softcap must be above 0, got 0.0"),
@@ -293,7 +323,7 @@ def assert_refused(given, words):
 
     with pytest.raises(ValueError, match=words):
         flash_backward(**given)
-    if not words.startswith(("do", "o ", "lse")):
+    if not words.startswith(("do", "o ", "lse", *OUTPUTS)):
         with pytest.raises(ValueError, match=words):
             flash_forward(**{name: value for name, value in given.items() if name not in ("do", "o", "lse")})
 

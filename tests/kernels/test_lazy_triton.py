@@ -14,19 +14,28 @@ from tests.reference.independent import by_autograd
 
 FORWARD = ("q", "k", "v")
 INPUTS = (*FORWARD, "do", "bias", "tau", "seqlens", "lse")
+OUTPUTS = ("dq", "dk", "dv")
 AXES = [(name, axis) for name in INPUTS for axis in range({"lse": 3, "bias": 2, "tau": 1, "seqlens": 1}.get(name, 4))]
 on_cpu = pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter adds in one order, atomics do not")
 
 
 def run(case, tensors, **options):
-    """Forward and backward on tensors as they lie; a given lse is the backward's alone."""
+    """Forward and backward on tensors as they lie; a given lse, dq, dk or dv is the backward's alone."""
     from gradprobe.kernels.triton.lazy import lazy_backward, lazy_forward
 
     options = {"scale": case.scale, "block_m": case.block_m, "block_n": case.block_n} | options
-    given = {name: tensor for name, tensor in tensors.items() if name not in ("do", "lse")}
+    own = {name: tensors[name] for name in ("do", *OUTPUTS) if name in tensors}
+    given = {name: tensor for name, tensor in tensors.items() if name not in ("lse", *own)}
     o, lse = lazy_forward(**given, **{name: value for name, value in options.items() if name != "export"})
-    results = lazy_backward(**given, do=tensors["do"], lse=tensors.get("lse", lse), **{"export": True, **options})
+    results = lazy_backward(**given, **own, lse=tensors.get("lse", lse), **{"export": True, **options})
+    for name, result in (("dq", "dQ"), ("dk", "dK"), ("dv", "dV")):
+        assert results[result] is tensors.get(name, results[result])
     return {"O": o, "LSE": lse} | results
+
+
+def unwritten(values):
+    """Tensors for dQ, dK and dV to be written into: NaN shows what was not."""
+    return {f"d{name}": torch.full_like(values[name], torch.nan) for name in FORWARD}
 
 
 def values_of(case):
@@ -109,10 +118,21 @@ def small():
 
 @on_cpu
 @pytest.mark.parametrize("layout", ["blhd", "packed", "distinct", "strided-last", "offset"])
-@pytest.mark.parametrize("tensor", [*INPUTS, "all"])
+@pytest.mark.parametrize("tensor", [*INPUTS, *OUTPUTS, "all"])
 def test_another_layout_of_any_tensor_gives_the_same_bits(small, tensor, layout):
     case, values, expected = small
-    assert_same_bits(run(case, place(values, ((tensor, layout),)).tensors), expected)
+    assert_same_bits(run(case, place(values | unwritten(values), ((tensor, layout),)).tensors), expected)
+
+
+@on_cpu
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_a_gradient_is_written_where_the_caller_says_and_nowhere_beside(small, name):
+    case, values, expected = small
+    storage = torch.full((2, 17, 3, 2, 8), 7.0)
+    given = storage[:, :, 1].transpose(1, 2)
+    assert_same_bits(run(case, values | {name: given}), expected)
+    assert (storage[:, :, ::2] == 7.0).all()
+    assert_same_bits({name: given}, {name: expected["d" + name[1:].upper()]})
 
 
 @on_cpu
@@ -128,10 +148,10 @@ def test_stride_0_along_any_axis_gives_the_bits_of_the_repeated_values(small, te
 
 
 @on_cpu
-@pytest.mark.parametrize(("tensor", "axis"), AXES)
+@pytest.mark.parametrize(("tensor", "axis"), AXES + [(name, axis) for name in OUTPUTS for axis in range(4)])
 def test_offsets_beyond_2_to_the_31_elements_give_the_same_bits(small, tensor, axis, tmp_path):
     case, values, expected = small
-    value = values[tensor]
+    value = (values | unwritten(values))[tensor]
     # One long stride over a file of holes, of which only the pages that are written exist; the tensor begins 2^31
     # elements into it, so that an offset that wraps in 32 bits reads a wrong number and not another's memory.
     strides = [stride * (place != axis) for place, stride in enumerate(value.stride())]
@@ -200,6 +220,9 @@ def test_lse_is_computed_where_it_is_not_given_and_seqlens_may_be_of_64_bits(sma
         ("seqlens", torch.tensor([17]), r"seqlens must be \[B\] = \(2,\) integers, got shape \(1,\) torch.int64"),
         ("seqlens", torch.tensor([17.0, 3.0]), r"seqlens must be \[B\] = \(2,\) integers, got .* torch.float32"),
         ("lse", torch.zeros(2, 2, 16), r"lse must be \[B, H, L\] = \(2, 2, 17\), got shape \(2, 2, 16\)"),
+        ("dq", torch.zeros(2, 2, 17, 9), r"dq must match q, \(2, 2, 17, 8\) torch.float32, got \(2, 2, 17, 9\)"),
+        ("dk", torch.zeros(2, 2, 17, 8).half(), "dk must match k, .* torch.float32, got .* torch.float16"),
+        ("dv", torch.zeros(2, 2, 1, 8).expand(2, 2, 17, 8), r"dv must hold each .* stride 0 among \(16, 8, 0, 1\)"),
     ],
 )
 def test_tensors_that_do_not_fit_together_are_refused_by_name(small, name, wrong, words):
@@ -209,6 +232,6 @@ def test_tensors_that_do_not_fit_together_are_refused_by_name(small, name, wrong
     given = values | {name: wrong.to(values["q"].device)}
     with pytest.raises(ValueError, match=words):
         lazy_backward(**given)
-    if name not in ("do", "lse"):
+    if name not in ("do", "lse", *OUTPUTS):
         with pytest.raises(ValueError, match=words):
             lazy_forward(**{key: value for key, value in given.items() if key not in ("do", "lse")})

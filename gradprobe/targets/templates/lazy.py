@@ -19,6 +19,7 @@ from torch import Tensor
 #   bias       [H, W] float32   added to the scores at distance i - j < W; return its gradient as dBias
 #   seqlens    [B] int32        --seqlens N,...: live rows and keys of each batch, padded on the right
 #   o, lse, delta               what your forward would have saved: O, LSE and delta, already right
+#   dq, dk, dv, dbias, dtau     full of NaN, to write the gradients into; what is there need not be returned
 
 
 def backward(

@@ -27,6 +27,7 @@ from torch import Tensor
 #   seqlens    [B] int32     --seqlens N,...: live rows and keys of each batch, padded on the right
 #   cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k    --cu-seqlens 0,N,...: packed sequences, batch 1
 #   o, lse, delta            what your forward would have saved: O, LSE and delta, already right
+#   dq, dk, dv, dbias, dsink full of NaN, to write the gradients into; what is there need not be returned
 
 
 def backward(q: Tensor, k: Tensor, v: Tensor, do: Tensor, *, scale: float, causal: bool = False) -> dict[str, Tensor]:
