@@ -13,9 +13,11 @@ from .init import init
 from .root import root
 from .run import run_
 from .targets import targets
+from .unread import Group
 
 app = typer.Typer(
     name="gradprobe",
+    cls=Group,
     help="Runs an attention backward kernel beside a float64 reference, and points at the first wrong number.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
