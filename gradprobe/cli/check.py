@@ -9,7 +9,6 @@ import typer
 from .. import last
 from ..answer import answer
 from ..options import command_line
-from ..report.as_json import as_json
 from ..screen import rendered, show
 from .failing import failures_told
 from .forms import Forms, GitHub, JUnitFile, SarifFile
@@ -39,4 +38,6 @@ def check(
         last.save(asked)
         if not forms.on_stdout:
             show(rendered(report))
+        from ..report.as_json import as_json
+
         raise typer.Exit(forms.write([as_json(report)], 1 if report.failing else 0))

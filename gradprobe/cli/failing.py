@@ -9,7 +9,6 @@ from collections.abc import Iterator
 import typer
 
 from ..failures import as_failure
-from ..report.as_json import failure_as_json
 from ..screen import say
 from .forms import Forms
 
@@ -34,6 +33,8 @@ def failures_told(
         if show_traceback:
             traceback.print_exc()
         say(failure)
+        from ..report.as_json import failure_as_json
+
         asked = forms if isinstance(forms, Forms) else Forms(forms)
         document = failure_as_json(failure, again, target)
         raise typer.Exit(asked.write([document], failure.exit_code, said=str(failure))) from None

@@ -10,7 +10,6 @@ import typer
 from typer.core import TyperGroup
 
 from ..failures import UsageFailure
-from ..report.as_json import failure_as_json
 from .forms import Forms
 
 # What the parser raises: typer names only this kind of it.
@@ -58,4 +57,6 @@ def forms_in(words: Sequence[str], options: set[str]) -> Forms:
 
 
 def _write(forms: Forms, words: Sequence[str], message: str) -> None:
+    from ..report.as_json import failure_as_json
+
     forms.write([failure_as_json(UsageFailure(message), shlex.join(["gradprobe", *words]))], UsageFailure.exit_code)

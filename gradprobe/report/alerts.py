@@ -157,7 +157,7 @@ def _broken(document: Document) -> Iterator[Alert]:
     for key, broken in found.items():
         by, layout, invariant = max(broken, key=lambda one: one[0])
         layouts = [one[1] for one in broken]
-        sentences = [f"{residual(invariant)[0]} in {layout}.", f"{_layouts(layouts)}."]
+        sentences = [f"{residual(invariant)[0]} in {layout}.", f"{_layouts(layouts)}." if len(layouts) > 1 else ""]
         sentences += [] if document.get("first_mismatch") else [identity_line(key, invariant)]
         yield _alert(
             document, rules.IDENTITY, key, f"{invariant['name']} is broken", sentences, places_of(document), by,

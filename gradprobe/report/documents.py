@@ -89,11 +89,11 @@ def wrong_heads(entry: Document, status: str) -> list[Document]:
 
 
 def heads_in_words(entry: Document, status: str) -> str:
-    """`head 1 of 4`, `every head`."""
+    """`head 1 of 4`, `every head`, of those with a status."""
     wrong = sorted({head["head"] for head in wrong_heads(entry, status)})
     count = len({head["head"] for head in entry["heads"]})
     if len(wrong) == count:
-        return "every head" if count > 1 else "its head"
+        return "every head" if count > 1 else "the only head"
     return f"head{'s' if len(wrong) != 1 else ''} {in_words(spans(wrong))} of {count}"
 
 

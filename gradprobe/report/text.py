@@ -84,9 +84,10 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}"
 
 
-# What XML 1.0 cannot hold or advises against: controls but tab and newline, halves of characters, and non-characters.
+# What XML 1.0 cannot hold or advises against, and what else ends a line: controls but tab and newline, separators,
+# halves of characters, and non-characters.
 _UNSEEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff"
     + "".join(f"{chr(plane << 16 | 0xFFFE)}{chr(plane << 16 | 0xFFFF)}" for plane in range(1, 17))
     + "]"
 )
