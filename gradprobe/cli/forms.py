@@ -52,11 +52,10 @@ class Forms:
         """
         seen: dict[str, str] = {}
         for flag, file in self.files.items():
-            place = file if file == "-" else os.path.realpath(file)
-            if place in seen:
+            other = seen.setdefault(_place(file), flag)
+            if other != flag:
                 where = "stdout" if file == "-" else file
-                raise UsageFailure(f"{seen[place]} and {flag} both write to {where}", "give each a file of its own")
-            seen[place] = flag
+                raise UsageFailure(f"{other} and {flag} both write to {where}", "give each a file of its own")
 
     def write(self, documents: Sequence[Mapping[str, Any]], code: int, *, said: str = "") -> int:
         """Writes every form that was asked for, and says on stderr which of them cannot be written.
@@ -81,12 +80,16 @@ class Forms:
         seen: set[str] = set()
         attempts: list[UsageFailure | None] = []
         for flag, file in self.files.items():
-            if file not in seen:  # two on stdout were refused, and only the first is told so there
+            if _place(file) not in seen:  # two in one place were refused, and only the first says so there
                 attempts.append(_write(flag, file, texts[flag](documents, code)))
-            seen.add(file)
+            seen.add(_place(file))
         if self.github:
             attempts.append(_annotate(documents))
         return attempts
+
+
+def _place(file: str) -> str:
+    return file if file == "-" else os.path.realpath(file)
 
 
 def _as_json(documents: Sequence[Mapping[str, Any]], _code: int) -> str:

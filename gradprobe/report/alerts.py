@@ -199,5 +199,5 @@ def _failed(document: Document, error: Document, what: str = "check") -> Alert:
 
 def _layouts(layouts: Sequence[str]) -> str:
     unique = list(dict.fromkeys(layouts))
-    shown = ", ".join(unique[:8]) + (f" and {len(unique) - 8} more" if len(unique) > 8 else "")
+    shown = "; ".join(unique[:8]) + (f" and {len(unique) - 8} more" if len(unique) > 8 else "")
     return f"Layout{'s' if len(unique) > 1 else ''} {shown}"
