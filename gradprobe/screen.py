@@ -6,10 +6,10 @@ import json
 import os
 import shutil
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .failures import Failure, UsageFailure
+from .files import replace_file
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -47,7 +47,7 @@ def dump(json_file: str, document: dict[str, Any]) -> None:
         put(text + "\n")
         return
     try:
-        Path(json_file).write_text(text + "\n", encoding="utf-8")
+        replace_file(json_file, text + "\n")
     except OSError as error:
         raise UsageFailure(f"--json {json_file}: cannot be written, {error.strerror}") from error
 

@@ -14,7 +14,7 @@ PACKAGE = ROOT / "gradprobe"
 # A module may import those above it and none below: what data is, then the stages, then what shows them.
 ORDER = (
     "cases", "targets", "running", "budgets", "judging", "inside", "recording", "probing",
-    "failures", "spans", "intermediates",
+    "failures", "files", "spans", "intermediates",
     "cases.case", "cases.draw", "cases.outputs", "cases.placement", "cases.guards", "cases.layouts", "cases.contents",
     "cases.saved",
     "cases.decided",
@@ -46,7 +46,10 @@ ORDER = (
     "probing.session", "probing.runs", "probing.symmetries", "probing.insides", "probing.receipt", "probe",
     "judging.closeup",
     "recording.replay",
-    "report", "report.text", "report.as_json", "report.captures", "report.console", "report.closeup", "options",
+    "report", "report.text", "report.as_json", "report.captures", "report.console", "report.closeup",
+    "report.documents", "report.places", "report.rules", "report.alerts",
+    "report.junit", "report.sarif", "report.github", "report.markdown",
+    "options",
     "targets.catalogue",
     "report.targets",
     "targets.scaffold",
@@ -56,8 +59,8 @@ ORDER = (
     "report.survey", "report.survey_as_json",
     "progress", "answer", "screen",
     "isolation.ended", "isolation.frames", "isolation.child", "isolation.process", "isolation.each", "isolation",
-    "cli.failing", "cli.words", "cli.root", "cli.check", "cli.diff", "cli.run", "cli.strides", "cli.targets",
-    "cli.init", "cli.app", "cli", "__main__",
+    "cli.forms", "cli.failing", "cli.words", "cli.root", "cli.check", "cli.diff", "cli.run", "cli.strides",
+    "cli.targets", "cli.init", "cli.unread", "cli.app", "cli", "__main__",
 )  # fmt: skip
 # Folders of their own, which know nothing of the tool; the tool may import them anywhere.
 APART = ("kernels", "reference")

@@ -14,9 +14,11 @@ from .root import root
 from .run import run_
 from .strides import strides
 from .targets import targets
+from .unread import Group
 
 app = typer.Typer(
     name="gradprobe",
+    cls=Group,
     help="Runs an attention backward kernel beside a float64 reference, and points at the first wrong number.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

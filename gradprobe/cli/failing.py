@@ -1,4 +1,4 @@
-"""Failures on the command line: a message on stderr, an error report where JSON was asked for, the exit code."""
+"""Failures on the command line: a message on stderr, an error report in each form asked for, the exit code."""
 
 from __future__ import annotations
 
@@ -8,13 +8,22 @@ from collections.abc import Iterator
 
 import typer
 
-from ..failures import Failure, UsageFailure, as_failure
-from ..screen import dump, say
+from ..failures import as_failure
+from ..screen import say
+from .forms import Forms
 
 
 @contextlib.contextmanager
-def failures_told(json_file: str | None, again: str, show_traceback: bool) -> Iterator[None]:
-    """Turns failures into messages on stderr, an error report where JSON was asked for, and the exit code."""
+def failures_told(
+    forms: Forms | str | None, again: str, show_traceback: bool, target: str | None = None
+) -> Iterator[None]:
+    """Turns failures into messages on stderr, an error report in each form asked for, and the exit code.
+
+    Args:
+        forms: those of the command, or the file of JSON where it has no other.
+        again: the command line that repeats it.
+        target: what was to be checked.
+    """
     try:
         yield
     except typer.Exit:
@@ -24,16 +33,8 @@ def failures_told(json_file: str | None, again: str, show_traceback: bool) -> It
         if show_traceback:
             traceback.print_exc()
         say(failure)
-        if json_file is not None:
-            _write_error_report(json_file, failure, again)
-        raise typer.Exit(failure.exit_code) from None
+        from ..report.as_json import failure_as_json
 
-
-def _write_error_report(json_file: str, failure: Failure, again: str) -> None:
-    from ..report.as_json import failure_as_json
-
-    try:
-        dump(json_file, failure_as_json(failure, again))
-    except UsageFailure as unwritable:
-        if str(unwritable) != str(failure):
-            say(unwritable)
+        asked = forms if isinstance(forms, Forms) else Forms(forms)
+        document = failure_as_json(failure, again, target)
+        raise typer.Exit(asked.write([document], failure.exit_code, said=str(failure))) from None

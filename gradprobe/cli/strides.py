@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,9 +10,13 @@ from .. import last
 from ..failures import UsageFailure
 from ..options import command_line
 from ..progress import Progress
-from ..screen import dump, show, utf8, width
+from ..screen import show, utf8, width
 from .failing import failures_told
+from .forms import Forms, GitHub, JUnitFile, SarifFile
 from .words import FamilyWord, JsonFile, TargetWord, Traceback, chosen, with_case_options
+
+if TYPE_CHECKING:
+    from ..strides.survey import Survey
 
 # Small, with a partial tile along both axes: there are many runs.
 SMALL = {"seqlen": 37, "head_dim": 16}
@@ -25,6 +29,9 @@ def strides(
     timeout: Annotated[float | None, typer.Option(metavar="SECONDS", help="For one layout (default: none)")] = None,
     family: FamilyWord = None,
     json_file: JsonFile = None,
+    junit_file: JUnitFile = None,
+    sarif_file: SarifFile = None,
+    github: GitHub = False,
     show_traceback: Traceback = False,
     *,
     options: dict[str, Any],
@@ -35,26 +42,35 @@ def strides(
     """
     asked = last.Asked(target or "lazy", family, None, _with_defaults(options))
     again = command_line("strides", asked.target, options, chosen(asked) | {"fast": fast or None, "timeout": timeout})
-    with failures_told(json_file, again, show_traceback):
+    forms = Forms(json_file, junit_file, sarif_file, github)
+    with failures_told(forms, again, show_traceback, asked.target):
+        forms.refuse_one_file_twice()
         _refuse(options)
-        from ..report.survey import render_survey
-        from ..report.survey_as_json import survey_as_json
-        from ..strides.survey import Survey, survey
+        found = _surveyed(asked, again, forms, fast=fast, timeout=timeout)
+        if not forms.on_stdout:
+            from ..report.survey import render_survey
 
-        def told(found: Survey) -> None:
-            done, of = len(found.results), len(found.plan.trials)
-            tick(f"{found.plan.document['target']['name']}, layout {done} of {of}", done / of)
-            if json_file not in (None, "-"):
-                dump(json_file, survey_as_json(found))
-
-        with Progress() as tick:
-            tick("importing torch and the target", 0.0)
-            found = survey(asked, again, fast=fast, timeout=timeout, told=told, echo=_echo)
-        if json_file is not None:
-            dump(json_file, survey_as_json(found))
-        if json_file != "-":
             show(render_survey(found, width(), utf8=utf8()))
-        raise typer.Exit(found.exit_code)
+        from ..report.survey_as_json import survey_as_json
+
+        raise typer.Exit(forms.write([survey_as_json(found)], found.exit_code))
+
+
+def _surveyed(asked: last.Asked, again: str, forms: Forms, *, fast: bool, timeout: float | None) -> Survey:
+    """The survey; what is known so far is in the file for JSON after each layout."""
+    from ..report.survey_as_json import survey_as_json
+    from ..strides.survey import survey
+
+    so_far = Forms(forms.json if forms.json != "-" else None)
+
+    def told(found: Survey) -> None:
+        done, of = len(found.results), len(found.plan.trials)
+        tick(f"{asked.target}, layout {done} of {of}", done / of)
+        so_far.write([survey_as_json(found)], 0)
+
+    with Progress() as tick:
+        tick("importing torch and the target", 0.0)
+        return survey(asked, again, fast=fast, timeout=timeout, told=told, echo=_echo)
 
 
 def _with_defaults(options: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -13,9 +13,10 @@ from ..intermediates import steps
 from ..judging.locate import Location
 from ..judging.tally import Finding
 from ..targets.provenance import Source
-from ..verdict import Measured, Report, Run, add_counts, compared
+from ..verdict import MISMATCH, Measured, Report, Run, add_counts, compared
 
 SCHEMA = "gradprobe.report/1"
+SCHEMA_OF_SEVERAL = "gradprobe.reports/1"
 
 
 def as_json(report: Report) -> dict[str, Any]:
@@ -37,17 +38,27 @@ def as_json(report: Report) -> dict[str, Any]:
     }
 
 
-def failure_as_json(failure: Failure, reproduce: str) -> dict[str, Any]:
+def failure_as_json(failure: Failure, reproduce: str, target: str | None = None) -> dict[str, Any]:
     """What stands in a report's place where there was none to make."""
     return {
         "schema": SCHEMA,
         "verdict": "error",
+        **({"target": {"name": target}} if target else {}),
         "error": {"kind": type(failure).__name__, "message": str(failure), "way_out": failure.way_out},
         "runs": [],
         "first_mismatch": None,
         "diagnoses": [],
         "reproduce": reproduce,
     }
+
+
+def together(documents: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Several documents in one, whose verdict is the worst of theirs; a single one as it is."""
+    if len(documents) == 1:
+        return documents[0]
+    verdicts = [document["verdict"] for document in documents]
+    whole = next((word for word in (MISMATCH, "error") if word in verdicts), "match")
+    return {"schema": SCHEMA_OF_SEVERAL, "verdict": whole, "reports": list(documents)}
 
 
 def _target(report: Report) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..judging.invariants import Invariant
@@ -42,24 +44,38 @@ def value(number: float) -> str:
 def first_mismatch_line(location: Location) -> str:
     """The one greppable line; its form never changes."""
     place = location.place
-    at = " ".join(
-        f"{axis}={'-' if where is None else where}"
-        for axis, where in (("batch", place.batch), ("head", place.head), ("row", place.row), ("col", place.col))
-    )
-    tile = ",".join("-" if index is None else str(index) for index in location.tile)
-    return (
-        f"FIRST MISMATCH {location.intermediate} {at} tile={tile} actual={value(place.actual)} "
-        f"expected={value(place.expected)} ratio={ratio(place.ratio)}x"
-    )
+    where = (place.batch, place.head, place.row, place.col)
+    return greppable(location.intermediate, where, location.tile, place.actual, place.expected, place.ratio)
+
+
+def greppable(
+    name: str,
+    where: Sequence[int | None],
+    tile: Sequence[int | None],
+    actual: float | None,
+    expected: float | None,
+    times: float,
+) -> str:
+    """The same from what a document holds, which for a number that is not finite is None.
+
+    Args:
+        where: batch, head, row and column.
+        times: the error as a multiple of the budget.
+    """
+    at = " ".join(f"{axis}={_index(index)}" for axis, index in zip(("batch", "head", "row", "col"), where, strict=True))
+    stood, due = ("non-finite" if number is None else value(number) for number in (actual, expected))
+    tiles = ",".join(_index(index) for index in tile)
+    return f"FIRST MISMATCH {name} {at} tile={tiles} actual={stood} expected={due} ratio={ratio(times)}x"
+
+
+def _index(index: int | None) -> str:
+    return "-" if index is None else str(index)
 
 
 def broken_identity_line(invariant: Invariant) -> str:
     """The same line where no element is wrong but an identity is broken: it has no place."""
     times = invariant.residual / invariant.budget if invariant.budget else float("inf")
-    return (
-        f"FIRST MISMATCH {invariant.key} batch=- head=- row=- col=- tile=-,- actual={value(invariant.residual)} "
-        f"expected=0 ratio={ratio(times)}x"
-    )
+    return greppable(invariant.key, (None,) * 4, (None, None), invariant.residual, 0.0, times)
 
 
 def plural(count: int, noun: str) -> str:
@@ -67,3 +83,17 @@ def plural(count: int, noun: str) -> str:
     if count != 1:
         noun = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}es" if noun.endswith("ch") else f"{noun}s"
     return f"{count:,} {noun}"
+
+
+# What XML 1.0 cannot hold or advises against, and what else ends a line: controls but tab and newline, separators,
+# halves of characters, and non-characters.
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff"
+    + "".join(f"{chr(plane << 16 | 0xFFFE)}{chr(plane << 16 | 0xFFFF)}" for plane in range(1, 17))
+    + "]"
+)
+
+
+def visible(text: str) -> str:
+    """The text with what no file of text should hold written as Python writes it: `\\x1b`, `\\ud800`."""
+    return _UNSEEN.sub(lambda found: repr(found[0])[1:-1], text)

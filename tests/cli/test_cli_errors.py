@@ -338,13 +338,6 @@ def test_a_failure_with_a_json_file_writes_the_error_report_there(folder):
     assert json.loads((folder / "report.json").read_text())["verdict"] == "error"
 
 
-@pytest.mark.parametrize("target", ["soft.py:backward", "soft.py:doubled_dq", "soft.py:raising"])
-def test_a_json_file_that_cannot_be_written_exits_2_or_3_without_a_traceback(target):
-    ran = run(f"check {target} --json no/such/folder.json {SMALL}")
-    assert ran.code == (3 if target.endswith("raising") else 2)
-    assert_message(ran, "no/such/folder.json: cannot be written, No such file or directory")
-
-
 def test_an_error_of_the_tool_itself_exits_3_and_never_1(monkeypatch):
     def broken(*_, **__):
         raise ZeroDivisionError("planted")

@@ -1,0 +1,155 @@
+"""Forms of a report for CI: their options, and the one place that writes what was asked for."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..failures import UsageFailure
+from ..files import replace_file
+from ..report.places import Base
+from ..screen import put, say
+
+JUnitFile = Annotated[str | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML; - for stdout")]
+SarifFile = Annotated[str | None, typer.Option("--sarif", metavar="FILE", help="Write SARIF 2.1.0; - for stdout")]
+GitHub = Annotated[
+    bool, typer.Option("--github", help="Annotate lines on GitHub, and add a table to the step's summary")
+]
+
+
+@dataclass(frozen=True)
+class Forms:
+    """What was asked for: a file's name, - for stdout, or None for each form."""
+
+    json: str | None = None
+    junit: str | None = None
+    sarif: str | None = None
+    github: bool = False
+
+    @property
+    def files(self) -> dict[str, str]:
+        """Each form that was asked for, by its option."""
+        named = {"--json": self.json, "--junit": self.junit, "--sarif": self.sarif}
+        return {flag: file for flag, file in named.items() if file is not None}
+
+    @property
+    def on_stdout(self) -> bool:
+        """Whether stdout is a document's, so that nothing else may stand there."""
+        return "-" in self.files.values()
+
+    def refuse_one_file_twice(self) -> None:
+        """Does nothing where each form goes to a place of its own.
+
+        Raises:
+            UsageFailure: two go to one.
+        """
+        seen: dict[str, str] = {}
+        for flag, file in self.files.items():
+            other = seen.setdefault(_place(file), flag)
+            if other != flag:
+                where = "stdout" if file == "-" else file
+                raise UsageFailure(f"{other} and {flag} both write to {where}", "give each a file of its own")
+
+    def write(self, documents: Sequence[Mapping[str, Any]], code: int, *, said: str = "") -> int:
+        """Writes every form that was asked for, and says on stderr which of them cannot be written.
+
+        Args:
+            documents: of gradprobe.report/1, one a check.
+            code: the exit code that the checks came to.
+            said: a message that is on stderr already.
+
+        Returns:
+            The exit code: 2 in place of 0 where something could not be written. A mismatch stays 1, and a failure what
+            it is: neither may be taken for the other by a script that asks only for the code.
+        """
+        failures = [failure for failure in self._attempts(documents, code) if failure is not None]
+        for failure in failures:
+            if str(failure) != said:
+                say(failure)
+        return code or (2 if failures else 0)
+
+    def _attempts(self, documents: Sequence[Mapping[str, Any]], code: int) -> list[UsageFailure | None]:
+        texts = {"--json": _as_json, "--junit": _as_junit, "--sarif": _as_sarif}
+        seen: set[str] = set()
+        attempts: list[UsageFailure | None] = []
+        for flag, file in self.files.items():
+            if _place(file) not in seen:  # two in one place were refused, and only the first says so there
+                attempts.append(_write(flag, file, texts[flag](documents, code)))
+            seen.add(_place(file))
+        if self.github:
+            attempts.append(_annotate(documents))
+        return attempts
+
+
+def _place(file: str) -> str:
+    return file if file == "-" else os.path.realpath(file)
+
+
+def _as_json(documents: Sequence[Mapping[str, Any]], _code: int) -> str:
+    from ..report.as_json import together
+
+    return json.dumps(together(documents), indent=2, allow_nan=False) + "\n"
+
+
+def _as_junit(documents: Sequence[Mapping[str, Any]], _code: int) -> str:
+    from ..report.junit import as_junit
+
+    return as_junit(documents, _base())
+
+
+def _as_sarif(documents: Sequence[Mapping[str, Any]], code: int) -> str:
+    from ..report.sarif import as_sarif
+
+    return json.dumps(as_sarif(documents, _base(), code), indent=2, allow_nan=False) + "\n"
+
+
+def _write(flag: str, file: str, text: str) -> UsageFailure | None:
+    """Why the text could not be written, where it could not."""
+    if file == "-":
+        put(text)
+        return None
+    try:
+        replace_file(file, text)
+    except OSError as error:
+        return UsageFailure(f"{flag} {file}: cannot be written, {error.strerror}")
+    return None
+
+
+def _annotate(documents: Sequence[Mapping[str, Any]]) -> UsageFailure | None:
+    """Annotations on stderr, where GitHub reads them as it does on stdout: that may hold a document."""
+    from ..report.github import annotation_commands
+
+    base = _base()
+    for line in annotation_commands(documents, base):
+        print(line, file=sys.stderr)
+    summary = os.environ.get("GITHUB_STEP_SUMMARY")
+    return _summarize(summary, documents, base) if summary else None
+
+
+def _summarize(summary: str, documents: Sequence[Mapping[str, Any]], base: Base) -> UsageFailure | None:
+    """Adds to what the step has written there, as far as there is room."""
+    from ..report.markdown import MOST_BYTES, as_markdown
+
+    file = Path(summary)
+    try:
+        there = file.stat().st_size if file.exists() else 0
+        with file.open("a", encoding="utf-8") as stream:
+            stream.write(as_markdown(documents, base, MOST_BYTES - there))
+    except OSError as error:
+        return UsageFailure(f"--github: the summary {summary} cannot be written, {error.strerror}")
+    return None
+
+
+def _base() -> Base:
+    """Paths are told from the checkout on GitHub, where this runs inside one, and else from the current folder."""
+    here = os.path.realpath(os.getcwd())
+    checkout = os.environ.get("GITHUB_WORKSPACE") or here
+    checkout = os.path.realpath(checkout)
+    return Base(checkout if os.path.commonpath([checkout, here]) == checkout else here, here)

@@ -1,0 +1,62 @@
+"""Command lines that the parser refuses, told in the forms that they ask for besides the parser's own words."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from ..failures import UsageFailure
+from .forms import Forms
+
+# What the parser raises: typer names only this kind of it.
+_UsageError: Any = typer.BadParameter.__bases__[0]
+_WORDS = "gradprobe.words"
+
+
+class Group(TyperGroup):
+    """The commands, as one."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.meta[_WORDS] = list(args)
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        words = ctx.meta[_WORDS]
+        try:
+            return super().invoke(ctx)
+        except _UsageError as error:
+            forms = forms_in(words, self._options(words))
+            if forms.files or forms.github:
+                _write(forms, words, error.format_message())
+            raise
+
+    def _options(self, words: Sequence[str]) -> set[str]:
+        """The options of the command that is named; all, where there is no such command."""
+        command = self.commands.get(words[0]) if words else None
+        if command is None:
+            return {"--json", "--junit", "--sarif", "--github"}
+        return {option for parameter in command.params for option in parameter.opts}
+
+
+def forms_in(words: Sequence[str], options: set[str]) -> Forms:
+    """The forms that the words of a command line ask for, of those that it may take."""
+    words = words[: words.index("--")] if "--" in words else words
+    found: dict[str, str] = {}
+    for at, word in enumerate(words):
+        flag, equals, file = word.partition("=")
+        if flag in {"--json", "--junit", "--sarif"} & options:
+            following = words[at + 1] if at + 1 < len(words) else None
+            named = file if equals else following
+            if named is not None:
+                found[flag[2:]] = named
+    return Forms(**found, github="--github" in words and "--github" in options)
+
+
+def _write(forms: Forms, words: Sequence[str], message: str) -> None:
+    from ..report.as_json import failure_as_json
+
+    forms.write([failure_as_json(UsageFailure(message), shlex.join(["gradprobe", *words]))], UsageFailure.exit_code)

@@ -1,0 +1,121 @@
+"""The rules that reports for CI name: ids that never change, each told in docs/rules.md.
+
+An id is never given to another rule, nor taken back: alerts that somebody closed are known by it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One kind of finding."""
+
+    id: str
+    name: str
+    """In CamelCase, for lists of rules."""
+    level: str
+    """SARIF's: error, warning, note, or none for what is told and no finding."""
+    rank: float
+    """0 to 100, the worst first."""
+    summary: str
+    meaning: str
+    help: str
+    """What to do."""
+
+
+WRONG = Rule(
+    "GP001", "WrongIntermediate", "error", 80.0,
+    "An intermediate is wrong by itself",
+    "Elements of an intermediate are beyond their budget beside the float64 reference, and its own inputs do not "
+    "explain it: the code that computes it is wrong.",
+    "Look at the first one in dataflow order: gradprobe diff NAME shows it close up.",
+)  # fmt: skip
+INHERITED = Rule(
+    "GP002", "InheritedError", "note", 10.0,
+    "An intermediate is wrong, but right given its wrong inputs",
+    "Elements are beyond their budget beside the reference, but within it of what the target's own wrong inputs imply.",
+    "Correct what it inherits from; nothing is to be done here.",
+)  # fmt: skip
+IDENTITY = Rule(
+    "GP003", "BrokenIdentity", "error", 70.0,
+    "An identity of attention's gradients is broken",
+    "A relation that every right backward keeps, whatever the reference says, is broken beyond the sum of the budgets.",
+    "Where intermediates are wrong too, begin with those; alone, look at what differs between two runs or layouts.",
+)  # fmt: skip
+OUTSIDE = Rule(
+    "GP010", "AccessOutsideTensor", "error", 95.0,
+    "A kernel reads or writes outside its tensor",
+    "A load or store was seen at an address that does not belong to the tensor whose pointer it began from.",
+    "Correct the stride, offset or mask on the line that is named.",
+)  # fmt: skip
+GUARD = Rule(
+    "GP011", "GuardBandTouched", "error", 94.0,
+    "The guard band around a tensor was read or written",
+    "Values around a tensor changed during the run, or what lay there changed the results.",
+    "Look for an address beyond the side of the tensor that is named.",
+)  # fmt: skip
+UNWRITTEN = Rule(
+    "GP012", "UnwrittenOutput", "error", 90.0,
+    "Part of an output is never written, or what was never written is read",
+    "Elements kept what lay in memory before the run, so that they are right by chance alone.",
+    "Look for rows that no program of the grid covers, or for a buffer that must begin as zeros.",
+)  # fmt: skip
+RACE = Rule(
+    "GP013", "StoreRace", "error", 92.0,
+    "Two programs store to one address without an atomic",
+    "Which of them is last is up to the device: the result may differ from run to run.",
+    "Use atomic adds, or give each program addresses of its own.",
+)  # fmt: skip
+CRASH = Rule(
+    "GP020", "Crash", "error", 100.0,
+    "The target ended its process",
+    "A segmentation fault, an exit or the lack of memory ended the process that ran the target.",
+    "Run the command that is given under a debugger or compute-sanitizer.",
+)  # fmt: skip
+TIMEOUT = Rule(
+    "GP021", "Timeout", "error", 99.0,
+    "The target did not end in time",
+    "The target said nothing for longer than the time it was given.",
+    "Look for a loop or barrier that does not end; or give it longer.",
+)  # fmt: skip
+TARGET = Rule(
+    "GP022", "TargetFailed", "error", 98.0,
+    "The target cannot be run, or returns what it may not return",
+    "It does not import, it raises, or what it returns has a wrong name, shape or type; so nothing was compared.",
+    "The message names the way out; --traceback shows where it was raised.",
+)  # fmt: skip
+REFERENCE = Rule(
+    "GP023", "ReferenceFailed", "error", 97.0,
+    "The reference failed its audit",
+    "It breaks identities that hold for every right one, so no verdict about a target may rest on it.",
+    "Correct the reference, or do without --reference.",
+)  # fmt: skip
+TOOL = Rule(
+    "GP024", "ToolFailed", "error", 96.0,
+    "gradprobe itself failed",
+    "An error of the tool, which says nothing about the target.",
+    "Run again with --traceback and report it.",
+)  # fmt: skip
+USAGE = Rule(
+    "GP025", "WrongUsage", "error", 96.5,
+    "The command or a configuration is wrong",
+    "Nothing was run.",
+    "The message names what was given and what is known.",
+)  # fmt: skip
+REFUSED = Rule(
+    "GP030", "LayoutRefused", "none", 0.0,
+    "The target refused a layout",
+    "It raised on purpose, so that layout was skipped. The check says nothing about it.",
+    "Nothing, where the target documents that it takes no such tensor.",
+)  # fmt: skip
+
+RULES = (
+    WRONG, INHERITED, IDENTITY, OUTSIDE, GUARD, UNWRITTEN, RACE, CRASH, TIMEOUT, TARGET, REFERENCE, TOOL, USAGE,
+    REFUSED,
+)  # fmt: skip
+OF_MEMORY = {"outside": OUTSIDE, "guard": GUARD, "unwritten": UNWRITTEN, "race": RACE}
+OF_FAILURE = {
+    "Crash": CRASH, "Timeout": TIMEOUT, "TargetFailure": TARGET, "ReferenceFailure": REFERENCE, "UsageFailure": USAGE,
+}  # fmt: skip
