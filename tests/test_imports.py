@@ -45,7 +45,9 @@ ORDER = (
     "targets.scaffold",
     "last", "progress", "answer", "screen",
     "isolation.ended", "isolation.frames", "isolation.child", "isolation.process", "isolation.each", "isolation",
-    "cli.failing", "cli.words", "cli.root", "cli.check", "cli.diff", "cli.run", "cli.targets", "cli.init", "cli.app",
+    "suite", "suite.checked", "suite.documents", "suite.worker", "suite.checking", "suite.table",
+    "cli.failing", "cli.words", "cli.several", "cli.alone",
+    "cli.root", "cli.check", "cli.diff", "cli.run", "cli.targets", "cli.init", "cli.app",
     "cli", "__main__",
 )  # fmt: skip
 # Folders of their own, which know nothing of the tool; the tool may import them anywhere.

@@ -10,8 +10,20 @@ from .. import last
 from ..answer import answer
 from ..options import command_line
 from ..screen import rendered, show, write_json
+from .alone import check_alone
 from .failing import failures_told
-from .words import FamilyWord, JsonFile, ReferenceWord, TargetWord, Traceback, chosen, with_case_options
+from .words import (
+    FamilyWord,
+    Isolate,
+    JsonFile,
+    ReferenceWord,
+    TargetWord,
+    Timeout,
+    Traceback,
+    checked_timeout,
+    chosen,
+    with_case_options,
+)
 
 
 @with_case_options
@@ -20,6 +32,8 @@ def check(
     family: FamilyWord = None,
     reference: ReferenceWord = None,
     json_file: JsonFile = None,
+    isolate: Isolate = False,
+    timeout: Timeout = None,
     show_traceback: Traceback = False,
     *,
     options: dict[str, Any],
@@ -28,6 +42,8 @@ def check(
     asked = last.Asked(target or "lazy", family, reference, options)
     again = command_line("check", asked.target, options, chosen(asked))
     with failures_told(json_file, again, show_traceback):
+        if isolate or checked_timeout(timeout) is not None:
+            raise typer.Exit(check_alone(asked, json_file, timeout=timeout, show_traceback=show_traceback))
         report = answer(asked, again)
         last.save(asked)
         write_json(json_file, report)

@@ -8,8 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
+from ..failures import UsageFailure
 from ..last import Asked
 from ..options import OPTIONS
+
+# A year: what the system's clocks take without overflow.
+LONGEST = 31_536_000.0
 
 TargetWord = Annotated[
     str | None,
@@ -20,7 +24,22 @@ ReferenceWord = Annotated[
     str | None, typer.Option(metavar="FILE.py:FUNCTION", help="A reference of your own, audited first")
 ]
 JsonFile = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write the report as JSON; - for stdout")]
+Isolate = Annotated[bool, typer.Option("--isolate", help="Run in a process of its own: a crash is an error report")]
+Timeout = Annotated[
+    float | None, typer.Option(metavar="SECONDS", help="Stop a check that takes longer; implies --isolate")
+]
 Traceback = Annotated[bool, typer.Option("--traceback", help="Show where a failure was raised")]
+
+
+def checked_timeout(seconds: float | None) -> float | None:
+    """The seconds as they are.
+
+    Raises:
+        UsageFailure: nothing could be awaited for so long.
+    """
+    if seconds is not None and not 0 < seconds <= LONGEST:
+        raise UsageFailure(f"--timeout must lie above 0, and at most {LONGEST:.0f} seconds, got {seconds:g}")
+    return seconds
 
 
 def chosen(asked: Asked) -> dict[str, Any]:
