@@ -46,6 +46,8 @@ ORDER = (
     "last", "progress", "answer", "screen",
     "isolation.ended", "isolation.frames", "isolation.child", "isolation.process", "isolation.each", "isolation",
     "suite", "suite.checked", "suite.documents", "suite.worker", "suite.checking", "suite.table",
+    "configuration", "configuration.words", "configuration.table", "configuration.settings",
+    "configuration.environment", "configuration.force",
     "cli.failing", "cli.words", "cli.several", "cli.alone",
     "cli.root", "cli.check", "cli.diff", "cli.run", "cli.targets", "cli.init", "cli.app",
     "cli", "__main__",

@@ -1,4 +1,4 @@
-"""Failures on the command line: a message on stderr, an error report where JSON was asked for, the exit code."""
+"""What a command says on stderr: its failures, with an error report where JSON was asked for; what is in force."""
 
 from __future__ import annotations
 
@@ -27,6 +27,12 @@ def failures_told(json_file: str | None, again: str, show_traceback: bool) -> It
         if json_file is not None:
             _write_error_report(json_file, failure, again)
         raise typer.Exit(failure.exit_code) from None
+
+
+def tell_force(line: str | None) -> None:
+    """Says which configuration is in force, where any is."""
+    if line is not None:
+        typer.echo(f"gradprobe: {line}", err=True)
 
 
 def _write_error_report(json_file: str, failure: Failure, again: str) -> None:

@@ -8,12 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from ..failures import UsageFailure
 from ..last import Asked
 from ..options import OPTIONS
-
-# A year: what the system's clocks take without overflow.
-LONGEST = 31_536_000.0
 
 TargetWord = Annotated[
     str | None,
@@ -29,17 +25,6 @@ Timeout = Annotated[
     float | None, typer.Option(metavar="SECONDS", help="Stop a check that takes longer; implies --isolate")
 ]
 Traceback = Annotated[bool, typer.Option("--traceback", help="Show where a failure was raised")]
-
-
-def checked_timeout(seconds: float | None) -> float | None:
-    """The seconds as they are.
-
-    Raises:
-        UsageFailure: nothing could be awaited for so long.
-    """
-    if seconds is not None and not 0 < seconds <= LONGEST:
-        raise UsageFailure(f"--timeout must lie above 0, and at most {LONGEST:.0f} seconds, got {seconds:g}")
-    return seconds
 
 
 def chosen(asked: Asked) -> dict[str, Any]:

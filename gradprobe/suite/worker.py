@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 import traceback
@@ -51,6 +52,6 @@ class Checker:
 
         look = self._setting.look
         lines = tuple(painted(rendered(report, look), look).splitlines())
-        return Checked(
-            planned.title, planned.asked, titled(as_json(report), planned.title), lines, 1 if report.failing else 0
-        )
+        # Some of its strings are of classes of torch, which the process that shows them need not import.
+        document = json.loads(json.dumps(as_json(report), allow_nan=False))
+        return Checked(planned.title, planned.asked, titled(document, planned.title), lines, 1 if report.failing else 0)
