@@ -46,3 +46,8 @@ def _mode(file: Path) -> int:
         mask = os.umask(0)
         os.umask(mask)
         return 0o666 & ~mask
+
+
+def keeps_changing(file: str) -> bool:
+    """Whether a file may be written again and again; not a stream, which would hold all that was ever written."""
+    return file != "-" and (Path(file).is_file() or not Path(file).exists())

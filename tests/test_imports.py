@@ -59,8 +59,12 @@ ORDER = (
     "report.survey", "report.survey_as_json",
     "progress", "answer", "screen",
     "isolation.ended", "isolation.frames", "isolation.child", "isolation.process", "isolation.each", "isolation",
-    "cli.forms", "cli.failing", "cli.words", "cli.root", "cli.check", "cli.diff", "cli.run", "cli.strides",
-    "cli.targets", "cli.init", "cli.unread", "cli.app", "cli", "__main__",
+    "suite", "suite.checked", "suite.documents", "suite.worker", "suite.checking", "suite.table",
+    "configuration", "configuration.words", "configuration.table", "configuration.settings",
+    "configuration.environment", "configuration.force",
+    "cli.forms", "cli.failing", "cli.words", "cli.several", "cli.alone",
+    "cli.root", "cli.check", "cli.diff", "cli.run", "cli.strides", "cli.targets", "cli.init", "cli.unread", "cli.app",
+    "cli", "__main__",
 )  # fmt: skip
 # Folders of their own, which know nothing of the tool; the tool may import them anywhere.
 APART = ("kernels", "reference")

@@ -1,4 +1,4 @@
-"""Failures on the command line: a message on stderr, an error report in each form asked for, the exit code."""
+"""What a command says on stderr: its failures, in each form asked for too, and what configuration is in force."""
 
 from __future__ import annotations
 
@@ -38,3 +38,9 @@ def failures_told(
         asked = forms if isinstance(forms, Forms) else Forms(forms)
         document = failure_as_json(failure, again, target)
         raise typer.Exit(asked.write([document], failure.exit_code, said=str(failure))) from None
+
+
+def tell_force(line: str | None) -> None:
+    """Says which configuration is in force, where any is."""
+    if line is not None:
+        typer.echo(f"gradprobe: {line}", err=True)

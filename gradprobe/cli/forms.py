@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from ..failures import UsageFailure
-from ..files import replace_file
+from ..files import keeps_changing, replace_file
 from ..report.places import Base
 from ..screen import put, say
 
@@ -57,31 +57,46 @@ class Forms:
                 where = "stdout" if file == "-" else file
                 raise UsageFailure(f"{other} and {flag} both write to {where}", "give each a file of its own")
 
-    def write(self, documents: Sequence[Mapping[str, Any]], code: int, *, said: str = "") -> int:
+    @property
+    def rewritable(self) -> Forms:
+        """Those that may be written after every check of several, so that nothing that came is lost."""
+        kept = {flag: file for flag, file in self.files.items() if keeps_changing(file)}
+        return Forms(kept.get("--json"), kept.get("--junit"), kept.get("--sarif"))
+
+    def write(
+        self, documents: Sequence[Mapping[str, Any]], code: int, *, said: str = "", planned: int | None = None
+    ) -> int:
         """Writes every form that was asked for, and says on stderr which of them cannot be written.
 
         Args:
             documents: of gradprobe.report/1, one a check.
             code: the exit code that the checks came to.
             said: a message that is on stderr already.
+            planned: how many checks there are to be; None for one that is made alone.
 
         Returns:
             The exit code: 2 in place of 0 where something could not be written. A mismatch stays 1, and a failure what
             it is: neither may be taken for the other by a script that asks only for the code.
         """
-        failures = [failure for failure in self._attempts(documents, code) if failure is not None]
+        failures = [failure for failure in self._attempts(documents, code, planned) if failure is not None]
         for failure in failures:
             if str(failure) != said:
                 say(failure)
         return code or (2 if failures else 0)
 
-    def _attempts(self, documents: Sequence[Mapping[str, Any]], code: int) -> list[UsageFailure | None]:
-        texts = {"--json": _as_json, "--junit": _as_junit, "--sarif": _as_sarif}
+    def _attempts(
+        self, documents: Sequence[Mapping[str, Any]], code: int, planned: int | None
+    ) -> list[UsageFailure | None]:
+        texts: dict[str, Callable[[], str]] = {
+            "--json": lambda: _as_json(documents, planned),
+            "--junit": lambda: _as_junit(documents),
+            "--sarif": lambda: _as_sarif(documents, code),
+        }
         seen: set[str] = set()
         attempts: list[UsageFailure | None] = []
         for flag, file in self.files.items():
             if _place(file) not in seen:  # two in one place were refused, and only the first says so there
-                attempts.append(_write(flag, file, texts[flag](documents, code)))
+                attempts.append(_write(flag, file, texts[flag]()))
             seen.add(_place(file))
         if self.github:
             attempts.append(_annotate(documents))
@@ -92,13 +107,13 @@ def _place(file: str) -> str:
     return file if file == "-" else os.path.realpath(file)
 
 
-def _as_json(documents: Sequence[Mapping[str, Any]], _code: int) -> str:
+def _as_json(documents: Sequence[Mapping[str, Any]], planned: int | None) -> str:
     from ..report.as_json import together
 
-    return json.dumps(together(documents), indent=2, allow_nan=False) + "\n"
+    return json.dumps(together(documents, planned), indent=2, allow_nan=False) + "\n"
 
 
-def _as_junit(documents: Sequence[Mapping[str, Any]], _code: int) -> str:
+def _as_junit(documents: Sequence[Mapping[str, Any]]) -> str:
     from ..report.junit import as_junit
 
     return as_junit(documents, _base())

@@ -61,12 +61,10 @@ def _surveyed(asked: last.Asked, again: str, forms: Forms, *, fast: bool, timeou
     from ..report.survey_as_json import survey_as_json
     from ..strides.survey import survey
 
-    so_far = Forms(forms.json if forms.json != "-" else None)
-
     def told(found: Survey) -> None:
         done, of = len(found.results), len(found.plan.trials)
         tick(f"{asked.target}, layout {done} of {of}", done / of)
-        so_far.write([survey_as_json(found)], 0)
+        forms.rewritable.write([survey_as_json(found)], 0)
 
     with Progress() as tick:
         tick("importing torch and the target", 0.0)

@@ -20,6 +20,10 @@ ReferenceWord = Annotated[
     str | None, typer.Option(metavar="FILE.py:FUNCTION", help="A reference of your own, audited first")
 ]
 JsonFile = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write the report as JSON; - for stdout")]
+Isolate = Annotated[bool, typer.Option("--isolate", help="Run in a process of its own: a crash is an error report")]
+Timeout = Annotated[
+    float | None, typer.Option(metavar="SECONDS", help="Stop a check that takes longer; implies --isolate")
+]
 Traceback = Annotated[bool, typer.Option("--traceback", help="Show where a failure was raised")]
 
 

@@ -27,8 +27,8 @@ _PR_SET_PDEATHSIG = 1
 def main(descriptor: int, *, dies_with_parent: bool) -> None:
     """Serves until the other end of the descriptor is closed; then this whole process group is killed."""
     os.set_inheritable(descriptor, False)
-    faulthandler.enable()
-    faulthandler.register(WHERE, all_threads=True)
+    faulthandler.enable(all_threads=False)  # the others are ours, or wait
+    faulthandler.register(WHERE, all_threads=False)
     if dies_with_parent:
         _die_with_parent()
     stream = socket.socket(fileno=descriptor)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 import queue
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from .ended import CRASH, TIMEOUT, Crash, Ended, Raised, raised_of, words_of
@@ -25,6 +26,7 @@ def run_each(
     timeout: float | None = None,
     workers: int = 1,
     start_limit: float = START_LIMIT,
+    echo: Callable[[str], object] | None = None,
 ) -> Iterator[Ended]:
     """Each item's end, as it comes; with one worker in the order of the items.
 
@@ -37,11 +39,14 @@ def run_each(
         timeout: seconds for one item, once its child is ready; None for no limit.
         start_limit: seconds for a child to be ready. Where none ever was, or two in a row are not, all items that are
             left end as that child did.
+        echo: told what the children write on their own stdout and stderr, as it comes, from another thread.
 
     Raises:
         Failure: no process can be started at all.
     """
-    crew = _Crew(factory, setup, list(items), timeout, workers, start_limit)
+    events: queue.SimpleQueue[Heard] = queue.SimpleQueue()
+    start = functools.partial(Child, factory, pickle.dumps(setup), events, echo)
+    crew = _Crew(start, events, list(items), timeout, workers, start_limit)
     try:
         yield from crew.ends()
     finally:
@@ -52,12 +57,12 @@ class _Crew:
     """The children, and the items that are left."""
 
     def __init__(
-        self, factory: str, setup: Any, items: Sequence[Any], timeout: float | None, workers: int, start_limit: float
-    ) -> None:
-        self._factory, self._setup = factory, pickle.dumps(setup)
+        self, start: Callable[[], Child], events: queue.SimpleQueue[Heard], items: Sequence[Any],
+        timeout: float | None, workers: int, start_limit: float,
+    ) -> None:  # fmt: skip
+        self._start, self._events = start, events
         self._items, self._left = items, deque(range(len(items)))
         self._timeout, self._workers, self._start_limit = timeout, max(1, workers), start_limit
-        self._events: queue.SimpleQueue[Heard] = queue.SimpleQueue()
         self._children: list[Child] = []
         self._ever_ready, self._failed_starts = False, 0
 
@@ -80,7 +85,7 @@ class _Crew:
                 self._give(child)
         waiting = sum(not child.ready for child in self._children)
         while len(self._children) < self._workers and waiting < len(self._left):
-            self._children.append(Child(self._factory, self._setup, self._events))
+            self._children.append(self._start())
             waiting += 1
 
     def _give(self, child: Child) -> None:

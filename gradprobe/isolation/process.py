@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import os
 import pickle
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..failures import Failure
@@ -46,6 +48,8 @@ class Child:
     factory: str
     setup: bytes
     events: queue.SimpleQueue[Heard]
+    echo: Callable[[str], object] | None = None
+    """Told what the child writes, on either stream, as it comes."""
     index: int | None = None
     """Of the item that it has."""
     ready: bool = False
@@ -61,6 +65,7 @@ class Child:
         path = [entry for entry in sys.path if isinstance(entry, str)]
         command = [sys.executable, "-u", "-c", _START, str(theirs.fileno()), str(dies), *path]
         self._tail = b""
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         try:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=writing, stderr=writing,
@@ -100,8 +105,9 @@ class Child:
 
     @property
     def tail(self) -> str:
-        """The last lines that it wrote since it got its item."""
+        """The last lines that it wrote since it got its item, without the list of compiled modules at the end."""
         lines = self._tail.decode(errors="replace").splitlines()
+        lines = [line for line in lines if not line.startswith("Extension modules:")]
         return "\n".join(lines[-_TAIL_LINES:])
 
     def _send(self, payload: bytes) -> None:
@@ -140,10 +146,15 @@ class Child:
             if not piece:
                 selector.unregister(key.fileobj)
             elif key.fd == self._errors:
-                self._tail = (self._tail + piece)[-_TAIL_BYTES:]
+                self._write(piece)
             else:
                 self._hear(frames, piece)
         return self._stream in selector.get_map() and not self.broken
+
+    def _write(self, piece: bytes) -> None:
+        self._tail = (self._tail + piece)[-_TAIL_BYTES:]
+        if self.echo is not None:
+            self.echo(self._decode(piece))
 
     def _piece(self, descriptor: int) -> bytes:
         try:

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ..cases.case import Case
+from ..cases.layouts import run_name
 from ..failures import Failure
 from ..intermediates import steps
 from ..judging.locate import Location
@@ -52,13 +53,19 @@ def failure_as_json(failure: Failure, reproduce: str, target: str | None = None)
     }
 
 
-def together(documents: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Several documents in one, whose verdict is the worst of theirs; a single one as it is."""
-    if len(documents) == 1:
+def together(documents: Sequence[Mapping[str, Any]], planned: int | None = None) -> Mapping[str, Any]:
+    """Several documents in one, whose verdict is the worst of theirs.
+
+    Args:
+        planned: how many there are to be; as long as fewer came it is no match. None for a check that is made alone,
+            which is itself the document.
+    """
+    if planned is None and len(documents) == 1:
         return documents[0]
-    verdicts = [document["verdict"] for document in documents]
+    planned = len(documents) if planned is None else planned
+    verdicts = {document["verdict"] for document in documents} | ({"error"} if len(documents) < planned else set())
     whole = next((word for word in (MISMATCH, "error") if word in verdicts), "match")
-    return {"schema": SCHEMA_OF_SEVERAL, "verdict": whole, "reports": list(documents)}
+    return {"schema": SCHEMA_OF_SEVERAL, "verdict": whole, "planned": planned, "reports": list(documents)}
 
 
 def _target(report: Report) -> dict[str, Any]:
@@ -81,6 +88,7 @@ def _source(source: Source) -> dict[str, Any]:
 def _case(report: Report) -> dict[str, Any]:
     case = asdict(report.case)
     case["layouts"] = [f"{tensor}={layout}" for tensor, layout in report.case.layouts]
+    case["runs"] = [run_name(assigned) for assigned in report.case.runs]
     return _plain(case)  # type: ignore[no-any-return]
 
 

@@ -1,0 +1,1 @@
+"""Several cases: which ones, and what came of each."""
