@@ -59,11 +59,12 @@ ORDER = (
     "report.survey", "report.survey_as_json",
     "progress", "answer", "screen",
     "isolation.ended", "isolation.frames", "isolation.child", "isolation.process", "isolation.each", "isolation",
-    "suite", "suite.checked", "suite.documents", "suite.worker", "suite.checking", "suite.table",
+    "suite", "suite.checked", "suite.documents", "suite.worker", "suite.checking", "suite.described", "suite.matrix",
+    "suite.table",
     "configuration", "configuration.words", "configuration.table", "configuration.settings",
     "configuration.environment", "configuration.force",
-    "cli.forms", "cli.failing", "cli.words", "cli.several", "cli.alone",
-    "cli.root", "cli.check", "cli.diff", "cli.run", "cli.strides", "cli.targets", "cli.init", "cli.unread", "cli.app",
+    "cli.forms", "cli.failing", "cli.words", "cli.several", "cli.alone", "cli.root", "cli.check", "cli.sweep",
+    "cli.strides", "cli.diff", "cli.run", "cli.targets", "cli.init", "cli.unread", "cli.app",
     "cli", "__main__",
 )  # fmt: skip
 # Folders of their own, which know nothing of the tool; the tool may import them anywhere.
@@ -191,7 +192,9 @@ def test_no_module_outside_the_interpreter_imports_torch_or_triton_at_its_top_le
             assert not {"torch", "triton"} & {str(word).split(".")[0] for word in loaded}, name
 
 
-@pytest.mark.parametrize("words", ["--help", "check --help", "diff --help", "targets --help", "init --help"])
+@pytest.mark.parametrize(
+    "words", ["--help", "check --help", "diff --help", "targets --help", "init --help", "sweep --help"]
+)
 def test_help_loads_neither_torch_nor_triton_nor_numpy(words):
     script = f"""
 import sys

@@ -13,6 +13,7 @@ from .init import init
 from .root import root
 from .run import run_
 from .strides import strides
+from .sweep import sweep
 from .targets import targets
 from .unread import Group
 
@@ -28,6 +29,7 @@ app.callback(invoke_without_command=True)(root)
 app.command()(check)
 app.command()(diff)
 app.command()(strides)
+app.command()(sweep)
 app.command("run")(run_)
 app.command()(targets)
 app.command()(init)

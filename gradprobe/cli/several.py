@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from bisect import insort
 from collections.abc import Sequence
 
 import typer
@@ -41,7 +42,7 @@ def check_several(
         show(table.head())
     try:
         for checked in check_each(planned, setting, timeout=timeout):
-            checks.append(checked)
+            insort(checks, checked, key=lambda one: one.number)
             _write(forms.rewritable, checks, len(planned))
             if shown:
                 show(table.line_of(checked))

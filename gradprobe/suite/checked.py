@@ -36,6 +36,8 @@ class Checked:
     """What a person reads of it, as wide and as coloured as was asked for; of an error, what it left behind."""
     code: int
     """The exit code that it would have alone: 0 match, 1 mismatch, 2 a wrong word, 3 an error."""
+    number: int = 0
+    """Its place in the plan."""
 
     @property
     def verdict(self) -> str:

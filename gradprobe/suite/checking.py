@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 
 from ..isolation import Ended, run_each
@@ -30,9 +31,10 @@ def check_each(
     Raises:
         Failure: no process can be started at all.
     """
-    for _, group in groupby(planned, _shares):
-        for ended in run_each(FACTORY, setting, group, timeout=timeout, workers=setting.workers, echo=echo):
-            yield _checked(ended, setting)
+    for _, group in groupby(enumerate(planned), lambda numbered: _shares(numbered[1])):
+        numbers, plans = zip(*group, strict=True)
+        for ended in run_each(FACTORY, setting, plans, timeout=timeout, workers=setting.workers, echo=echo):
+            yield replace(_checked(ended, setting), number=numbers[ended.index])
 
 
 def _shares(planned: Planned) -> tuple[object, ...]:
