@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +17,19 @@ if TYPE_CHECKING:
     from .verdict import Report
 
 
-def answer(asked: Asked, again: str) -> Report:
+def answer(
+    asked: Asked,
+    again: str,
+    *,
+    target: Callable[..., Any] | None = None,
+    reference: Callable[..., Any] | None = None,
+) -> Report:
     """The report that a target and its options ask for.
 
     Args:
         again: the command line that repeats it.
+        target: a function to check in place of the one that is asked for by a word.
+        reference: likewise.
 
     Raises:
         Failure: whatever keeps it from being made.
@@ -46,17 +55,18 @@ def answer(asked: Asked, again: str) -> Report:
 
         word = given.get("inputs")
         saved = load(word) if word is not None else None
-        target = find_target(asked.target, asked.family)
-        reference = find_target(asked.reference, asked.family or target.family) if asked.reference else None
-        given = with_inputs(given, saved, str(word), target.family) if saved else given
-        packs = target.packs and saved is None
-        case = resolve({**given, "device": device}, target.family, takes_bias="bias" in target.takes, packs=packs)
+        found = find_target(asked.target if target is None else target, asked.family)
+        judge = (asked.reference or None) if reference is None else reference
+        beside = None if judge is None else find_target(judge, asked.family or found.family)
+        given = with_inputs(given, saved, str(word), found.family) if saved else given
+        packs = found.packs and saved is None
+        case = resolve({**given, "device": device}, found.family, takes_bias="bias" in found.takes, packs=packs)
         make_interpreter_right(case)
         choose_threads(case)
         imported = time.perf_counter() - start
-        report = probe(case, target, reference=reference, saved=saved, reproduce=again, tick=tick)
+        report = probe(case, found, reference=beside, saved=saved, reproduce=again, tick=tick)
         if saved is not None:
-            refuse_misreading(report, saved, target)
+            refuse_misreading(report, saved, found)
     seconds = {"import": imported, **report.seconds, "diagnose": 0.0, "total": time.perf_counter() - start}
     return replace(report, seconds=seconds)
 
