@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from .verdict import Report
 
 Subject = str | Callable[..., Any]
-_CALLER = "assert_backward_matches"
 _ALONE = "  no command line repeats this: a lambda, a partial and a function made in another one have no word"
 
 
@@ -60,7 +59,7 @@ def report_on(
         TypeError, Failure: as `assert_backward_matches` does.
     """
     __tracebackhide__ = True
-    words = words_of(options, _CALLER)
+    words = words_of(options)
     asked = Asked(_word(target), family, None if reference is None else _word(reference), words)
     try:
         with ordinary_torch():
@@ -95,10 +94,11 @@ def table_of(report: Report) -> str:
 
 
 def _word(subject: Subject) -> str:
+    __tracebackhide__ = True
     if isinstance(subject, str):
         return subject
     if not callable(subject):
-        raise TypeError(f"{_CALLER} takes a function or the word of one, got {type(subject).__name__}")
+        raise TypeError(f"gradprobe checks a function or the word of one, got {type(subject).__name__}")
     return name_of(subject).word
 
 

@@ -14,30 +14,29 @@ from .options import OPTIONS, Option
 _BY_NAME = {option.name: option for option in OPTIONS}
 
 
-def words_of(values: Mapping[str, Any], caller: str) -> dict[str, Any]:
+def words_of(values: Mapping[str, Any]) -> dict[str, Any]:
     """What the command line would hold for options such as `heads=4, window=(16, 0), dtype=torch.float16`.
 
     None means: not given. What the words may be is judged where those of the command line are.
 
-    Args:
-        caller: the function that was given the options, for messages.
-
     Raises:
         TypeError: an option that does not exist, or a value of another type than it takes.
     """
+    __tracebackhide__ = True
     for name in values:
         if name not in _BY_NAME:
             near = difflib.get_close_matches(name, _BY_NAME, n=3, cutoff=0.5)
             way = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(_BY_NAME)}"
-            raise TypeError(f"{caller} knows no option {name!r}; {way}")
-    return {name: _word(_BY_NAME[name], value, caller) for name, value in values.items() if value is not None}
+            raise TypeError(f"gradprobe knows no option {name!r}; {way}")
+    return {name: _word(_BY_NAME[name], value) for name, value in values.items() if value is not None}
 
 
-def _word(option: Option, value: Any, caller: str) -> Any:
+def _word(option: Option, value: Any) -> Any:
+    __tracebackhide__ = True
     read, form = _KINDS[option.kind]
     word = read(value)
     if word is None:
-        raise TypeError(f"{caller}: {option.name} takes {form}, got {value!r}")
+        raise TypeError(f"gradprobe's option {option.name} takes {form}, got {value!r}")
     return word
 
 

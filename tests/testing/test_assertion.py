@@ -290,14 +290,14 @@ def test_inputs_are_a_path(folder):
     ({"dtype": float}, "dtype takes a word, or numbers, got <class 'float'>"),
 ])  # fmt: skip
 def test_an_option_that_is_none_or_of_another_type_is_a_type_error(options, words):
-    with pytest.raises(TypeError, match="^assert_backward_matches") as caught:
+    with pytest.raises(TypeError, match="^gradprobe") as caught:
         assert_backward_matches(SOFT, **options)
     assert words in str(caught.value)
 
 
 @pytest.mark.parametrize("target", [None, 5, ["lazy"]])
 def test_a_target_that_is_neither_a_function_nor_a_word_is_a_type_error(target):
-    with pytest.raises(TypeError, match="takes a function or the word of one, got"):
+    with pytest.raises(TypeError, match="gradprobe checks a function or the word of one, got"):
         assert_backward_matches(target)
 
 
