@@ -43,6 +43,7 @@ ORDER = (
     "targets.catalogue",
     "report.targets",
     "targets.scaffold",
+    "ci", "ci.workflow",
     "last", "progress", "answer", "screen",
     "wording", "testing", "pytest_plugin",
     "cli.failing", "cli.words", "cli.root", "cli.check", "cli.diff", "cli.run", "cli.targets", "cli.init", "cli.app",

@@ -100,15 +100,24 @@ def find_target(subject: str | Callable[..., Any], family: str | None = None) ->
     """
     if not isinstance(subject, str):
         return _target(readable(subject), name_of(subject).shown, family)
-    spec = _spec(subject)
-    place, colon, name = spec.rpartition(":")
-    if not colon or not place or not name:
-        known = ", ".join(BUILTINS)
-        raise UsageFailure(
-            f"target {subject!r} is neither a built-in nor FILE.py:FUNCTION nor MODULE:FUNCTION", f"built in: {known}"
-        )
+    place, name = parts_of(_spec(subject))
     module = _load_file(Path(place), subject) if place.endswith(".py") else _load_module(place, subject)
     return _target(readable(_function(module, name, subject)), subject, family, module)
+
+
+def parts_of(word: str) -> tuple[str, str]:
+    """The file or module, and the function, of a word that is no built-in's.
+
+    Raises:
+        UsageFailure: the word has another form.
+    """
+    place, _, name = word.rpartition(":")
+    if not place or not name:
+        known = ", ".join(BUILTINS)
+        raise UsageFailure(
+            f"target {word!r} is neither a built-in nor FILE.py:FUNCTION nor MODULE:FUNCTION", f"built in: {known}"
+        )
+    return place, name
 
 
 def _target(function: Callable[..., Any], name: str, family: str | None, module: ModuleType | None = None) -> Target:
