@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +28,17 @@ class Problem:
     """The values of a case that has `inputs`."""
 
 
-def problem_of(asked: Asked) -> Problem:
+def problem_of(
+    asked: Asked,
+    *,
+    target: Callable[..., Any] | None = None,
+    reference: Callable[..., Any] | None = None,
+) -> Problem:
     """Imports what the words need, chooses the backend, and resolves the case.
+
+    Args:
+        target: a function to check in place of the one that is asked for by a word.
+        reference: likewise.
 
     Raises:
         Failure: whatever keeps it from being run.
@@ -46,8 +56,9 @@ def problem_of(asked: Asked) -> Problem:
 
     word = given.get("inputs")
     saved = load(word) if word is not None else None
-    found = find_target(asked.target, asked.family)
-    beside = find_target(asked.reference, asked.family or found.family) if asked.reference else None
+    found = find_target(asked.target if target is None else target, asked.family)
+    judge = (asked.reference or None) if reference is None else reference
+    beside = None if judge is None else find_target(judge, asked.family or found.family)
     given = with_inputs(given, saved, str(word), found.family) if saved else given
     packs = found.packs and saved is None
     case = resolve({**given, "device": device}, found.family, takes_bias="bias" in found.takes, packs=packs)

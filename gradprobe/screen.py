@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from .failures import Failure, UsageFailure
 from .files import replace_file
@@ -83,9 +83,9 @@ def width() -> int:
     return shutil.get_terminal_size((100, 24)).columns
 
 
-def utf8() -> bool:
-    """Whether stdout takes signs beyond ASCII."""
-    return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+def utf8(stream: TextIO | None = None) -> bool:
+    """Whether stdout, or another stream, takes signs beyond ASCII."""
+    return ((stream or sys.stdout).encoding or "").lower().replace("-", "") == "utf8"
 
 
 def show(lines: list[Text]) -> None:

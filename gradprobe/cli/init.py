@@ -8,19 +8,52 @@ from typing import Annotated
 
 import typer
 
+from ..ci import workflow
+from ..failures import UsageFailure
 from ..screen import put
-from ..targets.scaffold import DEFAULT, FAMILIES, write_adapter
+from ..targets import scaffold
 from .failing import failures_told
 from .words import Traceback
 
 
 def init(
-    path: Annotated[str, typer.Argument(metavar="PATH", help="The file to write")] = DEFAULT,
-    family: Annotated[str, typer.Option(help=f"Of your kernel: {' or '.join(FAMILIES)}")] = FAMILIES[0],
+    path: Annotated[
+        str | None,
+        typer.Argument(metavar="PATH", help=f"The file to write (default: {scaffold.DEFAULT}, or the workflow's)"),
+    ] = None,
+    family: Annotated[
+        str | None, typer.Option(help=f"Of your kernel: {' or '.join(scaffold.FAMILIES)} (default: softmax)")
+    ] = None,
+    ci: Annotated[
+        str | None,
+        typer.Option("--ci", metavar="NAME", help=f"Write a workflow, for {' or '.join(workflow.CIS)}, and no adapter"),
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(metavar="TARGET", help="What the workflow checks (default: as pyproject.toml says, else lazy)"),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Write over a file that is there")] = False,
     show_traceback: Traceback = False,
 ) -> None:
-    """Write a commented adapter for a kernel of your own, which runs and matches as it is."""
+    """Write a commented adapter for a kernel of your own, which runs and matches as it is; or a CI workflow."""
     with failures_told(None, "gradprobe init", show_traceback):
-        write_adapter(Path(path), family, force=force)
-        put(f"wrote {path}\nnext: {shlex.join(['gradprobe', 'check', f'{path}:backward'])}\n")
+        if ci is None:
+            _write_adapter(path or scaffold.DEFAULT, family, target, force)
+        else:
+            _write_workflow(path or workflow.DEFAULT, ci, family, target, force)
+
+
+def _write_adapter(path: str, family: str | None, target: str | None, force: bool) -> None:
+    if target is not None:
+        raise UsageFailure("init: --target is of a workflow, and none is asked for", "add --ci github")
+    scaffold.write_adapter(Path(path), family or scaffold.FAMILIES[0], force=force)
+    put(f"wrote {path}\nnext: {shlex.join(['gradprobe', 'check', f'{path}:backward'])}\n")
+
+
+def _write_workflow(path: str, ci: str, family: str | None, target: str | None, force: bool) -> None:
+    if family is not None:
+        raise UsageFailure("init: --family is of an adapter, and --ci writes a workflow", "drop one of them")
+    workflow.write_workflow(Path(path), ci, target, force=force)
+    put(f"wrote {path}\nnext: {shlex.join(['git', 'add', path])}, commit and push\n")
+    if not Path(".git").exists():
+        typer.echo("gradprobe: GitHub reads workflows at the root of a repository, which this folder is not", err=True)

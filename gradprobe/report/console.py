@@ -38,10 +38,11 @@ def render(report: Report, width: int, *, utf8: bool = True) -> list[Text]:
 
 def headline(report: Report, width: int) -> list[Text]:
     """The verdict and the greppable line alone, to close a report that is taller than the screen."""
-    return [*_verdict(report, width), *([_greppable(report.failing[1])] if report.failing else [])]
+    return [*_verdict(report, width), *([greppable(report.failing[1])] if report.failing else [])]
 
 
-def _greppable(measured: Measured) -> Text:
+def greppable(measured: Measured) -> Text:
+    """The one line that names the first mismatch, or the first identity broken."""
     line = first_mismatch_line(measured.first) if measured.first else broken_identity_line(measured.broken[0])
     return Text(line, "bold")
 
@@ -88,7 +89,7 @@ def _wrong_heads(finding: Finding) -> list[int]:
 
 
 def _place(report: Report, run: Run, measured: Measured, width: int) -> Iterator[Text]:
-    yield _greppable(measured)
+    yield greppable(measured)
     if measured.first is None:
         return
     yield from _whereabouts(report.case, measured.first)
@@ -267,7 +268,7 @@ def _provenance(report: Report, width: int) -> Iterator[Text]:
         yield Text(f"  not this file, though of the same module name: {_short(shadow)}", "yellow")
     if provenance.triton_cache:
         yield Text(f"  Triton's cache: {_short(provenance.triton_cache)}", "dim")
-    if report.failing:
+    if report.failing and report.reproduce:
         yield Text(f"  again: {report.reproduce}")
 
 

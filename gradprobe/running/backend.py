@@ -37,7 +37,7 @@ def _choose_interpreter() -> None:
     if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") != "1":
         raise UsageFailure(
             "Triton was imported before gradprobe could choose its interpreter",
-            "set TRITON_INTERPRET=1 in the environment, or import gradprobe first",
+            "set TRITON_INTERPRET=1 in the environment; of pytest, its setting gradprobe_interpret = true does so",
         )
     os.environ["TRITON_INTERPRET"] = "1"
 

@@ -62,14 +62,14 @@ BUILTINS = {row.name: row for row in _TABLE}
 
 def _has_cuda() -> bool:
     """Whether torch sees a CUDA device; torch is not imported to find that there is no driver."""
-    if "torch" not in sys.modules and not _has_driver():
+    if "torch" not in sys.modules and not has_driver():
         return False
     import torch
 
     return torch.cuda.is_available()
 
 
-def _has_driver() -> bool:
+def has_driver() -> bool:
     """Whether the library is there through which torch reaches NVIDIA's driver, or the device through which AMD's."""
     try:
         ctypes.CDLL("libcuda.so.1")

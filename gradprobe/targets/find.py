@@ -1,4 +1,4 @@
-"""A word on the command line -> a Target: the function, what it takes by name, and which file it really is."""
+"""A word on the command line, or a function -> a Target: what it takes by name, and which file it really is."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import Any
 from ..cases.case import OUTPUTS
 from ..failures import Failure, TargetFailure, UsageFailure
 from .builtin import BUILTINS
+from .naming import name_of
 from .provenance import Source, source_of
 from .signatures import readable
 
@@ -76,7 +77,7 @@ class Target:
     """A function that can be checked."""
 
     name: str
-    """As the user wrote it."""
+    """As the user wrote it; of a function that was given itself, its word or its file and qualified name."""
     function: Callable[..., Any]
     takes: Mapping[str, str]
     """Canonical argument name -> the parameter's own name."""
@@ -101,25 +102,41 @@ class Target:
         return bool({"cu_seqlens", "cu_seqlens_q"} & self.takes.keys()) and "seqlens" not in self.takes
 
 
-def find_target(word: str, family: str | None = None) -> Target:
+def find_target(subject: str | Callable[..., Any], family: str | None = None) -> Target:
     """The target that a word names: a built-in, `path/to/file.py:function` or `package.module:function`.
+
+    A function itself may stand in the word's place.
 
     Raises:
         UsageFailure: no such built-in, file, module or function, or a parameter that nothing can be passed for.
         TargetFailure: the module is there and fails to import, or the built-in lacks what it runs on.
     """
-    spec = _spec(word)
-    place, colon, name = spec.rpartition(":")
-    if not colon or not place or not name:
+    if not isinstance(subject, str):
+        return _target(readable(subject), name_of(subject).shown, family)
+    place, name = parts_of(_spec(subject))
+    module = _load_file(Path(place), subject) if place.endswith(".py") else _load_module(place, subject)
+    return _target(readable(_function(module, name, subject)), subject, family, module)
+
+
+def parts_of(word: str) -> tuple[str, str]:
+    """The file or module, and the function, of a word that is no built-in's.
+
+    Raises:
+        UsageFailure: the word has another form.
+    """
+    place, _, name = word.rpartition(":")
+    if not place or not name:
         known = ", ".join(BUILTINS)
         raise UsageFailure(
             f"target {word!r} is neither a built-in nor FILE.py:FUNCTION nor MODULE:FUNCTION", f"built in: {known}"
         )
-    module = _load_file(Path(place), word) if place.endswith(".py") else _load_module(place, word)
-    function = readable(_function(module, name, word))
-    takes, required = _parameters(function, word)
+    return place, name
+
+
+def _target(function: Callable[..., Any], name: str, family: str | None, module: ModuleType | None = None) -> Target:
+    takes, required = _parameters(function, name)
     return Target(
-        name=word,
+        name=name,
         function=function,
         takes=takes,
         required=required,

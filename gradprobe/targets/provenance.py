@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.machinery
 import inspect
@@ -29,7 +30,7 @@ class Source:
 
 def source_of(function: Callable[..., Any], module: ModuleType | None = None) -> Source:
     """Where a function comes from; an empty file name where Python cannot tell (a builtin)."""
-    plain = inspect.unwrap(getattr(function, "fn", function))
+    plain = plain_function(function)
     try:
         file = Path(inspect.getsourcefile(plain) or "").resolve()
         line = inspect.getsourcelines(plain)[1]
@@ -38,6 +39,14 @@ def source_of(function: Callable[..., Any], module: ModuleType | None = None) ->
         return Source(getattr(function, "__name__", str(function)), "", 0, "")
     name = module.__name__ if module is not None else getattr(plain, "__module__", "")
     return Source(plain.__name__, str(file), line, digest, shadows(name.removeprefix("gradprobe_target_"), file))
+
+
+def plain_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function whose source is meant: below decorators that say what they wrap, partials, and objects called."""
+    plain = inspect.unwrap(getattr(function, "fn", function))
+    while isinstance(plain, functools.partial):
+        plain = inspect.unwrap(plain.func)
+    return plain if inspect.isroutine(plain) or inspect.isclass(plain) else type(plain).__call__
 
 
 def shadows(module: str, file: Path) -> tuple[str, ...]:

@@ -21,6 +21,15 @@ def write_adapter(path: Path, family: str, *, force: bool = False) -> None:
     if path.suffix != ".py":
         raise UsageFailure(f"init writes a Python file, got {path}", f"for example {path / DEFAULT}")
     text = (Path(__file__).parent / "templates" / f"{family}.py").read_text(encoding="utf-8")
+    write_new(path, text, force=force)
+
+
+def write_new(path: Path, text: str, *, force: bool) -> None:
+    """Writes a file that is not there yet, or with `force` any.
+
+    Raises:
+        UsageFailure: it is there without `force`, or cannot be written.
+    """
     try:
         with path.open("w" if force else "x", encoding="utf-8") as file:
             file.write(text)

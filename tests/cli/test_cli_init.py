@@ -1,4 +1,4 @@
-"""`gradprobe init`: an adapter that runs as it is, and never over what is there."""
+"""`gradprobe init`: an adapter that runs as it is, or a workflow, and never over what is there."""
 
 import json
 from pathlib import Path
@@ -72,6 +72,19 @@ def test_force_writes_over_it(folder):
 
 
 @pytest.mark.parametrize(("words", "pieces"), [
+    ("init --target soft.py:backward", ("--target is of a workflow, and none is asked for", "add --ci github")),
+    ("init --ci gitlab", ("--ci must be github, got 'gitlab'",)),
+    ("init --ci github --family lazy", ("--family is of an adapter, and --ci writes a workflow", "drop one")),
+    ("init --ci github w.txt", ("init --ci writes a YAML file, got w.txt", ".github/workflows/gradprobe.yml")),
+    ("init --ci github soft.py/w.yml", ("soft.py: cannot be made, File exists",)),
+    ("init --ci github soft.py/a/w.yml", ("soft.py/a: cannot be made, Not a directory",)),
+    ("init --ci github --target lazyy", ("target 'lazyy' is neither a built-in nor FILE.py:FUNCTION",)),
+    ("init --ci github --target none.py:f", ("--target none.py:f: there is no file none.py", "the repository's root")),
+    ("init --ci github --target /none.py:f", ("knows no folder but the repository's", "name it from its root")),
+    ("init --ci github --target ../none.py:f", ("knows no folder but the repository's", "name it from its root")),
+    ("init --ci github --target ${{secrets.X}}:f", ("cannot stand in a workflow",)),
+    ("init --ci github --target a\u0007b:f", ("cannot stand in a workflow",)),
+    ("init --ci github a\u0007.yml", ("cannot stand in a workflow",)),
     ("init --family flash", ("--family must be softmax or lazy, got 'flash'",)),
     ("init adapter.txt", ("init writes a Python file, got adapter.txt",)),
     ("init .", ("init writes a Python file, got .", "for example gradprobe_adapter.py")),
@@ -91,3 +104,43 @@ def test_a_path_with_a_space_is_quoted_in_the_next_command(folder):
     result = CliRunner().invoke(app, ["init", "my kernel.py"], prog_name="gradprobe")
     assert result.stdout == "wrote my kernel.py\nnext: gradprobe check 'my kernel.py:backward'\n"
     assert Path(folder / "my kernel.py").is_file()
+
+
+WORKFLOW = ".github/workflows/gradprobe.yml"
+
+
+def test_a_workflow_goes_where_github_looks_and_the_next_step_is_said(folder):
+    (folder / ".git").mkdir()
+    ran = run("init --ci github --target soft.py:backward")
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out == f"wrote {WORKFLOW}\nnext: git add {WORKFLOW}, commit and push\n"
+    assert 'TARGET: "soft.py:backward"\n' in (folder / WORKFLOW).read_text(encoding="utf-8")
+    assert not (folder / "gradprobe_adapter.py").exists()
+
+
+def test_outside_the_root_of_a_repository_a_note_says_that_github_looks_there(folder):
+    ran = run("init --ci github")
+    assert (ran.code, ran.out.splitlines()[0]) == (0, f"wrote {WORKFLOW}")
+    assert ran.err == "gradprobe: GitHub reads workflows at the root of a repository, which this folder is not\n"
+
+
+def test_a_workflow_that_is_there_is_left_as_it_is_without_force(folder):
+    run("init --ci github")
+    (folder / WORKFLOW).write_text("mine: 1\n")
+    ran = run("init --ci github")
+    assert ran.code == 2
+    assert_message(ran, f"{WORKFLOW} is there already", "--force")
+    assert (folder / WORKFLOW).read_text() == "mine: 1\n"
+    assert run("init --ci github --force").code == 0
+    assert "gradprobe check" in (folder / WORKFLOW).read_text()
+
+
+def test_a_workflow_goes_to_another_path_which_its_cache_depends_on(folder):
+    assert run("init --ci github ci/kernels.yaml").code == 0
+    assert 'cache-dependency-path: "ci/kernels.yaml"\n' in (folder / "ci" / "kernels.yaml").read_text()
+
+
+def test_a_workflow_that_is_refused_leaves_no_folder_behind(folder):
+    before = sorted(path.name for path in folder.iterdir())
+    assert run("init --ci github --target lazyy").code == 2
+    assert sorted(path.name for path in folder.iterdir()) == before

@@ -150,7 +150,7 @@ def test_listing_imports_no_torch_where_there_is_no_driver():
     script = """
 import sys
 from gradprobe.targets import builtin
-builtin._has_driver = lambda: False
+builtin.has_driver = lambda: False
 sys.argv = ["gradprobe", "targets"]
 from gradprobe.cli import main
 try:

@@ -1,0 +1,1 @@
+"""Checks on every push: the files that a repository needs for them."""

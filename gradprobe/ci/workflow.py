@@ -1,0 +1,58 @@
+"""The workflow that `gradprobe init --ci github` writes: a check and its strides on every push, without a GPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from .. import __version__
+from ..failures import UsageFailure
+from ..targets.builtin import BUILTINS
+from ..targets.find import parts_of
+from ..targets.scaffold import write_new
+
+CIS = ("github",)
+DEFAULT = ".github/workflows/gradprobe.yml"
+# What GitHub evaluates before any shell sees it.
+_EXPRESSION = "${{"
+
+
+def write_workflow(path: Path, ci: str, target: str | None, *, force: bool = False) -> None:
+    """Writes a workflow for a target; for None, for what pyproject.toml configures, else the default one.
+
+    Raises:
+        UsageFailure: no such CI, the target is no word of one in this folder or cannot stand in a workflow, the path is
+            no YAML file or cannot be written, or it is there without `force`.
+    """
+    if ci not in CIS:
+        raise UsageFailure(f"--ci must be {' or '.join(CIS)}, got {ci!r}")
+    if path.suffix not in (".yml", ".yaml"):
+        raise UsageFailure(f"init --ci writes a YAML file, got {path}", f"for example {DEFAULT}")
+    if target is not None:
+        _check_target(target)
+    text = (Path(__file__).parent / f"{ci}.yml").read_text(encoding="utf-8")
+    words = {"target": target or "", "gradprobe": f"gradprobe=={__version__}", "path": path.as_posix()}
+    for name, word in words.items():
+        text = text.replace(f"<<{name}>>", _quoted(word))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageFailure(f"{path.parent}: cannot be made, {error.strerror}") from error
+    write_new(path, text, force=force)
+
+
+def _check_target(word: str) -> None:
+    place = Path("" if word in BUILTINS else parts_of(word)[0])
+    if place.suffix == ".py" and (place.is_absolute() or ".." in place.parts):
+        raise UsageFailure(f"--target {word}: a workflow knows no folder but the repository's", "name it from its root")
+    if place.suffix == ".py" and not place.is_file():
+        raise UsageFailure(
+            f"--target {word}: there is no file {place}", "the path is relative to the repository's root"
+        )
+
+
+def _quoted(word: str) -> str:
+    """A word as a YAML scalar. JSON's strings are such, and keep the signs that YAML or a shell would read."""
+    if _EXPRESSION in word or not word.isprintable():
+        raise UsageFailure(f"{word!r} cannot stand in a workflow: GitHub would read more in it than a word")
+    return json.dumps(word, ensure_ascii=False)

@@ -1,0 +1,140 @@
+"""The pytest plugin: the fixture `check_backward`, the marker `gradprobe`, and the setting `gradprobe_interpret`.
+
+    def test_my_backward(check_backward):
+        check_backward(my_backward, heads=4, causal=True)
+
+    @pytest.mark.gradprobe("attention.py:backward", heads=4)
+    @pytest.mark.parametrize("dtype", ["float32", "float16"])
+    def test_in_every_dtype(check_backward, dtype):
+        check_backward(dtype=dtype)
+
+    @pytest.mark.gradprobe("lazy", layout="do=blhd")
+    def test_do_as_a_transposed_view(): ...
+
+The fixture takes what `gradprobe.testing.assert_backward_matches` takes; what the markers of the test, its class and
+its module say stands in where the call says nothing. A marked test that does not ask for the fixture is checked before
+its body runs, and one that asks for it and never calls it fails: a marker is never there in vain. Target, verdict,
+layouts and first mismatch become properties of the test in pytest's JUnit XML.
+
+Triton decides when it is imported whether it interprets. Where tests import kernels at their top and there may be no
+GPU, `gradprobe_interpret = true` in pytest's settings sets TRITON_INTERPRET=1 before any of them is imported, unless it
+is set already or there is a driver. It is no default: it would change every test of every project.
+
+Neither gradprobe's own modules nor torch are imported before the first check.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from .testing import Subject
+    from .verdict import Report
+
+MARKER, FIXTURE, SETTING = "gradprobe", "check_backward", "gradprobe_interpret"
+_CHECKED = pytest.StashKey[bool]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    words = "without a CUDA driver, set TRITON_INTERPRET=1 before tests are imported (gradprobe)"
+    parser.addini(SETTING, words, type="bool", default=False)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Before any conftest.py, which may import Triton."""
+    if early_config.getini(SETTING):
+        from .targets.builtin import has_driver
+
+        if not has_driver():
+            os.environ.setdefault("TRITON_INTERPRET", "1")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    words = f"{MARKER}(target, **options): check an attention backward with gradprobe, as the fixture {FIXTURE} does"
+    config.addinivalue_line("markers", words)
+
+
+class Mismatch(pytest.fail.Exception, AssertionError):  # type: ignore[misc,name-defined]
+    """That of a marked test: an AssertionError which has no line of the test to show, and so is told without one."""
+
+
+@pytest.fixture
+def check_backward(request: pytest.FixtureRequest) -> Callable[..., Report]:
+    """`assert_backward_matches` of gradprobe.testing, with the test's gradprobe markers as defaults."""
+
+    def check(target: Subject | None = None, **options: Any) -> Report:
+        __tracebackhide__ = True
+        from .testing import table_of
+
+        report = _report(request.node, target, options)
+        if report.failing:
+            raise AssertionError(table_of(report))
+        return report
+
+    return check
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, None]:
+    """Checks what a marked test leaves unchecked; here, and not at setup, so that a mismatch is a failure."""
+    __tracebackhide__ = True
+    marked = item.get_closest_marker(MARKER) is not None
+    if marked and FIXTURE not in getattr(item, "fixturenames", ()):
+        _show(_report(item, None, {}))
+    outcome = yield
+    if marked and outcome.excinfo is None and not item.stash.get(_CHECKED, False):
+        words = f"nothing was compared: a test marked {MARKER} asks for {FIXTURE} and does not call it"
+        outcome.force_exception(pytest.fail.Exception(words, pytrace=False))
+
+
+def _show(report: Report) -> None:
+    """Not hidden from tracebacks: pytest remarks on one without any entry, and of a Mismatch shows none."""
+    from .testing import table_of
+
+    if report.failing:
+        raise Mismatch(table_of(report), pytrace=False)  # type: ignore[call-arg]
+
+
+def _report(item: pytest.Item, target: Subject | None, options: dict[str, Any]) -> Report:
+    """A check with the markers' target and options where none are given; told in the test's report."""
+    __tracebackhide__ = True
+    from .testing import report_on
+
+    item.stash[_CHECKED] = True
+    target, options = _with_markers(item, target, options)
+    report = report_on(target, **options)
+    _tell(item, report)
+    return report
+
+
+def _with_markers(item: pytest.Item, target: Subject | None, options: dict[str, Any]) -> tuple[Subject, dict[str, Any]]:
+    """The call's own words, then those of the nearest marker, then those of its class and module."""
+    __tracebackhide__ = True
+    for marker in item.iter_markers(MARKER):
+        named = dict(marker.kwargs)
+        of_keyword = named.pop("target", None)
+        if len(marker.args) > 1:
+            raise TypeError(f"the marker {MARKER} takes one target, and options by name, got {marker.args!r}")
+        target = target if target is not None else next(iter(marker.args), of_keyword)
+        options = named | options
+    if target is None:
+        raise TypeError(f"nothing to check: neither a call of {FIXTURE} nor a marker {MARKER} names a target")
+    return target, options
+
+
+def _tell(item: pytest.Item, report: Report) -> None:
+    """Properties of the test, which pytest writes into its JUnit XML."""
+    from .report.console import greppable
+    from .testing import table_of
+
+    told = {"target": report.provenance.target, "verdict": report.verdict}
+    told |= {"layouts": " ".join(run.layout for run in report.runs)}
+    told |= {"first_mismatch": greppable(report.failing[1]).plain} if report.failing else {}
+    if not report.failing:  # a mismatch has its table in the failure itself
+        item.add_report_section("call", MARKER, table_of(report))
+    item.user_properties += [(f"{MARKER}_{name}", value) for name, value in told.items()]

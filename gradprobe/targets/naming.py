@@ -1,0 +1,98 @@
+"""A function -> what reports call it, and the word by which the command line finds it."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import types
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .provenance import plain_function
+from .signatures import readable
+
+
+@dataclass(frozen=True)
+class Name:
+    """What a function is called."""
+
+    shown: str
+    """Its word, or where it has none its file and qualified name."""
+    word: str
+    """FILE.py:FUNCTION, in a package MODULE:FUNCTION; "" where no word finds it."""
+
+
+def name_of(function: Callable[..., Any]) -> Name:
+    """What a function is called.
+
+    A word is found for what is an attribute of the module that it comes from: not for a function inside another, a
+    lambda without a name, or a partial made on the spot.
+    """
+    plain = plain_function(readable(function))
+    for module in _modules(function, plain):
+        attribute = _attribute(module, function)
+        place = _place(module)
+        if attribute and place:
+            return Name(f"{place}:{attribute}", f"{place}:{attribute}")
+    own = getattr(plain, "__qualname__", type(plain).__name__)
+    file = getattr(sys.modules.get(getattr(plain, "__module__", None) or ""), "__file__", None)
+    return Name(f"{_relative(Path(file))}:{own}" if file else own, "")
+
+
+def _modules(*functions: Callable[..., Any]) -> Iterator[types.ModuleType]:
+    for name in dict.fromkeys(getattr(function, "__module__", None) for function in functions):
+        if name in sys.modules:
+            yield sys.modules[name]
+
+
+def _attribute(module: types.ModuleType, function: Callable[..., Any]) -> str | None:
+    """The name under which a module's own statements make a function. A method is a new object at each look."""
+    own = getattr(function, "__name__", "")
+    bound = isinstance(function, types.MethodType)
+    for name in sorted(vars(module), key=lambda name: name != own):
+        value = vars(module)[name]
+        if value is function or (bound and isinstance(value, types.MethodType) and value == function):
+            return name if name in _made(module) else None
+    return None
+
+
+def _made(module: types.ModuleType) -> set[str]:
+    """The names that an import of the module makes, for good: not those of a loop, nor of what runs as a script."""
+    try:
+        return set(_bound(ast.parse(Path(module.__file__ or "").read_bytes()).body))
+    except (OSError, SyntaxError, ValueError):
+        return set()
+
+
+def _bound(statements: Iterable[ast.stmt]) -> Iterator[str]:
+    for statement in statements:
+        if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
+            yield statement.name
+        elif isinstance(statement, (ast.Import, ast.ImportFrom)):
+            yield from (alias.asname or alias.name for alias in statement.names)
+        elif isinstance(statement, (ast.Assign, ast.AnnAssign)):
+            yield from (node.id for node in ast.walk(statement) if isinstance(node, ast.Name))
+        elif isinstance(statement, (ast.If, ast.Try, ast.With)) and "__name__" not in ast.dump(statement):
+            yield from _bound(statement.body)
+            yield from _bound(getattr(statement, "orelse", []))
+            yield from (name for handler in getattr(statement, "handlers", []) for name in _bound(handler.body))
+
+
+def _place(module: types.ModuleType) -> str:
+    """What stands before the colon: the file, or of a package's file the module, whose imports may be relative."""
+    file = Path(getattr(module, "__file__", None) or "").absolute()
+    if file.suffix != ".py" or not file.is_file():
+        return ""
+    root = next(folder for folder in file.parents if not (folder / "__init__.py").exists())
+    if root == file.parent:
+        return _relative(file)
+    found = root == Path.cwd() or str(root) in sys.path
+    return ".".join(file.relative_to(root).with_suffix("").parts).removesuffix(".__init__") if found else ""
+
+
+def _relative(file: Path) -> str:
+    """The path as it is typed in the current folder."""
+    file = file.absolute()
+    return str(file.relative_to(Path.cwd())) if file.is_relative_to(Path.cwd()) else str(file)

@@ -1,0 +1,114 @@
+"""`from gradprobe.testing import assert_backward_matches`: a check as an assertion, in pytest or anywhere else."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from .answer import answer
+from .failures import Failure, as_failure
+from .last import Asked
+from .options import command_line
+from .running.surroundings import ordinary_torch
+from .targets.naming import name_of
+from .wording import words_of
+
+if TYPE_CHECKING:
+    from .verdict import Report
+
+Subject = str | Callable[..., Any]
+_ALONE = "  no command line repeats this: a lambda, a partial and a function made in another one have no word"
+
+
+def assert_backward_matches(
+    target: Subject, *, reference: Subject | None = None, family: str | None = None, **options: Any
+) -> Report:
+    """Checks a target as `gradprobe check` does: the report where it matches, its table as an AssertionError if not.
+
+        assert_backward_matches(my_backward, heads=4, kv_heads=2, causal=True, dtype=torch.float16)
+        assert_backward_matches("attention.py:backward", window=(16, 0), layout=["do=blhd", "q=distinct"])
+
+    Args:
+        target: a function that the command line could check, or the word by which it would find one.
+        reference: of your own, likewise; audited first.
+        family: "softmax" or "lazy"; by default lazy where the target takes tau.
+        options: the case options of `gradprobe check --help` by the same names, as Python values: numbers, True and
+            False, `dtype` also one of torch's, `layout` and `tap` one word, several, or a dict; where the command line
+            takes numbers with commas, a tuple. None stands for the default.
+
+    Raises:
+        AssertionError: a mismatch. The message is what `gradprobe check` prints.
+        TypeError: an option that does not exist, or a value of another type than it takes.
+        Failure: from gradprobe.failures, where no verdict could be reached: a wrong option (UsageFailure), a target
+            that could not be run or of which nothing could be compared (TargetFailure), an unsound reference.
+    """
+    __tracebackhide__ = True
+    report = report_on(target, reference=reference, family=family, **options)
+    if report.failing:
+        raise AssertionError(table_of(report))
+    return report
+
+
+def report_on(
+    target: Subject, *, reference: Subject | None = None, family: str | None = None, **options: Any
+) -> Report:
+    """The report of `gradprobe check`, whatever its verdict.
+
+    Raises:
+        TypeError, Failure: as `assert_backward_matches` does.
+    """
+    __tracebackhide__ = True
+    words = words_of(options)
+    asked = Asked(_word(target), family, None if reference is None else _word(reference), words)
+    try:
+        with ordinary_torch():
+            return answer(asked, _again(asked), target=_function(target), reference=_function(reference))
+    except Exception as error:
+        failure = as_failure(error)
+        raise _told(failure) from _seen_from_outside(failure.__cause__ if failure is error else error)
+
+
+def _told(failure: Failure) -> Failure:
+    """The failure with its way out in its message, which is all that a test runner shows."""
+    way_out = "" if "--traceback" in failure.way_out else failure.way_out  # that is shown in any case
+    return type(failure)(f"{failure}\n  {way_out}" if way_out else str(failure), way_out)
+
+
+def _seen_from_outside(error: BaseException | None) -> BaseException | None:
+    """An error with its traceback from where it left this package, if it did."""
+    trace = error.__traceback__ if error else None
+    while trace is not None and trace.tb_frame.f_globals.get("__name__", "").partition(".")[0] == __package__:
+        trace = trace.tb_next
+    return error.with_traceback(trace) if error and trace else error
+
+
+def table_of(report: Report) -> str:
+    """What `gradprobe check` prints, without colour."""
+    from .report.console import render
+    from .screen import utf8, width
+
+    # Not the stream that a test runner captures with: what it took is shown on the real one.
+    lines = [line.plain for line in render(report, width(), utf8=utf8(sys.__stdout__))]
+    return "\n".join([*lines, *([] if report.reproduce else [_ALONE])])
+
+
+def _word(subject: Subject) -> str:
+    __tracebackhide__ = True
+    if isinstance(subject, str):
+        return subject
+    if not callable(subject):
+        raise TypeError(f"gradprobe checks a function or the word of one, got {type(subject).__name__}")
+    return name_of(subject).word
+
+
+def _function(subject: Subject | None) -> Callable[..., Any] | None:
+    return None if isinstance(subject, str) else subject
+
+
+def _again(asked: Asked) -> str:
+    """The command line that does the same; "" where one of the functions has no word."""
+    if not asked.target or asked.reference == "":
+        return ""
+    more = {"family": asked.family, "reference": asked.reference}
+    return command_line("check", asked.target, asked.options, more)
