@@ -37,8 +37,8 @@ def name_of(function: Callable[..., Any]) -> Name:
         if attribute and place:
             return Name(f"{place}:{attribute}", f"{place}:{attribute}")
     own = getattr(plain, "__qualname__", type(plain).__name__)
-    file = getattr(sys.modules.get(getattr(plain, "__module__", None) or ""), "__file__", None)
-    return Name(f"{_relative(Path(file))}:{own}" if file else own, "")
+    file = _file(sys.modules.get(getattr(plain, "__module__", None) or ""))
+    return Name(f"{_relative(file)}:{own}" if file.is_file() else own, "")
 
 
 def _modules(*functions: Callable[..., Any]) -> Iterator[types.ModuleType]:
@@ -61,7 +61,7 @@ def _attribute(module: types.ModuleType, function: Callable[..., Any]) -> str | 
 def _made(module: types.ModuleType) -> set[str]:
     """The names that an import of the module makes, for good: not those of a loop, nor of what runs as a script."""
     try:
-        return set(_bound(ast.parse(Path(module.__file__ or "").read_bytes()).body))
+        return set(_bound(ast.parse(_file(module).read_bytes()).body))
     except (OSError, SyntaxError, ValueError):
         return set()
 
@@ -82,7 +82,7 @@ def _bound(statements: Iterable[ast.stmt]) -> Iterator[str]:
 
 def _place(module: types.ModuleType) -> str:
     """What stands before the colon: the file, or of a package's file the module, whose imports may be relative."""
-    file = Path(getattr(module, "__file__", None) or "").absolute()
+    file = _file(module)
     if file.suffix != ".py" or not file.is_file():
         return ""
     root = next(folder for folder in file.parents if not (folder / "__init__.py").exists())
@@ -92,7 +92,11 @@ def _place(module: types.ModuleType) -> str:
     return ".".join(file.relative_to(root).with_suffix("").parts).removesuffix(".__init__") if found else ""
 
 
+def _file(module: types.ModuleType | None) -> Path:
+    """The absolute path of a module's file; the current folder where there is none (a builtin, a prompt)."""
+    return Path(getattr(module, "__file__", None) or "").absolute()
+
+
 def _relative(file: Path) -> str:
     """The path as it is typed in the current folder."""
-    file = file.absolute()
     return str(file.relative_to(Path.cwd())) if file.is_relative_to(Path.cwd()) else str(file)

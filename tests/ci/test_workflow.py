@@ -145,7 +145,7 @@ def test_without_a_target_what_pyproject_configures_is_checked(workspace, told, 
     ("", []),
     ("--heads 4 --causal", ["--heads", "4", "--causal"]),
     ("  --heads\t4\n--layout do=blhd \n", ["--heads", "4", "--layout", "do=blhd"]),
-    ("*; touch pwned $(touch pwned) 'a b'", ["*;", "touch", "pwned", "$(touch", "pwned)", "'a", "b'"]),
+    ("* ; touch pwned $(touch pwned) 'a b'", ["*", ";", "touch", "pwned", "$(touch", "pwned)", "'a", "b'"]),
 ])  # fmt: skip
 def test_the_actions_options_are_split_at_spaces_and_nothing_in_them_is_run(workspace, told, args, words):
     (workspace / "some.py").touch()

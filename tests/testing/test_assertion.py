@@ -32,7 +32,7 @@ def folder(tmp_path, monkeypatch):
 def attention(q, k, v, *, scale, is_causal=False):
     s = scale * q @ k.mT
     if is_causal:
-        s = s.masked_fill(torch.ones(s.shape[-2:], dtype=torch.bool).triu(1), -torch.inf)
+        s = s.masked_fill(torch.ones(s.shape[-2:], dtype=torch.bool, device=s.device).triu(1), -torch.inf)
     return s.softmax(-1) @ v
 
 
@@ -282,6 +282,7 @@ def test_inputs_are_a_path(folder):
     ({"heads": 4.0}, "heads takes a whole number, got 4.0"),
     ({"heads": True}, "heads takes a whole number, got True"),
     ({"causal": 1}, "causal takes True or False, got 1"),
+    ({"scale": True}, "scale takes a number, got True"),
     ({"scale": "0.1"}, "scale takes a number, got '0.1'"),
     ({"layout": 3}, "layout takes words, got 3"),
     ({"layout": [("do", "blhd")]}, "layout takes words, got [('do', 'blhd')]"),
@@ -309,6 +310,8 @@ def test_a_target_that_is_neither_a_function_nor_a_word_is_a_type_error(target):
     ("none.py:f", {}, UsageFailure, ["there is no file none.py", "\n  the path is relative to the current folder"]),
     (SOFT, {"device": "cuda:7"}, UsageFailure, ["--device must be one of auto, cpu, cuda"]),
     (lambda *args: None, {}, UsageFailure, ["test_assertion.py:<lambda>' takes *args", "\n  name its parameters"]),
+    (torch.nn.functional.scaled_dot_product_attention, {"heads": 0}, UsageFailure, ["--heads must be at least 1"]),
+    (print, {}, UsageFailure, ["target 'print' takes *args", "\n  name its parameters"]),
     (torch.nn.Identity(), {}, UsageFailure, ["takes *args", "\n  name its parameters, or wrap it"]),
     ("soft.py:nothing", {}, TargetFailure, ["must return a dict of named intermediates, got NoneType"]),
     ("soft.py:leaving", {}, TargetFailure, ["raised SystemExit (contiguous)"]),
