@@ -1,16 +1,14 @@
-"""Every mix-up of two tensors' strides that lazy and flash can hold is seen in `distinct`, and none in `contiguous`."""
+"""Every mix-up of two tensors' strides that lazy and flash can hold is found by strides, and none by `contiguous`."""
 
-import json
-import subprocess
-import sys
-from pathlib import Path
+from collections import Counter
 
 import pytest
 import torch
 
+from gradprobe.isolation import run_each
+
 from .stride_mixups import DIMS, TENSORS, mixups, source_of
 
-ROOT = Path(__file__).resolve().parents[2]
 # Tensors that no kernel reads or writes both of: the backward of lazy needs no O.
 APART = {
     "lazy": {"o do", "o dq", "o dk", "o dv", "dq dk", "dq dv"},
@@ -64,30 +62,20 @@ def test_a_plant_replaces_whole_names_in_bodies_and_leaves_parameters():
     ]
 
 
-def test_contiguous_shows_none_and_distinct_shows_all(file, capsys):
-    command = [sys.executable, "-m", "tests.faults.stride_runs", file]
-    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=True)
-    right, *found = [json.loads(line) for line in ran.stdout.splitlines()]
-    assert right["contiguous"] == right["distinct"]
-    assert {"delta", "dQ", "dK", "dV", "O", "LSE"} <= right["contiguous"].keys()
-    assert [one["name"] for one in found] == [mixup.name for mixup in mixups(file) if not mixup.obstacle]
-    assert {one["name"]: one["crash"] for one in found if "crash" in one} == {}
-    seen = {
-        layout: [one["name"] for one in found if changed(one[layout], right[layout])]
-        for layout in ("contiguous", "distinct")
-    }
+def test_strides_finds_every_one_and_contiguous_alone_finds_none(file, capsys):
+    planted = [mixup for mixup in mixups(file) if not mixup.obstacle]
+    right, *ends = run_each("tests.faults.stride_runs:Mixups", file, [None, *planted], timeout=120)
+    assert (right.result.contiguous, right.result.distinct) == ("match", "match")
+    assert {ended.item.name: ended.crash or ended.raised for ended in ends if ended.result is None} == {}
+    by_contiguous = [ended.item.name for ended in ends if ended.result.contiguous != "match"]
+    missed = [ended.item.name for ended in ends if ended.result.distinct != "mismatch"]
+    shown = Counter(kind for ended in ends for kind in ended.result.shown_by)
     with capsys.disabled():
-        seconds = sum(one["seconds"] for one in found) / len(found)
+        seconds = sum(ended.result.seconds for ended in ends) / len(ends)
         print(
-            f"\n{file}: {len(found)} of 224 mix-ups of strides expressible; {len(seen['contiguous'])} change a bit in "
-            f"contiguous, {len(seen['distinct'])} in distinct; {seconds:.2f} s each"
+            f"\n{file}: {len(planted)} of 224 mix-ups of strides can be planted; contiguous alone finds "
+            f"{len(by_contiguous)}, strides finds {len(planted) - len(missed)}; {seconds:.2f} s each; shown by "
+            + ", ".join(f"{kind} {count}" for kind, count in sorted(shown.items()))
         )
-    assert seen["contiguous"] == []
-    assert seen["distinct"] == [one["name"] for one in found]
-
-
-def changed(digests, right):
-    """Whether any result has other bits than those of the right kernels."""
-    assert digests.keys() <= right.keys()
-    assert {"delta", "dQ", "dK", "dV"} <= digests.keys()
-    return any(right[name] != digest for name, digest in digests.items())
+    assert by_contiguous == []
+    assert missed == []
