@@ -61,12 +61,15 @@ def add_all(out_ptr, N: tl.constexpr):
 
 
 @triton.jit
-def add_under_lock(out_ptr, lock_ptr, N: tl.constexpr):
+def add_under_lock(out_ptr, lock_ptr, LOCKING: tl.constexpr, N: tl.constexpr):
+    # the first programs, LOCKING of them, take the lock
     offs = tl.arange(0, N)
-    while tl.atomic_cas(lock_ptr, 0, 1) == 1:
-        pass
+    if tl.program_id(0) < LOCKING:
+        while tl.atomic_cas(lock_ptr, 0, 1) == 1:
+            pass
     tl.store(out_ptr + offs, tl.load(out_ptr + offs) + 1.0)
-    tl.atomic_xchg(lock_ptr, 0)
+    if tl.program_id(0) < LOCKING:
+        tl.atomic_xchg(lock_ptr, 0)
 
 
 @triton.jit

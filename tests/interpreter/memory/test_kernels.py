@@ -209,9 +209,16 @@ def test_compare_and_swap_outside_gives_0_there_and_swaps_elsewhere():
 
 def test_stores_under_a_lock_are_no_race():
     out, lock = torch.zeros(8), torch.zeros(1, dtype=torch.int32)
-    memory = watched(lambda: kernels.add_under_lock[(4,)](out, lock, N=8), {})
+    memory = watched(lambda: kernels.add_under_lock[(4,)](out, lock, LOCKING=4, N=8), {})
     assert (memory.findings, memory.counts.ordered) == ((), 3 * 8)
     assert out.tolist() == [4.0] * 8
+
+
+def test_a_program_that_takes_no_lock_races_with_those_that_do():
+    out, lock = torch.zeros(8), torch.zeros(1, dtype=torch.int32)
+    memory = watched(lambda: kernels.add_under_lock[(4,)](out, lock, LOCKING=2, N=8), {})
+    assert the_finding(memory).named_programs == ((2, 0, 0), (3, 0, 0))
+    assert (the_finding(memory).lanes, memory.counts.ordered) == (16, 8)
 
 
 def test_what_torch_or_an_earlier_launch_has_written_may_be_read_and_the_rest_not():
@@ -223,9 +230,31 @@ def test_what_torch_or_an_earlier_launch_has_written_may_be_read_and_the_rest_no
     assert (finding.kind, finding.kernel, finding.tensor) == ("unwritten", "copy_all", "x")
     assert (finding.spot.index, finding.lanes, finding.programs) == ((4,), 8, 2)
     unwritten.written(x)
+    assert unwritten._storages == {}
     assert watched(kernels_run, {"x": x}, unwritten).findings == ()
     unwritten.allocated(x[2:4])
-    assert the_finding(watched(lambda: kernels.copy_all[(1,)](x, out, SIZE=16), {}, unwritten)).spot.index == (2,)
+    read = lambda: kernels.copy_all[(1,)](x, out, SIZE=16)  # noqa: E731
+    assert the_finding(watched(read, {}, unwritten)).spot.index == (2,)
+
+
+def test_what_is_allocated_once_more_has_lost_its_values():
+    x, out, unwritten = torch.zeros(16), torch.zeros(16), Unwritten()
+    read = lambda: kernels.copy_all[(1,)](x, out, SIZE=16)  # noqa: E731
+    unwritten.allocated(x)
+    assert watched(lambda: (kernels.copy_all[(1,)](out, x, SIZE=16), read()), {}, unwritten).findings == ()
+    unwritten.allocated(x)
+    twice = watched(lambda: (read(), read()), {}, unwritten)
+    # A program of each launch, by one number.
+    assert (the_finding(twice).lanes, the_finding(twice).programs) == (32, 2)
+    assert the_finding(twice).named_programs == ((0, 0, 0),)
+
+
+def test_a_read_outside_of_its_tensor_is_no_read_of_the_unwritten_memory_there():
+    both, out, unwritten = torch.zeros(16), torch.zeros(16), Unwritten()
+    unwritten.allocated(both)
+    unwritten.written(both[:8])
+    memory = watched(lambda: kernels.copy_all[(1,)](both[:8], out, SIZE=16), {"q": both[:8]}, unwritten)
+    assert the_finding(memory).kind == "outside"
 
 
 def test_a_masked_load_of_unwritten_memory_is_no_read():
@@ -396,14 +425,18 @@ def test_a_parameter_names_its_tensor(parameter, name):
 def test_arguments_that_the_interpreter_copies_are_followed_into_the_copies(monkeypatch):
     # As it does with tensors of a GPU: the kernel sees other addresses than torch.
     monkeypatch.setattr(torch.UntypedStorage, "cpu", lambda self: self.clone())
-    x, out, unwritten = ramp(16), torch.zeros(16), Unwritten()
+    (x, storage), out, unwritten = inside(16, guard=1), torch.zeros(16), Unwritten()
+    x[:] = ramp(16)
     unwritten.allocated(x)
     unwritten.written(x[1:])
     launch = lambda: kernels.copy[(1,)](x, out, -2, 0, 16, SIZE=16)  # noqa: E731
-    outside, unread = watched(launch, {"x": x, "out": out}, unwritten).findings
+    outside, unread = watched(launch, {"x": x, "out": out, "before": storage[:1]}, unwritten).findings
     assert (outside.tensor, outside.is_known, outside.spot.side, outside.lanes) == ("x", True, "before", 2)
+    assert (outside.spot.holder, outside.spot.is_beyond) == ("", True)
     assert (unread.kind, unread.spot.index, unread.lanes) == ("unwritten", (0,), 1)
-    assert out.tolist() == [-1.0, -1.0, *ramp(14).tolist()]
+    assert out.tolist() == [-1.0, 7.0, *ramp(14).tolist()]
+    one_off = lambda: kernels.copy[(1,)](x, out, -1, 0, 16, SIZE=16)  # noqa: E731
+    assert the_finding(watched(one_off, {"before": storage[:1]})).spot.holder == "before[0]"
 
 
 def test_what_fails_in_watching_is_told_and_troubles_no_kernel(monkeypatch):
@@ -424,12 +457,19 @@ def test_a_kernel_that_raises_leaves_the_interpreter_as_it_was():
 
 
 def test_a_watcher_that_is_closed_sees_nothing_even_under_what_was_patched_over_it(monkeypatch):
+    calls = []
+
+    def over(below):
+        # As a module does that mends the interpreter for good, at its first use.
+        return lambda *args, **kwargs: (calls.append(below), below(*args, **kwargs))[1]
+
     x, out = ramp(16), torch.zeros(16)
-    with watched_memory({"x": x}) as memory:
-        below = shipped.GridExecutor.__call__
-        monkeypatch.setattr(shipped.GridExecutor, "__call__", lambda *args, **kwargs: (None, below(*args, **kwargs)))
-    kernels.copy[(1,)](x, out, 1 << 3, 0, 16, SIZE=16)
-    assert memory.findings == ()
+    with watched_memory({"x": x[:8]}) as memory:
+        for owner, name in ((shipped.GridExecutor, "__call__"), (shipped.InterpreterBuilder, "create_masked_load")):
+            monkeypatch.setattr(owner, name, over(getattr(owner, name)))
+    kernels.copy[(1,)](x[:8], out, 0, 0, 16, SIZE=16)
+    assert (memory.findings, memory.counts.unfollowed, len(calls)) == ((), 0, 2)
+    assert torch.equal(out, x)
 
 
 def test_two_watchers_at_once_see_the_same():

@@ -91,8 +91,7 @@ class Origins:
         stand_ins = [self._stand_in(arg) if self._is_pointer(arg) else arg for arg in args]
         moved = original(builder, *stand_ins, **kwargs)
         for each, numbers in zip(results, moved if isinstance(moved, tuple) else (moved,), strict=True):
-            alike = numbers.data.size and (numbers.data == numbers.data.flat[0]).all()
-            self.set(each, int(numbers.data.flat[0]) if alike else numbers.data)
+            self.set(each, numbers.data)
 
     def _is_pointer(self, thing: Any) -> bool:
         return self._is_traced(thing) or (isinstance(thing, Handle) and thing.dtype.scalar.is_ptr())

@@ -86,8 +86,6 @@ class View:
         first, off = divmod((self.start - self.low) - (other.start - other.low), self.elements.itemsize)
         if not same or off or not self.elements.count:
             return False
-        if first < 0 or first + self.elements.span > other.elements.span:
-            return False
         if (first, self.elements) == (0, other.elements):
             return True
         listed = self.elements.listed() if self.elements.count <= LISTED else np.array([0, self.elements.span - 1])
