@@ -11,15 +11,16 @@ from pathlib import Path
 def replace_file(path: str | Path, text: str) -> None:
     """The file holds the text, in UTF-8, and at no moment a part of it: a reader sees what was there before, or all.
 
-    A link is followed. What is no plain file (a pipe, /dev/stderr) is written into, as it cannot be replaced.
+    A link is followed. What is no plain file, or stands for an open one (a pipe, /dev/stdout), is added to instead.
 
     Raises:
         OSError: it cannot be written; what was there before is there still.
     """
-    file = Path(os.path.realpath(path))
-    if file.exists() and not file.is_file():
-        file.write_text(text, encoding="utf-8")
+    if os.path.abspath(path).startswith(("/dev/", "/proc/")) or (os.path.exists(path) and not os.path.isfile(path)):
+        with open(path, "a", encoding="utf-8") as stream:
+            stream.write(text)
         return
+    file = Path(os.path.realpath(path))
     mode = _mode(file)
     descriptor, beside = tempfile.mkstemp(prefix=f".{file.name[:32]}.", suffix=".part", dir=file.parent)
     try:

@@ -48,14 +48,27 @@ def test_a_link_is_followed(tmp_path):
 
 
 def test_a_pipe_is_written_into(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
+    os.mkfifo(tmp_path / "named")
+    reading, writing = os.pipe()
     seen = []
-    reader = threading.Thread(target=lambda: seen.append((tmp_path / "pipe").read_text()))
+    reader = threading.Thread(target=lambda: seen.append((tmp_path / "named").read_text()))
     reader.start()
-    replace_file(tmp_path / "pipe", "through")
+    replace_file(tmp_path / "named", "through")
     reader.join(10)
-    assert seen == ["through"]
-    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+    replace_file(f"/dev/fd/{writing}", "through too")
+    os.close(writing)
+    with os.fdopen(reading) as stream:
+        seen.append(stream.read())
+    assert seen == ["through", "through too"]
+    assert stat.S_ISFIFO((tmp_path / "named").stat().st_mode)
+
+
+def test_what_stands_for_an_open_file_is_added_to(tmp_path):
+    with (tmp_path / "out").open("w") as stream:
+        stream.write("before\n")
+        stream.flush()
+        replace_file(f"/dev/fd/{stream.fileno()}", "after\n")
+    assert (tmp_path / "out").read_text() == "before\nafter\n"
 
 
 def test_dev_null_stays_what_it_is():

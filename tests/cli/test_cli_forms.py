@@ -1,6 +1,10 @@
 """--junit, --sarif and --github on real checks: what is written where, what cannot be, and the exit code."""
 
 import json
+import os
+import shlex
+import subprocess
+import sys
 
 import pytest
 
@@ -9,7 +13,7 @@ from tests.faults.planting import KERNELS
 from tests.report.test_github import read, table
 from tests.report.written import assert_is_sarif, read_junit
 
-from .command import SMALL, run, run_process
+from .command import ROOT, SMALL, run, run_process
 
 WRONG = f"check soft.py:wrong_delta {SMALL}"
 RIGHT = f"check soft.py:backward {SMALL}"
@@ -249,3 +253,18 @@ def test_a_planted_fault_in_a_workflow_is_annotated_at_its_kernels_and_summed_up
     assert [(row[0], row[2]) for row in rows] == [
         ("**mismatch**", "distinct"), ("**mismatch**", "do=expanded"), ("match", "contiguous"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("closed", "out"), [("1", ""), ("2", "MISMATCH ")])
+def test_a_stream_that_is_closed_is_no_failure(folder, closed, out):
+    words = [sys.executable, "-m", "gradprobe", *f"{WRONG} --github --junit out.xml".split()]
+    command = f"exec {shlex.join(words)} {closed}>&-"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ran = subprocess.run(
+        ["sh", "-c", command], capture_output=True, text=True, env=environment, timeout=120, check=False
+    )
+    assert ran.returncode == 1
+    assert ran.stdout.startswith(out)
+    assert "::error" not in ran.stdout
+    assert "Traceback" not in ran.stderr
+    assert read_junit((folder / "out.xml").read_text()).find(".//failure") is not None

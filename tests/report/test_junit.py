@@ -71,6 +71,15 @@ def test_messages_say_where_and_whether_it_is_inherited_and_how_to_repeat_it():
     assert case_of(cases, "I4")[0].get("message") == "I4 <V, dV> = <O, dO> is off by 2.5, 2.50x what is allowed"
 
 
+def test_no_kernel_is_blamed_for_what_only_inherits():
+    own, inherited = (
+        cases_of(document(run("distinct", entry("dK", head(0, status=status)))))[0][0].text
+        for status in ("mismatch", "inherited")
+    )
+    assert "at: kernels/lazy.py:251 lazy_dkdv_kernel" in own
+    assert "at: targets/mine.py:12 lazy" in inherited
+
+
 def test_a_broken_identity_alone_is_the_greppable_line():
     broken = document(run("distinct", entry("dP", head(0)), invariants=[invariant("I4 <V, dV> = <O, dO>", False)]))
     assert outcomes(cases_of(broken)) == [("lazy.distinct", "I4", "failure", "identity")]
