@@ -1,6 +1,7 @@
 """Several checks on the command line: a table, the simplest failing one in full, one line, a file that grows."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -77,7 +78,13 @@ def fake(one, verdict="match"):
     place = {"intermediate": "dQ", "batch": 0, "head": 1, "row": 2, "col": None}
     place |= {"actual": 2.0, "expected": 1.0, "budget": 0.01}
     run = {"layout": "distinct", "verdict": verdict, "first_mismatch": place, "invariants": []}
-    document = {"verdict": verdict, "seconds": {"total": 1.25}, "runs": [run], "target": {"name": "t"}}
+    document = {
+        "title": one.title,
+        "verdict": verdict,
+        "seconds": {"total": 1.25},
+        "runs": [run],
+        "target": {"name": "t"},
+    }
     return Checked(one.title, one.asked, document, ("in full",), 0 if verdict == "match" else 1)
 
 
@@ -99,6 +106,15 @@ def test_the_file_holds_what_came_when_the_rest_is_lost(monkeypatch, folder):
         ("error", 0), ("error", 1), ("error", 1),
     ]  # fmt: skip
     assert sorted(path.name for path in folder.glob("*all.json*")) == ["all.json"]
+
+
+def test_the_simplest_is_the_first_of_the_plan_also_where_another_came_before(monkeypatch, capsys, folder):
+    results = [replace(fake(PLAN[number], "mismatch"), number=number) for number in (3, 0, 2)]
+    monkeypatch.setattr(several, "check_each", lambda *_, **__: iter(results))
+    check_several(PLAN, Forms("all.json"), timeout=None)
+    assert "\nright:\nin full\n" in capsys.readouterr().out
+    titles = [report["title"] for report in json.loads((folder / "all.json").read_text())["reports"]]
+    assert titles == ["right", "wrong", "wrong too"]
 
 
 def test_a_file_that_cannot_be_written_is_told_before_anything_runs(monkeypatch, capsys):
