@@ -14,6 +14,7 @@ PACKAGE = ROOT / "gradprobe"
 # A module may import those above it and none below: what data is, then the stages, then what shows them.
 ORDER = (
     "cases", "targets", "running", "budgets", "judging", "inside", "recording", "probing",
+    "baseline", "suite",
     "failures", "spans", "intermediates",
     "cases.case", "cases.draw", "cases.placement", "cases.layouts", "cases.contents", "cases.saved",
     "cases.decided",
@@ -44,8 +45,10 @@ ORDER = (
     "report.targets",
     "targets.scaffold",
     "last", "progress", "answer", "screen",
-    "cli.failing", "cli.words", "cli.root", "cli.check", "cli.diff", "cli.run", "cli.targets", "cli.init", "cli.app",
-    "cli", "__main__",
+    "suite.battery",
+    "baseline.noise", "baseline.entry", "baseline.file", "baseline.measure", "baseline.changes", "report.baseline",
+    "cli.failing", "cli.words", "cli.root", "cli.baseline", "cli.check", "cli.diff", "cli.run", "cli.targets",
+    "cli.init", "cli.app", "cli", "__main__",
 )  # fmt: skip
 # Folders of their own, which know nothing of the tool; the tool may import them anywhere.
 APART = ("kernels", "reference")

@@ -7,6 +7,7 @@ import sys
 
 import typer
 
+from .baseline import baseline
 from .check import check
 from .diff import diff
 from .init import init
@@ -27,6 +28,7 @@ app.command()(diff)
 app.command("run")(run_)
 app.command()(targets)
 app.command()(init)
+app.add_typer(baseline, name="baseline")
 
 
 def main() -> None:

@@ -20,13 +20,19 @@ def failures_told(json_file: str | None, again: str, show_traceback: bool) -> It
     except typer.Exit:
         raise
     except Exception as error:
-        failure = as_failure(error)
-        if show_traceback:
-            traceback.print_exc()
-        say(failure)
+        failure = told(error, show_traceback)
         if json_file is not None:
             _write_error_report(json_file, failure, again)
         raise typer.Exit(failure.exit_code) from None
+
+
+def told(error: Exception, show_traceback: bool) -> Failure:
+    """The failure that an error is, said on stderr."""
+    failure = as_failure(error)
+    if show_traceback:
+        traceback.print_exception(error)
+    say(failure)
+    return failure
 
 
 def _write_error_report(json_file: str, failure: Failure, again: str) -> None:

@@ -16,10 +16,11 @@ class Marks:
     mismatch: str
     inherited: str
     times: str
+    improved: str
 
 
-UTF8 = Marks(mismatch="✗", inherited="↳", times="×")
-ASCII = Marks(mismatch="!", inherited="~", times="x")
+UTF8 = Marks(mismatch="✗", inherited="↳", times="×", improved="↓")
+ASCII = Marks(mismatch="!", inherited="~", times="x", improved="-")
 
 STYLES = {MISMATCH: "bold red", INHERITED: "yellow"}
 

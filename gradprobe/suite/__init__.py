@@ -1,0 +1,1 @@
+"""Several cases of one target: which ones, and what came of each."""
