@@ -13,7 +13,7 @@ from ..baseline import file as kept
 from ..baseline.changes import changes, compared, refuse_other
 from ..baseline.entry import Entry
 from ..baseline.measure import case_of, measure, ran_on
-from ..baseline.noise import FEWEST
+from ..baseline.noise import FEWEST, growth
 from ..failures import UsageFailure
 from ..options import command_line
 from ..screen import dump, put, rendered, show, utf8, width
@@ -64,10 +64,15 @@ def _refuse(options: dict[str, Any], seeds: int) -> None:
 
 
 def _extent(entry: Entry) -> str:
-    worst, at = max((max(errors.worst), f"{name} {layout}") for layout, of_layout in entry.errors.items()
-                    for name, errors in of_layout.items())  # fmt: skip
-    draws = f"draws {entry.seeds[0]} to {entry.seeds[-1]}"
-    return f"{len(entry.cells)} errors over {draws}, the largest {worst:.2f} of its budget ({at})"
+    """How much was kept, and what growth of it can be told from noise."""
+    each = {f"{name} {layout}": errors for layout, of_layout in entry.errors.items()
+            for name, errors in of_layout.items()}  # fmt: skip
+    least, most = (end((growth(errors.rms, errors.rms, compared(entry)).noise, at) for at, errors in each.items())
+                   for end in (min, max))  # fmt: skip
+    return (
+        f"{len(each)} errors over draws {entry.seeds[0]} to {entry.seeds[-1]}; growth is told from noise "
+        f"beyond {least[0]:.2f}x ({least[1]}) to {most[0]:.3g}x ({most[1]})"
+    )
 
 
 @baseline.command()
