@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .cases.case import ALIGNMENTS, DEVICES, DOTS, DTYPES, MASKS, PATTERNS
-from .cases.layouts import AS_SAVED, LAYOUTS, parse_layout
+from .cases.layouts import AS_SAVED, LAYOUTS, parse_layout, parse_run
 from .failures import UsageFailure
 
 
@@ -22,6 +22,8 @@ class Option:
     help: str
     metavar: str | None = None
     parse: Callable[[Any], Any] = lambda word: word
+    numbers: bool = False
+    """Whether the word is numbers separated by commas."""
 
     @property
     def flag(self) -> str:
@@ -41,6 +43,10 @@ def _numbers(flag: str, convert: Callable[[str], Any], form: str, count: int | N
     return parse
 
 
+def _runs(words: list[str]) -> tuple[tuple[tuple[str, str], ...], ...] | None:
+    return tuple(parse_run(word) for word in words) or None
+
+
 def _layouts(words: list[str]) -> tuple[tuple[str, str], ...] | None:
     return tuple(parse_layout(word) for word in words) or None
 
@@ -58,7 +64,7 @@ OPTIONS = (
     Option("causal", bool, "Causal mask (default: lazy always, softmax not)"),
     Option("align", str, f"Corner of the diagonal where M != N: {', '.join(ALIGNMENTS)} (default: bottom-right)"),
     Option("window", str, "Sliding window, keys to the left and right; -1 for no limit", "LEFT,RIGHT",
-           _numbers("--window", int, "two whole numbers, LEFT,RIGHT", 2)),
+           _numbers("--window", int, "two whole numbers, LEFT,RIGHT", 2), True),
     Option("softcap", float, "Scores become c * tanh(S / c)"),
     Option("scale", float, "Of the scores (default: 1 / sqrt(head dim))"),
     Option("bias", bool, "Additive bias and its gradient (default: lazy with, softmax without)"),
@@ -69,18 +75,20 @@ OPTIONS = (
     Option("sinks", bool, "A learnable sink logit per head, and its gradient"),
     Option("dropout", float, "Probability of dropout of P, by a given mask"),
     Option("tau", str, "Lazy attention's tau, one number or one a head (default: both signs)", "T,...",
-           _numbers("--tau", float, "numbers separated by commas")),
+           _numbers("--tau", float, "numbers separated by commas"), True),
     Option("seqlens", str, "Live length of each batch, right padding", "N,...",
-           _numbers("--seqlens", int, "whole numbers separated by commas")),
+           _numbers("--seqlens", int, "whole numbers separated by commas"), True),
     Option("cu_seqlens", str, "Packed sequences: where each begins, and where the last one ends", "0,N,...",
-           _numbers("--cu-seqlens", int, "whole numbers separated by commas")),
+           _numbers("--cu-seqlens", int, "whole numbers separated by commas"), True),
     Option("cu_seqlens_k", str, "The same of the keys (default: as --cu-seqlens)", "0,N,...",
-           _numbers("--cu-seqlens-k", int, "whole numbers separated by commas")),
+           _numbers("--cu-seqlens-k", int, "whole numbers separated by commas"), True),
     Option("seed", int, "Of the drawn values (default: 0)"),
     Option("device", str, f"{', '.join(DEVICES)} (default: auto)"),
     Option("layout", list,
            f"Where a tensor (or all) lies, not the default runs: {', '.join(LAYOUTS)}; of --inputs also {AS_SAVED}",
            "TENSOR=NAME", _layouts),
+    Option("runs", list, "A layout to run in, not the default ones; several, where given several times: contiguous, "
+           "distinct, do=expanded, q=blhd,do=blhd", "LAYOUT", _runs),
     Option("block_m", int, "Tile of query rows, for places and for a target that takes it (default: 32)"),
     Option("block_n", int, "Tile of keys, likewise (default: 16)"),
     Option("inputs", str, "Real values: a file of q, k, v, do (.pt, .npz), run as they lay, contiguous and distinct",
@@ -103,6 +111,8 @@ def parse(words: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UsageFailure: a value that does not have the option's form.
     """
+    if words.get("layout") and words.get("runs"):
+        raise UsageFailure("--layout and --runs both say where tensors lie", "give one: --layout is a single run")
     given = {name: _BY_NAME[name].parse(word) for name, word in words.items() if word is not None and word != []}
     plural = {"layout": "layouts", "tap": "taps"}
     return {plural.get(name, name): value for name, value in given.items()}

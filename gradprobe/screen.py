@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +38,7 @@ def write_json(json_file: str | None, report: Report, more: dict[str, Any] | Non
 
 
 def dump(json_file: str, document: dict[str, Any]) -> None:
-    """A JSON document in a file, or on stdout for -.
+    """A JSON document in a file, or on stdout for -. A file that was there is replaced at once, never half written.
 
     Raises:
         UsageFailure: the file cannot be written.
@@ -47,18 +48,54 @@ def dump(json_file: str, document: dict[str, Any]) -> None:
         put(text + "\n")
         return
     try:
-        Path(json_file).write_text(text + "\n", encoding="utf-8")
+        _replace(Path(json_file), text + "\n")
     except OSError as error:
         raise UsageFailure(f"--json {json_file}: cannot be written, {error.strerror}") from error
 
 
-def rendered(report: Report) -> list[Text]:
+def keeps_changing(json_file: str) -> bool:
+    """Whether a file may be written again and again; not a stream, which would hold all that was ever written."""
+    return json_file != "-" and (Path(json_file).is_file() or not Path(json_file).exists())
+
+
+def _replace(path: Path, text: str) -> None:
+    if not keeps_changing(str(path)):
+        path.write_text(text, encoding="utf-8")
+        return
+    whole = path.resolve()
+    part = whole.with_name(f".{whole.name}.{os.getpid()}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        os.replace(part, whole)
+    except PermissionError:  # a file that may be written, in a folder that may not
+        path.write_text(text, encoding="utf-8")
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class Look:
+    """What stdout can show. Other processes are told it, and write for this one."""
+
+    columns: int
+    rows: int | None
+    """None where it is no terminal."""
+    utf8: bool
+
+
+def look() -> Look:
+    """Of the stdout of this process."""
+    return Look(width(), shutil.get_terminal_size().lines if sys.stdout.isatty() else None, utf8())
+
+
+def rendered(report: Report, on: Look | None = None) -> list[Text]:
     """The report; where the terminal is too short to show its first line still, the verdict once more at the end."""
     from .report.console import headline, render
 
-    lines = render(report, width(), utf8=utf8())
-    scrolls = sys.stdout.isatty() and len(lines) >= shutil.get_terminal_size().lines
-    return [*lines, *headline(report, width())] if scrolls else lines
+    on = on or look()
+    lines = render(report, on.columns, utf8=on.utf8)
+    scrolls = on.rows is not None and len(lines) >= on.rows
+    return [*lines, *headline(report, on.columns)] if scrolls else lines
 
 
 def width() -> int:
@@ -73,19 +110,24 @@ def utf8() -> bool:
 
 def show(lines: list[Text]) -> None:
     """Prints lines as they are: never folded again, in colour only on a terminal that wants it."""
+    put(painted(lines, look()))
+
+
+def painted(lines: list[Text], on: Look) -> str:
+    """Lines as they are written, each with its end; with colours where that terminal wants them."""
     from rich.console import Console
 
     console = Console(
         soft_wrap=True,
         highlight=False,
-        force_terminal=None if "FORCE_COLOR" in os.environ else sys.stdout.isatty(),
+        force_terminal=None if "FORCE_COLOR" in os.environ else on.rows is not None,
         # rich takes NO_COLOR to leave bold and dim as they are
         color_system=None if os.environ.get("NO_COLOR") else "auto",
     )
     with console.capture() as captured:
         for line in lines:
             console.print(line)
-    put(captured.get())
+    return captured.get()
 
 
 def put(text: str) -> None:

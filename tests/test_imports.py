@@ -45,10 +45,15 @@ ORDER = (
     "report.targets",
     "targets.scaffold",
     "last", "progress", "answer", "screen",
-    "suite.battery",
+    "isolation.ended", "isolation.frames", "isolation.child", "isolation.process", "isolation.each", "isolation",
+    "suite", "suite.checked", "suite.documents", "suite.worker", "suite.checking", "suite.described", "suite.matrix",
+    "suite.battery", "suite.table",
+    "configuration", "configuration.words", "configuration.table", "configuration.settings",
+    "configuration.environment", "configuration.force",
     "baseline.noise", "baseline.entry", "baseline.file", "baseline.measure", "baseline.changes", "report.baseline",
-    "cli.failing", "cli.words", "cli.root", "cli.baseline", "cli.check", "cli.diff", "cli.run", "cli.targets",
-    "cli.init", "cli.app", "cli", "__main__",
+    "cli.failing", "cli.words", "cli.several", "cli.alone", "cli.battery",
+    "cli.root", "cli.check", "cli.sweep", "cli.baseline", "cli.diff", "cli.run", "cli.targets", "cli.init",
+    "cli.app", "cli", "__main__",
 )  # fmt: skip
 # Folders of their own, which know nothing of the tool; the tool may import them anywhere.
 APART = ("kernels", "reference")
@@ -175,7 +180,9 @@ def test_no_module_outside_the_interpreter_imports_torch_or_triton_at_its_top_le
             assert not {"torch", "triton"} & {str(word).split(".")[0] for word in loaded}, name
 
 
-@pytest.mark.parametrize("words", ["--help", "check --help", "diff --help", "targets --help", "init --help"])
+@pytest.mark.parametrize(
+    "words", ["--help", "check --help", "diff --help", "targets --help", "init --help", "sweep --help"]
+)
 def test_help_loads_neither_torch_nor_triton_nor_numpy(words):
     script = f"""
 import sys

@@ -70,7 +70,9 @@ class Case:
     seed: int = 0
     device: str = "cpu"
     layouts: tuple[tuple[str, str], ...] = ()
-    """(tensor, layout) as asked for; none means the three default runs."""
+    """(tensor, layout) of the one run that is asked for; none means `runs`."""
+    runs: tuple[tuple[tuple[str, str], ...], ...] = ()
+    """The same of several runs; none means the three default ones."""
     block_m: int = 32
     block_n: int = 16
     pattern: str = "normal"

@@ -83,6 +83,18 @@ def parse_layout(word: str) -> tuple[str, str]:
     return tensor, layout
 
 
+def parse_run(word: str) -> tuple[tuple[str, str], ...]:
+    """What a run assigns, of its name: the inverse of `run_name`.
+
+    Raises:
+        UsageFailure: a part of it is neither a layout nor has the form of `parse_layout`.
+    """
+    if word == "contiguous":
+        return ()
+    parts = (part.strip() for part in word.split(","))
+    return tuple(("all", part) if part in (*LAYOUTS, AS_SAVED) else parse_layout(part) for part in parts)
+
+
 def place(
     values: Mapping[str, Tensor],
     assigned: tuple[tuple[str, str], ...],

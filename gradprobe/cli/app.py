@@ -13,6 +13,7 @@ from .diff import diff
 from .init import init
 from .root import root
 from .run import run_
+from .sweep import sweep
 from .targets import targets
 
 app = typer.Typer(
@@ -25,6 +26,7 @@ app = typer.Typer(
 app.callback(invoke_without_command=True)(root)
 app.command()(check)
 app.command()(diff)
+app.command()(sweep)
 app.command("run")(run_)
 app.command()(targets)
 app.command()(init)

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import typer
 
 from .. import last
 from ..answer import answer
+from ..configuration.force import configured, in_force
 from ..options import command_line
+from ..report.text import plural
 from ..screen import rendered, show, write_json
-from .failing import failures_told
-from .words import FamilyWord, JsonFile, ReferenceWord, TargetWord, Traceback, chosen, with_case_options
+from .alone import check_alone
+from .failing import failures_told, tell_force
+from .several import check_several
+from .words import (
+    FamilyWord,
+    Isolate,
+    JsonFile,
+    ReferenceWord,
+    TargetWord,
+    Timeout,
+    Traceback,
+    chosen,
+    with_case_options,
+)
 
 
 @with_case_options
@@ -20,15 +35,30 @@ def check(
     family: FamilyWord = None,
     reference: ReferenceWord = None,
     json_file: JsonFile = None,
+    isolate: Isolate = False,
+    timeout: Timeout = None,
     show_traceback: Traceback = False,
     *,
     options: dict[str, Any],
 ) -> None:
-    """Run a kernel beside the reference, diff every intermediate, and point at the first mismatch."""
+    """Run a kernel beside the reference, diff every intermediate, and point at the first mismatch.
+
+    Without any target or case option, what [tool.gradprobe] of pyproject.toml configures is checked.
+    """
     asked = last.Asked(target or "lazy", family, reference, options)
     again = command_line("check", asked.target, options, chosen(asked))
     with failures_told(json_file, again, show_traceback):
-        report = answer(asked, again)
+        force = in_force(Path.cwd())
+        seconds = force.timeout(timeout)
+        plan = configured(force) if target is None and not (family or reference or options) else []
+        more = [plural(len(plan), "check")] if plan else []
+        tell_force(force.line(options, timeout, more))
+        if plan:
+            raise typer.Exit(check_several(plan, json_file, timeout=seconds, show_traceback=show_traceback))
+        asked = force.over(asked)
+        if isolate or seconds is not None:
+            raise typer.Exit(check_alone(asked, json_file, timeout=seconds, show_traceback=show_traceback))
+        report = answer(asked, command_line("check", asked.target, asked.options, chosen(asked)))
         last.save(asked)
         write_json(json_file, report)
         if json_file != "-":

@@ -1,4 +1,4 @@
-"""Failures on the command line: a message on stderr, an error report where JSON was asked for, the exit code."""
+"""What a command says on stderr: its failures, with an error report where JSON was asked for; what is in force."""
 
 from __future__ import annotations
 
@@ -33,6 +33,12 @@ def told(error: Exception, show_traceback: bool) -> Failure:
         traceback.print_exception(error)
     say(failure)
     return failure
+
+
+def tell_force(line: str | None) -> None:
+    """Says which configuration is in force, where any is."""
+    if line is not None:
+        typer.echo(f"gradprobe: {line}", err=True)
 
 
 def _write_error_report(json_file: str, failure: Failure, again: str) -> None:

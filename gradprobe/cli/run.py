@@ -71,7 +71,8 @@ def _tell_each(ended: Ended, asked: last.Asked, watch: str, json_file: str | Non
     typer.echo("\n".join(f"gradprobe: {line}" for line in ended.sentences(watch)), err=True)
 
     def of(file: str) -> last.Asked:
-        return replace(asked, options={"layout": ["all=as-saved"], **asked.options, "inputs": file})
+        saved = {} if "runs" in asked.options else {"layout": ["all=as-saved"]}
+        return replace(asked, options={**saved, **asked.options, "inputs": file})
 
     def again(file: str) -> str:
         return command_line("check", asked.target, of(file).options, chosen(asked))

@@ -20,6 +20,10 @@ ReferenceWord = Annotated[
     str | None, typer.Option(metavar="FILE.py:FUNCTION", help="A reference of your own, audited first")
 ]
 JsonFile = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write the report as JSON; - for stdout")]
+Isolate = Annotated[bool, typer.Option("--isolate", help="Run in a process of its own: a crash is an error report")]
+Timeout = Annotated[
+    float | None, typer.Option(metavar="SECONDS", help="Stop a check that takes longer; implies --isolate")
+]
 Traceback = Annotated[bool, typer.Option("--traceback", help="Show where a failure was raised")]
 
 
@@ -29,6 +33,15 @@ def chosen(asked: Asked) -> dict[str, Any]:
 
 def with_case_options(command: Callable[..., None]) -> Callable[..., None]:
     """Gives a command every case option; it receives those given as `options`, by name."""
+    return _with_options(command, several=False)
+
+
+def with_several_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The same where each option may be given several times, and its value is the list of them."""
+    return _with_options(command, several=True)
+
+
+def _with_options(command: Callable[..., None], *, several: bool) -> Callable[..., None]:
     own = list(inspect.signature(command, eval_str=True).parameters.values())
 
     def run(**words: Any) -> None:
@@ -37,7 +50,9 @@ def with_case_options(command: Callable[..., None]) -> Callable[..., None]:
         command(**words, options=given)
 
     added = [
-        inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(option))
+        inspect.Parameter(
+            option.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(option, several)
+        )
         for option in OPTIONS
     ]
     parameters = [
@@ -49,9 +64,9 @@ def with_case_options(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def _annotation(option: Any) -> Any:
+def _annotation(option: Any, several: bool) -> Any:
     flags = f"{option.flag}/--no-{option.flag[2:]}" if option.kind is bool else option.flag
-    kind = list[str] if option.kind is list else option.kind
+    kind = list[str] if option.kind is list else list[option.kind] if several else option.kind
     # Square brackets in a help text are markup to rich.
     described = typer.Option(
         flags, help=option.help.replace("[", r"\["), metavar=option.metavar, rich_help_panel="Case", show_default=False

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from ..cases.case import Case
 from ..intermediates import slots
-from ..reference import Tile
 from ..spans import spans
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from ..reference import Tile
 
 MATCH, INHERITED, MISMATCH = "match", "inherited", "mismatch"
 
@@ -121,6 +122,8 @@ class Tally:
         self, actual: Tensor, expected: Tensor, bound: Tensor, right: Tensor, inherited: Tensor | None
     ) -> None:
         """Adds a whole intermediate, in its own axes."""
+        from ..reference import Tile
+
         n_batch, n_heads, n_rows, _ = self.shape
         parts = [tensor.reshape(self.shape) for tensor in (actual, expected, bound, right)]
         explained = None if inherited is None else inherited.reshape(self.shape)

@@ -37,7 +37,7 @@ def _with_inside(session: Session, run: Run) -> Run:
         return run
     if any(layout == "expanded" for _, layout in run.assigned) or _repeats_as_saved(session, run.assigned):
         words = f"P and dS are not recovered in {run.layout}: a layout that repeats values holds no one-hot rows"
-        session.notes += [words] if session.case.layouts else []
+        session.notes += [words] if session.case.layouts or session.case.runs else []
         return run
     examiner = Examiner(
         session.case,

@@ -13,17 +13,24 @@ from .session import Assigned, Session, inputs_of, measure, outcome_of
 
 
 def layouts_of(case: Case) -> tuple[Assigned, ...]:
-    """What each run assigns. Of values from a file, a tensor that --layout does not name lies as it was saved."""
+    """What each run assigns. Of values from a file, a tensor that a run does not name lies as it was saved."""
+    asked = (case.layouts,) if case.layouts else case.runs
     if case.inputs is None:
-        return (case.layouts,) if case.layouts else DEFAULT_RUNS
-    named = {tensor for tensor, _ in case.layouts}
-    return ((*(() if "all" in named else (("all", AS_SAVED),)), *case.layouts),) if named else SAVED_RUNS
+        return asked or DEFAULT_RUNS
+    return tuple(_else_as_saved(assigned) for assigned in asked) or SAVED_RUNS
+
+
+def _else_as_saved(assigned: Assigned) -> Assigned:
+    # Of a run that is called contiguous, nothing is left to lie as it did.
+    named = {tensor for tensor, _ in assigned}
+    return assigned if not named or "all" in named else (("all", AS_SAVED), *assigned)
 
 
 def runs_of(session: Session, assigned: Assigned) -> list[Run]:
     """One layout; and where distinct strides are refused or never reach the kernels, those with the last one 1."""
     run = _run(session, assigned)
-    if run.layout != "distinct" or session.case.layouts or not (run.measured is None or _copied(session)):
+    asked = session.case.layouts or session.case.runs
+    if run.layout != "distinct" or asked or not (run.measured is None or _copied(session)):
         return [run]
     return [run, _run(session, UNIT_RUN)]
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from ..cases.layouts import run_name
 from ..failures import Failure
 from ..intermediates import steps
 from ..judging.locate import Location
@@ -69,6 +70,7 @@ def _source(source: Source) -> dict[str, Any]:
 def _case(report: Report) -> dict[str, Any]:
     case = asdict(report.case)
     case["layouts"] = [f"{tensor}={layout}" for tensor, layout in report.case.layouts]
+    case["runs"] = [run_name(assigned) for assigned in report.case.runs]
     return _plain(case)  # type: ignore[no-any-return]
 
 

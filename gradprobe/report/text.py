@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from ..judging.invariants import Invariant
-from ..judging.locate import Location
 from ..judging.tally import INHERITED, MISMATCH
+
+if TYPE_CHECKING:
+    from ..judging.invariants import Invariant
+    from ..judging.locate import Location
 
 
 @dataclass(frozen=True)

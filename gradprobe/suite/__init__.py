@@ -1,1 +1,1 @@
-"""Several cases of one target: which ones, and what came of each."""
+"""Several cases: which ones, and what came of each."""

@@ -1,0 +1,91 @@
+"""`gradprobe sweep`: a matrix of cases, several at a time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .. import last
+from ..configuration.force import in_force, merged
+from ..failures import UsageFailure
+from ..options import OPTIONS, command_line
+from ..report.text import plural
+from ..suite.checked import Planned
+from ..suite.described import described
+from ..suite.matrix import combinations, suiting, titles
+from .failing import failures_told, tell_force
+from .several import check_several
+from .words import FamilyWord, JsonFile, ReferenceWord, TargetWord, Timeout, Traceback, chosen, with_several_options
+
+# Given several times they say one thing together, and vary nothing.
+_LISTS = {option.name for option in OPTIONS if option.kind is list}
+
+
+@with_several_options
+def sweep(
+    target: TargetWord = None,
+    family: FamilyWord = None,
+    reference: ReferenceWord = None,
+    json_file: JsonFile = None,
+    workers: Annotated[int | None, typer.Option(help="Checks at a time (default: one a core)")] = None,
+    timeout: Timeout = None,
+    show_traceback: Traceback = False,
+    *,
+    options: dict[str, Any],
+) -> None:
+    """Check a matrix of cases, several at a time.
+
+    An option given several times takes each of its values: --heads 1 --heads 3 --dtype float32 --dtype float16 is four
+    cases. Without any, a dozen cases are taken that suit the target.
+    """
+    asked = last.Asked(target or "lazy", family, reference, options)
+    again = command_line("sweep", target or "", options, chosen(asked) | {"workers": workers, "timeout": timeout})
+    with failures_told(json_file, again, show_traceback):
+        force = in_force(Path.cwd())
+        seconds = force.timeout(timeout)
+        at_a_time = _checked_workers(workers)
+        targets = [target] if target is not None else list(force.top.targets) or ["lazy"]
+        fixed, varied = _parted(options)
+        alike = [force.over(replace(asked, target=word, options=fixed)) for word in targets]
+        plan = _plan(alike, varied, seconds)
+        tell_force(force.line(options, timeout, [plural(len(targets), "target")] if target is None else []))
+        raise typer.Exit(
+            check_several(plan, json_file, timeout=seconds, workers=at_a_time, show_traceback=show_traceback)
+        )
+
+
+def _checked_workers(given: int | None) -> int:
+    if given is not None and given < 1:
+        raise UsageFailure(f"--workers must be at least 1, got {given}")
+    return given or len(os.sched_getaffinity(0))
+
+
+def _parted(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+    """The options that all cases share, and those that vary, with their values."""
+    values = {name: list(dict.fromkeys(words)) for name, words in options.items() if name not in _LISTS}
+    fixed = {name: words[0] for name, words in values.items() if len(words) == 1}
+    lists = {name: words for name, words in options.items() if name in _LISTS}
+    return fixed | lists, {name: words for name, words in values.items() if len(words) > 1}
+
+
+def _plan(alike: Sequence[last.Asked], varied: Mapping[str, Sequence[Any]], seconds: float | None) -> list[Planned]:
+    """Every case of every target."""
+    if varied:
+        matrices = [combinations(varied)] * len(alike)
+    else:
+        device = str(alike[0].options.get("device", "auto"))
+        takes = described(alike, device, seconds)
+        matrices = [suiting(one, asked.options) if one else [{}] for one, asked in zip(takes, alike, strict=True)]
+    return [
+        Planned(
+            f"{asked.target} {title}".rstrip() if len(alike) > 1 or not title else title,
+            replace(asked, options=merged(case, asked.options)),
+        )
+        for asked, matrix in zip(alike, matrices, strict=True)
+        for case, title in zip(matrix, titles(matrix), strict=True)
+    ]

@@ -1,0 +1,142 @@
+"""What is in force: flags before the environment before the table; and the checks that a project configures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..failures import UsageFailure
+from ..last import Asked
+from ..suite.checked import Planned
+from .environment import options_of, timeout_of, variable_of
+from .settings import Scope, Settings, settings_of
+from .table import nearest_table
+from .words import seconds
+
+# Two ways to say where tensors lie: where a stronger voice uses one, a weaker one's other is not meant.
+_EITHER = {"layout": "runs", "runs": "layout"}
+
+
+@dataclass(frozen=True)
+class Force:
+    """What the surroundings of a command say."""
+
+    settings: Settings | None
+    """None where no project is configured."""
+    environment: Mapping[str, Any]
+    """Case options, as words of the command line."""
+    seconds: float | None
+    """The timeout that the environment gives."""
+
+    @property
+    def top(self) -> Scope:
+        """What the table says of all checks."""
+        return self.settings.top if self.settings else Scope()
+
+    def over(self, asked: Asked) -> Asked:
+        """A check that the command line names: its own words first, then the environment's, then the table's.
+
+        The table's family and reference are those of its own targets.
+        """
+        own = asked.target in self.top.targets
+        return replace(
+            asked,
+            family=asked.family or (self.top.family if own else None),
+            reference=asked.reference or (self.top.reference if own else None),
+            options=merged(asked.options, self.environment, self.top.options),
+        )
+
+    def timeout(self, given: float | None) -> float | None:
+        """The seconds for one check: those of the command line, the environment's, else the table's.
+
+        Raises:
+            UsageFailure: those of the command line are none.
+        """
+        if given is not None:
+            return seconds(given, "--timeout")
+        return self.seconds if self.seconds is not None or self.settings is None else self.settings.timeout
+
+    def line(self, given: Mapping[str, Any], timeout: float | None, more: Sequence[str] = ()) -> str | None:
+        """What is in force besides the command line, in one line; None where nothing is.
+
+        Args:
+            given: the case options of the command line, which win over all.
+            timeout: its timeout, likewise.
+            more: what else the table gives.
+        """
+        heard = {name for name in self.environment if name not in given and _EITHER.get(name) not in given}
+        words = [f"{variable_of(name)} is set" for name in self.environment if name in heard]
+        words += [f"{variable_of('timeout')} is set"] if self.seconds is not None and timeout is None else []
+        told = [*more, *self._of_table(merged(given, self.environment), timeout)]
+        if self.settings is not None and told:
+            words.insert(0, f"[tool.gradprobe] of {self.settings.place}: {', '.join(told)}")
+        return "; ".join(words) or None
+
+    def _of_table(self, stronger: Mapping[str, Any], timeout: float | None) -> list[str]:
+        options = {name: word for name, word in merged(stronger, self.top.options).items() if name not in stronger}
+        told = [f"layouts {' and '.join(options['runs'])}"] if "runs" in options else []
+        told += ["strict" if options["strict"] else "not strict"] if "strict" in options else []
+        if self.settings is not None and self.settings.timeout and self.seconds is None and timeout is None:
+            told.append(f"timeout {self.settings.timeout:g} s")
+        return told
+
+
+def in_force(folder: Path) -> Force:
+    """What the environment and the project of a folder say.
+
+    Raises:
+        UsageFailure: one of them says what nobody can mean.
+    """
+    table = nearest_table(folder)
+    return Force(settings_of(table) if table is not None else None, options_of(), timeout_of())
+
+
+def merged(*voices: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of several voices, the strongest first."""
+    found: dict[str, Any] = {}
+    for options in voices:
+        found = {
+            **{name: word for name, word in options.items() if _EITHER.get(name) not in found},
+            **found,
+        }
+    return found
+
+
+def configured(force: Force) -> list[Planned]:
+    """Every configured target on every configured case; on the default case where none is. Empty: no targets.
+
+    One target's checks follow one another: they share a process.
+
+    Raises:
+        UsageFailure: a case has no target.
+    """
+    settings = force.settings
+    if settings is None or not (settings.top.targets or settings.cases):
+        return []
+    cases = settings.cases or {"": Scope()}
+    plan = [
+        _planned(force, settings, name, case, target)
+        for name, case in cases.items()
+        for target in _targets(settings, name, case)
+    ]
+    order = list(dict.fromkeys([*settings.top.targets, *(one.asked.target for one in plan)]))
+    return sorted(plan, key=lambda one: order.index(one.asked.target))
+
+
+def _targets(settings: Settings, name: str, case: Scope) -> tuple[str, ...]:
+    targets = case.targets or settings.top.targets
+    if not targets:
+        raise UsageFailure(
+            f"[tool.gradprobe.cases.{name}] of {settings.place} has no target",
+            'add targets = ["FILE.py:FUNCTION"] to it, or to [tool.gradprobe]',
+        )
+    return targets
+
+
+def _planned(force: Force, settings: Settings, name: str, case: Scope, target: str) -> Planned:
+    top = settings.top
+    options = merged(force.environment, case.options, top.options)
+    asked = Asked(target, case.family or top.family, case.reference or top.reference, options)
+    return Planned(f"{target} {name}".rstrip(), asked)

@@ -1,0 +1,78 @@
+"""The table [tool.gradprobe]: which pyproject.toml has it, and what it holds, as TOML has it."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..failures import UsageFailure
+
+# What can only mean the table, for a file that cannot be read as TOML.
+_MEANT = re.compile(r"tool[\s.\"']*gradprobe|^\s*gradprobe\b.*=", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Table:
+    """The nearest table."""
+
+    file: Path
+    content: Mapping[str, Any]
+
+
+def nearest_table(folder: Path) -> Table | None:
+    """The table of the nearest pyproject.toml, from a folder upwards, that has one; None where none has.
+
+    Raises:
+        UsageFailure: one seems to have it and is no TOML, or this Python reads none.
+    """
+    for above in (folder, *folder.parents):
+        table = _table_of(above / "pyproject.toml")
+        if table is not None:
+            return table
+    return None
+
+
+def _table_of(file: Path) -> Table | None:
+    try:
+        text = file.read_bytes().decode("utf-8", errors="replace")
+    except OSError:
+        return None
+    if "gradprobe" not in text:  # most files, read in no time and by no parser
+        return None
+    content = _content(file, text)
+    tools = content.get("tool") if content else None
+    if not isinstance(tools, dict) or "gradprobe" not in tools:
+        return None
+    if not isinstance(tools["gradprobe"], dict):
+        raise UsageFailure(f"{file}: tool.gradprobe must be a table", "write [tool.gradprobe]")
+    return Table(file, tools["gradprobe"])
+
+
+def _content(file: Path, text: str) -> dict[str, Any] | None:
+    """All of a file; None where it cannot be read and says nothing about this tool."""
+    toml = _reader()
+    if toml is None:
+        if not _MEANT.search(text):
+            return None
+        raise UsageFailure(
+            f"{file}: this Python reads no TOML", "pip install tomli, or use Python 3.11 or newer, which has a reader"
+        )
+    try:
+        return dict(toml.loads(text))
+    except toml.TOMLDecodeError as error:
+        if not _MEANT.search(text):
+            return None
+        raise UsageFailure(f"{file} is not valid TOML: {error}") from None
+
+
+def _reader() -> Any:
+    for name in ("tomllib", "tomli"):
+        try:
+            return importlib.import_module(name)
+        except ImportError:
+            continue
+    return None

@@ -1,0 +1,103 @@
+"""Values of options from TOML and from the environment, as words of the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..failures import UsageFailure
+from ..options import Option, parse
+
+# Seconds of a year: what the system's clocks take without overflow.
+_LONGEST = 31_536_000.0
+_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a string", list: "an array of strings"}
+_TRUTH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+
+
+def from_toml(option: Option, value: Any, where: str) -> Any:
+    """What `Asked.options` holds for a TOML value of the option's type, or for the command line's string.
+
+    Args:
+        where: the key and its table, for messages.
+
+    Raises:
+        UsageFailure: it has another type, or no such value can be meant.
+    """
+    word = _word(option, value)
+    if word is None:
+        raise UsageFailure(f"{where} must be {_expected(option)}, got {told(value)}")
+    return _parsed(option, word, where)
+
+
+def from_environment(option: Option, text: str, variable: str) -> Any:
+    """The same of an environment variable; several words of one are separated by blanks."""
+    value: Any = _TRUTH.get(text.strip().lower()) if option.kind is bool else text
+    value = text.split() if option.kind is list else value
+    word = _word(option, value)
+    if word is None:
+        kind = "1 or 0" if option.kind is bool else _expected(option)
+        raise UsageFailure(f"the environment variable {variable} must be {kind}, got {text!r}")
+    return _parsed(option, word, f"the environment variable {variable}")
+
+
+def seconds(value: Any, where: str) -> float:
+    """A timeout.
+
+    Raises:
+        UsageFailure: nothing could be awaited for so long.
+    """
+    if not is_number(value) or not 0 < value <= _LONGEST:
+        raise UsageFailure(f"{where} must be seconds above 0, and at most {_LONGEST:.0f}, got {told(value)}")
+    return float(value)
+
+
+def told(value: Any) -> str:
+    """A value of TOML in a message: its type and itself."""
+    kinds = {bool: "the boolean", int: "the number", float: "the number", str: "the string", list: "the array"}
+    shown = str(value).lower() if isinstance(value, bool) else repr(value)
+    if isinstance(value, Mapping):
+        return "a table"
+    return f"{kinds.get(type(value), type(value).__name__)} {shown}"
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a number; true and false are none."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _expected(option: Option) -> str:
+    return "an array of numbers" if option.numbers else _KINDS[option.kind]
+
+
+def _word(option: Option, value: Any) -> Any:
+    """None where the value has no type that the option takes."""
+    if option.kind is bool:
+        return value if isinstance(value, bool) else None
+    if option.kind is list:
+        items = [value] if isinstance(value, str) else value
+        return items if isinstance(items, list) and all(isinstance(item, str) for item in items) else None
+    if option.numbers and not isinstance(value, str):
+        items = value if isinstance(value, list) else [value]
+        return ",".join(map(str, items)) if items and all(is_number(item) for item in items) else None
+    if option.kind is str:
+        return value if isinstance(value, str) else None
+    return _number(option.kind, value)
+
+
+def _number(kind: Any, value: Any) -> Any:
+    if isinstance(value, str):
+        try:
+            return kind(value)
+        except ValueError:
+            return None
+    fits = is_number(value) and (kind is float or isinstance(value, int))
+    return kind(value) if fits else None
+
+
+def _parsed(option: Option, word: Any, where: str) -> Any:
+    """The word, once the option's own form takes it."""
+    try:
+        parse({option.name: word})
+    except UsageFailure as refused:
+        raise UsageFailure(f"{where}: {refused}", refused.way_out) from None
+    return word

@@ -1,0 +1,167 @@
+"""`run_each`: a worker of its own process for item after item, replaced where it dies or hangs."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+import queue
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from .ended import CRASH, TIMEOUT, Crash, Ended, Raised, raised_of, words_of
+from .frames import ANSWER, READY, UNREADY
+from .process import Child, Heard
+
+# Seconds in which a child must be ready. Importing torch takes up to twenty on a busy machine with cold disks.
+START_LIMIT = 180.0
+
+
+def run_each(
+    factory: str,
+    setup: Any,
+    items: Iterable[Any],
+    *,
+    timeout: float | None = None,
+    workers: int = 1,
+    start_limit: float = START_LIMIT,
+    echo: Callable[[str], object] | None = None,
+) -> Iterator[Ended]:
+    """Each item's end, as it comes; with one worker in the order of the items.
+
+    In each child `worker = Class(setup)` is made once, and `worker(item)` called for each item. A child that dies ends
+    its item alone; another takes its place. When the iterator is over or closed, no child lives on, nor what it started
+    in its process group.
+
+    Args:
+        factory: "package.module:Class". It, `setup`, items and results are pickled, by name where they are classes.
+        timeout: seconds for one item, once its child is ready; None for no limit.
+        start_limit: seconds for a child to be ready. Where none ever was, or two in a row are not, all items that are
+            left end as that child did.
+        echo: told what the children write on their own stdout and stderr, as it comes, from another thread.
+
+    Raises:
+        Failure: no process can be started at all.
+    """
+    events: queue.SimpleQueue[Heard] = queue.SimpleQueue()
+    start = functools.partial(Child, factory, pickle.dumps(setup), events, echo)
+    crew = _Crew(start, events, list(items), timeout, workers, start_limit)
+    try:
+        yield from crew.ends()
+    finally:
+        crew.dismiss()
+
+
+class _Crew:
+    """The children, and the items that are left."""
+
+    def __init__(
+        self, start: Callable[[], Child], events: queue.SimpleQueue[Heard], items: Sequence[Any],
+        timeout: float | None, workers: int, start_limit: float,
+    ) -> None:  # fmt: skip
+        self._start, self._events = start, events
+        self._items, self._left = items, deque(range(len(items)))
+        self._timeout, self._workers, self._start_limit = timeout, max(1, workers), start_limit
+        self._children: list[Child] = []
+        self._ever_ready, self._failed_starts = False, 0
+
+    def ends(self) -> Iterator[Ended]:
+        self._hire()
+        while self._left or any(child.index is not None for child in self._children):
+            heard = self._next()
+            ended = self._judged(heard) if heard is not None else self._late()
+            self._hire()  # before what follows is looked at, so that nobody waits meanwhile
+            yield from ended
+
+    def dismiss(self) -> None:
+        while self._children:
+            self._children.pop().stop()
+
+    def _hire(self) -> None:
+        """As many children as can have an item now or soon; those that wait are given one."""
+        for child in self._children:
+            if child.ready and child.index is None and self._left:
+                self._give(child)
+        waiting = sum(not child.ready for child in self._children)
+        while len(self._children) < self._workers and waiting < len(self._left):
+            self._children.append(self._start())
+            waiting += 1
+
+    def _give(self, child: Child) -> None:
+        index = self._left.popleft()
+        child.give(index, pickle.dumps(self._items[index]))
+
+    def _next(self) -> Heard | None:
+        """The next message; None where a child is late. What has come already counts, however long nobody looked."""
+        late = min((limit for child in self._children if (limit := self._limit(child)) is not None), default=None)
+        try:
+            return self._events.get(timeout=None if late is None else max(0.0, late - time.monotonic()))
+        except queue.Empty:
+            return None
+
+    def _limit(self, child: Child) -> float | None:
+        """When a child is late; None where it may take its time."""
+        if not child.ready:
+            return child.since + self._start_limit
+        return None if self._timeout is None or child.index is None else child.since + self._timeout
+
+    def _judged(self, heard: Heard) -> list[Ended]:
+        child = heard.child
+        if child not in self._children:
+            return []
+        if heard.kind is None:
+            return self._died(child)
+        if heard.kind == READY:
+            child.ready, self._ever_ready, self._failed_starts = True, True, 0
+            return []
+        if heard.kind == UNREADY:
+            return self._without(child, raised=pickle.loads(heard.payload))
+        index, child.index = child.index, None
+        assert index is not None
+        return [self._answered(index, heard)]
+
+    def _answered(self, index: int, heard: Heard) -> Ended:
+        item = self._items[index]
+        try:
+            value = pickle.loads(heard.payload)
+        except Exception as error:
+            return Ended(item, index, raised=raised_of(error))
+        return Ended(item, index, value) if heard.kind == ANSWER else Ended(item, index, raised=value)
+
+    def _died(self, child: Child) -> list[Ended]:
+        seconds = time.monotonic() - child.since
+        self._children.remove(child)
+        code = child.stop()
+        return self._lost(child, Crash(CRASH, child.broken or words_of(code), child.tail, seconds))
+
+    def _late(self) -> list[Ended]:
+        now, ended = time.monotonic(), []
+        for child in list(self._children):
+            limit = self._limit(child)
+            if limit is not None and limit <= now:
+                child.say_where()
+                self._children.remove(child)
+                child.stop()
+                words = f"no answer within {limit - child.since:g} s: stopped"
+                ended += self._lost(child, Crash(TIMEOUT, words, child.tail, now - child.since))
+        return ended
+
+    def _lost(self, child: Child, crash: Crash) -> list[Ended]:
+        if child.ready:
+            return [] if child.index is None else [Ended(self._items[child.index], child.index, crash=crash)]
+        while_starting = Crash(crash.kind, f"{crash.words} while it started", crash.stderr_tail, crash.seconds)
+        return self._without(child, crash=while_starting)
+
+    def _without(self, child: Child, *, crash: Crash | None = None, raised: Raised | None = None) -> list[Ended]:
+        """What ends with a child that did not come to be: nothing where others work, else the next item, or all."""
+        if child in self._children:
+            self._children.remove(child)
+            child.stop()
+        if any(other.ready for other in self._children):
+            self._workers -= 1
+            return []
+        self._failed_starts += 1
+        hopeless = not self._ever_ready or self._failed_starts > 1
+        lost = [self._left.popleft() for _ in range(len(self._left) if hopeless else min(1, len(self._left)))]
+        return [Ended(self._items[index], index, crash=crash, raised=raised) for index in lost]

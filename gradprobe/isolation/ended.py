@@ -1,0 +1,82 @@
+"""How an item ended: a result, an exception, or a crash of the process that had it; and the words for a crash."""
+
+from __future__ import annotations
+
+import signal
+import traceback
+from dataclasses import dataclass
+from typing import Any
+
+from ..failures import as_failure
+
+CRASH, TIMEOUT = "Crash", "Timeout"
+# What the system's own names of signals leave open.
+_MEANINGS = {
+    signal.SIGKILL: "from outside; most often the system was out of memory",
+    signal.SIGABRT: "abort",
+    signal.SIGXCPU: "more processor time than its limit",
+}
+
+
+@dataclass(frozen=True)
+class Raised:
+    """An exception of the worker's. The process that raised it lives on."""
+
+    kind: str
+    """The name of its class."""
+    message: str
+    way_out: str
+    """"" where there is none to tell."""
+    exit_code: int
+    """What the command would end with: 2 for a wrong word, else 3."""
+    traceback: str
+
+
+@dataclass(frozen=True)
+class Crash:
+    """A process that died, or was stopped, before it answered."""
+
+    kind: str
+    """CRASH or TIMEOUT."""
+    words: str
+    """What follows "it was" or "it": "killed by SIGSEGV (segmentation fault)"."""
+    stderr_tail: str
+    """The last lines that it wrote, on either stream; where it was, if Python could still say."""
+    seconds: float
+    """Since it was given the item, or was started."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """An item that is over. Where `crash` and `raised` are both None, `result` is what the worker returned."""
+
+    item: Any
+    index: int
+    """Its place among the items, from 0."""
+    result: Any | None = None
+    crash: Crash | None = None
+    raised: Raised | None = None
+
+
+def raised_of(error: BaseException) -> Raised:
+    """An exception as a value that any process can read."""
+    failure = as_failure(error) if isinstance(error, Exception) else None
+    return Raised(
+        kind=type(failure or error).__name__,
+        message=str(failure) if failure else f"{type(error).__name__}: {error}",
+        way_out=failure.way_out if failure else "",
+        exit_code=failure.exit_code if failure else 3,
+        traceback="".join(traceback.format_exception(error)),
+    )
+
+
+def words_of(code: int) -> str:
+    """How a process ended, from its exit code as Popen gives it: negative for a signal."""
+    if code >= 0:
+        return f"ended with exit code {code} before it answered (os._exit?)"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        return f"killed by signal {-code}"
+    meaning = _MEANINGS.get(signal.Signals(-code)) or (signal.strsignal(-code) or "").lower()
+    return f"killed by {name} ({meaning})"

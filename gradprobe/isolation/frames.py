@@ -1,0 +1,47 @@
+"""Messages on a stream of bytes: one letter that says which, a length, and so many bytes."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator
+
+READY, UNREADY, ANSWER, RAISED = b"r", b"u", b"a", b"x"
+_HEAD = struct.Struct("!cQ")
+# No result is as long: something else was written on the stream.
+_LONGEST = 1 << 40
+
+
+class NotAMessage(Exception):
+    """The stream holds something else."""
+
+
+def send(stream: socket.socket, kind: bytes, payload: bytes) -> None:
+    """Writes one message, as slowly as the other side reads."""
+    stream.sendall(_HEAD.pack(kind, len(payload)))
+    stream.sendall(payload)
+
+
+class Frames:
+    """The messages of a stream whose bytes come in pieces of any length."""
+
+    def __init__(self) -> None:
+        self._held = bytearray()
+
+    def feed(self, piece: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Adds a piece, and gives the (kind, payload) of every message that is now whole.
+
+        Raises:
+            NotAMessage: what came cannot be the beginning of one.
+        """
+        self._held += piece
+        while len(self._held) >= _HEAD.size:
+            kind, length = _HEAD.unpack_from(self._held)
+            if kind not in (READY, UNREADY, ANSWER, RAISED) or length > _LONGEST:
+                raise NotAMessage
+            end = _HEAD.size + length
+            if len(self._held) < end:
+                return
+            payload = bytes(self._held[_HEAD.size : end])
+            del self._held[:end]
+            yield kind, payload

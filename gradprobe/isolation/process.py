@@ -1,0 +1,172 @@
+"""One child process as its parent sees it: started, given items, heard, stopped."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import os
+import pickle
+import queue
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ..failures import Failure
+from .child import WHERE
+from .frames import READY, Frames, NotAMessage, send
+
+# Not -m: a file of the current folder that is called like a module of Python's would come first on the path.
+_START = (
+    "import sys; number, dies, *sys.path[:] = sys.argv[1:]; del sys.argv[1:]; "
+    "from gradprobe.isolation.child import main; main(int(number), dies_with_parent=dies == 'True')"
+)
+# Seconds: between two looks at whether the child lives; for a child that closed its stream to end; for one that is
+# late to say where it is.
+_LOOK, _CLOSING, _SAYING = 0.05, 1.0, 0.3
+_TAIL_BYTES, _TAIL_LINES = 1 << 16, 30
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A message of a child; kind None where it can send no more."""
+
+    child: Child
+    kind: bytes | None
+    payload: bytes = b""
+
+
+@dataclass(eq=False)
+class Child:
+    """A process of its own session, so that it can be stopped with all that it started."""
+
+    factory: str
+    setup: bytes
+    events: queue.SimpleQueue[Heard]
+    echo: Callable[[str], object] | None = None
+    """Told what the child writes, on either stream, as it comes."""
+    index: int | None = None
+    """Of the item that it has."""
+    ready: bool = False
+    since: float = field(default_factory=time.monotonic)
+    """When it was started, or got its item."""
+    broken: str = ""
+    """What was wrong with its stream, where that came before its end."""
+
+    def __post_init__(self) -> None:
+        self._stream, theirs = socket.socketpair()
+        self._errors, writing = os.pipe()
+        dies = threading.current_thread() is threading.main_thread()
+        path = [entry for entry in sys.path if isinstance(entry, str)]
+        command = [sys.executable, "-u", "-c", _START, str(theirs.fileno()), str(dies), *path]
+        self._tail = b""
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        try:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=writing, stderr=writing,
+                pass_fds=(theirs.fileno(),), start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            self._stream.close()
+            os.close(self._errors)
+            raise Failure(f"no process can be started: {error.strerror}", "run fewer at a time: --workers 1") from error
+        finally:
+            theirs.close()
+            os.close(writing)
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+        self._send(pickle.dumps((self.factory, self.setup)))
+
+    def give(self, index: int, payload: bytes) -> None:
+        """Sends an item, pickled."""
+        self.index, self.since = index, time.monotonic()
+        self._tail = b""
+        self._send(payload)
+
+    def say_where(self) -> None:
+        """Has a child that is late write where it is."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._process.pid, WHERE)
+        self._listener.join(_SAYING)
+
+    def stop(self) -> int:
+        """The process and all of its group are gone; its exit code as Popen gives it."""
+        self._kill()
+        self._listener.join()
+        code = self._process.wait()
+        self._stream.close()
+        os.close(self._errors)
+        return code
+
+    @property
+    def tail(self) -> str:
+        """The last lines that it wrote since it got its item, without the list of compiled modules at the end."""
+        lines = self._tail.decode(errors="replace").splitlines()
+        lines = [line for line in lines if not line.startswith("Extension modules:")]
+        return "\n".join(lines[-_TAIL_LINES:])
+
+    def _send(self, payload: bytes) -> None:
+        # One that is dead or does not listen is found out by its listener, or is late.
+        with contextlib.suppress(OSError):
+            send(self._stream, READY, payload)
+
+    def _kill(self) -> None:
+        """Before it is waited for: until then nobody else can have its number."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _listen(self) -> None:
+        """Reads both streams as they come, so that the child never waits; and puts its end among the events."""
+        frames, closed = Frames(), 0.0
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._stream, selectors.EVENT_READ)
+            selector.register(self._errors, selectors.EVENT_READ)
+            while self._lives() and not (closed and time.monotonic() - closed > _CLOSING):
+                if not self._read(selector, frames, _LOOK) and not closed:
+                    closed = time.monotonic()
+            self.broken = self.broken or ("closed the stream that it answers on" if self._lives() else "")
+            self._kill()
+            over = time.monotonic() + _CLOSING
+            while time.monotonic() < over and selector.select(0):
+                self._read(selector, frames, 0)
+        self.events.put(Heard(self, None))
+
+    def _lives(self) -> bool:
+        return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+
+    def _read(self, selector: selectors.BaseSelector, frames: Frames, wait: float) -> bool:
+        """Reads what there is; False once there can be no more messages."""
+        for key, _ in selector.select(wait):
+            piece = self._piece(key.fd)
+            if not piece:
+                selector.unregister(key.fileobj)
+            elif key.fd == self._errors:
+                self._write(piece)
+            else:
+                self._hear(frames, piece)
+        return self._stream in selector.get_map() and not self.broken
+
+    def _write(self, piece: bytes) -> None:
+        self._tail = (self._tail + piece)[-_TAIL_BYTES:]
+        if self.echo is not None:
+            self.echo(self._decode(piece))
+
+    def _piece(self, descriptor: int) -> bytes:
+        try:
+            return os.read(descriptor, 1 << 20)
+        except OSError:  # a stream may be reset by its other end
+            return b""
+
+    def _hear(self, frames: Frames, piece: bytes) -> None:
+        if self.broken:
+            return
+        try:
+            for kind, payload in frames.feed(piece):
+                self.events.put(Heard(self, kind, payload))
+        except NotAMessage:
+            self.broken = "wrote something else on the stream that it answers on"

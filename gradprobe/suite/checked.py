@@ -1,0 +1,52 @@
+"""A check that is to be made, the same check made, and what several of them come to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..last import Asked
+from ..options import command_line
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A check of several."""
+
+    title: str
+    """A short name of its case: "gqa", "heads=3 dtype=float16"."""
+    asked: Asked
+
+    def again(self, **extra: Any) -> str:
+        """The command line that repeats it alone."""
+        chosen = {"family": self.asked.family, "reference": self.asked.reference}
+        return command_line("check", self.asked.target, self.asked.options, chosen | extra)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A check that was made, also one that failed, crashed or took too long."""
+
+    title: str
+    asked: Asked
+    document: Mapping[str, Any]
+    """gradprobe.report/1, with the title where there is one."""
+    lines: tuple[str, ...]
+    """What a person reads of it, as wide and as coloured as was asked for; of an error, what it left behind."""
+    code: int
+    """The exit code that it would have alone: 0 match, 1 mismatch, 2 a wrong word, 3 an error."""
+    number: int = 0
+    """Its place in the plan."""
+
+    @property
+    def verdict(self) -> str:
+        """match, mismatch or error."""
+        return str(self.document["verdict"])
+
+
+def code_of(codes: Sequence[int]) -> int:
+    """The exit code of several: a mismatch anywhere is one; else an error is one, and 2 where only words are wrong."""
+    if 1 in codes:
+        return 1
+    return 3 if 3 in codes else max(codes, default=0)

@@ -1,0 +1,47 @@
+"""What targets take, asked of each in a process of its own: an import may print, crash or never end."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ..isolation import run_each
+from ..last import Asked
+
+_FACTORY = "gradprobe.suite.described:Describer"
+
+
+@dataclass(frozen=True)
+class Takes:
+    """A target's signature, as far as cases depend on it."""
+
+    family: str
+    names: frozenset[str]
+    """The canonical names of its parameters."""
+    required: frozenset[str]
+    """Of those without a default."""
+
+
+class Describer:
+    """`Describer(device)(asked)` is what the target of a check takes. Torch is imported first, outside any timeout."""
+
+    def __init__(self, device: str) -> None:
+        from ..running.backend import prepare_backend
+
+        prepare_backend(device)
+
+    def __call__(self, asked: Asked) -> Takes:
+        from ..targets.find import find_target
+
+        with contextlib.redirect_stdout(sys.stderr):
+            target = find_target(asked.target, asked.family)
+        return Takes(target.family, frozenset(target.takes), target.required)
+
+
+def described(asked: Sequence[Asked], device: str, timeout: float | None) -> Iterator[Takes | None]:
+    """What the target of each takes, in order; None of one that cannot be imported, which its checks will tell."""
+    for one in asked:
+        (ended,) = run_each(_FACTORY, device, [one], timeout=timeout)
+        yield ended.result

@@ -1,0 +1,120 @@
+"""`check` in a project: what pyproject.toml and the environment configure, run and told."""
+
+import json
+
+import pytest
+
+from .command import SMALL, run, run_process
+
+SEGFAULT = "import ctypes\ndef f(q, k, v, do, *, scale):\n    ctypes.string_at(0)\n"
+
+
+def configure(folder, text):
+    (folder / "pyproject.toml").write_text(text)
+
+
+def test_check_without_words_runs_every_target_on_every_case(folder):
+    (folder / "fatal.py").write_text(SEGFAULT)
+    configure(
+        folder,
+        '[tool.gradprobe]\ntargets = ["soft.py:backward", "fatal.py:f", "soft.py:doubled_dq"]\ntimeout = 60\n'
+        "[tool.gradprobe.cases.small]\nbatch = 1\nheads = 2\nseqlen = 20\nhead-dim = 8\n",
+    )
+    ran = run("check --json all.json")
+    assert ran.code == 1
+    assert ran.err == "gradprobe: [tool.gradprobe] of pyproject.toml: 3 checks, timeout 60 s\n"
+    verdicts = [line.split()[:3] for line in ran.out.splitlines()[1:4]]
+    assert verdicts == [
+        ["MATCH", "soft.py:backward", "small"], ["ERROR", "fatal.py:f", "small"],
+        ["MISMATCH", "soft.py:doubled_dq", "small"],
+    ]  # fmt: skip
+    assert ran.first_mismatches[0].startswith("FIRST MISMATCH dQ batch=0 head=1 row=0 col=0 ")
+    assert ran.out.splitlines()[-1].endswith(": 1 match, 1 mismatch, 1 error")
+    document = json.loads((folder / "all.json").read_text())
+    assert [report["title"] for report in document["reports"]] == [
+        "soft.py:backward small", "fatal.py:f small", "soft.py:doubled_dq small",
+    ]  # fmt: skip
+    assert document["reports"][1]["error"]["kind"] == "Crash"
+
+
+def test_a_word_on_the_command_line_checks_that_alone_under_what_is_in_force(folder):
+    configure(folder, '[tool.gradprobe]\ntargets = ["no_such.py:f"]\nlayouts = ["contiguous", "q=blhd,do=blhd"]\n')
+    ran = run(f"check soft.py:backward {SMALL}")
+    assert ran.code == 0
+    assert ran.err == "gradprobe: [tool.gradprobe] of pyproject.toml: layouts contiguous and q=blhd,do=blhd\n"
+    assert [line.split()[0] for line in ran.out.splitlines() if ", worst " in line] == ["contiguous", "q=blhd,do=blhd"]
+
+
+def test_without_targets_check_without_words_stays_lazy(folder):
+    configure(folder, '[tool.gradprobe]\nlayouts = ["contiguous"]\n')
+    ran = run("check")
+    assert ran.code == 0
+    assert ran.out.startswith("MATCH  lazy: ")
+    assert "in 1 layout (" in ran.out
+
+
+def test_a_layout_flag_takes_the_place_of_the_layouts_of_the_table(folder):
+    configure(folder, '[tool.gradprobe]\nlayouts = ["distinct"]\n')
+    ran = run(f"check soft.py:backward --layout do=offset {SMALL}")
+    assert (ran.code, ran.err) == (0, "")
+    assert "do=offset" in ran.out
+    assert "distinct" not in ran.out
+
+
+def test_runs_are_those_asked_for_and_their_command_line_repeats_them():
+    ran = run(f"check soft.py:doubled_dq --runs distinct --runs do=expanded,q=blhd {SMALL} --json report.json")
+    assert ran.code == 1
+    with open("report.json", encoding="utf-8") as file:
+        report = json.load(file)
+    assert [one["layout"] for one in report["runs"]][:2] == ["distinct", "do=expanded,q=blhd"]
+    assert report["case"]["runs"] == ["distinct", "do=expanded,q=blhd"]
+    assert "--runs distinct --runs do=expanded,q=blhd" in report["reproduce"]
+
+
+def test_runs_and_layout_together_exit_2():
+    ran = run(f"check soft.py:backward --runs distinct --layout do=offset {SMALL}")
+    assert (ran.code, ran.out) == (2, "")
+    assert "--layout and --runs both say where tensors lie" in ran.err
+
+
+@pytest.mark.parametrize("words", ["check", "check soft.py:backward", "check --isolate"])
+def test_an_unknown_key_exits_2_whatever_is_checked(words, folder):
+    configure(folder, "[tool.gradprobe]\nstict = true\n")
+    ran = run(words)
+    assert (ran.code, ran.out) == (2, "")
+    assert "unknown key 'stict' in [tool.gradprobe] of " in ran.err
+    assert "did you mean 'strict'?" in ran.err
+
+
+def test_the_environment_gives_options_and_a_bad_one_exits_2():
+    ran = run(f"check soft.py:backward {SMALL}", GRADPROBE_RUNS="contiguous do=offset", GRADPROBE_HEADS="5")
+    assert ran.code == 0
+    assert ran.err == "gradprobe: GRADPROBE_RUNS is set\n"
+    assert "in 2 layouts" in ran.out
+    ran = run("check soft.py:backward", GRADPROBE_HEADS="five")
+    assert (ran.code, ran.out) == (2, "")
+    assert "the environment variable GRADPROBE_HEADS must be a whole number, got 'five'" in ran.err
+
+
+def test_paths_are_those_of_the_file_also_from_a_folder_below(folder, monkeypatch):
+    configure(
+        folder, '[tool.gradprobe]\ntargets = ["soft.py:backward"]\n[tool.gradprobe.cases.c]\nheads = 2\nseqlen = 20\n'
+    )
+    (folder / "below").mkdir()
+    monkeypatch.chdir(folder / "below")
+    ran = run("check")
+    assert ran.code == 0
+    assert ran.err == "gradprobe: [tool.gradprobe] of ../pyproject.toml: 1 check\n"
+    assert ran.out.splitlines()[1].split()[:3] == ["MATCH", "../soft.py:backward", "c"]
+
+
+def test_the_parent_of_configured_checks_loads_no_torch(folder):
+    configure(folder, '[tool.gradprobe]\ntargets = ["soft.py:backward"]\n[tool.gradprobe.cases.c]\nseqlen = 20\n')
+    (folder / "sitecustomize.py").write_text(
+        "import atexit, os, sys\n"
+        "parent = sys.argv[:1] == ['-m']\n"
+        "atexit.register(lambda: parent and print('LOADED', sorted({'torch'} & set(sys.modules)), file=sys.stderr))\n"
+    )
+    ran = run_process("check", PYTHONPATH=f"{folder}:{__file__.rpartition('/tests/')[0]}")
+    assert ran.code == 0
+    assert "LOADED []\n" in ran.err

@@ -1,0 +1,141 @@
+"""`gradprobe sweep`: a matrix in parallel, whose failing cases do not stop the others."""
+
+import json
+import signal
+import time
+
+import pytest
+
+from .command import run, run_process, start
+
+TINY = "--batch 1 --head-dim 8"
+
+
+def reports(folder, name="all.json"):
+    return json.loads((folder / name).read_text())["reports"]
+
+
+def test_options_given_several_times_make_every_combination(folder):
+    ran = run(f"sweep soft.py:backward {TINY} --heads 1 --heads 2 --seqlen 9 --seqlen 20 --json all.json")
+    assert (ran.code, ran.err) == (0, "")
+    cases = [(report["case"]["heads"], report["case"]["seqlen_q"]) for report in reports(folder)]
+    assert cases == [(1, 9), (1, 20), (2, 9), (2, 20)]
+    assert [report["title"] for report in reports(folder)] == ["H=1 L=9", "H=1 L=20", "H=2 L=9", "H=2 L=20"]
+    assert ran.out.splitlines()[-1].endswith(": 4 match")
+
+
+def test_the_simplest_failing_case_is_shown_and_repeated_by_its_command_line(folder):
+    (folder / "edge.py").write_text(
+        "from soft import backward as right\n"
+        "def backward(q, k, v, do, *, scale, causal=False):\n"
+        "    results = right(q, k, v, do, scale=scale, causal=causal)\n"
+        "    if q.shape[2] > 16 and causal:\n"
+        "        results['dQ'][:, :, 16:] *= 1.5\n"
+        "    return results\n"
+    )
+    words = "--causal --no-causal --seqlen 9 --seqlen 20 --seqlen 37 --heads 2 --workers 2"
+    ran = run(f"sweep edge.py:backward {TINY} {words} --json all.json")
+    assert ran.code == 1
+    verdicts = {report["title"]: report["verdict"] for report in reports(folder)}
+    assert {title for title, verdict in verdicts.items() if verdict == "mismatch"} == {"L=20 causal", "L=37 causal"}
+    assert len(verdicts) == 6
+    assert "\nL=20 causal:\nMISMATCH  dQ is the first wrong intermediate in every head" in ran.out
+    assert "  again: gradprobe check edge.py:backward --batch 1 " in ran.out
+    again = run(reports(folder)[2]["reproduce"].removeprefix("gradprobe "))
+    assert (again.code, again.first_mismatches) == (1, ran.first_mismatches)
+
+
+def test_cases_that_no_target_can_have_are_lines_of_their_own(folder):
+    ran = run(f"sweep soft.py:backward {TINY} --seqlen 9 --heads 3 --kv-heads 3 --kv-heads 2 --json all.json")
+    assert ran.code == 2
+    assert [report["verdict"] for report in reports(folder)] == ["match", "error"]
+    assert "--kv-heads must divide --heads, got 2 and 3" in ran.out
+
+
+def test_a_crash_and_a_hang_are_cases_among_others(folder):
+    (folder / "fatal.py").write_text(
+        "import ctypes, time\nfrom soft import backward\n"
+        "def f(q, k, v, do, *, scale):\n"
+        "    if q.shape[1] == 2:\n        ctypes.string_at(0)\n"
+        "    if q.shape[1] == 3:\n        time.sleep(600)\n"
+        "    return backward(q, k, v, do, scale=scale)\n"
+    )
+    heads = " ".join(f"--heads {count}" for count in (1, 2, 3, 4))
+    ran = run(f"sweep fatal.py:f {TINY} --seqlen 9 {heads} --timeout 5 --json all.json")
+    assert ran.code == 3
+    assert [report["verdict"] for report in reports(folder)] == ["match", "error", "error", "match"]
+    assert [report["error"]["kind"] for report in reports(folder)[1:3]] == ["Crash", "Timeout"]
+    assert ran.out.splitlines()[-1].endswith(": 2 match, 2 errors")
+
+
+def test_without_several_values_a_dozen_cases_suit_the_target(folder):
+    ran = run("sweep lazily.py:backward --batch 1 --heads 1 --dtype float32 --json all.json")
+    assert ran.code == 0
+    assert [report["title"] for report in reports(folder)] == [
+        "L=1 D=16", "L=37 D=16", "L=72 D=16", "L=72 D=72",
+    ]  # fmt: skip
+
+
+def test_a_project_s_targets_are_swept_where_none_is_named(folder):
+    (folder / "pyproject.toml").write_text(
+        '[tool.gradprobe]\ntargets = ["soft.py:backward", "soft.py:doubled_dq"]\nlayouts = ["contiguous"]\n'
+    )
+    ran = run(f"sweep {TINY} --seqlen 9 --heads 2 --heads 3 --json all.json")
+    assert ran.code == 1
+    assert ran.err == "gradprobe: [tool.gradprobe] of pyproject.toml: 2 targets, layouts contiguous\n"
+    assert [(report["title"], report["verdict"]) for report in reports(folder)] == [
+        ("soft.py:backward H=2", "match"), ("soft.py:backward H=3", "match"),
+        ("soft.py:doubled_dq H=2", "mismatch"), ("soft.py:doubled_dq H=3", "mismatch"),
+    ]  # fmt: skip
+    assert {len(report["runs"]) for report in reports(folder)[:2]} == {1}
+
+
+def test_a_target_that_is_not_there_exits_2_and_one_that_fails_to_import_3(folder):
+    (folder / "broken.py").write_text("1 / 0\n")
+    ran = run("sweep no_such.py:f")
+    assert ran.code == 2
+    assert "there is no file no_such.py" in ran.out
+    ran = run("sweep broken.py:f --json all.json")
+    assert ran.code == 3
+    assert reports(folder)[0]["error"]["kind"] == "TargetFailure"
+
+
+@pytest.mark.parametrize(
+    ("words", "piece"),
+    [
+        ("--workers 0", "--workers must be at least 1, got 0"),
+        ("--timeout 0", "--timeout must be seconds above 0"),
+        ("--json no/such.json", "--json no/such.json: cannot be written"),
+        (" ".join(f"--seed {n} --repeat {n + 1}" for n in range(101)), "20,402 cases are more than 10,000"),
+    ],
+)
+def test_a_wrong_word_exits_2_before_anything_runs(words, piece):
+    ran = run(f"sweep soft.py:backward --heads 1 --heads 2 {words}")
+    assert (ran.code, ran.out) == (2, "")
+    assert piece in ran.err
+
+
+def test_an_interrupt_keeps_what_came_and_is_no_mismatch(folder):
+    (folder / "slow.py").write_text(
+        "import time\nfrom soft import backward\n"
+        "def f(q, k, v, do, *, scale):\n"
+        "    if q.shape[1] > 1:\n        time.sleep(600)\n"
+        "    return backward(q, k, v, do, scale=scale)\n"
+    )
+    with start(f"sweep slow.py:f {TINY} --seqlen 9 --heads 1 --heads 2 --workers 1 --json all.json") as process:
+        deadline = time.monotonic() + 100
+        while time.monotonic() < deadline:
+            if (folder / "all.json").exists() and reports(folder):
+                break
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    assert process.returncode not in (0, 1)
+    document = json.loads((folder / "all.json").read_text())
+    assert (document["verdict"], document["planned"], len(document["reports"])) == ("error", 2, 1)
+
+
+def test_json_on_stdout_is_one_document():
+    ran = run_process(f"sweep soft.py:backward {TINY} --seqlen 9 --heads 1 --heads 2 --json -")
+    document = json.loads(ran.out)
+    assert (ran.code, document["schema"], len(document["reports"])) == (0, "gradprobe.reports/1", 2)

@@ -1,0 +1,41 @@
+"""Every test of a suite runs in a folder of its own, with soft.py, lazily.py and fatal.py in it."""
+
+import sys
+
+import pytest
+
+from tests.cli.written_targets import write_targets
+
+FATAL = """
+import ctypes, os, sys, time
+from soft import backward
+
+def segfault(q, k, v, do, *, scale):
+    ctypes.string_at(0)
+
+def leaves(q, k, v, do, *, scale):
+    os._exit(0)
+
+def hangs(q, k, v, do, *, scale):
+    time.sleep(600)
+
+def slow(q, k, v, do, *, scale):
+    time.sleep(0.2)
+    return backward(q, k, v, do, scale=scale)
+
+def speaks(q, k, v, do, *, scale):
+    print("the target speaks")
+    return backward(q, k, v, do, scale=scale)
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("COLUMNS", "100")
+    write_targets(tmp_path)
+    (tmp_path / "fatal.py").write_text(FATAL)
+    return tmp_path

@@ -1,0 +1,142 @@
+"""Checks in processes of their own: a crash is a document like any other, and does not keep the others from theirs."""
+
+import json
+
+import pytest
+
+from gradprobe.screen import Look
+from gradprobe.suite.checked import code_of
+from gradprobe.suite.checking import check_each
+from gradprobe.suite.documents import together
+from gradprobe.suite.worker import Setting
+
+from .plans import planned
+
+PLAIN = Setting(Look(100, None, utf8=True))
+
+
+def made(*plan, **how):
+    return list(check_each(plan, PLAIN, **how))
+
+
+def test_a_right_and_a_wrong_target_give_the_documents_that_check_gives():
+    right, wrong = made(planned("soft.py:backward", "plain"), planned("soft.py:doubled_dq", heads=3))
+    assert (right.title, right.verdict, right.code) == ("plain", "match", 0)
+    assert (wrong.title, wrong.verdict, wrong.code) == ("soft.py:doubled_dq", "mismatch", 1)
+    assert list(right.document)[0] == "title"
+    assert right.document["schema"] == "gradprobe.report/1"
+    assert right.lines[0].startswith("MATCH  soft.py:backward: 7 intermediates within budget in 3 layouts")
+    assert wrong.document["first_mismatch"]["intermediate"] == "dQ"
+    assert wrong.lines[1].startswith("FIRST MISMATCH dQ batch=0 head=1 row=0 col=0 ")
+    words = "check soft.py:doubled_dq --batch 1 --heads 3 --seqlen 20 --head-dim 8"
+    assert wrong.document["reproduce"] == f"gradprobe {words}"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "message"),
+    [
+        ("segfault", "Crash", "crashed: killed by SIGSEGV (segmentation fault)"),
+        ("leaves", "Crash", "crashed: ended with exit code 0 before it answered (os._exit?)"),
+        ("hangs", "Timeout", "took too long: no answer within 3 s: stopped"),
+    ],
+)
+def test_a_crash_is_an_error_document_between_the_others(name, kind, message):
+    target = f"fatal.py:{name}"
+    before, lost, after = made(
+        planned("soft.py:backward"), planned(target, "crash"), planned("soft.py:backward"),
+        timeout=3,
+    )  # fmt: skip
+    assert (before.verdict, lost.verdict, after.verdict) == ("match", "error", "match")
+    assert (lost.code, lost.document["schema"], lost.document["runs"]) == (3, "gradprobe.report/1", [])
+    assert lost.document["error"]["kind"] == kind
+    assert lost.document["error"]["message"] == f"target {target!r} {message}"
+    assert (lost.document["target"], lost.document["title"]) == ({"name": target}, "crash")
+    assert lost.document["case"]["head_dim"] == 8
+    assert lost.document["reproduce"].startswith(f"gradprobe check {target} ")
+    assert lost.document["reproduce"].endswith(" --isolate")
+    assert lost.document["seconds"]["total"] >= 0
+    assert json.loads(json.dumps(lost.document)) == lost.document
+    if name != "leaves":
+        assert any(f"in {name}" in line for line in lost.lines)
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "code", "kind"),
+    [
+        ("soft.py:backward", {"heads": 0}, 2, "UsageFailure"),
+        ("soft.py:no_such", {}, 2, "UsageFailure"),
+        ("no_such.py:f", {}, 2, "UsageFailure"),
+        ("soft.py:raising", {}, 3, "TargetFailure"),
+    ],
+)
+def test_a_failure_is_a_document_with_the_code_that_check_would_end_with(target, options, code, kind):
+    (checked,) = made(planned(target, **options))
+    assert (checked.verdict, checked.code) == ("error", code)
+    assert checked.document["error"]["kind"] == kind
+    assert checked.lines == ()
+
+
+def test_tracebacks_are_kept_where_they_are_asked_for():
+    (checked,) = check_each([planned("soft.py:raising")], Setting(PLAIN.look, tracebacks=True))
+    assert checked.lines[0] == "Traceback (most recent call last):"
+
+
+def test_a_check_that_takes_long_is_not_stopped_before_its_timeout():
+    (checked,) = made(planned("fatal.py:slow"), timeout=30)
+    assert checked.verdict == "match"
+
+
+def test_what_one_target_does_to_torch_does_not_reach_another(folder):
+    (folder / "rude.py").write_text(
+        "import torch\ntorch.set_default_dtype(torch.float64)\nimport builtins\nbuiltins.rude = True\n"
+        "from soft import backward\n"
+    )
+    (folder / "clean.py").write_text(
+        "import builtins\nfrom soft import *\nimport soft\n"
+        "def backward(q, k, v, do, *, scale):\n"
+        "    assert not hasattr(builtins, 'rude'), 'another target was here'\n"
+        "    return soft.backward(q, k, v, do, scale=scale)\n"
+    )
+    rude, clean = made(planned("rude.py:backward"), planned("clean.py:backward"))
+    assert clean.verdict == "match", clean.document
+    assert rude.verdict in ("match", "error")
+
+
+def test_what_a_target_prints_is_echoed_and_is_no_line_of_its_report():
+    heard = []
+    (checked,) = made(planned("fatal.py:speaks"), echo=heard.append)
+    assert "the target speaks\n" in "".join(heard)
+    assert "the target speaks" not in "".join(checked.lines)
+
+
+def test_lines_are_coloured_and_as_wide_as_the_terminal_that_asks(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    (checked,) = check_each([planned("soft.py:doubled_dq")], Setting(Look(60, 24, utf8=False)))
+    assert any("\x1b[" in line for line in checked.lines)
+    assert "✗" not in "".join(checked.lines)
+    assert "! wrong by itself" in "".join(checked.lines)
+
+
+@pytest.mark.parametrize(
+    ("codes", "code"),
+    [((), 0), ((0, 0), 0), ((0, 1, 3, 2), 1), ((0, 3), 3), ((2, 3), 3), ((2, 0), 2), ((2, 2), 2)],
+)
+def test_the_exit_code_of_several_is_that_of_a_mismatch_before_errors_before_words(codes, code):
+    assert code_of(codes) == code
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "planned_count", "verdict"),
+    [
+        (("match", "match"), 2, "match"),
+        (("match", "error"), 2, "error"),
+        (("error", "mismatch"), 2, "mismatch"),
+        (("match",), 2, "error"),
+        (("mismatch",), 2, "mismatch"),
+        ((), 2, "error"),
+    ],
+)
+def test_documents_together_are_no_match_before_all_of_them_are(verdicts, planned_count, verdict):
+    document = together([{"verdict": word} for word in verdicts], planned_count)
+    assert (document["schema"], document["verdict"]) == ("gradprobe.reports/1", verdict)
+    assert (document["planned"], len(document["reports"])) == (planned_count, len(verdicts))

@@ -1,0 +1,140 @@
+"""Several checks on the command line: a table, the simplest failing one in full, one line, a file that grows."""
+
+import json
+
+import pytest
+
+from gradprobe import last
+from gradprobe.cli import several
+from gradprobe.cli.several import check_several
+from gradprobe.failures import UsageFailure
+from gradprobe.screen import Look
+from gradprobe.suite.checked import Checked
+from gradprobe.suite.table import Table
+
+from .plans import planned
+
+PLAN = [
+    planned("soft.py:backward", "right"),
+    planned("fatal.py:segfault", "fatal"),
+    planned("soft.py:doubled_dq", "wrong"),
+    planned("soft.py:wrong_delta", "wrong too"),
+]
+
+
+def test_a_table_then_the_first_mismatch_in_full_then_one_line(capsys):
+    code = check_several(PLAN, "all.json", timeout=60)
+    out, err = capsys.readouterr()
+    assert (code, err) == (1, "")
+    lines = out.splitlines()
+    assert lines[0].split()[:3] == ["verdict", "case", "seconds"]
+    assert [line.split()[0] for line in lines[1:5]] == ["MATCH", "ERROR", "MISMATCH", "MISMATCH"]
+    assert lines[2].endswith(" crashed: killed by SIGSEGV (segmentation fault)")
+    assert " dQ batch=0 head=1 row=0 col=0 " in lines[3]
+    assert lines[3].endswith("x, contiguous")
+    assert lines[5:7] == ["", "wrong:"]
+    assert lines[7].startswith("MISMATCH  dQ is the first wrong intermediate")
+    assert len([line for line in lines if line.startswith("FIRST MISMATCH")]) == 1
+    assert lines[-1].startswith("4 checks in ")
+    assert lines[-1].endswith(" s: 1 match, 2 mismatch, 1 error")
+    with open("all.json", encoding="utf-8") as file:
+        document = json.load(file)
+    assert [report["title"] for report in document["reports"]] == ["right", "fatal", "wrong", "wrong too"]
+    assert (document["verdict"], document["planned"]) == ("mismatch", 4)
+
+
+def test_the_first_error_is_shown_in_full_where_nothing_mismatches(capsys):
+    code = check_several([PLAN[0], PLAN[1], planned("soft.py:raising", "raises")], None, timeout=60)
+    lines = capsys.readouterr().out.splitlines()
+    at = lines.index("fatal:")
+    assert code == 3
+    assert lines[at + 1] == "ERROR  target 'fatal.py:segfault' crashed: killed by SIGSEGV (segmentation fault)"
+    assert any("in segfault" in line for line in lines[at:])
+    assert any(line.startswith("  again: gradprobe check fatal.py:segfault ") for line in lines[at:])
+    assert lines[-1].endswith(" s: 1 match, 2 errors")
+
+
+def test_all_right_is_a_table_and_one_line_and_diff_repeats_the_first(capsys):
+    assert check_several([PLAN[0], planned("soft.py:backward", "more", heads=3)], None, timeout=None) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 4
+    assert lines[-1].endswith(" s: 2 match")
+    assert last.load() == PLAN[0].asked
+
+
+def test_diff_repeats_the_failing_one():
+    check_several(PLAN[:3], None, timeout=None)
+    assert last.load() == PLAN[2].asked
+
+
+def test_json_on_stdout_is_one_document_and_nothing_else(capsys):
+    assert check_several(PLAN[:2], "-", timeout=60) == 3
+    document = json.loads(capsys.readouterr().out)
+    assert [report["verdict"] for report in document["reports"]] == ["match", "error"]
+
+
+def fake(one, verdict="match"):
+    place = {"intermediate": "dQ", "batch": 0, "head": 1, "row": 2, "col": None}
+    place |= {"actual": 2.0, "expected": 1.0, "budget": 0.01}
+    run = {"layout": "distinct", "verdict": verdict, "first_mismatch": place, "invariants": []}
+    document = {"verdict": verdict, "seconds": {"total": 1.25}, "runs": [run], "target": {"name": "t"}}
+    return Checked(one.title, one.asked, document, ("in full",), 0 if verdict == "match" else 1)
+
+
+def test_the_file_holds_what_came_when_the_rest_is_lost(monkeypatch, folder):
+    seen = []
+
+    def dying(plan, *_, **__):
+        seen.append(json.loads((folder / "all.json").read_text()))
+        yield fake(plan[0])
+        seen.append(json.loads((folder / "all.json").read_text()))
+        raise KeyboardInterrupt
+
+    (folder / "all.json").write_text("of an older run")
+    monkeypatch.setattr(several, "check_each", dying)
+    with pytest.raises(KeyboardInterrupt):
+        check_several(PLAN, "all.json", timeout=None)
+    seen.append(json.loads((folder / "all.json").read_text()))
+    assert [(document["verdict"], len(document["reports"])) for document in seen] == [
+        ("error", 0), ("error", 1), ("error", 1),
+    ]  # fmt: skip
+    assert sorted(path.name for path in folder.glob("*all.json*")) == ["all.json"]
+
+
+def test_a_file_that_cannot_be_written_is_told_before_anything_runs(monkeypatch):
+    monkeypatch.setattr(several, "check_each", lambda *_, **__: pytest.fail("it ran"))
+    with pytest.raises(UsageFailure, match=r"--json no/such/all.json: cannot be written, No such file or directory"):
+        check_several(PLAN, "no/such/all.json", timeout=None)
+
+
+def test_beyond_40_checks_those_that_match_are_counted_only(monkeypatch, capsys):
+    plan = [planned("t", f"case {number}") for number in range(200)]
+    results = [fake(one, "mismatch" if number in (7, 150) else "match") for number, one in enumerate(plan)]
+    monkeypatch.setattr(several, "check_each", lambda *_, **__: iter(results))
+    assert check_several(plan, "all.json", timeout=None) == 1
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    assert lines[1].split() == ["MISMATCH", "case", "7", "1.2", "dQ", "batch=0", "head=1", "row=2", "100x,", "distinct"]
+    assert [line.split()[2] for line in lines[1:3]] == ["7", "150"]
+    assert lines[3:6] == ["", "case 7:", "in full"]
+    assert lines[-1].endswith(" s: 198 match, 2 mismatch")
+    assert err.splitlines()[0] == "gradprobe: 20 of 200 checked"
+    assert len(err.splitlines()) == 10
+    with open("all.json", encoding="utf-8") as file:
+        assert len(json.load(file)["reports"]) == 200
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120])
+def test_no_line_is_longer_than_the_terminal_and_none_is_cut_in_a_pipe(columns):
+    plan = [planned("t", "a very long title of a case " * 3), planned("t", "short")]
+    terminal, pipe = Table(plan, Look(columns, 24, utf8=True)), Table(plan, Look(columns, None, utf8=True))
+    for one in plan:
+        (line,) = terminal.line_of(fake(one, "mismatch"))
+        assert len(line) <= columns
+        (whole,) = pipe.line_of(fake(one, "mismatch"))
+        assert one.title in whole.plain
+        assert whole.plain.endswith("100x, distinct")
+    assert "…" in terminal.line_of(fake(plan[0], "mismatch"))[0].plain
+    ascii_line = Table(plan, Look(columns, 24, utf8=False)).line_of(fake(plan[0], "mismatch"))[0].plain
+    assert "..." in ascii_line
+    assert ascii_line.isascii()
