@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -14,6 +14,7 @@ from ..options import command_line
 from ..report.text import plural
 from ..screen import rendered, show, write_json
 from .alone import check_alone
+from .battery import check_battery
 from .failing import failures_told, tell_force
 from .several import check_several
 from .words import (
@@ -37,6 +38,10 @@ def check(
     json_file: JsonFile = None,
     isolate: Isolate = False,
     timeout: Timeout = None,
+    battery: Annotated[
+        bool,
+        typer.Option("--battery", help="The inputs that expose what others hide, as far as TARGET takes them"),
+    ] = False,
     show_traceback: Traceback = False,
     *,
     options: dict[str, Any],
@@ -46,15 +51,18 @@ def check(
     Without any target or case option, what [tool.gradprobe] of pyproject.toml configures is checked.
     """
     asked = last.Asked(target or "lazy", family, reference, options)
-    again = command_line("check", asked.target, options, chosen(asked))
+    again = command_line("check", asked.target, options, chosen(asked) | ({"battery": True} if battery else {}))
     with failures_told(json_file, again, show_traceback):
         force = in_force(Path.cwd())
         seconds = force.timeout(timeout)
-        plan = configured(force) if target is None and not (family or reference or options) else []
+        plan = configured(force) if target is None and not (family or reference or options or battery) else []
         more = [plural(len(plan), "check")] if plan else []
         tell_force(force.line(options, timeout, more))
         if plan:
             raise typer.Exit(check_several(plan, json_file, timeout=seconds, show_traceback=show_traceback))
+        if battery:
+            code = check_battery(asked, force, json_file, timeout=seconds, show_traceback=show_traceback)
+            raise typer.Exit(code)
         asked = force.over(asked)
         if isolate or seconds is not None:
             raise typer.Exit(check_alone(asked, json_file, timeout=seconds, show_traceback=show_traceback))

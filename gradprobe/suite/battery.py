@@ -59,28 +59,28 @@ _TALL: dict[str, Any] = {"rows": 50, "keys": 37, "not_lazy": _SQUARE}
 _ROWS = (
     _Row(1, "contiguous"),
     _Row(2, "distinct strides", ("all=distinct",)),
-    _Row(2, "distinct strides, the last one 1", ("all=distinct-unit",)),
+    _Row(2, "distinct strides, the last 1", ("all=distinct-unit",)),
     _Row(3, "dO transposed", ("do=blhd",)),
     _Row(4, "dO expanded", ("do=expanded",)),
     _Row(5, "packed qkv", ("q=packed", "k=packed", "v=packed")),
-    _Row(6, "6 heads on 2 key heads", options=_GROUPED, not_lazy=_UNGROUPED),
-    _Row(6, "6 heads on 2 key heads, a bias per head", (), _GROUPED | {"bias": True, "bias_axes": "hmn"}, ("bias",),
+    _Row(6, "heads 6/2", options=_GROUPED, not_lazy=_UNGROUPED),
+    _Row(6, "heads 6/2, a bias each", (), _GROUPED | {"bias": True, "bias_axes": "hmn"}, ("bias",),
          _UNGROUPED, batch=1),
-    _Row(6, "6 heads, a tau for each", options={"heads": 6, "tau": "-0.5,0.5,-3,1,-1.5,2"}, of_lazy=True),
+    _Row(6, "6 heads, a tau each", options={"heads": 6, "tau": "-0.5,0.5,-3,1,-1.5,2"}, of_lazy=True),
     _Row(7, "M < N", **_WIDE),
     _Row(7, "M < N, causal", options={"causal": True}, needs=("causal",), **_WIDE),
     _Row(8, "M > N, causal", options={"causal": True}, needs=("causal",), **_TALL),
-    _Row(8, "rows whose mask hides every key", options={"mask": "dead-rows"}, needs=("mask",),
+    _Row(8, "rows that see no key", options={"mask": "dead-rows"}, needs=("mask",),
          not_lazy="the lazy family has no mask"),
     _Row(8, "an empty sequence, padded", options={"seqlens": "20,0"}, needs=("seqlens",)),
     _Row(8, "an empty sequence, packed", options={"cu_seqlens": "0,20,20,57"}, needs=("cu_seqlens",),
          not_lazy="the lazy family packs no sequences"),
     _Row(9, "not causal", options={"causal": False}, not_lazy=_CAUSAL, **_LONG),
-    _Row(9, "a window of 45 and 21 keys", options={"window": "45,21"}, needs=("window",), not_lazy=_NO_WINDOW, **_LONG),
-    _Row(9, "a window of 45 keys, causal", options={"window": "45,-1", "causal": True}, needs=("window", "causal"),
+    _Row(9, "window 45,21", options={"window": "45,21"}, needs=("window",), not_lazy=_NO_WINDOW, **_LONG),
+    _Row(9, "window 45, causal", options={"window": "45,-1", "causal": True}, needs=("window", "causal"),
          not_lazy=_NO_WINDOW, **_LONG),
-    _Row(9, "a bias over 45 distances", options={"bias_window": 45}, needs=("bias",), of_lazy=True, **_LONG),
-    _Row(10, "logits four times as wide", options={"pattern": "large"}),
+    _Row(9, "bias window 45", options={"bias_window": 45}, needs=("bias",), of_lazy=True, **_LONG),
+    _Row(10, "logits x4", options={"pattern": "large"}),
     _Row(10, "every logit near -120", options={"pattern": "negative"}),
     _Row(11, "four calls", options={"repeat": 4}),
     *((_Row(12, "strides beyond 2^31", ("all=huge",)),) if "huge" in LAYOUTS else ()),
@@ -89,12 +89,12 @@ _ROWS = (
     _Row(14, "D = 72", options={"head_dim": 72}),
     _Row(15, "Dv > D", options={"head_dim": 24, "head_dim_v": 40}, not_lazy=_ONE_DIM),
     _Row(15, "Dv < D", options={"head_dim": 40, "head_dim_v": 24}, not_lazy=_ONE_DIM),
-    _Row(16, "tiles of 16 rows and 32 keys", options={"block_m": 16, "block_n": 32}, needs=("block_m", "block_n"),
+    _Row(16, "tiles 16 x 32", options={"block_m": 16, "block_n": 32}, needs=("block_m", "block_n"),
          **_LONG),
-    _Row(17, "a scale of its own", options={"scale": 0.4}, needs=("scale",)),
-    _Row(17, "softcap near the logits", options={"softcap": 1.5}, needs=("softcap",),
+    _Row(17, "scale 0.4", options={"scale": 0.4}, needs=("scale",)),
+    _Row(17, "softcap 1.5", options={"softcap": 1.5}, needs=("softcap",),
          not_lazy="the lazy family has no softcap"),
-    _Row(17, "dropout", options={"dropout": 0.3}, needs=("keep",), not_lazy="the lazy family has no dropout"),
+    _Row(17, "dropout 0.3", options={"dropout": 0.3}, needs=("keep",), not_lazy="the lazy family has no dropout"),
 )  # fmt: skip
 
 # What a target that cannot do without a parameter is given in every case.
@@ -103,6 +103,8 @@ _ALWAYS: Mapping[str, Mapping[str, Any]] = {
     "mask": {"mask": "random"}, "sinks": {"sinks": True}, "keep": {"dropout": 0.3},
 }  # fmt: skip
 _PACKING = frozenset({"cu_seqlens", "cu_seqlens_q"})
+# What every case has of its own.
+_OWN = ("batch", "heads", "seqlen", "seqlen_q", "seqlen_k", "head_dim", "layout", "runs", "cu_seqlens_k", "inputs")
 
 
 def battery(family: str, takes: Collection[str], required: Collection[str] = ()) -> tuple[Entry, ...]:
@@ -151,3 +153,11 @@ def _lengths(row: _Row, required: frozenset[str]) -> dict[str, Any]:
 
 def _ends(lengths: Collection[int]) -> str:
     return ",".join(map(str, accumulate(lengths, initial=0)))
+
+
+def set_by(option: str) -> str:
+    """What of the battery sets an option, in words; "" where nothing does, and it may be given beside."""
+    if option in _OWN:
+        return "every item"
+    by = next((row for row in _ROWS if option in row.options), None)
+    return f"item {by.number} ({by.title})" if by else ""

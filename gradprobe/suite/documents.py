@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from ..failures import Failure
 from ..isolation import Crash, Raised
 from ..isolation.ended import TIMEOUT
-from .checked import Planned
+from .checked import Planned, Untaken
 
 SCHEMA = "gradprobe.reports/1"
 
 
-def together(documents: Sequence[Mapping[str, Any]], planned: int) -> dict[str, Any]:
-    """Several documents as one; as long as fewer came than were planned it is no match."""
-    verdicts = {document["verdict"] for document in documents} | ({"error"} if len(documents) < planned else set())
-    return {
+def together(
+    documents: Sequence[Mapping[str, Any]], planned: int, untaken: Sequence[Untaken] | None = None
+) -> dict[str, Any]:
+    """Several documents as one; as long as fewer came than were planned, or none at all, it is no match.
+
+    Args:
+        untaken: what the target does not take, where that is no error.
+    """
+    verdicts = {document["verdict"] for document in documents}
+    verdicts |= {"error"} if len(documents) < planned or not documents else set()
+    whole = {
         "schema": SCHEMA,
         "verdict": next((word for word in ("mismatch", "error") if word in verdicts), "match"),
         "planned": planned,
         "reports": list(documents),
     }
+    return whole if untaken is None else whole | {"not_taken": [asdict(one) for one in untaken]}
 
 
 def titled(document: Mapping[str, Any], title: str) -> dict[str, Any]:
