@@ -23,6 +23,10 @@ class TargetFailure(Failure):
     """The target is there but cannot be run or returned what it may not return."""
 
 
+class Refusal(TargetFailure):
+    """The target raised on purpose, under every layout that it was to run: it does not take the case."""
+
+
 class ReferenceFailure(Failure):
     """The reference failed its audit, so no verdict about a target may rest on it."""
 

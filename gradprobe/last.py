@@ -38,10 +38,10 @@ def load() -> Asked | None:
         asked = Asked(**json.loads(FILE.read_text()))
     except (OSError, ValueError, TypeError):
         return None
-    return asked if _is_sound(asked) else None
+    return asked if is_sound(asked) else None
 
 
-def _is_sound(asked: Asked) -> bool:
+def is_sound(asked: Asked) -> bool:
     """Whether each word has the type that the command line would give it."""
     kinds = {option.name: option.kind for option in OPTIONS}
     words = (asked.target, asked.family or "", asked.reference or "")

@@ -8,7 +8,7 @@ from .cases.case import Case
 from .cases.decided import values_of
 from .cases.draw import draw
 from .cases.saved import Saved
-from .failures import TargetFailure
+from .failures import Refusal
 from .probing.insides import with_insides
 from .probing.receipt import environment, notes_of, provenance
 from .probing.runs import layouts_of, runs_of
@@ -38,7 +38,8 @@ def probe(
 
     Raises:
         UsageFailure: the case uses what the target does not take.
-        TargetFailure: the target could not be run, or nothing could be compared.
+        Refusal: the target raised on purpose under every layout, so that nothing could be compared.
+        TargetFailure: the target could not be run.
         ReferenceFailure: the reference breaks an identity that it should keep.
     """
     session = Session(case, target, reference, tick, tuple(parse_tap(word) for word in case.taps), saved)
@@ -49,7 +50,7 @@ def probe(
     runs = with_insides(session, runs)
     if not any(run.measured for run in runs):
         words = "; ".join(f"{run.layout}: {run.skipped}" for run in runs)
-        raise TargetFailure(f"nothing was compared: target {target.name!r} refused every layout ({words})")
+        raise Refusal(f"target {target.name!r} refused every layout ({words}): nothing was compared")
     return Report(
         case=replace(case, dots=dots_of(session)),
         provenance=provenance(session),

@@ -14,6 +14,7 @@ PACKAGE = ROOT / "gradprobe"
 # A module may import those above it and none below: what data is, then the stages, then what shows them.
 ORDER = (
     "cases", "targets", "running", "budgets", "judging", "inside", "recording", "probing",
+    "baseline", "suite",
     "failures", "files", "spans", "intermediates",
     "cases.case", "cases.draw", "cases.outputs", "cases.placement", "cases.guards", "cases.layouts", "cases.contents",
     "cases.saved",
@@ -59,14 +60,15 @@ ORDER = (
     "strides.bits", "strides.bench", "strides.wide", "strides.culprits", "strides.worker", "strides.survey",
     "report.survey", "report.survey_as_json",
     "progress", "answer", "screen",
-    "suite", "suite.checked", "suite.documents", "suite.worker", "suite.checking", "suite.described", "suite.matrix",
-    "suite.table",
+    "suite.checked", "suite.documents", "suite.worker", "suite.checking", "suite.described", "suite.matrix",
+    "suite.battery", "suite.table",
     "configuration", "configuration.words", "configuration.table", "configuration.settings",
     "configuration.environment", "configuration.force",
+    "baseline.noise", "baseline.entry", "baseline.file", "baseline.measure", "baseline.changes", "report.baseline",
     "ci", "ci.workflow", "wording", "testing", "pytest_plugin",
-    "cli.forms", "cli.failing", "cli.words", "cli.several", "cli.alone", "cli.root", "cli.check", "cli.sweep",
-    "cli.strides", "cli.diff", "cli.run", "cli.targets", "cli.init", "cli.unread", "cli.app",
-    "cli", "__main__",
+    "cli.forms", "cli.failing", "cli.words", "cli.several", "cli.alone", "cli.battery", "cli.root", "cli.check",
+    "cli.sweep", "cli.strides", "cli.baseline", "cli.diff", "cli.run", "cli.targets", "cli.init", "cli.unread",
+    "cli.app", "cli", "__main__",
 )  # fmt: skip
 # Folders of their own, which know nothing of the tool; the tool may import them anywhere.
 APART = ("kernels", "reference")

@@ -8,6 +8,7 @@ import sys
 
 import typer
 
+from .baseline import baseline
 from .check import check
 from .diff import diff
 from .init import init
@@ -34,6 +35,7 @@ app.command()(sweep)
 app.command("run")(run_)
 app.command()(targets)
 app.command()(init)
+app.add_typer(baseline, name="baseline")
 
 
 def main() -> None:

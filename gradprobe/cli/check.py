@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -14,6 +14,7 @@ from ..options import command_line
 from ..report.text import plural
 from ..screen import rendered, show
 from .alone import check_alone
+from .battery import check_battery
 from .failing import failures_told, tell_force
 from .forms import Forms, GitHub, JUnitFile, SarifFile
 from .several import check_several
@@ -41,6 +42,10 @@ def check(
     github: GitHub = False,
     isolate: Isolate = False,
     timeout: Timeout = None,
+    battery: Annotated[
+        bool,
+        typer.Option("--battery", help="The inputs that expose what others hide, as far as TARGET takes them"),
+    ] = False,
     show_traceback: Traceback = False,
     *,
     options: dict[str, Any],
@@ -50,17 +55,20 @@ def check(
     Without any target or case option, what [tool.gradprobe] of pyproject.toml configures is checked.
     """
     asked = last.Asked(target or "lazy", family, reference, options)
-    again = command_line("check", asked.target, options, chosen(asked))
+    again = command_line("check", asked.target, options, chosen(asked) | ({"battery": True} if battery else {}))
     forms = Forms(json_file, junit_file, sarif_file, github)
     with failures_told(forms, again, show_traceback, asked.target):
         forms.refuse_one_file_twice()
         force = in_force(Path.cwd())
         seconds = force.timeout(timeout)
-        plan = configured(force) if target is None and not (family or reference or options) else []
+        plan = configured(force) if target is None and not (family or reference or options or battery) else []
         more = [plural(len(plan), "check")] if plan else []
         tell_force(force.line(options, timeout, more))
         if plan:
             raise typer.Exit(check_several(plan, forms, timeout=seconds, show_traceback=show_traceback))
+        if battery:
+            code = check_battery(asked, force, forms, timeout=seconds, show_traceback=show_traceback)
+            raise typer.Exit(code)
         asked = force.over(asked)
         if isolate or seconds is not None:
             raise typer.Exit(check_alone(asked, forms, timeout=seconds, show_traceback=show_traceback))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import typer
 
-from ..failures import as_failure
+from ..failures import Failure, as_failure
 from ..screen import say
 from .forms import Forms
 
@@ -29,15 +29,21 @@ def failures_told(
     except typer.Exit:
         raise
     except Exception as error:
-        failure = as_failure(error)
-        if show_traceback:
-            traceback.print_exc()
-        say(failure)
+        failure = told(error, show_traceback)
         from ..report.as_json import failure_as_json
 
         asked = forms if isinstance(forms, Forms) else Forms(forms)
         document = failure_as_json(failure, again, target)
         raise typer.Exit(asked.write([document], failure.exit_code, said=str(failure))) from None
+
+
+def told(error: Exception, show_traceback: bool) -> Failure:
+    """The failure that an error is, said on stderr."""
+    failure = as_failure(error)
+    if show_traceback:
+        traceback.print_exception(error)
+    say(failure)
+    return failure
 
 
 def tell_force(line: str | None) -> None:

@@ -64,7 +64,13 @@ class Forms:
         return Forms(kept.get("--json"), kept.get("--junit"), kept.get("--sarif"))
 
     def write(
-        self, documents: Sequence[Mapping[str, Any]], code: int, *, said: str = "", planned: int | None = None
+        self,
+        documents: Sequence[Mapping[str, Any]],
+        code: int,
+        *,
+        said: str = "",
+        planned: int | None = None,
+        more: Mapping[str, Any] | None = None,
     ) -> int:
         """Writes every form that was asked for, and says on stderr which of them cannot be written.
 
@@ -73,22 +79,23 @@ class Forms:
             code: the exit code that the checks came to.
             said: a message that is on stderr already.
             planned: how many checks there are to be; None for one that is made alone.
+            more: what else the JSON of several holds.
 
         Returns:
             The exit code: 2 in place of 0 where something could not be written. A mismatch stays 1, and a failure what
             it is: neither may be taken for the other by a script that asks only for the code.
         """
-        failures = [failure for failure in self._attempts(documents, code, planned) if failure is not None]
+        failures = [failure for failure in self._attempts(documents, code, planned, more or {}) if failure is not None]
         for failure in failures:
             if str(failure) != said:
                 say(failure)
         return code or (2 if failures else 0)
 
     def _attempts(
-        self, documents: Sequence[Mapping[str, Any]], code: int, planned: int | None
+        self, documents: Sequence[Mapping[str, Any]], code: int, planned: int | None, more: Mapping[str, Any]
     ) -> list[UsageFailure | None]:
         texts: dict[str, Callable[[], str]] = {
-            "--json": lambda: _as_json(documents, planned),
+            "--json": lambda: _as_json(documents, planned, more),
             "--junit": lambda: _as_junit(documents),
             "--sarif": lambda: _as_sarif(documents, code),
         }
@@ -107,10 +114,10 @@ def _place(file: str) -> str:
     return file if file == "-" else os.path.realpath(file)
 
 
-def _as_json(documents: Sequence[Mapping[str, Any]], planned: int | None) -> str:
+def _as_json(documents: Sequence[Mapping[str, Any]], planned: int | None, more: Mapping[str, Any]) -> str:
     from ..report.as_json import together
 
-    return json.dumps(together(documents, planned), indent=2, allow_nan=False) + "\n"
+    return json.dumps({**together(documents, planned), **more}, indent=2, allow_nan=False) + "\n"
 
 
 def _as_junit(documents: Sequence[Mapping[str, Any]]) -> str:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 
 import typer
 
 from .. import last
-from ..screen import look, put, show
-from ..suite.checked import Checked, Planned, code_of
+from ..failures import Failure
+from ..screen import look, put, say, show
+from ..suite.checked import Checked, Planned, Untaken, code_of
 from ..suite.checking import check_each
-from ..suite.table import LISTED, Table, in_full, simplest, summary
+from ..suite.table import LISTED, Table, in_full, not_taken, simplest, summary, words_of
 from ..suite.worker import Setting
 from .forms import Forms
 
@@ -27,40 +29,56 @@ def check_several(
     timeout: float | None,
     workers: int = 1,
     show_traceback: bool = False,
+    untaken: Sequence[Untaken] | None = None,
+    closer: Callable[[Checked], Checked] = lambda failing: failing,
 ) -> int:
     """Makes every check, shows a table of them and the simplest failing one in full; the exit code of all.
 
     Every file that was asked for is written before the first check, which is not made where it cannot be, and after
     each.
+
+    Args:
+        untaken: what the target does not take by its signature, where that is no error; nor is then what it refuses.
+        closer: makes the simplest failing check once more, as it is to be shown.
     """
     start, shown = time.perf_counter(), not forms.on_stdout
     table, checks = Table(planned, look()), list[Checked]()
     setting = Setting(look(), show_traceback, workers)
-    if code := _write(forms.rewritable, checks, len(planned)):
+    expected = len(planned)
+    if expected and (code := _write(forms.rewritable, checks, expected, untaken)):
         return code
     if shown:
         show(table.head())
     try:
         for checked in check_each(planned, setting, timeout=timeout):
+            if untaken is not None and checked.is_refused:
+                untaken, expected = [*untaken, Untaken(checked.title, words_of(checked.document))], expected - 1
+                continue
             insort(checks, checked, key=lambda one: one.number)
-            _write(forms.rewritable, checks, len(planned))
+            _write(forms.rewritable, checks, expected, untaken)
             if shown:
                 show(table.line_of(checked))
-            _tell_how_far(len(checks), len(planned))
-    finally:
-        code = _write(forms, checks, len(planned))
-    _remember(checks)
-    if shown:
+            _tell_how_far(len(checks), expected)
         failing = simplest(checks)
+        if failing is not None:
+            checks[checks.index(failing)] = failing = closer(failing)
+    finally:
+        code = _write(forms, checks, expected, untaken)
+    _remember(checks)
+    if not checks:
+        say(Failure("nothing was compared: the target takes none of the cases"))
+    if shown:
+        show(not_taken(untaken or ()))
         put("".join(f"{line}\n" for line in ["", *in_full(failing), ""]) if failing else "")
-        show([summary(checks, len(planned), time.perf_counter() - start)])
+        show([summary(checks, expected, time.perf_counter() - start)])
     return code
 
 
-def _write(forms: Forms, checks: Sequence[Checked], planned: int) -> int:
-    """Writes all that came so far; the exit code that it comes to."""
-    documents = [checked.document for checked in checks]
-    return forms.write(documents, code_of([checked.code for checked in checks]), planned=planned)
+def _write(forms: Forms, checks: Sequence[Checked], planned: int, untaken: Sequence[Untaken] | None) -> int:
+    """Writes all that came so far; the exit code that it comes to: nothing compared is no match."""
+    code = code_of([checked.code for checked in checks]) if checks or planned else Failure.exit_code
+    more = {} if untaken is None else {"not_taken": [asdict(one) for one in untaken]}
+    return forms.write([checked.document for checked in checks], code, planned=planned, more=more)
 
 
 def _tell_how_far(done: int, planned: int) -> None:

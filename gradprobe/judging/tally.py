@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -51,6 +52,8 @@ class Finding:
     """Over the finite elements."""
     ratio: Tensor
     """[B, H] the worst error as a multiple of the budget."""
+    rms_ratio: float
+    """The root mean square of the same over the elements that are allowed any error; infinite where one is NaN."""
     wrong: Tensor
     """[B, H] how many elements are wrong against the reference."""
     own: Tensor
@@ -99,6 +102,7 @@ class Tally:
         self.shape = self._canonical_shape(shape)
         self.total, self.non_finite, self.max_abs_err = 0, 0, 0.0
         self.ratio = self._zeros(2).double()
+        self.squares, self.counted = 0.0, 0
         self.wrong, self.own = self._zeros(2), self._zeros(2)
         self.wrong_rows = self._zeros(3).bool()
         self.first: tuple[tuple[int, ...], Place] | None = None
@@ -137,9 +141,11 @@ class Tally:
         error = (actual - expected).abs()
         self.total += actual.numel()
         self.max_abs_err = max(self.max_abs_err, float(error.where(error.isfinite(), error.new_zeros(())).max()))
-        ratio = self._ratio(error, bound, right).amax((1, 2)).cpu()
+        ratio = self._ratio(error, bound, right)
+        self.squares += float(ratio.square().sum())
+        self.counted += int(((bound > 0) | (ratio > 0)).sum())
         place = (tile.batch, tile.heads)
-        self.ratio[place] = self.ratio[place].maximum(ratio)
+        self.ratio[place] = self.ratio[place].maximum(ratio.amax((1, 2)).cpu())
         wrong = ~right
         if bool(wrong.any()):
             explained = wrong.new_zeros(()) if inherited is None else inherited.reshape(shape)
@@ -185,7 +191,8 @@ class Tally:
     def finding(self) -> Finding:
         """What has come together."""
         first, first_wrong = (known[1] if known else None for known in (self.first, self.first_wrong))
+        rms = math.sqrt(self.squares / max(self.counted, 1))
         return Finding(
-            self.name, self.axes, self.total, self.non_finite, self.max_abs_err, self.ratio, self.wrong, self.own,
+            self.name, self.axes, self.total, self.non_finite, self.max_abs_err, self.ratio, rms, self.wrong, self.own,
             self.wrong_rows, first, first_wrong,
         )  # fmt: skip

@@ -57,13 +57,15 @@ def together(documents: Sequence[Mapping[str, Any]], planned: int | None = None)
     """Several documents in one, whose verdict is the worst of theirs.
 
     Args:
-        planned: how many there are to be; as long as fewer came it is no match. None for a check that is made alone,
-            which is itself the document.
+        planned: how many there are to be; as long as fewer came, or none, it is no match. None for a check that is
+            made alone, which is itself the document.
     """
     if planned is None and len(documents) == 1:
         return documents[0]
     planned = len(documents) if planned is None else planned
-    verdicts = {document["verdict"] for document in documents} | ({"error"} if len(documents) < planned else set())
+    verdicts = {document["verdict"] for document in documents} | (
+        {"error"} if len(documents) < max(planned, 1) else set()
+    )
     whole = next((word for word in (MISMATCH, "error") if word in verdicts), "match")
     return {"schema": SCHEMA_OF_SEVERAL, "verdict": whole, "planned": planned, "reports": list(documents)}
 

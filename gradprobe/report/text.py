@@ -22,10 +22,11 @@ class Marks:
     inherited: str
     times: str
     about: str
+    improved: str
 
 
-UTF8 = Marks(mismatch="✗", inherited="↳", times="×", about="≈")
-ASCII = Marks(mismatch="!", inherited="~", times="x", about="~")
+UTF8 = Marks(mismatch="✗", inherited="↳", times="×", about="≈", improved="↓")
+ASCII = Marks(mismatch="!", inherited="~", times="x", about="~", improved="-")
 
 STYLES = {MISMATCH: "bold red", INHERITED: "yellow"}
 

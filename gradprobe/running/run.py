@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..cases.case import Case
 from ..cases.layouts import AS_SAVED, Inputs
-from ..failures import TargetFailure
+from ..failures import Refusal, TargetFailure
 from ..intermediates import lookup
 from ..targets.bind import bind
 from ..targets.find import Target
@@ -70,7 +70,8 @@ def run_target(
 
     Raises:
         UsageFailure: from `bind`.
-        TargetFailure: the target raised where it may not, or returned what it may not.
+        Refusal: the target raised on purpose where it may not.
+        TargetFailure: it raised by accident, or returned what it may not.
     """
     arguments = bind(target, case, inputs.tensors)
     taken: set[str] = set()
@@ -82,13 +83,15 @@ def run_target(
         except TargetFailure:
             raise
         except _DELIBERATE as error:
-            if inputs.layout in ("contiguous", AS_SAVED) or _is_a_crash(error):
-                raise _raised(target, inputs, error) from error
+            if _is_a_crash(error):
+                raise TargetFailure(*_raised(target, inputs, error)) from error
+            if inputs.layout in ("contiguous", AS_SAVED):
+                raise Refusal(*_raised(target, inputs, error)) from error
             return Outcome(None, _words(error), _sources(launches), interpreting(), tuple(launches), frozenset(taken))
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # SystemExit, and what test runners fail and skip by
-            raise _raised(target, inputs, error) from error
+            raise TargetFailure(*_raised(target, inputs, error)) from error
     outputs = {name: inputs.tensors[name] for name in target.outputs if name in inputs.tensors}
     trace = read_trace(result, case, f"target {target.name!r}", outputs)
     reading = session.read() if session else None
@@ -183,9 +186,10 @@ def _is_a_crash(error: Exception) -> bool:
     return "CUDA error" in words or type(error).__module__.partition(".")[0] == "triton"
 
 
-def _raised(target: Target, inputs: Inputs, error: BaseException) -> TargetFailure:
+def _raised(target: Target, inputs: Inputs, error: BaseException) -> tuple[str, str]:
+    """What a failure says of it, and the way out."""
     kind, _, words = _words(error).partition(": ")
-    return TargetFailure(f"target {target.name!r} raised {kind} ({inputs.layout}): {words}", "--traceback shows where")
+    return f"target {target.name!r} raised {kind} ({inputs.layout}): {words}", "--traceback shows where"
 
 
 def _words(error: BaseException) -> str:

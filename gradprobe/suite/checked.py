@@ -44,6 +44,19 @@ class Checked:
         """match, mismatch or error."""
         return str(self.document["verdict"])
 
+    @property
+    def is_refused(self) -> bool:
+        """Whether the target raised on purpose instead."""
+        return self.verdict == "error" and self.document["error"]["kind"] == "Refusal"
+
+
+@dataclass(frozen=True)
+class Untaken:
+    """A case that is no check of a target, since it does not take it."""
+
+    title: str
+    why: str
+
 
 def code_of(codes: Sequence[int]) -> int:
     """The exit code of several: a mismatch anywhere is one; else an error is one, and 2 where only words are wrong."""

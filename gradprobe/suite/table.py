@@ -10,7 +10,7 @@ from rich.text import Text
 
 from ..report.text import plural, ratio
 from ..screen import Look
-from .checked import Checked, Planned
+from .checked import Checked, Planned, Untaken
 from .documents import CRASHED, LATE
 
 # Beyond so many checks those that match are counted alone: they would take more than two screens.
@@ -113,6 +113,15 @@ def in_full(checked: Checked) -> Iterator[str]:
         yield f"  again: {checked.document['reproduce']}"
     else:
         yield from checked.lines
+
+
+def not_taken(untaken: Sequence[Untaken]) -> list[Text]:
+    """What a target does not take, one line for each reason."""
+    titles: dict[str, list[str]] = {}
+    for one in untaken:
+        titles.setdefault(one.why, []).append(one.title)
+    lines = [Text(f"  {'; '.join(those)}: {why}", "dim") for why, those in titles.items()]
+    return [Text("not taken", "dim"), *lines] if lines else []
 
 
 def summary(checks: Sequence[Checked], planned: int, seconds: float) -> Text:

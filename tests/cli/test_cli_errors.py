@@ -315,7 +315,7 @@ def test_traceback_is_shown_only_when_asked_for():
         ("check soft.py:forward", 2, "UsageFailure", "has no function forward"),
         ("diff dZ", 2, "UsageFailure", "no intermediate 'dZ'"),
         (f"check soft.py:nothing {SMALL}", 3, "TargetFailure", "must return a dict"),
-        (f"diff dQ soft.py:raising {SMALL}", 3, "TargetFailure", "the target says no"),
+        (f"diff dQ soft.py:raising {SMALL}", 3, "Refusal", "the target says no"),
         (f"check soft.py:backward --reference soft.py:dv_without_a_head {SMALL}", 3, "ReferenceFailure", "breaks I"),
     ],
 )

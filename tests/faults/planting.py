@@ -52,9 +52,14 @@ class Planted:
 
     def plant(self, source: str) -> str:
         """The kernel's source with the fault in it."""
-        for edit in self.edits:
-            source = _replaced(source, edit)
-        return source
+        return edited(source, self.edits)
+
+
+def edited(source: str, edits: tuple[Edit, ...]) -> str:
+    """A kernel file's source with the replacements made."""
+    for edit in edits:
+        source = _replaced(source, edit)
+    return source
 
 
 def _replaced(source: str, edit: Edit) -> str:

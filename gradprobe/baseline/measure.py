@@ -1,0 +1,100 @@
+"""A target checked on several draws -> the Entry that is kept of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ..answer import answer
+from ..last import Asked
+from ..options import command_line
+from .entry import Entry, Errors
+
+if TYPE_CHECKING:
+    from ..judging.tally import Finding
+    from ..verdict import Report
+
+# Significant digits of a figure: what the last one stands for is far below any noise.
+DIGITS = 4
+
+
+def measure(
+    asked: Asked, seeds: Sequence[int], accept: Callable[[Report], None] = lambda report: None
+) -> Entry | Report:
+    """The errors of a target over several draws; the report of the first draw that is a mismatch, where one is.
+
+    A black box is not looked into unless `--recover` asks for it: recovered intermediates are not the target's results.
+
+    Args:
+        asked: without a seed.
+        accept: given the first report, raises where there is no use in going on.
+    """
+    reports: list[Report] = []
+    for seed in seeds:
+        drawn = replace(asked, options={"recover": False, **asked.options, "seed": seed})
+        chosen = {"family": asked.family, "reference": asked.reference}
+        report = answer(drawn, command_line("check", asked.target, {**asked.options, "seed": seed}, chosen))
+        if report.failing:
+            return report
+        accept(report)
+        reports.append(report)
+    return _entry(asked, tuple(seeds), reports)
+
+
+def _entry(asked: Asked, seeds: tuple[int, ...], reports: Sequence[Report]) -> Entry:
+    report = reports[0]
+    return Entry(
+        asked=asked,
+        seeds=seeds,
+        ran=ran_on(report),
+        environment={name: report.environment[name] for name in ("gradprobe", "torch", "triton", "device")},
+        kernels={kernel.name: kernel.sha256[:12] for kernel in report.provenance.kernels},
+        case=case_of(report),
+        coarser=_coarser(reports),
+        errors=_errors(reports),
+    )
+
+
+def ran_on(report: Report) -> str:
+    return f"{report.provenance.backend} on {report.case.device}"
+
+
+def case_of(report: Report) -> dict[str, Any]:
+    """The resolved options, without those that are off and the seed."""
+    from ..report.as_json import as_json
+
+    off: tuple[object, ...] = (None, False, [])
+    return {name: value for name, value in as_json(report)["case"].items() if name != "seed" and value not in off}
+
+
+def _coarser(reports: Sequence[Report]) -> tuple[str, ...]:
+    """Of most reports: a kernel at the border of its budget may show it in one draw and not in the next."""
+    found = Counter(
+        name for report in reports for name in {one.name for _, found in report.measured for one in found.coarser}
+    )
+    return tuple(sorted(name for name, times in found.items() if 2 * times > len(reports)))
+
+
+def _errors(reports: Sequence[Report]) -> dict[str, dict[str, Errors]]:
+    """What every draw has, in the order of the first."""
+    draws = [{run.layout: found.comparison.findings for run, found in report.measured} for report in reports]
+    return {
+        layout: {
+            name: _figures([draw[layout][name] for draw in draws])
+            for name in findings if all(name in draw[layout] for draw in draws)
+        }
+        for layout, findings in draws[0].items() if all(layout in draw for draw in draws)
+    }  # fmt: skip
+
+
+def _figures(findings: Sequence[Finding]) -> Errors:
+    return Errors(
+        rms=tuple(_rounded(finding.rms_ratio) for finding in findings),
+        worst=tuple(_rounded(finding.max_ratio) for finding in findings),
+    )
+
+
+def _rounded(figure: float) -> float:
+    return float(f"{figure:.{DIGITS - 1}e}")

@@ -1,0 +1,135 @@
+"""`gradprobe baseline save | diff`: errors beside those kept in a file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .. import last
+from ..baseline import file as kept
+from ..baseline.changes import changes, compared, refuse_other
+from ..baseline.entry import Entry
+from ..baseline.measure import case_of, measure, ran_on
+from ..baseline.noise import FEWEST, growth
+from ..failures import UsageFailure
+from ..options import command_line
+from ..screen import dump, put, rendered, show, utf8, width
+from .failing import failures_told, told
+from .words import FamilyWord, JsonFile, ReferenceWord, TargetWord, Traceback, chosen, with_case_options
+
+baseline = typer.Typer(
+    help="Keep the errors of a right kernel, and fail where one grows while still within its budget."
+)
+
+FileWord = Annotated[str, typer.Option("--file", metavar="FILE", help="Where the errors are kept")]
+
+
+@baseline.command()
+@with_case_options
+def save(
+    target: TargetWord = None,
+    file: FileWord = kept.DEFAULT,
+    seeds: Annotated[int, typer.Option(help="Draws of the values, from --seed on; their spread is the noise")] = 5,
+    family: FamilyWord = None,
+    reference: ReferenceWord = None,
+    show_traceback: Traceback = False,
+    *,
+    options: dict[str, Any],
+) -> None:
+    """Check a target on several draws of its values, and keep its errors in a file."""
+    words = {name: word for name, word in options.items() if name != "seed"}
+    asked = last.Asked(target or "lazy", family, reference, words)
+    again = command_line("baseline save", asked.target, options, chosen(asked) | {"file": file, "seeds": seeds})
+    with failures_told(None, again, show_traceback):
+        _refuse(options, seeds)
+        entries = kept.load(file) if Path(file).exists() else ()
+        first = options.get("seed", 0)
+        found = measure(asked, range(first, first + seeds))
+        if not isinstance(found, Entry):
+            show(rendered(found))
+            put(f"not saved: the errors of a mismatch are no baseline (seed {found.case.seed})\n")
+            raise typer.Exit(1)
+        kept.save(file, kept.with_entry(entries, found))
+        put(f"saved {found.words} in {file}: {_extent(found)}\n")
+
+
+def _refuse(options: dict[str, Any], seeds: int) -> None:
+    if seeds < FEWEST:
+        raise UsageFailure(f"--seeds must be at least {FEWEST}, got {seeds}: the noise is the spread over draws")
+    if "inputs" in options:
+        raise UsageFailure("--inputs: a file is one draw, and a baseline takes several", "drop it: values are drawn")
+
+
+def _extent(entry: Entry) -> str:
+    """How much was kept, and what growth of it can be told from noise."""
+    each = {f"{name} {layout}": errors for layout, of_layout in entry.errors.items()
+            for name, errors in of_layout.items()}  # fmt: skip
+    least, most = (end((growth(errors.rms, errors.rms, compared(entry)).noise, at) for at, errors in each.items())
+                   for end in (min, max))  # fmt: skip
+    return (
+        f"{len(each)} errors over draws {entry.seeds[0]} to {entry.seeds[-1]}; growth is told from noise "
+        f"beyond {least[0]:.2f}x ({least[1]}) to {most[0]:.3g}x ({most[1]})"
+    )
+
+
+@baseline.command()
+def diff(
+    target: Annotated[str | None, typer.Argument(metavar="TARGET", help="Of the file's (default: all)")] = None,
+    file: FileWord = kept.DEFAULT,
+    device: Annotated[str | None, typer.Option(help="In place of that saved: auto, cpu, cuda")] = None,
+    json_file: JsonFile = None,
+    show_traceback: Traceback = False,
+) -> None:
+    """Run again what a file holds, on the same draws, and fail where an error grew beyond its noise."""
+    again = command_line("baseline diff", target or "", {}, {"file": file, "device": device})
+    with failures_told(json_file, again, show_traceback):
+        from ..report.baseline import together
+
+        entries = _meant(kept.load(file), target, file)
+        comparisons = sum(compared(entry) for entry in entries)
+        outcomes = []
+        for entry in entries:
+            try:
+                outcomes.append(_compared_again(entry, device, comparisons, quiet=json_file == "-"))
+            except Exception as error:
+                outcomes.append(_failed(error, entry, again, show_traceback))
+        if json_file is not None:
+            dump(json_file, together([document for _, document in outcomes]))
+        codes = [code for code, _ in outcomes]
+        raise typer.Exit(1 if 1 in codes else max(codes))
+
+
+def _meant(entries: tuple[Entry, ...], target: str | None, file: str) -> list[Entry]:
+    meant = [entry for entry in entries if target in (None, entry.asked.target)]
+    if not meant:
+        known = ", ".join(dict.fromkeys(entry.asked.target for entry in entries))
+        what = "nothing" if target is None else f"no baseline of {target!r}"
+        raise UsageFailure(
+            f"--file {file}: it holds {what}", f"it holds {known}" if known else "add one: gradprobe baseline save"
+        )
+    return meant
+
+
+def _compared_again(entry: Entry, device: str | None, comparisons: int, *, quiet: bool) -> tuple[int, dict[str, Any]]:
+    """The exit code of one entry, run again and shown, and its document."""
+    from ..report.as_json import as_json
+    from ..report.baseline import changes_as_json, render
+
+    asked = entry.asked if device is None else replace(entry.asked, options={**entry.asked.options, "device": device})
+    found = measure(asked, entry.seeds, lambda report: refuse_other(entry, ran_on(report), case_of(report)))
+    if not isinstance(found, Entry):
+        show([] if quiet else rendered(found))
+        return 1, as_json(found)
+    became = changes(entry, found, comparisons)
+    show([] if quiet else render(became, width(), utf8=utf8()))
+    return int(became.fails), changes_as_json(became)
+
+
+def _failed(error: Exception, entry: Entry, again: str, show_traceback: bool) -> tuple[int, dict[str, Any]]:
+    from ..report.as_json import failure_as_json
+
+    failure = told(error, show_traceback)
+    return failure.exit_code, failure_as_json(failure, again) | {"target": {"name": entry.asked.target}}

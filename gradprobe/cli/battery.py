@@ -1,0 +1,74 @@
+"""`gradprobe check --battery`: the inputs that expose what others hide, as far as the target takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ..configuration.force import Force
+from ..failures import UsageFailure
+from ..last import Asked
+from ..options import command_line
+from ..screen import look
+from ..suite.battery import Entry, battery, set_by
+from ..suite.checked import Checked, Planned, Untaken
+from ..suite.checking import check_each
+from ..suite.described import described
+from ..suite.worker import Setting
+from .forms import Forms
+from .several import check_several
+
+
+def check_battery(asked: Asked, force: Force, forms: Forms, *, timeout: float | None, show_traceback: bool) -> int:
+    """Makes the checks of the battery, one process for all; the exit code of all.
+
+    Raises:
+        UsageFailure: an option was given that an item of the battery sets.
+    """
+    _refuse(asked.options)
+    asked = force.over(asked)
+    beside = {name: word for name, word in asked.options.items() if not set_by(name)}
+    (takes,) = described([asked], str(beside.get("device", "auto")), timeout)
+    # A target that cannot be imported is asked once, and that says why.
+    entries = battery(takes.family, takes.names, takes.required) if takes else (Entry(1, "contiguous", {}, ""),)
+    setting = Setting(look(), show_traceback)
+    return check_several(
+        [_planned(entry, asked, beside) for entry in entries if not entry.why_not],
+        forms,
+        timeout=timeout,
+        show_traceback=show_traceback,
+        untaken=[Untaken(_title(entry), entry.why_not) for entry in entries if entry.why_not],
+        closer=lambda failing: failing if "recover" in beside else _looked_into(failing, setting, timeout),
+    )
+
+
+def _refuse(options: Mapping[str, Any]) -> None:
+    for name, word in options.items():
+        if by := set_by(name):
+            one = command_line("", "", {name: word}).split(maxsplit=1)[1]
+            raise UsageFailure(f"{one}: {by} of --battery sets it", "drop it, or check that case without --battery")
+
+
+def _title(entry: Entry) -> str:
+    return f"battery {entry.number}: {entry.title}"
+
+
+def _planned(entry: Entry, asked: Asked, beside: Mapping[str, Any]) -> Planned:
+    """Black boxes are not looked into: of all that fail, the simplest alone is shown in full."""
+    return Planned(_title(entry), replace(asked, options={"recover": False, **beside, **entry.options}))
+
+
+def _looked_into(failing: Checked, setting: Setting, timeout: float | None) -> Checked:
+    """The check once more with the inside of a black box; as it was where there is none, or nothing is wrong now."""
+    if failing.verdict != "mismatch" or not _is_black_box(failing.document):
+        return failing
+    options = {name: word for name, word in failing.asked.options.items() if name != "recover"}
+    planned = Planned(failing.title, replace(failing.asked, options=options))
+    (again,) = check_each([planned], setting, timeout=timeout)
+    return replace(again, number=failing.number) if again.verdict == "mismatch" else failing
+
+
+def _is_black_box(document: Mapping[str, Any]) -> bool:
+    hidden = {one["name"] for run in document["runs"] for one in run["intermediates"] if one["status"] == "not exposed"}
+    return bool({"P", "dS"} & hidden)

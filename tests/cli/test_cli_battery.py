@@ -1,0 +1,211 @@
+"""`gradprobe check --battery`: one line a case, the simplest failing one in full, what is not taken with the reason."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from gradprobe.suite.battery import battery
+
+from .command import run, run_process
+
+TARGETS = '''
+"""Attention forwards in torch that are right in the default check, but for one."""
+
+import torch
+
+
+def right(q, k, v, *, scale, causal=False):
+    wide_q, wide_k, wide_v = (x.float().repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (q, k, v))
+    i, j = torch.arange(q.shape[2])[:, None], torch.arange(k.shape[2])
+    seen = (j <= i + k.shape[2] - q.shape[2]) | (not causal)
+    s = (wide_q @ wide_k.mT * scale).masked_fill(~seen, -torch.inf)
+    alive = seen.any(-1, keepdim=True)
+    return (s.masked_fill(~alive, 0.0).softmax(-1) * alive @ wide_v).to(q.dtype)
+
+
+def no_maximum(q, k, v, *, scale):
+    e = torch.exp(q @ k.mT * scale)
+    return e / e.sum(-1, keepdim=True) @ v
+
+
+def one_head_each(q, k, v, *, scale):
+    if q.shape[1] != k.shape[1]:
+        raise ValueError("as many key heads as heads, please")
+    return right(q, k, v, scale=scale)
+
+
+def ungrouped(q, k, v, *, scale):
+    group = q.shape[1] // k.shape[1]
+    return (q @ k.repeat(1, group, 1, 1).mT * scale).softmax(-1) @ v.repeat(1, group, 1, 1)
+
+
+def late(q, k, v, *, scale):
+    if v.shape[3] == 40:
+        raise IndexError("a place that is not there")
+    return right(q, k, v, scale=scale)
+
+
+def fatal(q, k, v, *, scale):
+    import ctypes
+
+    if q.shape[3] == 72:
+        ctypes.string_at(0)
+    return right(q, k, v, scale=scale)
+
+
+def never(q, k, v, *, scale):
+    raise ValueError("never")
+
+
+def unimportable(q, k, v, *, scale, colour):
+    return v
+'''
+
+
+@pytest.fixture(autouse=True)
+def forwards(folder):
+    (folder / "forwards.py").write_text(TARGETS)
+
+
+def taken(*parameters):
+    """How many cases a target of q, k, v, scale and these is given."""
+    entries = battery("softmax", {"q", "k", "v", "scale", *parameters})
+    return sum(not entry.why_not for entry in entries)
+
+
+def titles(ran, verdict):
+    """The cases with a verdict, as the table names them."""
+    return [line[12:].split("  ")[0] for line in ran.out.splitlines() if line.startswith(f"  {verdict} ")]
+
+
+def test_a_right_target_matches_every_case_and_hears_what_it_does_not_take():
+    ran = run("check forwards.py:right --battery --json all.json")
+    assert (ran.code, ran.err) == (0, "")
+    count = taken("causal")
+    assert count >= 20
+    assert len(titles(ran, "MATCH")) == count
+    assert ran.out.splitlines()[-1].endswith(f" s: {count} match")
+    assert "  battery 9: window 45,21; battery 9: window 45, causal: takes no window" in ran.out.splitlines()
+    document = json.loads(Path("all.json").read_text())
+    assert (document["verdict"], document["planned"], len(document["reports"])) == ("match", count, count)
+    assert document["reports"][0]["title"] == "battery 1: contiguous"
+    assert {"title": "battery 16: tiles 16 x 32", "why": "takes no block_m and no block_n"} in document["not_taken"]
+
+
+def test_what_only_one_item_shows_is_one_line_and_its_report_in_full():
+    assert run("check forwards.py:no_maximum").code == 0
+    ran = run("check forwards.py:no_maximum --battery")
+    assert ran.code == 1
+    assert titles(ran, "MISMATCH") == ["battery 10: every logit near -120"]
+    at = ran.out.splitlines().index("battery 10: every logit near -120:")
+    assert ran.out.splitlines()[at + 1].startswith("MISMATCH  O is the first wrong intermediate")
+    assert len(ran.first_mismatches) == 1
+    assert "recovered: P" in ran.out, "of the one that is shown in full, the inside of the black box as well"
+    (again,) = [line for line in ran.out.splitlines() if line.startswith("  again: ")]
+    assert "--pattern negative" in again
+    assert "recover" not in again
+    alone = run(again.removeprefix("  again: gradprobe "))
+    assert alone.first_mismatches == ran.first_mismatches
+
+
+def test_diff_repeats_the_simplest_failing_one():
+    assert run("check forwards.py:ungrouped --battery").code == 1
+    ran = run("diff O")
+    assert "--kv-heads 2" in ran.out.splitlines()[0]
+    assert ran.code == 1
+
+
+def test_the_full_report_is_that_of_the_simplest_and_not_of_the_first_in_time():
+    ran = run("check forwards.py:ungrouped --battery --json -")
+    document = json.loads(ran.out)
+    wrong = [report["title"] for report in document["reports"] if report["verdict"] == "mismatch"]
+    assert wrong == ["battery 6: heads 6/2"]
+    (report,) = [report for report in document["reports"] if report["verdict"] == "mismatch"]
+    assert any(one["source"] == "recovered" for run in report["runs"] for one in run["intermediates"])
+
+
+def test_what_a_target_refuses_by_raising_is_not_taken_in_its_own_words():
+    ran = run("check forwards.py:one_head_each --battery --json all.json")
+    assert (ran.code, ran.err) == (0, "")
+    why = "raised ValueError (contiguous): as many key heads as heads, please"
+    assert f"  battery 6: heads 6/2: {why}" in ran.out.splitlines()
+    document = json.loads(Path("all.json").read_text())
+    assert document["verdict"] == "match"
+    assert {"title": "battery 6: heads 6/2", "why": why} in document["not_taken"]
+    assert document["planned"] == len(document["reports"]) == taken() - 1
+
+
+def test_an_accident_and_a_crash_are_errors_and_the_others_are_checked():
+    ran = run("check forwards.py:late --battery")
+    assert ran.code == 3
+    assert titles(ran, "ERROR") == ["battery 15: Dv > D"]
+    assert len(titles(ran, "MATCH")) == taken() - 1
+    ran = run("check forwards.py:fatal --battery")
+    assert ran.code == 3
+    assert titles(ran, "ERROR") == ["battery 14: D = 72"]
+    assert " crashed: killed by SIGSEGV (segmentation fault)\n" in ran.out
+    assert titles(ran, "MATCH")[-1] == "battery 17: scale 0.4"
+
+
+def test_a_target_that_refuses_everything_compares_nothing_and_exits_3():
+    ran = run("check forwards.py:never --battery --json all.json")
+    assert ran.code == 3
+    assert ran.err == "gradprobe: nothing was compared: the target takes none of the cases\n"
+    document = json.loads(Path("all.json").read_text())
+    assert (document["verdict"], document["reports"]) == ("error", [])
+
+
+@pytest.mark.parametrize(
+    ("target", "code", "message"),
+    [
+        ("forwards.py:nothing", 2, "has no function nothing"),
+        ("missing.py:f", 2, "there is no file missing.py"),
+        ("forwards.py:unimportable", 2, "needs a parameter 'colour' that nothing can be passed for"),
+    ],
+)
+def test_a_target_that_is_none_is_told_once(target, code, message):
+    ran = run(f"check {target} --battery")
+    assert ran.code == code
+    assert ran.out.count(message) == 2, "in its line and in full"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--heads 4", "--heads 4: every item of --battery sets it"),
+        ("--no-causal", "--no-causal: item 7 (M < N, causal) of --battery sets it"),
+        ("--kv-heads 2", "--kv-heads 2: item 6 (heads 6/2) of --battery sets it"),
+        ("--inputs x.pt", "--inputs x.pt: every item of --battery sets it"),
+        ("--layout do=expanded", "--layout do=expanded: every item of --battery sets it"),
+    ],
+)
+def test_an_option_that_an_item_sets_is_refused_by_the_item(words, message):
+    ran = run(f"check forwards.py:right --battery {words}")
+    assert ran.code == 2
+    assert ran.err == f"gradprobe: {message}\n  drop it, or check that case without --battery\n"
+
+
+def test_options_that_no_item_sets_go_with_every_case():
+    ran = run("check forwards.py:one_head_each --battery --dtype float16 --seed 3 --strict --dots ieee --json -")
+    assert ran.code == 0
+    cases = [report["case"] for report in json.loads(ran.out)["reports"]]
+    assert {(case["dtype"], case["seed"], case["strict"], case["dots"]) for case in cases} == {
+        ("float16", 3, True, "ieee")
+    }
+
+
+def test_what_the_environment_says_goes_with_every_case_but_what_the_items_set():
+    words = {"GRADPROBE_DTYPE": "float16", "GRADPROBE_SEQLEN_Q": "80", "GRADPROBE_LAYOUT": "q=blhd"}
+    ran = run_process("check forwards.py:one_head_each --battery --json -", **words)
+    assert ran.code == 0
+    cases = [report["case"] for report in json.loads(ran.out)["reports"]]
+    assert {case["dtype"] for case in cases} == {"float16"}
+    assert not any(case["seqlen_q"] == 80 or "q=blhd" in case["layouts"] for case in cases)
+
+
+def test_targets_are_imported_in_processes_of_their_own():
+    sys.modules.pop("gradprobe_target_forwards", None)
+    assert run("check forwards.py:one_head_each --battery").code == 0
+    assert "gradprobe_target_forwards" not in sys.modules
