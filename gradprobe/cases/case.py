@@ -80,6 +80,8 @@ class Case:
     dots: str | None = None
     """None where nobody said: then what the target's backend does by default."""
     repeat: int = 1
+    poison: bool = False
+    """Whether memory that the target allocates without values holds NaN, and in repeats in turn 7.0."""
     taps: tuple[str, ...] = ()
     """Variables of the target's Triton kernels that are stored: "dS=ds[b, h, offs_m, offs_n]"."""
     strict: bool = False

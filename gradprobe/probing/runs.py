@@ -49,10 +49,16 @@ def _run(session: Session, assigned: Assigned) -> Run:
     if outcome.trace is None:
         return Run(inputs.layout, assigned, None, outcome.refused)
     measured = measure(session, inputs, outcome.trace)
-    for _ in range(1, session.case.repeat):
+    for number in range(1, session.case.repeat):
+        again = _poisoned(session, number)
         # Laid out afresh: a target may have written over its inputs.
-        measured = _repeated(session, inputs_of(session, session.values, assigned), measured)
+        measured = _repeated(again, inputs_of(again, session.values, assigned), measured)
     return Run(inputs.layout, assigned, measured, None)
+
+
+def _poisoned(session: Session, number: int) -> Session:
+    """The session of a repeat: in every second one memory without values holds 7.0, which a sum takes for a number."""
+    return replace(session, unwritten=7.0) if session.case.poison and number % 2 else session
 
 
 def _repeated(session: Session, inputs: Inputs, measured: Measured) -> Measured:

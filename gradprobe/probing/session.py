@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from ..judging.invariants import Invariant, identities
 from ..judging.locate import locate
 from ..judging.operands import Operand, rounded_operand
 from ..reference import Attention, Tile, evaluate
+from ..running.allocations import Allocations
 from ..running.run import Outcome, run_target
 from ..running.taps import Tap
 from ..running.trace import Trace, expected_shapes
@@ -110,9 +111,14 @@ def outcome_of(session: Session, inputs: Inputs) -> Outcome:
     """One run of the target, noted and timed."""
     session.tick(f"run {len(session.outcomes) + 1}, {session.target.name}, {inputs.layout}", 0.0)
     with session.timed("target"):
-        outcome = run_target(session.target, session.case, inputs, session.taps)
+        outcome = run_target(session.target, session.case, inputs, session.taps, around=_around(session))
     session.outcomes.append(outcome)
     return replace(outcome, trace=_with_forward(session, inputs, outcome.trace)) if outcome.trace else outcome
+
+
+def _around(session: Session) -> AbstractContextManager[object]:
+    """What a target allocates itself, filled where the case asks for it."""
+    return Allocations(session.fill, session.unwritten) if session.case.poison else nullcontext()
 
 
 def _with_forward(session: Session, inputs: Inputs, trace: Trace) -> Trace:
