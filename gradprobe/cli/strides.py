@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .. import last
+from ..configuration.force import in_force
 from ..failures import UsageFailure
 from ..options import command_line
 from ..progress import Progress
+from ..report.text import plural
 from ..screen import show, utf8, width
-from .failing import failures_told
+from ..suite.checked import code_of
+from .failing import failures_told, tell_force
 from .forms import Forms, GitHub, JUnitFile, SarifFile
-from .words import FamilyWord, JsonFile, TargetWord, Traceback, chosen, with_case_options
+from .words import FamilyWord, JsonFile, TargetWord, Timeout, Traceback, chosen, with_case_options
 
 if TYPE_CHECKING:
     from ..strides.survey import Survey
 
-# Small, with a partial tile along both axes: there are many runs.
+# A small case with a partial tile along both axes: there are many runs.
 SMALL = {"seqlen": 37, "head_dim": 16}
+_LAYOUTS = ("layout", "runs")
+_LENGTHS = {"seqlen", "seqlen_q", "seqlen_k", "seqlens", "cu_seqlens"}
 
 
 @with_case_options
 def strides(
     target: TargetWord = None,
     fast: Annotated[bool, typer.Option("--fast", help="Fewer layouts, for every push")] = False,
-    timeout: Annotated[float | None, typer.Option(metavar="SECONDS", help="For one layout (default: none)")] = None,
+    timeout: Timeout = None,
     family: FamilyWord = None,
     json_file: JsonFile = None,
     junit_file: JUnitFile = None,
@@ -39,44 +47,80 @@ def strides(
     """Run a kernel with every tensor in every layout, and say which it gets wrong.
 
     Each run is held against the same values laid contiguous, bit for bit; where it differs, against the reference.
+    Without a target, those are tried that [tool.gradprobe] of pyproject.toml names.
     """
-    asked = last.Asked(target or "lazy", family, None, _with_defaults(options))
-    again = command_line("strides", asked.target, options, chosen(asked) | {"fast": fast or None, "timeout": timeout})
     forms = Forms(json_file, junit_file, sarif_file, github)
-    with failures_told(forms, again, show_traceback, asked.target):
+    asked = last.Asked(target or "lazy", family, None, options)
+    words = {"fast": fast or None, "timeout": timeout}
+    with failures_told(forms, command_line("strides", target or "", options, chosen(asked) | words), show_traceback):
         forms.refuse_one_file_twice()
         _refuse(options)
-        found = _surveyed(asked, again, forms, fast=fast, timeout=timeout)
-        if not forms.on_stdout:
+        force = in_force(Path.cwd())
+        targets = [target] if target is not None else list(force.top.targets) or ["lazy"]
+        # A project's own layouts are for check: here all are tried.
+        told = dict.fromkeys(_LAYOUTS) | options
+        tell_force(force.line(told, timeout, [] if target else [plural(len(force.top.targets), "target")]))
+        tour = _Tour(forms, words, fast, force.timeout(timeout), len(targets))
+        for word in targets:
+            tour.add(force.over(replace(asked, target=word)))
+        raise typer.Exit(tour.end())
+
+
+@dataclass
+class _Tour:
+    """The surveys of one command."""
+
+    forms: Forms
+    words: dict[str, Any]
+    """Its own options, for the lines that repeat it."""
+    fast: bool
+    timeout: float | None
+    planned: int
+    documents: list[dict[str, Any]] = field(default_factory=list)
+    codes: list[int] = field(default_factory=list)
+
+    def add(self, asked: last.Asked) -> None:
+        """Surveys a target and shows what came of it; what is known so far is in every file after each layout."""
+        options = {name: word for name, word in asked.options.items() if name not in _LAYOUTS}
+        again = command_line("strides", asked.target, options, chosen(asked) | self.words)
+        found = self._surveyed(replace(asked, options=_with_lengths(options)), again)
+        self.documents.append(_document(found))
+        self.codes.append(found.exit_code)
+        if not self.forms.on_stdout:
             from ..report.survey import render_survey
 
             show(render_survey(found, width(), utf8=utf8()))
-        from ..report.survey_as_json import survey_as_json
 
-        raise typer.Exit(forms.write([survey_as_json(found)], found.exit_code))
+    def end(self) -> int:
+        """Writes every form that was asked for; the exit code of all."""
+        return self.forms.write(self.documents, code_of(self.codes), planned=self._several())
+
+    def _surveyed(self, asked: last.Asked, again: str) -> Survey:
+        from ..strides.survey import survey
+
+        def told(found: Survey) -> None:
+            done, of = len(found.results), len(found.plan.trials)
+            tick(f"{asked.target}, layout {done} of {of}", done / of)
+            self.forms.rewritable.write([*self.documents, _document(found)], 0, planned=self._several())
+
+        with Progress() as tick:
+            tick("importing torch and the target", 0.0)
+            return survey(asked, again, fast=self.fast, timeout=self.timeout, told=told, echo=sys.stderr.write)
+
+    def _several(self) -> int | None:
+        return self.planned if self.planned > 1 else None
 
 
-def _surveyed(asked: last.Asked, again: str, forms: Forms, *, fast: bool, timeout: float | None) -> Survey:
-    """The survey; what is known so far is in the file for JSON after each layout."""
+def _document(found: Survey) -> dict[str, Any]:
     from ..report.survey_as_json import survey_as_json
-    from ..strides.survey import survey
 
-    def told(found: Survey) -> None:
-        done, of = len(found.results), len(found.plan.trials)
-        tick(f"{asked.target}, layout {done} of {of}", done / of)
-        forms.rewritable.write([survey_as_json(found)], 0)
-
-    with Progress() as tick:
-        tick("importing torch and the target", 0.0)
-        return survey(asked, again, fast=fast, timeout=timeout, told=told, echo=_echo)
+    return survey_as_json(found)
 
 
-def _with_defaults(options: dict[str, Any]) -> dict[str, Any]:
+def _with_lengths(options: dict[str, Any]) -> dict[str, Any]:
     """The options, with the small lengths where none are given."""
-    lengths = {"seqlen", "seqlen_q", "seqlen_k", "seqlens", "cu_seqlens"}
-    if lengths & options.keys():
-        return {name: value for name, value in SMALL.items() if name not in lengths} | options
-    return SMALL | options
+    given = _LENGTHS & options.keys()
+    return {name: value for name, value in SMALL.items() if not (given and name in _LENGTHS)} | options
 
 
 def _refuse(options: dict[str, Any]) -> None:
@@ -86,7 +130,3 @@ def _refuse(options: dict[str, Any]) -> None:
             raise UsageFailure(
                 f"--{name}: strides tries every layout, of drawn values", f"gradprobe check takes --{name}"
             )
-
-
-def _echo(text: str) -> None:
-    typer.echo(text, err=True, nl=False)

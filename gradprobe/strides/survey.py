@@ -64,7 +64,7 @@ def survey(
     fast: bool,
     timeout: float | None,
     told: Callable[[Survey], None],
-    echo: Callable[[str], None],
+    echo: Callable[[str], object],
 ) -> Survey:
     """Tries a target under every layout.
 
@@ -80,7 +80,7 @@ def survey(
     """
     start, setup = time.perf_counter(), Setup(asked, again, fast)
     found: Survey | None = None
-    ends = run_each(f"{__package__}.worker:Trials", setup, range(_MOST), timeout=timeout)
+    ends = run_each(f"{__package__}.worker:Trials", setup, range(_MOST), timeout=timeout, echo=echo)
     for ended in ends:
         if found is None:
             found = Survey(_plan_of(ended), (), (), again, {})
@@ -124,11 +124,11 @@ def _result_of(ended: Ended, plan: Plan) -> Result:
     return Result(trial, ERROR, words=words)
 
 
-def _blamed(setup: Setup, found: Survey, timeout: float | None, echo: Callable[[str], None]) -> tuple[Culprit, ...]:
+def _blamed(setup: Setup, found: Survey, timeout: float | None, echo: Callable[[str], object]) -> tuple[Culprit, ...]:
     """What is to blame, where a layout is; a crash while it is sought leaves the verdict as it is."""
     failing = [result.trial for result in (*found.having(MISMATCH), *found.having(ERROR))]
     if not failing:
         return ()
     limit = None if timeout is None else timeout * len(found.results)
-    ended = next(run_each(f"{__package__}.worker:Blame", setup, [failing], timeout=limit))
+    ended = next(run_each(f"{__package__}.worker:Blame", setup, [failing], timeout=limit, echo=echo))
     return ended.result or ()

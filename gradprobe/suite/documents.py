@@ -10,6 +10,8 @@ from ..isolation import Crash, Raised
 from ..isolation.ended import TIMEOUT
 from .checked import Planned
 
+CRASHED, LATE = "crashed", "took too long"
+
 
 def titled(document: Mapping[str, Any], title: str) -> dict[str, Any]:
     """A document of several, by name."""
@@ -31,7 +33,7 @@ def of_raised(planned: Planned, raised: Raised) -> dict[str, Any]:
 
 def of_crash(planned: Planned, crash: Crash) -> dict[str, Any]:
     """The same of a process that died or was stopped."""
-    what = "took too long" if crash.kind == TIMEOUT else "crashed"
+    what = LATE if crash.kind == TIMEOUT else CRASHED
     way_out = "a smaller case may do, or a longer --timeout" if crash.kind == TIMEOUT else ""
     failure = Failure(f"target {planned.asked.target!r} {what}: {crash.words}", way_out)
     document = of_failure(planned, failure, crash.seconds)

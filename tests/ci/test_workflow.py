@@ -225,3 +225,19 @@ def test_a_run_reproduced_here_writes_its_files_and_ends_by_its_verdict(workspac
     assert bool(failures) == bool(code)
     assert ("::error " in ran.stderr) == bool(code)
     assert os.path.getsize(workspace.parent / "summary") > 0
+
+
+@pytest.mark.parametrize("command", ["check", "strides"])
+def test_a_workflow_without_a_target_checks_what_pyproject_configures(workspace, real, command):
+    write_targets(workspace)
+    (workspace / "pyproject.toml").write_text(
+        '[tool.gradprobe]\ntargets = ["soft.py:doubled_dq", "soft.py:backward"]\n'
+    )
+    (workspace / "gradprobe-results").mkdir()
+    write_workflow(workspace / "w.yml", "github", None)
+    ran = run_step(steps_of_workflow(workspace / "w.yml")[command.capitalize()], workspace, real)
+    assert ran.returncode == 1, ran.stderr
+    document = json.loads((workspace / "gradprobe-results" / f"{command}.json").read_text())
+    assert [(report["target"]["name"], report["verdict"]) for report in document["reports"]] == [
+        ("soft.py:doubled_dq", "mismatch"), ("soft.py:backward", "match")
+    ]  # fmt: skip

@@ -29,9 +29,9 @@ def test_a_table_then_the_first_mismatch_in_full_then_one_line(capsys):
     lines = out.splitlines()
     assert lines[0].split()[:3] == ["verdict", "case", "seconds"]
     assert [line.split()[0] for line in lines[1:5]] == ["MATCH", "ERROR", "MISMATCH", "MISMATCH"]
-    assert lines[2].endswith(" crashed: killed by SIGSEGV (segmentation fault)")
+    assert lines[2].split(maxsplit=3)[3] == "killed by SIGSEGV (segmentation fault)"
     assert " dQ batch=0 head=1 row=0 col=0 " in lines[3]
-    assert lines[3].endswith("x, contiguous")
+    assert lines[3].endswith("x")
     assert lines[5:7] == ["", "wrong:"]
     assert lines[7].startswith("MISMATCH  dQ is the first wrong intermediate")
     assert len([line for line in lines if line.startswith("FIRST MISMATCH")]) == 1

@@ -67,7 +67,7 @@ class Elements:
 
     def listed(self) -> Array:
         """The offset of each element, in elements, in no particular order."""
-        offsets = np.zeros(1, np.int64)
+        offsets = np.zeros(1 if self.count else 0, np.int64)
         for size, step, _ in self._axes:
             offsets = (offsets[:, None] + np.arange(size) * step).reshape(-1)
         return offsets

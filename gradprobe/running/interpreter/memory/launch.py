@@ -65,7 +65,7 @@ class Launch:
         """Pointers of lost origin: each address by a view that has it as an element, else by one of its storage."""
         left = np.ones(len(addresses), bool)
         for owns in (lambda view: view.hold(addresses, 1), lambda view: view.in_storage(addresses, 1)):
-            for view in self.around:
+            for view in (*self.views, *self.around):
                 chosen = np.flatnonzero(left & owns(view))
                 if chosen.size:
                     left[chosen] = False

@@ -16,9 +16,18 @@ class Marks:
 
     def __init__(self, nbytes: int, unit: int) -> None:
         """All 0. `unit`: in bytes; a smaller access stands for its whole unit."""
-        self._unit = unit
+        self._nbytes = nbytes
+        self.unit = unit
         count = -(-nbytes // unit)
         self._marks: _Room | _Sorted = _Room(count) if count <= ROOM_FOR_ALL else _Sorted()
+
+    def refined(self, unit: int) -> Marks:
+        """The same marks for smaller units, of which each old one holds a whole number."""
+        finer = Marks(self._nbytes, unit)
+        units, values = self._marks.all_set()
+        for part in range(self.unit // unit):
+            finer._marks.write(units * (self.unit // unit) + part, values)
+        return finer
 
     def read(self, offsets: Array, width: int) -> Array:
         """[N, units of an access] int32."""
@@ -30,7 +39,7 @@ class Marks:
         self._marks.write(units.reshape(-1), np.broadcast_to(np.int32(marks), units.shape).reshape(-1))
 
     def _units(self, offsets: Array, width: int) -> Array:
-        return (offsets // self._unit)[:, None] + np.arange(max(1, width // self._unit))
+        return (offsets // self.unit)[:, None] + np.arange(max(1, width // self.unit))
 
 
 class _Room:
@@ -44,6 +53,10 @@ class _Room:
 
     def write(self, units: Array, values: Array) -> None:
         self._values[units] = values
+
+    def all_set(self) -> tuple[Array, Array]:
+        units = np.flatnonzero(self._values)
+        return units, self._values[units]
 
 
 class _Sorted:
@@ -63,3 +76,6 @@ class _Sorted:
         units = np.concatenate([units[::-1], self._units])
         self._units, first = np.unique(units, return_index=True)
         self._values = np.concatenate([values[::-1], self._values])[first]
+
+    def all_set(self) -> tuple[Array, Array]:
+        return self._units, self._values

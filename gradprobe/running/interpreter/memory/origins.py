@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -58,7 +59,9 @@ class Origins:
             # A loop, since this runs more often than anything else here.
             for arg in args:
                 if isinstance(arg, Handle) and self._key in arg.attr:
-                    self._carry(result, original, builder, args, kwargs)
+                    # Where that fails the origin is lost, and addresses are looked up instead.
+                    with contextlib.suppress(Exception):
+                        self._carry(result, original, builder, args, kwargs)
                     break
             return result
 

@@ -57,9 +57,7 @@ class Stores:
         Returns:
             [N] for each address the number of an event of another program that it may race with, or 0.
         """
-        marks = self._marks.get(view.low)
-        if marks is None:
-            marks = self._marks[view.low] = Marks(view.high - view.low, view.elements.itemsize)
+        marks = self._marks_of(view, width)
         offsets, event = view.in_bytes(addresses), self._event(lines, is_atomic)
         before = marks.read(offsets, width)
         by_others = (before != 0) & (np.abs(before) < self._first)
@@ -75,6 +73,14 @@ class Stores:
         event = self._events[number]
         assert event is not None
         return Earlier(event.program, places(event.lines)[0], event.is_atomic)
+
+    def _marks_of(self, view: View, width: int) -> Marks:
+        """The marks of a view's storage, fine enough to tell neighbours of this width in bytes apart."""
+        marks = self._marks.get(view.low)
+        if marks is None:
+            marks = Marks(view.high - view.low, min(width, view.elements.itemsize))
+        self._marks[view.low] = marks if marks.unit <= width else marks.refined(width)
+        return self._marks[view.low]
 
     def _event(self, lines: tuple[Line, ...], is_atomic: bool) -> int:
         assert self._program is not None

@@ -118,7 +118,7 @@ def argument_view(tensor: Tensor, on_host: Tensor, parameter: str, known: Sequen
 
 def without_ptr(parameter: str) -> str:
     """ "lse" for lse_ptr, ptr_lse or lse_ptrs; a parameter that is nothing but that keeps its name."""
-    return re.sub(r"^(ptr_?)(?=.)|(?<=.)(_?ptrs?)$", "", parameter)
+    return re.sub(r"^ptr_?(?!s$)(?=.)|(?<=.)(_?ptrs?)$", "", parameter)
 
 
 def _view(tensor: Tensor, on_host: Tensor, name: str, parameter: str) -> View:

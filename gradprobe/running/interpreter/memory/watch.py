@@ -62,7 +62,7 @@ class Memory:
             (shipped, "_implicit_cvt", self._marking),
             *((builder, name, self._origins.rearranging) for name in REARRANGING),
             *((builder, name, self._origins.in_place) for name in IN_PLACE),
-            *((getattr(shipped, name, None), "materialize_pointers", self._origins.of_base) for name in BLOCKS),
+            *((_kind(name), "materialize_pointers", self._origins.of_base) for name in BLOCKS),
             (builder, "create_masked_load", self._loading),
             (builder, "create_masked_store", self._storing),
             (builder, "create_atomic_rmw", self._changing),
@@ -170,6 +170,11 @@ class Memory:
         except Exception as error:
             self._failures[f"{type(error).__name__}: {error}"] = None
             return None
+
+
+def _kind(name: str) -> Any:
+    """The interpreter's class of that name; an empty one where it has none."""
+    return getattr(shipped, name, type(name, (), {}))
 
 
 def _width(pointers: Any) -> int:
