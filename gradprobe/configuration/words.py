@@ -23,9 +23,9 @@ def from_toml(option: Option, value: Any, where: str) -> Any:
     Raises:
         UsageFailure: it has another type, or no such value can be meant.
     """
-    word = _word(option, value)
+    word = word_of(option, value)
     if word is None:
-        raise UsageFailure(f"{where} must be {_expected(option)}, got {told(value)}")
+        raise UsageFailure(f"{where} must be {expected(option)}, got {told(value)}")
     return _parsed(option, word, where)
 
 
@@ -33,9 +33,9 @@ def from_environment(option: Option, text: str, variable: str) -> Any:
     """The same of an environment variable; several words of one are separated by blanks."""
     value: Any = _TRUTH.get(text.strip().lower()) if option.kind is bool else text
     value = text.split() if option.kind is list else value
-    word = _word(option, value)
+    word = word_of(option, value)
     if word is None:
-        kind = "1 or 0" if option.kind is bool else _expected(option)
+        kind = "1 or 0" if option.kind is bool else expected(option)
         raise UsageFailure(f"the environment variable {variable} must be {kind}, got {text!r}")
     return _parsed(option, word, f"the environment variable {variable}")
 
@@ -65,12 +65,13 @@ def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _expected(option: Option) -> str:
+def expected(option: Option) -> str:
+    """What an option takes, in words."""
     return "an array of numbers" if option.numbers else _KINDS[option.kind]
 
 
-def _word(option: Option, value: Any) -> Any:
-    """None where the value has no type that the option takes."""
+def word_of(option: Option, value: Any) -> Any:
+    """What the command line would hold for a plain value; None where it has no type that the option takes."""
     if option.kind is bool:
         return value if isinstance(value, bool) else None
     if option.kind is list:

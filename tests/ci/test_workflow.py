@@ -12,6 +12,7 @@ from gradprobe.ci.workflow import write_workflow
 
 from ..cli.command import ROOT, run
 from ..cli.written_targets import write_targets
+from ..report.written import assert_is_sarif, read_junit
 from .steps import load, run_step, steps_of_action, steps_of_workflow
 
 ACTION = ROOT / "action.yml"
@@ -203,26 +204,40 @@ def test_both_commands_tell_all_that_happened_also_where_the_check_failed():
     assert len(set(categories)) == len(categories) == 2
 
 
-# `check` learns --junit, --sarif and --github, and `strides` comes, apart from this: then this mark goes.
-AWAITED = pytest.mark.xfail("--junit" not in run("check --help", COLUMNS="200").out, reason="check has no --junit yet")
-
-
-@AWAITED
 @pytest.mark.parametrize("of", ["workflow", "action"])
 @pytest.mark.parametrize(("name", "code"), [("backward", 0), ("doubled_dq", 1)])
-def test_the_check_of_a_workflow_run_here_writes_its_files_and_ends_by_its_verdict(workspace, real, of, name, code):
+@pytest.mark.parametrize("command", ["check", "strides"])
+def test_a_run_reproduced_here_writes_its_files_and_ends_by_its_verdict(workspace, real, of, name, code, command):
     write_targets(workspace)
     (workspace / "gradprobe-results").mkdir()
     if of == "workflow":
         write_workflow(workspace / "w.yml", "github", f"soft.py:{name}")
-        step = steps_of_workflow(workspace / "w.yml")["Check"]
+        step = steps_of_workflow(workspace / "w.yml")[command.capitalize()]
     else:
-        step = steps_of_action(ACTION, target=f"soft.py:{name}")["gradprobe check"]
+        step = steps_of_action(ACTION, target=f"soft.py:{name}", args="--batch 1 --heads 2")[f"gradprobe {command}"]
     ran = run_step(step, workspace, real)
     assert ran.returncode == code, ran.stderr
     results = {path.name: path for path in (workspace / "gradprobe-results").iterdir()}
-    assert results.keys() == {"check.xml", "check.sarif", "check.json"}
-    assert json.loads(results["check.json"].read_text())["verdict"] == ("match", "mismatch")[code]
-    assert json.loads(results["check.sarif"].read_text())["version"] == "2.1.0"
-    assert ("::error " in ran.stdout) == bool(code)
+    assert results.keys() == {f"{command}.xml", f"{command}.sarif", f"{command}.json"}
+    assert json.loads(results[f"{command}.json"].read_text())["verdict"] == ("match", "mismatch")[code]
+    assert_is_sarif(json.loads(results[f"{command}.sarif"].read_text()))
+    failures = read_junit(results[f"{command}.xml"].read_text()).findall(".//failure")
+    assert bool(failures) == bool(code)
+    assert ("::error " in ran.stderr) == bool(code)
     assert os.path.getsize(workspace.parent / "summary") > 0
+
+
+@pytest.mark.parametrize("command", ["check", "strides"])
+def test_a_workflow_without_a_target_checks_what_pyproject_configures(workspace, real, command):
+    write_targets(workspace)
+    (workspace / "pyproject.toml").write_text(
+        '[tool.gradprobe]\ntargets = ["soft.py:doubled_dq", "soft.py:backward"]\n'
+    )
+    (workspace / "gradprobe-results").mkdir()
+    write_workflow(workspace / "w.yml", "github", None)
+    ran = run_step(steps_of_workflow(workspace / "w.yml")[command.capitalize()], workspace, real)
+    assert ran.returncode == 1, ran.stderr
+    document = json.loads((workspace / "gradprobe-results" / f"{command}.json").read_text())
+    assert [(report["target"]["name"], report["verdict"]) for report in document["reports"]] == [
+        ("soft.py:doubled_dq", "mismatch"), ("soft.py:backward", "match")
+    ]  # fmt: skip

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -248,6 +249,9 @@ def test_a_file_of_a_package_has_the_word_of_its_module(folder, monkeypatch):
     ({"layout": "do=blhd"}, "--layout do=blhd", ("layouts", (("do", "blhd"),))),
     ({"layout": ["do=blhd", "q=packed"]}, "--layout do=blhd --layout q=packed",
      ("layouts", (("do", "blhd"), ("q", "packed")))),
+    ({"runs": ["contiguous", "q=blhd,do=blhd"]}, "--runs contiguous --runs q=blhd,do=blhd",
+     ("runs", ((), (("q", "blhd"), ("do", "blhd"))))),
+    ({"heads": np.int64(2)}, "", ("heads", 2)),
     ({"layout": {"all": "offset"}}, "--layout all=offset", ("layouts", (("all", "offset"),))),
     ({"device": torch.device("cpu")}, "--device cpu", ("device", "cpu")),
     ({"seed": 7}, "--seed 7", ("seed", 7)),
@@ -278,17 +282,17 @@ def test_inputs_are_a_path(folder):
     ({"num_heads": 4}, "knows no option 'num_heads'; did you mean heads"),
     ({"layouts": ["do=blhd"]}, "knows no option 'layouts'; did you mean layout"),
     ({"xyzzy": 1}, "knows no option 'xyzzy'; known: batch, heads, kv_heads"),
-    ({"heads": "4"}, "heads takes a whole number, got '4'"),
-    ({"heads": 4.0}, "heads takes a whole number, got 4.0"),
-    ({"heads": True}, "heads takes a whole number, got True"),
-    ({"causal": 1}, "causal takes True or False, got 1"),
-    ({"scale": True}, "scale takes a number, got True"),
-    ({"scale": "0.1"}, "scale takes a number, got '0.1'"),
-    ({"layout": 3}, "layout takes words, got 3"),
-    ({"layout": [("do", "blhd")]}, "layout takes words, got [('do', 'blhd')]"),
-    ({"window": [["a"]]}, "window takes a word, or numbers, got [['a']]"),
-    ({"seqlens": ()}, "seqlens takes a word, or numbers, got ()"),
-    ({"dtype": float}, "dtype takes a word, or numbers, got <class 'float'>"),
+    ({"heads": "four"}, "heads must be a whole number, got 'four'"),
+    ({"heads": 4.0}, "heads must be a whole number, got 4.0"),
+    ({"heads": True}, "heads must be a whole number, got True"),
+    ({"causal": 1}, "causal must be true or false, got 1"),
+    ({"scale": True}, "scale must be a number, got True"),
+    ({"layout": 3}, "layout must be an array of strings, got 3"),
+    ({"layout": [("do", "blhd")]}, "layout must be an array of strings, got [('do', 'blhd')]"),
+    ({"window": [["a"]]}, "window must be an array of numbers, got [['a']]"),
+    ({"seqlens": ()}, "seqlens must be an array of numbers, got ()"),
+    ({"tau": (True, 1.0)}, "tau must be an array of numbers, got (True, 1.0)"),
+    ({"dtype": float}, "dtype must be a string, got <class 'float'>"),
 ])  # fmt: skip
 def test_an_option_that_is_none_or_of_another_type_is_a_type_error(options, words):
     with pytest.raises(TypeError, match="^gradprobe") as caught:
