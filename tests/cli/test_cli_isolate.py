@@ -79,4 +79,4 @@ def test_a_traceback_of_the_other_process_is_shown_where_it_is_asked_for():
 def test_a_timeout_that_is_no_time_exits_2(word):
     ran = run(f"check soft.py:backward --timeout {word}")
     assert (ran.code, ran.out) == (2, "")
-    assert "--timeout must lie above 0" in ran.err
+    assert "--timeout must be seconds above 0" in ran.err
