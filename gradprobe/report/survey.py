@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from rich.text import Text
@@ -148,9 +149,12 @@ def _sentences(found: Survey, width: int) -> Iterator[str]:
 
 
 def _by_words(results: Sequence[Result]) -> dict[str, list[str]]:
+    """The trials that say the same, numbers aside, under the words of the first."""
+    first: dict[str, str] = {}
     found: dict[str, list[str]] = {}
     for result in results:
-        found.setdefault(result.words, []).append(result.trial.title)
+        words = first.setdefault(re.sub(r"\d+", "0", result.words), result.words)
+        found.setdefault(words, []).append(result.trial.title)
     return found
 
 

@@ -18,7 +18,7 @@ from ..verdict import MATCH, MISMATCH, SKIPPED, Measured, Run
 from .bits import differing, floors
 from .observe import Observed, observe
 from .result import BITS, BUDGET, Result
-from .strays import Stray, never_written
+from .strays import UNWRITTEN, Stray, never_written
 from .trials import CONTIGUOUS, TOGETHER, Fill, Trial
 
 if TYPE_CHECKING:
@@ -52,9 +52,10 @@ class Bench:
         self._bases: dict[tuple[str, ...], _Base] = {}
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of the tensors that the target is given, by name."""
+        """The shapes of the tensors that the target is given, by name; a forward's dO comes through autograd."""
         given = self._given(self._values(FIRST), float("nan"))
-        return {name: tuple(value.shape) for name, value in given.items() if name in self.session.target.takes}
+        taken = {"do", *self.session.target.takes}
+        return {name: tuple(value.shape) for name, value in given.items() if name in taken}
 
     def tried(self, trial: Trial) -> Result:
         """What a trial comes to. What the target raises where it may not is a value here."""
@@ -144,10 +145,16 @@ def _trace(observed: Observed) -> Trace:
 
 
 def _strays(observed: list[Observed], fills: tuple[Fill, ...]) -> tuple[Stray, ...]:
-    """What the runs of one trial did to memory, each finding once."""
+    """What the runs of one trial did to memory, each finding once.
+
+    A read of memory that nothing wrote is none where it shows in no result, whatever that memory holds.
+    """
     found = [stray for each in observed for stray in each.strays]
     if len(observed) == 2:
-        found += never_written(_trace(observed[0]), _trace(observed[1]), (fills[0][1], fills[1][1]))
+        first, second = (_trace(each) for each in observed)
+        if not differing(first, second, dict.fromkeys(first.values, 0.0)):
+            found = [stray for stray in found if stray.kind != UNWRITTEN]
+        found += never_written(first, second, (fills[0][1], fills[1][1]))
     first: dict[object, Stray] = {}
     for stray in found:
         first.setdefault((stray.kind, stray.tensor, stray.file, stray.line), stray)

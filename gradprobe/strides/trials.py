@@ -15,9 +15,9 @@ Fill = tuple[str, float]
 """What guard bands hold, and what memory without values holds."""
 # Of the two runs of a trial.
 BOTH: tuple[Fill, ...] = ((NAN, float("nan")), (LARGE, 7.0))
-# What is watched closely even when there is little time: all that is mixed up shows in the first, and what
-# overflows in the second.
-_THOROUGH = ("distinct", "huge")
+# What is watched closely even when there is little time: all that is mixed up shows in the first, in the second where
+# a target takes no last stride but 1, and what overflows in the third.
+_THOROUGH = ("distinct", "distinct-unit", "huge")
 # Index tensors, whose strides are the wrapper's own to read.
 _NOT_TRIED = ("seqlens", "cu_seqlens_q", "cu_seqlens_k")
 

@@ -1,0 +1,67 @@
+"""What failing layouts have in common is named: which strides are taken for which, or what is assumed."""
+
+import pytest
+
+from gradprobe.last import Asked
+from gradprobe.strides.bench import FIRST
+from gradprobe.strides.culprits import culprits
+from gradprobe.strides.trials import trials_of
+from gradprobe.strides.worker import bench_of
+
+from .written import write
+
+OPTIONS = {"seqlen": 20, "head_dim": 8, "causal": True}
+
+
+def blamed(word):
+    """The verdict of every fast trial, and the culprits of those that fail."""
+    bench = bench_of(Asked(word, None, None, OPTIONS))
+    trials = (FIRST, *trials_of(bench.shapes(), (), fast=True))
+    verdicts = {trial.title: bench.tried(trial).verdict for trial in trials}
+    failing = [trial for trial in trials if verdicts[trial.title] == "mismatch"]
+    return verdicts, culprits(bench, failing) if failing else ()
+
+
+def test_a_right_target_is_right_in_every_layout_and_nothing_is_to_blame(tmp_path):
+    verdicts, found = blamed(write(tmp_path, "right"))
+    assert set(verdicts.values()) == {"match"}
+    assert found == ()
+
+
+def test_do_read_with_the_head_stride_of_q_is_wrong_only_where_the_two_differ(tmp_path):
+    verdicts, (culprit,) = blamed(write(tmp_path, "do_by_q_heads"))
+    wrong = {title for title, verdict in verdicts.items() if verdict == "mismatch"}
+    assert wrong == {"distinct", "distinct-unit", "q=distinct", "do=distinct"}
+    assert (culprit.kind, culprit.strides) == ("mix-up", (("q", 1), ("do", 1)))
+    assert culprit.words == "wrong only where q.stride(1) != do.stride(1)"
+
+
+def test_two_tensors_read_with_the_stride_of_a_third_are_one_mix_up_of_three(tmp_path):
+    _, (culprit,) = blamed(write(tmp_path, "k_and_v_by_q_rows"))
+    assert culprit.strides == (("q", 2), ("k", 2), ("v", 2))
+    assert culprit.words == "wrong only where q.stride(2), k.stride(2) and v.stride(2) are not all equal"
+
+
+def test_two_mix_ups_at_once_are_told_apart_and_neither_is_said_to_be_the_only_one(tmp_path):
+    _, found = blamed(write(tmp_path, "two_at_once"))
+    assert [culprit.words for culprit in found] == [
+        "wrong where q.stride(1) != do.stride(1)",
+        "wrong where k.stride(0) != v.stride(0)",
+    ]
+
+
+def test_a_tensor_taken_for_contiguous_is_named(tmp_path):
+    _, (culprit,) = blamed(write(tmp_path, "q_taken_for_contiguous"))
+    assert (culprit.kind, culprit.words) == ("contiguous", "wrong as soon as q is not contiguous")
+
+
+def test_where_contiguous_is_wrong_too_no_stride_is_blamed(tmp_path):
+    verdicts, found = blamed(write(tmp_path, "wrong_always"))
+    assert set(verdicts.values()) == {"mismatch"}
+    assert found == ()
+
+
+@pytest.mark.parametrize("kv_heads", [1, 3])
+def test_grouped_heads_and_other_lengths_have_a_common_wide_layout_too(tmp_path, kv_heads):
+    bench = bench_of(Asked("sdpa-math", None, None, {"heads": 3, "kv_heads": kv_heads, "seqlen_q": 9, "seqlen_k": 14}))
+    assert culprits(bench, [trial for trial in trials_of(bench.shapes(), (), fast=True)]) == ()

@@ -1,0 +1,77 @@
+"""A survey keeps what came when a layout crashes the target or hangs, and says what happened."""
+
+import pytest
+
+from gradprobe.failures import TargetFailure
+from gradprobe.last import Asked
+from gradprobe.report.survey_as_json import survey_as_json
+from gradprobe.strides.survey import survey
+
+from .written import write
+
+OPTIONS = {"seqlen": 20, "head_dim": 8}
+# Those of the fast ones in which dO alone has heads inside rows.
+TRANSPOSED = {"blhd", "packed", "packed qkv, dO a [B, L, H, D] view", "packed kv, q and dO [B, L, H, D] views"}
+
+
+def surveyed(word, timeout=None, **options):
+    told = []
+    asked = Asked(word, None, None, OPTIONS | options)
+    return survey(asked, "again", fast=True, timeout=timeout, told=told.append, echo=lambda text: None), told
+
+
+def test_a_right_target_is_a_match_and_something_is_told_after_every_layout(tmp_path):
+    found, told = surveyed(write(tmp_path, "right"))
+    assert (found.verdict, found.exit_code) == ("match", 0)
+    assert [len(each.results) for each in told] == list(range(1, len(found.plan.trials) + 1))
+    assert {result.how for result in found.results} <= {"same bits", "within budget"}
+    assert survey_as_json(found)["verdict"] == "match"
+
+
+def test_a_crash_in_some_layouts_is_an_error_there_and_the_others_are_tried(tmp_path):
+    found, _ = surveyed(write(tmp_path, "crash_where_do_is_transposed"))
+    assert (found.verdict, found.exit_code) == ("error", 3)
+    crashed = {result.trial.title: result.words for result in found.having("error")}
+    assert set(crashed) == TRANSPOSED
+    assert set(crashed.values()) == {"killed by SIGSEGV (segmentation fault)"}
+    assert len(found.having("match")) == len(found.plan.trials) - len(TRANSPOSED)
+
+
+def test_a_hang_ends_with_the_timeout_and_the_others_are_tried(tmp_path):
+    found, _ = surveyed(write(tmp_path, "hang_where_do_is_transposed"), timeout=4)
+    late = {result.trial.title: result.words for result in found.having("error")}
+    assert set(late) == TRANSPOSED
+    assert set(late.values()) == {"no answer within 4 s: stopped"}
+    assert found.exit_code == 3
+
+
+def test_a_refusal_is_a_value_with_the_words_of_the_target_and_no_failure(tmp_path):
+    found, _ = surveyed(write(tmp_path, "refuses_a_transposed_do"))
+    assert found.exit_code == 0
+    refused = {result.trial.title: result.words for result in found.having("skipped")}
+    assert set(refused) == TRANSPOSED
+    assert all("AssertionError: dO has strides" in words for words in refused.values())
+
+
+def test_a_target_that_crashes_on_contiguous_tensors_is_a_failure(tmp_path):
+    with pytest.raises(TargetFailure, match="crashed on contiguous tensors: killed by SIGSEGV"):
+        surveyed(write(tmp_path, "crash_always"))
+
+
+def test_a_mismatch_is_documented_with_its_matrix_its_first_place_and_what_is_to_blame(tmp_path):
+    found, _ = surveyed(write(tmp_path, "do_by_q_heads"), causal=True)
+    document = survey_as_json(found)
+    assert (document["schema"], document["verdict"], found.exit_code) == ("gradprobe.report/1", "mismatch", 1)
+    assert document["strides"]["matrix"]["q"] == {"distinct": "mismatch"}
+    assert document["strides"]["matrix"]["k"] == {"distinct": "match"}
+    assert document["strides"]["culprits"] == [
+        {
+            "kind": "mix-up",
+            "strides": [["q", 1], ["do", 1]],
+            "words": "wrong only where q.stride(1) != do.stride(1)",
+        }
+    ]
+    assert document["first_mismatch"]["head"] == 1
+    assert document["runs"][0]["layout"] == "contiguous"
+    assert document["runs"][0]["verdict"] == "match"
+    assert document["compared"]["elements"] == sum(run["compared"]["elements"] for run in document["runs"])

@@ -1,0 +1,42 @@
+"""Targets of a few lines of torch, right or with a fault of addressing, written to files."""
+
+HEAD = """
+import os, signal, time
+import torch
+
+def grads(q, k, v, do, causal, scale):
+    q, k, v = (x.detach().clone(memory_format=torch.contiguous_format).requires_grad_() for x in (q, k, v))
+    s = scale * q @ k.mT
+    if causal:
+        s = s.masked_fill(torch.ones(s.shape[-2:], dtype=torch.bool).triu(1), float("-inf"))
+    o = s.softmax(-1) @ v
+    return dict(zip(("dQ", "dK", "dV"), torch.autograd.grad(o, (q, k, v), do.contiguous())))
+
+def through(x, strides):
+    return x.as_strided(x.shape, strides, x.storage_offset())
+"""
+
+RIGHT = "def backward(q, k, v, do, *, causal=False, scale=1.0):\n    return grads(q, k, v, do, causal, scale)\n"
+
+# By name: what stands before the call of `grads`.
+FAULTS = {
+    "do_by_q_heads": "do = through(do, (do.stride(0), q.stride(1), do.stride(2), do.stride(3)))",
+    "k_and_v_by_q_rows": "k = through(k, (*k.stride()[:2], q.stride(2), k.stride(3)));"
+    " v = through(v, (*v.stride()[:2], q.stride(2), v.stride(3)))",
+    "q_taken_for_contiguous": "q = through(q, torch.empty(q.shape).stride())",
+    "two_at_once": "do = through(do, (do.stride(0), q.stride(1), do.stride(2), do.stride(3)));"
+    " v = through(v, (k.stride(0), *v.stride()[1:]))",
+    "crash_where_do_is_transposed": "do.stride(2) > do.stride(1) > 1 and os.kill(os.getpid(), signal.SIGSEGV)",
+    "hang_where_do_is_transposed": "do.stride(2) > do.stride(1) > 1 and time.sleep(600)",
+    "refuses_a_transposed_do": "assert not do.stride(2) > do.stride(1) > 1, f'dO has strides {do.stride()}'",
+    "crash_always": "os.kill(os.getpid(), signal.SIGSEGV)",
+    "wrong_always": "do = 2 * do",
+}
+
+
+def write(folder, name):
+    """The word of a target with the fault of that name, or "right"."""
+    path = folder / f"{name}.py"
+    text = RIGHT if name == "right" else RIGHT.replace("    return", f"    {FAULTS[name]}\n    return")
+    path.write_text(HEAD + text)
+    return f"{path}:backward"
