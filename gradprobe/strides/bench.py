@@ -155,7 +155,7 @@ def _strays(observed: list[Observed], fills: tuple[Fill, ...]) -> tuple[Stray, .
         if not differing(first, second, dict.fromkeys(first.values, 0.0)):
             found = [stray for stray in found if stray.kind != UNWRITTEN]
         found += never_written(first, second, (fills[0][1], fills[1][1]))
-    first: dict[object, Stray] = {}
+    kept: dict[object, Stray] = {}
     for stray in found:
-        first.setdefault((stray.kind, stray.tensor, stray.file, stray.line), stray)
-    return tuple(first.values())
+        kept.setdefault((stray.kind, stray.tensor, stray.file, stray.line), stray)
+    return tuple(kept.values())
