@@ -131,6 +131,12 @@ def test_a_file_that_cannot_be_written_is_told_after_the_verdict_and_turns_a_mat
     assert flag == "--sarif" or json.loads((folder / "fine.sarif").read_text())["version"] == "2.1.0"
 
 
+def test_a_file_that_a_close_up_cannot_write_is_told_once():
+    ran = run(f"diff dQ soft.py:backward {SMALL} --json no/such/out")
+    assert ran.code == 2
+    assert ran.err == "gradprobe: --json no/such/out: cannot be written, No such file or directory\n"
+
+
 def test_a_summary_that_cannot_be_written_turns_a_match_to_2():
     ran = run(f"{RIGHT} --github", GITHUB_STEP_SUMMARY="no/such/summary.md")
     assert ran.code == 2

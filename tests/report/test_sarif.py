@@ -125,10 +125,19 @@ def test_the_invocation_says_the_exit_code_and_whether_it_could_be_done(code, ex
 def test_a_wrong_command_is_a_notification_of_the_configuration_and_no_result():
     found = run_of(failed(), code=2)
     (notification,) = found["invocations"][0]["toolConfigurationNotifications"]
+    assert found["invocations"][0]["toolExecutionNotifications"] == []
     assert found["results"] == []
     assert notification["level"] == "error"
     assert notification["associatedRule"]["id"] == "GP025"
     assert "--heads must be at least 1, got 0\ngive at least one" in notification["message"]["text"]
+
+
+@pytest.mark.parametrize("kind", ["UsageFailure", "ReferenceFailure", "Failure"])
+def test_what_is_no_fault_of_the_target_is_laid_on_no_file(kind):
+    found = run_of(failed(kind, target={"name": "sub/mine.py:f"}), code=3)
+    (invocation,) = found["invocations"]
+    assert found["results"] == []
+    assert len(invocation["toolConfigurationNotifications"] + invocation["toolExecutionNotifications"]) == 1
 
 
 def test_a_target_that_failed_is_a_result_in_its_file_and_without_one_a_notification():
@@ -160,6 +169,7 @@ def test_fingerprints_stay_where_lines_numbers_and_values_change_and_differ_betw
     before, after = fingerprints(run_of(faulty())), fingerprints(run_of(moved))
     assert before == after
     assert len(set(before)) == 5
+    assert all(one.endswith(":1") for one in before)
     assert not set(before) & set(fingerprints(run_of(faulty(title="gqa"))))
 
 
