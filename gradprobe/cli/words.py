@@ -22,7 +22,7 @@ ReferenceWord = Annotated[
 JsonFile = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write the report as JSON; - for stdout")]
 Isolate = Annotated[bool, typer.Option("--isolate", help="Run in a process of its own: a crash is an error report")]
 Timeout = Annotated[
-    float | None, typer.Option(metavar="SECONDS", help="Stop a check that takes longer; implies --isolate")
+    float | None, typer.Option(metavar="SECONDS", help="Stop a check that takes longer, in a process of its own")
 ]
 Traceback = Annotated[bool, typer.Option("--traceback", help="Show where a failure was raised")]
 

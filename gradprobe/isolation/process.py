@@ -117,8 +117,9 @@ class Child:
 
     def _kill(self) -> None:
         """Before it is waited for: until then nobody else can have its number."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        for kill in (os.killpg, os.kill):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                kill(self._process.pid, signal.SIGKILL)
 
     def _listen(self) -> None:
         """Reads both streams as they come, so that the child never waits; and puts its end among the events."""

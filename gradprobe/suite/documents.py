@@ -12,6 +12,7 @@ from ..isolation.ended import TIMEOUT
 from .checked import Planned, Untaken
 
 SCHEMA = "gradprobe.reports/1"
+CRASHED, LATE = "crashed", "took too long"
 
 
 def together(
@@ -53,7 +54,7 @@ def of_raised(planned: Planned, raised: Raised) -> dict[str, Any]:
 
 def of_crash(planned: Planned, crash: Crash) -> dict[str, Any]:
     """The same of a process that died or was stopped."""
-    what = "took too long" if crash.kind == TIMEOUT else "crashed"
+    what = LATE if crash.kind == TIMEOUT else CRASHED
     way_out = "a smaller case may do, or a longer --timeout" if crash.kind == TIMEOUT else ""
     failure = Failure(f"target {planned.asked.target!r} {what}: {crash.words}", way_out)
     document = of_failure(planned, failure, crash.seconds)

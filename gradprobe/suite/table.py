@@ -11,6 +11,7 @@ from rich.text import Text
 from ..report.text import plural, ratio
 from ..screen import Look
 from .checked import Checked, Planned, Untaken
+from .documents import CRASHED, LATE
 
 # Beyond so many checks those that match are counted alone: they would take more than two screens.
 LISTED = 40
@@ -64,12 +65,12 @@ class Table:
 def words_of(document: Mapping[str, Any]) -> str:
     """Where a check first goes wrong, or why it could not be made; "" of a match."""
     if document["verdict"] == "error":
-        message = str(document["error"]["message"])
-        return " ".join(message.removeprefix(f"target {document['target']['name']!r} ").split())
+        message = str(document["error"]["message"]).removeprefix(f"target {document['target']['name']!r} ")
+        return " ".join(message.removeprefix(f"{CRASHED}: ").removeprefix(f"{LATE}: ").split())
     if document["verdict"] == "match":
         return ""
     wrong = next(run for run in _worst_first(document) if run["verdict"] == "mismatch")
-    return f"{_place(wrong)}, {wrong['layout']}"
+    return _place(wrong) + (f", {wrong['layout']}" if wrong["layout"] != "contiguous" else "")
 
 
 def _worst_first(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
