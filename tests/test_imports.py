@@ -14,7 +14,6 @@ PACKAGE = ROOT / "gradprobe"
 # A module may import those above it and none below: what data is, then the stages, then what shows them.
 ORDER = (
     "cases", "targets", "running", "budgets", "judging", "inside", "recording", "probing",
-    "baseline", "suite",
     "failures", "spans", "intermediates",
     "cases.case", "cases.draw", "cases.placement", "cases.layouts", "cases.contents", "cases.saved",
     "cases.decided",
@@ -50,7 +49,8 @@ ORDER = (
     "suite.battery", "suite.table",
     "configuration", "configuration.words", "configuration.table", "configuration.settings",
     "configuration.environment", "configuration.force",
-    "baseline.noise", "baseline.entry", "baseline.file", "baseline.measure", "baseline.changes", "report.baseline",
+    "baseline", "baseline.noise", "baseline.entry", "baseline.file", "baseline.measure", "baseline.changes",
+    "report.baseline",
     "cli.failing", "cli.words", "cli.several", "cli.alone", "cli.battery",
     "cli.root", "cli.check", "cli.sweep", "cli.baseline", "cli.diff", "cli.run", "cli.targets", "cli.init",
     "cli.app", "cli", "__main__",
