@@ -66,7 +66,7 @@ def test_a_crash_is_an_error_document_between_the_others(name, kind, message):
         ("soft.py:backward", {"heads": 0}, 2, "UsageFailure"),
         ("soft.py:no_such", {}, 2, "UsageFailure"),
         ("no_such.py:f", {}, 2, "UsageFailure"),
-        ("soft.py:raising", {}, 3, "TargetFailure"),
+        ("soft.py:raising", {}, 3, "Refusal"),
     ],
 )
 def test_a_failure_is_a_document_with_the_code_that_check_would_end_with(target, options, code, kind):
