@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from ..progress import Progress
 from ..report.text import plural
 from ..screen import show, utf8, width
 from ..suite.checked import code_of
+from ..targets.builtin import has_driver
 from .failing import failures_told, tell_force
 from .forms import Forms, GitHub, JUnitFile, SarifFile
 from .words import FamilyWord, JsonFile, TargetWord, Timeout, Traceback, chosen, with_case_options
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 # A small case with a partial tile along both axes: there are many runs.
 SMALL = {"seqlen": 37, "head_dim": 16}
+# Each imports torch and makes the contiguous run for itself, which more would not repay.
+_MOST_WORKERS = 4
 _LAYOUTS = ("layout", "runs")
 _LENGTHS = {"seqlen", "seqlen_q", "seqlen_k", "seqlens", "cu_seqlens"}
 
@@ -105,10 +109,18 @@ class _Tour:
 
         with Progress() as tick:
             tick("importing torch and the target", 0.0)
-            return survey(asked, again, fast=self.fast, timeout=self.timeout, told=told, echo=sys.stderr.write)
+            return survey(
+                asked, again, fast=self.fast, timeout=self.timeout, workers=_workers(), told=told,
+                echo=sys.stderr.write,
+            )  # fmt: skip
 
     def _several(self) -> int | None:
         return self.planned if self.planned > 1 else None
+
+
+def _workers() -> int:
+    """Processes that share the layouts: one a core, but one alone where they would share a GPU."""
+    return 1 if has_driver() else min(_MOST_WORKERS, len(os.sched_getaffinity(0)))
 
 
 def _document(found: Survey) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from .trials import ALONE, CONTIGUOUS, PROGRAM, TOGETHER
 from .worker import Setup
 
 ERROR = "error"
-# More numbers than any case has trials: the worker says where they end.
+# More numbers than any case has trials: how many there are is known with the plan.
 _MOST = 10_000
 # What is simplest to look at first.
 _SIMPLEST = (ALONE, PROGRAM, TOGETHER)
@@ -63,6 +64,7 @@ def survey(
     *,
     fast: bool,
     timeout: float | None,
+    workers: int = 1,
     told: Callable[[Survey], None],
     echo: Callable[[str], object],
 ) -> Survey:
@@ -72,6 +74,7 @@ def survey(
         again: the command line that repeats it.
         fast: fewer layouts of each tensor alone, and most with NaN around them alone.
         timeout: seconds for one trial; None for no limit.
+        workers: processes that share the trials.
         told: what is known after each trial.
         echo: what the target prints.
 
@@ -79,21 +82,26 @@ def survey(
         Failure: the target cannot be run contiguous.
     """
     start, setup = time.perf_counter(), Setup(asked, again, fast)
-    found: Survey | None = None
-    ends = run_each(f"{__package__}.worker:Trials", setup, range(_MOST), timeout=timeout, echo=echo)
-    for ended in ends:
-        if found is None:
-            found = Survey(_plan_of(ended), (), (), again, {})
-        elif _is_over(ended):
-            break
-        else:
-            results = (*found.results, _result_of(ended, found.plan))
-            found = replace(found, results=results, seconds={"total": time.perf_counter() - start})
-            told(found)
-    ends.close()  # type: ignore[attr-defined]
-    assert found is not None
+    plan: Plan | None = None
+    came: dict[int, Ended] = {}
+    ends = run_each(f"{__package__}.worker:Trials", setup, range(_MOST), timeout=timeout, workers=workers, echo=echo)
+    with contextlib.closing(ends):  # type: ignore[type-var]
+        for ended in ends:
+            came[ended.index] = ended
+            plan = _plan_of(came[0]) if plan is None and 0 in came else plan
+            if plan is not None:
+                found = _so_far(plan, came, again, time.perf_counter() - start)
+                told(found)
+                if len(found.results) == len(plan.trials):
+                    break
     found = replace(found, culprits=_blamed(setup, found, timeout, echo))
     return replace(found, seconds={"total": time.perf_counter() - start})
+
+
+def _so_far(plan: Plan, came: Mapping[int, Ended], again: str, seconds: float) -> Survey:
+    """What is known of the trials that came, in the order of the plan."""
+    results = [_result_of(came[number], plan) for number in range(1, len(plan.trials) + 1) if number in came]
+    return Survey(plan, tuple(results), (), again, {"total": seconds})
 
 
 def _plan_of(ended: Ended) -> Plan:
@@ -110,10 +118,6 @@ def _plan_of(ended: Ended) -> Plan:
 def _failure_of(raised: Raised) -> Failure:
     kind = UsageFailure if raised.exit_code == UsageFailure.exit_code else TargetFailure
     return kind(raised.message, raised.way_out)
-
-
-def _is_over(ended: Ended) -> bool:
-    return ended.result is None and ended.crash is None and ended.raised is None
 
 
 def _result_of(ended: Ended, plan: Plan) -> Result:

@@ -18,6 +18,8 @@ BOTH: tuple[Fill, ...] = ((NAN, float("nan")), (LARGE, 7.0))
 # What is watched closely even when there is little time: all that is mixed up shows in the first, in the second where
 # a target takes no last stride but 1, and what overflows in the third.
 _THOROUGH = ("distinct", "distinct-unit", "huge")
+# Of tensors alone, what there is time for then: dO is what programs lay otherwise than all else.
+_FAST = {"do": ("blhd", "distinct")}
 # Index tensors, whose strides are the wrapper's own to read.
 _NOT_TRIED = ("seqlens", "cu_seqlens_q", "cu_seqlens_k")
 
@@ -52,7 +54,7 @@ def trials_of(shapes: Mapping[str, tuple[int, ...]], programs: tuple[Trial, ...]
     Args:
         shapes: of the tensors that the target is given, by name.
         programs: from `programs.programs_of`.
-        fast: of each tensor alone only distinct strides, and hardly any trial thorough.
+        fast: hardly any tensor alone, and hardly any trial thorough.
     """
     together = [
         Trial(layout, TOGETHER, (("all", layout),), "all", layout, thorough=layout in _THOROUGH or not fast)
@@ -68,7 +70,7 @@ def trials_of(shapes: Mapping[str, tuple[int, ...]], programs: tuple[Trial, ...]
 
 def _layouts_of(name: str, shape: tuple[int, ...], *, fast: bool) -> Iterator[str]:
     """The layouts that change where a tensor of this shape lies."""
-    for layout in ("distinct",) if fast else LAYOUTS[1:]:
+    for layout in _FAST.get(name, ()) if fast else LAYOUTS[1:]:
         if layout == "packed" and len(shape) != 4:
             continue
         if layout in ("blhd", "distinct-unit") and len(shape) < 2:
