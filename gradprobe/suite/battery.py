@@ -82,6 +82,8 @@ _ROWS = (
     _Row(9, "bias window 45", options={"bias_window": 45}, needs=("bias",), of_lazy=True, **_LONG),
     _Row(10, "logits x4", options={"pattern": "large"}),
     _Row(10, "every logit near -120", options={"pattern": "negative"}),
+    _Row(10, "every logit near -120, causal", options={"pattern": "negative", "causal": True}, needs=("causal",),
+         not_lazy=_CAUSAL),
     _Row(11, "four calls", options={"repeat": 4}),
     *((_Row(12, "strides beyond 2^31", ("all=huge",)),) if "huge" in LAYOUTS else ()),
     _Row(13, "L = 200", **_LONGER),
