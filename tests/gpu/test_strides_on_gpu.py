@@ -2,10 +2,11 @@
 
 import pytest
 
+from gradprobe.isolation import run_each
 from gradprobe.last import Asked
 from gradprobe.strides.bench import FIRST
 from gradprobe.strides.trials import trials_of
-from gradprobe.strides.worker import bench_of
+from gradprobe.strides.worker import Setup, bench_of
 from tests.faults.planting import KERNELS, Edit, Planted
 
 pytestmark = pytest.mark.gpu
@@ -44,11 +45,16 @@ def test_an_index_of_32_bits_is_found_beyond_2_to_the_31_alone(tmp_path):
     source = (KERNELS / "lazy.py").read_text()
     path = tmp_path / "narrow.py"
     path.write_text(Planted("narrow", "I64", (Edit("load_tile", ROWS, NARROW),), "", 0).plant(source))
-    titles = ("contiguous", "distinct", "q=huge")
-    found = tried(f"{path}:lazy_intermediates", chosen=lambda trial: trial.title in titles, dtype="float16")
-    assert (found["contiguous"].verdict, found["distinct"].verdict) == ("match", "match")
-    # The wrapped offset lies before the tensor: numbers from there, or an access that the device refuses.
-    assert found["q=huge"].verdict in ("mismatch", "error")
+    # In processes of their own: an access that the device refuses leaves a process without one.
+    setup = Setup(Asked(f"{path}:lazy_intermediates", None, None, OPTIONS | {"dtype": "float16"}), "again", False)
+    (plan,) = run_each("gradprobe.strides.worker:Trials", setup, [0])
+    titles = [trial.title for trial in plan.result.trials]
+    numbers = [titles.index(title) + 1 for title in ("contiguous", "distinct", "q=huge")]
+    ends = run_each("gradprobe.strides.worker:Trials", setup, numbers)
+    verdicts = [ended.result.verdict if ended.result else "error" for ended in ends]
+    assert verdicts[:2] == ["match", "match"]
+    # The wrapped offset lies before the tensor: numbers from there, or an access that is refused.
+    assert verdicts[2] in ("mismatch", "error")
 
 
 def test_do_read_with_the_head_stride_of_q_is_right_contiguous_and_wrong_in_distinct(tmp_path):
