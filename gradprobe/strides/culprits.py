@@ -70,13 +70,13 @@ def _mixed_with(first: Stride, others: Sequence[Stride], bench: Bench, wide: Wid
 
 
 def _culprit(group: tuple[Stride, ...], *, alone: bool) -> Culprit:
-    names = [f"{name}.stride({axis})" for name, axis in group]
+    names = [f"{name}.stride({axis})" for name, axis in reversed(group)]
     only = "only " if alone else ""
     if len(group) == 1:
-        return Culprit("stride", group, f"wrong {only}where {names[0]} is not what the other tensors' strides suggest")
+        return Culprit("stride", group, f"wrong {only}when {names[0]} is not what the other tensors' strides suggest")
     if len(group) == 2:
-        return Culprit("mix-up", group, f"wrong {only}where {names[0]} != {names[1]}")
-    return Culprit("mix-up", group, f"wrong {only}where {', '.join(names[:-1])} and {names[-1]} are not all equal")
+        return Culprit("mix-up", group, f"wrong {only}when {names[0]} != {names[1]}")
+    return Culprit("mix-up", group, f"wrong {only}when {', '.join(names[:-1])} and {names[-1]} are not all equal")
 
 
 def _overflowing(bench: Bench) -> list[Culprit]:

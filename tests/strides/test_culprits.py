@@ -33,20 +33,20 @@ def test_do_read_with_the_head_stride_of_q_is_wrong_only_where_the_two_differ(tm
     wrong = {title for title, verdict in verdicts.items() if verdict == "mismatch"}
     assert wrong == {"distinct", "distinct-unit", "q=distinct", "do=distinct"}
     assert (culprit.kind, culprit.strides) == ("mix-up", (("q", 1), ("do", 1)))
-    assert culprit.words == "wrong only where q.stride(1) != do.stride(1)"
+    assert culprit.words == "wrong only when do.stride(1) != q.stride(1)"
 
 
 def test_two_tensors_read_with_the_stride_of_a_third_are_one_mix_up_of_three(tmp_path):
     _, (culprit,) = blamed(write(tmp_path, "k_and_v_by_q_rows"))
     assert culprit.strides == (("q", 2), ("k", 2), ("v", 2))
-    assert culprit.words == "wrong only where q.stride(2), k.stride(2) and v.stride(2) are not all equal"
+    assert culprit.words == "wrong only when v.stride(2), k.stride(2) and q.stride(2) are not all equal"
 
 
 def test_two_mix_ups_at_once_are_told_apart_and_neither_is_said_to_be_the_only_one(tmp_path):
     _, found = blamed(write(tmp_path, "two_at_once"))
     assert [culprit.words for culprit in found] == [
-        "wrong where q.stride(1) != do.stride(1)",
-        "wrong where k.stride(0) != v.stride(0)",
+        "wrong when do.stride(1) != q.stride(1)",
+        "wrong when v.stride(0) != k.stride(0)",
     ]
 
 
