@@ -98,3 +98,19 @@ def test_what_a_backward_of_autograd_allocates_is_filled_too():
     with Allocations("nan", 7.0):
         (found,) = torch.autograd.grad(Function.apply(x), x, torch.ones(3))
     assert found.tolist() == [7.0, 7.0, 7.0]
+
+
+def test_flex_attention_runs_while_allocations_are_watched_and_gives_the_same_bits():
+    from gradprobe.targets.adapters.flex import flex
+
+    values = [torch.randn(1, 2, 20, 16, generator=torch.Generator().manual_seed(seed)) for seed in range(4)]
+
+    def gradients():
+        *inputs, do = (value.clone().requires_grad_() for value in values)
+        return torch.autograd.grad(flex(*inputs, scale=0.25, causal=True)["O"], inputs, do)
+
+    alone = gradients()
+    with Allocations("nan", float("nan")) as allocations:
+        watched = gradients()
+    assert allocations.breaches({}) == []
+    assert [bool((one == other).all()) for one, other in zip(watched, alone, strict=True)] == [True] * 3

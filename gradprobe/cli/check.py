@@ -52,7 +52,7 @@ def check(
 ) -> None:
     """Run a kernel beside the reference, diff every intermediate, and point at the first mismatch.
 
-    Without any target or case option, what [tool.gradprobe] of pyproject.toml configures is checked.
+    Without any target or case option, what pyproject.toml configures under tool.gradprobe is checked.
     """
     asked = last.Asked(target or "lazy", family, reference, options)
     again = command_line("check", asked.target, options, chosen(asked) | ({"battery": True} if battery else {}))

@@ -51,7 +51,7 @@ def strides(
     """Run a kernel with every tensor in every layout, and say which it gets wrong.
 
     Each run is held against the same values laid contiguous, bit for bit; where it differs, against the reference.
-    Without a target, those are tried that [tool.gradprobe] of pyproject.toml names.
+    Without a target, those are tried that pyproject.toml names under tool.gradprobe.
     """
     forms = Forms(json_file, junit_file, sarif_file, github)
     asked = last.Asked(target or "lazy", family, None, options)

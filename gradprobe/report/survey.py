@@ -144,8 +144,14 @@ def _sentences(found: Survey, width: int) -> Iterator[str]:
         yield f"{names} reached the kernels as copies in {', '.join(titles)}: strides end in the wrapper there"
     yield from found.plan.document["notes"]
     counts = plural(len(found.results), "layout")
-    yield f"tried {counts} in {found.seconds.get('total', 0.0):.1f} s; every run in guard bands, with and without NaN"
+    yield f"tried {counts} in {found.seconds.get('total', 0.0):.1f} s, {_bands(found)}"
     yield f"again: {found.again}"
+
+
+def _bands(found: Survey) -> str:
+    twice = sum(result.trial.thorough for result in found.results)
+    also = " and" if twice == len(found.results) else f", {twice:,} of them also"
+    return f"each in guard bands of NaN{also} of large numbers"
 
 
 def _by_words(results: Sequence[Result]) -> dict[str, list[str]]:

@@ -142,6 +142,14 @@ def _mode(made: Callable[[Tensor, bool], Tensor], wrote: Callable[[Tensor], None
     having = {aten.zeros, aten.zeros_like, aten.new_zeros, aten.ones, aten.ones_like, aten.new_ones}
 
     class Mode(TorchDispatchMode):
+        # Without it torch refuses flex_attention and its like. What one allocates inside is its own affair.
+        supports_higher_order_operators = True
+
+        @classmethod
+        def ignore_compile_internals(cls) -> bool:
+            """Whether torch.compile, through which flex_attention goes even uncompiled, works while this is entered."""
+            return True
+
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             result = func(*args, **(kwargs or {}))
             packet = getattr(func, "overloadpacket", None)
@@ -159,7 +167,8 @@ def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterat
     """The tensors that an operation writes into, as its schema says."""
     import torch
 
-    for at, argument in enumerate(func._schema.arguments):
+    schema = getattr(func, "_schema", None)  # which higher-order operators lack: they write into none of theirs
+    for at, argument in enumerate(schema.arguments if schema else ()):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = args[at] if at < len(args) else kwargs.get(argument.name)
             tensors = value if isinstance(value, (list, tuple)) else [value]

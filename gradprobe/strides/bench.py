@@ -127,7 +127,7 @@ class Bench:
         around, unwritten = fill
         session = replace(self.session, fill=around, unwritten=unwritten)
         inputs = place(self._given(values, unwritten), trial.assigned, trial.placements or None, around)
-        return observe(session, Inputs(trial.title, inputs.values, inputs.tensors), watched=trial.thorough)
+        return observe(session, Inputs(trial.title, inputs.values, inputs.tensors))
 
     def _skipped(self, trial: Trial, words: str) -> Result:
         document = run_as_json(self.session.case, Run(trial.title, trial.assigned, None, words))
@@ -152,14 +152,15 @@ def _trace(observed: Observed) -> Trace:
 def _strays(observed: list[Observed], fills: tuple[Fill, ...]) -> tuple[Stray, ...]:
     """What the runs of one trial did to memory, each finding once.
 
-    A read of memory that nothing wrote is none where it shows in no result, whatever that memory holds.
+    A read of memory that nothing wrote is one where it shows in a result: what that memory holds in one run and in the
+    other makes them differ. Where there is one run alone, that memory holds NaN, which a result shows by itself.
     """
     found = [stray for each in observed for stray in each.strays]
-    if len(observed) == 2:
-        first, second = (_trace(each) for each in observed)
-        if not differing(first, second, dict.fromkeys(first.values, 0.0)):
-            found = [stray for stray in found if stray.kind != UNWRITTEN]
-        found += never_written(first, second, (fills[0][1], fills[1][1]))
+    first, *others = (_trace(each) for each in observed)
+    if not any(differing(first, other, dict.fromkeys(first.values, 0.0)) for other in others):
+        found = [stray for stray in found if stray.kind != UNWRITTEN]
+    for other in others:
+        found += never_written(first, other, (fills[0][1], fills[1][1]))
     kept: dict[object, Stray] = {}
     for stray in found:
         kept.setdefault((stray.kind, stray.tensor, stray.file, stray.line), stray)

@@ -25,18 +25,18 @@ class Observed:
     strays: tuple[Stray, ...]
 
 
-def observe(session: Session, inputs: Inputs, *, watched: bool) -> Observed:
+def observe(session: Session, inputs: Inputs) -> Observed:
     """Runs the target once, inside guard bands of its own and of the caller's.
 
-    Args:
-        watched: whether every address is looked at too, where Triton's interpreter runs the kernels.
+    Where Triton's interpreter runs the kernels every address is looked at too. An access beyond its storage is then
+    not executed: it would spoil this process's memory, and with it the layouts that are tried next.
 
     Raises:
         UsageFailure: the case uses what the target does not take.
         TargetFailure: the target raised where it may not, or returned what it may not.
     """
     guards = Guards(inputs.tensors)
-    with _watching(session, inputs, watched=watched and interpreting()) as (allocations, accesses):
+    with _watching(session, inputs) as (allocations, accesses):
         outcome = run_target(session.target, session.case, inputs, session.taps, around=allocations)
     session.outcomes.append(outcome)
     breaches = [*guards.breaches(), *allocations.breaches(dict(outcome.storages))]
@@ -44,11 +44,9 @@ def observe(session: Session, inputs: Inputs, *, watched: bool) -> Observed:
 
 
 @contextlib.contextmanager
-def _watching(
-    session: Session, inputs: Inputs, *, watched: bool
-) -> Iterator[tuple[Allocations, Callable[[], tuple[Stray, ...]]]]:
+def _watching(session: Session, inputs: Inputs) -> Iterator[tuple[Allocations, Callable[[], tuple[Stray, ...]]]]:
     """The target's own allocations, and what its kernels did at addresses that are none of theirs."""
-    if not watched:
+    if not interpreting():
         yield Allocations(session.fill, session.unwritten), tuple
         return
     from ..running.interpreter.memory import Unwritten, watched_memory

@@ -15,8 +15,8 @@ Fill = tuple[str, float]
 """What guard bands hold, and what memory without values holds."""
 # Of the two runs of a trial.
 BOTH: tuple[Fill, ...] = ((NAN, float("nan")), (LARGE, 7.0))
-# What is watched closely even when there is little time: all that is mixed up shows in the first, in the second where
-# a target takes no last stride but 1, and what overflows in the third.
+# What is run with either fill even when there is little time: all that is mixed up shows in the first, in the second
+# where a target takes no last stride but 1, and what overflows in the third.
 _THOROUGH = ("distinct", "distinct-unit", "huge")
 # Of tensors alone, what there is time for then: dO is what programs lay otherwise than all else.
 _FAST = {"do": ("blhd", "distinct")}
@@ -40,7 +40,7 @@ class Trial:
     placements: Mapping[str, Placement] = field(default_factory=dict)
     """Where those lie that are assigned `as-saved`."""
     thorough: bool = True
-    """Whether it is run twice, with either fill, and watched address by address where Triton's interpreter runs."""
+    """Whether it is run twice, with either fill."""
 
     @property
     def fills(self) -> tuple[Fill, ...]:

@@ -231,5 +231,10 @@ def test_no_line_ends_in_a_space(words):
     assert [line for line in run(words).out.splitlines() if line != line.rstrip()] == []
 
 
+@pytest.mark.parametrize("command", ["check", "strides"])
+def test_the_help_names_the_table_of_pyproject_that_configures_a_command(command):
+    assert "tool.gradprobe" in run(f"{command} --help", COLUMNS="200").out
+
+
 def test_the_help_of_a_tap_shows_its_indices():
     assert "dS=ds[b,h,offs_m,offs_n]" in run("check --help", COLUMNS="200").out

@@ -45,6 +45,13 @@ def test_a_read_behind_the_rows_of_q_is_named_with_its_line_and_spoils_dk(tmp_pa
     assert result.first.intermediate == "dK"
 
 
+def test_every_address_is_seen_in_layouts_that_are_run_once_too(tmp_path):
+    (result,), line, _ = tried(tmp_path, DKDV, LOAD_Q, LOAD_Q.replace("n_ctx", "n_ctx + 32"), "do=blhd")
+    assert len(result.trial.fills) == 1
+    (stray,) = strays_at(result, "outside", line)
+    assert stray.tensor == "q"
+
+
 def test_a_write_behind_the_keys_of_dv_is_named_with_its_line_though_every_gradient_is_right(tmp_path):
     (result,), line, _ = tried(tmp_path, DKDV, STORE_DV, STORE_DV.replace("n_ctx", "n_ctx + 32"), "distinct")
     assert result.verdict == "mismatch"
