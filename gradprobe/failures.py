@@ -27,6 +27,10 @@ class Refusal(TargetFailure):
     """The target raised on purpose, under every layout that it was to run: it does not take the case."""
 
 
+class NoRoom(Failure):
+    """A tensor does not fit into the memory that there is."""
+
+
 class ReferenceFailure(Failure):
     """The reference failed its audit, so no verdict about a target may rest on it."""
 

@@ -1,12 +1,14 @@
 """Guard bands tell that they were written, which side, how far off and how many elements."""
 
+import errno
 import math
 
 import pytest
 import torch
 
-from gradprobe.cases.guards import FILLS, Breach, Guards, guard_values
+from gradprobe.cases.guards import FILLS, Breach, Guards, guard_values, mapped
 from gradprobe.cases.layouts import place
+from gradprobe.failures import NoRoom
 
 SHAPE = (2, 3, 5, 4)
 
@@ -85,3 +87,12 @@ def test_guards_of_whole_numbers_and_booleans_are_ordinary_in_every_fill(dtype):
     of = [guard_values(64, dtype, torch.device("cpu"), fill) for fill in FILLS]
     assert torch.equal(of[0], of[1])
     assert torch.equal(of[0], of[2])
+
+
+def test_a_span_without_room_is_told_in_gibibytes_with_what_to_look_at(monkeypatch):
+    def refusing(*_, **__):
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr("mmap.mmap", refusing)
+    with pytest.raises(NoRoom, match=r"span 16 GiB has no room here: Cannot allocate memory; is address space limited"):
+        mapped(2**32, torch.float32)

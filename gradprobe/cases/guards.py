@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..failures import NoRoom
+
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
@@ -24,13 +26,15 @@ def guarded(size: int, dtype: torch.dtype, device: torch.device, fill: str, rese
     Args:
         reserve: elements at the end that a wrong read may reach. Where the whole is large they are zeros that take no
             memory on a CPU, and are not there on a GPU; where `size` alone is large, so are all.
+
+    Raises:
+        NoRoom: there is not so much memory.
     """
-    import torch
 
     whole = size + reserve
     if whole * dtype.itemsize < MAPPED:
         return guard_values(whole, dtype, device, fill)
-    storage = mapped(whole, dtype) if device.type == "cpu" else torch.empty(size, dtype=dtype, device=device)
+    storage = mapped(whole, dtype) if device.type == "cpu" else _on_device(size, dtype, device)
     if size * dtype.itemsize < MAPPED:
         storage[:size] = guard_values(size, dtype, device, fill)
     return storage
@@ -42,7 +46,23 @@ def mapped(size: int, dtype: torch.dtype) -> Tensor:
 
     without_reserve = getattr(mmap, "MAP_NORESERVE", 0x4000)  # named since Python 3.13
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | without_reserve
-    return torch.frombuffer(mmap.mmap(-1, size * dtype.itemsize, flags=flags), dtype=dtype)
+    try:
+        return torch.frombuffer(mmap.mmap(-1, size * dtype.itemsize, flags=flags), dtype=dtype)
+    except OSError as error:
+        raise _no_room(size * dtype.itemsize, f"{error.strerror}; is address space limited (ulimit -v)?") from error
+
+
+def _on_device(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    import torch
+
+    try:
+        return torch.empty(size, dtype=dtype, device=device)
+    except torch.OutOfMemoryError as error:
+        raise _no_room(size * dtype.itemsize, f"{device} is out of memory") from error
+
+
+def _no_room(size: int, why: str) -> NoRoom:
+    return NoRoom(f"a tensor whose strides span {size / 2**30:.0f} GiB has no room here: {why}")
 
 
 def guard_values(size: int, dtype: torch.dtype, device: torch.device, fill: str = ORDINARY) -> Tensor:

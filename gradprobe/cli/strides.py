@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..strides.survey import Survey
 
 # A small case with a partial tile along both axes: there are many runs.
-SMALL = {"seqlen": 37, "head_dim": 16}
+SMALL = {"seqlen": 37, "head_dim": 16, "block_m": 32, "block_n": 32}
 # Each imports torch and makes the contiguous run for itself, which more would not repay.
 _MOST_WORKERS = 4
 _LAYOUTS = ("layout", "runs")

@@ -32,7 +32,8 @@ def render_survey(found: Survey, width: int, *, utf8: bool = True) -> list[Text]
         lines += _place(found, found.wrong[0], width)
     lines += [line for sentence in _reasons(found) for line in folded(sentence, width)]
     lines += [Text(), *_matrix(found, marks), Text(), *_programs(found, marks, width)]
-    return lines + [line for sentence in _sentences(found, width) for line in folded(sentence, width)]
+    lines += [line for sentence in _sentences(found) for line in folded(sentence, width)]
+    return [*lines, Text(f"  again: {found.again}")]
 
 
 def _verdict(found: Survey, width: int) -> Iterator[Text]:
@@ -136,7 +137,7 @@ def _programs(found: Survey, marks: Marks, width: int) -> Iterator[Text]:
         yield Text()
 
 
-def _sentences(found: Survey, width: int) -> Iterator[str]:
+def _sentences(found: Survey) -> Iterator[str]:
     for verdict, word in ((SKIPPED, "refused"), ("error", "not run")):
         for words, titles in _by_words(found.having(verdict)).items():
             yield f"{word}: {', '.join(titles)}: {words}"
@@ -145,7 +146,6 @@ def _sentences(found: Survey, width: int) -> Iterator[str]:
     yield from found.plan.document["notes"]
     counts = plural(len(found.results), "layout")
     yield f"tried {counts} in {found.seconds.get('total', 0.0):.1f} s, {_bands(found)}"
-    yield f"again: {found.again}"
 
 
 def _bands(found: Survey) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..cases.layouts import Inputs, place
 from ..cases.outputs import outputs_of
-from ..failures import TargetFailure
+from ..failures import NoRoom, TargetFailure
 from ..probing.session import Session, derived, effective, measure
 from ..report.as_json import run_as_json
 from ..report.console import blame
@@ -64,6 +64,8 @@ class Bench:
             return replace(base.result, trial=trial) if trial == FIRST else self._tried(trial, base)
         except TargetFailure as failure:
             return Result(trial, "error", words=str(failure))
+        except NoRoom as failure:
+            return self._skipped(trial, str(failure))
 
     def contiguous(self) -> Measured:
         """The contiguous run of the case's own values.
@@ -115,8 +117,7 @@ class Bench:
         for fill in trial.fills:
             observed.append(self._observed(trial, fill, base.values))
             if (refused := observed[-1].outcome.refused) is not None:
-                document = run_as_json(self.session.case, Run(trial.title, trial.assigned, None, refused))
-                return Result(trial, SKIPPED, words=refused, document=document)
+                return self._skipped(trial, refused)
         strays = _strays(observed, trial.fills)
         copied = tuple(sorted(base.taken - observed[0].outcome.taken))
         other = [each for each in observed if differing(_trace(each), base.trace, base.floors)]
@@ -132,6 +133,10 @@ class Bench:
         session = replace(self.session, fill=around, unwritten=unwritten)
         inputs = place(self._given(values, unwritten), trial.assigned, trial.placements or None, around)
         return observe(session, Inputs(trial.title, inputs.values, inputs.tensors))
+
+    def _skipped(self, trial: Trial, words: str) -> Result:
+        document = run_as_json(self.session.case, Run(trial.title, trial.assigned, None, words))
+        return Result(trial, SKIPPED, words=words, document=document)
 
     def _result(self, trial: Trial, measured: Measured, strays: tuple[Stray, ...], how: str) -> Result:
         run = Run(trial.title, trial.assigned, measured, None)

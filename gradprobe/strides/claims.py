@@ -73,6 +73,6 @@ def any_of(names: Sequence[str]) -> str:
 
 
 def _unequal(names: Sequence[str]) -> str:
-    if len(names) == 2:
-        return f"{names[0]} != {names[1]}"
-    return f"{', '.join(names[:-1])} and {names[-1]} are not all equal"
+    """The last first: what is taken for another's comes after it where tensors are listed."""
+    *others, last = reversed(names)
+    return f"{others[0]} != {last}" if len(names) == 2 else f"{', '.join(others)} and {last} are not all equal"

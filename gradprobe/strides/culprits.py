@@ -50,10 +50,10 @@ def culprits(bench: Bench, failing: Collection[Trial], right: Collection[Trial] 
 
 def _said(claim: Claim, wrong: Sequence[Strides], fine: Sequence[Strides], *, is_sole: bool) -> Culprit:
     """The claim in words that no layout that was tried belies."""
-    where = "wrong only where" if is_sole and all(map(claim.holds, wrong)) else "wrong where"
+    when = "wrong only when" if is_sole and all(map(claim.holds, wrong)) else "wrong when"
     if any(map(claim.holds, fine)):
-        where = "wrong in some layouts where"
-    return Culprit(claim.kind, claim.strides, f"{where} {claim.words}")
+        when = "wrong in some layouts when"
+    return Culprit(claim.kind, claim.strides, f"{when} {claim.words}")
 
 
 def _claims(bench: Bench) -> list[Claim]:

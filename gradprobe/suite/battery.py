@@ -80,6 +80,8 @@ _ROWS = (
     _Row(9, "bias window 45", options={"bias_window": 45}, needs=("bias",), of_lazy=True, **_LONG),
     _Row(10, "logits x4", options={"pattern": "large"}),
     _Row(10, "every logit near -120", options={"pattern": "negative"}),
+    _Row(10, "every logit near -120, causal", options={"pattern": "negative", "causal": True}, needs=("causal",),
+         not_lazy=_CAUSAL),
     _Row(11, "four calls, memory full of NaN or 7.0", options={"repeat": 4, "poison": True}),
     _Row(12, "strides beyond 2^31", ("all=huge",)),
     _Row(13, "L = 200", **_LONGER),

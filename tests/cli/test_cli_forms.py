@@ -204,7 +204,7 @@ def test_a_failure_names_its_target_in_every_form(folder):
     assert ran.code == 3
     assert json.loads((folder / "out.json").read_text())["target"] == {"name": "soft.py:raising"}
     (case,) = read_junit((folder / "out.xml").read_text()).findall(".//testcase")
-    assert (case.get("classname"), case[0].get("type")) == ("soft.py:raising", "TargetFailure")
+    assert (case.get("classname"), case[0].get("type")) == ("soft.py:raising", "Refusal")
     (result,) = json.loads((folder / "out.sarif").read_text())["runs"][0]["results"]
     assert (result["ruleId"], result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]) == (
         "GP022",

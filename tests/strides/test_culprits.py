@@ -34,35 +34,35 @@ def test_do_read_with_the_head_stride_of_q_is_wrong_only_where_the_two_differ(tm
     wrong = {title for title, verdict in verdicts.items() if verdict == "mismatch"}
     assert wrong == {"distinct", "distinct-unit", "q=distinct", "do=distinct"}
     assert (culprit.kind, culprit.strides) == ("mix-up", (("q", 1), ("do", 1)))
-    assert culprit.words == "wrong only where q.stride(1) != do.stride(1)"
+    assert culprit.words == "wrong only when do.stride(1) != q.stride(1)"
 
 
 def test_two_tensors_read_with_the_stride_of_a_third_are_one_mix_up_of_three(tmp_path):
     _, (culprit,) = blamed(write(tmp_path, "k_and_v_by_q_rows"))
     assert culprit.strides == (("q", 2), ("k", 2), ("v", 2))
-    assert culprit.words == "wrong only where q.stride(2), k.stride(2) and v.stride(2) are not all equal"
+    assert culprit.words == "wrong only when v.stride(2), k.stride(2) and q.stride(2) are not all equal"
 
 
 def test_two_mix_ups_at_once_are_told_apart_and_neither_is_said_to_be_the_only_one(tmp_path):
     _, found = blamed(write(tmp_path, "two_at_once"))
     assert [culprit.words for culprit in found] == [
-        "wrong where q.stride(1) != do.stride(1)",
-        "wrong where k.stride(0) != v.stride(0)",
+        "wrong when do.stride(1) != q.stride(1)",
+        "wrong when v.stride(0) != k.stride(0)",
     ]
 
 
 @pytest.mark.parametrize(
     ("fault", "kind", "strides", "words"),
     [
-        ("q_taken_for_contiguous", "contiguous", [("q", -1)], "wrong only where q is not contiguous"),
+        ("q_taken_for_contiguous", "contiguous", [("q", -1)], "wrong only when q is not contiguous"),
         (
             "k_taken_for_dense_in_its_heads", "contiguous", [("k", 1)],
-            "wrong only where k.stride(1) != k.shape[2] * k.stride(2)",
+            "wrong only when k.stride(1) != k.shape[2] * k.stride(2)",
         ),
-        ("do_taken_for_dense_in_its_rows", "contiguous", [("do", 3)], "wrong only where do.stride(3) != 1"),
+        ("do_taken_for_dense_in_its_rows", "contiguous", [("do", 3)], "wrong only when do.stride(3) != 1"),
         (
             "k_v_and_do_by_q", "mix-up", [("q", -1), ("k", -1), ("v", -1), ("do", -1)],
-            "wrong only where q.stride(), k.stride(), v.stride() and do.stride() are not all equal",
+            "wrong only when do.stride(), v.stride(), k.stride() and q.stride() are not all equal",
         ),
     ],
 )  # fmt: skip
@@ -74,15 +74,15 @@ def test_what_is_taken_for_granted_is_named_as_the_rule_that_was_broken(tmp_path
 def test_a_mix_up_is_named_beside_a_tensor_that_is_taken_for_contiguous(tmp_path):
     _, found = blamed(write(tmp_path, "q_taken_for_contiguous_and_do_by_v"))
     assert [culprit.words for culprit in found] == [
-        "wrong where q is not contiguous",
-        "wrong where v.stride(1) != do.stride(1)",
+        "wrong when q is not contiguous",
+        "wrong when do.stride(1) != v.stride(1)",
     ]
 
 
 def test_what_a_right_layout_belies_is_said_of_some_layouts_only(tmp_path):
     verdicts, found = blamed(write(tmp_path, "do_heads_by_q_rows"))
     assert verdicts["strided-last"] == "match"
-    assert [culprit.words.partition(" where ")[0] for culprit in found] == ["wrong in some layouts"] * 2
+    assert [culprit.words.partition(" when ")[0] for culprit in found] == ["wrong in some layouts"] * 2
     assert all("stride(3) != 1" in culprit.words for culprit in found)
 
 

@@ -68,7 +68,7 @@ def test_a_mismatch_is_documented_with_its_matrix_its_first_place_and_what_is_to
         {
             "kind": "mix-up",
             "strides": [["q", 1], ["do", 1]],
-            "words": "wrong only where q.stride(1) != do.stride(1)",
+            "words": "wrong only when do.stride(1) != q.stride(1)",
         }
     ]
     assert document["first_mismatch"]["head"] == 1

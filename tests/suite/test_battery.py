@@ -88,6 +88,7 @@ def test_what_the_lazy_family_has_not_is_told_by_its_reasons():
         "L = 200, causal": "the lazy family is always causal",
         "Dv > D": "the lazy family has one head dim for q, k and v",
         "Dv < D": "the lazy family has one head dim for q, k and v",
+        "every logit near -120, causal": "the lazy family is always causal",
         "softcap 1.5": "the lazy family has no softcap",
         "dropout 0.3": "the lazy family has no dropout",
     }

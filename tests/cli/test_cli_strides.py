@@ -1,0 +1,103 @@
+"""`gradprobe strides` as it is typed: what is printed and written, and the exit codes."""
+
+import json
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from tests.strides.written import write
+
+from .command import run
+
+SIZE = "--seqlen 20 --head-dim 8 --heads 2"
+
+
+def strides(folder, name, more="", **environment):
+    return run(f"strides {write(folder, name)} --fast {SIZE} {more}", **environment)
+
+
+def test_a_match_says_in_how_many_layouts_and_lists_them(tmp_path):
+    ran = strides(tmp_path, "right")
+    assert (ran.code, ran.err) == (0, "")
+    lines = ran.out.splitlines()
+    assert " ".join(lines[0].split())[:5] == "MATCH"
+    assert "right in 18 layouts, 18 of them bit for bit as when contiguous" in " ".join(ran.out.split())
+    row = next(line for line in lines if line.startswith("  all "))
+    assert row.split() == ["all", *["="] * 8]
+    assert "      =  torch.cat of rows, its backward" in lines
+    assert "  = right, bit for bit" in lines
+    assert lines[-1].startswith("  again: gradprobe strides ")
+
+
+def test_a_mismatch_has_the_verdict_first_then_the_place_then_the_strides_that_must_be_equal(tmp_path):
+    ran = strides(tmp_path, "do_by_q_heads")
+    assert ran.code == 1
+    lines = ran.out.splitlines()
+    assert lines[0].startswith("MISMATCH  ")
+    assert "right when contiguous" in " ".join(ran.out.split("FIRST")[0].split())
+    places = [at for at, line in enumerate(lines) if line.startswith("FIRST MISMATCH dQ batch=0 head=1 row=0 col=0")]
+    (reason,) = [at for at, line in enumerate(lines) if line == "  wrong only when do.stride(1) != q.stride(1)"]
+    assert len(places) == 1
+    assert places[0] < reason < next(at for at, line in enumerate(lines) if "the others contiguous" in line)
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_every_line_fits_the_terminal_but_for_the_greppable_one_and_the_one_that_repeats(tmp_path, columns):
+    ran = strides(tmp_path, "do_by_q_heads", COLUMNS=str(columns), NO_COLOR="1")
+    assert "\x1b" not in ran.out
+    long = [line for line in ran.out.splitlines() if len(line) > columns]
+    free = ("FIRST MISMATCH", "  again:")
+    assert [line for line in long if not line.startswith(free) and str(tmp_path) not in line] == []
+
+
+def test_refusals_and_crashes_are_told_with_their_layouts_and_a_crash_exits_3(tmp_path):
+    refused = strides(tmp_path, "refuses_a_transposed_do")
+    assert refused.code == 0
+    assert "refused: blhd, packed, packed qkv, dO a [B, L, H, D] view" in " ".join(refused.out.split())
+    assert "dO has strides" in refused.out
+    crashed = strides(tmp_path, "crash_where_do_is_transposed")
+    assert crashed.code == 3
+    assert crashed.out.startswith("NOT RUN  ")
+    assert "killed by SIGSEGV (segmentation fault)" in " ".join(crashed.out.split())
+
+
+def test_every_form_is_written_and_json_on_stdout_stands_there_alone(tmp_path):
+    junit, sarif = tmp_path / "j.xml", tmp_path / "s.json"
+    ran = strides(tmp_path, "do_by_q_heads", f"--json - --junit {junit} --sarif {sarif} --github")
+    assert ran.code == 1
+    document = json.loads(ran.out)
+    assert (document["verdict"], len(document["runs"])) == ("mismatch", 18)
+    assert document["strides"]["culprits"][0]["words"] == "wrong only when do.stride(1) != q.stride(1)"
+    cases = ElementTree.parse(junit).getroot().iter("testcase")
+    failing = {case.get("classname").rpartition(".")[2] for case in cases if case.find("failure") is not None}
+    assert "distinct" in failing
+    assert "contiguous" not in failing
+    assert {result["ruleId"] for result in json.loads(sarif.read_text())["runs"][0]["results"]} >= {"GP001"}
+    assert "::error " in ran.err
+
+
+def test_what_contradicts_a_survey_is_refused_and_a_target_that_is_not_there_too():
+    for words, message in (
+        ("strides lazy --layout do=blhd", "--layout: strides tries every layout"),
+        ("strides lazy --inputs real.pt", "--inputs: strides tries every layout"),
+        ("strides nowhere", "target 'nowhere' is neither a built-in"),
+        ("strides lazy --timeout 0", "--timeout must be seconds above 0"),
+    ):
+        ran = run(words)
+        assert (ran.code, ran.out) == (2, ""), words
+        assert message in ran.err
+
+
+def test_the_configured_targets_are_tried_and_written_together(tmp_path, monkeypatch):
+    for name in ("right", "do_by_q_heads"):
+        write(tmp_path, name)
+    table = '[tool.gradprobe]\ntargets = ["right.py:backward", "do_by_q_heads.py:backward"]\nlayouts = ["contiguous"]\n'
+    (tmp_path / "pyproject.toml").write_text(table)
+    monkeypatch.chdir(tmp_path)
+    ran = run(f"strides --fast {SIZE} --json all.json")
+    assert ran.code == 1
+    assert "2 targets" in ran.err
+    assert "layouts" not in ran.err
+    document = json.loads((tmp_path / "all.json").read_text())
+    assert (document["schema"], document["verdict"]) == ("gradprobe.reports/1", "mismatch")
+    assert [report["verdict"] for report in document["reports"]] == ["match", "mismatch"]

@@ -1,0 +1,65 @@
+"""gradprobe strides on a GPU: right kernels in every layout, real memory beyond 2^31, planted faults found."""
+
+import pytest
+
+from gradprobe.isolation import run_each
+from gradprobe.last import Asked
+from gradprobe.strides.bench import FIRST
+from gradprobe.strides.trials import trials_of
+from gradprobe.strides.worker import Setup, bench_of
+from tests.faults.planting import KERNELS, Edit, Planted
+
+pytestmark = pytest.mark.gpu
+
+OPTIONS = {"seqlen": 37, "head_dim": 16, "device": "cuda"}
+ROWS, NARROW = "offs_r[:, None] * stride_r", "offs_r[:, None].to(tl.int32) * stride_r"
+
+
+def tried(word, fast=False, chosen=lambda trial: True, **options):
+    """The results of the chosen trials of a target, by title."""
+    bench = bench_of(Asked(word, None, None, OPTIONS | options))
+    trials = (FIRST, *trials_of(bench.shapes(), (), fast=fast))
+    return {trial.title: bench.tried(trial) for trial in trials if chosen(trial)}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("word", ["lazy", "flash", "sdpa-math", "sdpa-flash", "sdpa-efficient", "sdpa-cudnn"])
+def test_right_kernels_are_right_or_refuse_in_every_layout_of_ordinary_size(word, dtype, record_property):
+    if word in ("sdpa-flash", "sdpa-cudnn") and dtype == "float32":
+        pytest.skip("takes 16 bits only")
+    found = tried(word, chosen=lambda trial: trial.layout != "huge", dtype=dtype)
+    record_property("how", {title: result.how or result.words for title, result in found.items()})
+    assert {title: result.words or result.line for title, result in found.items() if result.verdict == "error"} == {}
+    assert {title: result.line for title, result in found.items() if result.verdict == "mismatch"} == {}
+    if word in ("lazy", "flash"):
+        assert {result.how for result in found.values()} == {"same bits"}
+
+
+@pytest.mark.parametrize("word", ["lazy", "flash"])
+def test_offsets_beyond_2_to_the_31_into_real_memory_are_right_tensor_by_tensor(word):
+    found = tried(word, chosen=lambda trial: trial.layout == "huge" and trial.row != "all", dtype="float16")
+    assert {result.verdict for result in found.values()} == {"match"}
+
+
+def test_an_index_of_32_bits_is_found_beyond_2_to_the_31_alone(tmp_path):
+    source = (KERNELS / "lazy.py").read_text()
+    path = tmp_path / "narrow.py"
+    path.write_text(Planted("narrow", "I64", (Edit("load_tile", ROWS, NARROW),), "", 0).plant(source))
+    # In processes of their own: an access that the device refuses leaves a process without one.
+    setup = Setup(Asked(f"{path}:lazy_intermediates", None, None, OPTIONS | {"dtype": "float16"}), "again", False)
+    (plan,) = run_each("gradprobe.strides.worker:Trials", setup, [0])
+    titles = [trial.title for trial in plan.result.trials]
+    numbers = [titles.index(title) + 1 for title in ("contiguous", "distinct", "q=huge")]
+    ends = run_each("gradprobe.strides.worker:Trials", setup, numbers)
+    verdicts = [ended.result.verdict if ended.result else "error" for ended in ends]
+    assert verdicts[:2] == ["match", "match"]
+    # The wrapped offset lies before the tensor: numbers from there, or an access that is refused.
+    assert verdicts[2] in ("mismatch", "error")
+
+
+def test_do_read_with_the_head_stride_of_q_is_right_contiguous_and_wrong_in_distinct(tmp_path):
+    source = (KERNELS / "lazy.py").read_text().replace("h * stride_doh", "h * stride_qh")
+    path = tmp_path / "mixed.py"
+    path.write_text(source)
+    found = tried(f"{path}:lazy_intermediates", fast=True, chosen=lambda t: t.title in ("contiguous", "distinct"))
+    assert (found["contiguous"].verdict, found["distinct"].verdict) == ("match", "mismatch")

@@ -1,0 +1,40 @@
+"""The right kernels are right in every layout there is, bit for bit, and stray nowhere."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from gradprobe.last import Asked
+from gradprobe.strides.bench import FIRST
+from gradprobe.strides.programs import programs_of
+from gradprobe.strides.trials import trials_of
+from gradprobe.strides.worker import bench_of
+
+# One tile of 32 rows with a part of it unused: there are many runs.
+SIZES = {"batch": 2, "heads": 2, "seqlen": 17, "head_dim": 16, "block_m": 32, "block_n": 32}
+CASES = {
+    "lazy": ("lazy", {"bias": True, "bias_window": 9}),
+    "flash": ("flash", {"causal": True, "bias": True, "bias_axes": "hmn"}),
+    "flash_backward": ("gradprobe.kernels.triton.flash:flash_backward", {"kv_heads": 1, "sinks": True}),
+}
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu holds what a GPU is asked")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_layout_of_every_tensor_gives_the_bits_of_contiguous_ones(case):
+    word, options = CASES[case]
+    bench = bench_of(Asked(word, None, None, SIZES | options))
+    shapes = bench.shapes()
+    trials = [FIRST, *trials_of(shapes, programs_of(shapes, fast=False), fast=False)]
+    # Alone each is run once: all at once they are watched, and run with both fills.
+    trials = [replace(trial, thorough=trial.kind != "one tensor") for trial in trials]
+    found = {trial.title: bench.tried(trial) for trial in trials}
+    assert len(found) > 60
+    assert {"q=huge", "dv=packed", "distinct", "torch.cat of rows, its backward"} <= found.keys()
+    assert {title: result.words for title, result in found.items() if result.verdict != "match"} == {}
+    assert {title for title, result in found.items() if result.how != "same bits"} == set()
+    assert [stray for result in found.values() for stray in result.strays] == []
+    taken = {"lazy": {"bias", "tau"}, "flash": {"bias"}, "flash_backward": {"o", "lse", "sinks"}}[case]
+    assert {"q", "k", "v", "do", "dq", "dk", "dv"} | taken <= {trial.row for trial in trials}
