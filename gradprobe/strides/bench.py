@@ -63,7 +63,7 @@ class Bench:
             base = self._base(trial)
             return replace(base.result, trial=trial) if trial == FIRST else self._tried(trial, base)
         except TargetFailure as failure:
-            return Result(trial, "error", words=str(failure))
+            return Result(trial, "error", words=str(failure).replace(f" ({trial.title})", ""))
         except NoRoom as failure:
             return self._skipped(trial, str(failure))
 

@@ -91,7 +91,8 @@ def survey(
             plan = _plan_of(came[0]) if plan is None and 0 in came else plan
             if plan is not None:
                 found = _so_far(plan, came, again, time.perf_counter() - start)
-                told(found)
+                if found.results:  # the plan alone is no news, and no verdict
+                    told(found)
                 if len(found.results) == len(plan.trials):
                     break
     found = replace(found, culprits=_blamed(setup, found, timeout, echo))

@@ -32,7 +32,7 @@ def test_a_right_target_is_right_in_every_layout_and_nothing_is_to_blame(tmp_pat
 def test_do_read_with_the_head_stride_of_q_is_wrong_only_where_the_two_differ(tmp_path):
     verdicts, (culprit,) = blamed(write(tmp_path, "do_by_q_heads"))
     wrong = {title for title, verdict in verdicts.items() if verdict == "mismatch"}
-    assert wrong == {"distinct", "distinct-unit", "q=distinct", "do=distinct"}
+    assert wrong == {"distinct", "distinct-unit", "do=blhd", "do=distinct"}
     assert (culprit.kind, culprit.strides) == ("mix-up", (("q", 1), ("do", 1)))
     assert culprit.words == "wrong only when do.stride(1) != q.stride(1)"
 

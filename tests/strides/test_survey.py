@@ -11,7 +11,13 @@ from .written import write
 
 OPTIONS = {"seqlen": 20, "head_dim": 8}
 # Those of the fast ones in which dO alone has heads inside rows.
-TRANSPOSED = {"blhd", "packed", "packed qkv, dO a [B, L, H, D] view", "packed kv, q and dO [B, L, H, D] views"}
+TRANSPOSED = {
+    "blhd",
+    "packed",
+    "packed qkv, dO a [B, L, H, D] view",
+    "packed kv, q and dO [B, L, H, D] views",
+    "do=blhd",
+}
 
 
 def surveyed(word, timeout=None, **options):
@@ -62,8 +68,8 @@ def test_a_mismatch_is_documented_with_its_matrix_its_first_place_and_what_is_to
     found, _ = surveyed(write(tmp_path, "do_by_q_heads"), causal=True)
     document = survey_as_json(found)
     assert (document["schema"], document["verdict"], found.exit_code) == ("gradprobe.report/1", "mismatch", 1)
-    assert document["strides"]["matrix"]["q"] == {"distinct": "mismatch"}
-    assert document["strides"]["matrix"]["k"] == {"distinct": "match"}
+    assert document["strides"]["matrix"]["do"] == {"blhd": "mismatch", "distinct": "mismatch"}
+    assert document["strides"]["matrix"]["all"]["blhd"] == "match"
     assert document["strides"]["culprits"] == [
         {
             "kind": "mix-up",
