@@ -20,6 +20,8 @@ from .text import ASCII, UTF8, Marks, plural
 _ROW, _CELL = 8, 9
 # Findings that are printed; the others are in the JSON.
 _MOST = 4
+# Layouts that are named in one sentence.
+_NAMED = 4
 _STYLES = {MATCH: "green", MISMATCH: "bold red", SKIPPED: "yellow", "error": "bold yellow"}
 _NO_PLACE = "batch=- head=- row=- col=- tile=-,- actual=- expected=- ratio=-"
 
@@ -140,12 +142,20 @@ def _programs(found: Survey, marks: Marks, width: int) -> Iterator[Text]:
 def _sentences(found: Survey) -> Iterator[str]:
     for verdict, word in ((SKIPPED, "refused"), ("error", "not run")):
         for words, titles in _by_words(found.having(verdict)).items():
-            yield f"{word}: {', '.join(titles)}: {words}"
+            yield f"{word} in {_named(titles)}: {words}"
     for names, titles in _copies(found).items():
-        yield f"{names} reached the kernels as copies in {', '.join(titles)}: strides end in the wrapper there"
+        yield f"{names} reached the kernels as copies in {_named(titles)}: strides end in the wrapper there"
     yield from found.plan.document["notes"]
     counts = plural(len(found.results), "layout")
     yield f"tried {counts} in {found.seconds.get('total', 0.0):.1f} s, {_bands(found)}"
+
+
+def _named(titles: list[str]) -> str:
+    """The first few, in quotes where a title has a comma of its own; the matrix shows them all."""
+    names = [f'"{title}"' if "," in title else title for title in titles]
+    if len(names) <= _NAMED:
+        return ", ".join(names)
+    return f"{', '.join(names[: _NAMED - 1])} and {len(names) - _NAMED + 1:,} more"
 
 
 def _bands(found: Survey) -> str:

@@ -19,7 +19,7 @@ from .bits import differing, floors
 from .observe import Observed, observe
 from .result import BITS, BUDGET, Result
 from .strays import UNWRITTEN, Stray, never_written
-from .trials import CONTIGUOUS, TOGETHER, Fill, Trial
+from .trials import CONTIGUOUS, EXPANDED, TOGETHER, Fill, Trial
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -63,7 +63,7 @@ class Bench:
             base = self._base(trial)
             return replace(base.result, trial=trial) if trial == FIRST else self._tried(trial, base)
         except TargetFailure as failure:
-            return Result(trial, "error", words=str(failure))
+            return Result(trial, "error", words=str(failure).replace(f" ({trial.title})", ""))
         except NoRoom as failure:
             return self._skipped(trial, str(failure))
 
@@ -81,9 +81,14 @@ class Bench:
         trial = Trial("placed one by one", TOGETHER, assigned, placements=placements, thorough=False)
         return self.tried(trial).verdict in (MISMATCH, "error")
 
+    def strides(self, trial: Trial) -> dict[str, tuple[int, ...]]:
+        """The strides that a trial gives each tensor."""
+        placed = place(self._given(self._values(trial), float("nan")), trial.assigned, trial.placements or None)
+        return {name: tuple(tensor.stride()) for name, tensor in placed.tensors.items()}
+
     def _base(self, trial: Trial) -> _Base:
         """The contiguous runs of the values that a trial leaves: `expanded` repeats some."""
-        repeated = tuple(sorted(name for name, layout in trial.assigned if layout == "expanded"))
+        repeated = tuple(sorted(name for name, layout in trial.assigned if layout == EXPANDED))
         if repeated not in self._bases:
             # How a target differs from run to run is seen once, on the case's own values.
             first = self._base(FIRST) if repeated else None

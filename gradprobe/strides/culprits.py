@@ -1,7 +1,7 @@
 """Culprit: what the layouts that fail have in common, found by making one stride of one tensor longer at a time.
 
 What that spoils is misread wherever it differs from another stride. Two strides that each spoil alone, and do not where
-both are longer alike, are one mix-up.
+both are longer alike, are one mix-up. What is said of it is held against the layouts that were tried.
 """
 
 from __future__ import annotations
@@ -10,11 +10,15 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from ..verdict import MISMATCH
 from .bench import Bench
+from .claims import ALL_AXES, MIX_UP, Claim, Strides, any_of, differ, not_contiguous, not_dense, tensors_differ, unlike
 from .trials import ALONE, CONTIGUOUS, Trial
 from .wide import Stride, Wide
 
 HUGE = "huge"
+# As many tensors as may be misread by themselves beside others that are mixed up: each more is many more runs.
+_MOST_APART = 2
 
 
 @dataclass(frozen=True)
@@ -24,75 +28,108 @@ class Culprit:
     kind: str
     """ "mix-up" (strides that must be equal), "stride" (one alone), "contiguous" or "overflow"."""
     strides: tuple[Stride, ...]
-    """(tensor, axis); of the last two kinds (tensor, -1): all its axes."""
+    """(tensor, axis); (tensor, -1): all its axes."""
     words: str
 
 
-def culprits(bench: Bench, failing: Collection[Trial]) -> tuple[Culprit, ...]:
-    """The reasons of the trials that fail; nothing where they fail whatever the layout."""
+def culprits(bench: Bench, failing: Collection[Trial], right: Collection[Trial] = ()) -> tuple[Culprit, ...]:
+    """The reasons of the trials that fail; nothing where they fail whatever the layout.
+
+    Args:
+        right: trials that are right although every kernel saw the strides of the trial.
+    """
     layouts = {trial.layout for trial in failing}
     if CONTIGUOUS in layouts:
         return ()
+    claims = _claims(bench) if layouts - {HUGE} else []
+    overflowing = _overflowing(bench) if HUGE in layouts else []
+    wrong, fine = ([bench.strides(trial) for trial in trials] for trials in (failing, right))
+    is_sole = len(claims) == 1 and not overflowing
+    return (*(_said(claim, wrong, fine, is_sole=is_sole) for claim in claims), *overflowing)
+
+
+def _said(claim: Claim, wrong: Sequence[Strides], fine: Sequence[Strides], *, is_sole: bool) -> Culprit:
+    """The claim in words that no layout that was tried belies."""
+    when = "wrong only when" if is_sole and all(map(claim.holds, wrong)) else "wrong when"
+    if any(map(claim.holds, fine)):
+        when = "wrong in some layouts when"
+    return Culprit(claim.kind, claim.strides, f"{when} {claim.words}")
+
+
+def _claims(bench: Bench) -> list[Claim]:
     wide = Wide(bench.session.case, bench.shapes())
-    found: list[Culprit] = []
-    if layouts - {HUGE}:
-        found += _assumed(bench, wide) if bench.is_wrong(wide.placements()) else _mixed_up(bench, wide)
-    if HUGE in layouts:
-        found += _overflowing(bench)
-    return tuple(found)
+    if not bench.is_wrong(wide.placements()):
+        return _mixed_up(bench, wide)
+    alone = [name for name, place in wide.placements().items() if bench.is_wrong({name: place})]
+    for count in range(1, _MOST_APART + 1):
+        for apart in combinations(alone, count):
+            if not bench.is_wrong(wide.placements(apart=apart)):
+                return [*(_assumed(bench, wide, name) for name in apart), *_mixed_up(bench, wide, apart)]
+    return [_assumed(bench, wide, name) for name in alone]
 
 
-def _assumed(bench: Bench, wide: Wide) -> Iterator[Culprit]:
-    """The tensors that fail as soon as they are not contiguous, the others being so."""
-    for name, place in wide.placements().items():
-        if bench.is_wrong({name: place}):
-            yield Culprit(CONTIGUOUS, ((name, -1),), f"wrong as soon as {name} is not contiguous")
+def _assumed(bench: Bench, wide: Wide, name: str) -> Claim:
+    """What is taken for granted of one tensor's strides, the other tensors being contiguous."""
+    shape = bench.shapes()[name]
+    axes = [axis for axis, size in enumerate(shape) if size > 1]
+    broken = [axis for axis in axes if bench.is_wrong({name: wide.with_a_gap(name, axis)})]
+    return not_contiguous(name, shape) if broken in ([], axes) else not_dense(name, broken, shape)
 
 
-def _mixed_up(bench: Bench, wide: Wide) -> list[Culprit]:
-    spoiling = [stride for stride in wide.strides() if bench.is_wrong(wide.placements([stride]))]
-    groups: list[tuple[Stride, ...]] = []
+def _mixed_up(bench: Bench, wide: Wide, apart: Collection[str] = ()) -> list[Claim]:
+    """The mix-ups of strides, those tensors being contiguous that are set apart."""
+    strides = [stride for stride in wide.strides() if stride[0] not in apart]
+    spoiling = [stride for stride in strides if bench.is_wrong(wide.placements([stride], apart))]
+    claims: list[Claim] = []
     while spoiling:
-        group = _mixed_with(spoiling[0], spoiling[1:], bench, wide)
+        group = _mixed_with(spoiling, bench, wide, apart)
         spoiling = [stride for stride in spoiling if stride not in group]
-        groups.append(group)
-    return [_culprit(group, alone=len(groups) == 1) for group in groups]
+        claims.append(differ(group) if len(group) > 1 else _single(group[0], strides, bench, wide))
+    return list(_merged(claims, strides))
 
 
-def _mixed_with(first: Stride, others: Sequence[Stride], bench: Bench, wide: Wide) -> tuple[Stride, ...]:
+def _mixed_with(spoiling: Sequence[Stride], bench: Bench, wide: Wide, apart: Collection[str]) -> tuple[Stride, ...]:
     """The fewest strides, the first among them, that spoil nothing where all are longer alike; else itself."""
+    first, *others = spoiling
     like = [other for other in others if wide.kind(other) == wide.kind(first)]
     for count in range(1, len(like) + 1):
         for some in combinations(like, count):
-            if not bench.is_wrong(wide.placements([first, *some])):
+            if not bench.is_wrong(wide.placements([first, *some], apart)):
                 return (first, *some)
     return (first,)
 
 
-def _culprit(group: tuple[Stride, ...], *, alone: bool) -> Culprit:
-    names = [f"{name}.stride({axis})" for name, axis in reversed(group)]
-    only = "only " if alone else ""
-    if len(group) == 1:
-        return Culprit("stride", group, f"wrong {only}when {names[0]} is not what the other tensors' strides suggest")
-    if len(group) == 2:
-        return Culprit("mix-up", group, f"wrong {only}when {names[0]} != {names[1]}")
-    return Culprit("mix-up", group, f"wrong {only}when {', '.join(names[:-1])} and {names[-1]} are not all equal")
+def _single(stride: Stride, strides: Sequence[Stride], bench: Bench, wide: Wide) -> Claim:
+    """A stride that must be what it is, whatever that of other tensors: 1, where it is the innermost one."""
+    name, axis = stride
+    if wide.kind(stride) == "d":
+        return not_dense(name, [axis], bench.shapes()[name])
+    return unlike(stride, [other for other in strides if wide.kind(other) == wide.kind(stride)])
+
+
+def _merged(claims: Sequence[Claim], strides: Sequence[Stride]) -> Iterator[Claim]:
+    """The claims; one of whole tensors in place of those that mix up the same ones along every axis."""
+    groups: dict[tuple[str, ...], list[Claim]] = {}
+    for claim in claims:
+        names = tuple(name for name, _ in claim.strides)
+        groups.setdefault(names if claim.kind == MIX_UP else (*names, str(claim.strides)), []).append(claim)
+    for names, group in groups.items():
+        axes = [axis for name, axis in strides if name == names[0]]
+        mixed = [{axis for _, axis in claim.strides} for claim in group]
+        whole = len(group) > 1 and mixed == [{axis} for axis in axes]
+        yield from [tensors_differ(names, axes)] if whole else group
 
 
 def _overflowing(bench: Bench) -> list[Culprit]:
-    """The tensors whose own offsets beyond 2^31 are too much, where as many different strides are not."""
+    """The tensors whose own offsets beyond 2^31 give wrong numbers, where as many different strides do not."""
     names = [name for name in bench.shapes() if _fails(bench, name, HUGE) and not _fails(bench, name, "distinct")]
     if not names:
         return []
     words = f"wrong once an offset into {any_of(names)} passes 2^31 elements: an index is held in 32 bits"
-    return [Culprit("overflow", tuple((name, -1) for name in names), words)]
+    return [Culprit("overflow", tuple((name, ALL_AXES) for name in names), words)]
 
 
 def _fails(bench: Bench, name: str, layout: str) -> bool:
+    """Whether it gives wrong numbers: what cannot be run may want for memory."""
     trial = Trial(f"{name}={layout}", ALONE, ((name, layout),), name, layout, thorough=False)
-    return bench.tried(trial).verdict in ("mismatch", "error")
-
-
-def any_of(names: Sequence[str]) -> str:
-    """ "q", "q or k", "q, k or v"."""
-    return " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+    return bench.tried(trial).verdict == MISMATCH

@@ -13,7 +13,7 @@ from ..last import Asked
 from ..verdict import MATCH, MISMATCH
 from .culprits import Culprit
 from .result import Plan, Result
-from .trials import ALONE, CONTIGUOUS, PROGRAM, TOGETHER
+from .trials import ALONE, CONTIGUOUS, EXPANDED, PROGRAM, TOGETHER
 from .worker import Setup
 
 ERROR = "error"
@@ -91,7 +91,8 @@ def survey(
             plan = _plan_of(came[0]) if plan is None and 0 in came else plan
             if plan is not None:
                 found = _so_far(plan, came, again, time.perf_counter() - start)
-                told(found)
+                if found.results:  # the plan alone is no news, and no verdict
+                    told(found)
                 if len(found.results) == len(plan.trials):
                     break
     found = replace(found, culprits=_blamed(setup, found, timeout, echo))
@@ -133,6 +134,15 @@ def _blamed(setup: Setup, found: Survey, timeout: float | None, echo: Callable[[
     failing = [result.trial for result in (*found.having(MISMATCH), *found.having(ERROR))]
     if not failing:
         return ()
+    # A copy hides the strides, and repeated values hide what is taken for what.
+    right = [
+        each.trial for each in found.having(MATCH) if not each.copied and "expanded" not in str(each.trial.assigned)
+    ]
     limit = None if timeout is None else timeout * len(found.results)
-    ended = next(run_each(f"{__package__}.worker:Blame", setup, [failing], timeout=limit, echo=echo))
+    ended = next(run_each(f"{__package__}.worker:Blame", setup, [(failing, right)], timeout=limit, echo=echo))
     return ended.result or ()
+
+
+def _shows_strides(result: Result) -> bool:
+    """Whether a fault of strides would show: copies hide it, and values that are all equal."""
+    return not result.copied and all(layout != EXPANDED for _, layout in result.trial.assigned)

@@ -9,7 +9,7 @@ from ..cases.guards import LARGE, NAN
 from ..cases.layouts import LAYOUTS, NEVER_EXPANDED
 from ..cases.placement import Placement
 
-CONTIGUOUS = LAYOUTS[0]
+CONTIGUOUS, EXPANDED = LAYOUTS[0], "expanded"
 ALONE, TOGETHER, PROGRAM = "one tensor", "all tensors", "program"
 Fill = tuple[str, float]
 """What guard bands hold, and what memory without values holds."""
@@ -75,7 +75,7 @@ def _layouts_of(name: str, shape: tuple[int, ...], *, fast: bool) -> Iterator[st
             continue
         if layout in ("blhd", "distinct-unit") and len(shape) < 2:
             continue
-        if layout == "expanded" and (name in NEVER_EXPANDED or max(shape) == 1):
+        if layout == EXPANDED and (name in NEVER_EXPANDED or max(shape) == 1):
             continue
         if max(shape) > 1 or layout == "offset":
             yield layout

@@ -13,6 +13,7 @@ Stride = tuple[str, int]
 
 # By how much a stride is made longer; all but the innermost keep rows aligned for vector loads.
 _MORE = {"d": 1, "m": VECTOR, "h": 2 * VECTOR, "b": 3 * VECTOR}
+_GAP = VECTOR
 # Axes that stand for one another: batches, heads of queries and keys, rows and keys, and what lies innermost.
 _KINDS = {"b": "b", "h": "h", "g": "h", "m": "m", "n": "m", "d": "d", "e": "d", "w": "d"}
 # The kinds of four axes, whatever they are: a bias has keys innermost.
@@ -37,12 +38,21 @@ class Wide:
         name, axis = stride
         return self._kinds[name][axis]
 
-    def placements(self, longer: Collection[Stride] = ()) -> dict[str, Placement]:
-        """Every tensor under wide strides, some of which are longer than their like."""
+    def placements(self, longer: Collection[Stride] = (), apart: Collection[str] = ()) -> dict[str, Placement]:
+        """Every tensor but those set apart under wide strides, some of which are longer than their like."""
         return {
             name: Placement(tuple(self._stride(name, axis, longer) for axis in range(len(shape))), 0, f"of {name}")
             for name, shape in self._shapes.items()
+            if name not in apart
         }
+
+    def with_a_gap(self, name: str, axis: int) -> Placement:
+        """A tensor that would be contiguous but for a gap between the steps along one axis."""
+        shape, strides, span = self._shapes[name], [], 1
+        for at in reversed(range(len(shape))):
+            strides.append(span + (_GAP if at == axis else 0))
+            span = strides[-1] * shape[at]
+        return Placement(tuple(reversed(strides)), 0, f"of {name}")
 
     def _stride(self, name: str, axis: int, longer: Collection[Stride]) -> int:
         kind = self._kinds[name][axis]

@@ -60,13 +60,14 @@ class Trials:
 
 
 class Blame:
-    """Called with the trials that fail it gives what is to blame."""
+    """Called with the trials that fail it, and those that it passes as they are, it gives what is to blame."""
 
     def __init__(self, setup: Setup) -> None:
         self._bench = bench_of(setup.asked)
 
-    def __call__(self, failing: Sequence[Trial]) -> tuple[Culprit, ...]:
-        return culprits(self._bench, failing)
+    def __call__(self, came: tuple[Sequence[Trial], Sequence[Trial]]) -> tuple[Culprit, ...]:
+        failing, right = came
+        return culprits(self._bench, failing, right)
 
 
 def bench_of(asked: Asked) -> Bench:

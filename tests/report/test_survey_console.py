@@ -5,7 +5,7 @@ import pytest
 from gradprobe.report.survey import render_survey
 from gradprobe.strides.result import Plan, Result
 from gradprobe.strides.survey import Survey
-from gradprobe.strides.trials import ALONE, Trial
+from gradprobe.strides.trials import ALONE, PROGRAM, Trial
 
 DOCUMENT = {"target": {"name": "mine"}, "notes": []}
 
@@ -29,3 +29,15 @@ def result(layout, verdict="match", how="same bits", thorough=True, **more):
 def test_what_guard_bands_held_is_said_as_it_was(thorough, words):
     lines = printed(tuple(result(f"layout {at}", thorough=often) for at, often in enumerate(thorough)))
     assert f"  {words}" in lines
+
+
+def test_layouts_that_say_the_same_are_one_sentence_that_names_few_of_them():
+    refused = [result(f"layout {at}", "skipped", "", words=f"dO has strides ({at}, 1)") for at in range(6)]
+    text = " ".join(line.strip() for line in printed((result("blhd"), *refused)))
+    assert "refused in do=layout 0, do=layout 1, do=layout 2 and 3 more: dO has strides (0, 1)" in text
+
+
+def test_a_title_with_a_comma_is_quoted_among_others():
+    titles = ("packed qkv, dO a view", "out.sum()")
+    failed = tuple(Result(Trial(title, PROGRAM, ()), "error", words="boom") for title in titles)
+    assert '  not run in "packed qkv, dO a view", out.sum(): boom' in printed((result("blhd"), *failed))

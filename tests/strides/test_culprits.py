@@ -19,7 +19,8 @@ def blamed(word):
     trials = (FIRST, *trials_of(bench.shapes(), (), fast=True))
     verdicts = {trial.title: bench.tried(trial).verdict for trial in trials}
     failing = [trial for trial in trials if verdicts[trial.title] == "mismatch"]
-    return verdicts, culprits(bench, failing) if failing else ()
+    right = [trial for trial in trials if verdicts[trial.title] == "match" and trial.layout != "expanded"]
+    return verdicts, culprits(bench, failing, right) if failing else ()
 
 
 def test_a_right_target_is_right_in_every_layout_and_nothing_is_to_blame(tmp_path):
@@ -50,9 +51,39 @@ def test_two_mix_ups_at_once_are_told_apart_and_neither_is_said_to_be_the_only_o
     ]
 
 
-def test_a_tensor_taken_for_contiguous_is_named(tmp_path):
-    _, (culprit,) = blamed(write(tmp_path, "q_taken_for_contiguous"))
-    assert (culprit.kind, culprit.words) == ("contiguous", "wrong as soon as q is not contiguous")
+@pytest.mark.parametrize(
+    ("fault", "kind", "strides", "words"),
+    [
+        ("q_taken_for_contiguous", "contiguous", [("q", -1)], "wrong only when q is not contiguous"),
+        (
+            "k_taken_for_dense_in_its_heads", "contiguous", [("k", 1)],
+            "wrong only when k.stride(1) != k.shape[2] * k.stride(2)",
+        ),
+        ("do_taken_for_dense_in_its_rows", "contiguous", [("do", 3)], "wrong only when do.stride(3) != 1"),
+        (
+            "k_v_and_do_by_q", "mix-up", [("q", -1), ("k", -1), ("v", -1), ("do", -1)],
+            "wrong only when do.stride(), v.stride(), k.stride() and q.stride() are not all equal",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_taken_for_granted_is_named_as_the_rule_that_was_broken(tmp_path, fault, kind, strides, words):
+    _, (culprit,) = blamed(write(tmp_path, fault))
+    assert (culprit.kind, list(culprit.strides), culprit.words) == (kind, strides, words)
+
+
+def test_a_mix_up_is_named_beside_a_tensor_that_is_taken_for_contiguous(tmp_path):
+    _, found = blamed(write(tmp_path, "q_taken_for_contiguous_and_do_by_v"))
+    assert [culprit.words for culprit in found] == [
+        "wrong when q is not contiguous",
+        "wrong when do.stride(1) != v.stride(1)",
+    ]
+
+
+def test_what_a_right_layout_belies_is_said_of_some_layouts_only(tmp_path):
+    verdicts, found = blamed(write(tmp_path, "do_heads_by_q_rows"))
+    assert verdicts["strided-last"] == "match"
+    assert [culprit.words.partition(" when ")[0] for culprit in found] == ["wrong in some layouts"] * 2
+    assert all("stride(3) != 1" in culprit.words for culprit in found)
 
 
 def test_where_contiguous_is_wrong_too_no_stride_is_blamed(tmp_path):

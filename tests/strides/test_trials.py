@@ -43,7 +43,7 @@ def test_each_layout_of_one_tensor_moves_that_one_and_no_other(fast):
             assert moved == {trial.row}, trial.title
 
 
-def test_fast_tries_everything_at_once_and_alone_only_do():
+def test_fast_tries_everything_at_once_and_do_alone_as_programs_lay_it():
     trials = trials_of(SHAPES, programs_of(SHAPES, fast=True), fast=True)
     assert [trial.layout for trial in trials if trial.row == "all"] == list(LAYOUTS[1:])
     assert [trial.title for trial in trials if trial.kind == "one tensor"] == ["do=blhd", "do=distinct"]

@@ -24,6 +24,12 @@ FAULTS = {
     "k_and_v_by_q_rows": "k = through(k, (*k.stride()[:2], q.stride(2), k.stride(3)));"
     " v = through(v, (*v.stride()[:2], q.stride(2), v.stride(3)))",
     "q_taken_for_contiguous": "q = through(q, torch.empty(q.shape).stride())",
+    "k_taken_for_dense_in_its_heads": "k = through(k, (k.stride(0), k.shape[2] * k.stride(2), *k.stride()[2:]))",
+    "do_taken_for_dense_in_its_rows": "do = through(do, (*do.stride()[:3], 1))",
+    "k_v_and_do_by_q": "k, v, do = (through(x, q.stride()) for x in (k, v, do))",
+    "q_taken_for_contiguous_and_do_by_v": "q = through(q, torch.empty(q.shape).stride());"
+    " do = through(do, (do.stride(0), v.stride(1), *do.stride()[2:]))",
+    "do_heads_by_q_rows": "do = through(do, (do.stride(0), q.shape[2] * q.stride(2), *do.stride()[2:]))",
     "two_at_once": "do = through(do, (do.stride(0), q.stride(1), do.stride(2), do.stride(3)));"
     " v = through(v, (k.stride(0), *v.stride()[1:]))",
     "crash_where_do_is_transposed": "do.stride(2) > do.stride(1) > 1 and os.kill(os.getpid(), signal.SIGSEGV)",
