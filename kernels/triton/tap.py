@@ -62,7 +62,8 @@ def store_tap(
     R1: tl.constexpr = len(i1.shape)
     R2: tl.constexpr = len(i2.shape)
     R3: tl.constexpr = len(i3.shape)
-    tl.static_assert(R0 <= 1 and R1 <= 1 and R2 <= 1 and R3 <= 1, f"{TAP} index {R0} {R1} {R2} {R3}")
+    # in pairs: Triton 3.6 takes no longer chains
+    tl.static_assert((R0 <= 1 and R1 <= 1) and (R2 <= 1 and R3 <= 1), f"{TAP} index {R0} {R1} {R2} {R3}")
     BLOCKS: tl.constexpr = R0 + R1 + R2 + R3
     RANK: tl.constexpr = len(value.shape)
     tl.static_assert(RANK == BLOCKS and RANK <= 2, f"{TAP} rank {RANK} {BLOCKS}")

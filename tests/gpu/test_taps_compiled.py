@@ -63,7 +63,7 @@ def test_every_proposal_can_be_stored():
         assert_close(reading.values, expected, 1e-4)
 
 
-def test_a_tap_that_does_not_fit_ends_in_the_words_of_the_interpreter():
+def test_a_tap_whose_index_does_not_follow_the_loop_is_refused_as_in_the_interpreter():
     inputs = [tensor.cuda() for tensor in softmax_inputs(length=200)]
-    with pytest.raises(UsageFailure, match=r"'ds' has 2 axes, but its index has 1 blocks"):
+    with pytest.raises(UsageFailure, match=r"the loop in line \d+ computes it anew in every turn"):
         read([f"delta=ds[{OUTER},offs_m]"], softmax_shapes(200), lambda: written.fused_backward(*inputs))
