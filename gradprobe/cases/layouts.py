@@ -38,6 +38,9 @@ NEVER_EXPANDED = ("o", "lse", "delta", "mask", "keep", "seqlens", "cu_seqlens_q"
 # projection to q, k and v gives, or one to k and v, and autograd for its gradient.
 _PACKED = (("q", "k", "v"), ("k", "v"), ("dq", "dk", "dv"), ("dk", "dv"))
 
+# Elements of whatever dtype that every vector load is aligned to: kernels that take no last stride but 1 load rows so,
+# and one that is not aligned is an error of the device, which leaves a process without it.
+VECTOR = 16
 # Elements before each tensor; a multiple of 128 keeps the first element as aligned as an allocation's.
 _FRONT = 1024
 # As many before one of the layout `huge`, which wrapped 32-bit offsets leave by its front.
@@ -202,12 +205,12 @@ def _permuted(shape: tuple[int, ...]) -> _Plan:
 def _distinct(shape: tuple[int, ...], used: set[int], index: int, *, unit: bool) -> _Plan:
     """The smallest strides that no tensor and no axis uses yet, each beyond what the axes inside it span.
 
-    `unit`: but the last stride of every tensor is 1.
+    `unit`: but the last stride of every tensor is 1, and the others are multiples of what vector loads need.
     """
     strides: list[int] = [1] if unit else []
-    span = max(shape[-1], 1) if unit else index + 1
+    span, step = (max(shape[-1], 1), VECTOR) if unit else (index + 1, 1)
     for size in reversed(shape[:-1] if unit else shape):
-        stride = next(stride for stride in count(span + 1) if stride not in used)
+        stride = next(stride for stride in count(span // step * step + step, step) if stride not in used)
         used.add(stride)
         strides.append(stride)
         span = stride * max(size, 1)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from ..cases.case import Case
+from ..cases.layouts import VECTOR
 from ..cases.placement import Placement, spanned
 
 Stride = tuple[str, int]
 """(tensor, axis)."""
 
-# By how much a stride is made longer.
-_MORE = {"d": 1, "m": 5, "h": 7, "b": 11}
-_GAP = 3
+# By how much a stride is made longer; all but the innermost keep rows aligned for vector loads.
+_MORE = {"d": 1, "m": VECTOR, "h": 2 * VECTOR, "b": 3 * VECTOR}
+_GAP = VECTOR
 # Axes that stand for one another: batches, heads of queries and keys, rows and keys, and what lies innermost.
 _KINDS = {"b": "b", "h": "h", "g": "h", "m": "m", "n": "m", "d": "d", "e": "d", "w": "d"}
 # The kinds of four axes, whatever they are: a bias has keys innermost.
@@ -66,7 +67,8 @@ class Wide:
         found, inner, span = {}, "dmhb", 1
         for kind in inner:
             found[kind] = span
-            span = spanned((most[kind],), (found[kind] + _MORE[kind],)) + found[kind] + 1
+            reach = spanned((most[kind],), (found[kind] + _MORE[kind],)) + found[kind]
+            span = reach // VECTOR * VECTOR + VECTOR
         return found
 
 

@@ -6,7 +6,7 @@ from gradprobe.probe import probe
 from gradprobe.targets.find import find_target
 from tests.cases import lazy_case
 from tests.faults.lazy_faults import FAULTS, HISTORICAL
-from tests.faults.test_planted_faults import probe_planted
+from tests.faults.planting import probe_planted
 
 pytestmark = pytest.mark.gpu
 
@@ -54,10 +54,14 @@ def test_no_value_pattern_is_accused(dtype, dots, tau, pattern):
     assert report.verdict == "match", shown(report)
 
 
+def probed_planted(fault, folder, **options):
+    return probe_planted(fault, folder, "lazy.py", "lazy_intermediates", lazy_case(**fault.options, **options))
+
+
 @pytest.mark.parametrize(("dtype", "dots"), ARITHMETIC)
 @pytest.mark.parametrize("seqlen", [72, 1024])
 def test_do_read_with_q_head_stride_is_found_from_head_1_on(tmp_path, dtype, dots, seqlen):
-    report = probe_planted(HISTORICAL, tmp_path, dtype=dtype, dots=dots, seqlen=seqlen, head_dim=64)
+    report = probed_planted(HISTORICAL, tmp_path, dtype=dtype, dots=dots, seqlen=seqlen, head_dim=64)
     assert [run.verdict for run in report.runs] == ["match", "mismatch", "mismatch"]
     first = report.failing[1].first
     assert (first.intermediate, first.place.head) == ("dP", 1)
@@ -65,7 +69,7 @@ def test_do_read_with_q_head_stride_is_found_from_head_1_on(tmp_path, dtype, dot
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_every_planted_fault_is_found_in_tf32(tmp_path, fault):
-    report = probe_planted(fault, tmp_path, dots="tf32")
+    report = probed_planted(fault, tmp_path, dots="tf32")
     assert report.verdict == "mismatch"
     first = report.failing[1].first
     assert (first.intermediate, first.place.head) == (fault.first, fault.head)

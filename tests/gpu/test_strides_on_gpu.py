@@ -31,7 +31,7 @@ def test_right_kernels_are_right_or_refuse_in_every_layout_of_ordinary_size(word
     record_property("how", {title: result.how or result.words for title, result in found.items()})
     assert {title: result.words or result.line for title, result in found.items() if result.verdict == "error"} == {}
     assert {title: result.line for title, result in found.items() if result.verdict == "mismatch"} == {}
-    if word in ("lazy", "flash"):
+    if word == "flash":  # lazy adds dBias and dTau by atomics, in another order each time
         assert {result.how for result in found.values()} == {"same bits"}
 
 

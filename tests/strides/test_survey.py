@@ -13,10 +13,10 @@ OPTIONS = {"seqlen": 20, "head_dim": 8}
 # Those of the fast ones in which dO alone has heads inside rows.
 TRANSPOSED = {
     "blhd",
+    "do=blhd",
     "packed",
     "packed qkv, dO a [B, L, H, D] view",
     "packed kv, q and dO [B, L, H, D] views",
-    "do=blhd",
 }
 
 
