@@ -65,6 +65,8 @@ def strides(
         told = dict.fromkeys(_LAYOUTS) | options
         tell_force(force.line(told, timeout, [] if target else [plural(len(force.top.targets), "target")]))
         tour = _Tour(forms, words, fast, force.timeout(timeout), len(targets))
+        if code := tour.begin():
+            raise typer.Exit(code)
         for word in targets:
             tour.add(force.over(replace(asked, target=word)))
         raise typer.Exit(tour.end())
@@ -82,6 +84,10 @@ class _Tour:
     planned: int
     documents: list[dict[str, Any]] = field(default_factory=list)
     codes: list[int] = field(default_factory=list)
+
+    def begin(self) -> int:
+        """0 where every file can be written; else the exit code, and why is said before anything is tried."""
+        return self.forms.rewritable.write([], 0, planned=self.planned)
 
     def add(self, asked: last.Asked) -> None:
         """Surveys a target and shows what came of it; what is known so far is in every file after each layout."""
@@ -136,9 +142,9 @@ def _with_lengths(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _refuse(options: dict[str, Any]) -> None:
-    """What contradicts a survey of layouts."""
-    for name in ("layout", "inputs"):
+    """What contradicts a survey of layouts, or would change nothing about it."""
+    reasons = dict.fromkeys(("layout", "runs", "inputs"), "strides tries every layout, of drawn values")
+    reasons |= dict.fromkeys(("repeat", "poison"), "strides runs each layout as often as it needs, memory full of NaN")
+    for name, reason in reasons.items():
         if name in options:
-            raise UsageFailure(
-                f"--{name}: strides tries every layout, of drawn values", f"gradprobe check takes --{name}"
-            )
+            raise UsageFailure(f"--{name}: {reason}", f"gradprobe check takes --{name}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from rich.text import Text
 
@@ -71,20 +72,19 @@ def _stray_line(result: Result) -> str:
 
 def _reasons(found: Survey) -> Iterator[str]:
     yield from (culprit.words for culprit in found.culprits)
-    strays = _telling([stray for result in found.wrong for stray in result.strays])
+    strays = _telling([sorted(result.strays, key=lambda stray: stray.line is None) for result in found.wrong])
     yield from (stray.sentence for stray in strays[:_MOST])
     if len(strays) > _MOST:
         yield f"and {plural(len(strays) - _MOST, 'finding')} more about memory, in --json FILE"
 
 
-def _telling(strays: Sequence[Stray]) -> list[Stray]:
-    """Each finding once, of the simplest layout, those with a line first; what a line explains is not said again."""
+def _telling(by_layout: Sequence[Sequence[Stray]]) -> list[Stray]:
+    """Each finding once, of the simplest layout, whose own come first; what a line explains is not said again."""
     first: dict[object, Stray] = {}
-    for stray in strays:
+    for stray in chain.from_iterable(by_layout):
         first.setdefault((stray.kind, stray.tensor.lower(), stray.file, stray.line), stray)
     explained = {stray.tensor.lower() for stray in first.values() if stray.kind == OUTSIDE}
-    left = [each for each in first.values() if each.kind != GUARD or each.tensor.lower() not in explained]
-    return sorted(left, key=lambda stray: stray.line is None)
+    return [each for each in first.values() if each.kind != GUARD or each.tensor.lower() not in explained]
 
 
 def _matrix(found: Survey, marks: Marks) -> Iterator[Text]:

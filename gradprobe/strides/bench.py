@@ -77,14 +77,21 @@ class Bench:
 
     def is_wrong(self, placements: Mapping[str, Placement]) -> bool:
         """Whether tensors placed so, the others contiguous, give wrong results or stray."""
-        assigned = tuple((name, "as-saved") for name in placements)
-        trial = Trial("placed one by one", TOGETHER, assigned, placements=placements, thorough=False)
-        return self.tried(trial).verdict in (MISMATCH, "error")
+        return self._placed(placements).verdict in (MISMATCH, "error")
+
+    def is_spoilt(self, placements: Mapping[str, Placement], name: str) -> bool:
+        """Whether that is so and kernels had one of the tensors as it lies there: a copy has strides of its own."""
+        result = self._placed(placements)
+        return result.verdict in (MISMATCH, "error") and name not in result.copied
 
     def strides(self, trial: Trial) -> dict[str, tuple[int, ...]]:
         """The strides that a trial gives each tensor."""
         placed = place(self._given(self._values(trial), float("nan")), trial.assigned, trial.placements or None)
         return {name: tuple(tensor.stride()) for name, tensor in placed.tensors.items()}
+
+    def _placed(self, placements: Mapping[str, Placement]) -> Result:
+        assigned = tuple((name, "as-saved") for name in placements)
+        return self.tried(Trial("placed one by one", TOGETHER, assigned, placements=placements, thorough=False))
 
     def _base(self, trial: Trial) -> _Base:
         """The contiguous runs of the values that a trial leaves: `expanded` repeats some."""

@@ -79,7 +79,7 @@ def _assumed(bench: Bench, wide: Wide, name: str) -> Claim:
 def _mixed_up(bench: Bench, wide: Wide, apart: Collection[str] = ()) -> list[Claim]:
     """The mix-ups of strides, those tensors being contiguous that are set apart."""
     strides = [stride for stride in wide.strides() if stride[0] not in apart]
-    spoiling = [stride for stride in strides if bench.is_wrong(wide.placements([stride], apart))]
+    spoiling = [stride for stride in strides if bench.is_spoilt(wide.placements([stride], apart), stride[0])]
     claims: list[Claim] = []
     while spoiling:
         group = _mixed_with(spoiling, bench, wide, apart)

@@ -53,8 +53,8 @@ def test_every_line_fits_the_terminal_but_for_the_greppable_one_and_the_one_that
 def test_refusals_and_crashes_are_told_with_their_layouts_and_a_crash_exits_3(tmp_path):
     refused = strides(tmp_path, "refuses_a_transposed_do")
     assert refused.code == 0
-    assert "refused: blhd, packed, packed qkv, dO a [B, L, H, D] view" in " ".join(refused.out.split())
-    assert "dO has strides" in refused.out
+    assert 'refused in blhd, packed, "packed qkv, dO a [B, L, H, D] view" and 2 more' in " ".join(refused.out.split())
+    assert "dO has strides" in " ".join(refused.out.split())
     crashed = strides(tmp_path, "crash_where_do_is_transposed")
     assert crashed.code == 3
     assert crashed.out.startswith("NOT RUN  ")
@@ -79,6 +79,8 @@ def test_every_form_is_written_and_json_on_stdout_stands_there_alone(tmp_path):
 def test_what_contradicts_a_survey_is_refused_and_a_target_that_is_not_there_too():
     for words, message in (
         ("strides lazy --layout do=blhd", "--layout: strides tries every layout"),
+        ("strides lazy --runs distinct", "--runs: strides tries every layout"),
+        ("strides lazy --repeat 2", "--repeat: strides runs each layout as often as it needs"),
         ("strides lazy --inputs real.pt", "--inputs: strides tries every layout"),
         ("strides nowhere", "target 'nowhere' is neither a built-in"),
         ("strides lazy --timeout 0", "--timeout must be seconds above 0"),
@@ -86,6 +88,12 @@ def test_what_contradicts_a_survey_is_refused_and_a_target_that_is_not_there_too
         ran = run(words)
         assert (ran.code, ran.out) == (2, ""), words
         assert message in ran.err
+
+
+def test_a_file_that_cannot_be_written_is_said_once_and_before_anything_is_tried(tmp_path):
+    ran = strides(tmp_path, "right", f"--json {tmp_path / 'nowhere' / 'r.json'}")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.count("cannot be written") == 1
 
 
 def test_the_configured_targets_are_tried_and_written_together(tmp_path, monkeypatch):

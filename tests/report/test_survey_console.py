@@ -3,7 +3,9 @@
 import pytest
 
 from gradprobe.report.survey import render_survey
+from gradprobe.strides.bench import FIRST
 from gradprobe.strides.result import Plan, Result
+from gradprobe.strides.strays import Stray
 from gradprobe.strides.survey import Survey
 from gradprobe.strides.trials import ALONE, PROGRAM, Trial
 
@@ -41,3 +43,16 @@ def test_a_title_with_a_comma_is_quoted_among_others():
     titles = ("packed qkv, dO a view", "out.sum()")
     failed = tuple(Result(Trial(title, PROGRAM, ()), "error", words="boom") for title in titles)
     assert '  not run in "packed qkv, dO a view", out.sum(): boom' in printed((result("blhd"), *failed))
+
+
+def test_findings_of_the_layout_that_is_shown_come_before_those_of_others():
+    unwritten = Stray("unwritten", "dK", "dK: 16 of 32 elements were never written, the first at [1, 0]")
+    far = [Stray("outside", name, f"kernel loads outside {name}", "kernel", "k.py", 7) for name in "qkvo"]
+    results = (
+        Result(FIRST, "mismatch", line="FIRST MISMATCH dK", strays=(unwritten,)),
+        result("huge", "mismatch", "", line="FIRST MISMATCH dQ", strays=tuple(far)),
+    )
+    lines = printed(results)
+    said = [line for line in lines if "never written" in line or "loads outside" in line]
+    assert said == [f"  {stray.sentence}" for stray in (unwritten, *far[:3])]
+    assert "  and 1 finding more about memory, in --json FILE" in lines

@@ -7,6 +7,7 @@ from gradprobe.strides.bench import FIRST
 from gradprobe.strides.culprits import culprits
 from gradprobe.strides.trials import trials_of
 from gradprobe.strides.worker import bench_of
+from tests.faults.planting import KERNELS
 
 from .written import write
 
@@ -96,3 +97,24 @@ def test_where_contiguous_is_wrong_too_no_stride_is_blamed(tmp_path):
 def test_grouped_heads_and_other_lengths_have_a_common_wide_layout_too(tmp_path, kv_heads):
     bench = bench_of(Asked("sdpa-math", None, None, {"heads": 3, "kv_heads": kv_heads, "seqlen_q": 9, "seqlen_k": 14}))
     assert culprits(bench, [trial for trial in trials_of(bench.shapes(), (), fast=True)]) == ()
+
+
+def test_a_stride_that_only_makes_a_wrapper_copy_is_not_blamed(tmp_path):
+    edits = (
+        ("*v.stride(), *do.stride(),", "*v.stride(), do.stride(0), q.stride(1), *do.stride()[2:],"),
+        (
+            "    o, lse = lazy_forward(q, k, v, **options)\n    gradients",
+            "    q, do = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, do))\n"
+            "    o, lse = lazy_forward(q, k, v, **options)\n    gradients",
+        ),
+    )
+    source = (KERNELS / "lazy.py").read_text()
+    for find, replace in edits:
+        assert source.count(find) == 1
+        source = source.replace(find, replace)
+    (tmp_path / "copying.py").write_text(source)
+    options = {"batch": 1, "heads": 2, "seqlen": 17, "head_dim": 16, "bias": False}
+    bench = bench_of(Asked(f"{tmp_path / 'copying.py'}:lazy_intermediates", None, None, options))
+    trials = {trial.title: trial for trial in trials_of(bench.shapes(), (), fast=True)}
+    (culprit,) = culprits(bench, [trials["distinct-unit"]])
+    assert culprit.words == "wrong only when do.stride(1) != q.stride(1)"
