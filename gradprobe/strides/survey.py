@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from ..failures import Failure, TargetFailure, UsageFailure
-from ..isolation import Ended, Raised, run_each
+from ..isolation import Crash, Ended, Raised, run_each
 from ..last import Asked
 from ..verdict import MATCH, MISMATCH
 from .culprits import Culprit
-from .result import Plan, Result
+from .result import DEVICE_LOST, Plan, Result
 from .trials import ALONE, CONTIGUOUS, EXPANDED, PROGRAM, TOGETHER
 from .worker import Setup
 
@@ -125,8 +125,14 @@ def _result_of(ended: Ended, plan: Plan) -> Result:
     if isinstance(ended.result, Result):
         return ended.result
     trial = plan.trials[ended.index - 1]
-    words = ended.crash.words if ended.crash else ended.raised.message if ended.raised else ""
+    words = _words_of(ended.crash) if ended.crash else ended.raised.message if ended.raised else ""
     return Result(trial, ERROR, words=words)
+
+
+def _words_of(crash: Crash) -> str:
+    """How the process ended; where it lost its device, the words of that."""
+    lost = [line for line in crash.stderr_tail.splitlines() if line.startswith(DEVICE_LOST)]
+    return lost[-1] if lost else crash.words
 
 
 def _blamed(setup: Setup, found: Survey, timeout: float | None, echo: Callable[[str], object]) -> tuple[Culprit, ...]:

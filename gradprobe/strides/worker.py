@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -16,7 +18,7 @@ from ..verdict import Report, Run
 from .bench import FIRST, Bench
 from .culprits import Culprit, culprits
 from .programs import programs_of
-from .result import Plan, Result
+from .result import DEVICE_LOST, Plan, Result
 from .trials import Trial, trials_of
 
 
@@ -42,7 +44,12 @@ class Trials:
     def __call__(self, number: int) -> Plan | Result | None:
         if number == 0:
             return self._plan()
-        return self._bench.tried(self._trials[number - 1]) if number <= len(self._trials) else None
+        if number > len(self._trials):
+            return None
+        result = self._bench.tried(self._trials[number - 1])
+        if DEVICE_LOST in result.words:
+            _end_with(result.words)
+        return result
 
     def _plan(self) -> Plan:
         measured, session = self._bench.contiguous(), self._bench.session
@@ -57,6 +64,12 @@ class Trials:
             seconds=session.seconds,
         )
         return Plan(self._trials, as_json(report), measured.comparison.precision.name)
+
+
+def _end_with(words: str) -> None:
+    """Ends this process: after an error of the device every further call of it fails, whatever it is."""
+    print(f"{DEVICE_LOST}{words.partition(DEVICE_LOST)[2].splitlines()[0]}", file=sys.stderr, flush=True)
+    os._exit(1)
 
 
 class Blame:

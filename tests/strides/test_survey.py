@@ -81,3 +81,11 @@ def test_a_mismatch_is_documented_with_its_matrix_its_first_place_and_what_is_to
     assert document["runs"][0]["layout"] == "contiguous"
     assert document["runs"][0]["verdict"] == "match"
     assert document["compared"]["elements"] == sum(run["compared"]["elements"] for run in document["runs"])
+
+
+def test_a_process_that_lost_its_device_is_replaced_and_the_other_layouts_are_tried(tmp_path):
+    found, _ = surveyed(write(tmp_path, "loses_the_device_where_do_is_transposed"))
+    lost = {result.trial.title: result.words for result in found.having("error")}
+    assert set(lost) == TRANSPOSED
+    assert set(lost.values()) == {"CUDA error: misaligned address"}
+    assert len(found.having("match")) == len(found.plan.trials) - len(TRANSPOSED)
