@@ -117,5 +117,6 @@ RULES = (
 )  # fmt: skip
 OF_MEMORY = {"outside": OUTSIDE, "guard": GUARD, "unwritten": UNWRITTEN, "race": RACE}
 OF_FAILURE = {
-    "Crash": CRASH, "Timeout": TIMEOUT, "TargetFailure": TARGET, "Refusal": TARGET, "ReferenceFailure": REFERENCE, "UsageFailure": USAGE,
+    "Crash": CRASH, "Timeout": TIMEOUT, "TargetFailure": TARGET, "Refusal": TARGET, "ReferenceFailure": REFERENCE,
+    "UsageFailure": USAGE,
 }  # fmt: skip
