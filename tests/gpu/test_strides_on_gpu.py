@@ -28,13 +28,13 @@ def tried(word, fast=False, chosen=lambda trial: True, **options):
 def test_right_kernels_are_right_in_every_layout_of_ordinary_size(word, dtype, record_property):
     found = tried(word, chosen=lambda trial: trial.layout != "huge", dtype=dtype)
     assert {title: result.words or result.line for title, result in found.items() if result.verdict != "match"} == {}
-    # Other bits are no fault here: atomics add in another order each time, and Triton compiles other code for other strides.
+    # Other bits are no fault here: atomics add in another order each time, and other strides compile to other code.
     record_property("other bits", [title for title, result in found.items() if result.how != "same bits"])
 
 
 @pytest.mark.parametrize(("word", "dtype"), [
     ("sdpa-math", "float32"), ("sdpa-efficient", "float32"), ("sdpa-math", "float16"), ("sdpa-flash", "float16"),
-    ("sdpa-efficient", "float16"), ("sdpa-cudnn", "float16"), ("sdpa-flash", "bfloat16"),
+    ("sdpa-flash", "bfloat16"),
 ])  # fmt: skip
 def test_pytorch_s_kernels_are_right_in_every_layout_that_they_take_and_survive(word, dtype, record_property):
     asked = Asked(word, None, None, OPTIONS | {"dtype": dtype})
@@ -43,6 +43,14 @@ def test_pytorch_s_kernels_are_right_in_every_layout_that_they_take_and_survive(
     record_property("verdicts", verdicts)
     assert {result.trial.title: result.line for result in found.having("mismatch")} == {}
     assert found.results[0].verdict == "match"
+
+
+def test_cudnn_s_gradient_is_wrong_where_do_lies_otherwise_than_o():
+    asked = Asked("sdpa-cudnn", None, None, OPTIONS | {"dtype": "float16"})
+    found = survey(asked, "again", fast=True, timeout=120, told=lambda found: None, echo=lambda text: None)
+    wrong = {result.trial.title for result in found.having("mismatch")}
+    assert {"do=blhd", "[B, L, H, D] views, dO contiguous", "torch.cat of rows, its backward"} <= wrong
+    assert {result.trial.title for result in found.having("match")} >= {"contiguous", "blhd", "packed", "distinct-unit"}
 
 
 @pytest.mark.parametrize("word", ["lazy", "flash"])
