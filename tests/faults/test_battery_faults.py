@@ -10,8 +10,17 @@ from gradprobe.targets.find import find_target
 from .battery_faults import HIDDEN
 from .planting import KERNELS, edited
 
+# Each takes some ten seconds: every fifth is tried on every push.
+OFTEN = HIDDEN[::5]
+PARAMETERS = [
+    pytest.param(
+        fault, id=f"{fault.of[0][:-3]}-{fault.name}", marks=[] if fault in OFTEN else [pytest.mark.slow]
+    )
+    for fault in HIDDEN
+]  # fmt: skip
 
-@pytest.fixture(params=HIDDEN, ids=lambda fault: f"{fault.of[0][:-3]}-{fault.name}")
+
+@pytest.fixture(params=PARAMETERS)
 def planted(request, tmp_path):
     """A fault, and the word of the target that has it."""
     file, function = request.param.of
