@@ -104,7 +104,7 @@ def test_a_target_that_raises_shows_its_own_line_and_not_the_way_there(project):
         "E       ValueError: the target says no",
         "soft.py:*: ValueError",
         ">       check_backward(raising, [*][*]SMALL)",
-        "E       gradprobe.failures.TargetFailure: target 'soft.py:raising' raised ValueError (contiguous): the *",
+        "E       gradprobe.failures.Refusal: target 'soft.py:raising' raised ValueError (contiguous): the *",
     ])  # fmt: skip
     ran.stdout.no_fnmatch_line("*running/run.py*")
 
