@@ -47,10 +47,14 @@ def _die_with_parent() -> None:
 
 def _receive(stream: socket.socket, received: queue.SimpleQueue[bytes]) -> None:
     frames = Frames()
-    with contextlib.suppress(OSError):
+    try:
         while piece := stream.recv(1 << 20):
             for _, payload in frames.feed(piece):
                 received.put(payload)
+    except ConnectionError:
+        pass
+    except OSError:
+        return  # the worker closed this end: the answer that cannot be sent says so
     os.killpg(0, signal.SIGKILL)
 
 

@@ -333,7 +333,7 @@ def test_a_target_that_refuses_every_layout_never_passes():
     def refusing(q, k, v, do, *, scale):
         raise ValueError("not today")
 
-    with pytest.raises(TargetFailure, match="nothing was compared: .* refused every layout .*not today"):
+    with pytest.raises(TargetFailure, match="refused every layout .*not today.*: nothing was compared"):
         assert_backward_matches(refusing, **OF_SMALL, layout="do=blhd")
 
 
