@@ -52,12 +52,13 @@ def store_tap(
     # value: a scalar, [R] or [R, C], computed from a variable whose dtype tells what it was rounded to
     # i*: the place along each axis of a tensor [n0, n1, n2, n3], scalars, and one block for every axis of the value, in
     # order, or backwards where TRANSPOSED
-    value = tl.to_tensor(value)
-    variable = tl.to_tensor(variable)
-    i0 = tl.to_tensor(i0)
-    i1 = tl.to_tensor(i1)
-    i2 = tl.to_tensor(i2)
-    i3 = tl.to_tensor(i3)
+    # A constant has no shape and no dtype until it is a tensor; tl.to_tensor does that from Triton 3.7 on only.
+    value = tl.cast(value, tl.float32)
+    variable = tl.where(True, variable, variable)
+    i0 = tl.cast(i0, tl.int64)
+    i1 = tl.cast(i1, tl.int64)
+    i2 = tl.cast(i2, tl.int64)
+    i3 = tl.cast(i3, tl.int64)
     R0: tl.constexpr = len(i0.shape)
     R1: tl.constexpr = len(i1.shape)
     R2: tl.constexpr = len(i2.shape)
@@ -78,12 +79,12 @@ def store_tap(
     check_block(value, i2, A2 if RANK == 2 else 0, TAP)
     check_block(value, i3, A3, TAP)
 
-    i0 = along(i0.to(tl.int64), A0, RANK)
-    i1 = along(i1.to(tl.int64), A1, RANK)
-    i2 = along(i2.to(tl.int64), A2, RANK)
-    i3 = along(i3.to(tl.int64), A3, RANK)
+    i0 = along(i0, A0, RANK)
+    i1 = along(i1, A1, RANK)
+    i2 = along(i2, A2, RANK)
+    i3 = along(i3, A3, RANK)
     place = ((i0 * n1 + i1) * n2 + i2) * n3 + i3
     inside = (i0 >= 0) & (i0 < n0) & (i1 >= 0) & (i1 < n1) & (i2 >= 0) & (i2 < n2) & (i3 >= 0) & (i3 < n3)
-    tl.store(ptr + place, value.to(tl.float32), mask=inside)
-    end = tl.to_tensor(n0).to(tl.int64) * n1 * n2 * n3
+    tl.store(ptr + place, value, mask=inside)
+    end = tl.cast(n0, tl.int64) * n1 * n2 * n3
     mark(ptr + end, variable.dtype, outside(i0, n0) | outside(i1, n1) | outside(i2, n2) | outside(i3, n3))
