@@ -142,6 +142,12 @@ class Chain:
             + U32 * long_sum(d_terms.shape[-1]) * d_terms.sum(-1, keepdim=True)
         )
         self.e_delta = self.i_delta + self.k_delta
+        self.cut_delta = self._cut(self.do * o, weight.shape[-1])
+
+    def _cut(self, products: Tensor, terms: int) -> Tensor:
+        """What tensor cores take off delta in every row alike: they add towards zero, so O comes out smaller."""
+        share = self.precision.accumulate * long_sum(terms) if self.precision.accumulate > U32 else 0.0
+        return share * products.sum(-1, keepdim=True)
 
     def _gradients_of_scores(self) -> None:
         p, spread = self.p.abs(), (self.dp - self.delta).abs()

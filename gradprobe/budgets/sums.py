@@ -27,7 +27,8 @@ def errors_of_sums(chain: Chain) -> Iterator[tuple[str, Error]]:
 
 def _dk(of: Chain) -> Error:
     scale = abs(of.x.scale)
-    sums = scale * (of.kink_ds.mT @ of.q.abs() + _dot_over_rows(of, of.ds, of.q))
+    cut = ((of.p * of.cut_delta).mT @ of.q).abs()
+    sums = scale * (of.kink_ds.mT @ of.q.abs() + cut + _dot_over_rows(of, of.ds, of.q))
     return _copies(of) * scale**2 * (_by_row(of, of.ds).mT @ of.q**2), sums
 
 
@@ -66,7 +67,8 @@ def _dbias(of: Chain) -> Error:
         along_rows = x.n_key > 1 and (x.bias.dim() == 0 or x.bias.shape[-1] == 1)
     squares = _by_whole_row(of, dt) if along_rows else _by_row(of, dt)
     sums = of.kink_ds + U32 * long_sum(addends) * dt.abs()
-    return like_bias(x, of.tile, squares), like_bias(x, of.tile, sums)
+    cut = like_bias(x, of.tile, of.p * of.cut_delta).abs()
+    return like_bias(x, of.tile, squares), like_bias(x, of.tile, sums) + cut
 
 
 def _by_whole_row(of: Chain, dt: Tensor) -> Tensor:
@@ -97,4 +99,5 @@ def _dsink(of: Chain) -> Error:
     relative = of.e_lse[..., 0] + U32 * (argument + 3) + U_FUNCTION
     share = (weight * delta).abs()
     squares = (weight * of.e_delta[..., 0] + share * relative) ** 2
-    return squares.sum(-1), U32 * long_sum(x.n_batch * x.n_query) * share.sum(-1)
+    cut = (weight * of.cut_delta[..., 0]).sum(-1).abs()
+    return squares.sum(-1), U32 * long_sum(x.n_batch * x.n_query) * share.sum(-1) + cut
