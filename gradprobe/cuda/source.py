@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from ..failures import TargetFailure
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", re.DOTALL)
 _INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 _KERNEL = re.compile(r"\b__global__\b(?P<between>[^;{}()]*(?:\([^()]*\)[^;{}()]*)*?)\b(?P<name>\w+)\s*\(")
-_DYNAMIC = re.compile(r"\bextern\s+(?:\w+\s*\(\s*\d+\s*\)\s*|[\w:\s<>]+?)*?\b(\w+)\s*\[\s*\]\s*;")
+_DYNAMIC = re.compile(r"\bextern\b[^;{}]*?\b__shared__\b[^;{}]*?\b(\w+)\s*\[\s*\]\s*;")
 # What only nvcc or a GPU can make something of.
 _HOST = (
     (re.compile(r"<<<"), "a launch <<<...>>> is host code: leave it out here, and launch from Python"),
@@ -40,12 +41,12 @@ class CudaSource:
     text: str
     included: tuple[Path, ...]
 
-    @property
+    @functools.cached_property
     def sha256(self) -> str:
         """Of the file alone."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
-    @property
+    @functools.cached_property
     def key(self) -> str:
         """Changes with the file and with all that it includes by a name in quotes."""
         digest = hashlib.sha256(f"{self.path}\n{self.text}".encode())
@@ -53,12 +54,12 @@ class CudaSource:
             digest.update(file.read_bytes())
         return digest.hexdigest()
 
-    @property
+    @functools.cached_property
     def plain(self) -> str:
         """The text without comments and strings, every character in its place."""
         return _COMMENT.sub(lambda found: re.sub(r"[^\n]", " ", found.group()), self.text)
 
-    @property
+    @functools.cached_property
     def kernels(self) -> dict[str, tuple[Parameter, ...]]:
         """The parameters of each kernel that is no template, by name."""
         found = {}
@@ -67,7 +68,7 @@ class CudaSource:
                 found[match.group("name")] = self._parameters(match.end())
         return found
 
-    @property
+    @functools.cached_property
     def templates(self) -> dict[str, tuple[Parameter, ...]]:
         """Those of each kernel that is a template."""
         return {
@@ -76,14 +77,10 @@ class CudaSource:
             if self._is_template(match.start())
         }
 
-    @property
+    @functools.cached_property
     def dynamic_arrays(self) -> tuple[str, ...]:
         """The names of its `extern __shared__` arrays."""
-        return tuple(
-            dict.fromkeys(
-                match.group(1) for match in _DYNAMIC.finditer(self.plain) if "__shared__" in match.group()
-            )
-        )  # fmt: skip
+        return tuple(dict.fromkeys(_DYNAMIC.findall(self.plain)))
 
     def line_of(self, kernel: str) -> int:
         """The line in which a kernel's name stands."""
