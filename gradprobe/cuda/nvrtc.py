@@ -2,16 +2,151 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import importlib.util
+import io
+import os
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from .unit import Entry, Sizes
+from ..failures import TargetFailure
+from .arguments import POINTER, c_values, taken_as_written
+from .unit import Entry, Sizes, Unit
 from .watch import Watch
+
+# Dynamic shared memory that a kernel may have without being asked to.
+_USUAL_SHARED = 48 << 10
+_LONGEST = 3
 
 
 def launch(
-    entry: Entry, grid: Sizes, block: Sizes, shared_bytes: int,
-    arguments: Sequence[Any], watch: Watch,
+    entry: Entry, grid: Sizes, block: Sizes, shared_bytes: int, arguments: Sequence[Any], watch: Watch
 ) -> None:  # fmt: skip
-    """Launches it on torch's current stream."""
-    raise NotImplementedError
+    """Launches it on torch's current stream; what it does there is seen at the next synchronisation.
+
+    Raises:
+        TargetFailure: cuda-core is missing, the source does not compile, or the arguments or sizes do not fit.
+    """
+    del watch  # a GPU shows no accesses
+    core = _core()
+    values = _values(entry, arguments)
+    kernel = _kernel(entry, shared_bytes)
+    config = core.LaunchConfig(grid=grid, block=block, shmem_size=shared_bytes)
+    core.Device().set_current()
+    try:
+        core.launch(_Stream(_current_stream()), config, kernel, *values)
+    except Exception as error:
+        raise TargetFailure(f"kernel {entry.name} could not be launched: {_first_line(error)}") from error
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """torch's stream, as cuda-core takes those of others."""
+
+    handle: int
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.handle
+
+
+def _current_stream() -> int:
+    import torch
+
+    return torch.cuda.current_stream().cuda_stream
+
+
+def _values(entry: Entry, arguments: Sequence[Any]) -> list[Any]:
+    takes = taken_as_written(entry)
+    values = c_values(entry, takes, arguments)
+    # cuda-core takes a whole number for an address.
+    return [
+        (value.value or 0) if taken.kind == POINTER else value for taken, value in zip(takes, values, strict=True)
+    ]  # fmt: skip
+
+
+@functools.cache
+def _core() -> Any:
+    with contextlib.suppress(ImportError):
+        import cuda.core
+
+        if hasattr(cuda.core, "Program"):
+            return cuda.core
+    try:
+        import cuda.core.experimental
+    except ImportError:
+        raise TargetFailure(
+            "CUDA sources are compiled on a GPU by cuda-core, which is not installed", "pip install 'gradprobe[cuda]'"
+        ) from None
+    return cuda.core.experimental
+
+
+_INSTANCES: dict[Unit, tuple[str, ...]] = {}
+
+
+def _kernel(entry: Entry, shared_bytes: int) -> Any:
+    known = _INSTANCES.get(entry.unit, ())
+    if "<" in entry.name and entry.name not in known:
+        known = _INSTANCES[entry.unit] = (*known, entry.name)
+    import torch
+
+    kernel = _compiled(entry.unit, known, torch.cuda.current_device()).get_kernel(entry.name)
+    if shared_bytes > _USUAL_SHARED:
+        _allow(kernel, shared_bytes, entry.name)
+    return kernel
+
+
+@functools.cache
+def _compiled(unit: Unit, instances: tuple[str, ...], device: int) -> Any:
+    """The object code of a unit, compiled once for each device."""
+    core = _core()
+    core.Device(device).set_current()
+    options = core.ProgramOptions(
+        name=str(unit.source.path), std="c++17", lineinfo=True, define_macro=[*unit.defines] or None,
+        include_path=[str(unit.source.path.parent), *unit.include, *_headers()],
+    )  # fmt: skip
+    log = io.StringIO()
+    try:
+        program = core.Program(unit.source.text, "c++", options)
+        return program.compile("cubin", name_expressions=(*unit.source.kernels, *instances), logs=log)
+    except Exception as error:
+        told = _errors(f"{log.getvalue()}\n{error}", unit.source.path)
+        raise TargetFailure(f"{unit.source.path.name} does not compile for the GPU: {told}") from error
+
+
+def _errors(printed: str, path: Path) -> str:
+    """The first errors of NVRTC, with the file's own lines."""
+    found = re.findall(r"^(\S[^(\n]*)\((\d+)\): (?:catastrophic )?error(?: #\S+)?: (.*)$", printed, re.MULTILINE)
+    lines = list(dict.fromkeys(f"{Path(file).name or path.name}:{line}: {words}" for file, line, words in found))
+    more = f"; and {len(lines) - _LONGEST} more" if len(lines) > _LONGEST else ""
+    return "; ".join(lines[:_LONGEST]) + more if lines else printed.strip()[-500:]
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).partition("\n")[0]
+
+
+def _allow(kernel: Any, shared_bytes: int, name: str) -> None:
+    """Raises the limit of a kernel's dynamic shared memory."""
+    import torch
+    from cuda.bindings import driver
+
+    attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    handle = driver.CUkernel(int(kernel.handle))
+    (code,) = driver.cuKernelSetAttribute(attribute, shared_bytes, handle, torch.cuda.current_device())
+    if code != driver.CUresult.CUDA_SUCCESS:
+        raise TargetFailure(f"kernel {name}: this GPU has no {shared_bytes:,} bytes of shared memory for a block")
+
+
+@functools.cache
+def _headers() -> tuple[str, ...]:
+    """The folders of CUDA's own headers, such as cuda_fp16.h: of the toolkit, or of the packages that torch brings."""
+    homes = [os.environ.get("CUDA_HOME", ""), os.environ.get("CUDA_PATH", ""), "/usr/local/cuda"]
+    folders = [Path(home) / "include" for home in homes if home]
+    nvidia = importlib.util.find_spec("nvidia")
+    for root in nvidia.submodule_search_locations or () if nvidia else ():
+        folders += sorted(Path(root).glob("*/include"))
+    return tuple(str(folder) for folder in folders if (folder / "cuda_fp16.h").is_file())

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...failures import TargetFailure
+from ..arguments import c_values
 from ..findings import BARRIER, OUTSIDE, RACE, UNWRITTEN, Finding, Line, Site
 from ..unit import Entry, Sizes
 from ..watch import Watch, told
 from .build import MOST_SHARED
-from .library import POINTER, Library, as_number, library_for
+from .library import Library, library_for
 from .lines import UNKNOWN, lines_of
 from .regions import CRegion, Named, Regions
 
@@ -62,7 +63,7 @@ def launch(
     library = library_for(entry)
     if shared_bytes > MOST_SHARED:
         raise TargetFailure(f"kernel {entry.name}: {shared_bytes:,} bytes of shared memory; at most {MOST_SHARED:,}")
-    values = _values(entry, library, arguments)
+    values = c_values(entry, library.takes(entry.name), arguments)
     regions = Regions()
     regions.add_tensors([(_called(name, t, watch), t) for name, t in entry.tensors(arguments)], watch.unwritten)
     dynamic = {name: shared_bytes for name in entry.unit.source.dynamic_arrays}
@@ -82,28 +83,6 @@ def launch(
     if code:
         words = seen[-1].sentence if seen else described.message.decode()
         raise TargetFailure(f"a kernel could not run to its end: {words}")
-
-
-def _values(entry: Entry, library: Library, arguments: Sequence[Any]) -> list[Any]:
-    import torch
-
-    values = []
-    for parameter, taken, argument in zip(entry.parameters, library.takes(entry.name), arguments, strict=True):
-        if taken.kind != POINTER:
-            values.append(as_number(taken, argument, entry.name, parameter.name))
-            continue
-        if argument is not None and not isinstance(argument, torch.Tensor):
-            raise TargetFailure(
-                f"kernel {entry.name}: parameter {parameter.name!r} is a pointer, got {argument!r}",
-                "pass a tensor, or None for a null pointer",
-            )
-        if argument is not None and taken.of not in (0, argument.element_size()):
-            raise TargetFailure(
-                f"kernel {entry.name}: parameter {parameter.name!r} is {parameter.type}, of {taken.of} bytes an "
-                f"element, got {str(argument.dtype).removeprefix('torch.')}"
-            )
-        values.append(ctypes.c_void_p(0 if argument is None else argument.data_ptr()))
-    return values
 
 
 def _called(parameter: str, tensor: Tensor, watch: Watch) -> str:

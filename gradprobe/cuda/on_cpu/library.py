@@ -8,23 +8,13 @@ import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ...failures import TargetFailure
+from ..arguments import Taken
 from ..unit import Entry, Unit
 from .build import kernel_symbol, library_of, names_of
 
 _MOST_PARAMETERS = 256
-POINTER, SIGNED, UNSIGNED, FLOATING, OTHER = range(5)
-
-
-class Taken(ctypes.Structure):
-    """What a kernel takes at one place: gp_parameter of the header."""
-
-    _fields_ = (("kind", ctypes.c_int32), ("bytes", ctypes.c_int32), ("of", ctypes.c_int32))
-    kind: int
-    bytes: int
-    of: int
 
 
 @dataclass(frozen=True)
@@ -111,29 +101,3 @@ def _is_own(name: str) -> bool:
 def _short(name: str) -> str:
     """`kernel<4>(float*, int)::tile` -> tile."""
     return re.sub(r"(\[abi:\w+\]|\.\d+)$", "", name.rpartition("::")[2])
-
-
-def as_number(taken: Taken, value: Any, kernel: str, parameter: str) -> Any:
-    """A number as the C type that a parameter has.
-
-    Raises:
-        TargetFailure: it is none, or does not fit.
-    """
-    kinds = {
-        (SIGNED, 1): ctypes.c_int8, (SIGNED, 2): ctypes.c_int16, (SIGNED, 4): ctypes.c_int32,
-        (SIGNED, 8): ctypes.c_int64, (UNSIGNED, 1): ctypes.c_uint8, (UNSIGNED, 2): ctypes.c_uint16,
-        (UNSIGNED, 4): ctypes.c_uint32, (UNSIGNED, 8): ctypes.c_uint64, (FLOATING, 4): ctypes.c_float,
-        (FLOATING, 8): ctypes.c_double,
-    }  # fmt: skip
-    c_type: Any = kinds.get((taken.kind, taken.bytes))
-    if c_type is None:
-        raise TargetFailure(
-            f"kernel {kernel}: parameter {parameter!r} is neither a pointer nor a number", "pass its parts one by one"
-        )
-    wants = "a number" if taken.kind == FLOATING else "a whole number"
-    if not isinstance(value, (int, float)) or (isinstance(value, float) and taken.kind != FLOATING):
-        raise TargetFailure(f"kernel {kernel}: parameter {parameter!r} is {wants}, got {value!r}")
-    made = c_type(value)
-    if taken.kind != FLOATING and made.value != value:
-        raise TargetFailure(f"kernel {kernel}: {value:,} does not fit parameter {parameter!r} of {taken.bytes} bytes")
-    return made

@@ -1,0 +1,125 @@
+"""Tensors and numbers as the C values that a kernel's parameters are."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..failures import TargetFailure
+from .source import Parameter
+from .unit import Entry
+
+POINTER, SIGNED, UNSIGNED, FLOATING, OTHER = range(5)
+
+
+class Taken(ctypes.Structure):
+    """What a kernel takes at one place: gp_parameter of the header."""
+
+    _fields_ = (("kind", ctypes.c_int32), ("bytes", ctypes.c_int32), ("of", ctypes.c_int32))
+    kind: int
+    bytes: int
+    of: int
+
+
+_C_TYPES: Mapping[tuple[int, int], Any] = {
+    (SIGNED, 1): ctypes.c_int8, (SIGNED, 2): ctypes.c_int16, (SIGNED, 4): ctypes.c_int32, (SIGNED, 8): ctypes.c_int64,
+    (UNSIGNED, 1): ctypes.c_uint8, (UNSIGNED, 2): ctypes.c_uint16, (UNSIGNED, 4): ctypes.c_uint32,
+    (UNSIGNED, 8): ctypes.c_uint64, (FLOATING, 4): ctypes.c_float, (FLOATING, 8): ctypes.c_double,
+}  # fmt: skip
+# As NVRTC on 64-bit Linux has them.
+_WORDS = {
+    "bool": (UNSIGNED, 1), "char": (SIGNED, 1), "short": (SIGNED, 2), "int": (SIGNED, 4), "long": (SIGNED, 8),
+    "float": (FLOATING, 4), "double": (FLOATING, 8), "int8_t": (SIGNED, 1), "int16_t": (SIGNED, 2),
+    "int32_t": (SIGNED, 4), "int64_t": (SIGNED, 8), "uint8_t": (UNSIGNED, 1), "uint16_t": (UNSIGNED, 2),
+    "uint32_t": (UNSIGNED, 4), "uint64_t": (UNSIGNED, 8), "size_t": (UNSIGNED, 8), "ptrdiff_t": (SIGNED, 8),
+    "half": (OTHER, 2), "__half": (OTHER, 2), "nv_bfloat16": (OTHER, 2), "__nv_bfloat16": (OTHER, 2),
+    "float4": (OTHER, 16), "float2": (OTHER, 8), "void": (OTHER, 0),
+}  # fmt: skip
+
+
+def taken_as_written(entry: Entry) -> tuple[Taken, ...]:
+    """What a kernel takes, from the words of its declaration.
+
+    Raises:
+        TargetFailure: a parameter that is no pointer has a type that is not known.
+    """
+    meant = _meanings(entry)
+    return tuple(_taken(parameter, meant, entry) for parameter in entry.parameters)
+
+
+def c_values(entry: Entry, takes: Sequence[Taken], arguments: Sequence[Any]) -> list[Any]:
+    """Each argument as a C value.
+
+    Raises:
+        TargetFailure: it does not fit the parameter.
+    """
+    given = zip(entry.parameters, takes, arguments, strict=True)
+    return [
+        _pointer(entry, parameter, taken, argument) if taken.kind == POINTER
+        else _number(entry, parameter, taken, argument)
+        for parameter, taken, argument in given
+    ]  # fmt: skip
+
+
+def _pointer(entry: Entry, parameter: Parameter, taken: Taken, argument: Any) -> Any:
+    import torch
+
+    if argument is not None and not isinstance(argument, torch.Tensor):
+        raise TargetFailure(
+            f"kernel {entry.name}: parameter {parameter.name!r} is a pointer, got {argument!r}",
+            "pass a tensor, or None for a null pointer",
+        )
+    if argument is not None and taken.of not in (0, argument.element_size()):
+        raise TargetFailure(
+            f"kernel {entry.name}: parameter {parameter.name!r} is {parameter.type}, of {taken.of} bytes an "
+            f"element, got {str(argument.dtype).removeprefix('torch.')}"
+        )
+    return ctypes.c_void_p(0 if argument is None else argument.data_ptr())
+
+
+def _number(entry: Entry, parameter: Parameter, taken: Taken, value: Any) -> Any:
+    c_type = _C_TYPES.get((taken.kind, taken.bytes))
+    where = f"kernel {entry.name}: parameter {parameter.name!r}"
+    if c_type is None:
+        raise TargetFailure(f"{where} is neither a pointer nor a number", "pass its parts one by one")
+    wants = "a number" if taken.kind == FLOATING else "a whole number"
+    if not isinstance(value, (int, float)) or (isinstance(value, float) and taken.kind != FLOATING):
+        raise TargetFailure(f"{where} is {wants}, got {value!r}")
+    made = c_type(value)
+    if taken.kind != FLOATING and made.value != value:
+        raise TargetFailure(f"{where} has {taken.bytes} bytes, and {value:,} does not fit")
+    return made
+
+
+def _meanings(entry: Entry) -> dict[str, str]:
+    """What names of types stand for, by macros and aliases of the source; options come first."""
+    text = entry.unit.source.plain
+    found = dict(re.findall(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+([\w ]+?)[ \t]*$", text, re.MULTILINE))
+    found |= dict(re.findall(r"\busing\s+(\w+)\s*=\s*([\w ]+?)\s*;", text))
+    found |= {name: kind for kind, name in re.findall(r"\btypedef\s+([\w ]+?)\s+(\w+)\s*;", text)}
+    return found | dict(entry.unit.defines)
+
+
+def _taken(parameter: Parameter, meant: Mapping[str, str], entry: Entry) -> Taken:
+    words = parameter.type
+    if words.endswith(("*", "&")):
+        known = _known(words.rstrip("*&"), meant) if words.count("*") == 1 else (OTHER, 8)
+        return Taken(POINTER, 8, known[1] if known else 0)
+    known = _known(words, meant)
+    if known is None:
+        raise TargetFailure(f"kernel {entry.name}: the type {words!r} of parameter {parameter.name!r} is not known")
+    return Taken(known[0], known[1], 0)
+
+
+def _known(words: str, meant: Mapping[str, str]) -> tuple[int, int] | None:
+    """(kind, bytes) of a type by its words: "unsigned long long", "scalar_t"."""
+    for _ in range(8):  # an alias of an alias
+        words = " ".join(meant.get(word, word) for word in words.replace("std::", "").split())
+    left = [word for word in words.split() if word not in ("const", "volatile", "signed", "unsigned")]
+    if "unsigned" in words.split() and left in ([], ["int"], ["char"], ["short"], ["long"], ["long", "long"]):
+        return UNSIGNED, _WORDS[left[0] if left else "int"][1]
+    if left == ["long", "long"] or left == ["long", "int"] or left == ["long", "long", "int"]:
+        return _WORDS["long"]
+    return _WORDS.get(left[0]) if len(left) == 1 else (_WORDS["int"] if words == "signed" else None)
