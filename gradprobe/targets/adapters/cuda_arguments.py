@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import gradprobe.kernels
 from gradprobe import cuda
 
 THREADS = 16
@@ -17,11 +16,10 @@ THREADS = 16
 _SCALARS = {torch.float32: "float", torch.float16: "__half"}
 
 
-def load(file: str, q: Tensor, block_m: int, block_n: int, **dims: int) -> Any:
-    """A file of kernels/cuda, compiled for the dtype of q, tiles of these sizes, and head dims rounded up."""
-    path = Path(gradprobe.kernels.__file__).parent / "cuda" / file
-    defines: dict[str, Any] = {"SCALAR": _SCALARS[q.dtype], "BLOCK_M": block_m, "BLOCK_N": block_n, **dims}
-    return cuda.load(path, defines=defines)
+def load(source: Path, q: Tensor, block_m: int, block_n: int, **dims: int) -> Any:
+    """The kernels of a file, compiled for the dtype of q, tiles of these sizes, and head dims rounded up."""
+    defines: dict[str, str | int] = {"SCALAR": _SCALARS[q.dtype], "BLOCK_M": block_m, "BLOCK_N": block_n, **dims}
+    return cuda.load(source, defines=defines)
 
 
 def rounded(head_dim: int) -> int:
@@ -63,9 +61,7 @@ def check_seqlens(seqlens: Tensor | None, batch: int, length: int) -> None:
     if seqlens is None:
         return
     if seqlens.shape != (batch,) or seqlens.is_floating_point():
-        raise ValueError(
-            f"seqlens must be [B] = ({batch},) integers, got shape {tuple(seqlens.shape)} {seqlens.dtype}"
-        )
+        raise ValueError(f"seqlens must be [B] = ({batch},) integers, got shape {tuple(seqlens.shape)} {seqlens.dtype}")
     if any(not 0 <= each <= length for each in seqlens.tolist()):
         raise ValueError(f"seqlens must lie in 0 to {length}, got {seqlens.tolist()}")
 

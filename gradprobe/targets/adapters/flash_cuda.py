@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+import gradprobe.kernels
+
 from . import cuda_arguments
 from .cuda_arguments import THREADS, strides, written
+
+SOURCE = Path(gradprobe.kernels.__file__).parent / "cuda" / "flash.cu"
 
 
 def flash_cuda(
@@ -102,7 +107,7 @@ def _plan(
     inputs = block_m * (block_d + 1) + block_n * (block_d + 1) + block_n * (block_dv + 1)
     scores = block_m * (block_n + 1)
     return _Plan(
-        module=cuda_arguments.load("flash.cu", q, block_m, block_n, BLOCK_D=block_d, BLOCK_DV=block_dv),
+        module=cuda_arguments.load(SOURCE, q, block_m, block_n, BLOCK_D=block_d, BLOCK_DV=block_dv),
         row_grid=batch * heads * -(-rows // block_m),
         key_grid=batch * kv_heads * -(-keys // block_n),
         row_threads=block_m,

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+import gradprobe.kernels
+
 from . import cuda_arguments
 from .cuda_arguments import THREADS, strides, written
+
+SOURCE = Path(gradprobe.kernels.__file__).parent / "cuda" / "lazy.cu"
 
 
 def lazy_cuda(
@@ -91,14 +96,16 @@ def _plan(
     inputs, scores = (block_m + 2 * block_n) * (block_d + 1), block_m * (block_n + 1)
     extras = (None if bias is None else bias.float(), tau.float(), cuda_arguments.live_lengths(seqlens))
     return _Plan(
-        module=cuda_arguments.load("lazy.cu", q, block_m, block_n, BLOCK_D=block_d),
+        module=cuda_arguments.load(SOURCE, q, block_m, block_n, BLOCK_D=block_d),
         n_row_tiles=-(-length // block_m),
         n_key_tiles=-(-length // block_n),
         # The structs ForwardTiles and BackwardTiles of lazy.cu.
         forward_bytes=4 * (inputs + scores + 3 * block_m),
         backward_bytes=4 * (inputs + block_m * (block_d + 1) + 2 * scores + THREADS * THREADS + 2 * block_m),
         extras=extras,
-        extra_strides=tuple(step for tensor, axes in zip(extras, (2, 1, 1), strict=True) for step in strides(tensor, axes)),
+        extra_strides=tuple(
+            step for tensor, axes in zip(extras, (2, 1, 1), strict=True) for step in strides(tensor, axes)
+        ),
         results=(torch.float32 if bias is None else bias.dtype, tau.dtype),
         options=(scale, heads, length, dim, window),
         window=window,
