@@ -61,7 +61,8 @@ def test_no_line_is_wider_than_the_screen(columns):
 def test_what_cannot_run_here_says_what_it_needs():
     missing = {name: target["missing"] for name, target in listed().items()}
     assert missing == {
-        "lazy": None, "flash": None, "lazy-cuda": None, "flash-cuda": None, "sdpa": None, "sdpa-math": None, "sdpa-flash": None, "flex": None,
+        "lazy": None, "flash": None, "lazy-cuda": None, "flash-cuda": None,
+        "sdpa": None, "sdpa-math": None, "sdpa-flash": None, "flex": None,
         "sdpa-efficient": "needs a CUDA device", "sdpa-cudnn": "needs a CUDA device",
         "flash-attn": "needs the package flash-attn (pip install flash-attn)",
         "xformers": "needs the package xformers (pip install xformers)",

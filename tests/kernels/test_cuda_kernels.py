@@ -73,7 +73,7 @@ def test_an_lse_that_is_given_is_used_and_not_the_forwards():
 
 
 PLANTED = [
-    ("flash", "h * stride_doh", "h * stride_qh", "dP"),
+    ("flash", "h * stride_doh;", "h * stride_qh;", "dP"),
     ("flash", "p * (dp - tile.delta[i])", "p * dp", "dS"),
     ("flash", "distance >= -right", "distance > -right", "LSE"),
     ("flash", "scale * dk[r][c]", "dk[r][c]", "dK"),

@@ -103,9 +103,7 @@ def _plan(
         forward_bytes=4 * (inputs + scores + 3 * block_m),
         backward_bytes=4 * (inputs + block_m * (block_d + 1) + 2 * scores + THREADS * THREADS + 2 * block_m),
         extras=extras,
-        extra_strides=tuple(
-            step for tensor, axes in zip(extras, (2, 1, 1), strict=True) for step in strides(tensor, axes)
-        ),
+        extra_strides=(*strides(extras[0], 2), *strides(extras[1], 1), *strides(extras[2], 1)),
         results=(torch.float32 if bias is None else bias.dtype, tau.dtype),
         options=(scale, heads, length, dim, window),
         window=window,
