@@ -1,0 +1,5 @@
+"""CUDA kernels on a CPU: the same source, compiled behind a header, one fiber a thread, every access watched."""
+
+from .launch import launch
+
+__all__ = ["launch"]

@@ -1,0 +1,155 @@
+"""A CUDA source and its options -> a library for this CPU, compiled once."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from ...failures import TargetFailure
+from ..unit import Unit
+
+HERE = Path(__file__).parent
+# -O1 keeps an access where the source has it. Frames and line numbers are what findings are told by.
+_WATCHED = (
+    "-std=c++17", "-O1", "-g", "-fPIC", "-fsanitize=thread", "-fno-extern-tls-init", "-w", "-ffp-contract=off",
+    "--param", "tsan-instrument-func-entry-exit=0", f"-I{HERE / 'include'}",
+)  # fmt: skip
+_RUNTIME = ("-std=c++17", "-O2", "-fPIC")
+# The dynamic shared memory of a Hopper GPU's block; others have less.
+MOST_SHARED = 227 << 10
+_LONGEST = 3
+
+
+def library_of(unit: Unit, instances: tuple[str, ...]) -> Path:
+    """The library that holds a unit's kernels, and these instances of its templates.
+
+    Raises:
+        TargetFailure: there is no g++, the source holds what no CPU can run, or it does not compile.
+    """
+    unsupported = unit.source.unsupported_on_a_cpu()
+    if unsupported:
+        raise TargetFailure(f"a CPU cannot run {unsupported}", "run it on a GPU, or take that out")
+    wrapper, arrays = _wrapper(unit, instances), _arrays(unit)
+    words = [_version(), wrapper, arrays, *_WATCHED, *unit.include, unit.source.key, *_own_texts()]
+    file = _cache() / f"{unit.source.path.stem}-{hashlib.sha256(chr(0).join(words).encode()).hexdigest()[:24]}.so"
+    if not file.is_file():
+        _build(unit, wrapper, arrays, file)
+    return file
+
+
+def kernel_symbol(number: int) -> str:
+    return f"gp_kernel_{number}"
+
+
+def names_of(unit: Unit, instances: tuple[str, ...]) -> tuple[str, ...]:
+    """The kernels of a library, in the order of their numbers."""
+    return (*unit.source.kernels, *instances)
+
+
+def _wrapper(unit: Unit, instances: tuple[str, ...]) -> str:
+    """The file with its macros, and a function to call each kernel by: what g++ compiles."""
+    lines = ['#include "gradprobe_cuda.h"', *(f"#define {name} {value}" for name, value in unit.defines)]
+    lines.append(f'#include "{unit.source.path}"')
+    for number, name in enumerate(names_of(unit, instances)):
+        lines.append(
+            f'extern "C" void {kernel_symbol(number)}(void** arguments) {{ gp_call(&{name}, arguments); }}\n'
+            f'extern "C" int gp_describe_{number}(gp_parameter* out) {{ return gp_describe(&{name}, out); }}'
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _arrays(unit: Unit) -> str:
+    """What `extern __shared__` arrays are names of."""
+    names = unit.source.dynamic_arrays
+    declared = [f"alignas(1024) thread_local unsigned char {name}[{MOST_SHARED}];" for name in names]
+    return "\n".join(declared) + "\n"
+
+
+def _build(unit: Unit, wrapper: str, arrays: str, file: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=file.parent) as name:
+        folder = Path(name)
+        (folder / "kernels.cpp").write_text(wrapper)
+        (folder / "arrays.cpp").write_text(arrays)
+        include = [f"-I{entry}" for entry in unit.include]
+        _compile(unit, [*_WATCHED, *include, "-c", "kernels.cpp", "-o", "kernels.o"], folder)
+        _compile(unit, [*_RUNTIME, "-c", "arrays.cpp", "-o", "arrays.o"], folder)
+        objects = ["kernels.o", "arrays.o", str(_runtime(unit))]
+        _compile(unit, ["-shared", "-Wl,-Bsymbolic", *objects, "-o", "library.so"], folder)
+        os.replace(folder / "library.so", file)
+
+
+def _runtime(unit: Unit) -> Path:
+    """The runtime, compiled once for all sources."""
+    words = chr(0).join((_version(), *_RUNTIME, *_own_texts()))
+    file = _cache() / f"runtime-{hashlib.sha256(words.encode()).hexdigest()[:24]}.o"
+    if not file.is_file():
+        with tempfile.TemporaryDirectory(dir=file.parent) as folder:
+            _compile(unit, [*_RUNTIME, "-c", str(HERE / "runtime.cpp"), "-o", "runtime.o"], Path(folder))
+            os.replace(Path(folder) / "runtime.o", file)
+    return file
+
+
+def _compile(unit: Unit, words: list[str], folder: Path) -> None:
+    ran = subprocess.run([_compiler(), *words], cwd=folder, capture_output=True, text=True, check=False)
+    if ran.returncode:
+        raise TargetFailure(f"{unit.source.path.name} does not compile for the CPU: {_errors(ran.stderr)}")
+
+
+def _errors(printed: str) -> str:
+    """The first errors, with the file's own lines; all that was printed where there is none."""
+    found = []
+    for match in re.finditer(r"^(\S[^:\n]*):(\d+)(?::\d+)?: (?:fatal )?error: (.*)$", printed, re.MULTILINE):
+        file, line, words = match.groups()
+        words = words.removeprefix("#error ").strip('"')
+        found.append(words if words.startswith("gradprobe: ") else f"{Path(file).name}:{line}: {words}")
+    more = f"; and {len(found) - _LONGEST} more" if len(found) > _LONGEST else ""
+    return "; ".join(found[:_LONGEST]) + more if found else printed.strip()[-500:]
+
+
+@functools.cache
+def _compiler() -> str:
+    found = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("g++")
+    if found is None:
+        raise TargetFailure(
+            "CUDA kernels run on a CPU through a C++ compiler, and there is no g++ on the PATH",
+            "install it (Debian, Ubuntu: apt install g++), or use a GPU with --device cuda",
+        )
+    return found
+
+
+@functools.cache
+def _version() -> str:
+    ran = subprocess.run([_compiler(), "--version"], capture_output=True, text=True, check=False)
+    first = ran.stdout.partition("\n")[0]
+    if "clang" in ran.stdout:
+        raise TargetFailure(f"CUDA kernels run on a CPU through GNU's g++, and {_compiler()} is {first}", "set CXX")
+    return first
+
+
+@functools.cache
+def _own_texts() -> tuple[str, ...]:
+    return tuple(file.read_text() for file in sorted([*HERE.glob("*.cpp"), *HERE.glob("*.h"), *HERE.glob("include/*")]))
+
+
+def _cache() -> Path:
+    """Where libraries are kept; a folder for this process alone where nothing can be written there."""
+    base = os.environ.get("GRADPROBE_CACHE_DIR") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "gradprobe"
+    )
+    folder = Path(base) / "cuda-on-cpu"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder if os.access(folder, os.W_OK) else _own_folder()
+    except OSError:
+        return _own_folder()
+
+
+@functools.cache
+def _own_folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="gradprobe-cuda-"))

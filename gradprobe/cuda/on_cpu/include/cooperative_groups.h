@@ -1,0 +1,2 @@
+#pragma once
+#error "gradprobe: cooperative groups are not supported on a CPU"

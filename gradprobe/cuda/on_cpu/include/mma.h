@@ -1,0 +1,2 @@
+#pragma once
+#error "gradprobe: the matrix instructions of mma.h are not supported on a CPU"

@@ -1,0 +1,192 @@
+"""One launch of a kernel on the CPU, and what was found while it ran."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ...failures import TargetFailure
+from ..findings import BARRIER, OUTSIDE, RACE, UNWRITTEN, Finding, Line, Site
+from ..unit import Entry, Sizes
+from ..watch import Watch, told
+from .build import MOST_SHARED
+from .library import POINTER, Library, as_number, library_for
+from .lines import UNKNOWN, lines_of
+from .regions import CRegion, Named, Regions
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_MOST_FINDINGS = 64
+_NONE = (1 << 64) - 1
+_KINDS = (RACE, OUTSIDE, UNWRITTEN, BARRIER)
+_HOW = ("read", "write", "atomic")
+_ENDED = 3
+
+
+class _CSite(ctypes.Structure):
+    _fields_ = (
+        ("pc", ctypes.c_uint64), ("thread", ctypes.c_uint32 * 3), ("block", ctypes.c_uint32 * 3),
+        ("access", ctypes.c_int32),
+    )  # fmt: skip
+
+
+class _CFinding(ctypes.Structure):
+    _fields_ = (
+        ("kind", ctypes.c_int32), ("region", ctypes.c_int32), ("array", ctypes.c_int32), ("bytes", ctypes.c_int32),
+        ("offset", ctypes.c_int64), ("now", _CSite), ("before", _CSite), ("count", ctypes.c_int64),
+    )  # fmt: skip
+
+
+class _CLaunch(ctypes.Structure):
+    _fields_ = (
+        ("kernel", ctypes.c_void_p), ("arguments", ctypes.c_void_p), ("grid", ctypes.c_uint32 * 3),
+        ("block", ctypes.c_uint32 * 3), ("shared_bytes", ctypes.c_uint64), ("seed", ctypes.c_uint64),
+        ("regions", ctypes.c_void_p), ("n_regions", ctypes.c_int32), ("library", ctypes.c_uint64),
+        ("findings", ctypes.c_void_p), ("max_findings", ctypes.c_int32), ("n_findings", ctypes.c_int32),
+        ("message", ctypes.c_char * 512),
+    )  # fmt: skip
+
+
+def launch(
+    entry: Entry, grid: Sizes, block: Sizes, shared_bytes: int,
+    arguments: Sequence[Any], watch: Watch,
+) -> None:  # fmt: skip
+    """Runs every thread of every block, and tells the watch what they did wrong.
+
+    Raises:
+        TargetFailure: the arguments do not fit, or the kernel could not run to its end.
+    """
+    library = library_for(entry)
+    if shared_bytes > MOST_SHARED:
+        raise TargetFailure(f"kernel {entry.name}: {shared_bytes:,} bytes of shared memory; at most {MOST_SHARED:,}")
+    values = _values(entry, library, arguments)
+    regions = Regions()
+    regions.add_tensors([(_called(name, t, watch), t) for name, t in entry.tensors(arguments)], watch.unwritten)
+    dynamic = {name: shared_bytes for name in entry.unit.source.dynamic_arrays}
+    regions.add_arrays(library, dynamic, _granule(entry))
+    pointers = (ctypes.c_void_p * max(1, len(values)))(*(ctypes.addressof(value) for value in values))
+    c_regions = (CRegion * len(regions.all))(*regions.all)
+    findings = (_CFinding * _MOST_FINDINGS)()
+    described = _CLaunch(
+        library.address_of(entry.name), ctypes.addressof(pointers), (ctypes.c_uint32 * 3)(*grid),
+        (ctypes.c_uint32 * 3)(*block), shared_bytes, watch.seed, ctypes.addressof(c_regions), len(regions.all),
+        library.base, ctypes.addressof(findings), _MOST_FINDINGS, 0, b"",
+    )  # fmt: skip
+    code = library.run(described)
+    seen = [_finding(entry.name, library, regions, found) for found in findings[: described.n_findings]]
+    seen = [finding for finding in seen if not _is_one_line(finding)]
+    told(watch, [finding for finding in seen if not (code and finding is seen[-1])])
+    if code:
+        words = seen[-1].sentence if seen else described.message.decode()
+        raise TargetFailure(f"a kernel could not run to its end: {words}")
+
+
+def _values(entry: Entry, library: Library, arguments: Sequence[Any]) -> list[Any]:
+    import torch
+
+    values = []
+    for parameter, taken, argument in zip(entry.parameters, library.takes(entry.name), arguments, strict=True):
+        if taken.kind != POINTER:
+            values.append(as_number(taken, argument, entry.name, parameter.name))
+            continue
+        if argument is not None and not isinstance(argument, torch.Tensor):
+            raise TargetFailure(
+                f"kernel {entry.name}: parameter {parameter.name!r} is a pointer, got {argument!r}",
+                "pass a tensor, or None for a null pointer",
+            )
+        if argument is not None and taken.of not in (0, argument.element_size()):
+            raise TargetFailure(
+                f"kernel {entry.name}: parameter {parameter.name!r} is {parameter.type}, of {taken.of} bytes an "
+                f"element, got {str(argument.dtype).removeprefix('torch.')}"
+            )
+        values.append(ctypes.c_void_p(0 if argument is None else argument.data_ptr()))
+    return values
+
+
+def _called(parameter: str, tensor: Tensor, watch: Watch) -> str:
+    """What the caller calls a tensor; else its parameter's name, without what says that it is a pointer."""
+    storage = tensor.untyped_storage().data_ptr()
+    for name, known in watch.tensors.items():
+        if known.untyped_storage().data_ptr() == storage and known.data_ptr() == tensor.data_ptr():
+            return name
+    return re.sub(r"(?i)(_ptr|ptr)$", "", parameter) or parameter
+
+
+def _granule(entry: Entry) -> int:
+    """The bytes of the smallest element of shared memory that the source can mean."""
+    words = " ".join((entry.unit.source.text, *(value for _, value in entry.unit.defines)))
+    if re.search(r"\b(?:bool|char|u?int8_t)\b", words):
+        return 1
+    return 2 if re.search(r"half|bfloat16|\bshort\b|int16_t", words) else 4
+
+
+def _finding(kernel: str, library: Library, regions: Regions, found: _CFinding) -> Finding:
+    lines = lines_of(library.file, (site.pc for site in (found.now, found.before) if site.pc != _NONE))
+    kind = _KINDS[found.kind]
+    named, where = _place(regions, found)
+    before = None if kind in (OUTSIDE, UNWRITTEN) or not any(found.before.block) and found.before.pc == 0 else (
+        _site(found.before, lines, kind)
+    )  # fmt: skip
+    return Finding(kind, kernel, named.name, named.is_shared, where, _site(found.now, lines, kind), before, found.count)
+
+
+def _site(site: _CSite, lines: dict[int, Line], kind: str) -> Site:
+    ended = site.pc == _NONE or (kind == BARRIER and site.access == _ENDED)
+    how = ("ended" if ended else "waits") if kind == BARRIER else _HOW[site.access]
+    return Site(lines.get(site.pc, UNKNOWN), tuple(site.thread), tuple(site.block), how)
+
+
+def _place(regions: Regions, found: _CFinding) -> tuple[Named, str]:
+    """Which array, and which of its elements; of an access outside the nearest array, and how far."""
+    if found.region < 0:
+        return Named(""), ""
+    region = regions.all[found.region]
+    address = region.base + found.offset
+    if found.array:
+        named = regions.arrays[found.array - 1]
+        return named, _index(named, address, region.granule)
+    named = _nearest(regions, address)
+    start, end = _span(named)
+    unit = named.tensor.element_size() if named.tensor is not None else max(1, region.granule)
+    if start <= address < end:
+        return named, f"between its elements, {(address - start) // unit:,} elements behind its first"
+    far, word = (address - end, "behind its last") if address >= end else (start - address, "before its first")
+    return named, f"{far // unit + (address >= end):,} elements {word}"
+
+
+def _nearest(regions: Regions, address: int) -> Named:
+    def away(named: Named) -> int:
+        start, end = _span(named)
+        return max(start - address, address - end + 1, 0)
+
+    return min(regions.arrays, key=away)
+
+
+def _span(named: Named) -> tuple[int, int]:
+    if named.tensor is None:
+        return named.start, named.start + named.bytes
+    tensor = named.tensor
+    last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
+
+
+def _index(named: Named, address: int, granule: int) -> str:
+    if named.tensor is None:
+        return f"[{(address - named.start) // granule}]" if named.bytes > granule else ""
+    left = (address - named.tensor.data_ptr()) // named.tensor.element_size()
+    index = [0] * named.tensor.dim()
+    for axis in sorted(range(named.tensor.dim()), key=named.tensor.stride, reverse=True):
+        step = named.tensor.stride(axis)
+        if step and named.tensor.shape[axis] > 1:
+            index[axis] = min(left // step, named.tensor.shape[axis] - 1)
+            left -= index[axis] * step
+    return f"[{', '.join(map(str, index))}]"
+
+
+def _is_one_line(finding: Finding) -> bool:
+    """Whether two waits at one barrier of the source were taken for two, since the compiler made two of it."""
+    before = finding.before
+    return finding.kind == BARRIER and before is not None and before.how == "waits" and before.line == finding.now.line

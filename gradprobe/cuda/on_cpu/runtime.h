@@ -1,0 +1,66 @@
+// What the header, the runtime and Python share: one launch, what it may touch, and what was found.
+#pragma once
+#include <stdint.h>
+
+enum gp_access { GP_READ = 0, GP_WRITE = 1, GP_ATOMIC = 2 };
+enum gp_kind { GP_RACE = 0, GP_OUTSIDE = 1, GP_UNWRITTEN = 2, GP_BARRIER = 3, GP_STOPPED = 4 };
+
+// Memory that a kernel may touch. Of what lies between elements, and around them, `owners` says 0.
+struct gp_region {
+    uint64_t base, bytes;
+    const uint8_t* owners;  // one a granule: the number of the array, from 1; null: all of it belongs to array `first`
+    uint8_t* written;       // one a granule: whether it has a value; null: all of it has
+    int32_t granule;        // in bytes
+    int32_t first;          // the number of the array where owners is null; 0: nothing here is judged
+    int32_t is_shared;
+};
+
+struct gp_site {
+    uint64_t pc;  // a return address, from the library's base
+    uint32_t thread[3], block[3];
+    int32_t access;
+};
+
+struct gp_finding {
+    int32_t kind, region, array, bytes;
+    int64_t offset;  // in bytes from the region's base
+    gp_site now, before;
+    int64_t count;
+};
+
+struct gp_launch {
+    void (*kernel)(void**);
+    void** arguments;
+    uint32_t grid[3], block[3];
+    uint64_t shared_bytes, seed;  // seed 0: threads and blocks in order
+    gp_region* regions;
+    int32_t n_regions;
+    uint64_t library;  // its base
+    gp_finding* findings;
+    int32_t max_findings, n_findings;
+    char message[512];
+};
+
+extern "C" {
+int gp_run(gp_launch* launch);
+uint64_t gp_shared_base();    // where this library's shared arrays begin, in the thread that asks
+uint64_t gp_library_base();
+uint64_t gp_library_bytes();
+// Called by a thread of a kernel.
+struct gp_index { uint32_t x, y, z; };
+gp_index gp_thread_index() __attribute__((const));
+gp_index gp_block_index() __attribute__((const));
+gp_index gp_block_size() __attribute__((const));
+gp_index gp_grid_size() __attribute__((const));
+int gp_barrier(int kind, int predicate);
+uint64_t gp_exchange(uint32_t mask, uint64_t value, int source, int width, int how);
+uint32_t gp_vote(uint32_t mask, int predicate);
+void gp_warp_barrier(uint32_t mask);
+uint32_t gp_active_mask();
+uint32_t gp_whole_warp();
+void gp_touch_atomic(const void* address, int bytes);
+void gp_copy(void* to, const void* from, uint64_t bytes);
+void gp_fence();
+void gp_yield();
+void gp_fail(const char* words) __attribute__((noreturn));
+}

@@ -1,0 +1,160 @@
+"""A .cu file as it was read: its text, what it includes, and the kernels that it declares."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..failures import TargetFailure
+
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", re.DOTALL)
+_INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
+_KERNEL = re.compile(r"\b__global__\b(?P<between>[^;{}()]*(?:\([^()]*\)[^;{}()]*)*?)\b(?P<name>\w+)\s*\(")
+_DYNAMIC = re.compile(r"\bextern\b[^;{}]*?\b__shared__\b[^;{}]*?\b(\w+)\s*\[\s*\]\s*;")
+# What only nvcc or a GPU can make something of.
+_HOST = (
+    (re.compile(r"<<<"), "a launch <<<...>>> is host code: leave it out here, and launch from Python"),
+    (re.compile(r"\basm\s*(?:volatile\s*)?\("), "inline PTX means nothing to a CPU"),
+    (re.compile(r"\bcooperative_groups\b|\bcg::"), "cooperative groups are not supported on a CPU"),
+    (re.compile(r"\b(?:nvcuda::)?wmma::"), "matrix instructions (wmma) are not supported on a CPU"),
+    (re.compile(r"\b__managed__\b"), "__managed__ variables are not supported on a CPU"),
+)
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a kernel as it is written."""
+
+    name: str
+    type: str
+    """Without qualifiers: "float*", "long long"."""
+
+
+@dataclass(frozen=True)
+class CudaSource:
+    """A file, and what it includes by a name in quotes."""
+
+    path: Path
+    text: str
+    included: tuple[Path, ...]
+
+    @functools.cached_property
+    def sha256(self) -> str:
+        """Of the file alone."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    @functools.cached_property
+    def key(self) -> str:
+        """Changes with the file and with all that it includes by a name in quotes."""
+        digest = hashlib.sha256(f"{self.path}\n{self.text}".encode())
+        for file in self.included:
+            digest.update(file.read_bytes())
+        return digest.hexdigest()
+
+    @functools.cached_property
+    def plain(self) -> str:
+        """The text without comments and strings, every character in its place."""
+        return _COMMENT.sub(lambda found: re.sub(r"[^\n]", " ", found.group()), self.text)
+
+    @functools.cached_property
+    def kernels(self) -> dict[str, tuple[Parameter, ...]]:
+        """The parameters of each kernel that is no template, by name."""
+        found = {}
+        for match in _KERNEL.finditer(self.plain):
+            if not self._is_template(match.start()):
+                found[match.group("name")] = self._parameters(match.end())
+        return found
+
+    @functools.cached_property
+    def templates(self) -> dict[str, tuple[Parameter, ...]]:
+        """Those of each kernel that is a template."""
+        return {
+            match.group("name"): self._parameters(match.end())
+            for match in _KERNEL.finditer(self.plain)
+            if self._is_template(match.start())
+        }
+
+    @functools.cached_property
+    def dynamic_arrays(self) -> tuple[str, ...]:
+        """The names of its `extern __shared__` arrays."""
+        return tuple(dict.fromkeys(_DYNAMIC.findall(self.plain)))
+
+    def line_of(self, kernel: str) -> int:
+        """The line in which a kernel's name stands."""
+        for match in _KERNEL.finditer(self.plain):
+            if match.group("name") == kernel:
+                return self.plain.count("\n", 0, match.start("name")) + 1
+        return 1
+
+    def unsupported_on_a_cpu(self) -> str:
+        """The first line that cannot run on a CPU, and why; "" where there is none."""
+        plain = self.plain
+        places = [(found.start(), why) for pattern, why in _HOST if (found := pattern.search(plain))]
+        if not places:
+            return ""
+        at, why = min(places)
+        return f"{self.path.name}:{plain.count(chr(10), 0, at) + 1}: {why}"
+
+    def _is_template(self, at: int) -> bool:
+        before = self.plain[:at].rstrip()
+        before = re.sub(r'(?:\binline|\bstatic|extern\s*"?\s*C?\s*"?)\s*$', "", before).rstrip()
+        return before.endswith(">") and "template" in before[max(before.rfind(";"), before.rfind("}")) + 1 :]
+
+    def _parameters(self, start: int) -> tuple[Parameter, ...]:
+        text, depth, at = self.plain, 1, start
+        while depth and at < len(text):
+            depth += {"(": 1, ")": -1}.get(text[at], 0)
+            at += 1
+        return tuple(_parameter(piece) for piece in _split(text[start : at - 1]) if piece.strip())
+
+
+def read_source(path: Path) -> CudaSource:
+    """The file as it is now.
+
+    Raises:
+        TargetFailure: it is not there, or is no text.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TargetFailure(f"cannot read the CUDA source {path}: {error}", "is the path right?") from error
+    return CudaSource(path.resolve(), text, tuple(_included(path.resolve(), text)))
+
+
+def _included(path: Path, text: str) -> list[Path]:
+    found: dict[Path, None] = {}
+    waiting = [(path, text)]
+    while waiting:
+        file, words = waiting.pop()
+        for name in _INCLUDE.findall(words):
+            other = (file.parent / name).resolve()
+            if other.is_file() and other not in found:
+                found[other] = None
+                waiting.append((other, other.read_text(encoding="utf-8", errors="replace")))
+    return sorted(found)
+
+
+def _split(text: str) -> list[str]:
+    """At commas outside brackets."""
+    pieces, depth, piece = [], 0, ""
+    for character in text:
+        depth += {"(": 1, "<": 1, "[": 1, ")": -1, ">": -1, "]": -1}.get(character, 0)
+        if character == "," and depth == 0:
+            pieces.append(piece)
+            piece = ""
+        else:
+            piece += character
+    return [*pieces, piece]
+
+
+def _parameter(text: str) -> Parameter:
+    text = text.partition("=")[0]
+    text = re.sub(r"\b(?:const|volatile|__restrict__|__restrict|__grid_constant__|struct)\b", " ", text)
+    found = re.match(r"^(?P<type>.*?[\s*&])(?P<name>\w+)\s*(?P<array>(?:\[[^\]]*\])*)\s*$", text.strip(), re.DOTALL)
+    if found is None:
+        return Parameter("", " ".join(text.split()))
+    kind = " ".join(found.group("type").split()).replace(" *", "*")
+    return Parameter(found.group("name"), kind + ("*" if found.group("array") else ""))
