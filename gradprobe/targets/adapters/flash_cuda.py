@@ -135,13 +135,13 @@ def _check_shapes(q: Tensor, k: Tensor, v: Tensor, do: Tensor, o: Tensor | None,
         ("o", o, "[B, H, M, Dv]", (batch, heads, rows, dim_v)),
         ("lse", lse, "[B, H, M]", (batch, heads, rows)),
     )
-    for name, tensor, axes, shape in expected:
-        if tensor is None:
+    for name, given, axes, shape in expected:
+        if given is None:
             continue
-        if tensor.shape != shape:
-            raise ValueError(f"{name} must be {axes} = {shape} beside q {tuple(q.shape)}, got {tuple(tensor.shape)}")
-        if name != "lse" and tensor.dtype != q.dtype:
-            raise ValueError(f"{name} must have q's dtype, {q.dtype}, got {tensor.dtype}")
+        if given.shape != shape:
+            raise ValueError(f"{name} must be {axes} = {shape} beside q {tuple(q.shape)}, got {tuple(given.shape)}")
+        if name != "lse" and given.dtype != q.dtype:
+            raise ValueError(f"{name} must have q's dtype, {q.dtype}, got {given.dtype}")
     if lse is not None and lse.dtype != torch.float32:
         raise ValueError(f"lse must be float32, got {lse.dtype}")
     if kv_heads == 0 or heads % kv_heads:
