@@ -133,7 +133,6 @@ extern "C" __global__ void lazy_forward(
         tile.row_max[thread] = NEG_INFINITY;
         tile.row_sum[thread] = 0.0f;
     }
-    __syncthreads();
 
     // First pass: LSE, with the running maximum.
     const long long end_n = start_m < length ? min(start_m + BLOCK_M, length) : 0;
@@ -179,7 +178,6 @@ extern "C" __global__ void lazy_forward(
             lse_ptr[m * stride_lsem] = lse;
         }
     }
-    __syncthreads();
 
     // Second pass: O, now that P is known.
     float o[BLOCK_M / THREADS][BLOCK_D / THREADS] = {};
