@@ -134,7 +134,7 @@ def _tell(item: pytest.Item, report: Report) -> None:
 
     told = {"target": report.provenance.target, "verdict": report.verdict}
     told |= {"layouts": " ".join(run.layout for run in report.runs)}
-    told |= {"first_mismatch": greppable(report.failing[1]).plain} if report.failing else {}
+    told |= {"first_mismatch": greppable(*report.failing).plain} if report.failing else {}
     if not report.failing:  # a mismatch has its table in the failure itself
         item.add_report_section("call", MARKER, table_of(report))
     item.user_properties += [(f"{MARKER}_{name}", value) for name, value in told.items()]

@@ -13,6 +13,7 @@ from .judging.compare import Comparison
 from .judging.invariants import Invariant
 from .judging.locate import Location
 from .judging.operands import Operand
+from .judging.strays import Stray
 from .targets.provenance import Source
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ class Run:
     """Why it was skipped: the target's words."""
     inside: Inside | None = None
     """Where the target was looked into under this layout."""
+    strays: tuple[Stray, ...] = ()
+    """What its kernels did to memory that they should not have, where every access was seen."""
 
     @property
     def verdict(self) -> str:
@@ -78,7 +81,7 @@ class Run:
     def matches(self) -> bool:
         """Whether all that was measured is right; so also where nothing was."""
         views = (self.measured, self.inside.measured if self.inside else None)
-        return all(view is None or view.matches for view in views)
+        return not self.strays and all(view is None or view.matches for view in views)
 
     @property
     def shown(self) -> Measured | None:
@@ -147,11 +150,11 @@ class Provenance:
 
     target: str
     backend: str
-    """triton, triton-interpreter or torch."""
+    """triton, triton-interpreter, cuda, cuda-on-cpu or torch."""
     source: Source
     """The target's function."""
     kernels: tuple[Source, ...]
-    """The Triton kernels that were launched."""
+    """The kernels that were launched."""
     reference: str
     triton_cache: str
     """The folder of compiled kernels; "" where nothing is compiled."""

@@ -80,6 +80,8 @@ class Case:
     dots: str | None = None
     """None where nobody said: then what the target's backend does by default."""
     repeat: int = 1
+    schedules: int = 0
+    """How many drawn orders of threads and blocks CUDA kernels on the CPU are run in besides the natural one."""
     poison: bool = False
     """Whether memory that the target allocates without values holds NaN, and in repeats in turn 7.0."""
     taps: tuple[str, ...] = ()

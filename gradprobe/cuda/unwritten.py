@@ -25,7 +25,7 @@ class Unwritten:
 
     def written(self, tensor: Tensor) -> None:
         """All of its elements have one."""
-        if tensor.layout.__repr__() != "torch.strided":
+        if str(tensor.layout) != "torch.strided":
             return
         found = self._marks.get(tensor.untyped_storage().data_ptr())
         if found is not None and found[1] == tensor.element_size():

@@ -42,7 +42,8 @@ def _of_taps(session: Session, runs: list[Run]) -> list[str]:
 def provenance(session: Session) -> Provenance:
     kernels = tuple(dict.fromkeys(kernel for outcome in session.outcomes for kernel in outcome.kernels))
     interpreted = any(outcome.interpreted for outcome in session.outcomes)
-    backend = "torch" if not kernels else "triton-interpreter" if interpreted else "triton"
+    cuda = next((outcome.cuda for outcome in session.outcomes if outcome.cuda), "")
+    backend = cuda or ("torch" if not kernels else "triton-interpreter" if interpreted else "triton")
     reference = session.reference.name if session.reference else "gradprobe.reference, float64"
     cache = triton_cache() if backend == "triton" else ""
     return Provenance(session.target.name, backend, session.target.source, kernels, reference, cache)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ..cases.case import Case
-from ..cases.layouts import AS_SAVED, DEFAULT_RUNS, SAVED_RUNS, UNIT_RUN, Inputs
-from ..failures import TargetFailure
+from ..cases.guards import same_bits
+from ..cases.layouts import AS_SAVED, DEFAULT_RUNS, SAVED_RUNS, UNIT_RUN, Inputs, run_name
+from ..failures import TargetFailure, UsageFailure
+from ..judging.strays import Stray, of_cuda
 from ..judging.symmetry import agreement
 from ..verdict import Measured, Run
 from .session import Assigned, Session, inputs_of, measure, outcome_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def layouts_of(case: Case) -> tuple[Assigned, ...]:
@@ -49,11 +56,56 @@ def _run(session: Session, assigned: Assigned) -> Run:
     if outcome.trace is None:
         return Run(inputs.layout, assigned, None, outcome.refused)
     measured = measure(session, inputs, outcome.trace)
+    measured, strays = _in_other_orders(session, assigned, measured, [*map(of_cuda, outcome.findings)])
     for number in range(1, session.case.repeat):
         again = _poisoned(session, number)
         # Laid out afresh: a target may have written over its inputs.
         measured = _repeated(again, inputs_of(again, session.values, assigned), measured)
-    return Run(inputs.layout, assigned, measured, None)
+    return Run(inputs.layout, assigned, measured, None, strays=strays)
+
+
+def _in_other_orders(
+    session: Session, assigned: Assigned, measured: Measured, strays: list[Stray]
+) -> tuple[Measured, tuple[Stray, ...]]:
+    """The run, or one in another order of threads and blocks that went wrong where it did not; and what each showed.
+
+    Raises:
+        UsageFailure: the target has no kernels whose threads could be ordered.
+    """
+    first, differing = measured.trace, dict[str, int]()
+    for seed in range(1, session.case.schedules + 1):
+        outcome = outcome_of(session, inputs_of(session, session.values, assigned), seed)
+        if outcome.trace is None or outcome.cuda != "cuda-on-cpu":
+            raise UsageFailure(
+                f"--schedules: target {session.target.name!r} launched no CUDA kernel on the CPU",
+                "it orders the threads of kernels that gradprobe.cuda loads, with --device cpu",
+            )
+        strays += [stray for stray in map(of_cuda, outcome.findings) if not _is_among(stray, strays)]
+        other = [name for name, value in first.values.items() if not _is_same(outcome.trace.values[name], value)]
+        differing |= {name: differing.get(name, 0) + 1 for name in other}
+        if other and measured.matches:
+            measured = measure(session, inputs_of(session, session.values, assigned), outcome.trace)
+    _note_orders(session, run_name(assigned), differing)
+    return measured, tuple(strays)
+
+
+def _is_same(value: Tensor, other: Tensor) -> bool:
+    return value.dtype == other.dtype and bool(same_bits(value, other).all())
+
+
+def _is_among(stray: Stray, others: list[Stray]) -> bool:
+    key = (stray.kind, stray.tensor, stray.kernel, stray.line)
+    return any((other.kind, other.tensor, other.kernel, other.line) == key for other in others)
+
+
+def _note_orders(session: Session, layout: str, differing: Mapping[str, int]) -> None:
+    count = session.case.schedules
+    for name, times in differing.items():
+        session.notes.append(
+            f"{layout}: {name} depends on the order of threads and blocks: {times} of {count} gave other bits"
+        )
+    if count and not differing:
+        session.notes.append(f"{layout}: the same bits in {count} other orders of threads and blocks")
 
 
 def _poisoned(session: Session, number: int) -> Session:

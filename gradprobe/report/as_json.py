@@ -12,6 +12,7 @@ from ..cases.layouts import run_name
 from ..failures import Failure
 from ..intermediates import steps
 from ..judging.locate import Location
+from ..judging.strays import Stray
 from ..judging.tally import Finding
 from ..targets.provenance import Source
 from ..verdict import MISMATCH, Measured, Report, Run, add_counts, compared
@@ -100,7 +101,7 @@ def run_as_json(case: Case, run: Run) -> dict[str, Any]:
     if measured is None:
         return {
             "layout": run.layout, "verdict": run.verdict, "skipped": run.skipped, "intermediates": [],
-            "coarser": [], "first_mismatch": None, "compared": add_counts([]), "invariants": [],
+            "coarser": [], "memory": [], "first_mismatch": None, "compared": add_counts([]), "invariants": [],
         }  # fmt: skip
     return {
         "layout": run.layout,
@@ -109,6 +110,7 @@ def run_as_json(case: Case, run: Run) -> dict[str, Any]:
         "precision": measured.comparison.precision.name,
         "undecided": measured.comparison.undecided,
         "coarser": [coarser.words for coarser in measured.coarser],
+        "memory": [stray_as_json(stray) for stray in run.strays],
         "inside": list(run.inside.sentences) if run.inside else [],
         "intermediates": _intermediates(case, measured),
         "first_mismatch": _first(measured.first),
@@ -120,6 +122,14 @@ def run_as_json(case: Case, run: Run) -> dict[str, Any]:
             }
             for invariant in measured.invariants
         ],
+    }  # fmt: skip
+
+
+def stray_as_json(stray: Stray) -> dict[str, Any]:
+    """A finding about memory."""
+    return {
+        "kind": stray.kind, "tensor": stray.tensor, "kernel": stray.kernel,
+        "file": stray.file, "line": stray.line, "code": stray.code, "sentence": stray.sentence,
     }  # fmt: skip
 
 

@@ -10,12 +10,29 @@ from rich.text import Text
 from ..budgets.precision import LAMBDA
 from ..cases.case import Case
 from ..judging.locate import Location
+from ..judging.strays import BARRIER, GUARD, OUTSIDE, RACE, UNWRITTEN
 from ..judging.tally import INHERITED, MATCH, MISMATCH, Finding
 from ..spans import in_words, spans
 from ..verdict import Measured, Report, Run
-from .text import ASCII, STYLES, UTF8, Marks, broken_identity_line, first_mismatch_line, plural, ratio, value
+from .text import (
+    ASCII,
+    STYLES,
+    UTF8,
+    Marks,
+    broken_identity_line,
+    first_mismatch_line,
+    plural,
+    ratio,
+    unplaced_line,
+    value,
+)
 
 _NAME, _CELL = 9, 8
+_MOST_STRAYS = 6
+_STRAYED = {
+    RACE: "races", OUTSIDE: "touches what is not its own", UNWRITTEN: "reads what nothing wrote",
+    BARRIER: "has a barrier that not all threads reach", GUARD: "touches what is not its own",
+}  # fmt: skip
 # A fault of the formula moves an element by its own size, thousands of roundings. An accumulator of fewer bits than
 # declared stays within the confidence factor of what was allowed, the room that a bound leaves beyond one rounding.
 COARSE = LAMBDA
@@ -38,13 +55,16 @@ def render(report: Report, width: int, *, utf8: bool = True) -> list[Text]:
 
 def headline(report: Report, width: int) -> list[Text]:
     """The verdict and the greppable line alone, to close a report that is taller than the screen."""
-    return [*_verdict(report, width), *([greppable(report.failing[1])] if report.failing else [])]
+    return [*_verdict(report, width), *([greppable(*report.failing)] if report.failing else [])]
 
 
-def greppable(measured: Measured) -> Text:
-    """The one line that names the first mismatch, or the first identity broken."""
-    line = first_mismatch_line(measured.first) if measured.first else broken_identity_line(measured.broken[0])
-    return Text(line, "bold")
+def greppable(run: Run, measured: Measured) -> Text:
+    """The one line that names the first mismatch, or the first identity broken, or what memory was touched wrongly."""
+    if measured.first:
+        return Text(first_mismatch_line(measured.first), "bold")
+    if measured.broken:
+        return Text(broken_identity_line(measured.broken[0]), "bold")
+    return Text(unplaced_line(run.strays[0].tensor or run.strays[0].kind), "bold")
 
 
 def _verdict(report: Report, width: int) -> Iterator[Text]:
@@ -55,7 +75,7 @@ def _verdict(report: Report, width: int) -> Iterator[Text]:
         yield from headed("MATCH", "bold green", words, width)
     else:
         run, measured = report.failing
-        yield from headed("MISMATCH", "bold red", f"{blame(measured)} ({target}, {run.layout})", width)
+        yield from headed("MISMATCH", "bold red", f"{_blame_of(run, measured)} ({target}, {run.layout})", width)
 
 
 def headed(verdict: str, style: str, words: str, width: int) -> Iterator[Text]:
@@ -63,6 +83,13 @@ def headed(verdict: str, style: str, words: str, width: int) -> Iterator[Text]:
     first, *rest = textwrap.wrap(words, max(width, 40) - len(verdict) - 2)
     yield Text.assemble((verdict, style), f"  {first}")
     yield from (Text(" " * (len(verdict) + 2) + line) for line in rest)
+
+
+def _blame_of(run: Run, measured: Measured) -> str:
+    if not measured.matches:
+        return blame(measured)
+    kinds = " and ".join(dict.fromkeys(_STRAYED[stray.kind] for stray in run.strays))
+    return f"every element is within budget, but {run.strays[0].kernel} {kinds}"
 
 
 def blame(measured: Measured) -> str:
@@ -89,7 +116,7 @@ def _wrong_heads(finding: Finding) -> list[int]:
 
 
 def _place(report: Report, run: Run, measured: Measured, width: int) -> Iterator[Text]:
-    yield greppable(measured)
+    yield greppable(run, measured)
     if measured.first is None:
         return
     yield from _whereabouts(report.case, measured.first)
@@ -195,12 +222,22 @@ def _reasons(report: Report) -> Iterator[str]:
     if verdicts.get("contiguous") == "match" and "mismatch" in verdicts.values():
         yield "right when contiguous and wrong otherwise: the arithmetic is right, an address (a stride) is not"
     run, shown = report.failing or report.measured[0]
+    yield from _of_memory(report)
     yield from run.inside.sentences if run.inside else ()
     coarser = {coarser.name: coarser for _, found in report.measured for coarser in found.coarser}
     yield from (one.words for one in coarser.values())
     if report.failing and not coarser and _is_coarse(report):
         name = shown.comparison.precision.name
         yield f"no error exceeds {COARSE:.0f}x: rather a coarser arithmetic than {name} than a wrong formula"
+
+
+def _of_memory(report: Report) -> Iterator[str]:
+    """What kernels did to memory, each finding once, races first."""
+    strays = {(s.kind, s.tensor, s.file, s.line): s for run in reversed(report.runs) for s in reversed(run.strays)}
+    told = sorted(strays.values(), key=lambda stray: stray.kind != RACE)
+    yield from (stray.sentence for stray in told[:_MOST_STRAYS])
+    if len(told) > _MOST_STRAYS:
+        yield f"and {plural(len(told) - _MOST_STRAYS, 'finding')} more about memory, in --json FILE"
 
 
 def _sentences(report: Report, shown: Measured) -> Iterator[str]:

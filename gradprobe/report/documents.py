@@ -142,7 +142,10 @@ def right_when_contiguous(document: Document) -> bool:
 
 def memory_findings(document: Document) -> Sequence[Document]:
     """What was seen of accesses, guard bands and outputs."""
-    return (document.get("strides") or {}).get("findings") or ()
+    if document.get("strides"):
+        return document["strides"].get("findings") or ()
+    found = [finding for run in document["runs"] for finding in run.get("memory") or ()]
+    return list({(one["kind"], one["tensor"], one["file"], one["line"]): one for one in reversed(found)}.values())
 
 
 def is_silent(document: Document) -> bool:

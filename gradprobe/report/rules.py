@@ -64,9 +64,15 @@ UNWRITTEN = Rule(
 )  # fmt: skip
 RACE = Rule(
     "GP013", "StoreRace", "error", 92.0,
-    "Two programs store to one address without an atomic",
-    "Which of them is last is up to the device: the result may differ from run to run.",
+    "Two programs or threads touch one address, one of them storing, with no atomic or barrier between",
+    "Which of them is first is up to the device: the result may differ from run to run.",
     "Use atomic adds, or give each program addresses of its own.",
+)  # fmt: skip
+BARRIER = Rule(
+    "GP014", "DivergentBarrier", "error", 91.0,
+    "Threads of a block wait at a barrier that others never reach",
+    "A barrier must be reached by every thread of its block, and by all at one place: else what follows is undefined.",
+    "Move it out of the branch or loop that some threads leave earlier.",
 )  # fmt: skip
 CRASH = Rule(
     "GP020", "Crash", "error", 100.0,
@@ -112,10 +118,10 @@ REFUSED = Rule(
 )  # fmt: skip
 
 RULES = (
-    WRONG, INHERITED, IDENTITY, OUTSIDE, GUARD, UNWRITTEN, RACE, CRASH, TIMEOUT, TARGET, REFERENCE, TOOL, USAGE,
-    REFUSED,
+    WRONG, INHERITED, IDENTITY, OUTSIDE, GUARD, UNWRITTEN, RACE, BARRIER, CRASH, TIMEOUT, TARGET, REFERENCE, TOOL,
+    USAGE, REFUSED,
 )  # fmt: skip
-OF_MEMORY = {"outside": OUTSIDE, "guard": GUARD, "unwritten": UNWRITTEN, "race": RACE}
+OF_MEMORY = {"outside": OUTSIDE, "guard": GUARD, "unwritten": UNWRITTEN, "race": RACE, "barrier": BARRIER}
 OF_FAILURE = {
     "Crash": CRASH, "Timeout": TIMEOUT, "TargetFailure": TARGET, "Refusal": TARGET, "ReferenceFailure": REFERENCE,
     "UsageFailure": USAGE,

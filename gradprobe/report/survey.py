@@ -10,13 +10,13 @@ from rich.text import Text
 
 from ..cases.layouts import LAYOUTS
 from ..intermediates import lookup
+from ..judging.strays import GUARD, OUTSIDE, Stray
 from ..strides.result import BITS, Result
-from ..strides.strays import GUARD, OUTSIDE, Stray
 from ..strides.survey import Survey
 from ..strides.trials import CONTIGUOUS, PROGRAM
 from ..verdict import MATCH, MISMATCH, SKIPPED
 from .console import folded, headed, window
-from .text import ASCII, UTF8, Marks, plural
+from .text import ASCII, UTF8, Marks, plural, unplaced_line
 
 _ROW, _CELL = 8, 9
 # Findings that are printed; the others are in the JSON.
@@ -24,7 +24,6 @@ _MOST = 4
 # Layouts that are named in one sentence.
 _NAMED = 4
 _STYLES = {MATCH: "green", MISMATCH: "bold red", SKIPPED: "yellow", "error": "bold yellow"}
-_NO_PLACE = "batch=- head=- row=- col=- tile=-,- actual=- expected=- ratio=-"
 
 
 def render_survey(found: Survey, width: int, *, utf8: bool = True) -> list[Text]:
@@ -67,7 +66,7 @@ def _place(found: Survey, result: Result, width: int) -> Iterator[Text]:
 def _stray_line(result: Result) -> str:
     tensor = result.strays[0].tensor
     row = lookup(tensor)
-    return f"FIRST MISMATCH {row.name if row else tensor} {_NO_PLACE}"
+    return unplaced_line(row.name if row else tensor)
 
 
 def _reasons(found: Survey) -> Iterator[str]:

@@ -8,6 +8,7 @@ from ..strides.result import Result
 from ..strides.survey import Survey
 from ..strides.trials import PROGRAM
 from ..verdict import add_counts
+from .as_json import stray_as_json
 
 
 def survey_as_json(found: Survey) -> dict[str, Any]:
@@ -54,10 +55,4 @@ def _matrix(found: Survey) -> dict[str, dict[str, str]]:
 
 
 def _findings(result: Result) -> list[dict[str, Any]]:
-    return [
-        {
-            "layout": result.trial.title, "kind": stray.kind, "tensor": stray.tensor, "kernel": stray.kernel,
-            "file": stray.file, "line": stray.line, "code": stray.code, "sentence": stray.sentence,
-        }
-        for stray in result.strays
-    ]  # fmt: skip
+    return [{"layout": result.trial.title, **stray_as_json(stray)} for stray in result.strays]

@@ -82,6 +82,11 @@ def broken_identity_line(invariant: Invariant) -> str:
     return greppable(invariant.key, (None,) * 4, (None, None), invariant.residual, 0.0, times)
 
 
+def unplaced_line(name: str) -> str:
+    """The same line where what is wrong has no number: an access of memory, about a tensor."""
+    return f"FIRST MISMATCH {name} batch=- head=- row=- col=- tile=-,- actual=- expected=- ratio=-"
+
+
 def plural(count: int, noun: str) -> str:
     """`1 head`, `2 heads`, `2 batches`, `2 entries`."""
     if count != 1:

@@ -146,6 +146,11 @@ def _mode(made: Callable[[Tensor, bool], Tensor], wrote: Callable[[Tensor], None
         supports_higher_order_operators = True
 
         @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            """torch.compile must not trace what follows; where nobody compiles, hiding it would import all of it."""
+            return "torch._dynamo" in sys.modules
+
+        @classmethod
         def ignore_compile_internals(cls) -> bool:
             """Whether torch.compile, through which flex_attention goes even uncompiled, works while this is entered."""
             return True

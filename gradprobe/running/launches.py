@@ -40,6 +40,12 @@ def recorded_launches(inputs: Mapping[str, Tensor], taken: set[str]) -> Iterator
             kind.run = original
 
 
+def given_where_they_lay(inputs: Mapping[str, Tensor], tensors: Iterable[Tensor]) -> set[str]:
+    """The inputs that are among tensors, and not copies of them."""
+    given = {_storage(tensor) for tensor in tensors}
+    return {name for name, tensor in inputs.items() if _storage(tensor) in given}
+
+
 def _storage(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 

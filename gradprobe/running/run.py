@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from ..cases.case import Case
 from ..cases.layouts import AS_SAVED, Inputs
+from ..cuda import Finding, Watch, watched
+from ..cuda.unit import Entry
+from ..cuda.unwritten import Unwritten
 from ..failures import Refusal, TargetFailure
 from ..intermediates import lookup
 from ..targets.bind import bind
 from ..targets.find import Target
 from ..targets.provenance import Source, source_of
 from .backend import interpreting
-from .launches import recorded_launches
+from .launches import given_where_they_lay, recorded_launches
 from .taps import Session as TapSession
 from .taps import Tap, tapped
 from .trace import Trace, check_shape, expected_shapes, read_trace, with_tapped
@@ -39,7 +42,7 @@ class Outcome:
     refused: str | None
     """Its words when it refused."""
     kernels: tuple[Source, ...]
-    """The Triton kernels that it launched, in order of their first launch."""
+    """The kernels that it launched, in order of their first launch."""
     interpreted: bool
     """Whether Triton's interpreter ran them."""
     launched: tuple[Any, ...]
@@ -50,6 +53,10 @@ class Outcome:
     """What a reader should know of the taps."""
     storages: Mapping[int, str] = field(default_factory=dict)
     """The storages of what the target returned, by address: which intermediate lies there."""
+    cuda: str = ""
+    """Where CUDA kernels of a source ran, "cuda" or "cuda-on-cpu"; "" where none did."""
+    findings: tuple[Finding, ...] = ()
+    """What those on the CPU did to memory that they should not have."""
 
 
 def run_target(
@@ -58,6 +65,9 @@ def run_target(
     inputs: Inputs,
     taps: Sequence[Tap] = (),
     around: AbstractContextManager[Any] = nullcontext(),  # noqa: B008 - it holds nothing
+    *,
+    schedule: int = 0,
+    unwritten: Unwritten | None = None,
 ) -> Outcome:
     """Runs the target once, with taps in its Triton kernels where some are given.
 
@@ -67,6 +77,8 @@ def run_target(
 
     Args:
         around: entered around the target's own code, and nothing else.
+        schedule: which order the threads and blocks of CUDA kernels on the CPU take; 0: as they are numbered.
+        unwritten: which memory has no value as yet, as far as it is known.
 
     Raises:
         UsageFailure: from `bind`.
@@ -75,7 +87,8 @@ def run_target(
     """
     arguments = bind(target, case, inputs.tensors)
     taken: set[str] = set()
-    with _tapped(taps, case) as session, recorded_launches(inputs.tensors, taken) as launches:
+    watch = Watch(inputs.tensors, schedule, unwritten or Unwritten())
+    with _tapped(taps, case) as session, recorded_launches(inputs.tensors, taken) as launches, watched(watch):
         try:
             with around:
                 result = _call(target, case, arguments, inputs)
@@ -87,7 +100,8 @@ def run_target(
                 raise TargetFailure(*_raised(target, inputs, error)) from error
             if inputs.layout in ("contiguous", AS_SAVED):
                 raise Refusal(*_raised(target, inputs, error)) from error
-            return Outcome(None, _words(error), _sources(launches), interpreting(), tuple(launches), frozenset(taken))
+            kernels = _sources(launches, watch.launches)
+            return Outcome(None, _words(error), kernels, interpreting(), tuple(launches), frozenset(taken))
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # SystemExit, and what test runners fail and skip by
@@ -97,8 +111,11 @@ def run_target(
     reading = session.read() if session else None
     trace = with_tapped(trace, reading.values, case) if reading else trace
     notes = reading.notes if reading else ()
-    storages = _storages(result)
-    return Outcome(trace, None, _sources(launches), interpreting(), tuple(launches), frozenset(taken), notes, storages)
+    taken |= given_where_they_lay(inputs.tensors, watch.given)
+    return Outcome(
+        trace, None, _sources(launches, watch.launches), interpreting(), tuple(launches), frozenset(taken), notes,
+        _storages(result), max(watch.backends, default=""), tuple(watch.findings),
+    )  # fmt: skip
 
 
 def _storages(result: object) -> dict[int, str]:
@@ -212,5 +229,8 @@ def _in_the_kernel(error: BaseException) -> BaseException:
     return error
 
 
-def _sources(launches: list[Any]) -> tuple[Source, ...]:
-    return tuple(source_of(kernel) for kernel in dict.fromkeys(launches))
+def _sources(launches: list[Any], entries: list[Entry]) -> tuple[Source, ...]:
+    of_cuda = (
+        Source(entry.name, str(entry.file), entry.line, entry.unit.source.sha256) for entry in dict.fromkeys(entries)
+    )
+    return (*(source_of(kernel) for kernel in dict.fromkeys(launches)), *of_cuda)

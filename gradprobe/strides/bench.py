@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ..cases.layouts import Inputs, place
 from ..cases.outputs import outputs_of
 from ..failures import NoRoom, TargetFailure
+from ..judging.strays import UNWRITTEN, Stray, never_written
 from ..probing.session import Session, derived, effective, measure
 from ..report.as_json import run_as_json
 from ..report.console import blame
@@ -18,7 +19,6 @@ from ..verdict import MATCH, MISMATCH, SKIPPED, Measured, Run
 from .bits import differing, floors
 from .observe import Observed, observe
 from .result import BITS, BUDGET, Result
-from .strays import UNWRITTEN, Stray, never_written
 from .trials import CONTIGUOUS, EXPANDED, TOGETHER, Fill, Trial
 
 if TYPE_CHECKING:

@@ -5,15 +5,20 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ..cases.case import OUTPUTS
 from ..cases.guards import Guards
 from ..cases.layouts import Inputs
+from ..cuda.unwritten import Unwritten as CudaUnwritten
+from ..judging.strays import Stray, of_access, of_breach, of_cuda
 from ..probing.session import Session
-from ..running.allocations import Allocations
+from ..running.allocations import Allocations, Register
 from ..running.backend import interpreting
 from ..running.run import Outcome, run_target
-from .strays import Stray, of_access, of_breach
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -36,18 +41,40 @@ def observe(session: Session, inputs: Inputs) -> Observed:
         TargetFailure: the target raised where it may not, or returned what it may not.
     """
     guards = Guards(inputs.tensors)
-    with _watching(session, inputs) as (allocations, accesses):
-        outcome = run_target(session.target, session.case, inputs, session.taps, around=allocations)
+    cuda = CudaUnwritten()
+    for name in OUTPUTS:
+        if name in inputs.tensors:
+            cuda.allocated(inputs.tensors[name])
+    with _watching(session, inputs, cuda) as (allocations, accesses):
+        outcome = run_target(session.target, session.case, inputs, session.taps, around=allocations, unwritten=cuda)
     session.outcomes.append(outcome)
     breaches = [*guards.breaches(), *allocations.breaches(dict(outcome.storages))]
-    return Observed(inputs, outcome, (*accesses(), *map(of_breach, breaches)))
+    return Observed(inputs, outcome, (*accesses(), *map(of_cuda, outcome.findings), *map(of_breach, breaches)))
+
+
+@dataclass(frozen=True)
+class _Both:
+    """Two registers of memory that has no value as yet."""
+
+    one: Register
+    other: Register
+
+    def allocated(self, tensor: Tensor) -> None:
+        for register in (self.one, self.other):
+            register.allocated(tensor)
+
+    def written(self, tensor: Tensor) -> None:
+        for register in (self.one, self.other):
+            register.written(tensor)
 
 
 @contextlib.contextmanager
-def _watching(session: Session, inputs: Inputs) -> Iterator[tuple[Allocations, Callable[[], tuple[Stray, ...]]]]:
+def _watching(
+    session: Session, inputs: Inputs, cuda: CudaUnwritten
+) -> Iterator[tuple[Allocations, Callable[[], tuple[Stray, ...]]]]:
     """The target's own allocations, and what its kernels did at addresses that are none of theirs."""
     if not interpreting():
-        yield Allocations(session.fill, session.unwritten), tuple
+        yield Allocations(session.fill, session.unwritten, cuda), tuple
         return
     from ..running.interpreter.memory import Unwritten, watched_memory
 
@@ -56,5 +83,5 @@ def _watching(session: Session, inputs: Inputs) -> Iterator[tuple[Allocations, C
         if name in inputs.tensors:
             unwritten.allocated(inputs.tensors[name])
     with watched_memory(inputs.tensors, unwritten) as memory:
-        allocations = Allocations(session.fill, session.unwritten, unwritten)
+        allocations = Allocations(session.fill, session.unwritten, _Both(unwritten, cuda))
         yield allocations, lambda: tuple(of_access(finding) for finding in memory.findings)

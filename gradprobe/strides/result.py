@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..judging.locate import Location
-from .strays import Stray
+from ..judging.strays import Stray
 from .trials import Trial
 
 BITS, BUDGET = "same bits", "within budget"

@@ -10,7 +10,8 @@ DOCUMENTED = Path(__file__).resolve().parents[2] / "docs" / "rules.md"
 PUBLISHED = {
     "GP001": ("WrongIntermediate", "error"), "GP002": ("InheritedError", "note"), "GP003": ("BrokenIdentity", "error"),
     "GP010": ("AccessOutsideTensor", "error"), "GP011": ("GuardBandTouched", "error"),
-    "GP012": ("UnwrittenOutput", "error"), "GP013": ("StoreRace", "error"), "GP020": ("Crash", "error"),
+    "GP012": ("UnwrittenOutput", "error"), "GP013": ("StoreRace", "error"), "GP014": ("DivergentBarrier", "error"),
+    "GP020": ("Crash", "error"),
     "GP021": ("Timeout", "error"), "GP022": ("TargetFailed", "error"), "GP023": ("ReferenceFailed", "error"),
     "GP024": ("ToolFailed", "error"), "GP025": ("WrongUsage", "error"), "GP030": ("LayoutRefused", "none"),
 }  # fmt: skip
@@ -23,7 +24,7 @@ def test_the_published_ids_are_those_of_the_rules():
 
 def test_kinds_of_memory_findings_and_failures_keep_their_ids():
     assert {kind: rule.id for kind, rule in OF_MEMORY.items()} == {
-        "outside": "GP010", "guard": "GP011", "unwritten": "GP012", "race": "GP013",
+        "outside": "GP010", "guard": "GP011", "unwritten": "GP012", "race": "GP013", "barrier": "GP014",
     }  # fmt: skip
     assert {kind: rule.id for kind, rule in OF_FAILURE.items()} == {
         "Crash": "GP020", "Timeout": "GP021", "TargetFailure": "GP022", "Refusal": "GP022", "ReferenceFailure": "GP023",

@@ -2,10 +2,10 @@
 
 import pytest
 
+from gradprobe.judging.strays import Stray
 from gradprobe.report.survey import render_survey
 from gradprobe.strides.bench import FIRST
 from gradprobe.strides.result import Plan, Result
-from gradprobe.strides.strays import Stray
 from gradprobe.strides.survey import Survey
 from gradprobe.strides.trials import ALONE, PROGRAM, Trial
 

@@ -2,9 +2,9 @@
 
 import torch
 
+from gradprobe.judging.strays import never_written
 from gradprobe.running.trace import Trace
 from gradprobe.strides.bits import differing, floors
-from gradprobe.strides.strays import never_written
 
 NAN = float("nan")
 

@@ -69,7 +69,7 @@ struct Machine {
     uint32_t current = 0;
     uint32_t block = 0, epoch = 0;
     gp_index block_index{};
-    int latest = 0;  // the region of the last access
+    int latest = 0, before_that = 0;  // the regions of the last accesses
     bool is_running = false, is_fenced = false, is_stopped = false;
     void* own = nullptr;
     ucontext_t own_context;
@@ -191,9 +191,16 @@ bool is_in(const gp_region& region, uint64_t address, int bytes) {
 
 int region_of(uint64_t address, int bytes) {
     const gp_launch& l = *m.launch;
-    if (m.latest < l.n_regions && is_in(l.regions[m.latest], address, bytes)) return m.latest;
+    if (is_in(l.regions[m.latest], address, bytes)) return m.latest;
+    if (is_in(l.regions[m.before_that], address, bytes)) {
+        std::swap(m.latest, m.before_that);
+        return m.latest;
+    }
     for (int i = 0; i < l.n_regions; ++i)
-        if (is_in(l.regions[i], address, bytes)) return m.latest = i;
+        if (is_in(l.regions[i], address, bytes)) {
+            m.before_that = m.latest;
+            return m.latest = i;
+        }
     return -1;
 }
 
@@ -211,13 +218,13 @@ int nearest(uint64_t address) {
     return best;
 }
 
-bool ordered(const Event& e, uint32_t thread, bool is_shared) {
+inline bool ordered(const Event& e, uint32_t thread, bool is_shared) {
     if (e.block() != m.block) return is_shared || m.is_fenced;  // a block has shared memory of its own
     if (e.epoch != m.epoch || e.thread == thread) return true;
     return e.thread / WARP == thread / WARP && e.warp_epoch != m.warp_epochs[thread / WARP];
 }
 
-void keep(Event (&events)[2], const Event& now) {
+inline void keep(Event (&events)[2], const Event& now) {
     Event& latest = events[0];
     if (!latest.is_set() || (latest.block_from_1 == now.block_from_1 && latest.thread == now.thread)) {
         uint32_t same = latest.is_set() && latest.epoch == now.epoch ? latest.place & 0xf0000000u : 0;
@@ -230,11 +237,10 @@ void keep(Event (&events)[2], const Event& now) {
     latest = now;
 }
 
-void judge(const Event& before, int how_before, const Event& now, int how, int region, int array, int64_t offset,
+inline void judge(const Event& before, int how_before, const Event& now, int how, int region, int array, int64_t offset,
            int bytes, bool is_shared) {
-    if (!before.is_set() || !(before.bytes() & now.bytes())) return;
-    if (how == GP_ATOMIC && before.is_atomic()) return;
-    if (ordered(before, now.thread, is_shared)) return;
+    if (!before.is_set() || ordered(before, now.thread, is_shared)) return;
+    if (!(before.bytes() & now.bytes()) || (how == GP_ATOMIC && before.is_atomic())) return;
     gp_site one, other;
     site(one, now.pc(), now.thread, now.block(), how);
     site(other, before.pc(), before.thread, before.block(), before.is_atomic() ? int(GP_ATOMIC) : how_before);
@@ -268,8 +274,9 @@ void touch(const void* pointer, int bytes, int how, void* pc) {
     now.thread = uint16_t(m.current);
     now.warp_epoch = m.warp_epochs[m.current / WARP];
     Cell* cells = m.shadows[at].cells;
+    int shift = __builtin_ctz(r.granule);
     for (uint64_t first = offset; first < offset + bytes;) {
-        uint64_t granule = first / r.granule, start = granule * r.granule;
+        uint64_t granule = first >> shift, start = granule << shift;
         uint64_t last = std::min(offset + bytes, start + r.granule);
         int array = r.owners ? r.owners[granule] : r.first;
         if (!array) return outside(address, bytes, how, pc, at, true);
@@ -488,7 +495,7 @@ int gp_run(gp_launch* launch) {
     m.launch = launch;
     m.threads = size_t(launch->block[0]) * launch->block[1] * launch->block[2];
     m.is_stopped = m.is_fenced = false;
-    m.latest = 0;
+    m.latest = m.before_that = 0;
     launch->n_findings = 0;
     launch->message[0] = 0;
     if (!make_stacks(m.threads)) return fail("there is no memory for the stacks of its threads");
@@ -496,7 +503,11 @@ int gp_run(gp_launch* launch) {
     m.warp_epochs.assign((m.threads + WARP - 1) / WARP, 0);
     uint32_t blocks = launch->grid[0] * launch->grid[1] * launch->grid[2];
     std::vector<uint32_t> order(m.threads), turns(blocks);
-    for (uint32_t i = 0; i < m.threads; ++i) order[i] = i;
+    for (uint32_t i = 0; i < m.threads; ++i) {
+        order[i] = i;
+        m.fibers[i].index = {i % launch->block[0], i / launch->block[0] % launch->block[1],
+                             i / launch->block[0] / launch->block[1]};
+    }
     for (uint32_t i = 0; i < blocks; ++i) turns[i] = i;
     std::mt19937_64 random(launch->seed);
     if (launch->seed) std::shuffle(turns.begin(), turns.end(), random);
@@ -511,10 +522,7 @@ int gp_run(gp_launch* launch) {
     return m.is_stopped ? GP_STOPPED : 0;
 }
 
-gp_index gp_thread_index() {
-    const uint32_t* size = m.launch->block;
-    return {m.current % size[0], m.current / size[0] % size[1], m.current / size[0] / size[1]};
-}
+gp_index gp_thread_index() { return m.fibers[m.current].index; }
 gp_index gp_block_index() { return m.block_index; }
 gp_index gp_block_size() { return {m.launch->block[0], m.launch->block[1], m.launch->block[2]}; }
 gp_index gp_grid_size() { return {m.launch->grid[0], m.launch->grid[1], m.launch->grid[2]}; }

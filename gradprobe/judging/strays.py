@@ -12,9 +12,10 @@ from ..running.trace import Trace
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ..cuda import Finding as CudaFinding
     from ..running.interpreter.memory import Finding
 
-OUTSIDE, GUARD, UNWRITTEN, RACE = "outside", "guard", "unwritten", "race"
+OUTSIDE, GUARD, UNWRITTEN, RACE, BARRIER = "outside", "guard", "unwritten", "race", "barrier"
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Stray:
     """One finding about memory."""
 
     kind: str
-    """OUTSIDE (an access), GUARD (a band that was written), UNWRITTEN (memory that was never written) or RACE."""
+    """OUTSIDE (an access), GUARD (a band that was written), UNWRITTEN (what was never written), RACE or BARRIER."""
     tensor: str
     sentence: str
     kernel: str = ""
@@ -41,6 +42,12 @@ def of_access(finding: Finding) -> Stray:
     """An access that the interpreter's watch found."""
     place = finding.place
     return Stray(finding.kind, finding.tensor, finding.sentence(), finding.kernel, place.file, place.line, place.code)
+
+
+def of_cuda(finding: CudaFinding) -> Stray:
+    """What was seen of a CUDA kernel that ran on the CPU."""
+    line = finding.now.line
+    return Stray(finding.kind, finding.array, finding.sentence, finding.kernel, line.file, line.line, line.code)
 
 
 def never_written(first: Trace, second: Trace, unwritten: tuple[float, float]) -> Iterator[Stray]:
