@@ -59,7 +59,7 @@ ORDER = (
     "targets.catalogue",
     "report.targets",
     "targets.scaffold",
-    "last", "problem",
+    "last", "problem", "sanitizer",
     "isolation.ended", "isolation.frames", "isolation.child", "isolation.process", "isolation.each", "isolation",
     "strides", "strides.trials", "strides.programs", "strides.result", "strides.observe",
     "strides.bits", "strides.bench", "strides.wide", "strides.claims", "strides.culprits", "strides.worker",

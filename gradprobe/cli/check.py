@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,8 +11,10 @@ import typer
 from .. import last
 from ..answer import answer
 from ..configuration.force import configured, in_force
+from ..failures import UsageFailure
 from ..options import command_line
 from ..report.text import plural
+from ..sanitizer import sanitized, sanitizer_for
 from ..screen import rendered, show
 from .alone import check_alone
 from .battery import check_battery
@@ -46,6 +49,14 @@ def check(
         bool,
         typer.Option("--battery", help="The inputs that expose what others hide, as far as TARGET takes them"),
     ] = False,
+    sanitize: Annotated[
+        str | None,
+        typer.Option(
+            "--sanitize",
+            metavar="TOOL",
+            help="On a GPU: memcheck, racecheck, initcheck, synccheck of compute-sanitizer too",
+        ),
+    ] = None,
     show_traceback: Traceback = False,
     *,
     options: dict[str, Any],
@@ -64,6 +75,8 @@ def check(
         plan = configured(force) if target is None and not (family or reference or options or battery) else []
         more = [plural(len(plan), "check")] if plan else []
         tell_force(force.line(options, timeout, more))
+        program = sanitizer_for(sanitize) if sanitize is not None else None
+        _refuse_beside_sanitize(sanitize, several=bool(plan) or battery, alone=isolate or seconds is not None)
         if plan:
             raise typer.Exit(check_several(plan, forms, timeout=seconds, show_traceback=show_traceback))
         if battery:
@@ -72,10 +85,19 @@ def check(
         asked = force.over(asked)
         if isolate or seconds is not None:
             raise typer.Exit(check_alone(asked, forms, timeout=seconds, show_traceback=show_traceback))
-        report = answer(asked, command_line("check", asked.target, asked.options, chosen(asked)))
+        line = command_line("check", asked.target, asked.options, chosen(asked))
+        report = answer(asked, line)
+        if program and sanitize:
+            report = sanitized(report, program, sanitize, shlex.split(line)[1:])
         last.save(asked)
         if not forms.on_stdout:
             show(rendered(report))
         from ..report.as_json import as_json
 
         raise typer.Exit(forms.write([as_json(report)], 1 if report.failing else 0))
+
+
+def _refuse_beside_sanitize(sanitize: str | None, *, several: bool, alone: bool) -> None:
+    if sanitize is not None and (several or alone):
+        other = "several checks" if several else "--isolate or --timeout"
+        raise UsageFailure(f"--sanitize takes one check, in this process, not {other}", "run them one at a time")
