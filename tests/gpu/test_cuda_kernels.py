@@ -29,6 +29,7 @@ LAZY = [{"bias": False}, {"tau": (-1.0,)}, {"seqlens": (200, 131)}, {"bias_windo
 def assert_matches(case, name, record_property):
     report = probe(case, find_target(name))
     record_property("ratios", shown(report))
+    assert report.provenance.backend == "cuda"
     assert report.verdict == "match", shown(report)
 
 

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from gradprobe import cuda
 from gradprobe.probe import probe
 from gradprobe.targets.adapters import flash_cuda, lazy_cuda
 from gradprobe.targets.find import find_target
@@ -39,11 +38,11 @@ def case_of(family, **options):
 
 
 def assert_matches(case, name):
-    with cuda.watched(cuda.Watch()) as watch:
-        report = probe(case, find_target(name))
+    report = probe(case, find_target(name))
+    assert [stray.sentence for run in report.runs for stray in run.strays] == []
+    assert report.provenance.backend == ("cuda" if case.device == "cuda" else "cuda-on-cpu")
     assert report.verdict == "match", report.failing[1].first
     assert [run.layout for run in report.runs if run.skipped] == []
-    assert watch.findings == []
 
 
 @pytest.mark.parametrize("options", FLASH, ids=str)
@@ -92,8 +91,7 @@ def test_a_fault_planted_in_the_source_is_found_where_it_is(tmp_path, monkeypatc
     assert right in source
     (tmp_path / "planted.cu").write_text(source.replace(right, wrong), encoding="utf-8")
     monkeypatch.setattr(ADAPTERS[family], "SOURCE", tmp_path / "planted.cu")
-    with cuda.watched(cuda.Watch()):
-        report = probe(case_of(family), find_target(f"{family}-cuda"))
+    report = probe(case_of(family), find_target(f"{family}-cuda"))
     assert report.verdict == "mismatch"
     assert report.failing[1].first.intermediate == first
 
