@@ -275,6 +275,7 @@ extern "C" __global__ void flash_dq(
     lse_ptr += b * stride_lseb + h * stride_lseh;
     delta_ptr += b * stride_deltab + h * stride_deltah;
     dq_ptr += b * stride_dqb + h * stride_dqh;
+    const bool is_exported = p_ptr != nullptr;
     p_ptr += b * stride_pb + h * stride_ph;
     dp_ptr += b * stride_dpb + h * stride_dph;
     ds_ptr += b * stride_dsb + h * stride_dsh;
@@ -310,7 +311,7 @@ extern "C" __global__ void flash_dq(
                 const float dt = p * (dp - tile.delta[i]);
                 const float ds = dt * steepness;
                 tile.ds[i][j] = ds;
-                if (p_ptr && m < live_m && n < live_n) {
+                if (is_exported && m < live_m && n < live_n) {
                     p_ptr[m * stride_pm + n * stride_pn] = p;
                     dp_ptr[m * stride_dpm + n * stride_dpn] = dp;
                     ds_ptr[m * stride_dsm + n * stride_dsn] = ds;

@@ -340,6 +340,7 @@ extern "C" __global__ void lazy_dq(
     lse_ptr += b * stride_lseb + h * stride_lseh;
     delta_ptr += b * stride_deltab + h * stride_deltah;
     dq_ptr += b * stride_dqb + h * stride_dqh;
+    const bool is_exported = p_ptr != nullptr;
     p_ptr += b * stride_pb + h * stride_ph;
     dp_ptr += b * stride_dpb + h * stride_dph;
     ds_ptr += b * stride_dsb + h * stride_dsh;
@@ -374,7 +375,7 @@ extern "C" __global__ void lazy_dq(
                 const float ds = p * (dp - tile.delta[i]);
                 tile.ds[i][j] = ds;
                 dtau += dp / (float)(m + 1);
-                if (p_ptr && m < length && n < length) {
+                if (is_exported && m < length && n < length) {
                     p_ptr[m * stride_pm + n * stride_pn] = p;
                     dp_ptr[m * stride_dpm + n * stride_dpn] = dp;
                     ds_ptr[m * stride_dsm + n * stride_dsn] = ds;

@@ -210,7 +210,7 @@ int nearest(uint64_t address) {
     uint64_t least = NONE;
     for (int i = 0; i < l.n_regions; ++i) {
         const gp_region& r = l.regions[i];
-        if (!r.first && !r.owners) continue;
+        if (r.first <= 0 && !r.owners) continue;
         uint64_t away = address < r.base ? r.base - address : address - r.base;
         away = address >= r.base && address < r.base + r.bytes ? 0 : std::min(away, address - (r.base + r.bytes));
         if (away < least) least = away, best = i;
@@ -266,6 +266,7 @@ void touch(const void* pointer, int bytes, int how, void* pc) {
     if (at < 0) return outside(address, bytes, how, pc, nearest(address), false);
     gp_region& r = m.launch->regions[at];
     if (!r.owners && !r.first) return;
+    if (!r.owners && r.first < 0) return outside(address, bytes, how, pc, at, true);
     uint64_t offset = address - r.base;
     uint32_t place = uint32_t(offset_of(pc)) & ((1u << 27) - 1);
     Event now{};
@@ -311,7 +312,7 @@ bool make_shadows() {
     m.shadows.assign(l.n_regions, {});
     for (int i = 0; i < l.n_regions; ++i) {
         const gp_region& r = l.regions[i];
-        if (!r.owners && !r.first) continue;
+        if (!r.owners && r.first <= 0) continue;
         size_t count = r.bytes / r.granule + 1;
         void* got = mmap(nullptr, count * sizeof(Cell), PROT_READ | PROT_WRITE,
                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -461,18 +462,20 @@ uint64_t waits(State state, int kind, uint64_t pc) {
 
 // What the loader knows of this library.
 struct Loaded {
-    uint64_t base = 0, bytes = 0, shared = 0;
+    uint64_t base = 0, bytes = 0, shared = 0, shared_bytes = 0;
 };
 
 thread_local volatile char touched_to_be_there;
 
 int look(dl_phdr_info* info, size_t, void* out) {
-    uint64_t own = reinterpret_cast<uint64_t>(&m), end = 0;
-    for (int i = 0; i < info->dlpi_phnum; ++i)
-        if (info->dlpi_phdr[i].p_type == PT_LOAD)
-            end = std::max<uint64_t>(end, info->dlpi_phdr[i].p_vaddr + info->dlpi_phdr[i].p_memsz);
+    uint64_t own = reinterpret_cast<uint64_t>(&m), end = 0, shared = 0;
+    for (int i = 0; i < info->dlpi_phnum; ++i) {
+        const auto& part = info->dlpi_phdr[i];
+        if (part.p_type == PT_LOAD) end = std::max<uint64_t>(end, part.p_vaddr + part.p_memsz);
+        if (part.p_type == PT_TLS) shared = part.p_memsz;
+    }
     if (own < info->dlpi_addr || own >= info->dlpi_addr + end) return 0;
-    *static_cast<Loaded*>(out) = {info->dlpi_addr, end, reinterpret_cast<uint64_t>(info->dlpi_tls_data)};
+    *static_cast<Loaded*>(out) = {info->dlpi_addr, end, reinterpret_cast<uint64_t>(info->dlpi_tls_data), shared};
     return 1;
 }
 
@@ -488,6 +491,7 @@ Loaded loaded() {
 extern "C" {
 
 uint64_t gp_shared_base() { return loaded().shared; }
+uint64_t gp_shared_bytes() { return loaded().shared_bytes; }
 uint64_t gp_library_base() { return loaded().base; }
 uint64_t gp_library_bytes() { return loaded().bytes; }
 
