@@ -55,8 +55,8 @@ def sanitizer_for(tool: str) -> str:
     return found
 
 
-def sanitized(report: Report, program: str, tool: str, words: Sequence[str]) -> Report:
-    """The report, with what a tool found in the same check run once more under it.
+def strays_under(program: str, tool: str, words: Sequence[str]) -> list[Stray]:
+    """What a tool finds while a check runs once more under it, in a process of its own.
 
     Args:
         words: of the command line that repeats the check, without `gradprobe`.
@@ -66,26 +66,36 @@ def sanitized(report: Report, program: str, tool: str, words: Sequence[str]) -> 
     """
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
-        command = [program, "--tool", tool, "--log-file", str(log), "--print-limit", str(_MOST), sys.executable, "-m"]
+        options = ["--tool", tool, "--log-file", str(log), "--print-limit", str(_MOST), "--report-api-errors", "no"]
         # Where torch gives out parts of larger allocations, an access beyond one is inside another.
         environment = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
         ran = subprocess.run(
-            [*command, "gradprobe", *words], env=environment, capture_output=True, text=True, check=False
+            [program, *options, sys.executable, "-m", "gradprobe", *words],
+            env=environment, capture_output=True, text=True, check=False,
         )  # fmt: skip
         printed = log.read_text(errors="replace") if log.is_file() else ""
     if "SUMMARY" not in printed:
         said = (printed or ran.stderr or ran.stdout).strip().rpartition("\n")[2]
         raise TargetFailure(f"compute-sanitizer could not run the check: {said}", "run it by hand")
-    return _with(report, tool, list(findings_in(printed, TOOLS[tool])))
+    return list(findings_in(printed, TOOLS[tool]))
 
 
-def _with(report: Report, tool: str, strays: list[Stray]) -> Report:
+def with_strays(report: Report, tool: str, strays: Sequence[Stray]) -> Report:
+    """The report, with what a tool found."""
     first, *others = report.runs
     count = f"{len(strays)} finding{'s' * (len(strays) != 1)}" if strays else "nothing"
     note = f"compute-sanitizer's {tool} found {count}"
     return replace(
         report, runs=(replace(first, strays=(*first.strays, *strays)), *others), notes=(*report.notes, note)
     )  # fmt: skip
+
+
+def with_words(failure: TargetFailure, tool: str, strays: Sequence[Stray]) -> TargetFailure:
+    """What kept a check from being made, with the first thing that a tool found: often its cause."""
+    if not strays:
+        return failure
+    place = f" ({strays[0].code})" if strays[0].code else ""
+    return TargetFailure(f"{failure}; compute-sanitizer's {tool}: {strays[0].sentence}{place}", failure.way_out)
 
 
 def findings_in(printed: str, kind: str) -> Iterator[Stray]:

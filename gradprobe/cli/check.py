@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .. import last
 from ..answer import answer
 from ..configuration.force import configured, in_force
-from ..failures import UsageFailure
+from ..failures import TargetFailure, UsageFailure
 from ..options import command_line
 from ..report.text import plural
-from ..sanitizer import sanitized, sanitizer_for
+from ..sanitizer import sanitizer_for, strays_under, with_strays, with_words
 from ..screen import rendered, show
 from .alone import check_alone
 from .battery import check_battery
@@ -32,6 +32,9 @@ from .words import (
     chosen,
     with_case_options,
 )
+
+if TYPE_CHECKING:
+    from ..verdict import Report
 
 
 @with_case_options
@@ -86,9 +89,7 @@ def check(
         if isolate or seconds is not None:
             raise typer.Exit(check_alone(asked, forms, timeout=seconds, show_traceback=show_traceback))
         line = command_line("check", asked.target, asked.options, chosen(asked))
-        report = answer(asked, line)
-        if program and sanitize:
-            report = sanitized(report, program, sanitize, shlex.split(line)[1:])
+        report = _sanitized(asked, line, program, sanitize) if program and sanitize else answer(asked, line)
         last.save(asked)
         if not forms.on_stdout:
             show(rendered(report))
@@ -101,3 +102,13 @@ def _refuse_beside_sanitize(sanitize: str | None, *, several: bool, alone: bool)
     if sanitize is not None and (several or alone):
         other = "several checks" if several else "--isolate or --timeout"
         raise UsageFailure(f"--sanitize takes one check, in this process, not {other}", "run them one at a time")
+
+
+def _sanitized(asked: last.Asked, line: str, program: str, tool: str) -> Report:
+    """The report of a check, with what a tool of compute-sanitizer found in it; also where the check came to no end."""
+    words = shlex.split(line)[1:]
+    try:
+        report = answer(asked, line)
+    except TargetFailure as failure:
+        raise with_words(failure, tool, strays_under(program, tool, words)) from failure
+    return with_strays(report, tool, strays_under(program, tool, words))

@@ -1,4 +1,4 @@
-"""Faults planted in the CUDA kernels are found on a GPU: by their numbers, and races and strays by compute-sanitizer."""
+"""Faults planted in the CUDA kernels are found on a GPU: by their numbers, and races by compute-sanitizer."""
 
 import json
 import os
@@ -11,8 +11,8 @@ from tests.faults.cuda_faults import CUDA_FAULTS, probed
 
 pytestmark = pytest.mark.gpu
 
-# What each tool shows of faults whose numbers may come out right.
-TOOLS = {"race": "racecheck", "outside": "memcheck", "unwritten": "initcheck"}
+# An access beyond the shared memory of a block costs the process its device.
+CRASHING = ("shared_memory_out_of_bounds",)
 ADAPTER = """
 from pathlib import Path
 from gradprobe.targets.adapters import {family}_cuda as adapter
@@ -22,7 +22,7 @@ adapter.SOURCE = Path(__file__).parent / "{family}.cu"
 """
 
 
-@pytest.mark.parametrize("fault", CUDA_FAULTS, ids=lambda fault: fault.name)
+@pytest.mark.parametrize("fault", [f for f in CUDA_FAULTS if f.name not in CRASHING], ids=lambda fault: fault.name)
 def test_a_fault_is_found_by_its_numbers(fault, tmp_path, record_property):
     report = probed(fault, tmp_path, device="cuda", seqlen=333, repeat=4)
     record_property("verdict", report.verdict)
@@ -33,15 +33,24 @@ def test_a_fault_is_found_by_its_numbers(fault, tmp_path, record_property):
     assert fault.kind or (first.place.head, fault.row in (None, first.place.row)) == (fault.head, True)
 
 
-@pytest.mark.parametrize(
-    "fault", [fault for fault in CUDA_FAULTS if fault.kind == "race"], ids=lambda fault: fault.name
-)
+# Racecheck looks at shared memory alone.
+SHARED = [fault for fault in CUDA_FAULTS if (fault.kind, fault.array) == ("race", "memory")]
+
+
+@pytest.mark.parametrize("fault", SHARED, ids=lambda fault: fault.name)
 def test_a_race_is_named_by_racecheck_with_its_line(fault, tmp_path):
-    found = sanitized(fault, "racecheck", tmp_path)
+    ran = planted(fault, tmp_path, "--sanitize", "racecheck", "--json", "found.json")
+    assert ran.returncode == 1, ran.stdout[-2000:] + ran.stderr[-2000:]
+    found = json.loads((tmp_path / "found.json").read_text())
     races = [one for run in found["runs"] for one in run["memory"] if one["kind"] == "race"]
-    assert races
-    if fault.array == "memory":  # it looks at shared memory alone
-        assert any(one["code"] in fault.lines for one in races), [one["sentence"] for one in races]
+    assert any(one["code"] in fault.lines for one in races), [one["sentence"] for one in races]
+
+
+@pytest.mark.parametrize("fault", [f for f in CUDA_FAULTS if f.name in CRASHING], ids=lambda fault: fault.name)
+def test_an_access_outside_is_named_by_memcheck_with_its_line(fault, tmp_path):
+    ran = planted(fault, tmp_path, "--sanitize", "memcheck")
+    assert ran.returncode == 3, ran.stdout[-2000:] + ran.stderr[-2000:]
+    assert fault.lines[0] in " ".join(ran.stderr.split())
 
 
 def test_a_right_kernel_has_no_finding(tmp_path):
@@ -51,12 +60,10 @@ def test_a_right_kernel_has_no_finding(tmp_path):
         assert f"compute-sanitizer's {tool} found nothing" in ran.stdout
 
 
-def sanitized(fault, tool, folder):
+def planted(fault, folder, *words):
     (folder / f"{fault.family}.cu").write_text(fault.plant())
     (folder / "faulty.py").write_text(ADAPTER.format(family=fault.family))
-    ran = check(folder, f"faulty.py:{fault.family}_cuda", "--sanitize", tool, "--json", "found.json")
-    assert ran.returncode == 1, ran.stdout[-2000:] + ran.stderr[-2000:]
-    return json.loads((folder / "found.json").read_text())
+    return check(folder, f"faulty.py:{fault.family}_cuda", *words)
 
 
 def check(folder, *words):
