@@ -15,9 +15,10 @@ from ...failures import TargetFailure
 from ..unit import Unit
 
 HERE = Path(__file__).parent
-# -O1 keeps an access where the source has it. Frames and line numbers are what findings are told by.
+# -O1 keeps an access where the source has it. Lines are what findings are told by; addr2line of binutils 2.40 takes
+# the first file that DWARF 5 names for the second.
 _WATCHED = (
-    "-std=c++17", "-O1", "-g", "-fPIC", "-fsanitize=thread", "-fno-extern-tls-init", "-w", "-ffp-contract=off",
+    "-std=c++17", "-O1", "-gdwarf-4", "-fPIC", "-fsanitize=thread", "-fno-extern-tls-init", "-w", "-ffp-contract=off",
     "--param", "tsan-instrument-func-entry-exit=0", f"-I{HERE / 'include'}",
 )  # fmt: skip
 _RUNTIME = ("-std=c++17", "-O2", "-fPIC")
