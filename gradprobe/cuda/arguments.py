@@ -35,8 +35,17 @@ _WORDS = {
     "int32_t": (SIGNED, 4), "int64_t": (SIGNED, 8), "uint8_t": (UNSIGNED, 1), "uint16_t": (UNSIGNED, 2),
     "uint32_t": (UNSIGNED, 4), "uint64_t": (UNSIGNED, 8), "size_t": (UNSIGNED, 8), "ptrdiff_t": (SIGNED, 8),
     "half": (OTHER, 2), "__half": (OTHER, 2), "nv_bfloat16": (OTHER, 2), "__nv_bfloat16": (OTHER, 2),
-    "float4": (OTHER, 16), "float2": (OTHER, 8), "void": (OTHER, 0),
+    "void": (OTHER, 0), "uint": (UNSIGNED, 4), "ushort": (UNSIGNED, 2), "ulong": (UNSIGNED, 8),
+    "intptr_t": (SIGNED, 8), "uintptr_t": (UNSIGNED, 8), "ssize_t": (SIGNED, 8),
 }  # fmt: skip
+# What a tensor's elements are read together by.
+_TOGETHER = {
+    f"{kind}{count}": (OTHER, size * count)
+    for kind, size in (
+        ("char", 1), ("uchar", 1), ("short", 2), ("ushort", 2), ("int", 4), ("uint", 4), ("float", 4), ("double", 8),
+        ("longlong", 8),
+    ) for count in (2, 3, 4)
+} | {name: (OTHER, 4) for name in ("half2", "__half2", "nv_bfloat162", "__nv_bfloat162")}  # fmt: skip
 
 
 def taken_as_written(entry: Entry) -> tuple[Taken, ...]:
@@ -93,9 +102,16 @@ def _number(entry: Entry, parameter: Parameter, taken: Taken, value: Any) -> Any
     return made
 
 
+def element_bytes(entry: Entry, array: str) -> int:
+    """Of a shared array, by its declaration; 0 where that does not tell."""
+    words = entry.unit.source.shared_types.get(array, "")
+    known = _known(words, _meanings(entry)) if words else None
+    return known[1] if known else 0
+
+
 def _meanings(entry: Entry) -> dict[str, str]:
     """What names of types stand for, by macros and aliases of the source; options come first."""
-    text = entry.unit.source.plain
+    text = entry.unit.source.everything
     found = dict(re.findall(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+([\w ]+?)[ \t]*$", text, re.MULTILINE))
     found |= dict(re.findall(r"\busing\s+(\w+)\s*=\s*([\w ]+?)\s*;", text))
     found |= {name: kind for kind, name in re.findall(r"\btypedef\s+([\w ]+?)\s+(\w+)\s*;", text)}
@@ -106,7 +122,7 @@ def _taken(parameter: Parameter, meant: Mapping[str, str], entry: Entry) -> Take
     words = parameter.type
     if words.endswith(("*", "&")):
         known = _known(words.rstrip("*&"), meant) if words.count("*") == 1 else (OTHER, 8)
-        return Taken(POINTER, 8, known[1] if known else 0)
+        return Taken(POINTER, 8, known[1] if known and known not in _TOGETHER.values() else 0)
     known = _known(words, meant)
     if known is None:
         raise TargetFailure(f"kernel {entry.name}: the type {words!r} of parameter {parameter.name!r} is not known")
@@ -117,9 +133,7 @@ def _known(words: str, meant: Mapping[str, str]) -> tuple[int, int] | None:
     """(kind, bytes) of a type by its words: "unsigned long long", "scalar_t"."""
     for _ in range(8):  # an alias of an alias
         words = " ".join(meant.get(word, word) for word in words.replace("std::", "").split())
-    left = [word for word in words.split() if word not in ("const", "volatile", "signed", "unsigned")]
-    if "unsigned" in words.split() and left in ([], ["int"], ["char"], ["short"], ["long"], ["long", "long"]):
-        return UNSIGNED, _WORDS[left[0] if left else "int"][1]
-    if left == ["long", "long"] or left == ["long", "int"] or left == ["long", "long", "int"]:
-        return _WORDS["long"]
-    return _WORDS.get(left[0]) if len(left) == 1 else (_WORDS["int"] if words == "signed" else None)
+    left = sorted(word for word in words.split() if word not in ("const", "volatile", "signed", "unsigned"))
+    plain = " ".join(left[1:] if len(left) > 1 and left[0] == "int" else left).replace("long long", "long") or "int"
+    found = _WORDS.get(plain, _TOGETHER.get(plain))
+    return (UNSIGNED, found[1]) if found and "unsigned" in words.split() else found

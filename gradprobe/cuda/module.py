@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..failures import TargetFailure
 from . import nvrtc, on_cpu
-from .source import CudaSource, read_source
+from .source import read_source
 from .unit import Entry, Unit
 from .watch import watching
 
@@ -94,7 +93,7 @@ def load(
     for name, _ in macros:
         if not re.fullmatch(r"\w+(\([\w, ]*\))?", name):
             raise TargetFailure(f"{name!r} is no name for a macro")
-    return Module(Unit(_source(_found(path)), macros, folders))
+    return Module(Unit(read_source(_found(path), folders), macros, folders))
 
 
 def _word(value: object) -> str:
@@ -110,20 +109,6 @@ def _found(path: str | Path) -> Path:
     frame = sys._getframe(2)
     beside = Path(frame.f_code.co_filename).resolve().parent / given
     return beside if beside.is_file() else given
-
-
-def _source(path: Path) -> CudaSource:
-    """The file as it is now: one that was changed since is read again."""
-    try:
-        changed = path.stat().st_mtime_ns
-    except OSError:
-        changed = 0
-    return _read(path, changed)
-
-
-@functools.lru_cache(maxsize=64)
-def _read(path: Path, changed: int) -> CudaSource:  # noqa: ARG001 - part of what it is remembered by
-    return read_source(path)
 
 
 def _sizes(given: Size, name: str, what: str) -> tuple[int, int, int]:

@@ -5,13 +5,19 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..failures import TargetFailure
 
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", re.DOTALL)
-_INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
+_COMMENT = re.compile(
+    r"//(?:\\\n|[^\n])*|/\*.*?\*/|\bR\"(?P<end>[^()\\\s]*)\(.*?\)(?P=end)\"|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])'",
+    re.DOTALL,
+)
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]+)[">]', re.MULTILINE)
+_SHARED = re.compile(r"\b__shared__\b(?P<type>[^;=(){}\[\]]*?)\b(?P<name>\w+)\s*(?:\[[^;=]*)?;")
+_ALIGNED = re.compile(r"\b(?:alignas|__align__)\s*\([^()]*(?:\([^()]*\)[^()]*)*\)")
 _KERNEL = re.compile(r"\b__global__\b(?P<between>[^;{}()]*(?:\([^()]*\)[^;{}()]*)*?)\b(?P<name>\w+)\s*\(")
 _DYNAMIC = re.compile(r"\bextern\b[^;{}]*?\b__shared__\b[^;{}]*?\b(\w+)\s*\[\s*\]\s*;")
 # What only nvcc or a GPU can make something of.
@@ -35,11 +41,12 @@ class Parameter:
 
 @dataclass(frozen=True)
 class CudaSource:
-    """A file, and what it includes by a name in quotes."""
+    """A file, and what it includes from folders that are the user's."""
 
     path: Path
     text: str
-    included: tuple[Path, ...]
+    included: tuple[tuple[Path, str], ...]
+    """Path and text of each."""
 
     @functools.cached_property
     def sha256(self) -> str:
@@ -48,16 +55,19 @@ class CudaSource:
 
     @functools.cached_property
     def key(self) -> str:
-        """Changes with the file and with all that it includes by a name in quotes."""
-        digest = hashlib.sha256(f"{self.path}\n{self.text}".encode())
-        for file in self.included:
-            digest.update(file.read_bytes())
-        return digest.hexdigest()
+        """Changes with the file and with all that it includes."""
+        texts = ((self.path, self.text), *self.included)
+        return hashlib.sha256("".join(f"{path}\n{len(text)}\n{text}" for path, text in texts).encode()).hexdigest()
 
     @functools.cached_property
     def plain(self) -> str:
         """The text without comments and strings, every character in its place."""
-        return _COMMENT.sub(lambda found: re.sub(r"[^\n]", " ", found.group()), self.text)
+        return _without_comments(self.text)
+
+    @functools.cached_property
+    def everything(self) -> str:
+        """That, and what is included."""
+        return "\n".join((*(_without_comments(text) for _, text in self.included), self.plain))
 
     @functools.cached_property
     def kernels(self) -> dict[str, tuple[Parameter, ...]]:
@@ -80,7 +90,15 @@ class CudaSource:
     @functools.cached_property
     def dynamic_arrays(self) -> tuple[str, ...]:
         """The names of its `extern __shared__` arrays."""
-        return tuple(dict.fromkeys(_DYNAMIC.findall(self.plain)))
+        return tuple(dict.fromkeys(_DYNAMIC.findall(_ALIGNED.sub(" ", self.everything))))
+
+    @functools.cached_property
+    def shared_types(self) -> dict[str, str]:
+        """What shared arrays are declared as, by name; those of one name and two types are left out."""
+        found: dict[str, set[str]] = {}
+        for match in _SHARED.finditer(_ALIGNED.sub(" ", self.everything)):
+            found.setdefault(match.group("name"), set()).add(" ".join(match.group("type").split()))
+        return {name: types.pop() for name, types in found.items() if len(types) == 1}
 
     def line_of(self, kernel: str) -> int:
         """The line in which a kernel's name stands."""
@@ -111,8 +129,12 @@ class CudaSource:
         return tuple(_parameter(piece) for piece in _split(text[start : at - 1]) if piece.strip())
 
 
-def read_source(path: Path) -> CudaSource:
+def read_source(path: Path, folders: Sequence[str | Path] = ()) -> CudaSource:
     """The file as it is now.
+
+    Args:
+        path: of the file.
+        folders: where what it includes is sought besides the file's own.
 
     Raises:
         TargetFailure: it is not there, or is no text.
@@ -121,20 +143,32 @@ def read_source(path: Path) -> CudaSource:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise TargetFailure(f"cannot read the CUDA source {path}: {error}", "is the path right?") from error
-    return CudaSource(path.resolve(), text, tuple(_included(path.resolve(), text)))
+    return _as_before(CudaSource(path.resolve(), text, _included(path.resolve(), text, folders)))
 
 
-def _included(path: Path, text: str) -> list[Path]:
-    found: dict[Path, None] = {}
+@functools.lru_cache(maxsize=64)
+def _as_before(source: CudaSource) -> CudaSource:
+    """The equal one that was read before, with what was found in it."""
+    return source
+
+
+def _included(path: Path, text: str, folders: Sequence[str | Path]) -> tuple[tuple[Path, str], ...]:
+    found: dict[Path, str] = {}
     waiting = [(path, text)]
     while waiting:
         file, words = waiting.pop()
         for name in _INCLUDE.findall(words):
-            other = (file.parent / name).resolve()
-            if other.is_file() and other not in found:
-                found[other] = None
-                waiting.append((other, other.read_text(encoding="utf-8", errors="replace")))
-    return sorted(found)
+            places = (folder / name for folder in (file.parent, path.parent, *map(Path, folders)))
+            other = next((place.resolve() for place in places if place.is_file()), path)
+            if other not in (path, *found):
+                found[other] = other.read_text(encoding="utf-8", errors="replace")
+                waiting.append((other, found[other]))
+    return tuple(sorted(found.items()))
+
+
+def _without_comments(text: str) -> str:
+    """Nor strings; every other character in its place."""
+    return _COMMENT.sub(lambda found: re.sub(r"[^\n]", " ", found.group()), text)
 
 
 def _split(text: str) -> list[str]:

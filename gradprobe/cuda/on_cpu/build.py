@@ -15,15 +15,19 @@ from ...failures import TargetFailure
 from ..unit import Unit
 
 HERE = Path(__file__).parent
-# -O1 keeps an access where the source has it. Frames and line numbers are what findings are told by.
+# -O1 keeps an access where the source has it. Lines are what findings are told by; addr2line of binutils 2.40 takes
+# the first file that DWARF 5 names for the second.
 _WATCHED = (
-    "-std=c++17", "-O1", "-g", "-fPIC", "-fsanitize=thread", "-fno-extern-tls-init", "-w", "-ffp-contract=off",
+    "-std=c++17", "-O1", "-gdwarf-4", "-fPIC", "-fsanitize=thread", "-fno-extern-tls-init", "-w", "-ffp-contract=off",
     "--param", "tsan-instrument-func-entry-exit=0", f"-I{HERE / 'include'}",
 )  # fmt: skip
 _RUNTIME = ("-std=c++17", "-O2", "-fPIC")
 # The dynamic shared memory of a Hopper GPU's block; others have less.
 MOST_SHARED = 227 << 10
 _LONGEST = 3
+# An array that lies next to another would take up what is stored behind its end.
+_GAP = 4096
+_ZEROS = re.compile(r"^\t\.size\t(\S+), (\d+)\n\1:\n\t\.zero\t\2\n", re.MULTILINE)
 
 
 def library_of(unit: Unit, instances: tuple[str, ...]) -> Path:
@@ -65,10 +69,17 @@ def _wrapper(unit: Unit, instances: tuple[str, ...]) -> str:
 
 
 def _arrays(unit: Unit) -> str:
-    """What `extern __shared__` arrays are names of."""
+    """What `extern __shared__` arrays are names of: one and the same memory."""
     names = unit.source.dynamic_arrays
-    declared = [f"alignas(1024) thread_local unsigned char {name}[{MOST_SHARED}];" for name in names]
-    return "\n".join(declared) + "\n"
+    if not names:
+        return "\n"
+    first = f'extern "C" {{ alignas(1024) thread_local unsigned char {names[0]}[{MOST_SHARED}]; }}'
+    others = [
+        f'extern "C" {{ extern thread_local unsigned char {name}[{MOST_SHARED}] '
+        f'__attribute__((alias("{names[0]}"))); }}'
+        for name in names[1:]
+    ]  # fmt: skip
+    return "\n".join((first, *others)) + "\n"
 
 
 def _build(unit: Unit, wrapper: str, arrays: str, file: Path) -> None:
@@ -77,11 +88,18 @@ def _build(unit: Unit, wrapper: str, arrays: str, file: Path) -> None:
         (folder / "kernels.cpp").write_text(wrapper)
         (folder / "arrays.cpp").write_text(arrays)
         include = [f"-I{entry}" for entry in unit.include]
-        _compile(unit, [*_WATCHED, *include, "-c", "kernels.cpp", "-o", "kernels.o"], folder)
+        _compile(unit, [*_WATCHED, *include, "-S", "kernels.cpp", "-o", "kernels.s"], folder)
+        (folder / "kernels.s").write_text(_apart((folder / "kernels.s").read_text()))
+        _compile(unit, ["-c", "kernels.s", "-o", "kernels.o"], folder)
         _compile(unit, [*_RUNTIME, "-c", "arrays.cpp", "-o", "arrays.o"], folder)
         objects = ["kernels.o", "arrays.o", str(_runtime(unit))]
-        _compile(unit, ["-shared", "-Wl,-Bsymbolic", *objects, "-o", "library.so"], folder)
+        _compile(unit, ["-shared", "-Wl,-Bsymbolic", "-Wl,-z,defs", *objects, "-o", "library.so"], folder)
         os.replace(folder / "library.so", file)
+
+
+def _apart(assembly: str) -> str:
+    """Arrays without values, which shared ones are, with memory behind each that is nobody's."""
+    return _ZEROS.sub(rf"\g<0>\t.zero\t{_GAP}\n", assembly)
 
 
 def _runtime(unit: Unit) -> Path:
@@ -108,6 +126,10 @@ def _errors(printed: str) -> str:
         file, line, words = match.groups()
         words = words.removeprefix("#error ").strip('"')
         found.append(words if words.startswith("gradprobe: ") else f"{Path(file).name}:{line}: {words}")
+    found += [
+        f"{name} is declared and nowhere defined" for name in re.findall(r"undefined reference to `(.+)'", printed)
+    ]
+    found = list(dict.fromkeys(found))
     more = f"; and {len(found) - _LONGEST} more" if len(found) > _LONGEST else ""
     return "; ".join(found[:_LONGEST]) + more if found else printed.strip()[-500:]
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...failures import TargetFailure
-from ..arguments import c_values
+from ..arguments import c_values, element_bytes
 from ..findings import BARRIER, OUTSIDE, RACE, UNWRITTEN, Finding, Line, Site
 from ..unit import Entry, Sizes
 from ..watch import Watch, told
@@ -47,7 +48,7 @@ class _CLaunch(ctypes.Structure):
         ("block", ctypes.c_uint32 * 3), ("shared_bytes", ctypes.c_uint64), ("seed", ctypes.c_uint64),
         ("regions", ctypes.c_void_p), ("n_regions", ctypes.c_int32), ("library", ctypes.c_uint64),
         ("findings", ctypes.c_void_p), ("max_findings", ctypes.c_int32), ("n_findings", ctypes.c_int32),
-        ("message", ctypes.c_char * 512),
+        ("is_last_fatal", ctypes.c_int32), ("message", ctypes.c_char * 512),
     )  # fmt: skip
 
 
@@ -67,21 +68,21 @@ def launch(
     regions = Regions()
     regions.add_tensors([(_called(name, t, watch), t) for name, t in entry.tensors(arguments)], watch.unwritten)
     dynamic = {name: shared_bytes for name in entry.unit.source.dynamic_arrays}
-    regions.add_arrays(library, dynamic, _granule(entry))
+    regions.add_arrays(library, dynamic, _granule(entry), functools.partial(element_bytes, entry))
     pointers = (ctypes.c_void_p * max(1, len(values)))(*(ctypes.addressof(value) for value in values))
     c_regions = (CRegion * len(regions.all))(*regions.all)
     findings = (_CFinding * _MOST_FINDINGS)()
     described = _CLaunch(
         library.address_of(entry.name), ctypes.addressof(pointers), (ctypes.c_uint32 * 3)(*grid),
         (ctypes.c_uint32 * 3)(*block), shared_bytes, watch.seed, ctypes.addressof(c_regions), len(regions.all),
-        library.base, ctypes.addressof(findings), _MOST_FINDINGS, 0, b"",
+        library.base, ctypes.addressof(findings), _MOST_FINDINGS, 0, 0, b"",
     )  # fmt: skip
     code = library.run(described)
     seen = [_finding(entry.name, library, regions, found) for found in findings[: described.n_findings]]
-    seen = [finding for finding in seen if not _is_one_line(finding)]
-    told(watch, [finding for finding in seen if not (code and finding is seen[-1])])
+    fatal = seen.pop() if described.is_last_fatal else None
+    told(watch, [finding for finding in seen if not _is_one_line(finding)])
     if code:
-        words = seen[-1].sentence if seen else described.message.decode()
+        words = fatal.sentence if fatal else f"{entry.name}: {described.message.decode(errors='replace')}"
         raise TargetFailure(f"a kernel could not run to its end: {words}")
 
 
@@ -96,10 +97,10 @@ def _called(parameter: str, tensor: Tensor, watch: Watch) -> str:
 
 def _granule(entry: Entry) -> int:
     """The bytes of the smallest element of shared memory that the source can mean."""
-    words = " ".join((entry.unit.source.text, *(value for _, value in entry.unit.defines)))
-    if re.search(r"\b(?:bool|char|u?int8_t)\b", words):
+    words = " ".join((entry.unit.source.everything, *(value for _, value in entry.unit.defines)))
+    if re.search(r"\b(?:bool|u?char|u?int8_t)\b", words):
         return 1
-    return 2 if re.search(r"half|bfloat16|\bshort\b|int16_t", words) else 4
+    return 2 if re.search(r"half|bfloat16|\bu?short\b|int16_t", words) else 4
 
 
 def _finding(kernel: str, library: Library, regions: Regions, found: _CFinding) -> Finding:
@@ -126,14 +127,21 @@ def _place(regions: Regions, found: _CFinding) -> tuple[Named, str]:
     address = region.base + found.offset
     if found.array:
         named = regions.arrays[found.array - 1]
-        return named, _index(named, address, region.granule)
+        return named, _index(named, address, _element(named, found.bytes))
     named = _nearest(regions, address)
     start, end = _span(named)
-    unit = named.tensor.element_size() if named.tensor is not None else max(1, region.granule)
+    unit = _element(named, found.bytes)
     if start <= address < end:
         return named, f"between its elements, {(address - start) // unit:,} elements behind its first"
     far, word = (address - end, "behind its last") if address >= end else (start - address, "before its first")
     return named, f"{far // unit + (address >= end):,} elements {word}"
+
+
+def _element(named: Named, accessed: int) -> int:
+    """The bytes of one of its elements; those of the access where they are not known."""
+    if named.tensor is not None:
+        return named.tensor.element_size()
+    return named.element or max(1, accessed)
 
 
 def _nearest(regions: Regions, address: int) -> Named:
@@ -152,9 +160,9 @@ def _span(named: Named) -> tuple[int, int]:
     return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
 
 
-def _index(named: Named, address: int, granule: int) -> str:
+def _index(named: Named, address: int, element: int) -> str:
     if named.tensor is None:
-        return f"[{(address - named.start) // granule}]" if named.bytes > granule else ""
+        return f"[{(address - named.start) // element}]" if named.bytes > element else ""
     left = (address - named.tensor.data_ptr()) // named.tensor.element_size()
     index = [0] * named.tensor.dim()
     for axis in sorted(range(named.tensor.dim()), key=named.tensor.stride, reverse=True):

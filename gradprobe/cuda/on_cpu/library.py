@@ -22,6 +22,7 @@ class Array:
     """A shared or global array of the source."""
 
     name: str
+    """"" of what the compiler keeps beside them, such as whether a shared array was constructed."""
     offset: int
     """From where the library's shared memory, or the library itself, begins."""
     bytes: int
@@ -33,7 +34,10 @@ class Library:
 
     def __init__(self, file: Path, kernels: tuple[str, ...]) -> None:
         self.file = file
-        self._loaded = ctypes.CDLL(str(file))
+        try:
+            self._loaded = ctypes.CDLL(str(file))
+        except OSError as error:
+            raise TargetFailure(f"the library of a CUDA source cannot be loaded: {error}") from error
         for name in ("gp_shared_base", "gp_shared_bytes", "gp_library_base", "gp_library_bytes"):
             getattr(self._loaded, name).restype = ctypes.c_uint64
         self._number = {name: number for number, name in enumerate(kernels)}
@@ -88,15 +92,22 @@ def _arrays_in(file: Path) -> list[Array]:
     found = {}
     for line in ran.stdout.splitlines():
         match = pattern.match(line)
-        if match and not _is_own(match.group(4)) and int(match.group(2), 0):
-            value, size, kind, name = match.groups()
-            array = Array(_short(name), int(value, 16), int(size, 0), kind == "TLS")
-            found[array.offset, array.is_shared] = array
+        if match is None or not int(match.group(2), 0):
+            continue
+        value, size, kind, name = match.groups()
+        is_shared = kind == "TLS"
+        if is_shared or not _is_own(name):
+            called = "" if _is_kept_beside(name) else _short(name)
+            found[int(value, 16), is_shared] = Array(called, int(value, 16), int(size, 0), is_shared)
     return list(found.values())
 
 
 def _is_own(name: str) -> bool:
-    return name.startswith(("(anonymous namespace)::", "completed.", "_", "DW.ref.", "guard variable", "typeinfo"))
+    return name.startswith(("gradprobe_runtime::", "completed.", "_", "DW.ref.", "guard variable", "typeinfo"))
+
+
+def _is_kept_beside(name: str) -> bool:
+    return name.startswith(("gradprobe_runtime::", "guard variable", "TLS "))
 
 
 def _short(name: str) -> str:

@@ -30,5 +30,6 @@ def _line(library: Path, address: int) -> Line:
     for place in ran.stdout.splitlines():
         file, _, number = place.partition(" (")[0].rpartition(":")
         if file and number.isdigit() and not Path(file).resolve().is_relative_to(HERE):
+            linecache.checkcache(file)  # it may have been changed since another library was made of it
             return Line(file, int(number), linecache.getline(file, int(number)).strip())
     return UNKNOWN

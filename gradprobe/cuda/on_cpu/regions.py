@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,8 @@ class Named:
     start: int = 0
     """Where a shared or global array begins, an address."""
     bytes: int = 0
+    element: int = 0
+    """The bytes of one of its elements; 0 where they are not known."""
 
 
 @dataclass
@@ -58,17 +60,21 @@ class Regions:
         for base, views in by_storage.items():
             self._add_storage(base, views, unwritten)
 
-    def add_arrays(self, library: Library, dynamic: Mapping[str, int], granule: int) -> None:
+    def add_arrays(
+        self, library: Library, dynamic: Mapping[str, int], granule: int, element: Callable[[str], int]
+    ) -> None:  # fmt: skip
         """Those of the source.
 
         Args:
             dynamic: the bytes that the launch gives to each `extern __shared__` array.
             granule: the bytes of the smallest element that shared memory holds.
+            element: the bytes of an element of a shared array by its name, 0 where they are not known.
         """
         for array in library.arrays:
             base = (library.shared_base if array.is_shared else library.base) + array.offset
             size = dynamic.get(array.name, array.bytes) if array.is_shared else array.bytes
-            number = self._name(Named(array.name, array.is_shared, None, base, size))
+            named = Named(array.name, array.is_shared, None, base, size, element(array.name))
+            number = self._name(named) if array.name else 0
             if size:
                 self.all.append(CRegion(base, size, None, None, granule, number, array.is_shared))
         # What is left of the memory behind shared arrays: an access there is a fault, and hurts nobody.

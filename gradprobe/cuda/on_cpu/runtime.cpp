@@ -1,10 +1,10 @@
 // Runs a CUDA kernel on the CPU: one fiber a thread, one block after another, every access of memory watched.
 //
 // A kernel is compiled with -fsanitize=thread, which calls a function before each access, and linked with the functions
-// below in the place of the sanitizer's own. Each granule of memory keeps its two latest writers and its two latest
-// readers; an access races with one of another block, or with one of another thread since the last barrier, unless both
-// only read or both are atomic. Two of each are enough to miss none, as blocks run one after another: where one of
-// another block is kept, any access of this block races with it; else those kept are the latest of two threads.
+// below in the place of the sanitizer's own. An access races with one of another block, or with one of another thread
+// since the last barrier, unless both only read or both are atomic. Of its reads, its writes and its atomics each
+// granule of memory keeps three: the latest, the latest of another thread, and the latest of another warp. They are
+// enough to miss no granule with a race: if any access races with one that was not kept, it races with one of the three.
 #include "runtime.h"
 
 #include <link.h>
@@ -17,6 +17,7 @@
 #include <random>
 #include <vector>
 
+namespace gradprobe_runtime {
 namespace {
 
 constexpr size_t STACK = 256 << 10, GUARD = 4096;
@@ -26,17 +27,21 @@ constexpr uint64_t NONE = ~0ull;
 struct Event {
     uint32_t block_from_1, epoch;  // 0: none as yet, as fresh memory has it
     uint16_t thread, warp_epoch;
-    uint32_t place;  // 27 bits of pc, 1 whether atomic, 4 of which bytes
+    uint32_t place;  // 28 bits of pc, 4 of which bytes
     bool is_set() const { return block_from_1 != 0; }
     uint32_t block() const { return block_from_1 - 1; }
-    bool is_atomic() const { return place >> 27 & 1; }
     uint32_t bytes() const { return place >> 28; }
-    uint64_t pc() const { return place & ((1u << 27) - 1); }
+    uint64_t pc() const { return place & ((1u << 28) - 1); }
+};
+
+// One kind of access to a granule.
+struct Seen {
+    // The latest; the latest of another thread; the latest of another warp, where one of another block stays.
+    Event events[3];
 };
 
 struct Cell {
-    // The latest, and the latest of another thread; one of another block stays.
-    Event writes[2], reads[2];
+    Seen reads, writes;
 };
 
 enum State { READY, AT_BARRIER, AT_WARP, ENDED };
@@ -55,7 +60,9 @@ struct Fiber {
 
 struct Shadow {
     Cell* cells = nullptr;
+    Seen* atomics = nullptr;  // apart, as few granules have any
     size_t count = 0;
+    bool has_atomics = false;
 };
 
 struct Machine {
@@ -70,6 +77,8 @@ struct Machine {
     uint32_t block = 0, epoch = 0;
     gp_index block_index{};
     int latest = 0, before_that = 0;  // the regions of the last accesses
+    uint64_t accesses = 0;
+    std::vector<uint64_t> counted;  // the access that each finding was last counted at
     bool is_running = false, is_fenced = false, is_stopped = false;
     void* own = nullptr;
     ucontext_t own_context;
@@ -161,18 +170,28 @@ void site(gp_site& out, uint64_t pc, uint32_t thread, uint32_t block, int access
     out.block[2] = block / l.grid[0] / l.grid[1];
 }
 
-// What is found again at the same two places of the source in the same array is counted, not told again.
+// What is found again at the same two places of the source in the same array is counted, once an access, not told again.
 void found(int kind, int region, int array, int64_t offset, int bytes, const gp_site& now, const gp_site& before) {
     gp_launch& l = *m.launch;
     for (int i = 0; i < l.n_findings; ++i) {
         gp_finding& f = l.findings[i];
         if (f.kind == kind && f.region == region && f.array == array && f.now.pc == now.pc && f.before.pc == before.pc) {
-            ++f.count;
+            f.count += m.counted[i] != m.accesses;
+            m.counted[i] = m.accesses;
             return;
         }
     }
-    if (l.n_findings < l.max_findings)
-        l.findings[l.n_findings++] = gp_finding{kind, region, array, bytes, offset, now, before, 1};
+    if (l.n_findings == l.max_findings) return;
+    m.counted[l.n_findings] = m.accesses;
+    l.findings[l.n_findings++] = gp_finding{kind, region, array, bytes, offset, now, before, 1};
+}
+
+// What the kernel cannot go on after: the last of the findings.
+void found_fatal(const gp_finding& finding) {
+    gp_launch& l = *m.launch;
+    if (l.n_findings == l.max_findings) --l.n_findings;
+    l.findings[l.n_findings++] = finding;
+    l.is_last_fatal = 1;
 }
 
 uint64_t offset_of(void* pc) { return reinterpret_cast<uint64_t>(pc) - m.launch->library; }
@@ -218,33 +237,53 @@ int nearest(uint64_t address) {
     return best;
 }
 
-inline bool ordered(const Event& e, uint32_t thread, bool is_shared) {
-    if (e.block() != m.block) return is_shared || m.is_fenced;  // a block has shared memory of its own
-    if (e.epoch != m.epoch || e.thread == thread) return true;
-    return e.thread / WARP == thread / WARP && e.warp_epoch != m.warp_epochs[thread / WARP];
+inline bool ordered(const Event& e, const Event& now, bool is_apart) {
+    if (e.block_from_1 != now.block_from_1) return is_apart;
+    if (e.epoch != now.epoch || e.thread == now.thread) return true;
+    return e.thread / WARP == now.thread / WARP && e.warp_epoch != now.warp_epoch;
 }
 
-inline void keep(Event (&events)[2], const Event& now) {
-    Event& latest = events[0];
-    if (!latest.is_set() || (latest.block_from_1 == now.block_from_1 && latest.thread == now.thread)) {
-        uint32_t same = latest.is_set() && latest.epoch == now.epoch ? latest.place & 0xf0000000u : 0;
+inline bool is_of_thread(const Event& e, const Event& now) {
+    return e.block_from_1 == now.block_from_1 && e.thread == now.thread;
+}
+
+inline bool is_of_warp(const Event& e, const Event& now) {
+    return e.block_from_1 == now.block_from_1 && e.thread / WARP == now.thread / WARP;
+}
+
+// is_apart: accesses of other blocks are no races here, so none of them has to stay.
+inline void keep(Seen& seen, const Event& now, bool is_apart) {
+    Event &latest = seen.events[0], &of_thread = seen.events[1], &of_warp = seen.events[2];
+    if (!latest.is_set() || is_of_thread(latest, now)) {
+        bool is_same = latest.is_set() && latest.epoch == now.epoch && latest.warp_epoch == now.warp_epoch;
+        uint32_t bytes = is_same ? latest.place & 0xf0000000u : 0;
         latest = now;
-        latest.place |= same;
+        latest.place |= bytes;
         return;
     }
-    bool kept_is_foreign = events[1].is_set() && events[1].block_from_1 != now.block_from_1;
-    if (latest.block_from_1 != now.block_from_1 || !kept_is_foreign) events[1] = latest;
+    bool stays = of_warp.is_set() && of_warp.block_from_1 != now.block_from_1 && !is_apart;
+    if (!stays && !is_of_warp(latest, now)) of_warp = latest;
+    of_thread = latest;
     latest = now;
 }
 
-inline void judge(const Event& before, int how_before, const Event& now, int how, int region, int array, int64_t offset,
-           int bytes, bool is_shared) {
-    if (!before.is_set() || ordered(before, now.thread, is_shared)) return;
-    if (!(before.bytes() & now.bytes()) || (how == GP_ATOMIC && before.is_atomic())) return;
-    gp_site one, other;
-    site(one, now.pc(), now.thread, now.block(), how);
-    site(other, before.pc(), before.thread, before.block(), before.is_atomic() ? int(GP_ATOMIC) : how_before);
-    found(GP_RACE, region, array, offset, bytes, one, other);
+// An access of some bytes of one granule.
+struct Access {
+    Event event;
+    int how, region, array, bytes;
+    int64_t offset;
+    bool is_apart;
+};
+
+inline void judge(const Seen& seen, int how_before, const Access& a) {
+    for (const Event& before : seen.events) {
+        if (!before.is_set()) return;
+        if (ordered(before, a.event, a.is_apart) || !(before.bytes() & a.event.bytes())) continue;
+        gp_site one, other;
+        site(one, a.event.pc(), a.event.thread, a.event.block(), a.how);
+        site(other, before.pc(), before.thread, before.block(), how_before);
+        found(GP_RACE, a.region, a.array, a.offset, a.bytes, one, other);
+    }
 }
 
 void outside(uint64_t address, int bytes, int how, void* pc, int region, bool stays) {
@@ -252,10 +291,38 @@ void outside(uint64_t address, int bytes, int how, void* pc, int region, bool st
     none.pc = NONE;
     site(now, offset_of(pc), m.current, m.block, how);
     int64_t base = region < 0 ? 0 : int64_t(m.launch->regions[region].base);
-    found(GP_OUTSIDE, region, 0, int64_t(address) - base, bytes, now, none);
-    if (stays) return;
+    int64_t offset = int64_t(address) - base;
+    if (stays) return found(GP_OUTSIDE, region, 0, offset, bytes, now, none);
+    found_fatal(gp_finding{GP_OUTSIDE, region, 0, bytes, offset, now, none, 1});
     snprintf(m.launch->message, sizeof m.launch->message, "stopped before an access of memory that is nobody's");
     leave();
+}
+
+void unwritten(const Access& a) {
+    gp_site now, none{};
+    none.pc = NONE;
+    site(now, a.event.pc(), a.event.thread, a.event.block(), a.how);
+    found(GP_UNWRITTEN, a.region, a.array, a.offset, a.bytes, now, none);
+}
+
+bool is_of_this_block(const Seen& seen) { return seen.events[0].block_from_1 == m.block + 1; }
+
+bool has_value(const gp_region& r, const Shadow& shadow, uint64_t granule) {
+    if (!r.is_shared) return !r.written || r.written[granule];
+    return is_of_this_block(shadow.cells[granule].writes) ||
+           (shadow.has_atomics && is_of_this_block(shadow.atomics[granule]));
+}
+
+void touch_granule(const Access& a, const gp_region& r, Shadow& shadow, uint64_t granule) {
+    Cell& cell = shadow.cells[granule];
+    if (a.how != GP_WRITE && !has_value(r, shadow, granule)) unwritten(a);
+    judge(cell.writes, GP_WRITE, a);
+    if (a.how != GP_ATOMIC && shadow.has_atomics) judge(shadow.atomics[granule], GP_ATOMIC, a);
+    if (a.how == GP_READ) return keep(cell.reads, a.event, a.is_apart);
+    judge(cell.reads, GP_READ, a);
+    keep(a.how == GP_WRITE ? cell.writes : shadow.atomics[granule], a.event, a.is_apart);
+    shadow.has_atomics |= a.how == GP_ATOMIC;
+    if (r.written) r.written[granule] = 1;
 }
 
 void touch(const void* pointer, int bytes, int how, void* pc) {
@@ -264,67 +331,54 @@ void touch(const void* pointer, int bytes, int how, void* pc) {
     if (address - reinterpret_cast<uint64_t>(m.arena) < m.arena_bytes) return;
     int at = region_of(address, bytes);
     if (at < 0) return outside(address, bytes, how, pc, nearest(address), false);
-    gp_region& r = m.launch->regions[at];
+    const gp_region& r = m.launch->regions[at];
     if (!r.owners && !r.first) return;
+    ++m.accesses;
     if (!r.owners && r.first < 0) return outside(address, bytes, how, pc, at, true);
     uint64_t offset = address - r.base;
-    uint32_t place = uint32_t(offset_of(pc)) & ((1u << 27) - 1);
-    Event now{};
-    now.block_from_1 = m.block + 1;
-    now.epoch = m.epoch;
-    now.thread = uint16_t(m.current);
-    now.warp_epoch = m.warp_epochs[m.current / WARP];
-    Cell* cells = m.shadows[at].cells;
+    uint32_t place = uint32_t(offset_of(pc)) & ((1u << 28) - 1);
+    Access a{{m.block + 1, m.epoch, uint16_t(m.current), m.warp_epochs[m.current / WARP], 0}, how, at, 0, bytes, 0,
+             r.is_shared || m.is_fenced};  // a block has shared memory of its own
     int shift = __builtin_ctz(r.granule);
     for (uint64_t first = offset; first < offset + bytes;) {
         uint64_t granule = first >> shift, start = granule << shift;
         uint64_t last = std::min(offset + bytes, start + r.granule);
-        int array = r.owners ? r.owners[granule] : r.first;
-        if (!array) return outside(address, bytes, how, pc, at, true);
+        a.array = r.owners ? r.owners[granule] : r.first;
+        if (!a.array) return outside(address, bytes, how, pc, at, true);
         uint32_t mask = 15;
         if (r.granule <= 4 && last - first < uint64_t(r.granule)) mask = ((1u << (last - first)) - 1) << (first - start);
-        now.place = place | uint32_t(how == GP_ATOMIC) << 27 | mask << 28;
-        Cell& cell = cells[granule];
-        bool has_value = r.is_shared ? cell.writes[0].is_set() && cell.writes[0].block() == m.block
-                                     : !r.written || r.written[granule];
-        if (how != GP_WRITE && !has_value) {
-            gp_site one, none{};
-            none.pc = NONE;
-            site(one, place, m.current, m.block, how);
-            found(GP_UNWRITTEN, at, array, int64_t(start), r.granule, one, none);
-        }
-        for (const Event& before : cell.writes)
-            judge(before, GP_WRITE, now, how, at, array, int64_t(start), r.granule, r.is_shared);
-        if (how != GP_READ) {
-            for (const Event& before : cell.reads)
-                judge(before, GP_READ, now, how, at, array, int64_t(start), r.granule, r.is_shared);
-            keep(cell.writes, now);
-            if (r.written) r.written[granule] = 1;
-        } else {
-            keep(cell.reads, now);
-        }
+        a.event.place = place | mask << 28;
+        a.offset = int64_t(start);
+        if (m.shadows[at].atomics) touch_granule(a, r, m.shadows[at], granule);
         first = last;
     }
 }
 
-bool make_shadows() {
+template <class T> T* zeros(size_t count) {
+    void* got = mmap(nullptr, count * sizeof(T), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                     -1, 0);
+    return got == MAP_FAILED ? nullptr : static_cast<T*>(got);
+}
+
+// Where there is no room for a region, its races are not seen.
+void make_shadows() {
     gp_launch& l = *m.launch;
     m.shadows.assign(l.n_regions, {});
     for (int i = 0; i < l.n_regions; ++i) {
         const gp_region& r = l.regions[i];
         if (!r.owners && r.first <= 0) continue;
-        size_t count = r.bytes / r.granule + 1;
-        void* got = mmap(nullptr, count * sizeof(Cell), PROT_READ | PROT_WRITE,
-                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (got == MAP_FAILED) return false;
-        m.shadows[i] = {static_cast<Cell*>(got), count};
+        Shadow& shadow = m.shadows[i];
+        shadow.count = r.bytes / r.granule + 1;
+        shadow.cells = zeros<Cell>(shadow.count);
+        shadow.atomics = shadow.cells ? zeros<Seen>(shadow.count) : nullptr;
     }
-    return true;
 }
 
 void drop_shadows() {
-    for (Shadow& shadow : m.shadows)
+    for (Shadow& shadow : m.shadows) {
         if (shadow.cells) munmap(shadow.cells, shadow.count * sizeof(Cell));
+        if (shadow.atomics) munmap(shadow.atomics, shadow.count * sizeof(Seen));
+    }
     m.shadows.clear();
 }
 
@@ -368,6 +422,7 @@ bool release_warps() {
 
 // Threads wait at two barriers at once; where both are one line, the compiler made two of it.
 void divergent(const Fiber& fiber) {
+    ++m.accesses;
     gp_site one, other;
     site(one, m.fibers[0].pc, 0, m.block, AT_BARRIER);
     site(other, fiber.pc, uint32_t(&fiber - m.fibers.data()), m.block, AT_BARRIER);
@@ -417,11 +472,7 @@ void deadlock() {
         site(other, fiber.state == ENDED ? NONE : fiber.pc, i, m.block, fiber.state);
         break;
     }
-    gp_launch& l = *m.launch;
-    int bytes = int(m.threads);
-    if (l.n_findings == l.max_findings) --l.n_findings;
-    l.findings[l.n_findings++] = gp_finding{GP_BARRIER, -1, 0, bytes, 0, one, other, waiting};
-    snprintf(l.message, sizeof l.message, "some threads of a block wait for others that never come");
+    found_fatal(gp_finding{GP_BARRIER, -1, 0, int(m.threads), 0, one, other, waiting});
 }
 
 void run_block(const std::vector<uint32_t>& order) {
@@ -487,6 +538,9 @@ Loaded loaded() {
 }
 
 }  // namespace
+}  // namespace gradprobe_runtime
+
+using namespace gradprobe_runtime;
 
 extern "C" {
 
@@ -500,10 +554,12 @@ int gp_run(gp_launch* launch) {
     m.threads = size_t(launch->block[0]) * launch->block[1] * launch->block[2];
     m.is_stopped = m.is_fenced = false;
     m.latest = m.before_that = 0;
-    launch->n_findings = 0;
+    launch->n_findings = launch->is_last_fatal = 0;
+    m.counted.assign(launch->max_findings, 0);
+    m.accesses = 0;
     launch->message[0] = 0;
     if (!make_stacks(m.threads)) return fail("there is no memory for the stacks of its threads");
-    if (!make_shadows()) return drop_shadows(), fail("there is no memory to keep account of its accesses");
+    make_shadows();
     m.warp_epochs.assign((m.threads + WARP - 1) / WARP, 0);
     uint32_t blocks = launch->grid[0] * launch->grid[1] * launch->grid[2];
     std::vector<uint32_t> order(m.threads), turns(blocks);
@@ -578,6 +634,15 @@ void gp_touch_atomic(const void* address, int bytes) {
     touch(address, bytes, GP_ATOMIC, __builtin_return_address(0));
 }
 void gp_copy(void* to, const void* from, uint64_t bytes) { memcpy(to, from, bytes); }
+void* gp_memcpy(void* to, const void* from, size_t bytes) {
+    if (bytes) touch(from, int(bytes), GP_READ, __builtin_return_address(0));
+    if (bytes) touch(to, int(bytes), GP_WRITE, __builtin_return_address(0));
+    return memcpy(to, from, bytes);
+}
+void* gp_memset(void* to, int value, size_t bytes) {
+    if (bytes) touch(to, int(bytes), GP_WRITE, __builtin_return_address(0));
+    return memset(to, value, bytes);
+}
 void gp_fence() { m.is_fenced = true; }
 void gp_yield() {
     Fiber& fiber = m.fibers[m.current];
@@ -603,6 +668,13 @@ HOOKS(8)
 HOOKS(16)
 void __tsan_read_range(void* a, uint64_t n) { touch(a, int(n), GP_READ, __builtin_return_address(0)); }
 void __tsan_write_range(void* a, uint64_t n) { touch(a, int(n), GP_WRITE, __builtin_return_address(0)); }
+// assert() of a kernel, which would end the process.
+void __assert_fail(const char* words, const char* file, unsigned line, const char*) {
+    const char* name = strrchr(file, '/');
+    snprintf(m.launch->message, sizeof m.launch->message, "assert(%s) at %s:%u", words, name ? name + 1 : file, line);
+    if (m.is_running) leave();
+    __builtin_trap();
+}
 void __tsan_init() {}
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}

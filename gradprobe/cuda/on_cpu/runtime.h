@@ -1,5 +1,6 @@
 // What the header, the runtime and Python share: one launch, what it may touch, and what was found.
 #pragma once
+#include <stddef.h>
 #include <stdint.h>
 
 enum gp_access { GP_READ = 0, GP_WRITE = 1, GP_ATOMIC = 2 };
@@ -38,6 +39,7 @@ struct gp_launch {
     uint64_t library;  // its base
     gp_finding* findings;
     int32_t max_findings, n_findings;
+    int32_t is_last_fatal;  // whether the last finding is what the kernel was stopped for
     char message[512];
 };
 
@@ -61,6 +63,8 @@ uint32_t gp_active_mask();
 uint32_t gp_whole_warp();
 void gp_touch_atomic(const void* address, int bytes);
 void gp_copy(void* to, const void* from, uint64_t bytes);
+void* gp_memcpy(void* to, const void* from, size_t bytes);
+void* gp_memset(void* to, int value, size_t bytes);
 void gp_fence();
 void gp_yield();
 void gp_fail(const char* words) __attribute__((noreturn));

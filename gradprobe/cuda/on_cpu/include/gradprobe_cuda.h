@@ -160,8 +160,20 @@ GP_ATOMIC_OF(atomicDec, unsigned, old == 0 || old > value ? value : old - 1)
 
 using std::max;
 using std::min;
-GP_INLINE float max(float a, int b) { return fmaxf(a, float(b)); }
-GP_INLINE float min(float a, int b) { return fminf(a, float(b)); }
+// Where one is NaN, CUDA's give the other.
+GP_INLINE float max(float a, float b) { return fmaxf(a, b); }
+GP_INLINE float min(float a, float b) { return fminf(a, b); }
+GP_INLINE double max(double a, double b) { return fmax(a, b); }
+GP_INLINE double min(double a, double b) { return fmin(a, b); }
+template <class A, class B>
+using gp_common = std::enable_if_t<std::is_arithmetic<A>::value && std::is_arithmetic<B>::value &&
+                                       !std::is_same<A, B>::value, std::common_type_t<A, B>>;
+template <class A, class B> constexpr gp_common<A, B> max(A a, B b) {
+    return (max)(gp_common<A, B>(a), gp_common<A, B>(b));
+}
+template <class A, class B> constexpr gp_common<A, B> min(A a, B b) {
+    return (min)(gp_common<A, B>(a), gp_common<A, B>(b));
+}
 // glibc has functions of these names for its own use.
 #define __expf(x) expf(x)
 #define __exp10f(x) exp2f((x) * 3.321928095f)
@@ -224,9 +236,13 @@ template <class T> GP_INLINE void __stwt(T* address, T value) { *address = value
 struct gp_parameter {
     int32_t kind;  // 0 pointer, 1 signed integer, 2 unsigned integer, 3 floating point, 4 something else
     int32_t bytes;
-    int32_t of;  // of a pointer: the bytes of what it points to, 0 where that is nothing known
+    int32_t of;  // of a pointer: the bytes of the number that it points to, 0 where that is no number
 };
-template <class T> struct gp_bytes_of { static constexpr int32_t value = sizeof(T); };
+template <class T> struct gp_bytes_of {
+    static constexpr bool is_number = std::is_arithmetic<T>::value || std::is_pointer<T>::value ||
+                                      std::is_same<T, __half>::value || std::is_same<T, __nv_bfloat16>::value;
+    static constexpr int32_t value = is_number ? sizeof(T) : 0;
+};
 template <> struct gp_bytes_of<void> { static constexpr int32_t value = 0; };
 template <class T> constexpr gp_parameter gp_parameter_of() {
     using U = std::remove_cv_t<std::remove_reference_t<T>>;
@@ -250,6 +266,18 @@ __attribute__((no_sanitize("thread"))) void gp_call_with(void (*kernel)(A...), v
 template <class... A> __attribute__((no_sanitize("thread"))) void gp_call(void (*kernel)(A...), void** arguments) {
     gp_call_with(kernel, arguments, std::index_sequence_for<A...>{});
 }
+
+// What the C library copies is not watched. (The header's own are __builtin_memcpy.)
+namespace std {
+using ::gp_memcpy;
+using ::gp_memset;
+}
+#define memcpy gp_memcpy
+#define memset gp_memset
+// g++ takes no alignas behind thread_local, where kernels write it: `__shared__ alignas(16) float tile[64]`.
+template <class T> constexpr size_t gp_alignment() { return alignof(T); }
+template <size_t bytes> constexpr size_t gp_alignment() { return bytes; }
+#define alignas(...) __attribute__((aligned(gp_alignment<__VA_ARGS__>())))
 
 #undef GP_ATOMIC_OF
 #undef GP_ATOMICS_OF

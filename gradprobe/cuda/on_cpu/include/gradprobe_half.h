@@ -31,7 +31,8 @@ static inline float gp_bfloat_value(uint16_t bits) { return gp_as<float>(uint32_
         type() = default;                                                                                   \
         type(float value) : bits(to_bits(value)) {}                                                         \
         type(double value) : bits(to_bits(float(value))) {}                                                 \
-        type(int value) : bits(to_bits(float(value))) {}                                                    \
+        template <class T, class = std::enable_if_t<std::is_integral<T>::value>>                            \
+        type(T value) : bits(to_bits(float(value))) {}                                                      \
         operator float() const { return to_value(bits); }                                                   \
         type& operator+=(type other) { return *this = type(float(*this) + float(other)); }                  \
         type& operator-=(type other) { return *this = type(float(*this) - float(other)); }                  \

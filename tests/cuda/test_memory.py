@@ -1,0 +1,511 @@
+"""What kernels did to memory on the CPU: each fault with its array, element, lines, threads and blocks, and no other."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gradprobe.cuda import Watch, load, watched
+from gradprobe.cuda.findings import OUTSIDE, RACE, UNWRITTEN
+from gradprobe.cuda.unwritten import Unwritten
+from gradprobe.failures import TargetFailure
+
+from .written import at, clean, findings, loaded
+
+SOURCE = r"""
+#include <cuda_fp16.h>
+
+__global__ void write_write(float* out, int is_right) {
+    __shared__ float cell[8];
+    if (threadIdx.x == 3) cell[5] = 1.0f;  // ww-3
+    if (is_right) __syncthreads();
+    if (threadIdx.x == 7) cell[5] = 2.0f;  // ww-7
+    __syncthreads();
+    if (threadIdx.x == 0) out[0] = cell[5];
+}
+__global__ void read_write(float* out, int is_right) {
+    __shared__ float tile[4][8];
+    tile[threadIdx.y][threadIdx.x] = threadIdx.x;  // rw-write
+    if (is_right) __syncthreads();
+    out[threadIdx.y * 8 + threadIdx.x] = tile[threadIdx.y][7 - threadIdx.x];  // rw-read
+}
+__global__ void reversed_double(double* out) {
+    __shared__ double line[32];
+    line[threadIdx.x] = 1.0;  // double-write
+    out[threadIdx.x] = line[31 - threadIdx.x];  // double-read
+}
+__global__ void in_a_later_block(float* out) {
+    __shared__ float one[4];
+    if (threadIdx.x == 0) one[1] = 1.0f;
+    __syncthreads();
+    float got = one[1];  // later-read
+    if (blockIdx.x == 1 && threadIdx.x == 2) one[1] = 2.0f;  // later-write
+    out[blockIdx.x * 4 + threadIdx.x] = got;
+}
+__global__ void two_blocks(float* out) {
+    if (threadIdx.x == blockIdx.x) out[5] = blockIdx.x;  // blocks
+}
+__global__ void two_blocks_fenced(float* out) {
+    if (threadIdx.x == 0) out[5] = blockIdx.x;
+    __threadfence();
+}
+__global__ void in_a_fenced_block(float* out) {
+    __threadfence();
+    if (threadIdx.x == 1) out[2] = 1.0f;  // fenced-1
+    if (threadIdx.x == 2) out[2] = 2.0f;  // fenced-2
+}
+__global__ void one_thread(float* out) {
+    __shared__ float mine[32];
+    for (int i = 0; i < 4; ++i) { mine[threadIdx.x] = i; out[threadIdx.x] = mine[threadIdx.x]; out[threadIdx.x] += 1; }
+}
+__global__ void atomics(float* out, int* ints) {
+    atomicAdd(&out[0], 1.0f);
+    atomicMax(&ints[1], int(threadIdx.x));
+    atomicAdd(&ints[1], 1);
+}
+__global__ void atomic_and_plain(float* out) {
+    if (threadIdx.x == 1) atomicAdd(&out[3], 1.0f);  // plain-atomic
+    if (threadIdx.x == 2) out[3] = 1.0f;  // plain-write
+}
+__global__ void plain_hidden_by_atomic(float* out) {
+    if (threadIdx.x == 1 && blockIdx.x == 0) out[3] = 1.0f;  // hidden-write
+    if (threadIdx.x != 0) atomicAdd(&out[3], 1.0f);  // hidden-atomic
+}
+__global__ void plain_of_another_block(float* out) {
+    if (blockIdx.x == 0 && threadIdx.x == 0) out[3] = 1.0f;  // foreign-write
+    __syncthreads();
+    atomicAdd(&out[3], 1.0f);  // foreign-atomic
+}
+__global__ void two_halves(half* out) {
+    __shared__ half near[64];
+    near[threadIdx.x] = __float2half(threadIdx.x);
+    out[threadIdx.x] = near[threadIdx.x];
+}
+__global__ void halves_and_word(half* out) {
+    __shared__ half near[64];
+    if (threadIdx.x == 0) near[7] = __float2half(1.0f);  // word-half
+    if (threadIdx.x == 1) *(half2*)&near[6] = __floats2half2_rn(1.0f, 2.0f);  // word-half2
+    __syncthreads();
+    if (threadIdx.x == 0) out[0] = near[7];
+}
+__global__ void by_warp(float* out, int other) {
+    __shared__ float lanes[64];
+    lanes[threadIdx.x] = 1.0f;  // warp-write
+    __syncwarp();
+    out[threadIdx.x] = lanes[(threadIdx.x ^ 1) ^ other];  // warp-read
+}
+__global__ void shuffled(float* out) {
+    __shared__ float lane;
+    if (threadIdx.x == 0) lane = 1.0f;  // shuffle-write
+    float got = __shfl_sync(0xffffffffu, 2.0f, 0);
+    if (threadIdx.x == 1) out[0] = lane + got;  // shuffle-read
+}
+__global__ void warp_hides_another(float* out) {
+    __shared__ float x[1];
+    if (threadIdx.x == 0) x[0] = 0.0f;
+    __syncthreads();
+    float got = 0.0f;
+    if (threadIdx.x / 32 == 1) got = x[0];  // hides-read
+    if (threadIdx.x / 32 == 1) out[threadIdx.x] = got;
+    __syncwarp();
+    if (threadIdx.x < 2) out[threadIdx.x] = x[0];
+    __syncwarp();
+    if (threadIdx.x == 5) x[0] = 1.0f;  // hides-write
+}
+__global__ void tiles(float* out, const float* in, int n_tiles, int is_right) {
+    __shared__ float tile[16];
+    float sum = 0.0f;
+    for (int i = 0; i < n_tiles; ++i) {
+        tile[threadIdx.x] = in[i * 16 + threadIdx.x];  // tile-write
+        __syncthreads();
+        for (int j = 0; j < 16; ++j) sum += tile[j];  // tile-read
+        if (is_right) __syncthreads();
+    }
+    out[threadIdx.x] = sum;
+}
+__global__ void read_at(float* out, const float* in, int at) { out[0] = in[at]; }  // read-at
+__global__ void write_at(float* out, int at) {
+    if (threadIdx.x == 1) out[at] = 1.0f;  // write-at
+}
+__global__ void next_array(float* out, int at) {
+    __shared__ float first[32 * 32];
+    __shared__ float second[32 * 32];
+    second[threadIdx.x] = 0.0f;
+    first[threadIdx.x] = 0.0f;
+    __syncthreads();
+    out[threadIdx.x] = first[at];  // next-array
+    out[threadIdx.x] += second[0];
+}
+__global__ void behind_dynamic(float* out, int at) {
+    extern __shared__ float room[];
+    room[threadIdx.x] = 1.0f;
+    __syncthreads();
+    if (threadIdx.x == 2) room[at] = 2.0f;  // behind-dynamic
+    out[threadIdx.x] = room[threadIdx.x];
+}
+__global__ void never_written(float* out) {
+    __shared__ float some[32];
+    if (threadIdx.x != 9) some[threadIdx.x] = 1.0f;
+    __syncthreads();
+    out[threadIdx.x] = some[threadIdx.x];  // never-written
+}
+__global__ void added_to_nothing(float* out) {
+    __shared__ float sum;
+    atomicAdd(&sum, 1.0f);  // added-to-nothing
+    __syncthreads();
+    out[0] = 0.0f;
+}
+__global__ void copy(float* out, const float* in) { out[threadIdx.x] = in[threadIdx.x]; }  // copy
+__global__ void copied(float* out, const float* in, int n) {
+    __shared__ float taken[32];
+    if (threadIdx.x == 0) memcpy(taken, in, n * sizeof(float));  // copied
+    __syncthreads();
+    out[threadIdx.x] = taken[threadIdx.x];
+}
+__global__ void twice_outside(float* out, const float* in) {
+    for (int i = 2; i < 500000; i += 299997) out[threadIdx.x] += in[i];  // twice-outside
+}
+__global__ void matmul(float* c, const float* a, const float* b, int n) {
+    __shared__ float left[16][17], right[16][17];
+    int row = blockIdx.y * 16 + threadIdx.y, column = blockIdx.x * 16 + threadIdx.x;
+    float sum = 0.0f;
+    for (int k = 0; k < n; k += 16) {
+        left[threadIdx.y][threadIdx.x] = a[row * n + k + threadIdx.x];
+        right[threadIdx.y][threadIdx.x] = b[(k + threadIdx.y) * n + column];
+        __syncthreads();
+        #pragma unroll
+        for (int i = 0; i < 16; ++i) sum += left[threadIdx.y][i] * right[i][threadIdx.x];
+        __syncthreads();
+    }
+    c[row * n + column] = sum;
+}
+__global__ void reduce(float* out, const float* in, int n) {
+    extern __shared__ float room[];
+    float sum = 0.0f;
+    for (int i = threadIdx.x; i < n; i += blockDim.x) sum += in[blockIdx.x * n + i];
+    room[threadIdx.x] = sum;
+    __syncthreads();
+    for (int half = blockDim.x / 2; half > 0; half /= 2) {
+        if (threadIdx.x < half) room[threadIdx.x] += room[threadIdx.x + half];
+        __syncthreads();
+    }
+    if (threadIdx.x == 0) { out[blockIdx.x] = room[0]; atomicAdd(&out[gridDim.x], room[0]); }
+}
+__global__ void reduce_by_warps(float* out, const float* in) {
+    __shared__ float sums[32];
+    float sum = in[blockIdx.x * blockDim.x + threadIdx.x];
+    for (int by = 16; by; by >>= 1) sum += __shfl_down_sync(0xffffffffu, sum, by);
+    if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = sum;
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        sum = threadIdx.x < blockDim.x / 32 ? sums[threadIdx.x] : 0.0f;
+        for (int by = 16; by; by >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, by);
+        if (threadIdx.x == 0) out[blockIdx.x] = sum;
+    }
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def module(tmp_path_factory):
+    return loaded(tmp_path_factory.mktemp("memory"), SOURCE)
+
+
+def one(module, kernel, *launch, **options):
+    found = findings(module, kernel, *launch, **options)
+    assert len(found) == 1, [finding.sentence for finding in found]
+    return found[0]
+
+
+def test_two_writes_of_a_shared_element_race(module):
+    out = torch.zeros(1)
+    race = one(module, "write_write", 1, 8, 0, out, 0)
+    assert (race.kind, race.kernel, race.array, race.where) == (RACE, "write_write", "cell", "[5]")
+    assert race.is_shared
+    assert race.count == 1
+    assert race.now.thread == (7, 0, 0)
+    assert race.before.thread == (3, 0, 0)
+    assert race.now.how == race.before.how == "write"
+    assert at(race.now, module, "ww-7")
+    assert at(race.before, module, "ww-3")
+    clean(module, "write_write", 1, 8, 0, out, 1)
+
+
+def test_a_read_of_what_another_thread_writes_races(module):
+    out = torch.zeros(32)
+    found = findings(module, "read_write", (1, 2), (8, 4), 0, out, 0)
+    races = [finding for finding in found if finding.array == "tile" and finding.kind == RACE]
+    assert len(races) == 2, "a read before the write, and one behind"
+    for race in races:
+        reads, writes = (race.now, race.before) if race.now.how == "read" else (race.before, race.now)
+        assert at(reads, module, "rw-read")
+        assert at(writes, module, "rw-write")
+        row, column = writes.thread[1], writes.thread[0]
+        assert race.where == f"[{row * 8 + column}]"
+        assert reads.thread == (7 - column, row, 0)
+        assert reads.block == writes.block
+    assert not [finding for finding in findings(module, "read_write", 1, (8, 4), 0, out, 1)]
+
+
+def test_elements_of_eight_bytes_are_counted_as_such(module):
+    found = findings(module, "reversed_double", 1, 32, 0, torch.zeros(32, dtype=torch.float64))
+    for race in [finding for finding in found if finding.kind == RACE]:
+        reads, writes = (race.now, race.before) if race.now.how == "read" else (race.before, race.now)
+        assert race.where == f"[{writes.thread[0]}]"
+        assert reads.thread[0] == 31 - writes.thread[0]
+        assert race.count == 16
+
+
+def test_a_shared_race_that_only_a_later_block_has(module):
+    found = findings(module, "in_a_later_block", 3, 4, 0, torch.zeros(12))
+    assert len(found) == 2, "with a read before the write, and with one behind"
+    for race in found:
+        reads, writes = (race.now, race.before) if race.now.how == "read" else (race.before, race.now)
+        assert (race.kind, race.array, race.where) == (RACE, "one", "[1]")
+        assert {race.now.block, race.before.block} == {(1, 0, 0)}
+        assert at(writes, module, "later-write")
+        assert at(reads, module, "later-read")
+
+
+def test_two_blocks_race_on_global_memory(module):
+    race = one(module, "two_blocks", (3, 1), (4, 1), 0, torch.zeros(2, 4))
+    assert (race.kind, race.array, race.where, race.is_shared) == (RACE, "out", "[1, 1]", False)
+    assert race.count == 2, "an access counts once"
+    assert race.before.block != race.now.block
+    assert at(race.now, module, "blocks")
+    assert at(race.before, module, "blocks")
+
+
+def test_a_fence_between_blocks_is_not_judged_but_a_block_is(module):
+    clean(module, "two_blocks_fenced", 3, 4, 0, torch.zeros(8))
+    race = one(module, "in_a_fenced_block", 3, 4, 0, torch.zeros(8))
+    assert race.count == 3
+    assert race.now.block == race.before.block
+    assert at(race.before, module, "fenced-1")
+    assert at(race.now, module, "fenced-2")
+
+
+@pytest.mark.parametrize("seed", (0, 1, 2))
+def test_no_thread_races_with_itself_and_no_atomic_with_another(module, seed):
+    clean(module, "one_thread", 1, 32, 0, torch.zeros(32), seed=seed)
+    out, ints = torch.zeros(1), torch.zeros(2, dtype=torch.int32)
+    clean(module, "atomics", 4, 40, 0, out, ints, seed=seed)
+    assert out.item() == 160
+    clean(module, "two_halves", 1, 64, 0, torch.zeros(64, dtype=torch.float16), seed=seed)
+
+
+def test_an_atomic_races_with_a_plain_access(module):
+    race = one(module, "atomic_and_plain", 1, 4, 0, torch.zeros(4))
+    assert (race.kind, race.where, race.now.how, race.before.how) == (RACE, "[3]", "write", "atomic")
+    assert at(race.before, module, "plain-atomic")
+    assert at(race.now, module, "plain-write")
+    assert race.sentence == (
+        "atomic_and_plain: race on out[3]: thread (2, 0, 0) of block (0, 0, 0) writes it at "
+        f"{race.now.line.words}, thread (1, 0, 0) of block (0, 0, 0) changes atomically it at "
+        f"{race.before.line.words}, with no barrier between"
+    )
+
+
+@pytest.mark.parametrize("kernel", ("plain_hidden_by_atomic", "plain_of_another_block"))
+@pytest.mark.parametrize("seed", (0, 5))
+def test_an_atomic_hides_no_plain_write(module, kernel, seed):
+    found = findings(module, kernel, 2, 4, 0, torch.zeros(4), seed=seed)
+    assert {(race.kind, race.where) for race in found} == {(RACE, "[3]")}
+    for race in found:
+        assert "write" in (race.now.how, race.before.how)
+    assert {race.before.how for race in found} | {race.now.how for race in found} == {"write", "atomic"}
+
+
+def test_half_a_word_races_with_the_word(module):
+    race = one(module, "halves_and_word", 1, 2, 0, torch.zeros(1, dtype=torch.float16))
+    assert (race.kind, race.array, race.where) == (RACE, "near", "[7]")
+    assert at(race.before, module, "word-half")
+    assert at(race.now, module, "word-half2")
+
+
+def test_a_warp_barrier_orders_one_warp(module):
+    clean(module, "by_warp", 1, 64, 0, torch.zeros(64), 0)
+    found = [race for race in findings(module, "by_warp", 1, 64, 0, torch.zeros(64), 32) if race.kind == RACE]
+    assert found
+    for race in found:
+        assert {race.now.thread[0] // 32, race.before.thread[0] // 32} == {0, 1}
+        assert {at(race.now, module, "warp-write"), at(race.now, module, "warp-read")} == {True, False}
+
+
+def test_a_shuffle_is_no_barrier_for_memory(module):
+    race = one(module, "shuffled", 1, 32, 0, torch.zeros(1))
+    assert (race.kind, race.array, race.where) == (RACE, "lane", "")
+    assert at(race.before, module, "shuffle-write")
+    assert at(race.now, module, "shuffle-read")
+
+
+def test_readers_of_one_warp_do_not_hide_those_of_another(module):
+    for seed in range(4):
+        race = one(module, "warp_hides_another", 1, 64, 0, torch.zeros(64), seed=seed)
+        assert (race.kind, race.array) == (RACE, "x")
+        sites = (race.now, race.before)
+        assert any(at(site, module, "hides-read") and site.thread[0] >= 32 for site in sites)
+        assert any(at(site, module, "hides-write") and site.thread == (5, 0, 0) for site in sites)
+
+
+@pytest.mark.parametrize("seed", (0, 3))
+def test_a_tile_that_is_overwritten_while_others_read_it(module, seed):
+    out, values = torch.zeros(16), torch.ones(64)
+    found = findings(module, "tiles", 1, 16, 0, out, values, 4, 0, seed=seed)
+    assert found
+    for race in found:
+        assert (race.kind, race.array) == (RACE, "tile")
+        reads, writes = (race.now, race.before) if race.now.how == "read" else (race.before, race.now)
+        assert race.where == f"[{writes.thread[0]}]"
+        assert at(reads, module, "tile-read")
+        assert at(writes, module, "tile-write")
+    clean(module, "tiles", 1, 16, 0, out, values, 4, 1, seed=seed)
+    clean(module, "tiles", 1, 16, 0, out, values, 1, 0, seed=seed)
+
+
+@pytest.mark.parametrize(
+    ("start", "at_element", "where"),
+    (
+        (slice(2, 6), 4, "1 elements behind its last"),
+        (slice(2, 6), 5, "2 elements behind its last"),
+        (slice(2, 6), -1, "1 elements before its first"),
+        (slice(1, 8, 2), 1, "between its elements, 1 elements behind its first"),
+        (slice(1, 8, 2), 3, "between its elements, 3 elements behind its first"),
+    ),
+)
+def test_reads_and_writes_outside_a_view(module, start, at_element, where):
+    whole = torch.zeros(10)
+    outside = one(module, "read_at", 1, 1, 0, torch.zeros(1), whole[start], at_element)
+    assert (outside.kind, outside.array, outside.where) == (OUTSIDE, "in", where)
+    assert at(outside.now, module, "read-at")
+    assert outside.before is None
+    outside = one(module, "write_at", 1, 2, 0, whole[start], at_element)
+    assert (outside.kind, outside.array, outside.where) == (OUTSIDE, "out", where)
+    assert outside.now.thread == (1, 0, 0)
+    assert outside.now.how == "write"
+    assert at(outside.now, module, "write-at")
+
+
+def test_another_tensor_of_the_storage_may_be_touched(module):
+    whole = torch.arange(10.0)
+    out = whole[8:9]
+    clean(module, "read_at", 1, 1, 0, out, whole[:4], 8)
+    assert out.item() == 8
+    assert one(module, "read_at", 1, 1, 0, out, whole[:4], 7).array in ("in", "out")
+
+
+@pytest.mark.parametrize("far", (1 << 20, 1 << 30, -(1 << 30)))
+def test_memory_that_is_nobodys_stops_the_kernel(module, far):
+    with watched(Watch()) as watch, pytest.raises(TargetFailure) as caught:
+        module.read_at(1, 1, 0, torch.zeros(1), torch.zeros(4), far)
+    assert "read_at" in str(caught.value)
+    assert "my.cu:" in str(caught.value)
+    assert "outside" in str(caught.value)
+    assert not watch.findings
+    clean(module, "copy", 1, 4, 0, torch.zeros(4), torch.zeros(4))
+
+
+def test_a_null_pointer_stops_the_kernel(module):
+    with watched(Watch()), pytest.raises(TargetFailure, match="read_at.*my.cu"):
+        module.read_at(1, 1, 0, torch.zeros(1), None, 0)
+
+
+def test_what_was_found_before_the_kernel_stopped_is_kept(module):
+    strided = torch.zeros(12)[::4]
+    with watched(Watch()) as watch, pytest.raises(TargetFailure, match=r"behind its last.*my.cu:\d+") as caught:
+        module.twice_outside(1, 1, 0, torch.zeros(4), strided)
+    (between,) = watch.findings
+    assert between.where == "between its elements, 2 elements behind its first"
+    assert between.count == 1
+    assert "between" not in str(caught.value)
+
+
+@pytest.mark.parametrize("element", (32 * 32, 32 * 32 + 31, -1))
+def test_the_next_shared_array_is_outside(module, element):
+    with watched(Watch()), pytest.raises(TargetFailure, match=r"outside shared (first|second), .*next-array"):
+        module.next_array(1, 32, 0, torch.zeros(32), element)
+    clean(module, "next_array", 1, 32, 0, torch.zeros(32), 31)
+
+
+def test_dynamic_shared_memory_ends_where_the_launch_says(module):
+    clean(module, "behind_dynamic", 1, 32, 33 * 4, torch.zeros(32), 32)
+    with watched(Watch()), pytest.raises(TargetFailure, match="outside shared room, 1 elements behind its last") as got:
+        module.behind_dynamic(1, 32, 32 * 4, torch.zeros(32), 32)
+    assert "thread (2, 0, 0) of block (0, 0, 0) writes" in str(got.value)
+    assert "behind-dynamic" in str(got.value)
+
+
+def test_shared_memory_has_no_value_before_it_is_written(module):
+    out = torch.zeros(32)
+    told = [finding for finding in findings(module, "never_written", 1, 32, 0, out) if finding.kind != RACE]
+    (unwritten,) = told
+    assert (unwritten.kind, unwritten.array, unwritten.where) == (UNWRITTEN, "some", "[9]")
+    assert unwritten.now.thread == (9, 0, 0)
+    assert at(unwritten.now, module, "never-written")
+    assert torch.isnan(out[9])
+    assert "which nothing has written" in unwritten.sentence
+
+
+def test_an_atomic_reads_what_it_changes(module):
+    (unwritten,) = (
+        finding for finding in findings(module, "added_to_nothing", 1, 1, 0, torch.zeros(1)) if finding.kind != RACE
+    )
+    assert (unwritten.kind, unwritten.array, unwritten.where, unwritten.count) == (UNWRITTEN, "sum", "", 1)
+    assert at(unwritten.now, module, "added-to-nothing")
+
+
+def test_each_block_has_shared_memory_of_its_own(module):
+    found = findings(module, "never_written", 3, 32, 0, torch.zeros(32))
+    assert [finding.count for finding in found if finding.kind == UNWRITTEN] == [3]
+
+
+def test_allocated_memory_has_no_value_before_it_is_stored_to(module):
+    empty, out = torch.empty(4, 2), torch.empty(8)
+    unwritten = Unwritten()
+    unwritten.allocated(empty)
+    unwritten.allocated(out)
+    with watched(Watch(unwritten=unwritten)) as watch:
+        module.copy(1, 8, 0, out, empty)
+        (found,) = watch.findings
+        assert (found.kind, found.array, found.where, found.count) == (UNWRITTEN, "in", "[0, 0]", 8)
+        assert at(found.now, module, "copy")
+        module.copy(1, 8, 0, torch.zeros(8), out)  # the kernel has stored to it
+        assert len(watch.findings) == 1
+        unwritten.written(empty[:3])
+        module.copy(1, 6, 0, torch.zeros(8), empty)
+        assert len(watch.findings) == 1
+        module.copy(1, 8, 0, torch.zeros(8), empty)
+        assert [(finding.where, finding.count) for finding in watch.findings[1:]] == [("[3, 0]", 2)]
+
+
+def test_what_memcpy_reads_and_writes_is_watched(module):
+    values, out = torch.arange(32.0), torch.zeros(32)
+    clean(module, "copied", 1, 32, 0, out, values, 32)
+    assert torch.equal(out, values)
+    found = findings(module, "copied", 1, 32, 0, out, values[:16], 32)
+    assert [(finding.kind, finding.array) for finding in found] == [(OUTSIDE, "in")]
+    assert at(found[0].now, module, "copied")
+
+
+@pytest.mark.parametrize("seed", (0, 7))
+def test_a_right_matmul_and_right_reductions_have_no_finding(module, seed):
+    generator = torch.Generator().manual_seed(seed)
+    a, b = torch.randn(2, 48, 48, generator=generator)
+    c = torch.full((48, 48), float("nan"))
+    clean(module, "matmul", (3, 3), (16, 16), 0, c, a, b, 48, seed=seed)
+    torch.testing.assert_close(c, a @ b)
+    rows, out = torch.randn(3, 100, generator=generator), torch.zeros(4)
+    clean(module, "reduce", 3, 64, 64 * 4, out, rows, 100, seed=seed)
+    torch.testing.assert_close(out, torch.cat([rows.sum(1), rows.sum()[None]]))
+    clean(module, "reduce_by_warps", 3, 96, 0, out, rows := torch.randn(3, 96), seed=seed)
+    torch.testing.assert_close(out[:3], rows.sum(1))
+
+
+def test_a_finding_outside_a_watch_is_a_warning(module):
+    with pytest.warns(RuntimeWarning, match="race on shared cell"):
+        module.write_write(1, 8, 0, torch.zeros(1), 0)
+
+
+def test_load_seeks_a_file_beside_the_caller(module, monkeypatch):
+    with pytest.raises(TargetFailure, match="cannot read the CUDA source"):
+        load("nowhere.cu")
