@@ -215,11 +215,13 @@ int region_of(uint64_t address, int bytes) {
         std::swap(m.latest, m.before_that);
         return m.latest;
     }
-    for (int i = 0; i < l.n_regions; ++i)
-        if (is_in(l.regions[i], address, bytes)) {
-            m.before_that = m.latest;
-            return m.latest = i;
-        }
+    for (int i = 0; i < l.n_regions; ++i) {
+        if (!is_in(l.regions[i], address, bytes)) continue;
+        // The last regions hold others within them, so what lies there is sought anew.
+        if (!l.regions[i].owners && l.regions[i].first <= 0) return i;
+        m.before_that = m.latest;
+        return m.latest = i;
+    }
     return -1;
 }
 
