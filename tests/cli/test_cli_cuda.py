@@ -1,0 +1,131 @@
+"""CUDA sources as they are checked from the command line, on a machine without a GPU."""
+
+import json
+
+import pytest
+
+from .command import run
+
+SOURCE = """
+extern "C" __global__ void rows(const float* o, const float* dout, float* delta, int n_rows, int width) {
+    __shared__ float part[8][8];
+    const int row = blockIdx.x * 8 + threadIdx.y;
+    float sum = 0.0f;
+    for (int d = threadIdx.x; row < n_rows && d < width; d += 8) {
+        sum += o[row * width + d] * dout[row * width + d];
+    }
+    part[threadIdx.y][threadIdx.x] = sum;
+    BARRIER
+    if (threadIdx.x == 0 && row < n_rows) {
+        float total = 0.0f;
+        for (int i = 0; i < 8; ++i) total += part[threadIdx.y][i];
+        delta[row] = total;
+    }
+}
+"""
+ADAPTER = """
+import torch
+import gradprobe.cuda
+
+def delta_alone(q, k, v, do, *, scale, o):
+    kernels = gradprobe.cuda.load("delta.cu")
+    o, do = o.contiguous(), do.contiguous()
+    delta = torch.empty(o.shape[:3])
+    rows = delta.numel()
+    kernels.rows(-(-rows // 8), (8, 8), 0, o, do, delta, rows, o.shape[3])
+    return {"delta": delta}
+"""
+SMALL = "--batch 1 --heads 2 --seqlen 20 --head-dim 12"
+
+
+def written(folder, barrier="__syncthreads();", **edits):
+    source = SOURCE.replace("BARRIER", barrier)
+    for old, new in edits.items():
+        assert source.count(old) == 1
+        source = source.replace(old, new)
+    (folder / "delta.cu").write_text(source)
+    (folder / "mine.py").write_text(ADAPTER)
+    return f"check mine.py:delta_alone {SMALL}"
+
+
+def test_a_right_kernel_matches_and_the_report_names_its_file_and_backend(folder):
+    ran = run(f"{written(folder)} --json found.json")
+    assert (ran.code, ran.out.split()[0]) == (0, "MATCH")
+    found = json.loads((folder / "found.json").read_text())
+    assert found["target"]["backend"] == "cuda-on-cpu"
+    (kernel,) = found["target"]["kernels"]
+    assert (kernel["name"], kernel["file"], kernel["line"]) == ("rows", str(folder / "delta.cu"), 2)
+    assert all(run["memory"] == [] for run in found["runs"])
+
+
+def test_a_race_whose_numbers_are_wrong_or_right_is_a_mismatch_with_both_lines(folder):
+    ran = run(f"{written(folder, barrier='')} --json found.json --sarif found.sarif")
+    assert ran.code == 1
+    words = " ".join(ran.out.split())
+    assert "rows: race on shared part[" in words
+    assert "delta.cu:9 `part[threadIdx.y][threadIdx.x] = sum;`" in words
+    assert "delta.cu:13 `for (int i = 0; i < 8; ++i) total += part[threadIdx.y][i];`" in words
+    races = [one for run in json.loads((folder / "found.json").read_text())["runs"] for one in run["memory"]]
+    assert {(one["kind"], one["kernel"], one["tensor"]) for one in races if one["kind"] == "race"} == {
+        ("race", "rows", "part")
+    }
+    rules = [result["ruleId"] for result in json.loads((folder / "found.sarif").read_text())["runs"][0]["results"]]
+    assert "GP013" in rules
+
+
+def test_a_race_that_the_cpu_computes_rightly_is_the_first_mismatch_without_a_number(folder):
+    ran = run(written(folder, **{"threadIdx.x == 0 && row": "row"}))
+    assert ran.code == 1
+    assert "every element is within budget, but rows races" in " ".join(ran.out.split())
+    assert "\nFIRST MISMATCH delta batch=- head=- row=- col=- tile=-,- actual=- expected=- ratio=-\n" in ran.out
+    assert "race on delta[0, 0, 0]" in " ".join(ran.out.split())
+
+
+def test_other_orders_of_threads_give_the_same_bits_or_say_what_does_not(folder):
+    ran = run(f"{written(folder)} --schedules 2 --runs contiguous")
+    assert ran.code == 0
+    assert "contiguous: the same bits in 2 other orders of threads and blocks" in " ".join(ran.out.split())
+    ran = run(f"{written(folder, barrier='')} --schedules 3 --runs contiguous")
+    assert ran.code == 1
+    assert "delta depends on the order of threads and blocks: 3 of 3 gave other bits" in " ".join(ran.out.split())
+
+
+def test_orders_of_threads_of_a_target_that_has_none_are_refused(folder):
+    ran = run(f"check soft.py:backward {SMALL} --schedules 2")
+    assert ran.code == 2
+    assert "launched no CUDA kernel on the CPU" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("barrier", "words"),
+    [
+        ("if (threadIdx.x) __syncthreads();", "waits at the barrier delta.cu:10"),
+        ("__syncthreads(", "does not compile for the CPU: delta.cu:11"),
+        ('__syncthreads(); asm volatile("");', "delta.cu:10: inline PTX means nothing to a CPU"),
+    ],
+)
+def test_what_cannot_run_to_its_end_exits_3_and_names_the_line(folder, barrier, words):
+    ran = run(written(folder, barrier=barrier))
+    assert (ran.code, ran.out) == (3, "")
+    assert words in " ".join(ran.err.split())
+
+
+def test_without_a_compiler_it_says_so_and_exits_3(folder, monkeypatch):
+    from gradprobe.cuda.on_cpu import build
+
+    monkeypatch.setenv("GRADPROBE_CACHE_DIR", str(folder))
+    monkeypatch.setenv("PATH", "/nonexistent")
+    for cached in (build._compiler, build._version):
+        cached.cache_clear()
+    ran = run(written(folder, barrier="__syncthreads();  // seen by no compiler"))
+    assert ran.code == 3
+    assert "there is no g++ on the PATH" in " ".join(ran.err.split())
+    assert "apt install g++" in ran.err
+
+
+@pytest.mark.parametrize(("tool", "words"), [("racecheck", "needs a GPU"), ("rack", "must be one of memcheck")])
+def test_a_sanitizer_without_a_gpu_or_of_another_name_exits_2(folder, tool, words, monkeypatch):
+    monkeypatch.setattr("gradprobe.targets.builtin.has_driver", lambda: False)
+    ran = run(f"{written(folder)} --sanitize {tool}")
+    assert ran.code == 2
+    assert words in " ".join(ran.err.split())
