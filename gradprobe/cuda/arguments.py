@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from ..failures import TargetFailure
 from .source import Parameter
@@ -93,13 +96,20 @@ def _number(entry: Entry, parameter: Parameter, taken: Taken, value: Any) -> Any
     where = f"kernel {entry.name}: parameter {parameter.name!r}"
     if c_type is None:
         raise TargetFailure(f"{where} is neither a pointer nor a number", "pass its parts one by one")
+    number = value.item() if isinstance(value, np.generic) else value
     wants = "a number" if taken.kind == FLOATING else "a whole number"
-    if not isinstance(value, (int, float)) or (isinstance(value, float) and taken.kind != FLOATING):
+    if not isinstance(number, (int, float)) or (isinstance(number, float) and taken.kind != FLOATING):
         raise TargetFailure(f"{where} is {wants}, got {value!r}")
-    made = c_type(value)
-    if taken.kind != FLOATING and made.value != value:
-        raise TargetFailure(f"{where} has {taken.bytes} bytes, and {value:,} does not fit")
-    return made
+    if not _fits(c_type, taken, parameter, number):
+        raise TargetFailure(f"{where} has {taken.bytes} bytes, and {number:,} does not fit")
+    return c_type(number)
+
+
+def _fits(c_type: Any, taken: Taken, parameter: Parameter, number: float) -> bool:
+    if taken.kind == FLOATING:
+        most = np.finfo(np.float32 if taken.bytes == 4 else np.float64).max
+        return number != number or abs(number) == math.inf or abs(number) <= int(most)
+    return number in (0, 1) if parameter.type == "bool" else c_type(number).value == number
 
 
 def element_bytes(entry: Entry, array: str) -> int:

@@ -90,10 +90,11 @@ _INSTANCES: dict[Unit, tuple[str, ...]] = {}
 def _kernel(entry: Entry, shared_bytes: int) -> Any:
     known = _INSTANCES.get(entry.unit, ())
     if "<" in entry.name and entry.name not in known:
-        known = _INSTANCES[entry.unit] = (*known, entry.name)
+        known = (*known, entry.name)
     import torch
 
     kernel = _compiled(entry.unit, known, torch.cuda.current_device()).get_kernel(entry.name)
+    _INSTANCES[entry.unit] = known  # one that does not compile is not asked for again
     if shared_bytes > _USUAL_SHARED:
         _allow(kernel, shared_bytes, entry.name)
     return kernel

@@ -114,7 +114,9 @@ def _runtime(unit: Unit) -> Path:
 
 
 def _compile(unit: Unit, words: list[str], folder: Path) -> None:
-    ran = subprocess.run([_compiler(), *words], cwd=folder, capture_output=True, text=True, check=False)
+    # What it prints is read: no translations, and ASCII quotes.
+    told = {**os.environ, "LC_ALL": "C"}
+    ran = subprocess.run([_compiler(), *words], cwd=folder, env=told, capture_output=True, text=True, check=False)
     if ran.returncode:
         raise TargetFailure(f"{unit.source.path.name} does not compile for the CPU: {_errors(ran.stderr)}")
 
@@ -125,11 +127,16 @@ def _errors(printed: str) -> str:
     for match in re.finditer(r"^(\S[^:\n]*):(\d+)(?::\d+)?: (?:fatal )?error: (.*)$", printed, re.MULTILINE):
         file, line, words = match.groups()
         words = words.removeprefix("#error ").strip('"')
-        found.append(words if words.startswith("gradprobe: ") else f"{Path(file).name}:{line}: {words}")
+        found.append(words if words.startswith("gradprobe: ") else f"{_place(file, line)}: {words}")
     found += [f"{name} is declared and nowhere defined" for name in re.findall(r"undefined reference to `(.+)'", printed)]
     found = list(dict.fromkeys(found))
     more = f"; and {len(found) - _LONGEST} more" if len(found) > _LONGEST else ""
     return "; ".join(found[:_LONGEST]) + more if found else printed.strip()[-500:]
+
+
+def _place(file: str, line: str) -> str:
+    # What Python asks for stands in a file of ours.
+    return "what is called from Python" if file == "kernels.cpp" else f"{Path(file).name}:{line}"
 
 
 @functools.cache

@@ -62,8 +62,8 @@ def launch(
         TargetFailure: the arguments do not fit, or the kernel could not run to its end.
     """
     library = library_for(entry)
-    if shared_bytes > MOST_SHARED:
-        raise TargetFailure(f"kernel {entry.name}: {shared_bytes:,} bytes of shared memory; at most {MOST_SHARED:,}")
+    if not 0 <= shared_bytes <= MOST_SHARED:
+        raise TargetFailure(f"kernel {entry.name}: {shared_bytes:,} bytes of shared memory; 0 to {MOST_SHARED:,} fit")
     values = c_values(entry, library.takes(entry.name), arguments)
     regions = Regions()
     regions.add_tensors([(_called(name, t, watch), t) for name, t in entry.tensors(arguments)], watch.unwritten)

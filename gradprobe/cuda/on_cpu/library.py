@@ -71,8 +71,10 @@ def library_for(entry: Entry) -> Library:
     """The library that holds a kernel; compiled again where it is an instance of a template not asked for before."""
     unit, known = entry.unit, _INSTANCES.get(entry.unit, ())
     if "<" in entry.name and entry.name not in known:
-        known = _INSTANCES[unit] = (*known, entry.name)
-    return _library(unit, known)
+        known = (*known, entry.name)
+    library = _library(unit, known)
+    _INSTANCES[unit] = known  # one that does not compile is not asked for again
+    return library
 
 
 @functools.cache

@@ -20,7 +20,8 @@
 namespace gradprobe_runtime {
 namespace {
 
-constexpr size_t STACK = 256 << 10, GUARD = 4096;
+// A GPU gives a thread at most 512 KiB of local memory.
+constexpr size_t STACK = 640 << 10, GUARD = 4096;
 constexpr uint32_t WARP = 32;
 constexpr uint64_t NONE = ~0ull;
 
