@@ -15,6 +15,7 @@ from .source import Parameter
 from .unit import Entry
 
 POINTER, SIGNED, UNSIGNED, FLOATING, OTHER = range(5)
+_VECTOR = 5
 
 
 class Taken(ctypes.Structure):
@@ -43,12 +44,12 @@ _WORDS = {
 }  # fmt: skip
 # What a tensor's elements are read together by.
 _TOGETHER = {
-    f"{kind}{count}": (OTHER, size * count)
+    f"{kind}{count}": (_VECTOR, size * count)
     for kind, size in (
         ("char", 1), ("uchar", 1), ("short", 2), ("ushort", 2), ("int", 4), ("uint", 4), ("float", 4), ("double", 8),
         ("longlong", 8),
     ) for count in (2, 3, 4)
-} | {name: (OTHER, 4) for name in ("half2", "__half2", "nv_bfloat162", "__nv_bfloat162")}  # fmt: skip
+} | {name: (_VECTOR, 4) for name in ("half2", "__half2", "nv_bfloat162", "__nv_bfloat162")}  # fmt: skip
 
 
 def taken_as_written(entry: Entry) -> tuple[Taken, ...]:
@@ -132,11 +133,11 @@ def _taken(parameter: Parameter, meant: Mapping[str, str], entry: Entry) -> Take
     words = parameter.type
     if words.endswith(("*", "&")):
         known = _known(words.rstrip("*&"), meant) if words.count("*") == 1 else (OTHER, 8)
-        return Taken(POINTER, 8, known[1] if known and known not in _TOGETHER.values() else 0)
+        return Taken(POINTER, 8, known[1] if known and known[0] != _VECTOR else 0)
     known = _known(words, meant)
     if known is None:
         raise TargetFailure(f"kernel {entry.name}: the type {words!r} of parameter {parameter.name!r} is not known")
-    return Taken(known[0], known[1], 0)
+    return Taken(min(known[0], OTHER), known[1], 0)
 
 
 def _known(words: str, meant: Mapping[str, str]) -> tuple[int, int] | None:

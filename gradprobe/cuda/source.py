@@ -18,8 +18,17 @@ _COMMENT = re.compile(
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]+)[">]', re.MULTILINE)
 _SHARED = re.compile(r"\b__shared__\b(?P<type>[^;=(){}\[\]]*?)\b(?P<name>\w+)\s*(?:\[[^;=]*)?;")
 _ALIGNED = re.compile(r"\b(?:alignas|__align__)\s*\([^()]*(?:\([^()]*\)[^()]*)*\)")
-_KERNEL = re.compile(r"\b__global__\b(?P<between>[^;{}()]*(?:\([^()]*\)[^;{}()]*)*?)\b(?P<name>\w+)\s*\(")
+_KERNEL = re.compile(
+    r"\b__global__\b(?P<between>[^;{}()]*(?:\([^()]*(?:\([^()]*\)[^()]*)*\)[^;{}()]*)*?)\b(?P<name>\w+)\s*\("
+)
 _DYNAMIC = re.compile(r"\bextern\b[^;{}]*?\b__shared__\b[^;{}]*?\b(\w+)\s*\[\s*\]\s*;")
+_CONDITIONAL = re.compile(r"[ \t]*#[ \t]*(if|ifdef|ifndef|elif|else|endif)\b(.*)")
+# Of what `#if` asks, what is the same for all: NVRTC's macros, which the header for CPUs has too.
+_HOLDS = {
+    "0": False, "1": True, "false": False, "true": True, "defined(__CUDACC__)": True, "defined(__CUDACC_RTC__)": True,
+    "!defined(__CUDACC__)": False, "!defined(__CUDACC_RTC__)": False, "defined(__NVCC__)": False,
+    "!defined(__NVCC__)": True,
+}  # fmt: skip
 # What only nvcc or a GPU can make something of.
 _HOST = (
     (re.compile(r"<<<"), "a launch <<<...>>> is host code: leave it out here, and launch from Python"),
@@ -61,13 +70,13 @@ class CudaSource:
 
     @functools.cached_property
     def plain(self) -> str:
-        """The text without comments and strings, every character in its place."""
-        return _without_comments(self.text)
+        """The text without comments, strings and what `#if` leaves out; every other character in its place."""
+        return _plain(self.text)
 
     @functools.cached_property
     def everything(self) -> str:
         """That, and what is included."""
-        return "\n".join((*(_without_comments(text) for _, text in self.included), self.plain))
+        return "\n".join((*(_plain(text) for _, text in self.included), self.plain))
 
     @functools.cached_property
     def kernels(self) -> dict[str, tuple[Parameter, ...]]:
@@ -126,7 +135,7 @@ class CudaSource:
         while depth and at < len(text):
             depth += {"(": 1, ")": -1}.get(text[at], 0)
             at += 1
-        return tuple(_parameter(piece) for piece in _split(text[start : at - 1]) if piece.strip())
+        return tuple(_parameter(piece) for piece in _split(text[start : at - 1]) if piece.strip() not in ("", "void"))
 
 
 def read_source(path: Path, folders: Sequence[str | Path] = ()) -> CudaSource:
@@ -166,9 +175,31 @@ def _included(path: Path, text: str, folders: Sequence[str | Path]) -> tuple[tup
     return tuple(sorted(found.items()))
 
 
-def _without_comments(text: str) -> str:
-    """Nor strings; every other character in its place."""
-    return _COMMENT.sub(lambda found: re.sub(r"[^\n]", " ", found.group()), text)
+def _plain(text: str) -> str:
+    lines = _COMMENT.sub(_blanks, text).splitlines(keepends=True)
+    branches: list[bool | None] = []
+    for number, line in enumerate(lines):
+        directive = _CONDITIONAL.match(line)
+        if directive is not None:
+            _take_branch(branches, directive.group(1), "".join(directive.group(2).split()))
+        elif False in branches:
+            lines[number] = re.sub(r"[^\n]", " ", line)
+    return "".join(lines)
+
+
+def _blanks(found: re.Match[str]) -> str:
+    return re.sub(r"[^\n]", " ", found.group())
+
+
+def _take_branch(branches: list[bool | None], word: str, condition: str) -> None:
+    """Notes whether the lines behind a directive count; None where options decide it, and they may."""
+    if word.startswith("if"):
+        known = _HOLDS.get(condition if word == "if" else f"defined({condition})")
+        branches.append(not known if known is not None and word == "ifndef" else known)
+    elif branches and word == "endif":
+        branches.pop()
+    elif branches and branches[-1] is not None:
+        branches[-1] = not branches[-1] if word == "else" else (None if not branches[-1] else False)
 
 
 def _split(text: str) -> list[str]:

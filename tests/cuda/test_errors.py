@@ -227,8 +227,8 @@ def test_headers_that_are_not_there(tmp_path, header, words):
 
 def test_words_in_comments_and_strings_are_no_launch(tmp_path):
     source = (
-        "// a<<<1, 2>>>(); asm(\"\")\n/* wmma:: */\n__global__ void k(float* out) {\n"
-        '    const char* s = "<<< asm(";\n    char quote = \'"\'; out[0] = s[0] + (quote == \'"\');\n}\n'
+        '// a<<<1, 2>>>(); asm("")\n/* wmma:: */\n__global__ void k(float* out) {\n'
+        "    const char* s = \"<<< asm(\";\n    char quote = '\"'; out[0] = s[0] + (quote == '\"');\n}\n"
     )
     out = torch.zeros(1)
     clean(loaded(tmp_path, source), "k", 1, 1, 0, out)

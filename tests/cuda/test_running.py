@@ -396,7 +396,9 @@ def test_arithmetic_of_halves_rounds_once(module):
 
 
 def test_mathematics(module):
-    values = torch.cat([torch.linspace(-5, 5, 41), torch.tensor([1e-30, -80.0, 80.0, torch.inf, -torch.inf, torch.nan])])
+    values = torch.cat(
+        [torch.linspace(-5, 5, 41), torch.tensor([1e-30, -80.0, 80.0, torch.inf, -torch.inf, torch.nan])]
+    )
     n, x = len(values), values.double()
     out = torch.zeros(14, n)
     clean(module, "mathematics", 1, 32, 0, out, values, n)

@@ -128,7 +128,9 @@ def _errors(printed: str) -> str:
         file, line, words = match.groups()
         words = words.removeprefix("#error ").strip('"')
         found.append(words if words.startswith("gradprobe: ") else f"{_place(file, line)}: {words}")
-    found += [f"{name} is declared and nowhere defined" for name in re.findall(r"undefined reference to `(.+)'", printed)]
+    found += [
+        f"{name} is declared and nowhere defined" for name in re.findall(r"undefined reference to `(.+)'", printed)
+    ]
     found = list(dict.fromkeys(found))
     more = f"; and {len(found) - _LONGEST} more" if len(found) > _LONGEST else ""
     return "; ".join(found[:_LONGEST]) + more if found else printed.strip()[-500:]

@@ -13,6 +13,9 @@
 
 #include "../runtime.h"
 
+// As NVRTC has them: a source shows both compilers the same.
+#define __CUDACC__
+#define __CUDACC_RTC__
 #define __global__
 #define __device__
 #define __host__
