@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .. import last
 from ..answer import answer
 from ..configuration.force import configured, in_force
+from ..failures import TargetFailure, UsageFailure
 from ..options import command_line
 from ..report.text import plural
+from ..sanitizer import sanitizer_for, strays_under, with_strays, with_words
 from ..screen import rendered, show
 from .alone import check_alone
 from .battery import check_battery
@@ -30,6 +33,9 @@ from .words import (
     with_case_options,
 )
 
+if TYPE_CHECKING:
+    from ..verdict import Report
+
 
 @with_case_options
 def check(
@@ -46,6 +52,14 @@ def check(
         bool,
         typer.Option("--battery", help="The inputs that expose what others hide, as far as TARGET takes them"),
     ] = False,
+    sanitize: Annotated[
+        str | None,
+        typer.Option(
+            "--sanitize",
+            metavar="TOOL",
+            help="On a GPU: memcheck, racecheck, initcheck, synccheck of compute-sanitizer too",
+        ),
+    ] = None,
     show_traceback: Traceback = False,
     *,
     options: dict[str, Any],
@@ -64,6 +78,8 @@ def check(
         plan = configured(force) if target is None and not (family or reference or options or battery) else []
         more = [plural(len(plan), "check")] if plan else []
         tell_force(force.line(options, timeout, more))
+        program = sanitizer_for(sanitize) if sanitize is not None else None
+        _refuse_beside_sanitize(sanitize, several=bool(plan) or battery, alone=isolate or seconds is not None)
         if plan:
             raise typer.Exit(check_several(plan, forms, timeout=seconds, show_traceback=show_traceback))
         if battery:
@@ -72,10 +88,27 @@ def check(
         asked = force.over(asked)
         if isolate or seconds is not None:
             raise typer.Exit(check_alone(asked, forms, timeout=seconds, show_traceback=show_traceback))
-        report = answer(asked, command_line("check", asked.target, asked.options, chosen(asked)))
+        line = command_line("check", asked.target, asked.options, chosen(asked))
+        report = _sanitized(asked, line, program, sanitize) if program and sanitize else answer(asked, line)
         last.save(asked)
         if not forms.on_stdout:
             show(rendered(report))
         from ..report.as_json import as_json
 
         raise typer.Exit(forms.write([as_json(report)], 1 if report.failing else 0))
+
+
+def _refuse_beside_sanitize(sanitize: str | None, *, several: bool, alone: bool) -> None:
+    if sanitize is not None and (several or alone):
+        other = "several checks" if several else "--isolate or --timeout"
+        raise UsageFailure(f"--sanitize takes one check, in this process, not {other}", "run them one at a time")
+
+
+def _sanitized(asked: last.Asked, line: str, program: str, tool: str) -> Report:
+    """The report of a check, with what a tool of compute-sanitizer found in it; also where the check came to no end."""
+    words = shlex.split(line)[1:]
+    try:
+        report = answer(asked, line)
+    except TargetFailure as failure:
+        raise with_words(failure, tool, strays_under(program, tool, words)) from failure
+    return with_strays(report, tool, strays_under(program, tool, words))

@@ -36,9 +36,10 @@ def launch(
     values = _values(entry, arguments)
     kernel = _kernel(entry, shared_bytes)
     config = core.LaunchConfig(grid=grid, block=block, shmem_size=shared_bytes)
-    core.Device().set_current()
+    device = core.Device()
+    device.set_current()
     try:
-        core.launch(_Stream(_current_stream()), config, kernel, *values)
+        core.launch(device.create_stream(_Stream(_current_stream())), config, kernel, *values)
     except Exception as error:
         raise TargetFailure(f"kernel {entry.name} could not be launched: {_first_line(error)}") from error
 

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+# Bytes of a storage up to which its elements are kept account of.
+LARGEST = 1 << 28
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -19,6 +22,8 @@ class Unwritten:
     def allocated(self, tensor: Tensor) -> None:
         """None of its elements has a value; the rest of its storage has."""
         storage = tensor.untyped_storage()
+        if storage.nbytes() > LARGEST:
+            return
         marks = np.ones(storage.nbytes() // tensor.element_size(), np.uint8)
         self._marks[storage.data_ptr()] = (tensor, tensor.element_size(), marks)
         elements_of(tensor, marks)[...] = 0

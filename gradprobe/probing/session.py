@@ -234,5 +234,5 @@ def dots_of(session: Session) -> str:
         return "ieee"
     if session.case.dots is not None or "dots" in session.target.takes:
         return session.case.dots or "ieee"
-    compiled = any(outcome.kernels and not outcome.interpreted for outcome in session.outcomes)
+    compiled = any(outcome.launched and not outcome.interpreted for outcome in session.outcomes)
     return "tf32" if compiled and session.case.dtype == "float32" else "ieee"

@@ -41,6 +41,12 @@ _BIASED = (*FORWARD, "dBias")
 _TABLE = (
     Builtin("lazy", "gradprobe.kernels.triton.lazy:lazy_intermediates", "Lazy attention in Triton", (*ALL, "dTau")),
     Builtin("flash", "gradprobe.kernels.triton.flash:flash_intermediates", "FlashAttention in Triton", (*ALL, "dSink")),
+    Builtin(
+        "lazy-cuda", "gradprobe.targets.adapters.lazy_cuda:lazy_cuda", "Lazy attention in CUDA C++", (*ALL, "dTau")
+    ),
+    Builtin(
+        "flash-cuda", "gradprobe.targets.adapters.flash_cuda:flash_cuda", "FlashAttention in CUDA C++", ALL[:-1]
+    ),
     Builtin("sdpa", f"{_SDPA}:sdpa", "PyTorch's SDPA, the kernel that it chooses", _BIASED),
     Builtin("sdpa-math", f"{_SDPA}:sdpa_math", "PyTorch's SDPA of plain operations", _BIASED),
     Builtin("sdpa-flash", f"{_SDPA}:sdpa_flash", "PyTorch's SDPA by FlashAttention", FORWARD),

@@ -61,7 +61,8 @@ def test_no_line_is_wider_than_the_screen(columns):
 def test_what_cannot_run_here_says_what_it_needs():
     missing = {name: target["missing"] for name, target in listed().items()}
     assert missing == {
-        "lazy": None, "flash": None, "sdpa": None, "sdpa-math": None, "sdpa-flash": None, "flex": None,
+        "lazy": None, "flash": None, "lazy-cuda": None, "flash-cuda": None,
+        "sdpa": None, "sdpa-math": None, "sdpa-flash": None, "flex": None,
         "sdpa-efficient": "needs a CUDA device", "sdpa-cudnn": "needs a CUDA device",
         "flash-attn": "needs the package flash-attn (pip install flash-attn)",
         "xformers": "needs the package xformers (pip install xformers)",
@@ -107,7 +108,9 @@ def test_a_json_file_that_cannot_be_written_exits_2():
     assert_message(ran, "no/such/folder.json: cannot be written, No such file or directory")
 
 
-@pytest.mark.parametrize("name", ["lazy", "flash", "sdpa", "sdpa-math", "sdpa-flash", "flex"])
+@pytest.mark.parametrize(
+    "name", ["lazy", "flash", "lazy-cuda", "flash-cuda", "sdpa", "sdpa-math", "sdpa-flash", "flex"]
+)
 def test_what_is_listed_is_what_an_import_finds(name):
     entry, target = next(entry for entry in catalogue() if entry.name == name), find_target(name)
     assert (entry.family, entry.is_backward) == (target.family, target.is_backward)
@@ -116,7 +119,7 @@ def test_what_is_listed_is_what_an_import_finds(name):
     assert {option for option in entry.takes if option != "cu_seqlens"} == {
         name for name in target.takes.keys() - set(target.outputs) if name not in ("q", "k", "v", "do", "cu_seqlens_q")
     }
-    assert entry.outputs == (("dq", "dk", "dv") if name in ("lazy", "flash") else ())
+    assert entry.outputs == (("dq", "dk", "dv") if entry.is_backward else ())
     assert entry.outputs == target.outputs
 
 
@@ -125,6 +128,8 @@ def test_what_is_listed_is_what_an_import_finds(name):
     [
         ("lazy", ""),
         ("flash", "--bias --sinks"),
+        ("lazy-cuda", ""),
+        ("flash-cuda", ""),
         ("sdpa", "--bias"),
         ("sdpa-math", "--bias"),
         ("sdpa-flash", ""),

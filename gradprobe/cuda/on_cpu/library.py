@@ -38,11 +38,12 @@ class Library:
             self._loaded = ctypes.CDLL(str(file))
         except OSError as error:
             raise TargetFailure(f"the library of a CUDA source cannot be loaded: {error}") from error
-        for name in ("gp_shared_base", "gp_library_base", "gp_library_bytes"):
+        for name in ("gp_shared_base", "gp_shared_bytes", "gp_library_base", "gp_library_bytes"):
             getattr(self._loaded, name).restype = ctypes.c_uint64
         self._number = {name: number for number, name in enumerate(kernels)}
         self.base: int = self._loaded.gp_library_base()
         self.bytes: int = self._loaded.gp_library_bytes()
+        self.shared_bytes: int = self._loaded.gp_shared_bytes()
         self.arrays = tuple(_arrays_in(file))
 
     @property

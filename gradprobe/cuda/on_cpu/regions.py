@@ -77,6 +77,8 @@ class Regions:
             number = self._name(named) if array.name else 0
             if size:
                 self.all.append(CRegion(base, size, None, None, granule, number, array.is_shared))
+        # What is left of the memory behind shared arrays: an access there is a fault, and hurts nobody.
+        self.all.append(CRegion(library.shared_base, library.shared_bytes, None, None, granule, -1, 0))
         # Constants, and what the compiler keeps: nobody's array, and no fault to read.
         self.all.append(CRegion(library.base, library.bytes, None, None, 1, 0, 0))
 

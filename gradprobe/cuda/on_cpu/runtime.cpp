@@ -216,11 +216,13 @@ int region_of(uint64_t address, int bytes) {
         std::swap(m.latest, m.before_that);
         return m.latest;
     }
-    for (int i = 0; i < l.n_regions; ++i)
-        if (is_in(l.regions[i], address, bytes)) {
-            m.before_that = m.latest;
-            return m.latest = i;
-        }
+    for (int i = 0; i < l.n_regions; ++i) {
+        if (!is_in(l.regions[i], address, bytes)) continue;
+        // The last regions hold others within them, so what lies there is sought anew.
+        if (!l.regions[i].owners && l.regions[i].first <= 0) return i;
+        m.before_that = m.latest;
+        return m.latest = i;
+    }
     return -1;
 }
 
@@ -230,7 +232,7 @@ int nearest(uint64_t address) {
     uint64_t least = NONE;
     for (int i = 0; i < l.n_regions; ++i) {
         const gp_region& r = l.regions[i];
-        if (!r.first && !r.owners) continue;
+        if (r.first <= 0 && !r.owners) continue;
         uint64_t away = address < r.base ? r.base - address : address - r.base;
         away = address >= r.base && address < r.base + r.bytes ? 0 : std::min(away, address - (r.base + r.bytes));
         if (away < least) least = away, best = i;
@@ -335,6 +337,7 @@ void touch(const void* pointer, int bytes, int how, void* pc) {
     const gp_region& r = m.launch->regions[at];
     if (!r.owners && !r.first) return;
     ++m.accesses;
+    if (!r.owners && r.first < 0) return outside(address, bytes, how, pc, at, true);
     uint64_t offset = address - r.base;
     uint32_t place = uint32_t(offset_of(pc)) & ((1u << 28) - 1);
     Access a{{m.block + 1, m.epoch, uint16_t(m.current), m.warp_epochs[m.current / WARP], 0}, how, at, 0, bytes, 0,
@@ -349,7 +352,7 @@ void touch(const void* pointer, int bytes, int how, void* pc) {
         if (r.granule <= 4 && last - first < uint64_t(r.granule)) mask = ((1u << (last - first)) - 1) << (first - start);
         a.event.place = place | mask << 28;
         a.offset = int64_t(start);
-        touch_granule(a, r, m.shadows[at], granule);
+        if (m.shadows[at].atomics) touch_granule(a, r, m.shadows[at], granule);
         first = last;
     }
 }
@@ -360,19 +363,18 @@ template <class T> T* zeros(size_t count) {
     return got == MAP_FAILED ? nullptr : static_cast<T*>(got);
 }
 
-bool make_shadows() {
+// Where there is no room for a region, its races are not seen.
+void make_shadows() {
     gp_launch& l = *m.launch;
     m.shadows.assign(l.n_regions, {});
     for (int i = 0; i < l.n_regions; ++i) {
         const gp_region& r = l.regions[i];
-        if (!r.owners && !r.first) continue;
+        if (!r.owners && r.first <= 0) continue;
         Shadow& shadow = m.shadows[i];
         shadow.count = r.bytes / r.granule + 1;
         shadow.cells = zeros<Cell>(shadow.count);
-        shadow.atomics = zeros<Seen>(shadow.count);
-        if (!shadow.cells || !shadow.atomics) return false;
+        shadow.atomics = shadow.cells ? zeros<Seen>(shadow.count) : nullptr;
     }
-    return true;
 }
 
 void drop_shadows() {
@@ -514,18 +516,20 @@ uint64_t waits(State state, int kind, uint64_t pc) {
 
 // What the loader knows of this library.
 struct Loaded {
-    uint64_t base = 0, bytes = 0, shared = 0;
+    uint64_t base = 0, bytes = 0, shared = 0, shared_bytes = 0;
 };
 
 thread_local volatile char touched_to_be_there;
 
 int look(dl_phdr_info* info, size_t, void* out) {
-    uint64_t own = reinterpret_cast<uint64_t>(&m), end = 0;
-    for (int i = 0; i < info->dlpi_phnum; ++i)
-        if (info->dlpi_phdr[i].p_type == PT_LOAD)
-            end = std::max<uint64_t>(end, info->dlpi_phdr[i].p_vaddr + info->dlpi_phdr[i].p_memsz);
+    uint64_t own = reinterpret_cast<uint64_t>(&m), end = 0, shared = 0;
+    for (int i = 0; i < info->dlpi_phnum; ++i) {
+        const auto& part = info->dlpi_phdr[i];
+        if (part.p_type == PT_LOAD) end = std::max<uint64_t>(end, part.p_vaddr + part.p_memsz);
+        if (part.p_type == PT_TLS) shared = part.p_memsz;
+    }
     if (own < info->dlpi_addr || own >= info->dlpi_addr + end) return 0;
-    *static_cast<Loaded*>(out) = {info->dlpi_addr, end, reinterpret_cast<uint64_t>(info->dlpi_tls_data)};
+    *static_cast<Loaded*>(out) = {info->dlpi_addr, end, reinterpret_cast<uint64_t>(info->dlpi_tls_data), shared};
     return 1;
 }
 
@@ -544,6 +548,7 @@ using namespace gradprobe_runtime;
 extern "C" {
 
 uint64_t gp_shared_base() { return loaded().shared; }
+uint64_t gp_shared_bytes() { return loaded().shared_bytes; }
 uint64_t gp_library_base() { return loaded().base; }
 uint64_t gp_library_bytes() { return loaded().bytes; }
 
@@ -557,7 +562,7 @@ int gp_run(gp_launch* launch) {
     m.accesses = 0;
     launch->message[0] = 0;
     if (!make_stacks(m.threads)) return fail("there is no memory for the stacks of its threads");
-    if (!make_shadows()) return drop_shadows(), fail("there is no memory to keep account of its accesses");
+    make_shadows();
     m.warp_epochs.assign((m.threads + WARP - 1) / WARP, 0);
     uint32_t blocks = launch->grid[0] * launch->grid[1] * launch->grid[2];
     std::vector<uint32_t> order(m.threads), turns(blocks);

@@ -12,7 +12,7 @@ struct gp_region {
     const uint8_t* owners;  // one a granule: the number of the array, from 1; null: all of it belongs to array `first`
     uint8_t* written;       // one a granule: whether it has a value; null: all of it has
     int32_t granule;        // in bytes
-    int32_t first;          // the number of the array where owners is null; 0: nothing here is judged
+    int32_t first;          // the number of the array where owners is null; 0: nothing here is judged; -1: nobody's
     int32_t is_shared;
 };
 
@@ -46,6 +46,7 @@ struct gp_launch {
 extern "C" {
 int gp_run(gp_launch* launch);
 uint64_t gp_shared_base();    // where this library's shared arrays begin, in the thread that asks
+uint64_t gp_shared_bytes();
 uint64_t gp_library_base();
 uint64_t gp_library_bytes();
 // Called by a thread of a kernel.

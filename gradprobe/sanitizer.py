@@ -1,0 +1,138 @@
+"""NVIDIA's compute-sanitizer on a check in a process of its own: its findings, in the report of this one."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .failures import TargetFailure, UsageFailure
+
+if TYPE_CHECKING:
+    from .judging.strays import Stray
+    from .verdict import Report
+
+# What each of its tools looks for, as findings here are called.
+TOOLS = {"memcheck": "outside", "racecheck": "race", "initcheck": "unwritten", "synccheck": "barrier"}
+_MOST = 100
+_LINE = re.compile(r"^=========( *)(.*)$")
+_AT = re.compile(
+    r"(?:at |access at )(?P<kernel>[^+\n]*?)(?:\+0x[0-9a-f]+)?(?: in (?P<file>[^\n]*?):(?P<line>\d+))?(?= \[|$)"
+)
+# Not findings: what it says of itself, and of errors that torch's own calls had returned.
+_TALK = (
+    "COMPUTE-SANITIZER", "ERROR SUMMARY", "RACECHECK SUMMARY", "LEAK SUMMARY", "Target application", "No attachable",
+)  # fmt: skip
+
+
+def sanitizer_for(tool: str) -> str:
+    """The program.
+
+    Raises:
+        UsageFailure: there is no such tool, no such program, or no GPU.
+    """
+    if tool not in TOOLS:
+        raise UsageFailure(f"--sanitize must be one of {', '.join(TOOLS)}, got {tool!r}")
+    from .targets.builtin import has_driver
+
+    if not has_driver():
+        raise UsageFailure(
+            "--sanitize runs a check under NVIDIA's compute-sanitizer, which needs a GPU, and there is none",
+            "without one, CUDA sources run on the CPU, where every access is looked at anyway",
+        )
+    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
+    places = [None, *(f"{home}/bin" for home in homes if home)]
+    found = next((path for place in places if (path := shutil.which("compute-sanitizer", path=place))), None)
+    if found is None:
+        raise UsageFailure("--sanitize: there is no compute-sanitizer", "install the CUDA toolkit, or set CUDA_HOME")
+    return found
+
+
+def strays_under(program: str, tool: str, words: Sequence[str]) -> list[Stray]:
+    """What a tool finds while a check runs once more under it, in a process of its own.
+
+    Args:
+        words: of the command line that repeats the check, without `gradprobe`.
+
+    Raises:
+        TargetFailure: the sanitizer itself failed.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log"
+        options = ["--tool", tool, "--log-file", str(log), "--print-limit", str(_MOST), "--report-api-errors", "no"]
+        # Where torch gives out parts of larger allocations, an access beyond one is inside another.
+        environment = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+        ran = subprocess.run(
+            [program, *options, sys.executable, "-m", "gradprobe", *words],
+            env=environment, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        printed = log.read_text(errors="replace") if log.is_file() else ""
+    if "SUMMARY" not in printed:
+        said = (printed or ran.stderr or ran.stdout).strip().rpartition("\n")[2]
+        raise TargetFailure(f"compute-sanitizer could not run the check: {said}", "run it by hand")
+    return list(findings_in(printed, TOOLS[tool]))
+
+
+def with_strays(report: Report, tool: str, strays: Sequence[Stray]) -> Report:
+    """The report, with what a tool found."""
+    first, *others = report.runs
+    count = f"{len(strays)} finding{'s' * (len(strays) != 1)}" if strays else "nothing"
+    note = f"compute-sanitizer's {tool} found {count}"
+    return replace(
+        report, runs=(replace(first, strays=(*first.strays, *strays)), *others), notes=(*report.notes, note)
+    )  # fmt: skip
+
+
+def with_words(failure: TargetFailure, tool: str, strays: Sequence[Stray]) -> TargetFailure:
+    """What kept a check from being made, with the first thing that a tool found: often its cause."""
+    if not strays:
+        return failure
+    place = f" ({strays[0].code})" if strays[0].code else ""
+    return TargetFailure(f"{failure}; compute-sanitizer's {tool}: {strays[0].sentence}{place}", failure.way_out)
+
+
+def findings_in(printed: str, kind: str) -> Iterator[Stray]:
+    """Each finding of a log once, with the line of the kernel that it names."""
+    from .judging.strays import Stray
+
+    seen: dict[tuple[str, str, int | None], Stray] = {}
+    for head, rest in _blocks(printed):
+        at = next((found for line in (head, *rest) if (found := _AT.search(line)) and found["file"]), None)
+        kernel = at["kernel"].partition("(")[0].strip() if at else ""
+        file, line = (at["file"], int(at["line"])) if at else ("", None)
+        sentence = ". ".join(part.rstrip(".") for part in (head, *rest))
+        seen.setdefault((head, file, line), Stray(kind, "", sentence, kernel, file, line, _code(file, line)))
+    yield from seen.values()
+
+
+def _blocks(printed: str) -> Iterator[tuple[str, list[str]]]:
+    """(what it says first, what it says of it) of each finding; host frames are left out."""
+    head, rest = "", list[str]()
+    for line in printed.splitlines():
+        found = _LINE.match(line)
+        indent, words = (len(found[1]), found[2].strip()) if found else (0, "")
+        if indent > 1 and head and words:
+            rest += [] if words.startswith(("Host Frame", "Saved host", "Device Frame", "#")) else [words]
+            continue
+        if head and not (indent == 1 and words.startswith("and ")):
+            yield head, rest
+            head, rest = "", []
+        if head:
+            rest.append(words)
+        elif words and not words.startswith(_TALK):
+            head = words.removeprefix("Error: ").removeprefix("Warning: ")
+    if head:
+        yield head, rest
+
+
+def _code(file: str, line: int | None) -> str:
+    import linecache
+
+    return linecache.getline(file, line).strip() if line else ""

@@ -1,0 +1,199 @@
+"""Softmax attention by the kernels of kernels/cuda/flash.cu."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import gradprobe.kernels
+
+from . import cuda_arguments
+from .cuda_arguments import THREADS, strides, written
+
+SOURCE = Path(gradprobe.kernels.__file__).parent / "cuda" / "flash.cu"
+
+
+def flash_cuda(
+    q: Tensor, k: Tensor, v: Tensor, do: Tensor, *, scale: float, causal: bool = False,
+    window: tuple[int, int] | None = None, align: str = "bottom-right", softcap: float | None = None,
+    seqlens: Tensor | None = None, block_m: int = 32, block_n: int = 32, dq: Tensor | None = None,
+    dk: Tensor | None = None, dv: Tensor | None = None,
+) -> dict[str, Tensor]:  # fmt: skip
+    """Forward and backward with everything exposed: O and LSE beside what `flash_cuda_backward` gives.
+
+    Args:
+        q: [B, H, M, D], float32 or float16, any strides; so are k and v.
+        k, v: [B, Hkv, N, D] and [B, Hkv, N, Dv]; Hkv divides H, and query head h reads key head h // (H / Hkv).
+        do: [B, H, M, Dv], the gradient of O, any strides, 0 included.
+        scale: of the scores.
+        causal: a row sees no key beyond its diagonal.
+        window: (left, right) keys around the diagonal, both included; -1 for no limit.
+        align: where the diagonal lies: "bottom-right", at key i + N - M of row i, or "top-left", at key i.
+        softcap: scores become softcap * tanh(scores / softcap).
+        seqlens: [B] integers, the live length of each batch (right padding), needs M = N. Read on the host too.
+        block_m, block_n: tile sizes, multiples of 16 up to 256.
+        dq, dk, dv: where the gradient is written, like q, k and v, any strides but 0; made here when None.
+
+    Raises:
+        ValueError: where shapes, dtypes or lengths do not agree.
+    """
+    plan = _plan(q, k, v, do, scale, causal, window, align, softcap, seqlens, block_m, block_n)
+    o, lse = _forward(plan, q, k, v)
+    return {"LSE": lse, "O": o} | _backward(plan, q, k, v, do, o, lse, dq, dk, dv)
+
+
+def flash_cuda_backward(
+    q: Tensor, k: Tensor, v: Tensor, do: Tensor, *, scale: float, causal: bool = False,
+    window: tuple[int, int] | None = None, align: str = "bottom-right", softcap: float | None = None,
+    seqlens: Tensor | None = None, o: Tensor | None = None, lse: Tensor | None = None, block_m: int = 32,
+    block_n: int = 32, dq: Tensor | None = None, dk: Tensor | None = None, dv: Tensor | None = None,
+) -> dict[str, Tensor]:  # fmt: skip
+    """The gradients of softmax attention, and the intermediates that the kernels keep on chip.
+
+    Args:
+        o, lse: [B, H, M, Dv] and [B, H, M] float32, natural log, from a forward; computed here when None.
+        The others are those of `flash_cuda`.
+
+    Returns:
+        A dict of dQ, dK, dV in the shapes and dtypes of q, k, v; delta [B, H, M]; P, dP and dS [B, H, M, N], 0 where a
+        key is not seen; these float32. Rows that see no key, and keys that no row sees, hold 0.
+
+    Raises:
+        ValueError: where shapes, dtypes or lengths do not agree.
+    """
+    plan = _plan(q, k, v, do, scale, causal, window, align, softcap, seqlens, block_m, block_n, o, lse)
+    if o is None or lse is None:
+        own_o, own_lse = _forward(plan, q, k, v)
+        o, lse = own_o if o is None else o, own_lse if lse is None else lse
+    return _backward(plan, q, k, v, do, o, lse, dq, dk, dv)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What the launches share once everything is found to agree."""
+
+    module: Any
+    row_grid: int
+    key_grid: int
+    row_threads: int
+    """Of a block whose threads have one row each."""
+    forward_bytes: int
+    backward_bytes: int
+    seqlens: Tensor | None
+    options: tuple[float, ...]
+    """The last arguments of every kernel that looks at scores."""
+
+
+def _plan(
+    q: Tensor, k: Tensor, v: Tensor, do: Tensor, scale: float, causal: bool, window: tuple[int, int] | None, align: str,
+    softcap: float | None, seqlens: Tensor | None, block_m: int, block_n: int, o: Tensor | None = None,
+    lse: Tensor | None = None,
+) -> _Plan:  # fmt: skip
+    _check_shapes(q, k, v, do, o, lse)
+    _check_options(align, window, softcap)
+    cuda_arguments.check_tiles(block_m, block_n)
+    (batch, heads, rows, dim), (_, kv_heads, keys, dim_v) = q.shape, v.shape
+    cuda_arguments.check_seqlens(seqlens, batch, rows)
+    if seqlens is not None and rows != keys:
+        raise ValueError(f"seqlens needs as many keys as query rows, got {keys} and {rows}")
+    left, right = window or (-1, -1)
+    right = 0 if causal else right
+    unlimited = rows + keys
+    block_d, block_dv = cuda_arguments.rounded(dim), cuda_arguments.rounded(dim_v)
+    inputs = block_m * (block_d + 1) + block_n * (block_d + 1) + block_n * (block_dv + 1)
+    scores = block_m * (block_n + 1)
+    return _Plan(
+        module=cuda_arguments.load(SOURCE, q, block_m, block_n, BLOCK_D=block_d, BLOCK_DV=block_dv),
+        row_grid=batch * heads * -(-rows // block_m),
+        key_grid=batch * kv_heads * -(-keys // block_n),
+        row_threads=block_m,
+        # The structs ForwardTiles and BackwardTiles of flash.cu.
+        forward_bytes=4 * (inputs + scores + 3 * block_m),
+        backward_bytes=4 * (inputs + block_m * (block_dv + 1) + 2 * scores + 2 * block_m),
+        seqlens=cuda_arguments.live_lengths(seqlens),
+        options=(
+            scale, softcap or 0.0, heads, heads // kv_heads, rows, keys, dim, dim_v,
+            unlimited if left < 0 else left, unlimited if right < 0 else right, int(align == "bottom-right"),
+        ),
+    )  # fmt: skip
+
+
+def _check_shapes(q: Tensor, k: Tensor, v: Tensor, do: Tensor, o: Tensor | None, lse: Tensor | None) -> None:
+    for name, tensor, axes in (("q", q, "[B, H, M, D]"), ("k", k, "[B, Hkv, N, D]"), ("v", v, "[B, Hkv, N, Dv]")):
+        if tensor.dim() != 4:
+            raise ValueError(f"{name} must be {axes}, got shape {tuple(tensor.shape)}")
+    cuda_arguments.check_dtype(q)
+    (batch, heads, rows, dim), (_, kv_heads, keys, _), dim_v = q.shape, k.shape, v.shape[3]
+    expected: tuple[tuple[str, Tensor | None, str, tuple[int, ...]], ...] = (
+        ("k", k, "[B, Hkv, N, D]", (batch, kv_heads, keys, dim)),
+        ("v", v, "[B, Hkv, N, Dv]", (batch, kv_heads, keys, dim_v)),
+        ("do", do, "[B, H, M, Dv]", (batch, heads, rows, dim_v)),
+        ("o", o, "[B, H, M, Dv]", (batch, heads, rows, dim_v)),
+        ("lse", lse, "[B, H, M]", (batch, heads, rows)),
+    )
+    for name, given, axes, shape in expected:
+        if given is None:
+            continue
+        if given.shape != shape:
+            raise ValueError(f"{name} must be {axes} = {shape} beside q {tuple(q.shape)}, got {tuple(given.shape)}")
+        if name != "lse" and given.dtype != q.dtype:
+            raise ValueError(f"{name} must have q's dtype, {q.dtype}, got {given.dtype}")
+    if lse is not None and lse.dtype != torch.float32:
+        raise ValueError(f"lse must be float32, got {lse.dtype}")
+    if kv_heads == 0 or heads % kv_heads:
+        raise ValueError(f"the heads of k and v must divide those of q, got {kv_heads} and {heads}")
+
+
+def _check_options(align: str, window: tuple[int, int] | None, softcap: float | None) -> None:
+    if align not in ("bottom-right", "top-left"):
+        raise ValueError(f"align must be bottom-right or top-left, got {align!r}")
+    if window is not None and (len(window) != 2 or min(window) < -1):
+        raise ValueError(f"window must be (left, right), each -1 (no limit) or more, got {window}")
+    if softcap is not None and not softcap > 0:
+        raise ValueError(f"softcap must be above 0, got {softcap}")
+
+
+def _forward(plan: _Plan, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    o = torch.empty((*q.shape[:3], v.shape[3]), dtype=q.dtype, device=q.device)
+    lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
+    plan.module.flash_forward(
+        plan.row_grid, (THREADS, THREADS), plan.forward_bytes,
+        q, k, v, plan.seqlens, o, lse,
+        *q.stride(), *k.stride(), *v.stride(), *strides(plan.seqlens, 1), *o.stride(), *lse.stride(), *plan.options,
+    )  # fmt: skip
+    return o, lse
+
+
+def _backward(
+    plan: _Plan, q: Tensor, k: Tensor, v: Tensor, do: Tensor, o: Tensor, lse: Tensor, dq: Tensor | None,
+    dk: Tensor | None, dv: Tensor | None,
+) -> dict[str, Tensor]:  # fmt: skip
+    dq, dk, dv = written("dq", dq, q), written("dk", dk, k), written("dv", dv, v)
+    delta = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
+    # Tiles that hold no visible key are not visited.
+    full = (*q.shape[:3], k.shape[2])
+    p, dp, ds = (torch.zeros(full, dtype=torch.float32, device=q.device) for _ in range(3))
+    plan.module.flash_preprocess(
+        plan.row_grid, plan.row_threads, 0,
+        o, do, plan.seqlens, delta,
+        *o.stride(), *do.stride(), *strides(plan.seqlens, 1), *delta.stride(), q.shape[1], q.shape[2], v.shape[3],
+    )  # fmt: skip
+    inputs = (q, k, v, do, plan.seqlens, lse, delta)
+    input_strides = (
+        *q.stride(), *k.stride(), *v.stride(), *do.stride(), *strides(plan.seqlens, 1), *lse.stride(), *delta.stride(),
+    )  # fmt: skip
+    plan.module.flash_dq(
+        plan.row_grid, (THREADS, THREADS), plan.backward_bytes,
+        *inputs, dq, p, dp, ds,
+        *input_strides, *dq.stride(), *p.stride(), *dp.stride(), *ds.stride(), *plan.options,
+    )  # fmt: skip
+    plan.module.flash_dkdv(
+        plan.key_grid, (THREADS, THREADS), plan.backward_bytes,
+        *inputs, dk, dv,
+        *input_strides, *dk.stride(), *dv.stride(), *plan.options,
+    )  # fmt: skip
+    return {"P": p, "dP": dp, "delta": delta, "dS": ds, "dQ": dq, "dK": dk, "dV": dv}

@@ -1,0 +1,33 @@
+"""Faults planted in the CUDA kernels are found on the CPU in one run: the place, and what touches memory by line."""
+
+import pytest
+
+from .cuda_faults import CUDA_FAULTS, probed
+
+
+@pytest.fixture(scope="module", params=CUDA_FAULTS, ids=lambda fault: fault.name)
+def found(request, tmp_path_factory):
+    """(the fault, the report on a copy of the file with the fault in it)."""
+    return request.param, probed(request.param, tmp_path_factory.mktemp("planted"))
+
+
+def test_a_fault_is_found_and_placed(found):
+    fault, report = found
+    assert report.verdict == "mismatch"
+    run, measured = report.failing
+    if fault.right_on_cpu:
+        assert measured.matches
+        assert {stray.tensor for stray in run.strays} == {fault.array}
+    else:
+        assert (measured.first.intermediate, measured.first.place.head) == (fault.first, fault.head)
+        assert fault.row in (None, measured.first.place.row)
+
+
+def test_what_it_does_to_memory_is_named_with_the_lines(found):
+    fault, report = found
+    strays = report.runs[0].strays
+    assert bool(strays) == bool(fault.kind)
+    told = [stray for stray in strays if (stray.kind, stray.tensor) == (fault.kind, fault.array)]
+    assert bool(told) == bool(fault.kind)
+    for code in fault.lines:
+        assert any(f"`{code}`" in stray.sentence for stray in told), [stray.sentence for stray in told]

@@ -1,0 +1,75 @@
+"""The CUDA kernels compiled on a GPU: no false alarm at real sizes, and the same bits twice."""
+
+import pytest
+import torch
+
+from gradprobe.cases.draw import draw
+from gradprobe.probe import probe
+from gradprobe.targets.adapters.flash_cuda import flash_cuda
+from gradprobe.targets.adapters.lazy_cuda import lazy_cuda
+from gradprobe.targets.find import find_target
+from tests.cases import lazy_case, softmax_case
+
+from .test_lazy_compiled import shown
+
+pytestmark = pytest.mark.gpu
+
+DTYPES = ["float32", "float16"]
+SIZES = [(2, 4, 333), (1, 4, 1024)]
+FLASH = [
+    {}, {"heads": 6, "kv_heads": 2, "causal": True}, {"seqlen_q": 133, "seqlen_k": 200, "causal": True},
+    {"seqlen_q": 200, "seqlen_k": 133, "causal": True},
+    {"seqlen_q": 333, "seqlen_k": 200, "causal": True, "align": "top-left"},
+    {"window": (70, 5), "softcap": 3.0}, {"seqlens": (200, 0)}, {"head_dim_v": 40, "causal": True},
+    {"block_m": 64, "block_n": 64, "causal": True}, {"head_dim": 80, "causal": True},
+]  # fmt: skip
+LAZY = [{"bias": False}, {"tau": (-1.0,)}, {"seqlens": (200, 131)}, {"bias_window": 300}, {"head_dim": 80}]
+
+
+def assert_matches(case, name, record_property):
+    report = probe(case, find_target(name))
+    record_property("ratios", shown(report))
+    assert report.provenance.backend == "cuda"
+    assert report.verdict == "match", shown(report)
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: "x".join(map(str, size)))
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_flash_matches_at_real_sizes(dtype, size, head_dim, record_property):
+    batch, heads, seqlen = size
+    case = softmax_case(batch=batch, heads=heads, seqlen=seqlen, head_dim=head_dim, dtype=dtype, causal=True)
+    assert_matches(case, "flash-cuda", record_property)
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: "x".join(map(str, size)))
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_lazy_matches_at_real_sizes(dtype, size, head_dim, record_property):
+    batch, heads, seqlen = size
+    case = lazy_case(
+        batch=batch, heads=heads, seqlen=seqlen, head_dim=head_dim, dtype=dtype, bias_window=seqlen // 3
+    )  # fmt: skip
+    assert_matches(case, "lazy-cuda", record_property)
+
+
+@pytest.mark.parametrize("options", FLASH, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_flash_matches_with_every_option(dtype, options, record_property):
+    length = {} if "seqlen_q" in options else {"seqlen": 200}
+    assert_matches(softmax_case(**{"head_dim": 64, "dtype": dtype} | length | options), "flash-cuda", record_property)
+
+
+@pytest.mark.parametrize("options", LAZY, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_lazy_matches_with_every_option(dtype, options, record_property):
+    case = lazy_case(**{"seqlen": 200, "head_dim": 64, "dtype": dtype} | options)
+    assert_matches(case, "lazy-cuda", record_property)
+
+
+@pytest.mark.parametrize(("function", "case_of"), [(flash_cuda, softmax_case), (lazy_cuda, lazy_case)])
+def test_two_runs_give_the_same_bits(function, case_of):
+    case = case_of(batch=2, heads=4, seqlen=333, head_dim=64, causal=True)
+    inputs = {name: value.cuda() for name, value in draw(case).items()}
+    first, second = (function(**inputs, scale=case.scale) for _ in range(2))
+    assert all(torch.equal(first[name], second[name]) for name in first)
