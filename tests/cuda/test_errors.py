@@ -17,7 +17,8 @@ SOURCE = r"""
 #include <assert.h>
 
 struct Sizes { int m, n; };
-__global__ void numbers(float* out, const half* in, int n, bool is_causal, float scale, unsigned char small, unsigned u) {
+__global__ void numbers(float* out, const half* in, int n, bool is_causal, float scale, unsigned char small,
+                        unsigned u) {
     out[0] = n + is_causal + scale + small + u;
 }
 __global__ void longs(long long* out, long long n) { out[0] = n; }
@@ -74,7 +75,7 @@ OUT, HALVES = torch.zeros(8), torch.zeros(8, dtype=torch.float16)
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    (
+    [
         ((OUT, HALVES, 1), "kernel numbers of my.cu takes 7 arguments, got 3"),
         ((OUT, OUT, 1, True, 1.0, 1, 1), "parameter 'in' is half*, of 2 bytes an element, got float32"),
         ((OUT.double(), HALVES, 1, True, 1.0, 1, 1), "parameter 'out' is float*, of 4 bytes an element, got float64"),
@@ -88,7 +89,7 @@ OUT, HALVES = torch.zeros(8), torch.zeros(8, dtype=torch.float16)
         ((OUT, HALVES, 1, True, 1e60, 1, 1), "parameter 'scale'"),
         ((OUT, HALVES, 1, True, 1.0, 256, 1), "parameter 'small' has 1 bytes, and 256 does not fit"),
         ((OUT, HALVES, 1, True, 1.0, 1, -1), "parameter 'u' has 4 bytes, and -1 does not fit"),
-    ),
+    ],
 )
 def test_arguments_that_do_not_fit(module, arguments, words):
     error = failure(module.numbers, 1, 1, 0, *arguments)
@@ -193,7 +194,7 @@ def test_asserts_and_traps_do_not_end_the_process(module):
 
 @pytest.mark.parametrize(
     ("line", "words"),
-    (
+    [
         ("out[0] = undefined_name;", "my.cu:3: 'undefined_name' was not declared"),
         ("out[0] = 1.0f", "my.cu:3: expected ';'"),
         ("missing(out);", "missing(float*) is declared and nowhere defined"),
@@ -201,7 +202,7 @@ def test_asserts_and_traps_do_not_end_the_process(module):
         ('asm("nop;");', "my.cu:3: inline PTX"),
         ("other<<<1, 2>>>(out);", "my.cu:3: a launch <<<...>>> is host code"),
         ("nvcuda::wmma::fragment<> f;", "my.cu:3: matrix instructions (wmma) are not supported on a CPU"),
-    ),
+    ],
 )
 def test_sources_that_do_not_compile(tmp_path, line, words):
     source = f"__device__ void missing(float*);\n__global__ void k(float* out) {{\n    {line}\n}}\n"
@@ -212,13 +213,13 @@ def test_sources_that_do_not_compile(tmp_path, line, words):
 
 @pytest.mark.parametrize(
     ("header", "words"),
-    (
+    [
         ("mma.h", "matrix instructions of mma.h"),
         ("cooperative_groups.h", "cooperative groups"),
         ("cuda_fp8.h", "8-bit floating point"),
         ("cuda_pipeline.h", "asynchronous copies"),
         ("nothing.cuh", "my.cu:1: nothing.cuh"),
-    ),
+    ],
 )
 def test_headers_that_are_not_there(tmp_path, header, words):
     error = failure(loaded(tmp_path, f"#include <{header}>\n__global__ void k(float* out) {{}}\n").k, 1, 1, 0, OUT)

@@ -119,7 +119,8 @@ __global__ void locked(int* lock, float* sum) {
         atomicExch(lock, 0);
     }
 }
-template <int N, typename T = float> __global__ void __launch_bounds__(64, 2) filled(T* out) { out[threadIdx.x] = T(N); }
+template <int N, typename T = float>
+__global__ void __launch_bounds__(64, 2) filled(T* out) { out[threadIdx.x] = T(N); }
 template <typename T>
 __global__ void together(T* out, const T* in, int n) {
     for (int i = threadIdx.x; i < n; i += blockDim.x) out[i] = T(float(in[i]) * 2.0f + 1.0f);
@@ -153,7 +154,9 @@ __global__ void bfloat_bits(bits_t* out, const float* in, int n) {
     }
 }
 __global__ void values(float* out, const half* h, const nv_bfloat16* b, int n) {
-    for (int i = threadIdx.x; i < n; i += blockDim.x) { out[i] = __half2float(h[i]); out[n + i] = __bfloat162float(b[i]); }
+    for (int i = threadIdx.x; i < n; i += blockDim.x) {
+        out[i] = __half2float(h[i]); out[n + i] = __bfloat162float(b[i]);
+    }
 }
 __global__ void half_arithmetic(half* out, const half* a, const half* b, int n) {
     for (int i = threadIdx.x; i < n; i += blockDim.x) {
@@ -255,8 +258,8 @@ def test_votes_of_a_block(module):
     assert out.tolist() == [[10, 0, 0, 1]] * 40
 
 
-@pytest.mark.parametrize("width", (32, 16, 8, 4))
-@pytest.mark.parametrize("threads", (32, 45, 64))
+@pytest.mark.parametrize("width", [32, 16, 8, 4])
+@pytest.mark.parametrize("threads", [32, 45, 64])
 def test_shuffles(module, width, threads):
     values, out = torch.randn(threads), torch.zeros(4, threads)
     clean(module, "shuffles", 1, threads, 0, out, values, width, seed=width)
@@ -288,7 +291,7 @@ def test_ballots(module):
     assert wide.tolist() == [(t ^ 16) + 0.25 for t in range(32)]
 
 
-@pytest.mark.parametrize("seed", (0, 9))
+@pytest.mark.parametrize("seed", [0, 9])
 def test_atomics(module, seed):
     i, u = torch.zeros(4, dtype=torch.int32), torch.zeros(5, dtype=torch.uint32)
     f, d = torch.tensor([0, 0, -1.0]), torch.zeros(1, dtype=torch.float64)
@@ -317,8 +320,8 @@ def test_a_lock_between_blocks(module):
 
 def test_instances_of_a_template(module):
     for name, dtype, value in (
-        ("filled<8, float>", torch.float32, 8), ("filled<-3>", torch.float32, -3), ("filled<5, half>", torch.float16, 5),
-        ("filled<2, int>", torch.int32, 2),
+        ("filled<8, float>", torch.float32, 8), ("filled<-3>", torch.float32, -3),
+        ("filled<5, half>", torch.float16, 5), ("filled<2, int>", torch.int32, 2),
     ):  # fmt: skip
         out = torch.zeros(40, dtype=dtype)
         clean(module, name, 1, 40, 0, out)
@@ -374,7 +377,7 @@ def edges() -> torch.Tensor:
     return torch.cat([steps, -tiny, -special, torch.tensor([torch.nan])])
 
 
-@pytest.mark.parametrize(("kernel", "dtype"), (("half_bits", torch.float16), ("bfloat_bits", torch.bfloat16)))
+@pytest.mark.parametrize(("kernel", "dtype"), [("half_bits", torch.float16), ("bfloat_bits", torch.bfloat16)])
 def test_float_to_sixteen_bits_at_every_edge(module, kernel, dtype):
     values = edges()
     out = torch.zeros(len(values), dtype=torch.int16)

@@ -134,7 +134,8 @@ def test_what_is_included_counts(tmp_path):
 
 TYPES = """
 bool | char | signed char | unsigned char | short | short int | unsigned short | unsigned short int | int | signed
-signed int | unsigned | unsigned int | int unsigned | long | long int | unsigned long | unsigned long int | long unsigned
+signed int | unsigned | unsigned int | int unsigned | long | long int | unsigned long | unsigned long int
+long unsigned
 long long | long long int | unsigned long long | unsigned long long int | long long unsigned | float | double
 size_t | ptrdiff_t | int8_t | uint8_t | int16_t | uint16_t | int32_t | uint32_t | int64_t | uint64_t | std::size_t
 std::int64_t | const int | int const | const unsigned long long | volatile int | index_t | const index_t | real | wide
