@@ -11,6 +11,8 @@ from pathlib import Path
 
 from ..failures import TargetFailure
 
+# As g++ calls it.
+_ANONYMOUS = "_GLOBAL__N_1"
 _COMMENT = re.compile(
     r"//(?:\\\n|[^\n])*|/\*.*?\*/|\bR\"(?P<end>[^()\\\s]*)\(.*?\)(?P=end)\"|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])'",
     re.DOTALL,
@@ -29,6 +31,7 @@ _HOLDS = {
     "!defined(__CUDACC__)": False, "!defined(__CUDACC_RTC__)": False, "defined(__NVCC__)": False,
     "!defined(__NVCC__)": True,
 }  # fmt: skip
+_BRACE = re.compile(r"\b(?:inline\s+)?namespace\b\s*(?P<name>[\w:]*)\s*\{|[{}]")
 # What only nvcc or a GPU can make something of.
 _HOST = (
     (re.compile(r"<<<"), "a launch <<<...>>> is host code: leave it out here, and launch from Python"),
@@ -100,6 +103,31 @@ class CudaSource:
     def dynamic_arrays(self) -> tuple[str, ...]:
         """The names of its `extern __shared__` arrays."""
         return tuple(dict.fromkeys(_DYNAMIC.findall(_ALIGNED.sub(" ", self.everything))))
+
+    @functools.cached_property
+    def dynamic_symbols(self) -> tuple[str, ...]:
+        """What the linker calls them: those that a function in a namespace declares belong to it."""
+        text = _ALIGNED.sub(_blanks, self.everything)
+        found = ((match.group(1), _scopes(text, match.start())) for match in _DYNAMIC.finditer(text))
+        return tuple(dict.fromkeys(_mangled((*scopes, name)) if scopes else name for name, scopes in found))
+
+    def dynamic_array_of(self, kernel: str) -> str:
+        """The name that a kernel has for its dynamic shared memory: its own, else one of a function that it calls."""
+        starts = [match.start("name") for match in _KERNEL.finditer(self.plain)]
+        own = [match.start("name") for match in _KERNEL.finditer(self.plain) if match.group("name") == kernel]
+        for start in own[-1:]:
+            end = min((other for other in starts if other > start), default=len(self.plain))
+            if found := _DYNAMIC.search(_ALIGNED.sub(" ", self.plain[start:end])):
+                return found.group(1)
+        return next(iter(self.dynamic_arrays), "")
+
+    @functools.cached_property
+    def namespaces(self) -> tuple[str, ...]:
+        """Those in which kernels stand, "outer::inner"; not the anonymous one, whose names need no prefix."""
+        found = ("::".join(_scopes(self.plain, match.start())) for match in _KERNEL.finditer(self.plain))
+        return tuple(
+            dict.fromkeys(name.replace(f"::{_ANONYMOUS}", "") for name in found if name not in ("", _ANONYMOUS))
+        )
 
     @functools.cached_property
     def shared_types(self) -> dict[str, str]:
@@ -200,6 +228,23 @@ def _take_branch(branches: list[bool | None], word: str, condition: str) -> None
         branches.pop()
     elif branches and branches[-1] is not None:
         branches[-1] = not branches[-1] if word == "else" else (None if not branches[-1] else False)
+
+
+def _scopes(text: str, at: int) -> tuple[str, ...]:
+    """The namespaces around a place."""
+    stack: list[tuple[str, ...]] = []
+    for brace in _BRACE.finditer(text, 0, at):
+        if brace.group() == "}":
+            del stack[-1:]
+        elif brace.group() == "{":
+            stack.append(())
+        else:
+            stack.append(tuple(brace.group("name").split("::")) if brace.group("name") else (_ANONYMOUS,))
+    return tuple(name for names in stack for name in names)
+
+
+def _mangled(parts: Sequence[str]) -> str:
+    return f"_ZN{''.join(f'{len(part)}{part}' for part in parts)}E"
 
 
 def _split(text: str) -> list[str]:

@@ -215,7 +215,22 @@ __global__ void hidden(float* out) {
     __syncthreads();
     out[threadIdx.x] = _line[31 - threadIdx.x];
 }
+__global__ void hidden_room(float* out) {
+    extern __shared__ float hidden_floats[];
+    hidden_floats[threadIdx.x] = 2.0f;
+    out[threadIdx.x] = hidden_floats[threadIdx.x];
 }
+}
+namespace outer { namespace inner {
+__device__ float three() { return 3.0f; }
+struct Three { static constexpr int value = 3; };
+__global__ void in_a_namespace(float* out) {
+    extern __shared__ float inner_floats[];
+    inner_floats[threadIdx.x] = three();
+    out[threadIdx.x] = inner_floats[threadIdx.x];
+}
+template <class T> __global__ void of_a_namespace(float* out) { out[threadIdx.x] = T::value; }
+} }
 """
 OTHER = "#pragma once\n__device__ inline float other(float x) {{ return x + {}; }}\n"
 
@@ -250,6 +265,17 @@ def test_shared_memory_static_and_dynamic(module):
     assert torch.equal(line, torch.arange(31, -1, -1) * 2.5 + 3)
     clean(module, "hidden", 1, 32, 0, line)
     assert torch.equal(line, torch.ones(32))
+
+
+def test_namespaces(module):
+    assert module.unit.source.namespaces == ("outer::inner",)
+    for kernel, value in (("hidden_room", 2), ("in_a_namespace", 3), ("of_a_namespace<Three>", 3)):
+        out = torch.zeros(32)
+        clean(module, kernel, 1, 32, 32 * 4, out)
+        assert torch.equal(out, torch.full((32,), float(value)))
+    with watched(Watch()) as watch:
+        module.in_a_namespace(1, 32, 31 * 4, out)
+    assert {(finding.kind, finding.array) for finding in watch.findings} == {("outside", "inner_floats")}
 
 
 def test_votes_of_a_block(module):

@@ -16,7 +16,7 @@ from ..watch import Watch, told
 from .build import MOST_SHARED
 from .library import Library, library_for
 from .lines import UNKNOWN, lines_of
-from .regions import CRegion, Named, Regions
+from .regions import CRegion, Dynamic, Named, Regions
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -67,7 +67,8 @@ def launch(
     values = c_values(entry, library.takes(entry.name), arguments)
     regions = Regions()
     regions.add_tensors([(_called(name, t, watch), t) for name, t in entry.tensors(arguments)], watch.unwritten)
-    dynamic = {name: shared_bytes for name in entry.unit.source.dynamic_arrays}
+    source = entry.unit.source
+    dynamic = Dynamic(source.dynamic_arrays, source.dynamic_array_of(entry.plain_name), shared_bytes)
     regions.add_arrays(library, dynamic, _granule(entry), functools.partial(element_bytes, entry))
     pointers = (ctypes.c_void_p * max(1, len(values)))(*(ctypes.addressof(value) for value in values))
     c_regions = (CRegion * len(regions.all))(*regions.all)
