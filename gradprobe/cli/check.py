@@ -111,4 +111,5 @@ def _sanitized(asked: last.Asked, line: str, program: str, tool: str) -> Report:
         report = answer(asked, line)
     except TargetFailure as failure:
         raise with_words(failure, tool, strays_under(program, tool, words)) from failure
-    return with_strays(report, tool, strays_under(program, tool, words))
+    kernels = [kernel.name for kernel in report.provenance.kernels]
+    return with_strays(report, tool, strays_under(program, tool, words, kernels))
