@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ import numpy as np
 
 from ..failures import TargetFailure
 from .source import Parameter
-from .unit import Entry
+from .unit import Entry, Unit
 
 POINTER, SIGNED, UNSIGNED, FLOATING, OTHER = range(5)
 _VECTOR = 5
@@ -58,7 +59,7 @@ def taken_as_written(entry: Entry) -> tuple[Taken, ...]:
     Raises:
         TargetFailure: a parameter that is no pointer has a type that is not known.
     """
-    meant = _meanings(entry)
+    meant = _meanings(entry.unit)
     return tuple(_taken(parameter, meant, entry) for parameter in entry.parameters)
 
 
@@ -116,17 +117,18 @@ def _fits(c_type: Any, taken: Taken, parameter: Parameter, number: float) -> boo
 def element_bytes(entry: Entry, array: str) -> int:
     """Of a shared array, by its declaration; 0 where that does not tell."""
     words = entry.unit.source.shared_types.get(array, "")
-    known = _known(words, _meanings(entry)) if words else None
+    known = _known(words, _meanings(entry.unit)) if words else None
     return known[1] if known else 0
 
 
-def _meanings(entry: Entry) -> dict[str, str]:
+@functools.lru_cache(maxsize=64)
+def _meanings(unit: Unit) -> Mapping[str, str]:
     """What names of types stand for, by macros and aliases of the source; options come first."""
-    text = entry.unit.source.everything
+    text = unit.source.everything
     found = dict(re.findall(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+([\w ]+?)[ \t]*$", text, re.MULTILINE))
     found |= dict(re.findall(r"\busing\s+(\w+)\s*=\s*([\w ]+?)\s*;", text))
     found |= {name: kind for kind, name in re.findall(r"\btypedef\s+([\w ]+?)\s+(\w+)\s*;", text)}
-    return found | dict(entry.unit.defines)
+    return found | dict(unit.defines)
 
 
 def _taken(parameter: Parameter, meant: Mapping[str, str], entry: Entry) -> Taken:

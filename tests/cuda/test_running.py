@@ -16,7 +16,11 @@ SOURCE = r"""
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
+#include <atomic>
 #include <cstring>
+#include <functional>
+#include <memory>
+#include <vector>
 #include "other.cuh"
 
 #ifndef SCALE

@@ -67,8 +67,7 @@ def launch(
     values = c_values(entry, library.takes(entry.name), arguments)
     regions = Regions()
     regions.add_tensors([(_called(name, t, watch), t) for name, t in entry.tensors(arguments)], watch.unwritten)
-    source = entry.unit.source
-    dynamic = Dynamic(source.dynamic_arrays, source.dynamic_array_of(entry.plain_name), shared_bytes)
+    dynamic = Dynamic(entry.unit.source.dynamic_arrays, _room(entry), shared_bytes)
     regions.add_arrays(library, dynamic, _granule(entry), functools.partial(element_bytes, entry))
     pointers = (ctypes.c_void_p * max(1, len(values)))(*(ctypes.addressof(value) for value in values))
     c_regions = (CRegion * len(regions.all))(*regions.all)
@@ -96,6 +95,12 @@ def _called(parameter: str, tensor: Tensor, watch: Watch) -> str:
     return re.sub(r"(?i)(_ptr|ptr)$", "", parameter) or parameter
 
 
+@functools.lru_cache(maxsize=256)
+def _room(entry: Entry) -> str:
+    return entry.unit.source.dynamic_array_of(entry.plain_name)
+
+
+@functools.lru_cache(maxsize=256)
 def _granule(entry: Entry) -> int:
     """The bytes of the smallest element of shared memory that the source can mean."""
     words = " ".join((entry.unit.source.everything, *(value for _, value in entry.unit.defines)))
