@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 RACE, OUTSIDE, UNWRITTEN, BARRIER = "race", "outside", "unwritten", "barrier"
 _DID = {"read": "reads", "write": "writes", "atomic": "changes atomically"}
@@ -97,6 +98,17 @@ class Finding:
             ended = f"{self.before.who} has ended"
             others = ended if self.before.how == "ended" else f"{self.before.who} waits at {self.before.line.words}"
         return f"{self.kernel}: {self.now.who} waits at the barrier {self.now.line.words}, but {others}"
+
+
+def merged(findings: Sequence[Finding]) -> list[Finding]:
+    """The findings, each race once: its two lines are told of whichever came second."""
+    found: dict[object, Finding] = {}
+    for finding in findings:
+        lines = frozenset((finding.now.line, finding.before.line)) if finding.before else finding.now.line
+        key = (finding.kind, finding.kernel, finding.array, lines)
+        known = found.get(key)
+        found[key] = replace(known, count=known.count + finding.count) if known else finding
+    return list(found.values())
 
 
 def _place(index: tuple[int, int, int]) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...failures import TargetFailure
 from ..arguments import c_values, element_bytes
-from ..findings import BARRIER, OUTSIDE, RACE, UNWRITTEN, Finding, Line, Site
+from ..findings import BARRIER, OUTSIDE, RACE, UNWRITTEN, Finding, Line, Site, merged
 from ..unit import Entry, Sizes
 from ..watch import Watch, told
 from .build import MOST_SHARED
@@ -80,7 +80,7 @@ def launch(
     code = library.run(described)
     seen = [_finding(entry.name, library, regions, found) for found in findings[: described.n_findings]]
     fatal = seen.pop() if described.is_last_fatal else None
-    told(watch, [finding for finding in seen if not _is_one_line(finding)])
+    told(watch, merged([finding for finding in seen if not _is_one_line(finding)]))
     if code:
         words = fatal.sentence if fatal else f"{entry.name}: {described.message.decode(errors='replace')}"
         raise TargetFailure(f"a kernel could not run to its end: {words}")
