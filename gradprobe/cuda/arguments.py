@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import ctypes
+import functools
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from ..failures import TargetFailure
 from .source import Parameter
-from .unit import Entry
+from .unit import Entry, Unit
 
 POINTER, SIGNED, UNSIGNED, FLOATING, OTHER = range(5)
+_VECTOR = 5
 
 
 class Taken(ctypes.Structure):
@@ -40,12 +45,12 @@ _WORDS = {
 }  # fmt: skip
 # What a tensor's elements are read together by.
 _TOGETHER = {
-    f"{kind}{count}": (OTHER, size * count)
+    f"{kind}{count}": (_VECTOR, size * count)
     for kind, size in (
         ("char", 1), ("uchar", 1), ("short", 2), ("ushort", 2), ("int", 4), ("uint", 4), ("float", 4), ("double", 8),
         ("longlong", 8),
     ) for count in (2, 3, 4)
-} | {name: (OTHER, 4) for name in ("half2", "__half2", "nv_bfloat162", "__nv_bfloat162")}  # fmt: skip
+} | {name: (_VECTOR, 4) for name in ("half2", "__half2", "nv_bfloat162", "__nv_bfloat162")}  # fmt: skip
 
 
 def taken_as_written(entry: Entry) -> tuple[Taken, ...]:
@@ -54,7 +59,7 @@ def taken_as_written(entry: Entry) -> tuple[Taken, ...]:
     Raises:
         TargetFailure: a parameter that is no pointer has a type that is not known.
     """
-    meant = _meanings(entry)
+    meant = _meanings(entry.unit)
     return tuple(_taken(parameter, meant, entry) for parameter in entry.parameters)
 
 
@@ -93,40 +98,48 @@ def _number(entry: Entry, parameter: Parameter, taken: Taken, value: Any) -> Any
     where = f"kernel {entry.name}: parameter {parameter.name!r}"
     if c_type is None:
         raise TargetFailure(f"{where} is neither a pointer nor a number", "pass its parts one by one")
+    number = value.item() if isinstance(value, np.generic) else value
     wants = "a number" if taken.kind == FLOATING else "a whole number"
-    if not isinstance(value, (int, float)) or (isinstance(value, float) and taken.kind != FLOATING):
+    if not isinstance(number, (int, float)) or (isinstance(number, float) and taken.kind != FLOATING):
         raise TargetFailure(f"{where} is {wants}, got {value!r}")
-    made = c_type(value)
-    if taken.kind != FLOATING and made.value != value:
-        raise TargetFailure(f"{where} has {taken.bytes} bytes, and {value:,} does not fit")
-    return made
+    if not _fits(c_type, taken, parameter, number):
+        raise TargetFailure(f"{where} has {taken.bytes} bytes, and {number:,} does not fit")
+    return c_type(number)
+
+
+def _fits(c_type: Any, taken: Taken, parameter: Parameter, number: float) -> bool:
+    if taken.kind == FLOATING:
+        most = np.finfo(np.float32 if taken.bytes == 4 else np.float64).max
+        return number != number or abs(number) == math.inf or abs(number) <= int(most)
+    return number in (0, 1) if parameter.type == "bool" else c_type(number).value == number
 
 
 def element_bytes(entry: Entry, array: str) -> int:
     """Of a shared array, by its declaration; 0 where that does not tell."""
     words = entry.unit.source.shared_types.get(array, "")
-    known = _known(words, _meanings(entry)) if words else None
+    known = _known(words, _meanings(entry.unit)) if words else None
     return known[1] if known else 0
 
 
-def _meanings(entry: Entry) -> dict[str, str]:
+@functools.lru_cache(maxsize=64)
+def _meanings(unit: Unit) -> Mapping[str, str]:
     """What names of types stand for, by macros and aliases of the source; options come first."""
-    text = entry.unit.source.everything
+    text = unit.source.everything
     found = dict(re.findall(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+([\w ]+?)[ \t]*$", text, re.MULTILINE))
     found |= dict(re.findall(r"\busing\s+(\w+)\s*=\s*([\w ]+?)\s*;", text))
     found |= {name: kind for kind, name in re.findall(r"\btypedef\s+([\w ]+?)\s+(\w+)\s*;", text)}
-    return found | dict(entry.unit.defines)
+    return found | dict(unit.defines)
 
 
 def _taken(parameter: Parameter, meant: Mapping[str, str], entry: Entry) -> Taken:
     words = parameter.type
     if words.endswith(("*", "&")):
         known = _known(words.rstrip("*&"), meant) if words.count("*") == 1 else (OTHER, 8)
-        return Taken(POINTER, 8, known[1] if known and known not in _TOGETHER.values() else 0)
+        return Taken(POINTER, 8, known[1] if known and known[0] != _VECTOR else 0)
     known = _known(words, meant)
     if known is None:
         raise TargetFailure(f"kernel {entry.name}: the type {words!r} of parameter {parameter.name!r} is not known")
-    return Taken(known[0], known[1], 0)
+    return Taken(min(known[0], OTHER), known[1], 0)
 
 
 def _known(words: str, meant: Mapping[str, str]) -> tuple[int, int] | None:

@@ -91,10 +91,11 @@ _INSTANCES: dict[Unit, tuple[str, ...]] = {}
 def _kernel(entry: Entry, shared_bytes: int) -> Any:
     known = _INSTANCES.get(entry.unit, ())
     if "<" in entry.name and entry.name not in known:
-        known = _INSTANCES[entry.unit] = (*known, entry.name)
+        known = (*known, entry.name)
     import torch
 
     kernel = _compiled(entry.unit, known, torch.cuda.current_device()).get_kernel(entry.name)
+    _INSTANCES[entry.unit] = known  # one that does not compile is not asked for again
     if shared_bytes > _USUAL_SHARED:
         _allow(kernel, shared_bytes, entry.name)
     return kernel
@@ -111,7 +112,8 @@ def _compiled(unit: Unit, instances: tuple[str, ...], device: int) -> Any:
     )  # fmt: skip
     log = io.StringIO()
     try:
-        program = core.Program(unit.source.text, "c++", options)
+        names = "".join(f"\nusing namespace {name};" for name in unit.source.namespaces)
+        program = core.Program(f"{unit.source.text}{names}\n", "c++", options)
         return program.compile("cubin", name_expressions=(*unit.source.kernels, *instances), logs=log)
     except Exception as error:
         told = _errors(f"{log.getvalue()}\n{error}", unit.source.path)

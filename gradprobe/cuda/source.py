@@ -11,6 +11,8 @@ from pathlib import Path
 
 from ..failures import TargetFailure
 
+# As g++ calls it.
+_ANONYMOUS = "_GLOBAL__N_1"
 _COMMENT = re.compile(
     r"//(?:\\\n|[^\n])*|/\*.*?\*/|\bR\"(?P<end>[^()\\\s]*)\(.*?\)(?P=end)\"|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])'",
     re.DOTALL,
@@ -18,8 +20,18 @@ _COMMENT = re.compile(
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]+)[">]', re.MULTILINE)
 _SHARED = re.compile(r"\b__shared__\b(?P<type>[^;=(){}\[\]]*?)\b(?P<name>\w+)\s*(?:\[[^;=]*)?;")
 _ALIGNED = re.compile(r"\b(?:alignas|__align__)\s*\([^()]*(?:\([^()]*\)[^()]*)*\)")
-_KERNEL = re.compile(r"\b__global__\b(?P<between>[^;{}()]*(?:\([^()]*\)[^;{}()]*)*?)\b(?P<name>\w+)\s*\(")
+_KERNEL = re.compile(
+    r"\b__global__\b(?P<between>[^;{}()]*(?:\([^()]*(?:\([^()]*\)[^()]*)*\)[^;{}()]*)*?)\b(?P<name>\w+)\s*\("
+)
 _DYNAMIC = re.compile(r"\bextern\b[^;{}]*?\b__shared__\b[^;{}]*?\b(\w+)\s*\[\s*\]\s*;")
+_CONDITIONAL = re.compile(r"[ \t]*#[ \t]*(if|ifdef|ifndef|elif|else|endif)\b(.*)")
+# Of what `#if` asks, what is the same for all: NVRTC's macros, which the header for CPUs has too.
+_HOLDS = {
+    "0": False, "1": True, "false": False, "true": True, "defined(__CUDACC__)": True, "defined(__CUDACC_RTC__)": True,
+    "!defined(__CUDACC__)": False, "!defined(__CUDACC_RTC__)": False, "defined(__NVCC__)": False,
+    "!defined(__NVCC__)": True,
+}  # fmt: skip
+_BRACE = re.compile(r"\b(?:inline\s+)?namespace\b\s*(?P<name>[\w:]*)\s*\{|[{}]")
 # What only nvcc or a GPU can make something of.
 _HOST = (
     (re.compile(r"<<<"), "a launch <<<...>>> is host code: leave it out here, and launch from Python"),
@@ -61,13 +73,13 @@ class CudaSource:
 
     @functools.cached_property
     def plain(self) -> str:
-        """The text without comments and strings, every character in its place."""
-        return _without_comments(self.text)
+        """The text without comments, strings and what `#if` leaves out; every other character in its place."""
+        return _plain(self.text)
 
     @functools.cached_property
     def everything(self) -> str:
         """That, and what is included."""
-        return "\n".join((*(_without_comments(text) for _, text in self.included), self.plain))
+        return "\n".join((*(_plain(text) for _, text in self.included), self.plain))
 
     @functools.cached_property
     def kernels(self) -> dict[str, tuple[Parameter, ...]]:
@@ -91,6 +103,31 @@ class CudaSource:
     def dynamic_arrays(self) -> tuple[str, ...]:
         """The names of its `extern __shared__` arrays."""
         return tuple(dict.fromkeys(_DYNAMIC.findall(_ALIGNED.sub(" ", self.everything))))
+
+    @functools.cached_property
+    def dynamic_symbols(self) -> tuple[str, ...]:
+        """What the linker calls them: those that a function in a namespace declares belong to it."""
+        text = _ALIGNED.sub(_blanks, self.everything)
+        found = ((match.group(1), _scopes(text, match.start())) for match in _DYNAMIC.finditer(text))
+        return tuple(dict.fromkeys(_mangled((*scopes, name)) if scopes else name for name, scopes in found))
+
+    def dynamic_array_of(self, kernel: str) -> str:
+        """The name that a kernel has for its dynamic shared memory: its own, else one of a function that it calls."""
+        starts = [match.start("name") for match in _KERNEL.finditer(self.plain)]
+        own = [match.start("name") for match in _KERNEL.finditer(self.plain) if match.group("name") == kernel]
+        for start in own[-1:]:
+            end = min((other for other in starts if other > start), default=len(self.plain))
+            if found := _DYNAMIC.search(_ALIGNED.sub(" ", self.plain[start:end])):
+                return found.group(1)
+        return next(iter(self.dynamic_arrays), "")
+
+    @functools.cached_property
+    def namespaces(self) -> tuple[str, ...]:
+        """Those in which kernels stand, "outer::inner"; not the anonymous one, whose names need no prefix."""
+        found = ("::".join(_scopes(self.plain, match.start())) for match in _KERNEL.finditer(self.plain))
+        return tuple(
+            dict.fromkeys(name.replace(f"::{_ANONYMOUS}", "") for name in found if name not in ("", _ANONYMOUS))
+        )
 
     @functools.cached_property
     def shared_types(self) -> dict[str, str]:
@@ -126,7 +163,7 @@ class CudaSource:
         while depth and at < len(text):
             depth += {"(": 1, ")": -1}.get(text[at], 0)
             at += 1
-        return tuple(_parameter(piece) for piece in _split(text[start : at - 1]) if piece.strip())
+        return tuple(_parameter(piece) for piece in _split(text[start : at - 1]) if piece.strip() not in ("", "void"))
 
 
 def read_source(path: Path, folders: Sequence[str | Path] = ()) -> CudaSource:
@@ -166,9 +203,48 @@ def _included(path: Path, text: str, folders: Sequence[str | Path]) -> tuple[tup
     return tuple(sorted(found.items()))
 
 
-def _without_comments(text: str) -> str:
-    """Nor strings; every other character in its place."""
-    return _COMMENT.sub(lambda found: re.sub(r"[^\n]", " ", found.group()), text)
+def _plain(text: str) -> str:
+    lines = _COMMENT.sub(_blanks, text).splitlines(keepends=True)
+    branches: list[bool | None] = []
+    for number, line in enumerate(lines):
+        directive = _CONDITIONAL.match(line)
+        if directive is not None:
+            _take_branch(branches, directive.group(1), "".join(directive.group(2).split()))
+        elif False in branches:
+            lines[number] = re.sub(r"[^\n]", " ", line)
+    return "".join(lines)
+
+
+def _blanks(found: re.Match[str]) -> str:
+    return re.sub(r"[^\n]", " ", found.group())
+
+
+def _take_branch(branches: list[bool | None], word: str, condition: str) -> None:
+    """Notes whether the lines behind a directive count; None where options decide it, and they may."""
+    if word.startswith("if"):
+        known = _HOLDS.get(condition if word == "if" else f"defined({condition})")
+        branches.append(not known if known is not None and word == "ifndef" else known)
+    elif branches and word == "endif":
+        branches.pop()
+    elif branches and branches[-1] is not None:
+        branches[-1] = not branches[-1] if word == "else" else (None if not branches[-1] else False)
+
+
+def _scopes(text: str, at: int) -> tuple[str, ...]:
+    """The namespaces around a place."""
+    stack: list[tuple[str, ...]] = []
+    for brace in _BRACE.finditer(text, 0, at):
+        if brace.group() == "}":
+            del stack[-1:]
+        elif brace.group() == "{":
+            stack.append(())
+        else:
+            stack.append(tuple(brace.group("name").split("::")) if brace.group("name") else (_ANONYMOUS,))
+    return tuple(name for names in stack for name in names)
+
+
+def _mangled(parts: Sequence[str]) -> str:
+    return f"_ZN{''.join(f'{len(part)}{part}' for part in parts)}E"
 
 
 def _split(text: str) -> list[str]:

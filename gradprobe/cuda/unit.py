@@ -58,7 +58,12 @@ class Entry:
     @property
     def line(self) -> int:
         """Where its name stands."""
-        return self.unit.source.line_of(self.name.partition("<")[0].strip())
+        return self.unit.source.line_of(self.plain_name)
+
+    @property
+    def plain_name(self) -> str:
+        """Without the arguments of a template."""
+        return self.name.partition("<")[0].strip()
 
     def check(self, arguments: Sequence[Any]) -> None:
         """Raises TargetFailure where there are more or fewer than it takes."""

@@ -162,6 +162,9 @@ __global__ void copied(float* out, const float* in, int n) {
     __syncthreads();
     out[threadIdx.x] = taken[threadIdx.x];
 }
+__global__ void by_fours(float* out, const float* in) {
+    *(float4*)out = *(const float4*)in;  // by-fours
+}
 __global__ void twice_outside(float* out, const float* in) {
     for (int i = 2; i < 500000000; i += 299999997) out[threadIdx.x] += in[i];  // twice-outside
 }
@@ -488,6 +491,16 @@ def test_what_memcpy_reads_and_writes_is_watched(module):
     found = findings(module, "copied", 1, 32, 0, out, values[:16], 32)
     assert [(finding.kind, finding.array) for finding in found] == [(OUTSIDE, "in")]
     assert at(found[0].now, module, "copied")
+
+
+def test_an_access_that_begins_inside_is_told_where_it_leaves(module):
+    out, whole = torch.zeros(4), torch.zeros(16)
+    between = one(module, "by_fours", 1, 1, 0, out, whole[::2])
+    assert (between.array, between.where) == ("in", "between its elements, 1 elements behind its first")
+    behind = one(module, "by_fours", 1, 1, 0, out, whole[:3])
+    assert (behind.array, behind.where) == ("in", "1 elements behind its last")
+    with watched(Watch()), pytest.raises(TargetFailure, match="outside in, 1 elements behind its last, at .*by-fours"):
+        module.by_fours(1, 1, 0, out, torch.zeros(2))
 
 
 @pytest.mark.parametrize("seed", [0, 7])

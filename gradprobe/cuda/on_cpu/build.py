@@ -24,6 +24,8 @@ _WATCHED = (
 _RUNTIME = ("-std=c++17", "-O2", "-fPIC")
 # The dynamic shared memory of a Hopper GPU's block; others have less.
 MOST_SHARED = 227 << 10
+# The symbol of the dynamic shared memory, whatever the source calls it.
+ROOM = "gp_room"
 _LONGEST = 3
 # An array that lies next to another would take up what is stored behind its end.
 _GAP = 4096
@@ -60,6 +62,7 @@ def _wrapper(unit: Unit, instances: tuple[str, ...]) -> str:
     """The file with its macros, and a function to call each kernel by: what g++ compiles."""
     lines = ['#include "gradprobe_cuda.h"', *(f"#define {name} {value}" for name, value in unit.defines)]
     lines.append(f'#include "{unit.source.path}"')
+    lines += (f"using namespace {name};" for name in unit.source.namespaces)
     for number, name in enumerate(names_of(unit, instances)):
         lines.append(
             f'extern "C" void {kernel_symbol(number)}(void** arguments) {{ gp_call(&{name}, arguments); }}\n'
@@ -70,16 +73,12 @@ def _wrapper(unit: Unit, instances: tuple[str, ...]) -> str:
 
 def _arrays(unit: Unit) -> str:
     """What `extern __shared__` arrays are names of: one and the same memory."""
-    names = unit.source.dynamic_arrays
-    if not names:
-        return "\n"
-    first = f'extern "C" {{ alignas(1024) thread_local unsigned char {names[0]}[{MOST_SHARED}]; }}'
-    others = [
-        f'extern "C" {{ extern thread_local unsigned char {name}[{MOST_SHARED}] '
-        f'__attribute__((alias("{names[0]}"))); }}'
-        for name in names[1:]
-    ]  # fmt: skip
-    return "\n".join((first, *others)) + "\n"
+    kind = "thread_local unsigned char"
+    lines = [f'extern "C" {{ alignas(1024) {kind} {ROOM}[{MOST_SHARED}]; }}']
+    for number, symbol in enumerate(unit.source.dynamic_symbols):
+        named = f'__asm__("{symbol}") __attribute__((alias("{ROOM}")))'
+        lines.append(f"extern {kind} {ROOM}_{number}[{MOST_SHARED}] {named};")
+    return "\n".join(lines) + "\n"
 
 
 def _build(unit: Unit, wrapper: str, arrays: str, file: Path) -> None:
@@ -114,7 +113,9 @@ def _runtime(unit: Unit) -> Path:
 
 
 def _compile(unit: Unit, words: list[str], folder: Path) -> None:
-    ran = subprocess.run([_compiler(), *words], cwd=folder, capture_output=True, text=True, check=False)
+    # What it prints is read: no translations, and ASCII quotes.
+    told = {**os.environ, "LC_ALL": "C"}
+    ran = subprocess.run([_compiler(), *words], cwd=folder, env=told, capture_output=True, text=True, check=False)
     if ran.returncode:
         raise TargetFailure(f"{unit.source.path.name} does not compile for the CPU: {_errors(ran.stderr)}")
 
@@ -125,13 +126,18 @@ def _errors(printed: str) -> str:
     for match in re.finditer(r"^(\S[^:\n]*):(\d+)(?::\d+)?: (?:fatal )?error: (.*)$", printed, re.MULTILINE):
         file, line, words = match.groups()
         words = words.removeprefix("#error ").strip('"')
-        found.append(words if words.startswith("gradprobe: ") else f"{Path(file).name}:{line}: {words}")
+        found.append(words if words.startswith("gradprobe: ") else f"{_place(file, line)}: {words}")
     found += [
         f"{name} is declared and nowhere defined" for name in re.findall(r"undefined reference to `(.+)'", printed)
     ]
     found = list(dict.fromkeys(found))
     more = f"; and {len(found) - _LONGEST} more" if len(found) > _LONGEST else ""
     return "; ".join(found[:_LONGEST]) + more if found else printed.strip()[-500:]
+
+
+def _place(file: str, line: str) -> str:
+    # What Python asks for stands in a file of ours.
+    return "what is called from Python" if file == "kernels.cpp" else f"{Path(file).name}:{line}"
 
 
 @functools.cache

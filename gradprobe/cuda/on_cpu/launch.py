@@ -16,7 +16,7 @@ from ..watch import Watch, told
 from .build import MOST_SHARED
 from .library import Library, library_for
 from .lines import UNKNOWN, lines_of
-from .regions import CRegion, Named, Regions
+from .regions import CRegion, Dynamic, Named, Regions
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -62,12 +62,12 @@ def launch(
         TargetFailure: the arguments do not fit, or the kernel could not run to its end.
     """
     library = library_for(entry)
-    if shared_bytes > MOST_SHARED:
-        raise TargetFailure(f"kernel {entry.name}: {shared_bytes:,} bytes of shared memory; at most {MOST_SHARED:,}")
+    if not 0 <= shared_bytes <= MOST_SHARED:
+        raise TargetFailure(f"kernel {entry.name}: {shared_bytes:,} bytes of shared memory; 0 to {MOST_SHARED:,} fit")
     values = c_values(entry, library.takes(entry.name), arguments)
     regions = Regions()
     regions.add_tensors([(_called(name, t, watch), t) for name, t in entry.tensors(arguments)], watch.unwritten)
-    dynamic = {name: shared_bytes for name in entry.unit.source.dynamic_arrays}
+    dynamic = Dynamic(entry.unit.source.dynamic_arrays, _room(entry), shared_bytes)
     regions.add_arrays(library, dynamic, _granule(entry), functools.partial(element_bytes, entry))
     pointers = (ctypes.c_void_p * max(1, len(values)))(*(ctypes.addressof(value) for value in values))
     c_regions = (CRegion * len(regions.all))(*regions.all)
@@ -95,6 +95,12 @@ def _called(parameter: str, tensor: Tensor, watch: Watch) -> str:
     return re.sub(r"(?i)(_ptr|ptr)$", "", parameter) or parameter
 
 
+@functools.lru_cache(maxsize=256)
+def _room(entry: Entry) -> str:
+    return entry.unit.source.dynamic_array_of(entry.plain_name)
+
+
+@functools.lru_cache(maxsize=256)
 def _granule(entry: Entry) -> int:
     """The bytes of the smallest element of shared memory that the source can mean."""
     words = " ".join((entry.unit.source.everything, *(value for _, value in entry.unit.defines)))

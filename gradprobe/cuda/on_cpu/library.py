@@ -12,7 +12,7 @@ from pathlib import Path
 from ...failures import TargetFailure
 from ..arguments import Taken
 from ..unit import Entry, Unit
-from .build import kernel_symbol, library_of, names_of
+from .build import ROOM, kernel_symbol, library_of, names_of
 
 _MOST_PARAMETERS = 256
 
@@ -72,8 +72,10 @@ def library_for(entry: Entry) -> Library:
     """The library that holds a kernel; compiled again where it is an instance of a template not asked for before."""
     unit, known = entry.unit, _INSTANCES.get(entry.unit, ())
     if "<" in entry.name and entry.name not in known:
-        known = _INSTANCES[unit] = (*known, entry.name)
-    return _library(unit, known)
+        known = (*known, entry.name)
+    library = _library(unit, known)
+    _INSTANCES[unit] = known  # one that does not compile is not asked for again
+    return library
 
 
 @functools.cache
@@ -98,7 +100,8 @@ def _arrays_in(file: Path) -> list[Array]:
         is_shared = kind == "TLS"
         if is_shared or not _is_own(name):
             called = "" if _is_kept_beside(name) else _short(name)
-            found[int(value, 16), is_shared] = Array(called, int(value, 16), int(size, 0), is_shared)
+            if called or (int(value, 16), is_shared) not in found:
+                found[int(value, 16), is_shared] = Array(called, int(value, 16), int(size, 0), is_shared)
     return list(found.values())
 
 
@@ -107,7 +110,7 @@ def _is_own(name: str) -> bool:
 
 
 def _is_kept_beside(name: str) -> bool:
-    return name.startswith(("gradprobe_runtime::", "guard variable", "TLS "))
+    return name.startswith((ROOM, "gradprobe_runtime::", "guard variable", "TLS "))
 
 
 def _short(name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +44,17 @@ class Named:
     """The bytes of one of its elements; 0 where they are not known."""
 
 
+@dataclass(frozen=True)
+class Dynamic:
+    """The memory of `extern __shared__` arrays."""
+
+    names: tuple[str, ...]
+    """All that the source has for it."""
+    name: str
+    """The kernel's."""
+    bytes: int
+
+
 @dataclass
 class Regions:
     """The regions of one launch, and the arrays in them by number, from 1."""
@@ -61,19 +72,20 @@ class Regions:
             self._add_storage(base, views, unwritten)
 
     def add_arrays(
-        self, library: Library, dynamic: Mapping[str, int], granule: int, element: Callable[[str], int]
+        self, library: Library, dynamic: Dynamic, granule: int, element: Callable[[str], int]
     ) -> None:  # fmt: skip
         """Those of the source.
 
         Args:
-            dynamic: the bytes that the launch gives to each `extern __shared__` array.
+            dynamic: the shared memory that the launch gives.
             granule: the bytes of the smallest element that shared memory holds.
             element: the bytes of an element of a shared array by its name, 0 where they are not known.
         """
         for array in library.arrays:
             base = (library.shared_base if array.is_shared else library.base) + array.offset
-            size = dynamic.get(array.name, array.bytes) if array.is_shared else array.bytes
-            named = Named(array.name, array.is_shared, None, base, size, element(array.name))
+            is_dynamic = array.is_shared and array.name in dynamic.names
+            name, size = (dynamic.name, dynamic.bytes) if is_dynamic else (array.name, array.bytes)
+            named = Named(name, array.is_shared, None, base, size, element(name))
             number = self._name(named) if array.name else 0
             if size:
                 self.all.append(CRegion(base, size, None, None, granule, number, array.is_shared))

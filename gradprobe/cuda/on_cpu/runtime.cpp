@@ -20,7 +20,8 @@
 namespace gradprobe_runtime {
 namespace {
 
-constexpr size_t STACK = 256 << 10, GUARD = 4096;
+// A GPU gives a thread at most 512 KiB of local memory.
+constexpr size_t STACK = 640 << 10, GUARD = 4096;
 constexpr uint32_t WARP = 32;
 constexpr uint64_t NONE = ~0ull;
 
@@ -292,8 +293,10 @@ void outside(uint64_t address, int bytes, int how, void* pc, int region, bool st
     gp_site now, none{};
     none.pc = NONE;
     site(now, offset_of(pc), m.current, m.block, how);
-    int64_t base = region < 0 ? 0 : int64_t(m.launch->regions[region].base);
-    int64_t offset = int64_t(address) - base;
+    uint64_t base = region < 0 ? 0 : m.launch->regions[region].base, end = base;
+    if (region >= 0) end += m.launch->regions[region].bytes;
+    // Of an access that begins inside, what is told is where it leaves.
+    int64_t offset = int64_t((address >= base && address < end && address + bytes > end ? end : address) - base);
     if (stays) return found(GP_OUTSIDE, region, 0, offset, bytes, now, none);
     found_fatal(gp_finding{GP_OUTSIDE, region, 0, bytes, offset, now, none, 1});
     snprintf(m.launch->message, sizeof m.launch->message, "stopped before an access of memory that is nobody's");
@@ -346,7 +349,7 @@ void touch(const void* pointer, int bytes, int how, void* pc) {
         uint64_t granule = first >> shift, start = granule << shift;
         uint64_t last = std::min(offset + bytes, start + r.granule);
         a.array = r.owners ? r.owners[granule] : r.first;
-        if (!a.array) return outside(address, bytes, how, pc, at, true);
+        if (!a.array) return outside(r.base + first, bytes, how, pc, at, true);
         uint32_t mask = 15;
         if (r.granule <= 4 && last - first < uint64_t(r.granule)) mask = ((1u << (last - first)) - 1) << (first - start);
         a.event.place = place | mask << 28;

@@ -7,12 +7,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <type_traits>
 #include <utility>
 
 #include "../runtime.h"
 
+// As NVRTC has them: a source shows both compilers the same.
+#define __CUDACC__
+#define __CUDACC_RTC__
 #define __global__
 #define __device__
 #define __host__
@@ -21,7 +25,8 @@
 #define __managed__
 #define __restrict __restrict__
 #define __forceinline__ inline __attribute__((always_inline))
-#define __noinline__ __attribute__((noinline))
+// Empty, as headers of the C++ library write it within an attribute.
+#define __noinline__
 #define __launch_bounds__(...)
 #define __maxnreg__(...)
 #define __cluster_dims__(...)

@@ -1,0 +1,503 @@
+"""What CUDA kernels compute on the CPU, against torch and numpy."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+import torch
+
+from gradprobe.cuda import Watch, load, watched
+
+from .written import clean, loaded
+
+SOURCE = r"""
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <vector>
+#include "other.cuh"
+
+#ifndef SCALE
+#define SCALE 1
+#endif
+
+__constant__ float weights[4] = {1.0f, 2.0f, 3.0f, 4.0f};
+__constant__ int factor = 3;
+__device__ int launches = 0;
+struct Pair { float first; int second; };
+typedef unsigned short bits_t;
+__device__ __forceinline__ float squared(float x) { return x * x; }
+template <typename F> __device__ __noinline__ float applied(F f, float x) { return f(x); }
+
+extern "C" __global__ void places(int* out) {
+    int thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+    int block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
+    int* own = out + (block * blockDim.x * blockDim.y * blockDim.z + thread) * 12;
+    own[0] = threadIdx.x; own[1] = threadIdx.y; own[2] = threadIdx.z;
+    own[3] = blockIdx.x; own[4] = blockIdx.y; own[5] = blockIdx.z;
+    own[6] = blockDim.x; own[7] = blockDim.y; own[8] = blockDim.z;
+    own[9] = gridDim.x; own[10] = gridDim.y; own[11] = gridDim.z;
+}
+__global__ void transposed(float* __restrict__ out, const float* __restrict__ in) {
+    __shared__ alignas(16) float tile[8][9];
+    extern __shared__ __align__(16) float room[];
+    tile[threadIdx.y][threadIdx.x] = in[threadIdx.y * 8 + threadIdx.x];
+    room[threadIdx.y * 8 + threadIdx.x] = threadIdx.x;
+    __syncthreads();
+    out[threadIdx.y * 8 + threadIdx.x] = tile[threadIdx.x][threadIdx.y] + room[threadIdx.x * 8 + threadIdx.y];
+}
+__global__ void one_room(float* out) {
+    extern __shared__ unsigned char raw[];
+    half* halves = reinterpret_cast<half*>(raw);
+    float* floats = reinterpret_cast<float*>(raw + 32 * sizeof(half));
+    halves[threadIdx.x] = __float2half(threadIdx.x * 0.5f);
+    floats[threadIdx.x] = threadIdx.x;
+    __syncthreads();
+    out[threadIdx.x] = __half2float(halves[31 - threadIdx.x]) + floats[31 - threadIdx.x];
+}
+__global__ void two_names(float* out) {
+    extern __shared__ float as_floats[];
+    extern __shared__ int as_ints[];
+    as_floats[threadIdx.x] = 1.0f;
+    __syncthreads();
+    out[threadIdx.x] = as_ints[threadIdx.x ^ 1] == 0x3f800000;
+}
+__global__ void votes(int* out) {
+    int t = threadIdx.x, at = t * 4;
+    for (int i = 0; i < 3; ++i) {
+        out[at] = __syncthreads_count(t % (i + 2) == 0);
+        out[at + 1] = __syncthreads_and(t < 40 - i);
+        out[at + 2] = __syncthreads_or(t == 39 + i);
+        out[at + 3] = __syncthreads_and(1);
+    }
+}
+__global__ void shuffles(float* out, const float* in, int width) {
+    int t = threadIdx.x, n = blockDim.x;
+    float x = in[t];
+    out[t] = __shfl_sync(0xffffffffu, x, 3, width);
+    out[n + t] = __shfl_up_sync(0xffffffffu, x, 2, width);
+    out[2 * n + t] = __shfl_down_sync(0xffffffffu, x, 2, width);
+    out[3 * n + t] = __shfl_xor_sync(0xffffffffu, x, 1, width);
+}
+__global__ void ballots(unsigned* out) {
+    int t = threadIdx.x;
+    unsigned* own = out + t * 5;
+    own[0] = __ballot_sync(0xffffffffu, t % 3 == 0);
+    own[1] = __any_sync(0xffffffffu, t == 33);
+    own[2] = __all_sync(0xffffffffu, t < 32);
+    __syncwarp();
+    own[3] = __activemask();
+    own[4] = t % 32 < 4 ? __ballot_sync(0xfu, t % 2) : 0u;
+}
+__global__ void wide_shuffle(double* out) { out[threadIdx.x] = __shfl_xor_sync(~0u, double(threadIdx.x) + 0.25, 16); }
+__global__ void atomics(int* i, unsigned* u, float* f, double* d, half* h, __nv_bfloat16* b, unsigned long long* l) {
+    int t = threadIdx.x + blockIdx.x * blockDim.x;
+    atomicAdd(&i[0], t); atomicMax(&i[1], t * 7 % 31 - 5); atomicMin(&i[2], t * 7 % 31 - 5); atomicSub(&i[3], 1);
+    atomicAdd(&u[0], 3u); atomicMax(&u[1], unsigned(t)); atomicOr(&u[2], 1u << t % 32); atomicXor(&u[3], 1u << t % 32);
+    atomicInc(&u[4], 6u);
+    atomicAdd(&f[0], 0.5f); atomicAdd(&d[0], 0.25); atomicAdd(&h[0], __float2half(0.5f));
+    atomicAdd(&b[0], __float2bfloat16(0.5f)); atomicAdd(&l[0], 1ull << 33);
+    atomicExch(&f[1], 2.0f);
+    // A float maximum by compare and swap.
+    int* at = reinterpret_cast<int*>(&f[2]);
+    int old = *(volatile int*)at * 0, assumed;
+    old = atomicCAS(at, -1, -1);
+    do {
+        assumed = old;
+        if (__int_as_float(assumed) >= t % 13) break;
+        old = atomicCAS(at, assumed, __float_as_int(t % 13));
+    } while (old != assumed);
+}
+__global__ void locked(int* lock, float* sum) {
+    if (threadIdx.x == 0) {
+        while (atomicCAS(lock, 0, 1) != 0) {}
+        __threadfence();
+        sum[0] += blockIdx.x;
+        __threadfence();
+        atomicExch(lock, 0);
+    }
+}
+template <int N, typename T = float>
+__global__ void __launch_bounds__(64, 2) filled(T* out) { out[threadIdx.x] = T(N); }
+template <typename T>
+__global__ void together(T* out, const T* in, int n) {
+    for (int i = threadIdx.x; i < n; i += blockDim.x) out[i] = T(float(in[i]) * 2.0f + 1.0f);
+}
+__global__ void globals(float* out) {
+    auto plus = [=](float x) { return x + weights[threadIdx.x % 4]; };
+    Pair pairs[4];
+    #pragma unroll
+    for (int i = 0; i < 4; ++i) pairs[i] = {float(i), i * 2};
+    out[threadIdx.x] = applied(plus, squared(threadIdx.x)) * factor + pairs[threadIdx.x % 4].second + other(1.0f);
+    if (threadIdx.x == 0) ++launches;
+    __syncthreads();
+    out[blockDim.x] = launches;
+}
+__global__ void vectors(float4* out, const float4* in, half2* halves, const float2* pairs) {
+    float4 v = in[threadIdx.x];
+    out[threadIdx.x] = make_float4(v.w, v.z, v.y, v.x);
+    float2 p = pairs[threadIdx.x];
+    halves[threadIdx.x] = __hadd2(__floats2half2_rn(p.x, p.y), __float2half2_rn(1.0f));
+}
+__global__ void vectors_of_a_pointer(float* out, const float* in) {
+    reinterpret_cast<float4*>(out)[threadIdx.x] = *reinterpret_cast<const float4*>(in + threadIdx.x * 4);
+}
+__global__ void half_bits(bits_t* out, const float* in, int n) {
+    for (int i = threadIdx.x; i < n; i += blockDim.x) out[i] = __half_as_ushort(__float2half(in[i]));
+}
+__global__ void bfloat_bits(bits_t* out, const float* in, int n) {
+    for (int i = threadIdx.x; i < n; i += blockDim.x) {
+        __nv_bfloat16 b = __float2bfloat16(in[i]);
+        memcpy(&out[i], &b, 2);
+    }
+}
+__global__ void values(float* out, const half* h, const nv_bfloat16* b, int n) {
+    for (int i = threadIdx.x; i < n; i += blockDim.x) {
+        out[i] = __half2float(h[i]); out[n + i] = __bfloat162float(b[i]);
+    }
+}
+__global__ void half_arithmetic(half* out, const half* a, const half* b, int n) {
+    for (int i = threadIdx.x; i < n; i += blockDim.x) {
+        out[i] = a[i] + b[i]; out[n + i] = a[i] * b[i]; out[2 * n + i] = __hfma(a[i], b[i], a[i]);
+        out[3 * n + i] = __hsub(a[i], b[i]); out[4 * n + i] = a[i] / b[i];
+        out[5 * n + i] = a[i] < b[i] ? half(threadIdx.x * 0u + 1u) : half(0);
+    }
+}
+__global__ void mathematics(float* out, const float* in, int n) {
+    for (int i = threadIdx.x; i < n; i += blockDim.x) {
+        float x = in[i];
+        out[i] = expf(x); out[n + i] = __expf(-fabsf(x)); out[2 * n + i] = logf(fabsf(x)); out[3 * n + i] = tanhf(x);
+        out[4 * n + i] = rsqrtf(fabsf(x)); out[5 * n + i] = fmaf(x, x, 1.0f); out[6 * n + i] = fmaxf(x, 0.5f);
+        out[7 * n + i] = exp2f(x); out[8 * n + i] = sqrtf(fabsf(x)); out[9 * n + i] = floorf(x);
+        out[10 * n + i] = __fdividef(1.0f, x); out[11 * n + i] = erff(x); out[12 * n + i] = max(x, 0) + min(x, 2.0);
+        out[13 * n + i] = isinf(x) || isnan(x);
+    }
+}
+__global__ void nan_and_the_rest(float* out) {
+    out[0] = max(NAN, 1.0f); out[1] = max(1.0f, NAN); out[2] = min(NAN, 1.0f); out[3] = fmaxf(-INFINITY, -CUDART_INF_F);
+    out[4] = max(3u, 2); out[5] = __popc(0xf0f0u); out[6] = __clz(1); out[7] = __ffs(8);
+    out[8] = __float2int_rn(2.5f); out[9] = max(2ll, 3); out[10] = warpSize; out[11] = __umulhi(1u << 31, 4u);
+}
+__global__ void scaled(float* out, const float* in, long long stride, bool is_doubled, double by, unsigned char plus) {
+    out[threadIdx.x] = in[threadIdx.x * stride] * SCALE * (is_doubled ? 2 : 1) * by + plus;
+}
+__global__ void kinds(int* out, const int* ints, const bool* bools, const int64_t* longs, const unsigned char* bytes) {
+    out[threadIdx.x] = ints[threadIdx.x] + bools[threadIdx.x] * 10 + int(longs[threadIdx.x]) + bytes[threadIdx.x];
+}
+__global__ void is_null(int* out, const float* maybe) { out[0] = maybe == nullptr; }
+__global__ void many(int* out) {
+    __shared__ int last[1024];
+    last[threadIdx.x] = threadIdx.x;
+    for (int by = 512; by; by /= 2) {
+        __syncthreads();
+        int got = threadIdx.x < by ? last[threadIdx.x + by] : 0;
+        if (threadIdx.x < by) last[threadIdx.x] += got;
+    }
+    if (threadIdx.x == 0) out[blockIdx.x] = last[0];
+}
+__global__ void shared_struct(float* out) {
+    __shared__ Pair pairs[32];
+    __shared__ float3 threes[8];
+    __shared__ half halves[32];
+    pairs[threadIdx.x] = {threadIdx.x * 0.5f, int(threadIdx.x)};
+    if (threadIdx.x < 8) threes[threadIdx.x] = make_float3(1, 2, 3);
+    halves[threadIdx.x] = __int2half_rn(threadIdx.x);
+    __syncthreads();
+    Pair other = pairs[31 - threadIdx.x];
+    out[threadIdx.x] = other.first + other.second + threes[threadIdx.x % 8].z + __half2float(halves[31 - threadIdx.x]);
+}
+namespace {
+__global__ void hidden(float* out) {
+    __shared__ float _line[32];
+    _line[threadIdx.x] = 1.0f;
+    __syncthreads();
+    out[threadIdx.x] = _line[31 - threadIdx.x];
+}
+__global__ void hidden_room(float* out) {
+    extern __shared__ float hidden_floats[];
+    hidden_floats[threadIdx.x] = 2.0f;
+    out[threadIdx.x] = hidden_floats[threadIdx.x];
+}
+}
+namespace outer { namespace inner {
+__device__ float three() { return 3.0f; }
+struct Three { static constexpr int value = 3; };
+__global__ void in_a_namespace(float* out) {
+    extern __shared__ float inner_floats[];
+    inner_floats[threadIdx.x] = three();
+    out[threadIdx.x] = inner_floats[threadIdx.x];
+}
+template <class T> __global__ void of_a_namespace(float* out) { out[threadIdx.x] = T::value; }
+} }
+"""
+OTHER = "#pragma once\n__device__ inline float other(float x) {{ return x + {}; }}\n"
+
+
+@pytest.fixture(scope="module")
+def module(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("running")
+    (folder / "other.cuh").write_text(OTHER.format("0.0f"))
+    return loaded(folder, SOURCE)
+
+
+def test_places_in_three_dimensions(module):
+    grid, block = (2, 3, 2), (4, 2, 3)
+    out = torch.zeros(12, 24, 12, dtype=torch.int32)
+    clean(module, "places", grid, block, 0, out, seed=3)
+    for b, own in enumerate(out.tolist()):
+        for t, got in enumerate(own):
+            thread, at = [t % 4, t // 4 % 2, t // 8], [b % 2, b // 2 % 3, b // 6]
+            assert got == [*thread, *at, *block, *grid]
+
+
+def test_shared_memory_static_and_dynamic(module):
+    values, out = torch.arange(64.0).reshape(8, 8), torch.zeros(8, 8)
+    clean(module, "transposed", 1, (8, 8), 64 * 4, out, values)
+    assert torch.equal(out, values.T + torch.arange(8.0)[:, None])
+    line = torch.zeros(32)
+    clean(module, "one_room", 1, 32, 32 * 6, line)
+    assert torch.equal(line, torch.arange(31, -1, -1) * 1.5)
+    clean(module, "two_names", 1, 32, 32 * 4, line)
+    assert torch.equal(line, torch.ones(32))
+    clean(module, "shared_struct", 1, 32, 0, line)
+    assert torch.equal(line, torch.arange(31, -1, -1) * 2.5 + 3)
+    clean(module, "hidden", 1, 32, 0, line)
+    assert torch.equal(line, torch.ones(32))
+
+
+def test_namespaces(module):
+    assert module.unit.source.namespaces == ("outer::inner",)
+    for kernel, value in (("hidden_room", 2), ("in_a_namespace", 3), ("of_a_namespace<Three>", 3)):
+        out = torch.zeros(32)
+        clean(module, kernel, 1, 32, 32 * 4, out)
+        assert torch.equal(out, torch.full((32,), float(value)))
+    with watched(Watch()) as watch:
+        module.in_a_namespace(1, 32, 31 * 4, out)
+    assert {(finding.kind, finding.array) for finding in watch.findings} == {("outside", "inner_floats")}
+
+
+def test_votes_of_a_block(module):
+    out = torch.zeros(40, 4, dtype=torch.int32)
+    clean(module, "votes", 1, 40, 0, out, seed=2)
+    assert out.tolist() == [[10, 0, 0, 1]] * 40
+
+
+@pytest.mark.parametrize("width", [32, 16, 8, 4])
+@pytest.mark.parametrize("threads", [32, 45, 64])
+def test_shuffles(module, width, threads):
+    values, out = torch.randn(threads), torch.zeros(4, threads)
+    clean(module, "shuffles", 1, threads, 0, out, values, width, seed=width)
+    for t in range(threads):
+        first = t // width * width
+
+        def lane(at, first=first, t=t):
+            return values[at] if first <= at < first + width else values[t]
+
+        for got, source in zip(out[:, t], (first + 3, t - 2, t + 2, t ^ 1), strict=True):
+            if source < threads:  # of lanes that are not there a GPU gives anything
+                assert got == lane(source)
+
+
+def test_ballots(module):
+    out = torch.zeros(40, 5, dtype=torch.int32)
+    clean(module, "ballots", 1, 40, 0, out)
+    got = out.numpy().view(np.uint32)
+    of = [[t for t in range(40) if t // 32 == warp] for warp in (0, 1)]
+    for t in range(40):
+        lanes = of[t // 32]
+        bits = sum(1 << lane % 32 for lane in lanes if lane % 3 == 0)
+        present = sum(1 << lane % 32 for lane in lanes)
+        assert got[t, [0, 1, 2, 4]].tolist() == [bits, 33 in lanes, t < 32, 0b1010 if t % 32 < 4 else 0]
+        assert int(got[t, 3]) & ~present == 0
+        assert got[t, 3] >> t % 32 & 1
+    wide = torch.zeros(32, dtype=torch.float64)
+    clean(module, "wide_shuffle", 1, 32, 0, wide)
+    assert wide.tolist() == [(t ^ 16) + 0.25 for t in range(32)]
+
+
+@pytest.mark.parametrize("seed", [0, 9])
+def test_atomics(module, seed):
+    i, u = torch.zeros(4, dtype=torch.int32), torch.zeros(5, dtype=torch.uint32)
+    f, d = torch.tensor([0, 0, -1.0]), torch.zeros(1, dtype=torch.float64)
+    h, b = torch.zeros(1, dtype=torch.float16), torch.zeros(1, dtype=torch.bfloat16)
+    wide = torch.zeros(1, dtype=torch.int64)
+    with watched(Watch(seed=seed)) as watch:
+        module.atomics(2, 50, 0, i, u, f, d, h, b, wide)
+    assert {finding.now.line.code for finding in watch.findings} <= {
+        "int old = *(volatile int*)at * 0, assumed;", "old = atomicCAS(at, assumed, __float_as_int(t % 13));",
+        "old = atomicCAS(at, -1, -1);",
+    }  # fmt: skip
+    mixed = [t * 7 % 31 - 5 for t in range(100)]
+    assert i.tolist() == [sum(range(100)), max(mixed), min(0, *mixed), -100]
+    assert u.tolist()[:3] == [300, 99, 0xFFFFFFFF]
+    assert u.tolist()[3] == sum(1 << k for k in range(32) if len(range(k, 100, 32)) % 2)
+    assert u.tolist()[4] == 100 % 7
+    assert f.tolist() == [50, 2, 12]
+    assert (d.item(), h.item(), b.item(), wide.item()) == (25, 50, 50, 100 << 33)
+
+
+def test_a_lock_between_blocks(module):
+    lock, total = torch.zeros(1, dtype=torch.int32), torch.zeros(1)
+    clean(module, "locked", 5, 40, 0, lock, total, seed=4)
+    assert total.item() == 10
+
+
+def test_instances_of_a_template(module):
+    for name, dtype, value in (
+        ("filled<8, float>", torch.float32, 8), ("filled<-3>", torch.float32, -3),
+        ("filled<5, half>", torch.float16, 5), ("filled<2, int>", torch.int32, 2),
+    ):  # fmt: skip
+        out = torch.zeros(40, dtype=dtype)
+        clean(module, name, 1, 40, 0, out)
+        assert (out == value).all()
+    for name, dtype in (("float", torch.float32), ("__half", torch.float16), ("__nv_bfloat16", torch.bfloat16)):
+        values = torch.randn(100).to(dtype)
+        out = torch.zeros_like(values)
+        clean(module, f"together<{name}>", 1, 32, 0, out, values, 100)
+        assert torch.equal(out, (values.float() * 2 + 1).to(dtype))
+
+
+def test_globals_lambdas_and_structs(module):
+    t = torch.arange(8)
+    wanted = (t.float() ** 2 + torch.tensor([1.0, 2, 3, 4]).repeat(2)) * 3 + t % 4 * 2 + 1
+    for launch in (1, 2):
+        out = torch.zeros(9)
+        with watched(Watch()):
+            module.globals(1, 8, 0, out)
+        assert torch.equal(out[:8], wanted)
+        assert out[8] == launch
+
+
+def test_vectors(module):
+    values, out = torch.randn(8, 4), torch.zeros(8, 4)
+    pairs, halves = torch.randn(8, 2), torch.zeros(8, 2, dtype=torch.float16)
+    clean(module, "vectors", 1, 8, 0, out, values, halves, pairs)
+    assert torch.equal(out, values.flip(1))
+    assert torch.equal(halves, pairs.half() + 1)
+    clean(module, "vectors_of_a_pointer", 1, 8, 0, out, values)
+    assert torch.equal(out, values)
+
+
+def test_sixteen_bits_to_float_for_every_pattern(module):
+    bits = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32).to(torch.int16)
+    out = torch.zeros(2, 1 << 16)
+    clean(module, "values", 1, 64, 0, out, bits.view(torch.float16), bits.view(torch.bfloat16), 1 << 16)
+    for got, dtype in zip(out, (torch.float16, torch.bfloat16), strict=True):
+        wanted = bits.view(dtype).float()
+        is_nan = wanted.isnan()
+        assert torch.equal(got.isnan(), is_nan)
+        assert torch.equal(got[~is_nan].view(torch.int32), wanted[~is_nan].view(torch.int32))
+
+
+def edges() -> torch.Tensor:
+    """Each 16-bit value as float32, its neighbours, the ties between them, and what overflows."""
+    bits = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32).to(torch.int16)
+    values = torch.cat([bits.view(torch.float16).float(), bits.view(torch.bfloat16).float()])
+    ties = torch.cat([values.view(torch.int32) + half for half in (0x1000, 0x8000)]).view(torch.float32)
+    tiny = torch.arange(0, 4097).float() * 2.0**-26
+    special = torch.tensor([65504, 65519.99, 65520, 65536, 3.4e38, 1e-45, 1e-40, 2.0**-25, 2.0**-24 * 1.5, torch.inf])
+    all_values = torch.cat([values, ties, tiny, special])
+    steps = torch.cat([all_values.view(torch.int32) + step for step in (-1, 0, 1)]).view(torch.float32)
+    return torch.cat([steps, -tiny, -special, torch.tensor([torch.nan])])
+
+
+@pytest.mark.parametrize(("kernel", "dtype"), [("half_bits", torch.float16), ("bfloat_bits", torch.bfloat16)])
+def test_float_to_sixteen_bits_at_every_edge(module, kernel, dtype):
+    values = edges()
+    out = torch.zeros(len(values), dtype=torch.int16)
+    clean(module, kernel, 1, 64, 0, out, values, len(values))
+    wanted = values.to(dtype)
+    is_nan = wanted.isnan()
+    assert torch.equal(out.view(dtype).isnan(), is_nan)
+    assert torch.equal(out[~is_nan], wanted.view(torch.int16)[~is_nan])
+
+
+def test_arithmetic_of_halves_rounds_once(module):
+    generator = torch.Generator().manual_seed(1)
+    a, b = (torch.randn(2, 4000, generator=generator) * torch.logspace(-4, 3, 4000)).half()
+    out = torch.zeros(6, 4000, dtype=torch.float16)
+    clean(module, "half_arithmetic", 1, 32, 0, out, a, b, 4000)
+    exact = a.double() * b.double() + a.double()
+    for got, wanted in zip(out, (a + b, a * b, exact.half(), a - b, a / b, (a < b).half()), strict=True):
+        assert torch.equal(got, wanted)
+
+
+def test_mathematics(module):
+    values = torch.cat(
+        [torch.linspace(-5, 5, 41), torch.tensor([1e-30, -80.0, 80.0, torch.inf, -torch.inf, torch.nan])]
+    )
+    n, x = len(values), values.double()
+    out = torch.zeros(14, n)
+    clean(module, "mathematics", 1, 32, 0, out, values, n)
+    wanted = (
+        x.exp(), (-x.abs()).exp(), x.abs().log(), x.tanh(), x.abs().rsqrt(), x * x + 1,
+        torch.where(x.isnan(), 0.5, x.clamp_min(0.5)), x.exp2(), x.abs().sqrt(), x.floor(), 1 / x, x.erf(),
+        torch.where(x.isnan(), 2.0, x.clamp_min(0) + x.clamp_max(2)), (x.isinf() | x.isnan()).double(),
+    )  # fmt: skip
+    for row, (got, right) in enumerate(zip(out, wanted, strict=True)):
+        torch.testing.assert_close(got, right.float(), rtol=1e-6, atol=1e-12, equal_nan=True, msg=f"row {row}")
+    rest = torch.zeros(12)
+    clean(module, "nan_and_the_rest", 1, 1, 0, rest)
+    assert rest.tolist() == [1, 1, 1, -torch.inf, 3, 8, 31, 4, 2, 3, 32, 2]
+
+
+def test_views_and_numbers(module):
+    whole = torch.randn(3, 40)
+    out = torch.zeros(10)
+    clean(module, "scaled", 1, 10, 0, out, whole[1, 5::3], 3, True, 0.5, 255)
+    torch.testing.assert_close(out, whole[1, 5:35:3] + 255)
+    clean(module, "scaled", 1, 5, 0, out[5:], whole.T[2:], 1, 0, 1, 0)
+    assert torch.equal(out[5:], whole.flatten()[2:7])
+
+
+def test_kinds_of_tensors(module):
+    ints, bools = torch.arange(4, dtype=torch.int32), torch.tensor([True, False, True, False])
+    longs, numbers = torch.tensor([100, 200, 300, -400]), torch.tensor([1, 2, 3, 255], dtype=torch.uint8)
+    out = torch.zeros(4, dtype=torch.int32)
+    clean(module, "kinds", 1, 4, 0, out, ints, bools, longs, numbers)
+    assert torch.equal(out.long(), ints + bools * 10 + longs + numbers)
+
+
+def test_null_and_empty(module):
+    out = torch.zeros(1, dtype=torch.int32)
+    clean(module, "is_null", 1, 1, 0, out, None)
+    assert out.item() == 1
+    clean(module, "is_null", 1, 1, 0, out, torch.zeros(1))
+    assert out.item() == 0
+    clean(module, "is_null", 1, 1, 0, out, torch.zeros(0))
+    clean(module, "together<float>", 1, 32, 0, torch.zeros(0, 3), torch.zeros(0, 3), 0)
+
+
+def test_a_thousand_threads_and_many_blocks(module):
+    out = torch.zeros(3, dtype=torch.int32)
+    clean(module, "many", 3, 1024, 0, out, seed=1)
+    assert out.tolist() == [1024 * 1023 // 2] * 3
+
+
+def test_defines_and_a_changed_header(tmp_path):
+    source = "#include <common.h>\n__global__ void k(float* out) { out[0] = common() * SCALE; }\n"
+    (tmp_path / "headers").mkdir()
+    common = tmp_path / "headers" / "common.h"
+    (tmp_path / "my.cu").write_text(source)
+    out = torch.zeros(1)
+    for number in (1, 2):
+        common.write_text(f"__device__ float common() {{ return {number}.0f; }}\n")
+        os.utime(common, (0, 0))  # what counts is what it says
+        load(tmp_path / "my.cu", defines={"SCALE": 10}, include=[tmp_path / "headers"]).k(1, 1, 0, out)
+        assert out.item() == 10 * number
+    load(tmp_path / "my.cu", defines={"SCALE": "0.5f"}, include=[tmp_path / "headers"]).k(1, 1, 0, out)
+    assert out.item() == 1
+
+
+def test_a_changed_file_beside(tmp_path):
+    out = torch.zeros(1)
+    for number in (3, 4):
+        (tmp_path / "other.cuh").write_text(OTHER.format(f"{number}.0f"))
+        loaded(tmp_path, '#include "other.cuh"\n__global__ void k(float* out) { out[0] = other(0); }').k(1, 1, 0, out)
+        assert out.item() == number

@@ -1,0 +1,178 @@
+"""Kernels, parameters and arrays as they are read from a source, held to what the compiler makes of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from gradprobe.cuda.arguments import taken_as_written
+from gradprobe.cuda.on_cpu.library import library_for
+from gradprobe.cuda.source import read_source
+
+from .written import loaded
+
+SOURCE = r"""// __global__ void commented(int n);
+/* __global__ void commented_too(int n) {} extern __shared__ float no_room[]; */
+#define STRING "__global__ void in_a_string(int n) {"
+#define BRACE '{'
+#include <cuda_fp16.h>
+#include <cuda_bf16.h>
+#define KERNEL __global__ void
+#if 0
+__global__ void left_out(int n) { n<<<1, 2>>>(3); }
+#if UNKNOWN
+#else
+int still<<<left>>>out;
+#endif
+#else
+__global__ void taken(int n) {}
+#endif
+#ifndef __CUDACC_RTC__
+int main() { plain<<<1, 2>>>(); }
+#endif
+
+extern "C" __global__ void plain(float* out, const int n) { out[0] = n; }
+extern "C" {
+static __global__ void in_a_block(float* __restrict__ out /* the (result) */, int n /* = 3 */) { out[0] = n; }
+}
+__global__ __launch_bounds__(32 * (4 + 4), 2) void bounds_first(float *out, int n = 2 + (3)) { out[0] = n; }
+__global__
+void
+__launch_bounds__(sizeof(float) * 8)
+bounds_last(
+    const float* const __restrict__ in,  // what, is read
+    float* out
+) {
+    extern __shared__ alignas(16) char room[];
+    __shared__ alignas(sizeof(float4)) float tile[4][4], second[4];
+    out[0] = in[0];
+}
+static inline __global__ void nothing() { extern __shared__ __align__(16) float4 other_room[]; }
+__global__ void declared(int n, float* out);
+__global__ void declared(int n, float* out) { out[0] = n; }
+__global__ void arrays(float out[], const int sizes[4]) { __shared__ unsigned char bytes[4]; out[0] = sizes[0]; }
+
+template <int N, typename T>
+__global__ void valued(T* out, T scale, int (*unused)[N]) { out[0] = N; }
+template <
+    typename T,
+    int N = (4 > 3)
+> static __global__ __launch_bounds__(128)
+void typed(const T* __restrict__ in, T* __restrict__ out, size_t n) { out[0] = in[0]; }
+template <class T> struct Holder { T value; };
+template <class T> __device__ T one(T x) { return x; }
+__global__ void behind_a_template(int n) {}
+namespace inner { template <typename T> __device__ __forceinline__ T two(T x) { return x; } }
+__global__ void last(void) {}
+"""
+
+
+@pytest.fixture(scope="module")
+def module(tmp_path_factory):
+    return loaded(tmp_path_factory.mktemp("source"), SOURCE)
+
+
+def test_kernels_and_their_parameters(module):
+    source = module.unit.source
+    assert {name: [(p.name, p.type) for p in given] for name, given in source.kernels.items()} == {
+        "taken": [("n", "int")],
+        "plain": [("out", "float*"), ("n", "int")],
+        "in_a_block": [("out", "float*"), ("n", "int")],
+        "bounds_first": [("out", "float*"), ("n", "int")],
+        "bounds_last": [("in", "float*"), ("out", "float*")],
+        "nothing": [],
+        "declared": [("n", "int"), ("out", "float*")],
+        "arrays": [("out", "float*"), ("sizes", "int*")],
+        "behind_a_template": [("n", "int")],
+        "last": [],
+    }
+    assert {name: [p.type for p in given] for name, given in source.templates.items()} == {
+        "valued": ["T*", "T", source.templates["valued"][2].type],
+        "typed": ["T*", "T*", "size_t"],
+    }
+
+
+def test_lines(module):
+    lines = SOURCE.splitlines()
+    for name in (*module.unit.source.kernels, *module.unit.source.templates):
+        assert f"{name}(" in lines[module.unit.source.line_of(name) - 1], name
+    assert module["typed<float>"].entry.line == module.unit.source.line_of("typed")
+
+
+def test_arrays(module):
+    source = module.unit.source
+    assert source.dynamic_arrays == ("room", "other_room")
+    assert source.shared_types == {"room": "char", "tile": "float", "other_room": "float4", "bytes": "unsigned char"}
+
+
+def test_what_is_left_out_does_not_hinder(module):
+    assert not module.unit.source.unsupported_on_a_cpu()
+    assert len(library_for(module.plain.entry).takes("plain")) == 2
+    assert len(library_for(module["typed<float, 3>"].entry).takes("typed<float, 3>")) == 3
+
+
+def test_every_character_stays_in_its_place(module):
+    source = module.unit.source
+    assert len(source.plain) == len(source.text)
+    assert source.plain.count("\n") == source.text.count("\n")
+    assert "commented" not in source.plain
+    assert "in_a_string" not in source.plain
+
+
+def test_what_is_included_counts(tmp_path):
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "near.cuh").write_text('#include "deep/far.cuh"\n')
+    (tmp_path / "deep" / "far.cuh").write_text('#include "near.cuh"\nextern __shared__ float far_room[];\n')
+    (tmp_path / "my.cu").write_text('#include "near.cuh"\n  #  include <cuda_fp16.h>\n__global__ void k() {}\n')
+    source = read_source(tmp_path / "my.cu")
+    assert [path.name for path, _ in source.included] == ["far.cuh", "near.cuh"]
+    assert source.dynamic_arrays == ("far_room",)
+    assert read_source(tmp_path / "my.cu") is source
+    (tmp_path / "deep" / "far.cuh").write_text("#pragma once\n")
+    assert read_source(tmp_path / "my.cu").key != source.key
+    assert read_source(tmp_path / "my.cu").sha256 == source.sha256
+
+
+TYPES = """
+bool | char | signed char | unsigned char | short | short int | unsigned short | unsigned short int | int | signed
+signed int | unsigned | unsigned int | int unsigned | long | long int | unsigned long | unsigned long int
+long unsigned
+long long | long long int | unsigned long long | unsigned long long int | long long unsigned | float | double
+size_t | ptrdiff_t | int8_t | uint8_t | int16_t | uint16_t | int32_t | uint32_t | int64_t | uint64_t | std::size_t
+std::int64_t | const int | int const | const unsigned long long | volatile int | index_t | const index_t | real | wide
+WORD | FROM_AN_OPTION | once_more | uint | half | __half | nv_bfloat16 | __nv_bfloat16 | float2 | float4 | half2
+float* | const float* | float const* | const float *__restrict__ | float* const | const float* const __restrict__
+half* | const half* __restrict__ | __half* | __nv_bfloat16* | nv_bfloat16* | half2* | const float4* | int2* | uint4*
+void* | const void* | bool* | const char* | unsigned char* | int64_t* | const unsigned long long* | unsigned* | long*
+double* | real* | const index_t* | WORD* | FROM_AN_OPTION* | once_more* | float** | const float* const* | size_t*
+uint16_t* | short* | Own* | real *__restrict__ | wide *
+"""
+KINDS = [kind.strip() for line in TYPES.strip().splitlines() for kind in line.split("|")]
+ALIASES = """
+#include <cstddef>
+#include <cstdint>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include "aliases.cuh"
+typedef unsigned long long wide;
+typedef const int index_t;
+#define WORD unsigned  short
+#define EMPTY
+using once_more = real;
+struct Own { int a, b, c; };
+"""
+
+
+@pytest.fixture(scope="module")
+def every_type(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("types")
+    (folder / "aliases.cuh").write_text("using real = float;\n")
+    kernels = [f"__global__ void k{i}({kind} x, {kind} y) {{}}\n" for i, kind in enumerate(KINDS)]
+    return loaded(folder, ALIASES + "".join(kernels), FROM_AN_OPTION="double")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_types_are_taken_as_the_compiler_takes_them(every_type, kind):
+    name = f"k{KINDS.index(kind)}"
+    entry = every_type[name].entry
+    compiled = library_for(entry).takes(name)
+    assert [(t.kind, t.bytes, t.of) for t in taken_as_written(entry)] == [(t.kind, t.bytes, t.of) for t in compiled]
