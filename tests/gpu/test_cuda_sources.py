@@ -1,0 +1,101 @@
+"""CUDA sources compiled by NVRTC: templates, types of parameters, errors with their lines, torch's streams."""
+
+import pytest
+import torch
+
+from gradprobe.cuda import load
+from gradprobe.cuda.nvrtc import _compiled
+from gradprobe.failures import TargetFailure
+
+pytestmark = pytest.mark.gpu
+
+SOURCE = """
+#include <cuda_fp16.h>
+#include "scaled.cuh"
+typedef long long index_t;
+using number = float;
+
+extern "C" __global__ void all_types(
+    float* __restrict__ out, const __half* half_in, const int* flags, index_t n, number a, double b, unsigned c, bool d,
+    size_t e, short f
+) {
+    const index_t i = (index_t)blockIdx.x * blockDim.x + threadIdx.x;
+    const float tensors = i < n ? scaled(__half2float(half_in[i])) + (flags ? flags[i] : 0) : 0.0f;
+    if (i < n) out[i] = tensors + a + (float)b + c + (d ? 1000 : 0) + e + f;
+}
+template <int TIMES, class T>
+__global__ void times(T* out) {
+    out[threadIdx.x] *= TIMES * FACTOR;
+}
+"""
+HEADER = "__device__ float scaled(float x) { return 2.0f * x; }\n"
+
+
+@pytest.fixture
+def source(tmp_path):
+    (tmp_path / "scaled.cuh").write_text(HEADER)
+    (tmp_path / "my.cu").write_text(SOURCE)
+    return tmp_path / "my.cu"
+
+
+def test_every_type_of_number_and_a_null_pointer_arrive_as_they_are(source):
+    kernels = load(source, defines={"FACTOR": 1})
+    values, flags = torch.arange(100, device="cuda").half(), torch.arange(100, device="cuda", dtype=torch.int32)
+    for given in (flags, None):
+        out = torch.empty(100, device="cuda")
+        kernels.all_types(4, 32, 0, out, values, given, 100, 0.5, 0.25, 7, True, 1 << 20, -3)
+        expected = 2 * values.float() + (0 if given is None else flags) + 0.75 + 7 + 1000 + (1 << 20) - 3
+        assert torch.equal(out, expected)
+
+
+def test_an_instance_of_a_template_is_compiled_when_it_is_named(source):
+    kernels = load(source, defines={"FACTOR": 5})
+    for name, dtype, factor in (("times<3, float>", torch.float32, 15), ("times<2, int>", torch.int32, 10)):
+        out = torch.arange(32, device="cuda", dtype=dtype)
+        kernels[name](1, 32, 0, out)
+        assert torch.equal(out, factor * torch.arange(32, device="cuda", dtype=dtype))
+
+
+def test_a_launch_goes_to_torchs_current_stream(source):
+    kernels, stream = load(source, defines={"FACTOR": 2}), torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        out = torch.ones(32, device="cuda")
+        torch.cuda._sleep(10_000_000)
+        out.fill_(3.0)
+        kernels["times<1, float>"](1, 32, 0, out)
+    stream.synchronize()
+    assert torch.equal(out, torch.full((32,), 6.0, device="cuda"))
+
+
+def test_a_source_is_compiled_once_for_its_options(source):
+    before = _compiled.cache_info().misses
+    for _ in range(3):
+        load(source, defines={"FACTOR": 11})["times<1, float>"](1, 32, 0, torch.ones(32, device="cuda"))
+    assert _compiled.cache_info().misses == before + 1
+
+
+def test_an_error_has_the_files_own_line(source):
+    source.write_text(SOURCE.replace("out[threadIdx.x] *= TIMES * FACTOR;", "out[threadIdx.x] *= nothing_known;"))
+    with pytest.raises(TargetFailure, match=r"my\.cu does not compile for the GPU: my\.cu:17: .*nothing_known"):
+        load(source, defines={"FACTOR": 1}).all_types(
+            1, 32, 0, torch.empty(1, device="cuda"), None, None, 0, 0.0, 0.0, 0, False, 0, 0
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((torch.float64, 1.0), "of 4 bytes an element, got float64"),
+        ((torch.float32, 0.5), "has 2 bytes, and 100,000 does not fit"),
+    ],
+)
+def test_what_does_not_fit_a_parameter_is_refused(source, arguments, words):
+    dtype, number = arguments
+    out = torch.empty(1, device="cuda", dtype=dtype)
+    with pytest.raises(TargetFailure, match=words):
+        load(source, defines={"FACTOR": 1}).all_types(1, 1, 0, out, None, None, 0, number, 0.0, 0, False, 0, 100_000)
+
+
+def test_too_much_shared_memory_is_said(source):
+    with pytest.raises(TargetFailure, match="this GPU has no 1,000,000 bytes of shared memory"):
+        load(source, defines={"FACTOR": 1})["times<1, float>"](1, 32, 1_000_000, torch.ones(32, device="cuda"))
