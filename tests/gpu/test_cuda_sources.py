@@ -75,8 +75,8 @@ def test_a_source_is_compiled_once_for_its_options(source):
 
 
 def test_an_error_has_the_files_own_line(source):
-    source.write_text(SOURCE.replace("out[threadIdx.x] *= TIMES * FACTOR;", "out[threadIdx.x] *= nothing_known;"))
-    with pytest.raises(TargetFailure, match=r"my\.cu does not compile for the GPU: my\.cu:17: .*nothing_known"):
+    source.write_text(SOURCE.replace("out[i] = tensors + a", "out[i] = nothing_known + a"))
+    with pytest.raises(TargetFailure, match=r"my\.cu does not compile for the GPU: my\.cu:13: .*nothing_known"):
         load(source, defines={"FACTOR": 1}).all_types(
             1, 32, 0, torch.empty(1, device="cuda"), None, None, 0, 0.0, 0.0, 0, False, 0, 0
         )  # fmt: skip
