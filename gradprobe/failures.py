@@ -27,6 +27,10 @@ class Refusal(TargetFailure):
     """The target raised on purpose, under every layout that it was to run: it does not take the case."""
 
 
+class KernelStopped(TargetFailure):
+    """A CUDA kernel on the CPU would have touched memory that is nobody's, or waits for what cannot come."""
+
+
 class NoRoom(Failure):
     """A tensor does not fit into the memory that there is."""
 

@@ -16,7 +16,7 @@ from ..cases.layouts import Inputs, effective_values, place
 from ..cases.outputs import outputs_of
 from ..cases.saved import Saved
 from ..cuda.unwritten import Unwritten
-from ..failures import ReferenceFailure, TargetFailure
+from ..failures import KernelStopped, ReferenceFailure, TargetFailure
 from ..inside.recovery import Recovery
 from ..judging.accumulators import Coarser, explained
 from ..judging.compare import Comparison, Evaluate, attention_of, compare
@@ -117,12 +117,19 @@ def outcome_of(session: Session, inputs: Inputs, schedule: int = 0) -> Outcome:
     """
     session.tick(f"run {len(session.outcomes) + 1}, {session.target.name}, {inputs.layout}", 0.0)
     with session.timed("target"):
-        outcome = _run(session, inputs, schedule)
-        if outcome.cuda and not session.has_cuda:
-            session.has_cuda = True
-            outcome = _run(session, inputs, schedule)
+        outcome = _run(session, inputs, schedule) if session.has_cuda else _first_run(session, inputs, schedule)
     session.outcomes.append(outcome)
     return replace(outcome, trace=_with_forward(session, inputs, outcome.trace)) if outcome.trace else outcome
+
+
+def _first_run(session: Session, inputs: Inputs, schedule: int) -> Outcome:
+    """A run; the same between guard bands where CUDA kernels of a source ran, or ended what was not between any."""
+    try:
+        outcome = _run(session, inputs, schedule)
+        session.has_cuda = bool(outcome.cuda)
+    except KernelStopped:
+        session.has_cuda = True
+    return _run(session, inputs, schedule) if session.has_cuda else outcome
 
 
 def _run(session: Session, inputs: Inputs, schedule: int) -> Outcome:
@@ -142,7 +149,9 @@ def _around(session: Session, unwritten: Unwritten) -> AbstractContextManager[ob
     Memory of CUDA's allocator often holds zeros in a test and something else in a training run.
     """
     wanted = session.case.poison or session.has_cuda
-    return Allocations(session.fill, session.unwritten, unwritten) if wanted else nullcontext()
+    if not wanted:
+        return nullcontext()
+    return Allocations(session.fill, session.unwritten, unwritten, copies=session.has_cuda)
 
 
 def _with_forward(session: Session, inputs: Inputs, trace: Trace) -> Trace:

@@ -28,7 +28,7 @@ from .text import (
 )
 
 _NAME, _CELL = 9, 8
-_MOST_STRAYS = 6
+_MOST_STRAYS = 4
 _STRAYED = {
     RACE: "races", OUTSIDE: "touches what is not its own", UNWRITTEN: "reads what nothing wrote",
     BARRIER: "has a barrier that not all threads reach", GUARD: "touches what is not its own",
@@ -232,12 +232,13 @@ def _reasons(report: Report) -> Iterator[str]:
 
 
 def _of_memory(report: Report) -> Iterator[str]:
-    """What kernels did to memory, each finding once, races first."""
+    """What kernels did to memory, races first: one finding of each array, and how many more there are."""
     strays = {(s.kind, s.tensor, s.file, s.line): s for run in reversed(report.runs) for s in reversed(run.strays)}
-    told = sorted(strays.values(), key=lambda stray: stray.kind != RACE)
-    yield from (stray.sentence for stray in told[:_MOST_STRAYS])
-    if len(told) > _MOST_STRAYS:
-        yield f"and {plural(len(told) - _MOST_STRAYS, 'finding')} more about memory, in --json FILE"
+    by_array = {(stray.kind, stray.kernel, stray.tensor): stray for stray in strays.values()}
+    told = sorted(by_array.values(), key=lambda stray: stray.kind != RACE)[:_MOST_STRAYS]
+    yield from (stray.sentence for stray in told)
+    if len(strays) > len(told):
+        yield f"and {plural(len(strays) - len(told), 'finding')} more about memory, in --json FILE"
 
 
 def _sentences(report: Report, shown: Measured) -> Iterator[str]:

@@ -123,6 +123,6 @@ RULES = (
 )  # fmt: skip
 OF_MEMORY = {"outside": OUTSIDE, "guard": GUARD, "unwritten": UNWRITTEN, "race": RACE, "barrier": BARRIER}
 OF_FAILURE = {
-    "Crash": CRASH, "Timeout": TIMEOUT, "TargetFailure": TARGET, "Refusal": TARGET, "ReferenceFailure": REFERENCE,
-    "UsageFailure": USAGE,
+    "Crash": CRASH, "Timeout": TIMEOUT, "TargetFailure": TARGET, "Refusal": TARGET, "KernelStopped": TARGET,
+    "ReferenceFailure": REFERENCE, "UsageFailure": USAGE,
 }  # fmt: skip

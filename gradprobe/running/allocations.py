@@ -50,21 +50,24 @@ class Allocations:
     the next entry, so that no two share an address.
     """
 
-    def __init__(self, fill: str, unwritten: float, register: Register | None = None) -> None:
+    def __init__(
+        self, fill: str, unwritten: float, register: Register | None = None, *, copies: bool = False
+    ) -> None:  # fmt: skip
         """
         Args:
             fill: what the guard bands hold, one of guards.FILLS.
             unwritten: what memory without values holds.
             register: told of memory without values, and of what torch writes.
+            copies: whether what `contiguous`, `clone` and `to` return lies in a guard band too.
         """
-        self._fill, self._unwritten, self._register = fill, unwritten, register
+        self._fill, self._unwritten, self._register, self._copies = fill, unwritten, register, copies
         self.made: list[Allocated] = []
         self._bands: list[tuple[Allocated, Guards]] = []
         self._mode: Any = None
 
     def __enter__(self) -> Allocations:
         self.made, self._bands = [], []
-        self._mode = _mode(self._allocated, self._wrote)
+        self._mode = _mode(self._allocated, self._wrote, copies=self._copies)
         self._mode.__enter__()
         return self
 
@@ -132,14 +135,20 @@ def _asked_at() -> str:
     return ""
 
 
-def _mode(made: Callable[[Tensor, bool], Tensor], wrote: Callable[[Tensor], None]) -> Any:
+def _mode(
+    made: Callable[[Tensor, bool], Tensor], wrote: Callable[[Tensor], None], *, copies: bool
+) -> Any:  # fmt: skip
     """A mode of torch's dispatcher that hands on what factories of tensors return, and what operations write into."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
     aten = torch.ops.aten
     without = {aten.empty, aten.empty_strided, aten.empty_like, aten.new_empty, aten.new_empty_strided}
-    having = {aten.zeros, aten.zeros_like, aten.new_zeros, aten.ones, aten.ones_like, aten.new_ones}
+    having = {
+        aten.zeros, aten.zeros_like, aten.new_zeros, aten.ones, aten.ones_like, aten.new_ones,
+        aten.full, aten.full_like, aten.new_full,
+    }  # fmt: skip
+    having |= {aten.clone, aten._to_copy} if copies else set()
 
     class Mode(TorchDispatchMode):
         # Without it torch refuses flex_attention and its like. What one allocates inside is its own affair.

@@ -73,8 +73,9 @@ def _watching(
     session: Session, inputs: Inputs, cuda: CudaUnwritten
 ) -> Iterator[tuple[Allocations, Callable[[], tuple[Stray, ...]]]]:
     """The target's own allocations, and what its kernels did at addresses that are none of theirs."""
+    copies = any(outcome.cuda for outcome in session.outcomes)
     if not interpreting():
-        yield Allocations(session.fill, session.unwritten, cuda), tuple
+        yield Allocations(session.fill, session.unwritten, cuda, copies=copies), tuple
         return
     from ..running.interpreter.memory import Unwritten, watched_memory
 
@@ -83,5 +84,5 @@ def _watching(
         if name in inputs.tensors:
             unwritten.allocated(inputs.tensors[name])
     with watched_memory(inputs.tensors, unwritten) as memory:
-        allocations = Allocations(session.fill, session.unwritten, _Both(unwritten, cuda))
+        allocations = Allocations(session.fill, session.unwritten, _Both(unwritten, cuda), copies=copies)
         yield allocations, lambda: tuple(of_access(finding) for finding in memory.findings)

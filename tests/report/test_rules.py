@@ -27,7 +27,8 @@ def test_kinds_of_memory_findings_and_failures_keep_their_ids():
         "outside": "GP010", "guard": "GP011", "unwritten": "GP012", "race": "GP013", "barrier": "GP014",
     }  # fmt: skip
     assert {kind: rule.id for kind, rule in OF_FAILURE.items()} == {
-        "Crash": "GP020", "Timeout": "GP021", "TargetFailure": "GP022", "Refusal": "GP022", "ReferenceFailure": "GP023",
+        "Crash": "GP020", "Timeout": "GP021", "TargetFailure": "GP022", "Refusal": "GP022", "KernelStopped": "GP022",
+        "ReferenceFailure": "GP023",
         "UsageFailure": "GP025",
     }  # fmt: skip
 

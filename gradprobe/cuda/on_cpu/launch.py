@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...failures import TargetFailure
+from ...failures import KernelStopped, TargetFailure
 from ..arguments import c_values, element_bytes
 from ..findings import BARRIER, OUTSIDE, RACE, UNWRITTEN, Finding, Line, Site, merged
 from ..unit import Entry, Sizes
@@ -59,7 +59,8 @@ def launch(
     """Runs every thread of every block, and tells the watch what they did wrong.
 
     Raises:
-        TargetFailure: the arguments do not fit, or the kernel could not run to its end.
+        TargetFailure: the arguments do not fit.
+        KernelStopped: the kernel could not run to its end.
     """
     library = library_for(entry)
     if not 0 <= shared_bytes <= MOST_SHARED:
@@ -83,7 +84,7 @@ def launch(
     told(watch, merged([finding for finding in seen if not _is_one_line(finding)]))
     if code:
         words = fatal.sentence if fatal else f"{entry.name}: {described.message.decode(errors='replace')}"
-        raise TargetFailure(f"a kernel could not run to its end: {words}")
+        raise KernelStopped(f"a kernel could not run to its end: {words}")
 
 
 def _called(parameter: str, tensor: Tensor, watch: Watch) -> str:
