@@ -369,10 +369,10 @@ def test_a_tile_that_is_overwritten_while_others_read_it(module, seed):
 @pytest.mark.parametrize(
     ("start", "at_element", "where"),
     [
-        (slice(2, 6), 4, "1 elements behind its last"),
+        (slice(2, 6), 4, "1 element behind its last"),
         (slice(2, 6), 5, "2 elements behind its last"),
-        (slice(2, 6), -1, "1 elements before its first"),
-        (slice(1, 8, 2), 1, "between its elements, 1 elements behind its first"),
+        (slice(2, 6), -1, "1 element before its first"),
+        (slice(1, 8, 2), 1, "between its elements, 1 element behind its first"),
         (slice(1, 8, 2), 3, "between its elements, 3 elements behind its first"),
     ],
 )
@@ -435,9 +435,7 @@ def test_dynamic_shared_memory_ends_where_the_launch_says(module):
     clean(module, "behind_dynamic", 1, 32, 33 * 4, torch.zeros(32), 32)
     told = findings(module, "behind_dynamic", 1, 32, 32 * 4, torch.zeros(32), 32)
     (wrote,) = (finding for finding in told if finding.kind == OUTSIDE and finding.now.how == "write")
-    assert (
-        "thread (2, 0, 0) of block (0, 0, 0) writes outside shared room, 1 elements behind its last" in wrote.sentence
-    )
+    assert "thread (2, 0, 0) of block (0, 0, 0) writes outside shared room, 1 element behind its last" in wrote.sentence
     assert "behind-dynamic" in wrote.sentence
 
 
@@ -496,10 +494,10 @@ def test_what_memcpy_reads_and_writes_is_watched(module):
 def test_an_access_that_begins_inside_is_told_where_it_leaves(module):
     out, whole = torch.zeros(4), torch.zeros(16)
     between = one(module, "by_fours", 1, 1, 0, out, whole[::2])
-    assert (between.array, between.where) == ("in", "between its elements, 1 elements behind its first")
+    assert (between.array, between.where) == ("in", "between its elements, 1 element behind its first")
     behind = one(module, "by_fours", 1, 1, 0, out, whole[:3])
-    assert (behind.array, behind.where) == ("in", "1 elements behind its last")
-    with watched(Watch()), pytest.raises(TargetFailure, match="outside in, 1 elements behind its last, at .*by-fours"):
+    assert (behind.array, behind.where) == ("in", "1 element behind its last")
+    with watched(Watch()), pytest.raises(TargetFailure, match="outside in, 1 element behind its last, at .*by-fours"):
         module.by_fours(1, 1, 0, out, torch.zeros(2))
 
 

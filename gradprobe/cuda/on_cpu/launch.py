@@ -139,9 +139,9 @@ def _place(regions: Regions, found: _CFinding) -> tuple[Named, str]:
     start, end = _span(named)
     unit = _element(named, found.bytes)
     if start <= address < end:
-        return named, f"between its elements, {(address - start) // unit:,} elements behind its first"
+        return named, f"between its elements, {_elements((address - start) // unit)} behind its first"
     far, word = (address - end, "behind its last") if address >= end else (start - address, "before its first")
-    return named, f"{far // unit + (address >= end):,} elements {word}"
+    return named, f"{_elements(far // unit + (address >= end))} {word}"
 
 
 def _element(named: Named, accessed: int) -> int:
@@ -178,6 +178,10 @@ def _index(named: Named, address: int, element: int) -> str:
             index[axis] = min(left // step, named.tensor.shape[axis] - 1)
             left -= index[axis] * step
     return f"[{', '.join(map(str, index))}]"
+
+
+def _elements(count: int) -> str:
+    return f"{count:,} element{'s' * (count != 1)}"
 
 
 def _is_one_line(finding: Finding) -> bool:
