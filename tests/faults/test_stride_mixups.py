@@ -76,8 +76,8 @@ def test_strides_finds_every_one_and_contiguous_alone_finds_none(file, third, ca
         seconds = sum(ended.result.seconds for ended in ends) / len(ends)
         print(
             f"\n{file}: of 224 mix-ups of strides {EXPRESSIBLE[file]} can be planted; of {len(planted)} of them "
-            f"contiguous alone finds {len(by_contiguous)}, strides finds {len(planted) - len(missed)}; {seconds:.2f} s each; shown by "
-            + ", ".join(f"{kind} {count}" for kind, count in sorted(shown.items()))
+            f"contiguous alone finds {len(by_contiguous)}, strides finds {len(planted) - len(missed)}; "
+            f"{seconds:.2f} s each; shown by " + ", ".join(f"{kind} {count}" for kind, count in sorted(shown.items()))
         )
     assert by_contiguous == []
     assert missed == []
