@@ -11,6 +11,14 @@ def pytest_configure(config):  # noqa: ARG001
     torch.set_num_threads(1)
 
 
+def pytest_terminal_summary(terminalreporter):
+    """The figures that tests came to, also those of other processes."""
+    for report in terminalreporter.stats.get("passed", []):
+        for name, value in report.user_properties:
+            if name == "figure":
+                terminalreporter.write_line(value)
+
+
 def pytest_collection_modifyitems(items):
     import pytest
     import torch

@@ -64,7 +64,7 @@ def test_a_plant_replaces_whole_names_in_bodies_and_leaves_parameters():
 
 # A third of them on every push, and the others by hand: they take minutes.
 @pytest.mark.parametrize("third", [0, *(pytest.param(third, marks=pytest.mark.slow) for third in (1, 2))])
-def test_strides_finds_every_one_and_contiguous_alone_finds_none(file, third, capsys):
+def test_strides_finds_every_one_and_contiguous_alone_finds_none(file, third, record_property):
     planted = [mixup for mixup in mixups(file) if not mixup.obstacle][third::3]
     right, *ends = run_each("tests.faults.stride_runs:Mixups", file, [None, *planted], timeout=120)
     assert (right.result.contiguous, right.result.distinct) == ("match", "match")
@@ -72,12 +72,12 @@ def test_strides_finds_every_one_and_contiguous_alone_finds_none(file, third, ca
     by_contiguous = [ended.item.name for ended in ends if ended.result.contiguous != "match"]
     missed = [ended.item.name for ended in ends if ended.result.distinct != "mismatch"]
     shown = Counter(kind for ended in ends for kind in ended.result.shown_by)
-    with capsys.disabled():
-        seconds = sum(ended.result.seconds for ended in ends) / len(ends)
-        print(
-            f"\n{file}: of 224 mix-ups of strides {EXPRESSIBLE[file]} can be planted; of {len(planted)} of them "
-            f"contiguous alone finds {len(by_contiguous)}, strides finds {len(planted) - len(missed)}; "
-            f"{seconds:.2f} s each; shown by " + ", ".join(f"{kind} {count}" for kind, count in sorted(shown.items()))
-        )
+    seconds = sum(ended.result.seconds for ended in ends) / len(ends)
+    record_property(
+        "figure",
+        f"{file}: of 224 mix-ups of strides {EXPRESSIBLE[file]} can be planted; of {len(planted)} of them contiguous "
+        f"alone finds {len(by_contiguous)}, strides finds {len(planted) - len(missed)}; {seconds:.2f} s each; shown by "
+        + ", ".join(f"{kind} {count}" for kind, count in sorted(shown.items())),
+    )
     assert by_contiguous == []
     assert missed == []
