@@ -182,4 +182,16 @@ def test_an_option_that_an_item_sets_says_which_and_one_that_none_sets_is_free()
     assert set_by("causal") == "item 7 (M < N, causal)"
     assert set_by("window") == "item 9 (window 45,21)"
     free = {option.name for option in OPTIONS if not set_by(option.name)}
-    assert free == {"dtype", "align", "alibi", "sinks", "seed", "device", "dots", "tap", "recover", "strict"}
+    assert free == {
+        "dtype",
+        "align",
+        "alibi",
+        "sinks",
+        "seed",
+        "device",
+        "dots",
+        "tap",
+        "recover",
+        "strict",
+        "schedules",
+    }
