@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import sys
@@ -37,6 +38,9 @@ app.command()(targets)
 app.command()(init)
 app.add_typer(baseline, name="baseline")
 
+# New objects between two searches for garbage; 700 is Python's own.
+_RARELY = 100_000
+
 
 def main() -> None:
     """The `gradprobe` command."""
@@ -46,4 +50,6 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a path may hold what the terminal's encoding does not
             stream.reconfigure(errors="backslashreplace")
+    # Importing torch makes a million objects and hardly any garbage; to look for it as often as usual costs a tenth.
+    gc.set_threshold(_RARELY)
     app(prog_name="gradprobe")

@@ -318,8 +318,18 @@ bool has_value(const gp_region& r, const Shadow& shadow, uint64_t granule) {
            (shadow.has_atomics && is_of_this_block(shadow.atomics[granule]));
 }
 
+// Whether a thread does again what it did last of all, with no barrier since. What others did meanwhile was judged
+// beside the first time.
+inline bool is_repeated(const Seen& seen, const Event& now) {
+    const Event& latest = seen.events[0];
+    return latest.epoch == now.epoch && is_of_thread(latest, now) && latest.warp_epoch == now.warp_epoch &&
+           (latest.bytes() & now.bytes()) == now.bytes();
+}
+
 void touch_granule(const Access& a, const gp_region& r, Shadow& shadow, uint64_t granule) {
     Cell& cell = shadow.cells[granule];
+    if (a.how == GP_READ && is_repeated(cell.reads, a.event)) return;
+    if (a.how == GP_WRITE && is_repeated(cell.writes, a.event)) return;
     if (a.how != GP_WRITE && !has_value(r, shadow, granule)) unwritten(a);
     judge(cell.writes, GP_WRITE, a);
     if (a.how != GP_ATOMIC && shadow.has_atomics) judge(shadow.atomics[granule], GP_ATOMIC, a);
