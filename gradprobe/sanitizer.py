@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .failures import TargetFailure, UsageFailure
+from .report.text import plural
 
 if TYPE_CHECKING:
     from .judging.strays import Stray
@@ -86,7 +87,7 @@ def strays_under(program: str, tool: str, words: Sequence[str], kernels: Sequenc
 def with_strays(report: Report, tool: str, strays: Sequence[Stray]) -> Report:
     """The report, with what a tool found."""
     first, *others = report.runs
-    count = f"{len(strays)} finding{'s' * (len(strays) != 1)}" if strays else "nothing"
+    count = plural(len(strays), "finding") if strays else "nothing"
     note = f"compute-sanitizer's {tool} found {count}"
     return replace(
         report, runs=(replace(first, strays=(*first.strays, *strays)), *others), notes=(*report.notes, note)

@@ -50,6 +50,6 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a path may hold what the terminal's encoding does not
             stream.reconfigure(errors="backslashreplace")
-    # Importing torch makes a million objects and hardly any garbage; to look for it as often as usual costs a tenth.
+    # Importing torch makes a million objects and hardly any garbage; to look for it as often as usual only costs time.
     gc.set_threshold(_RARELY)
     app(prog_name="gradprobe")

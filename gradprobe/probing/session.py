@@ -133,14 +133,20 @@ def _first_run(session: Session, inputs: Inputs, schedule: int) -> Outcome:
 
 
 def _run(session: Session, inputs: Inputs, schedule: int) -> Outcome:
-    unwritten = Unwritten()
-    for name in OUTPUTS:
-        if name in inputs.tensors:
-            unwritten.allocated(inputs.tensors[name])
+    unwritten = empty_outputs(inputs)
     around = _around(session, unwritten)
     return run_target(
         session.target, session.case, inputs, session.taps, around, schedule=schedule, unwritten=unwritten
     )  # fmt: skip
+
+
+def empty_outputs(inputs: Inputs) -> Unwritten:
+    """The tensors that a target is to write its gradients into, none of which has a value before."""
+    unwritten = Unwritten()
+    for name in OUTPUTS:
+        if name in inputs.tensors:
+            unwritten.allocated(inputs.tensors[name])
+    return unwritten
 
 
 def _around(session: Session, unwritten: Unwritten) -> AbstractContextManager[object]:

@@ -234,7 +234,7 @@ def _reasons(report: Report) -> Iterator[str]:
 def _of_memory(report: Report) -> Iterator[str]:
     """What kernels did to memory, races first: one finding of each array, and how many more there are."""
     strays = {(s.kind, s.tensor, s.file, s.line): s for run in reversed(report.runs) for s in reversed(run.strays)}
-    by_array = {(stray.kind, stray.kernel, stray.tensor): stray for stray in strays.values()}
+    by_array = {(stray.kind, stray.kernel, stray.tensor or stray.line): stray for stray in strays.values()}
     told = sorted(by_array.values(), key=lambda stray: stray.kind != RACE)[:_MOST_STRAYS]
     yield from (stray.sentence for stray in told)
     if len(strays) > len(told):

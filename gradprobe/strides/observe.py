@@ -12,7 +12,7 @@ from ..cases.guards import Guards
 from ..cases.layouts import Inputs
 from ..cuda.unwritten import Unwritten as CudaUnwritten
 from ..judging.strays import Stray, of_access, of_breach, of_cuda
-from ..probing.session import Session
+from ..probing.session import Session, empty_outputs
 from ..running.allocations import Allocations, Register
 from ..running.backend import interpreting
 from ..running.run import Outcome, run_target
@@ -41,10 +41,7 @@ def observe(session: Session, inputs: Inputs) -> Observed:
         TargetFailure: the target raised where it may not, or returned what it may not.
     """
     guards = Guards(inputs.tensors)
-    cuda = CudaUnwritten()
-    for name in OUTPUTS:
-        if name in inputs.tensors:
-            cuda.allocated(inputs.tensors[name])
+    cuda = empty_outputs(inputs)
     with _watching(session, inputs, cuda) as (allocations, accesses):
         outcome = run_target(session.target, session.case, inputs, session.taps, around=allocations, unwritten=cuda)
     session.outcomes.append(outcome)

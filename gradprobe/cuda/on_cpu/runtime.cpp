@@ -83,7 +83,6 @@ struct Machine {
     bool is_running = false, is_fenced = false, is_stopped = false;
     void* own = nullptr;
     ucontext_t own_context;
-    int reduced = 0;
 };
 
 Machine m;
