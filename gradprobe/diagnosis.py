@@ -1,0 +1,49 @@
+"""Diagnosis: why a target is wrong, as a hypothesis that was tested, with the lines that it names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# The share of wrong elements that a hypothesis must reproduce to be named as the cause; with less it is consistent with
+# what came, and below the second nothing is said of it.
+NAMED, CONSISTENT = 0.9, 0.5
+
+
+@dataclass(frozen=True)
+class Where:
+    """A line of source that a diagnosis names."""
+
+    file: str
+    line: int
+    code: str
+    """The line, stripped."""
+    column: int | None = None
+    """Of what is wrong in the stripped line, from 0."""
+    length: int = 0
+    """How much of it is wrong, in characters."""
+    kernel: str = ""
+    note: str = ""
+    """What stands there: "q.stride(1)"."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """One hypothesis, tested."""
+
+    fault: str
+    """What it says, for scripts: "stride/do-head"."""
+    fault_class: str
+    """The class of faults that it belongs to: "S1"."""
+    summary: str
+    """One sentence."""
+    explained: float
+    """The share of wrong elements that it reproduces within budget, less what it spoils of the right ones."""
+    evidence: tuple[str, ...] = ()
+    where: tuple[Where, ...] = ()
+    fix: str = ""
+    """The edit, in words; "" where none is known."""
+
+    @property
+    def is_named(self) -> bool:
+        """Whether it explains enough to be called the cause."""
+        return self.explained >= NAMED
