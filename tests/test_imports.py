@@ -46,7 +46,7 @@ ORDER = (
     "judging.tally", "judging.compare", "judging.accumulators", "judging.operands",
     "judging.strays", "judging.invariants", "judging.locate", "judging.symmetry",
     "inside.onehot", "inside.recover", "inside.rereading",
-    "verdict",
+    "diagnosis", "verdict",
     "judging.misreading",
     "inside.patterns", "inside.look",
     "probing.session", "probing.runs", "probing.symmetries", "probing.insides", "probing.receipt", "probe",
