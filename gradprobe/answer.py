@@ -48,5 +48,5 @@ def answer(
         report = probe(case, found, reference=beside, saved=saved, reproduce=again, tick=tick)
         if saved is not None:
             refuse_misreading(report, saved, found)
-    seconds = {"import": imported, **report.seconds, "diagnose": 0.0, "total": time.perf_counter() - start}
+    seconds = {"import": imported, **report.seconds, "total": time.perf_counter() - start}
     return replace(report, seconds=seconds)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 
 from .cases.case import Case
 from .cases.decided import values_of
 from .cases.draw import draw
 from .cases.saved import Saved
+from .diagnosing.why import Reasons, reasons_of
 from .failures import Refusal
 from .probing.insides import with_insides
 from .probing.receipt import environment, notes_of, provenance
@@ -26,15 +28,17 @@ def probe(
     reference: Target | None = None,
     saved: Saved | None = None,
     reproduce: str = "",
+    why: bool = True,
     tick: Tick = lambda stage, fraction: None,
 ) -> Report:
-    """Runs a target on a case under each layout, beside the reference, and says where it goes wrong.
+    """Runs a target on a case under each layout, beside the reference, and says where it goes wrong, and why.
 
     Args:
         case: with its device resolved to "cpu" or "cuda".
         reference: a user's own, in place of the built-in one; audited by the identities that it should keep.
         saved: the values of a case that has `inputs`; without, they are drawn.
         reproduce: the command line to print.
+        why: whether a reason is sought where it is wrong, by hypotheses and by running the target again.
 
     Raises:
         UsageFailure: the case uses what the target does not take.
@@ -51,6 +55,9 @@ def probe(
     if not any(run.measured for run in runs):
         words = "; ".join(f"{run.layout}: {run.skipped}" for run in runs)
         raise Refusal(f"target {target.name!r} refused every layout ({words}): nothing was compared")
+    session.command = tuple(shlex.split(reproduce))
+    with session.timed("diagnose"):
+        reasons = reasons_of(session, runs) if why else Reasons()
     return Report(
         case=replace(case, dots=dots_of(session)),
         provenance=provenance(session),
@@ -59,4 +66,6 @@ def probe(
         notes=notes_of(session, runs),
         reproduce=reproduce,
         seconds=session.seconds,
+        diagnoses=reasons.diagnoses,
+        known=reasons.known,
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from .cases.case import Case
+from .diagnosis import Diagnosis
 from .intermediates import names
 from .judging.accumulators import Coarser
 from .judging.compare import Comparison
@@ -178,6 +179,10 @@ class Report:
     reproduce: str
     """One command line that repeats this."""
     seconds: Mapping[str, float] = field(default_factory=dict)
+    diagnoses: tuple[Diagnosis, ...] = ()
+    """Why, best first; empty where all matches, and where nothing is known."""
+    known: tuple[str, ...] = ()
+    """Sentences about the error, where no diagnosis is named."""
 
     @property
     def verdict(self) -> str:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Assigned = tuple[tuple[str, str], ...]
+STAGES = ("target", "reference", "compare", "diagnose")
 Tick = Callable[[str, float], None]
 """Told what is being done, and the fraction of it done."""
 
@@ -54,11 +55,13 @@ class Session:
     unwritten: float = math.nan
     """What outputs hold before a run."""
     values: dict[str, Tensor] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("target", "reference", "compare"), 0.0))
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
     outcomes: list[Outcome] = field(default_factory=list)
     has_cuda: bool = False
     """Whether the target launched CUDA kernels of a source."""
     notes: list[str] = field(default_factory=list)
+    command: tuple[str, ...] = ()
+    """The words of the command line that repeats the probe; none where there is no such line."""
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:

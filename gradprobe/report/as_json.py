@@ -9,6 +9,7 @@ from typing import Any
 
 from ..cases.case import Case
 from ..cases.layouts import run_name
+from ..diagnosis import Diagnosis
 from ..failures import Failure
 from ..intermediates import steps
 from ..judging.locate import Location
@@ -32,7 +33,8 @@ def as_json(report: Report) -> dict[str, Any]:
         "case": _case(report),
         "runs": [run_as_json(report.case, run) for run in report.runs],
         "first_mismatch": _first(failing[1].first) if failing else None,
-        "diagnoses": [],
+        "diagnoses": [_diagnosis(diagnosis) for diagnosis in report.diagnoses],
+        "known": list(report.known),
         "notes": list(report.notes),
         "compared": report.compared,
         "reproduce": report.reproduce,
@@ -69,6 +71,18 @@ def together(documents: Sequence[Mapping[str, Any]], planned: int | None = None)
     )
     whole = next((word for word in (MISMATCH, "error") if word in verdicts), "match")
     return {"schema": SCHEMA_OF_SEVERAL, "verdict": whole, "planned": planned, "reports": list(documents)}
+
+
+def _diagnosis(diagnosis: Diagnosis) -> dict[str, Any]:
+    return {
+        "fault": diagnosis.fault,
+        "class": diagnosis.fault_class,
+        "summary": diagnosis.summary,
+        "explained": diagnosis.explained,
+        "evidence": list(diagnosis.evidence),
+        "where": [asdict(where) for where in diagnosis.where],
+        "fix": diagnosis.fix,
+    }
 
 
 def _target(report: Report) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from pathlib import PurePath, PurePosixPath, PureWindowsPath
 from typing import Any
 from urllib.parse import quote
 
+from ..naming import is_named_after
+
 
 @dataclass(frozen=True)
 class Place:
@@ -104,16 +106,3 @@ def place_of_finding(finding: Mapping[str, Any]) -> Place:
     """The line of a kernel that a memory finding names."""
     code, kernel = finding.get("code") or "", finding.get("kernel") or ""
     return Place(finding.get("file") or "", finding.get("line") or None, code or kernel)
-
-
-_GRADIENTS = re.compile(r"(?:dbias|dsink|dtau|delta|lse|dq|dk|dv|dp|ds)+")
-
-
-def is_named_after(kernel: str, intermediate: str) -> bool:
-    """Whether a kernel's name says that it computes a gradient: `lazy_dkdv_kernel` dK and dV, and no other.
-
-    A word of the name must be names of gradients and nothing else, so that no letter inside another word counts.
-    """
-    name = intermediate.lower()
-    words = [word for word in re.split(r"[^a-z]+", kernel.lower()) if _GRADIENTS.fullmatch(word)]
-    return any(name in re.findall(r"dbias|dsink|dtau|delta|lse|dq|dk|dv|dp|ds", word) for word in words)

@@ -4,7 +4,8 @@ from urllib.parse import unquote
 
 import pytest
 
-from gradprobe.report.places import Base, Place, is_named_after, places_of
+from gradprobe.naming import is_named_after
+from gradprobe.report.places import Base, Place, places_of
 
 from .written import BASE, document
 

@@ -1,0 +1,100 @@
+"""Again: a target run once more on what went wrong, and which of its wrong elements came otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ...failures import Failure
+from ...probing.session import Assigned, Session, inputs_of, outcome_of
+from ..observed import Observed
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ...targets.find import Target
+
+Results = Mapping[str, "Tensor"]
+
+
+@dataclass(frozen=True)
+class Again:
+    """Runs of one target, in the layout that went wrong."""
+
+    session: Session
+    assigned: Assigned
+    seen: Observed
+
+    def run(
+        self,
+        *,
+        target: Target | None = None,
+        unwritten: float | None = None,
+        schedule: int = 0,
+        around: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    ) -> Results | None:
+        """What another run gives, in float64; None where it came to no end.
+
+        Args:
+            target: another one in its place.
+            unwritten: what memory holds that nobody wrote, where that is not left to chance.
+            schedule: of the threads of CUDA kernels on the CPU.
+            around: entered around it.
+        """
+        session = replace(self.session, target=target or self.session.target, outcomes=[])
+        if unwritten is not None:
+            session = replace(session, unwritten=unwritten, case=replace(session.case, poison=True))
+        try:
+            with around():
+                outcome = outcome_of(session, inputs_of(session, session.values, self.assigned), schedule)
+        except Failure:
+            return None
+        return None if outcome.trace is None else {name: value.double() for name, value in outcome.trace.values.items()}
+
+    def right(self, results: Results) -> float:
+        """The share of the wrong elements that are right in another run, whatever else is wrong there."""
+        found = sum(int((self._right(name, results) & ~self.seen.right[name]).sum()) for name in self._common(results))
+        return found / self._wrong
+
+    def is_right(self, results: Results) -> bool:
+        """Whether all of another run is right."""
+        return all(bool((self._right(name, results) | self._free(name)).all()) for name in self._common(results))
+
+    def moved(self, one: Results, other: Results) -> dict[str, Tensor]:
+        """Where two runs differ by more than what is allowed of either, by intermediate."""
+        return {name: self._differ(name, one[name], other[name]) for name in self._common(one) if name in other}
+
+    def share(self, moved: Mapping[str, Tensor]) -> float:
+        """The share of the wrong elements that lie where runs differ."""
+        return sum(int((where & ~self.seen.right[name]).sum()) for name, where in moved.items()) / self._wrong
+
+    @property
+    def came(self) -> Results:
+        """What the run gave that went wrong."""
+        return self.seen.actual
+
+    @property
+    def _wrong(self) -> int:
+        return max(1, sum(self.seen.wrong(name) for name in self.seen.right))
+
+    def _common(self, results: Results) -> list[str]:
+        return [name for name in self.seen.actual if name in results]
+
+    def _right(self, name: str, results: Results) -> Tensor:
+        return (results[name] - self.seen.expected[name]).abs() <= self.seen.allowed[name]
+
+    def _free(self, name: str) -> Tensor:
+        """Where the value that came was right by another rule than the reference's value."""
+        within = (self.seen.actual[name] - self.seen.expected[name]).abs() <= self.seen.allowed[name]
+        return self.seen.right[name] & ~within
+
+    def _differ(self, name: str, one: Tensor, other: Tensor) -> Tensor:
+        same = (one == other) | (one.isnan() & other.isnan())
+        return ~same & ~((one - other).abs() <= 2 * self.seen.allowed[name])
+
+
+def first_moved(moved: Mapping[str, Tensor]) -> str:
+    """The first intermediate that differs; "" where none does."""
+    return next((name for name, where in moved.items() if bool(where.any())), "")

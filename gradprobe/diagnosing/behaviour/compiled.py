@@ -1,0 +1,98 @@
+"""COMP: right with another number of pipeline stages, or in the interpreter; or right in another copy of the file."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ...diagnosis import Diagnosis
+from ...failures import Failure
+from ...running.launches import jit_types
+from ...targets.find import find_target
+from .again import Again, first_moved
+
+_SECONDS = 120
+
+
+def right_without_pipelining(again: Again) -> Diagnosis | None:
+    """Compiled Triton kernels launched with one stage."""
+    if not _is_compiled(again):
+        return None
+    results = again.run(around=_one_stage)
+    if results is None or not again.is_right(results):
+        return None
+    name = first_moved(again.moved(again.came, results))
+    return Diagnosis(
+        f"compiler/{name}", "COMP", f"{name} is right with num_stages=1 and wrong as it is compiled",
+        again.right(results), ("the same kernels, launched with num_stages=1, give right results",),
+        fix="launch with num_stages=1, or look for a load that a store of the same loop overtakes",
+    )  # fmt: skip
+
+
+def right_in_the_interpreter(again: Again) -> Diagnosis | None:
+    """The same check in Triton's interpreter, in a process of its own."""
+    command = again.session.command
+    if not command or not _is_compiled(again):
+        return None
+    words = [sys.executable, "-m", "gradprobe", *command[1:], "--device", "cpu", "--json", "-"]
+    environment = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+    try:
+        ended = subprocess.run(words, capture_output=True, env=environment, timeout=_SECONDS, check=False)
+        verdict = json.loads(ended.stdout)["verdict"]
+    except (OSError, ValueError, KeyError, subprocess.TimeoutExpired):
+        return None
+    if verdict != "match":
+        return None
+    name = again.seen.own[0]
+    return Diagnosis(
+        f"compiler/{name}", "COMP", f"{name} is right in Triton's interpreter and wrong compiled", 1.0,
+        ("the same check with --device cpu matches",),
+        fix="clear Triton's cache; then compare num_stages, num_warps and --dots ieee",
+    )  # fmt: skip
+
+
+def _is_compiled(again: Again) -> bool:
+    return any(outcome.launched and not outcome.interpreted for outcome in again.session.outcomes)
+
+
+@contextlib.contextmanager
+def _one_stage() -> Iterator[None]:
+    """While open, every Triton kernel is launched with one pipeline stage."""
+    kind = next((kind for kind in jit_types() if kind.__name__ == "JITFunction"), None)
+    if kind is None:
+        yield
+        return
+    original = kind.run
+
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return original(self, *args, **kwargs | {"num_stages": 1})
+
+    kind.run = run
+    try:
+        yield
+    finally:
+        kind.run = original
+
+
+def right_in_another_file(again: Again) -> Diagnosis | None:
+    """Another file of the same module name, of which this one is perhaps an older copy."""
+    source = again.session.target.source
+    for file in source.shadows:
+        try:
+            other = find_target(f"{file}:{source.name}", again.session.case.family)
+        except Failure:
+            continue
+        results = again.run(target=other)
+        if results is not None and again.is_right(results):
+            return Diagnosis(
+                "cache/other-file", "COMP", f"another file of this name is right, and is not the one that ran: {file}",
+                1.0, (f"ran: {source.file} sha256 {source.sha256[:12]}", f"right: {file}"),
+                fix=f"remove one of the two, or put {Path(file).parent} first on the search path",
+            )  # fmt: skip
+    return None

@@ -1,0 +1,58 @@
+"""RACE, ATUNE: results that differ from call to call."""
+
+from __future__ import annotations
+
+from ...diagnosis import Diagnosis
+from .again import Again, first_moved
+
+# Orders of threads that are tried where kernels run on the CPU.
+_SCHEDULES = (1, 2)
+
+
+def wrong_in_the_first_call_alone(again: Again) -> Diagnosis | None:
+    """A second and a third call that agree and are right, where the first was wrong."""
+    second, third = again.run(), again.run()
+    if second is None or third is None or not again.is_right(second) or not again.is_right(third):
+        return None
+    name = first_moved(again.moved(again.came, second))
+    ratio = _ratio(again, name)
+    times = f" ({ratio:.4g} times what is right)" if ratio else ""
+    return Diagnosis(
+        f"autotune/{name}",
+        "ATUNE",
+        f"{name} is wrong in the first call{times} and right in later ones",
+        again.right(second),
+        ("two further calls with the same values gave right results",),
+        fix="what a kernel adds to must be zeroed before each config that is tried: triton.autotune(reset_to_zero=...)",
+    )
+
+
+def _ratio(again: Again, name: str) -> float:
+    """By what one factor the first call was off, where it is one; else 0."""
+    actual, expected = again.came[name], again.seen.expected[name]
+    squares = float((expected**2).sum())
+    factor = float((actual * expected).sum()) / squares if squares else 0.0
+    return factor if bool(((actual - factor * expected).abs() <= 1e-4 * expected.abs().max()).all()) else 0.0
+
+
+def differs_from_run_to_run(again: Again) -> Diagnosis | None:
+    """The same call twice; where kernels run on the CPU, in other orders of their threads."""
+    on_cpu = any(outcome.cuda == "cuda-on-cpu" for outcome in again.session.outcomes)
+    runs = [again.run(schedule=number) for number in (_SCHEDULES if on_cpu else (0, 0, 0))]
+    results = [again.came, *(run for run in runs if run is not None)]
+    moved = {name: again.seen.right[name] & False for name in again.came}
+    for run in results[1:]:
+        moved = {name: moved[name] | where for name, where in again.moved(results[0], run).items()}
+    name = first_moved(moved)
+    if not name:
+        return None
+    how = "in another order of threads and blocks" if on_cpu else "from call to call"
+    others = [each for each, where in moved.items() if not bool(where.any())]
+    steady = f"; {', '.join(others)} stay as they are" if others else ""
+    return Diagnosis(
+        f"race/{name}",
+        "RACE",
+        f"{name} differs {how}, by more than the order of atomic additions allows",
+        again.share(moved),
+        (f"{int(moved[name].sum()):,} elements of {name} differ between {len(results)} runs{steady}",),
+    )

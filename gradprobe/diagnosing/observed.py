@@ -1,0 +1,54 @@
+"""A measured run -> Seen: every element that came, what was expected of it, and whether it is right."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..budgets.budget import tile_budget
+from ..budgets.roundings import rounding_shift
+from ..cases.case import Case
+from ..faults.hypothesis import Seen
+from ..judging.compare import BY_TILE, Judge, judge_whole, tile_size
+from ..judging.tally import MISMATCH
+from ..reference import evaluate, tiles
+from ..verdict import Measured
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Observed(Seen):
+    """What hypotheses are tested against."""
+
+    allowed: Mapping[str, Tensor]
+    """The error allowed to each element, by intermediate."""
+    measured: Measured
+
+
+def observed(case: Case, measured: Measured, tensors: Mapping[str, Tensor]) -> Observed:
+    """What a run showed.
+
+    Args:
+        tensors: the inputs as they lay in memory before it.
+    """
+    x, trace, comparison = measured.x, measured.trace, measured.comparison
+    actual = {name: value.double() for name, value in trace.values.items()}
+    right = {name: value.new_zeros(value.shape, dtype=bool) for name, value in actual.items()}  # type: ignore[call-overload]
+    expected, allowed = ({name: value * 0 for name, value in actual.items()} for _ in range(2))
+    heads, rows = tile_size(case)
+    for tile in tiles(x, rows=rows, heads=heads):
+        place, values = (tile.batch, tile.heads, tile.rows), evaluate(x, tile)
+        shift = rounding_shift(x, tile, values, comparison.precision)
+        budget = tile_budget(x, tile, values, comparison.precision, shift)
+        for name in (name for name in BY_TILE if name in actual):
+            judge = Judge(trace.values[name][place], values, budget, name)
+            expected[name][place], allowed[name][place] = judge.expected, judge.bound
+            right[name][place] = judge.right()
+    for name in (name for name in actual if name not in BY_TILE):
+        _, expected[name], allowed[name], right[name] = judge_whole(trace, comparison, name)
+    expected |= {name: value for name, value in comparison.expected.items() if name not in expected}
+    own = tuple(name for name, finding in comparison.findings.items() if finding.status == MISMATCH)
+    return Observed(case, x, actual, expected, right, own, tensors, allowed, measured)

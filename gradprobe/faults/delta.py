@@ -1,0 +1,66 @@
+"""A: delta dropped, added, or computed from something else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from .hypothesis import Hypothesis, Seen
+from .products import pe, slope
+from .variant import Hook, Scope, Variant
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_FIX = "dS = P * (dP - delta)"
+
+
+def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
+    """What delta's part in dS may have become."""
+    ways: tuple[tuple[str, str, str, Hook], ...] = (
+        ("dropped", "delta is not subtracted: dS = P * dP", "delta", lambda value, scope: value * 0),
+        ("sign", "delta is added where it is to be subtracted", "delta", lambda value, scope: -value),
+        ("unweighted", "delta is subtracted outside the product: dS = P * dP - delta", "dS", _unweighted),
+        ("formula", "delta is computed by another formula: " + _other_words(seen), "delta", _other_formula),
+        ("formula", "delta is rowsum(dO), without O", "delta", lambda value, scope: scope.tensors[3].sum(-1)),
+        ("formula", "delta is rowsum(O * O)", "delta", lambda value, scope: (scope.used["O"] ** 2).sum(-1)),
+        ("formula", "delta is rowsum(dP), without P", "delta", lambda value, scope: scope.used["dP"].sum(-1)),
+        ("formula", "delta is the mean over the head dim, where the sum is meant", "delta", _mean),
+        ("from-unmasked", "delta sums dP before its mask", "delta", _from_unmasked),
+    )
+    for name, summary, step, hook in ways:
+        alter = partial(_hooked, step, hook)
+        yield Hypothesis(f"delta/{name}", "A", summary, alter, frozenset({"delta", "dS"}), fix=_FIX)
+
+
+def _hooked(step: str, hook: Hook, variant: Variant) -> Variant:
+    return variant.hooked((step, hook))
+
+
+def _other_words(seen: Seen) -> str:
+    lazy = "rowsum(dO * O), which holds tau's share, where rowsum(P * dP) is meant"
+    softmax = "rowsum(P * dP), which differs from rowsum(dO * O) here"
+    return lazy if seen.x.family == "lazy" else softmax
+
+
+def _unweighted(value: Tensor, scope: Scope) -> Tensor:
+    used = scope.used
+    return (used["P"] * used["dP"] - used["delta"][..., None] * scope.x.valid(scope.tile)) * slope(scope)
+
+
+def _other_formula(value: Tensor, scope: Scope) -> Tensor:
+    """rowsum(dO * O) in the lazy family, from the O that the problem has, and rowsum(P * dP) in the softmax family."""
+    if scope.x.family == "lazy":
+        _, _, v, do = scope.tensors
+        return (do * (pe(scope) @ v)).sum(-1)
+    return (scope.used["P"] * scope.used["dP"]).sum(-1)
+
+
+def _mean(value: Tensor, scope: Scope) -> Tensor:
+    return value / scope.tensors[3].shape[-1]
+
+
+def _from_unmasked(value: Tensor, scope: Scope) -> Tensor:
+    _, _, v, do = scope.tensors
+    return (scope.used["P"] * (do @ v.mT)).sum(-1)

@@ -1,0 +1,147 @@
+"""A: one constant factor too many or too few."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ..intermediates import TABLE
+from .hypothesis import Hypothesis, Seen
+from .variant import Finish, Scope, Variant
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_STEPS = ("P", "dP", "delta", "dS", "dQ", "dK", "dV", "dBias", "dSink", "dTau", "LSE", "O")
+_AT_ONCE = {"dQ": ("dQ", "dK"), "dK": ("dK", "dV")}
+_UNITS = ("ln 2", "log2 e", "-1")
+# How near a measured factor must be to a constant to be called by its name.
+_NEAR = 1e-3
+
+
+def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
+    """Every step of the backward times each constant of the field; the scores so too; what came where it shows one."""
+    named = constants(seen)
+    existing = {row.name for row in TABLE if row.step(seen.case.family) is not None and seen.case.has(row.needs)}
+    for step in _STEPS:
+        if step not in existing:
+            continue
+        # LSE is no product of what backwards are off by, but it may be in other units.
+        factors = {words: factor for words, factor in named.items() if step != "LSE" or words in _UNITS}
+        measured = _measured(seen, step)
+        if measured is not None and all(abs(measured - one) > _NEAR * abs(one) for one in named.values()):
+            factors[""] = measured
+        for words, factor in factors.items():
+            yield _of_step(seen, step, words, factor)
+    for words, factor in named.items():
+        for first, steps in _AT_ONCE.items():
+            if set(steps) <= set(seen.own):
+                yield _of_step(seen, first, words, factor, steps)
+        yield _of_scores(seen, words, factor)
+
+
+def constants(seen: Seen) -> dict[str, float]:
+    """What backwards are off by, each value once, by name."""
+    case, scale = seen.case, seen.x.scale
+    group = case.heads // case.kv_heads
+    found = {
+        "2": 2.0, "1/2": 0.5, "-1": -1.0, "ln 2": math.log(2), "log2 e": 1 / math.log(2),
+        "scale": scale, "1/scale": 1 / scale if scale else 1.0, "sqrt(D)": math.sqrt(case.head_dim),
+        "1/sqrt(D)": 1 / math.sqrt(case.head_dim), "D": float(case.head_dim), "1/D": 1 / case.head_dim,
+        "the group's size": float(group), "1 over the group's size": 1 / group, "scale^2": scale**2,
+    }  # fmt: skip
+    if case.dropout:
+        found |= {"1 - p": 1 - case.dropout, "1 / (1 - p)": 1 / (1 - case.dropout)}
+    kept: dict[str, float] = {}
+    for words, factor in found.items():
+        if factor != 1.0 and all(abs(factor - one) > 1e-9 * abs(one) for one in kept.values()):
+            kept[words] = factor
+    return kept
+
+
+def _measured(seen: Seen, step: str) -> float | None:
+    """The factor of an exposed intermediate where it is wrong, by least squares; None where there is none."""
+    if step not in seen.actual or step not in seen.own:
+        return None
+    wrong = ~seen.right[step] & seen.actual[step].isfinite()
+    actual, expected = seen.actual[step][wrong], seen.expected[step][wrong]
+    squares = float((expected**2).sum())
+    factor = float((actual * expected).sum()) / squares if squares else 0.0
+    return factor if abs(factor) > 1e-6 and abs(factor - 1) > _NEAR else None
+
+
+def _of_step(seen: Seen, step: str, words: str, factor: float, steps: tuple[str, ...] = ()) -> Hypothesis:
+    steps = steps or (step,)
+    names, verb = " and ".join(steps), "is" if len(steps) == 1 else "are"
+    named = f"{factor:.5g} = {words}" if words and words != f"{factor:.5g}" else f"{factor:.5g}"
+    why, fix = _reason(step, words, factor, seen)
+    return Hypothesis(
+        f"factor/{step}", "A", f"{names} {verb} off by the factor {named} throughout{why}",
+        partial(_times, steps, factor),
+        frozenset(steps), fix=fix,
+    )  # fmt: skip
+
+
+def _reason(step: str, words: str, factor: float, seen: Seen) -> tuple[str, str]:
+    missing = words in ("1/scale", "sqrt(D)") and abs(factor * seen.x.scale - 1) < _NEAR
+    if missing and step in ("dQ", "dK", "dS"):
+        return ": the scale is missing", f"multiply {'dQ and dK' if step == 'dS' else step} by scale"
+    if words == "scale" and step in ("dQ", "dK", "dS"):
+        return ": the scale is applied twice", "apply the scale once"
+    if words in ("ln 2", "log2 e"):
+        return (
+            ": units of log2 and of ln are mixed",
+            "multiply by ln 2 = 0.6931 once on the way from log2 to natural units",
+        )
+    if words == "-1":
+        return ": its sign is the other", ""
+    return "", ""
+
+
+def _times(steps: tuple[str, ...], factor: float, variant: Variant) -> Variant:
+    def hook(value: Tensor, scope: Scope) -> Tensor:
+        return value * factor
+
+    return variant.hooked(*((step, hook) for step in steps))
+
+
+def _of_scores(seen: Seen, words: str, factor: float) -> Hypothesis:
+    return Hypothesis(
+        "factor/S", "A", f"the scores are off by the factor {factor:.5g} = {words}", partial(_scaled, factor),
+        frozenset({"LSE", "P", "O"}), fix=_units(words),
+    )  # fmt: skip
+
+
+def _units(words: str) -> str:
+    if words in ("ln 2", "log2 e"):
+        return "exp2 takes scores times log2 e = 1.4427, exp takes them as they are"
+    return ""
+
+
+def _scaled(factor: float, variant: Variant) -> Variant:
+    """Scores of another scale; the gradients are multiplied by the right one."""
+
+    def back(value: Tensor, scope: Scope) -> Tensor:
+        return value / factor
+
+    return variant.having(scale=variant.x.scale * factor).hooked(("dQ", back), ("dK", back))
+
+
+def zeros(seen: Seen) -> Iterator[Hypothesis]:
+    """H1: a gradient that is 0 throughout."""
+    for step in ("dQ", "dK", "dV", "dBias", "dSink", "dTau"):
+        if step in seen.own and not bool(seen.actual[step].any()):
+
+            def finish(values: Mapping[str, Tensor], step: str = step) -> Mapping[str, Tensor]:
+                return {step: values[step] * 0} if step in values else {}
+
+            yield Hypothesis(
+                f"zero/{step}", "H1", f"{step} is 0 throughout: nothing was stored there, or None was returned",
+                partial(_finishing, finish), frozenset({step}),
+            )  # fmt: skip
+
+
+def _finishing(finish: Finish, variant: Variant) -> Variant:
+    return variant.finishing(finish)

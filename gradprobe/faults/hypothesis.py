@@ -1,0 +1,105 @@
+"""Hypothesis: a fault that a target may have. Seen: what it is guessed from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..cases.case import Case
+from ..intermediates import lookup, steps
+from ..reference import Attention
+from .variant import Variant
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One run that went wrong."""
+
+    case: Case
+    x: Attention
+    """The problem, with the values meant."""
+    actual: Mapping[str, Tensor]
+    """What came, in float64, by intermediate."""
+    expected: Mapping[str, Tensor]
+    """The reference's values of the same."""
+    right: Mapping[str, Tensor]
+    """Whether each element is right."""
+    own: tuple[str, ...]
+    """The intermediates that are wrong by themselves, in dataflow order."""
+    tensors: Mapping[str, Tensor]
+    """The inputs and outputs as they lay in memory before the run, guard bands around them."""
+
+    def wrong(self, name: str) -> int:
+        """How many elements of an intermediate are wrong."""
+        return int((~self.right[name]).sum())
+
+    @property
+    def wrong_names(self) -> tuple[str, ...]:
+        return tuple(name for name in self.right if self.wrong(name))
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One fault, with the computation that it makes."""
+
+    fault: str
+    """The word for scripts: "stride/do-head"."""
+    fault_class: str
+    summary: str
+    """One sentence, without its full stop."""
+    alter: Callable[[Variant], Variant]
+    changes: frozenset[str]
+    """The intermediates that it makes wrong by themselves."""
+    fix: str = ""
+    evidence: tuple[str, ...] = ()
+    """What else is known, in sentences."""
+    tensor: str = ""
+    """The tensor that is read or stored otherwise; "" where it is about none."""
+    axes: str = ""
+    """Along which axes, one letter each."""
+    other: str = ""
+    """The tensor whose strides are taken."""
+
+
+def may_show(changes: frozenset[str], seen: Seen) -> bool:
+    """Whether a fault that changes these intermediates may be what made a run wrong by itself.
+
+    A kernel computes P, dP and dS anew and may hand on their errors where what another one exposes is right.
+    """
+    reached = set(changes)
+    for row, step in steps(seen.case.family):
+        if reached & set(step.parents):
+            reached.add(row.name)
+    return bool(reached & set(seen.own))
+
+
+def title(tensor: str) -> str:
+    """A tensor as the field writes it: dO, LSE, q."""
+    if tensor == "do":
+        return "dO"
+    row = lookup(tensor)
+    return row.name if row is not None else tensor
+
+
+AXES = {"b": "batch", "h": "head", "g": "head", "m": "row", "n": "row", "d": "dim", "e": "dim", "w": "distance"}
+"""Words for axes."""
+EVERYTHING = frozenset(row.name for row, _ in (*steps("softmax"), *steps("lazy")))
+# What each input enters first.
+ENTERS = {
+    "q": frozenset({"LSE", "P", "O", "dK"}), "k": frozenset({"LSE", "P", "O", "dQ"}), "v": frozenset({"O", "dP"}),
+    "do": frozenset({"dP", "delta", "dV"}), "o": frozenset({"delta"}), "lse": frozenset({"P", "dSink", "delta"}),
+    "delta": frozenset({"dS", "dSink"}), "bias": frozenset({"LSE", "P", "O"}), "alibi": frozenset({"LSE", "P", "O"}),
+    "mask": frozenset({"LSE", "P", "O", "dP"}), "sinks": frozenset({"LSE", "O", "dSink"}),
+    "tau": frozenset({"O", "dP", "dV", "delta"}), "keep": frozenset({"O", "dP", "dV"}),
+}  # fmt: skip
+# Recomputed from an input by kernels that keep nothing of another kernel's: in lazy, delta from P and dP.
+_IN_LAZY = {name: frozenset({"delta"}) for name in ("q", "k", "v", "bias")}
+
+
+def entered(tensor: str, family: str) -> frozenset[str]:
+    """The intermediates that are wrong by themselves where an input is read wrongly."""
+    return ENTERS[tensor] | (_IN_LAZY.get(tensor, frozenset()) if family == "lazy" else frozenset())

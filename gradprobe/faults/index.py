@@ -1,0 +1,88 @@
+"""S3: a tensor of another head, batch or row is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from .hypothesis import AXES, Hypothesis, Seen, entered, title
+from .memory import axes_of, readable, reading
+from .variant import Variant, wide
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
+    """Each term of each index missing; the number of another head; the key heads in another order."""
+    tensors = {name: wide(tensor) for name, tensor in readable(seen).items()}
+    for name, tensor in tensors.items():
+        yield from _without_a_term(seen, name, tensor)
+        yield from _by_another_number(seen, name, tensor)
+    if 1 < seen.case.kv_heads < seen.case.heads:
+        yield _key_heads_by_remainder(seen)
+
+
+def _without_a_term(seen: Seen, name: str, tensor: Tensor) -> Iterator[Hypothesis]:
+    axes = axes_of(name, seen)
+    for missing in ("b", "h", "g", "bh", "bg", "m", "n"):
+        if not set(missing) <= set(axes) or any(tensor.shape[axes.index(axis)] == 1 for axis in missing):
+            continue
+        read, words = tensor, [AXES[axis] for axis in missing]
+        for axis in missing:
+            read = read.narrow(axes.index(axis), 0, 1).expand_as(tensor)
+        every = " and ".join(f"{one} 0" for one in words)
+        yield _hypothesis(
+            seen, f"index/{name}-{'-'.join(words)}", name, missing, read,
+            f"{title(name)} of {every} is read in every {' and '.join(words)}: that term of its index is missing",
+        )  # fmt: skip
+
+
+def _by_another_number(seen: Seen, name: str, tensor: Tensor) -> Iterator[Hypothesis]:
+    """A head's tensor by the key head's number, of the next head, of the batch's number, or only as far as a limit."""
+    import torch
+
+    axes, case = axes_of(name, seen), seen.case
+    letter = next((axis for axis in "hg" if axis in axes), "")
+    if not letter or tensor.shape[at := axes.index(letter)] == 1:
+        return
+    count = tensor.shape[at]
+    heads = torch.arange(count, device=tensor.device)
+    maps = {f"{name}-next-head": ("the next head", (heads + 1) % count)}
+    if letter == "h" and 1 < case.kv_heads < case.heads:
+        group = case.heads // case.kv_heads
+        maps[f"{name}-kv-head"] = ("the head that has its key head's number", heads // group)
+        maps[f"{name}-kv-head-remainder"] = ("head h % kv_heads", heads % case.kv_heads)
+    maps |= {f"{name}-head-mod-{n}": (f"head h % {n}", heads % n) for n in (2, 4, 8, 16) if n < count}
+    for word, (words, index) in maps.items():
+        read = tensor.index_select(at, index)
+        yield _hypothesis(seen, f"index/{word}", name, letter, read, f"{title(name)} of {words} is read")
+
+
+def _hypothesis(seen: Seen, fault: str, name: str, axes: str, read: Tensor, summary: str) -> Hypothesis:
+    return Hypothesis(
+        fault, "S3", summary, partial(_misread, name, read), entered(name, seen.case.family), tensor=name, axes=axes
+    )
+
+
+def _misread(name: str, read: Tensor, variant: Variant) -> Variant:
+    return reading(variant, name, read)
+
+
+def _key_heads_by_remainder(seen: Seen) -> Hypothesis:
+    import torch
+
+    case, x = seen.case, seen.x
+    heads = torch.arange(case.heads, device=x.q.device)
+    owner = heads % case.kv_heads
+    share = (owner == torch.arange(case.kv_heads, device=x.q.device)[:, None]).double()
+
+    def alter(variant: Variant) -> Variant:
+        of = variant.x
+        return variant.reading(k=of.k[:, owner], v=of.v[:, owner]).sharing(share)
+
+    return Hypothesis(
+        "index/kv-head", "S3", "query heads read key head h % kv_heads, where h // group is meant", alter,
+        frozenset({"LSE", "P", "O", "dP", "dQ", "dK", "dV"}), fix="h // (heads // kv_heads)", tensor="k", axes="g",
+    )  # fmt: skip

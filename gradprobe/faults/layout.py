@@ -1,0 +1,49 @@
+"""S2: a tensor is addressed as if it lay otherwise than it does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from .hypothesis import Hypothesis, Seen, entered, title
+from .memory import axes_of, contiguous_strides, readable, reading, through
+from .variant import Variant
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
+    """Every tensor that kernels read, taken for contiguous, for [B, L, H, D], or for dense in its last axes."""
+    for name, tensor in readable(seen).items():
+        tried = {tuple(tensor.stride())}
+        for words, strides in _assumed(tensor, axes_of(name, seen)):
+            if strides not in tried:
+                tried.add(strides)
+                yield Hypothesis(
+                    f"layout/{name}", "S2", f"{title(name)} is addressed {words}, and does not lie so",
+                    partial(_misread, name, tensor, strides), entered(name, seen.case.family), tensor=name,
+                    fix=f"take every stride of {title(name)} from the tensor, or refuse other layouts in the wrapper",
+                )  # fmt: skip
+
+
+def _assumed(tensor: Tensor, axes: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+    shape, own = tuple(tensor.shape), tuple(tensor.stride())
+    dense = contiguous_strides(shape)
+    yield "as if it were contiguous", dense
+    if len(shape) > 1:
+        yield "as if its last stride were 1", (*own[:-1], 1)
+        yield "as if its rows were contiguous", (*own[:-2], *dense[-2:])
+    if len(shape) == 4:
+        batch, heads, rows, dim = shape
+        yield "as [B, L, H, D]", (rows * heads * dim, dim, heads * dim, 1)
+        yield "as if each of its batches were contiguous", (own[0], *dense[1:])
+        yield "as if each of its heads were contiguous", (*own[:2], *dense[2:])
+    if axes.startswith("bh"):
+        yield "as if batches and heads lay one behind the other", (own[1] * shape[1], *own[1:])
+        yield "as if batches lay one behind the other, heads within rows", (dense[0], *own[1:])
+
+
+def _misread(name: str, tensor: Tensor, strides: tuple[int, ...], variant: Variant) -> Variant:
+    return reading(variant, name, through(tensor, strides))

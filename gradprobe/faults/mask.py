@@ -1,0 +1,211 @@
+"""M1: a kernel sees other keys than it should, or leaves out an input of the scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ..cases.case import Case
+from ..reference import Attention, Tile, live_length
+from ..reference.problem import part
+from .hypothesis import Hypothesis, Seen
+from .variant import USED, Variant
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Rule = Callable[["Tensor", Attention, Tile], "Tensor"]
+_TILES = tuple((rows, keys) for rows in (16, 32, 64, 128) for keys in (16, 32, 64, 128))
+_CHANGES = frozenset({"LSE", "P", "O", "dP", "dV", "delta"})
+
+
+@dataclass(frozen=True)
+class _Terms:
+    """What the mask of a tile is made of, each [h or 1, m, N] or what broadcasts to it."""
+
+    causal: Tensor
+    left: Tensor
+    right: Tensor
+    rows: Tensor
+    keys: Tensor
+    rest: Tensor
+    """What is no comparison of positions: a mask that was given, hidden bias, packed sequences."""
+
+    def all(self) -> Tensor:
+        return self.causal & self.left & self.right & self.rows & self.keys & self.rest
+
+
+def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
+    """Every comparison of the mask missing or off by one; the other corner; inputs of the scores left out."""
+    for fault, summary, rule in _rules(seen.case, seen.x):
+        yield Hypothesis(fault, "M1", summary, partial(_seeing, rule), _CHANGES)
+    yield from _left_out(seen)
+
+
+def _seeing(rule: Rule, variant: Variant) -> Variant:
+    return variant.seeing(rule)
+
+
+def _rules(case: Case, x: Attention) -> Iterator[tuple[str, str, Rule]]:
+    left, right = x.window or (-1, -1)
+    if x.causal:
+        yield "mask/diagonal", "the key on the diagonal is masked: j < i stands where j <= i is meant", _causal(-1)
+        yield "mask/beyond-diagonal", "one key beyond the diagonal is seen", _causal(1)
+        yield "mask/causal", "the causal mask is left out", _causal(None)
+        for rows, keys in dict.fromkeys(((case.block_m, case.block_n), *_TILES)):
+            words = f"the causal mask is left out within the tiles of {rows} rows and {keys} keys that are visited"
+            yield "mask/causal", words, _causal_by_tiles(rows, keys)
+    else:
+        yield "mask/causal", "a causal mask is applied where none was asked for", _causal(0)
+    for side, keys in (("left", left), ("right", right)):
+        if keys >= 0:
+            name = f"mask/window-{side}"
+            yield name, f"the window reaches one key fewer to the {side}", _window(side, -1)
+            yield name, f"the window reaches one key more to the {side}", _window(side, 1)
+            yield name, f"the window's {side} end is left out", _window(side, None)
+    if (x.causal or x.window) and x.n_query != x.n_key:
+        yield "mask/align", "the diagonal ends in the other corner of the scores", _other_corner
+    if x.seqlens is not None:
+        yield "mask/length", "padded rows are not masked", _with(lambda terms: {"rows": terms.rows | True})
+        yield "mask/length", "padded keys are not masked", _with(lambda terms: {"keys": terms.keys | True})
+        yield "mask/length", "padding is not masked", _with(lambda t: {"rows": t.rows | True, "keys": t.keys | True})
+    if x.mask is not None:
+        yield "mask/mask", "the mask that is given is left out", _with(lambda terms: {"rest": terms.rest | True})
+        yield "mask/mask", "the mask that is given is read with its meaning reversed", _reversed
+
+
+def _terms(x: Attention, tile: Tile, shift: int = 0) -> _Terms:
+    import torch
+
+    i, j = x.positions(tile)
+    diagonal, (left, right) = x.diagonal(tile) + shift, x.window or (-1, -1)
+    yes = torch.ones_like(j <= diagonal)
+    length = live_length(x, tile.batch)
+    padded = x.seqlens is not None
+    return _Terms(
+        j <= diagonal if x.causal else yes,
+        j >= diagonal - left if left >= 0 else yes,
+        j <= diagonal + right if right >= 0 else yes,
+        (i < length) & yes if padded else yes,
+        (j < length) & yes if padded else yes,
+        (yes if x.mask is None else part(x.mask, tile))[None] if x.mask is None else part(x.mask, tile),
+    )  # fmt: skip
+
+
+def _with(change: Callable[[_Terms], dict[str, Tensor]]) -> Rule:
+    """A rule with some of its terms replaced; what the terms do not hold is kept from the right one."""
+
+    def rule(valid: Tensor, x: Attention, tile: Tile) -> Tensor:
+        terms = _terms(x, tile)
+        fields = {name: getattr(terms, name) for name in _Terms.__dataclass_fields__}
+        other = _Terms(**fields | change(terms)).all()
+        return (valid & other) | (other & ~terms.all())
+
+    return rule
+
+
+def _causal(by: int | None) -> Rule:
+    """A causal mask that reaches so many keys further, or none."""
+
+    def rule(valid: Tensor, x: Attention, tile: Tile) -> Tensor:
+        _, j = x.positions(tile)
+        reach = (j <= x.diagonal(tile) + by) if by is not None else (j == j) | (x.diagonal(tile) == j)
+
+        def change(terms: _Terms) -> dict[str, Tensor]:
+            return {"causal": reach}
+
+        return _with(change)(valid, x, tile)
+
+    return rule
+
+
+def _causal_by_tiles(rows: int, keys: int) -> Rule:
+    """A causal mask of whole tiles: a key is seen where the last row of a tile sees the tile's first key."""
+
+    def rule(valid: Tensor, x: Attention, tile: Tile) -> Tensor:
+        i, j = x.positions(tile)
+        last_row = x.diagonal(tile) + (rows - 1 - i % rows)
+        return _with(lambda terms: {"causal": j // keys * keys <= last_row})(valid, x, tile)
+
+    return rule
+
+
+def _window(side: str, by: int | None) -> Rule:
+    """A window with another end."""
+
+    def rule(valid: Tensor, x: Attention, tile: Tile) -> Tensor:
+        _, j = x.positions(tile)
+        assert x.window is not None
+        reach = {"left": lambda n: j >= x.diagonal(tile) - n, "right": lambda n: j <= x.diagonal(tile) + n}[side]
+        keys = x.window[side == "right"]
+        seen = reach(keys + by) if by is not None else reach(x.n_query + x.n_key)
+        return _with(lambda terms: {side: seen})(valid, x, tile)
+
+    return rule
+
+
+def _other_corner(valid: Tensor, x: Attention, tile: Tile) -> Tensor:
+    by = x.n_key - x.n_query
+    here, there = _terms(x, tile), _terms(x, tile, shift=-by if x.align == "bottom-right" else by)
+    return (valid & there.all()) | (there.all() & ~here.all())
+
+
+def _reversed(valid: Tensor, x: Attention, tile: Tile) -> Tensor:
+    assert x.mask is not None
+    given = part(x.mask, tile)
+    return _with(lambda terms: {"rest": ~given})(valid, x, tile)
+
+
+def _left_out(seen: Seen) -> Iterator[Hypothesis]:
+    x = seen.x
+    without = {
+        "bias": ("the bias", x.bias is not None), "alibi": ("the alibi slopes", x.alibi is not None),
+        "tau": ("tau", x.tau is not None), "sinks": ("the sinks", x.sinks is not None),
+    }  # fmt: skip
+    for name, (words, there) in without.items():
+        if there:
+            alter = partial(_without, name)
+            yield Hypothesis(f"mask/{name}", "M1", f"{words} left out", alter, _CHANGES | {"dSink"}, tensor=name)
+            yield Hypothesis(
+                f"mask/{name}", "M1", f"{words} taken with the other sign", partial(_negated, name), _CHANGES
+            )
+    if x.softcap is not None:
+        yield Hypothesis("mask/softcap", "M1", "the softcap left out", partial(_having, "softcap", None), _CHANGES)
+    if x.family == "lazy" and x.bias is not None and x.bias.shape[1] > 1:
+        yield Hypothesis(
+            "mask/bias-window", "M1", "the bias reaches one distance fewer: distance < window - 1",
+            _narrower_bias, _CHANGES | {"dBias"},
+        )  # fmt: skip
+
+
+def _having(name: str, value: object, variant: Variant) -> Variant:
+    return variant.having(**{name: value})
+
+
+def _without(name: str, variant: Variant) -> Variant:
+    tensor = getattr(variant.x, name)
+    if name == "sinks":  # left out, it is a logit of minus infinity, and LSE is another
+        without = variant.having(sinks=tensor.new_full(tensor.shape, -float("inf")))
+        return without.hooked((USED + "LSE", lambda value, scope: scope.formula["LSE"]))
+    return variant.having(**{name: tensor * 0})
+
+
+def _negated(name: str, variant: Variant) -> Variant:
+    return variant.having(**{name: -getattr(variant.x, name)})
+
+
+def _narrower_bias(variant: Variant) -> Variant:
+    """The last distance has no bias, and no gradient."""
+    bias = variant.x.bias
+    assert bias is not None
+    kept = bias.clone()
+    kept[:, -1] = 0.0
+
+    def without_the_last(value: Tensor, scope: object) -> Tensor:
+        value = value.clone()
+        value[:, -1] = 0.0
+        return value
+
+    return variant.having(bias=kept).hooked(("dBias", without_the_last))

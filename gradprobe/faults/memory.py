@@ -1,0 +1,105 @@
+"""Tensors as addresses find them: read through other strides, of another head, or stored elsewhere."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from .hypothesis import AXES, Seen
+from .variant import BUFFERS, USED, Hook, Scope, Variant
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# Tensors that the reference's problem holds, by the same names.
+FIELDS = ("q", "k", "v", "do", "bias", "tau", "alibi", "mask", "sinks", "keep")
+_BUFFER_OF = {"lse": "LSE", "o": "O", "delta": "delta"}
+assert set(_BUFFER_OF.values()) == set(BUFFERS)
+# Axes that stand for one another in different tensors.
+KINDS = {"b": "b", "h": "h", "g": "h", "m": "m", "n": "m", "d": "d", "e": "d", "w": "d"}
+
+
+def readable(seen: Seen) -> dict[str, Tensor]:
+    """The tensors that kernels read, as they lie in memory.
+
+    LSE, O and delta that were not handed in lie contiguous, as the wrapper allocates them, with nothing known behind.
+    """
+    found = {name: tensor for name, tensor in seen.tensors.items() if name in FIELDS or name in _BUFFER_OF}
+    for name, intermediate in _BUFFER_OF.items():
+        if name not in found and intermediate in seen.expected:
+            found[name] = seen.actual.get(intermediate, seen.expected[intermediate]).contiguous()
+    return {name: tensor for name, tensor in found.items() if axes_of(name, seen)}
+
+
+def axes_of(name: str, seen: Seen) -> str:
+    """The axes of a tensor, one letter each; "" of one that has neither batches nor heads."""
+    known = {"lse": "bhm", "delta": "bhm", "o": "bhme", "dq": "bhmd", "dk": "bgnd", "dv": "bgne"}
+    axes = known.get(name) or seen.case.input_axes(name)
+    tensor = seen.tensors.get(name)
+    return axes if tensor is None or tensor.dim() == len(axes) else ""
+
+
+def through(tensor: Tensor, strides: Sequence[int]) -> Tensor:
+    """A tensor's elements as other strides lead to them; NaN where that is outside its storage."""
+    import torch
+
+    flat = whole_storage(tensor)
+    at = offsets(tensor.shape, strides).to(tensor.device) + int(tensor.storage_offset())
+    inside = (at >= 0) & (at < len(flat))
+    read = flat[at.clamp(0, len(flat) - 1)]
+    if bool(inside.all()):
+        return read
+    return read.double().masked_fill(~inside, torch.nan) if read.is_floating_point() else read & inside
+
+
+def whole_storage(tensor: Tensor) -> Tensor:
+    """Everything in a tensor's storage, as one row."""
+    size = tensor.untyped_storage().nbytes() // tensor.element_size()
+    return tensor.detach().as_strided((size,), (1,), 0)
+
+
+def offsets(shape: Sequence[int], strides: Sequence[int]) -> Tensor:
+    """How far each element of a shape lies from the first."""
+    import torch
+
+    total: Tensor = torch.zeros((), dtype=torch.int64)
+    for size, stride in zip(shape, strides, strict=True):
+        total = total[..., None] + torch.arange(size).mul(stride)
+    return total
+
+
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a shape without gaps."""
+    return tuple(math.prod(max(size, 1) for size in shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+def reading(variant: Variant, name: str, tensor: Tensor) -> Variant:
+    """A variant whose kernels find other values in a tensor: an input, or LSE, O or delta."""
+    if name in FIELDS:
+        return variant.reading(**{name: tensor})
+    return variant.hooked((USED + _BUFFER_OF[name], _of_tile(tensor.double())))
+
+
+def _of_tile(tensor: Tensor) -> Hook:
+    def found(_: Tensor, scope: Scope) -> Tensor:
+        return tensor[scope.tile.batch, scope.tile.heads, scope.tile.rows]
+
+    return found
+
+
+def in_words(axes: str) -> str:
+    """ "head", "batch and head"."""
+    return " and ".join(dict.fromkeys(AXES[axis] for axis in axes))
+
+
+def word(tensor: str, axes: str, shape_axes: str) -> str:
+    """The tail of a fault's name: "do-head", and "do" where it is about every axis."""
+    if len(axes) == len(shape_axes):
+        return tensor
+    return "-".join([tensor, *dict.fromkeys(AXES[axis] for axis in axes)])
+
+
+def by_kind(axes: str, strides: Sequence[int]) -> Mapping[str, int]:
+    """A tensor's stride of each kind of axis."""
+    return {KINDS[axis]: stride for axis, stride in zip(axes, strides, strict=True) if axis in KINDS}

@@ -1,0 +1,72 @@
+"""PREC: something is rounded to fewer bits before it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from .hypothesis import Hypothesis, Seen, entered, title
+from .products import pe
+from .variant import Hook, Scope, Variant
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_DTYPES = {"float32": ("bfloat16", "float16", "tf32"), "float16": ("bfloat16",), "bfloat16": ("float16",)}
+
+
+def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
+    """Each operand rounded, to each dtype that has fewer bits than the case's."""
+    for dtype in _DTYPES[seen.case.dtype]:
+        narrow = _to(dtype)
+        for tensor in ("q", "k", "v", "do"):
+            alter = partial(_read, (tensor,), narrow)
+            yield _of(title(tensor), tensor, dtype, alter, entered(tensor, seen.case.family))
+        yield _of("every input", "inputs", dtype, partial(_read, ("q", "k", "v", "do"), narrow), _ALL)
+        for step, words, hooks in _steps(narrow):
+            changes = frozenset(name for name, _ in hooks)
+            yield _of(words, step, dtype, partial(_hooked, hooks), changes)
+
+
+_ALL = frozenset({"LSE", "O", "P", "dP", "delta", "dQ", "dK", "dV"})
+
+
+def _of(words: str, word: str, dtype: str, alter: Callable[[Variant], Variant], changes: frozenset[str]) -> Hypothesis:
+    return Hypothesis(
+        f"precision/{word}", "PREC", f"{words} is rounded to {dtype} before it is used", alter, changes,
+        fix=f"keep {words} in float32 until it is used",
+    )  # fmt: skip
+
+
+def _steps(narrow: Callable[[Tensor], Tensor]) -> Iterator[tuple[str, str, tuple[tuple[str, Hook], ...]]]:
+    def ds(scope: Scope) -> Tensor:
+        return narrow(scope.used["dS"])
+
+    dq: Hook = lambda value, scope: scope.x.scale * ds(scope) @ scope.tensors[1]  # noqa: E731
+    dk: Hook = lambda value, scope: scope.x.scale * ds(scope).mT @ scope.tensors[0]  # noqa: E731
+    dv: Hook = lambda value, scope: narrow(pe(scope)).mT @ scope.tensors[3]  # noqa: E731
+    o: Hook = lambda value, scope: narrow(pe(scope)) @ scope.tensors[2]  # noqa: E731
+    rounded: Hook = lambda value, scope: narrow(value)  # noqa: E731
+    yield "dS", "dS", (("dQ", dq), ("dK", dk))
+    yield "P", "P", (("dV", dv), ("O", o))
+    for step in ("P", "dP", "dS", "delta", "LSE", "O"):
+        yield step, step, ((step, rounded),)
+    for step in ("dQ", "dK", "dV", "dBias"):
+        yield step, f"{step}, on its way out,", ((step, rounded),)
+
+
+def _to(dtype: str) -> Callable[[Tensor], Tensor]:
+    import torch
+
+    if dtype == "tf32":
+        return lambda tensor: ((tensor.float().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32).double()
+    return lambda tensor: tensor.to(getattr(torch, dtype)).double()
+
+
+def _read(names: tuple[str, ...], narrow: Callable[[Tensor], Tensor], variant: Variant) -> Variant:
+    return variant.reading(**{name: narrow(getattr(variant.x, name)) for name in names})
+
+
+def _hooked(hooks: tuple[tuple[str, Hook], ...], variant: Variant) -> Variant:
+    return variant.hooked(*hooks)

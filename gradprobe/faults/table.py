@@ -1,0 +1,38 @@
+"""Every kind of fault that a reference can predict, the likeliest first: of two that fit alike, the first is named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from . import (
+    dead,
+    delta,
+    dropout,
+    factor,
+    group,
+    index,
+    layout,
+    mask,
+    operand,
+    precision,
+    softcap,
+    store,
+    stride,
+    tail,
+    tau,
+    tile,
+    wrap,
+)
+from .hypothesis import Hypothesis, Seen, may_show
+
+_KINDS = (
+    factor.zeros, stride.hypotheses, index.hypotheses, store.hypotheses, wrap.hypotheses, mask.hypotheses,
+    delta.hypotheses, softcap.hypotheses, tau.hypotheses, dropout.hypotheses, dead.hypotheses, group.hypotheses,
+    operand.hypotheses, factor.hypotheses, layout.hypotheses, tile.hypotheses, tail.hypotheses, precision.hypotheses,
+)  # fmt: skip
+
+
+def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
+    """All that may have made a run wrong by itself."""
+    for kind in _KINDS:
+        yield from (one for one in kind(seen) if may_show(one.changes, seen))

@@ -1,0 +1,126 @@
+"""Variant: a way of computing a backward that departs from the specification, and what it gives on a tile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, cast
+
+from ..reference import Attention, Tile, evaluate
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+BUFFERS = ("LSE", "O", "delta")
+"""What one kernel stores for another."""
+USED = "used "
+"""Before the name of one of these: a hook on what is read from it, and not on what was stored."""
+
+
+@dataclass(frozen=True)
+class Seeing(Attention):
+    """A problem whose rows see other keys."""
+
+    rule: Callable[[Tensor, Attention, Tile], Tensor] = lambda valid, x, tile: valid
+    """What is seen, from what should be: [h or 1, m, N] bool."""
+
+    def valid(self, tile: Tile) -> Tensor:
+        return self.rule(super().valid(tile), self, tile)
+
+
+@dataclass
+class Scope:
+    """What a hook knows of the tile that is being computed; handed to the reference in place of given values."""
+
+    x: Attention
+    tile: Tile
+    hooks: tuple[tuple[str, Hook], ...]
+    buffers: Mapping[str, Tensor]
+    """Whole LSE, O and delta as the kernels find them, where they are known."""
+    used: dict[str, Tensor] = field(default_factory=dict)
+    """What was computed on so far, by intermediate."""
+    altered: dict[str, Tensor] = field(default_factory=dict)
+    formula: dict[str, Tensor] = field(default_factory=dict)
+    """What the formula gave, before any hook and any buffer."""
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """q, k, v and do of the tile."""
+        return self.x.tensors(self.tile)
+
+    def get(self, name: str, value: Tensor) -> Tensor:
+        """The value that the computation goes on with; what is stored under the name is made from `value` alone."""
+        self.formula[name] = value
+        made = self._hooked(name, value)
+        if made is not value:
+            self.altered[name] = made
+        if name in self.buffers:
+            made = self._hooked(name, self.buffers[name][self.tile.batch, self.tile.heads, self.tile.rows])
+        self.used[name] = self._hooked(USED + name, made)
+        return self.used[name]
+
+    def _hooked(self, name: str, value: Tensor) -> Tensor:
+        for of, hook in self.hooks:
+            value = hook(value, self) if of == name else value
+        return value
+
+
+Hook = Callable[["Tensor", Scope], "Tensor"]
+"""Another value of an intermediate on a tile, from the right one."""
+Finish = Callable[[Mapping[str, "Tensor"]], Mapping[str, "Tensor"]]
+"""What a caller gets, by intermediate, from what was computed; those that stay as they are may be left out."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way of computing everything."""
+
+    x: Attention
+    """The problem as the kernels read it."""
+    hooks: tuple[tuple[str, Hook], ...] = ()
+    """(intermediate, hook), applied in their order."""
+    share: Tensor | None = None
+    """[Hkv, H] how often each query head is added to each key head's gradients; None: each to its own."""
+    finishes: tuple[Finish, ...] = ()
+
+    def reading(self, **tensors: Tensor) -> Variant:
+        """The same from other tensors."""
+        return self.having(**{name: wide(tensor) for name, tensor in tensors.items()})
+
+    def having(self, **options: Any) -> Variant:
+        """The same with other options."""
+        return replace(self, x=replace(self.x, **options))
+
+    def seeing(self, rule: Callable[[Tensor, Attention, Tile], Tensor]) -> Variant:
+        """The same with another rule of which keys a row sees, after whatever rule there is."""
+        fields = {name: getattr(self.x, name) for name in Attention.__dataclass_fields__}
+        before = self.x.rule if isinstance(self.x, Seeing) else None
+        both = rule if before is None else lambda valid, x, tile: rule(before(valid, x, tile), x, tile)
+        return replace(self, x=Seeing(**fields, rule=both))
+
+    def hooked(self, *hooks: tuple[str, Hook]) -> Variant:
+        """The same with further hooks."""
+        return replace(self, hooks=(*self.hooks, *hooks))
+
+    def sharing(self, share: Tensor) -> Variant:
+        """The same with other sums over the query heads of a key head."""
+        return replace(self, share=share)
+
+    def finishing(self, finish: Finish) -> Variant:
+        """The same with something done to the results."""
+        return replace(self, finishes=(*self.finishes, finish))
+
+    def on(self, tile: Tile, buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Every intermediate on a tile, as `reference.evaluate` gives them.
+
+        Args:
+            buffers: whole LSE, O and delta, where they are what the kernels found.
+        """
+        scope = Scope(self.x, tile, self.hooks, buffers)
+        values = evaluate(self.x, tile, cast("Mapping[str, Tensor]", scope))
+        return values | scope.altered
+
+
+def wide(tensor: Tensor) -> Tensor:
+    """Floating-point numbers in float64."""
+    return tensor.double() if tensor.is_floating_point() else tensor
