@@ -24,6 +24,8 @@ class Where:
     kernel: str = ""
     note: str = ""
     """What stands there: "q.stride(1)"."""
+    around: tuple[str, str] = ("", "")
+    """The lines before and after it, indented as it is stripped; "" for none."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .failures import TargetFailure, UsageFailure
-from .report.text import plural
+from .spans import plural
 
 if TYPE_CHECKING:
     from .judging.strays import Stray

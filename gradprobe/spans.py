@@ -1,4 +1,4 @@
-"""Runs of neighbouring whole numbers, as inclusive ranges and in words."""
+"""Runs of neighbouring whole numbers, as inclusive ranges and in words; counted nouns."""
 
 from __future__ import annotations
 
@@ -21,3 +21,10 @@ def in_words(ranges: Sequence[tuple[int, int]], most: int = 8) -> str:
     shown = [f"{first}" if first == last else f"{first}-{last}" for first, last in ranges[:most]]
     rest = len(ranges) - most
     return ", ".join(shown) + (f" and {rest} more ranges" if rest > 0 else "")
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 head`, `2 heads`, `2 batches`, `2 entries`."""
+    if count != 1:
+        noun = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}es" if noun.endswith("ch") else f"{noun}s"
+    return f"{count:,} {noun}"

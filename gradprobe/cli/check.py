@@ -13,9 +13,9 @@ from ..answer import answer
 from ..configuration.force import configured, in_force
 from ..failures import TargetFailure, UsageFailure
 from ..options import command_line
-from ..report.text import plural
 from ..sanitizer import sanitizer_for, strays_under, with_strays, with_words
 from ..screen import rendered, show
+from ..spans import plural
 from .alone import check_alone
 from .battery import check_battery
 from .failing import failures_told, tell_force

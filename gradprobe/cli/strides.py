@@ -15,8 +15,8 @@ from ..configuration.force import in_force
 from ..failures import UsageFailure
 from ..options import command_line
 from ..progress import Progress
-from ..report.text import plural
 from ..screen import show, utf8, width
+from ..spans import plural
 from ..suite.checked import code_of
 from ..targets.builtin import has_driver
 from .failing import failures_told, tell_force

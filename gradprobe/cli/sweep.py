@@ -14,7 +14,7 @@ from .. import last
 from ..configuration.force import in_force, merged
 from ..failures import UsageFailure
 from ..options import OPTIONS, command_line
-from ..report.text import plural
+from ..spans import plural
 from ..suite.checked import Planned
 from ..suite.described import described
 from ..suite.matrix import combinations, suiting, titles

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..diagnosis import CONSISTENT, NAMED
+from ..diagnosis import NAMED
 from ..faults.hypothesis import Hypothesis
 from ..faults.table import hypotheses
 from .observed import Observed
@@ -30,7 +30,7 @@ class Tested:
 
 
 def ranked(seen: Observed) -> list[Tested]:
-    """The hypotheses that explain at least half of what is wrong, best first; each fault once, in its best form.
+    """The hypotheses that explain anything, best first; each fault once, in its best form.
 
     Where none explains nearly all, two of them at once are tried: the best, and what explains most of the rest.
     """
@@ -45,7 +45,7 @@ def ranked(seen: Observed) -> list[Tested]:
     if tested and tested[0].explained < NAMED:
         both = _two_at_once(tester, tested[0], [one for _, one in rough])
         tested = [both, *tested] if both is not None else tested
-    return [one for one in _each_once(tested) if one.explained >= CONSISTENT]
+    return _each_once(tested)
 
 
 def _each_once(tested: Iterable[Tested]) -> list[Tested]:

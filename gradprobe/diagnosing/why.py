@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ..diagnosis import CONSISTENT, NAMED, Diagnosis
 from ..naming import is_named_after
 from ..probing.session import Session, inputs_of
+from ..spans import plural
 from ..verdict import Run
 from .behaviour.again import Again
 from .behaviour.compiled import right_in_another_file, right_in_the_interpreter, right_without_pipelining
@@ -49,11 +50,21 @@ def reasons_of(session: Session, runs: Sequence[Run]) -> Reasons:
     if case.batch * case.heads * case.seqlen_q * case.seqlen_k > _MOST_SCORES or session.reference is not None:
         return Reasons(strays, _not_tried(session))
     seen = observed(case, run.measured, inputs_of(session, session.values, run.assigned).tensors)
-    found = [with_lines(session, seen, one, _diagnosis(one, seen)) for one in ranked(seen)]
+    found = _tested(session, seen)
     if not found or found[0].explained < NAMED:
         found = [*_behaving(Again(session, run.assigned, seen)), *found]
     found = _in_order(found, strays, seen.own)
     return Reasons(tuple(found), () if found and found[0].explained >= NAMED else tuple(known(seen)))
+
+
+def _tested(session: Session, seen: Observed) -> list[Diagnosis]:
+    """The hypotheses that explain half or more, each with the next best, and with its lines."""
+    tested = ranked(seen)
+    pairs = zip(tested, [*tested[1:], None], strict=False)
+    return [
+        with_lines(session, seen, one, _diagnosis(one, second, seen))
+        for one, second in pairs if one.explained >= CONSISTENT
+    ]  # fmt: skip
 
 
 def _not_tried(session: Session) -> tuple[str, ...]:
@@ -93,14 +104,19 @@ def _in_kernel_of(diagnosis: Diagnosis, own: Sequence[str]) -> bool:
     return anywhere or any(is_named_after(where.kernel, name) for where in diagnosis.where for name in own)
 
 
-def _diagnosis(tested: Tested, seen: Observed) -> Diagnosis:
+def _diagnosis(tested: Tested, runner_up: Tested | None, seen: Observed) -> Diagnosis:
     first = tested.hypotheses[0]
-    wrong = sum(seen.wrong(name) for name in seen.right)
-    names = [name for name in seen.right if seen.wrong(name)]
-    summary = "; and ".join(one.summary for one in tested.hypotheses)
-    share = f"{tested.explained:.0%} of {wrong:,} wrong elements in {len(names)} intermediates"
-    diagnosis = Diagnosis(
-        first.fault, first.fault_class, summary, tested.explained,
-        (f"reproduces {share}, and leaves right what is right", *first.evidence), fix=first.fix,
+    names = seen.wrong_names
+    wrong = sum(seen.wrong(name) for name in names)
+    share = f"explains {tested.explained:.0%} of {wrong:,} wrong elements in {plural(len(names), 'intermediate')}"
+    second = "no other hypothesis comes near it" if runner_up is None else (
+        f"runner-up: {runner_up.hypotheses[0].summary}, {runner_up.explained:.0%}"
     )  # fmt: skip
-    return replace(diagnosis, fix="; ".join(dict.fromkeys(one.fix for one in tested.hypotheses if one.fix)))
+    return Diagnosis(
+        first.fault,
+        first.fault_class,
+        "; and ".join(one.summary for one in tested.hypotheses),
+        tested.explained,
+        (f"{share}, and what is right stays right; {second}", *first.evidence),
+        fix="; ".join(dict.fromkeys(one.fix for one in tested.hypotheses if one.fix)),
+    )

@@ -9,8 +9,9 @@ from rich.text import Text
 
 from ..baseline.changes import Cell, Changes
 from ..baseline.noise import ALARMS, GROWN, IMPROVED, SAME, Growth
+from ..spans import plural
 from .as_json import number
-from .text import ASCII, UTF8, plural
+from .text import ASCII, UTF8
 
 SCHEMA = "gradprobe.baseline.diff/1"
 _STYLES = {GROWN: "bold red", IMPROVED: "green", SAME: ""}

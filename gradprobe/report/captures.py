@@ -11,9 +11,10 @@ from rich.text import Text
 from ..cases.case import Case
 from ..recording.replay import Checked, Ended
 from ..recording.seen import Seen
+from ..spans import plural
 from ..verdict import MISMATCH
 from .as_json import as_json, failure_as_json
-from .text import first_mismatch_line, plural
+from .text import first_mismatch_line
 
 SCHEMA = "gradprobe.runs/1"
 

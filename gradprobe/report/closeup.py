@@ -10,10 +10,10 @@ from rich.text import Text
 
 from ..judging.closeup import CloseUp
 from ..judging.tally import MISMATCH
-from ..spans import in_words, spans
+from ..spans import in_words, plural, spans
 from .as_json import number
 from .console import window
-from .text import STYLES, plural, ratio, value
+from .text import STYLES, ratio, value
 
 # From each ratio on: within budget, over it, over ten times, over a hundred, over a thousand.
 _SCALE = (0.0, 1.0, 10.0, 100.0, 1000.0)

@@ -12,20 +12,11 @@ from ..cases.case import Case
 from ..judging.locate import Location
 from ..judging.strays import BARRIER, GUARD, OUTSIDE, RACE, UNWRITTEN
 from ..judging.tally import INHERITED, MATCH, MISMATCH, Finding
-from ..spans import in_words, spans
+from ..spans import in_words, plural, spans
 from ..verdict import Measured, Report, Run
-from .text import (
-    ASCII,
-    STYLES,
-    UTF8,
-    Marks,
-    broken_identity_line,
-    first_mismatch_line,
-    plural,
-    ratio,
-    unplaced_line,
-    value,
-)
+from .paths import short
+from .reasons import render_reasons
+from .text import ASCII, STYLES, UTF8, Marks, broken_identity_line, first_mismatch_line, ratio, unplaced_line, value
 
 _NAME, _CELL = 9, 8
 _MOST_STRAYS = 4
@@ -46,6 +37,7 @@ def render(report: Report, width: int, *, utf8: bool = True) -> list[Text]:
     lines = [*_verdict(report, width)]
     if failing:
         lines += _place(report, failing[0], failing[1], width)
+        lines += render_reasons(report, width)
     lines += [line for sentence in _reasons(report) for line in folded(sentence, width)]
     lines += [Text(), *_table(report, shown, width, marks), Text()]
     lines += _layouts(report, width, marks)
@@ -300,24 +292,14 @@ def _provenance(report: Report, width: int) -> Iterator[Text]:
     for source in provenance.kernels or (provenance.source,):
         files.setdefault((source.file, source.sha256), []).append(f"{source.name}:{source.line}")
     for (file, digest), names in files.items():
-        yield Text(f"  {_short(file)} sha256 {digest[:12]}", "dim", overflow="ignore")
+        yield Text(f"  {short(file)} sha256 {digest[:12]}", "dim", overflow="ignore")
         yield from folded("  " + " ".join(names), width)
     for shadow in provenance.shadows:
-        yield Text(f"  not this file, though of the same module name: {_short(shadow)}", "yellow")
+        yield Text(f"  not this file, though of the same module name: {short(shadow)}", "yellow")
     if provenance.triton_cache:
-        yield Text(f"  Triton's cache: {_short(provenance.triton_cache)}", "dim")
+        yield Text(f"  Triton's cache: {short(provenance.triton_cache)}", "dim")
     if report.failing and report.reproduce:
         yield Text(f"  again: {report.reproduce}")
-
-
-def _short(path: str) -> str:
-    """A path relative to the current folder or the home folder, where that is shorter."""
-    from pathlib import Path
-
-    for base, prefix in ((Path.cwd(), ""), (Path.home(), "~/")):
-        if Path(path).is_relative_to(base):
-            return prefix + str(Path(path).relative_to(base))
-    return path
 
 
 def folded(sentence: str, width: int) -> Iterator[Text]:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..judging.tally import MISMATCH
-from ..spans import in_words, spans
-from .text import greppable, plural, ratio
+from ..spans import in_words, plural, spans
+from .text import greppable, ratio
 
 Document = Mapping[str, Any]
 """A report, an error report, or a part of one."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..spans import plural
 from .alerts import Alert, alerts_of
 from .documents import Document
 from .places import Base
-from .text import plural, visible
+from .text import visible
 
 # GitHub shows ten of each kind a step.
 MOST = 10

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ..judging.tally import INHERITED, MISMATCH
+from ..spans import plural
 from ..verdict import SKIPPED
 from .documents import (
     Document,
@@ -21,7 +22,7 @@ from .documents import (
     told_apart,
 )
 from .places import Base, places_of
-from .text import plural, ratio, visible
+from .text import ratio, visible
 
 # GitHub drops a summary that is larger.
 MOST_BYTES = 2**20

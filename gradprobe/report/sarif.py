@@ -9,11 +9,12 @@ from typing import Any
 from urllib.parse import quote
 
 from .. import __version__
+from ..spans import plural
 from .alerts import Alert, alerts_of
 from .documents import Document
 from .places import Base, Place
 from .rules import RULES, USAGE, Rule
-from .text import plural, visible
+from .text import visible
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 # GitHub rejects a file with more results than this, and shows the first 5,000 by severity.

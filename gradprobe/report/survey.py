@@ -11,12 +11,13 @@ from rich.text import Text
 from ..cases.layouts import LAYOUTS
 from ..intermediates import lookup
 from ..judging.strays import GUARD, OUTSIDE, Stray
+from ..spans import plural
 from ..strides.result import BITS, Result
 from ..strides.survey import Survey
 from ..strides.trials import CONTIGUOUS, PROGRAM
 from ..verdict import MATCH, MISMATCH, SKIPPED
 from .console import folded, headed, window
-from .text import ASCII, UTF8, Marks, plural, unplaced_line
+from .text import ASCII, UTF8, Marks, unplaced_line
 
 _ROW, _CELL = 8, 9
 # Findings that are printed; the others are in the JSON.

@@ -87,13 +87,6 @@ def unplaced_line(name: str) -> str:
     return f"FIRST MISMATCH {name} batch=- head=- row=- col=- tile=-,- actual=- expected=- ratio=-"
 
 
-def plural(count: int, noun: str) -> str:
-    """`1 head`, `2 heads`, `2 batches`, `2 entries`."""
-    if count != 1:
-        noun = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}es" if noun.endswith("ch") else f"{noun}s"
-    return f"{count:,} {noun}"
-
-
 # What XML 1.0 cannot hold or advises against, and what else ends a line: controls but tab and newline, separators,
 # halves of characters, and non-characters.
 _UNSEEN = re.compile(

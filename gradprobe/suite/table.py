@@ -8,8 +8,9 @@ from typing import Any
 
 from rich.text import Text
 
-from ..report.text import plural, ratio
+from ..report.text import ratio
 from ..screen import Look
+from ..spans import plural
 from .checked import Checked, Planned, Untaken
 from .documents import CRASHED, LATE
 
