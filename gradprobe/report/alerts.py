@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..diagnosis import NAMED
 from ..judging.tally import INHERITED, MISMATCH
 from ..verdict import SKIPPED
 from . import rules
@@ -106,12 +107,19 @@ def _wrong(document: Document, name: str, found: Sequence[tuple[Document, Docume
     sentences = [f"{name} is wrong by itself: its own inputs do not explain it.", _extent(found, MISMATCH)]
     if right_when_contiguous(document):
         sentences.append("Right when contiguous: the arithmetic is right, an address (a stride) is not.")
-    sentences += [diagnosis["summary"] for diagnosis in list(document.get("diagnoses") or ())[:1]]
+    sentences += [_reason(diagnosis) for diagnosis in list(document.get("diagnoses") or ())[:1]]
     sentences += [first_line(first)] if first else []
     return _alert(
         document, rules.WRONG, name, f"{name} is wrong by itself", sentences, places_of(document, name),
         times(entry["max_budget_ratio"]), **_details(found, MISMATCH),
     )  # fmt: skip
+
+
+def _reason(diagnosis: Document) -> str:
+    share = f"explains {diagnosis['explained']:.0%} of what is wrong"
+    cause = "Cause" if diagnosis["explained"] >= NAMED else "Consistent with"
+    fix = f" Fix: {diagnosis['fix']}." if diagnosis.get("fix") else ""
+    return f"{cause}: {diagnosis['summary']} ({share}).{fix}"
 
 
 def _begins_with(run: Document, name: str) -> bool:

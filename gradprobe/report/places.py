@@ -10,6 +10,7 @@ from pathlib import PurePath, PurePosixPath, PureWindowsPath
 from typing import Any
 from urllib.parse import quote
 
+from ..diagnosis import NAMED
 from ..naming import is_named_after
 
 
@@ -79,7 +80,7 @@ def places_of(document: Mapping[str, Any], intermediate: str | None = None) -> t
     kernels = [_place(kernel) for kernel in target.get("kernels", ())]
     found: list[Place] = []
     if intermediate is not None:
-        found += [place for diagnosis in document.get("diagnoses", ()) for place in _wheres(diagnosis)]
+        found += [place for diagnosis in _named(document) for place in _wheres(diagnosis)]
         found += [kernel for kernel in kernels if is_named_after(kernel.name, intermediate)]
     found += [*_function(target), *kernels]
     return tuple(dict.fromkeys(place for place in found if place.file))
@@ -92,6 +93,11 @@ def _function(target: Mapping[str, Any]) -> Iterator[Place]:
         yield Place(target["file"], target.get("line") or None, function or file)
     elif file.endswith(".py"):
         yield Place(file, None, function)
+
+
+def _named(document: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The cause, where one is named: what is merely consistent with the numbers accuses no line."""
+    yield from (one for one in list(document.get("diagnoses") or ())[:1] if one.get("explained", 1.0) >= NAMED)
 
 
 def _wheres(diagnosis: Mapping[str, Any]) -> Iterable[Place]:
