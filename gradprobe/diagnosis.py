@@ -44,6 +44,8 @@ class Diagnosis:
     where: tuple[Where, ...] = ()
     fix: str = ""
     """The edit, in words; "" where none is known."""
+    also: bool = False
+    """Whether it stands beside the one before it, and not in its place: two faults at once."""
 
     @property
     def is_named(self) -> bool:

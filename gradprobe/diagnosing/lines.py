@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ..diagnosis import Diagnosis
+from ..faults.hypothesis import Hypothesis
 from ..probing.session import Session
-from .diagnose import Tested
 from .observed import Observed
 
 
-def with_lines(session: Session, seen: Observed, tested: Tested, diagnosis: Diagnosis) -> Diagnosis:
+def with_lines(session: Session, seen: Observed, hypothesis: Hypothesis, diagnosis: Diagnosis) -> Diagnosis:
     """A diagnosis with where it stands in the kernels, as far as that can be read off them."""
     return diagnosis

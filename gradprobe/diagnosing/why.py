@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ..cases.layouts import run_name
 from ..diagnosis import CONSISTENT, NAMED, Diagnosis
+from ..faults.hypothesis import Hypothesis
 from ..naming import is_named_after
 from ..probing.session import Session, inputs_of
 from ..spans import plural
@@ -15,6 +17,7 @@ from .behaviour.compiled import right_in_another_file, right_in_the_interpreter,
 from .behaviour.fills import reads_what_was_never_written
 from .behaviour.repeats import differs_from_run_to_run, wrong_in_the_first_call_alone
 from .diagnose import Tested, ranked
+from .elsewhere import other_causes
 from .lines import with_lines
 from .observed import Observed, observed
 from .shape import known
@@ -43,27 +46,42 @@ class Reasons:
 def reasons_of(session: Session, runs: Sequence[Run]) -> Reasons:
     """Why the first of some runs with a wrong element went wrong; and what is told of memory."""
     strays = of_strays([stray for run in runs for stray in run.strays])
-    run = next((run for run in runs if run.measured is not None and not run.measured.comparison.matches), None)
-    if run is None or run.measured is None:
+    failing = [run for run in runs if run.measured is not None and not run.measured.comparison.matches]
+    if not failing:
         return Reasons(strays)
     case = session.case
     if case.batch * case.heads * case.seqlen_q * case.seqlen_k > _MOST_SCORES or session.reference is not None:
         return Reasons(strays, _not_tried(session))
-    seen = observed(case, run.measured, inputs_of(session, session.values, run.assigned).tensors)
-    found = _tested(session, seen)
-    if not found or found[0].explained < NAMED:
+    # Runs of other values (dO doubled, heads reversed) bear the name of their layout with more behind it.
+    plain = [run for run in failing if run.layout == run_name(run.assigned)]
+    return _reasons(session, plain or failing[:1], strays)
+
+
+def _reasons(session: Session, failing: Sequence[Run], strays: Sequence[Diagnosis]) -> Reasons:
+    run, *others = failing
+    assert run.measured is not None
+    seen = observed(session.case, run.measured, inputs_of(session, session.values, run.assigned).tensors)
+    tested = ranked(seen)
+    found = _diagnoses(session, seen, tested)
+    if tested and tested[0].explained >= NAMED:
+        beside = len(tested[0].hypotheses)
+        for other, there, one in other_causes(session, tested[0], others):
+            found[beside:beside] = _diagnoses(session, there, [one], f"in {other.layout}: ", also=True)[:1]
+    else:
         found = [*_behaving(Again(session, run.assigned, seen)), *found]
     found = _in_order(found, strays, seen.own)
     return Reasons(tuple(found), () if found and found[0].explained >= NAMED else tuple(known(seen)))
 
 
-def _tested(session: Session, seen: Observed) -> list[Diagnosis]:
-    """The hypotheses that explain half or more, each with the next best, and with its lines."""
-    tested = ranked(seen)
+def _diagnoses(
+    session: Session, seen: Observed, tested: Sequence[Tested], where: str = "", *, also: bool = False
+) -> list[Diagnosis]:
+    """The hypotheses that explain half or more, each with the next best, and with its lines; of two at once, both."""
     pairs = zip(tested, [*tested[1:], None], strict=False)
     return [
-        with_lines(session, seen, one, _diagnosis(one, second, seen))
+        with_lines(session, seen, hypothesis, _diagnosis(hypothesis, one, second, seen, where, also=also or number > 0))
         for one, second in pairs if one.explained >= CONSISTENT
+        for number, hypothesis in enumerate(one.hypotheses)
     ]  # fmt: skip
 
 
@@ -104,19 +122,18 @@ def _in_kernel_of(diagnosis: Diagnosis, own: Sequence[str]) -> bool:
     return anywhere or any(is_named_after(where.kernel, name) for where in diagnosis.where for name in own)
 
 
-def _diagnosis(tested: Tested, runner_up: Tested | None, seen: Observed) -> Diagnosis:
-    first = tested.hypotheses[0]
+def _diagnosis(
+    hypothesis: Hypothesis, tested: Tested, runner_up: Tested | None, seen: Observed, where: str, *, also: bool
+) -> Diagnosis:
     names = seen.wrong_names
     wrong = sum(seen.wrong(name) for name in names)
+    together = "with the other, " if len(tested.hypotheses) > 1 else ""
     share = f"explains {tested.explained:.0%} of {wrong:,} wrong elements in {plural(len(names), 'intermediate')}"
     second = "no other hypothesis comes near it" if runner_up is None else (
         f"runner-up: {runner_up.hypotheses[0].summary}, {runner_up.explained:.0%}"
     )  # fmt: skip
+    sentence = f"{where}{together}{share}, and what is right stays right" + ("" if also else f"; {second}")
     return Diagnosis(
-        first.fault,
-        first.fault_class,
-        "; and ".join(one.summary for one in tested.hypotheses),
-        tested.explained,
-        (f"{share}, and what is right stays right; {second}", *first.evidence),
-        fix="; ".join(dict.fromkeys(one.fix for one in tested.hypotheses if one.fix)),
-    )
+        hypothesis.fault, hypothesis.fault_class, hypothesis.summary, tested.explained,
+        (sentence, *hypothesis.evidence), fix=hypothesis.fix, also=also,
+    )  # fmt: skip

@@ -82,6 +82,7 @@ def _diagnosis(diagnosis: Diagnosis) -> dict[str, Any]:
         "evidence": list(diagnosis.evidence),
         "where": [asdict(where) for where in diagnosis.where],
         "fix": diagnosis.fix,
+        "also": diagnosis.also,
     }
 
 

@@ -23,6 +23,8 @@ def render_reasons(report: Report, width: int) -> Iterator[Text]:
     first = report.diagnoses[0] if report.diagnoses else None
     if first is not None and first.explained >= NAMED:
         yield from _cause("CAUSE", first, width)
+        for other in (other for other in report.diagnoses[1:] if other.also and other.explained >= NAMED):
+            yield from _cause("AND ALSO", other, width)
     elif first is not None and first.explained >= CONSISTENT:
         yield from _cause("CONSISTENT WITH", first, width)
     else:
