@@ -9,7 +9,7 @@ from ..cases.case import Case
 _INTRO = '''
 def expected(dtype):
     """Every intermediate by its formula, computed in a dtype; the gradients by autograd."""
-    x = {name: value.to(dtype) if value.is_floating_point() else value for name, value in VALUES.items()}
+    x = {name: one.to(dtype, copy=True) if one.is_floating_point() else one for name, one in VALUES.items()}
     leaves = {name: x[name].requires_grad_() for name in x if name in GRADIENTS and x[name].is_floating_point()}
     q, k, v, do = (x[name] for name in ("q", "k", "v", "do"))
 '''
@@ -59,7 +59,9 @@ def _seen(case: Case) -> Iterator[str]:
 
 def _softmax(case: Case) -> Iterator[str]:
     group = case.heads // case.kv_heads
-    yield f"keys, values = (one.repeat_interleave({group}, 1) for one in (k, v))" if group > 1 else "keys, values = k, v"
+    yield (
+        f"keys, values = (one.repeat_interleave({group}, 1) for one in (k, v))" if group > 1 else "keys, values = k, v"
+    )
     yield f"s = {case.scale!r} * (q @ keys.mT)"
     yield f"t = {case.softcap!r} * torch.tanh(s / {case.softcap!r})" if case.softcap is not None else "t = s"
     if case.bias:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -41,7 +42,7 @@ def options_on(case: Case) -> list[str]:
 
 def has_default_scale(case: Case) -> bool:
     """Whether the scale is that of its head dim."""
-    return abs(case.scale - case.head_dim**-0.5) <= 1e-12 * abs(case.scale)
+    return math.isclose(case.scale, float(case.head_dim) ** -0.5, rel_tol=1e-12)
 
 
 def sequences(case: Case) -> int:

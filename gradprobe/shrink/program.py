@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..failures import UsageFailure
 from ..probing.runs import layouts_of
 from ..probing.session import Session, inputs_of
 from ..targets.bind import bind
 from ..targets.builtin import BUILTINS
 from ..targets.find import Target, parts_of
-from ..targets.signatures import readable
 from .formula import formula
 from .literals import MOST_NUMBERS, literal
 from .program_parts import ARITHMETIC, BACKWARD, END, FORWARD, LAYING, OF_BYTES, ROUNDING
@@ -43,7 +41,7 @@ class Program:
         return self.source.replace(_HERE, os.path.relpath(self.path or ".", file.resolve().parent))
 
 
-def no_program(report: Report, case: Case) -> str:
+def no_program(report: Report, case: Case, target: Target) -> str:
     """Why no script without gradprobe can show the fault; "" where one can."""
     if report.failing is None:
         return "nothing is wrong"
@@ -53,6 +51,8 @@ def no_program(report: Report, case: Case) -> str:
         return "it takes what gradprobe does to memory or to the order of threads"
     if case.dtype == "bfloat16" and report.provenance.backend == "triton-interpreter":
         return "Triton's interpreter computes bfloat16 wrongly by itself"
+    if "__signature__" in vars(target.function):
+        return "the target takes no arguments by name, and gradprobe calls it through a function that does"
     if report.provenance.reference != "gradprobe.reference, float64":
         return "the reference is one of your own"
     measured = next((run.measured for run in report.runs if run.measured is not None), None)
@@ -62,11 +62,7 @@ def no_program(report: Report, case: Case) -> str:
 
 
 def program_of(report: Report, case: Case, target: Target, session: Session) -> Program | None:
-    """The script of a case with one run; None where a plain comparison does not see what is wrong.
-
-    Raises:
-        UsageFailure: from `bind`.
-    """
+    """The script of a case with one run; None where a plain comparison does not see what is wrong."""
     inputs = inputs_of(session, session.values, layouts_of(case)[0])
     body = "".join(_body(report, case, target, inputs))
     measured = next(run.measured for run in report.runs if run.measured is not None)
@@ -92,12 +88,17 @@ def _head(report: Report, case: Case) -> str:
     first = greppable(*report.failing).plain
     lines = [
         f'"""{report.provenance.target} is wrong: {first.removeprefix("FIRST MISMATCH ")}', "",
-        "Needs torch and the target alone. It ends with an AssertionError as long as the fault is there. The same in full:",
+        "Needs torch and the target alone. It ends with an AssertionError while the fault is there. With gradprobe:",
         "", f"    {report.reproduce}", '"""', "",
     ]  # fmt: skip
     interprets = report.provenance.backend == "triton-interpreter"
-    lines += ["import os", "", 'os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported', ""] if interprets else []
-    return "\n".join(lines) + "import base64\nimport importlib.util\nimport sys\nfrom pathlib import Path\n\nimport torch\n"
+    lines += (
+        ["import os", "", 'os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported', ""] if interprets else []
+    )
+    return (
+        "\n".join(lines)
+        + "import base64\nimport importlib.util\nimport sys\nfrom pathlib import Path\n\nimport torch\n"
+    )
 
 
 def _import(target: Target) -> tuple[str, str]:
@@ -118,8 +119,6 @@ def _import(target: Target) -> tuple[str, str]:
 
 
 def _body(report: Report, case: Case, target: Target, inputs: Inputs) -> Iterator[str]:
-    if target.function is not readable(target.function):
-        raise UsageFailure("the target hides the names of its parameters")
     as_bytes = sum(value.numel() for value in inputs.values.values()) > MOST_NUMBERS
     yield f"\nDEVICE = {case.device!r}\n"
     yield OF_BYTES if as_bytes else ""
@@ -162,4 +161,3 @@ def _arguments(case: Case, target: Target, inputs: Inputs) -> Iterator[str]:
         named = f"TENSORS[{addresses[id(value)]!r}]" if id(value) in addresses else repr(value)
         yield f"    {own!r}: {named},\n"
     yield f"}}\nTAKES = {dict(target.takes)!r}\n"
-

@@ -81,10 +81,10 @@ def run():
 
 '''
 
-END = '''
+END = """
 if __name__ == "__main__":
     for _ in range(REPEATS):
         said = wrong(run())
         assert not said, "; ".join(said)
     print("right: the fault is gone")
-'''
+"""

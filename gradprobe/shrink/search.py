@@ -73,7 +73,9 @@ class Search:
         return self.attempts.seen(steps, self.facts, self.kept, self.wanted, in_full=self.in_full)
 
     def _is_it(self, seen: Seen) -> bool:
-        return seen.symptom is not None and seen.symptom.is_like(self.wanted) and seen.symptom.is_named_like(self.wanted)
+        return (
+            seen.symptom is not None and seen.symptom.is_like(self.wanted) and seen.symptom.is_named_like(self.wanted)
+        )
 
     def _shrunk(self, case: Case) -> Shrunk:
         known = self.attempts.known

@@ -145,7 +145,9 @@ def _option_words(case: Case, name: str) -> str:
     flag = _FLAGS.get(name, "--" + name.replace("_", "-"))[2:]
     if isinstance(value, bool):
         return flag
-    shown = ",".join(map(str, value)) if isinstance(value, tuple) else f"{value:g}" if isinstance(value, float) else value
+    if isinstance(value, tuple):
+        return f"{flag} {','.join(map(str, value))}"
+    shown = f"{value:g}" if isinstance(value, float) else value
     return f"{flag} {shown}"
 
 
@@ -177,7 +179,7 @@ def _fewer_placed(
 
 
 def _by_tensor(assigned: tuple[tuple[str, str], ...], tensors: Sequence[str]) -> dict[str, str]:
-    order = sorted(tensors, key=lambda name: (_USUAL.index(name) if name in _USUAL else len(_USUAL)))
+    order = sorted(tensors, key=lambda name: _USUAL.index(name) if name in _USUAL else len(_USUAL))
     found: dict[str, str] = {}
     for tensor, layout in assigned:
         found |= dict.fromkeys(order, layout) if tensor == "all" else {tensor: layout}

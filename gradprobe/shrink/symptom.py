@@ -49,7 +49,7 @@ class Symptom:
 
     @property
     def words(self) -> str:
-        """"dP first, wrong numbers; by itself too: dV"."""
+        """ "dP first, wrong numbers; by itself too: dV"."""
         if self.kind == CRASH:
             return "the process that runs the target ends"
         if self.kind in (MEMORY, IDENTITY):

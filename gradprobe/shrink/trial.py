@@ -147,8 +147,10 @@ class Trial:
         document = json.loads(json.dumps(as_json(report), allow_nan=False))
         line = greppable(*report.failing).plain if report.failing else ""
         case = self._case(order)
-        why = no_program(report, case)
-        program = None if why else program_of(report, case, self._found().target, self._session(case))
+        target = self._found().target
+        why = no_program(report, case, target)
+        program = None if why else program_of(report, case, target, self._session(case))
+        why = why or ("" if program else "the error is too small for a plain comparison")
         return Told(symptom_of(report), document, line, program, why)
 
 
@@ -164,5 +166,3 @@ def _looked(report: Report) -> Looked:
     first = plain[0] if plain else failing
     alone = first is not None and (first in own or first.assigned in assigned)
     return Looked(symptom_of(report), plain[1] if plain else None, first.assigned if first and alone else None)
-
-
