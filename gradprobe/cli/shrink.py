@@ -76,7 +76,7 @@ def shrink(
         )
         files = _written(result, {"script": script, "test": test})
         _show(result, files, json_file)
-        raise typer.Exit(0 if result.shrunk is None else 1)
+        raise typer.Exit(result.exit_code)
 
 
 def _tell_beginning(asked: last.Asked, *, repeated: bool) -> None:

@@ -71,9 +71,9 @@ def rendered(result: Result, files: Mapping[str, str], width: int) -> Iterator[T
 def check_line(result: Result) -> str:
     """The command line that checks the shrunken case."""
     asked = result.asked
-    return command_line(
-        "check", asked.target, asked.options, {"family": asked.family, "reference": asked.reference}
-    )  # fmt: skip
+    more: dict[str, object] = {"family": asked.family, "reference": asked.reference}
+    more |= {"isolate": True} if result.shrunk and result.told is None else {}
+    return command_line("check", asked.target, asked.options, more)
 
 
 def _nothing(result: Result, width: int) -> Iterator[Text]:
@@ -97,7 +97,9 @@ def _sentences(result: Result) -> Iterator[str]:
         yield f"on the way another failure was seen: {symptom.words} ({case_in_words(case)})"
     if result.told and result.was and result.told.symptom and not result.told.symptom.is_like(result.was):
         yield f"the case asked for showed {result.was.words}; the small one shows {result.told.symptom.words}"
-    if result.told and result.told.no_program:
+    if result.told is None:
+        yield "no script and no test: they would end as the target does"
+    elif result.told.no_program:
         yield f"no script: {result.told.no_program}"
 
 

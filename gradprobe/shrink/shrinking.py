@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..cases.case import Case
-from ..failures import UsageFailure
+from ..failures import TargetFailure, UsageFailure
 from ..last import Asked
 from . import kept as keeping
 from .attempts import CRASHED, Attempts, TargetCrashed
@@ -46,6 +46,13 @@ class Result:
     """Where the case asked for matches: the kept ones that fail still."""
     dropped: int = 0
     """How many kept cases pass now."""
+
+    @property
+    def exit_code(self) -> int:
+        """0 where nothing was to shrink, 1 where the small case fails; 3 where it crashes, which is no mismatch."""
+        if self.shrunk is None:
+            return 0
+        return TargetFailure.exit_code if self.shrunk.symptom.kind == CRASHED.kind else 1
 
 
 def shrink(

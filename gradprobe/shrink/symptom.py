@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ..judging.tally import MISMATCH
-from ..report.text import plural
 
 if TYPE_CHECKING:
     from ..verdict import Measured, Report, Run
@@ -112,13 +111,3 @@ def _symptom(run: Run, measured: Measured, heads: int, fault: str | None) -> Sym
     kind = NUMBERS if actual == actual and abs(actual) != float("inf") else NAN
     spares = heads > 1 and not any(bool(findings[name].own[:, 0].any()) for name in own)
     return Symptom(kind, measured.first.intermediate, own, tuple(findings), heads, spares, fault)
-
-
-def as_document(symptom: Symptom) -> dict[str, Any]:
-    """As JSON holds it."""
-    return asdict(symptom)
-
-
-def count_in_words(tries: int) -> str:
-    """`1 try`, `38 tries`."""
-    return plural(tries, "try")
