@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,8 +69,10 @@ def program_of(report: Report, case: Case, target: Target, session: Session) -> 
     measured = next(run.measured for run in report.runs if run.measured is not None)
     if not _shows(body, measured.trace.values):
         return None
-    imported, path = _import(target)
-    return Program(_head(report, case) + imported + body + END, path)
+    imports, imported, path = _import(target)
+    imports = [*(["import base64"] if "base64" in body else []), *imports]
+    source = _head(report, imports) + imported + body + END
+    return Program(re.sub("\n{4,}", "\n\n\n", source), path)
 
 
 def _shows(body: str, results: Mapping[str, Tensor]) -> bool:
@@ -81,7 +84,7 @@ def _shows(body: str, results: Mapping[str, Tensor]) -> bool:
     return bool(space["wrong"]({name.lower(): value for name, value in results.items()}))
 
 
-def _head(report: Report, case: Case) -> str:
+def _head(report: Report, imports: Sequence[str]) -> str:
     from ..report.console import greppable
 
     assert report.failing is not None
@@ -91,18 +94,13 @@ def _head(report: Report, case: Case) -> str:
         "Needs torch and the target alone. It ends with an AssertionError while the fault is there. With gradprobe:",
         "", f"    {report.reproduce}", '"""', "",
     ]  # fmt: skip
-    interprets = report.provenance.backend == "triton-interpreter"
-    lines += (
-        ["import os", "", 'os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported', ""] if interprets else []
-    )
-    return (
-        "\n".join(lines)
-        + "import base64\nimport importlib.util\nimport sys\nfrom pathlib import Path\n\nimport torch\n"
-    )
+    if report.provenance.backend == "triton-interpreter":
+        lines += ["import os", "", 'os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported', ""]
+    return "\n".join([*lines, *imports, "", "import torch", ""])
 
 
-def _import(target: Target) -> tuple[str, str]:
-    """The source that imports the target as `target`, and the path that it names."""
+def _import(target: Target) -> tuple[list[str], str, str]:
+    """What a script imports, the source that makes `target` of it, and the path that this names."""
     word = BUILTINS[target.name].spec if target.name in BUILTINS else target.name
     place, name = parts_of(word)
     if place.endswith(".py"):
@@ -112,10 +110,13 @@ def _import(target: Target) -> tuple[str, str]:
             "module = importlib.util.module_from_spec(spec)", 'sys.modules["shrunk_target"] = module',
             "spec.loader.exec_module(module)", f"target = module.{name}",
         ]  # fmt: skip
-        return "\n" + "\n".join(lines) + "\n", str(Path(place).resolve())
-    own = target.name not in BUILTINS
-    found = [f'sys.path.insert(0, str(Path(__file__).resolve().parent / "{_HERE}"))'] if own else []
-    return "\n" + "\n".join([*found, f"from {place} import {name} as target"]) + "\n", os.getcwd() if own else ""
+        imports = ["import importlib.util", "import sys", "from pathlib import Path"]
+        return imports, "\n" + "\n".join(lines) + "\n", str(Path(place).resolve())
+    line = f"\nfrom {place} import {name} as target\n"
+    if target.name in BUILTINS:
+        return [], line, ""
+    found = f'\nsys.path.insert(0, str(Path(__file__).resolve().parent / "{_HERE}"))'
+    return ["import sys", "from pathlib import Path"], found + line, os.getcwd()
 
 
 def _body(report: Report, case: Case, target: Target, inputs: Inputs) -> Iterator[str]:
@@ -160,4 +161,5 @@ def _arguments(case: Case, target: Target, inputs: Inputs) -> Iterator[str]:
     for own, value in bind(target, case, inputs.tensors).items():
         named = f"TENSORS[{addresses[id(value)]!r}]" if id(value) in addresses else repr(value)
         yield f"    {own!r}: {named},\n"
-    yield f"}}\nTAKES = {dict(target.takes)!r}\n"
+    used = {name: own for name, own in target.takes.items() if name in inputs.tensors}
+    yield f"}}\n# What the target calls what is called so here.\nTAKES = {used!r}\n"

@@ -10,7 +10,7 @@ from ..cases.case import Case
 from .attempts import Attempts
 from .fewest import Facts
 from .ordering import AXES, key
-from .steps import Step, simpler, single_runs
+from .steps import ALL_OPTIONS, Step, simpler, single_runs
 from .symptom import Seen, Symptom
 
 
@@ -96,5 +96,5 @@ def _needs(seen: Sequence[tuple[Step, Seen]]) -> Iterator[str]:
     for step, found in seen:
         nearest[step.subject] = (step, found)  # the steps of a subject come simplest first
     for subject, (step, found) in nearest.items():
-        if not found.is_usage:
+        if not found.is_usage and subject != ALL_OPTIONS:
             yield f"{subject}: {step.change} {found.words}"

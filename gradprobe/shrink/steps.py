@@ -15,6 +15,7 @@ from .sizes import ladder, shorter, with_dims, with_heads, with_sequences
 
 # The first that come to mind where a gradient is wrong; the others follow.
 _USUAL = ("do", "q", "k", "v")
+ALL_OPTIONS = "options"
 _FLAGS = {"cu_seqlens_q": "--cu-seqlens", "taps": "--tap"}
 
 
@@ -106,7 +107,7 @@ def _dim_words(case: Case) -> str:
 def _options(case: Case, _: Sequence[str]) -> Iterator[Step]:
     on = options_on(case)
     if len(on) > 1:
-        yield Step("options", "options", "without any", without(case, on))
+        yield Step("options", ALL_OPTIONS, "without any", without(case, on))
     for name in on:
         yield Step("options", _option_words(case, name), "without it", without(case, [name]))
     for name, value in _smaller_values(case):

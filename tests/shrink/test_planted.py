@@ -37,7 +37,7 @@ SHRINK = {
     ),
     "kv_heads_mapped_by_remainder_in_dq": (
         flash_faults, BLACK_BOX, {"heads": 4, "kv_heads": 2, "batch": 1},
-        {"batch": 1, "heads": 4, "kv_heads": 2, "seqlen": 2, "head_dim": 1, "runs": ["contiguous"]},
+        {"batch": 1, "heads": 4, "kv_heads": 2, "seqlen": 1, "head_dim": 1, "runs": ["contiguous"]},
     ),
     "last_partial_key_tile_lost_in_dq": (
         flash_faults, BLACK_BOX, {"heads": 1, "batch": 1},
