@@ -16,7 +16,7 @@ from .shrinking import Result
 def document_of(result: Result, files: Mapping[str, str]) -> dict[str, Any]:
     """gradprobe.report/1 of the shrunken case, with what was done under "shrink".
 
-    Where the case asked for matches it is a document without runs, whose verdict is that.
+    Where the case asked for matches it is the report of that.
     """
     shrunk = result.shrunk
     about = {
@@ -29,11 +29,12 @@ def document_of(result: Result, files: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _report(result: Result) -> Mapping[str, Any]:
+    if result.shrunk is None:
+        return result.looked.document
     if result.told is not None:
         return result.told.document
     crashed = TargetFailure(f"target {result.asked.target!r} crashed: the process that ran it ended")
-    document = failure_as_json(crashed, check_line(result), result.asked.target)
-    return document if result.shrunk else document | {"verdict": "match", "error": None}
+    return failure_as_json(crashed, check_line(result), result.asked.target)
 
 
 def _case(result: Result) -> dict[str, Any]:

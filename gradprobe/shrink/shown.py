@@ -95,8 +95,9 @@ def _sentences(result: Result) -> Iterator[str]:
         yield f"not every simpler case was tried: --tries {result.tries} are used up"
     for case, symptom in result.shrunk.others:
         yield f"on the way another failure was seen: {symptom.words} ({case_in_words(case)})"
-    if result.told and result.was and result.told.symptom and not result.told.symptom.is_like(result.was):
-        yield f"the case asked for showed {result.was.words}; the small one shows {result.told.symptom.words}"
+    was, now = result.looked.symptom, result.told.symptom if result.told else None
+    if was and now and not now.is_like(was):
+        yield f"the case asked for showed {was.words}; the small one shows {now.words}"
     if result.told is None:
         yield "no script and no test: they would end as the target does"
     elif result.told.no_program:

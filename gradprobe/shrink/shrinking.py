@@ -36,8 +36,8 @@ class Result:
     """The last look at the shrunken case; None where it matches, or ends the process that runs it."""
     asked: Asked
     """The target with the fewest words of the shrunken case."""
-    was: Symptom | None
-    """In which way the case asked for failed in a whole check."""
+    looked: Looked
+    """The case asked for, in a whole check."""
     tries: int
     seconds: float
     from_kept: bool
@@ -89,7 +89,7 @@ def shrink(
     if wanted is None:
         still = before.failing()
         return Result(
-            facts, None, None, asked, None, attempts.count, time.perf_counter() - start, False, tuple(still),
+            facts, None, None, asked, looked, attempts.count, time.perf_counter() - start, False, tuple(still),
             before.dropped,
         )  # fmt: skip
     if looked.symptom is not None:
@@ -108,7 +108,7 @@ def shrink(
     keeping.save(keeping.with_another(keeping.load(), Kept(small, seen.symptom if seen and seen.symptom else wanted)))
     last = None if wanted.kind == CRASHED.kind else attempts.ask(TELL, fewest)
     return Result(
-        facts, shrunk, last, small, looked.symptom, attempts.count, time.perf_counter() - start, found is not None,
+        facts, shrunk, last, small, looked, attempts.count, time.perf_counter() - start, found is not None,
         dropped=before.dropped,
     )  # fmt: skip
 
@@ -122,7 +122,7 @@ def _looked(attempts: Attempts, asked: Asked) -> Looked:
     try:
         looked: Looked = attempts.ask(LOOK, asked.options)
     except TargetCrashed:
-        return Looked(CRASHED, CRASHED, None)
+        return Looked(CRASHED, CRASHED, None, {})
     return looked
 
 

@@ -54,6 +54,8 @@ class Looked:
     """What a quick try would see of it; None where it takes second runs or a look inside."""
     run: tuple[tuple[str, str], ...] | None
     """What the first failing run assigns; None where no run of the case itself fails."""
+    document: Mapping[str, Any]
+    """gradprobe.report/1; empty where the process that looked ended."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,7 @@ class Trial:
 
     def _told(self, order: Order) -> Told:
         report = self._report(order)
-        document = json.loads(json.dumps(as_json(report), allow_nan=False))
+        document = _document(report)
         line = greppable(*report.failing).plain if report.failing else ""
         case = self._case(order)
         target = self._found().target
@@ -158,6 +160,12 @@ def _chosen(asked: Asked) -> dict[str, Any]:
     return {"family": asked.family, "reference": asked.reference}
 
 
+def _document(report: Report) -> Mapping[str, Any]:
+    """Some of a report's strings are of classes of torch, which the process that reads it need not import."""
+    document: dict[str, Any] = json.loads(json.dumps(as_json(report), allow_nan=False))
+    return document
+
+
 def _looked(report: Report) -> Looked:
     assigned = {run for run in layouts_of(report.case)}
     own = [run for run in report.runs if run.layout.partition(", ")[0] == run.layout]
@@ -165,4 +173,6 @@ def _looked(report: Report) -> Looked:
     failing = report.failing[0] if report.failing else None
     first = plain[0] if plain else failing
     alone = first is not None and (first in own or first.assigned in assigned)
-    return Looked(symptom_of(report), plain[1] if plain else None, first.assigned if first and alone else None)
+    return Looked(
+        symptom_of(report), plain[1] if plain else None, first.assigned if first and alone else None, _document(report)
+    )

@@ -69,6 +69,7 @@ def test_a_case_that_matches_is_nothing_to_shrink():
     assert ran.out.startswith("MATCH  nothing to shrink: it matches (soft.py:backward, batch=1 heads=2 seqlen=20 ")
     document = json.loads(Path("found.json").read_text())
     assert (document["verdict"], document["shrink"]["tries"]) == ("match", 0)
+    assert [run["verdict"] for run in document["runs"]] == ["match"] * 3
     assert not Path(".gradprobe/shrunk.py").exists()
 
 
