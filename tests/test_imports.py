@@ -79,13 +79,17 @@ ORDER = (
     "progress", "answer", "screen",
     "suite.checked", "suite.documents", "suite.worker", "suite.checking", "suite.described", "suite.matrix",
     "suite.battery", "suite.table",
+    "shrink", "shrink.ordering", "shrink.sizes", "shrink.steps", "shrink.symptom", "shrink.fewest",
+    "shrink.literals", "shrink.formula", "shrink.program_parts", "shrink.program", "shrink.pytest_file",
+    "shrink.trial", "shrink.attempts", "shrink.search", "shrink.kept", "shrink.shrinking", "shrink.shown",
+    "shrink.documents",
     "configuration", "configuration.words", "configuration.table", "configuration.settings",
     "configuration.environment", "configuration.force",
     "baseline.noise", "baseline.entry", "baseline.file", "baseline.measure", "baseline.changes", "report.baseline",
     "ci", "ci.workflow", "wording", "testing", "pytest_plugin",
     "cli.forms", "cli.failing", "cli.words", "cli.several", "cli.alone", "cli.battery", "cli.root", "cli.check",
-    "cli.sweep", "cli.strides", "cli.baseline", "cli.diff", "cli.run", "cli.targets", "cli.init", "cli.unread",
-    "cli.app", "cli", "__main__",
+    "cli.sweep", "cli.strides", "cli.baseline", "cli.diff", "cli.shrink", "cli.run", "cli.targets", "cli.init",
+    "cli.unread", "cli.app", "cli", "__main__",
 )  # fmt: skip
 # Folders of their own, which know nothing of the tool; the tool may import them anywhere.
 APART = ("kernels", "reference")
@@ -216,7 +220,7 @@ def test_no_module_outside_the_interpreter_imports_torch_or_triton_at_its_top_le
 
 
 @pytest.mark.parametrize(
-    "words", ["--help", "check --help", "diff --help", "targets --help", "init --help", "sweep --help"]
+    "words", ["--help", "check --help", "diff --help", "targets --help", "init --help", "sweep --help", "shrink --help"]
 )
 def test_help_loads_neither_torch_nor_triton_nor_numpy(words):
     script = f"""

@@ -15,6 +15,7 @@ from .diff import diff
 from .init import init
 from .root import root
 from .run import run_
+from .shrink import shrink
 from .strides import strides
 from .sweep import sweep
 from .targets import targets
@@ -31,6 +32,7 @@ app = typer.Typer(
 app.callback(invoke_without_command=True)(root)
 app.command()(check)
 app.command()(diff)
+app.command()(shrink)
 app.command()(strides)
 app.command()(sweep)
 app.command("run")(run_)

@@ -34,7 +34,7 @@ def diff(
     options: dict[str, Any],
 ) -> None:
     """Show one intermediate close up: its error map over tiles and its wrong rows, actual beside expected."""
-    asked, repeated = _like_the_last(target, family, reference, options)
+    asked, repeated = like_the_last(target, family, reference, options)
     again = command_line(f"diff {name}", asked.target, asked.options, chosen(asked) | {"at": at})
     with failures_told(json_file, again, show_traceback):
         row = lookup(name)
@@ -51,7 +51,7 @@ def diff(
         _show_close_up(report, row.name, place, json_file)
 
 
-def _like_the_last(
+def like_the_last(
     target: str | None, family: str | None, reference: str | None, options: dict[str, Any]
 ) -> tuple[last.Asked, bool]:
     """What to run: the last check of this folder where its target is meant, under the options given now."""

@@ -1,0 +1,131 @@
+"""`gradprobe shrink`: the smallest case that fails in the same way."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .. import last
+from ..configuration.force import in_force
+from ..failures import UsageFailure
+from ..files import replace_file
+from ..options import command_line
+from ..screen import dump, show, width
+from .diff import like_the_last
+from .failing import failures_told, tell_force
+from .words import (
+    FamilyWord,
+    Isolate,
+    JsonFile,
+    ReferenceWord,
+    TargetWord,
+    Timeout,
+    Traceback,
+    chosen,
+    with_case_options,
+)
+
+if TYPE_CHECKING:
+    from ..cases.case import Case
+    from ..shrink.shrinking import Result
+    from ..shrink.steps import Step
+
+_FOLDER = Path(".gradprobe")
+ScriptFile = Annotated[
+    str, typer.Option("--script", metavar="FILE.py", help="Where the script goes that shows it without gradprobe")
+]
+TestFile = Annotated[str, typer.Option("--test", metavar="FILE.py", help="Where the pytest test of it goes")]
+Tries = Annotated[int, typer.Option(metavar="N", min=1, help="How many cases may be tried")]
+
+
+@with_case_options
+def shrink(
+    target: TargetWord = None,
+    tries: Tries = 200,
+    script: ScriptFile = str(_FOLDER / "shrunk.py"),
+    test: TestFile = str(_FOLDER / "test_shrunk.py"),
+    isolate: Isolate = False,
+    timeout: Timeout = None,
+    family: FamilyWord = None,
+    reference: ReferenceWord = None,
+    json_file: JsonFile = None,
+    show_traceback: Traceback = False,
+    *,
+    options: dict[str, Any],
+) -> None:
+    """Find the smallest case that fails in the same way, and write it as a command line, a script and a pytest test.
+
+    It begins with the case that is given, else with that of the last check in this folder.
+    """
+    asked, repeated = like_the_last(target, family, reference, options)
+    with failures_told(json_file, command_line("shrink", asked.target, asked.options, chosen(asked)), show_traceback):
+        force = in_force(Path.cwd())
+        seconds = force.timeout(timeout)
+        tell_force(force.line(asked.options, timeout))
+        asked = force.over(asked)
+        _tell_beginning(asked, repeated=repeated)
+        from ..shrink.shrinking import shrink as shrunken
+
+        result = shrunken(
+            asked, most=tries, alone=isolate or seconds is not None, timeout=seconds, told=_tell, echo=sys.stderr.write
+        )
+        files = _written(result, {"script": script, "test": test})
+        _show(result, files, json_file)
+        raise typer.Exit(result.exit_code)
+
+
+def _tell_beginning(asked: last.Asked, *, repeated: bool) -> None:
+    if repeated:
+        line = command_line("check", asked.target, asked.options, chosen(asked))
+        typer.echo(f"gradprobe: as in the last check here: {line}", err=True)
+
+
+def _tell(case: Case, step: Step | None, count: int) -> None:
+    from ..shrink.shown import case_in_words
+
+    what = "it fails" if step is None else f"still so {step.change}"
+    typer.echo(f"gradprobe: {count:>3} tried, {what}: {case_in_words(case)}", err=True)
+
+
+def _written(result: Result, files: Mapping[str, str]) -> dict[str, str]:
+    """Writes the script and the test of a shrunken case; those that were written, by what they are.
+
+    Raises:
+        UsageFailure: a file cannot be written.
+    """
+    sources = _sources(result, files)
+    for what, source in sources.items():
+        file = Path(files[what])
+        try:
+            if file.parent == _FOLDER:
+                _FOLDER.mkdir(exist_ok=True)
+                (_FOLDER / ".gitignore").write_text("*\n")
+            replace_file(file, source)
+        except OSError as error:
+            raise UsageFailure(f"--{what} {file}: cannot be written, {error.strerror}") from error
+    return {what: files[what] for what in sources}
+
+
+def _sources(result: Result, files: Mapping[str, str]) -> dict[str, str]:
+    from ..shrink.pytest_file import pytest_source
+
+    if result.shrunk is None or result.told is None:
+        return {}
+    program, first = result.told.program, result.told.first_line
+    sources = {"script": program.at(Path(files["script"]))} if program else {}
+    return sources | {"test": pytest_source(result.asked, first, Path(files["test"]))}
+
+
+def _show(result: Result, files: Mapping[str, str], json_file: str | None) -> None:
+    from ..shrink.documents import document_of
+    from ..shrink.shown import rendered
+
+    if json_file is not None:
+        dump(json_file, json.loads(json.dumps(document_of(result, files))))
+    if json_file != "-":
+        show(list(rendered(result, files, width())))

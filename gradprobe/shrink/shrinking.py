@@ -1,0 +1,174 @@
+"""Asked -> Result: the case looked at, kept ones tried first, the search, and the last look at what it came to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..cases.case import Case
+from ..failures import TargetFailure, UsageFailure
+from ..last import Asked
+from . import kept as keeping
+from .attempts import CRASHED, Attempts, TargetCrashed
+from .fewest import Facts, fewest_words
+from .kept import Kept
+from .ordering import key
+from .search import Search, Shrunk
+from .steps import Step
+from .symptom import Symptom
+from .trial import FACTS, LOOK, TELL, Looked, Told
+
+# Words that are no part of a case, and stand in every try as they were asked for.
+_AS_ASKED = ("device", "recover")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a target's case came to."""
+
+    facts: Facts
+    """Of the target, and the case asked for."""
+    shrunk: Shrunk | None
+    """None where the case asked for matches."""
+    told: Told | None
+    """The last look at the shrunken case; None where it matches, or ends the process that runs it."""
+    asked: Asked
+    """The target with the fewest words of the shrunken case."""
+    looked: Looked
+    """The case asked for, in a whole check."""
+    tries: int
+    seconds: float
+    from_kept: bool
+    """Whether the search began from a case kept from before."""
+    still: tuple[Kept, ...] = ()
+    """Where the case asked for matches: the kept ones that fail still."""
+    dropped: int = 0
+    """How many kept cases pass now."""
+
+    @property
+    def exit_code(self) -> int:
+        """0 where nothing was to shrink, 1 where the small case fails; 3 where it crashes, which is no mismatch."""
+        if self.shrunk is None:
+            return 0
+        return TargetFailure.exit_code if self.shrunk.symptom.kind == CRASHED.kind else 1
+
+
+def shrink(
+    asked: Asked,
+    *,
+    most: int,
+    alone: bool,
+    timeout: float | None,
+    told: Callable[[Case, Step | None, int], object],
+    echo: Callable[[str], object],
+) -> Result:
+    """The smallest case that fails in the same way as the one asked for.
+
+    Args:
+        most: how many cases may be tried.
+        alone: whether each runs in a process that may crash; a crash is then a way to fail.
+        timeout: seconds for one case there.
+        told: told of the case that fails before the search, and of each step taken, with the number of tries so far.
+        echo: told what targets print in other processes.
+
+    Raises:
+        UsageFailure: the values come from a file, so that no others can be tried.
+        Failure: whatever keeps the case asked for from being run.
+    """
+    if "inputs" in asked.options:
+        raise UsageFailure("--inputs: only a case whose values are drawn can be made smaller", "drop --inputs")
+    start = time.perf_counter()
+    attempts = Attempts(asked, alone, timeout, most, echo)
+    facts: Facts = attempts.ask(FACTS, asked.options)
+    looked = _looked(attempts, asked)
+    wanted = looked.plain or looked.symptom
+    words = {name: word for name, word in asked.options.items() if name in _AS_ASKED}
+    before = _Before(attempts, asked, facts, words)
+    if wanted is None:
+        still = before.failing()
+        return Result(
+            facts, None, None, asked, looked, attempts.count, time.perf_counter() - start, False, tuple(still),
+            before.dropped,
+        )  # fmt: skip
+    if looked.symptom is not None:
+        wanted = replace(wanted, fault=looked.symptom.fault)
+    in_full = looked.plain is None and wanted.kind != CRASHED.kind
+    found = before.first_like(wanted, in_full=in_full)
+    told(found or facts.case, None, attempts.count)
+    search = Search(
+        attempts, facts, words, wanted, in_full, lambda step, count: told(step.case, step, count),
+    )  # fmt: skip
+    shrunk = search.run(found or facts.case, () if looked.run is None else (_settled_run(looked.run),))
+    fewest = fewest_words(shrunk.case, facts, words)
+    assert fewest is not None
+    small = replace(asked, options=fewest)
+    seen = attempts.known.get(shrunk.case)
+    keeping.save(keeping.with_another(keeping.load(), Kept(small, seen.symptom if seen and seen.symptom else wanted)))
+    last = None if wanted.kind == CRASHED.kind else attempts.ask(TELL, fewest)
+    return Result(
+        facts, shrunk, last, small, looked, attempts.count, time.perf_counter() - start, found is not None,
+        dropped=before.dropped,
+    )  # fmt: skip
+
+
+def _settled_run(run: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    return tuple(one for one in run if one[1] != "contiguous")
+
+
+def _looked(attempts: Attempts, asked: Asked) -> Looked:
+    """The case asked for, as `gradprobe check` sees it; a crash of its process is a way to fail."""
+    try:
+        looked: Looked = attempts.ask(LOOK, asked.options)
+    except TargetCrashed:
+        return Looked(CRASHED, CRASHED, None, {})
+    return looked
+
+
+@dataclass
+class _Before:
+    """The kept cases of a target, tried again; what passes now is kept no longer."""
+
+    attempts: Attempts
+    asked: Asked
+    facts: Facts
+    words: Mapping[str, Any]
+    dropped: int = 0
+
+    def first_like(self, wanted: Symptom, *, in_full: bool) -> Case | None:
+        """The smallest kept case that fails as wanted; None where none does."""
+        like = [kept for kept in self._own() if kept.symptom.is_like(wanted)]
+        failing = (case for case, fails in self._seen(like, wanted, in_full=in_full) if fails)
+        return next((case for case in failing if key(case) < key(self.facts.case)), None)
+
+    def failing(self) -> list[Kept]:
+        """Those that fail still, in whatever way."""
+        return [
+            kept for kept in self._own()
+            for _, fails in self._seen([kept], kept.symptom, in_full=kept.symptom.kind == "identity") if fails
+        ]  # fmt: skip
+
+    def _own(self) -> list[Kept]:
+        return keeping.of_target(keeping.load(), self.asked)
+
+    def _seen(self, kept: Sequence[Kept], wanted: Symptom, *, in_full: bool) -> list[tuple[Case, bool]]:
+        """Each kept case, the smallest first, and whether it fails as wanted."""
+        cases = {self._case(one): one for one in kept}
+        steps = [Step("", "", "", case) for case in sorted((case for case in cases if case is not None), key=key)]
+        found = []
+        for step, seen in self.attempts.seen(steps, self.facts, self.words, wanted, in_full=in_full):
+            if seen.symptom is None and not seen.why_not:
+                self._drop(cases[step.case])
+            found.append((step.case, seen.symptom is not None and seen.symptom.is_like(wanted)))
+        return found
+
+    def _case(self, kept: Kept) -> Case | None:
+        try:
+            return self.facts.resolved({**kept.asked.options, **self.words})
+        except UsageFailure:
+            return None
+
+    def _drop(self, gone: Kept) -> None:
+        self.dropped += 1
+        keeping.save([one for one in keeping.load() if one != gone])

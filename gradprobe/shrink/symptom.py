@@ -1,0 +1,113 @@
+"""Symptom: in which way a case fails, as far as a smaller one must fail so too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..judging.tally import MISMATCH
+
+if TYPE_CHECKING:
+    from ..verdict import Measured, Report, Run
+
+NUMBERS, NAN, MEMORY, IDENTITY, CRASH = "wrong numbers", "not finite", "memory", "identity", "crash"
+
+
+@dataclass(frozen=True)
+class Symptom:
+    """In which way a case fails."""
+
+    kind: str
+    """NUMBERS, NAN, MEMORY, IDENTITY or CRASH."""
+    first: str
+    """The first wrong intermediate; the tensor of a memory finding, with its kind; the key of an identity; "crash"."""
+    own: tuple[str, ...] = ()
+    """Every intermediate that is wrong by itself, in dataflow order."""
+    exposed: tuple[str, ...] = ()
+    """Every intermediate that was compared."""
+    heads: int = 1
+    spares_head_0: bool = False
+    """Whether head 0 is right in all of `own`, where there are several heads."""
+    fault: str | None = None
+    """What a diagnosis names as the cause; None where none does."""
+
+    def is_like(self, other: Symptom) -> bool:
+        """Whether this, of a smaller case, is the other, of a larger one; the cause apart, which `is_named_like` asks.
+
+        The same intermediates are wrong by themselves, of those that the smaller case still has. Where head 0 was
+        right it is still, as long as there are other heads.
+        """
+        left = tuple(name for name in other.own if name in self.exposed)
+        spared = self.spares_head_0 == other.spares_head_0 or 1 in (self.heads, other.heads)
+        return (self.kind, self.first, self.own) == (other.kind, other.first, left) and spared
+
+    def is_named_like(self, other: Symptom) -> bool:
+        """Whether the same cause is named, where the other has one named."""
+        return other.fault is None or self.fault == other.fault
+
+    @property
+    def words(self) -> str:
+        """ "dP first, wrong numbers; by itself too: dV"."""
+        if self.kind == CRASH:
+            return "the process that runs the target ends"
+        if self.kind in (MEMORY, IDENTITY):
+            return f"{self.kind}: {self.first}"
+        too = [name for name in self.own if name != self.first]
+        words = f"{self.first} first, {self.kind}" + (f"; by itself too: {', '.join(too)}" if too else "")
+        return words + ("; head 0 is right" if self.spares_head_0 else "")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a try of a case came to."""
+
+    symptom: Symptom | None
+    """None where it matches or could not be run."""
+    why_not: str = ""
+    """Why it could not be run, in the words of what was raised; "" where it was run."""
+    is_usage: bool = False
+    """Whether the words of the case were refused before anything ran."""
+
+    @property
+    def words(self) -> str:
+        """What follows "with 1 head": "it matches"."""
+        if self.symptom is not None:
+            return f"it fails in another way: {self.symptom.words}"
+        return f"it does not run: {self.why_not}" if self.why_not else "it matches"
+
+
+def symptom_of(report: Report) -> Symptom | None:
+    """In which way a report fails; None where it matches."""
+    if report.failing is None:
+        return None
+    run, shown = report.failing
+    return _symptom(run, shown, report.case.heads, named_in(report))
+
+
+def plain_symptom(runs: Sequence[Run], heads: int) -> tuple[Run, Symptom] | None:
+    """The first run that fails by its own elements or memory, no second run and no look inside needed; and how."""
+    for run in runs:
+        if run.measured is not None and (not run.measured.comparison.matches or run.strays):
+            return run, _symptom(run, run.measured, heads, None)
+    return None
+
+
+def named_in(report: Report) -> str | None:
+    """The cause that the report's first diagnosis names; None where there is none or it explains too little."""
+    first = next(iter(getattr(report, "diagnoses", ())), None)
+    return str(first.fault) if first is not None and first.is_named else None
+
+
+def _symptom(run: Run, measured: Measured, heads: int, fault: str | None) -> Symptom:
+    findings = measured.comparison.findings
+    if measured.first is None:
+        if measured.broken:
+            return Symptom(IDENTITY, measured.broken[0].key, fault=fault)
+        stray = run.strays[0]
+        return Symptom(MEMORY, f"{stray.kind} {stray.tensor}".strip(), fault=fault)
+    own = tuple(name for name, finding in findings.items() if finding.status == MISMATCH)
+    actual = measured.first.place.actual
+    kind = NUMBERS if actual == actual and abs(actual) != float("inf") else NAN
+    spares = heads > 1 and not any(bool(findings[name].own[:, 0].any()) for name in own)
+    return Symptom(kind, measured.first.intermediate, own, tuple(findings), heads, spares, fault)

@@ -1,0 +1,178 @@
+"""The worker that tries cases: the facts of a target, a case looked at in full, and quick tries of smaller ones."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ..answer import answer
+from ..cases.draw import draw
+from ..failures import Failure, Refusal, UsageFailure
+from ..last import Asked
+from ..options import command_line
+from ..probing.runs import layouts_of, runs_of
+from ..probing.session import Session, inputs_of
+from ..problem import problem_of
+from ..report.as_json import as_json
+from ..report.console import greppable
+from ..running.backend import choose_threads, make_interpreter_right
+from ..running.taps import parse_tap
+from .fewest import Facts
+from .ordering import settled
+from .program import Program, no_program, program_of
+from .symptom import Seen, Symptom, plain_symptom, symptom_of
+
+if TYPE_CHECKING:
+    from ..cases.case import Case
+    from ..problem import Problem
+    from ..verdict import Report
+
+FACTORY = "gradprobe.shrink.trial:Trial"
+FACTS, LOOK, TRY, TRY_IN_FULL, TELL = "facts", "look", "try", "try in full", "tell"
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a trial is to do, and with which case options, as words of the command line."""
+
+    what: str
+    """FACTS, LOOK, TRY, TRY_IN_FULL or TELL."""
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Looked:
+    """A case looked at as `gradprobe check` does."""
+
+    symptom: Symptom | None
+    """None where it matches."""
+    plain: Symptom | None
+    """What a quick try would see of it; None where it takes second runs or a look inside."""
+    run: tuple[tuple[str, str], ...] | None
+    """What the first failing run assigns; None where no run of the case itself fails."""
+    document: Mapping[str, Any]
+    """gradprobe.report/1; empty where the process that looked ended."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """The last look at the shrunken case."""
+
+    symptom: Symptom | None
+    document: Mapping[str, Any]
+    """gradprobe.report/1."""
+    first_line: str
+    """The greppable line; "" where it matches."""
+    program: Program | None
+    """What shows the fault without gradprobe."""
+    no_program: str
+    """Why there is none."""
+
+
+class Trial:
+    """`Trial(asked)(order)`: the target is imported once for all quick tries."""
+
+    def __init__(self, asked: Asked) -> None:
+        import torch  # noqa: F401 - outside the timeout of any order
+
+        self._asked = asked
+        self._problem: Problem | None = None
+
+    def __call__(self, order: Order) -> Facts | Looked | Seen | Told:
+        if order.what == FACTS:
+            return self._facts()
+        if order.what == LOOK:
+            return _looked(self._report(order))
+        if order.what == TELL:
+            return self._told(order)
+        return self._seen(order)
+
+    def _found(self) -> Problem:
+        if self._problem is None:
+            with contextlib.redirect_stdout(sys.stderr):
+                self._problem = problem_of(self._asked)
+        return self._problem
+
+    def _facts(self) -> Facts:
+        problem = self._found()
+        target, session = problem.target, self._session(problem.case)
+        tensors = tuple(inputs_of(session, session.values, ()).tensors)
+        return Facts(settled(problem.case), "bias" in target.takes, target.packs, tensors)
+
+    def _session(self, case: Case) -> Session:
+        problem = self._found()
+        taps = tuple(parse_tap(word) for word in case.taps)
+        session = Session(case, problem.target, problem.reference, lambda stage, fraction: None, taps)
+        session.values = {name: value.to(case.device) for name, value in draw(case).items()}
+        return session
+
+    def _case(self, order: Order) -> Case:
+        """The case of an order, with what the backend needs for it made ready."""
+        problem = self._found()
+        facts = Facts(problem.case, "bias" in problem.target.takes, problem.target.packs, ())
+        case = facts.resolved(order.options)
+        make_interpreter_right(case)
+        choose_threads(case)
+        return case
+
+    def _seen(self, order: Order) -> Seen:
+        try:
+            return Seen(self._tried(order) if order.what == TRY else symptom_of(self._report(order)))
+        except Failure as failure:
+            return Seen(None, str(failure), isinstance(failure, UsageFailure))
+
+    def _tried(self, order: Order) -> Symptom | None:
+        """What the runs of a case show by themselves: no second runs, no look inside.
+
+        Raises:
+            Failure: the target does not take the case, or could not be run.
+        """
+        case = self._case(order)
+        session = self._session(case)
+        with contextlib.redirect_stdout(sys.stderr):
+            runs = [run for assigned in layouts_of(case) for run in runs_of(session, assigned)]
+        if not any(run.measured for run in runs):
+            raise Refusal("; ".join(run.skipped or "" for run in runs))
+        found = plain_symptom(runs, case.heads)
+        return found[1] if found else None
+
+    def _report(self, order: Order) -> Report:
+        asked = replace(self._asked, options=order.options)
+        return answer(asked, command_line("check", asked.target, asked.options, _chosen(asked)))
+
+    def _told(self, order: Order) -> Told:
+        report = self._report(order)
+        document = _document(report)
+        line = greppable(*report.failing).plain if report.failing else ""
+        case = self._case(order)
+        target = self._found().target
+        why = no_program(report, case, target)
+        program = None if why else program_of(report, case, target, self._session(case))
+        why = why or ("" if program else "the error is too small for a plain comparison")
+        return Told(symptom_of(report), document, line, program, why)
+
+
+def _chosen(asked: Asked) -> dict[str, Any]:
+    return {"family": asked.family, "reference": asked.reference}
+
+
+def _document(report: Report) -> Mapping[str, Any]:
+    """Some of a report's strings are of classes of torch, which the process that reads it need not import."""
+    document: dict[str, Any] = json.loads(json.dumps(as_json(report), allow_nan=False))
+    return document
+
+
+def _looked(report: Report) -> Looked:
+    assigned = {run for run in layouts_of(report.case)}
+    own = [run for run in report.runs if run.layout.partition(", ")[0] == run.layout]
+    plain = plain_symptom(own, report.case.heads)
+    failing = report.failing[0] if report.failing else None
+    first = plain[0] if plain else failing
+    alone = first is not None and (first in own or first.assigned in assigned)
+    return Looked(
+        symptom_of(report), plain[1] if plain else None, first.assigned if first and alone else None, _document(report)
+    )
