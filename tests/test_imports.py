@@ -71,10 +71,15 @@ ORDER = (
     "configuration", "configuration.words", "configuration.table", "configuration.settings",
     "configuration.environment", "configuration.force",
     "baseline.noise", "baseline.entry", "baseline.file", "baseline.measure", "baseline.changes", "report.baseline",
+    "mutate", "mutate.mutant", "mutate.source", "mutate.operators.change", "mutate.operators.strides",
+    "mutate.operators.indices", "mutate.operators.masks", "mutate.operators.tiles", "mutate.operators.algebra",
+    "mutate.operators.sums", "mutate.operators.precision", "mutate.operators.host", "mutate.operators",
+    "mutate.sample", "mutate.subject", "mutate.child", "mutate.child.sitecustomize", "mutate.shadow", "mutate.gate",
+    "mutate.trials", "mutate.campaign", "report.mutants", "report.mutants_as_json",
     "ci", "ci.workflow", "wording", "testing", "pytest_plugin",
     "cli.forms", "cli.failing", "cli.words", "cli.several", "cli.alone", "cli.battery", "cli.root", "cli.check",
-    "cli.sweep", "cli.strides", "cli.baseline", "cli.diff", "cli.run", "cli.targets", "cli.init", "cli.unread",
-    "cli.app", "cli", "__main__",
+    "cli.sweep", "cli.strides", "cli.mutate", "cli.baseline", "cli.diff", "cli.run", "cli.targets", "cli.init",
+    "cli.unread", "cli.app", "cli", "__main__",
 )  # fmt: skip
 # Folders of their own, which know nothing of the tool; the tool may import them anywhere.
 APART = ("kernels", "reference")
