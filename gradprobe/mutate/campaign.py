@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..failures import Failure, TargetFailure, UsageFailure
+from ..isolation.ended import words_of
 from .gate import INVALID, KILLED, SURVIVED, Gate
 from .mutant import Mutant
 from .shadow import Shadow
@@ -162,6 +163,8 @@ def _outcome(gate: Gate, mutant: Mutant, ended: Ran, shadow: Shadow, ran: bool |
         return Outcome(mutant, INVALID, "the gate ended without importing it", ended.seconds, ran)
     verdict = gate.judged(ended.code)
     words = "" if verdict == SURVIVED else gate.telling(ended.output)
+    if ended.code < 0:
+        words = "; ".join(filter(None, [words_of(ended.code), words]))
     return Outcome(mutant, verdict, words, ended.seconds, ran)
 
 

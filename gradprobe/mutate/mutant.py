@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -76,7 +75,6 @@ def changed_line(before: bytes, after: bytes) -> int | None:
     return differing[0] if len(differing) == 1 else None
 
 
-def unified(before: bytes, after: bytes, file: str) -> str:
-    """The difference of two texts, as `diff -U0` writes it."""
-    ours, theirs = before.decode().splitlines(), after.decode().splitlines()
-    return "\n".join(difflib.unified_diff(ours, theirs, file, file, n=0, lineterm=""))
+def unified(file: str, line: int, before: str, after: str) -> str:
+    """The difference of two texts in one line, as `diff -U0` writes it."""
+    return f"--- {file}\n+++ {file}\n@@ -{line} +{line} @@\n-{before}\n+{after}"

@@ -57,10 +57,6 @@ class KernelFile:
         """Where it ends."""
         return self._starts[node.end_lineno - 1] + node.end_col_offset  # type: ignore[attr-defined,no-any-return]
 
-    def line(self, place: int) -> int:
-        """The line, from 1, in which a byte lies."""
-        return next(number for number, start in enumerate(self._starts) if start > place)
-
     def words(self, node: ast.AST) -> str:
         """A node as it is written."""
         return self.text[self.start(node) : self.end(node)].decode()

@@ -35,7 +35,7 @@ def _load_from_copy(file: str, copy: str, loaded: str, lines: str | None) -> Non
         _append(loaded, fullname)
         return code
 
-    importlib.machinery.SourceFileLoader.get_code = get_code  # type: ignore[method-assign]
+    importlib.machinery.SourceFileLoader.get_code = get_code  # type: ignore[method-assign,assignment]
     if lines:
         _watch_lines(copy, lines)
 

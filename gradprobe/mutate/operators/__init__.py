@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -62,18 +63,15 @@ def mutants_of(file: KernelFile) -> list[Mutant]:
 def _mutant(file: KernelFile, change: Change) -> Mutant | None:
     after = edited(file.text, change.edits)
     line = changed_line(file.text, after)
-    if line is None or not _parses(after):
+    function = next(above for above in file.above(change.node) if isinstance(above, ast.FunctionDef))
+    if line is None or not _parses(after, function):
         return None
-    lines = [text.split(b"\n")[line - 1].decode().strip() for text in (file.text, after)]
+    whole = [text.split(b"\n")[line - 1].decode().rstrip() for text in (file.text, after)]
     return Mutant(
-        name="", fault_class=change.fault_class, function=_function(file, change.node), file=str(file.path), line=line,
-        before=lines[0], after=lines[1], edits=change.edits, diff=unified(file.text, after, file.path.name),
+        name="", fault_class=change.fault_class, function=function.name, file=str(file.path), line=line,
+        before=whole[0].strip(), after=whole[1].strip(), edits=change.edits, diff=unified(file.path.name, line, *whole),
         statement=_lines(file.statement(change.node)),
     )  # fmt: skip
-
-
-def _function(file: KernelFile, node: ast.AST) -> str:
-    return next(above.name for above in file.above(node) if isinstance(above, ast.FunctionDef))
 
 
 def _lines(statement: ast.stmt) -> tuple[int, int] | None:
@@ -85,9 +83,11 @@ def _lines(statement: ast.stmt) -> tuple[int, int] | None:
     return statement.lineno, max(statement.lineno, last)
 
 
-def _parses(text: bytes) -> bool:
+def _parses(text: bytes, function: ast.FunctionDef) -> bool:
+    """Whether a function is Python still, in a text of as many lines; the rest of the file is as it was."""
+    lines = text.decode().split("\n")[function.lineno - 1 : function.end_lineno]
     try:
-        ast.parse(text)
+        ast.parse(textwrap.dedent("\n".join(lines)))
     except SyntaxError:
         return False
     return True
