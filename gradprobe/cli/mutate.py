@@ -76,7 +76,7 @@ def mutate(
     with failures_told(json_file, again, show_traceback, asked.target):
         gate = _gate(asked, gates)
         most = _most(sample, every)
-        terms = _terms(workers, timeout)
+        terms, wanted = _terms(workers, timeout), _wanted(classes)
         from ..mutate.operators import mutants_of
         from ..mutate.sample import sampled
         from ..mutate.source import read_file
@@ -84,7 +84,7 @@ def mutate(
 
         subject = subject_of(Word(asked.target, family, str(options.get("device", "auto"))), file)
         source = read_file(subject.file, subject.function)
-        mutants = [mutant for mutant in mutants_of(source) if mutant.fault_class in _wanted(classes)]
+        mutants = [mutant for mutant in mutants_of(source) if mutant.fault_class in wanted]
         if not mutants:
             raise UsageFailure(f"no fault of class {classes} can be planted in {subject.file}", "drop --class")
         drawn = sampled(mutants, most, int(options.get("seed", 0)))

@@ -43,15 +43,15 @@ def tiny_kernel(
 
 
 def tiny(q, k, v, do, *, scale, causal=False):
-    dq, dk, dv = (torch.zeros(q.shape) for _ in range(3))
+    gradients = torch.zeros(3, *q.shape)
     batch, heads, rows, dim = q.shape
     tiny_kernel[(batch * heads,)](
-        q, k, v, do, dq, dk, dv,
-        *q.stride(), *k.stride(), *v.stride(), *do.stride(), *dq.stride(),
+        q, k, v, do, *gradients,
+        *q.stride(), *k.stride(), *v.stride(), *do.stride(), *gradients[0].stride(),
         scale, heads, rows, dim,
         CAUSAL=causal, BLOCK=max(16, triton.next_power_of_2(rows)), BLOCK_D=max(16, triton.next_power_of_2(dim)),
     )
-    return {"dQ": dq, "dK": dk, "dV": dv}
+    return dict(zip(("dQ", "dK", "dV"), gradients))
 """
 
 # All contiguous and of one shape, so that it sees no stride.

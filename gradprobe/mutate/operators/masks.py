@@ -75,7 +75,9 @@ def _class_of(file: KernelFile, node: ast.expr) -> str:
     """M3 for a bound of what there is, else M1."""
     if not isinstance(node, ast.Compare) or not isinstance(node.ops[0], (ast.Lt, ast.LtE)):
         return "M1"
-    return "M1" if _SEEN.search(file.words(node)) else "M3"
+    bound = node.comparators[0]
+    among_positions = isinstance(bound, ast.Subscript) or "offs" in file.words(bound)
+    return "M1" if among_positions or _SEEN.search(file.words(node)) else "M3"
 
 
 def _without(file: KernelFile, call: ast.Call, word: ast.keyword) -> Edit:
