@@ -210,7 +210,7 @@ def test_no_module_outside_the_interpreter_imports_torch_or_triton_at_its_top_le
 
 
 @pytest.mark.parametrize(
-    "words", ["--help", "check --help", "diff --help", "targets --help", "init --help", "sweep --help"]
+    "words", ["--help", "check --help", "diff --help", "targets --help", "init --help", "sweep --help", "mutate --help"]
 )
 def test_help_loads_neither_torch_nor_triton_nor_numpy(words):
     script = f"""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -113,7 +114,7 @@ class _Told:
     def __call__(self, found: Campaign) -> None:
         done = len(found.outcomes)
         self.tick(f"fault {done} of {found.tried}", done / found.tried)
-        if done % _BETWEEN == 0:
+        if done % _BETWEEN == 0 and not sys.stderr.isatty():
             typer.echo(f"gradprobe: {done} of {found.tried} tried", err=True)
         if self.json_file is not None and keeps_changing(self.json_file):
             self._write(found)
