@@ -86,9 +86,15 @@ ORDER = (
     "configuration", "configuration.words", "configuration.table", "configuration.settings",
     "configuration.environment", "configuration.force",
     "baseline.noise", "baseline.entry", "baseline.file", "baseline.measure", "baseline.changes", "report.baseline",
+    "mutate", "mutate.mutant", "mutate.source", "mutate.operators.change", "mutate.operators.strides",
+    "mutate.operators.indices", "mutate.operators.masks", "mutate.operators.tiles", "mutate.operators.algebra",
+    "mutate.operators.sums", "mutate.operators.precision", "mutate.operators.host", "mutate.operators",
+    "mutate.sample", "mutate.subject", "mutate.child", "mutate.child.sitecustomize", "mutate.shadow", "mutate.gate",
+    "mutate.trials", "mutate.campaign", "report.mutants", "report.mutants_as_json",
     "ci", "ci.workflow", "wording", "testing", "pytest_plugin",
     "cli.forms", "cli.failing", "cli.words", "cli.several", "cli.alone", "cli.battery", "cli.root", "cli.check",
-    "cli.sweep", "cli.strides", "cli.baseline", "cli.diff", "cli.shrink", "cli.run", "cli.targets", "cli.init",
+    "cli.sweep", "cli.strides", "cli.mutate", "cli.baseline", "cli.diff", "cli.shrink", "cli.run", "cli.targets",
+    "cli.init",
     "cli.unread", "cli.app", "cli", "__main__",
 )  # fmt: skip
 # Folders of their own, which know nothing of the tool; the tool may import them anywhere.
@@ -220,7 +226,17 @@ def test_no_module_outside_the_interpreter_imports_torch_or_triton_at_its_top_le
 
 
 @pytest.mark.parametrize(
-    "words", ["--help", "check --help", "diff --help", "targets --help", "init --help", "sweep --help", "shrink --help"]
+    "words",
+    [
+        "--help",
+        "check --help",
+        "diff --help",
+        "targets --help",
+        "init --help",
+        "sweep --help",
+        "mutate --help",
+        "shrink --help",
+    ],
 )
 def test_help_loads_neither_torch_nor_triton_nor_numpy(words):
     script = f"""

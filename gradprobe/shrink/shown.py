@@ -10,7 +10,7 @@ from ..cases.layouts import run_name
 from ..options import command_line
 from ..probing.runs import layouts_of
 from ..report.console import folded, headed
-from ..report.text import plural
+from ..spans import plural
 from .ordering import options_on
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any
 from ..cases.case import DTYPES, PATTERNS, Case
 from ..cases.layouts import run_name
 from ..probing.runs import layouts_of
-from ..report.text import plural
+from ..spans import plural
 from .ordering import OFF, key, options_on, sequences
 from .sizes import ladder, shorter, with_dims, with_heads, with_sequences
 

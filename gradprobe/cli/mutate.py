@@ -1,0 +1,184 @@
+"""`gradprobe mutate`: does a gate catch the faults that people make?"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .. import last
+from ..configuration.words import seconds
+from ..failures import UsageFailure
+from ..files import keeps_changing
+from ..options import command_line
+from ..progress import Progress
+from ..screen import dump, show, width
+from ..targets.builtin import has_driver
+from .failing import failures_told
+from .words import FamilyWord, JsonFile, TargetWord, Traceback, chosen, with_case_options
+
+if TYPE_CHECKING:
+    from ..mutate.campaign import Campaign, Terms
+    from ..mutate.gate import Gate
+
+SAMPLE = 40
+# How many lie between two words on stderr of how far it is, where there is no terminal.
+_BETWEEN = 10
+
+
+@dataclass(frozen=True)
+class _Gates:
+    check: str | None
+    battery: bool
+    strides: bool
+
+
+@with_case_options
+def mutate(
+    target: TargetWord = None,
+    check: Annotated[
+        str | None,
+        typer.Option(metavar="COMMAND", help="The gate: a command that fails where the kernel is wrong (pytest ...)"),
+    ] = None,
+    battery: Annotated[bool, typer.Option("--battery", help="The gate is gradprobe check --battery")] = False,
+    strides: Annotated[bool, typer.Option("--strides", help="The gate is gradprobe strides --fast")] = False,
+    file: Annotated[
+        str | None, typer.Option(metavar="FILE.py", help="Where faults are planted (default: the target's own file)")
+    ] = None,
+    sample: Annotated[int | None, typer.Option(metavar="N", help=f"Faults to plant (default: {SAMPLE})")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Plant every fault")] = False,
+    classes: Annotated[str | None, typer.Option("--class", metavar="S1,M1,...", help="Of these classes alone")] = None,
+    workers: Annotated[int | None, typer.Option(help="Gates at a time (default: one a core, one beside a GPU)")] = None,
+    timeout: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="For one fault (default: 5 times the gate's own, and 30)")
+    ] = None,
+    listed: Annotated[bool, typer.Option("--list", help="Say which faults would be planted, and try none")] = False,
+    family: FamilyWord = None,
+    json_file: JsonFile = None,
+    show_traceback: Traceback = False,
+    *,
+    options: dict[str, Any],
+) -> None:
+    """Plant faults that people make in a kernel, one at a time, and say which of them its gate lets pass.
+
+    The gate is gradprobe check with the case options given, or any command with --check. The kernel's own file is
+    never written: the gate's processes load a copy in its place.
+    """
+    asked = last.Asked(target or "lazy", family, None, options)
+    gates = _Gates(check, battery, strides)
+    words = {
+        "check": check, "battery": battery or None, "strides": strides or None, "file": file, "sample": sample,
+        "all": every or None, "class": classes, "timeout": timeout,
+    }  # fmt: skip
+    again = command_line("mutate", target or "", options, chosen(asked) | words)
+    with failures_told(json_file, again, show_traceback, asked.target):
+        gate = _gate(asked, gates)
+        most = _most(sample, every)
+        terms, wanted = _terms(workers, timeout), _wanted(classes)
+        from ..mutate.operators import mutants_of
+        from ..mutate.sample import sampled
+        from ..mutate.source import read_file
+        from ..mutate.subject import Word, subject_of
+
+        subject = subject_of(Word(asked.target, family, str(options.get("device", "auto"))), file)
+        source = read_file(subject.file, subject.function)
+        mutants = [mutant for mutant in mutants_of(source) if mutant.fault_class in wanted]
+        if not mutants:
+            raise UsageFailure(f"no fault of class {classes} can be planted in {subject.file}", "drop --class")
+        drawn = sampled(mutants, most, int(options.get("seed", 0)))
+        if listed:
+            from ..report.mutants import render_list
+
+            show(render_list(drawn, len(mutants)))
+            raise typer.Exit(0)
+        from ..mutate.campaign import campaign
+
+        told = _Told(json_file, again)
+        with Progress() as told.tick:
+            told.tick("the gate on the file as it is", 0.0)
+            found = campaign(asked.target, source, gate, mutants, drawn, terms, told)
+        told.finish(found)
+        raise typer.Exit(found.exit_code)
+
+
+class _Told:
+    """What is said while it runs, and in the end."""
+
+    def __init__(self, json_file: str | None, again: str) -> None:
+        self.json_file, self.again = json_file, again
+        self.tick: Any = None
+
+    def __call__(self, found: Campaign) -> None:
+        done = len(found.outcomes)
+        self.tick(f"fault {done} of {found.tried}", done / found.tried)
+        if done % _BETWEEN == 0 and not sys.stderr.isatty():
+            typer.echo(f"gradprobe: {done} of {found.tried} tried", err=True)
+        if self.json_file is not None and keeps_changing(self.json_file):
+            self._write(found)
+
+    def finish(self, found: Campaign) -> None:
+        if self.json_file is not None:
+            self._write(found)
+        if self.json_file != "-":
+            from ..report.mutants import render_campaign
+
+            show(render_campaign(found, width()))
+
+    def _write(self, found: Campaign) -> None:
+        from ..report.mutants_as_json import campaign_as_json
+
+        assert self.json_file is not None
+        dump(self.json_file, campaign_as_json(found, self.again))
+
+
+def _gate(asked: last.Asked, gates: _Gates) -> Gate:
+    from ..mutate.gate import other_gate, own_gate
+
+    if sum([gates.check is not None, gates.battery, gates.strides]) > 1:
+        raise UsageFailure("--check, --battery and --strides each name a gate", "give one of them")
+    if gates.check is not None:
+        given = sorted(asked.options.keys() - {"seed", "device"})
+        if given:
+            flag = f"--{given[0].replace('_', '-')}"
+            raise UsageFailure(f"{flag}: a case of gradprobe check, and --check names another gate", f"drop {flag}")
+        return other_gate(gates.check)
+    if asked.target.endswith(".py"):
+        raise UsageFailure(
+            f"target {asked.target!r} names no function for gradprobe to check",
+            "add :FUNCTION, or give --check COMMAND",
+        )
+    command, more = ("strides", {"fast": True}) if gates.strides else ("check", {"battery": gates.battery or None})
+    return own_gate(command_line(command, asked.target, asked.options, {"family": asked.family, **more}))
+
+
+def _most(sample: int | None, every: bool) -> int | None:
+    if every and sample is not None:
+        raise UsageFailure("--sample and --all exclude each other", "give one of them")
+    if sample is not None and sample < 1:
+        raise UsageFailure(f"--sample must be at least 1, got {sample}")
+    return None if every else sample or SAMPLE
+
+
+def _terms(workers: int | None, timeout: float | None) -> Terms:
+    from ..mutate.campaign import Terms
+
+    if workers is not None and workers < 1:
+        raise UsageFailure(f"--workers must be at least 1, got {workers}")
+    limit = seconds(timeout, "--timeout") if timeout is not None else None
+    on_gpu = has_driver()
+    return Terms(workers or (1 if on_gpu else len(os.sched_getaffinity(0))), limit, watches_lines=not on_gpu)
+
+
+def _wanted(classes: str | None) -> set[str]:
+    from ..mutate.mutant import CLASSES
+
+    if classes is None:
+        return set(CLASSES)
+    given = {word.strip().upper() for word in classes.split(",")}
+    unknown = sorted(given - CLASSES.keys())
+    if unknown:
+        raise UsageFailure(f"--class takes {', '.join(CLASSES)}, got {unknown[0]!r}")
+    return given

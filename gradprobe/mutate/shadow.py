@@ -1,0 +1,66 @@
+"""A shadow: a copy that a gate's processes load in a file's place, and what they told of it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+# A process that has it runs on a copy of somebody's kernels.
+VARIABLE = "GRADPROBE_MUTANT"
+_CHILD = Path(__file__).with_name("child")
+
+
+@dataclass(frozen=True)
+class Shadow:
+    """A folder of one copy; the file itself is never written."""
+
+    file: Path
+    folder: Path
+    watches_lines: bool = False
+
+    @property
+    def copy(self) -> Path:
+        return self.folder / self.file.name
+
+    @property
+    def output(self) -> Path:
+        """Where the gate's streams go."""
+        return self.folder / "output"
+
+    def write(self, text: bytes) -> None:
+        """Makes the folder, with the copy in it."""
+        self.folder.mkdir(parents=True)
+        self.copy.write_bytes(text)
+
+    def environment(self, plain: Mapping[str, str]) -> dict[str, str]:
+        """The environment of a program that is to load the copy, itself and in all that it starts."""
+        place = {
+            "file": str(self.file.resolve()),
+            "copy": str(self.copy),
+            "loaded": str(self._loaded),
+            "lines": str(self._lines) if self.watches_lines else None,
+        }
+        path = os.pathsep.join(filter(None, [str(_CHILD), plain.get("PYTHONPATH", "")]))
+        return {**plain, "PYTHONPATH": path, VARIABLE: json.dumps(place)}
+
+    @property
+    def was_loaded(self) -> bool:
+        """Whether any process imported the copy."""
+        return self._loaded.exists()
+
+    @property
+    def lines(self) -> frozenset[int]:
+        """The lines of the copy that ran, where they were watched."""
+        words = self._lines.read_text().split() if self._lines.exists() else []
+        return frozenset(int(word) for word in words if word.isdigit())
+
+    @property
+    def _loaded(self) -> Path:
+        return self.folder / "loaded"
+
+    @property
+    def _lines(self) -> Path:
+        return self.folder / "lines"

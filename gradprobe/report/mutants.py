@@ -1,0 +1,116 @@
+"""A campaign of mutants for people: how many were killed, by class, then every survivor with its edit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.text import Text
+
+from ..mutate.campaign import LATE, Campaign, Outcome
+from ..mutate.gate import INVALID, KILLED, SURVIVED
+from ..mutate.mutant import CLASSES, Mutant
+from ..spans import plural
+from .console import folded, headed
+
+_CELL = 9
+_GAP = "not killed: a gap of the gate, or an edit that changes nothing"
+# Mutants that did not run and are named; the others are in the JSON.
+_NAMED = 3
+
+
+def render_campaign(found: Campaign, width: int) -> list[Text]:
+    """The campaign as lines; the table fits 80 columns, sentences are folded to `width`, code is never cut."""
+    lines = [*_verdict(found, width), Text(), *_table(found), Text()]
+    survivors = found.having(SURVIVED)
+    if survivors:
+        lines.append(Text(f"  {_GAP}", "dim"))
+    for outcome in survivors:
+        lines += _survivor(outcome)
+    return [*lines, *(line for sentence in _sentences(found) for line in folded(sentence, width))]
+
+
+def render_list(mutants: Sequence[Mutant], of: int) -> list[Text]:
+    """Mutants that are not tried, each with its edit.
+
+    Args:
+        of: how many there are in all.
+    """
+    lines = [line for mutant in mutants for line in (_head(mutant), *_edit(mutant))]
+    part = f", {len(mutants):,} of them here" if len(mutants) < of else ""
+    return [*lines, Text(f"{plural(of, 'fault')} can be planted{part}")]
+
+
+def _verdict(found: Campaign, width: int) -> Iterator[Text]:
+    killed, survived, invalid = (len(found.having(verdict)) for verdict in (KILLED, SURVIVED, INVALID))
+    words = f"{killed:,} of {plural(killed + survived, 'fault')} killed"
+    words += f" ({invalid:,} did not run)" if invalid else ""
+    words += f": {found.target}, by {found.gate.words}"
+    if survived:
+        yield from headed("SURVIVED", "bold red", words, width)
+    elif killed:
+        yield from headed("KILLED", "bold green", words, width)
+    else:
+        yield from headed("NOT RUN", "bold yellow", words, width)
+
+
+def _table(found: Campaign) -> Iterator[Text]:
+    heads = ("planted", "killed", "survived", "not run")
+    longest = max(map(len, CLASSES.values()))
+    yield Text(f"  {'class':<{longest + 6}}" + "".join(f"{head:>{_CELL}}" for head in heads), "dim")
+    for name, words in CLASSES.items():
+        counts = counts_of(found, name)
+        if counts["planted"]:
+            line = Text(f"  {name:<6}{words:<{longest}}")
+            line.append(f"{counts['planted']:>{_CELL}}")
+            line.append(f"{counts[KILLED]:>{_CELL}}", "green" if counts[KILLED] else "dim")
+            line.append(f"{counts[SURVIVED]:>{_CELL}}", "bold red" if counts[SURVIVED] else "dim")
+            line.append(f"{counts[INVALID]:>{_CELL}}", "yellow" if counts[INVALID] else "dim")
+            yield line
+
+
+def counts_of(found: Campaign, fault_class: str) -> dict[str, int]:
+    """How many mutants of a class were planted, and how many came to each verdict."""
+    those = [outcome.verdict for outcome in found.outcomes if outcome.mutant.fault_class == fault_class]
+    return {"planted": len(those), **{verdict: those.count(verdict) for verdict in (KILLED, SURVIVED, INVALID)}}
+
+
+def _survivor(outcome: Outcome) -> Iterator[Text]:
+    yield _head(outcome.mutant, "; this gate never runs the line" if outcome.ran is False else "")
+    yield from _edit(outcome.mutant)
+
+
+def _head(mutant: Mutant, more: str = "") -> Text:
+    words = f"  {mutant.fault_class}  {mutant.name} in {mutant.function}{more}"
+    return Text.assemble("  ", (f"{_shown(mutant)}:{mutant.line}", "bold"), words)
+
+
+def _edit(mutant: Mutant) -> Iterator[Text]:
+    yield Text(f"    - {mutant.before}", "red")
+    yield Text(f"    + {mutant.after}", "green")
+
+
+def _shown(mutant: Mutant) -> str:
+    return mutant.file.rpartition("/")[2]
+
+
+def _sentences(found: Campaign) -> Iterator[str]:
+    survivors, killed = found.having(SURVIVED), found.having(KILLED)
+    idle = [outcome for outcome in survivors if outcome.ran is False]
+    if idle:
+        lines = ", ".join(map(str, sorted({outcome.mutant.line for outcome in idle})))
+        yield f"{len(idle):,} of {plural(len(survivors), 'survivor')} on lines that this gate never runs: {lines}"
+    yield from _not_run(found.having(INVALID))
+    late = sum(outcome.words.startswith(LATE) for outcome in killed)
+    if late:
+        yield f"{late:,} of the killed were stopped because the gate came to no end"
+    possible = f"{plural(len(found.planted), 'fault')} that can be planted in {found.file.name}"
+    took = f"in {found.seconds:.0f} s; the gate alone takes {found.plain_seconds:.1f} s"
+    yield f"tried {len(found.outcomes):,} of {possible}, {took}"
+
+
+def _not_run(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    for outcome in outcomes[:_NAMED]:
+        words = outcome.words.removeprefix("gradprobe: ")
+        yield f"did not run: {outcome.mutant.name}, line {outcome.mutant.line}: {words}"
+    if len(outcomes) > _NAMED:
+        yield f"and {len(outcomes) - _NAMED:,} more that did not run, in --json FILE"

@@ -1,0 +1,120 @@
+"""`gradprobe mutate`: faults planted in a user's kernel, and what its gate makes of them."""
+
+import json
+import shlex
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from gradprobe.cli import app
+from tests.mutate.written import TINY, WEAK_TEST
+
+from .command import run
+
+CASE = "--batch 2 --heads 2 --seqlen 9 --head-dim 8"
+WEAK = f"{shlex.quote(sys.executable)} -m pytest -q -p no:cacheprovider test_weak.py"
+
+
+@pytest.fixture
+def tiny(folder):
+    (folder / "tiny.py").write_text(TINY)
+    (folder / "test_weak.py").write_text(WEAK_TEST)
+    return folder
+
+
+def quoted(*words):
+    """The command with words that hold spaces."""
+    result = CliRunner().invoke(app, ["mutate", *words], prog_name="gradprobe", env={"COLUMNS": "100"})
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_gradprobe_s_own_gate_kills_every_stride_of_another_tensor(tiny):
+    ran = run(f"mutate tiny.py:tiny {CASE} --class S1 --sample 3 --json all.json")
+    assert (ran.code, ran.err) == (0, "")
+    words = f"KILLED 3 of 3 faults killed: tiny.py:tiny, by gradprobe check tiny.py:tiny {CASE} "
+    assert " ".join(ran.out.split()).startswith(words)
+    document = json.loads((tiny / "all.json").read_text())
+    assert (document["schema"], document["verdict"], document["possible"]) == ("gradprobe.mutate/1", "killed", 24)
+    assert document["classes"] == {"S1": {"planted": 3, "killed": 3, "survived": 0, "did_not_run": 0}}
+    assert all(mutant["words"].startswith("FIRST MISMATCH ") for mutant in document["mutants"])
+    assert (tiny / "tiny.py").read_text() == TINY
+    assert not (tiny / ".gradprobe").exists()
+
+
+def test_a_weak_test_of_contiguous_tensors_lets_a_stride_fault_survive_and_kills_the_algebra(tiny):
+    code, out, _ = quoted("tiny.py", "--check", WEAK, "--class", "S1,A", "--sample", "4", "--json", "all.json")
+    assert code == 1
+    document = json.loads((tiny / "all.json").read_text())
+    assert document["classes"] == {
+        "S1": {"planted": 2, "killed": 0, "survived": 2, "did_not_run": 0},
+        "A": {"planted": 2, "killed": 2, "survived": 0, "did_not_run": 0},
+    }
+    survivors = [mutant for mutant in document["mutants"] if mutant["verdict"] == "survived"]
+    for mutant in survivors:
+        assert f"  tiny.py:{mutant['line']}  S1  {mutant['name']} in " in out
+        assert f"\n    - {mutant['before']}\n    + {mutant['after']}\n" in out
+        assert mutant["diff"].startswith(f"--- tiny.py\n+++ tiny.py\n@@ -{mutant['line']} +{mutant['line']} @@\n-")
+    assert out.startswith("SURVIVED  2 of 4 faults killed: tiny.py, by ")
+    assert "not killed: a gap of the gate, or an edit that changes nothing" in out
+
+
+def test_a_fault_on_a_line_that_the_gate_never_runs_is_said_to_be_on_one(tiny):
+    ran = run(f"mutate tiny.py:tiny {CASE} --class M1 --all --json all.json")
+    document = json.loads((tiny / "all.json").read_text())
+    hidden = [mutant for mutant in document["mutants"] if "keys <= offs" in mutant["before"]]
+    assert [(mutant["verdict"], mutant["line_ran"], mutant["seconds"]) for mutant in hidden] == [
+        ("survived", False, 0.0)
+    ] * len(hidden)
+    assert len(hidden) == 2
+    assert "; this gate never runs the line" in ran.out
+    assert " survivors on lines that this gate never runs: " in " ".join(ran.out.split())
+
+
+def test_faults_are_listed_without_being_tried(tiny):
+    ran = run("mutate tiny.py:tiny --class ACC,RACE,A --list")
+    assert ran.code == 0
+    assert "    - delta = tl.sum(p * dp, 1)" not in ran.out
+    assert "    - ds = p * (dp - delta[:, None])\n    + ds = p * (dp)\n" in ran.out
+    assert ran.out.splitlines()[-1] == "10 faults can be planted"
+
+
+def test_a_gate_that_fails_without_any_fault_exits_3(tiny):
+    (tiny / "test_weak.py").write_text(WEAK_TEST + "\n\ndef test_no():\n    import tiny\n    assert False\n")
+    code, out, err = quoted("tiny.py", "--check", WEAK)
+    assert (code, out) == (3, "")
+    assert err.startswith("gradprobe: the gate fails without any fault: ")
+    assert "FAILED test_weak.py::test_no" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "piece"),
+    [
+        ("tiny.py", "names no function for gradprobe to check"),
+        ("tiny.py:tiny --check true --battery", "--check, --battery and --strides each name a gate"),
+        ("tiny.py:tiny --check true --heads 4", "--heads: a case of gradprobe check"),
+        ("tiny.py:tiny --sample 0", "--sample must be at least 1, got 0"),
+        ("tiny.py:tiny --sample 3 --all", "--sample and --all exclude each other"),
+        ("tiny.py:tiny --workers 0", "--workers must be at least 1, got 0"),
+        ("tiny.py:tiny --timeout 0", "--timeout must be seconds above 0"),
+        ("tiny.py:tiny --class S1,X9", "got 'X9'"),
+        ("tiny.py:tiny --class RACE", "no fault of class RACE can be planted"),
+        ("soft.py:backward", "holds no Triton kernel that backward reaches"),
+        ("none.py:f", "there is no file none.py"),
+        ("tiny.py --file kernels.cu --check true", "not yet in CUDA C++"),
+    ],
+)
+def test_a_wrong_word_exits_2_before_anything_runs(tiny, words, piece):
+    ran = run(f"mutate {words}")
+    assert (ran.code, ran.out) == (2, "")
+    assert piece in ran.err
+
+
+@pytest.mark.slow
+def test_of_ten_faults_of_lazy_a_small_check_kills_all_that_run_and_change_something():
+    ran = run("mutate lazy --seqlen 36 --heads 2 --batch 2 --sample 10 --class S1,S3,M2,A,ACC --json all.json")
+    with open("all.json") as stream:
+        document = json.load(stream)
+    assert ran.code == 0
+    assert document["killed"] + document["did_not_run"] == document["planted"] == 10
+    assert document["killed"] >= 8
