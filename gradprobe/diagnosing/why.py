@@ -44,8 +44,20 @@ class Reasons:
 
 
 def reasons_of(session: Session, runs: Sequence[Run]) -> Reasons:
-    """Why the first of some runs with a wrong element went wrong; and what is told of memory."""
+    """Why the first of some runs with a wrong element went wrong; and what is told of memory.
+
+    What goes wrong in here is told, and no verdict depends on it.
+    """
     strays = of_strays([stray for run in runs for stray in run.strays])
+    try:
+        return _reasons_of(session, runs, strays)
+    except Exception as error:
+        return Reasons(
+            strays, (f"no reason could be sought, by a fault of gradprobe: {type(error).__name__}: {error}",)
+        )
+
+
+def _reasons_of(session: Session, runs: Sequence[Run], strays: tuple[Diagnosis, ...]) -> Reasons:
     failing = [run for run in runs if run.measured is not None and not run.measured.comparison.matches]
     if not failing:
         return Reasons(strays)
@@ -54,10 +66,10 @@ def reasons_of(session: Session, runs: Sequence[Run]) -> Reasons:
         return Reasons(strays, _not_tried(session))
     # Runs of other values (dO doubled, heads reversed) bear the name of their layout with more behind it.
     plain = [run for run in failing if run.layout == run_name(run.assigned)]
-    return _reasons(session, plain or failing[:1], strays)
+    return _of_failing(session, plain or failing[:1], strays)
 
 
-def _reasons(session: Session, failing: Sequence[Run], strays: Sequence[Diagnosis]) -> Reasons:
+def _of_failing(session: Session, failing: Sequence[Run], strays: Sequence[Diagnosis]) -> Reasons:
     run, *others = failing
     assert run.measured is not None
     seen = observed(session.case, run.measured, inputs_of(session, session.values, run.assigned).tensors)
