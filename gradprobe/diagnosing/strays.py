@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..diagnosis import Diagnosis, Where
+from ..intermediates import lookup
 from ..judging.strays import BARRIER, GUARD, OUTSIDE, RACE, UNWRITTEN, Stray
 
 _KINDS = {
@@ -27,7 +28,8 @@ def of_strays(strays: Sequence[Stray]) -> tuple[Diagnosis, ...]:
     found = []
     for (kind, _, tensor), members in sorted(groups.items(), key=lambda group: group[0][0] != RACE):
         word, fault_class = _KINDS[kind]
-        fault = f"{word}/{tensor}" if tensor else word
+        row = lookup(tensor)
+        fault = f"{word}/{row.name if row else tensor}" if tensor else word
         sentences = tuple(dict.fromkeys(stray.sentence for stray in members))
         found.append(
             Diagnosis(fault, fault_class, sentences[0], 1.0, sentences[1:], _lines(members), _FIX.get(kind, ""))

@@ -123,7 +123,9 @@ class Tester:
         gained = total = 0
         for name, (actual, expected, allowed, right) in here.items():
             value = values[name].sum(0) if name in ("dK", "dV") else values[name]
-            score = _scored(actual, expected, allowed, right, value, allowed * ROOM + self._rough * value.abs())
+            score = _scored(
+                actual, expected, allowed, right, value, allowed * ROOM + self._rough * value.abs(), variant.is_partial
+            )
             gained, total = gained + max(0, score.gain), total + int((~right).sum())
         return gained / total if total else 0.0
 
@@ -203,7 +205,7 @@ class Tester:
     def _score(self, name: str, predicted: Predicted) -> Score:
         seen = self.seen
         of = (seen.actual[name], seen.expected[name], seen.allowed[name], seen.right[name])
-        return _scored(*of, predicted.values[name], self._allowed(name, predicted))
+        return _scored(*of, predicted.values[name], self._allowed(name, predicted), predicted.is_partial)
 
     def _allowed(self, name: str, predicted: Predicted) -> Tensor:
         expected = predicted.values[name]
@@ -219,8 +221,9 @@ class Tester:
 
 
 def _scored(
-    actual: Tensor, expected: Tensor, budget: Tensor, right: Tensor, predicted: Tensor, allowed: Tensor
-) -> Score:
+        actual: Tensor, expected: Tensor, budget: Tensor, right: Tensor, predicted: Tensor, allowed: Tensor,
+    is_partial: bool,
+) -> Score:  # fmt: skip
     """How many wrong elements a prediction reproduces, and how many right ones it spoils.
 
     Whatever a prediction is allowed: where it explains an error, it lies much nearer to what came than the reference.
@@ -228,7 +231,8 @@ def _scored(
     error = (actual - predicted).abs()
     sharp = (actual - expected).abs() / SHARPER
     near = (error <= budget) | ((error <= allowed) & ~(error > sharp))
-    near |= ~actual.isfinite() & ~predicted.isfinite()
+    if not is_partial:
+        near |= ~actual.isfinite() & ~predicted.isfinite()
     return Score(int((near & ~right).sum()), int((~near & right).sum()))
 
 

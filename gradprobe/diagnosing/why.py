@@ -73,15 +73,16 @@ def _of_failing(session: Session, failing: Sequence[Run], strays: Sequence[Diagn
     run, *others = failing
     assert run.measured is not None
     seen = observed(session.case, run.measured, inputs_of(session, session.values, run.assigned).tensors)
+    again = Again(session, run.assigned, seen)
     tested = ranked(seen)
-    found = _diagnoses(session, seen, tested)
+    found = [*_tried_first(again, tested), *_diagnoses(session, seen, tested)]
     if tested and tested[0].explained >= NAMED:
         beside = len(tested[0].hypotheses)
         for other, there, one in other_causes(session, tested[0], others):
             found[beside:beside] = _diagnoses(session, there, [one], f"in {other.layout}: ", also=True)[:1]
     else:
-        found = [*_behaving(Again(session, run.assigned, seen)), *found]
-    found = _in_order(found, strays, seen.own)
+        found = [*_behaving(again), *found]
+    found = _in_order(found, strays, seen)
     return Reasons(tuple(found), () if found and found[0].explained >= NAMED else tuple(known(seen)))
 
 
@@ -103,6 +104,16 @@ def _not_tried(session: Session) -> tuple[str, ...]:
     return ("no hypothesis was tried: the case is too large for it; gradprobe shrink finds a small one",)
 
 
+def _tried_first(again: Again, tested: Sequence[Tested]) -> list[Diagnosis]:
+    """What numbers cannot tell from a wrong formula: NaN that nobody wrote over, a first call that adds twice."""
+    found = None
+    if any(not bool(value.isfinite().all()) for value in again.came.values()):
+        found = reads_what_was_never_written(again)
+    if found is None and tested and tested[0].hypotheses[0].fault.startswith(("factor/", "accumulation/")):
+        found = wrong_in_the_first_call_alone(again)
+    return [found] if found is not None and found.explained >= NAMED else []
+
+
 def _behaving(again: Again) -> list[Diagnosis]:
     """What running it again shows: the first explanation of nearly all, or those of a part."""
     found = []
@@ -114,17 +125,19 @@ def _behaving(again: Again) -> list[Diagnosis]:
     return found
 
 
-def _in_order(found: Sequence[Diagnosis], strays: Sequence[Diagnosis], own: Sequence[str]) -> list[Diagnosis]:
+def _in_order(found: Sequence[Diagnosis], strays: Sequence[Diagnosis], seen: Observed) -> list[Diagnosis]:
     """What explains most; but what was seen of memory comes before numbers that only depend on it.
 
     A race always does; an access outside and a read of what nothing wrote do in the kernels of what is wrong, unless a
     named fault reads that very tensor.
     """
     named = [one for one in found if one.explained >= NAMED]
-    arrays = {one.fault.partition("/")[2] for one in strays}
-    explains_them = any(one.fault.partition("/")[2].partition("-")[0] in arrays for one in named[:1])
-    seen = [one for one in strays if one.fault_class == RACE_CLASS or (not explains_them and _in_kernel_of(one, own))]
-    order = [*seen, *named, *(one for one in strays if one not in seen), *found]
+    arrays = {one.fault.partition("/")[2].lower() for one in strays}
+    explains_them = any(one.fault.partition("/")[2].partition("-")[0].lower() in arrays for one in named[:1])
+    first = [
+        one for one in strays if one.fault_class == RACE_CLASS or (not explains_them and _in_kernel_of(one, seen.own))
+    ]
+    order = [*first, *named, *(one for one in strays if one not in first), *found]
     return list(dict.fromkeys(order))
 
 

@@ -14,9 +14,57 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _STEPS = ("LSE", "O", "P")
+_NUMBERS = (-60.0, -100.0, -1000.0)
+_TILES = ((32, 32), (64, 64), (128, 128), (1 << 20, 1 << 20))
 
 
 def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
+    """Rows without a key, and masked scores that are finite."""
+    yield from _of_dead_rows(seen)
+    yield from _finite_masks(seen)
+
+
+def _finite_masks(seen: Seen) -> Iterator[Hypothesis]:
+    """Masked scores of one finite number: the one that P shows where it is exposed, else those in use."""
+    shown = _shown_number(seen)
+    for number in _NUMBERS if shown is None else (shown,):
+        for rows, keys in dict.fromkeys(((seen.case.block_m, seen.case.block_n), *_TILES)):
+            yield Hypothesis(
+                "mask/finite", "M1", f"masked scores are {number:.6g} and not -inf: they weigh something",
+                partial(_masked_with, number, rows, keys), frozenset({"P", "O", "LSE"}), fix="mask with -inf",
+            )  # fmt: skip
+
+
+def _shown_number(seen: Seen) -> float | None:
+    """The score that masked entries of P have, where there is one."""
+    if "P" not in seen.own:
+        return None
+    x, found = seen.x, []
+    for b in range(x.n_batch):
+        tile = Tile(b, slice(0, x.n_heads), slice(0, x.n_query))
+        wrong = ~x.valid(tile) & ~seen.right["P"][b] & (seen.actual["P"][b] > 0)
+        lse = seen.expected["LSE"][b].masked_fill(seen.expected["LSE"][b] == -float("inf"), 0.0)
+        found.append((seen.actual["P"][b].log() + lse[..., None])[wrong])
+    numbers = [score for scores in found for score in scores.tolist()]
+    alike = numbers and max(numbers) - min(numbers) < 1e-3 * max(1.0, abs(numbers[0]))
+    return float(f"{numbers[0]:.5g}") if alike else None
+
+
+def _masked_with(number: float, rows: int, keys: int, variant: Variant) -> Variant:
+    """P with another number than -inf where masked, in the tiles that hold anything that is seen."""
+
+    def hook(value: Tensor, scope: Scope) -> Tensor:
+        x, valid = scope.x, scope.x.valid(scope.tile).expand(value.shape)
+        i, j = x.positions(scope.tile)
+        visited = (not x.causal) | (j // keys * keys <= x.diagonal(scope.tile) + (rows - 1 - i % rows))
+        lse = scope.used["LSE"].masked_fill(scope.used["LSE"] == -float("inf"), 0.0)
+        masked = (number - lse[..., None]).exp() * visited
+        return value.where(valid, masked)
+
+    return variant.hooked(("P", hook))
+
+
+def _of_dead_rows(seen: Seen) -> Iterator[Hypothesis]:
     """NaN in the rows that see no key, from each step on; or the same weight on every key there."""
     if not _has_dead_rows(seen):
         return

@@ -40,6 +40,11 @@ def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
             if set(steps) <= set(seen.own):
                 yield _of_step(seen, first, words, factor, steps)
         yield _of_scores(seen, words, factor)
+        if words in ("ln 2", "log2 e"):
+            summary = f"P is raised to the power {factor:.5g} = {words}: exp and exp2, or their units, are mixed up"
+            yield Hypothesis(
+                "factor/S", "A", summary, partial(_power, factor), frozenset({"P"}), fix=_units(words)
+            )  # fmt: skip
 
 
 def constants(seen: Seen) -> dict[str, float]:
@@ -112,6 +117,10 @@ def _of_scores(seen: Seen, words: str, factor: float) -> Hypothesis:
         "factor/S", "A", f"the scores are off by the factor {factor:.5g} = {words}", partial(_scaled, factor),
         frozenset({"LSE", "P", "O"}), fix=_units(words),
     )  # fmt: skip
+
+
+def _power(factor: float, variant: Variant) -> Variant:
+    return variant.hooked(("P", lambda value, scope: value**factor * (value > 0)))
 
 
 def _units(words: str) -> str:

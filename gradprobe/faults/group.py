@@ -64,7 +64,7 @@ def _of_groups(seen: Seen) -> Iterator[Hypothesis]:
 
 def _hypothesis(summary: str, share: Tensor) -> Hypothesis:
     return Hypothesis(
-        "accumulation/group", "ACC", summary, partial(_sharing, share), frozenset({"dK", "dV"}),
+        "accumulation/dK", "ACC", summary, partial(_sharing, share), frozenset({"dK", "dV"}),
         fix="add every query head of the group once",
     )  # fmt: skip
 

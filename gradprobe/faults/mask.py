@@ -11,7 +11,7 @@ from ..cases.case import Case
 from ..reference import Attention, Tile, live_length
 from ..reference.problem import part
 from .hypothesis import Hypothesis, Seen
-from .variant import USED, Variant
+from .variant import USED, Scope, Variant
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -57,6 +57,8 @@ def _rules(case: Case, x: Attention) -> Iterator[tuple[str, str, Rule]]:
         for rows, keys in dict.fromkeys(((case.block_m, case.block_n), *_TILES)):
             words = f"the causal mask is left out within the tiles of {rows} rows and {keys} keys that are visited"
             yield "mask/causal", words, _causal_by_tiles(rows, keys)
+            words = f"one key beyond the diagonal is seen, within the tiles of {rows} rows and {keys} keys visited"
+            yield "mask/beyond-diagonal", words, _both(_causal(1), _causal_by_tiles(rows, keys))
     else:
         yield "mask/causal", "a causal mask is applied where none was asked for", _causal(0)
     for side, keys in (("left", left), ("right", right)):
@@ -132,6 +134,10 @@ def _causal_by_tiles(rows: int, keys: int) -> Rule:
     return rule
 
 
+def _both(one: Rule, other: Rule) -> Rule:
+    return lambda valid, x, tile: one(valid, x, tile) & other(valid, x, tile)
+
+
 def _window(side: str, by: int | None) -> Rule:
     """A window with another end."""
 
@@ -172,12 +178,24 @@ def _left_out(seen: Seen) -> Iterator[Hypothesis]:
                 f"mask/{name}", "M1", f"{words} taken with the other sign", partial(_negated, name), _CHANGES
             )
     if x.softcap is not None:
+        summary = "the scores in P are not capped, though dS has the softcap's derivative"
+        yield Hypothesis("mask/softcap", "M1", summary, _uncapped, frozenset({"P"}))
         yield Hypothesis("mask/softcap", "M1", "the softcap left out", partial(_having, "softcap", None), _CHANGES)
     if x.family == "lazy" and x.bias is not None and x.bias.shape[1] > 1:
         yield Hypothesis(
             "mask/bias-window", "M1", "the bias reaches one distance fewer: distance < window - 1",
             _narrower_bias, _CHANGES | {"dBias"},
         )  # fmt: skip
+
+
+def _uncapped(variant: Variant) -> Variant:
+    def hook(value: Tensor, scope: Scope) -> Tensor:
+        q, k, _, _ = scope.tensors
+        s, cap = scope.x.scale * q @ k.mT, scope.x.softcap
+        assert cap is not None
+        return value * (s - cap * (s / cap).tanh()).exp()
+
+    return variant.hooked(("P", hook))
 
 
 def _having(name: str, value: object, variant: Variant) -> Variant:
@@ -203,7 +221,7 @@ def _narrower_bias(variant: Variant) -> Variant:
     kept = bias.clone()
     kept[:, -1] = 0.0
 
-    def without_the_last(value: Tensor, scope: object) -> Tensor:
+    def without_the_last(value: Tensor, scope: Scope) -> Tensor:
         value = value.clone()
         value[:, -1] = 0.0
         return value

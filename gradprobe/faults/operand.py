@@ -21,6 +21,7 @@ def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
     """Every product with each other operand of the same shape; transposed matrices; gradients that changed places."""
     yield from _other_operands(seen)
     yield from _not_transposed(seen)
+    yield from _within_tiles(seen)
     yield from _exchanged(seen)
 
 
@@ -93,6 +94,61 @@ def _not_transposed(seen: Seen) -> Iterator[Hypothesis]:
         yield Hypothesis(
             f"transposed/{result}", "A", f"{result} is {words}", partial(_hooked, result, hook), frozenset({result})
         )
+
+
+def _within_tiles(seen: Seen) -> Iterator[Hypothesis]:
+    """The same within square tiles, as kernels compute: a tile that is not transposed, or that of the other operand."""
+    for size in dict.fromkeys((seen.case.block_m, 16, 32, 64, 128)):
+        for result in ("dQ", "dK", "dV"):
+            alter = partial(_hooked, result, partial(_turned, result, size))
+            words = (
+                f"{result} is made of tiles of {size} x {size} that are transposed, or not, where they should not be"
+            )
+            yield Hypothesis(f"transposed/{result}", "A", words, alter, frozenset({result}))
+        for result, meant, taken in (("dQ", "k", "q"), ("dK", "q", "k"), ("dV", "do", "v")):
+            if getattr(seen.x, meant).shape[-1] == getattr(seen.x, taken).shape[-1]:
+                alter = partial(_hooked, result, partial(_own_tile, result, taken, size))
+                words = f"{result} is made with {title(taken)} in place of {title(meant)}, tile by tile of {size}"
+                yield Hypothesis(f"operand/{result}", "A", words, alter, frozenset({result}))
+
+
+def _in_tiles(matrix: Tensor, size: int) -> Tensor:
+    """[..., M, N] -> [..., tiles of rows, tiles of keys, size, size], filled up with 0."""
+    import torch
+
+    rows, keys = (-length % size for length in matrix.shape[-2:])
+    padded = torch.nn.functional.pad(matrix, (0, keys, 0, rows))
+    return padded.unflatten(-1, (-1, size)).unflatten(-3, (-1, size)).transpose(-3, -2)
+
+
+def _turned(result: str, size: int, value: Tensor, scope: Scope) -> Tensor:
+    """A gradient of a matrix each of whose tiles is transposed."""
+    matrix = pe(scope) if result == "dV" else scope.used["dS"]
+    tiles = _in_tiles(matrix, size).mT
+    rows, keys = matrix.shape[-2:]
+    turned: Tensor = tiles.transpose(-3, -2).flatten(-2, -1).flatten(-3, -2)[..., :rows, :keys]
+    q, k, _, do = scope.tensors
+    if result == "dV":
+        return turned.mT @ do
+    return scope.x.scale * (turned @ k if result == "dQ" else turned.mT @ q)
+
+
+def _own_tile(result: str, taken: str, size: int, value: Tensor, scope: Scope) -> Tensor:
+    """A gradient whose second operand is the tile that is held already, in place of the one that the loop loads."""
+    matrix = pe(scope) if result == "dV" else scope.used["dS"]
+    tiles = _in_tiles(matrix, size)
+    # [h, tiles of the result, size of the result, size of the sum]
+    summed = tiles.sum(-3) if result == "dQ" else tiles.sum(-4).mT
+    rows = _rows_in_tiles(_operand(scope, taken), size)
+    found: Tensor = (summed @ rows).flatten(-3, -2)[..., : value.shape[-2], :]
+    return found if result == "dV" else scope.x.scale * found
+
+
+def _rows_in_tiles(tensor: Tensor, size: int) -> Tensor:
+    """[h, L, D] -> [h, tiles, size, D], filled up with 0."""
+    import torch
+
+    return torch.nn.functional.pad(tensor, (0, 0, 0, -tensor.shape[-2] % size)).unflatten(-2, (-1, size))
 
 
 def _hooked(step: str, hook: Hook, variant: Variant) -> Variant:

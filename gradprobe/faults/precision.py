@@ -13,7 +13,8 @@ from .variant import Hook, Scope, Variant
 if TYPE_CHECKING:
     from torch import Tensor
 
-_DTYPES = {"float32": ("bfloat16", "float16", "tf32"), "float16": ("bfloat16",), "bfloat16": ("float16",)}
+_CUT = "bfloat16, cut off"
+_DTYPES = {"float32": ("bfloat16", "float16", "tf32", _CUT), "float16": ("bfloat16",), "bfloat16": ("float16",)}
 
 
 def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
@@ -24,6 +25,11 @@ def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
             alter = partial(_read, (tensor,), narrow)
             yield _of(title(tensor), tensor, dtype, alter, entered(tensor, seen.case.family))
         yield _of("every input", "inputs", dtype, partial(_read, ("q", "k", "v", "do"), narrow), _ALL)
+        for size in dict.fromkeys((seen.case.block_m, seen.case.block_n, 32, 64)):
+            for gradient in ("dQ", "dK", "dV"):
+                hook = partial(_summed_by_tiles, gradient, size, narrow)
+                alter = partial(_hooked, ((gradient, hook),))
+                yield _of(f"the sum of {gradient}, after every {size},", gradient, dtype, alter, frozenset({gradient}))
         for step, words, hooks in _steps(narrow):
             changes = frozenset(name for name, _ in hooks)
             yield _of(words, step, dtype, partial(_hooked, hooks), changes)
@@ -56,9 +62,25 @@ def _steps(narrow: Callable[[Tensor], Tensor]) -> Iterator[tuple[str, str, tuple
         yield step, f"{step}, on its way out,", ((step, rounded),)
 
 
+def _summed_by_tiles(
+    gradient: str, size: int, narrow: Callable[[Tensor], Tensor], value: Tensor, scope: Scope
+) -> Tensor:
+    """A gradient whose sum is rounded after each tile that is added, before the scale."""
+    q, k, _, do = scope.tensors
+    matrix = pe(scope) if gradient == "dV" else scope.used["dS"]
+    left, right = {"dQ": (matrix, k), "dK": (matrix.mT, q), "dV": (matrix.mT, do)}[gradient]
+    total = value * 0
+    for first in range(0, right.shape[-2], size):
+        part = slice(first, first + size)
+        total = narrow(total + left[..., part] @ right[..., part, :])
+    return total if gradient == "dV" else scope.x.scale * total
+
+
 def _to(dtype: str) -> Callable[[Tensor], Tensor]:
     import torch
 
+    if dtype == _CUT:
+        return lambda tensor: (tensor.float().view(torch.int32) & ~0xFFFF).view(torch.float32).double()
     if dtype == "tf32":
         return lambda tensor: ((tensor.float().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32).double()
     return lambda tensor: tensor.to(getattr(torch, dtype)).double()

@@ -26,9 +26,9 @@ from . import (
 from .hypothesis import Hypothesis, Seen, may_show
 
 _KINDS = (
-    factor.zeros, stride.hypotheses, index.hypotheses, store.hypotheses, wrap.hypotheses, mask.hypotheses,
-    delta.hypotheses, softcap.hypotheses, tau.hypotheses, dropout.hypotheses, dead.hypotheses, group.hypotheses,
-    operand.hypotheses, factor.hypotheses, layout.hypotheses, tile.hypotheses, tail.hypotheses, precision.hypotheses,
+    factor.zeros, layout.hypotheses, stride.hypotheses, index.hypotheses, store.hypotheses, wrap.hypotheses,
+    mask.hypotheses, delta.hypotheses, softcap.hypotheses, tau.hypotheses, dropout.hypotheses, dead.hypotheses,
+    group.hypotheses, operand.hypotheses, factor.hypotheses, tile.hypotheses, tail.hypotheses, precision.hypotheses,
 )  # fmt: skip
 
 

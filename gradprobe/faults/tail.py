@@ -18,40 +18,48 @@ _SIZES = (16, 32, 64, 128)
 
 
 def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
-    """The rows that fill up the last tile, in dK and dV; the keys that do, in dQ."""
+    """The rows that fill up the last tile, in dK and dV; the keys that do, in dQ. The rest of them read too, or 0."""
     case = seen.case
     plain = all(getattr(seen.x, name) is None for name in ("bias", "mask", "keep", "seqlens", "cu_seqlens_q", "alibi"))
-    if not plain or seen.x.family == "lazy":
+    if not plain or seen.x.family == "lazy" or seen.x.softcap is not None:
         return
     for size in dict.fromkeys((case.block_m, case.block_n, *_SIZES)):
-        if case.seqlen_q % size:
+        for read in (("q", "do", "lse", "delta"), ("q", "do"), ("q",)) if case.seqlen_q % size else ():
             yield Hypothesis(
-                "tail/q", "M3", f"rows beyond the last one, up to a whole tile of {size}, are read from the "
-                "next head and added to dK and dV", partial(_rows, seen, -(-case.seqlen_q // size) * size),
+                "tail/q", "M3", f"rows beyond the last one, up to a whole tile of {size}, are read from the next head "
+                "and added to dK and dV", partial(_rows, seen, -case.seqlen_q % size, read),
                 frozenset({"dK", "dV"}), fix="mask the rows by the length: offs_m < n_ctx", tensor="q",
+            )  # fmt: skip
+        for read in (("k", "v"), ("k",)) if case.seqlen_k % size else ():
+            yield Hypothesis(
+                "tail/k", "M3", f"keys beyond the last one, up to a whole tile of {size}, are read from the next head "
+                "and added to dQ", partial(_keys, seen, -case.seqlen_k % size, read),
+                frozenset({"dQ"}), fix="mask the keys by the length: offs_n < n_ctx", tensor="k",
             )  # fmt: skip
 
 
-def _behind(tensor: Tensor, count: int) -> Tensor:
-    """[B, H, count, ...] what lies behind the last row of each head."""
+def _behind(seen: Seen, name: str, count: int, read: tuple[str, ...]) -> Tensor:
+    """[B, H, count, ...] what lies behind the last row of each head; 0 where it is masked."""
+    tensor = readable(seen)[name]
     shape = (*tensor.shape[:2], count, *tensor.shape[3:])
+    if name not in read:
+        return tensor.new_zeros(shape).double()
     flat = whole_storage(tensor).double()
     at = offsets(shape, tensor.stride()) + int(tensor.storage_offset()) + tensor.shape[2] * tensor.stride(2)
     found = flat[at.clamp(0, len(flat) - 1).to(tensor.device)]
     return found.masked_fill((at >= len(flat)).to(tensor.device), 0.0)
 
 
-def _rows(seen: Seen, until: int, variant: Variant) -> Variant:
+def _rows(seen: Seen, count: int, read: tuple[str, ...], variant: Variant) -> Variant:
     """dK and dV with the rows added that are no rows."""
-    tensors, count = readable(seen), until - seen.case.seqlen_q
-    q, do, lse, delta = (_behind(tensors[name], count) for name in ("q", "do", "lse", "delta"))
+    q, do, lse, delta = (_behind(seen, name, count, read) for name in ("q", "do", "lse", "delta"))
 
     def parts(scope: Scope) -> tuple[Tensor, Tensor, Tensor]:
-        """P, dS and dO of those rows, which are seen wherever a causal mask lets them."""
-        x, tile = scope.x, scope.tile
+        """P, dS and dO of those rows, which see what a causal mask and a window let them."""
+        x, place = scope.x, (scope.tile.batch, scope.tile.heads)
         _, k, v, _ = scope.tensors
-        place = (tile.batch, tile.heads)
-        p = (x.scale * q[place] @ k.mT - lse[place][..., None]).exp() * _seen(x, until - count, count)
+        sees = _sees(x, slice(x.n_query, x.n_query + count), slice(0, x.n_key))
+        p = (x.scale * q[place] @ k.mT - lse[place][..., None]).exp() * sees
         return p, p * (do[place] @ v.mT - delta[place][..., None]), do[place]
 
     def dk(value: Tensor, scope: Scope) -> Tensor:
@@ -65,13 +73,30 @@ def _rows(seen: Seen, until: int, variant: Variant) -> Variant:
     return variant.hooked(("dK", dk), ("dV", dv))
 
 
-def _seen(x: Attention, first: int, count: int) -> Tensor:
+def _keys(seen: Seen, count: int, read: tuple[str, ...], variant: Variant) -> Variant:
+    """dQ with the keys added that are no keys."""
+    k, v = (_behind(seen, name, count, read) for name in ("k", "v"))
+
+    def dq(value: Tensor, scope: Scope) -> Tensor:
+        x, tile = scope.x, scope.tile
+        q, _, _, do = scope.tensors
+        of_heads = k[tile.batch, x.kv_heads(tile)]
+        sees = _sees(x, tile.rows, slice(x.n_key, x.n_key + count))
+        p = (x.scale * q @ of_heads.mT - scope.used["LSE"][..., None]).exp() * sees
+        ds = p * (do @ v[tile.batch, x.kv_heads(tile)].mT - scope.used["delta"][..., None])
+        return value + x.scale * ds @ of_heads
+
+    return variant.hooked(("dQ", dq))
+
+
+def _sees(x: Attention, rows: slice, keys: slice) -> Tensor:
+    """[rows, keys] bool, by causal and the window alone."""
     import torch
 
-    i = torch.arange(first, first + count, device=x.q.device)[:, None]
-    j = torch.arange(x.n_key, device=x.q.device)[None, :]
+    i = torch.arange(rows.start, rows.stop, device=x.q.device)[:, None]
+    j = torch.arange(keys.start, keys.stop, device=x.q.device)[None, :]
     i = i + (x.n_key - x.n_query if x.align == "bottom-right" else 0)
     (left, right) = x.window or (-1, -1)
-    seen = (j <= i) if x.causal else (j == j)
+    seen = (j <= i) if x.causal else (j == j) | (i == i)
     seen = seen & (j >= i - left) if left >= 0 else seen
     return seen & (j <= i + right) if right >= 0 else seen

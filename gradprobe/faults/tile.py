@@ -54,7 +54,8 @@ def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
 
 def _hypothesis(seen: Seen, name: str, fault_class: str, words: str, keep: Keep) -> Hypothesis:
     kind, _, what = name.partition("/")
-    first = next((own for own in seen.own if own in ("dQ", "dK", "dV", "O", "LSE", "delta")), seen.own[0])
+    sums = ("LSE", "O", "delta", "dQ", "dK", "dV", "dBias", "dSink", "dTau")
+    first = next((wrong for wrong in seen.wrong_names if wrong in sums), seen.own[0])
     fault = f"{kind}/{first}-{what}" if what else f"{kind}/{first}"
     return Hypothesis(fault, fault_class, words.format(first), partial(_kept, keep), _CHANGES)
 
@@ -100,6 +101,8 @@ def _ways(n: int) -> Iterator[tuple[str, str, str, Keep]]:
          lambda at: at.i < (at.n_rows - 1) // n * n),
         ("tile/last-keys", "M2", f"{{}} leaves out the last tile of {n} keys",
          lambda at: at.j < (at.n_keys - 1) // n * n),
+        ("tile/last-rows", "M2", f"{{}} ends one tile of {n} rows early", lambda at: at.i // n * n < at.n_rows - n),
+        ("tile/last-keys", "M2", f"{{}} ends one tile of {n} keys early", lambda at: at.j // n * n < at.n_keys - n),
         ("tile/first-rows", "M2", f"{{}} leaves out the first {n} rows", lambda at: at.i >= n),
         ("tile/first-keys", "M2", f"{{}} leaves out the first {n} keys", lambda at: at.j >= n),
         ("tile/rows-beyond", "M2", f"{{}} leaves out the rows beyond {n}", lambda at: at.i < n),
@@ -129,6 +132,8 @@ def _of_pairs(rows: int, keys: int) -> Iterator[tuple[str, str, str, Keep]]:
          lambda at: at.j // n >= _key_start_of_last_row(at, m) // n),
         ("tile/last-keys", "M2", f"{{}} ends with the keys that the first row of each tile of {m} sees",
          lambda at: at.j // n <= (_key_end_of_first_row(at, m) - 1) // n),
+        ("tile/last-keys", "M2", f"{{}} ends one tile of {n} keys before the last that each tile of {m} rows sees",
+         lambda at: at.j // n * n < _key_end_of_last_row(at, m) - n),
         ("accumulation", "ACC",
          f"{{}} keeps the last tile of {n} keys that each tile of {m} rows sees: it is overwritten, not added to",
          lambda at: at.j // n == (_key_end_of_last_row(at, m) - 1) // n),
