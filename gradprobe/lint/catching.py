@@ -53,13 +53,25 @@ def catch(target: Target, case: Case) -> list[Caught]:
 
 
 def _in_some_layout(target: Target, case: Case, *, runs: bool) -> Caught | None:
-    """The first call that comes to its end: with strides of its own for every tensor, with last stride 1, contiguous."""
-    ways = [(False, True), (False, False), (True, True), (True, False), (None, False)]
-    attempts = (_attempt(target, case, unit, allocating=allocating, runs=runs) for unit, allocating in ways)
-    return next((found for found in attempts if found is not None), None)
+    """The first call that ends: with distinct strides for every tensor, with last strides of 1, contiguous.
+
+    None where the target does not even take the case with contiguous tensors.
+    """
+    try:
+        values = values_of(target, case)
+    except Failure:
+        return None
+    plain = _attempt(target, case, values, None, allocating=False, runs=runs)
+    if plain is None or not plain.launches:
+        return plain
+    ways = [(False, True), (False, False), (True, True), (True, False)]
+    attempts = (_attempt(target, case, values, unit, allocating=allocating, runs=runs) for unit, allocating in ways)
+    return next((found for found in attempts if found is not None), plain)
 
 
-def _attempt(target: Target, case: Case, unit: bool | None, *, allocating: bool, runs: bool) -> Caught | None:
+def _attempt(
+    target: Target, case: Case, values: Mapping[str, Tensor], unit: bool | None, *, allocating: bool, runs: bool
+) -> Caught | None:
     """What one call launched; None where it failed or refused.
 
     Args:
@@ -69,7 +81,6 @@ def _attempt(target: Target, case: Case, unit: bool | None, *, allocating: bool,
     """
     strange = Strange(unit=bool(unit))
     try:
-        values = values_of(target, case)
         inputs = place(values, ()) if unit is None else strange.placed(values)
         launches: list[Launch] = []
         with contextlib.ExitStack() as stack:

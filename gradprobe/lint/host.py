@@ -179,10 +179,14 @@ class _Source:
         if isinstance(node, ast.Name):
             found = self.frame.f_locals.get(node.id)
             return found if isinstance(found, (tuple, list)) else None
-        named = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not node.args
-        if named and node.func.attr in ("stride", "size") and isinstance(node.func.value, ast.Name):
-            import torch
-
-            found = self.frame.f_locals.get(node.func.value.id)
-            return getattr(found, node.func.attr)() if isinstance(found, torch.Tensor) else None
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not node.args:
+            return self._method(node.func)
         return None
+
+    def _method(self, func: ast.Attribute) -> Any:
+        """What `name.stride()` or `name.size()` gives, where the name is a tensor's."""
+        import torch
+
+        found = self.frame.f_locals.get(func.value.id) if isinstance(func.value, ast.Name) else None
+        is_asked = isinstance(found, torch.Tensor) and func.attr in ("stride", "size")
+        return getattr(found, func.attr)() if is_asked else None

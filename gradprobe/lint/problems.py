@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 # Sizes that differ, none with a prime factor of strides.BEYOND or more; then what many kernels ask for.
-_SIZES = {
+_SIZES: dict[str, Any] = {
     "batch": 2, "heads": 6, "kv_heads": 3, "seqlen_q": 20, "seqlen_k": 28, "head_dim": 24, "head_dim_v": 40,
     "block_m": 16, "block_n": 16,
 }  # fmt: skip
 _LENGTHS_ALIKE = {"seqlen_q": 28}
 _DIMS_ALIKE = {"head_dim": 32, "head_dim_v": 32}
 _ROUND = {"seqlen_q": 128, "seqlen_k": 128, "head_dim": 64, "head_dim_v": 64, "block_m": 32, "block_n": 32}
-_PLAIN = {
+_PLAIN: dict[str, Any] = {
     "window": None, "softcap": None, "bias": False, "alibi": False, "mask": None, "sinks": False, "dropout": 0.0,
     "seqlens": None,
 }  # fmt: skip
@@ -45,6 +45,8 @@ def problems(target: Target, case: Case) -> Iterator[Case]:
     for options in [rich, plain] if rich != plain else [plain]:
         for sizes in steps:
             yield _sized(base, sizes | options)
+    if case.dtype == "float32":  # which many take in no case
+        yield from (_sized(base, sizes | plain | {"dtype": "float16"}) for sizes in steps[-2:])
     if case.inputs is None:
         yield replace(case, layouts=(), runs=(), taps=(), repeat=1)
 

@@ -111,7 +111,9 @@ def _finding(
     _, letter = stride_of(name, set(words))
     known = name in record.function.parameters
     passed = f"{name} is a parameter" if known else f"it has no parameter {name}"
-    sentence = f"by their names (it was not launched): {tensor} is advanced by {spot.text}, a stride of {words[word]}; {passed}"
+    sentence = (
+        f"by the names alone, for it was not launched: {tensor} is advanced by {spot.text}, {words[word]}'s; {passed}"
+    )
     fix = f"{spot.text} -> {name}" + ("" if known else ", a parameter to add here and in the launch")
     return Finding(
         FOREIGN, record.function.name, spot.file, spot.line, spot.column, spot.length, spot.code, sentence, fix,
