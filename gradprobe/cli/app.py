@@ -13,6 +13,7 @@ from .baseline import baseline
 from .check import check
 from .diff import diff
 from .init import init
+from .lint import lint
 from .root import root
 from .run import run_
 from .strides import strides
@@ -32,6 +33,7 @@ app.callback(invoke_without_command=True)(root)
 app.command()(check)
 app.command()(diff)
 app.command()(strides)
+app.command()(lint)
 app.command()(sweep)
 app.command("run")(run_)
 app.command()(targets)

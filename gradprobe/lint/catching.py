@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import io
+import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ..cases.case import Case
 from ..cases.layouts import place
-from ..failures import Failure
+from ..failures import Failure, Refusal
 from ..running.launches import kernel_types
 from ..running.run import run_target
 from ..targets.find import Target
@@ -36,24 +37,42 @@ class Caught:
     """The storages of what it returned, by address: which intermediate lies there."""
     given: frozenset[int] = frozenset()
     """The strides that only one tensor (or all of one shape) can have."""
+    ordinary: Caught | None = None
+    """The same call where what the target allocates lies as it asked for."""
 
 
 def catch(target: Target, case: Case) -> list[Caught]:
     """The launches of the richest problem that the target takes, and of the same with padded sequences.
 
-    Kernels are run only where the target takes no problem without. Empty where it launches nothing or refuses all.
+    Only where it comes to its end with none, one is enough that it fails in after its launches; and only where there is
+    none of these, its kernels are run. Empty where it launches nothing or refuses all.
     """
-    for problem in problems(target, case):
-        found = _in_some_layout(target, problem, runs=False)
-        if found is not None:
-            more = _in_some_layout(target, padded(problem), runs=False) if "seqlens" in target.takes else None
-            return [each for each in (found, more) if each is not None and each.launches]
-    found = _in_some_layout(target, case, runs=True)
+    for way in (_Way(), _Way(ends=False)):
+        for problem in problems(target, case):
+            found = _in_some_layout(target, problem, way)
+            if found is not None:
+                more = _in_some_layout(target, padded(problem), way) if "seqlens" in target.takes else None
+                return [each for each in (found, more) if each is not None and each.launches]
+    found = _in_some_layout(target, case, _Way(runs=True))
     return [found] if found is not None and found.launches else []
 
 
-def _in_some_layout(target: Target, case: Case, *, runs: bool) -> Caught | None:
-    """The first call that ends: with distinct strides for every tensor, with last strides of 1, contiguous.
+@dataclass(frozen=True)
+class _Way:
+    """How a call is made."""
+
+    unit: bool | None = None
+    """Whether last strides are 1, as of `Strange`; None lays every tensor contiguous."""
+    allocating: bool = False
+    """Whether what the target allocates is laid out too."""
+    ends: bool = True
+    """Whether the call must come to its end; one that is refused never counts."""
+    runs: bool = False
+    """Whether kernels are run."""
+
+
+def _in_some_layout(target: Target, case: Case, way: _Way) -> Caught | None:
+    """The first call that counts: with distinct strides for every tensor, with last strides of 1, contiguous.
 
     None where the target does not even take the case with contiguous tensors.
     """
@@ -61,50 +80,48 @@ def _in_some_layout(target: Target, case: Case, *, runs: bool) -> Caught | None:
         values = values_of(target, case)
     except Failure:
         return None
-    plain = _attempt(target, case, values, None, allocating=False, runs=runs)
+    plain = _attempt(target, case, values, way)
     if plain is None or not plain.launches:
         return plain
-    ways = [(False, True), (False, False), (True, True), (True, False)]
-    attempts = (_attempt(target, case, values, unit, allocating=allocating, runs=runs) for unit, allocating in ways)
-    return next((found for found in attempts if found is not None), plain)
+    for unit in (False, True):
+        ordinary = _attempt(target, case, values, replace(way, unit=unit))
+        strange = None if way.runs else _attempt(target, case, values, replace(way, unit=unit, allocating=True))
+        if ordinary is not None:
+            return ordinary if strange is None else replace(strange, ordinary=ordinary)
+    return plain
 
 
-def _attempt(
-    target: Target, case: Case, values: Mapping[str, Tensor], unit: bool | None, *, allocating: bool, runs: bool
-) -> Caught | None:
-    """What one call launched; None where it failed or refused.
-
-    Args:
-        unit: None lays every tensor contiguous; else as of `Strange`.
-        allocating: whether what the target allocates is laid out too.
-        runs: whether kernels are run.
-    """
-    strange = Strange(unit=bool(unit))
+def _attempt(target: Target, case: Case, values: Mapping[str, Tensor], way: _Way) -> Caught | None:
+    """What one call launched; None where it failed or refused."""
+    strange = Strange(unit=bool(way.unit))
+    launches: list[Launch] = []
+    storages: Mapping[int, str] = {}
     try:
-        inputs = place(values, ()) if unit is None else strange.placed(values)
-        launches: list[Launch] = []
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
-            around = _caught(launches, strange if allocating else None, runs=runs)
-            outcome = run_target(target, case, inputs, around=around)
-    except Failure:
-        return None
-    if outcome.refused is not None:
-        return None
-    return Caught(case, tuple(launches), inputs.tensors, outcome.storages, frozenset(strange.given))
+        inputs = place(values, ()) if way.unit is None else strange.placed(values)
+        with contextlib.redirect_stdout(io.StringIO()):
+            outcome = run_target(target, case, inputs, around=_caught(launches, strange, way))
+        if outcome.refused is not None:
+            return None
+        storages = outcome.storages
+    except Failure as failure:
+        if way.ends or not launches or isinstance(failure, Refusal):
+            return None
+    return Caught(case, tuple(launches), inputs.tensors, storages, frozenset(strange.given))
 
 
 @contextlib.contextmanager
-def _caught(launches: list[Launch], strange: Strange | None, *, runs: bool) -> Iterator[None]:
-    """While open, launches are noted; and run only where that is said."""
-    kinds = kernel_types()
+def _caught(launches: list[Launch], strange: Strange, way: _Way) -> Iterator[None]:
+    """While open, launches are noted, and run only where that is said; what the target warns of is told elsewhere."""
+    kinds, told = kernel_types(), warnings.showwarning
+    warnings.showwarning = lambda *_, **__: None
     originals = [kind.run for kind in kinds]
     for kind, original in zip(kinds, originals, strict=True):
-        kind.run = _noting(launches, original if runs else None)
+        kind.run = _noting(launches, original if way.runs else None)
     try:
-        with _one_configuration(), strange.allocating() if strange else contextlib.nullcontext():
+        with _one_configuration(), strange.allocating() if way.allocating else contextlib.nullcontext():
             yield
     finally:
+        warnings.showwarning = told
         for kind, original in zip(kinds, originals, strict=True):
             kind.run = original
 

@@ -6,12 +6,13 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ..running.taps.functions import call_tree
 from .finding import FOREIGN, Finding
 from .host import Given
 from .memory import Held, Stride
 from .names import renamed, stride_of, word_of
 from .record import Advance
-from .spot import Spot
+from .spot import Spot, spot_in
 from .values import Factor
 from .view import View
 
@@ -160,7 +161,6 @@ def _is_right_elsewhere(view: View, factor: Factor) -> bool:
 
 
 def _parameters(view: View, spot: Spot) -> Sequence[str]:
-    from ..running.taps.functions import call_tree
 
     return next((each.parameters for each in call_tree(view.function.jit) if each.name == spot.function), ())
 
@@ -176,7 +176,6 @@ def product_at(view: View, spot: Spot) -> str:
 
 
 def _is_at(view: View, node: ast.AST, spot: Spot) -> bool:
-    from .spot import spot_in
 
     return isinstance(node, ast.Name) and spot_in(view.function, node) == spot
 

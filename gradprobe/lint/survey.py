@@ -10,7 +10,8 @@ from ..targets.find import Target
 from .catching import Caught, catch
 from .finding import Finding
 from .foreign import foreign
-from .memory import memory_of
+from .launch import Launch
+from .memory import Memory, memory_of
 from .missing import missing
 from .siblings import functions_of, siblings
 from .source import file_of
@@ -93,8 +94,17 @@ def surveyed(views: Sequence[View], scopes: Iterable[tuple[dict[str, object], st
 
 
 def _views(caught: Caught) -> list[View]:
-    memory = memory_of(caught)
-    return [view_of(launch, memory) for launch in caught.launches]
+    memory, ordinary = memory_of(caught), _ordinary(caught)
+    return [view_of(launch, memory, beside) for launch, beside in zip(caught.launches, ordinary, strict=True)]
+
+
+def _ordinary(caught: Caught) -> Sequence[tuple[Launch, Memory] | None]:
+    """The same launches where what the target allocates lies as it asked for; None where they are not the same."""
+    other = caught.ordinary
+    if other is None or [each.name for each in other.launches] != [each.name for each in caught.launches]:
+        return [None] * len(caught.launches)
+    memory = memory_of(other)
+    return [(launch, memory) for launch in other.launches]
 
 
 def _findings(view: View) -> list[Finding]:

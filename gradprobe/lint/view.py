@@ -24,6 +24,8 @@ class View:
     launch: Launch
     memory: Memory
     record: Record
+    ordinary: tuple[Launch, Memory] | None = None
+    """The same launch where what the target allocates lies as it asked for."""
 
     @property
     def function(self) -> Function:
@@ -40,17 +42,16 @@ class View:
 
     def number(self, parameter: str) -> int:
         """The number that a parameter is, also one of a tuple: "strides[1]"."""
-        name, bracket, at = parameter.partition("[")
-        value = self.launch.arguments[name]
-        return int(value[int(at[:-1])] if bracket else value)
+        return _number(self.launch, parameter)
 
     def held(self, base: str) -> Held | None:
         """The tensor of a pointer's parameter."""
         return self.memory.tensor(self.launch.arguments.get(base))
 
     def owns(self, base: str, parameter: str) -> bool:
-        """Whether a parameter is a stride of the tensor that a pointer points into."""
-        return self.memory.owns(self.launch.arguments.get(base), self.number(parameter))
+        """Whether a parameter is a stride of the tensor that a pointer points into, here or where nobody interferes."""
+        launches = [(self.launch, self.memory), *([self.ordinary] if self.ordinary is not None else [])]
+        return any(memory.owns(launch.arguments.get(base), _number(launch, parameter)) for launch, memory in launches)
 
     def meanings(self, parameter: str) -> tuple[Stride, ...]:
         """The strides that a parameter may be, first that of which its name speaks."""
@@ -95,13 +96,13 @@ class View:
         return found
 
 
-def view_of(launch: Launch, memory: Memory) -> View:
+def view_of(launch: Launch, memory: Memory, ordinary: tuple[Launch, Memory] | None = None) -> View:
     """Reads a launched kernel; what its constants rule out is not followed."""
     arguments = {
         name: _value(name, value, memory, is_constant=name in launch.constants)
         for name, value in launch.arguments.items()
     }
-    return View(launch, memory, read_kernel(launch.function, arguments))
+    return View(launch, memory, read_kernel(launch.function, arguments), ordinary)
 
 
 def by_name(function: Function, pointers: Mapping[str, Any]) -> Record:
@@ -120,6 +121,12 @@ def by_name(function: Function, pointers: Mapping[str, Any]) -> Record:
 def stride_value(parameter: str) -> Amount:
     """A parameter that is a stride."""
     return Amount((Term((Factor(parameter, ()),)),))
+
+
+def _number(launch: Launch, parameter: str) -> int:
+    name, bracket, at = parameter.partition("[")
+    value = launch.arguments[name]
+    return int(value[int(at[:-1])] if bracket else value)
 
 
 def _value(name: str, value: Any, memory: Memory, *, is_constant: bool) -> Value:
