@@ -19,6 +19,7 @@ _USUAL = {
 }  # fmt: skip
 # Before the names of tiles, as in b_ds.
 _TILE = "b_"
+_LOADS, _STARTS = frozenset({"load"}), frozenset({"zeros", "full", "zeros_like"})
 
 
 def computed_at(kernels: Sequence[Any], names: Collection[str], within: str = "") -> tuple[Where, ...]:
@@ -52,13 +53,15 @@ def _functions(kernel: Any) -> list[Function]:
 
 def _computed(function: Function) -> Iterator[tuple[str, Spot]]:
     """(intermediate, where) of the last statement that gives each variable of a usual name a computed value."""
+    nodes = [node for node in ast.walk(function.tree) if isinstance(node, (ast.Assign, ast.AugAssign))]
+    pairs = [(variable, node) for node in nodes for variable in _targets(node)]
+    loaded = {variable for variable, node in pairs if _calls(node.value, _LOADS)}
     last: dict[str, ast.stmt] = {}
-    for node in ast.walk(function.tree):
-        if isinstance(node, (ast.Assign, ast.AugAssign)):
-            for variable in _targets(node):
-                name = _USUAL.get(_plain(variable))
-                if name is not None and not _is_given(node.value):
-                    last[name] = max(last.get(name, node), node, key=lambda each: each.lineno)
+    for variable, node in pairs:
+        name = _USUAL.get(_plain(variable))
+        is_given = _calls(node.value, _LOADS | _STARTS) or (variable in loaded and _reads(node.value, variable))
+        if name is not None and not is_given:
+            last[name] = max(last.get(name, node), node, key=lambda each: each.lineno)
     for name, statement in last.items():
         yield name, spot_in(function, statement)
 
@@ -68,11 +71,15 @@ def _targets(node: ast.Assign | ast.AugAssign) -> list[str]:
     return [target.id for target in targets if isinstance(target, ast.Name)]
 
 
-def _is_given(value: ast.expr) -> bool:
-    """Whether a value is loaded, or a start of zeros, and not computed."""
+def _calls(value: ast.expr, names: Collection[str]) -> bool:
+    """Whether functions of some names, or whose names begin with `load_`, are called in an expression."""
     calls = [node.func for node in ast.walk(value) if isinstance(node, ast.Call)]
-    names = {func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "") for func in calls}
-    return any(name.startswith("load") or name in ("zeros", "full", "zeros_like") for name in names)
+    called = [func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "") for func in calls]
+    return any(name in names or name.startswith("load_") for name in called)
+
+
+def _reads(value: ast.expr, variable: str) -> bool:
+    return any(isinstance(node, ast.Name) and node.id == variable for node in ast.walk(value))
 
 
 def _plain(variable: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..running.taps.functions import call_tree
 from .finding import FOREIGN, Finding
@@ -73,9 +73,13 @@ class Accused:
             f"parameter {parameter} of {view.name} is given {self.meanings[0]} in the launch at {launch}, "
             f"so {self.held.name} is read with {self.meanings[0].tensor}'s stride"
         )
+        name = host_name(view, self.advance.base)
+        if given.text != given.spot.text:  # one of several that `*q.stride()` gives
+            fix = f"in the launch: *{given.spot.text} -> *{name}.stride()"
+            return replace(self._finding(given.spot, sentence, fix, str(self.meanings[0])), axis=None, kind="")
         axis = self._named_axis()
-        fix = f"{given.text} -> {host_name(view, self.advance.base)}.stride({axis})" if axis is not None else ""
-        return self._finding(given.spot, sentence, f"in the launch: {fix}" if fix else "", str(self.meanings[0]), axis)
+        fix = f"in the launch: {given.text} -> {name}.stride({axis})" if axis is not None else ""
+        return self._finding(given.spot, sentence, fix, str(self.meanings[0]), axis)
 
     def _named_axis(self) -> int | None:
         _, letter = stride_of(self.factor.parameter, set(self.view.words.values()))

@@ -54,6 +54,8 @@ def render_lint(inquiry: Inquiry, width: int) -> list[Text]:
 
 def _headline(inquiry: Inquiry) -> str:
     count = len(inquiry.survey.findings)
+    if not count and not any(kernel.launched for kernel in inquiry.survey.kernels):
+        return f"CLEAN  by the names of parameters alone, for nothing was launched ({inquiry.word})"
     if not count:
         return f"CLEAN  every stride that was read is its own tensor's ({inquiry.word})"
     return f"FINDINGS  {plural(count, 'wrong stride')} ({inquiry.word})"
@@ -86,9 +88,8 @@ def _read(inquiry: Inquiry, width: int) -> Iterator[str]:
     launched = [kernel for kernel in survey.kernels if kernel.launched]
     named = [kernel.name for kernel in survey.kernels if not kernel.launched]
     lost = [f"{name} of {kernel.name}" for kernel in survey.kernels for name in kernel.lost]
-    pieces = [f"read {plural(survey.read, 'pointer expression')} in {plural(len(survey.kernels), 'kernel')}"]
-    pieces.append(f"{len(launched)} of them launched, nothing run")
-    yield from _wrapped("; ".join(pieces), width, "  ")
+    read = f"read {plural(survey.read, 'pointer expression')} in {plural(len(survey.kernels), 'kernel')}"
+    yield from _wrapped(f"{read}, {len(launched)} of them caught at their launch", width, "  ")
     if named:
         yield from _wrapped(f"never launched, read by their parameters' names only: {', '.join(named)}", width, "  ")
     if inquiry.refused:
