@@ -15,7 +15,8 @@ from ..failures import Failure, Refusal
 from ..running.launches import kernel_types
 from ..running.run import run_target
 from ..targets.find import Target
-from .host import host_frame, site_of
+from .cuda import kernel_of
+from .host import host_frame, line_of, site_of
 from .launch import Launch, bound, constants_of
 from .problems import padded, problems, values_of
 from .source import function_of
@@ -118,7 +119,11 @@ def _caught(launches: list[Launch], strange: Strange, way: _Way) -> Iterator[Non
     for kind, original in zip(kinds, originals, strict=True):
         kind.run = _noting(launches, original if way.runs else None)
     try:
-        with _one_configuration(), strange.allocating() if way.allocating else contextlib.nullcontext():
+        with (
+            _cuda(launches, way),
+            _one_configuration(),
+            strange.allocating() if way.allocating else contextlib.nullcontext(),
+        ):
             yield
     finally:
         warnings.showwarning = told
@@ -144,6 +149,28 @@ def _launch(jit: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Launc
         return None
     site = site_of(frame, len(args)) if frame is not None else None
     return Launch(function, bound(jit, args, kwargs), constants_of(jit), site)
+
+
+@contextlib.contextmanager
+def _cuda(launches: list[Launch], way: _Way) -> Iterator[None]:
+    """The same of launches of CUDA kernels: those that are not run are not even compiled."""
+    from ..cuda.module import Kernel
+
+    original = Kernel.__call__
+
+    def call(self: Kernel, grid: Any, block: Any, shared_bytes: int, /, *arguments: Any) -> None:
+        self.entry.check(arguments)
+        kernel, frame = kernel_of(self.entry), host_frame()
+        given = dict(zip(kernel.parameters, arguments, strict=True))
+        launches.append(Launch(kernel, given, frozenset(), line_of(frame) if frame is not None else None))
+        if way.runs:
+            original(self, grid, block, shared_bytes, *arguments)
+
+    Kernel.__call__ = call  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Kernel.__call__ = original  # type: ignore[method-assign]
 
 
 @contextlib.contextmanager

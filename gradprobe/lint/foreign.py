@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ..running.taps.functions import call_tree
+from .cuda import CudaKernel
 from .finding import FOREIGN, Finding
 from .host import Given
 from .memory import Held, Stride
@@ -64,22 +66,23 @@ class Accused:
 
     def of_the_host(self) -> Finding | None:
         """The launch gave another tensor's stride for a parameter that is called this tensor's."""
-        view, parameter = self.view, self.factor.parameter
-        given = _given(view, parameter)
-        if view.named(parameter) != self.held.name or given is None:
+        view, parameter, site = self.view, self.factor.parameter, self.view.launch.site
+        if view.named(parameter) != self.held.name or site is None:
             return None
-        launch = view.launch.site.spot.place if view.launch.site is not None else ""
+        given, name, axis = _given(view, parameter), host_name(view, self.advance.base), self._named_axis()
         sentence = (
-            f"parameter {parameter} of {view.name} is given {self.meanings[0]} in the launch at {launch}, "
+            f"parameter {parameter} of {view.name} is given {self.meanings[0]} in the launch at {site.spot.place}, "
             f"so {self.held.name} is read with {self.meanings[0].tensor}'s stride"
         )
-        name = host_name(view, self.advance.base)
+        note = str(self.meanings[0])
+        if given is None:  # the source does not tell which of the arguments it is
+            fix = f"in the launch: pass {name}.stride({axis}) for {parameter}" if axis is not None else ""
+            return self._finding(site.spot, sentence, fix, note, axis)
         if given.text != given.spot.text:  # one of several that `*q.stride()` gives
             fix = f"in the launch: *{given.spot.text} -> *{name}.stride()"
-            return replace(self._finding(given.spot, sentence, fix, str(self.meanings[0])), axis=None, kind="")
-        axis = self._named_axis()
+            return replace(self._finding(given.spot, sentence, fix, note), axis=None, kind="")
         fix = f"in the launch: {given.text} -> {name}.stride({axis})" if axis is not None else ""
-        return self._finding(given.spot, sentence, fix, str(self.meanings[0]), axis)
+        return self._finding(given.spot, sentence, fix, note, axis)
 
     def _named_axis(self) -> int | None:
         _, letter = stride_of(self.factor.parameter, set(self.view.words.values()))
@@ -166,11 +169,16 @@ def _is_right_elsewhere(view: View, factor: Factor) -> bool:
 
 def _parameters(view: View, spot: Spot) -> Sequence[str]:
 
+    if isinstance(view.function, CudaKernel):
+        return ()
     return next((each.parameters for each in call_tree(view.function.jit) if each.name == spot.function), ())
 
 
 def product_at(view: View, spot: Spot) -> str:
     """The product that a name stands in, as it is written; the name alone where it stands in none."""
+    if isinstance(view.function, CudaKernel):
+        found = re.search(r"(\([^()]*\)|\w+)\s*\*\s*$", spot.code[: spot.column])
+        return f"{found.group(1)} * {spot.text}" if found else spot.text
     before = spot.line - view.function.line + 1
     for node in ast.walk(view.function.tree):
         is_product = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and node.lineno == before
@@ -181,7 +189,8 @@ def product_at(view: View, spot: Spot) -> str:
 
 def _is_at(view: View, node: ast.AST, spot: Spot) -> bool:
 
-    return isinstance(node, ast.Name) and spot_in(view.function, node) == spot
+    is_triton = not isinstance(view.function, CudaKernel)
+    return isinstance(node, ast.Name) and is_triton and spot_in(view.function, node) == spot  # type: ignore[arg-type]
 
 
 def _given(view: View, parameter: str) -> Given | None:

@@ -88,6 +88,15 @@ def site_of(frame: FrameType, positional: int) -> Site | None:
     return Site(source.given(call.func).spot, source.by_position(positional), words)
 
 
+def line_of(frame: FrameType) -> Site:
+    """A frame's current line, where nothing is asked of its arguments."""
+    name = frame.f_code.co_filename
+    linecache.checkcache(name)
+    code = linecache.getline(name, frame.f_lineno).strip()
+    spot = Spot(str(Path(name).resolve()), frame.f_lineno, 0, len(code), code, frame.f_code.co_name)
+    return Site(spot, (), {})
+
+
 @dataclass(frozen=True)
 class _Text:
     """A host's file, parsed."""

@@ -1,4 +1,4 @@
-"""Launch: one launch of a Triton kernel as it was caught, with every argument by its parameter's name."""
+"""Launch: one launch of a kernel as it was caught, with every argument by its parameter's name."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..running.taps.functions import Function
+from .cuda import CudaKernel
 from .host import Site
 
 
@@ -15,7 +16,7 @@ from .host import Site
 class Launch:
     """One launch."""
 
-    function: Function
+    function: Function | CudaKernel
     arguments: Mapping[str, Any]
     """What each parameter was given, or has by default."""
     constants: frozenset[str]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..running.taps.functions import Function
 from .spot import Spot, spot_in
@@ -27,8 +28,8 @@ class Advance:
 class Record:
     """What was seen."""
 
-    function: Function
-    """The kernel."""
+    function: Any
+    """The kernel: a Function, or a CudaKernel."""
     advances: dict[Advance, None] = field(default_factory=dict)
     accesses: dict[str, Spot] = field(default_factory=dict)
     """The first load or store of each pointer, by the parameter that it starts from."""

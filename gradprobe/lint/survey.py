@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..cases.case import Case
 from ..targets.find import Target
 from .catching import Caught, catch
+from .cuda import CudaKernel
 from .finding import Finding
 from .foreign import foreign
 from .launch import Launch
@@ -76,7 +77,8 @@ def surveyed(views: Sequence[View], scopes: Iterable[tuple[dict[str, object], st
     for view in views:
         for finding in _findings(view):
             findings.setdefault(_key(finding), finding)
-    beside = {file_of(view.function): view.function.plain.__globals__ for view in views}
+    triton = [(view.file, view.function) for view in views if not isinstance(view.function, CudaKernel)]
+    beside = {file: function.plain.__globals__ for file, function in triton}
     beside |= {file: scope for scope, file in scopes}
     found = [each for file, scope in beside.items() for each in siblings(functions_of(scope, file), views)]
     for finding in (finding for each in found for finding in each.findings):
@@ -108,7 +110,8 @@ def _ordinary(caught: Caught) -> Sequence[tuple[Launch, Memory] | None]:
 
 
 def _findings(view: View) -> list[Finding]:
-    found = [*foreign(view), *swapped(view)]
+    # A loop's variable in C++ may run along another axis in the next loop.
+    found = [*foreign(view), *([] if isinstance(view.function, CudaKernel) else swapped(view))]
     return [*found, *missing(view, found)]
 
 
@@ -121,6 +124,6 @@ def _kernels(views: Sequence[View]) -> list[Kernel]:
     for view in views:
         expressions = max(len(view.record.expressions), found[view.name].expressions if view.name in found else 0)
         found[view.name] = Kernel(
-            view.name, file_of(view.function), view.function.line, True, expressions, tuple(sorted(view.record.lost))
+            view.name, view.file, view.function.line, True, expressions, tuple(sorted(view.record.lost))
         )
     return list(found.values())

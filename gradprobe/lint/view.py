@@ -9,11 +9,13 @@ from functools import cached_property
 from typing import Any
 
 from ..running.taps.functions import Function
+from .cuda import CudaKernel, read_cuda
 from .launch import Launch
 from .memory import Held, Memory, Stride
 from .names import is_stride, stride_of, word_of
 from .reading import read_kernel
 from .record import Record
+from .source import file_of
 from .values import Amount, Factor, Known, Parts, Pointer, Term, Value, opaque
 
 
@@ -28,8 +30,13 @@ class View:
     """The same launch where what the target allocates lies as it asked for."""
 
     @property
-    def function(self) -> Function:
+    def function(self) -> Function | CudaKernel:
         return self.launch.function
+
+    @property
+    def file(self) -> str:
+        """In which the kernel stands."""
+        return self.function.file if isinstance(self.function, CudaKernel) else file_of(self.function)
 
     @property
     def name(self) -> str:
@@ -88,6 +95,8 @@ class View:
     @cached_property
     def mentioned(self) -> dict[str, int]:
         """How often each name is read in the kernel's text."""
+        if isinstance(self.function, CudaKernel):
+            return self.function.mentioned
         nodes = [node for statement in self.function.tree.body for node in ast.walk(statement)]
         found: dict[str, int] = {}
         for node in nodes:
@@ -102,6 +111,10 @@ def view_of(launch: Launch, memory: Memory, ordinary: tuple[Launch, Memory] | No
         name: _value(name, value, memory, is_constant=name in launch.constants)
         for name, value in launch.arguments.items()
     }
+    if isinstance(launch.function, CudaKernel):
+        strides = frozenset(name for name, value in launch.arguments.items() if _may_be_stride(name, value, memory))
+        pointers = frozenset(name for name, value in launch.arguments.items() if memory.tensor(value) is not None)
+        return View(launch, memory, read_cuda(launch.function, strides, pointers), ordinary)
     return View(launch, memory, read_kernel(launch.function, arguments), ordinary)
 
 
