@@ -42,6 +42,9 @@ def problems(target: Target, case: Case) -> Iterator[Case]:
         steps = [_SIZES, _SIZES | {"kv_heads": 6}, _SIZES | _LENGTHS_ALIKE]
         steps += [_SIZES | _LENGTHS_ALIKE | _DIMS_ALIKE, _SIZES | _DIMS_ALIKE | {"kv_heads": 6} | _LENGTHS_ALIKE]
         steps.append(_SIZES | _DIMS_ALIKE | _ROUND | {"kv_heads": 6})
+    if target.packs:
+        packed = {"batch": 1, "seqlen_q": 28, "cu_seqlens_q": (0, 13, 28), "cu_seqlens_k": (0, 13, 28)}
+        steps = [sizes | packed for sizes in steps[:-1]]
     for options in [rich, plain] if rich != plain else [plain]:
         for sizes in steps:
             yield _sized(base, sizes | options)

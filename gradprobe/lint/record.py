@@ -41,6 +41,9 @@ class Record:
     def advance(self, pointer: Pointer, term: Term, spot: Spot, names: dict[str, str]) -> None:
         """Notes a product that is added to a pointer."""
         self.expressions.add(spot)
+        if len(pointer.bases) > 1:  # which of them it is, a branch decides that is not known
+            self.lost |= pointer.bases
+            return
         for base in pointer.bases:
             self.advances[Advance(base, term, spot, names.get(base, base))] = None
 

@@ -102,8 +102,8 @@ def joined(values: Iterable[Value | None]) -> Value:
     parts = [value for value in found if isinstance(value, Parts)]
     if len(parts) == len(found) and found and len({len(part.values) for part in parts}) == 1:
         return Parts(tuple(joined(values) for values in zip(*(part.values for part in parts), strict=True)))
-    amounts = [value for value in found if isinstance(value, Amount)]
-    return Amount(_distinct(amounts)) if amounts else opaque(*found)
+    # Of several sums with strides in them nobody knows here which one goes with which pointer.
+    return opaque(*found)
 
 
 def held_by(value: Value, name: str, spot: Spot, *, is_alias: bool) -> Value:
@@ -119,7 +119,7 @@ def held_by(value: Value, name: str, spot: Spot, *, is_alias: bool) -> Value:
     return Amount(tuple(replace(term, via=spot) if term.factors else term for term in value.terms))
 
 
-def _distinct(values: Iterable[Amount | Pointer]) -> tuple[Term, ...]:
+def _distinct(values: Iterable[Pointer]) -> tuple[Term, ...]:
     return tuple(dict.fromkeys(term for value in values for term in value.terms))[: 4 * _MOST]
 
 

@@ -162,12 +162,17 @@ def test_one_stride_for_contiguous_copies_of_one_shape_is_right(tmp_path):
 
 
 def test_strides_of_a_tensor_that_an_operation_made_from_another_of_its_shape_are_right(tmp_path):
-    found = survey(
-        tmp_path,
-        ("*lse.stride()", "*base.stride()"),
-        ("def launch(q, do, lse, dq):", "def launch(q, do, base, dq):\n    lse = torch.exp(base)"),
+    again = (
+        "    touch_kernel[(1, 1)](q, do, torch.exp(lse), dq, *q.stride(), *do.stride(), *lse.stride(), *dq.stride(), "
+        "q.shape[1], BLOCK=32, D=32)\n"
     )
-    assert found.findings == ()
+    launch = "    launch(q, do, lse, dq)\n"
+    assert survey(tmp_path, (launch, launch + again)).findings == ()
+
+
+def test_strides_that_are_passed_in_vain_where_offsets_are_made_of_sizes_are_no_missing_ones(tmp_path):
+    own = "lse_ptr + b * stride_lseb + h * stride_lseh + offs_m * stride_lsem"
+    assert survey(tmp_path, (own, "lse_ptr + bh * BLOCK + offs_m")).findings == ()
 
 
 def test_batch_and_head_as_one_index_of_an_allocated_tensor_are_no_missing_stride(tmp_path):
@@ -223,3 +228,42 @@ def test_a_block_pointers_strides_are_read(tmp_path):
     assert [(finding.rule, finding.tensor, finding.other, marked(finding)) for finding in found] == [
         ("foreign", "lse", "do", "stride_dom")
     ]
+
+
+def test_a_target_that_takes_packed_sequences_only_is_given_some(tmp_path):
+    found = survey(
+        tmp_path,
+        ("def backward(q, k, v, do):", "def backward(q, k, v, do, cu_seqlens):"),
+        ("b * stride_dob + h * stride_doh", "b * stride_dob + h * stride_qh"),
+    )
+    assert [(finding.tensor, finding.other) for finding in found.findings] == [("do", "q")]
+
+
+def test_what_only_a_later_turn_of_a_loop_does_is_read_too(tmp_path):
+    loop = """again = False
+    for _ in range(2):
+        if again:
+            do_ptr += b * stride_dob + h * stride_qh
+        again = True"""
+    (finding,) = survey(tmp_path, ("do_ptr += off_do", loop)).findings
+    assert (finding.rule, finding.tensor, finding.other, finding.line) == ("foreign", "do", "q", 33)
+
+
+def test_a_pointer_and_its_stride_that_one_branch_chooses_together_are_not_accused(tmp_path):
+    chosen = """if h == 0:
+        x_ptr, step = q_ptr, stride_qm
+    else:
+        x_ptr, step = do_ptr, stride_dom
+    x = tl.load(x_ptr + offs_m * step)
+    do_ptr += off_do"""
+    assert survey(tmp_path, ("do_ptr += off_do", chosen)).findings == ()
+
+
+def test_one_other_tensor_is_too_little_to_say_what_a_variable_runs_along(tmp_path):
+    found = survey(
+        tmp_path,
+        ("h * stride_lseh + offs_m * stride_lsem", "h * stride_lseh + offs_x * stride_lsem"),
+        ("offs_m[:, None] * stride_dqm + offs_d[None, :] * stride_dqd", "offs_x * stride_dqd"),
+        ("    offs_d = tl.arange(0, D)\n", "    offs_d = tl.arange(0, D)\n    offs_x = tl.arange(0, D)\n"),
+    )
+    assert found.findings == ()
