@@ -97,7 +97,10 @@ def _meanings(held: Mapping[int, Held]) -> dict[int, tuple[Stride, ...]]:
 
 def _held(caught: Caught, name: str, tensor: Tensor, is_given: bool) -> Held:
     kinds = _kinds(caught.case, name)
-    kinds = kinds if len(kinds) == tensor.dim() else ""
+    shape = [caught.case.size(axis) for axis in kinds]
+    # What a target allocates may have its axes in another order than its name says.
+    is_so = shape == list(tensor.shape) and (is_given or len(set(shape)) == len(shape))
+    kinds = kinds if is_so else ""
     return Held(name, tuple(tensor.shape), tuple(tensor.stride()), kinds, is_given)
 
 

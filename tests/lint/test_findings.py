@@ -267,3 +267,13 @@ def test_one_other_tensor_is_too_little_to_say_what_a_variable_runs_along(tmp_pa
         ("    offs_d = tl.arange(0, D)\n", "    offs_d = tl.arange(0, D)\n    offs_x = tl.arange(0, D)\n"),
     )
     assert found.findings == ()
+
+
+def test_what_the_wrapper_allocates_with_rows_before_heads_has_no_axes_swapped(tmp_path):
+    found = survey(
+        tmp_path,
+        ("*lse.stride(), *dq.stride()", "*lse.stride(), dq.stride(0), dq.stride(2), dq.stride(1), dq.stride(3)"),
+        ("dq = torch.empty_like(q)", "dq = torch.empty_like(q.transpose(1, 2))"),
+        ('return {"dQ": dq}', 'return {"dQ": dq.transpose(1, 2)}'),
+    )
+    assert found.findings == ()
