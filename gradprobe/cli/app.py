@@ -13,6 +13,7 @@ from .baseline import baseline
 from .check import check
 from .diff import diff
 from .init import init
+from .lint import lint
 from .mutate import mutate
 from .root import root
 from .run import run_
@@ -35,6 +36,7 @@ app.command()(check)
 app.command()(diff)
 app.command()(shrink)
 app.command()(strides)
+app.command()(lint)
 app.command()(sweep)
 app.command()(mutate)
 app.command("run")(run_)

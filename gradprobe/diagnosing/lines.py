@@ -1,13 +1,141 @@
-"""The lines of source that a diagnosis names."""
+"""The lines that a diagnosis names: of a stride as it is read off the kernels, of a value where it is made."""
 
 from __future__ import annotations
 
-from ..diagnosis import Diagnosis
-from ..faults.hypothesis import Hypothesis
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ..diagnosis import Diagnosis, Where
+from ..faults.hypothesis import Hypothesis, title
+from ..faults.memory import in_words
+from ..intermediates import lookup
+from ..lint.computed import computed_at
+from ..lint.finding import FOREIGN, Finding, where_of
+from ..lint.survey import findings_of
+from ..naming import is_named_after
 from ..probing.session import Session
-from .observed import Observed
+
+# What a kind of fault makes wrong first, where its word does not say it.
+_MADE = {
+    "mask": "P", "dead": "P", "delta": "dS", "softcap": "dS", "tau": "dP", "relu": "dP", "tail": "dK", "dropout": "dP",
+    "stride": "", "index": "", "layout": "", "store": "", "wrap": "",
+}  # fmt: skip
+_INSTEAD = {"S": "P", "O": "O"}
+_FORWARD = ("forward", "fwd")
 
 
-def with_lines(session: Session, seen: Observed, hypothesis: Hypothesis, diagnosis: Diagnosis) -> Diagnosis:
-    """A diagnosis with where it stands in the kernels, as far as that can be read off them."""
-    return diagnosis
+class Lines:
+    """The kernels of a target, read once for all diagnoses."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._findings: tuple[Finding, ...] | None = None
+
+    def of(self, hypothesis: Hypothesis, active: Collection[str], diagnosis: Diagnosis) -> Diagnosis:
+        """A diagnosis with where it stands, as far as that can be read off the kernels.
+
+        Args:
+            active: the intermediates that the fault itself explains, which tell the kernels that have it.
+        """
+        findings = self._about(hypothesis)
+        if findings:
+            return _with_findings(diagnosis, hypothesis, findings)
+        return replace(diagnosis, where=tuple(map(among, self._made(hypothesis, active))))
+
+    def _about(self, hypothesis: Hypothesis) -> list[Finding]:
+        """What the source says of the tensor that is misread: of those axes, if it says anything of them."""
+        if not hypothesis.tensor:
+            return []
+        if self._findings is None:
+            self._findings = findings_of(self._session.target, self._session.case)
+        found = [finding for finding in self._findings if finding.tensor == hypothesis.tensor]
+        of_axes = [finding for finding in found if not finding.kind or finding.kind in hypothesis.axes]
+        return sorted(of_axes or found, key=lambda finding: finding.by_name)
+
+    def _made(self, hypothesis: Hypothesis, active: Collection[str]) -> tuple[Where, ...]:
+        """Where the kernels at fault make the value that is wrong; else where those kernels begin."""
+        launched = [kernel for outcome in self._session.outcomes[:1] for kernel in outcome.launched]
+        kernels = _at_fault(dict.fromkeys(launched), active)
+        found = computed_at(kernels, {_value_of(hypothesis.fault, active)})
+        return tuple(replace(where, note=f"{where.note} is computed here") for where in found) or self._kernels(active)
+
+    def _kernels(self, active: Collection[str]) -> tuple[Where, ...]:
+        sources = [source for outcome in self._session.outcomes[:1] for source in outcome.kernels if source.line]
+        return tuple(
+            Where(source.file, source.line, _line_of(source.file, source.line).strip(), kernel=source.name)
+            for source in sources if any(is_named_after(source.name, name) for name in active)
+        )  # fmt: skip
+
+
+def _at_fault(kernels: Collection[Any], active: Collection[str]) -> list[Any]:
+    """The kernels named after what is wrong; without such names all, the forward only where it is what is wrong."""
+    named = [kernel for kernel in kernels if any(is_named_after(_name(kernel), name) for name in active)]
+    if named:
+        return named
+    of_forward = bool({"LSE", "O"} & set(active))
+    return [kernel for kernel in kernels if of_forward or not any(word in _name(kernel) for word in _FORWARD)]
+
+
+def _name(kernel: Any) -> str:
+    return str(getattr(getattr(kernel, "fn", kernel), "__name__", ""))
+
+
+def _value_of(fault: str, active: Collection[str]) -> str:
+    """The intermediate whose making a fault stands in."""
+    kind, _, rest = fault.partition("/")
+    word = rest.partition("-")[0]
+    row = lookup(word)
+    if kind in _MADE:
+        return _MADE[kind] or next(iter(active), "")
+    return _INSTEAD.get(word) or (row.name if row is not None else next(iter(active), ""))
+
+
+def _with_findings(diagnosis: Diagnosis, hypothesis: Hypothesis, findings: Sequence[Finding]) -> Diagnosis:
+    """What the source says, beside what the numbers say: whose stride stands there, and the edit."""
+    notes = [finding.sentence for finding in findings if finding.by_name]
+    launched = [finding for finding in findings if not finding.by_name] or list(findings)
+    said = (*diagnosis.evidence, *dict.fromkeys(notes))
+    return replace(
+        diagnosis,
+        summary=_summary(diagnosis, hypothesis, launched),
+        evidence=said,
+        where=tuple(among(where_of(finding)) for finding in findings),
+        fix="; ".join(_edits(launched)) or diagnosis.fix,
+    )
+
+
+def _edits(findings: Sequence[Finding]) -> Iterator[str]:
+    """Each edit once, with the kernels that it is to be made in."""
+    kernels: dict[str, list[str]] = {}
+    for finding in findings:
+        kernels.setdefault(finding.fix, []).append(finding.kernel)
+    for fix, names in kernels.items():
+        where = ", ".join(dict.fromkeys(names))
+        yield fix if where in fix or not fix else f"{fix} in {where}"
+
+
+def _summary(diagnosis: Diagnosis, hypothesis: Hypothesis, findings: Sequence[Finding]) -> str:
+    """The sentence with the tensor whose stride stands in the source, which numbers tell only where strides differ."""
+    others = {finding.other for finding in findings if finding.rule == FOREIGN and finding.other}
+    if not hypothesis.fault.startswith("stride/") or len(others) != 1 or others == {hypothesis.other}:
+        return diagnosis.summary
+    return f"{title(hypothesis.tensor)} is read with {title(others.pop())}'s {in_words(hypothesis.axes)} stride"
+
+
+def among(where: Where) -> Where:
+    """A line with its neighbours, all indented as it is stripped."""
+    code = _line_of(where.file, where.line)
+    indent = len(code) - len(code.lstrip())
+    before, after = (_line_of(where.file, where.line + step) for step in (-1, 1))
+    return replace(where, around=(before[indent:].rstrip(), after[indent:].rstrip()))
+
+
+def _line_of(file: str, line: int) -> str:
+    """A line of a file, from 1; "" where there is none."""
+    try:
+        lines = Path(file).read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return lines[line - 1] if 0 < line <= len(lines) else ""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ..diagnosis import Diagnosis, Where
 from ..intermediates import lookup
 from ..judging.strays import BARRIER, GUARD, OUTSIDE, RACE, UNWRITTEN, Stray
+from .lines import among
 
 _KINDS = {
     RACE: ("race", "RACE"), UNWRITTEN: ("unwritten", "N2"), OUTSIDE: ("outside", "M3"), GUARD: ("outside", "M3"),
@@ -38,5 +39,5 @@ def of_strays(strays: Sequence[Stray]) -> tuple[Diagnosis, ...]:
 
 
 def _lines(strays: Sequence[Stray]) -> tuple[Where, ...]:
-    lines = {(s.file, s.line): Where(s.file, s.line, s.code.strip(), kernel=s.kernel) for s in strays if s.line}
+    lines = {(s.file, s.line): among(Where(s.file, s.line, s.code.strip(), kernel=s.kernel)) for s in strays if s.line}
     return tuple(lines.values())

@@ -18,7 +18,7 @@ from .behaviour.fills import reads_what_was_never_written
 from .behaviour.repeats import differs_from_run_to_run, wrong_in_the_first_call_alone
 from .diagnose import Tested, ranked
 from .elsewhere import other_causes
-from .lines import with_lines
+from .lines import Lines
 from .observed import Observed, observed
 from .shape import known
 from .strays import of_strays
@@ -73,13 +73,13 @@ def _of_failing(session: Session, failing: Sequence[Run], strays: Sequence[Diagn
     run, *others = failing
     assert run.measured is not None
     seen = observed(session.case, run.measured, inputs_of(session, session.values, run.assigned).tensors)
-    again = Again(session, run.assigned, seen)
+    again, lines = Again(session, run.assigned, seen), Lines(session)
     tested = ranked(seen)
-    found = [*_tried_first(again, tested), *_diagnoses(session, seen, tested)]
+    found = [*_tried_first(again, tested), *_diagnoses(lines, seen, tested)]
     if tested and tested[0].explained >= NAMED:
         beside = len(tested[0].hypotheses)
         for other, there, one in other_causes(session, tested[0], others):
-            found[beside:beside] = _diagnoses(session, there, [one], f"in {other.layout}: ", also=True)[:1]
+            found[beside:beside] = _diagnoses(lines, there, [one], f"in {other.layout}: ", also=True)[:1]
     else:
         found = [*_behaving(again), *found]
     found = _in_order(found, strays, seen)
@@ -87,12 +87,15 @@ def _of_failing(session: Session, failing: Sequence[Run], strays: Sequence[Diagn
 
 
 def _diagnoses(
-    session: Session, seen: Observed, tested: Sequence[Tested], where: str = "", *, also: bool = False
+    lines: Lines, seen: Observed, tested: Sequence[Tested], where: str = "", *, also: bool = False
 ) -> list[Diagnosis]:
     """The hypotheses that explain half or more, each with the next best, and with its lines; of two at once, both."""
     pairs = zip(tested, [*tested[1:], None], strict=False)
     return [
-        with_lines(session, seen, hypothesis, _diagnosis(hypothesis, one, second, seen, where, also=also or number > 0))
+        lines.of(
+            hypothesis, one.explanation.active,
+            _diagnosis(hypothesis, one, second, seen, where, also=also or number > 0),
+        )
         for one, second in pairs if one.explained >= CONSISTENT
         for number, hypothesis in enumerate(one.hypotheses)
     ]  # fmt: skip

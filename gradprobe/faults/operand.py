@@ -118,7 +118,8 @@ def _in_tiles(matrix: Tensor, size: int) -> Tensor:
 
     rows, keys = (-length % size for length in matrix.shape[-2:])
     padded = torch.nn.functional.pad(matrix, (0, keys, 0, rows))
-    return padded.unflatten(-1, (-1, size)).unflatten(-3, (-1, size)).transpose(-3, -2)
+    tiles: Tensor = padded.unflatten(-1, (-1, size)).unflatten(-3, (-1, size))
+    return tiles.transpose(-3, -2)
 
 
 def _turned(result: str, size: int, value: Tensor, scope: Scope) -> Tensor:
@@ -148,7 +149,9 @@ def _rows_in_tiles(tensor: Tensor, size: int) -> Tensor:
     """[h, L, D] -> [h, tiles, size, D], filled up with 0."""
     import torch
 
-    return torch.nn.functional.pad(tensor, (0, 0, 0, -tensor.shape[-2] % size)).unflatten(-2, (-1, size))
+    padded: Tensor = torch.nn.functional.pad(tensor, (0, 0, 0, -tensor.shape[-2] % size))
+    tiles: Tensor = padded.unflatten(-2, (-1, size))
+    return tiles
 
 
 def _hooked(step: str, hook: Hook, variant: Variant) -> Variant:

@@ -67,7 +67,7 @@ class Allocations:
 
     def __enter__(self) -> Allocations:
         self.made, self._bands = [], []
-        self._mode = _mode(self._allocated, self._wrote, copies=self._copies)
+        self._mode = factory_mode(self._allocated, self._wrote, copies=self._copies)
         self._mode.__enter__()
         return self
 
@@ -88,7 +88,7 @@ class Allocations:
         return found
 
     def _allocated(self, tensor: Tensor, has_values: bool) -> Tensor:
-        if not _is_plain(tensor):
+        if not is_plain(tensor):
             return tensor
         inside = self._in_a_band(tensor, has_values)
         allocated = Allocated(inside, _asked_at(), has_values)
@@ -109,7 +109,7 @@ class Allocations:
         return inside.copy_(tensor) if has_values else inside.fill_(self._unwritten)
 
 
-def _is_plain(tensor: Tensor) -> bool:
+def is_plain(tensor: Tensor) -> bool:
     """Whether a tensor is a dense one of numbers, of a size that can be had twice."""
     import torch
 
@@ -135,7 +135,7 @@ def _asked_at() -> str:
     return ""
 
 
-def _mode(
+def factory_mode(
     made: Callable[[Tensor, bool], Tensor], wrote: Callable[[Tensor], None], *, copies: bool
 ) -> Any:  # fmt: skip
     """A mode of torch's dispatcher that hands on what factories of tensors return, and what operations write into."""

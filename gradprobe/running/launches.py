@@ -19,7 +19,7 @@ def recorded_launches(inputs: Mapping[str, Tensor], taken: set[str]) -> Iterator
     """
     launches: list[Any] = []
     storages = {name: _storage(tensor) for name, tensor in inputs.items()}
-    kinds = jit_types()
+    kinds = kernel_types()
     originals = [kind.run for kind in kinds]
 
     def recording(original: Any) -> Any:
@@ -60,7 +60,7 @@ def _tensors(arguments: Iterable[Any]) -> Iterator[Tensor]:
             yield tensor
 
 
-def jit_types() -> list[Any]:
+def kernel_types() -> list[Any]:
     """Triton's two kinds of kernel, compiled and interpreted; none where the target never imported Triton."""
     if "triton" not in sys.modules:
         return []

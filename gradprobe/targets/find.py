@@ -114,7 +114,7 @@ def find_target(subject: str | Callable[..., Any], family: str | None = None) ->
     if not isinstance(subject, str):
         return _target(readable(subject), name_of(subject).shown, family)
     place, name = parts_of(_spec(subject))
-    module = _load_file(Path(place), subject) if place.endswith(".py") else _load_module(place, subject)
+    module = load_file(Path(place), subject) if place.endswith(".py") else _load_module(place, subject)
     return _target(readable(_function(module, name, subject)), subject, family, module)
 
 
@@ -155,7 +155,13 @@ def _spec(word: str) -> str:
     return BUILTINS[word].spec
 
 
-def _load_file(path: Path, word: str) -> ModuleType:
+def load_file(path: Path, word: str) -> ModuleType:
+    """The module of a file, run anew.
+
+    Raises:
+        UsageFailure: there is no such file, or it is none of Python's.
+        TargetFailure: it fails to import.
+    """
     if not path.is_file():
         raise UsageFailure(f"target {word!r}: there is no file {path}", "the path is relative to the current folder")
     # A name of its own, so that a file called like an installed module cannot be mistaken for it.

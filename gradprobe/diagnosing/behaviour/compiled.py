@@ -13,7 +13,7 @@ from typing import Any
 
 from ...diagnosis import Diagnosis
 from ...failures import Failure
-from ...running.launches import jit_types
+from ...running.launches import kernel_types
 from ...targets.find import find_target
 from .again import Again, first_moved
 
@@ -64,7 +64,7 @@ def _is_compiled(again: Again) -> bool:
 @contextlib.contextmanager
 def _one_stage() -> Iterator[None]:
     """While open, every Triton kernel is launched with one pipeline stage."""
-    kind = next((kind for kind in jit_types() if kind.__name__ == "JITFunction"), None)
+    kind = next((kind for kind in kernel_types() if kind.__name__ == "JITFunction"), None)
     if kind is None:
         yield
         return

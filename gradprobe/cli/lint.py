@@ -1,0 +1,43 @@
+"""`gradprobe lint`: strides that are not their tensor's, from the source and one caught launch."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from ..options import command_line
+from ..screen import dump, show, width
+from .failing import failures_told
+from .words import FamilyWord, JsonFile, Traceback, with_case_options
+
+
+@with_case_options
+def lint(
+    target: Annotated[
+        str | None,
+        typer.Argument(metavar="TARGET", help="FILE.py (every function of it), or as for check (default: lazy)"),
+    ] = None,
+    family: FamilyWord = None,
+    json_file: JsonFile = None,
+    show_traceback: Traceback = False,
+    *,
+    options: dict[str, Any],
+) -> None:
+    """Read a Triton kernel's pointers, and name each that advances by another tensor's stride, without a number run.
+
+    A launch is caught in a layout in which every stride is a number of its own, and is not executed. Kernels of the
+    file that are never launched are read by what their parameters are called.
+    """
+    word = target or "lazy"
+    with failures_told(json_file, command_line("lint", word, options, {"family": family}), show_traceback, word):
+        from ..lint.inquiry import inquire
+
+        inquiry = inquire(word, family, options)
+        from ..report.lint import lint_as_json, render_lint
+
+        if json_file is not None:
+            dump(json_file, lint_as_json(inquiry))
+        if json_file != "-":
+            show(render_lint(inquiry, width()))
+        raise typer.Exit(1 if inquiry.survey.findings else 0)

@@ -1,0 +1,194 @@
+"""Caught: the launches of one call of a target, with their arguments, most often without running a kernel."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from ..cases.case import Case
+from ..cases.layouts import place
+from ..failures import Failure, Refusal
+from ..running.launches import kernel_types
+from ..running.run import run_target
+from ..targets.find import Target
+from .cuda import kernel_of
+from .host import host_frame, line_of, site_of
+from .launch import Launch, bound, constants_of
+from .problems import padded, problems, values_of
+from .source import function_of
+from .strides import Strange
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Caught:
+    """The launches of one call."""
+
+    case: Case
+    launches: tuple[Launch, ...]
+    inputs: Mapping[str, Tensor]
+    """What the target was given, as it lay."""
+    storages: Mapping[int, str] = field(default_factory=dict)
+    """The storages of what it returned, by address: which intermediate lies there."""
+    given: frozenset[int] = frozenset()
+    """The strides that only one tensor (or all of one shape) can have."""
+    ordinary: Caught | None = None
+    """The same call where what the target allocates lies as it asked for."""
+
+
+def catch(target: Target, case: Case) -> list[Caught]:
+    """The launches of the richest problem that the target takes, and of the same with padded sequences.
+
+    Only where it comes to its end with none, one is enough that it fails in after its launches; and only where there is
+    none of these, its kernels are run. Empty where it launches nothing or refuses all.
+    """
+    for way in (_Way(), _Way(ends=False)):
+        for problem in problems(target, case):
+            found = _in_some_layout(target, problem, way)
+            if found is not None:
+                more = _in_some_layout(target, padded(problem), way) if "seqlens" in target.takes else None
+                return [each for each in (found, more) if each is not None and each.launches]
+    found = _in_some_layout(target, case, _Way(runs=True))
+    return [found] if found is not None and found.launches else []
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How a call is made."""
+
+    unit: bool | None = None
+    """Whether last strides are 1, as of `Strange`; None lays every tensor contiguous."""
+    allocating: bool = False
+    """Whether what the target allocates is laid out too."""
+    ends: bool = True
+    """Whether the call must come to its end; one that is refused never counts."""
+    runs: bool = False
+    """Whether kernels are run."""
+
+
+def _in_some_layout(target: Target, case: Case, way: _Way) -> Caught | None:
+    """The first call that counts: with distinct strides for every tensor, with last strides of 1, contiguous.
+
+    None where the target does not even take the case with contiguous tensors.
+    """
+    try:
+        values = values_of(target, case)
+    except Failure:
+        return None
+    plain = _attempt(target, case, values, way)
+    if plain is None or not plain.launches:
+        return plain
+    for unit in (False, True):
+        ordinary = _attempt(target, case, values, replace(way, unit=unit))
+        strange = None if way.runs else _attempt(target, case, values, replace(way, unit=unit, allocating=True))
+        if ordinary is not None:
+            return ordinary if strange is None else replace(strange, ordinary=ordinary)
+    return plain
+
+
+def _attempt(target: Target, case: Case, values: Mapping[str, Tensor], way: _Way) -> Caught | None:
+    """What one call launched; None where it failed or refused."""
+    strange = Strange(unit=bool(way.unit))
+    launches: list[Launch] = []
+    storages: Mapping[int, str] = {}
+    try:
+        inputs = place(values, ()) if way.unit is None else strange.placed(values)
+        with contextlib.redirect_stdout(io.StringIO()):
+            outcome = run_target(target, case, inputs, around=_caught(launches, strange, way))
+        if outcome.refused is not None:
+            return None
+        storages = outcome.storages
+    except Failure as failure:
+        if way.ends or not launches or isinstance(failure, Refusal):
+            return None
+    return Caught(case, tuple(launches), inputs.tensors, storages, frozenset(strange.given))
+
+
+@contextlib.contextmanager
+def _caught(launches: list[Launch], strange: Strange, way: _Way) -> Iterator[None]:
+    """While open, launches are noted, and run only where that is said; what the target warns of is told elsewhere."""
+    kinds, told = kernel_types(), warnings.showwarning
+    warnings.showwarning = lambda *_, **__: None
+    originals = [kind.run for kind in kinds]
+    for kind, original in zip(kinds, originals, strict=True):
+        kind.run = _noting(launches, original if way.runs else None)
+    try:
+        with (
+            _cuda(launches, way),
+            _one_configuration(),
+            strange.allocating() if way.allocating else contextlib.nullcontext(),
+        ):
+            yield
+    finally:
+        warnings.showwarning = told
+        for kind, original in zip(kinds, originals, strict=True):
+            kind.run = original
+
+
+def _noting(launches: list[Launch], original: Any) -> Any:
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        launch = _launch(self, args, kwargs)
+        if launch is not None:
+            launches.append(launch)
+        return original(self, *args, **kwargs) if original is not None else None
+
+    return run
+
+
+def _launch(jit: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Launch | None:
+    frame = host_frame()
+    try:
+        function = function_of(jit)
+    except (OSError, SyntaxError):
+        return None
+    site = site_of(frame, len(args)) if frame is not None else None
+    return Launch(function, bound(jit, args, kwargs), constants_of(jit), site)
+
+
+@contextlib.contextmanager
+def _cuda(launches: list[Launch], way: _Way) -> Iterator[None]:
+    """The same of launches of CUDA kernels: those that are not run are not even compiled."""
+    from ..cuda.module import Kernel
+
+    original = Kernel.__call__
+
+    def call(self: Kernel, grid: Any, block: Any, shared_bytes: int, /, *arguments: Any) -> None:
+        self.entry.check(arguments)
+        kernel, frame = kernel_of(self.entry), host_frame()
+        given = dict(zip(kernel.parameters, arguments, strict=True))
+        launches.append(Launch(kernel, given, frozenset(), line_of(frame) if frame is not None else None))
+        if way.runs:
+            original(self, grid, block, shared_bytes, *arguments)
+
+    Kernel.__call__ = call  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Kernel.__call__ = original  # type: ignore[method-assign]
+
+
+@contextlib.contextmanager
+def _one_configuration() -> Iterator[None]:
+    """While open, a kernel that is autotuned takes its first configuration, and nothing is timed."""
+    try:
+        from triton.runtime.autotuner import Autotuner
+    except ImportError:
+        yield
+        return
+    original = Autotuner.run
+
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        words = self.configs[0].all_kwargs() if self.configs else {}
+        return self.fn.run(*args, **{**words, **kwargs})
+
+    Autotuner.run = run
+    try:
+        yield
+    finally:
+        Autotuner.run = original

@@ -1,0 +1,87 @@
+"""Where kernels compute an intermediate: the last assignment of the variable that holds it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from ..diagnosis import Where
+from ..running.taps.functions import Function, call_tree, is_jit
+from .spot import Spot, spot_in
+
+# Variables by their names in lower case, without underscores and without the T of a transposed tile.
+_USUAL = {
+    "p": "P", "pij": "P", "dp": "dP", "dpij": "dP", "ds": "dS", "dsij": "dS", "delta": "delta", "di": "delta",
+    "dq": "dQ", "dk": "dK", "dv": "dV", "dqacc": "dQ", "dkacc": "dK", "dvacc": "dV", "dtau": "dTau", "lse": "LSE",
+    "accdq": "dQ", "accdk": "dK", "accdv": "dV", "o": "O", "acco": "O",
+}  # fmt: skip
+# Before the names of tiles, as in b_ds.
+_TILE = "b_"
+_LOADS, _STARTS = frozenset({"load"}), frozenset({"zeros", "full", "zeros_like"})
+
+
+def computed_at(kernels: Sequence[Any], names: Collection[str], within: str = "") -> tuple[Where, ...]:
+    """The lines where intermediates get their last values, in the order of the kernels.
+
+    Values that are loaded are none that are computed there: they are left out.
+
+    Args:
+        kernels: launched kernels, Triton's objects or the Python functions under them.
+        names: of intermediates.
+        within: what a kernel's name must hold.
+    """
+    found: dict[tuple[str, int, str], Where] = {}
+    for kernel in kernels:
+        if within not in getattr(getattr(kernel, "fn", kernel), "__name__", ""):
+            continue
+        for function in _functions(kernel):
+            for name, spot in _computed(function):
+                if name in names:
+                    where = Where(spot.file, spot.line, spot.code, spot.column, spot.length, function.name, name)
+                    found.setdefault((spot.file, spot.line, name), where)
+    return tuple(found.values())
+
+
+def _functions(kernel: Any) -> list[Function]:
+    try:
+        return call_tree(kernel if is_jit(kernel) else SimpleNamespace(fn=kernel))
+    except (OSError, SyntaxError, TypeError):
+        return []
+
+
+def _computed(function: Function) -> Iterator[tuple[str, Spot]]:
+    """(intermediate, where) of the last statement that gives each variable of a usual name a computed value."""
+    nodes = [node for node in ast.walk(function.tree) if isinstance(node, (ast.Assign, ast.AugAssign))]
+    pairs = [(variable, node) for node in nodes for variable in _targets(node)]
+    loaded = {variable for variable, node in pairs if _calls(node.value, _LOADS)}
+    last: dict[str, ast.stmt] = {}
+    for variable, node in pairs:
+        name = _USUAL.get(_plain(variable))
+        is_given = _calls(node.value, _LOADS | _STARTS) or (variable in loaded and _reads(node.value, variable))
+        if name is not None and not is_given:
+            last[name] = max(last.get(name, node), node, key=lambda each: each.lineno)
+    for name, statement in last.items():
+        yield name, spot_in(function, statement)
+
+
+def _targets(node: ast.Assign | ast.AugAssign) -> list[str]:
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    return [target.id for target in targets if isinstance(target, ast.Name)]
+
+
+def _calls(value: ast.expr, names: Collection[str]) -> bool:
+    """Whether functions of some names, or whose names begin with `load_`, are called in an expression."""
+    calls = [node.func for node in ast.walk(value) if isinstance(node, ast.Call)]
+    called = [func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "") for func in calls]
+    return any(name in names or name.startswith("load_") for name in called)
+
+
+def _reads(value: ast.expr, variable: str) -> bool:
+    return any(isinstance(node, ast.Name) and node.id == variable for node in ast.walk(value))
+
+
+def _plain(variable: str) -> str:
+    word = variable.lower().removeprefix(_TILE).replace("_", "")
+    return word if word in _USUAL or not word.endswith("t") else word[:-1]

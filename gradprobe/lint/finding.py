@@ -1,0 +1,49 @@
+"""Finding: a pointer of a kernel that is advanced wrongly, as the source alone and one caught launch show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..diagnosis import Where
+
+FOREIGN, MISSING, SWAPPED = "foreign", "missing", "swapped"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One wrong stride."""
+
+    rule: str
+    """FOREIGN, MISSING or SWAPPED."""
+    kernel: str
+    """Whose pointer it is."""
+    file: str
+    line: int
+    column: int
+    """Of the wrong name in the stripped line, from 0."""
+    length: int
+    """Of the wrong name."""
+    code: str
+    """The line, stripped."""
+    sentence: str
+    fix: str
+    """The edit, in words."""
+    tensor: str
+    """The tensor that is misread, as arguments are called: "do"."""
+    other: str = ""
+    """Whose stride is used in place of its own; "" where none is."""
+    axis: int | None = None
+    """Of `tensor`, from 0; None where it is not known."""
+    kind: str = ""
+    """What that axis is, one letter of the table of intermediates; "" where it is not known."""
+    note: str = ""
+    """What stands there: "q.stride(1)"."""
+    by_name: bool = False
+    """Whether the kernel was never launched, and its parameters are taken for what their names say."""
+
+
+def where_of(finding: Finding) -> Where:
+    """The line that a finding names, as diagnoses hold it."""
+    return Where(
+        finding.file, finding.line, finding.code, finding.column, finding.length, finding.kernel, finding.note
+    )  # fmt: skip

@@ -1,0 +1,79 @@
+"""What names of kernels' parameters say by the field's custom: which tensor a pointer is, whose stride a number is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+# What tensors are called in kernels, each with its name here. Single letters that are sizes as often are left out.
+_WORDS = {
+    "q": "q", "query": "q", "k": "k", "key": "k", "v": "v", "value": "v", "o": "o", "out": "o", "output": "o",
+    "do": "do", "dout": "do", "grado": "do", "gradout": "do", "gradoutput": "do", "lse": "lse", "delta": "delta",
+    "dq": "dq", "dk": "dk", "dv": "dv", "bias": "bias", "dbias": "dbias", "db": "dbias", "mask": "mask", "tau": "tau",
+    "dtau": "dtau", "alibi": "alibi", "sinks": "sinks", "dsink": "dsink", "ds": "ds", "dp": "dp", "p": "p",
+    "seqlens": "seqlens", "gradq": "dq", "gradk": "dk", "gradv": "dv",
+}  # fmt: skip
+# The ends of strides' names, with the axis that each is: batch, head, position (of rows or keys), dim.
+_AXES = {
+    "b": "b", "z": "b", "bs": "b", "bz": "b", "batch": "b", "0": "b",
+    "h": "h", "head": "h", "heads": "h", "g": "h", "1": "h",
+    "m": "m", "n": "m", "s": "m", "l": "m", "t": "m", "seq": "m", "tok": "m", "row": "m", "rows": "m", "2": "m",
+    "seqlen": "m", "d": "d", "k": "d", "dim": "d", "e": "d", "v": "d", "3": "d", "w": "w", "i": "m", "j": "m",
+}  # fmt: skip
+_STRIDE = re.compile(r"strides?", re.IGNORECASE)
+# One letter for those of an axis: what is told apart by names alone is coarser than what shapes tell.
+_FAMILY = {"g": "h", "n": "m", "e": "d"}
+
+
+def word_of(pointer: str) -> str:
+    """What a pointer's parameter is called without what says that it is one: "do" of do_ptr, Do and p_do."""
+    word = pointer.lower()
+    for affix in ("_pointer", "_ptrs", "_ptr", "ptr"):
+        word = word.removesuffix(affix)
+    return word.removeprefix("ptr_").removeprefix("p_").replace("_", "") or pointer.lower()
+
+
+def tensor_of(pointer: str) -> str:
+    """The tensor that a pointer's name means by custom; "" where it means none for certain."""
+    return _WORDS.get(word_of(pointer), "")
+
+
+def is_stride(parameter: str) -> bool:
+    """Whether a parameter is called a stride."""
+    return _STRIDE.search(parameter) is not None
+
+
+def stride_of(parameter: str, words: Collection[str]) -> tuple[str, str]:
+    """(the word of the tensor, the axis) that a stride's name says: ("do", "h") of stride_doh, do_stride_h, ...
+
+    Args:
+        words: those of the kernel's pointers.
+
+    Returns:
+        ("", "") where the name is no stride's or does not tell.
+    """
+    if not is_stride(parameter):
+        return "", ""
+    rest = _STRIDE.sub("", parameter).replace("_", "").lower()
+    for word in sorted(words, key=len, reverse=True):
+        if rest == word:
+            return word, ""
+        if rest.startswith(word) and rest[len(word) :] in _AXES:
+            return word, _AXES[rest[len(word) :]]
+    return "", ""
+
+
+def renamed(parameter: str, own: str, other: str) -> str:
+    """A stride's name with another tensor's word in it: stride_doh of stride_qh, "q" and "do"."""
+    parts = [part for part in re.split(r"(strides?)", parameter, flags=re.IGNORECASE) if part]
+    for at, part in enumerate(parts):
+        found = re.match(rf"(_?){re.escape(own)}", part, re.IGNORECASE)
+        if found and not _STRIDE.fullmatch(part):
+            parts[at] = found.group(1) + other + part[found.end() :]
+            return "".join(parts)
+    return f"stride_{other}"
+
+
+def family_of_axis(letter: str) -> str:
+    """What names alone can tell of an axis: heads of keys are heads, keys are positions."""
+    return _FAMILY.get(letter, letter)

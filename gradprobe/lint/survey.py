@@ -1,0 +1,129 @@
+"""A target's kernels, read down to the line: `findings_of` for diagnoses, `survey_of` for `gradprobe lint`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ..cases.case import Case
+from ..targets.find import Target
+from .catching import Caught, catch
+from .cuda import CudaKernel
+from .finding import Finding
+from .foreign import foreign
+from .launch import Launch
+from .memory import Memory, memory_of
+from .missing import missing
+from .siblings import functions_of, siblings
+from .source import file_of
+from .swapped import swapped
+from .view import View, view_of
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel that was read."""
+
+    name: str
+    file: str
+    line: int
+    launched: bool
+    """Whether its arguments were caught; if not, its parameters are taken for what they are called."""
+    expressions: int
+    """How many pointer expressions were read in it."""
+    lost: tuple[str, ...]
+    """The parameters of pointers that could not be followed everywhere."""
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What came of reading some kernels."""
+
+    findings: tuple[Finding, ...]
+    kernels: tuple[Kernel, ...]
+
+    @property
+    def read(self) -> int:
+        """The pointer expressions that were read."""
+        return sum(kernel.expressions for kernel in self.kernels)
+
+
+def findings_of(target: Target, case: Case) -> tuple[Finding, ...]:
+    """The wrong strides of a target's kernels, and of the kernels beside them; none where nothing can be caught.
+
+    Kernels are not run, and no value counts: only the case's options and dtype do.
+    """
+    return survey_of([target], [case]).findings
+
+
+def survey_of(targets: Sequence[Target], cases: Sequence[Case]) -> Survey:
+    """What can be read of the kernels of some targets, each in a case of its own."""
+    views = [view for target, case in zip(targets, cases, strict=True) for view in views_of(target, case)]
+    return surveyed(views, [])
+
+
+def views_of(target: Target, case: Case) -> list[View]:
+    """The kernels that a target launches, as they are in each launch."""
+    return [view for caught in catch(target, case) for view in _views(caught)]
+
+
+def surveyed(views: Sequence[View], scopes: Iterable[tuple[dict[str, object], str]]) -> Survey:
+    """What is found of launched kernels, and of those beside them.
+
+    Args:
+        scopes: more modules to look for kernels in: what their names mean, and their files.
+    """
+    findings: dict[tuple[object, ...], Finding] = {}
+    for view in views:
+        for finding in _findings(view):
+            findings.setdefault(_key(finding), finding)
+    triton = [(view.file, view.function) for view in views if not isinstance(view.function, CudaKernel)]
+    beside = {file: function.plain.__globals__ for file, function in triton}
+    beside |= {file: scope for scope, file in scopes}
+    found = [each for file, scope in beside.items() for each in siblings(functions_of(scope, file), views)]
+    for finding in (finding for each in found for finding in each.findings):
+        findings.setdefault(_key(finding), finding)
+    kernels = _kernels(views)
+    kernels += [
+        Kernel(
+            each.function.name, file_of(each.function), each.function.line, False, len(each.record.expressions),
+            tuple(sorted(each.record.lost)),
+        )
+        for each in found
+    ]  # fmt: skip
+    ordered = sorted(findings.values(), key=lambda finding: (finding.by_name, finding.file, finding.line))
+    return Survey(tuple(ordered), tuple(kernels))
+
+
+def _views(caught: Caught) -> list[View]:
+    memory, ordinary = memory_of(caught), _ordinary(caught)
+    return [view_of(launch, memory, beside) for launch, beside in zip(caught.launches, ordinary, strict=True)]
+
+
+def _ordinary(caught: Caught) -> Sequence[tuple[Launch, Memory] | None]:
+    """The same launches where what the target allocates lies as it asked for; None where they are not the same."""
+    other = caught.ordinary
+    if other is None or [each.name for each in other.launches] != [each.name for each in caught.launches]:
+        return [None] * len(caught.launches)
+    memory = memory_of(other)
+    return [(launch, memory) for launch in other.launches]
+
+
+def _findings(view: View) -> list[Finding]:
+    # A loop's variable in C++ may run along another axis in the next loop.
+    found = [*foreign(view), *([] if isinstance(view.function, CudaKernel) else swapped(view))]
+    return [*found, *missing(view, found)]
+
+
+def _key(finding: Finding) -> tuple[object, ...]:
+    return finding.rule, finding.file, finding.line, finding.column, finding.tensor
+
+
+def _kernels(views: Sequence[View]) -> list[Kernel]:
+    found: dict[str, Kernel] = {}
+    for view in views:
+        expressions = max(len(view.record.expressions), found[view.name].expressions if view.name in found else 0)
+        found[view.name] = Kernel(
+            view.name, view.file, view.function.line, True, expressions, tuple(sorted(view.record.lost))
+        )
+    return list(found.values())

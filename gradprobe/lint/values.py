@@ -1,0 +1,133 @@
+"""What an expression of a kernel may be where only addresses matter: amounts, pointers, and constants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from .spot import Spot
+
+# Products of sums are multiplied out as far as this many terms.
+_MOST = 24
+
+
+@dataclass(frozen=True)
+class Factor:
+    """A stride's parameter of the kernel, where it stands in a product."""
+
+    parameter: str
+    spots: tuple[Spot, ...]
+    """From the kernel's own text inwards: where it is passed, and where it is multiplied."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """One product in a sum."""
+
+    factors: tuple[Factor, ...] = ()
+    index: frozenset[str] = frozenset()
+    """The variables that it is a product of besides, each by the name under which it was computed."""
+    via: Spot | None = None
+    """The variable that held it, where it was added to the pointer by that."""
+
+
+@dataclass(frozen=True)
+class Amount:
+    """A number, or a block of numbers: a sum of products."""
+
+    terms: tuple[Term, ...] = ()
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """An address: one of some parameters, and what was added to it."""
+
+    bases: frozenset[str]
+    terms: tuple[Term, ...] = ()
+
+
+@dataclass(frozen=True)
+class Known:
+    """A constant of this launch."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A tuple."""
+
+    values: tuple[Value, ...]
+
+
+Value = Amount | Pointer | Known | Parts
+NOTHING = Amount()
+
+
+def opaque(*values: Value, name: str = "") -> Amount:
+    """A number of which no more is known than what it was computed from; under a name, that alone."""
+    index = frozenset({name}) if name else frozenset(word for value in values for word in _words(value))
+    return Amount((Term(index=index),))
+
+
+def terms_of(value: Value) -> tuple[Term, ...]:
+    """The products that a value adds to a pointer."""
+    if isinstance(value, Amount):
+        return value.terms
+    return () if isinstance(value, Known) else (Term(index=frozenset(_words(value))),)
+
+
+def multiplied(left: Value, right: Value) -> Amount:
+    """The product of two numbers."""
+    if Known(0) in (left, right):
+        return NOTHING
+    ones = (Term(),)
+    first = terms_of(left) or ones
+    second = terms_of(right) or ones
+    if len(first) * len(second) > _MOST:
+        return opaque(left, right)
+    return Amount(tuple(Term(a.factors + b.factors, a.index | b.index, a.via or b.via) for a in first for b in second))
+
+
+def joined(values: Iterable[Value | None]) -> Value:
+    """What a variable may be behind several branches; None where one does not assign it."""
+    found = list(dict.fromkeys(value for value in values if value is not None))
+    if len(found) == 1:
+        return found[0]
+    pointers = [value for value in found if isinstance(value, Pointer)]
+    if pointers:
+        bases = frozenset(base for pointer in pointers for base in pointer.bases)
+        return Pointer(bases, _distinct(pointers))
+    parts = [value for value in found if isinstance(value, Parts)]
+    if len(parts) == len(found) and found and len({len(part.values) for part in parts}) == 1:
+        return Parts(tuple(joined(values) for values in zip(*(part.values for part in parts), strict=True)))
+    # Of several sums with strides in them nobody knows here which one goes with which pointer.
+    return opaque(*found)
+
+
+def held_by(value: Value, name: str, spot: Spot, *, is_alias: bool) -> Value:
+    """What a variable holds that was assigned a value: a computed number without a stride goes by the variable's name.
+
+    Args:
+        is_alias: whether the value is another variable's.
+    """
+    if not isinstance(value, Amount) or is_alias:
+        return value
+    if not any(term.factors for term in value.terms):
+        return opaque(name=name)
+    return Amount(tuple(replace(term, via=spot) if term.factors else term for term in value.terms))
+
+
+def _distinct(values: Iterable[Pointer]) -> tuple[Term, ...]:
+    return tuple(dict.fromkeys(term for value in values for term in value.terms))[: 4 * _MOST]
+
+
+def _words(value: Value) -> list[str]:
+    if isinstance(value, Parts):
+        return [word for part in value.values for word in _words(part)]
+    if isinstance(value, Known):
+        return []
+    bases = list(value.bases) if isinstance(value, Pointer) else []
+    factors = [factor.parameter for term in value.terms for factor in term.factors]
+    return [*bases, *factors, *(word for term in value.terms for word in term.index)]

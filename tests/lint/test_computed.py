@@ -1,0 +1,45 @@
+"""Where an intermediate gets its last value in a kernel."""
+
+from gradprobe.kernels.triton import flash, lazy
+from gradprobe.lint.computed import computed_at
+from gradprobe.lint.finding import where_of
+
+from .written import survey
+
+
+def code(found):
+    return [(where.kernel, where.note, where.code) for where in found]
+
+
+def test_the_last_assignment_of_each_kernel_is_shown_and_loads_are_not():
+    kernels = [lazy.lazy_preprocess_kernel, lazy.lazy_dq_kernel, lazy.lazy_dkdv_kernel]
+    assert code(computed_at(kernels, ["dS", "delta"])) == [
+        ("lazy_preprocess_kernel", "delta", "delta += tl.sum(p * dp, 1)"),
+        ("lazy_dq_kernel", "dS", "ds = p * (dp - delta[:, None])"),
+        ("lazy_dkdv_kernel", "dS", "ds = p * (dp - delta[None, :])"),
+    ]
+
+
+def test_a_value_that_is_loaded_and_then_masked_is_not_computed_there():
+    assert computed_at([flash.flash_dq_kernel], ["LSE", "delta"]) == ()
+    (where,) = computed_at([flash.flash_dq_kernel], ["dS"])
+    assert where.code == "ds *= steepness"
+
+
+def test_a_filter_keeps_kernels_by_a_part_of_their_names_and_python_functions_will_do():
+    found = computed_at([flash.flash_dq_kernel.fn, flash.flash_dkdv_kernel.fn], ["dQ", "dK"], within="dkdv")
+    assert code(found) == [("flash_dkdv_kernel", "dK", "dk += tl.dot(ds.to(q.dtype), q, input_precision=DOTS)")]
+    (where,) = found
+    with open(where.file, encoding="utf-8") as stream:
+        assert stream.read().splitlines()[where.line - 1].strip() == where.code
+
+
+def test_nothing_is_shown_of_what_has_no_source():
+    assert computed_at([print], ["dS"]) == ()
+
+
+def test_a_finding_becomes_the_line_of_a_diagnosis(tmp_path):
+    (finding,) = survey(tmp_path, ("b * stride_dob + h * stride_doh", "b * stride_dob + h * stride_qh")).findings
+    where = where_of(finding)
+    assert (where.line, where.kernel, where.note) == (28, "touch_kernel", "q.stride(1)")
+    assert where.code[where.column : where.column + where.length] == "stride_qh"

@@ -1,0 +1,93 @@
+"""The stride faults planted in lazy and flash are named at their lines; faults of other kinds are not accused."""
+
+import pytest
+
+from gradprobe.targets.builtin import BUILTINS
+from tests.faults import flash_faults, lazy_faults
+from tests.faults.planting import KERNELS, edited
+from tests.faults.stride_mixups import DIMS, mixups, source_of
+
+from .written import survey_of_word
+
+# What a planted fault of classes S1 and S3 is, in lint's words; the others have no stride in them.
+FOUND = {
+    "do_read_with_q_head_stride": ("foreign", "do", "q"),
+    "do_read_with_q_head_stride_in_preprocess_alone": ("foreign", "do", "q"),
+    "v_read_with_k_row_stride_in_dkdv": ("foreign", "v", "k"),
+    "lse_of_head_0_in_the_backward": ("missing", "lse", ""),
+    "tau_of_head_0_in_every_kernel": ("missing", "tau", ""),
+    "delta_of_batch_0_in_dq": ("missing", "delta", ""),
+}
+FLASH = {
+    "do_by_q": (flash_faults.DO_BY_Q, ("foreign", "do", "q")),
+    "do_by_o": ((flash_faults.DO_BY_O,), ("foreign", "do", "o")),
+    "do_strides_of_the_host": (flash_faults.DO_STRIDES_OF_THE_HOST, ("foreign", "do", "q")),
+    "v_by_k": (flash_faults.V_BY_K, ("foreign", "v", "k")),
+    "lse_of_head_0": (flash_faults.LSE_OF_HEAD_0, ("missing", "lse", "")),
+}
+
+
+def lint(folder, file, function, edits):
+    """What is found in a copy of a kernel file with edits, and the lines that these changed."""
+    before = (KERNELS / f"{file}.py").read_text()
+    after = edited(before, edits)
+    path = folder / f"{file}_edited.py"
+    path.write_text(after)
+    pairs = zip(before.splitlines(), after.splitlines(), strict=True)
+    return survey_of_word(f"{path}:{function}").findings, {at for at, (a, b) in enumerate(pairs, 1) if a != b}
+
+
+@pytest.mark.parametrize("word", ["lazy", "flash", f"{BUILTINS['flash'].spec.partition(':')[0]}:flash_black_box"])
+def test_right_kernels_have_no_finding_and_all_of_them_are_read(word):
+    found = survey_of_word(word)
+    assert found.findings == ()
+    assert len(found.kernels) == 4
+    assert all(kernel.launched and not kernel.lost and kernel.expressions > 10 for kernel in found.kernels)
+
+
+@pytest.mark.parametrize("fault", lazy_faults.FAULTS, ids=lambda fault: fault.name)
+def test_of_the_faults_planted_in_lazy_those_of_strides_are_named_at_their_lines(fault, tmp_path):
+    findings, lines = lint(tmp_path, "lazy", "lazy_intermediates", fault.edits)
+    expected = FOUND.get(fault.name)
+    assert {(finding.rule, finding.tensor, finding.other) for finding in findings} == (
+        {expected} if expected else set()
+    )
+    assert {finding.line for finding in findings} == (lines if expected else set())
+
+
+@pytest.mark.parametrize("name", FLASH)
+def test_the_stride_faults_of_flash_are_named(name, tmp_path):
+    edits, expected = FLASH[name]
+    findings, lines = lint(tmp_path, "flash", "flash_intermediates", edits)
+    assert {(finding.rule, finding.tensor, finding.other) for finding in findings} == {expected}
+    if name == "lse_of_head_0":  # the second edit's line loads from a pointer that is advanced some lines above
+        assert len({finding.line for finding in findings} & lines) == 1
+    else:
+        assert {finding.line for finding in findings} == lines
+
+
+@pytest.mark.parametrize(
+    "fault", [fault for fault in flash_faults.INSIDE if fault.fault_class not in ("S1", "S3")], ids=lambda f: f.name
+)
+def test_no_fault_of_another_kind_in_flash_is_taken_for_a_stride(fault, tmp_path):
+    assert lint(tmp_path, "flash", "flash_black_box", fault.edits)[0] == ()
+
+
+# A sixth of them on every push, and the others by hand.
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, 6))])
+@pytest.mark.parametrize("file", ["lazy", "flash"])
+def test_every_mix_up_of_two_tensors_strides_is_named_with_tensor_axis_and_line(file, part, tmp_path, record_property):
+    planted = [mixup for mixup in mixups(file) if not mixup.obstacle][part::6]
+    missed = [mixup.name for mixup in planted if not is_named(mixup, file, tmp_path)]
+    record_property("figure", f"{file}: of {len(planted)} mix-ups of strides lint names {len(planted) - len(missed)}")
+    assert missed == []
+
+
+def is_named(mixup, file, folder):
+    """Whether every line that a mix-up changed has its finding, and nothing else has one."""
+    path = mixup.write(folder)
+    pairs = zip(source_of(file).splitlines(), path.read_text().splitlines(), strict=True)
+    lines = [at for at, (before, after) in enumerate(pairs, 1) if before != after]
+    expected = [("foreign", line, mixup.tensor, mixup.other, DIMS.index(mixup.dim)) for line in lines]
+    found = survey_of_word(f"{path}:{file}_intermediates").findings
+    return [(each.rule, each.line, each.tensor, each.other, each.axis) for each in found] == expected
