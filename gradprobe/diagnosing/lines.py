@@ -101,9 +101,15 @@ def _with_findings(diagnosis: Diagnosis, hypothesis: Hypothesis, findings: Seque
         diagnosis,
         summary=_summary(diagnosis, hypothesis, launched),
         evidence=said,
-        where=tuple(among(where_of(finding)) for finding in findings),
+        where=tuple(among(_where(finding)) for finding in findings),
         fix="; ".join(_edits(launched)) or diagnosis.fix,
     )
+
+
+def _where(finding: Finding) -> Where:
+    """The line, with whose stride stands there and what became of the right one."""
+    said = finding.sentence.partition(": ")[2]
+    return replace(where_of(finding), note="; ".join(filter(None, (finding.note, said))))
 
 
 def _edits(findings: Sequence[Finding]) -> Iterator[str]:

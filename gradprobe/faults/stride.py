@@ -80,4 +80,4 @@ def _misread(name: str, tensor: Tensor, strides: tuple[int, ...], variant: Varia
 def _why_not_the_first(axes: str) -> tuple[str, ...]:
     if len(axes) != 1:
         return ()
-    return (f"{in_words(axes)} 0 is right: 0 times any stride is 0",)
+    return (f"{in_words(axes)} 0 is right and others are wrong: 0 times any stride is 0",)

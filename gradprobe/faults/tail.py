@@ -44,9 +44,9 @@ def _behind(seen: Seen, name: str, count: int, read: tuple[str, ...]) -> Tensor:
     shape = (*tensor.shape[:2], count, *tensor.shape[3:])
     if name not in read:
         return tensor.new_zeros(shape).double()
-    flat = whole_storage(tensor).double()
+    flat = whole_storage(tensor)
     at = offsets(shape, tensor.stride()) + int(tensor.storage_offset()) + tensor.shape[2] * tensor.stride(2)
-    found = flat[at.clamp(0, len(flat) - 1).to(tensor.device)]
+    found = flat[at.clamp(0, len(flat) - 1).to(tensor.device)].double()
     return found.masked_fill((at >= len(flat)).to(tensor.device), 0.0)
 
 

@@ -112,7 +112,8 @@ def _place(report: Report, run: Run, measured: Measured, width: int) -> Iterator
     if measured.first is None:
         return
     yield from _whereabouts(report.case, measured.first)
-    yield from window(measured.first, width)
+    # Beside the cause one row of numbers is enough.
+    yield from window(measured.first, width, one_row=any(one.is_named for one in report.diagnoses[:1]))
 
 
 def _whereabouts(case: Case, location: Location) -> Iterator[Text]:
@@ -125,14 +126,16 @@ def _whereabouts(case: Case, location: Location) -> Iterator[Text]:
         yield Text(f"  {', '.join(parts)}", "dim")
 
 
-def window(location: Location, width: int) -> Iterator[Text]:
-    """The numbers around a place, actual above expected, the place in brackets."""
+def window(location: Location, width: int, *, one_row: bool = False) -> Iterator[Text]:
+    """The numbers around a place, actual above expected, the place in brackets; or those of its row alone."""
     around, place = location.window, location.place
     cells = max(1, min(len(around.cols), (width - 22) // 12))
     first = max(0, min(around.cols.index(place.col or 0) - cells // 2, len(around.cols) - cells))
     cols = around.cols[first : first + cells]
     yield Text(" " * 21 + "".join(f"{f'col {col}':>12}" for col in cols), "dim")
     for at, row in enumerate(around.rows):
+        if one_row and row != (place.row or 0):
+            continue
         for label, numbers in (("actual", around.actual[at]), ("expected", around.expected[at])):
             head = f"  row {row:<6}" if label == "actual" else " " * 12
             text = Text(f"{head}{label:>9}")

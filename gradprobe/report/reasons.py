@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from rich.text import Text
 
 from ..diagnosis import CONSISTENT, NAMED, Diagnosis, Where
+from ..spans import plural
 from ..verdict import Report
 from .paths import short
 
@@ -44,31 +45,41 @@ def _cause(word: str, diagnosis: Diagnosis, width: int) -> Iterator[Text]:
 
 
 def _lines(wheres: Sequence[Where], width: int) -> Iterator[Text]:
-    """Each line with its place, the wrong part underlined; the first among its neighbours."""
-    for number, where in enumerate(wheres[:_MOST_LINES]):
-        yield from _line(where, width, among=number == 0)
-    if len(wheres) > _MOST_LINES:
-        yield Text(f"  and {len(wheres) - _MOST_LINES} more lines, in --json FILE")
+    """Each line with its places, the wrong part underlined; the first among its neighbours."""
+    groups: dict[tuple[str, int | None, str], list[Where]] = {}
+    for where in wheres:
+        groups.setdefault((where.code, where.column, where.file), []).append(where)
+    for number, group in enumerate(list(groups.values())[:_MOST_LINES]):
+        yield from _folded(_places(group), width)
+        yield from _line(group[0], width, among=number == 0)
+    if len(groups) > _MOST_LINES:
+        yield Text(f"  and {plural(len(groups) - _MOST_LINES, 'line')} more, in --json FILE")
+
+
+def _places(group: Sequence[Where]) -> str:
+    """`lazy.py:145 in lazy_dq_kernel, 203 in lazy_dkdv_kernel`, of lines that say the same."""
+    lines = [f"{where.line} in {where.kernel}" if where.kernel else str(where.line) for where in group]
+    return f"{short(group[0].file)}:{', '.join(lines)}"
 
 
 def _line(where: Where, width: int, *, among: bool) -> Iterator[Text]:
-    place = f"  {short(where.file)}:{where.line}"
-    yield Text(f"{place} in {where.kernel}" if where.kernel else place, "cyan", overflow="ignore")
     before, after = where.around
     indent, room = "      ", max(width, 40) - 6
     if among and before:
         yield Text(indent + _cut(before, room), "dim")
     yield Text(indent + _cut(where.code, room))
-    if where.column is not None and where.column + where.length <= room:
-        carets = " " * where.column + "^" * max(1, where.length)
-        note = f" {where.note}" if where.note else ""
-        lines = textwrap.wrap(note.strip(), max(20, room - len(carets) - 1)) or [""]
-        yield Text.assemble(indent, (carets, _STYLE), f" {lines[0]}" if lines[0] else "")
-        yield from (Text(indent + " " * (len(carets) + 1) + line) for line in lines[1:])
-    elif where.note:
-        yield from _folded(where.note, width)
+    yield from (Text(indent + line, _STYLE) for line in _caret(where, room))
     if among and after:
         yield Text(indent + _cut(after, room), "dim")
+
+
+def _caret(where: Where, room: int) -> list[str]:
+    """A caret under what is wrong, and beside or below it what stands there."""
+    if where.column is None or where.column + where.length > room:
+        return textwrap.wrap(where.note, room)
+    caret = " " * where.column + "^" * max(1, where.length)
+    beside = f"{caret} {where.note}".rstrip()
+    return [beside] if len(beside) <= room else [caret, *textwrap.wrap(where.note, room)]
 
 
 def _cut(code: str, room: int) -> str:
