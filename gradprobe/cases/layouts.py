@@ -43,8 +43,8 @@ _PACKED = (("q", "k", "v"), ("k", "v"), ("dq", "dk", "dv"), ("dk", "dv"))
 VECTOR = 16
 # Elements before each tensor; a multiple of 128 keeps the first element as aligned as an allocation's.
 _FRONT = 1024
-# As many before one of the layout `huge`, which wrapped 32-bit offsets leave by its front.
-_BEFORE_HUGE = 2**31
+# As many before one of the layout `huge`, which offsets leave by its front that wrap around: a head's and a row's.
+_LIMIT, _BEFORE_HUGE = 2**31, 2**32
 # Elements by which `offset` moves a tensor: odd, so that no vector alignment survives.
 _OFFSET = 5
 
@@ -266,7 +266,7 @@ def _in_one_buffer(
     reach = max(_reach(plans[name], plans) for name in names)
     first = values[names[0]]
     # An offset that wraps around at 2^31 reaches as far before the tensor as it should reach behind it.
-    front = _BEFORE_HUGE if own > _BEFORE_HUGE and first.device.type == "cpu" else _FRONT
+    front = _BEFORE_HUGE if own > _LIMIT and first.device.type == "cpu" else _FRONT
     storage = guarded(front + own, first.dtype, first.device, fill, reserve=reach)
     for name in names:
         plan = plans[name]

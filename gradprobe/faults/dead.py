@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING
 
 from ..reference import Tile
@@ -61,7 +62,7 @@ def _masked_with(number: float, rows: int, keys: int, variant: Variant) -> Varia
         masked = (number - lse[..., None]).exp() * visited
         return value.where(valid, masked)
 
-    return variant.hooked(("P", hook))
+    return variant.hooked(("P", hook), ("dP", _unmasked))
 
 
 def _of_dead_rows(seen: Seen) -> Iterator[Hypothesis]:
@@ -71,8 +72,18 @@ def _of_dead_rows(seen: Seen) -> Iterator[Hypothesis]:
     for step in _STEPS:
         summary = f"rows that see no key are NaN in {step}, and spread: exp(-inf - -inf), or 0 / 0"
         yield Hypothesis("dead/nan", "N1", summary, partial(_nan, step), frozenset({step}), fix=_FIX)
-    summary = "rows that see no key weigh every key alike, where they have none: masked with a finite number"
-    yield Hypothesis("dead/uniform", "N1", summary, _uniform, frozenset({"P", "O"}), fix=_FIX)
+    weights = _weights(seen.x.n_key)
+    for weight, of_output, masks_dp in product(weights, weights, (False, True)):
+        yield Hypothesis(
+                "dead/uniform", "N1", "rows that see no key weigh every key alike, where they have none: their scores "
+                "are all the same finite number", partial(_uniform, weight, of_output, masks_dp),
+                frozenset({"P", "O"}), fix=_FIX,
+            )  # fmt: skip
+
+
+def _weights(keys: int) -> list[float]:
+    """What a key may weigh: a share of all keys, or of whole tiles; 1 where LSE is too large for log N to be added."""
+    return [1.0, *dict.fromkeys(1 / (-(-keys // size) * size) for size in (1, 16, 32, 64, 128))]
 
 
 _FIX = "where LSE is -inf take 0 in its place, and let masked scores stay -inf"
@@ -99,8 +110,19 @@ def _nan(step: str, variant: Variant) -> Variant:
     return variant.hooked((step, hook))
 
 
-def _uniform(variant: Variant) -> Variant:
-    def hook(value: Tensor, scope: Scope) -> Tensor:
-        return value.where(~_dead(scope)[..., None], value.new_full((), 1 / value.shape[-1]))
+def _uniform(weight: float, of_output: float, masks_dp: bool, variant: Variant) -> Variant:
+    def p(value: Tensor, scope: Scope) -> Tensor:
+        return value.where(~_dead(scope)[..., None], value.new_full((), weight))
 
-    return variant.hooked(("P", hook))
+    def o(value: Tensor, scope: Scope) -> Tensor:
+        _, _, v, _ = scope.tensors
+        return value.where(~_dead(scope)[..., None], of_output * v.sum(-2, keepdim=True))
+
+    hooked = variant.hooked(("P", p), ("O", o))
+    return hooked if masks_dp else hooked.hooked(("dP", _unmasked))
+
+
+def _unmasked(value: Tensor, scope: Scope) -> Tensor:
+    """dP before its mask."""
+    _, _, v, do = scope.tensors
+    return do @ v.mT
