@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..cases.case import Case
@@ -77,8 +77,8 @@ class Attempts:
         if not like or wanted.fault is None or in_full or seen.symptom is None:
             return seen
         whole = _as_seen(next(self._carried_out([Order(TRY_IN_FULL, words)])))
-        fault = whole.symptom.fault if whole.symptom else None
-        return Seen(Symptom(**{**vars(seen.symptom), "fault": fault}))
+        fault, alike = (whole.symptom.fault, whole.symptom.alike) if whole.symptom else (None, ())
+        return Seen(replace(seen.symptom, fault=fault, alike=alike))
 
     def _carried_out(self, orders: Sequence[Order]) -> Iterator[Any]:
         if not self.alone:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..judging.tally import MISMATCH
@@ -31,6 +31,8 @@ class Symptom:
     """Whether head 0 is right in all of `own`, where there are several heads."""
     fault: str | None = None
     """What a diagnosis names as the cause; None where none does."""
+    alike: tuple[str, ...] = ()
+    """The other causes that are named: a small case cannot tell some of them apart."""
 
     def is_like(self, other: Symptom) -> bool:
         """Whether this, of a smaller case, is the other, of a larger one; the cause apart, which `is_named_like` asks.
@@ -43,8 +45,8 @@ class Symptom:
         return (self.kind, self.first, self.own) == (other.kind, other.first, left) and spared
 
     def is_named_like(self, other: Symptom) -> bool:
-        """Whether the same cause is named, where the other has one named."""
-        return other.fault is None or self.fault == other.fault
+        """Whether the same cause is named, where the other has one named; others may explain the small case as well."""
+        return other.fault is None or other.fault in (self.fault, *self.alike)
 
     @property
     def words(self) -> str:
@@ -55,7 +57,8 @@ class Symptom:
             return f"{self.kind}: {self.first}"
         too = [name for name in self.own if name != self.first]
         words = f"{self.first} first, {self.kind}" + (f"; by itself too: {', '.join(too)}" if too else "")
-        return words + ("; head 0 is right" if self.spares_head_0 else "")
+        words += "; head 0 is right" if self.spares_head_0 else ""
+        return words + (f"; cause: {self.fault}" if self.fault else "")
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,9 @@ def symptom_of(report: Report) -> Symptom | None:
     if report.failing is None:
         return None
     run, shown = report.failing
-    return _symptom(run, shown, report.case.heads, named_in(report))
+    symptom = _symptom(run, shown, report.case.heads, named_in(report))
+    named = [one.fault for one in report.diagnoses if one.is_named]
+    return replace(symptom, alike=tuple(dict.fromkeys(named[1:])))
 
 
 def plain_symptom(runs: Sequence[Run], heads: int) -> tuple[Run, Symptom] | None:
@@ -95,8 +100,8 @@ def plain_symptom(runs: Sequence[Run], heads: int) -> tuple[Run, Symptom] | None
 
 def named_in(report: Report) -> str | None:
     """The cause that the report's first diagnosis names; None where there is none or it explains too little."""
-    first = next(iter(getattr(report, "diagnoses", ())), None)
-    return str(first.fault) if first is not None and first.is_named else None
+    first = next(iter(report.diagnoses), None)
+    return first.fault if first is not None and first.is_named else None
 
 
 def _symptom(run: Run, measured: Measured, heads: int, fault: str | None) -> Symptom:

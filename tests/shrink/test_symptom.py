@@ -44,3 +44,9 @@ def test_a_try_says_what_it_came_to():
     )
     assert Symptom(IDENTITY, "I8").words == "identity: I8"
     assert Symptom(CRASH, CRASH).words == "the process that runs the target ends"
+
+
+def test_a_small_case_that_another_cause_explains_as_well_is_still_the_same():
+    named = replace(LARGE, fault="stride/do-head")
+    assert replace(LARGE, fault="layout/do", alike=("stride/do-head",)).is_named_like(named)
+    assert not replace(LARGE, fault="layout/do", alike=("stride/do-row",)).is_named_like(named)
