@@ -117,3 +117,8 @@ HIDDEN = (
     _in_flash("key_tile_hard_wired", {16}, ("flash_dkdv_kernel", "offs_n = tile_n * BLOCK_N", "offs_n = tile_n * 16")),
     _in_flash("softcap_derivative_missing", {17}, ("flash_dq_kernel", "ds *= steepness", "ds *= 1.0")),
 )  # fmt: skip
+
+
+def edits_of(name: str, of: tuple[str, str]) -> tuple[Edit, ...]:
+    """Those of the record of that name."""
+    return next(fault.edits for fault in HIDDEN if (fault.name, fault.of) == (name, of))

@@ -45,6 +45,10 @@ class CudaFault:
     """Code that its finding names, in the two lines of a race."""
     right_on_cpu: bool = False
     """Whether every number comes out right where threads run one after another."""
+    cause: str = ""
+    """As in `trials.Scored`; "" where the score does not count it. So are `fault_class` and `why`."""
+    fault_class: str = ""
+    why: str = ""
 
     def plant(self) -> str:
         """The file's source with the fault in it."""
@@ -99,6 +103,7 @@ _AFTER_DBIAS = """                    dbias_parts_ptr[distance] += sum;
         __syncthreads();
 """
 _STORED_DK = "                store(dk_ptr + n * stride_dkn + d * stride_dkd, scale * dk[r][c]);"
+_SHARED = "what is made of the tile in shared memory, its contents, and that memory are one and the same here"
 
 CUDA_FAULTS = (
     CudaFault(
@@ -108,6 +113,7 @@ CUDA_FAULTS = (
         ),
         first="dK", kind="race", array="dk", right_on_cpu=True,
         lines=("dk_ptr[(start_n + j) * stride_dkn + e * stride_dkd] += scale * sum;",),
+        fault_class="RACE", cause="race/dK",
     ),
     CudaFault(
         "tile_summed_where_thread_y_is_0", "flash", "flash_dkdv",
@@ -123,6 +129,7 @@ CUDA_FAULTS = (
         "p_added_to_what_is_not_zeroed", "flash", "flash_dq",
         (("p_ptr[m * stride_pm + n * stride_pn] = p;", "p_ptr[m * stride_pm + n * stride_pn] += p;"),),
         first="P", row=0, kind="unwritten", array="p", lines=("p_ptr[m * stride_pm + n * stride_pn] += p;",),
+        fault_class="N2", cause="unwritten/P",
     ),
     CudaFault(
         "mask_on_ds_in_place_of_p", "flash", "flash_dq",
@@ -131,6 +138,7 @@ CUDA_FAULTS = (
             ("const float dt = p * (dp - tile.delta[i]);", "const float dt = seen ? p * (dp - tile.delta[i]) : 0.0f;"),
         ),
         first="P", row=0,
+        fault_class="M1", cause="mask/causal",
     ),
     CudaFault(
         "mask_on_ds_in_place_of_p_for_dv", "flash", "flash_dkdv",
@@ -153,17 +161,20 @@ CUDA_FAULTS = (
             "tile[i][d] = i < n_rows && d < n_cols ? widened(ptr[i * stride_row + d * stride_col]) : 0.0f;",
             "sum += tile.ds[i][j] * tile.k[j][d];",
         ),
+        fault_class="RACE", cause="race/dQ race/dS race/memory", why=_SHARED,
     ),
     CudaFault(
         "barrier_before_the_sum_missing", "flash", "flash_dkdv",
         ((_BEFORE_THE_SUM, _BEFORE_THE_SUM.replace("            __syncthreads();\n", "")),),
         first="dK", kind="race", array="memory",
         lines=("sum += tile.ds[i][j] * tile.q[i][d];", "tile.ds[i][j] = dt * steepness;"),
+        fault_class="RACE", cause="race/dK race/dS race/memory", why=_SHARED,
     ),
     CudaFault(
         "tile_of_ds_not_reset", "flash", "flash_dq",
         (("                tile.ds[i][j] = ds;", "                if (seen) tile.ds[i][j] = ds;"),),
         first="dQ", kind="unwritten", array="memory", lines=("sum += tile.ds[i][j] * tile.k[j][d];",),
+        fault_class="N2", cause="unwritten/dQ unwritten/dS unwritten/memory", why=_SHARED,
     ),
     CudaFault(
         "shared_memory_out_of_bounds", "flash", "flash_dkdv",
@@ -176,11 +187,13 @@ CUDA_FAULTS = (
         "scale_missing_in_dk", "flash", "flash_dkdv",
         (("scale * dk[r][c]", "dk[r][c]"),),
         first="dK",
+        fault_class="A", cause="factor/dK",
     ),
     CudaFault(
         "do_read_with_q_head_stride", "flash", "flash_dq",
         (("do_ptr += b * stride_dob + h * stride_doh;", "do_ptr += b * stride_dob + h * stride_qh;"),),
         first="dP", head=1, kind="outside", array="do",
+        fault_class="S1", cause="stride/do-head",
     ),
     CudaFault(
         "lazy_scale_missing_in_dk", "lazy", "lazy_dkdv",
@@ -195,6 +208,7 @@ CUDA_FAULTS = (
             "tile[i][d] = i < n_rows && d < n_cols ? widened(ptr[i * stride_row + d * stride_col]) : 0.0f;",
             "sum += tile.ds[i][j] * tile.k[j][d];",
         ),
+        fault_class="RACE", cause="race/dQ race/dS race/memory", why=_SHARED,
     ),
     CudaFault(
         "lazy_tau_of_the_wrong_row", "lazy", "lazy_dq",

@@ -65,6 +65,7 @@ INSIDE = (
     Planted(
         "delta_halved", "A", (Edit(PREPROCESS, "tl.sum(do * o, 1)", "tl.sum(do * o, 1) * 0.5"),),
         first="delta", head=0, own=names("delta"), inherited=names("dS dQ dK"), says=BOTH,
+        cause="factor/delta",
     ),
     Planted(
         "delta_of_row_0", "S3",
@@ -73,6 +74,7 @@ INSIDE = (
             Edit(DKDV, "h * stride_deltah + offs_m * stride_deltam", "h * stride_deltah + 0 * offs_m"),
         ),
         first="delta", head=0, row=1, own=names("delta"), inherited=names("dS dQ dK"), says=BOTH,
+        cause="index/delta-row",
     ),
     Planted(
         "dp_halved", "A",
@@ -109,6 +111,7 @@ INSIDE = (
         ),
         first="P", head=1, own=names("P"), inherited=names("dP dS dQ dK dV"), options={"mask": "random"},
         says=("another mask", "entries are seen that are masked and", "entries are masked that are seen"),
+        cause="index/mask-head",
     ),
     Planted(
         "lse_of_head_0", "S3", LSE_OF_HEAD_0, first="P", head=1, row=0, own=names("P"),
@@ -156,6 +159,7 @@ INSIDE = (
     Planted(
         "do_read_with_q_head_stride_in_dkdv", "S1", DO_BY_Q[1:], first="dK", head=1, own=names("dK dV"),
         passes=CONTIGUOUS, says=("dO is read with q's head stride", *OF_DKDV),
+        cause="stride/do-head",
     ),
     Planted(
         "softcap_derivative_missing", "A", NO_STEEPNESS, first="dS", head=0, own=names("dS"),
@@ -186,6 +190,7 @@ INSIDE = (
         "last_partial_key_tile_lost_in_dq", "M3",
         (Edit(DQ, "range(first, end, BLOCK_N)", "range(first, end // BLOCK_N * BLOCK_N, BLOCK_N)"),),
         first="dQ", head=0, own=names("dQ"), says=OF_DQ,
+        cause="tile/dQ-last-keys",
     ),
     Planted(
         "v_read_with_k_row_stride", "S1", V_BY_K, first="dS", head=0, own=names("dS dQ dK"),
@@ -198,6 +203,7 @@ INSIDE = (
     Planted(
         "bias_of_head_0_in_dkdv", "S3", (Edit(DKDV, "bias_ptr + h * stride_biash", "bias_ptr"),),
         first="P", head=1, own=names("P"), inherited=names("dS dK dV"), options={"bias": True}, says=OF_DKDV,
+        cause="index/bias-head",
     ),
     Planted(
         "dk_overwritten_instead_of_added", "ACC", (Edit(DKDV, "dk += tl.dot", "dk = tl.dot"),),
@@ -206,6 +212,7 @@ INSIDE = (
     Planted(
         "dv_overwritten_instead_of_added", "ACC", (Edit(DKDV, "dv += tl.dot", "dv = tl.dot"),),
         first="dV", head=0, own=names("dV"), says=("what computes dV is at fault", "dS is right in dQ and dK"),
+        cause="accumulation/dV",
     ),
     Planted(
         "p_halved_in_dv", "A", (Edit(DKDV, "dv += tl.dot(p.to", "dv += tl.dot((0.5 * p).to"),),
@@ -227,12 +234,16 @@ EXPORTED = (
     Planted(
         "window_one_short_in_dkdv", "M1", everywhere((DKDV,), SEEN, ONE_LESS_LEFT),
         first="dK", head=0, row=0, own=names("dK dV"), options={"window": (9, 4)},
+        cause="mask/window-left",
     ),
     Planted(
         "lse_of_head_0", "S3", LSE_OF_HEAD_0, first="P", head=1, row=0, own=names("P"),
         inherited=names("dS dQ dK dV"),
     ),
-    Planted("scale_missing", "A", NO_SCALE, first="dQ", head=0, own=names("dQ dK")),
+    Planted(
+        "scale_missing", "A", NO_SCALE, first="dQ", head=0, own=names("dQ dK"),
+        cause="factor/dS factor/dQ factor/dK", why="dQ and dK lack one factor, which is as if dS lacked it",
+    ),
     Planted(
         "do_read_with_q_head_stride", "S1", DO_STRIDES_OF_THE_HOST, first="dP", head=1, own=names("dP dV"),
         inherited=names("delta dS dQ dK"), passes=CONTIGUOUS, options={"heads": 3},
@@ -244,21 +255,25 @@ EXPORTED = (
     Planted(
         "softcap_derivative_missing", "A", NO_STEEPNESS, first="dS", head=0, own=names("dS"),
         inherited=names("dQ dK"), options={"softcap": 2.0},
+        cause="softcap/derivative",
     ),
     Planted(
         "kv_heads_mapped_by_remainder_in_dq", "S3", KV_HEADS[:1], first="P", head=1, own=names("P dP dQ"),
         inherited=names("dS"), options=GROUPED,
+        cause="index/kv-head",
     ),
     Planted(
         "v_read_with_k_row_stride", "S1", V_BY_K, first="dP", head=0, own=names("dP"), inherited=names("dS dQ dK"),
         passes=UNLESS_DISTINCT,
+        cause="stride/v-row",
     ),
     Planted(
         "last_partial_row_tile_lost_in_dkdv", "M3", (LAST_ROWS_LOST,), first="dK", head=0, own=names("dK dV"),
     ),
     Planted(
-        "sink_ignored", "A", (NO_SINK,), first="P", head=0, row=0, own=names("P"), inherited=names("dS dQ dK dV"),
+        "sink_ignored", "M1", (NO_SINK,), first="P", head=0, row=0, own=names("P"), inherited=names("dS dQ dK dV"),
         options={"sinks": True},
+        cause="mask/sinks",
     ),
     Planted(
         "dk_overwritten_instead_of_added", "ACC", (Edit(DKDV, "dk += tl.dot", "dk = tl.dot"),),

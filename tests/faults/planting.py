@@ -49,6 +49,9 @@ class Planted:
     options: dict[str, Any] = field(default_factory=dict)
     says: tuple[str, ...] = ()
     """Parts of what is said of the disagreements inside a black box."""
+    cause: str = ""
+    """As in `trials.Scored`; "" where the score does not count it. So is `why`."""
+    why: str = ""
 
     def plant(self, source: str) -> str:
         """The kernel's source with the fault in it."""
