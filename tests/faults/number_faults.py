@@ -19,7 +19,8 @@ ALGEBRA = (
         (DKDV, "dk += tl.dot(ds.to(q.dtype), q", "dk += tl.dot(ds.to(q.dtype), k"), **SQUARE,
     ),
     flash(
-        "A", "exp2_without_log2e_in_dq", "factor/S", "P", (DQ, "p = tl.exp(tl.where", "p = tl.exp2(tl.where"), causal=True,
+        "A", "exp2_without_log2e_in_dq", "factor/S", "P",
+        (DQ, "p = tl.exp(tl.where", "p = tl.exp2(tl.where"), causal=True,
     ),
     lazy(
         "A", "scale_twice_in_the_scores_of_dkdv", "factor/S", "dK",
@@ -101,7 +102,7 @@ HOST = (
     ),
     flash(
         "H1", "dv_never_added_to", "zero/dV", "dV",
-        (DKDV, "dv += tl.dot(p.to(do.dtype), do, input_precision=DOTS)", "tl.dot(p.to(do.dtype), do, input_precision=DOTS)"),
+        (DKDV, "dv += tl.dot(p.to(do.dtype), do", "added = dv + tl.dot(p.to(do.dtype), do"),
     ),
     flash(
         "H1", "dq_written_into_a_copy", "zero/dQ", "dQ",

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -21,13 +22,19 @@ LIMIT = 300.0
 
 
 def score(
-    names: Sequence[str], workers: int = 0, tell: Callable[[int, Judged], object] = lambda n, each: None
+    names: Sequence[str], workers: int = 0, tell: Callable[[int, Judged], object] = lambda done, judged: None
 ) -> list[Judged]:
-    """Each trial probed and judged, in the order of the names, in as many processes as there are cores."""
+    """Each trial probed and judged, in the order of the names.
+
+    Args:
+        workers: how many processes share the work; 0 for as many as there are cores.
+        tell: told how many trials are done, and the latest one.
+    """
     judged: dict[str, Judged] = {}
-    for ended in run_each(FACTORY, None, names, timeout=LIMIT, workers=workers or os.cpu_count() or 1):
-        judged[ended.item] = Judged(TRIALS[ended.item], _outcome(ended))
-        tell(len(judged), judged[ended.item])
+    with tempfile.TemporaryDirectory() as folder:
+        for ended in run_each(FACTORY, folder, names, timeout=LIMIT, workers=workers or os.cpu_count() or 1):
+            judged[ended.item] = Judged(TRIALS[ended.item], _outcome(ended))
+            tell(len(judged), judged[ended.item])
     return [judged[name] for name in names]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,20 +45,20 @@ class Outcome:
 
 
 class Prober:
-    """Called with the name of a trial, it probes it. One lives in each process, and is used for many."""
+    """Called with the name of a trial, it probes a copy in its folder. One lives in each process, for many trials."""
 
-    def __init__(self, _: object = None) -> None:
+    def __init__(self, folder: str) -> None:
         from gradprobe.running.backend import prepare_backend
 
         prepare_backend("auto")
         import torch
 
         torch.set_num_threads(1)
-        self._folder = tempfile.TemporaryDirectory()
+        self._folder = Path(folder)
 
     def __call__(self, name: str) -> Outcome:
         start = time.perf_counter()
-        report = TRIALS[name].changed.probe(Path(self._folder.name))
+        report = TRIALS[name].changed.probe(self._folder)
         return _outcome(name, report, time.perf_counter() - start)
 
 

@@ -29,8 +29,8 @@ def missed(judged):
     return [figure for figure in figures(judged) if not figure.holds]
 
 
-def test_a_sample_of_every_class_holds_what_the_whole_score_must_hold():
-    prober = Prober()
+def test_a_sample_of_every_class_holds_what_the_whole_score_must_hold(tmp_path):
+    prober = Prober(str(tmp_path))
     judged = [Judged(TRIALS[name], prober(name)) for name in OFTEN]
     assert missed(judged) == [], "\n".join(lines_of(judged))
 

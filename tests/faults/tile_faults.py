@@ -48,13 +48,13 @@ TAILS = (
     flash(
         "M3", "keys_beyond_the_end_read_in_dq", "tail/k", "dQ",
         (DQ, SEEN, "visible(m, n, distance, live_m, live_n + BLOCK_N, left, right)"),
-        (DQ, "offs_n, offs_d, stride_kn, stride_kd, live_n,", "offs_n, offs_d, stride_kn, stride_kd, live_n + BLOCK_N,"),
+        (DQ, "stride_kn, stride_kd, live_n,", "stride_kn, stride_kd, live_n + BLOCK_N,"),
     ),
     flash(
         "M3", "rows_beyond_the_end_read_in_dkdv", "tail/q", "dK",
         (DKDV, SEEN, "visible(m, n, distance, live_m + BLOCK_M, live_n, left, right)"),
-        (DKDV, "offs_m, offs_d, stride_qm, stride_qd, live_m,", "offs_m, offs_d, stride_qm, stride_qd, live_m + BLOCK_M,"),
-        (DKDV, "offs_m, offs_dv, stride_dom, stride_dod, live_m,", "offs_m, offs_dv, stride_dom, stride_dod, live_m + BLOCK_M,"),
+        (DKDV, "stride_qm, stride_qd, live_m,", "stride_qm, stride_qd, live_m + BLOCK_M,"),
+        (DKDV, "stride_dom, stride_dod, live_m,", "stride_dom, stride_dod, live_m + BLOCK_M,"),
     ),
     flash(
         "M3", "padded_keys_not_masked_in_dq", "mask/length", "P",
@@ -67,12 +67,12 @@ TAILS = (
     ),
     flash_cuda(
         "M3", "last_partial_row_tile_lost_in_dkdv", "tile/dK-last-rows", "dK",
-        ("flash_dkdv", "min(last_n - shift + left + 1, live_m)", "min(last_n - shift + left + 1, live_m) / BLOCK_M * BLOCK_M"),
+        ("flash_dkdv", "left + 1, live_m)", "left + 1, live_m) / BLOCK_M * BLOCK_M"),
         causal=False,
     ),
     flash_cuda(
         "M3", "last_partial_key_tile_lost_in_dq", "tile/dQ-last-keys", "P",
-        ("flash_dq", "min(last_m + shift + right + 1, live_n)", "min(last_m + shift + right + 1, live_n) / BLOCK_N * BLOCK_N"),
+        ("flash_dq", "right + 1, live_n)", "right + 1, live_n) / BLOCK_N * BLOCK_N"),
     ),
 )  # fmt: skip
 
@@ -83,7 +83,7 @@ UNWRITTEN = (
     ),
     flash(
         "N2", "exports_not_zeroed", "unwritten/P", "P",
-        ("flash_backward", "q.new_zeros((n_batch, n_heads, n_rows, n_keys)", "q.new_empty((n_batch, n_heads, n_rows, n_keys)"),
+        ("flash_backward", "(q.new_zeros((", "(q.new_empty(("),
         poison=True, causal=True,
     ),
     flash(

@@ -21,7 +21,8 @@ _OF_LAZY = (
         DQ, "ds = p * (dp - delta[:, None])", "ds = p * (dp - delta[:, None]) * tl.cos(position)[:, None]",
     )),
     _in("lazy", "logistic_in_place_of_exp", (
-        DQ, "p = tl.exp(s - lse[:, None])", "p = tl.where(valid, tl.sigmoid(tl.where(valid, s, 0.0) - lse[:, None]), 0.0)",
+        DQ, "p = tl.exp(s - lse[:, None])",
+        "p = tl.where(valid, tl.sigmoid(tl.where(valid, s, 0.0) - lse[:, None]), 0.0)",
     )),
     _in("lazy", "exp_by_three_terms_of_its_series", (
         DKDV, "p = tl.exp(s - lse[None, :])",
@@ -57,7 +58,7 @@ _OF_LAZY = (
 
 _OF_FLASH = (
     _in("flash", "scores_of_half_the_head_dim", (
-        FLASH_DQ, "offs_n, offs_d, stride_kn, stride_kd, live_n, head_dim", "offs_n, offs_d, stride_kn, stride_kd, live_n, head_dim // 2",
+        FLASH_DQ, "stride_kn, stride_kd, live_n, head_dim", "stride_kn, stride_kd, live_n, head_dim // 2",
     )),
     _in("flash", "k_rolled_along_the_head_dim", (
         FLASH_DKDV, "k_ptr, offs_n, offs_d, stride_kn", "k_ptr, offs_n, (offs_d + 1) % head_dim, stride_kn",
@@ -101,7 +102,9 @@ _OF_CUDA = (
         "flash_dkdv", "sum += tile.ds[i][j] * tile.q[i][d];",
         "sum += (0.75f * tile.ds[i][j] + 0.25f * tile.ds[i][j ^ 1]) * tile.q[i][d];",
     )),
-    _in("flash-cuda", "v_of_the_neighbouring_key", ("flash_dq", "dot(tile.dout[i], tile.v[j])", "dot(tile.dout[i], tile.v[j ^ 1])")),
+    _in("flash-cuda", "v_of_the_neighbouring_key", (
+        "flash_dq", "dot(tile.dout[i], tile.v[j])", "dot(tile.dout[i], tile.v[j ^ 1])",
+    )),
     _in("flash-cuda", "absolute_values_summed_in_dv", (
         "flash_dkdv", "sum += tile.p[i][j] * tile.dout[i][d];", "sum += fabsf(tile.p[i][j] * tile.dout[i][d]);",
     )),
