@@ -91,11 +91,13 @@ INDICES = (
     ),
 )  # fmt: skip
 
+# Of two heads the head stride is itself 64 bits wide, so that the rows alone wrap: two terms that do would leave what
+# lies before the tensor.
 OFFSETS = (
     lazy(
         "I64", "program_number_of_32_bits_in_preprocess", "wrap/do", "delta",
         ("lazy_preprocess_kernel", "pid = tl.program_id(0).to(tl.int64)", "pid = tl.program_id(0)"),
-        head=None, batch=1, heads=4, layouts=HUGE_DO,
+        batch=1, layouts=HUGE_DO,
     ),
     lazy(
         "I64", "row_offsets_of_32_bits_in_dkdv", "wrap/do", "dK",
@@ -107,21 +109,21 @@ OFFSETS = (
     flash(
         "I64", "program_number_of_32_bits_in_dq", "wrap/q", "P",
         (DQ, "pid = tl.program_id(0).to(tl.int64)", "pid = tl.program_id(0)"),
-        head=None, heads=4, layouts=(("q", "huge"),),
+        layouts=(("q", "huge"),),
     ),
     flash(
         "I64", "program_number_of_32_bits_in_dkdv", "wrap/v", "dK",
         (DKDV, "pid = tl.program_id(0).to(tl.int64)", "pid = tl.program_id(0)"),
-        head=None, heads=4, layouts=(("v", "huge"),),
+        layouts=(("v", "huge"),),
     ),
     lazy_backward(
         "I64", "program_number_of_32_bits_in_dq", "wrap/lse", "dQ",
         ("lazy_dq_kernel", "pid = tl.program_id(0).to(tl.int64)", "pid = tl.program_id(0)"),
-        head=None, heads=4, layouts=(("lse", "huge"),),
+        layouts=(("lse", "huge"),),
     ),
     flash(
         "I64", "dq_stored_at_32_bits", "wrap/dq", "dQ",
         (DQ, "dq_ptr += b * stride_dqb + h * stride_dqh", "dq_ptr += b * stride_dqb + h.to(tl.int32) * stride_dqh"),
-        head=None, heads=4, layouts=(("dq", "huge"),),
+        head=3, heads=4, layouts=(("dq", "huge"),),
     ),
 )  # fmt: skip

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from .scored import SEEN
 from .scoring import DIAGNOSES, Judged
 from .trials import Scored, Uncovered, Unflagged
 
@@ -68,15 +69,14 @@ class OfClass:
 
 
 def by_class(judged: Sequence[Judged]) -> list[OfClass]:
-    """In the order in which the classes come."""
+    """In the order in which the classes of the field are listed."""
     counts: dict[str, Counter[str]] = {}
     for each in judged:
         if isinstance(each.trial, Scored):
             one = {"faults": 1, "found": int(each.found), "placed": int(each.placed), "named": int(each.named)}
             counts.setdefault(each.trial.fault_class, Counter()).update(one)
-    return [
-        OfClass(name, *(count[key] for key in ("faults", "found", "placed", "named"))) for name, count in counts.items()
-    ]
+    keys = ("faults", "found", "placed", "named")
+    return [OfClass(name, *(counts[name][key] for key in keys)) for name in SEEN if name in counts]
 
 
 def diagnosing(judged: Sequence[Judged]) -> tuple[float, float] | None:

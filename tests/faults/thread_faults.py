@@ -18,7 +18,7 @@ RACES = (
         why="what is made of the tile in shared memory, and that memory",
     ),
     lazy_cuda(
-        "RACE", "one_dbias_for_all_blocks", "race/dBias", "dBias",
+        "RACE", "one_dbias_for_all_blocks", "race/dbias_parts", "dBias",
         ("lazy_dq", "dbias_parts_ptr += (long long)blockIdx.x * window;", ""),
     ),
 )  # fmt: skip

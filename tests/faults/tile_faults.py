@@ -36,7 +36,7 @@ TILES = (
         (
             "flash_dkdv", "start_m = first_m; start_m < end_m", "start_m = first_m + BLOCK_M; start_m < end_m",
         ),
-        causal=False,
+        causal=False, seqlen=72,
     ),
 )  # fmt: skip
 
