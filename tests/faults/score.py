@@ -49,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """0 where every threshold holds, else 1."""
     asked = _parser().parse_args(arguments)
     names = [name for name in TRIALS if not asked.only or any(part in name for part in asked.only)]
+    names = [name for name in names if getattr(TRIALS[name], "fault_class", "") not in asked.without]
     if asked.list:
         print("\n".join(_listed(name) for name in names))
         return 0
@@ -65,6 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.faults.score", description=__doc__)
     parser.add_argument("--only", nargs="+", metavar="NAME", default=[], help="those with one of these in their names")
+    parser.add_argument("--without", nargs="+", metavar="CLASS", default=[], help="none of these classes of faults")
     parser.add_argument("--list", action="store_true", help="only print the names, with class and cause")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write everything there")
     parser.add_argument("--workers", type=int, default=0, help="processes; as many as cores by default")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,8 +60,19 @@ class Prober:
 
     def __call__(self, name: str) -> Outcome:
         start = time.perf_counter()
-        report = TRIALS[name].changed.probe(self._folder)
+        try:
+            report = TRIALS[name].changed.probe(self._folder)
+        except Exception as error:
+            _end_if_the_device_is_lost(error)
+            raise
         return _outcome(name, report, time.perf_counter() - start)
+
+
+def _end_if_the_device_is_lost(error: Exception) -> None:
+    """After an error of the device every further call of a process fails: its other trials go to another one."""
+    if "CUDA error" in str(error) or "[CUDA]" in str(error):
+        print(str(error).splitlines()[0], file=sys.stderr, flush=True)
+        os._exit(1)
 
 
 def _outcome(name: str, report: Report, seconds: float) -> Outcome:
