@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..budgets.budget import tile_budget
 from ..budgets.roundings import rounding_shift
 from ..cases.case import Case
 from ..faults.hypothesis import Seen
+from ..faults.memory import whole_storage
 from ..judging.compare import BY_TILE, Judge, judge_whole, tile_size
 from ..judging.tally import MISMATCH
-from ..reference import evaluate, tiles
+from ..reference import Attention, evaluate, tiles
 from ..verdict import Measured
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+_FEW_SCORES, _FEW_ELEMENTS = 1 << 19, 1 << 24
 
 
 @dataclass(frozen=True)
@@ -51,4 +54,23 @@ def observed(case: Case, measured: Measured, tensors: Mapping[str, Tensor]) -> O
         _, expected[name], allowed[name], right[name] = judge_whole(trace, comparison, name)
     expected |= {name: value for name, value in comparison.expected.items() if name not in expected}
     own = tuple(name for name, finding in comparison.findings.items() if finding.status == MISMATCH)
-    return Observed(case, x, actual, expected, right, own, tensors, allowed, measured)
+    return _at_hand(Observed(case, x, actual, expected, right, own, tensors, allowed, measured))
+
+
+def _at_hand(seen: Observed) -> Observed:
+    """The same on the CPU where it is small: hundreds of small evaluations are mostly launches on a GPU."""
+    case, storages = seen.case, [whole_storage(tensor) for tensor in seen.tensors.values()]
+    scores = case.batch * case.heads * case.seqlen_q * case.seqlen_k
+    if not seen.x.q.is_cuda or scores > _FEW_SCORES or sum(map(len, storages)) > _FEW_ELEMENTS:
+        return seen
+    fields = {name: getattr(seen.x, name) for name in Attention.__dataclass_fields__}
+    x = replace(seen.x, **{name: value.cpu() for name, value in fields.items() if hasattr(value, "cpu")})
+    tensors = {
+        name: storage.cpu().as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+        for (name, tensor), storage in zip(seen.tensors.items(), storages, strict=True)
+    }
+    actual, expected, right, allowed = (
+        {name: value.cpu() for name, value in values.items()}
+        for values in (seen.actual, seen.expected, seen.right, seen.allowed)
+    )
+    return replace(seen, x=x, tensors=tensors, actual=actual, expected=expected, right=right, allowed=allowed)

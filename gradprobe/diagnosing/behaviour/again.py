@@ -51,7 +51,10 @@ class Again:
                 outcome = outcome_of(session, inputs_of(session, session.values, self.assigned), schedule)
         except Failure:
             return None
-        return None if outcome.trace is None else {name: value.double() for name, value in outcome.trace.values.items()}
+        if outcome.trace is None:
+            return None
+        device = self.seen.x.q.device
+        return {name: value.double().to(device) for name, value in outcome.trace.values.items()}
 
     def right(self, results: Results) -> float:
         """The share of the wrong elements that are right in another run, whatever else is wrong there."""
