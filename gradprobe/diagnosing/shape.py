@@ -59,7 +59,7 @@ def _numbers(seen: Observed, name: str, wrong: Tensor) -> Iterator[str]:
     """What the wrong numbers are: not finite, zeros, of one ratio, only at masked entries."""
     actual, expected = seen.actual[name][wrong], seen.expected[name][wrong]
     count = len(actual)
-    for words, is_so in (("NaN or infinite", ~actual.isfinite()), ("0", actual == 0)):
+    for words, is_so in (("not finite", ~actual.isfinite()), ("0", actual == 0)):
         share = int(is_so.sum()) / count
         if share > 0.05:
             yield f"{share:.0%} of them are {words}"
