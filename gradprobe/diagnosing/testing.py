@@ -24,6 +24,8 @@ ROOM = 4.0
 SHARPER = 8.0
 # Of a rough test, which only chooses what is tested in full: relative errors.
 _ROUGH = {"float32": 1e-4, "float16": 0.02, "bfloat16": 0.1}
+# What a buffer is made of: where none of it changes, its right values and a fault's own are the same.
+_BEHIND = {"O": frozenset({"LSE", "P", "O"}), "delta": frozenset({"LSE", "P", "O", "dP", "delta"})}
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,16 @@ class Tester:
         Args:
             names: the intermediates that are looked at.
         """
-        return max(self._share(variant, buffers, names) for variant, buffers in self._ways(hypotheses))
+        here, variant = [name for name in self._here if name in names], altered(hypotheses, Variant(self.seen.x))
+        if variant.finishes or variant.share is not None or not here:
+            own = [name for name in self.seen.own if name in names]
+            wrong = sum(self.seen.wrong(name) for name in own)
+            gains = [self._gains(one, buffers, own) for one, buffers in self._ways(hypotheses, (*tiles(self.seen.x),))]
+        else:
+            wrong = sum(int((~self._here[name][3]).sum()) for name in here)
+            gains = [self._gains_here(one, buffers, here) for one, buffers in self._ways(hypotheses, self._place[:1])]
+        best = {name: max(of[name] for of in gains) for name in gains[0]}
+        return sum(max(0, gain) for gain in best.values()) / max(1, wrong)
 
     @cached_property
     def _place(self) -> tuple[Tile, int]:
@@ -114,24 +125,19 @@ class Tester:
         key_head = head if own else head // group
         return Tile(batch, slice(key_head * group, (key_head + 1) * group), slice(0, case.seqlen_q)), key_head
 
-    def _share(self, variant: Variant, buffers: Mapping[str, Tensor], names: Collection[str]) -> float:
-        here = {name: parts for name, parts in self._here.items() if name in names}
-        if variant.finishes or variant.share is not None or not here:
-            return self._share_of_all(variant, buffers, names)
-        tile, _ = self._place
-        values = variant.on(tile, buffers)
-        gained = total = 0
-        for name, (actual, expected, allowed, right) in here.items():
+    def _gains_here(self, variant: Variant, buffers: Mapping[str, Tensor], names: Collection[str]) -> dict[str, int]:
+        """What a prediction explains in the one place, by intermediate."""
+        values, gains = variant.on(self._place[0], buffers), {}
+        for name in names:
+            actual, expected, allowed, right = self._here[name]
             value = values[name].sum(0) if name in ("dK", "dV") else values[name]
-            score = _scored(actual, expected, allowed, right, value, allowed * ROOM + self._rough * value.abs())
-            gained, total = gained + max(0, score.gain), total + int((~right).sum())
-        return gained / total if total else 0.0
+            bound = allowed * ROOM + self._rough * value.abs()
+            gains[name] = _scored(actual, expected, allowed, right, value, bound).gain
+        return gains
 
-    def _share_of_all(self, variant: Variant, buffers: Mapping[str, Tensor], names: Collection[str]) -> float:
-        scores = self._scores(predict(self.seen, variant, buffers, None))
-        own = [name for name in self.seen.own if name in names]
-        wrong = sum(self.seen.wrong(name) for name in own)
-        return sum(max(0, scores[name].gain) for name in own) / max(1, wrong)
+    def _gains(self, variant: Variant, buffers: Mapping[str, Tensor], names: Collection[str]) -> dict[str, int]:
+        predicted = predict(self.seen, variant, buffers, None)
+        return {name: self._score(name, predicted).gain for name in names}
 
     @cached_property
     def _here(self) -> dict[str, tuple[Tensor, Tensor, Tensor, Tensor]]:
@@ -150,37 +156,57 @@ class Tester:
         return _ROUGH[self.seen.case.dtype]
 
     def fully(self, *hypotheses: Hypothesis) -> Explanation:
-        """What hypotheses explain, all of them at once."""
+        """What hypotheses explain, all of them at once, each wherever it may stand: in one kernel and not in another."""
+        tested = sorted(self._tested(hypotheses), key=lambda one: -one.explained)
+        return merged(tested)
 
-        return max(self._tested(hypotheses), key=lambda one: one.explained)
+    def _ways(
+        self, hypotheses: Sequence[Hypothesis], where: Sequence[Tile]
+    ) -> Iterator[tuple[Variant, Mapping[str, Tensor]]]:
+        """Where faults may stand: in all that computes, with each set of buffers; or in what stored a buffer alone.
 
-    def _ways(self, hypotheses: Sequence[Hypothesis]) -> Iterator[tuple[Variant, Mapping[str, Tensor]]]:
-        """Where faults may stand: in all that computes, with each set of buffers; or in what stored a buffer alone."""
+        Args:
+            where: the tiles that are looked at.
+        """
         right = Variant(self.seen.x)
+        changes = frozenset[str]().union(*(one.changes for one in hypotheses))
         variant = altered(hypotheses, right)
-        yield from ((variant, buffers) for buffers in self.branches)
+        yield from ((variant, buffers) for buffers in self._branches_of(changes))
         for earlier, later in _splits(hypotheses, right):
-            for hidden in self._hidden:
-                if any(hidden in one.changes for one in hypotheses):
-                    yield later, {**self.branches[0], hidden: self._stored(hidden, earlier)}
+            for stored in self._stores:
+                if changes & set(stored):
+                    yield later, {**self.branches[0], **self._stored(stored, earlier, where)}
+
+    def _branches_of(self, changes: frozenset[str]) -> Sequence[Mapping[str, Tensor]]:
+        """The sets of buffers that differ for faults in these intermediates."""
+        if not changes & _BEHIND["delta"]:
+            return self.branches[:1]
+        return self.branches if changes & _BEHIND["O"] else self.branches[:2]
 
     @cached_property
-    def _hidden(self) -> tuple[str, ...]:
-        """LSE and delta, where the target does not expose them."""
-        return tuple(name for name in ("LSE", "delta") if name not in self.seen.actual)
+    def _stores(self) -> tuple[tuple[str, ...], ...]:
+        """What one kernel may have stored wrongly for others, of what the target does not expose."""
+        hidden = tuple(name for name in BUFFERS if name not in self.seen.actual)
+        alone = tuple((name,) for name in ("LSE", "delta") if name in hidden)
+        return (*alone, hidden) if {"LSE", "O"} & set(hidden) and "delta" in hidden else alone
 
-    def _stored(self, name: str, variant: Variant) -> Tensor:
-        """A buffer as a faulty kernel would leave it for right ones."""
-        whole = self.seen.expected[name].clone()
-        buffers = {key: value for key, value in self.branches[0].items() if key != name}
-        for tile in tiles(self.seen.x):
-            whole[tile.batch, tile.heads, tile.rows] = variant.on(tile, buffers)[name]
+    def _stored(self, names: Sequence[str], variant: Variant, where: Sequence[Tile]) -> dict[str, Tensor]:
+        """Buffers as a faulty kernel would leave them for right ones; of a forward, delta is made of them rightly."""
+        whole = {name: self.seen.expected[name].clone() for name in names}
+        kept = {name: value for name, value in self.branches[0].items() if name not in names}
+        for tile in where:
+            place, values = (tile.batch, tile.heads, tile.rows), variant.on(tile, kept)
+            for name in names:
+                whole[name][place] = values[name]
+            if len(names) > 1:
+                forward = {name: value for name, value in {**kept, **whole}.items() if name != "delta"}
+                whole["delta"][place] = Variant(self.seen.x).on(tile, forward)["delta"]
         return whole
 
     def _tested(self, hypotheses: Sequence[Hypothesis]) -> Iterator[Explanation]:
         precision = self.seen.measured.comparison.precision
         inherited = self._of_right_arithmetic
-        for variant, buffers in self._ways(hypotheses):
+        for variant, buffers in self._ways(hypotheses, (*tiles(self.seen.x),)):
             found = self._scores(predict(self.seen, variant, buffers, precision))
             active = tuple(
                 name for name, score in found.items()
