@@ -156,7 +156,7 @@ class Tester:
         return _ROUGH[self.seen.case.dtype]
 
     def fully(self, *hypotheses: Hypothesis) -> Explanation:
-        """What hypotheses explain, all of them at once, each wherever it may stand: in one kernel and not in another."""
+        """What hypotheses explain, all at once, each wherever it may stand: in one kernel and not in another."""
         tested = sorted(self._tested(hypotheses), key=lambda one: -one.explained)
         return merged(tested)
 
