@@ -22,7 +22,8 @@ def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
         return
     for step in _STEPS:
         summary = f"rows that see no key are NaN in {step}, and spread: exp(-inf - -inf), or 0 / 0"
-        yield Hypothesis("dead/nan", "N1", summary, partial(_nan, step), frozenset({step}), fix=_FIX)
+        changes = frozenset({step})
+        yield Hypothesis("dead/nan", "N1", summary, partial(_nan, step), changes, fix=_FIX, not_finite=True)
     summary = "rows that see no key weigh every key alike, where they have none: masked with a finite number"
     yield Hypothesis("dead/uniform", "N1", summary, _uniform, frozenset({"P", "O"}), fix=_FIX)
 

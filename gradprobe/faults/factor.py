@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..intermediates import TABLE
 from .hypothesis import Hypothesis, Seen
@@ -40,6 +40,8 @@ def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
             if set(steps) <= set(seen.own):
                 yield _of_step(seen, first, words, factor, steps)
         yield _of_scores(seen, words, factor)
+        if words in _UNITS[:2] and _added(seen):
+            yield _of_scores(seen, words, factor, _added(seen))
 
 
 def constants(seen: Seen) -> dict[str, float]:
@@ -107,11 +109,18 @@ def _times(steps: tuple[str, ...], factor: float, variant: Variant) -> Variant:
     return variant.hooked(*((step, hook) for step in steps))
 
 
-def _of_scores(seen: Seen, words: str, factor: float) -> Hypothesis:
+def _of_scores(seen: Seen, words: str, factor: float, added: Mapping[str, Any] | None = None) -> Hypothesis:
+    what = "the scores are" if added is None else f"the scores and {' and '.join(added)} are"
     return Hypothesis(
-        "factor/S", "A", f"the scores are off by the factor {factor:.5g} = {words}", partial(_scaled, factor),
+        "factor/S", "A", f"{what} off by the factor {factor:.5g} = {words}", partial(_scaled, factor, added or {}),
         frozenset({"LSE", "P", "O"}), fix=_units(words),
     )  # fmt: skip
+
+
+def _added(seen: Seen) -> dict[str, Any]:
+    """What enters the scores beside q and k, by its name."""
+    options = {name: getattr(seen.x, name) for name in ("bias", "alibi", "softcap")}
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _units(words: str) -> str:
@@ -120,13 +129,14 @@ def _units(words: str) -> str:
     return ""
 
 
-def _scaled(factor: float, variant: Variant) -> Variant:
+def _scaled(factor: float, added: Mapping[str, Any], variant: Variant) -> Variant:
     """Scores of another scale; the gradients are multiplied by the right one."""
 
     def back(value: Tensor, scope: Scope) -> Tensor:
         return value / factor
 
-    return variant.having(scale=variant.x.scale * factor).hooked(("dQ", back), ("dK", back))
+    others = {name: value * factor for name, value in added.items()}
+    return variant.having(scale=variant.x.scale * factor, **others).hooked(("dQ", back), ("dK", back))
 
 
 def zeros(seen: Seen) -> Iterator[Hypothesis]:
