@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..diagnosis import NAMED
-from ..faults.hypothesis import Hypothesis
+from ..faults.hypothesis import EVERYTHING, Hypothesis, may_show
 from ..faults.table import hypotheses
 from .observed import Observed
 from .testing import Explanation, Tester, merged
@@ -15,6 +15,14 @@ from .testing import Explanation, Tester, merged
 _FINALISTS, _ROUGHLY = 16, 0.25
 # What each of two faults must add to what the other explains.
 _ADDS = 0.05
+
+
+@dataclass(frozen=True)
+class _Rough:
+    """A hypothesis with about the share that it explains of each intermediate."""
+
+    hypothesis: Hypothesis
+    shares: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -35,17 +43,23 @@ def ranked(seen: Observed) -> list[Tested]:
     Where none explains nearly all, two of them at once are tried: the best, and what explains most of the rest.
     """
     tester = Tester(seen)
-    if not tester.total:
+    if not any(tester.wrong.values()):
         return []
-    rough = [(tester.roughly(one), one) for one in hypotheses(seen)]
-    finalists = [one for share, one in sorted(rough, key=lambda pair: -pair[0]) if share >= _ROUGHLY][:_FINALISTS]
-    order = {id(one): number for number, (_, one) in enumerate(rough)}
-    tested = [Tested((one,), tester.fully(one)) for one in finalists]
+    rough = [_Rough(one, tester.roughly(one)) for one in hypotheses(seen)]
+    tested = [Tested((one,), tester.fully(one)) for one in _likely(tester, rough)]
+    order = {id(one.hypothesis): number for number, one in enumerate(rough)}
     tested.sort(key=lambda one: (-round(one.explained, 3), one.explanation.contradicted, order[id(one.hypotheses[0])]))
     if tested and tested[0].explained < NAMED:
-        both = _two_at_once(tester, tested[0], [one for _, one in rough])
+        both = _two_at_once(tester, tested[0], rough)
         tested = [both, *tested] if both is not None else tested
     return _each_once(tested)
+
+
+def _likely(tester: Tester, rough: Sequence[_Rough], names: Collection[str] = EVERYTHING) -> list[Hypothesis]:
+    """Those that are worth a full test, the likeliest first."""
+    shares = [(tester.share(one.shares, names), one.hypothesis) for one in rough]
+    best = sorted((pair for pair in shares if pair[0] >= _ROUGHLY), key=lambda pair: -pair[0])
+    return [one for _, one in best[:_FINALISTS]]
 
 
 def _each_once(tested: Iterable[Tested]) -> list[Tested]:
@@ -55,21 +69,34 @@ def _each_once(tested: Iterable[Tested]) -> list[Tested]:
     return list(kept.values())
 
 
-def _two_at_once(tester: Tester, first: Tested, others: list[Hypothesis]) -> Tested | None:
+def _two_at_once(tester: Tester, first: Tested, rough: Sequence[_Rough]) -> Tested | None:
     """The best with what explains the rest, where both together explain nearly everything, and neither does alone.
 
-    Each must explain nearly all that is wrong in some intermediate: two halves of one are no explanation.
+    Each must explain nearly all that is wrong in some intermediate: two halves of one are no explanation. What explains
+    the rest alone is tried first; then what does only together with the other, in the same kernel.
     """
-    wrong = {name: tester.seen.wrong(name) for name in tester.seen.wrong_names}
-    rest = [name for name in wrong if not first.explanation.whole(name, wrong[name])]
-    one = first.hypotheses[0]
-    if len(rest) == len(wrong) or set(tester.seen.own) <= set(rest):
+    wrong, own = tester.wrong, tester.seen.own
+    rest = [name for name in wrong if wrong[name] and not first.explanation.whole(name, wrong[name])]
+    if not set(own) - set(rest) or len(rest) == sum(map(bool, wrong.values())):
         return None
-    rough = [(tester.roughly(one, other, names=rest), other) for other in others]
-    likely = sorted((pair for pair in rough if pair[0] >= _ROUGHLY), key=lambda pair: -pair[0])[:_FINALISTS]
+    one = first.hypotheses[0]
+    others = [other for other in rough if other.hypothesis.fault != one.fault]
+    found = _best_pair(tester, first, _likely(tester, others, rest), rest)
+    if found is not None:
+        return found
+    reaching = [other.hypothesis for other in others if may_show(other.hypothesis.changes, tester.seen, rest)]
+    beside = [_Rough(other, tester.roughly(one, other, names=rest, stored=False)) for other in reaching]
+    return _best_pair(tester, first, _likely(tester, beside, rest), rest)
+
+
+def _best_pair(tester: Tester, first: Tested, likely: Sequence[Hypothesis], rest: Collection[str]) -> Tested | None:
+    """The pair that explains most; of several, one whose other fault changes nothing but the rest."""
+    one = first.hypotheses[0]
     pairs = [
         Tested((one, other), merged([first.explanation, tester.fully(other), tester.fully(one, other)]))
-        for _, other in likely
+        for other in likely
     ]  # fmt: skip
-    best = max(pairs, key=lambda pair: pair.explained, default=None)
+    best = max(
+        pairs, key=lambda pair: (round(pair.explained, 3), pair.hypotheses[1].changes <= set(rest)), default=None
+    )
     return best if best is not None and best.explained >= max(NAMED, first.explained + _ADDS) else None

@@ -24,8 +24,6 @@ class Predicted:
     values: Mapping[str, Tensor]
     bounds: Mapping[str, Tensor]
     """The errors allowed to it; empty where they were not asked for."""
-    is_partial: bool
-    """Whether NaN stands for what is not known."""
 
 
 def predict(seen: Observed, variant: Variant, buffers: Mapping[str, Tensor], precision: Precision | None) -> Predicted:
@@ -74,7 +72,7 @@ class _Whole:
         bounds = {
             name: bound + output_rounding(self.values[name], bound, dtypes[name]) for name, bound in self.bounds.items()
         }
-        return Predicted(finished, bounds, self.variant.is_partial)
+        return Predicted(finished, bounds)
 
     def _add(self, tile: Tile, into: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
         """Like the reference's `add_tile`, with the variant's own sums over the heads of a group."""

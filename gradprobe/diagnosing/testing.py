@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,8 @@ ROOM = 4.0
 SHARPER = 8.0
 # Of a rough test, which only chooses what is tested in full: relative errors.
 _ROUGH = {"float32": 1e-4, "float16": 0.02, "bfloat16": 0.1}
+# What a buffer is made of: where none of it changes, its right values and a fault's own are the same.
+_BEHIND = {"O": frozenset({"LSE", "P", "O"}), "delta": frozenset({"LSE", "P", "O", "dP", "delta"})}
 
 
 @dataclass(frozen=True)
@@ -50,19 +52,26 @@ class Explanation:
     """The intermediates that the fault itself explains."""
     right: Mapping[str, int]
     """How many elements of each intermediate are right."""
-    total: int
-    """Wrong elements, in all intermediates."""
+    wrong: Mapping[str, int]
+    """How many are not."""
+    own: tuple[str, ...]
+    """The intermediates that are wrong by themselves."""
     contradicted: int
     """How many intermediates came right that the fault would have made wrong, had it stood in what computes them."""
 
     @property
     def explained(self) -> float:
-        """The share of wrong elements reproduced, times the share of right ones that stay right where it is active."""
-        reproduced = sum(score.reproduced for score in self.scores.values())
-        kept = 1.0
-        for name in self.active:
-            kept = min(kept, 1 - self.scores[name].spoilt / max(1, self.right[name]))
-        return reproduced / self.total * kept if self.total else 0.0
+        """The share of wrong elements reproduced, times the share of right ones that stay right where it is active.
+
+        Or less, the mean of that share over what is wrong by itself: three elements may be the cause of thousands.
+        """
+        total = sum(self.wrong.values())
+        if not total:
+            return 0.0
+        reproduced = sum(score.reproduced for score in self.scores.values()) / total
+        of_own = [self.scores[name].reproduced / self.wrong[name] for name in self.own if self.wrong[name]]
+        kept = [1 - self.scores[name].spoilt / max(1, self.right[name]) for name in self.active]
+        return min(reproduced, sum(of_own) / len(of_own) if of_own else 1.0) * min(kept, default=1.0)
 
     def whole(self, name: str, wrong: int) -> bool:
         """Whether nearly all that is wrong in an intermediate is explained."""
@@ -75,7 +84,7 @@ def merged(explanations: Sequence[Explanation]) -> Explanation:
     of = {name: [one.scores[name] for one in explanations] for name in first.scores}
     best = {name: max(scores, key=lambda score: score.gain) for name, scores in of.items()}
     active = tuple(name for name in first.scores if any(name in one.active for one in explanations))
-    return Explanation(best, active, first.right, first.total, first.contradicted)
+    return replace(first, scores=best, active=active)
 
 
 class Tester:
@@ -83,7 +92,7 @@ class Tester:
 
     def __init__(self, seen: Observed) -> None:
         self.seen = seen
-        self.total = sum(seen.wrong(name) for name in seen.right)
+        self.wrong = {name: seen.wrong(name) for name in seen.right}
         self._right = {name: int(right.sum()) for name, right in seen.right.items()}
 
     @cached_property
@@ -96,13 +105,37 @@ class Tester:
         choices = {tuple(choice): {**came, **choice} for choice in (right, without_delta, {})}
         return tuple(choices.values())
 
-    def roughly(self, *hypotheses: Hypothesis, names: Collection[str] = EVERYTHING) -> float:
-        """About the share that hypotheses explain where the run first went wrong: in one key head's query heads.
+    def roughly(
+        self, *hypotheses: Hypothesis, names: Collection[str] = EVERYTHING, stored: bool = True
+    ) -> Mapping[str, float]:
+        """About the share of each intermediate that hypotheses explain where the run first went wrong.
+
+        That is in one key head's query heads; everywhere, where a fault concerns several or nothing is wrong there.
 
         Args:
             names: the intermediates that are looked at.
+            stored: whether also where the faults stand only in what stores a buffer.
         """
-        return max(self._share(variant, buffers, names) for variant, buffers in self._ways(hypotheses))
+        here, variant = [name for name in self._here if name in names], altered(hypotheses, Variant(self.seen.x))
+        whole, not_finite = variant.finishes or variant.share is not None or not here, self._may_be_nan(hypotheses)
+        if whole:
+            wrong = {name: self.wrong[name] for name in self.seen.own if name in names}
+            ways = self._ways(hypotheses, (*tiles(self.seen.x),), stored=stored)
+            gains = [self._gains(one, buffers, wrong, not_finite) for one, buffers in ways]
+        else:
+            wrong = {name: int((~self._here[name][3]).sum()) for name in here}
+            ways = self._ways(hypotheses, self._place[:1], stored=stored)
+            gains = [self._gains_here(one, buffers, here, not_finite) for one, buffers in ways]
+        return {name: max(0, *(of[name] for of in gains)) / count for name, count in wrong.items() if count}
+
+    def share(self, rough: Mapping[str, float], names: Collection[str] = EVERYTHING) -> float:
+        """The share of what is wrong in some intermediates, each counting alike, but for what is inherited."""
+        known = [name for name in rough if name in names and self._inherited_roughly.get(name, 0.0) < NAMED]
+        return sum(rough[name] for name in known) / max(1, len(known))
+
+    @cached_property
+    def _inherited_roughly(self) -> Mapping[str, float]:
+        return self.roughly()
 
     @cached_property
     def _place(self) -> tuple[Tile, int]:
@@ -114,26 +147,23 @@ class Tester:
         key_head = head if own else head // group
         return Tile(batch, slice(key_head * group, (key_head + 1) * group), slice(0, case.seqlen_q)), key_head
 
-    def _share(self, variant: Variant, buffers: Mapping[str, Tensor], names: Collection[str]) -> float:
-        here = {name: parts for name, parts in self._here.items() if name in names}
-        if variant.finishes or variant.share is not None or not here:
-            return self._share_of_all(variant, buffers, names)
-        tile, _ = self._place
-        values = variant.on(tile, buffers)
-        gained = total = 0
-        for name, (actual, expected, allowed, right) in here.items():
+    def _gains_here(
+        self, variant: Variant, buffers: Mapping[str, Tensor], names: Collection[str], not_finite: bool
+    ) -> dict[str, int]:
+        """What a prediction explains in the one place, by intermediate."""
+        values, gains = variant.on(self._place[0], buffers), {}
+        for name in names:
+            actual, expected, allowed, right = self._here[name]
             value = values[name].sum(0) if name in ("dK", "dV") else values[name]
-            score = _scored(
-                actual, expected, allowed, right, value, allowed * ROOM + self._rough * value.abs(), variant.is_partial
-            )
-            gained, total = gained + max(0, score.gain), total + int((~right).sum())
-        return gained / total if total else 0.0
+            bound = allowed * ROOM + self._rough * value.abs()
+            gains[name] = _scored(actual, expected, allowed, right, value, bound, not_finite).gain
+        return gains
 
-    def _share_of_all(self, variant: Variant, buffers: Mapping[str, Tensor], names: Collection[str]) -> float:
-        scores = self._scores(predict(self.seen, variant, buffers, None))
-        own = [name for name in self.seen.own if name in names]
-        wrong = sum(self.seen.wrong(name) for name in own)
-        return sum(max(0, scores[name].gain) for name in own) / max(1, wrong)
+    def _gains(
+        self, variant: Variant, buffers: Mapping[str, Tensor], names: Collection[str], not_finite: bool
+    ) -> dict[str, int]:
+        predicted = predict(self.seen, variant, buffers, None)
+        return {name: self._score(name, predicted, not_finite).gain for name in names}
 
     @cached_property
     def _here(self) -> dict[str, tuple[Tensor, Tensor, Tensor, Tensor]]:
@@ -152,60 +182,90 @@ class Tester:
         return _ROUGH[self.seen.case.dtype]
 
     def fully(self, *hypotheses: Hypothesis) -> Explanation:
-        """What hypotheses explain, all of them at once."""
+        """What hypotheses explain, all at once, each wherever it may stand: in one kernel and not in another."""
+        tested = sorted(self._tested(hypotheses), key=lambda one: -one.explained)
+        return merged(tested)
 
-        return max(self._tested(hypotheses), key=lambda one: one.explained)
+    def _ways(
+        self, hypotheses: Sequence[Hypothesis], where: Sequence[Tile], *, stored: bool = True
+    ) -> Iterator[tuple[Variant, Mapping[str, Tensor]]]:
+        """Where faults may stand: in all that computes, with each set of buffers; or in what stored a buffer alone.
 
-    def _ways(self, hypotheses: Sequence[Hypothesis]) -> Iterator[tuple[Variant, Mapping[str, Tensor]]]:
-        """Where faults may stand: in all that computes, with each set of buffers; or in what stored a buffer alone."""
+        Args:
+            where: the tiles that are looked at.
+            stored: whether in a buffer alone, too.
+        """
         right = Variant(self.seen.x)
+        changes = frozenset[str]().union(*(one.changes for one in hypotheses))
         variant = altered(hypotheses, right)
-        yield from ((variant, buffers) for buffers in self.branches)
+        yield from ((variant, buffers) for buffers in self._branches_of(changes))
         for earlier, later in _splits(hypotheses, right):
-            for hidden in self._hidden:
-                if any(hidden in one.changes for one in hypotheses):
-                    yield later, {**self.branches[0], hidden: self._stored(hidden, earlier)}
+            for names in self._stores if stored else ():
+                if changes & set(names):
+                    yield later, {**self.branches[0], **self._stored(names, earlier, where)}
+
+    def _branches_of(self, changes: frozenset[str]) -> Sequence[Mapping[str, Tensor]]:
+        """The sets of buffers that differ for faults in these intermediates."""
+        if not changes & _BEHIND["delta"]:
+            return self.branches[:1]
+        return self.branches if changes & _BEHIND["O"] else self.branches[:2]
 
     @cached_property
-    def _hidden(self) -> tuple[str, ...]:
-        """LSE and delta, where the target does not expose them."""
-        return tuple(name for name in ("LSE", "delta") if name not in self.seen.actual)
+    def _stores(self) -> tuple[tuple[str, ...], ...]:
+        """What one kernel may have stored wrongly for others, of what the target does not expose."""
+        hidden = tuple(name for name in BUFFERS if name not in self.seen.actual)
+        alone = tuple((name,) for name in ("LSE", "delta") if name in hidden)
+        return (*alone, hidden) if {"LSE", "O"} & set(hidden) and "delta" in hidden else alone
 
-    def _stored(self, name: str, variant: Variant) -> Tensor:
-        """A buffer as a faulty kernel would leave it for right ones."""
-        whole = self.seen.expected[name].clone()
-        buffers = {key: value for key, value in self.branches[0].items() if key != name}
-        for tile in tiles(self.seen.x):
-            whole[tile.batch, tile.heads, tile.rows] = variant.on(tile, buffers)[name]
+    def _stored(self, names: Sequence[str], variant: Variant, where: Sequence[Tile]) -> dict[str, Tensor]:
+        """Buffers as a faulty kernel would leave them for right ones; of a forward, delta is made of them rightly."""
+        whole = {name: self.seen.expected[name].clone() for name in names}
+        kept = {name: value for name, value in self.branches[0].items() if name not in names}
+        for tile in where:
+            place, values = (tile.batch, tile.heads, tile.rows), variant.on(tile, kept)
+            for name in names:
+                whole[name][place] = values[name]
+            if len(names) > 1:
+                forward = {name: value for name, value in {**kept, **whole}.items() if name != "delta"}
+                whole["delta"][place] = Variant(self.seen.x).on(tile, forward)["delta"]
         return whole
 
     def _tested(self, hypotheses: Sequence[Hypothesis]) -> Iterator[Explanation]:
         precision = self.seen.measured.comparison.precision
-        inherited = self._of_right_arithmetic
-        for variant, buffers in self._ways(hypotheses):
-            found = self._scores(predict(self.seen, variant, buffers, precision))
+        inherited, not_finite = self._of_right_arithmetic, self._may_be_nan(hypotheses)
+        for variant, buffers in self._ways(hypotheses, (*tiles(self.seen.x),)):
+            found = self._scores(predict(self.seen, variant, buffers, precision), not_finite)
             active = tuple(
                 name for name, score in found.items()
                 if self.seen.wrong(name) and score.gain > max(0, inherited[name].gain)
             )  # fmt: skip
             scores = {name: found[name] if name in active else inherited[name] for name in found}
             contradicted = sum(not self.seen.wrong(name) and score.spoilt > 0 for name, score in found.items())
-            yield Explanation(scores, active, self._right, self.total, contradicted)
+            yield Explanation(scores, active, self._right, self.wrong, self.seen.own, contradicted)
+
+    def _may_be_nan(self, hypotheses: Sequence[Hypothesis]) -> bool:
+        """Whether a NaN speaks for hypotheses: they make some, and NaN is not all that came, which has no shape."""
+        return self._has_shape_of_nan and all(one.not_finite for one in hypotheses)
+
+    @cached_property
+    def _has_shape_of_nan(self) -> bool:
+        of = ((value.isfinite(), self.seen.right[name]) for name, value in self.seen.actual.items())
+        return any(bool(finite.any()) and not bool((finite | right).all()) for finite, right in of)
 
     @cached_property
     def _of_right_arithmetic(self) -> dict[str, Score]:
         """What is explained by the LSE, O and delta that came, and no fault besides."""
         precision = self.seen.measured.comparison.precision
-        found = self._scores(predict(self.seen, Variant(self.seen.x), self.branches[0], precision))
+        found = self._scores(predict(self.seen, Variant(self.seen.x), self.branches[0], precision), not_finite=True)
         return {name: one if one.gain > 0 else Score(0, 0) for name, one in found.items()}
 
-    def _scores(self, predicted: Predicted) -> dict[str, Score]:
-        return {name: self._score(name, predicted) for name in self.seen.actual}
+    def _scores(self, predicted: Predicted, not_finite: bool) -> dict[str, Score]:
+        return {name: self._score(name, predicted, not_finite) for name in self.seen.actual}
 
-    def _score(self, name: str, predicted: Predicted) -> Score:
+    def _score(self, name: str, predicted: Predicted, not_finite: bool) -> Score:
         seen = self.seen
         of = (seen.actual[name], seen.expected[name], seen.allowed[name], seen.right[name])
-        return _scored(*of, predicted.values[name], self._allowed(name, predicted), predicted.is_partial)
+        return _scored(*of, predicted.values[name], self._allowed(name, predicted), not_finite)
 
     def _allowed(self, name: str, predicted: Predicted) -> Tensor:
         expected = predicted.values[name]
@@ -221,18 +281,23 @@ class Tester:
 
 
 def _scored(
-        actual: Tensor, expected: Tensor, budget: Tensor, right: Tensor, predicted: Tensor, allowed: Tensor,
-    is_partial: bool,
-) -> Score:  # fmt: skip
+    actual: Tensor,
+    expected: Tensor,
+    budget: Tensor,
+    right: Tensor,
+    predicted: Tensor,
+    allowed: Tensor,
+    not_finite: bool,
+) -> Score:
     """How many wrong elements a prediction reproduces, and how many right ones it spoils.
 
     Whatever a prediction is allowed: where it explains an error, it lies much nearer to what came than the reference.
+    A NaN spreads, and anything that goes wrong makes one: it counts only for a fault that is known to make them.
     """
     error = (actual - predicted).abs()
     sharp = (actual - expected).abs() / SHARPER
-    near = (error <= budget) | ((error <= allowed) & ~(error > sharp))
-    if not is_partial:
-        near |= ~actual.isfinite() & ~predicted.isfinite()
+    near = (actual == predicted) | (error <= budget) | ((error <= allowed) & ~(error > sharp))
+    near |= ~actual.isfinite() & ~predicted.isfinite() if not_finite else False
     return Score(int((near & ~right).sum()), int((~near & right).sum()))
 
 

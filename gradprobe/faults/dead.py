@@ -71,14 +71,15 @@ def _of_dead_rows(seen: Seen) -> Iterator[Hypothesis]:
         return
     for step in _STEPS:
         summary = f"rows that see no key are NaN in {step}, and spread: exp(-inf - -inf), or 0 / 0"
-        yield Hypothesis("dead/nan", "N1", summary, partial(_nan, step), frozenset({step}), fix=_FIX)
+        changes = frozenset({step})
+        yield Hypothesis("dead/nan", "N1", summary, partial(_nan, step), changes, fix=_FIX, not_finite=True)
     weights = _weights(seen.x.n_key)
     for weight, of_output, masks_dp in product(weights, weights, (False, True)):
         yield Hypothesis(
-                "dead/uniform", "N1", "rows that see no key weigh every key alike, where they have none: their scores "
-                "are all the same finite number", partial(_uniform, weight, of_output, masks_dp),
-                frozenset({"P", "O"}), fix=_FIX,
-            )  # fmt: skip
+            "dead/uniform", "N1", "rows that see no key weigh every key alike, where they have none: their scores "
+            "are all the same finite number", partial(_uniform, weight, of_output, masks_dp),
+            frozenset({"P", "O"}), fix=_FIX,
+        )  # fmt: skip
 
 
 def _weights(keys: int) -> list[float]:

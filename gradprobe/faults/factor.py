@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..intermediates import TABLE
 from .hypothesis import Hypothesis, Seen
@@ -45,6 +45,8 @@ def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
             yield Hypothesis(
                 "factor/S", "A", summary, partial(_power, factor), frozenset({"P"}), fix=_units(words)
             )  # fmt: skip
+        if words in _UNITS[:2] and _added(seen):
+            yield _of_scores(seen, words, factor, _added(seen))
 
 
 def constants(seen: Seen) -> dict[str, float]:
@@ -112,9 +114,10 @@ def _times(steps: tuple[str, ...], factor: float, variant: Variant) -> Variant:
     return variant.hooked(*((step, hook) for step in steps))
 
 
-def _of_scores(seen: Seen, words: str, factor: float) -> Hypothesis:
+def _of_scores(seen: Seen, words: str, factor: float, added: Mapping[str, Any] | None = None) -> Hypothesis:
+    what = "the scores are" if added is None else f"the scores and {' and '.join(added)} are"
     return Hypothesis(
-        "factor/S", "A", f"the scores are off by the factor {factor:.5g} = {words}", partial(_scaled, factor),
+        "factor/S", "A", f"{what} off by the factor {factor:.5g} = {words}", partial(_scaled, factor, added or {}),
         frozenset({"LSE", "P", "O"}), fix=_units(words),
     )  # fmt: skip
 
@@ -123,19 +126,26 @@ def _power(factor: float, variant: Variant) -> Variant:
     return variant.hooked(("P", lambda value, scope: value**factor * (value > 0)))
 
 
+def _added(seen: Seen) -> dict[str, Any]:
+    """What enters the scores beside q and k, by its name."""
+    options = {name: getattr(seen.x, name) for name in ("bias", "alibi", "softcap")}
+    return {name: value for name, value in options.items() if value is not None}
+
+
 def _units(words: str) -> str:
     if words in ("ln 2", "log2 e"):
         return "exp2 takes scores times log2 e = 1.4427, exp takes them as they are"
     return ""
 
 
-def _scaled(factor: float, variant: Variant) -> Variant:
+def _scaled(factor: float, added: Mapping[str, Any], variant: Variant) -> Variant:
     """Scores of another scale; the gradients are multiplied by the right one."""
 
     def back(value: Tensor, scope: Scope) -> Tensor:
         return value / factor
 
-    return variant.having(scale=variant.x.scale * factor).hooked(("dQ", back), ("dK", back))
+    others = {name: value * factor for name, value in added.items()}
+    return variant.having(scale=variant.x.scale * factor, **others).hooked(("dQ", back), ("dK", back))
 
 
 def zeros(seen: Seen) -> Iterator[Hypothesis]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -63,18 +63,23 @@ class Hypothesis:
     """Along which axes, one letter each."""
     other: str = ""
     """The tensor whose strides are taken."""
+    not_finite: bool = False
+    """Whether NaN or infinity is of its making, and not only what is put where nothing is known."""
 
 
-def may_show(changes: frozenset[str], seen: Seen) -> bool:
+def may_show(changes: frozenset[str], seen: Seen, names: Collection[str] | None = None) -> bool:
     """Whether a fault that changes these intermediates may be what made a run wrong by itself.
 
     A kernel computes P, dP and dS anew and may hand on their errors where what another one exposes is right.
+
+    Args:
+        names: the intermediates in question; None for all that are wrong by themselves.
     """
     reached = set(changes)
     for row, step in steps(seen.case.family):
         if reached & set(step.parents):
             reached.add(row.name)
-    return bool(reached & set(seen.own))
+    return bool(reached & set(seen.own if names is None else names))
 
 
 def title(tensor: str) -> str:

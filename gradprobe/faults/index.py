@@ -29,7 +29,10 @@ def _without_a_term(seen: Seen, name: str, tensor: Tensor) -> Iterator[Hypothesi
     for missing in ("b", "h", "g", "bh", "bg", "m", "n"):
         if not set(missing) <= set(axes) or any(tensor.shape[axes.index(axis)] == 1 for axis in missing):
             continue
-        read, words = tensor, [AXES[axis] for axis in missing]
+        # A bias of one key in every key adds the same to all scores of a row, as none does.
+        if missing == "n" and name == "bias":
+            continue
+        read, words = tensor, ["key" if axis == "n" and "m" in axes else AXES[axis] for axis in missing]
         for axis in missing:
             read = read.narrow(axes.index(axis), 0, 1).expand_as(tensor)
         every = " and ".join(f"{one} 0" for one in words)

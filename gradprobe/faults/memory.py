@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .hypothesis import AXES, Seen
@@ -76,16 +75,10 @@ def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def reading(variant: Variant, name: str, tensor: Tensor) -> Variant:
-    """A variant whose kernels find other values in a tensor: an input, or LSE, O or delta.
-
-    NaN where the tensor has none is memory that is not known.
-    """
+    """A variant whose kernels find other values in a tensor: an input, or LSE, O or delta; NaN where none is known."""
     if name in FIELDS:
-        found = variant.reading(**{name: tensor})
-    else:
-        found = variant.hooked((USED + _BUFFER_OF[name], _of_tile(tensor.double())))
-    is_partial = tensor.is_floating_point() and bool(tensor.isnan().any())
-    return replace(found, is_partial=variant.is_partial or is_partial)
+        return variant.reading(**{name: tensor})
+    return variant.hooked((USED + _BUFFER_OF[name], _of_tile(tensor.double())))
 
 
 def _of_tile(tensor: Tensor) -> Hook:

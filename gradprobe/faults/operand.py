@@ -32,7 +32,6 @@ def _operand(scope: Scope, name: str) -> Tensor:
 
 
 def _other_operands(seen: Seen) -> Iterator[Hypothesis]:
-    sizes = {"q": seen.x.q, "k": seen.x.k, "v": seen.x.v, "do": seen.x.do}
     # (result, its formula, the operand meant, what may stand there)
     products: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         ("dQ", "scale * dS K", "k", ("q", "v", "do")), ("dK", "scale * dS^T Q", "q", ("k", "do", "v", "O")),
@@ -42,7 +41,7 @@ def _other_operands(seen: Seen) -> Iterator[Hypothesis]:
     )  # fmt: skip
     for result, formula, meant, others in products:
         for other in others:
-            if other in sizes and meant in sizes and not _fits(seen, result, meant, other):
+            if not _fits(seen, meant, other):
                 continue
             if meant == "PE" and other == "P" and seen.x.family != "lazy" and seen.x.keep is None:
                 continue
@@ -51,11 +50,12 @@ def _other_operands(seen: Seen) -> Iterator[Hypothesis]:
             yield Hypothesis(f"operand/{result}", "A", words, alter, frozenset({result}), fix=f"{result} = {formula}")
 
 
-def _fits(seen: Seen, result: str, meant: str, other: str) -> bool:
-    """Whether one input has the shape of another, as a tile holds it."""
-    rows = {"q": seen.x.n_query, "do": seen.x.n_query, "k": seen.x.n_key, "v": seen.x.n_key}
-    dims = {"q": seen.x.q, "k": seen.x.k, "v": seen.x.v, "do": seen.x.do}
-    return rows[meant] == rows[other] and dims[meant].shape[-1] == dims[other].shape[-1]
+def _fits(seen: Seen, meant: str, other: str) -> bool:
+    """Whether one operand has the shape of another, as a tile holds it; matrices all have one."""
+    x = seen.x
+    shapes = {name: tensor.shape[2:] for name, tensor in (("q", x.q), ("k", x.k), ("v", x.v), ("do", x.do))}
+    shapes["O"] = shapes["do"]
+    return shapes.get(meant) == shapes.get(other)
 
 
 def _with_operand(result: str, meant: str, other: str, variant: Variant) -> Variant:

@@ -30,7 +30,7 @@ def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
                     yield Hypothesis(
                         fault, fault_class, f"{gradient} is stored {summary}",
                         partial(_misplaced, gradient, tensor, strides), frozenset({gradient}),
-                        tensor=name, axes=axes, other=other,
+                        tensor=name, axes=axes, other=other, not_finite=True,
                     )  # fmt: skip
 
 

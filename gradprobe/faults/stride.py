@@ -42,7 +42,9 @@ def _readings(
             continue
         for other, theirs in strides.items():
             named = by_kind(axes_of(other, seen), theirs) if axes_of(other, seen) else {}
-            if other != name and set(kinds) <= named.keys():
+            # All strides of what the wrapper allocates are those of a contiguous tensor: that is another fault.
+            foreign = other in seen.tensors or len(axes) == 1
+            if other != name and foreign and set(kinds) <= named.keys():
                 pairs = zip(own, strides[name], strict=True)
                 yield axes, other, tuple(named[KINDS[axis]] if axis in axes else mine for axis, mine in pairs)
     for one, two in combinations([at for at, axis in enumerate(own) if axis in AXES], 2):

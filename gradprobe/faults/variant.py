@@ -82,8 +82,6 @@ class Variant:
     share: Tensor | None = None
     """[Hkv, H] how often each query head is added to each key head's gradients; None: each to its own."""
     finishes: tuple[Finish, ...] = ()
-    is_partial: bool = False
-    """Whether it reads memory that is not known: NaN stands for that, and predicts nothing."""
 
     def reading(self, **tensors: Tensor) -> Variant:
         """The same from other tensors."""

@@ -76,7 +76,7 @@ def _stored(seen: Seen, name: str, gradient: str, groups: Sequence[str]) -> Hypo
 
     return Hypothesis(
         f"wrap/{name}", "I64", f"offsets into {gradient} wrap around at 2^31: they are 32 bits wide",
-        partial(_finishing, finish), frozenset({gradient}), fix=_FIX, tensor=name,
+        partial(_finishing, finish), frozenset({gradient}), fix=_FIX, tensor=name, not_finite=True,
     )  # fmt: skip
 
 
