@@ -45,10 +45,7 @@ class _Whole:
 
     def __init__(self, seen: Observed, variant: Variant, precision: Precision | None) -> None:
         self.seen, self.variant, self.precision = seen, variant, precision
-        self.values = {name: actual * 0.0 for name, actual in seen.actual.items()}
-        for name, value in self.values.items():
-            value.nan_to_num_(0.0)
-            del name
+        self.values = {name: actual.new_zeros(actual.shape) for name, actual in seen.actual.items()}
         self.bounds = {name: value.clone() for name, value in self.values.items()} if precision else {}
         self.squares = {name: bound.clone() for name, bound in self.bounds.items() if name not in BY_TILE}
 

@@ -24,7 +24,7 @@ from .shape import known
 from .strays import of_strays
 
 # Elements of all score matrices together beyond which no hypothesis is tried: each takes an evaluation or two.
-_MOST_SCORES = 1 << 22
+_MOST_SCORES = 1 << 18
 RACE_CLASS = "RACE"
 # Tried one after another until one explains what is wrong.
 _BEHAVIOURS: tuple[Callable[[Again], Diagnosis | None], ...] = (

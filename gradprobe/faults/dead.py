@@ -55,9 +55,8 @@ def _masked_with(number: float, rows: int, keys: int, variant: Variant) -> Varia
     """P with another number than -inf where masked, in the tiles that hold anything that is seen."""
 
     def hook(value: Tensor, scope: Scope) -> Tensor:
-        x, valid = scope.x, scope.x.valid(scope.tile).expand(value.shape)
-        i, j = x.positions(scope.tile)
-        visited = (not x.causal) | (j // keys * keys <= x.diagonal(scope.tile) + (rows - 1 - i % rows))
+        valid = scope.x.valid(scope.tile).expand(value.shape)
+        visited = _visited(scope, rows, keys)
         lse = scope.used["LSE"].masked_fill(scope.used["LSE"] == -float("inf"), 0.0)
         masked = (number - lse[..., None]).exp() * visited
         return value.where(valid, masked)
@@ -73,6 +72,10 @@ def _of_dead_rows(seen: Seen) -> Iterator[Hypothesis]:
         summary = f"rows that see no key are NaN in {step}, and spread: exp(-inf - -inf), or 0 / 0"
         changes = frozenset({step})
         yield Hypothesis("dead/nan", "N1", summary, partial(_nan, step), changes, fix=_FIX, not_finite=True)
+    for rows, keys in dict.fromkeys(((seen.case.block_m, seen.case.block_n), *_TILES[:-1])):
+        summary = f"rows that see no key are NaN in P, and spread within tiles of {rows} rows and {keys} keys"
+        alter = partial(_nan_in_tiles, rows, keys)
+        yield Hypothesis("dead/nan", "N1", summary, alter, frozenset({"P"}), fix=_FIX, not_finite=True)
     weights = _weights(seen.x.n_key)
     for weight, of_output, masks_dp in product(weights, weights, (False, True)):
         yield Hypothesis(
@@ -109,6 +112,22 @@ def _nan(step: str, variant: Variant) -> Variant:
         return value.masked_fill(dead.expand(value.shape), float("nan"))
 
     return variant.hooked((step, hook))
+
+
+def _nan_in_tiles(rows: int, keys: int, variant: Variant) -> Variant:
+    def hook(value: Tensor, scope: Scope) -> Tensor:
+        dead = _dead(scope)[..., None] & _visited(scope, rows, keys)
+        return value.masked_fill(dead.expand(value.shape), float("nan"))
+
+    return variant.hooked(("P", hook))
+
+
+def _visited(scope: Scope, rows: int, keys: int) -> Tensor:
+    """[m, N] bool: what lies in a tile in which a causal mask lets any row see any key."""
+    x = scope.x
+    i, j = x.positions(scope.tile)
+    reach = x.diagonal(scope.tile) + (rows - 1 - i % rows)
+    return (j // keys * keys <= reach) if x.causal else (j == j) | (i == i)
 
 
 def _uniform(weight: float, of_output: float, masks_dp: bool, variant: Variant) -> Variant:

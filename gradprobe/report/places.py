@@ -80,7 +80,7 @@ def places_of(document: Mapping[str, Any], intermediate: str | None = None) -> t
     kernels = [_place(kernel) for kernel in target.get("kernels", ())]
     found: list[Place] = []
     if intermediate is not None:
-        found += [place for diagnosis in _named(document) for place in _wheres(diagnosis)]
+        found += [place for diagnosis in _named(document) for place in _wheres(diagnosis, intermediate)]
         found += [kernel for kernel in kernels if is_named_after(kernel.name, intermediate)]
     found += [*_function(target), *kernels]
     return tuple(dict.fromkeys(place for place in found if place.file))
@@ -100,8 +100,12 @@ def _named(document: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     yield from (one for one in list(document.get("diagnoses") or ())[:1] if one.get("explained", 1.0) >= NAMED)
 
 
-def _wheres(diagnosis: Mapping[str, Any]) -> Iterable[Place]:
-    return (_place({"name": where.get("code", "")} | dict(where)) for where in diagnosis.get("where") or ())
+def _wheres(diagnosis: Mapping[str, Any], intermediate: str) -> Iterable[Place]:
+    """Its lines, those in kernels that are named after the intermediate first."""
+    lines = sorted(
+        diagnosis.get("where") or (), key=lambda where: not is_named_after(where.get("kernel") or "", intermediate)
+    )
+    return (_place({"name": where.get("code", "")} | dict(where)) for where in lines)
 
 
 def _place(source: Mapping[str, Any]) -> Place:

@@ -246,7 +246,10 @@ def test_a_planted_fault_in_a_workflow_is_annotated_at_its_kernels_and_summed_up
         "GP001 dP is wrong by itself", "GP001 dV is wrong by itself",
     ]  # fmt: skip
     assert {properties["file"] for properties, _ in errors} == {"sub é/planted.py"}
-    assert int(errors[1][0]["line"]) == kernels["lazy_dkdv_kernel"]
+    lines = {where["kernel"]: where["line"] for where in report["diagnoses"][0]["where"]}
+    assert int(errors[0][0]["line"]) in lines.values()
+    assert int(errors[1][0]["line"]) == lines["lazy_dkdv_kernel"] > kernels["lazy_dkdv_kernel"]
+    assert "Cause: dO is read with q's head stride (explains 100% of what is wrong)" in errors[0][1]
     assert all(f"sub é/planted.py:{line} {name}" in errors[0][1] for name, line in kernels.items())
     failures = read_junit((folder / "out.xml").read_text()).findall(".//failure")
     assert {one.get("type") for one in failures} >= {"mismatch", "inherited"}

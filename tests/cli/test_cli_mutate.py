@@ -29,6 +29,7 @@ def quoted(*words):
     return result.exit_code, result.stdout, result.stderr
 
 
+@pytest.mark.slow
 def test_gradprobe_s_own_gate_kills_every_stride_of_another_tensor(tiny):
     ran = run(f"mutate tiny.py:tiny {CASE} --class S1 --sample 3 --json all.json")
     assert (ran.code, ran.err) == (0, "")

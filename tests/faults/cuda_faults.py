@@ -227,4 +227,4 @@ def probed(fault: CudaFault, folder: Path, **options: Any) -> Report:
         patched.setattr(ADAPTERS[fault.family], "SOURCE", source)
         if "not_zeroed" in fault.name:
             patched.setattr(torch, "zeros", torch.empty)
-        return probe(case, find_target(f"{fault.family}-cuda"))
+        return probe(case, find_target(f"{fault.family}-cuda"), why=False)

@@ -91,7 +91,7 @@ def probe_planted(fault: Planted, folder: Path, file: str, function: str, case: 
     """
     copy = folder / f"{fault.name}.py"
     copy.write_text(fault.plant((KERNELS / file).read_text()))
-    return probe(case, find_target(f"{copy}:{function}"))
+    return probe(case, find_target(f"{copy}:{function}"), why=False)
 
 
 def assert_as_recorded(fault: Planted, report: Report) -> None:
