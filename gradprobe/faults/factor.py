@@ -19,6 +19,8 @@ _AT_ONCE = {"dQ": ("dQ", "dK"), "dK": ("dK", "dV")}
 _UNITS = ("ln 2", "log2 e", "-1")
 # How near a measured factor must be to a constant to be called by its name.
 _NEAR = 1e-3
+# Elements that a factor is measured by at least: one alone has a ratio of its own, whatever is wrong with it.
+_FEWEST = 8
 
 
 def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
@@ -73,6 +75,8 @@ def _measured(seen: Seen, step: str) -> float | None:
     if step not in seen.actual or step not in seen.own:
         return None
     wrong = ~seen.right[step] & seen.actual[step].isfinite()
+    if int(wrong.sum()) < _FEWEST:
+        return None
     actual, expected = seen.actual[step][wrong], seen.expected[step][wrong]
     squares = float((expected**2).sum())
     factor = float((actual * expected).sum()) / squares if squares else 0.0

@@ -1,0 +1,18 @@
+"""DRP: dropout forgotten somewhere."""
+
+import pytest
+
+from .plain import making, remembering, seen_both_ways
+
+PLANTED = {
+    "dV of all of P": ("dropout/dv", lambda: remembering("dV", lambda of, t: of("P").mT @ of("do"))),
+    "dP of all of P": ("dropout/dp", lambda: remembering("dP", lambda of, t: of("do") @ of("v").mT)),
+    "dV not scaled": ("dropout/scale", lambda: making("dV", lambda t: t * 0.7)),
+    "dP not scaled": ("dropout/scale", lambda: making("dP", lambda t: t * 0.7)),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_dropout_that_is_left_out_is_named_by_what_it_is_left_out_of(name):
+    fault, planted = PLANTED[name]
+    assert seen_both_ways(planted, dropout=0.3) == (fault, fault)

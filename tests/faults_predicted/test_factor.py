@@ -1,0 +1,41 @@
+"""A: one constant factor; H1: a gradient that is 0."""
+
+import math
+
+import pytest
+
+from .plain import BACKWARD, EVERYTHING, GRADIENTS, KERNELS, making, named, seen_both_ways, told
+
+
+@pytest.mark.parametrize("family", ["softmax", "lazy"])
+@pytest.mark.parametrize("step", ["P", "dP", "delta", "dS", "dQ", "dK", "dV"])
+def test_the_first_step_that_is_doubled_is_named_where_everything_is_exposed(step, family):
+    report = told(making(step, lambda t: t * 2), family)
+    assert named(report) == f"factor/{step}"
+    assert report.diagnoses[0].summary == f"{step} is off by the factor 2 throughout"
+
+
+@pytest.mark.parametrize(("step", "factor"), [("dQ", 8**0.5), ("dK", -1.0), ("dV", 1.2345), ("dP", 0.5)])
+def test_a_factor_of_a_black_box_is_named_by_the_step_that_it_multiplies(step, factor):
+    assert named(told(making(step, lambda t: t * factor), exposed=GRADIENTS)) == f"factor/{step}"
+
+
+def test_a_scale_that_is_missing_in_dq_is_said_so():
+    report = told(making("dQ", lambda t: t * 8**0.5))
+    assert report.diagnoses[0].summary == ("dQ is off by the factor 2.8284 = 1/scale throughout: the scale is missing")
+
+
+@pytest.mark.parametrize("family", ["softmax", "lazy"])
+@pytest.mark.parametrize(("factor", "kernels"), [(math.log(2), KERNELS), (1 / math.log(2), BACKWARD)])
+def test_scores_in_units_of_log_2_are_named(factor, kernels, family):
+    found = seen_both_ways(lambda: making("S", lambda t: t * factor, kernels), family)
+    assert found == ("factor/S", "factor/S")
+
+
+@pytest.mark.parametrize(
+    ("step", "family", "options"),
+    [("dQ", "softmax", {}), ("dV", "lazy", {}), ("dBias", "softmax", {"bias": True}), ("dTau", "lazy", {})],
+)
+def test_a_gradient_of_zeros_is_named(step, family, options):
+    for exposed in (EVERYTHING, GRADIENTS):
+        assert named(told(making(step, lambda t: t * 0), family, exposed, **options)) == f"zero/{step}"

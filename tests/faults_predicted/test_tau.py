@@ -1,0 +1,28 @@
+"""A: the lazy family's ReLU, and what tau is divided by."""
+
+import pytest
+import torch
+
+from .plain import keys_of, making, named, remembering, rows_of, seen_both_ways, told
+
+TAU = torch.tensor([-0.5, 0.5])[:, None, None]
+
+
+@pytest.mark.parametrize(
+    "position", [lambda i, j: i + 2.0, lambda i, j: j + 1.0, lambda i, j: i * 0 + 40.0], ids=["i + 2", "j + 1", "L"]
+)
+def test_a_tau_that_is_divided_by_another_position_is_named(position):
+    def other(z):
+        i, j = rows_of(z), keys_of(z)
+        return z - TAU / (i + 1) + TAU / position(i, j)
+
+    assert seen_both_ways(lambda: making("Z", other), "lazy") == ("tau/position", "tau/position")
+
+
+def test_a_relu_mask_that_is_missing_in_dp_is_named():
+    unmasked = lambda of, t: of("do") @ of("v").mT * of("valid")  # noqa: E731
+    assert seen_both_ways(lambda: remembering("dP", unmasked), "lazy") == ("relu/mask", "relu/mask")
+
+
+def test_a_dtau_off_by_a_factor_is_named():
+    assert named(told(making("dTau", lambda t: t * 2), "lazy")) == "factor/dTau"

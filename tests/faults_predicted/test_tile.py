@@ -1,0 +1,24 @@
+"""M2, M3, ACC: tiles that a sum leaves out, or that alone are left of it."""
+
+import pytest
+
+from .plain import keys_of, making, rows_of, seen_both_ways, told
+
+PLANTED = {
+    "tile/dQ-last-keys": (lambda t: t & (keys_of(t) < 32), ("dq",)),
+    "tile/dK-last-rows": (lambda t: t & (rows_of(t) < 32), ("dkdv",)),
+    "tile/dK-first-rows": (lambda t: t & (rows_of(t) >= 16), ("dkdv",)),
+    "accumulation/dQ": (lambda t: t & (keys_of(t) >= 32), ("dq",)),
+    "accumulation/dK": (lambda t: t & (rows_of(t) >= 32), ("dkdv",)),
+}
+
+
+@pytest.mark.parametrize("fault", PLANTED)
+def test_what_tiles_leave_of_a_sum_is_named_by_the_first_sum_that_they_spoil(fault):
+    change, kernels = PLANTED[fault]
+    assert seen_both_ways(lambda: making("valid", change, kernels)) == (fault, fault)
+
+
+def test_rows_beyond_the_last_whole_tile_are_told_with_the_size_of_the_tile():
+    report = told(making("valid", lambda t: t & (rows_of(t) < 32), ("dkdv",)))
+    assert report.diagnoses[0].summary == "dK leaves out the rows beyond the last whole tile of 32"
