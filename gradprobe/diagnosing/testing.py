@@ -297,7 +297,7 @@ def _scored(
     error = (actual - predicted).abs()
     sharp = (actual - expected).abs() / SHARPER
     near = (actual == predicted) | (error <= budget) | ((error <= allowed) & ~(error > sharp))
-    near |= ~actual.isfinite() & ~predicted.isfinite() if not_finite else False
+    near |= ~actual.isfinite() & ~predicted.isfinite() & (predicted != expected) if not_finite else False
     return Score(int((near & ~right).sum()), int((~near & right).sum()))
 
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from .hypothesis import Hypothesis, Seen
-from .variant import Scope, Variant
+from .variant import Hook, Scope, Variant
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,10 +29,12 @@ def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
     )  # fmt: skip
     for words, position in positions:
         summary = f"tau is divided by {words}, where i + 1 is meant"
-        yield Hypothesis("tau/position", "A", summary, partial(_at, position, False), _CHANGES, fix="tau / (i + 1)")
+        for in_dtau in (True, False):
+            alter = partial(_at, position, False, in_dtau)
+            yield Hypothesis("tau/position", "A", summary, alter, _CHANGES, fix="tau / (i + 1)")
     yield Hypothesis(
         "relu/mask", "A", "the ReLU's mask is missing in dP: its entries flow where P + tau / (i + 1) <= 0 too",
-        partial(_at, lambda i, j: i + 1.0, True), _CHANGES, fix="dP = [P + tau / (i + 1) > 0] * (dO V^T)",
+        partial(_at, lambda i, j: i + 1.0, True, False), _CHANGES, fix="dP = [P + tau / (i + 1) > 0] * (dO V^T)",
     )  # fmt: skip
     yield Hypothesis(
         "relu/sign", "A", "the ReLU's mask of dP is that of P alone: tau is left out of it",
@@ -44,8 +46,8 @@ def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
     )  # fmt: skip
 
 
-def _at(position: Position, unmasked: bool, variant: Variant) -> Variant:
-    """O, dP, dV and dTau with another share of tau."""
+def _at(position: Position, unmasked: bool, in_dtau: bool, variant: Variant) -> Variant:
+    """O, dP and dV with another share of tau, and dTau where it is divided by the same."""
 
     def z(scope: Scope) -> Tensor:
         i, j = scope.x.positions(scope.tile)
@@ -64,10 +66,11 @@ def _at(position: Position, unmasked: bool, variant: Variant) -> Variant:
         i, j = scope.x.positions(scope.tile)
         return (scope.used["dP"] / position(i, j)).nan_to_num(posinf=0.0, neginf=0.0).sum((-2, -1))
 
-    return variant.hooked(
+    hooks: tuple[tuple[str, Hook], ...] = (
         ("O", lambda value, scope: weights(scope) @ scope.tensors[2]), ("dP", dp),
-        ("dV", lambda value, scope: weights(scope).mT @ scope.tensors[3]), ("dTau", dtau),
+        ("dV", lambda value, scope: weights(scope).mT @ scope.tensors[3]),
     )  # fmt: skip
+    return variant.hooked(*hooks, *((("dTau", dtau),) if in_dtau else ()))
 
 
 def _hooked_dp(flows: Callable[[Scope], Tensor], variant: Variant) -> Variant:
