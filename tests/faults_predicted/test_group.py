@@ -14,4 +14,4 @@ def test_a_member_that_alone_is_added_is_named(member):
         return tensor * (torch.arange(4) % 2 == member)[:, None, None]
 
     found = seen_both_ways(lambda: Planted(make=alone), heads=4, kv_heads=2)
-    assert found == ("accumulation/dK", "accumulation/group")
+    assert found == ("accumulation/dK", "accumulation/dK")

@@ -1,0 +1,56 @@
+"""Causes on a GPU: of compiled kernels in each dtype, with TF32 dots, down to the line."""
+
+import pytest
+
+from gradprobe.probe import probe
+from gradprobe.targets.find import find_target
+from tests.cases import lazy_case, softmax_case
+from tests.faults import flash_faults
+from tests.faults.lazy_faults import HISTORICAL
+from tests.faults.planting import KERNELS
+
+pytestmark = pytest.mark.gpu
+BY_NAME = {fault.name: fault for fault in (*flash_faults.EXPORTED, *flash_faults.INSIDE)}
+
+
+def told(fault, folder, file, function, case):
+    copy = folder / f"{fault.name}.py"
+    copy.write_text(fault.plant((KERNELS / file).read_text()))
+    return probe(case, find_target(f"{copy}:{function}"))
+
+
+@pytest.mark.parametrize("options", [{}, {"dots": "tf32"}, {"dtype": "float16"}, {"dtype": "bfloat16"}], ids=str)
+def test_do_read_with_q_head_stride_is_named_with_its_three_lines(options, tmp_path):
+    report = told(HISTORICAL, tmp_path, "lazy.py", "lazy_intermediates", lazy_case(heads=4, **options))
+    cause = report.diagnoses[0]
+    assert (cause.fault, cause.is_named) == ("stride/do-head", True)
+    lines = (tmp_path / f"{HISTORICAL.name}.py").read_text().splitlines()
+    assert [where.code for where in cause.where] == ["do_ptr += b * stride_dob + h * stride_qh"] * 3
+    assert all(lines[where.line - 1].strip() == where.code for where in cause.where)
+    assert cause.fix.startswith("h * stride_qh -> h * stride_doh in lazy_preprocess_kernel")
+    assert report.seconds["diagnose"] < 5
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize(
+    ("name", "function", "cause"),
+    [
+        ("delta_dropped", "flash_black_box", "delta/dropped"),
+        ("mask_without_the_diagonal", "flash_black_box", "mask/diagonal"),
+        ("last_partial_row_tile_lost_in_dkdv", "flash_intermediates", "tile/dK-last-rows"),
+        ("scale_missing_in_dq", "flash_black_box", "factor/dQ"),
+        ("kv_heads_mapped_by_remainder", "flash_black_box", "index/kv-head"),
+    ],
+)  # fmt: skip
+def test_a_cause_is_named_in_every_dtype(name, function, cause, dtype, tmp_path):
+    fault = BY_NAME[name]
+    case = softmax_case(**{"batch": 1, "heads": 2, "seqlen": 100, "head_dim": 16, "dtype": dtype} | fault.options)
+    report = told(fault, tmp_path, "flash.py", function, case)
+    assert report.diagnoses[0].fault == cause
+    assert report.diagnoses[0].is_named
+
+
+def test_right_kernels_have_no_cause():
+    for target, case in (("lazy", lazy_case()), ("flash", softmax_case(dtype="bfloat16", causal=True))):
+        report = probe(case, find_target(target))
+        assert (report.verdict, report.diagnoses, report.known) == ("match", (), ())
