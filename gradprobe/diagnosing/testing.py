@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 # fault reads is of another size than what the budget was made for; verdicts are never judged by this.
 ROOM = 4.0
 SHARPER = 8.0
+# Right elements of an intermediate that may be right by chance: of four numbers in a coarse arithmetic one may well be.
+_BY_CHANCE = 2
 # Of a rough test, which only chooses what is tested in full: relative errors.
 _ROUGH = {"float32": 1e-4, "float16": 0.02, "bfloat16": 0.1}
 # What a buffer is made of: where none of it changes, its right values and a fault's own are the same.
@@ -70,7 +72,8 @@ class Explanation:
             return 0.0
         reproduced = sum(score.reproduced for score in self.scores.values()) / total
         of_own = [self.scores[name].reproduced / self.wrong[name] for name in self.own if self.wrong[name]]
-        kept = [1 - self.scores[name].spoilt / max(1, self.right[name]) for name in self.active]
+        spoilt = {name: max(0, self.scores[name].spoilt - _BY_CHANCE) for name in self.active}
+        kept = [1 - count / max(1, self.right[name]) for name, count in spoilt.items()]
         return min(reproduced, sum(of_own) / len(of_own) if of_own else 1.0) * min(kept, default=1.0)
 
     def whole(self, name: str, wrong: int) -> bool:

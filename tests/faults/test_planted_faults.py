@@ -8,7 +8,13 @@ from .lazy_faults import FAULTS, HISTORICAL
 from .planting import assert_as_recorded, probe_planted
 
 
-@pytest.fixture(params=FAULTS, ids=lambda fault: fault.name)
+# Each third of them on every push; the others by hand, and by the score.
+@pytest.fixture(
+    params=[
+        pytest.param(fault, id=fault.name, marks=[pytest.mark.slow] if number % 3 else [])
+        for number, fault in enumerate(FAULTS)
+    ]
+)
 def found(request, tmp_path):
     return request.param, probed(request.param, tmp_path)
 
