@@ -11,7 +11,8 @@ from ..faults.table import hypotheses
 from .observed import Observed
 from .testing import Explanation, Tester, merged
 
-# How many of those that fit roughly are tested in full, and what they must explain roughly to be.
+# How many of those that fit roughly are tested in full, and what they must explain roughly to be; nor is one that
+# explains less than half of what the best does.
 _FINALISTS, _ROUGHLY = 16, 0.25
 # What each of two faults must add to what the other explains.
 _ADDS = 0.05
@@ -58,7 +59,8 @@ def ranked(seen: Observed) -> list[Tested]:
 def _likely(tester: Tester, rough: Sequence[_Rough], names: Collection[str] = EVERYTHING) -> list[Hypothesis]:
     """Those that are worth a full test, the likeliest first."""
     shares = [(tester.share(one.shares, names), one.hypothesis) for one in rough]
-    best = sorted((pair for pair in shares if pair[0] >= _ROUGHLY), key=lambda pair: -pair[0])
+    least = max(_ROUGHLY, max((share for share, _ in shares), default=0.0) / 2)
+    best = sorted((pair for pair in shares if pair[0] >= least), key=lambda pair: -pair[0])
     return [one for _, one in best[:_FINALISTS]]
 
 
