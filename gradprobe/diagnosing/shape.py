@@ -79,13 +79,30 @@ def _numbers(seen: Observed, name: str, wrong: Tensor) -> Iterator[str]:
 def _masked(seen: Observed, name: str, wrong: Tensor) -> Iterator[str]:
     x, every = seen.x, slice(0, seen.x.n_query)
     masked = total = 0
+    distances: set[int] = set()
     for batch in range(x.n_batch):
         valid = x.valid(Tile(batch, slice(0, x.n_heads), every)).expand(wrong.shape[1:])
         masked, total = masked + int((wrong[batch] & ~valid).sum()), total + int(wrong[batch].sum())
+        distances |= _distances(seen, batch, wrong[batch])
+    if len(distances) == 1:
+        keys = distances.pop()
+        yield (
+            "all of them lie on the diagonal"
+            if not keys
+            else (f"all of them lie {abs(keys)} keys {'before' if keys > 0 else 'beyond'} the diagonal")
+        )
     if masked == total:
         yield "all of them are masked entries, where 0 is due"
     elif not masked and seen.case.causal:
         yield "none of them is a masked entry"
+
+
+def _distances(seen: Observed, batch: int, wrong: Tensor) -> set[int]:
+    """How far before their rows' diagonals the wrong keys of a batch lie."""
+    tile = Tile(batch, slice(0, seen.x.n_heads), slice(0, seen.x.n_query))
+    _, j = seen.x.positions(tile)
+    distance = (seen.x.diagonal(tile) - j).expand(wrong.shape)
+    return set(distance[wrong].unique().tolist())
 
 
 def _identities(seen: Observed) -> Iterator[str]:

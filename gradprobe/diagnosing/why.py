@@ -75,9 +75,10 @@ def _of_failing(session: Session, failing: Sequence[Run], strays: Sequence[Diagn
     seen = observed(session.case, run.measured, inputs_of(session, session.values, run.assigned).tensors)
     again, lines = Again(session, run.assigned, seen), Lines(session)
     tested = ranked(seen)
-    found = [*_tried_first(again, tested), *_diagnoses(lines, seen, tested)]
+    first = _tried_first(again, tested)
+    found = [*first, *_diagnoses(lines, seen, tested)]
     if tested and tested[0].explained >= NAMED:
-        beside = len(tested[0].hypotheses)
+        beside = len(first) + len(tested[0].hypotheses)
         for other, there, one in other_causes(session, tested[0], others):
             found[beside:beside] = _diagnoses(lines, there, [one], f"in {other.layout}: ", also=True)[:1]
     else:

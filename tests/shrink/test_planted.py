@@ -62,9 +62,8 @@ def script_code(script):
     return subprocess.run([sys.executable, script], capture_output=True, check=False, env=dict(os.environ)).returncode
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if number else []) for number, name in enumerate(SHRINK)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHRINK)
 def test_a_planted_fault_shrinks_to_what_it_needs_and_its_script_shows_it(name, tmp_path, monkeypatch, record_property):
     start = time.perf_counter()
     result = shrunk_in(tmp_path, name, monkeypatch)

@@ -83,6 +83,7 @@ def test_a_mismatch_is_documented_with_its_matrix_its_first_place_and_what_is_to
     assert document["compared"]["elements"] == sum(run["compared"]["elements"] for run in document["runs"])
 
 
+@pytest.mark.slow
 def test_a_process_that_lost_its_device_is_replaced_and_the_other_layouts_are_tried(tmp_path):
     found, _ = surveyed(write(tmp_path, "loses_the_device_where_do_is_transposed"))
     lost = {result.trial.title: result.words for result in found.having("error")}

@@ -49,10 +49,12 @@ def differs_from_run_to_run(again: Again) -> Diagnosis | None:
     how = "in another order of threads and blocks" if on_cpu else "from call to call"
     others = [each for each, where in moved.items() if not bool(where.any())]
     steady = f"; {', '.join(others)} stay as they are" if others else ""
+    count = int(moved[name].sum())
+    where = ", ".join(map(str, moved[name].nonzero()[0].tolist()))
     return Diagnosis(
         f"race/{name}",
         "RACE",
         f"{name} differs {how}, by more than the order of atomic additions allows",
         again.share(moved),
-        (f"{int(moved[name].sum()):,} elements of {name} differ between {len(results)} runs{steady}",),
+        (f"{count:,} elements of {name} differ between {len(results)} runs, the first at [{where}]{steady}",),
     )
