@@ -35,9 +35,9 @@ def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
 def _behind(tensor: Tensor, count: int) -> Tensor:
     """[B, H, count, ...] what lies behind the last row of each head."""
     shape = (*tensor.shape[:2], count, *tensor.shape[3:])
-    flat = whole_storage(tensor).double()
+    flat = whole_storage(tensor)
     at = offsets(shape, tensor.stride()) + int(tensor.storage_offset()) + tensor.shape[2] * tensor.stride(2)
-    found = flat[at.clamp(0, len(flat) - 1).to(tensor.device)]
+    found = flat[at.clamp(0, len(flat) - 1).to(tensor.device)].double()
     return found.masked_fill((at >= len(flat)).to(tensor.device), 0.0)
 
 
