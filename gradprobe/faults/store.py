@@ -54,10 +54,16 @@ def _misplaced(gradient: str, tensor: Tensor, strides: tuple[int, ...], variant:
         """What is found at a gradient's own places once all of it was stored at others."""
         if gradient not in values:
             return {}
-        storage = whole_storage(tensor).double().clone()
-        at = offsets(tensor.shape, strides).to(tensor.device).flatten() + int(tensor.storage_offset())
-        inside = (at >= 0) & (at < len(storage))
-        storage[at[inside]] = values[gradient].flatten()[inside]
-        return {gradient: storage.as_strided(tensor.shape, tensor.stride(), int(tensor.storage_offset()))}
+        import torch
+
+        flat, first = whole_storage(tensor), int(tensor.storage_offset())
+        own = (offsets(tensor.shape, tensor.stride()) + first).to(tensor.device)
+        at = (offsets(tensor.shape, strides) + first).to(tensor.device).flatten()
+        inside = (at >= 0) & (at < len(flat))
+        # Of a storage of gigabytes only the elements that are stored to or looked at are held in float64.
+        touched = torch.cat((own.flatten(), at[inside])).unique()
+        held = flat[touched].double()
+        held[torch.searchsorted(touched, at[inside])] = values[gradient].flatten()[inside]
+        return {gradient: held[torch.searchsorted(touched, own)]}
 
     return variant.finishing(finish)

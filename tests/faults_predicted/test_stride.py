@@ -26,3 +26,9 @@ def test_a_stride_that_only_an_expanded_do_shows_is_named_in_lazy_as_well():
     assert report.diagnoses[0].fault == "stride/do-head"
     assert report.diagnoses[0].summary == "dO is read with q's head stride"
     assert report.diagnoses[0].explained == 1.0
+
+
+def test_a_stride_of_a_tensor_that_spans_gigabytes_is_named_without_a_copy_of_them():
+    report = told(with_strides_of("do", "q", (1,), BACKWARD), batch=1, runs=((("do", "huge"),),))
+    assert report.diagnoses[0].fault == "stride/do-head"
+    assert report.known == ()
