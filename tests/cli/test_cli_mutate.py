@@ -60,6 +60,7 @@ def test_a_weak_test_of_contiguous_tensors_lets_a_stride_fault_survive_and_kills
     assert "not killed: a gap of the gate, or an edit that changes nothing" in out
 
 
+@pytest.mark.slow
 def test_a_fault_on_a_line_that_the_gate_never_runs_is_said_to_be_on_one(tiny):
     ran = run(f"mutate tiny.py:tiny {CASE} --class M1 --all --json all.json")
     document = json.loads((tiny / "all.json").read_text())

@@ -5,6 +5,9 @@ import torch
 
 from .plain import BACKWARD, reading, seen_both_ways
 
+# Some of each kind are tried on every push by the score.
+pytestmark = pytest.mark.slow
+
 
 def as_if_contiguous(tensor):
     return tensor.as_strided(tensor.shape, torch.empty(tensor.shape).stride(), tensor.storage_offset())
