@@ -42,8 +42,8 @@ def module(tmp_path, monkeypatch):
     sys.modules.pop("some_kernels", None)
 
 
-def told():
-    return probe(softmax_case(**SMALL), find_target("some_kernels:backward"))
+def told(**options):
+    return probe(softmax_case(**SMALL, **options), find_target("some_kernels:backward"))
 
 
 def test_a_right_copy_of_the_file_that_did_not_run_is_named(module, tmp_path):
@@ -79,5 +79,5 @@ def test_memory_that_nobody_wrote_is_named(module):
         "one",
         "whole = torch.empty_like(dq); whole[:, :, 3:] = dq[:, :, 3:]; whole[:, :, :3] += dq[:, :, :3]; dq = whole",
     )
-    cause = next(one for one in told().diagnoses if one.fault == "unwritten/dQ")
+    cause = next(one for one in told(poison=True).diagnoses if one.fault == "unwritten/dQ")
     assert cause.is_named
