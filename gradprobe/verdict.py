@@ -15,6 +15,7 @@ from .judging.invariants import Invariant
 from .judging.locate import Location
 from .judging.operands import Operand
 from .judging.strays import Stray
+from .severity import ERROR
 from .targets.provenance import Source
 
 if TYPE_CHECKING:
@@ -82,7 +83,8 @@ class Run:
     def matches(self) -> bool:
         """Whether all that was measured is right; so also where nothing was."""
         views = (self.measured, self.inside.measured if self.inside else None)
-        return not self.strays and all(view is None or view.matches for view in views)
+        is_clean = all(stray.severity != ERROR for stray in self.strays)
+        return is_clean and all(view is None or view.matches for view in views)
 
     @property
     def shown(self) -> Measured | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..cases.guards import Breach
 from ..running.trace import Trace
+from ..severity import ERROR
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,6 +32,8 @@ class Stray:
     file: str = ""
     line: int | None = None
     code: str = ""
+    severity: str = ERROR
+    """WARNING of what is shown and changes no verdict."""
 
 
 def of_breach(breach: Breach) -> Stray:

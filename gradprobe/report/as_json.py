@@ -145,6 +145,7 @@ def stray_as_json(stray: Stray) -> dict[str, Any]:
     return {
         "kind": stray.kind, "tensor": stray.tensor, "kernel": stray.kernel,
         "file": stray.file, "line": stray.line, "code": stray.code, "sentence": stray.sentence,
+        "severity": stray.severity,
     }  # fmt: skip
 
 

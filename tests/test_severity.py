@@ -1,0 +1,20 @@
+"""An error makes a mismatch; a warning is shown and changes no verdict."""
+
+import pytest
+
+from gradprobe.judging.strays import OUTSIDE, Stray
+from gradprobe.report.as_json import stray_as_json
+from gradprobe.severity import ERROR, WARNING
+from gradprobe.verdict import Run
+
+ACCESS = Stray(OUTSIDE, "q", "dq_kernel loads outside q")
+
+
+@pytest.mark.parametrize(("severities", "matches"), [((WARNING,), True), ((WARNING, ERROR), False), ((), True)])
+def test_a_run_fails_by_a_finding_of_severity_error_and_not_by_a_warning(severities, matches):
+    strays = tuple(Stray(OUTSIDE, "q", "dq_kernel loads outside q", severity=severity) for severity in severities)
+    assert Run("contiguous", (), None, None, strays=strays).matches is matches
+
+
+def test_a_finding_is_an_error_unless_somebody_says_otherwise_and_its_document_says_which():
+    assert (ACCESS.severity, stray_as_json(ACCESS)["severity"]) == (ERROR, "error")
