@@ -8,7 +8,7 @@ import torch
 
 from gradprobe.cases.draw import draw
 from gradprobe.cases.guards import guard_values
-from gradprobe.cases.layouts import DEFAULT_RUNS, LAYOUTS, TENSORS, parse_layout, place, run_name
+from gradprobe.cases.layouts import DEFAULT_RUNS, LAYOUTS, TENSORS, VECTORS, parse_layout, place, run_name
 from gradprobe.failures import UsageFailure
 from tests.cases import lazy_case
 
@@ -24,13 +24,13 @@ FRONT = 1024
 FILLED = [layout for layout in LAYOUTS if layout != "huge"]
 NEVER_EXPANDED = ("o", "lse", "delta", "seqlens", "dq", "dk", "dv", "dbias", "dtau", "dsink")
 
-# By layout and rank: [2, 3, 5, 4], [2, 3, 5], [3, 7] and [3].
+# By layout of all tensors and rank: [2, 3, 5, 4], [2, 3, 5], [3, 7] and [3], which stays contiguous.
 STRIDES = {
     "contiguous": {4: (60, 20, 4, 1), 3: (15, 5, 1), 2: (7, 1), 1: (1,)},
     "blhd": {4: (60, 4, 12, 1), 3: (15, 1, 3), 2: (1, 3), 1: (1,)},
     "packed": {4: (180, 4, 36, 1), 3: (15, 5, 1), 2: (7, 1), 1: (1,)},
-    "expanded": {4: (0, 0, 0, 0), 2: (0, 0), 1: (0,)},
-    "strided-last": {4: (120, 40, 8, 2), 3: (30, 10, 2), 2: (14, 2), 1: (2,)},
+    "expanded": {4: (0, 0, 0, 0), 2: (0, 0), 1: (1,)},
+    "strided-last": {4: (120, 40, 8, 2), 3: (30, 10, 2), 2: (14, 2), 1: (1,)},
     "offset": {4: (60, 20, 4, 1), 3: (15, 5, 1), 2: (7, 1), 1: (1,)},
 }
 
@@ -67,7 +67,7 @@ def test_every_tensor_holds_its_values_in_every_layout(layout, shapes, dtype):
         tensor = inputs.tensors[name]
         assert (tensor.dtype, tensor.shape) == (value.dtype, value.shape)
         assert torch.equal(tensor, inputs.values[name]), name
-        if layout != "expanded" or name in NEVER_EXPANDED:
+        if layout != "expanded" or name in (*NEVER_EXPANDED, "tau"):
             assert torch.equal(tensor, value), name
 
 
@@ -83,8 +83,9 @@ def test_the_strides_are_those_that_the_layout_names(layout):
 @pytest.mark.parametrize("shapes", [SHAPES, GROUPED], ids=["alike", "grouped"])
 def test_distinct_gives_each_axis_of_each_tensor_a_stride_that_no_other_has(shapes):
     tensors = place(values_of(shapes), (("all", "distinct"),)).tensors
-    strides = [stride for tensor in tensors.values() for stride in tensor.stride()]
-    assert len(strides) == len(set(strides)) == sum(map(len, shapes.values()))
+    assert {tensors[name].stride() for name in shapes if name in VECTORS} == {(1,)}
+    strides = [stride for name, tensor in tensors.items() if name not in VECTORS for stride in tensor.stride()]
+    assert len(strides) == len(set(strides)) == sum(len(shape) for name, shape in shapes.items() if name not in VECTORS)
     assert min(strides) > 1
 
 
@@ -99,7 +100,7 @@ def test_no_two_elements_overlap(layout):
 
 def test_expanded_is_one_stored_element_of_stride_0_and_1_for_do():
     inputs = place(values_of(), (("all", "expanded"),))
-    for name in ("q", "k", "v", "do", "bias", "tau"):
+    for name in ("q", "k", "v", "do", "bias"):
         tensor = inputs.tensors[name]
         assert offsets(tensor).unique().tolist() == [FRONT]
         assert tensor.flatten()[0] == (1 if name == "do" else values_of()[name].flatten()[0])
@@ -194,6 +195,24 @@ def test_later_assignments_win_and_all_means_every_tensor():
     assert inputs.tensors["q"].stride() == (60, 20, 4, 1)
     assert inputs.tensors["k"].stride() == (120, 40, 8, 2)
     assert inputs.layout == "strided-last,do=expanded,q=distinct,q=contiguous"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", ["tau", "alibi", "sinks", "seqlens", "cu_seqlens_q", "cu_seqlens_k", "dtau", "dsink"])
+def test_one_number_a_head_or_a_sequence_lies_contiguous_unless_it_is_named(name, layout):
+    values = {"q": torch.randn(2, 3, 5, 4), name: torch.arange(7, 10)}
+    (of_all, step), (of_its_name, named) = (
+        (tensors[name], tensors[name].stride(0))
+        for tensors in (place(values, assigned).tensors for assigned in ((("all", layout),), ((name, layout),)))
+    )
+    assert step == 1
+    assert torch.equal(of_all, values[name])
+    assert of_all.storage_offset() == FRONT + (5 if layout == "offset" else 0)
+    moved = {"expanded": name == "tau" or name == "alibi" or name == "sinks", "strided-last": True, "huge": True}
+    assert (named != 1) is moved.get(layout, layout == "distinct")
+    # An assignment to all does not take back what its name was given.
+    both = place(values, ((name, "strided-last"), ("all", "distinct"))).tensors
+    assert both[name].stride() == (2,)
 
 
 def test_the_default_runs_are_contiguous_distinct_and_do_expanded():

@@ -34,6 +34,10 @@ UNIT_RUN = (("all", "distinct-unit"),)
 # What the others determine, or what is no gradient's business: one repeated value of these is another problem. And what
 # is written needs a place for every element.
 NEVER_EXPANDED = ("o", "lse", "delta", "mask", "keep", "seqlens", "cu_seqlens_q", "cu_seqlens_k", *OUTPUTS)
+# One number a head or a sequence. Programs hold them contiguous, and right kernels take them so.
+VECTORS = ("tau", "alibi", "sinks", "seqlens", "cu_seqlens_q", "cu_seqlens_k", "dtau", "dsink")
+# What leaves them so, wherever it moves them.
+_FOR_VECTORS = ("contiguous", "offset", AS_SAVED)
 # Tensors that one buffer holds, side by side in every row, where all of them are packed and of one shape: what one
 # projection to q, k and v gives, or one to k and v, and autograd for its gradient.
 _PACKED = (("q", "k", "v"), ("k", "v"), ("dq", "dk", "dv"), ("dk", "dv"))
@@ -114,8 +118,9 @@ def place(
     saved: Mapping[str, Placement] | None = None,
     fill: str = ORDINARY,
 ) -> Inputs:
-    """The values laid out as assigned; later assignments win over earlier ones, "all" means every tensor.
+    """The values laid out as assigned; later assignments win over earlier ones.
 
+    "all" means every tensor, but of VECTORS only where they stay contiguous: such a one lies otherwise if it is named.
     Every storage is filled with known values first, wide enough that a read through any tensor's strides stays inside.
 
     Args:
@@ -125,7 +130,7 @@ def place(
     Raises:
         UsageFailure: a tensor is to lie as saved, and nothing was.
     """
-    chosen = {name: _layout_of(name, assigned) for name in values}
+    chosen = {name: layout_of(name, assigned) for name in values}
     if saved is None and AS_SAVED in chosen.values():
         raise UsageFailure(f"--layout: {AS_SAVED} is how the tensors of a file lie, and there is none", "add --inputs")
     values = effective_values(values, assigned)
@@ -151,15 +156,17 @@ def effective_values(values: Mapping[str, Tensor], assigned: tuple[tuple[str, st
     That element is 1 for do, as `out.sum().backward()` gives, and the first one for any other tensor.
     """
     return {
-        name: _repeated(name, value) if _layout_of(name, assigned) == "expanded" else value
+        name: _repeated(name, value) if layout_of(name, assigned) == "expanded" else value
         for name, value in values.items()
     }
 
 
-def _layout_of(name: str, assigned: tuple[tuple[str, str], ...]) -> str:
+def layout_of(name: str, assigned: tuple[tuple[str, str], ...]) -> str:
+    """The layout that a tensor has in a run: what is assigned to it by its name, or to all of its kind."""
     chosen = "contiguous"
     for tensor, layout in assigned:
-        chosen = layout if tensor in (name, "all") else chosen
+        is_meant = tensor == "all" and (name not in VECTORS or layout in _FOR_VECTORS)
+        chosen = layout if tensor == name or is_meant else chosen
     return "contiguous" if chosen == "expanded" and name in NEVER_EXPANDED else chosen
 
 

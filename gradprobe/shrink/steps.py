@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..cases.case import DTYPES, PATTERNS, Case
-from ..cases.layouts import run_name
+from ..cases.layouts import layout_of, run_name
 from ..probing.runs import layouts_of
 from ..spans import plural
 from .ordering import OFF, key, options_on, sequences
@@ -171,20 +171,12 @@ def _fewer_placed(
     assigned: tuple[tuple[str, str], ...], tensors: Sequence[str]
 ) -> Iterator[tuple[tuple[str, str], ...]]:
     """Nothing placed; one tensor alone; halves; and all but one."""
-    placed = {name: layout for name, layout in _by_tensor(assigned, tensors).items() if layout != "contiguous"}
-    named = list(placed.items())
+    order = sorted(tensors, key=lambda name: _USUAL.index(name) if name in _USUAL else len(_USUAL))
+    named = [(name, layout) for name in order if (layout := layout_of(name, assigned)) != "contiguous"]
     half = len(named) // 2
     kept = [[], *([one] for one in named), named[:half], named[half:]]
     kept += [[one for one in named if one != left] for left in named]
     yield from dict.fromkeys(tuple(one) for one in kept)
-
-
-def _by_tensor(assigned: tuple[tuple[str, str], ...], tensors: Sequence[str]) -> dict[str, str]:
-    order = sorted(tensors, key=lambda name: _USUAL.index(name) if name in _USUAL else len(_USUAL))
-    found: dict[str, str] = {}
-    for tensor, layout in assigned:
-        found |= dict.fromkeys(order, layout) if tensor == "all" else {tensor: layout}
-    return found
 
 
 def _values(case: Case, _: Sequence[str]) -> Iterator[Step]:

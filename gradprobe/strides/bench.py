@@ -55,6 +55,7 @@ class Bench:
         """The shapes of the tensors that the target is given, by name; a forward's dO comes through autograd."""
         given = self._given(self._values(FIRST), float("nan"))
         taken = {"do", *self.session.target.takes}
+        taken |= {"cu_seqlens_q"} if "cu_seqlens" in taken else set()
         return {name: tuple(value.shape) for name, value in given.items() if name in taken}
 
     def tried(self, trial: Trial) -> Result:

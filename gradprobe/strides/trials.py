@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ..cases.guards import LARGE, NAN
-from ..cases.layouts import LAYOUTS, NEVER_EXPANDED
+from ..cases.layouts import LAYOUTS, NEVER_EXPANDED, VECTORS
 from ..cases.placement import Placement
 
-CONTIGUOUS, EXPANDED = LAYOUTS[0], "expanded"
+CONTIGUOUS, EXPANDED, HUGE = LAYOUTS[0], "expanded", "huge"
 ALONE, TOGETHER, PROGRAM = "one tensor", "all tensors", "program"
 Fill = tuple[str, float]
 """What guard bands hold, and what memory without values holds."""
@@ -17,11 +17,10 @@ Fill = tuple[str, float]
 BOTH: tuple[Fill, ...] = ((NAN, float("nan")), (LARGE, 7.0))
 # What is run with either fill even when there is little time: all that is mixed up shows in the first, in the second
 # where a target takes no last stride but 1, and what overflows in the third.
-_THOROUGH = ("distinct", "distinct-unit", "huge")
-# Of tensors alone, what there is time for then: dO is what programs lay otherwise than all else.
-_FAST = {"do": ("blhd", "distinct")}
-# Index tensors, whose strides are the wrapper's own to read.
-_NOT_TRIED = ("seqlens", "cu_seqlens_q", "cu_seqlens_k")
+_THOROUGH = ("distinct", "distinct-unit", HUGE)
+# Of tensors alone, what there is time for then: dO is what programs lay otherwise than all else, and vectors of
+# parameters lie contiguous in all that is tried of several tensors.
+_FAST = {"do": ("blhd", "distinct")} | dict.fromkeys(VECTORS, ("distinct",))
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ def trials_of(shapes: Mapping[str, tuple[int, ...]], programs: tuple[Trial, ...]
     ]
     alone = [
         Trial(f"{name}={layout}", ALONE, ((name, layout),), name, layout, thorough=not fast)
-        for name in shapes if name not in _NOT_TRIED
+        for name in shapes
         for layout in _layouts_of(name, shapes[name], fast=fast)
     ]  # fmt: skip
     return (*together, *programs, *alone)
@@ -73,7 +72,7 @@ def _layouts_of(name: str, shape: tuple[int, ...], *, fast: bool) -> Iterator[st
     for layout in _FAST.get(name, ()) if fast else LAYOUTS[1:]:
         if layout == "packed" and len(shape) != 4:
             continue
-        if layout in ("blhd", "distinct-unit") and len(shape) < 2:
+        if layout in ("blhd", "distinct-unit", HUGE) and len(shape) < 2:
             continue
         if layout == EXPANDED and (name in NEVER_EXPANDED or max(shape) == 1):
             continue

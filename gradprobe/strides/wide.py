@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from ..cases.case import Case
-from ..cases.layouts import VECTOR
+from ..cases.layouts import VECTOR, VECTORS
 from ..cases.placement import Placement, spanned
 
 Stride = tuple[str, int]
@@ -21,10 +21,11 @@ _FOUR = "bhmd"
 
 
 class Wide:
-    """The tensors of a case under wide strides."""
+    """The tensors of a case under wide strides; vectors of parameters stay contiguous."""
 
     def __init__(self, case: Case, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        self._shapes = {name: shape for name, shape in shapes.items() if case.input_axes(name)}
+        moved = (name for name in shapes if case.input_axes(name) and name not in VECTORS)
+        self._shapes = {name: shapes[name] for name in moved}
         self._kinds = {name: _kinds(case.input_axes(name), len(shape)) for name, shape in self._shapes.items()}
         self._strides = self._common()
 
