@@ -13,7 +13,7 @@ from .diagnosing.why import Reasons, reasons_of
 from .failures import Refusal
 from .probing.insides import with_insides
 from .probing.receipt import environment, notes_of, provenance
-from .probing.runs import layouts_of, runs_of
+from .probing.runs import layouts_of, runs_of, with_strays
 from .probing.session import Session, Tick, dots_of
 from .probing.symmetries import with_symmetries
 from .running.taps import parse_tap
@@ -51,7 +51,7 @@ def probe(
     session.values = {name: value.to(case.device) for name, value in values.items()}
     runs = [run for assigned in layouts_of(case) for run in runs_of(session, assigned)]
     runs = with_symmetries(session, runs)
-    runs = with_insides(session, runs)
+    runs = with_strays(session, with_insides(session, runs))
     if not any(run.measured for run in runs):
         words = "; ".join(f"{run.layout}: {run.skipped}" for run in runs)
         raise Refusal(f"target {target.name!r} refused every layout ({words}): nothing was compared")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from ..running.interpreter.memory import Finding
 
 OUTSIDE, GUARD, UNWRITTEN, RACE, BARRIER = "outside", "guard", "unwritten", "race", "barrier"
+# What spoils memory before what only reads it, and what two programs leave to chance before what each does alone.
+_ACCESSES = ("atomic", "store", "", "load")
+_KINDS = (RACE, OUTSIDE, GUARD, BARRIER, UNWRITTEN)
+_CUDA_ACCESSES = {"atomic": "atomic", "write": "store", "read": "load"}
 
 
 @dataclass(frozen=True)
@@ -34,23 +38,60 @@ class Stray:
     code: str = ""
     severity: str = ERROR
     """WARNING of what is shown and changes no verdict."""
+    access: str = ""
+    """"load", "store" or "atomic"."""
+    lanes: int = 0
+    """How many elements were accessed so; 0 where nobody counted."""
+
+    @property
+    def identity(self) -> tuple[str, str, str, str, int | None]:
+        """The same for the same finding, in whichever layout it was seen."""
+        return self.kind, self.tensor, self.kernel, self.file, self.line
 
 
 def of_breach(breach: Breach) -> Stray:
     """A guard band that was written."""
-    return Stray(GUARD, breach.tensor, breach.words)
+    return Stray(GUARD, breach.tensor, breach.words, access="store", lanes=breach.count)
 
 
 def of_access(finding: Finding) -> Stray:
     """An access that the interpreter's watch found."""
     place = finding.place
-    return Stray(finding.kind, finding.tensor, finding.sentence(), finding.kernel, place.file, place.line, place.code)
+    return Stray(
+        finding.kind, finding.tensor, finding.sentence(), finding.kernel, place.file, place.line, place.code,
+        access=finding.access, lanes=finding.lanes,
+    )  # fmt: skip
 
 
 def of_cuda(finding: CudaFinding) -> Stray:
     """What was seen of a CUDA kernel that ran on the CPU."""
-    line = finding.now.line
-    return Stray(finding.kind, finding.array, finding.sentence, finding.kernel, line.file, line.line, line.code)
+    line, access = finding.now.line, _CUDA_ACCESSES.get(finding.now.how, "")
+    return Stray(
+        finding.kind, finding.array, finding.sentence, finding.kernel, line.file, line.line, line.code,
+        access=access, lanes=finding.count,
+    )  # fmt: skip
+
+
+def worst_first(strays: Iterable[Stray]) -> list[Stray]:
+    """Findings in the order in which they are told; a written guard band after the line that explains it."""
+    strays = list(strays)
+    explained = {stray.tensor.lower() for stray in strays if stray.kind == OUTSIDE and stray.access != "load"}
+    return sorted(
+        strays,
+        key=lambda stray: (
+            stray.kind == GUARD and stray.tensor.lower() in explained,
+            _ACCESSES.index(stray.access), _KINDS.index(stray.kind), -stray.lanes,
+        ),
+    )  # fmt: skip
+
+
+def telling(strays: Iterable[Stray], non_finite: bool) -> tuple[Stray, ...]:
+    """The findings of one run that count, the worst first.
+
+    What nothing has written holds NaN, so a read of it that shows in a result leaves something that is not finite; any
+    other is masked later, as that of padded scratch is.
+    """
+    return tuple(worst_first(stray for stray in strays if stray.kind != UNWRITTEN or non_finite))
 
 
 def never_written(first: Trace, second: Trace, unwritten: tuple[float, float]) -> Iterator[Stray]:

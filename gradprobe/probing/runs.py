@@ -10,10 +10,10 @@ from ..cases.case import Case
 from ..cases.guards import same_bits
 from ..cases.layouts import AS_SAVED, DEFAULT_RUNS, SAVED_RUNS, UNIT_RUN, Inputs, run_name
 from ..failures import TargetFailure, UsageFailure
-from ..judging.strays import Stray, of_cuda
+from ..judging.strays import UNWRITTEN, Stray, telling, worst_first
 from ..judging.symmetry import agreement
 from ..verdict import Measured, Run
-from .session import Assigned, Session, inputs_of, measure, outcome_of
+from .session import Assigned, Session, inputs_of, measure, watched_run
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -52,16 +52,34 @@ def _copied(session: Session) -> bool:
 
 def _run(session: Session, assigned: Assigned) -> Run:
     inputs = inputs_of(session, session.values, assigned)
-    outcome = outcome_of(session, inputs)
-    if outcome.trace is None:
-        return Run(inputs.layout, assigned, None, outcome.refused)
-    measured = measure(session, inputs, outcome.trace)
-    measured, strays = _in_other_orders(session, assigned, measured, [*map(of_cuda, outcome.findings)])
+    run = watched_run(session, inputs)
+    if run.outcome.trace is None:
+        return Run(inputs.layout, assigned, None, run.outcome.refused)
+    measured = measure(session, inputs, run.outcome.trace)
+    measured, strays = _in_other_orders(session, assigned, measured, list(run.strays))
     for number in range(1, session.case.repeat):
         again = _poisoned(session, number)
         # Laid out afresh: a target may have written over its inputs.
         measured = _repeated(again, inputs_of(again, session.values, assigned), measured)
-    return Run(inputs.layout, assigned, measured, None, strays=strays)
+    return Run(inputs.layout, assigned, measured, None, strays=telling(strays, _holds_non_finite(measured)))
+
+
+def with_strays(session: Session, runs: list[Run]) -> list[Run]:
+    """The runs, each with what repeats of it and looks inside, which are runs in its layout too, did to memory."""
+    return [replace(run, strays=_with_those_of(session, run)) if run.measured else run for run in runs]
+
+
+def _with_those_of(session: Session, run: Run) -> tuple[Stray, ...]:
+    found = {stray.identity: stray for stray in run.strays}
+    for layout, strays in session.strays:
+        for stray in strays if layout == run.layout else ():
+            if stray.kind != UNWRITTEN:  # whether it shows was decided by the run's own results
+                found.setdefault(stray.identity, stray)
+    return tuple(worst_first(found.values()))
+
+
+def _holds_non_finite(measured: Measured) -> bool:
+    return any(bool(finding.non_finite) for finding in measured.comparison.findings.values())
 
 
 def _in_other_orders(
@@ -74,13 +92,14 @@ def _in_other_orders(
     """
     first, differing = measured.trace, dict[str, int]()
     for seed in range(1, session.case.schedules + 1):
-        outcome = outcome_of(session, inputs_of(session, session.values, assigned), seed)
+        run = watched_run(session, inputs_of(session, session.values, assigned), seed)
+        outcome = run.outcome
         if outcome.trace is None or outcome.cuda != "cuda-on-cpu":
             raise UsageFailure(
                 f"--schedules: target {session.target.name!r} launched no CUDA kernel on the CPU",
                 "it orders the threads of kernels that gradprobe.cuda loads, with --device cpu",
             )
-        strays += [stray for stray in map(of_cuda, outcome.findings) if not _is_among(stray, strays)]
+        strays += [stray for stray in run.strays if stray.identity not in {one.identity for one in strays}]
         other = [name for name, value in first.values.items() if not _is_same(outcome.trace.values[name], value)]
         differing |= {name: differing.get(name, 0) + 1 for name in other}
         if other and measured.matches:
@@ -91,11 +110,6 @@ def _in_other_orders(
 
 def _is_same(value: Tensor, other: Tensor) -> bool:
     return value.dtype == other.dtype and bool(same_bits(value, other).all())
-
-
-def _is_among(stray: Stray, others: list[Stray]) -> bool:
-    key = (stray.kind, stray.tensor, stray.kernel, stray.line)
-    return any((other.kind, other.tensor, other.kernel, other.line) == key for other in others)
 
 
 def _note_orders(session: Session, layout: str, differing: Mapping[str, int]) -> None:
@@ -115,7 +129,7 @@ def _poisoned(session: Session, number: int) -> Session:
 
 def _repeated(session: Session, inputs: Inputs, measured: Measured) -> Measured:
     """The first run, or the repeat that went wrong where the first did not."""
-    trace = outcome_of(session, inputs).trace
+    trace = watched_run(session, inputs).outcome.trace
     if trace is None:
         raise TargetFailure(f"target {session.target.name!r} refused {inputs.layout} in a repeat, after accepting it")
     again = measure(session, inputs, trace)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,6 @@ from ..cases.guards import ORDINARY
 from ..cases.layouts import Inputs, effective_values, place
 from ..cases.outputs import outputs_of
 from ..cases.saved import Saved
-from ..cuda.unwritten import Unwritten
 from ..failures import KernelStopped, ReferenceFailure, TargetFailure
 from ..inside.recovery import Recovery
 from ..judging.accumulators import Coarser, explained
@@ -23,13 +22,14 @@ from ..judging.compare import Comparison, Evaluate, attention_of, compare
 from ..judging.invariants import Invariant, identities
 from ..judging.locate import locate
 from ..judging.operands import Operand, rounded_operand
+from ..judging.strays import Stray
 from ..reference import Attention, Tile, evaluate
-from ..running.allocations import Allocations
 from ..running.run import Outcome, run_target
 from ..running.taps import Tap
 from ..running.trace import Trace, expected_shapes
 from ..targets.find import Target
 from ..verdict import Measured
+from .observe import WatchedRun, observe
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -57,6 +57,8 @@ class Session:
     values: dict[str, Tensor] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
     outcomes: list[Outcome] = field(default_factory=list)
+    strays: list[tuple[str, tuple[Stray, ...]]] = field(default_factory=list)
+    """(layout, what it did to memory) of every run."""
     has_cuda: bool = False
     """Whether the target launched CUDA kernels of a source."""
     notes: list[str] = field(default_factory=list)
@@ -113,54 +115,43 @@ def derived(session: Session, values: Mapping[str, Tensor]) -> dict[str, Tensor]
     }
 
 
-def outcome_of(session: Session, inputs: Inputs, schedule: int = 0) -> Outcome:
+def watched_run(session: Session, inputs: Inputs, schedule: int = 0) -> WatchedRun:
     """One run of the target, noted and timed.
 
     A target of CUDA sources is run again where only now it shows to be one: what its torch.empty gave is known then.
     """
     session.tick(f"run {len(session.outcomes) + 1}, {session.target.name}, {inputs.layout}", 0.0)
     with session.timed("target"):
-        outcome = _run(session, inputs, schedule) if session.has_cuda else _first_run(session, inputs, schedule)
+        run = _run(session, inputs, schedule) if session.has_cuda else _first_run(session, inputs, schedule)
+    outcome = run.outcome
     session.outcomes.append(outcome)
-    return replace(outcome, trace=_with_forward(session, inputs, outcome.trace)) if outcome.trace else outcome
+    session.strays.append((inputs.layout, run.strays))
+    session.notes += [words for words in map(_unwatched, run.unwatched) if words not in session.notes]
+    if outcome.trace is not None:
+        outcome = replace(outcome, trace=_with_forward(session, inputs, outcome.trace))
+    return replace(run, outcome=outcome)
 
 
-def _first_run(session: Session, inputs: Inputs, schedule: int) -> Outcome:
+def _unwatched(words: str) -> str:
+    return f"some accesses of memory could not be watched, by a fault of gradprobe: {words}"
+
+
+def _first_run(session: Session, inputs: Inputs, schedule: int) -> WatchedRun:
     """A run; the same between guard bands where CUDA kernels of a source ran, or ended what was not between any."""
     try:
-        outcome = _run(session, inputs, schedule)
-        session.has_cuda = bool(outcome.cuda)
+        run = _run(session, inputs, schedule)
+        session.has_cuda = bool(run.outcome.cuda)
     except KernelStopped:
         session.has_cuda = True
-    return _run(session, inputs, schedule) if session.has_cuda else outcome
+    return _run(session, inputs, schedule) if session.has_cuda else run
 
 
-def _run(session: Session, inputs: Inputs, schedule: int) -> Outcome:
-    unwritten = empty_outputs(inputs)
-    around = _around(session, unwritten)
-    return run_target(
-        session.target, session.case, inputs, session.taps, around, schedule=schedule, unwritten=unwritten
+def _run(session: Session, inputs: Inputs, schedule: int) -> WatchedRun:
+    # Memory of CUDA's allocator often holds zeros in a test and something else in a training run.
+    return observe(
+        session.target, session.case, inputs, session.taps, fill=session.fill, unwritten=session.unwritten,
+        banded=session.case.poison or session.has_cuda, copies=session.has_cuda, schedule=schedule,
     )  # fmt: skip
-
-
-def empty_outputs(inputs: Inputs) -> Unwritten:
-    """The tensors that a target is to write its gradients into, none of which has a value before."""
-    unwritten = Unwritten()
-    for name in OUTPUTS:
-        if name in inputs.tensors:
-            unwritten.allocated(inputs.tensors[name])
-    return unwritten
-
-
-def _around(session: Session, unwritten: Unwritten) -> AbstractContextManager[object]:
-    """What a target allocates itself, filled where the case asks for it, or kernels do not initialise what they add to.
-
-    Memory of CUDA's allocator often holds zeros in a test and something else in a training run.
-    """
-    wanted = session.case.poison or session.has_cuda
-    if not wanted:
-        return nullcontext()
-    return Allocations(session.fill, session.unwritten, unwritten, copies=session.has_cuda)
 
 
 def _with_forward(session: Session, inputs: Inputs, trace: Trace) -> Trace:
@@ -178,7 +169,7 @@ def _with_forward(session: Session, inputs: Inputs, trace: Trace) -> Trace:
 
 def accepted(session: Session, inputs: Inputs) -> Trace:
     """A further run in a layout that the target accepted before."""
-    trace = outcome_of(session, inputs).trace
+    trace = watched_run(session, inputs).outcome.trace
     if trace is None:
         raise TargetFailure(f"target {session.target.name!r} refused {inputs.layout} after accepting it before")
     return trace

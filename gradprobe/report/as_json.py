@@ -146,6 +146,7 @@ def stray_as_json(stray: Stray) -> dict[str, Any]:
         "kind": stray.kind, "tensor": stray.tensor, "kernel": stray.kernel,
         "file": stray.file, "line": stray.line, "code": stray.code, "sentence": stray.sentence,
         "severity": stray.severity,
+        "access": stray.access or None, "lanes": stray.lanes or None,
     }  # fmt: skip
 
 

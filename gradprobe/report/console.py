@@ -10,7 +10,7 @@ from rich.text import Text
 from ..budgets.precision import LAMBDA
 from ..cases.case import Case
 from ..judging.locate import Location
-from ..judging.strays import BARRIER, GUARD, OUTSIDE, RACE, UNWRITTEN
+from ..judging.strays import BARRIER, GUARD, OUTSIDE, RACE, UNWRITTEN, Stray, worst_first
 from ..judging.tally import INHERITED, MATCH, MISMATCH, Finding
 from ..spans import in_words, plural, spans
 from ..verdict import Measured, Report, Run
@@ -81,7 +81,7 @@ def _blame_of(run: Run, measured: Measured) -> str:
     if not measured.matches:
         return blame(measured)
     kinds = " and ".join(dict.fromkeys(_STRAYED[stray.kind] for stray in run.strays))
-    return f"every element is within budget, but {run.strays[0].kernel} {kinds}"
+    return f"every element is within budget, but {run.strays[0].kernel or 'the target'} {kinds}"
 
 
 def blame(measured: Measured) -> str:
@@ -227,13 +227,24 @@ def _reasons(report: Report) -> Iterator[str]:
 
 
 def _of_memory(report: Report) -> Iterator[str]:
-    """What kernels did to memory, races first: one finding of each array, and how many more there are."""
-    strays = {(s.kind, s.tensor, s.file, s.line): s for run in reversed(report.runs) for s in reversed(run.strays)}
-    by_array = {(stray.kind, stray.kernel, stray.tensor or stray.line): stray for stray in strays.values()}
-    told = sorted(by_array.values(), key=lambda stray: stray.kind != RACE)[:_MOST_STRAYS]
-    yield from (stray.sentence for stray in told)
-    if len(strays) > len(told):
-        yield f"and {plural(len(strays) - len(told), 'finding')} more about memory, in --json FILE"
+    """What kernels did to memory, the worst first: one finding of each array and access, with its layouts."""
+    seen: dict[object, Stray] = {}
+    layouts: dict[object, list[str]] = {}
+    for run in report.runs:
+        for stray in run.strays:
+            key = (stray.kind, stray.kernel, stray.tensor or stray.line, stray.access)
+            seen[key] = min(seen.get(key, stray), stray, key=lambda one: -one.lanes)
+            layouts[key] = list(dict.fromkeys([*layouts.get(key, []), run.layout]))
+    told = {id(stray): key for key, stray in seen.items()}
+    for stray in worst_first(seen.values())[:_MOST_STRAYS]:
+        yield f"{_in_layouts(layouts[told[id(stray)]], report)}: {stray.sentence}"
+    if len(seen) > _MOST_STRAYS:
+        yield f"and {plural(len(seen) - _MOST_STRAYS, 'finding')} more about memory, none worse, in --json FILE"
+
+
+def _in_layouts(layouts: Sequence[str], report: Report) -> str:
+    everywhere = len(layouts) > 1 and len(layouts) == len(report.measured)
+    return "in every layout" if everywhere else f"in {', '.join(layouts)}"
 
 
 def _sentences(report: Report, shown: Measured) -> Iterator[str]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import chain
 
 from rich.text import Text
 
 from ..cases.layouts import LAYOUTS
 from ..intermediates import lookup
-from ..judging.strays import GUARD, OUTSIDE, Stray
+from ..judging.strays import GUARD, OUTSIDE, Stray, worst_first
 from ..spans import plural
 from ..strides.result import BITS, Result
 from ..strides.survey import Survey
@@ -72,19 +71,27 @@ def _stray_line(result: Result) -> str:
 
 def _reasons(found: Survey) -> Iterator[str]:
     yield from (culprit.words for culprit in found.culprits)
-    strays = _telling([sorted(result.strays, key=lambda stray: stray.line is None) for result in found.wrong])
-    yield from (stray.sentence for stray in strays[:_MOST])
+    strays = _telling(found.wrong)
+    yield from (f"with {layout}: {stray.sentence}" for layout, stray in strays[:_MOST])
     if len(strays) > _MOST:
-        yield f"and {plural(len(strays) - _MOST, 'finding')} more about memory, in --json FILE"
+        yield f"and {plural(len(strays) - _MOST, 'finding')} more about memory, none worse, in --json FILE"
 
 
-def _telling(by_layout: Sequence[Sequence[Stray]]) -> list[Stray]:
-    """Each finding once, of the simplest layout, whose own come first; what a line explains is not said again."""
+def _telling(wrong: Sequence[Result]) -> list[tuple[str, Stray]]:
+    """Each finding once with the simplest layout that shows it, the worst first; a line says what it explains."""
+    layouts: dict[object, str] = {}
     first: dict[object, Stray] = {}
-    for stray in chain.from_iterable(by_layout):
-        first.setdefault((stray.kind, stray.tensor.lower(), stray.file, stray.line), stray)
+    for result in wrong:
+        for stray in result.strays:
+            key = (stray.kind, stray.tensor.lower(), stray.file, stray.line)
+            layouts.setdefault(key, result.trial.title)
+            first.setdefault(key, stray)
     explained = {stray.tensor.lower() for stray in first.values() if stray.kind == OUTSIDE}
-    return [each for each in first.values() if each.kind != GUARD or each.tensor.lower() not in explained]
+    kept = {
+        id(stray): layouts[key] for key, stray in first.items()
+        if stray.kind != GUARD or stray.tensor.lower() not in explained
+    }  # fmt: skip
+    return [(kept[id(stray)], stray) for stray in worst_first(first.values()) if id(stray) in kept]
 
 
 def _matrix(found: Survey, marks: Marks) -> Iterator[Text]:

@@ -10,6 +10,7 @@ from ..cases.layouts import Inputs, place
 from ..cases.outputs import outputs_of
 from ..failures import NoRoom, TargetFailure
 from ..judging.strays import UNWRITTEN, Stray, never_written
+from ..probing.observe import WatchedRun, observe
 from ..probing.session import Session, derived, effective, measure
 from ..report.as_json import run_as_json
 from ..report.console import blame
@@ -17,7 +18,6 @@ from ..report.text import broken_identity_line, first_mismatch_line
 from ..running.trace import Trace
 from ..verdict import MATCH, MISMATCH, SKIPPED, Measured, Run
 from .bits import differing, floors
-from .observe import Observed, observe
 from .result import BITS, BUDGET, Result
 from .trials import CONTIGUOUS, EXPANDED, TOGETHER, Fill, Trial
 
@@ -136,11 +136,17 @@ class Bench:
         ]
         return replace(next((one for one in results if one.verdict == MISMATCH), results[0]), copied=copied)
 
-    def _observed(self, trial: Trial, fill: Fill, values: Mapping[str, Tensor]) -> Observed:
+    def _observed(self, trial: Trial, fill: Fill, values: Mapping[str, Tensor]) -> WatchedRun:
         around, unwritten = fill
-        session = replace(self.session, fill=around, unwritten=unwritten)
+        session = self.session
         inputs = place(self._given(values, unwritten), trial.assigned, trial.placements or None, around)
-        return observe(session, Inputs(trial.title, inputs.values, inputs.tensors))
+        inputs = Inputs(trial.title, inputs.values, inputs.tensors)
+        copies = any(outcome.cuda for outcome in session.outcomes)
+        run = observe(
+            session.target, session.case, inputs, session.taps, fill=around, unwritten=unwritten, copies=copies
+        )  # fmt: skip
+        session.outcomes.append(run.outcome)
+        return run
 
     def _skipped(self, trial: Trial, words: str) -> Result:
         document = run_as_json(self.session.case, Run(trial.title, trial.assigned, None, words))
@@ -156,13 +162,13 @@ class Bench:
         return Result(trial, verdict, "", "", blame(measured), line, measured.first, strays, document=document)
 
 
-def _trace(observed: Observed) -> Trace:
+def _trace(observed: WatchedRun) -> Trace:
     if observed.outcome.trace is None:
         raise TargetFailure(f"the target refused {observed.inputs.layout}: {observed.outcome.refused}")
     return observed.outcome.trace
 
 
-def _strays(observed: list[Observed], fills: tuple[Fill, ...]) -> tuple[Stray, ...]:
+def _strays(observed: list[WatchedRun], fills: tuple[Fill, ...]) -> tuple[Stray, ...]:
     """What the runs of one trial did to memory, each finding once.
 
     A read of memory that nothing wrote is one where it shows in a result: what that memory holds in one run and in the

@@ -47,12 +47,14 @@ def test_a_title_with_a_comma_is_quoted_among_others():
 
 def test_findings_of_the_layout_that_is_shown_come_before_those_of_others():
     unwritten = Stray("unwritten", "dK", "dK: 16 of 32 elements were never written, the first at [1, 0]")
-    far = [Stray("outside", name, f"kernel loads outside {name}", "kernel", "k.py", 7) for name in "qkvo"]
+    far = [
+        Stray("outside", name, f"kernel loads outside {name}", "kernel", "k.py", 7, access="load") for name in "qkvo"
+    ]
     results = (
         Result(FIRST, "mismatch", line="FIRST MISMATCH dK", strays=(unwritten,)),
         result("huge", "mismatch", "", line="FIRST MISMATCH dQ", strays=tuple(far)),
     )
     lines = printed(results)
     said = [line for line in lines if "never written" in line or "loads outside" in line]
-    assert said == [f"  {stray.sentence}" for stray in (unwritten, *far[:3])]
-    assert "  and 1 finding more about memory, in --json FILE" in lines
+    assert said == [f"  with contiguous: {unwritten.sentence}", *(f"  with do=huge: {one.sentence}" for one in far[:3])]
+    assert "  and 1 finding more about memory, none worse, in --json FILE" in lines

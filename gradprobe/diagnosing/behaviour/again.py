@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ...failures import Failure
-from ...probing.session import Assigned, Session, inputs_of, outcome_of
+from ...probing.session import Assigned, Session, inputs_of, watched_run
 from ..observed import Observed
 
 if TYPE_CHECKING:
@@ -43,12 +43,12 @@ class Again:
             schedule: of the threads of CUDA kernels on the CPU.
             around: entered around it.
         """
-        session = replace(self.session, target=target or self.session.target, outcomes=[])
+        session = replace(self.session, target=target or self.session.target, outcomes=[], strays=[])
         if unwritten is not None:
             session = replace(session, unwritten=unwritten, case=replace(session.case, poison=True))
         try:
             with around():
-                outcome = outcome_of(session, inputs_of(session, session.values, self.assigned), schedule)
+                outcome = watched_run(session, inputs_of(session, session.values, self.assigned), schedule).outcome
         except Failure:
             return None
         if outcome.trace is None:
