@@ -31,6 +31,10 @@ class KernelStopped(TargetFailure):
     """A CUDA kernel on the CPU would have touched memory that is nobody's, or waits for what cannot come."""
 
 
+class DeviceLost(TargetFailure):
+    """The target's kernels failed in a way that leaves this process without its device."""
+
+
 class NoRoom(Failure):
     """A tensor does not fit into the memory that there is."""
 

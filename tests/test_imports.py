@@ -15,7 +15,7 @@ PACKAGE = ROOT / "gradprobe"
 ORDER = (
     "cases", "targets", "running", "budgets", "judging", "inside", "recording", "probing",
     "baseline", "suite",
-    "failures", "files", "naming", "severity", "spans", "intermediates",
+    "failures", "device", "files", "naming", "severity", "spans", "intermediates",
     "cases.case", "cases.draw", "cases.outputs", "cases.placement", "cases.guards", "cases.layouts", "cases.contents",
     "cases.saved",
     "cases.decided",
@@ -75,7 +75,7 @@ ORDER = (
     "targets.catalogue",
     "report.targets",
     "targets.scaffold",
-    "last", "problem", "sanitizer",
+    "last", "smaller", "problem", "sanitizer",
     "isolation.ended", "isolation.frames", "isolation.child", "isolation.process", "isolation.each", "isolation",
     "strides", "strides.trials", "strides.programs", "strides.result",
     "strides.bits", "strides.bench", "strides.wide", "strides.claims", "strides.culprits", "strides.worker",

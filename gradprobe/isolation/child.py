@@ -16,8 +16,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from ..device import words_of_loss
 from .ended import raised_of
-from .frames import ANSWER, RAISED, READY, UNREADY, Frames, send
+from .frames import ANSWER, LOST, RAISED, READY, UNREADY, Frames, send
 
 # Where the parent asks a child that is late to say what it is at.
 WHERE = signal.SIGUSR1
@@ -72,8 +73,13 @@ def _made(stream: socket.socket, payload: bytes) -> Callable[[Any], Any]:
 
 
 def _answered(worker: Callable[[Any], Any], payload: bytes) -> tuple[bytes, bytes]:
-    """The message that answers an item. Whatever the worker raises, also to leave, is an answer."""
+    """The message that answers an item. Whatever the worker raises, also to leave, is an answer.
+
+    What was made of an item that cost this process its device says nothing, nor could anything that came after it.
+    """
     try:
-        return ANSWER, pickle.dumps(worker(pickle.loads(payload)), pickle.HIGHEST_PROTOCOL)
+        answer = ANSWER, pickle.dumps(worker(pickle.loads(payload)), pickle.HIGHEST_PROTOCOL)
     except BaseException as error:
-        return RAISED, pickle.dumps(raised_of(error))
+        answer = RAISED, pickle.dumps(raised_of(error))
+    lost = words_of_loss()
+    return answer if lost is None else (LOST, lost.encode())

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from .ended import CRASH, TIMEOUT, Crash, Ended, Raised, raised_of, words_of
-from .frames import ANSWER, READY, UNREADY
+from .ended import CRASH, DEVICE, TIMEOUT, Crash, Ended, Raised, raised_of, words_of
+from .frames import ANSWER, LOST, READY, UNREADY
 from .process import Child, Heard
 
 # Seconds in which a child must be ready. Importing torch takes up to twenty on a busy machine with cold disks.
@@ -117,6 +117,8 @@ class _Crew:
             return []
         if heard.kind == UNREADY:
             return self._without(child, raised=pickle.loads(heard.payload))
+        if heard.kind == LOST:
+            return self._died(child, heard.payload.decode())
         index, child.index = child.index, None
         assert index is not None
         return [self._answered(index, heard)]
@@ -129,11 +131,13 @@ class _Crew:
             return Ended(item, index, raised=raised_of(error))
         return Ended(item, index, value) if heard.kind == ANSWER else Ended(item, index, raised=value)
 
-    def _died(self, child: Child) -> list[Ended]:
+    def _died(self, child: Child, lost: str = "") -> list[Ended]:
+        """What ends with a child that is over, or good for nothing more: `lost` is what became of its device."""
         seconds = time.monotonic() - child.since
         self._children.remove(child)
         code = child.stop()
-        return self._lost(child, Crash(CRASH, child.broken or words_of(code), child.tail, seconds))
+        words = lost or child.broken or words_of(code)
+        return self._lost(child, Crash(DEVICE if lost else CRASH, words, child.tail, seconds))
 
     def _late(self) -> list[Ended]:
         now, ended = time.monotonic(), []

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..failures import as_failure
 
-CRASH, TIMEOUT = "Crash", "Timeout"
+CRASH, TIMEOUT, DEVICE = "Crash", "Timeout", "DeviceLost"
 # What the system's own names of signals leave open.
 _MEANINGS = {
     signal.SIGKILL: "from outside; most often the system was out of memory",
@@ -37,9 +37,9 @@ class Crash:
     """A process that died, or was stopped, before it answered."""
 
     kind: str
-    """CRASH or TIMEOUT."""
+    """CRASH, TIMEOUT, or DEVICE where it lost its GPU, and was stopped."""
     words: str
-    """What follows "it was" or "it": "killed by SIGSEGV (segmentation fault)"."""
+    """What follows "it was" or "it": "killed by SIGSEGV (segmentation fault)"; of a GPU, its own words."""
     stderr_tail: str
     """The last lines that it wrote, on either stream; where it was, if Python could still say."""
     seconds: float

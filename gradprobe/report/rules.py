@@ -77,7 +77,8 @@ BARRIER = Rule(
 CRASH = Rule(
     "GP020", "Crash", "error", 100.0,
     "The target ended its process",
-    "A segmentation fault, an exit or the lack of memory ended the process that ran the target.",
+    "A segmentation fault, an exit or the lack of memory ended the process that ran the target, or an access that a GPU "
+    "does not allow left it without its device.",
     "Run the command that is given under a debugger or compute-sanitizer.",
 )  # fmt: skip
 TIMEOUT = Rule(
@@ -123,6 +124,6 @@ RULES = (
 )  # fmt: skip
 OF_MEMORY = {"outside": OUTSIDE, "guard": GUARD, "unwritten": UNWRITTEN, "race": RACE, "barrier": BARRIER}
 OF_FAILURE = {
-    "Crash": CRASH, "Timeout": TIMEOUT, "TargetFailure": TARGET, "Refusal": TARGET, "KernelStopped": TARGET,
-    "ReferenceFailure": REFERENCE, "UsageFailure": USAGE,
+    "Crash": CRASH, "DeviceLost": CRASH, "Timeout": TIMEOUT, "TargetFailure": TARGET, "Refusal": TARGET,
+    "KernelStopped": TARGET, "ReferenceFailure": REFERENCE, "UsageFailure": USAGE,
 }  # fmt: skip

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import traceback
 import warnings
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,8 @@ from ..cases.layouts import AS_SAVED, Inputs
 from ..cuda import Finding, Watch, watched
 from ..cuda.unit import Entry
 from ..cuda.unwritten import Unwritten
-from ..failures import Refusal, TargetFailure
+from ..device import words_of_loss
+from ..failures import DeviceLost, Refusal, TargetFailure
 from ..intermediates import lookup
 from ..targets.bind import bind
 from ..targets.find import Target
@@ -83,6 +84,7 @@ def run_target(
     Raises:
         UsageFailure: from `bind`.
         Refusal: the target raised on purpose where it may not.
+        DeviceLost: its kernels failed so that this process has no device any more.
         TargetFailure: it raised by accident, or returned what it may not.
     """
     arguments = bind(target, case, inputs.tensors)
@@ -90,7 +92,7 @@ def run_target(
     watch = Watch(inputs.tensors, schedule, unwritten or Unwritten())
     with _tapped(taps, case) as session, recorded_launches(inputs.tensors, taken) as launches, watched(watch):
         try:
-            with around:
+            with around, _telling_of_a_lost_device(target, inputs):
                 result = _call(target, case, arguments, inputs)
                 _synchronize(inputs)
         except TargetFailure:
@@ -197,10 +199,27 @@ def _synchronize(inputs: Inputs) -> None:
         torch.cuda.synchronize()
 
 
+@contextmanager
+def _telling_of_a_lost_device(target: Target, inputs: Inputs) -> Iterator[None]:
+    """Whatever was raised inside, the device is asked first: once it is lost, all that is raised follows from that."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        if (words := words_of_loss()) is None:
+            raise
+        raise DeviceLost(
+            f"target {target.name!r} left this process without its device ({inputs.layout}): {words}",
+            "gradprobe check TARGET --device cpu watches every access; --sanitize memcheck names the line on the GPU",
+        ) from error
+
+
 def _is_a_crash(error: Exception) -> bool:
     """A RuntimeError of the device, or of Triton's compiler or interpreter, is no refusal."""
     words = str(error)
-    return "CUDA error" in words or type(error).__module__.partition(".")[0] == "triton"
+    of_driver = any(word in words for word in ("CUDA error", "[CUDA]", "CUDA_ERROR_"))
+    return of_driver or type(error).__module__.partition(".")[0] == "triton"
 
 
 def _raised(target: Target, inputs: Inputs, error: BaseException) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..cases.layouts import Inputs, place
 from ..cases.outputs import outputs_of
-from ..failures import NoRoom, TargetFailure
+from ..failures import DeviceLost, NoRoom, TargetFailure
 from ..judging.strays import UNWRITTEN, Stray, never_written
 from ..probing.observe import WatchedRun, observe
 from ..probing.session import Session, derived, effective, measure
@@ -59,10 +59,16 @@ class Bench:
         return {name: tuple(value.shape) for name, value in given.items() if name in taken}
 
     def tried(self, trial: Trial) -> Result:
-        """What a trial comes to. What the target raises where it may not is a value here."""
+        """What a trial comes to. What the target raises where it may not is a value here.
+
+        Raises:
+            DeviceLost: nothing more can be tried in this process.
+        """
         try:
             base = self._base(trial)
             return replace(base.result, trial=trial) if trial == FIRST else self._tried(trial, base)
+        except DeviceLost:
+            raise
         except TargetFailure as failure:
             return Result(trial, "error", words=str(failure).replace(f" ({trial.title})", ""))
         except NoRoom as failure:

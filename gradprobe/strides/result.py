@@ -11,8 +11,6 @@ from ..judging.strays import Stray
 from .trials import Trial
 
 BITS, BUDGET = "same bits", "within budget"
-# How PyTorch begins what it says of an error after which a process has no device any more.
-DEVICE_LOST = "CUDA error: "
 
 
 @dataclass(frozen=True)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..failures import Failure, TargetFailure, UsageFailure
-from ..isolation import Crash, Ended, Raised, run_each
+from ..isolation import Ended, Raised, run_each
+from ..isolation.ended import DEVICE
 from ..last import Asked
+from ..smaller import for_the_interpreter
 from ..verdict import MATCH, MISMATCH
 from .culprits import Culprit
-from .result import DEVICE_LOST, Plan, Result
+from .result import Plan, Result
 from .trials import ALONE, CONTIGUOUS, EXPANDED, PROGRAM, TOGETHER
 from .worker import Setup
 
@@ -36,8 +38,9 @@ class Survey:
 
     @property
     def verdict(self) -> str:
-        verdicts = {result.verdict for result in self.results}
-        return MISMATCH if MISMATCH in verdicts else ERROR if ERROR in verdicts else MATCH
+        if self.wrong:
+            return MISMATCH
+        return ERROR if self.having(ERROR) else MATCH
 
     @property
     def exit_code(self) -> int:
@@ -45,8 +48,11 @@ class Survey:
 
     @property
     def wrong(self) -> list[Result]:
-        """The trials that are wrong: the contiguous one first, then those that have a place, the simplest before."""
-        wrong = [result for result in self.results if result.verdict == MISMATCH]
+        """The trials that are wrong: the contiguous one first, then those that have a place, the simplest before.
+
+        One that ended its process is wrong where it is known what the kernels did there.
+        """
+        wrong = [result for result in self.results if result.verdict == MISMATCH or result.strays]
         return sorted(wrong, key=_simplicity)
 
     def having(self, verdict: str) -> list[Result]:
@@ -95,6 +101,11 @@ def survey(
                     told(found)
                 if len(found.results) == len(plan.trials):
                     break
+    lost = [plan.trials[index - 1].title for index, ended in came.items() if index and _is_lost(ended)] if plan else []
+    if lost:
+        setup = replace(setup, asked=for_the_interpreter(asked))
+        found = replace(found, results=_in_the_interpreter(setup, found.results, lost, timeout, echo))
+        told(found)
     found = replace(found, culprits=_blamed(setup, found, timeout, echo))
     return replace(found, seconds={"total": time.perf_counter() - start})
 
@@ -125,24 +136,46 @@ def _result_of(ended: Ended, plan: Plan) -> Result:
     if isinstance(ended.result, Result):
         return ended.result
     trial = plan.trials[ended.index - 1]
-    words = _words_of(ended.crash) if ended.crash else ended.raised.message if ended.raised else ""
+    words = ended.crash.words if ended.crash else ended.raised.message if ended.raised else ""
     return Result(trial, ERROR, words=words)
 
 
-def _words_of(crash: Crash) -> str:
-    """How the process ended; where it lost its device, the words of that."""
-    lost = [line for line in crash.stderr_tail.splitlines() if line.startswith(DEVICE_LOST)]
-    return lost[-1] if lost else crash.words
+def _is_lost(ended: Ended) -> bool:
+    return ended.crash is not None and ended.crash.kind == DEVICE
+
+
+def _in_the_interpreter(
+    setup: Setup, results: tuple[Result, ...], lost: Sequence[str], timeout: float | None, echo: Callable[[str], object]
+) -> tuple[Result, ...]:
+    """The results; those of layouts that cost the GPU with what the interpreter's watch sees the kernels do in them."""
+    ends = run_each(f"{__package__}.worker:Named", setup, lost, timeout=timeout, echo=echo)
+    seen = {ended.item: ended for ended in ends}
+    return tuple(
+        _explained(result, seen[result.trial.title]) if result.trial.title in seen else result for result in results
+    )
+
+
+def _explained(crashed: Result, seen: Ended) -> Result:
+    watched = seen.result if isinstance(seen.result, Result) else None
+    strays = watched.strays if watched else ()
+    if strays:
+        return replace(crashed, strays=strays)
+    why = seen.crash.words if seen.crash else seen.raised.message if seen.raised else watched.words if watched else ""
+    return replace(crashed, words=f"{crashed.words}; the same layout run small on the CPU {_shows(why)}")
+
+
+def _shows(why: str) -> str:
+    return f"could not be run: {why}" if why else "shows no access that a GPU would not allow"
 
 
 def _blamed(setup: Setup, found: Survey, timeout: float | None, echo: Callable[[str], object]) -> tuple[Culprit, ...]:
     """What is to blame, where a layout is; a crash while it is sought leaves the verdict as it is."""
-    failing = [result.trial for result in (*found.having(MISMATCH), *found.having(ERROR))]
+    failing = [result.trial.title for result in (*found.having(MISMATCH), *found.having(ERROR))]
     if not failing:
         return ()
     # A copy hides the strides, and repeated values hide what is taken for what.
     right = [
-        each.trial for each in found.having(MATCH) if not each.copied and "expanded" not in str(each.trial.assigned)
+        each.trial.title for each in found.having(MATCH) if not each.copied and "expanded" not in str(each.trial.assigned)
     ]
     limit = None if timeout is None else timeout * len(found.results)
     ended = next(run_each(f"{__package__}.worker:Blame", setup, [(failing, right)], timeout=limit, echo=echo))

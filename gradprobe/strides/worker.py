@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -18,7 +16,7 @@ from ..verdict import Report, Run
 from .bench import FIRST, Bench
 from .culprits import Culprit, culprits
 from .programs import programs_of
-from .result import DEVICE_LOST, Plan, Result
+from .result import Plan, Result
 from .trials import Trial, trials_of
 
 
@@ -37,19 +35,14 @@ class Trials:
 
     def __init__(self, setup: Setup) -> None:
         self._setup, self._bench = setup, bench_of(setup.asked)
-        shapes = self._bench.shapes()
-        programs = programs_of(shapes, fast=setup.fast)
-        self._trials = (FIRST, *trials_of(shapes, programs, fast=setup.fast))
+        self._trials = _trials_of(self._bench, fast=setup.fast)
 
     def __call__(self, number: int) -> Plan | Result | None:
         if number == 0:
             return self._plan()
         if number > len(self._trials):
             return None
-        result = self._bench.tried(self._trials[number - 1])
-        if DEVICE_LOST in result.words:
-            _end_with(result.words)
-        return result
+        return self._bench.tried(self._trials[number - 1])
 
     def _plan(self) -> Plan:
         measured, session = self._bench.contiguous(), self._bench.session
@@ -66,21 +59,32 @@ class Trials:
         return Plan(self._trials, as_json(report), measured.comparison.precision.name)
 
 
-def _end_with(words: str) -> None:
-    """Ends this process: after an error of the device every further call of it fails, whatever it is."""
-    print(f"{DEVICE_LOST}{words.partition(DEVICE_LOST)[2].splitlines()[0]}", file=sys.stderr, flush=True)
-    os._exit(1)
-
-
-class Blame:
-    """Called with the trials that fail it, and those that it passes as they are, it gives what is to blame."""
+class Named:
+    """Called with the title of a trial it gives the Result: as `Trials`, for another size of the same case."""
 
     def __init__(self, setup: Setup) -> None:
         self._bench = bench_of(setup.asked)
+        self._trials = {trial.title: trial for trial in _trials_of(self._bench, fast=setup.fast)}
 
-    def __call__(self, came: tuple[Sequence[Trial], Sequence[Trial]]) -> tuple[Culprit, ...]:
-        failing, right = came
+    def __call__(self, title: str) -> Result | None:
+        return self._bench.tried(self._trials[title]) if title in self._trials else None
+
+
+class Blame:
+    """Called with the titles of trials that fail, and of those that pass as they are, it gives what is to blame."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._bench = bench_of(setup.asked)
+        self._trials = {trial.title: trial for trial in _trials_of(self._bench, fast=setup.fast)}
+
+    def __call__(self, came: tuple[Sequence[str], Sequence[str]]) -> tuple[Culprit, ...]:
+        failing, right = ([self._trials[title] for title in titles if title in self._trials] for titles in came)
         return culprits(self._bench, failing, right)
+
+
+def _trials_of(bench: Bench, *, fast: bool) -> tuple[Trial, ...]:
+    shapes = bench.shapes()
+    return (FIRST, *trials_of(shapes, programs_of(shapes, fast=fast), fast=fast))
 
 
 def bench_of(asked: Asked) -> Bench:
