@@ -6,18 +6,19 @@ from collections.abc import Sequence
 
 from ..diagnosis import Diagnosis, Where
 from ..intermediates import lookup
-from ..judging.strays import BARRIER, GUARD, OUTSIDE, RACE, UNWRITTEN, Stray
+from ..judging.strays import BARRIER, GUARD, MISALIGNED, OUTSIDE, RACE, UNWRITTEN, Stray
 from .lines import among
 
 _KINDS = {
     RACE: ("race", "RACE"), UNWRITTEN: ("unwritten", "N2"), OUTSIDE: ("outside", "M3"), GUARD: ("outside", "M3"),
-    BARRIER: ("barrier", "RACE"),
+    BARRIER: ("barrier", "RACE"), MISALIGNED: ("misaligned", "M3"),
 }  # fmt: skip
 _FIX = {
     RACE: "put a barrier between the two, or let one thread alone touch each element",
     UNWRITTEN: "write every element before it is read, or allocate with zeros",
     OUTSIDE: "mask the access by the lengths of the tensor",
     BARRIER: "let every thread of the block reach the barrier",
+    MISALIGNED: "load element by element where the stride or the offset is no multiple of what is loaded at once",
 }
 
 

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from ..running.interpreter.memory import Finding
 
 OUTSIDE, GUARD, UNWRITTEN, RACE, BARRIER = "outside", "guard", "unwritten", "race", "barrier"
+MISALIGNED = "misaligned"
 # What spoils memory before what only reads it, and what two programs leave to chance before what each does alone.
 _ACCESSES = ("atomic", "store", "", "load")
-_KINDS = (RACE, OUTSIDE, GUARD, BARRIER, UNWRITTEN)
+_KINDS = (RACE, OUTSIDE, MISALIGNED, GUARD, BARRIER, UNWRITTEN)
 _CUDA_ACCESSES = {"atomic": "atomic", "write": "store", "read": "load"}
 
 
@@ -28,7 +29,8 @@ class Stray:
     """One finding about memory."""
 
     kind: str
-    """OUTSIDE (an access), GUARD (a band that was written), UNWRITTEN (what was never written), RACE or BARRIER."""
+    """OUTSIDE (an access), GUARD (a band that was written), UNWRITTEN (what was never written), RACE, BARRIER or
+    MISALIGNED."""
     tensor: str
     sentence: str
     kernel: str = ""

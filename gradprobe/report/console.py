@@ -10,7 +10,7 @@ from rich.text import Text
 from ..budgets.precision import LAMBDA
 from ..cases.case import Case
 from ..judging.locate import Location
-from ..judging.strays import BARRIER, GUARD, OUTSIDE, RACE, UNWRITTEN, Stray, worst_first
+from ..judging.strays import BARRIER, GUARD, MISALIGNED, OUTSIDE, RACE, UNWRITTEN, Stray, worst_first
 from ..judging.tally import INHERITED, MATCH, MISMATCH, Finding
 from ..spans import in_words, plural, spans
 from ..verdict import Measured, Report, Run
@@ -23,6 +23,7 @@ _MOST_STRAYS = 4
 _STRAYED = {
     RACE: "races", OUTSIDE: "touches what is not its own", UNWRITTEN: "reads what nothing wrote",
     BARRIER: "has a barrier that not all threads reach", GUARD: "touches what is not its own",
+    MISALIGNED: "makes a misaligned access",
 }  # fmt: skip
 # A fault of the formula moves an element by its own size, thousands of roundings. An accumulator of fewer bits than
 # declared stays within the confidence factor of what was allowed, the room that a bound leaves beyond one rounding.

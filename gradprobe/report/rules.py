@@ -74,11 +74,17 @@ BARRIER = Rule(
     "A barrier must be reached by every thread of its block, and by all at one place: else what follows is undefined.",
     "Move it out of the branch or loop that some threads leave earlier.",
 )  # fmt: skip
+MISALIGNED = Rule(
+    "GP015", "MisalignedAccess", "error", 93.0,
+    "A kernel reads or writes several elements at once at an address that is no multiple of their size",
+    "A GPU ends the process at such an access; a CPU does it.",
+    "Access element by element where a stride or an offset does not allow more, or refuse such a tensor.",
+)  # fmt: skip
 CRASH = Rule(
     "GP020", "Crash", "error", 100.0,
     "The target ended its process",
-    "A segmentation fault, an exit or the lack of memory ended the process that ran the target, or an access that a GPU "
-    "does not allow left it without its device.",
+    "A segmentation fault, an exit or the lack of memory ended the process that ran the target, or an access that a "
+    "GPU does not allow left it without its device.",
     "Run the command that is given under a debugger or compute-sanitizer.",
 )  # fmt: skip
 TIMEOUT = Rule(
@@ -119,10 +125,11 @@ REFUSED = Rule(
 )  # fmt: skip
 
 RULES = (
-    WRONG, INHERITED, IDENTITY, OUTSIDE, GUARD, UNWRITTEN, RACE, BARRIER, CRASH, TIMEOUT, TARGET, REFERENCE, TOOL,
-    USAGE, REFUSED,
+    WRONG, INHERITED, IDENTITY, OUTSIDE, GUARD, UNWRITTEN, RACE, BARRIER, MISALIGNED, CRASH, TIMEOUT, TARGET, REFERENCE,
+    TOOL, USAGE, REFUSED,
 )  # fmt: skip
 OF_MEMORY = {"outside": OUTSIDE, "guard": GUARD, "unwritten": UNWRITTEN, "race": RACE, "barrier": BARRIER}
+OF_MEMORY |= {"misaligned": MISALIGNED}
 OF_FAILURE = {
     "Crash": CRASH, "DeviceLost": CRASH, "Timeout": TIMEOUT, "TargetFailure": TARGET, "Refusal": TARGET,
     "KernelStopped": TARGET, "ReferenceFailure": REFERENCE, "UsageFailure": USAGE,

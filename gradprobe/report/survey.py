@@ -40,10 +40,10 @@ def render_survey(found: Survey, width: int, *, utf8: bool = True) -> list[Text]
 
 def _verdict(found: Survey, width: int) -> Iterator[Text]:
     target = found.plan.document["target"]["name"]
-    wrong, failed, refused = (len(found.having(verdict)) for verdict in (MISMATCH, "error", SKIPPED))
+    wrong, (failed, refused) = len(found.wrong), (len(found.having(verdict)) for verdict in ("error", SKIPPED))
     tried = plural(len(found.results), "layout")
     if wrong:
-        contiguous = found.results[0].verdict == MISMATCH
+        contiguous = found.results[0] in found.wrong
         words = f"{target}: wrong in {wrong:,} of {tried}, {'also' if contiguous else 'right'} when contiguous"
         yield from headed("MISMATCH", _STYLES[MISMATCH], words, width)
     elif failed:

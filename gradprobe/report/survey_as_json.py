@@ -42,7 +42,9 @@ def _run(result: Result) -> dict[str, Any]:
         "first_mismatch": None, "compared": add_counts([]), "invariants": [],
     }  # fmt: skip
     run = {**empty, **(result.document or {}), "how": result.how or None, "copied": list(result.copied)}
-    return run | ({"error": result.words} if result.verdict == "error" else {})
+    if result.verdict != "error":
+        return run
+    return run | {"error": result.words, "memory": [stray_as_json(stray) for stray in result.strays]}
 
 
 def _matrix(found: Survey) -> dict[str, dict[str, str]]:

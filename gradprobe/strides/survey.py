@@ -174,9 +174,8 @@ def _blamed(setup: Setup, found: Survey, timeout: float | None, echo: Callable[[
     if not failing:
         return ()
     # A copy hides the strides, and repeated values hide what is taken for what.
-    right = [
-        each.trial.title for each in found.having(MATCH) if not each.copied and "expanded" not in str(each.trial.assigned)
-    ]
+    fine = [each for each in found.having(MATCH) if not each.copied and "expanded" not in str(each.trial.assigned)]
+    right = [each.trial.title for each in fine]
     limit = None if timeout is None else timeout * len(found.results)
     ended = next(run_each(f"{__package__}.worker:Blame", setup, [(failing, right)], timeout=limit, echo=echo))
     return ended.result or ()

@@ -72,6 +72,14 @@ def test_a_crash_is_the_end_of_its_item_alone(item, words):
     assert after.result[2] == 1, "the child that died was replaced"
 
 
+@pytest.mark.parametrize("raised", ["", "Triton Error [CUDA]: misaligned address"])
+def test_a_process_that_lost_its_device_is_replaced_whatever_its_worker_made_of_that(raised):
+    before, lost, after = ended(("twice", 1), ("lose_the_device", raised), ("twice", 2))
+    assert (lost.result, lost.raised) == (None, None)
+    assert (lost.crash.kind, lost.crash.words) == ("DeviceLost", "CUDA error: misaligned address")
+    assert (before.result[0], after.result[0], after.result[2]) == (2, 4, 1)
+
+
 def test_the_tail_of_a_segmentation_fault_shows_the_line_and_what_was_printed():
     (end,) = ended(("segfault",))
     assert "about to read address 0" in end.crash.stderr_tail

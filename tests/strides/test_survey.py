@@ -7,6 +7,7 @@ from gradprobe.last import Asked
 from gradprobe.report.survey_as_json import survey_as_json
 from gradprobe.strides.survey import survey
 
+from .crashing import write as write_crashing
 from .written import write
 
 OPTIONS = {"seqlen": 20, "head_dim": 8}
@@ -83,10 +84,16 @@ def test_a_mismatch_is_documented_with_its_matrix_its_first_place_and_what_is_to
     assert document["compared"]["elements"] == sum(run["compared"]["elements"] for run in document["runs"])
 
 
-@pytest.mark.slow
-def test_a_process_that_lost_its_device_is_replaced_and_the_other_layouts_are_tried(tmp_path):
-    found, _ = surveyed(write(tmp_path, "loses_the_device_where_do_is_transposed"))
-    lost = {result.trial.title: result.words for result in found.having("error")}
-    assert set(lost) == TRANSPOSED
-    assert set(lost.values()) == {"CUDA error: misaligned address"}
-    assert len(found.having("match")) == len(found.plan.trials) - len(TRANSPOSED)
+def test_a_layout_that_costs_the_device_is_a_crash_with_the_line_that_the_interpreter_names(tmp_path):
+    word = write_crashing(tmp_path, "narrow", losing=True)
+    found, _ = surveyed(word)
+    (crashed,) = found.having("error")
+    assert (crashed.trial.title, crashed.words) == ("huge", "CUDA error: an illegal memory access was encountered")
+    (stray,) = crashed.strays
+    assert (stray.kind, stray.tensor, stray.kernel) == ("outside", "do", "narrow_copy_kernel")
+    assert stray.code.startswith("x = tl.load(x_ptr + b * stride_b + h * stride_h")
+    assert [culprit.kind for culprit in found.culprits] == ["overflow"]
+    assert len(found.having("match")) == len(found.plan.trials) - 1
+    assert (found.verdict, found.exit_code) == ("mismatch", 1)
+    (run,) = (run for run in survey_as_json(found)["runs"] if run["verdict"] == "error")
+    assert (run["error"], run["memory"][0]["line"]) == (crashed.words, stray.line)

@@ -9,7 +9,7 @@ import numpy as np
 from triton.runtime import interpreter as shipped
 
 from .elements import Array
-from .findings import OUTSIDE, RACE, UNWRITTEN, Earlier, Program, Spot
+from .findings import MISALIGNED, OUTSIDE, RACE, UNWRITTEN, Earlier, Program, Spot
 from .frames import Line, executing
 from .launch import Launch
 from .origins import Origins
@@ -110,11 +110,18 @@ class Accesses:
         if not inside.all():
             stays = view.in_storage(addresses, access.width)
             self._report(OUTSIDE, access, view, addresses[~inside])
+        if access.width > view.elements.itemsize:  # an element by itself lies where its tensor does
+            self._misaligned(access, view, addresses[inside])
         if access.kind != "store":
             self._read_unwritten(access, view, addresses[inside])
         if access.kind != "load":
             self._stored(access, view, addresses[stays], None if bits is None else bits[stays])
         return stays
+
+    def _misaligned(self, access: Access, view: View, addresses: Array) -> None:
+        found = addresses % access.width != 0
+        if found.any():
+            self._report(MISALIGNED, access, view, addresses[found])
 
     def _read_unwritten(self, access: Access, view: View, addresses: Array) -> None:
         found = self._unwritten.among(view.home, view.in_bytes(addresses), access.width)
@@ -152,7 +159,8 @@ class Accesses:
             return view.spot(int(addresses[0]), access.width, launch.around), earlier
 
         seen = Seen(
-            kind, access.kind, view, launch.kernel, access.lines, launch.number, access.program, len(addresses)
+            kind, access.kind, view, launch.kernel, access.lines, launch.number, access.program, len(addresses),
+            access.width,
         )  # fmt: skip
         self.tally.add(seen, describe)
 

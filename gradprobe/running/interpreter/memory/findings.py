@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 Program = tuple[int, int, int]
-OUTSIDE, RACE, UNWRITTEN = "outside", "race", "unwritten"
+OUTSIDE, MISALIGNED, RACE, UNWRITTEN = "outside", "misaligned", "race", "unwritten"
 # How many of the programs are named.
 NAMED = 4
+_VERBS = {"load": "loads", "store": "stores", "atomic": "does an atomic"}
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,8 @@ class Finding:
 
     kind: str
     """"outside" its tensor; "race": two programs of a launch leave different bits at one address, not both by atomics;
-    "unwritten": a read of what nothing has written."""
+    "unwritten": a read of what nothing has written; "misaligned": wider than the elements are, at an address that is no
+    multiple of that width."""
     access: str
     """"load", "store" or "atomic"."""
     tensor: str
@@ -89,6 +91,8 @@ class Finding:
     """Of a race: the other program."""
     lanes: int
     """How many elements were accessed so, in all launches; the same one as often as it was."""
+    width: int
+    """In bytes, of one of them."""
     programs: int
     """How many programs did it, counted anew in each launch."""
     named_programs: tuple[Program, ...]
@@ -100,13 +104,20 @@ class Finding:
 
     def sentence(self) -> str:
         """What happened, where, and how often; without a full stop."""
-        said = {OUTSIDE: self._outside, RACE: self._race, UNWRITTEN: self._unwritten}[self.kind]()
+        said = {
+            OUTSIDE: self._outside, MISALIGNED: self._misaligned, RACE: self._race, UNWRITTEN: self._unwritten,
+        }[self.kind]()  # fmt: skip
         count = f"{_number(self.lanes, 'lane')} in {_number(self.programs, 'program')}"
         return f"{self.kernel} {said}, {self._line()}; {count}"
 
     def _outside(self) -> str:
-        verb = {"load": "loads", "store": "stores", "atomic": "does an atomic"}[self.access]
-        return f"{verb} outside {self.tensor}: {self.spot.words} (program {self.program})"
+        return f"{_VERBS[self.access]} outside {self.tensor}: {self.spot.words} (program {self.program})"
+
+    def _misaligned(self) -> str:
+        return (
+            f"{_VERBS[self.access]} {self.width} bytes at once {self._at()}, an address that is no multiple of "
+            f"{self.width} (program {self.program}): a GPU ends the process there"
+        )
 
     def _race(self) -> str:
         assert self.earlier is not None
@@ -118,6 +129,9 @@ class Finding:
     def _unwritten(self) -> str:
         verb = "loads" if self.access == "load" else "does an atomic on"
         return f"{verb} {self._element()}, which nothing has written (program {self.program})"
+
+    def _at(self) -> str:
+        return f"in {self.tensor}, {self.spot.words}" if self.spot.side else f"at {self._element()}"
 
     def _element(self) -> str:
         return self.tensor + (f" ({self.spot.words})" if self.spot.side else _bracketed(self.spot.index))

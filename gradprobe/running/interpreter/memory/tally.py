@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from .findings import NAMED, OUTSIDE, RACE, UNWRITTEN, Earlier, Finding, Program, Spot
+from .findings import MISALIGNED, NAMED, OUTSIDE, RACE, UNWRITTEN, Earlier, Finding, Program, Spot
 from .frames import Line, places
 from .views import View
 
-_ORDER = (OUTSIDE, RACE, UNWRITTEN)
+_ORDER = (OUTSIDE, MISALIGNED, RACE, UNWRITTEN)
 _ACCESSES = ("store", "atomic", "load")
 
 
@@ -25,6 +25,8 @@ class Seen:
     launch: int
     program: Program
     lanes: int
+    width: int
+    """In bytes, of a lane."""
 
 
 @dataclass
@@ -40,7 +42,8 @@ class _Count:
         named = tuple(dict.fromkeys(program for _, program in self.programs))[:NAMED]
         return Finding(
             seen.kind, seen.access, view.name, view.parameter, view.known is not None, seen.kernel, places(seen.lines),
-            seen.program, self.spot, self.earlier, self.lanes, len(self.programs), named,
+            seen.program, self.spot, self.earlier, self.lanes, seen.width,
+            len(self.programs), named,
         )  # fmt: skip
 
 
