@@ -60,6 +60,7 @@ def make_interpreter_right(case: Case) -> None:
         return
     from . import interpreter
 
+    interpreter.make_scalars_right()
     interpreter.keep_patched_language()
     interpreter.keep_arguments_in_place()
     if case.dtype == "bfloat16":

@@ -6,6 +6,7 @@ Import only once TRITON_INTERPRET=1 is in the environment: triton is imported he
 from .arguments import keep_arguments_in_place
 from .bfloat16 import InterpreterNotKnown, make_bfloat16_right
 from .language import keep_patched_language
+from .scalars import make_scalars_right
 from .selfcheck import wrong_bfloat16_operations
 
 __all__ = [
@@ -13,5 +14,6 @@ __all__ = [
     "keep_arguments_in_place",
     "keep_patched_language",
     "make_bfloat16_right",
+    "make_scalars_right",
     "wrong_bfloat16_operations",
 ]

@@ -59,7 +59,7 @@ class Memory:
             (shipped, "_implicit_cvt", self._marking),
             *((builder, name, self._origins.rearranging) for name in REARRANGING),
             *((builder, name, self._origins.in_place) for name in IN_PLACE),
-            *((_kind(name), "materialize_pointers", self._origins.of_base) for name in BLOCKS),
+            *((block, "materialize_pointers", self._origins.of_base) for block in _blocks()),
             (builder, "create_masked_load", self._loading),
             (builder, "create_masked_store", self._storing),
             (builder, "create_atomic_rmw", self._changing),
@@ -169,9 +169,9 @@ class Memory:
             return None
 
 
-def _kind(name: str) -> Any:
-    """The interpreter's class of that name; an empty one where it has none."""
-    return getattr(shipped, name, type(name, (), {}))
+def _blocks() -> list[Any]:
+    """The interpreter's classes of blocks; block pointers are gone from Triton 3.8 on."""
+    return [getattr(shipped, name) for name in BLOCKS if hasattr(shipped, name)]
 
 
 def _width(pointers: Any) -> int:
