@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..cases.case import Case
 from ..cases.layouts import place
 from ..failures import Failure, Refusal
+from ..running.configurations import one_configuration
 from ..running.launches import kernel_types
 from ..running.run import run_target
 from ..targets.find import Target
@@ -121,7 +122,7 @@ def _caught(launches: list[Launch], strange: Strange, way: _Way) -> Iterator[Non
     try:
         with (
             _cuda(launches, way),
-            _one_configuration(),
+            one_configuration([], {}),
             strange.allocating() if way.allocating else contextlib.nullcontext(),
         ):
             yield
@@ -171,24 +172,3 @@ def _cuda(launches: list[Launch], way: _Way) -> Iterator[None]:
         yield
     finally:
         Kernel.__call__ = original  # type: ignore[method-assign]
-
-
-@contextlib.contextmanager
-def _one_configuration() -> Iterator[None]:
-    """While open, a kernel that is autotuned takes its first configuration, and nothing is timed."""
-    try:
-        from triton.runtime.autotuner import Autotuner
-    except ImportError:
-        yield
-        return
-    original = Autotuner.run
-
-    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        words = self.configs[0].all_kwargs() if self.configs else {}
-        return self.fn.run(*args, **{**words, **kwargs})
-
-    Autotuner.run = run
-    try:
-        yield
-    finally:
-        Autotuner.run = original

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -71,12 +70,11 @@ def _target(word: str, family: str | None) -> Target:
 
 def _targets(module: ModuleType, family: str | None) -> Iterator[Target]:
     """The functions of a module that can be called as a target."""
-    from ..targets.find import find_target
+    from ..targets.find import callables, find_target
 
-    for name, value in vars(module).items():
-        if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_"):
-            with contextlib.suppress(UsageFailure):
-                yield find_target(value, family)
+    for name in callables(module):
+        with contextlib.suppress(UsageFailure):
+            yield find_target(getattr(module, name), family)
 
 
 def _inquiry(word: str, module: ModuleType | None, targets: list[Target], given: Mapping[str, Any]) -> Inquiry:

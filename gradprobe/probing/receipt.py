@@ -15,7 +15,13 @@ from .session import Session
 
 def notes_of(session: Session, runs: list[Run]) -> tuple[str, ...]:
     """Sentences about the case, what was skipped, and the taps."""
-    return (*_of_case(session.case), *session.notes, *_of_taps(session, runs))
+    return (*_of_case(session.case), *_of_configurations(session), *session.notes, *_of_taps(session, runs))
+
+
+def _of_configurations(session: Session) -> tuple[str, ...]:
+    """Which configurations of autotuned kernels ran, where none was chosen by time."""
+    ran = (configuration.sentence for outcome in session.outcomes for configuration in outcome.configurations)
+    return tuple(dict.fromkeys(ran))
 
 
 def _of_case(case: Case) -> list[str]:

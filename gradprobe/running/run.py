@@ -21,7 +21,9 @@ from ..intermediates import lookup
 from ..targets.bind import bind
 from ..targets.find import Target
 from ..targets.provenance import Source, source_of
+from ..targets.stand_in import gpu_stood_in
 from .backend import interpreting
+from .configurations import Configuration, one_configuration
 from .launches import given_where_they_lay, recorded_launches
 from .taps import Session as TapSession
 from .taps import Tap, tapped
@@ -58,6 +60,8 @@ class Outcome:
     """Where CUDA kernels of a source ran, "cuda" or "cuda-on-cpu"; "" where none did."""
     findings: tuple[Finding, ...] = ()
     """What those on the CPU did to memory that they should not have."""
+    configurations: tuple[Configuration, ...] = ()
+    """Those of autotuned kernels that ran, where none was chosen by time."""
 
 
 def run_target(
@@ -90,9 +94,10 @@ def run_target(
     arguments = bind(target, case, inputs.tensors)
     taken: set[str] = set()
     watch = Watch(inputs.tensors, schedule, unwritten or Unwritten())
+    ran: list[Configuration] = []
     with _tapped(taps, case) as session, recorded_launches(inputs.tensors, taken) as launches, watched(watch):
         try:
-            with around, _telling_of_a_lost_device(target, inputs):
+            with around, _telling_of_a_lost_device(target, inputs), gpu_stood_in(), _configured(ran):
                 result = _call(target, case, arguments, inputs)
                 _synchronize(inputs)
         except TargetFailure:
@@ -116,8 +121,13 @@ def run_target(
     taken |= given_where_they_lay(inputs.tensors, watch.given)
     return Outcome(
         trace, None, _sources(launches, watch.launches), interpreting(), tuple(launches), frozenset(taken), notes,
-        _storages(result), max(watch.backends, default=""), tuple(watch.findings),
+        _storages(result), max(watch.backends, default=""), tuple(watch.findings), tuple(dict.fromkeys(ran)),
     )  # fmt: skip
+
+
+def _configured(ran: list[Configuration]) -> AbstractContextManager[None]:
+    """One configuration of each autotuned kernel in the interpreter, where it would take long to time them all."""
+    return one_configuration(ran, {}) if interpreting() else nullcontext()
 
 
 def _storages(result: object) -> dict[int, str]:

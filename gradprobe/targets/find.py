@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -18,7 +18,8 @@ from ..failures import Failure, TargetFailure, UsageFailure
 from .builtin import BUILTINS
 from .naming import name_of
 from .provenance import Source, source_of
-from .signatures import readable
+from .signatures import is_autograd_function, readable
+from .stand_in import gpu_stood_in
 
 # What each parameter may be called; the first is the name used everywhere here.
 SYNONYMS = {
@@ -105,7 +106,8 @@ class Target:
 def find_target(subject: str | Callable[..., Any], family: str | None = None) -> Target:
     """The target that a word names: a built-in, `path/to/file.py:function` or `package.module:function`.
 
-    A function itself may stand in the word's place.
+    A torch.autograd.Function, or its `apply`, is a function too: that of its forward's parameters. A function itself
+    may stand in the word's place.
 
     Raises:
         UsageFailure: no such built-in, file, module or function, or a parameter that nothing can be passed for.
@@ -199,7 +201,8 @@ def _exists(name: str) -> bool:
 def _importing(load: Callable[[], Any], word: str) -> Any:
     """Runs an import. Whatever a user's module may do at import, it ends here as a sentence."""
     try:
-        return load()
+        with gpu_stood_in():
+            return load()
     except (Failure, KeyboardInterrupt):
         raise
     except BaseException as error:
@@ -207,18 +210,29 @@ def _importing(load: Callable[[], Any], word: str) -> Any:
 
 
 def _function(module: ModuleType, name: str, word: str) -> Callable[..., Any]:
-    if not hasattr(module, name):
-        own = [
-            key for key, value in vars(module).items()
-            if inspect.isfunction(value) and value.__module__ == module.__name__ and not key.startswith("_")
-        ]  # fmt: skip
-        raise UsageFailure(
-            f"target {word!r}: {module.__file__} has no function {name}", f"it has: {', '.join(sorted(own)) or 'none'}"
-        )
-    function = getattr(module, name)
+    """What a name in a module means: a function, an autograd.Function, or either of them in a class ("A.apply")."""
+    function: Any = module
+    for part in name.split("."):
+        if not hasattr(function, part):
+            own = ", ".join(sorted(callables(module))) or "none"
+            raise UsageFailure(f"target {word!r}: {module.__file__} has no function {name}", f"it has: {own}")
+        function = getattr(function, part)
     if not callable(function):
         raise UsageFailure(f"target {word!r}: {name} is not a function but {type(function).__name__}")
+    if isinstance(function, type) and not is_autograd_function(function):
+        raise UsageFailure(
+            f"target {word!r}: the class {name} is no torch.autograd.Function",
+            "name a function that makes and calls it",
+        )
     return function  # type: ignore[no-any-return]
+
+
+def callables(module: ModuleType) -> Iterator[str]:
+    """The names of what a module itself defines that may be a target."""
+    for key, value in vars(module).items():
+        may = (inspect.isfunction(value) and not key.startswith("_")) or is_autograd_function(value)
+        if may and value.__module__ == module.__name__:
+            yield key
 
 
 def _parameters(function: Callable[..., Any], word: str) -> tuple[dict[str, str], frozenset[str]]:

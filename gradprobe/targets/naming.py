@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .provenance import plain_function
-from .signatures import readable
+from .signatures import is_autograd_function, readable
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,10 @@ def name_of(function: Callable[..., Any]) -> Name:
     lambda without a name, or a partial made on the spot.
     """
     plain = plain_function(readable(function))
+    owner = getattr(function, "__self__", None)
+    named = owner if is_autograd_function(owner) else function
     for module in _modules(function, plain):
-        attribute = _attribute(module, function)
+        attribute = _attribute(module, function) or _attribute(module, named)
         place = _place(module)
         if attribute and place:
             return Name(f"{place}:{attribute}", f"{place}:{attribute}")

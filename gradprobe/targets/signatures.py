@@ -1,4 +1,4 @@
-"""Functions that hide their parameters' names: torch's own attention, and the `apply` of an autograd.Function."""
+"""Callables that hide their parameters' names: torch's own attention, an autograd.Function and its `apply`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import inspect
 import sys
 import types
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 _TORCH_S_OWN = "scaled_dot_product_attention"
 
@@ -16,13 +16,19 @@ def readable(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function itself, or one that does the same and names its parameters."""
     if _is_torch_s_own(function):
         return _torch_s_own(function)
-    owner = getattr(function, "__self__", None)
-    if "torch" in sys.modules and isinstance(owner, type) and getattr(function, "__name__", "") == "apply":
-        from torch.autograd import Function
-
-        if issubclass(owner, Function):
-            return _applied(owner, function)
+    owner = function if isinstance(function, type) else getattr(function, "__self__", None)
+    if is_autograd_function(owner) and (owner is function or getattr(function, "__name__", "") == "apply"):
+        return _applied(owner)
     return function
+
+
+def is_autograd_function(thing: object) -> TypeGuard[Any]:
+    """Whether it is a class with a forward and a backward, whose `apply` autograd differentiates."""
+    if "torch" not in sys.modules or not isinstance(thing, type):
+        return False
+    from torch.autograd import Function
+
+    return issubclass(thing, Function) and thing is not Function
 
 
 def conventions(function: Callable[..., Any]) -> Mapping[str, Any]:
@@ -46,7 +52,7 @@ def _torch_s_own(function: Callable[..., Any]) -> Callable[..., Any]:
     return _naming(attention, inspect.signature(attention), function)
 
 
-def _applied(owner: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
+def _applied(owner: Any) -> Callable[..., Any]:
     """`Function.apply` takes no names; they are those of `forward`, after ctx where it takes one."""
     from torch.autograd import Function
 
@@ -57,7 +63,7 @@ def _applied(owner: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
     def by_name(*args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        return apply(*bound.args)
+        return owner.apply(*bound.args)
 
     return _naming(by_name, signature, owner.forward)
 

@@ -116,18 +116,21 @@ def decorated(function):
     return wrapper
 
 
-class Steep(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, q, k, v, scale):
-        ctx.save_for_backward(q, k, v)
-        ctx.scale = 1.01 * scale
-        return attention(q, k, v, scale=ctx.scale)
+def made_class():
+    class Steep(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, q, k, v, scale):
+            ctx.save_for_backward(q, k, v)
+            ctx.scale = 1.01 * scale
+            return attention(q, k, v, scale=ctx.scale)
 
-    @staticmethod
-    def backward(ctx, do):
-        with torch.enable_grad():
-            leaves = [tensor.detach().requires_grad_() for tensor in ctx.saved_tensors]
-            return (*torch.autograd.grad(attention(*leaves, scale=ctx.scale), leaves, do), None)
+        @staticmethod
+        def backward(ctx, do):
+            with torch.enable_grad():
+                leaves = [tensor.detach().requires_grad_() for tensor in ctx.saved_tensors]
+                return (*torch.autograd.grad(attention(*leaves, scale=ctx.scale), leaves, do), None)
+
+    return Steep
 
 
 def too_steep_by(change, q, k, v, *, scale):
@@ -142,7 +145,7 @@ FORMS = {
     "a function of a function": (made_inside(1.01), "made_inside.<locals>.backward"),
     "a wrapped function": (decorated(too_steep), "too_steep"),
     "a function with a partial in it": (decorated(functools.partial(too_steep_by, 1.01)), "too_steep_by"),
-    "the apply of an autograd function": (Steep.apply, "Steep.forward"),
+    "the apply of an autograd function": (made_class().apply, "made_class.<locals>.Steep.forward"),
 }
 
 
@@ -205,7 +208,7 @@ def words(folder, monkeypatch):
     sys.modules.pop("soft")
 
 
-@pytest.mark.parametrize("name", ["plain", "decorated", "partial", "apply", "inside_if", "doubled_dq"])
+@pytest.mark.parametrize("name", ["plain", "decorated", "partial", "apply", "Attention", "inside_if", "doubled_dq"])
 def test_what_a_module_holds_has_a_word_that_finds_it(words, name):
     again = table_of(getattr(words, name)).splitlines()[-1]
     file = "soft.py" if name == "doubled_dq" else "words.py"

@@ -1,0 +1,136 @@
+"""Answers for a GPU where there is none: what kernels and their wrappers ask of Triton and torch."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+from ..awaiting import Awaiting
+
+# An H100's, of which most wrappers know what it can do.
+NAME, CAPABILITY = "NVIDIA H100", (9, 0)
+_SHARED_BYTES, _PROCESSORS, _WARP = 232448, 132, 32
+_DRIVER = "triton.runtime.driver"
+
+
+@contextlib.contextmanager
+def gpu_stood_in() -> Iterator[None]:
+    """While open, where kernels are interpreted and there is no GPU, questions about it are answered as on an H100.
+
+    Triton's driver and torch's device properties answer. `torch.cuda.is_available()` stays False, and tensors lie on
+    the CPU.
+    """
+    if not _needed():
+        yield
+        return
+    import torch
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_driver_stood_in())
+        for name, answer in _answers().items():
+            stack.enter_context(_replaced(torch.cuda, name, answer))
+        yield
+
+
+def _needed() -> bool:
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        return False
+    import torch
+
+    return not torch.cuda.is_available()
+
+
+@contextlib.contextmanager
+def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    original = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+@contextlib.contextmanager
+def _driver_stood_in() -> Iterator[None]:
+    """Triton's driver, now or as soon as it is imported; Triton is not imported for it."""
+    before: list[tuple[Any, dict[str, Any]]] = []
+
+    def put(module: ModuleType) -> None:
+        before.append((module.driver, dict(vars(module.driver))))
+        module.driver.set_active(Driver())
+
+    awaiting = Awaiting(_DRIVER, put)
+    sys.meta_path.insert(0, awaiting)
+    awaiting.notice()
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(awaiting)
+        for driver, state in before:
+            vars(driver).update(state)
+
+
+class Driver:
+    """What `triton.runtime.driver.active` is asked for outside launches."""
+
+    def __init__(self) -> None:
+        self.utils = SimpleNamespace(get_device_properties=lambda device=0: dict(_TRITON_PROPERTIES))  # noqa: ARG005
+        self.get_device_capability = lambda device=0: CAPABILITY  # noqa: ARG005
+        self.get_current_device = lambda: 0
+        self.set_current_device = lambda device: None  # noqa: ARG005
+        self.get_current_stream = lambda device=0: 0  # noqa: ARG005
+
+    @staticmethod
+    def is_active() -> bool:
+        return True
+
+    @staticmethod
+    def get_current_target() -> Any:
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget("cuda", CAPABILITY[0] * 10 + CAPABILITY[1], _WARP)
+
+    @staticmethod
+    def get_active_torch_device() -> Any:
+        """Where tensors are to be made: on the CPU."""
+        import torch
+
+        return torch.device("cpu")
+
+    @staticmethod
+    def get_device_interface() -> Any:
+        import torch
+
+        return torch.cuda
+
+
+_TRITON_PROPERTIES = {
+    "max_shared_mem": _SHARED_BYTES, "max_num_regs": 65536, "multiprocessor_count": _PROCESSORS, "warpSize": _WARP,
+    "sm_clock_rate": 1980000, "mem_clock_rate": 2619000, "mem_bus_width": 5120,
+}  # fmt: skip
+_TORCH_PROPERTIES = {
+    "name": NAME, "major": CAPABILITY[0], "minor": CAPABILITY[1], "multi_processor_count": _PROCESSORS,
+    "total_memory": 80 << 30, "warp_size": _WARP, "L2_cache_size": 50 << 20, "regs_per_multiprocessor": 65536,
+    "max_threads_per_multi_processor": 2048, "shared_memory_per_block": 48 << 10,
+    "shared_memory_per_block_optin": _SHARED_BYTES, "shared_memory_per_multiprocessor": 233472, "gcnArchName": NAME,
+}  # fmt: skip
+
+
+@functools.cache
+def _answers() -> dict[str, Callable[..., Any]]:
+    """What functions of torch.cuda answer, by name."""
+    return {
+        "get_device_capability": lambda device=None: CAPABILITY,  # noqa: ARG005
+        "get_device_properties": lambda device=None: SimpleNamespace(**_TORCH_PROPERTIES),  # noqa: ARG005
+        "get_device_name": lambda device=None: NAME,  # noqa: ARG005
+        "current_device": lambda: 0,
+        "set_device": lambda device: None,  # noqa: ARG005
+        "synchronize": lambda device=None: None,  # noqa: ARG005
+        "device": contextlib.nullcontext,
+        "device_of": contextlib.nullcontext,
+    }

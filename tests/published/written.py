@@ -1,0 +1,105 @@
+"""A small attention in the form in which kernels are published, whose text tests edit.
+
+One program holds a whole head: what matters here is what stands around the arithmetic.
+"""
+
+SOURCE = """
+import torch
+import triton
+import triton.language as tl
+
+DEVICE = triton.runtime.driver.active.get_active_torch_device()
+STAGES = 3 if torch.cuda.get_device_capability()[0] >= 9 else 2
+
+
+def is_hip():
+    return triton.runtime.driver.active.get_current_target().backend == "hip"
+
+
+CONFIGS = [triton.Config({"BLOCK": block}, num_warps=1 if is_hip() else 4, num_stages=STAGES) for block in (16, 32, 64)]
+
+
+@triton.jit
+def probabilities(q, k, offs, scale, causal, N: tl.constexpr):
+    s = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+    seen = (offs[None, :] < N) & (offs[:, None] < N)
+    if causal:
+        seen = seen & (offs[None, :] <= offs[:, None])
+    s = tl.where(seen, s, -1e30)
+    p = tl.exp(s - tl.max(s, 1)[:, None])
+    p = tl.where(seen, p, 0.0)
+    return p / (tl.sum(p, 1) + (offs >= N))[:, None]
+
+
+@triton.autotune(CONFIGS, key=["N"])
+@triton.heuristics({"EVEN": lambda args: args["N"] % args["BLOCK"] == 0})
+@triton.jit
+def forward_kernel(
+    q_ptr, k_ptr, v_ptr, o_ptr, scale, causal, N: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, EVEN: tl.constexpr
+):
+    tl.static_assert(BLOCK >= N)
+    offs, dims = tl.arange(0, BLOCK), tl.arange(0, D)
+    at = tl.program_id(0) * N * D + offs[:, None] * D + dims[None, :]
+    inside = (offs[:, None] < N) | EVEN
+    q = tl.load(q_ptr + at, inside, 0.0)
+    k = tl.load(k_ptr + at, inside, 0.0)
+    v = tl.load(v_ptr + at, inside, 0.0)
+    p = probabilities(q, k, offs, scale, causal, N)
+    tl.store(o_ptr + at, tl.dot(p, v, input_precision="ieee"), inside)
+
+
+@triton.autotune(CONFIGS, key=["N"])
+@triton.jit
+def backward_kernel(
+    q_ptr, k_ptr, v_ptr, do_ptr, dq_ptr, dk_ptr, dv_ptr, scale, causal,
+    N: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
+):
+    tl.static_assert(BLOCK >= N)
+    offs, dims = tl.arange(0, BLOCK), tl.arange(0, D)
+    at = tl.program_id(0) * N * D + offs[:, None] * D + dims[None, :]
+    inside = offs[:, None] < N
+    q = tl.load(q_ptr + at, inside, 0.0)
+    k = tl.load(k_ptr + at, inside, 0.0)
+    v = tl.load(v_ptr + at, inside, 0.0)
+    do = tl.load(do_ptr + at, inside, 0.0)
+    p = probabilities(q, k, offs, scale, causal, N)
+    dp = tl.dot(do, tl.trans(v), input_precision="ieee")
+    ds = p * (dp - tl.sum(p * dp, 1)[:, None])
+    tl.store(dq_ptr + at, tl.dot(ds, k, input_precision="ieee") * scale, inside)
+    tl.store(dk_ptr + at, tl.dot(tl.trans(ds), q, input_precision="ieee") * scale, inside)
+    tl.store(dv_ptr + at, tl.dot(tl.trans(p), do, input_precision="ieee"), inside)
+
+
+class Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q, k, v, causal, sm_scale):
+        q, k, v = (tensor.contiguous() for tensor in (q, k, v))
+        batch, heads, n, d = q.shape
+        o = torch.empty_like(q)
+        forward_kernel[(batch * heads,)](q, k, v, o, sm_scale, causal, n, d)
+        ctx.save_for_backward(q, k, v)
+        ctx.causal, ctx.scale = causal, sm_scale
+        return o
+
+    @staticmethod
+    def backward(ctx, do):
+        q, k, v = ctx.saved_tensors
+        batch, heads, n, d = q.shape
+        dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        backward_kernel[(batch * heads,)](
+            q, k, v, do.contiguous(), dq, dk, dv, ctx.scale, ctx.causal, n, d
+        )
+        return dq, dk, dv, None, None
+
+
+attention = Attention.apply
+"""
+
+
+def edited(*edits: tuple[str, str]) -> str:
+    """The text with each edit made in every place where it fits, of which there must be one."""
+    text = SOURCE
+    for old, new in edits:
+        assert old in text, old
+        text = text.replace(old, new)
+    return text
