@@ -110,7 +110,7 @@ def _whole_head(case: Case, measured: Measured, name: str, batch: int, head: int
     pieces = []
     for first in range(0, case.seqlen_q, rows):
         tile = Tile(batch, slice(head, head + 1), slice(first, min(first + rows, case.seqlen_q)))
-        values = measured.comparison.evaluate(measured.x, tile, None)
+        values = measured.comparison.values(measured.x, tile)
         precision, recovery = measured.comparison.precision, measured.comparison.recovery
         shift = rounding_shift(measured.x, tile, values, precision)
         budget = allowed_on(measured.x, tile, values, precision, shift, recovery)

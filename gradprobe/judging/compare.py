@@ -57,6 +57,12 @@ class Comparison:
     """For each recovered intermediate, the most that reading it out of the gradients may add to an element's error."""
     evaluate: Evaluate = field(default=evaluate)
     """What it was compared with: the reference, or a coarser arithmetic that the target proved to have."""
+    replaced: Mapping[str, Tensor] = field(default_factory=dict)
+    """The values of a user's own reference, by which it was judged in place of those."""
+
+    def values(self, x: Attention, tile: Tile) -> dict[str, Tensor]:
+        """What was expected of a tile."""
+        return with_replaced(self.evaluate(x, tile, None), self.replaced, tile)
 
     @property
     def matches(self) -> bool:
@@ -157,13 +163,14 @@ class _Pass:
             tuple(name for name in shapes if name not in self.tallies),
             self.precision, self.undecided, self.expected, self.bounds,
             self.row_sums, self.leaks, self.recovery, self.reading,  # type: ignore[arg-type]
+            replaced=self.replaced,
         )  # fmt: skip
 
     def _tile(self, tile: Tile) -> None:
         place = (tile.batch, tile.heads, tile.rows)
         values = self.evaluate(self.x, tile, None)
         shift = rounding_shift(self.x, tile, values, self.precision)
-        values.update((name, self.replaced[name][place].double()) for name in BY_TILE if name in self.replaced)
+        values = with_replaced(values, self.replaced, tile)
         plain = tile_budget(self.x, tile, values, self.precision, shift)
         budget = plain if self.recovery is None else self._read(tile, values, plain)
         self.undecided += int(budget.undecided.sum())
@@ -222,6 +229,12 @@ class _Pass:
                     self.own.right(name, actual, bound - self.bounds[name], self.precision) if self.own else None
                 )
                 self.tallies[name].add_whole(actual, expected, bound, right, inherited)
+
+
+def with_replaced(values: dict[str, Tensor], replaced: Mapping[str, Tensor], tile: Tile) -> dict[str, Tensor]:
+    """The reference's values of a tile, in place of some those of another reference."""
+    place = (tile.batch, tile.heads, tile.rows)
+    return values | {name: replaced[name][place].double() for name in BY_TILE if name in replaced}
 
 
 def allowed_on(

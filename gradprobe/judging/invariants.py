@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..budgets.precision import output_rounding
+from ..budgets.precision import Precision, output_rounding
 from ..cases.case import Case
 from ..reference import Attention
 from ..running.trace import Trace
@@ -91,10 +91,15 @@ def _target_side(trace: Trace, comparison: Comparison) -> _Side:
 
 
 def _reference_side(comparison: Comparison) -> _Side:
-    by = REFERENCE_SHARE if comparison.precision.matrix else REFERENCE_SHARE_OF_FLOAT32
+    by = share_of_reference(comparison.precision)
     share = {name: bound * by for name, bound in comparison.bounds.items()}
     sums = {name: (expected, budget * by) for name, (_, expected, budget) in comparison.row_sums.items()}
     return _Side("reference", comparison.expected, share, sums, dict.fromkeys(comparison.leaks, 0))
+
+
+def share_of_reference(precision: Precision) -> float:
+    """The share of a kernel's budget that a reference may err by that judges it."""
+    return REFERENCE_SHARE if precision.matrix else REFERENCE_SHARE_OF_FLOAT32
 
 
 def allowed(comparison: Comparison, dtypes: Mapping[str, torch.dtype]) -> dict[str, Tensor]:

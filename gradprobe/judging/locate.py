@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..cases.case import Case
 from ..intermediates import slots
-from ..reference import Attention, Tile, evaluate
+from ..reference import Attention, Tile
 from ..running.trace import Trace
 from ..spans import in_words, spans
 from .compare import BY_TILE, Comparison
@@ -105,7 +105,7 @@ def _window(x: Attention, trace: Trace, comparison: Comparison, name: str, place
     rows, cols = _around(place.row or 0, actual.shape[0], 2), _around(place.col or 0, actual.shape[1], 5)
     if name in BY_TILE:
         assert place.row is not None
-        expected = expected_rows(x, name, place, rows)[:, list(cols)]
+        expected = expected_rows(x, comparison, name, place, rows)[:, list(cols)]
     else:
         expected = _matrix(comparison.expected[name], place)[list(rows)][:, list(cols)]
     shown = actual[list(rows)][:, list(cols)].double()
@@ -120,10 +120,10 @@ def _matrix(tensor: Tensor, place: Place) -> Tensor:
     return per_head.reshape(-1, 1)
 
 
-def expected_rows(x: Attention, name: str, place: Place, rows: Sequence[int]) -> Tensor:
-    """[rows, C] of the reference, for neighbouring rows of one head."""
+def expected_rows(x: Attention, comparison: Comparison, name: str, place: Place, rows: Sequence[int]) -> Tensor:
+    """[rows, C] of what a target was compared with, for neighbouring rows of one head."""
     tile = Tile(place.batch or 0, slice(place.head, place.head + 1), slice(rows[0], rows[-1] + 1))
-    return evaluate(x, tile)[name].reshape(len(rows), -1)
+    return comparison.values(x, tile)[name].reshape(len(rows), -1)
 
 
 def _around(at: int, size: int, width: int) -> tuple[int, ...]:

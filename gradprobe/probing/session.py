@@ -15,11 +15,11 @@ from ..cases.guards import ORDINARY
 from ..cases.layouts import Inputs, effective_values, place
 from ..cases.outputs import outputs_of
 from ..cases.saved import Saved
-from ..failures import KernelStopped, ReferenceFailure, TargetFailure
+from ..failures import KernelStopped, TargetFailure
 from ..inside.recovery import Recovery
 from ..judging.accumulators import Coarser, explained
 from ..judging.compare import Comparison, Evaluate, attention_of, compare
-from ..judging.invariants import Invariant, identities
+from ..judging.invariants import identities
 from ..judging.locate import locate
 from ..judging.operands import Operand, rounded_operand
 from ..judging.strays import Stray
@@ -29,11 +29,14 @@ from ..running.taps import Tap
 from ..running.trace import Trace, expected_shapes
 from ..targets.find import Target
 from ..verdict import Measured
+from .audit import refuse_broken, refuse_other_formulas
 from .observe import WatchedRun, observe
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+DERIVED = {"o": "O", "lse": "LSE", "delta": "delta"}
+"""What a backward may be given of its forward, and what that is."""
 Assigned = tuple[tuple[str, str], ...]
 STAGES = ("target", "reference", "compare", "diagnose")
 Tick = Callable[[str, float], None]
@@ -98,20 +101,23 @@ def effective(values: Mapping[str, Tensor], assigned: Assigned) -> dict[str, Ten
 
 def derived(session: Session, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """O, LSE and delta of the reference, as far as the target takes them."""
-    wanted = {"o": "O", "lse": "LSE", "delta": "delta"}
-    taken = {name: key for name, key in wanted.items() if name in session.target.takes}
+    taken = {name: key for name, key in DERIVED.items() if name in session.target.takes}
     if not taken:
         return {}
+    import torch
+
     from ..reference import manual_attention_backward
 
     case = session.case
-    known: dict[str, Any] = {name: value for name, value in values.items() if name not in wanted}
+    known: dict[str, Any] = {name: value for name, value in values.items() if name not in DERIVED}
     results = manual_attention_backward(
         **known, family=case.family, causal=case.causal, scale=case.scale, window=case.window, softcap=case.softcap,
         align=case.align, dropout=case.dropout, head_tile=1, matrices=False,
     )  # fmt: skip
+    own = values["q"].dtype
     return {
-        name: results[key].to(values["q"].dtype) if name == "o" else results[key].float() for name, key in taken.items()
+        name: results[key].to(own if name == "o" else torch.promote_types(own, torch.float32))
+        for name, key in taken.items()
     }
 
 
@@ -183,7 +189,7 @@ def measure(session: Session, inputs: Inputs, trace: Trace, recovery: Recovery |
     """
     case = session.case
     x = attention_of(case, inputs.values)
-    reference = _reference_trace(session, inputs)
+    reference = _reference_trace(session, inputs, x)
 
     def compared(evaluate: Evaluate) -> Comparison:
         return compare(
@@ -198,7 +204,7 @@ def measure(session: Session, inputs: Inputs, trace: Trace, recovery: Recovery |
             lenient, coarser = _explained(case, x, trace, comparison, compared)
             comparison = comparison if case.strict else lenient
         invariants = identities(case, x, trace, comparison)
-        _audit(session, invariants)
+        refuse_broken(session.reference, invariants)
         return Measured(x, trace, comparison, locate(case, x, trace, comparison), tuple(invariants), coarser)
 
 
@@ -212,28 +218,22 @@ def _explained(
     return explained(case, x, trace, comparison)
 
 
-def _reference_trace(session: Session, inputs: Inputs) -> Trace | None:
-    """The results of a user's own reference, on the same values in float64."""
+def _reference_trace(session: Session, inputs: Inputs, x: Attention) -> Trace | None:
+    """The results of a user's own reference, on the same values in float64; none that departs from the formulas."""
     if session.reference is None:
         return None
-    values = {name: value for name, value in inputs.values.items() if name not in OUTPUTS}
-    values |= outputs_of(session.case, session.reference.outputs, values)
-    wide = {name: value.double() if value.is_floating_point() else value for name, value in values.items()}
+    of_others = (*OUTPUTS, *DERIVED)
+    values = {
+        name: value.double() if value.is_floating_point() else value
+        for name, value in inputs.values.items() if name not in of_others
+    }  # fmt: skip
+    values |= derived(replace(session, target=session.reference), values)
+    wide = values | outputs_of(session.case, session.reference.outputs, values)
     with session.timed("reference"):
-        outcome = run_target(session.reference, session.case, place(wide, ()))
-    return outcome.trace
-
-
-def _audit(session: Session, invariants: list[Invariant]) -> None:
-    """A reference that breaks an identity may judge nobody."""
-    for invariant in invariants:
-        if invariant.of == "reference" and not invariant.holds:
-            name = session.reference.name if session.reference else "the built-in reference"
-            raise ReferenceFailure(
-                f"the verdict is about the reference: {name} breaks {invariant.name} "
-                f"(off by {invariant.residual:.3g}, allowed {invariant.budget:.3g})",
-                "a reference is judged before it judges; correct it, or compute it in float64",
-            )
+        trace = run_target(session.reference, session.case, place(wide, ())).trace
+        if trace is not None:
+            refuse_other_formulas(session.reference, session.case, x, trace, dots_of(session))
+    return trace
 
 
 def dots_of(session: Session) -> str:

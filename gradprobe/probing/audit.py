@@ -1,0 +1,96 @@
+"""A reference before it judges: a user's own beside the formulas, and any of them by the identities."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from ..budgets.precision import precision_of
+from ..cases.case import Case
+from ..failures import ReferenceFailure
+from ..faults.factor import constants
+from ..faults.hypothesis import Seen
+from ..intermediates import lookup
+from ..judging.compare import compare
+from ..judging.invariants import Invariant, share_of_reference
+from ..judging.locate import Location, locate
+from ..reference import Attention
+from ..running.trace import Trace
+from ..targets.find import Target
+
+_WAY_OUT = "a reference is judged before it judges; correct it, or do without --reference"
+_WIDER = "a reference is judged before it judges; compute it in float64"
+# How near a ratio of two numbers must be to a constant before that is tried as the reason.
+_NEAR = 1e-3
+
+
+def refuse_other_formulas(reference: Target, case: Case, x: Attention, trace: Trace, dots: str) -> None:
+    """Does nothing where a user's own reference gives what the formulas give, closely enough to judge a kernel.
+
+    It may err by what IEEE float32 arithmetic may: a reference in float32 is right. Beside a kernel in that very
+    arithmetic it must be as much better as the identities ask of it, or its errors would be laid on the kernel.
+
+    Raises:
+        ReferenceFailure: an intermediate departs from its formula, or is no more precise than the kernel.
+    """
+    comparison = compare(case, x, trace, precision_of("float32", "ieee"))
+    first = locate(case, x, trace, comparison)
+    if first is not None:
+        raise ReferenceFailure(
+            f"the verdict is about the reference: {reference.name} departs from {_formula(case, first)}"
+            f"{_factor(case, x, trace, first)}", _WAY_OUT,
+        )  # fmt: skip
+    share = share_of_reference(precision_of(case.dtype, dots))
+    worst = max(comparison.findings.values(), key=lambda finding: finding.max_ratio)
+    if not precision_of(case.dtype, dots).matrix and worst.max_ratio > share:
+        raise ReferenceFailure(
+            f"the verdict is about the reference: {worst.name} of {reference.name} errs by {worst.max_ratio:.1g} of "
+            f"what float32 may err by, and beside a kernel in float32 it may by {share:.1g}", _WIDER,
+        )  # fmt: skip
+
+
+def _formula(case: Case, first: Location) -> str:
+    """The formula that it departs from, where, and both numbers."""
+    row = lookup(first.intermediate)
+    step = row.step(case.family) if row is not None else None
+    place = first.place
+    at = {"batch": place.batch, "head": place.head, "row": place.row, "col": place.col}
+    where = ", ".join(f"{axis} {index}" for axis, index in at.items() if index is not None)
+    formula = f"{first.intermediate} = {step.formula}" if step is not None else first.intermediate
+    return f"{formula}: at {where} it gives {place.actual:.6g}, the formula {place.expected:.6g}"
+
+
+def _factor(case: Case, x: Attention, trace: Trace, first: Location) -> str:
+    """The constant that all of the intermediate is off by, where it is one: divided by it, every element is right."""
+    numbers = [
+        (came, due) for of_came, of_due in zip(first.window.actual, first.window.expected, strict=True)
+        for came, due in zip(of_came, of_due, strict=True)
+    ]  # fmt: skip
+    squares = sum(due * due for _, due in numbers)
+    ratio = sum(came * due for came, due in numbers) / squares if squares else 0.0
+    name, seen = first.intermediate, Seen(case, x, {}, {}, {}, (first.intermediate,), {})
+    for words, factor in constants(seen).items():
+        if abs(ratio - factor) <= _NEAR * abs(factor) and _right_but_for(factor, case, x, trace, name):
+            return f"; all of {name} is {factor:.5g} = {words} times what the formula gives"
+    return ""
+
+
+def _right_but_for(factor: float, case: Case, x: Attention, trace: Trace, name: str) -> bool:
+    divided = replace(trace, values={**trace.values, name: trace.values[name].double() / factor})
+    return not compare(case, x, divided, precision_of("float32", "ieee")).findings[name].mismatched
+
+
+def refuse_broken(reference: Target | None, invariants: Iterable[Invariant]) -> None:
+    """Does nothing where a reference, a user's own or the built-in one, keeps every identity.
+
+    Raises:
+        ReferenceFailure: it breaks one.
+    """
+    for invariant in invariants:
+        if invariant.of == "reference" and not invariant.holds:
+            name = reference.name if reference else "the built-in reference"
+            raise ReferenceFailure(
+                f"the verdict is about the reference: {name} breaks {invariant.name} "
+                f"(off by {invariant.residual:.3g}, allowed {invariant.budget:.3g})",
+                "a reference is judged before it judges; correct it, or compute it in float64",
+            )
