@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ..diagnosis import Diagnosis, Where
 from ..intermediates import lookup
-from ..judging.strays import BARRIER, GUARD, MISALIGNED, OUTSIDE, RACE, UNWRITTEN, Stray
+from ..judging.strays import BARRIER, GUARD, MISALIGNED, OUTSIDE, RACE, UNWRITTEN, Group, Stray, grouped
 from .lines import among
 
 _KINDS = {
@@ -22,21 +22,22 @@ _FIX = {
 }
 
 
-def of_strays(strays: Sequence[Stray]) -> tuple[Diagnosis, ...]:
-    """One diagnosis for each kind of finding and array; they were seen, so nothing about them is a hypothesis."""
-    groups: dict[tuple[str, str, str], list[Stray]] = {}
-    for stray in strays:
-        groups.setdefault((stray.kind, stray.kernel, stray.tensor), []).append(stray)
-    found = []
-    for (kind, _, tensor), members in sorted(groups.items(), key=lambda group: group[0][0] != RACE):
-        word, fault_class = _KINDS[kind]
-        row = lookup(tensor)
-        fault = f"{word}/{row.name if row else tensor}" if tensor else word
-        sentences = tuple(dict.fromkeys(stray.sentence for stray in members))
-        found.append(
-            Diagnosis(fault, fault_class, sentences[0], 1.0, sentences[1:], _lines(members), _FIX.get(kind, ""))
-        )
-    return tuple(found)
+def of_strays(found: Iterable[tuple[str, Stray]]) -> tuple[Diagnosis, ...]:
+    """One diagnosis for what a kernel did to a tensor; it was seen, so nothing about it is a hypothesis.
+
+    Args:
+        found: (layout, finding) of every run.
+    """
+    return tuple(sorted(map(_diagnosis, grouped(found)), key=lambda one: one.fault_class != "RACE"))
+
+
+def _diagnosis(group: Group) -> Diagnosis:
+    worst, *others = group.strays
+    word, fault_class = _KINDS[worst.kind]
+    row = lookup(worst.tensor)
+    fault = f"{word}/{row.name if row else worst.tensor}" if worst.tensor else word
+    evidence = tuple(dict.fromkeys(stray.sentence for stray in others))
+    return Diagnosis(fault, fault_class, group.sentence, 1.0, evidence, _lines(group.strays), _FIX.get(worst.kind, ""))
 
 
 def _lines(strays: Sequence[Stray]) -> tuple[Where, ...]:

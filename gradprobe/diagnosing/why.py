@@ -48,7 +48,7 @@ def reasons_of(session: Session, runs: Sequence[Run]) -> Reasons:
 
     What goes wrong in here is told, and no verdict depends on it.
     """
-    strays = of_strays([stray for run in runs for stray in run.strays])
+    strays = of_strays((run.layout, stray) for run in runs for stray in run.strays)
     try:
         return _reasons_of(session, runs, strays)
     except Exception as error:

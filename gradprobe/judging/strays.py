@@ -81,10 +81,39 @@ def worst_first(strays: Iterable[Stray]) -> list[Stray]:
     return sorted(
         strays,
         key=lambda stray: (
-            stray.kind == GUARD and stray.tensor.lower() in explained,
+            stray.severity != ERROR, stray.kind == GUARD and stray.tensor.lower() in explained,
             _ACCESSES.index(stray.access), _KINDS.index(stray.kind), -stray.lanes,
         ),
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Group:
+    """What one kernel did to one tensor in one way."""
+
+    layouts: tuple[str, ...]
+    """Those of the runs in which it did."""
+    strays: tuple[Stray, ...]
+    """One of each line, the one of most lanes."""
+
+    @property
+    def sentence(self) -> str:
+        """The worst of it, with its layouts."""
+        return f"in {', '.join(self.layouts)}: {self.strays[0].sentence}"
+
+
+def grouped(found: Iterable[tuple[str, Stray]]) -> list[Group]:
+    """(layout, finding) of several runs, the worst first."""
+    layouts: dict[object, dict[str, None]] = {}
+    groups: dict[object, dict[object, Stray]] = {}
+    for layout, stray in found:
+        key = (stray.kind, stray.kernel, stray.tensor or stray.line, stray.access)
+        layouts.setdefault(key, {})[layout] = None
+        lines = groups.setdefault(key, {})
+        lines[stray.identity] = max(lines.get(stray.identity, stray), stray, key=lambda one: one.lanes)
+    made = {key: Group(tuple(layouts[key]), tuple(worst_first(lines.values()))) for key, lines in groups.items()}
+    order = worst_first(group.strays[0] for group in made.values())
+    return sorted(made.values(), key=lambda group: order.index(group.strays[0]))
 
 
 def telling(strays: Iterable[Stray], non_finite: bool) -> tuple[Stray, ...]:

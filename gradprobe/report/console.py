@@ -10,7 +10,7 @@ from rich.text import Text
 from ..budgets.precision import LAMBDA
 from ..cases.case import Case
 from ..judging.locate import Location
-from ..judging.strays import BARRIER, GUARD, MISALIGNED, OUTSIDE, RACE, UNWRITTEN, Stray, worst_first
+from ..judging.strays import BARRIER, GUARD, MISALIGNED, OUTSIDE, RACE, UNWRITTEN, grouped
 from ..judging.tally import INHERITED, MATCH, MISMATCH, Finding
 from ..spans import in_words, plural, spans
 from ..verdict import Measured, Report, Run
@@ -228,24 +228,13 @@ def _reasons(report: Report) -> Iterator[str]:
 
 
 def _of_memory(report: Report) -> Iterator[str]:
-    """What kernels did to memory, the worst first: one finding of each array and access, with its layouts."""
-    seen: dict[object, Stray] = {}
-    layouts: dict[object, list[str]] = {}
-    for run in report.runs:
-        for stray in run.strays:
-            key = (stray.kind, stray.kernel, stray.tensor or stray.line, stray.access)
-            seen[key] = min(seen.get(key, stray), stray, key=lambda one: -one.lanes)
-            layouts[key] = list(dict.fromkeys([*layouts.get(key, []), run.layout]))
-    told = {id(stray): key for key, stray in seen.items()}
-    for stray in worst_first(seen.values())[:_MOST_STRAYS]:
-        yield f"{_in_layouts(layouts[told[id(stray)]], report)}: {stray.sentence}"
-    if len(seen) > _MOST_STRAYS:
-        yield f"and {plural(len(seen) - _MOST_STRAYS, 'finding')} more about memory, none worse, in --json FILE"
-
-
-def _in_layouts(layouts: Sequence[str], report: Report) -> str:
-    everywhere = len(layouts) > 1 and len(layouts) == len(report.measured)
-    return "in every layout" if everywhere else f"in {', '.join(layouts)}"
+    """What kernels did to memory, the worst first, where no cause says it already."""
+    causes = {one.summary for one in report.diagnoses[:1] if one.is_named}
+    groups = grouped((run.layout, stray) for run in report.runs for stray in run.strays)
+    groups = [group for group in groups if group.sentence not in causes]
+    yield from (group.sentence for group in groups[:_MOST_STRAYS])
+    if len(groups) > _MOST_STRAYS:
+        yield f"and {plural(len(groups) - _MOST_STRAYS, 'finding')} more about memory, none worse, in --json FILE"
 
 
 def _sentences(report: Report, shown: Measured) -> Iterator[str]:

@@ -1,0 +1,86 @@
+"""What `check` says of memory: stray accesses are findings that alone make a mismatch, and are not executed."""
+
+import pytest
+import torch
+
+from gradprobe.answer import answer
+from gradprobe.judging.strays import OUTSIDE, RACE, Stray, grouped, worst_first
+from gradprobe.last import Asked
+from gradprobe.probing import observe
+from gradprobe.report.console import render
+from tests.faults.planting import KERNELS, Edit, Planted
+
+OPTIONS = {"batch": 1, "heads": 2, "seqlen": 37, "head_dim": 16, "bias": False}
+DKDV, PREPROCESS = "lazy_dkdv_kernel", "lazy_preprocess_kernel"
+STORE_DV = "store_tile(dv_ptr, dv, offs_n, offs_d, stride_dvn, stride_dvd, n_ctx, head_dim)"
+STORE_DELTA = "tl.store(delta_ptr + offs_m * stride_deltam, delta, mask=offs_m < n_ctx)"
+DV_HEAD = "dv_ptr += b * stride_dvb + h * stride_dvh"
+interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="only the interpreter sees every address")
+
+
+def checked(folder, kernel, find, replace, **options):
+    """The report of lazy with an edit in one kernel, contiguous unless told otherwise; and the line of the edit."""
+    source = Planted("planted", "M3", (Edit(kernel, find, replace),), "", 0).plant((KERNELS / "lazy.py").read_text())
+    path = folder / "planted.py"
+    path.write_text(source)
+    line = source[: source.index(replace, source.index(f"def {kernel}("))].count("\n") + 1
+    asked = Asked(f"{path}:lazy_intermediates", None, None, {"runs": ["contiguous"], **OPTIONS, **options})
+    return answer(asked, ""), line
+
+
+@interpreted
+def test_a_store_behind_dv_fails_a_check_of_right_gradients_and_is_named_with_its_line(tmp_path):
+    report, line = checked(
+        tmp_path, DKDV, STORE_DV, STORE_DV.replace("n_ctx", "n_ctx + 32"), heads=1, runs=["contiguous", "distinct"]
+    )
+    assert report.verdict == "mismatch"
+    assert all(run.measured.matches for run in report.runs[:2])
+    for run in report.runs[:2]:
+        assert (run.strays[0].kind, run.strays[0].access, run.strays[0].line) == (OUTSIDE, "store", line)
+    said = "\n".join(text.plain for text in render(report, 200))
+    assert "in contiguous, distinct: lazy_dkdv_kernel stores outside dv" in said
+    assert said.count("stores outside dv") == 1
+    assert "NO HYPOTHESIS FITS" not in said
+
+
+@interpreted
+def test_a_store_of_dv_thousands_of_rows_away_does_not_end_the_process(tmp_path):
+    report, _ = checked(tmp_path, DKDV, DV_HEAD, f"{DV_HEAD} * 100000000")
+    assert report.verdict == "mismatch"
+    assert "beyond its storage" in report.runs[0].strays[0].sentence
+
+
+@interpreted
+def test_delta_that_nothing_wrote_is_the_cause_and_both_kernels_that_read_it_are_named(tmp_path):
+    report, _ = checked(tmp_path, PREPROCESS, STORE_DELTA, STORE_DELTA.replace("n_ctx)", "n_ctx - 5)"))
+    assert report.diagnoses[0].fault == "unwritten/delta"
+    assert {stray.kernel for stray in report.runs[0].strays} == {"lazy_dq_kernel", DKDV}
+
+
+@interpreted
+def test_two_programs_that_store_to_one_dv_are_the_cause(tmp_path):
+    report, line = checked(tmp_path, DKDV, DV_HEAD, DV_HEAD.replace("h *", "h // 2 *"))
+    assert report.diagnoses[0].fault == "race/dV"
+    assert report.runs[0].strays[0].kind == RACE
+
+
+@interpreted
+def test_a_target_that_imports_triton_only_when_it_is_called_is_watched_all_the_same(tmp_path, monkeypatch):
+    # Whether Triton is there: not before the first run, and from then on.
+    there = iter([False, False, False])
+    monkeypatch.setattr(observe, "_interprets_triton", lambda: next(there, True))
+    report, _ = checked(tmp_path, DKDV, STORE_DV, STORE_DV.replace("n_ctx", "n_ctx + 32"), heads=1)
+    assert [stray.tensor for stray in report.runs[0].strays if stray.kind == OUTSIDE] == ["dv"]
+
+
+def test_the_worst_finding_is_an_atomic_before_a_store_before_a_load_and_then_the_one_of_most_lanes():
+    few, many = (Stray(OUTSIDE, "q", f"{n}", "k", "f", n, access="load", lanes=n) for n in (2, 90))
+    store = Stray(OUTSIDE, "dq", "s", "k", "f", 3, access="store", lanes=1)
+    atomic = Stray(OUTSIDE, "dbias", "a", "k", "f", 4, access="atomic", lanes=1)
+    assert worst_first([few, many, store, atomic]) == [atomic, store, many, few]
+
+
+def test_a_finding_of_two_layouts_is_told_once_with_both_and_with_the_most_lanes():
+    one, other = (Stray(OUTSIDE, "q", f"{n} lanes", "k", "f", 7, access="load", lanes=n) for n in (2, 90))
+    (group,) = grouped([("contiguous", one), ("distinct", other)])
+    assert group.sentence == "in contiguous, distinct: 90 lanes"
