@@ -1,0 +1,118 @@
+"""What costs a GPU its process costs one layout, or one case: an illegal access, a misaligned one, an assertion."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gradprobe.isolation import run_each
+from gradprobe.last import Asked
+from gradprobe.report.survey import render_survey
+from gradprobe.strides.survey import survey
+from tests.strides.crashing import write
+
+pytestmark = pytest.mark.gpu
+
+ROOT = Path(__file__).resolve().parents[2]
+OPTIONS = {"seqlen": 20, "head_dim": 8, "dtype": "float16", "device": "cuda"}
+ILLEGAL, MISALIGNED = "an illegal memory access was encountered", "misaligned address"
+KERNEL = """
+extern "C" __global__ void store_far(float* x, long long far) { x[far] = 1.0f; }
+extern "C" __global__ void load_four(float* x, long long at) { float4 v = *(float4*)(x + at); x[0] = v.x + v.w; }
+extern "C" __global__ void stop(float* x, long long at) { asm("trap;"); }
+"""
+
+
+def surveyed(word, *, fast):
+    asked = Asked(word, None, None, OPTIONS)
+    found = survey(asked, "again", fast=fast, timeout=200, told=lambda found: None, echo=sys.stderr.write)
+    print("\n".join(line.plain for line in render_survey(found, 100)))
+    return found, {result.trial.title: result for result in found.having("error")}
+
+
+class Losing:
+    """Called with a word it loses the device in that way, and returns as if nothing had happened."""
+
+    def __init__(self, folder):
+        import torch
+
+        from gradprobe.cuda import load
+
+        self._x = torch.zeros(1024, device="cuda")
+        path = Path(folder) / "losing.cu"
+        path.write_text(KERNEL)
+        self._kernels = load(path)
+
+    def __call__(self, how):
+        import contextlib
+
+        import torch
+
+        with contextlib.suppress(Exception):
+            if how == "assertion":
+                print(self._x[torch.full((4,), 5000, device="cuda")].sum().item())
+            elif how != "nothing":
+                kernel = self._kernels[how]
+                kernel(1, 1, 0, self._x, 1 << 40 if how == "store_far" else 1)
+                torch.cuda.synchronize()
+        with contextlib.suppress(Exception):  # leaves the device as it was
+            self._kernels.load_four(1, 4096, 0, self._x, 0)
+        return how
+
+
+def test_the_device_says_that_it_is_lost_in_every_form_and_after_an_error_that_leaves_it_does_not(tmp_path):
+    ways = ["nothing", "store_far", "nothing", "load_four", "assertion", "stop", "nothing"]
+    ends = list(run_each("tests.gpu.test_crashes_on_gpu:Losing", str(tmp_path), ways, timeout=120))
+    print([(ended.item, ended.crash and ended.crash.words) for ended in ends])
+    assert [ended.crash.kind if ended.crash else ended.result for ended in ends] == [
+        "nothing", "DeviceLost", "nothing", "DeviceLost", "DeviceLost", "DeviceLost", "nothing",
+    ]  # fmt: skip
+    assert ILLEGAL in ends[1].crash.words
+    assert MISALIGNED in ends[3].crash.words
+    assert "device-side assert" in ends[4].crash.words
+
+
+def test_offsets_of_32_bits_cost_the_layouts_beyond_2_to_the_31_alone_and_the_interpreter_names_the_line(tmp_path):
+    found, crashed = surveyed(write(tmp_path, "narrow"), fast=False)
+    # Where another tensor happens to lie there, the wrapped offset reads that.
+    wrong = {result.trial.title for result in found.having("mismatch")}
+    assert "do=huge" in crashed
+    assert {*crashed, *wrong} <= {"do=huge", "huge"}
+    for result in crashed.values():
+        assert ILLEGAL in result.words
+        (stray,) = result.strays
+        assert (stray.kind, stray.tensor, stray.kernel) == ("outside", "do", "narrow_copy_kernel")
+        assert stray.code.startswith("x = tl.load(x_ptr + b * stride_b + h * stride_h")
+    assert {result.verdict for result in found.results} <= {"match", "error", "mismatch", "skipped"}
+    assert len(found.having("match")) + len(found.having("skipped")) == len(found.results) - len({*crashed, *wrong})
+    assert [culprit.kind for culprit in found.culprits] == ["overflow"]
+
+
+def test_a_misaligned_access_costs_the_layouts_off_every_alignment_alone_and_the_interpreter_names_the_line(tmp_path):
+    found, crashed = surveyed(write(tmp_path, "dense_pairs"), fast=True)
+    assert set(crashed) == {"offset"}
+    assert MISALIGNED in crashed["offset"].words
+    (stray,) = crashed["offset"].strays
+    assert (stray.kind, stray.tensor, stray.kernel) == ("misaligned", "do", "copy_by_pairs_kernel")
+    assert stray.code.startswith("x = tl.load(from_row[:, None]")
+    assert {result.verdict for result in found.results} == {"match", "error", "skipped"}
+
+
+@pytest.mark.parametrize(
+    ("name", "item", "words"), [("narrow", "strides beyond 2^31", ILLEGAL), ("pairs", "distinct strides", MISALIGNED)]
+)
+def test_each_costs_the_battery_one_item(tmp_path, name, item, words):
+    command = [sys.executable, "-m", "gradprobe", "check", write(tmp_path, name), "--battery", "--dtype", "float16"]
+    ran = subprocess.run(
+        [*command, "--json", "came.json"], cwd=tmp_path, capture_output=True, text=True, timeout=500, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    print(ran.stdout, ran.stderr[-4000:])
+    checks = json.loads((tmp_path / "came.json").read_text())["reports"]
+    errors = [check for check in checks if check["verdict"] == "error" or "error" in check]
+    assert [check["title"].partition(": ")[2] for check in errors] == [item]
+    assert words in errors[0]["error"]["message"]
+    assert {check["verdict"] for check in checks if check not in errors} == {"match"}
