@@ -9,6 +9,7 @@ from typing import Any
 
 from .cases.case import ALIGNMENTS, DEVICES, DOTS, DTYPES, MASKS, PATTERNS
 from .cases.layouts import AS_SAVED, LAYOUTS, parse_layout, parse_run
+from .cases.shapes import PLAIN, SHAPES, parse_shapes
 from .failures import UsageFailure
 
 
@@ -93,6 +94,8 @@ OPTIONS = (
     Option("block_n", int, "Tile of keys, likewise (default: 16)"),
     Option("inputs", str, "Real values: a file of q, k, v, do (.pt, .npz), run as they lay, contiguous and distinct",
            "FILE"),
+    Option("shapes", str, f"Order of axes in which TARGET takes q, k, v, dO: {', '.join(SHAPES)} (default: {PLAIN})",
+           parse=parse_shapes),
     Option("pattern", str, f"Of the values: {', '.join(PATTERNS)} (default: normal)"),
     Option("dots", str, f"Arithmetic of float32 dots: {', '.join(DOTS)} (default: what the backend does)"),
     Option("repeat", int, "Runs of each layout, compared with one another (default: 1)"),

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..failures import UsageFailure
 from ..intermediates import lookup
+from .shapes import PLAIN, in_words
 
 DTYPES = ("float32", "float16", "bfloat16")
 PATTERNS = ("normal", "small", "large", "negative", "offset", "lowrank")
@@ -92,6 +93,8 @@ class Case:
     """Whether intermediates that a target does not expose are recovered from its gradients."""
     inputs: str | None = None
     """The file that the values come from; None where they are drawn."""
+    shapes: str = PLAIN
+    """The order of axes in which the target takes and returns q, k, v and their like, one of shapes.SHAPES."""
 
     def size(self, axis: str) -> int:
         """The length of an axis, by its letter in the table of intermediates."""
@@ -138,6 +141,7 @@ def resolve(options: Mapping[str, Any], family: str, *, takes_bias: bool, packs:
     if packs and "seqlens" in given:
         _end_to_end(given)
     _pack(given)
+    _leave_out(given)
     given.setdefault("seqlen_q", given.get("seqlen", _longest(given)))
     given.setdefault("seqlen_k", given.get("seqlen", given["seqlen_q"]))
     given.setdefault("kv_heads", given.get("heads", Case.heads))
@@ -201,6 +205,14 @@ def _check_ascends(flag: str, ends: tuple[int, ...]) -> None:
             f"{flag} must ascend from 0 to the number of rows, got {','.join(map(str, ends))}",
             "it holds where each sequence begins and where the last one ends: 0,37,101",
         )
+
+
+def _leave_out(given: dict[str, Any]) -> None:
+    """A target whose shapes have no batches, or no heads, takes one."""
+    shapes = given.get("shapes", PLAIN)
+    for letter, name in (("b", "batch"), ("h", "heads")):
+        if letter not in shapes and given.setdefault(name, 1) != 1:
+            raise UsageFailure(f"--shapes {shapes}: {in_words(shapes)} holds one of --{name}, got {given[name]}")
 
 
 def _longest(given: Mapping[str, Any]) -> int:

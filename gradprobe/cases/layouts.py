@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING
@@ -12,6 +12,7 @@ from ..failures import UsageFailure
 from .case import OUTPUTS
 from .guards import ORDINARY, guarded
 from .placement import Placement, spanned
+from .shapes import PLAIN, memory_order
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -117,6 +118,7 @@ def place(
     assigned: tuple[tuple[str, str], ...],
     saved: Mapping[str, Placement] | None = None,
     fill: str = ORDINARY,
+    shapes: str = PLAIN,
 ) -> Inputs:
     """The values laid out as assigned; later assignments win over earlier ones.
 
@@ -126,6 +128,7 @@ def place(
     Args:
         saved: where the tensors lay that `as-saved` puts back; one that is not in it lies contiguous.
         fill: what the guard bands hold, one of guards.FILLS.
+        shapes: in which the target takes the tensors, one of shapes.SHAPES: contiguous is what is contiguous to it.
 
     Raises:
         UsageFailure: a tensor is to lie as saved, and nothing was.
@@ -136,7 +139,8 @@ def place(
     values = effective_values(values, assigned)
     used: set[int] = set()
     plans = {
-        name: _plan(tuple(value.shape), chosen[name], used, index) for index, (name, value) in enumerate(values.items())
+        name: _plan(tuple(value.shape), chosen[name], used, index, memory_order(name, shapes))
+        for index, (name, value) in enumerate(values.items())
     }
     back = {name: spot for name, spot in (saved or {}).items() if chosen.get(name) == AS_SAVED}
     plans |= {name: _Plan(plans[name].shape, spot.strides, spot.offset) for name, spot in back.items()}
@@ -175,11 +179,17 @@ def _repeated(name: str, value: Tensor) -> Tensor:
     return element.expand(value.shape).contiguous()
 
 
-def _plan(shape: tuple[int, ...], layout: str, used: set[int], index: int) -> _Plan:
+def _plan(shape: tuple[int, ...], layout: str, used: set[int], index: int, order: Sequence[int] | None = None) -> _Plan:
+    """One tensor alone.
+
+    Args:
+        order: its axes from the outermost to the innermost where it lies contiguous; None: as they are.
+    """
+    order = tuple(range(len(shape)) if order is None else order)
     if layout == "expanded":
         return _Plan(shape, (0,) * len(shape))
     if layout == "blhd" and len(shape) > 1:
-        return _permuted(shape)
+        return _Plan(shape, _dense_strides(shape, _other_order(order)))
     if layout == "packed" and len(shape) == 4:
         return _slot(shape, 1, 3)
     if layout in ("distinct", "distinct-unit"):
@@ -187,26 +197,27 @@ def _plan(shape: tuple[int, ...], layout: str, used: set[int], index: int) -> _P
     if layout == "huge":
         return _Plan(shape, _huge_strides(shape))
     if layout == "strided-last":
-        return _Plan(shape, _contiguous_strides(shape, last=2))
-    return _Plan(shape, _contiguous_strides(shape), _OFFSET if layout == "offset" else 0)
+        return _Plan(shape, _dense_strides(shape, order, last=2))
+    return _Plan(shape, _dense_strides(shape, order), _OFFSET if layout == "offset" else 0)
 
 
-def _contiguous_strides(shape: tuple[int, ...], last: int = 1) -> tuple[int, ...]:
-    strides = []
-    for size in reversed(shape):
-        strides.append(last)
-        last *= max(size, 1)
-    return tuple(reversed(strides))
-
-
-def _permuted(shape: tuple[int, ...]) -> _Plan:
-    """Heads inside rows: [B, H, L, ...] as a view of [B, L, H, ...]; of a matrix, its transpose."""
-    order = [0, 2, 1, *range(3, len(shape))] if len(shape) > 2 else [1, 0]
-    stored = _contiguous_strides(tuple(shape[axis] for axis in order))
+def _dense_strides(shape: tuple[int, ...], order: Sequence[int], last: int = 1) -> tuple[int, ...]:
+    """The strides of axes that lie in some order, without gaps but for those that the innermost stride makes."""
     strides = [0] * len(shape)
-    for axis, stride in zip(order, stored, strict=True):
-        strides[axis] = stride
-    return _Plan(shape, tuple(strides))
+    for axis in reversed(order):
+        strides[axis] = last
+        last *= max(shape[axis], 1)
+    return tuple(strides)
+
+
+def _other_order(order: tuple[int, ...]) -> tuple[int, ...]:
+    """Heads inside rows: [B, H, L, ...] as a view of [B, L, H, ...]; of a matrix, its transpose.
+
+    Of what lies so where it is contiguous, rows inside heads.
+    """
+    plain = tuple(range(len(order)))
+    swapped = (0, 2, 1, *plain[3:]) if len(order) > 2 else (1, 0)
+    return plain if order == swapped else swapped
 
 
 def _distinct(shape: tuple[int, ...], used: set[int], index: int, *, unit: bool) -> _Plan:

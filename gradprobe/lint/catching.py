@@ -99,7 +99,7 @@ def _attempt(target: Target, case: Case, values: Mapping[str, Tensor], way: _Way
     launches: list[Launch] = []
     storages: Mapping[int, str] = {}
     try:
-        inputs = place(values, ()) if way.unit is None else strange.placed(values)
+        inputs = place(values, (), shapes=case.shapes) if way.unit is None else strange.placed(values)
         with contextlib.redirect_stdout(io.StringIO()):
             outcome = run_target(target, case, inputs, around=_caught(launches, strange, way))
         if outcome.refused is not None:

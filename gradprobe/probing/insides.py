@@ -72,6 +72,6 @@ def _answer(
     everything = {**values, **of_all, **outputs_of(case, session.target.outputs, values)}
     shapes = {name: tuple(value.shape) for name, value in everything.items()}
     placements = for_more_batches(session.saved.placements, shapes) if session.saved else None
-    inputs = place(everything, assigned, placements)
+    inputs = place(everything, assigned, placements, shapes=case.shapes)
     # O and LSE of a file are none of these problems'.
     return accepted(replace(session, case=case, taps=(), saved=None), inputs)

@@ -15,6 +15,7 @@ from ..cases.guards import ORDINARY
 from ..cases.layouts import Inputs, effective_values, place
 from ..cases.outputs import outputs_of
 from ..cases.saved import Saved
+from ..cases.shapes import PLAIN
 from ..failures import KernelStopped, TargetFailure
 from ..inside.recovery import Recovery
 from ..judging.accumulators import Coarser, explained
@@ -82,7 +83,8 @@ class Session:
 
     def placed(self, values: Mapping[str, Tensor], assigned: Assigned) -> Inputs:
         """Values laid out; `as-saved` as they lay in the file they come from."""
-        return place(values, assigned, self.saved.placements if self.saved else None, self.fill)
+        placements = self.saved.placements if self.saved else None
+        return place(values, assigned, placements, self.fill, self.case.shapes)
 
 
 def inputs_of(session: Session, values: Mapping[str, Tensor], assigned: Assigned) -> Inputs:
@@ -230,7 +232,7 @@ def _reference_trace(session: Session, inputs: Inputs, x: Attention) -> Trace | 
     values |= derived(replace(session, target=session.reference), values)
     wide = values | outputs_of(session.case, session.reference.outputs, values)
     with session.timed("reference"):
-        trace = run_target(session.reference, session.case, place(wide, ())).trace
+        trace = run_target(session.reference, replace(session.case, shapes=PLAIN), place(wide, ())).trace
         if trace is not None:
             refuse_other_formulas(session.reference, session.case, x, trace, dots_of(session))
     return trace

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..cases.case import Case
 from ..cases.layouts import AS_SAVED, Inputs
+from ..cases.shapes import taken
 from ..cuda import Finding, Watch, watched
 from ..cuda.unit import Entry
 from ..cuda.unwritten import Unwritten
@@ -27,7 +28,7 @@ from .configurations import Configuration, one_configuration
 from .launches import given_where_they_lay, recorded_launches
 from .taps import Session as TapSession
 from .taps import Tap, tapped
-from .trace import Trace, check_shape, expected_shapes, read_trace, with_tapped
+from .trace import Trace, expected_shapes, read_trace, straightened, with_tapped
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -167,13 +168,13 @@ def _through_autograd(target: Target, case: Case, arguments: dict[str, Any], do:
     result = target.function(**arguments | {names[name]: leaf for name, leaf in leaves.items()})
     exposed = _by_name(target, result)
     output = exposed["O"]
-    check_shape(output, "O", case, f"target {target.name!r}")
+    straightened(output, "O", case, f"target {target.name!r}")
     if not output.requires_grad:
         raise TargetFailure(
             f"target {target.name!r} is not differentiable: its output does not require grad",
             "a forward is differentiated through autograd; a backward takes a parameter `do`",
         )
-    found = torch.autograd.grad(output, list(leaves.values()), do, allow_unused=True)
+    found = torch.autograd.grad(output, list(leaves.values()), taken(do, "do", case.shapes), allow_unused=True)
     results = {name: gradient for name, gradient in zip(leaves, found, strict=True)}
     # To autograd a gradient that never comes is 0, and so it is to an optimizer. That bias or sinks is no parameter of
     # a forward is common, and said by None; q, k and v always are.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..cases.case import Case
+from ..cases.shapes import given_back, sizes_taken
 from ..failures import TargetFailure
 from ..intermediates import lookup, names, steps
 
@@ -92,23 +93,29 @@ def _checked(tensor: object, name: str, case: Case, subject: str) -> Tensor:
     if tensor.layout != torch.strided or tensor.is_nested or tensor.is_meta or tensor.dtype.itemsize == 1:
         what = f"{tensor.layout}, {tensor.dtype}, on {tensor.device}"
         raise TargetFailure(f"{subject} returned {name} as {what}; it must be dense, of 16 bits or more, with values")
-    check_shape(tensor, name, case, subject)
     # A copy: a target may write its next results over these.
-    return tensor.detach().clone()
+    return straightened(tensor, name, case, subject).detach().clone()
 
 
-def check_shape(tensor: Tensor, name: str, case: Case, subject: str) -> None:
-    """Does nothing where an intermediate has the shape that it has in the case.
+def straightened(tensor: Tensor, name: str, case: Case, subject: str) -> Tensor:
+    """A result in the axes of the table of intermediates, of one that has the shape that the target gives it.
 
     Raises:
         TargetFailure: it has another.
     """
-    expected, got = expected_shapes(case)[name], tuple(tensor.shape)
+    plain, got = expected_shapes(case)[name], tuple(tensor.shape)
+    expected = sizes_taken(plain, name, case.shapes)
     if got == expected:
-        return
+        return given_back(tensor, name, case.shapes)
+    # LSE and delta of a target that has rows before heads: they may have them before, or not.
+    rows_first = case.shapes.find("l") < case.shapes.find("h")
+    if rows_first and len(got) in (2, 3) and got == (*expected[:-2], expected[-1], expected[-2]):
+        return given_back(tensor.transpose(-1, -2), name, case.shapes)
     swapped = len(expected) == 4 and got == (expected[0], expected[2], expected[1], expected[3])
+    axes = ", ".join(case.axes(name) if expected == plain else case.shapes)
     raise TargetFailure(
-        f"{subject} returned {name} of the wrong shape: expected [{', '.join(case.axes(name))}] = {list(expected)}, "
-        f"got {list(got)}",
-        f"that looks like [B, L, H, D]: return {name} transposed, .transpose(1, 2)" if swapped else "",
+        f"{subject} returned {name} of the wrong shape: expected [{axes}] = {list(expected)}, got {list(got)}",
+        f"that looks like [B, L, H, D]: return {name} transposed, or --shapes blhd if q comes so too"
+        if swapped
+        else "",
     )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..cases.shapes import PLAIN, in_words
 from ..probing.runs import layouts_of
 from ..probing.session import Session, inputs_of
 from ..targets.bind import bind
@@ -52,6 +53,8 @@ def no_program(report: Report, case: Case, target: Target) -> str:
         return "it takes what gradprobe does to memory or to the order of threads"
     if case.dtype == "bfloat16" and report.provenance.backend == "triton-interpreter":
         return "Triton's interpreter computes bfloat16 wrongly by itself"
+    if case.shapes != PLAIN:
+        return f"the target takes {in_words(case.shapes)}, and gradprobe turns its tensors"
     if "__signature__" in vars(target.function):
         return "the target takes no arguments by name, and gradprobe calls it through a function that does"
     if report.provenance.reference != "gradprobe.reference, float64":

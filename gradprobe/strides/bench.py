@@ -48,7 +48,7 @@ class Bench:
     """A target that is tried. Its contiguous runs are made once for each set of values that layouts leave."""
 
     def __init__(self, session: Session) -> None:
-        self.session = session
+        self.session, self._shapes = session, session.case.shapes
         self._bases: dict[tuple[str, ...], _Base] = {}
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -93,7 +93,8 @@ class Bench:
 
     def strides(self, trial: Trial) -> dict[str, tuple[int, ...]]:
         """The strides that a trial gives each tensor."""
-        placed = place(self._given(self._values(trial), float("nan")), trial.assigned, trial.placements or None)
+        given = self._given(self._values(trial), float("nan"))
+        placed = place(given, trial.assigned, trial.placements or None, shapes=self._shapes)
         return {name: tuple(tensor.stride()) for name, tensor in placed.tensors.items()}
 
     def _placed(self, placements: Mapping[str, Placement]) -> Result:
@@ -145,7 +146,7 @@ class Bench:
     def _observed(self, trial: Trial, fill: Fill, values: Mapping[str, Tensor]) -> WatchedRun:
         around, unwritten = fill
         session = self.session
-        inputs = place(self._given(values, unwritten), trial.assigned, trial.placements or None, around)
+        inputs = place(self._given(values, unwritten), trial.assigned, trial.placements or None, around, self._shapes)
         inputs = Inputs(trial.title, inputs.values, inputs.tensors)
         copies = any(outcome.cuda for outcome in session.outcomes)
         run = observe(

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from ..cases.case import OUTPUTS, Case
+from ..cases.shapes import taken
 from ..failures import UsageFailure
 from .find import Target
 
@@ -45,7 +46,8 @@ def bind(target: Target, case: Case, tensors: Mapping[str, Tensor]) -> dict[str,
             raise UsageFailure(
                 f"target {target.name!r} needs {target.takes[name]!r}, which this case does not have", way
             )
-    return {own: offered[name] for name, own in target.takes.items() if offered.get(name) is not None}
+    given = {name: own for name, own in target.takes.items() if offered.get(name) is not None}
+    return {own: taken(offered[name], name, case.shapes) for name, own in given.items()}
 
 
 def _offered(target: Target, case: Case, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
