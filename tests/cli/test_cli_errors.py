@@ -225,13 +225,16 @@ def test_a_gradient_that_never_comes_is_0_and_wrong(folder):
 @pytest.mark.parametrize(
     ("word", "pieces"),
     [
-        ("forward.py:Attention", ("takes *args", "wrap it in a function that does")),
+        ("builtins:print", ("takes *args", "wrap it in a function that does")),
+        (
+            "torch.nn:Linear",
+            ("the class Linear is no torch.autograd.Function",),
+        ),
         ("torch:bmm", ("has no readable signature", "wrap it in a Python function")),
         ("math:sin", ("takes x", "arguments are passed by name")),
     ],
 )
-def test_what_is_no_function_with_named_parameters_exits_2(word, pieces, folder):
-    (folder / "forward.py").write_text(AUTOGRAD.format(backward=""))
+def test_what_is_no_function_with_named_parameters_exits_2(word, pieces):
     ran = run(f"check {word}")
     assert ran.code == 2
     assert_message(ran, f"target '{word}'", *pieces)
