@@ -268,6 +268,17 @@ def test_huge_reaches_beyond_2_to_the_31_along_heads_and_along_rows_and_no_two_e
     assert all(tensor.stride(axis) < 2**31 for axis in crossing if shape[axis] > 2)
 
 
+@pytest.mark.parametrize("shape", [(2, 3, 37, 16), (2, 3, 37), (3, 40), (4, 12, 200, 72)])
+def test_huge_scaled_is_huge_with_its_axes_in_the_same_order_far_below_2_to_the_31(shape):
+    value = torch.arange(torch.Size(shape).numel(), dtype=torch.float32).reshape(shape)
+    huge, scaled = (place({"q": value}, (("q", name),)).tensors["q"] for name in ("huge", "huge-scaled"))
+    assert torch.equal(scaled, value)
+    assert len(offsets(scaled).unique()) == value.numel()
+    assert scaled.untyped_storage().nbytes() < 2**28
+    order = [sorted(range(len(shape)), key=tensor.stride().__getitem__) for tensor in (huge, scaled)]
+    assert order[0] == order[1]
+
+
 def test_huge_takes_no_more_memory_than_the_pages_that_are_touched():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     tensors = place(values_of(), (("all", "huge"),)).tensors

@@ -22,6 +22,9 @@ LAYOUTS = (
 )  # fmt: skip
 # The layout of values from a file: where they lay when they were saved.
 AS_SAVED = "as-saved"
+# As `huge` lies, scaled down: what is right so, and wrong there, holds an offset in 32 bits.
+SCALED = "huge-scaled"
+KNOWN = (*LAYOUTS, SCALED, AS_SAVED)
 TENSORS = (
     "q", "k", "v", "do", "o", "lse", "delta", "bias", "tau", "alibi", "mask", "sinks", "keep", "seqlens",
     "cu_seqlens_q", "cu_seqlens_k", *OUTPUTS,
@@ -50,6 +53,8 @@ VECTOR = 16
 _FRONT = 1024
 # As many before one of the layout `huge`, which offsets leave by its front that wrap around: a head's and a row's.
 _LIMIT, _BEFORE_HUGE = 2**31, 2**32
+# How far heads and rows each reach in the layouts that lie far apart.
+_REACH = {"huge": _LIMIT, SCALED: 2**20}
 # Elements by which `offset` moves a tensor: odd, so that no vector alignment survives.
 _OFFSET = 5
 
@@ -92,12 +97,12 @@ def parse_layout(word: str) -> tuple[str, str]:
     tensor, equals, layout = word.partition("=")
     tensor = tensor.lower()
     if not equals:
-        of_all = f"of all: --layout all={word}" if word in (*LAYOUTS, AS_SAVED) else ""
+        of_all = f"of all: --layout all={word}" if word in KNOWN else ""
         raise UsageFailure(f"--layout takes TENSOR=NAME, got {word!r}", of_all or "for example --layout do=expanded")
     if tensor not in (*TENSORS, "all"):
         raise UsageFailure(f"--layout: no tensor {tensor!r}", f"known: all, {', '.join(TENSORS)}")
-    if layout not in (*LAYOUTS, AS_SAVED):
-        raise UsageFailure(f"--layout: no layout {layout!r}", f"known: {', '.join((*LAYOUTS, AS_SAVED))}")
+    if layout not in KNOWN:
+        raise UsageFailure(f"--layout: no layout {layout!r}", f"known: {', '.join(KNOWN)}")
     return tensor, layout
 
 
@@ -110,7 +115,7 @@ def parse_run(word: str) -> tuple[tuple[str, str], ...]:
     if word == "contiguous":
         return ()
     parts = (part.strip() for part in word.split(","))
-    return tuple(("all", part) if part in (*LAYOUTS, AS_SAVED) else parse_layout(part) for part in parts)
+    return tuple(("all", part) if part in KNOWN else parse_layout(part) for part in parts)
 
 
 def place(
@@ -194,8 +199,8 @@ def _plan(shape: tuple[int, ...], layout: str, used: set[int], index: int, order
         return _slot(shape, 1, 3)
     if layout in ("distinct", "distinct-unit"):
         return _distinct(shape, used, index, unit=layout == "distinct-unit")
-    if layout == "huge":
-        return _Plan(shape, _huge_strides(shape))
+    if layout in _REACH:
+        return _Plan(shape, _far_strides(shape, _REACH[layout]))
     if layout == "strided-last":
         return _Plan(shape, _dense_strides(shape, order, last=2))
     return _Plan(shape, _dense_strides(shape, order), _OFFSET if layout == "offset" else 0)
@@ -235,10 +240,10 @@ def _distinct(shape: tuple[int, ...], used: set[int], index: int, *, unit: bool)
     return _Plan(shape, tuple(reversed(strides)))
 
 
-def _huge_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides with which heads and rows each reach beyond 2^31 elements, as those of long sequences do.
+def _far_strides(shape: tuple[int, ...], reach: int) -> tuple[int, ...]:
+    """Strides with which heads and rows each reach so many elements or more, as those of long sequences reach 2^31.
 
-    Each stays below 2^31 where three or more steps are taken, so that it passes for a 32-bit integer itself. Batches
+    Each stays below that where three or more steps are taken, so that it passes for a 32-bit integer itself. Batches
     and head dims lie packed inside; heads are told apart by a small step, so that no two elements share a place.
     """
     inner = [axis for axis in range(len(shape)) if (axis == 0 and len(shape) > 2) or axis == 3]
@@ -249,14 +254,14 @@ def _huge_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
         step *= max(shape[axis], 1)
     rooms = math.prod(max(shape[axis], 1) for axis in outer[:-1])
     for axis in outer:
-        strides[axis] = _crossing(shape[axis], step * rooms) + (step if axis != outer[-1] else 0)
+        strides[axis] = _crossing(shape[axis], step * rooms, reach) + (step if axis != outer[-1] else 0)
         step *= max(shape[axis], 1) if axis != outer[-1] else 1
     return tuple(strides)
 
 
-def _crossing(size: int, unit: int) -> int:
-    """The smallest multiple of a unit of which the last of `size` steps lies at 2^31 or beyond."""
-    return -(-(2**31) // (max(size - 1, 1) * unit)) * unit
+def _crossing(size: int, unit: int, reach: int) -> int:
+    """The smallest multiple of a unit of which the last of `size` steps lies at `reach` or beyond."""
+    return -(-reach // (max(size - 1, 1) * unit)) * unit
 
 
 def _packed_slots(plans: Mapping[str, _Plan], chosen: Mapping[str, str]) -> Iterator[dict[str, _Plan]]:

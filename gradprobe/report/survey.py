@@ -10,7 +10,9 @@ from rich.text import Text
 from ..cases.layouts import LAYOUTS
 from ..intermediates import lookup
 from ..judging.strays import GUARD, OUTSIDE, Stray, worst_first
+from ..severity import COUNTED
 from ..spans import plural
+from ..strides.hazards import Hazard
 from ..strides.result import BITS, Result
 from ..strides.survey import Survey
 from ..strides.trials import CONTIGUOUS, PROGRAM
@@ -24,6 +26,7 @@ _MOST = 4
 # Layouts that are named in one sentence.
 _NAMED = 4
 _STYLES = {MATCH: "green", MISMATCH: "bold red", SKIPPED: "yellow", "error": "bold yellow"}
+_WARNING, _WARNED = "yellow", "!"
 
 
 def render_survey(found: Survey, width: int, *, utf8: bool = True) -> list[Text]:
@@ -33,6 +36,7 @@ def render_survey(found: Survey, width: int, *, utf8: bool = True) -> list[Text]
     if found.wrong:
         lines += _place(found, found.wrong[0], width)
     lines += [line for sentence in _reasons(found) for line in folded(sentence, width)]
+    lines += [line for hazard in found.warnings for line in _warning(hazard, width)]
     lines += [Text(), *_matrix(found, marks), Text(), *_programs(found, marks, width)]
     lines += [line for sentence in _sentences(found) for line in folded(sentence, width)]
     return [*lines, Text(f"  again: {found.again}")]
@@ -52,7 +56,8 @@ def _verdict(found: Survey, width: int) -> Iterator[Text]:
         exact = sum(result.how == BITS for result in found.results)
         words = f"{target}: right in {plural(len(found.having(MATCH)), 'layout')}, {exact:,} of them bit for bit as "
         words += f"when contiguous ({found.plan.precision})" + (f"; {refused:,} refused" if refused else "")
-        yield from headed("MATCH", "bold green", words, width)
+        warned = f", {plural(len(found.warnings), 'warning')}" if found.warnings else ""
+        yield from headed(f"MATCH{warned}", "bold green", words, width)
 
 
 def _place(found: Survey, result: Result, width: int) -> Iterator[Text]:
@@ -75,6 +80,15 @@ def _reasons(found: Survey) -> Iterator[str]:
     yield from (f"with {layout}: {stray.sentence}" for layout, stray in strays[:_MOST])
     if len(strays) > _MOST:
         yield f"and {plural(len(strays) - _MOST, 'finding')} more about memory, none worse, in --json FILE"
+
+
+def _warning(hazard: Hazard, width: int) -> Iterator[Text]:
+    """What is told and does not count, and the first that was seen of it: a line, or what came out wrong."""
+    warned, first = hazard.warned, hazard.results[0]
+    yield from headed("WARNING", _WARNING, f"{warned.words} ({_named(list(warned.layouts))})", width)
+    strays = _telling([first])
+    seen = strays[0][1].sentence if strays else first.blame or first.words
+    yield from folded(f"with {first.trial.title}: {seen}", width)
 
 
 def _telling(wrong: Sequence[Result]) -> list[tuple[str, Stray]]:
@@ -114,13 +128,15 @@ def _matrix(found: Survey, marks: Marks) -> Iterator[Text]:
 def _sign(result: Result, marks: Marks) -> str:
     if result.verdict == MATCH:
         return "=" if result.how == BITS else marks.about
+    if result.is_warning:
+        return _WARNED
     return {MISMATCH: marks.mismatch, SKIPPED: "-"}.get(result.verdict, "crash")
 
 
 def _cell(result: Result | None, marks: Marks) -> tuple[str, str]:
     if result is None:
         return " " * _CELL, ""
-    return f"{_sign(result, marks):>{_CELL}}", _STYLES[result.verdict]
+    return f"{_sign(result, marks):>{_CELL}}", _WARNING if result.is_warning else _STYLES[result.verdict]
 
 
 def _legend(found: Survey, marks: Marks) -> str:
@@ -128,6 +144,7 @@ def _legend(found: Survey, marks: Marks) -> str:
         "=": "right, bit for bit",
         marks.about: "right, other bits",
         marks.mismatch: "wrong",
+        _WARNED: "wrong, a warning",
         "-": "refused",
         "crash": "not run",
     }
@@ -152,6 +169,8 @@ def _sentences(found: Survey) -> Iterator[str]:
             yield f"{word} in {_named(titles)}: {words}"
     for names, titles in _copies(found).items():
         yield f"{names} reached the kernels as copies in {_named(titles)}: strides end in the wrapper there"
+    if found.warnings:
+        yield COUNTED
     yield from found.plan.document["notes"]
     counts = plural(len(found.results), "layout")
     yield f"tried {counts} in {found.seconds.get('total', 0.0):.1f} s, {_bands(found)}"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
+from ..severity import WARNING
 from ..strides.result import Result
 from ..strides.survey import Survey
 from ..strides.trials import PROGRAM
@@ -14,13 +16,14 @@ from .as_json import stray_as_json
 def survey_as_json(found: Survey) -> dict[str, Any]:
     """The document."""
     runs = [_run(result) for result in found.results]
-    first = next((run["first_mismatch"] for run in runs if run["first_mismatch"]), None)
+    first = next((run["first_mismatch"] for run in runs if run["first_mismatch"] and run["severity"] != WARNING), None)
     return {
         **found.plan.document,
         "verdict": found.verdict,
         "runs": runs,
         "first_mismatch": first,
         "compared": add_counts([run["compared"] for run in runs]),
+        "warnings": [asdict(hazard.warned) for hazard in found.warnings],
         "reproduce": found.again,
         "seconds": {stage: round(took, 4) for stage, took in found.seconds.items()},
         "strides": {
@@ -42,6 +45,7 @@ def _run(result: Result) -> dict[str, Any]:
         "first_mismatch": None, "compared": add_counts([]), "invariants": [],
     }  # fmt: skip
     run = {**empty, **(result.document or {}), "how": result.how or None, "copied": list(result.copied)}
+    run["severity"] = result.severity if result.is_failing else None
     if result.verdict != "error":
         return run
     return run | {"error": result.words, "memory": [stray_as_json(stray) for stray in result.strays]}

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..cases.case import DTYPES, PATTERNS, Case
-from ..cases.layouts import LAYOUTS, TENSORS
+from ..cases.layouts import KNOWN, TENSORS
 from ..probing.runs import layouts_of
 
 # The value with which each option is off. Those of a family's own, and scale and tau, are in `options_on`.
@@ -72,7 +72,7 @@ def _layouts(case: Case) -> tuple[int, ...]:
     runs = layouts_of(case)
     placed = [(tensor, layout) for assigned in runs for tensor, layout in assigned if layout != "contiguous"]
     count = sum(len(TENSORS) if tensor == "all" else 1 for tensor, _ in placed)
-    return len(runs), count, sum(LAYOUTS.index(layout) for _, layout in placed)
+    return len(runs), count, sum(KNOWN.index(layout) for _, layout in placed)
 
 
 AXES: dict[str, Callable[[Case], Any]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -16,9 +17,10 @@ from ..report.as_json import run_as_json
 from ..report.console import blame
 from ..report.text import broken_identity_line, first_mismatch_line
 from ..running.trace import Trace
+from ..severity import ERROR, HUGE, WARNING
 from ..verdict import MATCH, MISMATCH, SKIPPED, Measured, Run
 from .bits import differing, floors
-from .result import BITS, BUDGET, Result
+from .result import BITS, BUDGET, NOT_RUN, Result
 from .trials import CONTIGUOUS, EXPANDED, TOGETHER, Fill, Trial
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 # What every other is held against.
 FIRST = Trial(CONTIGUOUS, TOGETHER, (), "all", CONTIGUOUS)
+# Elements of one tensor that an offset of 32 bits still reaches.
+_NARROW = 2**31
 
 
 @dataclass(frozen=True)
@@ -66,13 +70,36 @@ class Bench:
         """
         try:
             base = self._base(trial)
-            return replace(base.result, trial=trial) if trial == FIRST else self._tried(trial, base)
+            result = replace(base.result, trial=trial) if trial == FIRST else self._tried(trial, base)
         except DeviceLost:
             raise
         except TargetFailure as failure:
-            return Result(trial, "error", words=str(failure).replace(f" ({trial.title})", ""))
+            result = Result(trial, NOT_RUN, words=str(failure).replace(f" ({trial.title})", ""))
         except NoRoom as failure:
             return self._skipped(trial, str(failure))
+        return self.weighed(result)
+
+    def weighed(self, result: Result) -> Result:
+        """The result; one that fails by a hazard alone is a warning, unless the case is strict or itself that large."""
+        trial = result.trial
+        if not (trial.hazard and result.is_failing and self._is_right_without(trial)):
+            return result
+        is_asked = self.session.case.strict or (trial.hazard == HUGE and self._is_large())
+        severity = ERROR if is_asked else WARNING
+        strays = tuple(replace(stray, severity=severity) for stray in result.strays)
+        return replace(result, hazard=trial.hazard, severity=severity, strays=strays)
+
+    def _is_right_without(self, trial: Trial) -> bool:
+        """Whether the same layout without its hazard is right, so that it shows no fault of another kind."""
+        if trial.hazard == HUGE:
+            return self.tried(trial.scaled()).verdict == MATCH
+        try:
+            return self._base(trial).result.verdict == MATCH
+        except TargetFailure:
+            return False
+
+    def _is_large(self) -> bool:
+        return any(math.prod(shape) > _NARROW for shape in self.shapes().values())
 
     def contiguous(self) -> Measured:
         """The contiguous run of the case's own values.
@@ -84,12 +111,12 @@ class Bench:
 
     def is_wrong(self, placements: Mapping[str, Placement]) -> bool:
         """Whether tensors placed so, the others contiguous, give wrong results or stray."""
-        return self._placed(placements).verdict in (MISMATCH, "error")
+        return self._placed(placements).is_failing
 
     def is_spoilt(self, placements: Mapping[str, Placement], name: str) -> bool:
         """Whether that is so and kernels had one of the tensors as it lies there: a copy has strides of its own."""
         result = self._placed(placements)
-        return result.verdict in (MISMATCH, "error") and name not in result.copied
+        return result.is_failing and name not in result.copied
 
     def strides(self, trial: Trial) -> dict[str, tuple[int, ...]]:
         """The strides that a trial gives each tensor."""

@@ -10,13 +10,11 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from ..verdict import MISMATCH
 from .bench import Bench
-from .claims import ALL_AXES, MIX_UP, Claim, Strides, any_of, differ, not_contiguous, not_dense, tensors_differ, unlike
-from .trials import ALONE, CONTIGUOUS, Trial
+from .claims import MIX_UP, Claim, Strides, differ, not_contiguous, not_dense, tensors_differ, unlike
+from .trials import CONTIGUOUS, Trial
 from .wide import Stride, Wide
 
-HUGE = "huge"
 # As many tensors as may be misread by themselves beside others that are mixed up: each more is many more runs.
 _MOST_APART = 2
 
@@ -38,14 +36,11 @@ def culprits(bench: Bench, failing: Collection[Trial], right: Collection[Trial] 
     Args:
         right: trials that are right although every kernel saw the strides of the trial.
     """
-    layouts = {trial.layout for trial in failing}
-    if CONTIGUOUS in layouts:
+    if any(trial.layout == CONTIGUOUS for trial in failing):
         return ()
-    claims = _claims(bench) if layouts - {HUGE} else []
-    overflowing = _overflowing(bench) if HUGE in layouts else []
+    claims = _claims(bench)
     wrong, fine = ([bench.strides(trial) for trial in trials] for trials in (failing, right))
-    is_sole = len(claims) == 1 and not overflowing
-    return (*(_said(claim, wrong, fine, is_sole=is_sole) for claim in claims), *overflowing)
+    return tuple(_said(claim, wrong, fine, is_sole=len(claims) == 1) for claim in claims)
 
 
 def _said(claim: Claim, wrong: Sequence[Strides], fine: Sequence[Strides], *, is_sole: bool) -> Culprit:
@@ -118,18 +113,3 @@ def _merged(claims: Sequence[Claim], strides: Sequence[Stride]) -> Iterator[Clai
         mixed = [{axis for _, axis in claim.strides} for claim in group]
         whole = len(group) > 1 and mixed == [{axis} for axis in axes]
         yield from [tensors_differ(names, axes)] if whole else group
-
-
-def _overflowing(bench: Bench) -> list[Culprit]:
-    """The tensors whose own offsets beyond 2^31 give wrong numbers, where as many different strides do not."""
-    names = [name for name in bench.shapes() if _fails(bench, name, HUGE) and not _fails(bench, name, "distinct")]
-    if not names:
-        return []
-    words = f"wrong once an offset into {any_of(names)} passes 2^31 elements: an index is held in 32 bits"
-    return [Culprit("overflow", tuple((name, ALL_AXES) for name in names), words)]
-
-
-def _fails(bench: Bench, name: str, layout: str) -> bool:
-    """Whether it gives wrong numbers: what cannot be run may want for memory."""
-    trial = Trial(f"{name}={layout}", ALONE, ((name, layout),), name, layout, thorough=False)
-    return bench.tried(trial).verdict == MISMATCH

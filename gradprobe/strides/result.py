@@ -8,9 +8,12 @@ from typing import Any
 
 from ..judging.locate import Location
 from ..judging.strays import Stray
+from ..severity import ERROR, WARNING
+from ..verdict import MISMATCH
 from .trials import Trial
 
 BITS, BUDGET = "same bits", "within budget"
+NOT_RUN = "error"
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,20 @@ class Result:
     """The tensors of which the kernels were given copies, here and not when all lay contiguous."""
     document: Mapping[str, Any] | None = None
     """The run, as in a report; None where there was none."""
+    hazard: str = ""
+    """Of one that fails: the trial's hazard, where the same without it is right; so it is no fault of another kind."""
+    severity: str = ERROR
+    """WARNING of one that fails by such a hazard and is not to count."""
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether it is wrong, or could not be run."""
+        return self.verdict in (MISMATCH, NOT_RUN)
+
+    @property
+    def is_warning(self) -> bool:
+        """Whether it fails, and that is shown and does not count."""
+        return self.is_failing and self.severity == WARNING
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,15 @@ from ..failures import Failure, TargetFailure, UsageFailure
 from ..isolation import Ended, Raised, run_each
 from ..isolation.ended import DEVICE
 from ..last import Asked
+from ..severity import ERROR, WARNING
 from ..smaller import for_the_interpreter
 from ..verdict import MATCH, MISMATCH
 from .culprits import Culprit
-from .result import Plan, Result
+from .hazards import Hazard, hazards
+from .result import NOT_RUN, Plan, Result
 from .trials import ALONE, CONTIGUOUS, EXPANDED, PROGRAM, TOGETHER
 from .worker import Setup
 
-ERROR = "error"
 # More numbers than any case has trials: how many there are is known with the plan.
 _MOST = 10_000
 # What is simplest to look at first.
@@ -40,11 +41,11 @@ class Survey:
     def verdict(self) -> str:
         if self.wrong:
             return MISMATCH
-        return ERROR if self.having(ERROR) else MATCH
+        return NOT_RUN if self.having(NOT_RUN) else MATCH
 
     @property
     def exit_code(self) -> int:
-        return {MATCH: 0, MISMATCH: 1, ERROR: 3}[self.verdict]
+        return {MATCH: 0, MISMATCH: 1, NOT_RUN: 3}[self.verdict]
 
     @property
     def wrong(self) -> list[Result]:
@@ -52,12 +53,17 @@ class Survey:
 
         One that ended its process is wrong where it is known what the kernels did there.
         """
-        wrong = [result for result in self.results if result.verdict == MISMATCH or result.strays]
-        return sorted(wrong, key=_simplicity)
+        wrong = [each for each in self.results if each.verdict == MISMATCH or each.strays]
+        return sorted((each for each in wrong if not each.is_warning), key=_simplicity)
 
     def having(self, verdict: str) -> list[Result]:
-        """The trials of one verdict."""
-        return [result for result in self.results if result.verdict == verdict]
+        """The trials of one verdict, but for those that are warnings."""
+        return [result for result in self.results if result.verdict == verdict and not result.is_warning]
+
+    @property
+    def warnings(self) -> list[Hazard]:
+        """What is told and does not count."""
+        return [hazard for hazard in hazards(self.results) if hazard.severity == WARNING]
 
 
 def _simplicity(result: Result) -> tuple[bool, bool, int]:
@@ -102,11 +108,12 @@ def survey(
                 if len(found.results) == len(plan.trials):
                     break
     lost = [plan.trials[index - 1].title for index, ended in came.items() if index and _is_lost(ended)] if plan else []
+    blaming = replace(setup, asked=for_the_interpreter(asked)) if lost else setup
     if lost:
-        setup = replace(setup, asked=for_the_interpreter(asked))
-        found = replace(found, results=_in_the_interpreter(setup, found.results, lost, timeout, echo))
+        found = replace(found, results=_in_the_interpreter(blaming, found.results, lost, timeout, echo))
         told(found)
-    found = replace(found, culprits=_blamed(setup, found, timeout, echo))
+    found = replace(found, results=_weighed(setup, found, timeout, echo))
+    found = replace(found, culprits=_blamed(blaming, found, timeout, echo))
     return replace(found, seconds={"total": time.perf_counter() - start})
 
 
@@ -137,7 +144,7 @@ def _result_of(ended: Ended, plan: Plan) -> Result:
         return ended.result
     trial = plan.trials[ended.index - 1]
     words = ended.crash.words if ended.crash else ended.raised.message if ended.raised else ""
-    return Result(trial, ERROR, words=words)
+    return Result(trial, NOT_RUN, words=words)
 
 
 def _is_lost(ended: Ended) -> bool:
@@ -158,8 +165,8 @@ def _in_the_interpreter(
 def _explained(crashed: Result, seen: Ended) -> Result:
     watched = seen.result if isinstance(seen.result, Result) else None
     strays = watched.strays if watched else ()
-    if strays:
-        return replace(crashed, strays=strays)
+    if watched and strays:
+        return replace(crashed, strays=strays, hazard=watched.hazard, severity=watched.severity)
     why = seen.crash.words if seen.crash else seen.raised.message if seen.raised else watched.words if watched else ""
     return replace(crashed, words=f"{crashed.words}; the same layout run small on the CPU {_shows(why)}")
 
@@ -168,17 +175,25 @@ def _shows(why: str) -> str:
     return f"could not be run: {why}" if why else "shows no access that a GPU would not allow"
 
 
+def _weighed(setup: Setup, found: Survey, timeout: float | None, echo: Callable[[str], object]) -> tuple[Result, ...]:
+    """The results, those weighed that a process could not weigh itself because they ended it."""
+    ended = [result for result in found.having(NOT_RUN) if result.trial.hazard]
+    weighed = run_each(f"{__package__}.worker:Trials", setup, ended, timeout=timeout, echo=echo) if ended else ()
+    others = {each.item.trial.title: each.result for each in weighed if each.result is not None}
+    return tuple(others.get(result.trial.title, result) for result in found.results)
+
+
 def _blamed(setup: Setup, found: Survey, timeout: float | None, echo: Callable[[str], object]) -> tuple[Culprit, ...]:
     """What is to blame, where a layout is; a crash while it is sought leaves the verdict as it is."""
-    failing = [result.trial.title for result in (*found.having(MISMATCH), *found.having(ERROR))]
-    if not failing:
-        return ()
-    # A copy hides the strides, and repeated values hide what is taken for what.
-    fine = [each for each in found.having(MATCH) if not each.copied and "expanded" not in str(each.trial.assigned)]
-    right = [each.trial.title for each in fine]
+    known = tuple(hazard.culprit for hazard in hazards(found.results) if hazard.severity == ERROR)
+    failing = [result for result in found.results if result.is_failing]
+    if all(result.hazard for result in failing):
+        return known
+    fine = [result for result in found.having(MATCH) if _shows_strides(result)]
+    titles = tuple([result.trial.title for result in results] for results in (failing, fine))
     limit = None if timeout is None else timeout * len(found.results)
-    ended = next(run_each(f"{__package__}.worker:Blame", setup, [(failing, right)], timeout=limit, echo=echo))
-    return ended.result or ()
+    ended = next(run_each(f"{__package__}.worker:Blame", setup, [titles], timeout=limit, echo=echo))
+    return (*(ended.result or ()), *known)
 
 
 def _shows_strides(result: Result) -> bool:

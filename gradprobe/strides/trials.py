@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..cases.guards import LARGE, NAN
-from ..cases.layouts import LAYOUTS, NEVER_EXPANDED, VECTORS
+from ..cases.layouts import LAYOUTS, NEVER_EXPANDED, SCALED, VECTORS
 from ..cases.placement import Placement
+from ..severity import HUGE, VECTOR
 
-CONTIGUOUS, EXPANDED, HUGE = LAYOUTS[0], "expanded", "huge"
+CONTIGUOUS, EXPANDED = LAYOUTS[0], "expanded"
 ALONE, TOGETHER, PROGRAM = "one tensor", "all tensors", "program"
 Fill = tuple[str, float]
 """What guard bands hold, and what memory without values holds."""
@@ -45,6 +46,18 @@ class Trial:
     def fills(self) -> tuple[Fill, ...]:
         """What surrounds the tensors, and what memory without values holds, in each run."""
         return BOTH if self.thorough else BOTH[:1]
+
+    @property
+    def hazard(self) -> str:
+        """HUGE, or VECTOR where a vector of parameters alone is strided; "" of all other layouts."""
+        if self.layout == HUGE:
+            return HUGE
+        return VECTOR if self.row in VECTORS and self.layout != "offset" else ""
+
+    def scaled(self) -> Trial:
+        """The same of a trial of `huge`, within 2^31 elements."""
+        assigned = tuple((tensor, SCALED) for tensor, _ in self.assigned)
+        return replace(self, title=self.title.replace(HUGE, SCALED), assigned=assigned, layout=SCALED)
 
 
 def trials_of(shapes: Mapping[str, tuple[int, ...]], programs: tuple[Trial, ...], *, fast: bool) -> tuple[Trial, ...]:

@@ -31,13 +31,18 @@ class Setup:
 
 
 class Trials:
-    """Called with 0 it gives the Plan; with n the n-th trial's Result, None where there are fewer."""
+    """Called with 0 it gives the Plan; with n the n-th trial's Result, None where there are fewer.
+
+    Called with a Result that ended another process, it weighs that.
+    """
 
     def __init__(self, setup: Setup) -> None:
         self._setup, self._bench = setup, bench_of(setup.asked)
         self._trials = _trials_of(self._bench, fast=setup.fast)
 
-    def __call__(self, number: int) -> Plan | Result | None:
+    def __call__(self, number: int | Result) -> Plan | Result | None:
+        if isinstance(number, Result):
+            return self._bench.weighed(number)
         if number == 0:
             return self._plan()
         if number > len(self._trials):

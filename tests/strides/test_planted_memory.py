@@ -5,7 +5,7 @@ import torch
 
 from gradprobe.last import Asked
 from gradprobe.strides.bench import FIRST
-from gradprobe.strides.culprits import culprits
+from gradprobe.strides.hazards import hazards
 from gradprobe.strides.trials import trials_of
 from gradprobe.strides.worker import bench_of
 from tests.faults.planting import KERNELS, Edit, Planted
@@ -79,15 +79,14 @@ def test_rows_of_delta_that_are_never_written_are_named_with_the_line_that_reads
 
 def test_an_index_of_32_bits_is_right_everywhere_but_beyond_2_to_the_31_and_its_tensors_are_named(tmp_path):
     rows, narrow = "offs_r[:, None] * stride_r", "offs_r[:, None].to(tl.int32) * stride_r"
-    (contiguous, distinct, huge), _, bench = tried(
-        tmp_path, "load_tile", rows, narrow, "contiguous", "distinct", "huge"
-    )
+    (contiguous, distinct, huge), _, _ = tried(tmp_path, "load_tile", rows, narrow, "contiguous", "distinct", "huge")
     assert [result.verdict for result in (contiguous, distinct, huge)] == ["match", "match", "mismatch"]
     assert {stray.tensor for stray in huge.strays if stray.kind == "outside"} >= {"q", "k", "v", "do"}
     assert all("before its start" in stray.sentence for stray in huge.strays if stray.kind == "outside")
-    (culprit,) = culprits(bench, [huge.trial])
-    assert culprit.kind == "overflow"
-    assert culprit.words.startswith("wrong once an offset into q, k, v or do passes 2^31 elements")
+    (hazard,) = hazards([contiguous, distinct, huge])
+    assert (hazard.kind, hazard.severity, hazard.culprit.kind) == ("huge", "warning", "overflow")
+    assert hazard.culprit.words.startswith("wrong once an offset into q, k, v, do, dq, dk or dv passes 2^31 elements")
+    assert {stray.severity for stray in huge.strays} == {"warning"}
 
 
 def test_two_programs_that_store_to_one_dv_are_a_race_named_with_both(tmp_path):

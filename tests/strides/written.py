@@ -35,14 +35,35 @@ FAULTS = {
     "crash_where_do_is_transposed": "do.stride(2) > do.stride(1) > 1 and os.kill(os.getpid(), signal.SIGSEGV)",
     "hang_where_do_is_transposed": "do.stride(2) > do.stride(1) > 1 and time.sleep(600)",
     "refuses_a_transposed_do": "assert not do.stride(2) > do.stride(1) > 1, f'dO has strides {do.stride()}'",
+    "wrong_beyond_32_bits": "k = k * 2 if k.stride(2) > 2**20 else k",
+    "wrong_where_rows_lie_far_apart": "k = k * 2 if k.stride(2) > 2**12 else k",
+    "crash_beyond_32_bits": "k.stride(2) > 2**20 and os.kill(os.getpid(), signal.SIGSEGV)",
+    "crash_where_rows_lie_far_apart": "k.stride(2) > 2**12 and os.kill(os.getpid(), signal.SIGSEGV)",
     "crash_always": "os.kill(os.getpid(), signal.SIGSEGV)",
     "wrong_always": "do = 2 * do",
+}
+
+# With slopes of its own a head; the fault that stands before "bias" is drawn from the slopes.
+SLOPES = """
+def backward(q, k, v, do, *, alibi, causal=False, scale=1.0):
+    rows, keys = torch.arange(q.shape[2])[:, None], torch.arange(k.shape[2])
+    {fault}
+    bias = -alibi[:, None, None] * (rows - keys).abs()
+    q, k, v = (x.detach().clone(memory_format=torch.contiguous_format).requires_grad_() for x in (q, k, v))
+    o = (scale * q @ k.mT + bias).softmax(-1) @ v
+    return dict(zip(("dQ", "dK", "dV"), torch.autograd.grad(o, (q, k, v), do.contiguous())))
+"""
+OF_SLOPES = {
+    "right_slopes": "pass",
+    "slopes_taken_for_contiguous": "alibi = through(alibi, (1,))",
+    "equal_slopes_doubled": "alibi = 2 * alibi if alibi.unique().numel() == 1 else alibi",
 }
 
 
 def write(folder, name):
     """The word of a target with the fault of that name, or "right"."""
     path = folder / f"{name}.py"
-    text = RIGHT if name == "right" else RIGHT.replace("    return", f"    {FAULTS[name]}\n    return")
+    text = RIGHT if name == "right" else RIGHT.replace("    return", f"    {FAULTS.get(name)}\n    return")
+    text = SLOPES.format(fault=OF_SLOPES[name]) if name in OF_SLOPES else text
     path.write_text(HEAD + text)
     return f"{path}:backward"
