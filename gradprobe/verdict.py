@@ -15,7 +15,7 @@ from .judging.invariants import Invariant
 from .judging.locate import Location
 from .judging.operands import Operand
 from .judging.strays import Stray
-from .severity import ERROR
+from .severity import ERROR, WARNING, Warned
 from .targets.provenance import Source
 
 if TYPE_CHECKING:
@@ -199,6 +199,16 @@ class Report:
         """The first run with a wrong element; else the first in which an identity is broken."""
         wrong = [(run, found) for run, found in self.measured if not run.matches]
         return next(((run, found) for run, found in wrong if not found.comparison.matches), wrong[0] if wrong else None)
+
+    @property
+    def warnings(self) -> list[Warned]:
+        """What was seen of memory that is shown and does not count, each finding once with its layouts."""
+        layouts: dict[tuple[str, str, str], list[str]] = {}
+        for run in self.runs:
+            for stray in run.strays:
+                if stray.severity == WARNING:
+                    layouts.setdefault((stray.kind, stray.tensor, stray.sentence), []).append(run.layout)
+        return [Warned(*about, tuple(dict.fromkeys(named))) for about, named in layouts.items()]
 
     @property
     def compared(self) -> dict[str, int]:

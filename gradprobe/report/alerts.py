@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..diagnosis import NAMED
 from ..judging.tally import INHERITED, MISMATCH
+from ..severity import WARNING
 from ..verdict import SKIPPED
 from . import rules
 from .documents import (
@@ -16,6 +17,7 @@ from .documents import (
     by_status,
     check_name,
     counts_in_words,
+    errors_of,
     first_line,
     heads_in_words,
     identities,
@@ -53,11 +55,15 @@ class Alert:
     """Whether it is the document's first mismatch."""
     details: Mapping[str, Any] = field(default_factory=dict)
     """Plain values for programs."""
+    level: str = ""
+    """SARIF's: that of the rule, or lower where it is told as a warning."""
 
     @property
     def fingerprint(self) -> str:
         """The same for the same finding of the same check, wherever its line has moved and however large it is."""
-        return hashlib.sha256("\0".join((self.rule.id, self.check, self.what)).encode(errors="replace")).hexdigest()
+        lower = () if self.level == self.rule.level else (self.level,)
+        words = "\0".join((self.rule.id, self.check, self.what, *lower))
+        return hashlib.sha256(words.encode(errors="replace")).hexdigest()
 
 
 def alerts_of(documents: Iterable[Document]) -> list[Alert]:
@@ -65,11 +71,13 @@ def alerts_of(documents: Iterable[Document]) -> list[Alert]:
 
     That is: by the rank of their rule, then what comes first in dataflow order, then by ratio.
     """
-    found = [alert for document in told_apart(documents) for alert in _of_document(document)]
+    found = [
+        alert for document in told_apart(documents) for alert in (*_errors(errors_of(document)), *_warnings(document))
+    ]
     return sorted(found, key=lambda alert: (-alert.rule.rank, not alert.is_first, -alert.ratio))
 
 
-def _of_document(document: Document) -> Iterator[Alert]:
+def _errors(document: Document) -> Iterator[Alert]:
     if document.get("error"):
         yield _failed(document, document["error"])
     for name, found in by_status(document, MISMATCH):
@@ -82,6 +90,19 @@ def _of_document(document: Document) -> Iterator[Alert]:
     if is_silent(document):
         sentences = ["The check is a mismatch; its report says no more."]
         yield _alert(document, rules.WRONG, "check", "The check is a mismatch", sentences, places_of(document))
+
+
+def _warnings(document: Document) -> Iterator[Alert]:
+    """What a document tells and does not count, at the lines that were seen in its layouts."""
+    for warned in document.get("warnings") or ():
+        rule = rules.OF_WARNING.get(warned["kind"]) or rules.OF_MEMORY[warned["kind"]]
+        about, layouts = warned["about"], list(warned["layouts"])
+        seen = [place_of_finding(one) for one in memory_findings(document) if one.get("layout") in (None, *layouts)]
+        places = dict.fromkeys([*(place for place in seen if place.file), *places_of(document)])
+        sentences = [f"{warned['words']}.", f"{_layouts(layouts)}." if layouts else ""]
+        title = rule.summary + (f": {about}" if about else "")
+        alert = _alert(document, rule, about, title, sentences, tuple(places), kind=warned["kind"], layouts=layouts)
+        yield replace(alert, level=WARNING)
 
 
 def _alert(
@@ -98,7 +119,8 @@ def _alert(
     check, again = check_name(document), document.get("reproduce")
     told = (*filter(None, sentences), *([f"Again: {again}"] if again else []))
     is_first = rule is rules.WRONG and what == (document.get("first_mismatch") or {}).get("intermediate")
-    return Alert(rule, check, what, title, told, tuple(places), worst, is_first, {"check": check, **details})
+    details = {"check": check, **details}
+    return Alert(rule, check, what, title, told, tuple(places), worst, is_first, details, rule.level)
 
 
 def _wrong(document: Document, name: str, found: Sequence[tuple[Document, Document]]) -> Alert:

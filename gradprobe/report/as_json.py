@@ -37,6 +37,7 @@ def as_json(report: Report) -> dict[str, Any]:
         "known": list(report.known),
         "notes": list(report.notes),
         "compared": report.compared,
+        "warnings": [asdict(warned) for warned in report.warnings],
         "reproduce": report.reproduce,
         "seconds": {stage: round(seconds, 4) for stage, seconds in report.seconds.items()},
     }

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ..judging.tally import MISMATCH
+from ..judging.tally import MATCH, MISMATCH
+from ..severity import WARNING
 from ..spans import in_words, plural, spans
 from .text import greppable, ratio
 
@@ -18,6 +19,25 @@ def check_name(document: Document) -> str:
     name = (document.get("target") or {}).get("name") or "gradprobe"
     title = document.get("title")
     return f"{name} ({title})" if title else str(name)
+
+
+def is_warning(part: Document) -> bool:
+    """Whether a check, a run or a finding is shown and does not count."""
+    return part.get("severity") == WARNING
+
+
+def errors_of(document: Document) -> Document:
+    """The document without what does not count: runs, findings about memory, or all of a check that is a warning."""
+    if is_warning(document):
+        return {**document, "verdict": MATCH, "runs": [], "error": None, "strides": None, "first_mismatch": None}
+    runs = [run | {"memory": _counted(run.get("memory"))} for run in _counted(document["runs"])]
+    strides = document.get("strides")
+    more = {"strides": {**strides, "findings": _counted(strides.get("findings"))}} if strides else {}
+    return {**document, "runs": runs, **more}
+
+
+def _counted(parts: Sequence[Document] | None) -> list[dict[str, Any]]:
+    return [dict(part) for part in parts or () if not is_warning(part)]
 
 
 def told_apart(documents: Iterable[Document]) -> list[Document]:

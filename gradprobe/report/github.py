@@ -25,7 +25,7 @@ def annotation_commands(documents: Sequence[Document], base: Base) -> list[str]:
     found = alerts_of(documents)
     lines = []
     for level, kind in KINDS.items():
-        alerts = [alert for alert in found if alert.rule.level == level]
+        alerts = [alert for alert in found if alert.level == level]
         for number, alert in enumerate(alerts[:MOST], 1):
             left_out = len(alerts) - MOST if number == MOST else 0
             lines.append(_command(kind, alert, base, left_out))

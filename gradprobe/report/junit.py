@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from xml.etree import ElementTree as Xml
 
 from ..judging.tally import INHERITED, MISMATCH
+from ..severity import WARNING
 from ..verdict import SKIPPED
 from .documents import (
     Document,
     check_name,
     counts_in_words,
+    errors_of,
     first_line,
     head_name,
     identities,
     identity_line,
     is_silent,
+    is_warning,
     memory_findings,
     residual,
     run_error,
@@ -97,15 +100,30 @@ def _case(case: Case, target: str, milliseconds: int) -> Xml.Element:
 
 
 def _cases(document: Document, base: Base) -> Iterator[Case]:
+    """JUnit knows no warnings: they are skipped test cases, which fail nothing and are seen."""
+    for warned in document.get("warnings") or ():
+        name = f"{warned['kind']} {warned['about']}".rstrip()
+        yield Case("warnings", name, "skipped", WARNING, warned["words"], (warned["words"], _again(document)))
+    cases = _of_document(document, base)
+    yield from (_as_warning(case) for case in cases) if is_warning(document) else cases
+
+
+def _as_warning(case: Case) -> Case:
+    return replace(case, outcome="skipped", kind=WARNING) if case.outcome in ("failure", "error") else case
+
+
+def _of_document(document: Document, base: Base) -> Iterator[Case]:
     if document.get("error"):
         error = document["error"]
         body = (error["message"], *filter(None, [error.get("way_out")]), _again(document))
         yield Case("", document.get("title") or "check", "error", error["kind"], error["message"], body)
     for run in document["runs"]:
-        yield from _of_run(document, run, base)
+        cases = _of_run(document, run, base)
+        yield from (_as_warning(case) for case in cases) if is_warning(run) else cases
     for finding in memory_findings(document):
-        yield _of_memory(document, finding, base)
-    if is_silent(document):
+        case = _of_memory(document, finding, base)
+        yield _as_warning(case) if is_warning(finding) else case
+    if is_silent(errors_of(document)):
         yield Case("", "verdict", "failure", MISMATCH, "the check is a mismatch", (_again(document),))
 
 

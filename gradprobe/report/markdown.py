@@ -5,17 +5,20 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..judging.tally import INHERITED, MISMATCH
+from ..severity import WARNING
 from ..spans import plural
 from ..verdict import SKIPPED
 from .documents import (
     Document,
     blamed,
     check_name,
+    errors_of,
     first_line,
     identities,
+    is_warning,
     memory_findings,
     run_error,
     times,
@@ -26,7 +29,7 @@ from .text import ratio, visible
 
 # GitHub drops a summary that is larger.
 MOST_BYTES = 2**20
-_ORDER = ("error", MISMATCH, SKIPPED, "match")
+_ORDER = ("error", MISMATCH, WARNING, SKIPPED, "match")
 _HEAD = "| verdict | check | layout | wrong by itself | only inherited | worst | what | where |\n" + "|--" * 8 + "|\n"
 # Signs of Markdown, HTML, mentions, issues, emoji and links.
 _MARKUP = re.compile(r"[\\`*_{}\[\]()<>#+!|&~$@:]|(?<=www)\.")
@@ -59,13 +62,17 @@ def as_markdown(documents: Sequence[Document], base: Base, most: int = MOST_BYTE
 
 
 def _not_right(documents: Sequence[Document]) -> Iterator[Document]:
-    yield from (document for document in documents if document["verdict"] != "match" and document.get("reproduce"))
+    for document in documents:
+        if errors_of(document)["verdict"] != "match" and document.get("reproduce"):
+            yield document
 
 
 def _heading(documents: Sequence[Document]) -> str:
-    verdicts = Counter(document["verdict"] for document in documents)
+    verdicts = Counter(document["verdict"] for document in documents if not is_warning(document))
+    verdicts[WARNING] = sum(len(document.get("warnings") or ()) for document in documents)
     words = [f"{verdicts[word]} {said}" for word, said in (
-        ("mismatch", "wrong"), ("error", "not checked"), ("match", "right")) if verdicts[word]]  # fmt: skip
+        ("mismatch", "wrong"), ("error", "not checked"), ("match", "right"),
+        (WARNING, "warned of")) if verdicts[word]]  # fmt: skip
     return f"### gradprobe: {plural(len(documents), 'check')}, {', '.join(words)}\n\n"
 
 
@@ -85,20 +92,31 @@ def _within(head: str, rows: Sequence[str], tail: Sequence[str], most: int) -> s
 
 
 def _rows(document: Document, base: Base) -> Iterator[Row]:
+    for row, part in _parts(document, base):
+        is_mild = is_warning(document) or is_warning(part)
+        yield replace(row, verdict=WARNING) if is_mild and row.verdict in (MISMATCH, "error") else row
+
+
+def _parts(document: Document, base: Base) -> Iterator[tuple[Row, Document]]:
+    """Each row with the part of the document that it tells."""
     check = check_name(document)
     place = next(iter(places_of(document)), None)
     where = base.told(place) if place else ""
+    for warned in document.get("warnings") or ():
+        cells = (check, "; ".join(warned["layouts"]), "", "", "", warned["words"], where)
+        yield Row(WARNING, float("inf"), cells), warned
     if document.get("error"):
         error = document["error"]
         words = " ".join(filter(None, (error["message"], error.get("way_out"))))
-        yield Row("error", float("inf"), (check, "", "", "", "", f"{error['kind']}: {words}", where))
+        yield Row("error", float("inf"), (check, "", "", "", "", f"{error['kind']}: {words}", where)), document
     for run in document["runs"]:
-        yield _of_run(run, check, where)
+        yield _of_run(run, check, where), run
     for finding in memory_findings(document):
         at = f"{finding.get('file') or ''}"
         told = base.relative(at) or at
-        cells = (check, finding["kind"], finding.get("tensor") or "", "", "", finding["sentence"])
-        yield Row(MISMATCH, float("inf"), (*cells, f"{told}:{finding['line']}" if finding.get("line") else told))
+        line = f"{told}:{finding['line']}" if finding.get("line") else told
+        seen = (check, finding["kind"], finding.get("tensor") or "", "", "", finding["sentence"], line)
+        yield Row(MISMATCH, float("inf"), seen), finding
 
 
 def _of_run(run: Document, check: str, where: str) -> Row:

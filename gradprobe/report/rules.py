@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .. import severity
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -123,11 +125,30 @@ REFUSED = Rule(
     "It raised on purpose, so that layout was skipped. The check says nothing about it.",
     "Nothing, where the target documents that it takes no such tensor.",
 )  # fmt: skip
+HUGE = Rule(
+    "GP040", "OffsetOf32Bits", "warning", 60.0,
+    "Wrong only where an offset passes 2^31 elements",
+    "The same strides are right when they are small: an index or an offset is held in 32 bits.",
+    "Make indices 64 bits wide before they are multiplied by a stride, or refuse tensors that large.",
+)  # fmt: skip
+VECTOR = Rule(
+    "GP041", "StridedVector", "warning", 50.0,
+    "Wrong only where a vector of parameters is strided",
+    "One number a head or a sequence (tau, sinks, slopes, lengths) is taken to lie contiguous, as programs hold it.",
+    "Pass its stride to the kernel, or make it contiguous in the wrapper.",
+)  # fmt: skip
+UNDECLARED = Rule(
+    "GP042", "UndeclaredCase", "warning", 40.0,
+    "The target fails in a case that it never declared to take",
+    "It ended by raising, or returned another shape, where no parameter of its says that it takes such a case.",
+    "Raise a ValueError that says what is taken, which is then no warning; or take it.",
+)  # fmt: skip
 
 RULES = (
     WRONG, INHERITED, IDENTITY, OUTSIDE, GUARD, UNWRITTEN, RACE, BARRIER, MISALIGNED, CRASH, TIMEOUT, TARGET, REFERENCE,
-    TOOL, USAGE, REFUSED,
+    TOOL, USAGE, REFUSED, HUGE, VECTOR, UNDECLARED,
 )  # fmt: skip
+OF_WARNING = {severity.HUGE: HUGE, severity.VECTOR: VECTOR, severity.UNDECLARED: UNDECLARED}
 OF_MEMORY = {"outside": OUTSIDE, "guard": GUARD, "unwritten": UNWRITTEN, "race": RACE, "barrier": BARRIER}
 OF_MEMORY |= {"misaligned": MISALIGNED}
 OF_FAILURE = {

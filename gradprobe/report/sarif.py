@@ -11,7 +11,7 @@ from urllib.parse import quote
 from .. import __version__
 from ..spans import plural
 from .alerts import Alert, alerts_of
-from .documents import Document
+from .documents import Document, errors_of
 from .places import Base, Place
 from .rules import RULES, USAGE, Rule
 from .text import visible
@@ -37,8 +37,8 @@ def as_sarif(documents: Sequence[Document], base: Base, code: int, *, most: int 
         most: results; the least are left out and counted in a notification.
     """
     found = alerts_of(documents)
-    results = [alert for alert in found if alert.places and alert.rule.level != "none"]
-    told = [alert for alert in found if not alert.places or alert.rule.level == "none"]
+    results = [alert for alert in found if alert.places and alert.level != "none"]
+    told = [alert for alert in found if not alert.places or alert.level == "none"]
     run = {
         "tool": {"driver": _driver()},
         "invocations": [_invocation(documents, code, told, len(results) - most)],
@@ -70,7 +70,7 @@ def _invocation(documents: Sequence[Document], code: int, told: Sequence[Alert],
         words = f"{plural(left_out, 'finding')} more, the least of them, left out: a log holds so many results at most."
         execution.append({"level": "warning", "message": {"text": words}})
     return {
-        "executionSuccessful": all(document["verdict"] != "error" for document in documents),
+        "executionSuccessful": all(errors_of(document)["verdict"] != "error" for document in documents),
         "exitCode": code,
         "exitCodeDescription": _EXITS.get(code, ""),
         "toolExecutionNotifications": execution,
@@ -79,7 +79,7 @@ def _invocation(documents: Sequence[Document], code: int, told: Sequence[Alert],
 
 
 def _notification(alert: Alert) -> dict[str, Any]:
-    level = "note" if alert.rule.level == "none" else alert.rule.level
+    level = "note" if alert.level == "none" else alert.level
     return {
         "level": level, "message": {"text": _text(alert)},
         "associatedRule": {"id": alert.rule.id, "index": RULES.index(alert.rule)},
@@ -103,7 +103,7 @@ def _result(alert: Alert, base: Base, number: int) -> dict[str, Any]:
         "ruleId": alert.rule.id,
         "ruleIndex": RULES.index(alert.rule),
         "kind": "fail",
-        "level": alert.rule.level,
+        "level": alert.level,
         "message": {"text": _text(alert)},
         "locations": [_location(first, base)],
         **({"relatedLocations": related} if related else {}),

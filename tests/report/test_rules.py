@@ -15,6 +15,8 @@ PUBLISHED = {
     "GP020": ("Crash", "error"),
     "GP021": ("Timeout", "error"), "GP022": ("TargetFailed", "error"), "GP023": ("ReferenceFailed", "error"),
     "GP024": ("ToolFailed", "error"), "GP025": ("WrongUsage", "error"), "GP030": ("LayoutRefused", "none"),
+    "GP040": ("OffsetOf32Bits", "warning"), "GP041": ("StridedVector", "warning"),
+    "GP042": ("UndeclaredCase", "warning"),
 }  # fmt: skip
 
 
