@@ -87,8 +87,8 @@ def _warning(hazard: Hazard, width: int) -> Iterator[Text]:
     warned, first = hazard.warned, hazard.results[0]
     yield from headed("WARNING", _WARNING, f"{warned.words} ({_named(list(warned.layouts))})", width)
     strays = _telling([first])
-    seen = strays[0][1].sentence if strays else first.blame or first.words
-    yield from folded(f"with {first.trial.title}: {seen}", width)
+    seen = filter(None, (first.words, strays[0][1].sentence if strays else first.blame))
+    yield from folded(f"with {first.trial.title}: {'; '.join(seen)}", width)
 
 
 def _telling(wrong: Sequence[Result]) -> list[tuple[str, Stray]]:

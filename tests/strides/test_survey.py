@@ -1,5 +1,7 @@
 """A survey keeps what came when a layout crashes the target or hangs, and says what happened."""
 
+from dataclasses import replace
+
 import pytest
 
 from gradprobe.failures import TargetFailure
@@ -87,13 +89,15 @@ def test_a_mismatch_is_documented_with_its_matrix_its_first_place_and_what_is_to
 def test_a_layout_that_costs_the_device_is_a_crash_with_the_line_that_the_interpreter_names(tmp_path):
     word = write_crashing(tmp_path, "narrow", losing=True)
     found, _ = surveyed(word)
-    (crashed,) = found.having("error")
+    (crashed,) = [result for result in found.results if result.verdict == "error"]
     assert (crashed.trial.title, crashed.words) == ("huge", "CUDA error: an illegal memory access was encountered")
     (stray,) = crashed.strays
     assert (stray.kind, stray.tensor, stray.kernel) == ("outside", "do", "narrow_copy_kernel")
     assert stray.code.startswith("x = tl.load(x_ptr + b * stride_b + h * stride_h")
-    assert [culprit.kind for culprit in found.culprits] == ["overflow"]
+    assert [hazard.culprit.kind for hazard in found.warnings] == ["overflow"]
     assert len(found.having("match")) == len(found.plan.trials) - 1
-    assert (found.verdict, found.exit_code) == ("mismatch", 1)
+    assert (found.verdict, found.exit_code, stray.severity) == ("match", 0, "warning")
+    counted = replace(found, results=tuple(replace(result, severity="error") for result in found.results))
+    assert (counted.verdict, counted.exit_code) == ("mismatch", 1)
     (run,) = (run for run in survey_as_json(found)["runs"] if run["verdict"] == "error")
     assert (run["error"], run["memory"][0]["line"]) == (crashed.words, stray.line)
