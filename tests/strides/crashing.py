@@ -68,7 +68,11 @@ def lose_where(x, is_lost):
     def fail(*_):
         raise RuntimeError("CUDA error: an illegal memory access was encountered\\nCompile with ...")
 
-    torch.cuda.is_initialized, torch.cuda.synchronize = lambda: True, fail
+    def is_initialized():  # what stands in for a GPU while the target runs is gone when this is asked
+        torch.cuda.synchronize = fail
+        return True
+
+    torch.cuda.is_initialized = is_initialized
     raise RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered")
 
 
