@@ -2,3 +2,8 @@
 .PHONY: score
 score:
 	python -m tests.faults.score
+
+# What is sampled on every push, whole: 10,000 fuzzed command lines, configurations and files each, and 2,000 right cases.
+.PHONY: attacks
+attacks:
+	GRADPROBE_TESTS=night python -m pytest -n 2 tests/attacks

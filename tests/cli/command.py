@@ -33,7 +33,12 @@ class Ran:
 
 def run(words: str, **environment: str) -> Ran:
     """The command in this process, as on a pipe."""
-    result = CliRunner().invoke(app, words.split(), prog_name="gradprobe", env={"COLUMNS": "100", **environment})
+    result = CliRunner().invoke(
+        app,
+        words if isinstance(words, list) else words.split(),
+        prog_name="gradprobe",
+        env={"COLUMNS": "100", **environment},
+    )
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return Ran(result.exit_code, result.stdout, result.stderr)
 
