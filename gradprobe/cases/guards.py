@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from .. import room
 from ..failures import NoRoom
+from ..room import in_words
 
 if TYPE_CHECKING:
     import torch
@@ -18,6 +20,10 @@ if TYPE_CHECKING:
 ORDINARY, NAN, LARGE = FILLS = ("ordinary", "nan", "large")
 # Bytes from which a storage on the CPU is mapped and not filled: only the pages that are touched are ever there.
 MAPPED = 1 << 30
+# Bytes from which a storage is held against what memory is left.
+_LOOKED_AT = 1 << 26
+# Elements after which ordinary guard values repeat.
+_PERIOD = 1021
 
 
 def guarded(size: int, dtype: torch.dtype, device: torch.device, fill: str, reserve: int) -> Tensor:
@@ -33,6 +39,7 @@ def guarded(size: int, dtype: torch.dtype, device: torch.device, fill: str, rese
 
     whole = size + reserve
     if whole * dtype.itemsize < MAPPED:
+        _refuse_without_room(whole * dtype.itemsize, device)
         return guard_values(whole, dtype, device, fill)
     storage = mapped(whole, dtype) if device.type == "cpu" else _on_device(size, dtype, device)
     if size * dtype.itemsize < MAPPED:
@@ -50,6 +57,12 @@ def mapped(size: int, dtype: torch.dtype) -> Tensor:
         return torch.frombuffer(mmap.mmap(-1, size * dtype.itemsize, flags=flags), dtype=dtype)
     except OSError as error:
         raise _no_room(size * dtype.itemsize, f"{error.strerror}; is address space limited (ulimit -v)?") from error
+
+
+def _refuse_without_room(size: int, device: torch.device) -> None:
+    if device.type == "cpu" and size >= _LOOKED_AT and size > (left := room.left()):
+        why = f"{in_words(max(0, left))} are left of {in_words(room.limit())} (--max-memory)"
+        raise NoRoom(f"a tensor that takes {in_words(size)} with its guard bands has no room here: {why}")
 
 
 def _on_device(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -75,11 +88,22 @@ def guard_values(size: int, dtype: torch.dtype, device: torch.device, fill: str 
 
     if fill == NAN and dtype.is_floating_point:
         return torch.full((size,), float("nan"), dtype=dtype, device=device)
-    ramp = torch.arange(size, device=device, dtype=torch.int64) * 7919 % 1021
-    values = (ramp / 1021 * 4 + 4) * (1 - 2 * (ramp % 2))
+    ramp = torch.arange(min(size, _PERIOD), device=device, dtype=torch.int64) * 7919 % _PERIOD
+    values = (ramp / _PERIOD * 4 + 4) * (1 - 2 * (ramp % 2))
     if fill == LARGE and dtype.is_floating_point:
         values = values.double() * (torch.finfo(dtype).max / 64)
-    return values.to(dtype)
+    return _repeated(values.to(dtype), size)
+
+
+def _repeated(period: Tensor, size: int) -> Tensor:
+    """[size] values, one period after another, in no more memory than they take."""
+    if size <= len(period):
+        return period
+    storage = period.new_empty(size)
+    whole = size - size % len(period)
+    storage[:whole].view(-1, len(period))[:] = period
+    storage[whole:] = period[: size - whole]
+    return storage
 
 
 @dataclass(frozen=True)

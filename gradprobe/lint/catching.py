@@ -6,12 +6,13 @@ import contextlib
 import io
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ..cases.case import Case
 from ..cases.layouts import place
-from ..failures import Failure, Refusal
+from ..failures import Failure, NoRoom, Refusal
 from ..running.configurations import one_configuration
 from ..running.launches import kernel_types
 from ..running.run import run_target
@@ -94,17 +95,43 @@ def _in_some_layout(target: Target, case: Case, way: _Way) -> Caught | None:
 
 
 def _attempt(target: Target, case: Case, values: Mapping[str, Tensor], way: _Way) -> Caught | None:
-    """What one call launched; None where it failed or refused."""
-    strange = Strange(unit=bool(way.unit))
+    """What one call launched; None where it failed or refused.
+
+    Only addresses count where no kernel runs, so what would take much memory takes none: torch's fake tensors have
+    shapes and strides alone. They are not the first choice because torch takes two seconds to load what they need.
+    """
+    try:
+        return _attempted(target, case, values, way, Strange(unit=bool(way.unit)), contextlib.nullcontext())
+    except NoRoom:
+        if way.runs:
+            return None
+    from torch._subclasses import FakeTensorMode
+
+    fake = FakeTensorMode()
+    values = {name: fake.from_tensor(value) for name, value in values.items()}
+    return _attempted(target, case, values, way, Strange(unit=bool(way.unit), bounded=False), fake)
+
+
+def _attempted(
+    target: Target,
+    case: Case,
+    values: Mapping[str, Tensor],
+    way: _Way,
+    strange: Strange,
+    mode: AbstractContextManager[Any],
+) -> Caught | None:
     launches: list[Launch] = []
     storages: Mapping[int, str] = {}
     try:
-        inputs = place(values, (), shapes=case.shapes) if way.unit is None else strange.placed(values)
-        with contextlib.redirect_stdout(io.StringIO()):
+        with mode:
+            inputs = place(values, (), shapes=case.shapes) if way.unit is None else strange.placed(values)
+        with contextlib.redirect_stdout(io.StringIO()), mode:
             outcome = run_target(target, case, inputs, around=_caught(launches, strange, way))
         if outcome.refused is not None:
             return None
         storages = outcome.storages
+    except NoRoom:
+        raise
     except Failure as failure:
         if way.ends or not launches or isinstance(failure, Refusal):
             return None

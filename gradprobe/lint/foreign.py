@@ -35,6 +35,8 @@ def _accused(view: View, advance: Advance, factor: Factor) -> Accused | None:
     meanings = view.meanings(factor.parameter)
     if not meanings or not view.is_certain(factor.parameter):
         return None
+    if any(view.memory.is_as_long_as(held, stride.tensor) for stride in meanings):
+        return None
     return Accused(view, advance, factor, held, meanings)
 
 

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..cases.case import Case
+from ..cases.placement import spanned
 from ..intermediates import lookup
+from ..running.launches import storage_of
 from .catching import Caught
 from .launch import Launch
 from .names import word_of
@@ -62,20 +64,25 @@ class Memory:
     def tensor(self, value: Any) -> Held | None:
         """The tensor that an argument points into."""
         tensor = _plain(value)
-        return None if tensor is None else self.held.get(_address(tensor))
+        return None if tensor is None else self.held.get(storage_of(tensor))
+
+    def is_as_long_as(self, flat: Held, name: str) -> bool:
+        """Whether a row of elements that the target allocated has room for a tensor as that lies: it lies so too."""
+        others = [spanned(each.shape, each.strides) for each in self.held.values() if each.name == name]
+        return not flat.is_given and len(flat.shape) == 1 and any(span <= flat.shape[0] for span in others)
 
     def owns(self, value: Any, number: int) -> bool:
         """Whether a number is a stride of the tensor that an argument points into."""
         tensor = _plain(value)
-        return tensor is not None and number in self.own.get(_address(tensor), frozenset())
+        return tensor is not None and number in self.own.get(storage_of(tensor), frozenset())
 
 
 def memory_of(caught: Caught) -> Memory:
     """The tensors of a call and their strides."""
-    held = {_address(tensor): _held(caught, name, tensor, True) for name, tensor in caught.inputs.items()}
+    held = {storage_of(tensor): _held(caught, name, tensor, True) for name, tensor in caught.inputs.items()}
     own: dict[int, set[int]] = {address: set(each.strides) for address, each in held.items()}
     for parameter, tensor in _pointers(caught.launches):
-        address = _address(tensor)
+        address = storage_of(tensor)
         if address not in held:
             name = caught.storages.get(address, "").lower() or word_of(parameter)
             held[address] = _held(caught, name, tensor, False)
@@ -125,7 +132,3 @@ def _plain(value: Any) -> Tensor | None:
 
     value = getattr(value, "base", value)
     return value if isinstance(value, torch.Tensor) else None
-
-
-def _address(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..cases.layouts import VECTOR, Inputs
 from ..cases.placement import spanned
+from ..failures import NoRoom
 from ..running.allocations import factory_mode, is_plain
 
 if TYPE_CHECKING:
@@ -17,22 +18,30 @@ if TYPE_CHECKING:
 BEYOND = 64
 # Elements before and behind each tensor.
 _MARGIN = 128
+# Bytes of one tensor beyond which it is not laid out in memory: strides beyond every size make much of little, and
+# a wrapper that allocates by its inputs' extents makes as much more of that.
+MOST = 1 << 26
 
 
 class Strange:
     """Gives out strides, and remembers which it gave."""
 
-    def __init__(self, *, unit: bool) -> None:
+    def __init__(self, *, unit: bool, bounded: bool = True) -> None:
         """
         Args:
             unit: whether every last stride is 1, and the others are multiples of what vector loads need.
+            bounded: whether a tensor of more than MOST bytes is refused, as none is that takes no memory.
         """
-        self._unit = unit
+        self._unit, self._bounded = unit, bounded
         self._made: dict[tuple[int, ...], tuple[int, ...]] = {}
         self.given: set[int] = set()
 
     def placed(self, values: Mapping[str, Tensor]) -> Inputs:
-        """The values, each tensor with strides that no other has."""
+        """The values, each tensor with strides that no other has.
+
+        Raises:
+            NoRoom: one takes more than MOST bytes.
+        """
         name = "distinct-unit" if self._unit else "distinct"
         tensors = {key: self._laid(value, self._strides(tuple(value.shape))) for key, value in values.items()}
         return Inputs(name, dict(values), tensors)
@@ -54,7 +63,10 @@ class Strange:
         return self._laid(tensor, self._made[shape])
 
     def _laid(self, value: Tensor, strides: tuple[int, ...]) -> Tensor:
-        storage = value.new_zeros(2 * _MARGIN + spanned(tuple(value.shape), strides))
+        size = 2 * _MARGIN + spanned(tuple(value.shape), strides)
+        if self._bounded and size * value.element_size() > MOST:
+            raise NoRoom(f"a tensor of {tuple(value.shape)} with strides {strides} takes more than {MOST >> 20} MiB")
+        storage = value.new_zeros(size)
         return storage.as_strided(value.shape, strides, _MARGIN).copy_(value)
 
     def _strides(self, shape: tuple[int, ...]) -> tuple[int, ...]:

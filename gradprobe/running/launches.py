@@ -18,14 +18,14 @@ def recorded_launches(inputs: Mapping[str, Tensor], taken: set[str]) -> Iterator
     An input of which they are given a copy only is not taken: its strides end before them.
     """
     launches: list[Any] = []
-    storages = {name: _storage(tensor) for name, tensor in inputs.items()}
+    storages = {name: storage_of(tensor) for name, tensor in inputs.items()}
     kinds = kernel_types()
     originals = [kind.run for kind in kinds]
 
     def recording(original: Any) -> Any:
         def run(self: Any, *args: Any, **kwargs: Any) -> Any:
             launches.append(self.fn)
-            given = {_storage(tensor) for tensor in _tensors((*args, *kwargs.values()))}
+            given = {storage_of(tensor) for tensor in _tensors((*args, *kwargs.values()))}
             taken.update(name for name, storage in storages.items() if storage in given)
             return original(self, *args, **kwargs)
 
@@ -42,12 +42,20 @@ def recorded_launches(inputs: Mapping[str, Tensor], taken: set[str]) -> Iterator
 
 def given_where_they_lay(inputs: Mapping[str, Tensor], tensors: Iterable[Tensor]) -> set[str]:
     """The inputs that are among tensors, and not copies of them."""
-    given = {_storage(tensor) for tensor in tensors}
-    return {name for name, tensor in inputs.items() if _storage(tensor) in given}
+    given = {storage_of(tensor) for tensor in tensors}
+    return {name for name, tensor in inputs.items() if storage_of(tensor) in given}
 
 
-def _storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+def storage_of(tensor: Tensor) -> int:
+    """A number that all views of one storage share: its address; of a fake tensor, which has none, its record's."""
+    storage = tensor.untyped_storage()
+    return int(storage._cdata if _is_fake(tensor) else storage.data_ptr())
+
+
+def _is_fake(tensor: Tensor) -> bool:
+    from torch._subclasses import FakeTensor
+
+    return isinstance(tensor, FakeTensor)
 
 
 def _tensors(arguments: Iterable[Any]) -> Iterator[Tensor]:

@@ -17,7 +17,7 @@ from ..cuda import Finding, Watch, watched
 from ..cuda.unit import Entry
 from ..cuda.unwritten import Unwritten
 from ..device import words_of_loss
-from ..failures import DeviceLost, Refusal, TargetFailure
+from ..failures import DeviceLost, NoRoom, Refusal, TargetFailure
 from ..intermediates import lookup
 from ..targets.bind import bind
 from ..targets.find import Target
@@ -25,7 +25,7 @@ from ..targets.provenance import Source, source_of
 from ..targets.stand_in import gpu_stood_in
 from .backend import interpreting
 from .configurations import Configuration, one_configuration
-from .launches import given_where_they_lay, recorded_launches
+from .launches import given_where_they_lay, recorded_launches, storage_of
 from .taps import Session as TapSession
 from .taps import Tap, tapped
 from .trace import Trace, expected_shapes, read_trace, straightened, with_tapped
@@ -101,7 +101,7 @@ def run_target(
             with around, _telling_of_a_lost_device(target, inputs), gpu_stood_in(), _configured(ran):
                 result = _call(target, case, arguments, inputs)
                 _synchronize(inputs)
-        except TargetFailure:
+        except (TargetFailure, NoRoom):
             raise
         except _DELIBERATE as error:
             if _is_a_crash(error):
@@ -133,7 +133,7 @@ def _configured(ran: list[Configuration]) -> AbstractContextManager[None]:
 
 def _storages(result: object) -> dict[int, str]:
     named = result.items() if isinstance(result, Mapping) else ()
-    return {tensor.untyped_storage().data_ptr(): str(name) for name, tensor in named if tensor is not None}
+    return {storage_of(tensor): str(name) for name, tensor in named if tensor is not None}
 
 
 def _tapped(taps: Sequence[Tap], case: Case) -> AbstractContextManager[TapSession | None]:
