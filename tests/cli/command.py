@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import pty
 import subprocess
@@ -15,6 +16,8 @@ from typer.testing import CliRunner
 from gradprobe.cli import app
 
 ROOT = Path(__file__).resolve().parents[2]
+# Before click 8.2 the two streams are one unless told otherwise.
+_APART = {"mix_stderr": False} if "mix_stderr" in inspect.signature(CliRunner).parameters else {}
 SMALL = "--batch 1 --heads 2 --seqlen 20 --head-dim 8"
 
 
@@ -33,7 +36,7 @@ class Ran:
 
 def run(words: str, **environment: str) -> Ran:
     """The command in this process, as on a pipe."""
-    result = CliRunner().invoke(
+    result = CliRunner(**_APART).invoke(
         app,
         words if isinstance(words, list) else words.split(),
         prog_name="gradprobe",
