@@ -19,6 +19,10 @@ class UsageFailure(Failure):
     exit_code = 2
 
 
+class Untested(Failure):
+    """A package is of a release that gradprobe is not tested with."""
+
+
 class TargetFailure(Failure):
     """The target is there but cannot be run or returned what it may not return."""
 

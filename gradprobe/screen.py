@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 def say(failure: Failure) -> None:
     """A failure and its way out, on stderr."""
-    print(f"gradprobe: {failure}", file=sys.stderr)
+    print(f"gradprobe: {failure}", file=sys.stderr, flush=True)
     if failure.way_out:
-        print(f"  {failure.way_out}", file=sys.stderr)
+        print(f"  {failure.way_out}", file=sys.stderr, flush=True)
 
 
 def write_json(json_file: str | None, report: Report, more: dict[str, Any] | None = None) -> None:

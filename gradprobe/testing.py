@@ -12,6 +12,7 @@ from .last import Asked
 from .options import command_line
 from .running.surroundings import ordinary_torch
 from .targets.naming import name_of
+from .versions import refuse_untested
 from .wording import words_of
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ def report_on(
     words = words_of(options)
     asked = Asked(_word(target), family, None if reference is None else _word(reference), words)
     try:
+        refuse_untested()
         with ordinary_torch():
             return answer(asked, _again(asked), target=_function(target), reference=_function(reference))
     except Exception as error:

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 from .cases.case import Case
 from .diagnosis import Diagnosis
 from .intermediates import names
-from .judging.accumulators import Coarser
-from .judging.compare import Comparison
-from .judging.invariants import Invariant
-from .judging.locate import Location
-from .judging.operands import Operand
-from .judging.strays import Stray
 from .severity import ERROR, WARNING, Warned
 from .targets.provenance import Source
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a document of a failure is made without torch
+    from .judging.accumulators import Coarser
+    from .judging.compare import Comparison
+    from .judging.invariants import Invariant
+    from .judging.locate import Location
+    from .judging.operands import Operand
+    from .judging.strays import Stray
     from .reference import Attention
     from .running.trace import Trace
 

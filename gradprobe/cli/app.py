@@ -9,6 +9,9 @@ import sys
 
 import typer
 
+from ..failures import Failure
+from ..screen import say
+from ..versions import refuse_click
 from .baseline import baseline
 from .check import check
 from .diff import diff
@@ -56,6 +59,11 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a path may hold what the terminal's encoding does not
             stream.reconfigure(errors="backslashreplace")
+    try:
+        refuse_click(typer.__version__)
+    except Failure as failure:
+        say(failure)
+        sys.exit(failure.exit_code)
     # Importing torch makes a million objects and hardly any garbage; to look for it as often as usual only costs time.
     gc.set_threshold(_RARELY)
     app(prog_name="gradprobe")

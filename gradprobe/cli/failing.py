@@ -10,12 +10,18 @@ import typer
 
 from ..failures import Failure, as_failure
 from ..screen import say
+from ..versions import refuse_untested
 from .forms import Forms
 
 
 @contextlib.contextmanager
 def failures_told(
-    forms: Forms | str | None, again: str, show_traceback: bool, target: str | None = None
+    forms: Forms | str | None,
+    again: str,
+    show_traceback: bool,
+    target: str | None = None,
+    *,
+    runs: bool = True,
 ) -> Iterator[None]:
     """Turns failures into messages on stderr, an error report in each form asked for, and the exit code.
 
@@ -23,8 +29,11 @@ def failures_told(
         forms: those of the command, or the file of JSON where it has no other.
         again: the command line that repeats it.
         target: what was to be checked.
+        runs: whether a kernel is run, which needs versions that gradprobe is tested with.
     """
     try:
+        if runs:
+            refuse_untested()
         yield
     except typer.Exit:
         raise

@@ -36,7 +36,7 @@ def init(
     show_traceback: Traceback = False,
 ) -> None:
     """Write a commented adapter for a kernel of your own, which runs and matches as it is; or a CI workflow."""
-    with failures_told(None, "gradprobe init", show_traceback):
+    with failures_told(None, "gradprobe init", show_traceback, runs=False):
         if ci is None:
             _write_adapter(path or scaffold.DEFAULT, family, target, force)
         else:

@@ -16,7 +16,7 @@ def targets(
     show_traceback: Traceback = False,
 ) -> None:
     """List what can be checked here, with what each takes and exposes, and why something cannot."""
-    with failures_told(None, "gradprobe targets", show_traceback):
+    with failures_told(None, "gradprobe targets", show_traceback, runs=False):
         from ..report.targets import as_json, render
         from ..targets.catalogue import catalogue
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..cases.case import Case
 from ..cases.layouts import run_name
 from ..diagnosis import Diagnosis
 from ..failures import Failure
 from ..intermediates import steps
-from ..judging.locate import Location
 from ..judging.strays import Stray
 from ..judging.tally import Finding
 from ..targets.provenance import Source
 from ..verdict import MISMATCH, Measured, Report, Run, add_counts, compared
+
+if TYPE_CHECKING:
+    from ..judging.locate import Location
 
 SCHEMA = "gradprobe.report/1"
 SCHEMA_OF_SEVERAL = "gradprobe.reports/1"

@@ -153,5 +153,5 @@ OF_MEMORY = {"outside": OUTSIDE, "guard": GUARD, "unwritten": UNWRITTEN, "race":
 OF_MEMORY |= {"misaligned": MISALIGNED}
 OF_FAILURE = {
     "Crash": CRASH, "DeviceLost": CRASH, "Timeout": TIMEOUT, "TargetFailure": TARGET, "Refusal": TARGET,
-    "KernelStopped": TARGET, "ReferenceFailure": REFERENCE, "UsageFailure": USAGE,
+    "KernelStopped": TARGET, "ReferenceFailure": REFERENCE, "UsageFailure": USAGE, "Untested": USAGE,
 }  # fmt: skip
