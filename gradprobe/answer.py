@@ -13,6 +13,7 @@ from .last import Asked
 from .problem import problem_of
 
 if TYPE_CHECKING:
+    from .probing.session import Tick
     from .verdict import Report
 
 
@@ -22,6 +23,8 @@ def answer(
     *,
     target: Callable[..., Any] | None = None,
     reference: Callable[..., Any] | None = None,
+    tick: Tick | None = None,
+    told: Callable[[Report], object] = lambda so_far: None,
 ) -> Report:
     """The report that a target and its options ask for.
 
@@ -29,6 +32,8 @@ def answer(
         again: the command line that repeats it.
         target: a function to check in place of the one that is asked for by a word.
         reference: likewise.
+        tick: told how far it is; without one, a progress bar of this process shows it.
+        told: given the report of what is measured so far, again and again.
 
     Raises:
         Failure: whatever keeps it from being made.
@@ -37,7 +42,7 @@ def answer(
 
     start = time.perf_counter()
     # What a target prints is no data of this command.
-    with contextlib.redirect_stdout(sys.stderr), Progress() as tick:
+    with contextlib.redirect_stdout(sys.stderr), Progress() if tick is None else contextlib.nullcontext(tick) as tick:
         tick("importing torch and the target", 0.0)
         problem = problem_of(asked, target=target, reference=reference)
         from .judging.misreading import refuse_misreading
@@ -45,7 +50,7 @@ def answer(
 
         imported = time.perf_counter() - start
         case, found, beside, saved = problem.case, problem.target, problem.reference, problem.saved
-        report = probe(case, found, reference=beside, saved=saved, reproduce=again, tick=tick)
+        report = probe(case, found, reference=beside, saved=saved, reproduce=again, tick=tick, told=told)
         if saved is not None:
             refuse_misreading(report, saved, found)
     seconds = {"import": imported, **report.seconds, "total": time.perf_counter() - start}

@@ -47,10 +47,13 @@ class ReferenceFailure(Failure):
     """The reference failed its audit, so no verdict about a target may rest on it."""
 
 
-def as_failure(error: Exception) -> Failure:
-    """Any error as a failure: one that is none is a fault of this tool."""
+def as_failure(error: BaseException) -> Failure:
+    """Any error as a failure: one that is none is a fault of this tool, but for a wish to end this process."""
     if isinstance(error, Failure):
         return error
+    if not isinstance(error, Exception):
+        words = f": {error}" if str(error) else ""
+        return TargetFailure(f"the target raised {type(error).__name__}{words}", "--traceback shows where")
     return Failure(
         f"gradprobe itself failed: {type(error).__name__}: {error}", "run again with --traceback and report it"
     )

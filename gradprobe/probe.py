@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from .cases.case import Case
@@ -14,11 +15,11 @@ from .failures import Refusal
 from .probing.insides import with_insides
 from .probing.receipt import environment, notes_of, provenance
 from .probing.runs import layouts_of, runs_of, with_strays
-from .probing.session import Session, Tick, dots_of
+from .probing.session import Session, Tick, dots_of, silent
 from .probing.symmetries import with_symmetries
 from .running.taps import parse_tap
 from .targets.find import Target
-from .verdict import Report
+from .verdict import Report, Run
 
 
 def probe(
@@ -29,7 +30,8 @@ def probe(
     saved: Saved | None = None,
     reproduce: str = "",
     why: bool = True,
-    tick: Tick = lambda stage, fraction: None,
+    tick: Tick = silent,
+    told: Callable[[Report], object] = lambda so_far: None,
 ) -> Report:
     """Runs a target on a case under each layout, beside the reference, and says where it goes wrong, and why.
 
@@ -39,6 +41,7 @@ def probe(
         saved: the values of a case that has `inputs`; without, they are drawn.
         reproduce: the command line to print.
         why: whether a reason is sought where it is wrong, by hypotheses and by running the target again.
+        told: given the report of what is measured so far, after each layout, and after the second runs.
 
     Raises:
         UsageFailure: the case uses what the target does not take.
@@ -49,23 +52,36 @@ def probe(
     session = Session(case, target, reference, tick, tuple(parse_tap(word) for word in case.taps), saved)
     values = draw(case) if saved is None else values_of(saved, case)
     session.values = {name: value.to(case.device) for name, value in values.items()}
-    runs = [run for assigned in layouts_of(case) for run in runs_of(session, assigned)]
+    runs: list[Run] = []
+    for run in (run for assigned in layouts_of(case) for run in runs_of(session, assigned)):
+        runs.append(run)
+        _tell(told, session, runs, reproduce)
     runs = with_symmetries(session, runs)
     runs = with_strays(session, with_insides(session, runs))
     if not any(run.measured for run in runs):
         words = "; ".join(f"{run.layout}: {run.skipped}" for run in runs)
         raise Refusal(f"target {target.name!r} refused every layout ({words}): nothing was compared")
+    _tell(told, session, runs, reproduce)
     session.command = tuple(shlex.split(reproduce))
     with session.timed("diagnose"):
         reasons = reasons_of(session, runs) if why else Reasons()
+    report, notes = _so_far(session, runs, reproduce), notes_of(session, runs)
+    return replace(report, notes=notes, diagnoses=reasons.diagnoses, known=reasons.known)
+
+
+def _tell(told: Callable[[Report], object], session: Session, runs: Sequence[Run], reproduce: str) -> None:
+    if any(run.measured for run in runs):
+        told(_so_far(session, runs, reproduce))
+
+
+def _so_far(session: Session, runs: Sequence[Run], reproduce: str) -> Report:
+    """What was measured, without a reason."""
     return Report(
-        case=replace(case, dots=dots_of(session)),
+        case=replace(session.case, dots=dots_of(session)),
         provenance=provenance(session),
-        environment=environment(case.device),
+        environment=environment(session.case.device),
         runs=tuple(runs),
-        notes=notes_of(session, runs),
+        notes=(),
         reproduce=reproduce,
         seconds=session.seconds,
-        diagnoses=reasons.diagnoses,
-        known=reasons.known,
     )

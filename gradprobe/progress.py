@@ -25,7 +25,7 @@ class Progress:
             self._timer.start()
         return self
 
-    def __call__(self, stage: str, fraction: float) -> None:
+    def __call__(self, stage: str, fraction: float, layout: str = "") -> None:
         with self._lock:
             self._stage, self._fraction = stage, fraction
             self._update()

@@ -74,7 +74,7 @@ def strays_under(program: str, tool: str, words: Sequence[str], kernels: Sequenc
         # Where torch gives out parts of larger allocations, an access beyond one is inside another.
         environment = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
         ran = subprocess.run(
-            [program, *options, sys.executable, "-m", "gradprobe", *words],
+            [program, *options, sys.executable, "-m", "gradprobe", *words, "--no-isolate"],
             env=environment, capture_output=True, text=True, check=False,
         )  # fmt: skip
         printed = log.read_text(errors="replace") if log.is_file() else ""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from .failures import Failure, UsageFailure
 from .files import replace_file
@@ -98,16 +99,16 @@ def painted(lines: list[Text], on: Look) -> str:
     from rich.console import Console
 
     console = Console(
+        file=io.StringIO(),  # stdout may be closed, where a target did so
         soft_wrap=True,
         highlight=False,
         force_terminal=None if "FORCE_COLOR" in os.environ else on.rows is not None,
         # rich takes NO_COLOR to leave bold and dim as they are
         color_system=None if os.environ.get("NO_COLOR") else "auto",
     )
-    with console.capture() as captured:
-        for line in lines:
-            console.print(line)
-    return captured.get()
+    for line in lines:
+        console.print(line)
+    return cast(io.StringIO, console.file).getvalue()
 
 
 def put(text: str) -> None:

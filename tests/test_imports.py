@@ -79,6 +79,7 @@ ORDER = (
     "report.targets",
     "targets.scaffold",
     "last", "smaller", "problem", "sanitizer",
+    "isolation.telling", "isolation.lines",
     "isolation.ended", "isolation.frames", "isolation.child", "isolation.process", "isolation.each", "isolation",
     "strides", "strides.trials", "strides.programs", "strides.result",
     "strides.bits", "strides.bench", "strides.wide", "strides.claims", "strides.culprits", "strides.hazards",
@@ -86,7 +87,8 @@ ORDER = (
     "strides.survey",
     "report.survey", "report.survey_as_json",
     "progress", "answer", "screen",
-    "suite.checked", "suite.documents", "suite.worker", "suite.checking", "suite.described", "suite.matrix",
+    "suite.checked", "suite.heard", "suite.documents", "suite.worker", "suite.checking", "suite.described",
+    "suite.matrix",
     "suite.battery", "suite.table",
     "shrink", "shrink.ordering", "shrink.sizes", "shrink.steps", "shrink.symptom", "shrink.fewest",
     "shrink.literals", "shrink.formula", "shrink.program_parts", "shrink.program", "shrink.pytest_file",
@@ -169,7 +171,7 @@ def test_a_module_imports_only_what_stands_above_it(name):
 
 
 def test_the_order_test_sees_imports_inside_functions_and_type_checking_blocks():
-    assert {"verdict", "last", "answer", "report.closeup"} <= set(own_imports("cli.diff"))
+    assert {"answer", "report.closeup", "verdict"} <= set(own_imports("suite.worker"))
     assert "running.interpreter" in set(own_imports("running.backend"))
     assert "reference" in set(own_imports("judging.compare"))
 

@@ -1,4 +1,4 @@
-"""One check in a process of its own: what it says where it ends as any check does, and where it crashes."""
+"""One check on the command line: whatever its target does, a report and an exit code."""
 
 from __future__ import annotations
 
@@ -7,28 +7,42 @@ import sys
 from .. import last
 from ..failures import Failure
 from ..progress import Progress
-from ..screen import look, put, say
-from ..suite.checked import Planned
+from ..screen import put, say
+from ..suite.checked import Checked, Planned
 from ..suite.checking import check_each
 from ..suite.worker import Setting
 from .forms import Forms
 
 
-def check_alone(asked: last.Asked, forms: Forms, *, timeout: float | None, show_traceback: bool) -> int:
-    """The check of this process, made in another; a crash or a hang is an error, with its words on stderr."""
-    setting = Setting(look(), show_traceback)
+def check_one(planned: Planned, forms: Forms, setting: Setting) -> int:
+    """Makes a check, shows it, and writes every form that was asked for; its exit code.
+
+    What kept it from being made, or ended it, is said on stderr; what was measured before stands on stdout.
+    """
     with Progress() as tick:
-        tick("checking in a process of its own", 0.0)
-        (checked,) = check_each([Planned("", asked)], setting, timeout=timeout, echo=sys.stderr.write)
-    said = ""
-    if checked.verdict == "error":
-        error = checked.document["error"]
-        if show_traceback and "stderr_tail" not in error:
-            print("\n".join(checked.lines), file=sys.stderr)
-        said = error["message"]
-        say(Failure(said, error["way_out"]))
-    else:
-        last.save(asked)
+        tick("starting", 0.0)
+        (checked,) = check_each([planned], setting, echo=sys.stderr.write, tick=tick)
+    if checked.verdict != "error" and planned.close_up is None:
+        last.save(planned.asked)
+    said = _say(checked)
     if not forms.on_stdout:
-        put("".join(f"{line}\n" for line in checked.lines) if checked.verdict != "error" else "")
+        put("".join(f"{line}\n" for line in _shown(checked)))
     return forms.write([checked.document], checked.code, said=said)
+
+
+def _shown(checked: Checked) -> tuple[str, ...]:
+    """What stands on stdout: of a check that was ended before anything was measured, nothing."""
+    if checked.verdict != "error" or not checked.lines:
+        return checked.lines
+    again = f"  again: {checked.document['reproduce']}"
+    return (f"ERROR  {checked.document['error']['message']}", *checked.lines, again)
+
+
+def _say(checked: Checked) -> str:
+    """Says on stderr what ended a check before its end; the words, "" where nothing did."""
+    error = checked.document.get("error")
+    if error is None:
+        return ""
+    sys.stderr.write("".join(f"{line}\n" for line in checked.left))
+    say(Failure(error["message"], error["way_out"]))
+    return str(error["message"])

@@ -10,7 +10,6 @@ from ..configuration.force import Force
 from ..failures import UsageFailure
 from ..last import Asked
 from ..options import command_line
-from ..screen import look
 from ..suite.battery import Entry, battery, set_by
 from ..suite.checked import Checked, Planned, Untaken
 from ..suite.checking import check_each
@@ -20,7 +19,7 @@ from .forms import Forms
 from .several import check_several
 
 
-def check_battery(asked: Asked, force: Force, forms: Forms, *, timeout: float | None, show_traceback: bool) -> int:
+def check_battery(asked: Asked, force: Force, forms: Forms, setting: Setting) -> int:
     """Makes the checks of the battery, one process for all; the exit code of all.
 
     Raises:
@@ -29,17 +28,15 @@ def check_battery(asked: Asked, force: Force, forms: Forms, *, timeout: float | 
     _refuse(asked.options)
     asked = force.over(asked)
     beside = {name: word for name, word in asked.options.items() if not set_by(name)}
-    (takes,) = described([asked], str(beside.get("device", "auto")), timeout)
+    (takes,) = described([asked], str(beside.get("device", "auto")), setting.timeout, isolate=setting.isolate)
     # A target that cannot be imported is asked once, and that says why.
     entries = battery(takes.family, takes.names, takes.required) if takes else (Entry(1, "contiguous", {}, ""),)
-    setting = Setting(look(), show_traceback)
     return check_several(
         [_planned(entry, asked, beside) for entry in entries if not entry.why_not],
         forms,
-        timeout=timeout,
-        show_traceback=show_traceback,
+        setting,
         untaken=[Untaken(_title(entry), entry.why_not) for entry in entries if entry.why_not],
-        closer=lambda failing: failing if "recover" in beside else _looked_into(failing, setting, timeout),
+        closer=lambda failing: failing if "recover" in beside else _looked_into(failing, setting),
     )
 
 
@@ -59,13 +56,13 @@ def _planned(entry: Entry, asked: Asked, beside: Mapping[str, Any]) -> Planned:
     return Planned(_title(entry), replace(asked, options={"recover": False, **beside, **entry.options}))
 
 
-def _looked_into(failing: Checked, setting: Setting, timeout: float | None) -> Checked:
+def _looked_into(failing: Checked, setting: Setting) -> Checked:
     """The check once more with the inside of a black box; as it was where there is none, or nothing is wrong now."""
     if failing.verdict != "mismatch" or not _is_black_box(failing.document):
         return failing
     options = {name: word for name, word in failing.asked.options.items() if name != "recover"}
     planned = Planned(failing.title, replace(failing.asked, options=options))
-    (again,) = check_each([planned], setting, timeout=timeout)
+    (again,) = check_each([planned], setting)
     return replace(again, number=failing.number) if again.verdict == "mismatch" else failing
 
 

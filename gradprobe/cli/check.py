@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from .. import last
-from ..answer import answer
 from ..configuration.force import configured, in_force
-from ..failures import TargetFailure, UsageFailure
+from ..failures import UsageFailure
 from ..options import command_line
-from ..sanitizer import sanitizer_for, strays_under, with_strays, with_words
-from ..screen import rendered, show
+from ..sanitizer import sanitizer_for
+from ..screen import look
 from ..spans import plural
-from .alone import check_alone
+from ..suite.checked import Planned
+from ..suite.worker import Setting
+from .alone import check_one
 from .battery import check_battery
 from .failing import failures_told, tell_force
 from .forms import Forms, GitHub, JUnitFile, SarifFile
@@ -33,9 +33,6 @@ from .words import (
     with_case_options,
 )
 
-if TYPE_CHECKING:
-    from ..verdict import Report
-
 
 @with_case_options
 def check(
@@ -46,7 +43,7 @@ def check(
     junit_file: JUnitFile = None,
     sarif_file: SarifFile = None,
     github: GitHub = False,
-    isolate: Isolate = False,
+    isolate: Isolate = True,
     timeout: Timeout = None,
     battery: Annotated[
         bool,
@@ -79,37 +76,22 @@ def check(
         more = [plural(len(plan), "check")] if plan else []
         tell_force(force.line(options, timeout, more))
         program = sanitizer_for(sanitize) if sanitize is not None else None
-        _refuse_beside_sanitize(sanitize, several=bool(plan) or battery, alone=isolate or seconds is not None)
+        seconds = _refuse(sanitize, timeout, seconds, several=bool(plan) or battery, isolate=isolate)
+        how = Setting(look(), show_traceback, isolate=isolate, timeout=seconds)
         if plan:
-            raise typer.Exit(check_several(plan, forms, timeout=seconds, show_traceback=show_traceback))
+            raise typer.Exit(check_several(plan, forms, how))
         if battery:
-            code = check_battery(asked, force, forms, timeout=seconds, show_traceback=show_traceback)
-            raise typer.Exit(code)
-        asked = force.over(asked)
-        if isolate or seconds is not None:
-            raise typer.Exit(check_alone(asked, forms, timeout=seconds, show_traceback=show_traceback))
-        line = command_line("check", asked.target, asked.options, chosen(asked))
-        report = _sanitized(asked, line, program, sanitize) if program and sanitize else answer(asked, line)
-        last.save(asked)
-        if not forms.on_stdout:
-            show(rendered(report))
-        from ..report.as_json import as_json
-
-        raise typer.Exit(forms.write([as_json(report)], 1 if report.failing else 0))
+            raise typer.Exit(check_battery(asked, force, forms, how))
+        planned = Planned("", force.over(asked), sanitizer=(program, sanitize) if program and sanitize else None)
+        raise typer.Exit(check_one(planned, forms, how))
 
 
-def _refuse_beside_sanitize(sanitize: str | None, *, several: bool, alone: bool) -> None:
-    if sanitize is not None and (several or alone):
-        other = "several checks" if several else "--isolate or --timeout"
-        raise UsageFailure(f"--sanitize takes one check, in this process, not {other}", "run them one at a time")
-
-
-def _sanitized(asked: last.Asked, line: str, program: str, tool: str) -> Report:
-    """The report of a check, with what a tool of compute-sanitizer found in it; also where the check came to no end."""
-    words = shlex.split(line)[1:]
-    try:
-        report = answer(asked, line)
-    except TargetFailure as failure:
-        raise with_words(failure, tool, strays_under(program, tool, words)) from failure
-    kernels = [kernel.name for kernel in report.provenance.kernels]
-    return with_strays(report, tool, strays_under(program, tool, words, kernels))
+def _refuse(
+    sanitize: str | None, timeout: float | None, seconds: float | None, *, several: bool, isolate: bool
+) -> float | None:
+    """The seconds for one check, unless options contradict one another."""
+    if sanitize is not None and several:
+        raise UsageFailure("--sanitize takes one check, not several", "run them one at a time")
+    if timeout is not None and not isolate:
+        raise UsageFailure("--timeout stops a process, and --no-isolate is in this one", "drop one of them")
+    return seconds if isolate else None

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from .. import last
-from ..answer import answer
 from ..failures import UsageFailure
 from ..intermediates import lookup, names
 from ..options import command_line
-from ..screen import put, show, utf8, width, write_json
+from ..screen import look, put
+from ..suite.checked import Planned
+from ..suite.worker import Setting
+from .alone import check_one
 from .failing import failures_told
-from .words import FamilyWord, JsonFile, ReferenceWord, TargetWord, Traceback, chosen, with_case_options
-
-if TYPE_CHECKING:
-    from ..verdict import Report
+from .forms import Forms
+from .words import FamilyWord, Isolate, JsonFile, ReferenceWord, TargetWord, Traceback, chosen, with_case_options
 
 
 @with_case_options
@@ -29,6 +29,7 @@ def diff(
     family: FamilyWord = None,
     reference: ReferenceWord = None,
     json_file: JsonFile = None,
+    isolate: Isolate = True,
     show_traceback: Traceback = False,
     *,
     options: dict[str, Any],
@@ -47,8 +48,8 @@ def diff(
                 typer.echo(line, err=True)
             else:
                 put(line + "\n")
-        report = answer(asked, again)
-        _show_close_up(report, row.name, place, json_file)
+        planned = Planned("", asked, close_up=(row.name, place))
+        raise typer.Exit(check_one(planned, Forms(json_file), Setting(look(), show_traceback, isolate=isolate)))
 
 
 def like_the_last(
@@ -69,20 +70,3 @@ def _parse_at(word: str | None) -> tuple[int, int] | None:
     if len(parts) != 2 or not all(part.strip().isdigit() for part in parts):
         raise UsageFailure(f"--at takes BATCH,HEAD, two whole numbers, got {word!r}")
     return int(parts[0]), int(parts[1])
-
-
-def _show_close_up(report: Report, name: str, at: tuple[int, int] | None, json_file: str | None) -> None:
-    from ..judging.closeup import close_up
-    from ..report.closeup import close_up_as_json, render_close_up
-
-    having = [(run, found) for run, found in report.measured if name in found.comparison.findings]
-    wrong = [(run, found) for run, found in having if found.comparison.findings[name].mismatched]
-    run, shown = (wrong or having or report.measured)[0]
-    measured = run.holding(name) or shown
-    view = close_up(report.case, measured, name, at)
-    write_json(json_file, report, {"close_up": {"layout": run.layout} | close_up_as_json(view)})
-    if json_file != "-":
-        from rich.text import Text
-
-        show([Text(f"layout {run.layout}", "dim"), *render_close_up(view, width(), utf8=utf8())])
-    raise typer.Exit(1 if report.failing else 0)

@@ -11,7 +11,7 @@ import typer
 
 from .. import last
 from ..failures import Failure
-from ..screen import look, put, say, show
+from ..screen import put, say, show
 from ..suite.checked import Checked, Planned, Untaken, code_of
 from ..suite.checking import check_each
 from ..suite.table import LISTED, Table, in_full, not_taken, simplest, summary, words_of
@@ -25,10 +25,8 @@ _BETWEEN = 20
 def check_several(
     planned: Sequence[Planned],
     forms: Forms,
+    setting: Setting,
     *,
-    timeout: float | None,
-    workers: int = 1,
-    show_traceback: bool = False,
     untaken: Sequence[Untaken] | None = None,
     closer: Callable[[Checked], Checked] = lambda failing: failing,
 ) -> int:
@@ -42,15 +40,14 @@ def check_several(
         closer: makes the simplest failing check once more, as it is to be shown.
     """
     start, shown = time.perf_counter(), not forms.on_stdout
-    table, checks = Table(planned, look()), list[Checked]()
-    setting = Setting(look(), show_traceback, workers)
+    table, checks = Table(planned, setting.look), list[Checked]()
     expected = len(planned)
     if expected and (code := _write(forms.rewritable, checks, expected, untaken)):
         return code
     if shown:
         show(table.head())
     try:
-        for checked in check_each(planned, setting, timeout=timeout):
+        for checked in check_each(planned, setting):
             if untaken is not None and checked.is_refused:
                 untaken, expected = [*untaken, Untaken(checked.title, words_of(checked.document))], expected - 1
                 continue

@@ -14,10 +14,12 @@ from .. import last
 from ..configuration.force import in_force, merged
 from ..failures import UsageFailure
 from ..options import OPTIONS, command_line
+from ..screen import look
 from ..spans import plural
 from ..suite.checked import Planned
 from ..suite.described import described
 from ..suite.matrix import combinations, suiting, titles
+from ..suite.worker import Setting
 from .failing import failures_told, tell_force
 from .forms import Forms, GitHub, JUnitFile, SarifFile
 from .several import check_several
@@ -60,7 +62,7 @@ def sweep(
         alike = [force.over(replace(asked, target=word, options=fixed)) for word in targets]
         plan = _plan(alike, varied, seconds)
         tell_force(force.line(options, timeout, [plural(len(targets), "target")] if target is None else []))
-        raise typer.Exit(check_several(plan, forms, timeout=seconds, workers=at_a_time, show_traceback=show_traceback))
+        raise typer.Exit(check_several(plan, forms, Setting(look(), show_traceback, at_a_time, timeout=seconds)))
 
 
 def _checked_workers(given: int | None) -> int:

@@ -20,10 +20,14 @@ ReferenceWord = Annotated[
     str | None, typer.Option(metavar="FILE.py:FUNCTION", help="A reference of your own, audited first")
 ]
 JsonFile = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write the report as JSON; - for stdout")]
-Isolate = Annotated[bool, typer.Option("--isolate", help="Run in a process of its own: a crash is an error report")]
-Timeout = Annotated[
-    float | None, typer.Option(metavar="SECONDS", help="Stop a check that takes longer, in a process of its own")
-]
+Isolate = Annotated[
+    bool,
+    typer.Option(
+        "--isolate/--no-isolate", envvar="GRADPROBE_ISOLATE", show_envvar=False, show_default=False,
+        help="Run TARGET in a process of its own, or in this one, for a debugger (default: of its own)",
+    ),
+]  # fmt: skip
+Timeout = Annotated[float | None, typer.Option(metavar="SECONDS", help="Stop a check that takes longer")]
 Traceback = Annotated[bool, typer.Option("--traceback", help="Show where a failure was raised")]
 
 

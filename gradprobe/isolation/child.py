@@ -18,26 +18,46 @@ from typing import Any
 
 from ..device import words_of_loss
 from .ended import raised_of
-from .frames import ANSWER, LOST, RAISED, READY, UNREADY, Frames, send
+from .frames import ANSWER, LOST, RAISED, READY, TOLD, UNREADY, Frames, send
+from .telling import heard_by
 
 # Where the parent asks a child that is late to say what it is at.
 WHERE = signal.SIGUSR1
 _PR_SET_PDEATHSIG = 1
 
 
-def main(descriptor: int, *, dies_with_parent: bool) -> None:
-    """Serves until the other end of the descriptor is closed; then this whole process group is killed."""
+def main(descriptor: int, stacks: int, *, dies_with_parent: bool) -> None:
+    """Serves until the other end of the descriptor is closed; then this whole process group is killed.
+
+    Args:
+        stacks: a descriptor that takes the stack of a crash, apart from what a target writes.
+    """
     os.set_inheritable(descriptor, False)
-    faulthandler.enable(all_threads=False)  # the others are ours, or wait
-    faulthandler.register(WHERE, all_threads=False)
+    os.set_inheritable(stacks, False)
+    _say_where_it_ends(stacks)
     if dies_with_parent:
         _die_with_parent()
     stream = socket.socket(fileno=descriptor)
     received: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(stream, received), daemon=True).start()
     worker = _made(stream, received.get())
-    while True:
-        send(stream, *_answered(worker, received.get()))
+    with heard_by(lambda value: send(stream, TOLD, pickle.dumps(value))):
+        while True:
+            send(stream, *_answered(worker, received.get()))
+
+
+def _say_where_it_ends(stacks: int) -> None:
+    """Has a crash, a signal that asks for it, and `os._exit` write where this process is."""
+    faulthandler.enable(stacks)
+    faulthandler.register(WHERE, stacks, all_threads=False)
+    process, leave = os.getpid(), os._exit
+
+    def leaving(status: int) -> None:
+        if os.getpid() == process:  # and not a fork of a target's own, which ends so
+            faulthandler.dump_traceback(stacks, all_threads=False)
+        leave(status)
+
+    os._exit = leaving  # type: ignore[assignment]
 
 
 def _die_with_parent() -> None:
@@ -63,13 +83,18 @@ def _made(stream: socket.socket, payload: bytes) -> Callable[[Any], Any]:
     """The worker, and word of it to the parent; without one this process is over."""
     try:
         factory, setup = pickle.loads(payload)
-        module, _, name = factory.partition(":")
-        worker = getattr(importlib.import_module(module), name)(pickle.loads(setup))
+        worker = worker_of(factory, pickle.loads(setup))
     except BaseException as error:
         send(stream, UNREADY, pickle.dumps(raised_of(error)))
         sys.exit(1)
     send(stream, READY, b"")
-    return worker  # type: ignore[no-any-return]
+    return worker
+
+
+def worker_of(factory: str, setup: Any) -> Callable[[Any], Any]:
+    """What `package.module:Class` makes of its setup."""
+    module, _, name = factory.partition(":")
+    return getattr(importlib.import_module(module), name)(setup)  # type: ignore[no-any-return]
 
 
 def _answered(worker: Callable[[Any], Any], payload: bytes) -> tuple[bytes, bytes]:

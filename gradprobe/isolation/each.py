@@ -8,11 +8,14 @@ import queue
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
+from .child import worker_of
 from .ended import CRASH, DEVICE, TIMEOUT, Crash, Ended, Raised, raised_of, words_of
-from .frames import ANSWER, LOST, READY, UNREADY
+from .frames import ANSWER, LOST, READY, TOLD, UNREADY
 from .process import Child, Heard
+from .telling import heard_by
 
 # Seconds in which a child must be ready. Importing torch takes up to twenty on a busy machine with cold disks.
 START_LIMIT = 180.0
@@ -27,6 +30,7 @@ def run_each(
     workers: int = 1,
     start_limit: float = START_LIMIT,
     echo: Callable[[str], object] | None = None,
+    told: Callable[[int, Any], object] = lambda index, value: None,
 ) -> Iterator[Ended]:
     """Each item's end, as it comes; with one worker in the order of the items.
 
@@ -40,17 +44,29 @@ def run_each(
         start_limit: seconds for a child to be ready. Where none ever was, or two in a row are not, all items that are
             left end as that child did.
         echo: told what the children write on their own stdout and stderr, as it comes, from another thread.
+        told: given what a worker tells (`telling.tell`) before its item ends, with the place of that item.
 
     Raises:
         Failure: no process can be started at all.
     """
     events: queue.SimpleQueue[Heard] = queue.SimpleQueue()
     start = functools.partial(Child, factory, pickle.dumps(setup), events, echo)
-    crew = _Crew(start, events, list(items), timeout, workers, start_limit)
+    crew = _Crew(start, events, list(items), timeout, workers, start_limit, told)
     try:
         yield from crew.ends()
     finally:
         crew.dismiss()
+
+
+def run_here(
+    factory: str, setup: Any, items: Iterable[Any], *, told: Callable[[int, Any], object] = lambda index, value: None
+) -> Iterator[Ended]:
+    """The same in this process, for debuggers: what a worker raises comes out, and what kills it kills this process."""
+    worker = worker_of(factory, setup)
+    for index, item in enumerate(items):
+        with heard_by(functools.partial(told, index)):
+            result = worker(item)
+        yield Ended(item, index, result)
 
 
 class _Crew:
@@ -58,11 +74,12 @@ class _Crew:
 
     def __init__(
         self, start: Callable[[], Child], events: queue.SimpleQueue[Heard], items: Sequence[Any],
-        timeout: float | None, workers: int, start_limit: float,
+        timeout: float | None, workers: int, start_limit: float, told: Callable[[int, Any], object],
     ) -> None:  # fmt: skip
         self._start, self._events = start, events
         self._items, self._left = items, deque(range(len(items)))
         self._timeout, self._workers, self._start_limit = timeout, max(1, workers), start_limit
+        self._told = told
         self._children: list[Child] = []
         self._ever_ready, self._failed_starts = False, 0
 
@@ -119,8 +136,11 @@ class _Crew:
             return self._without(child, raised=pickle.loads(heard.payload))
         if heard.kind == LOST:
             return self._died(child, heard.payload.decode())
+        assert child.index is not None
+        if heard.kind == TOLD:
+            self._told(child.index, pickle.loads(heard.payload))
+            return []
         index, child.index = child.index, None
-        assert index is not None
         return [self._answered(index, heard)]
 
     def _answered(self, index: int, heard: Heard) -> Ended:
@@ -137,7 +157,7 @@ class _Crew:
         self._children.remove(child)
         code = child.stop()
         words = lost or child.broken or words_of(code)
-        return self._lost(child, Crash(DEVICE if lost else CRASH, words, child.tail, seconds))
+        return self._lost(child, Crash(DEVICE if lost else CRASH, words, child.tail, seconds, child.stack))
 
     def _late(self) -> list[Ended]:
         now, ended = time.monotonic(), []
@@ -148,13 +168,13 @@ class _Crew:
                 self._children.remove(child)
                 child.stop()
                 words = f"no answer within {limit - child.since:g} s: stopped"
-                ended += self._lost(child, Crash(TIMEOUT, words, child.tail, now - child.since))
+                ended += self._lost(child, Crash(TIMEOUT, words, child.tail, now - child.since, child.stack))
         return ended
 
     def _lost(self, child: Child, crash: Crash) -> list[Ended]:
         if child.ready:
             return [] if child.index is None else [Ended(self._items[child.index], child.index, crash=crash)]
-        while_starting = Crash(crash.kind, f"{crash.words} while it started", crash.stderr_tail, crash.seconds)
+        while_starting = replace(crash, words=f"{crash.words} while it started")
         return self._without(child, crash=while_starting)
 
     def _without(self, child: Child, *, crash: Crash | None = None, raised: Raised | None = None) -> list[Ended]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..failures import as_failure
+from .lines import Line, last_line
 
 CRASH, TIMEOUT, DEVICE = "Crash", "Timeout", "DeviceLost"
 # What the system's own names of signals leave open.
@@ -41,9 +42,21 @@ class Crash:
     words: str
     """What follows "it was" or "it": "killed by SIGSEGV (segmentation fault)"; of a GPU, its own words."""
     stderr_tail: str
-    """The last lines that it wrote, on either stream; where it was, if Python could still say."""
+    """The last lines that it wrote, on either stream."""
     seconds: float
     """Since it was given the item, or was started."""
+    stack: str = ""
+    """Where it was, as Python writes it; "" where it could not say."""
+
+    @property
+    def last(self) -> Line | None:
+        """The line of a user's that it was at."""
+        return last_line(self.stack)
+
+    @property
+    def where(self) -> str:
+        """`, last at attention.py:37 in kernel: x = tl.load(ptr)`; "" where that is not known."""
+        return f", last at {self.last.words}" if self.last else ""
 
 
 @dataclass(frozen=True)
@@ -60,12 +73,12 @@ class Ended:
 
 def raised_of(error: BaseException) -> Raised:
     """An exception as a value that any process can read."""
-    failure = as_failure(error) if isinstance(error, Exception) else None
+    failure = as_failure(error)
     return Raised(
-        kind=type(failure or error).__name__,
-        message=str(failure) if failure else f"{type(error).__name__}: {error}",
-        way_out=failure.way_out if failure else "",
-        exit_code=failure.exit_code if failure else 3,
+        kind=type(failure).__name__,
+        message=str(failure),
+        way_out=failure.way_out,
+        exit_code=failure.exit_code,
         traceback="".join(traceback.format_exception(error)),
     )
 

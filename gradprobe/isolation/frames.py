@@ -6,7 +6,7 @@ import socket
 import struct
 from collections.abc import Iterator
 
-READY, UNREADY, ANSWER, RAISED, LOST = b"r", b"u", b"a", b"x", b"l"
+READY, UNREADY, TOLD, ANSWER, RAISED, LOST = b"r", b"u", b"t", b"a", b"x", b"l"
 _HEAD = struct.Struct("!cQ")
 # No result is as long: something else was written on the stream.
 _LONGEST = 1 << 40
@@ -37,7 +37,7 @@ class Frames:
         self._held += piece
         while len(self._held) >= _HEAD.size:
             kind, length = _HEAD.unpack_from(self._held)
-            if kind not in (READY, UNREADY, ANSWER, RAISED, LOST) or length > _LONGEST:
+            if kind not in (READY, UNREADY, TOLD, ANSWER, RAISED, LOST) or length > _LONGEST:
                 raise NotAMessage
             end = _HEAD.size + length
             if len(self._held) < end:

@@ -23,8 +23,8 @@ from .frames import READY, Frames, NotAMessage, send
 
 # Not -m: a file of the current folder that is called like a module of Python's would come first on the path.
 _START = (
-    "import sys; number, dies, *sys.path[:] = sys.argv[1:]; del sys.argv[1:]; "
-    "from gradprobe.isolation.child import main; main(int(number), dies_with_parent=dies == 'True')"
+    "import sys; number, stacks, dies, *sys.path[:] = sys.argv[1:]; del sys.argv[1:]; "
+    "from gradprobe.isolation.child import main; main(int(number), int(stacks), dies_with_parent=dies == 'True')"
 )
 # Seconds: between two looks at whether the child lives; for a child that closed its stream to end; for one that is
 # late to say where it is.
@@ -61,23 +61,24 @@ class Child:
     def __post_init__(self) -> None:
         self._stream, theirs = socket.socketpair()
         self._errors, writing = os.pipe()
+        self._stacks, stacks = os.pipe()
         dies = threading.current_thread() is threading.main_thread()
         path = [entry for entry in sys.path if isinstance(entry, str)]
-        command = [sys.executable, "-u", "-c", _START, str(theirs.fileno()), str(dies), *path]
-        self._tail = b""
+        command = [sys.executable, "-u", "-c", _START, str(theirs.fileno()), str(stacks), str(dies), *path]
+        self._tail = self._stack = b""
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         try:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=writing, stderr=writing,
-                pass_fds=(theirs.fileno(),), start_new_session=True,
+                pass_fds=(theirs.fileno(), stacks), start_new_session=True,
             )  # fmt: skip
         except OSError as error:
-            self._stream.close()
-            os.close(self._errors)
+            self._close()
             raise Failure(f"no process can be started: {error.strerror}", "run fewer at a time: --workers 1") from error
         finally:
             theirs.close()
             os.close(writing)
+            os.close(stacks)
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
         self._send(pickle.dumps((self.factory, self.setup)))
@@ -85,7 +86,7 @@ class Child:
     def give(self, index: int, payload: bytes) -> None:
         """Sends an item, pickled."""
         self.index, self.since = index, time.monotonic()
-        self._tail = b""
+        self._tail = self._stack = b""
         self._send(payload)
 
     def say_where(self) -> None:
@@ -99,16 +100,24 @@ class Child:
         self._kill()
         self._listener.join()
         code = self._process.wait()
-        self._stream.close()
-        os.close(self._errors)
+        self._close()
         return code
 
     @property
     def tail(self) -> str:
-        """The last lines that it wrote since it got its item, without the list of compiled modules at the end."""
-        lines = self._tail.decode(errors="replace").splitlines()
-        lines = [line for line in lines if not line.startswith("Extension modules:")]
-        return "\n".join(lines[-_TAIL_LINES:])
+        """The last lines that it wrote since it got its item."""
+        return "\n".join(self._tail.decode(errors="replace").splitlines()[-_TAIL_LINES:])
+
+    @property
+    def stack(self) -> str:
+        """Where it was when it crashed, or was asked, without the list of compiled modules; "" where it cannot say."""
+        lines = self._stack.decode(errors="replace").splitlines()
+        return "\n".join(line for line in lines if not line.startswith("Extension modules:")).strip()
+
+    def _close(self) -> None:
+        self._stream.close()
+        os.close(self._errors)
+        os.close(self._stacks)
 
     def _send(self, payload: bytes) -> None:
         # One that is dead or does not listen is found out by its listener, or is late.
@@ -127,6 +136,7 @@ class Child:
         with selectors.DefaultSelector() as selector:
             selector.register(self._stream, selectors.EVENT_READ)
             selector.register(self._errors, selectors.EVENT_READ)
+            selector.register(self._stacks, selectors.EVENT_READ)
             while self._lives() and not (closed and time.monotonic() - closed > _CLOSING):
                 if not self._read(selector, frames, _LOOK) and not closed:
                     closed = time.monotonic()
@@ -146,6 +156,8 @@ class Child:
             piece = self._piece(key.fd)
             if not piece:
                 selector.unregister(key.fileobj)
+            elif key.fd == self._stacks:
+                self._stack = (self._stack + piece)[-_TAIL_BYTES:]
             elif key.fd == self._errors:
                 self._write(piece)
             else:

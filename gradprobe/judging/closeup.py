@@ -10,7 +10,7 @@ from ..cases.case import Case
 from ..failures import UsageFailure
 from ..intermediates import slots
 from ..reference import Tile
-from ..verdict import Measured
+from ..verdict import Measured, Report
 from .compare import BY_TILE, Judge, allowed_on, judge_whole, tile_size
 from .locate import Location, locate_at
 from .tally import Finding
@@ -49,6 +49,18 @@ class CloseUp:
     wrong: int
     location: Location
     """The first wrong element, or the worst one where none is wrong, with the numbers around it."""
+
+
+def close_up_of(report: Report, name: str, at: tuple[int, int] | None) -> tuple[str, CloseUp]:
+    """The first layout in which an intermediate is wrong, or is at all, and the close-up there.
+
+    Raises:
+        UsageFailure: the target did not expose it, or there is no such batch or head.
+    """
+    having = [(run, found) for run, found in report.measured if name in found.comparison.findings]
+    wrong = [(run, found) for run, found in having if found.comparison.findings[name].mismatched]
+    run, shown = (wrong or having or report.measured)[0]
+    return run.layout, close_up(report.case, run.holding(name) or shown, name, at)
 
 
 def close_up(case: Case, measured: Measured, name: str, at: tuple[int, int] | None) -> CloseUp:

@@ -65,7 +65,7 @@ def subject_of(word: Word, file: str | None) -> Subject:
         kind = UsageFailure if ended.raised.exit_code == UsageFailure.exit_code else TargetFailure
         raise kind(ended.raised.message, ended.raised.way_out)
     if ended.crash is not None:
-        raise Failure(f"target {word.target!r} was {ended.crash.words} at its import", ended.crash.stderr_tail)
+        raise Failure(f"target {word.target!r} was {ended.crash.words} at its import{ended.crash.where}")
     found: Subject = ended.result  # type: ignore[assignment]
     if file is None or _is_same(Path(file), found.file):
         return found

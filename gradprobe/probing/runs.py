@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -33,13 +33,17 @@ def _else_as_saved(assigned: Assigned) -> Assigned:
     return assigned if not named or "all" in named else (("all", AS_SAVED), *assigned)
 
 
-def runs_of(session: Session, assigned: Assigned) -> list[Run]:
-    """One layout; and where distinct strides are refused or never reach the kernels, those with the last one 1."""
+def runs_of(session: Session, assigned: Assigned) -> Iterator[Run]:
+    """One layout; and where distinct strides are refused or never reach the kernels, those with the last one 1.
+
+    Each as soon as it is measured.
+    """
     run = _run(session, assigned)
     asked = session.case.layouts or session.case.runs
-    if run.layout != "distinct" or asked or not (run.measured is None or _copied(session)):
-        return [run]
-    return [run, _run(session, UNIT_RUN)]
+    wants_unit = run.layout == "distinct" and not asked and (run.measured is None or _copied(session))
+    yield run
+    if wants_unit:
+        yield _run(session, UNIT_RUN)
 
 
 def _copied(session: Session) -> bool:

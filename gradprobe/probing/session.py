@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..budgets.precision import precision_of
 from ..cases.case import OUTPUTS, Case
@@ -40,8 +40,16 @@ DERIVED = {"o": "O", "lse": "LSE", "delta": "delta"}
 """What a backward may be given of its forward, and what that is."""
 Assigned = tuple[tuple[str, str], ...]
 STAGES = ("target", "reference", "compare", "diagnose")
-Tick = Callable[[str, float], None]
-"""Told what is being done, and the fraction of it done."""
+
+
+class Tick(Protocol):
+    """Told what is being done, the fraction of it done, and the layout that it is done for, where there is one."""
+
+    def __call__(self, stage: str, fraction: float, layout: str = "") -> None: ...
+
+
+def silent(stage: str, fraction: float, layout: str = "") -> None:
+    """For what nobody waits for."""
 
 
 @dataclass
@@ -128,7 +136,7 @@ def watched_run(session: Session, inputs: Inputs, schedule: int = 0) -> WatchedR
 
     A target of CUDA sources is run again where only now it shows to be one: what its torch.empty gave is known then.
     """
-    session.tick(f"run {len(session.outcomes) + 1}, {session.target.name}, {inputs.layout}", 0.0)
+    session.tick(f"run {len(session.outcomes) + 1}, {session.target.name}, {inputs.layout}", 0.0, inputs.layout)
     with session.timed("target"):
         run = _run(session, inputs, schedule) if session.has_cuda else _first_run(session, inputs, schedule)
     outcome = run.outcome
@@ -194,9 +202,10 @@ def measure(session: Session, inputs: Inputs, trace: Trace, recovery: Recovery |
     reference = _reference_trace(session, inputs, x)
 
     def compared(evaluate: Evaluate) -> Comparison:
+        words = f"comparing {inputs.layout}"
         return compare(
             case, x, trace, precision_of(case.dtype, dots_of(session)), reference=reference, recovery=recovery,
-            evaluate=evaluate, tick=lambda fraction: session.tick(f"comparing {inputs.layout}", fraction),
+            evaluate=evaluate, tick=lambda fraction: session.tick(words, fraction, f"{inputs.layout}, compared"),
         )  # fmt: skip
 
     with session.timed("compare"):
@@ -231,6 +240,7 @@ def _reference_trace(session: Session, inputs: Inputs, x: Attention) -> Trace | 
     }  # fmt: skip
     values |= derived(replace(session, target=session.reference), values)
     wide = values | outputs_of(session.case, session.reference.outputs, values)
+    session.tick(f"reference {session.reference.name}", 0.0, f"{inputs.layout}, the reference")
     with session.timed("reference"):
         trace = run_target(session.reference, replace(session.case, shapes=PLAIN), place(wide, ())).trace
         if trace is not None:

@@ -24,6 +24,7 @@ from .documents import (
     identity_line,
     is_silent,
     memory_findings,
+    own_error,
     residual,
     right_when_contiguous,
     run_error,
@@ -78,8 +79,8 @@ def alerts_of(documents: Iterable[Document]) -> list[Alert]:
 
 
 def _errors(document: Document) -> Iterator[Alert]:
-    if document.get("error"):
-        yield _failed(document, document["error"])
+    if error := own_error(document):
+        yield _failed(document, error)
     for name, found in by_status(document, MISMATCH):
         yield _wrong(document, name, found)
     for name, found in by_status(document, INHERITED):
@@ -212,7 +213,9 @@ def _of_runs(document: Document) -> Iterator[Alert]:
     for run in document["runs"]:
         layout, failed = run["layout"], run_error(run)
         if failed:
-            yield _failed(document, {"kind": failed[0], "message": f"{layout}: {failed[1]}"}, layout)
+            told = {"kind": failed[0], "message": f"{layout}: {failed[1]}"}
+            own = run["error"] if isinstance(run.get("error"), Mapping) else {}
+            yield _failed(document, {**own, **told}, layout)
         elif run["verdict"] == SKIPPED:
             sentences = [f"Layout {layout} was skipped: {run['skipped']}"]
             title, places = f"Layout {layout} was refused", places_of(document)
@@ -223,6 +226,7 @@ def _failed(document: Document, error: Document, what: str = "check") -> Alert:
     rule = rules.OF_FAILURE.get(error["kind"], rules.TOOL)
     # A wrong command is no fault of any file.
     places = () if rule in (rules.USAGE, rules.TOOL, rules.REFERENCE) else places_of(document)
+    places = (place_of_finding(error), *places) if error.get("file") else places
     sentences = [error["message"], error.get("way_out") or ""]
     return _alert(document, rule, what, rule.summary, sentences, places, kind=error["kind"])
 

@@ -117,10 +117,7 @@ def run_as_json(case: Case, run: Run) -> dict[str, Any]:
     """One of a report's runs."""
     measured = run.shown
     if measured is None:
-        return {
-            "layout": run.layout, "verdict": run.verdict, "skipped": run.skipped, "intermediates": [],
-            "coarser": [], "memory": [], "first_mismatch": None, "compared": add_counts([]), "invariants": [],
-        }  # fmt: skip
+        return without_results(run.layout, run.verdict) | {"skipped": run.skipped}
     return {
         "layout": run.layout,
         "verdict": run.verdict,
@@ -140,6 +137,14 @@ def run_as_json(case: Case, run: Run) -> dict[str, Any]:
             }
             for invariant in measured.invariants
         ],
+    }  # fmt: skip
+
+
+def without_results(layout: str, verdict: str) -> dict[str, Any]:
+    """A run of which nothing is known but how it ended."""
+    return {
+        "layout": layout, "verdict": verdict, "skipped": None, "intermediates": [], "coarser": [], "memory": [],
+        "first_mismatch": None, "compared": add_counts([]), "invariants": [],
     }  # fmt: skip
 
 

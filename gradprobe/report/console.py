@@ -41,7 +41,7 @@ def render(report: Report, width: int, *, utf8: bool = True) -> list[Text]:
         lines += render_reasons(report, width)
     lines += [line for sentence in _reasons(report) for line in folded(sentence, width)]
     lines += [Text(), *_table(report, shown, width, marks), Text()]
-    lines += _layouts(report, width, marks)
+    lines += render_layouts(report, width, utf8=utf8)
     lines += [line for sentence in _sentences(report, shown) for line in folded(sentence, width)]
     return [*lines, *_provenance(report, width)]
 
@@ -198,7 +198,9 @@ def _cells(finding: Finding, groups: Sequence[range], report: Report, marks: Mar
         yield f"{mark + ratio(worst) + times:>{_CELL}}", STYLES.get(status, "")
 
 
-def _layouts(report: Report, width: int, marks: Marks) -> Iterator[Text]:
+def render_layouts(report: Report, width: int, *, utf8: bool = True) -> Iterator[Text]:
+    """A line for each layout."""
+    marks = UTF8 if utf8 else ASCII
     styles = {"match": "green", "mismatch": "bold red", "skipped": "yellow"}
     for run in report.runs:
         shown = run.shown

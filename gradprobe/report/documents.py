@@ -12,6 +12,8 @@ from .text import greppable, ratio
 
 Document = Mapping[str, Any]
 """A report, an error report, or a part of one."""
+FAILED = ("error", "crashed")
+"""The verdicts of a run that came to no result."""
 
 
 def check_name(document: Document) -> str:
@@ -146,12 +148,18 @@ def blamed(run: Document, status: str) -> list[str]:
 
 def run_error(run: Document) -> tuple[str, str] | None:
     """Kind and message of a run that came to an error; None for any other."""
-    if run["verdict"] != "error":
+    if run["verdict"] not in FAILED:
         return None
     error = run.get("error") or run.get("skipped") or "the run came to an error"
     if isinstance(error, Mapping):
         return str(error.get("kind") or "TargetFailure"), str(error.get("message") or "")
     return "TargetFailure", str(error)
+
+
+def own_error(document: Document) -> Document | None:
+    """What kept a check from its end; None where nothing did, or where a run says it itself."""
+    error = document.get("error")
+    return None if not error or any(run["verdict"] in FAILED for run in document["runs"]) else error
 
 
 def right_when_contiguous(document: Document) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from xml.etree import ElementTree as Xml
 
@@ -22,6 +22,7 @@ from .documents import (
     is_silent,
     is_warning,
     memory_findings,
+    own_error,
     residual,
     run_error,
     told_apart,
@@ -113,8 +114,7 @@ def _as_warning(case: Case) -> Case:
 
 
 def _of_document(document: Document, base: Base) -> Iterator[Case]:
-    if document.get("error"):
-        error = document["error"]
+    if error := own_error(document):
         body = (error["message"], *filter(None, [error.get("way_out")]), _again(document))
         yield Case("", document.get("title") or "check", "error", error["kind"], error["message"], body)
     for run in document["runs"]:
@@ -130,7 +130,9 @@ def _of_document(document: Document, base: Base) -> Iterator[Case]:
 def _of_run(document: Document, run: Document, base: Base) -> Iterator[Case]:
     layout, failed = run["layout"], run_error(run)
     if failed:
-        yield Case(layout, "layout", "error", *failed, (failed[1], _again(document)))
+        error = run.get("error")
+        at = _at([place_of_finding(error)], base) if isinstance(error, Mapping) and error.get("file") else ()
+        yield Case(layout, "layout", "error", *failed, (failed[1], *at, _again(document)))
     elif run["verdict"] == SKIPPED:
         yield Case(layout, "layout", "skipped", "refused", str(run["skipped"]))
     for entry in run.get("intermediates", ()):

@@ -12,6 +12,7 @@ from ..severity import WARNING
 from ..spans import plural
 from ..verdict import SKIPPED
 from .documents import (
+    FAILED,
     Document,
     blamed,
     check_name,
@@ -20,6 +21,7 @@ from .documents import (
     identities,
     is_warning,
     memory_findings,
+    own_error,
     run_error,
     times,
     told_apart,
@@ -29,7 +31,7 @@ from .text import ratio, visible
 
 # GitHub drops a summary that is larger.
 MOST_BYTES = 2**20
-_ORDER = ("error", MISMATCH, WARNING, SKIPPED, "match")
+_ORDER = (*FAILED, MISMATCH, WARNING, SKIPPED, "match")
 _HEAD = "| verdict | check | layout | wrong by itself | only inherited | worst | what | where |\n" + "|--" * 8 + "|\n"
 # Signs of Markdown, HTML, mentions, issues, emoji and links.
 _MARKUP = re.compile(r"[\\`*_{}\[\]()<>#+!|&~$@:]|(?<=www)\.")
@@ -105,8 +107,7 @@ def _parts(document: Document, base: Base) -> Iterator[tuple[Row, Document]]:
     for warned in document.get("warnings") or ():
         cells = (check, "; ".join(warned["layouts"]), "", "", "", warned["words"], where)
         yield Row(WARNING, float("inf"), cells), warned
-    if document.get("error"):
-        error = document["error"]
+    if error := own_error(document):
         words = " ".join(filter(None, (error["message"], error.get("way_out"))))
         yield Row("error", float("inf"), (check, "", "", "", "", f"{error['kind']}: {words}", where)), document
     for run in document["runs"]:
@@ -131,7 +132,7 @@ def _of_run(run: Document, check: str, where: str) -> Row:
     what = "; ".join(filter(None, (what, f"broken: {', '.join(broken)}" if broken else "")))
     told = f"{ratio(ratios[worst])}x in {worst}" if worst else ""
     own, inherited = (", ".join(blamed(run, status)) for status in (MISMATCH, INHERITED))
-    wrong = run["verdict"] in (MISMATCH, "error")
+    wrong = run["verdict"] in (MISMATCH, *FAILED)
     cells = (check, run["layout"], own, inherited, told, what, where if wrong else "")
     return Row(run["verdict"], ratios[worst] if worst else 0.0, cells)
 

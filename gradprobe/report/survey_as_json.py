@@ -10,7 +10,7 @@ from ..strides.result import Result
 from ..strides.survey import Survey
 from ..strides.trials import PROGRAM
 from ..verdict import add_counts
-from .as_json import stray_as_json
+from .as_json import stray_as_json, without_results
 
 
 def survey_as_json(found: Survey) -> dict[str, Any]:
@@ -40,11 +40,8 @@ def survey_as_json(found: Survey) -> dict[str, Any]:
 
 
 def _run(result: Result) -> dict[str, Any]:
-    empty: dict[str, Any] = {
-        "layout": result.trial.title, "verdict": result.verdict, "skipped": None, "intermediates": [], "coarser": [],
-        "first_mismatch": None, "compared": add_counts([]), "invariants": [],
-    }  # fmt: skip
-    run = {**empty, **(result.document or {}), "how": result.how or None, "copied": list(result.copied)}
+    run = without_results(result.trial.title, result.verdict) | dict(result.document or {})
+    run |= {"how": result.how or None, "copied": list(result.copied)}
     run["severity"] = result.severity if result.is_failing else None
     if result.verdict != "error":
         return run

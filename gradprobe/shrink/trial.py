@@ -15,7 +15,7 @@ from ..failures import Failure, Refusal, UsageFailure
 from ..last import Asked
 from ..options import command_line
 from ..probing.runs import layouts_of, runs_of
-from ..probing.session import Session, inputs_of
+from ..probing.session import Session, inputs_of, silent
 from ..problem import problem_of
 from ..report.as_json import as_json
 from ..report.console import greppable
@@ -106,7 +106,7 @@ class Trial:
     def _session(self, case: Case) -> Session:
         problem = self._found()
         taps = tuple(parse_tap(word) for word in case.taps)
-        session = Session(case, problem.target, problem.reference, lambda stage, fraction: None, taps)
+        session = Session(case, problem.target, problem.reference, silent, taps)
         session.values = {name: value.to(case.device) for name, value in draw(case).items()}
         return session
 

@@ -127,9 +127,7 @@ def _plan_of(ended: Ended) -> Plan:
     if ended.raised is not None:
         raise _failure_of(ended.raised)
     if ended.crash is not None:
-        raise TargetFailure(
-            f"the target crashed on contiguous tensors: {ended.crash.words}", ended.crash.stderr_tail[-2000:]
-        )
+        raise TargetFailure(f"the target crashed on contiguous tensors: {ended.crash.words}{ended.crash.where}")
     assert isinstance(ended.result, Plan)
     return ended.result
 

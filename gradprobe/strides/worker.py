@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from ..cases.draw import draw
 from ..last import Asked
 from ..probing.receipt import environment, notes_of, provenance
-from ..probing.session import Session, dots_of
+from ..probing.session import Session, dots_of, silent
 from ..problem import problem_of
 from ..report.as_json import as_json
 from ..running.taps import parse_tap
@@ -101,6 +101,6 @@ def bench_of(asked: Asked) -> Bench:
     problem = problem_of(asked)
     case = problem.case
     taps = tuple(parse_tap(word) for word in case.taps)
-    session = Session(case, problem.target, problem.reference, lambda stage, fraction: None, taps)
+    session = Session(case, problem.target, problem.reference, silent, taps)
     session.values = {name: value.to(case.device) for name, value in draw(case).items()}
     return Bench(session)

@@ -17,11 +17,19 @@ class Planned:
     title: str
     """A short name of its case: "gqa", "heads=3 dtype=float16"."""
     asked: Asked
+    close_up: tuple[str, tuple[int, int] | None] | None = None
+    """Where it is one intermediate that is asked for: its name, and the batch and head to show."""
+    sanitizer: tuple[str, str] | None = None
+    """The program and its tool, where it is made under one as well."""
 
-    def again(self, **extra: Any) -> str:
+    @property
+    def again(self) -> str:
         """The command line that repeats it alone."""
-        chosen = {"family": self.asked.family, "reference": self.asked.reference}
-        return command_line("check", self.asked.target, self.asked.options, chosen | extra)
+        words: dict[str, Any] = {"family": self.asked.family, "reference": self.asked.reference}
+        name, at = self.close_up or ("", None)
+        words |= {"at": f"{at[0]},{at[1]}"} if at else {}
+        words |= {"sanitize": self.sanitizer[1]} if self.sanitizer else {}
+        return command_line(f"diff {name}" if name else "check", self.asked.target, self.asked.options, words)
 
 
 @dataclass(frozen=True)
@@ -33,9 +41,11 @@ class Checked:
     document: Mapping[str, Any]
     """gradprobe.report/1, with the title where there is one."""
     lines: tuple[str, ...]
-    """What a person reads of it, as wide and as coloured as was asked for; of an error, what it left behind."""
+    """What a person reads of it, as wide and as coloured as was asked for; of an error, what was measured before."""
     code: int
     """The exit code that it would have alone: 0 match, 1 mismatch, 2 a wrong word, 3 an error."""
+    left: tuple[str, ...] = ()
+    """Where an error was raised, where that is asked for, or nothing else says it."""
     number: int = 0
     """Its place in the plan."""
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
+from typing import Any
 
-from ..isolation import Ended, run_each
+from ..isolation import Ended, run_each, run_here
 from .checked import Checked, Planned
 from .documents import of_crash, of_raised
+from .heard import Heard, Stage
 from .worker import FACTORY, Setting
 
 
@@ -16,8 +18,8 @@ def check_each(
     planned: Sequence[Planned],
     setting: Setting,
     *,
-    timeout: float | None = None,
     echo: Callable[[str], object] | None = None,
+    tick: Callable[[str, float], object] = lambda stage, fraction: None,
 ) -> Iterator[Checked]:
     """Each check as it is made; with one worker in the order of the plan. One that crashes or hangs is one too.
 
@@ -25,16 +27,28 @@ def check_each(
     whether Triton interprets, holds for a process as a whole.
 
     Args:
-        timeout: seconds for one check, not counting the imports of the tool; None for no limit.
         echo: told what targets print, as it comes, from another thread.
+        tick: told how far a check is.
 
     Raises:
         Failure: no process can be started at all.
     """
     for _, group in groupby(enumerate(planned), lambda numbered: _shares(numbered[1])):
         numbers, plans = zip(*group, strict=True)
-        for ended in run_each(FACTORY, setting, plans, timeout=timeout, workers=setting.workers, echo=echo):
-            yield replace(_checked(ended, setting), number=numbers[ended.index])
+        heard = [Heard() for _ in plans]
+
+        def take(index: int, value: Any, heard: list[Heard] = heard) -> None:
+            heard[index].take(value)
+            if isinstance(value, Stage):
+                tick(value.words, value.fraction)
+
+        ends = (
+            run_each(FACTORY, setting, plans, timeout=setting.timeout, workers=setting.workers, echo=echo, told=take)
+            if setting.isolate
+            else run_here(FACTORY, setting, plans, told=take)
+        )
+        for ended in ends:
+            yield replace(_checked(ended, heard[ended.index], setting), number=numbers[ended.index])
 
 
 def _shares(planned: Planned) -> tuple[object, ...]:
@@ -42,14 +56,14 @@ def _shares(planned: Planned) -> tuple[object, ...]:
     return asked.target, asked.reference, asked.options.get("device")
 
 
-def _checked(ended: Ended, setting: Setting) -> Checked:
+def _checked(ended: Ended, heard: Heard, setting: Setting) -> Checked:
     planned: Planned = ended.item
     if ended.crash is not None:
-        lines = tuple(ended.crash.stderr_tail.splitlines())
-        return Checked(planned.title, planned.asked, of_crash(planned, ended.crash), lines, 3)
+        stack = ended.crash.stack if setting.tracebacks or ended.crash.last is None else ""
+        left = tuple(stack.splitlines())
+        return replace(of_crash(planned, ended.crash, heard), left=left)
     if ended.raised is not None:
-        document = of_raised(planned, ended.raised)
-        lines = tuple(ended.raised.traceback.splitlines()) if setting.tracebacks else ()
-        return Checked(planned.title, planned.asked, document, lines, ended.raised.exit_code)
+        left = tuple(ended.raised.traceback.splitlines()) if setting.tracebacks else ()
+        return replace(of_raised(planned, ended.raised, heard), left=left)
     assert isinstance(ended.result, Checked)
     return ended.result

@@ -7,7 +7,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ..isolation import run_each
+from ..failures import Failure
+from ..isolation import run_each, run_here
 from ..last import Asked
 
 _FACTORY = "gradprobe.suite.described:Describer"
@@ -40,8 +41,21 @@ class Describer:
         return Takes(target.family, frozenset(target.takes), target.required)
 
 
-def described(asked: Sequence[Asked], device: str, timeout: float | None) -> Iterator[Takes | None]:
-    """What the target of each takes, in order; None of one that cannot be imported, which its checks will tell."""
+def described(
+    asked: Sequence[Asked], device: str, timeout: float | None, *, isolate: bool = True
+) -> Iterator[Takes | None]:
+    """What the target of each takes, in order; None of one that cannot be imported, which its checks will tell.
+
+    Args:
+        isolate: whether each is asked in a process of its own.
+    """
     for one in asked:
-        (ended,) = run_each(_FACTORY, device, [one], timeout=timeout)
-        yield ended.result
+        if isolate:
+            (ended,) = run_each(_FACTORY, device, [one], timeout=timeout)
+            yield ended.result
+        else:
+            with contextlib.suppress(Failure):
+                (ended,) = run_here(_FACTORY, device, [one])
+                yield ended.result
+                continue
+            yield None

@@ -1,16 +1,19 @@
-"""Documents of checks that were not to be made."""
+"""Checks that came to no end: their documents, with what was measured before, and what a person reads of it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
-from ..failures import Failure
-from ..isolation import Crash, Raised
-from ..isolation.ended import TIMEOUT
-from .checked import Planned
+from ..failures import Failure, ReferenceFailure, TargetFailure, as_failure
+from ..isolation import Crash, Line, Raised
+from ..isolation.ended import CRASH, DEVICE, TIMEOUT
+from .checked import Checked, Planned
+from .heard import Heard
 
 CRASHED, LATE = "crashed", "took too long"
+_DEBUGGED = "--no-isolate runs it in this process, for a debugger"
 
 
 def titled(document: Mapping[str, Any], title: str) -> dict[str, Any]:
@@ -18,32 +21,92 @@ def titled(document: Mapping[str, Any], title: str) -> dict[str, Any]:
     return {"title": title, **document} if title else dict(document)
 
 
-def of_failure(planned: Planned, failure: Failure, seconds: float) -> dict[str, Any]:
+def of_error(planned: Planned, error: BaseException, heard: Heard, seconds: float) -> Checked:
+    """A check that an exception ended, also one that asks for the end of its process."""
+    failure = as_failure(error)
+    if not isinstance(error, Exception):
+        where = f" ({_layout(heard)})" if _layout(heard) else ""
+        failure = TargetFailure(f"{_subject(planned, heard)} raised {type(error).__name__}{where}", failure.way_out)
+    told = {"kind": type(failure).__name__, "message": str(failure), "way_out": failure.way_out}
+    return _ended(planned, told, failure.exit_code, heard, seconds)
+
+
+def of_raised(planned: Planned, raised: Raised, heard: Heard) -> Checked:
+    """The same of an exception in another process."""
+    error = {"kind": raised.kind, "message": raised.message, "way_out": raised.way_out}
+    return _ended(planned, error, raised.exit_code, heard, 0.0)
+
+
+def of_crash(planned: Planned, crash: Crash, heard: Heard) -> Checked:
+    """A check whose process died or was stopped."""
+    what = LATE if crash.kind == TIMEOUT else CRASHED
+    subject, where = _subject(planned, heard), f" ({_layout(heard)})" if _layout(heard) else ""
+    way_out = "a smaller case may do, or a longer --timeout" if crash.kind == TIMEOUT else _DEBUGGED
+    words = f"{crash.words}{crash.where}"
+    error = {
+        "kind": crash.kind, "message": f"{subject} {what}{where}: {words}", "way_out": way_out, "words": words,
+        "stderr_tail": crash.stderr_tail, "stack": crash.stack, **_place(crash.last),
+    }  # fmt: skip
+    return _ended(planned, error, Failure.exit_code, heard, crash.seconds)
+
+
+def _place(last: Line | None) -> dict[str, Any]:
+    return asdict(last) if last else dict.fromkeys(("file", "line", "function", "code"))
+
+
+def _subject(planned: Planned, heard: Heard) -> str:
+    if heard.stage is not None and heard.stage.words.startswith("reference "):
+        return f"reference {planned.asked.reference!r}"
+    return f"target {planned.asked.target!r}"
+
+
+def _layout(heard: Heard) -> str:
+    """What was run when it ended, as no run that is measured is called; "" before the first."""
+    if heard.stage is None or not heard.stage.layout:
+        return ""
+    measured = {run["layout"] for run in heard.so_far.document["runs"]} if heard.so_far else set()
+    return f"{heard.stage.layout}, once more" if heard.stage.layout in measured else heard.stage.layout
+
+
+def _ended(planned: Planned, error: Mapping[str, Any], code: int, heard: Heard, seconds: float) -> Checked:
+    """What was measured counts, whatever came after it, unless that says that nobody may judge by it."""
+    if heard.so_far is None or code != Failure.exit_code or error["kind"] == ReferenceFailure.__name__:
+        return Checked(planned.title, planned.asked, _nothing(planned, error, seconds), (), code)
+    run = _run(error, _layout(heard))
+    document = {
+        **heard.so_far.document,
+        "verdict": "mismatch" if heard.mismatch else "error",
+        "error": error,
+        "runs": [*heard.so_far.document["runs"], run],
+        "seconds": {**heard.so_far.document["seconds"], "total": round(seconds, 4)},
+    }
+    said = str(error.get("words") or error["message"]).removeprefix(f"target {planned.asked.target!r} ")
+    lines = (
+        *heard.so_far.lines,
+        *(["  then:"] if heard.mismatch else []),
+        f"  {run['layout']:<14} {run['verdict']}: {said}",
+    )
+    return Checked(planned.title, planned.asked, titled(document, planned.title), lines, 1 if heard.mismatch else code)
+
+
+def _run(error: Mapping[str, Any], layout: str) -> dict[str, Any]:
+    """The layout that ended the check, as one of its runs."""
+    from ..report.as_json import without_results
+
+    told = {name: error[name] for name in ("kind", "message", "file", "line", "function", "code") if name in error}
+    return without_results(layout, "crashed" if error["kind"] in (CRASH, DEVICE) else "error") | {"error": told}
+
+
+def _nothing(planned: Planned, error: Mapping[str, Any], seconds: float) -> dict[str, Any]:
     """What stands in a report's place, with the target and the words of the case that it would have been about."""
     from ..report.as_json import failure_as_json
 
-    return _about(planned, failure_as_json(failure, planned.again()), seconds)
-
-
-def of_raised(planned: Planned, raised: Raised) -> dict[str, Any]:
-    """The same of an exception in another process."""
-    document = of_failure(planned, Failure(raised.message, raised.way_out), 0.0)
-    return document | {"error": document["error"] | {"kind": raised.kind}}
-
-
-def of_crash(planned: Planned, crash: Crash) -> dict[str, Any]:
-    """The same of a process that died or was stopped."""
-    what = LATE if crash.kind == TIMEOUT else CRASHED
-    way_out = "a smaller case may do, or a longer --timeout" if crash.kind == TIMEOUT else ""
-    failure = Failure(f"target {planned.asked.target!r} {what}: {crash.words}", way_out)
-    document = of_failure(planned, failure, crash.seconds)
-    error = document["error"] | {"kind": crash.kind, "stderr_tail": crash.stderr_tail}
-    return document | {"error": error, "reproduce": planned.again(isolate=True)}
-
-
-def _about(planned: Planned, document: dict[str, Any], seconds: float) -> dict[str, Any]:
     asked = planned.asked
     chosen = {"reference": asked.reference} if asked.reference else {}
-    target = {"name": asked.target} | ({"family": asked.family} if asked.family else {}) | chosen
-    case = dict(asked.options)
-    return titled({**document, "target": target, "case": case, "seconds": {"total": round(seconds, 4)}}, planned.title)
+    document = failure_as_json(Failure(""), planned.again) | {
+        "error": dict(error),
+        "target": {"name": asked.target} | ({"family": asked.family} if asked.family else {}) | chosen,
+        "case": dict(asked.options),
+        "seconds": {"total": round(seconds, 4)},
+    }
+    return titled(document, planned.title)

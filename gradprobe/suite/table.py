@@ -110,7 +110,10 @@ def in_full(checked: Checked) -> Iterator[str]:
     if checked.verdict == "error":
         error = checked.document["error"]
         yield f"ERROR  {error['message']}"
-        yield from (f"  {line}" for line in (*([error["way_out"]] if error["way_out"] else []), *checked.lines))
+        printed = str(error.get("stderr_tail", "")).splitlines()
+        ways = [error["way_out"]] if error["way_out"] else []
+        yield from (f"  {line}" for line in (*ways, *printed, *checked.left))
+        yield from checked.lines
         yield f"  again: {checked.document['reproduce']}"
     else:
         yield from checked.lines

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import shlex
 import time
 import traceback
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from ..answer import answer
-from ..failures import as_failure
+from ..failures import TargetFailure
+from ..isolation import tell
+from ..sanitizer import strays_under, with_strays, with_words
 from ..screen import Look, painted, rendered
 from .checked import Checked, Planned
-from .documents import of_failure, titled
+from .documents import of_error, titled
+from .heard import Heard, SoFar, Stage
 
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from ..probing.session import Tick
+    from ..verdict import Report
+
+# Seconds between two words of how far one stage is: a comparison has hundreds.
+_BETWEEN = 0.1
 FACTORY = "gradprobe.suite.worker:Checker"
 
 
@@ -25,6 +40,10 @@ class Setting:
     tracebacks: bool = False
     workers: int = 1
     """How many share the cores."""
+    isolate: bool = True
+    """Whether they are processes of their own."""
+    timeout: float | None = None
+    """Seconds for one check, not counting the imports of the tool; None for no limit."""
 
 
 class Checker:
@@ -40,18 +59,80 @@ class Checker:
             torch.set_num_threads(max(1, (os.cpu_count() or 1) // setting.workers))
 
     def __call__(self, planned: Planned) -> Checked:
-        start = time.perf_counter()
-        try:
-            report = answer(planned.asked, planned.again())
-        except Exception as error:
-            failure = as_failure(error)
-            lines = tuple(traceback.format_exc().splitlines()) if self._setting.tracebacks else ()
-            document = of_failure(planned, failure, time.perf_counter() - start)
-            return Checked(planned.title, planned.asked, document, lines, failure.exit_code)
-        from ..report.as_json import as_json
+        start, heard = time.perf_counter(), Heard()
 
-        look = self._setting.look
-        lines = tuple(painted(rendered(report, look), look).splitlines())
-        # Some of its strings are of classes of torch, which the process that shows them need not import.
-        document = json.loads(json.dumps(as_json(report), allow_nan=False))
-        return Checked(planned.title, planned.asked, titled(document, planned.title), lines, 1 if report.failing else 0)
+        def say(value: Stage | SoFar) -> None:
+            heard.take(value)
+            tell(value)
+
+        try:
+            return self._made(planned, report_on(planned, _Ticks(say), lambda so_far: say(self._so_far(so_far))))
+        except BaseException as error:
+            if not (self._setting.isolate or isinstance(error, Exception)):
+                raise  # by who sits before this process
+            left = tuple(traceback.format_exc().splitlines()) if self._setting.tracebacks else ()
+            return replace(of_error(planned, error, heard, time.perf_counter() - start), left=left)
+
+    def _made(self, planned: Planned, report: Report) -> Checked:
+        document, lines = _document(report), rendered(report, self._setting.look)
+        if planned.close_up is not None:
+            document, lines = self._close_up(report, *planned.close_up)
+        code = 1 if report.failing else 0
+        return Checked(planned.title, planned.asked, titled(document, planned.title), self._painted(lines), code)
+
+    def _close_up(self, report: Report, name: str, at: tuple[int, int] | None) -> tuple[dict[str, Any], list[Text]]:
+        """One intermediate, in the first layout in which it is wrong."""
+        from rich.text import Text
+
+        from ..judging.closeup import close_up_of
+        from ..report.closeup import close_up_as_json, render_close_up
+
+        look, (layout, view) = self._setting.look, close_up_of(report, name, at)
+        document = _document(report) | {"close_up": {"layout": layout} | close_up_as_json(view)}
+        return document, [Text(f"layout {layout}", "dim"), *render_close_up(view, look.columns, utf8=look.utf8)]
+
+    def _so_far(self, report: Report) -> SoFar:
+        from ..report.console import render_layouts
+
+        look, mismatch = self._setting.look, report.failing is not None
+        lines = rendered(report, look) if mismatch else list(render_layouts(report, look.columns, utf8=look.utf8))
+        return SoFar(_document(report), self._painted(lines), mismatch)
+
+    def _painted(self, lines: list[Text]) -> tuple[str, ...]:
+        return tuple(painted(lines, self._setting.look).splitlines())
+
+
+def report_on(planned: Planned, tick: Tick, told: Callable[[Report], object]) -> Report:
+    """The report of a check, with what a tool of compute-sanitizer found in it; also where the check came to no end."""
+    make = functools.partial(answer, planned.asked, planned.again, tick=tick, told=told)
+    if planned.sanitizer is None:
+        return make()
+    program, tool = planned.sanitizer
+    words = shlex.split(replace(planned, sanitizer=None).again)[1:]
+    try:
+        report = make()
+    except TargetFailure as failure:
+        raise with_words(failure, tool, strays_under(program, tool, words)) from failure
+    kernels = [kernel.name for kernel in report.provenance.kernels]
+    return with_strays(report, tool, strays_under(program, tool, words, kernels))
+
+
+def _document(report: Report) -> dict[str, Any]:
+    """Some of a report's strings are of classes of torch, which the process that shows them need not import."""
+    from ..report.as_json import as_json
+
+    document: dict[str, Any] = json.loads(json.dumps(as_json(report), allow_nan=False))
+    return document
+
+
+class _Ticks:
+    """Says how far a check is: each stage and layout at once, and of each stage no more than is seen."""
+
+    def __init__(self, say: Callable[[Stage], None]) -> None:
+        self._say, self._last, self._at = say, ("", ""), 0.0
+
+    def __call__(self, stage: str, fraction: float, layout: str = "") -> None:
+        now = time.monotonic()
+        if (stage, layout) != self._last or now - self._at > _BETWEEN:
+            self._last, self._at = (stage, layout), now
+            self._say(Stage(stage, fraction, layout))

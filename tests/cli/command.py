@@ -35,12 +35,12 @@ class Ran:
 
 
 def run(words: str, **environment: str) -> Ran:
-    """The command in this process, as on a pipe."""
+    """The command in this process, as on a pipe, and its target too: tests of processes use `run_process`."""
     result = CliRunner(**_APART).invoke(
         app,
         words if isinstance(words, list) else words.split(),
         prog_name="gradprobe",
-        env={"COLUMNS": "100", **environment},
+        env={"COLUMNS": "100", "GRADPROBE_ISOLATE": "0", **environment},
     )
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return Ran(result.exit_code, result.stdout, result.stderr)

@@ -144,10 +144,10 @@ def test_an_accident_and_a_crash_are_errors_and_the_others_are_checked():
     assert ran.code == 3
     assert titles(ran, "ERROR") == ["battery 15: Dv > D"]
     assert len(titles(ran, "MATCH")) == taken() - 1
-    ran = run("check forwards.py:fatal --battery")
+    ran = run("check forwards.py:fatal --battery", GRADPROBE_ISOLATE="1")
     assert ran.code == 3
     assert titles(ran, "ERROR") == ["battery 14: D = 72"]
-    assert " crashed: killed by SIGSEGV (segmentation fault)\n" in ran.out
+    assert " crashed (contiguous): killed by SIGSEGV (segmentation fault), last at forwards.py:" in ran.out
     assert titles(ran, "MATCH")[-1] == "battery 17: scale 0.4"
 
 
@@ -209,5 +209,5 @@ def test_what_the_environment_says_goes_with_every_case_but_what_the_items_set()
 
 def test_targets_are_imported_in_processes_of_their_own():
     sys.modules.pop("gradprobe_target_forwards", None)
-    assert run("check forwards.py:one_head_each --battery").code == 0
+    assert run("check forwards.py:one_head_each --battery", GRADPROBE_ISOLATE="1").code == 0
     assert "gradprobe_target_forwards" not in sys.modules

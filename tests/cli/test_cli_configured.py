@@ -20,7 +20,7 @@ def test_check_without_words_runs_every_target_on_every_case(folder):
         '[tool.gradprobe]\ntargets = ["soft.py:backward", "fatal.py:f", "soft.py:doubled_dq"]\ntimeout = 60\n'
         "[tool.gradprobe.cases.small]\nbatch = 1\nheads = 2\nseqlen = 20\nhead-dim = 8\n",
     )
-    ran = run("check --json all.json")
+    ran = run("check --json all.json", GRADPROBE_ISOLATE="1")
     assert ran.code == 1
     assert ran.err == "gradprobe: [tool.gradprobe] of pyproject.toml: 3 checks, timeout 60 s\n"
     verdicts = [line.split()[:3] for line in ran.out.splitlines()[1:4]]

@@ -146,7 +146,6 @@ UNUSABLE_RESULTS = [
     ("values_of_none", ("returned nothing to compare",)),
     ("raising", ("raised ValueError (contiguous): the target says no", "--traceback shows where")),
     ("raising_an_index_error", ("raised IndexError (contiguous): list index out of range",)),
-    ("accident_when_strided", ("raised IndexError (", "list index out of range")),
     ("leaving", ("raised SystemExit (contiguous)",)),
     ("failing_as_a_test_does", ("raised BaseException (contiguous): not today",)),
     ("sparse", ("returned dQ as torch.sparse_coo", "it must be dense")),

@@ -1,4 +1,4 @@
-"""`check --isolate` and `--timeout`: the same report from a process of its own, and a crash that is an error."""
+"""A target in a process of its own: whatever it does is a report and an exit code of 0 to 3."""
 
 import json
 import re
@@ -8,13 +8,38 @@ import pytest
 from .command import SMALL, run, run_process
 
 FATAL = """
-import ctypes, os, time
+import ctypes, os, signal, sys, time
+from soft import backward
+
+def then(crash):
+    def target(q, k, v, do, *, scale, factor=1):
+        results = backward(q, k, v, do, scale=scale)
+        if not q.is_contiguous():
+            crash()
+        results["dQ"] *= factor
+        return results
+    return target
+
 def segfault(q, k, v, do, *, scale):
     ctypes.string_at(0)
 def hangs(q, k, v, do, *, scale):
     time.sleep(600)
 def leaves(q, k, v, do, *, scale):
     os._exit(0)
+def interrupted(q, k, v, do, *, scale):
+    raise KeyboardInterrupt
+def asleep():
+    time.sleep(600)
+
+right_then_segfault = then(lambda: ctypes.string_at(0))
+right_then_abort = then(os.abort)
+right_then_kill = then(lambda: os.kill(os.getpid(), signal.SIGKILL))
+right_then_leave = then(lambda: os._exit(0))
+right_then_exit = then(sys.exit)
+right_then_index_error = then(lambda: [][1])
+right_then_hang = then(asleep)
+def wrong_then_segfault(q, k, v, do, *, scale):
+    return right_then_segfault(q, k, v, do, scale=scale, factor=2)
 """
 
 
@@ -23,9 +48,14 @@ def without_seconds(text):
     return re.sub(r"seconds:.*?total [\d.]+", "", text, flags=re.DOTALL)
 
 
+@pytest.fixture(autouse=True)
+def fatal(folder):
+    (folder / "fatal.py").write_text(FATAL)
+
+
 @pytest.mark.parametrize("name", ["backward", "doubled_dq"])
 def test_the_report_and_the_exit_code_are_those_of_a_check_in_this_process(name):
-    plain = run(f"check soft.py:{name} {SMALL} --json plain.json")
+    plain = run(f"check soft.py:{name} {SMALL} --json plain.json --no-isolate")
     alone = run(f"check soft.py:{name} {SMALL} --json alone.json --isolate")
     assert alone.code == plain.code == (1 if name == "doubled_dq" else 0)
     assert without_seconds(alone.out) == without_seconds(plain.out)
@@ -39,24 +69,87 @@ def test_the_report_and_the_exit_code_are_those_of_a_check_in_this_process(name)
 @pytest.mark.parametrize(
     ("name", "flag", "kind", "words"),
     [
-        ("segfault", "--isolate", "Crash", "crashed: killed by SIGSEGV (segmentation fault)"),
-        ("leaves", "--isolate", "Crash", "crashed: ended with exit code 0 before it answered (os._exit?)"),
-        ("hangs", "--timeout 1.5", "Timeout", "took too long: no answer within 1.5 s: stopped"),
+        ("segfault", "", "Crash", "crashed (contiguous): killed by SIGSEGV (segmentation fault), "),
+        ("leaves", "", "Crash", "crashed (contiguous): ended with exit code 0 before it answered (os._exit?), "),
+        ("hangs", "--timeout 1.5", "Timeout", "took too long (contiguous): no answer within 1.5 s: stopped, "),
     ],
 )
-def test_a_crash_exits_3_with_the_signal_by_name_and_an_error_report(name, flag, kind, words, folder):
-    (folder / "fatal.py").write_text(FATAL)
+def test_a_crash_exits_3_with_the_signal_and_the_line_and_an_error_report(name, flag, kind, words, folder):
     ran = run_process(f"check fatal.py:{name} {SMALL} {flag} --json report.json")
     assert (ran.code, ran.out) == (3, "")
-    assert f"gradprobe: target 'fatal.py:{name}' {words}\n" in ran.err
-    assert (f"in {name}" in ran.err) == (name != "leaves")
+    assert ran.err.startswith(f"gradprobe: target 'fatal.py:{name}' {words}last at fatal.py:")
+    assert "Traceback" not in ran.err
+    assert "most recent call first" not in ran.err
     document = json.loads((folder / "report.json").read_text())
     assert (document["verdict"], document["error"]["kind"]) == ("error", kind)
-    assert document["reproduce"].endswith(" --isolate")
+    assert (document["error"]["function"], document["error"]["file"]) == (name, str(folder / "fatal.py"))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "words", "line"),
+    [
+        ("segfault", "Crash", "killed by SIGSEGV (segmentation fault)", "ctypes.string_at(0)"),
+        ("abort", "Crash", "killed by SIGABRT (abort)", "crash()"),
+        ("kill", "Crash", "killed by SIGKILL (from outside; most often the system was out of memory)", None),
+        ("leave", "Crash", "ended with exit code 0 before it answered (os._exit?)", "os._exit(0)"),
+        ("exit", "TargetFailure", "raised SystemExit (distinct)", None),
+        ("index_error", "TargetFailure", "raised IndexError (distinct): list index out of range", None),
+        ("hang", "Timeout", "no answer within 9 s: stopped", "time.sleep(600)"),
+    ],
+)
+def test_what_was_measured_before_the_end_is_reported_and_the_layout_that_came_to_it(name, kind, words, line, folder):
+    timeout = "--timeout 9" if name == "hang" else ""
+    ran = run_process(f"check fatal.py:right_then_{name} {SMALL} {timeout} --json report.json")
+    assert ran.code == 3
+    document = json.loads((folder / "report.json").read_text())
+    first, last = document["runs"]
+    verdict = "crashed" if kind == "Crash" else "error"
+    assert (first["layout"], first["verdict"]) == ("contiguous", "match")
+    assert (last["layout"], last["verdict"], last["error"]["kind"]) == ("distinct", verdict, kind)
+    assert (document["verdict"], document["error"]["kind"]) == ("error", kind)
+    assert words in document["error"]["message"]
+    assert line in (last["error"].get("code") or "") if line else not last["error"].get("code")
+    shown = ran.out.splitlines()
+    assert shown[0].startswith(f"ERROR  target 'fatal.py:right_then_{name}' ")
+    assert shown[1].startswith("  contiguous     match, worst ")
+    assert shown[2].startswith(f"  distinct       {verdict}: {words}")
+
+
+def test_a_mismatch_before_a_crash_exits_1_and_is_shown_whole_with_the_crash_in_every_form(folder):
+    words = f"check fatal.py:wrong_then_segfault {SMALL} --json report.json --junit report.xml --sarif report.sarif"
+    ran = run_process(words)
+    assert ran.code == 1
+    assert ran.out.startswith("MISMATCH  dQ is the first wrong intermediate in every head ")
+    assert ran.first_mismatches[0].startswith("FIRST MISMATCH dQ ")
+    crash = "distinct       crashed: killed by SIGSEGV (segmentation fault), last at fatal.py:"
+    assert ran.out.splitlines()[-1].startswith(f"  {crash}")
+    document = json.loads((folder / "report.json").read_text())
+    assert (document["verdict"], document["error"]["kind"]) == ("mismatch", "Crash")
+    assert [run["verdict"] for run in document["runs"]] == ["mismatch", "crashed"]
+    junit, sarif = (folder / "report.xml").read_text(), (folder / "report.sarif").read_text()
+    assert junit.count('<error type="Crash"') == 1
+    (result,) = [one for one in json.loads(sarif)["runs"][0]["results"] if one["ruleId"] == "GP020"]
+    place = result["locations"][0]["physicalLocation"]
+    line = next(at for at, text in enumerate(FATAL.splitlines(), 1) if "then(lambda: ctypes" in text)
+    assert (place["artifactLocation"]["uri"], place["region"]["startLine"]) == ("fatal.py", line)
+
+
+@pytest.mark.parametrize("word", ["raise KeyboardInterrupt", "raise SystemExit(0)"])
+def test_a_wish_to_end_the_process_at_the_import_or_in_a_call_is_an_error_of_the_target(word, folder):
+    (folder / "wish.py").write_text(f"{word}\ndef f(q, k, v, do, *, scale): pass\n")
+    kind = word.split()[1].partition("(")[0]
+    ran = run_process(f"check wish.py:f {SMALL}")
+    assert (ran.code, ran.out) == (3, "")
+    assert ran.err.startswith("gradprobe: target 'wish.py:f' ")
+    assert kind in ran.err
+    if kind == "KeyboardInterrupt":
+        assert run_process(f"check fatal.py:interrupted {SMALL}").err.startswith(
+            "gradprobe: target 'fatal.py:interrupted' raised KeyboardInterrupt (contiguous)\n"
+        )
 
 
 def test_what_a_target_prints_goes_to_stderr():
-    ran = run_process(f"check soft.py:printing {SMALL} --isolate")
+    ran = run_process(f"check soft.py:printing {SMALL}")
     assert ran.code == 0
     assert "the target speaks\n" in ran.err
     assert "speaks" not in ran.out
@@ -80,3 +173,9 @@ def test_a_timeout_that_is_no_time_exits_2(word):
     ran = run(f"check soft.py:backward --timeout {word}")
     assert (ran.code, ran.out) == (2, "")
     assert "--timeout must be seconds above 0" in ran.err
+
+
+def test_a_timeout_without_a_process_to_stop_exits_2():
+    ran = run(f"check soft.py:backward {SMALL} --timeout 5 --no-isolate")
+    assert (ran.code, ran.out) == (2, "")
+    assert "--timeout stops a process, and --no-isolate is in this one" in ran.err

@@ -12,9 +12,12 @@ from gradprobe.cli.several import check_several
 from gradprobe.screen import Look
 from gradprobe.suite.checked import Checked
 from gradprobe.suite.table import Table
+from gradprobe.suite.worker import Setting
 
 from .plans import planned
 
+PLAIN = Setting(Look(100, None, utf8=True))
+PATIENT = replace(PLAIN, timeout=60)
 PLAN = [
     planned("soft.py:backward", "right"),
     planned("fatal.py:segfault", "fatal"),
@@ -24,13 +27,13 @@ PLAN = [
 
 
 def test_a_table_then_the_first_mismatch_in_full_then_one_line(capsys):
-    code = check_several(PLAN, Forms("all.json"), timeout=60)
+    code = check_several(PLAN, Forms("all.json"), PATIENT)
     out, err = capsys.readouterr()
     assert (code, err) == (1, "")
     lines = out.splitlines()
     assert lines[0].split()[:3] == ["verdict", "case", "seconds"]
     assert [line.split()[0] for line in lines[1:5]] == ["MATCH", "ERROR", "MISMATCH", "MISMATCH"]
-    assert lines[2].split(maxsplit=3)[3] == "killed by SIGSEGV (segmentation fault)"
+    assert lines[2].split(maxsplit=3)[3].startswith("crashed (contiguous): killed by SIGSEGV (segmentation fault), ")
     assert " dQ batch=0 head=1 row=0 col=0 " in lines[3]
     assert lines[3].endswith("x")
     assert lines[5:7] == ["", "wrong:"]
@@ -45,18 +48,19 @@ def test_a_table_then_the_first_mismatch_in_full_then_one_line(capsys):
 
 
 def test_the_first_error_is_shown_in_full_where_nothing_mismatches(capsys):
-    code = check_several([PLAN[0], PLAN[1], planned("soft.py:raising", "raises")], Forms(), timeout=60)
+    code = check_several([PLAN[0], PLAN[1], planned("soft.py:raising", "raises")], Forms(), PATIENT)
     lines = capsys.readouterr().out.splitlines()
     at = lines.index("fatal:")
     assert code == 3
-    assert lines[at + 1] == "ERROR  target 'fatal.py:segfault' crashed: killed by SIGSEGV (segmentation fault)"
-    assert any("in segfault" in line for line in lines[at:])
+    words = "target 'fatal.py:segfault' crashed (contiguous): killed by SIGSEGV (segmentation fault), last at fatal.py:"
+    assert lines[at + 1].startswith(f"ERROR  {words}")
+    assert lines[at + 1].endswith(" in segfault: ctypes.string_at(0)")
     assert any(line.startswith("  again: gradprobe check fatal.py:segfault ") for line in lines[at:])
     assert lines[-1].endswith(" s: 1 match, 2 errors")
 
 
 def test_all_right_is_a_table_and_one_line_and_diff_repeats_the_first(capsys):
-    assert check_several([PLAN[0], planned("soft.py:backward", "more", heads=3)], Forms(), timeout=None) == 0
+    assert check_several([PLAN[0], planned("soft.py:backward", "more", heads=3)], Forms(), PLAIN) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 4
     assert lines[-1].endswith(" s: 2 match")
@@ -64,12 +68,12 @@ def test_all_right_is_a_table_and_one_line_and_diff_repeats_the_first(capsys):
 
 
 def test_diff_repeats_the_failing_one():
-    check_several(PLAN[:3], Forms(), timeout=None)
+    check_several(PLAN[:3], Forms(), PLAIN)
     assert last.load() == PLAN[2].asked
 
 
 def test_json_on_stdout_is_one_document_and_nothing_else(capsys):
-    assert check_several(PLAN[:2], Forms("-"), timeout=60) == 3
+    assert check_several(PLAN[:2], Forms("-"), PATIENT) == 3
     document = json.loads(capsys.readouterr().out)
     assert [report["verdict"] for report in document["reports"]] == ["match", "error"]
 
@@ -100,7 +104,7 @@ def test_the_file_holds_what_came_when_the_rest_is_lost(monkeypatch, folder):
     (folder / "all.json").write_text("of an older run")
     monkeypatch.setattr(several, "check_each", dying)
     with pytest.raises(KeyboardInterrupt):
-        check_several(PLAN, Forms("all.json"), timeout=None)
+        check_several(PLAN, Forms("all.json"), PLAIN)
     seen.append(json.loads((folder / "all.json").read_text()))
     assert [(document["verdict"], len(document["reports"])) for document in seen] == [
         ("error", 0), ("error", 1), ("error", 1),
@@ -111,7 +115,7 @@ def test_the_file_holds_what_came_when_the_rest_is_lost(monkeypatch, folder):
 def test_the_simplest_is_the_first_of_the_plan_also_where_another_came_before(monkeypatch, capsys, folder):
     results = [replace(fake(PLAN[number], "mismatch"), number=number) for number in (3, 0, 2)]
     monkeypatch.setattr(several, "check_each", lambda *_, **__: iter(results))
-    check_several(PLAN, Forms("all.json"), timeout=None)
+    check_several(PLAN, Forms("all.json"), PLAIN)
     assert "\nright:\nin full\n" in capsys.readouterr().out
     titles = [report["title"] for report in json.loads((folder / "all.json").read_text())["reports"]]
     assert titles == ["right", "wrong", "wrong too"]
@@ -119,7 +123,7 @@ def test_the_simplest_is_the_first_of_the_plan_also_where_another_came_before(mo
 
 def test_a_file_that_cannot_be_written_is_told_before_anything_runs(monkeypatch, capsys):
     monkeypatch.setattr(several, "check_each", lambda *_, **__: pytest.fail("it ran"))
-    assert check_several(PLAN, Forms("no/such/all.json"), timeout=None) == 2
+    assert check_several(PLAN, Forms("no/such/all.json"), PLAIN) == 2
     assert "--json no/such/all.json: cannot be written, No such file or directory" in capsys.readouterr().err
 
 
@@ -127,7 +131,7 @@ def test_beyond_40_checks_those_that_match_are_counted_only(monkeypatch, capsys)
     plan = [planned("t", f"case {number}") for number in range(200)]
     results = [fake(one, "mismatch" if number in (7, 150) else "match") for number, one in enumerate(plan)]
     monkeypatch.setattr(several, "check_each", lambda *_, **__: iter(results))
-    assert check_several(plan, Forms("all.json"), timeout=None) == 1
+    assert check_several(plan, Forms("all.json"), PLAIN) == 1
     out, err = capsys.readouterr()
     lines = out.splitlines()
     assert lines[1].split() == ["MISMATCH", "case", "7", "1.2", "dQ", "batch=0", "head=1", "row=2", "100x,", "distinct"]
