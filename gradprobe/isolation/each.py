@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from .. import room
 from .child import worker_of
-from .ended import CRASH, DEVICE, MEMORY, TIMEOUT, Crash, Ended, Raised, raised_of, words_of
+from .ended import CRASH, DEVICE, TIMEOUT, Crash, Ended, Raised, raised_of, words_of
 from .frames import ANSWER, LOST, READY, TOLD, UNREADY
 from .process import Child, Heard
 from .telling import heard_by
@@ -37,8 +36,7 @@ def run_each(
 
     In each child `worker = Class(setup)` is made once, and `worker(item)` called for each item. A child that dies ends
     its item alone; another takes its place. When the iterator is over or closed, no child lives on, nor what it started
-    in its process group. Together they take no more memory than `room.limit` says; one that takes more than its share
-    is stopped.
+    in its process group.
 
     Args:
         factory: "package.module:Class". It, `setup`, items and results are pickled, by name where they are classes.
@@ -52,8 +50,7 @@ def run_each(
         Failure: no process can be started at all.
     """
     events: queue.SimpleQueue[Heard] = queue.SimpleQueue()
-    workers = max(1, min(workers, room.limit() // room.LEAST))
-    start = functools.partial(Child, factory, pickle.dumps(setup), events, echo, most=room.limit() // workers)
+    start = functools.partial(Child, factory, pickle.dumps(setup), events, echo)
     crew = _Crew(start, events, list(items), timeout, workers, start_limit, told)
     try:
         yield from crew.ends()
@@ -159,9 +156,8 @@ class _Crew:
         seconds = time.monotonic() - child.since
         self._children.remove(child)
         code = child.stop()
-        words = lost or child.over or child.broken or words_of(code)
-        kind = DEVICE if lost else MEMORY if child.over else CRASH
-        return self._lost(child, Crash(kind, words, child.tail, seconds, child.stack))
+        words = lost or child.broken or words_of(code)
+        return self._lost(child, Crash(DEVICE if lost else CRASH, words, child.tail, seconds, child.stack))
 
     def _late(self) -> list[Ended]:
         now, ended = time.monotonic(), []
