@@ -28,3 +28,9 @@ def plural(count: int, noun: str) -> str:
     if count != 1:
         noun = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}es" if noun.endswith("ch") else f"{noun}s"
     return f"{count:,} {noun}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """`dQ`, `dQ and dK`, `P, dP and delta`."""
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last

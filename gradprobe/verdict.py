@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from .cases.case import Case
+from .cases.layouts import run_name
 from .diagnosis import Diagnosis
-from .intermediates import names
 from .severity import ERROR, WARNING, Warned
 from .targets.provenance import Source
 
@@ -52,9 +52,11 @@ class Inside:
     """What a black box's answers to one-hot problems showed."""
 
     measured: Measured
-    """Those problems, which are one, compared; P, dP, delta and dS recovered."""
+    """Those problems, which are one, compared; what the target does not expose is recovered."""
     sentences: tuple[str, ...]
     """What their disagreements say; empty where everything is right."""
+    shown: Measured
+    """The ordinary run's results as they came, and what was recovered beside them."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,11 @@ class Run:
     """What its kernels did to memory that they should not have, where every access was seen."""
 
     @property
+    def is_plain(self) -> bool:
+        """Whether its values are the case's own: other runs bear the name of their layout with more behind it."""
+        return self.layout == run_name(self.assigned)
+
+    @property
     def verdict(self) -> str:
         if self.measured is None:
             return SKIPPED
@@ -81,70 +88,20 @@ class Run:
 
     @property
     def matches(self) -> bool:
-        """Whether all that was measured is right; so also where nothing was."""
-        views = (self.measured, self.inside.measured if self.inside else None)
+        """Whether all that the target exported is right; so also where nothing was measured."""
         is_clean = all(stray.severity != ERROR for stray in self.strays)
-        return is_clean and all(view is None or view.matches for view in views)
+        return is_clean and (self.measured is None or self.measured.matches)
 
     @property
     def shown(self) -> Measured | None:
-        """The run's own results, and with them what was recovered where the target exposes nothing.
-
-        Of an intermediate that both have, the one-hot problems' is shown where it is wrong: its parents are known. What
-        was tapped was asked for, and stays where it is wrong as well.
-        """
-        if self.measured is None or self.inside is None:
-            return self.measured
-        return _merged(self.measured, self.inside.measured)
+        """The run's own results, and with them what was recovered where the target exposes nothing."""
+        return self.measured if self.inside is None else self.inside.shown
 
     def holding(self, name: str) -> Measured | None:
         """The measurement whose values of an intermediate are shown, where any has it."""
-        if (
-            self.measured is not None
-            and self.inside is not None
-            and _is_inner(self.measured, self.inside.measured, name)
-        ):
-            return self.inside.measured
-        return self.shown
-
-
-def _is_inner(own: Measured, inner: Measured, name: str) -> bool:
-    finding = inner.comparison.findings.get(name)
-    if own.trace.sources.get(name) == "tapped" and own.comparison.findings[name].mismatched:
-        return False
-    return finding is not None and (name not in own.comparison.findings or bool(finding.mismatched))
-
-
-def _merged(own: Measured, inner: Measured) -> Measured:
-    findings, sources = dict(own.comparison.findings), dict(own.trace.sources)
-    for name, finding in inner.comparison.findings.items():
-        if _is_inner(own, inner, name):
-            findings[name], sources[name] = finding, inner.trace.sources[name]
-    order = [name for name in names() if name in findings]
-    comparison = replace(
-        own.comparison,
-        findings={name: findings[name] for name in order},
-        absent=tuple(name for name in own.comparison.absent if name not in findings),
-        reading={name: most for name, most in inner.comparison.reading.items() if sources[name] == "recovered"},
-    )
-    firsts = [first for first in (own.first, inner.first) if first is not None]
-    return replace(
-        own,
-        trace=replace(own.trace, sources={name: sources[name] for name in order}),
-        comparison=comparison,
-        first=min(firsts, key=lambda first: order.index(first.intermediate), default=None),
-        invariants=_either(own.invariants, inner.invariants),
-    )
-
-
-def _either(own: tuple[Invariant, ...], inner: tuple[Invariant, ...]) -> tuple[Invariant, ...]:
-    """Each identity once: the one-hot problems' where the run's own results do not show it, or keep it."""
-    kept = {(invariant.of, invariant.name): invariant for invariant in own}
-    for invariant in inner:
-        before = kept.get((invariant.of, invariant.name))
-        if before is None or (before.holds and not invariant.holds):
-            kept[invariant.of, invariant.name] = invariant
-    return tuple(kept.values())
+        if self.measured is None or self.inside is None or name in self.measured.comparison.findings:
+            return self.measured
+        return self.inside.measured
 
 
 @dataclass(frozen=True)

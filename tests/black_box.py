@@ -46,9 +46,11 @@ def measure_of(case: Case, how: Arithmetic | None = None) -> Callable[..., Measu
     """Compares with the reference, as a probe does, without identities."""
     precision = precision_of(case.dtype, "tf32" if how is not None and how.tf32 else "ieee")
 
-    def measure(values: Mapping[str, Tensor], trace: Trace, recovery: Recovery | None = None) -> Measured:
-        x = attention_of(case, values)
-        return Measured(x, trace, compare(case, x, trace, precision, recovery=recovery), None, ())
+    def measure(
+        values: Mapping[str, Tensor], trace: Trace, recovery: Recovery | None = None, *, coarse: bool = False
+    ) -> Measured:
+        x, held = attention_of(case, values), precision.coarser if coarse else precision
+        return Measured(x, trace, compare(case, x, trace, held, recovery=recovery), None, ())
 
     return measure
 

@@ -59,7 +59,7 @@ ORDER = (
     "lint.survey", "lint.computed",
     "verdict",
     "judging.misreading",
-    "inside.patterns", "inside.look",
+    "inside.patterns", "inside.evidence", "inside.beside", "inside.look",
     "probing.audit", "probing.observe", "probing.session", "probing.runs", "probing.symmetries", "probing.insides",
     "probing.receipt",
     "diagnosing", "diagnosing.observed", "diagnosing.prediction", "diagnosing.testing", "diagnosing.diagnose",

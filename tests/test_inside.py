@@ -16,6 +16,7 @@ from .black_box import GRADIENTS, answer_of, inside_of, measure_of
 from .cases import softmax_case
 from .emulated import case_of, changed, softmax, target_of
 
+LOG2E = 1.4426950408889634
 SIZES = {"batch": 2, "heads": 4, "kv_heads": 2, "seqlen_q": 40, "seqlen_k": 50, "head_dim": 16, "head_dim_v": 12}
 OPTIONS = (
     {}, {"causal": True}, {"softcap": 3.0}, {"window": (9, 20), "sinks": True}, {"bias": True, "bias_axes": "bn"},
@@ -173,9 +174,9 @@ def test_an_examination_of_a_right_target_judges_twice_and_asks_once():
         counts["asked"] += 1
         return answer(several, given, first)
 
-    def judging(given, trace, recovery=None):
+    def judging(given, trace, recovery=None, *, coarse=False):
         counts["judged"] += 1
-        return measure(given, trace, recovery)
+        return measure(given, trace, recovery, coarse=coarse)
 
     own = measure(values, answer(case, values, values))
     look_inside(Examiner(case, lambda assigned: asking, judging, own, values), values, ())
@@ -285,10 +286,100 @@ def test_a_p_less_than_4_times_out_of_its_budget_beside_right_gradients_convicts
         p.mul_(1 + 0.7 * 2.0**-10 * signs)
 
     inside = inside_of(case_of("softmax", **SIZES, dtype="float16", **options), fault=changed("P", coarser))
-    assert statuses_of(inside) == dict.fromkeys(("dS", "dQ", "dK", "dV"), "match")
+    assert statuses_of(inside) == dict.fromkeys(("P", "dP", "delta", "dS", "dQ", "dK", "dV"), "match")
     assert inside.sentences == (
-        f"P, seen through dV, errs by {ratio}x what is allowed, and what it feeds is right: "
-        "rather a coarser arithmetic than a wrong kernel",
+        f"in one-hot problems P, seen through dV, errs by {ratio}x what is allowed, and with the case's own values dV "
+        "is right: rather a coarser arithmetic than a wrong kernel",
+    )
+
+
+def rounding_its_scaled_operands(q, k, v, do, *, scale, causal):
+    """As older tutorials do: scale * log2(e) * q is rounded to 16 bits in the forward, and that k in the backward."""
+    seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril() if causal else True
+    q2, k2 = ((tensor.float() * (scale * LOG2E)).to(tensor.dtype).float() for tensor in (q, k))
+    s = (q2 @ k.float().mT).masked_fill(~seen, -torch.inf)
+    m = s.amax(-1, keepdim=True)
+    e = torch.exp2(s - m)
+    o = (e.to(q.dtype).float() @ v.float() / e.sum(-1, keepdim=True)).to(q.dtype)
+    p = torch.exp2(q.float() @ k2.mT - m - e.sum(-1, keepdim=True).log2()) * seen
+    dp, delta = do.float() @ v.float().mT, (o.float() * do.float()).sum(-1, keepdim=True)
+    ds = (p * (dp - delta)).to(q.dtype).float()
+    results = {"dQ": ds @ k2 / LOG2E, "dK": ds.mT @ q.float() * scale, "dV": p.to(q.dtype).float().mT @ do.float()}
+    return {name: result.to(q.dtype) for name, result in results.items()}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_kernel_coarser_than_its_contract_by_the_rounding_of_two_operands_matches_and_is_told_by_how_much(seed):
+    case = softmax_case(
+        batch=1, seqlen=128, head_dim=32, dtype="float16", causal=True, seed=seed, runs=((),)
+    )  # fmt: skip
+    report = probe(case, target_of(rounding_its_scaled_operands))
+    assert report.verdict == "match"
+    assert [run.layout for run in report.runs] == ["contiguous"]
+    assert any("P, seen through dV, errs by 1." in words for words in report.runs[0].inside.sentences)
+
+
+def wrong_where_a_key_has_no_value(q, k, v, do, *, scale):
+    return gradients(q, k, v * v.any(-1, keepdim=True) + 10.0 * ~v.any(-1, keepdim=True), do, scale=scale)
+
+
+def test_what_is_wrong_in_one_hot_problems_alone_by_more_than_any_rounding_convicts_as_a_run_of_its_own():
+    report = probe(softmax_case(seqlen=40), target_of(wrong_where_a_key_has_no_value))
+    verdicts = {run.layout: run.verdict for run in report.runs}
+    assert verdicts.pop("contiguous, one-hot inputs") == "mismatch"
+    assert set(verdicts.values()) == {"match"}
+    run, shown = report.failing
+    assert shown.comparison.findings["P"].status == shown.comparison.findings["dV"].status == "match"
+    assert {name for name, one in shown.comparison.findings.items() if one.status == "inherited"} >= {"dQ", "dK"}
+    assert run.inside.sentences[0] == (
+        "with the case's own values all that is exported is right; in one-hot problems it is not"
+    )
+    assert report.diagnoses == ()
+
+
+def doubled_dq_beside_ds(q, k, v, do, *, scale):
+    results = softmax(q, k, v, do, scale=scale)
+    return {"dS": results["dS"], "dQ": 2 * results["dQ"], "dK": results["dK"], "dV": results["dV"]}
+
+
+def test_an_exported_ds_is_shown_as_it_came_beside_a_dq_that_would_show_another():
+    report = probe(softmax_case(seqlen=40), target_of(doubled_dq_beside_ds))
+    shown = report.runs[0].shown
+    assert shown.trace.sources["dS"] == "exported"
+    assert shown.first.intermediate == "dQ"
+    assert {name for name, one in shown.comparison.findings.items() if one.mismatched} == {"dQ"}
+    assert shown.comparison.findings["dS"] is report.runs[0].measured.comparison.findings["dS"]
+
+
+def of_fewer_dims(lost):
+    """A backward whose kernel of dQ leaves some value dims out of dP and delta."""
+
+    def backward(q, k, v, do, *, scale):
+        kept = torch.ones(v.shape[-1])
+        kept[lost] = 0
+        return {**gradients(q, k, v, do, scale=scale), "dQ": softmax(q, k, v * kept, do * kept, scale=scale)["dQ"]}
+
+    return backward
+
+
+def test_value_dims_beyond_those_of_q_that_one_kernel_leaves_out_are_missed_inside_it():
+    case = softmax_case(seqlen=40, head_dim=16, head_dim_v=24, runs=((),))
+    report = probe(case, target_of(of_fewer_dims(slice(16, 24))))
+    shown = report.runs[0].shown
+    assert report.runs[0].inside.sentences[0].startswith("the kernel of dQ is at fault: dQ shows dS wrong")
+    # dS is right in one kernel and wrong in the other: no number stands for both.
+    assert {name for name, source in shown.trace.sources.items() if source == "recovered"} == {"P"}
+
+
+def test_what_one_hot_problems_do_not_reach_is_not_shown_as_right():
+    """The value dim 1 of 24 holds no values there."""
+    case = softmax_case(seqlen=40, head_dim=16, head_dim_v=24, runs=((),))
+    report = probe(case, target_of(of_fewer_dims(slice(1, 2))))
+    shown = report.runs[0].shown
+    assert {name for name, source in shown.trace.sources.items() if source == "recovered"} == {"P"}
+    assert report.runs[0].inside.sentences == (
+        "dQ is wrong, and right in one-hot problems: what is wrong shows with other values only, and dP, delta and dS "
+        "are not reached",
     )
 
 

@@ -54,8 +54,8 @@ def wide(values):
 def test_one_hot_columns_change_no_score_no_o_and_no_delta(case):
     layout, values = plan(case), wide(draw(case))
     bare = {name: value.clone() for name, value in problem(case, layout, values, 0).items()}
-    bare["k"][..., layout.own :] = bare["q"][..., layout.own :] = 0
-    bare["v"][..., layout.own_v :] = bare["do"][..., layout.own_v :] = 0
+    bare["k"][..., layout.free] = bare["q"][..., layout.free] = 0
+    bare["v"][..., layout.free_v] = bare["do"][..., layout.free_v] = 0
     expected = reference_of(case, bare)
     for index in range(layout.count):
         actual = reference_of(case, problem(case, layout, values, index))
@@ -68,13 +68,13 @@ def test_the_probes_of_a_case_show_every_element_of_p_and_ds(case):
     layout, values = plan(case), wide(draw(case))
     expected = reference_of(case, problem(case, layout, values, 0))
     lost = float("nan")
-    shown = {name: torch.full_like(expected["P"], lost) for name in ("P", "dS by dQ", "dS by dK")}
+    shown = {name: torch.full_like(expected["P"], lost) for name in ("dQ", "dK", "dV")}
     for index in range(layout.count):
         read_probe(case, layout, index, reference_of(case, problem(case, layout, values, index)), shown)
-    assert_same(shown["dS by dQ"], expected["dS"])
-    assert_same(shown["dS by dK"], expected["dS"])
+    assert_same(shown["dQ"], expected["dS"])
+    assert_same(shown["dK"], expected["dS"])
     share = 1.0 if not case.dropout else values["keep"].double() / (1 - case.dropout)
-    assert_same(shown["P"], expected["P"] * share)
+    assert_same(shown["dV"], expected["P"] * share)
 
 
 def test_keys_without_a_value_have_a_dp_of_0_and_show_delta(case):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -38,6 +38,18 @@ class Precision:
     """Absolute error of that rounding among subnormal numbers, which GPUs may flush to zero in float32 and bfloat16."""
     accumulate: float
     """Relative error of one addition inside a dot."""
+
+    @property
+    def coarser(self) -> Precision:
+        """The coarsest arithmetic that a kernel within this contract's budget may turn out to have.
+
+        Bounds are LAMBDA roundings in quadrature, so what rounds LAMBDA times as coarsely seldom leaves them where many
+        terms are added; and right kernels scale q or k and round it once more before the scores.
+        """
+        return replace(
+            self, name=f"coarser than {self.name}", operand=max(self.operand, self.matrix),
+            matrix=LAMBDA * self.matrix, floor=LAMBDA * self.floor, accumulate=LAMBDA * self.accumulate,
+        )  # fmt: skip
 
 
 def precision_of(dtype: str, dots: str) -> Precision:

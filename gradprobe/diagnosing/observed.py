@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ..budgets.budget import tile_budget
 from ..budgets.roundings import rounding_shift
 from ..cases.case import Case
 from ..faults.hypothesis import Seen
 from ..faults.memory import whole_storage
-from ..judging.compare import BY_TILE, Judge, judge_whole, tile_size
+from ..judging.compare import BY_TILE, Judge, allowed_on, judge_whole, tile_size
 from ..judging.tally import MISMATCH
 from ..reference import Attention, evaluate, tiles
 from ..verdict import Measured
@@ -45,7 +44,7 @@ def observed(case: Case, measured: Measured, tensors: Mapping[str, Tensor]) -> O
     for tile in tiles(x, rows=rows, heads=heads):
         place, values = (tile.batch, tile.heads, tile.rows), evaluate(x, tile)
         shift = rounding_shift(x, tile, values, comparison.precision)
-        budget = tile_budget(x, tile, values, comparison.precision, shift)
+        budget = allowed_on(x, tile, values, comparison.precision, shift, comparison.recovery)
         for name in (name for name in BY_TILE if name in actual):
             judge = Judge(trace.values[name][place], values, budget, name)
             expected[name][place], allowed[name][place] = judge.expected, judge.bound

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..cases.layouts import run_name
 from ..diagnosis import CONSISTENT, NAMED, Diagnosis
 from ..faults.hypothesis import Hypothesis
 from ..naming import is_named_after
@@ -15,7 +14,7 @@ from ..verdict import Run
 from .behaviour.again import Again
 from .behaviour.compiled import right_in_another_file, right_in_the_interpreter, right_without_pipelining
 from .behaviour.fills import reads_what_was_never_written
-from .behaviour.repeats import differs_from_run_to_run, wrong_in_the_first_call_alone
+from .behaviour.repeats import differs_from_run_to_run, later_call_differs, wrong_in_the_first_call_alone
 from .diagnose import Tested, ranked
 from .elsewhere import other_causes
 from .lines import Lines
@@ -64,9 +63,8 @@ def _reasons_of(session: Session, runs: Sequence[Run], strays: tuple[Diagnosis, 
     case = session.case
     if case.batch * case.heads * case.seqlen_q * case.seqlen_k > _MOST_SCORES or session.reference is not None:
         return Reasons(strays, _not_tried(session))
-    # Runs of other values (dO doubled, heads reversed) bear the name of their layout with more behind it.
-    plain = [run for run in failing if run.layout == run_name(run.assigned)]
-    return _of_failing(session, plain or failing[:1], strays)
+    plain = [run for run in failing if run.is_plain]
+    return _of_failing(session, plain, strays) if plain else _of_other_values(session, runs, failing[0], strays)
 
 
 def _of_failing(session: Session, failing: Sequence[Run], strays: Sequence[Diagnosis]) -> Reasons:
@@ -85,6 +83,21 @@ def _of_failing(session: Session, failing: Sequence[Run], strays: Sequence[Diagn
         found = [*_behaving(again), *found]
     found = _in_order(found, strays, seen)
     return Reasons(tuple(found), () if found and found[0].explained >= NAMED else tuple(known(seen)))
+
+
+def _of_other_values(session: Session, runs: Sequence[Run], failing: Run, strays: Sequence[Diagnosis]) -> Reasons:
+    """Where the case's own values came out right and others did not: is it the values, or that calls differ?"""
+    tensors = inputs_of(session, session.values, failing.assigned).tensors
+    right = next((run.measured for run in runs if run.is_plain and run.assigned == failing.assigned), None)
+    later = (
+        later_call_differs(Again(session, failing.assigned, observed(session.case, right, tensors))) if right else None
+    )
+    if later is not None:
+        return Reasons((later, *strays))
+    assert failing.measured is not None
+    facts = known(observed(session.case, failing.measured, tensors))
+    words = () if failing.inside else ("right with the case's own values: what is wrong shows with others",)
+    return Reasons(tuple(strays), (*words, *facts))
 
 
 def _diagnoses(

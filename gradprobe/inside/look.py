@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ..budgets.precision import LAMBDA
 from ..cases.case import Case
-from ..judging.compare import Comparison
 from ..running.trace import Trace
+from ..spans import listed
 from ..verdict import Inside, Measured
+from .beside import beside
+from .evidence import Evidence, Measure, Scales
 from .patterns import factor_in_words, is_one_delta_a_row, shape_in_words
-from .recover import GRADIENTS, SUMS, Answer, Recovered, recover, with_matrices, with_sums
-from .recovery import Recovery
+from .recover import SUMS, Answer, Recovered, recover, with_matrices, with_sums
 from .rereading import reread_do, reread_for_dp
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Assigned = tuple[tuple[str, str], ...]
-Measure = Callable[[Mapping[str, "Tensor"], Trace, "Recovery | None"], Measured]
-"""Compares a trace with the reference on the values that it came of."""
+# What is read off P and dS.
+_QUOTIENTS = ("dP", "delta")
+_ONLY_HERE = "with the case's own values all that is exported is right; in one-hot problems it is not"
 
 
 @dataclass(frozen=True)
@@ -42,18 +43,70 @@ def look_inside(examiner: Examiner, values: Mapping[str, Tensor], assigned: Assi
     """Recovers what a target does not expose under one layout, judges it, and says which kernel is at fault."""
     recovered = recover(examiner.case, values, examiner.answer(assigned))
     measured = examiner.measure(recovered.values, recovered.trace, recovered.recovery)
-    other = recovered.by_dk
-    if measured.comparison.matches and (other is None or not _is_wrong(examiner, recovered, "dS", other)):
-        return Inside(measured, _of_other_values(examiner))
-    coarse = _coarse(examiner, recovered) if examiner.own.comparison.matches else []
-    recovered, of_p = _p_without_do(examiner, values, assigned, recovered)
-    recovered, of_ds = _either_ds(examiner, recovered)
+    scales = Scales(examiner.measure, examiner.own, values)
+    evidence = scales.all(recovered, measured)
+    if any(one.is_wrong for one in evidence):
+        measured, words = _with_a_fault(examiner, values, assigned, recovered, scales, evidence)
+    elif any(one.is_coarse or not one.is_reached for one in evidence):
+        measured, words = _without_a_fault(examiner, recovered, evidence)
+    else:
+        words = []
+    return Inside(measured, tuple(words), beside(examiner.case, examiner.own, measured))
+
+
+def _without_a_fault(
+    examiner: Examiner, recovered: Recovered, evidence: Sequence[Evidence]
+) -> tuple[Measured, list[str]]:
+    """Where what is wrong in the one-hot problems, if anything, is no more than a coarser arithmetic makes."""
+    recovered, words = _reached(examiner, _held(recovered, evidence), evidence)
+    notes = {one.through: one.note for one in evidence if one.is_coarse and one.is_right_beside}
+    return examiner.measure(recovered.values, recovered.trace, recovered.recovery), [*notes.values(), *words]
+
+
+def _with_a_fault(
+    examiner: Examiner,
+    values: Mapping[str, Tensor],
+    assigned: Assigned,
+    recovered: Recovered,
+    scales: Scales,
+    evidence: Sequence[Evidence],
+) -> tuple[Measured, list[str]]:
+    """What the one-hot problems show of a fault, and which kernel has it."""
+    words = [_ONLY_HERE] if examiner.own.comparison.matches else []
+    recovered, of_p = _p_without_do(examiner, values, assigned, recovered, scales)
+    evidence = [*(one for one in evidence if one.name == one.through), *scales.shown(recovered)]
+    recovered, unreached = _reached(examiner, _held(recovered, evidence), evidence)
+    recovered, of_ds = _either_ds(examiner, recovered, [one for one in evidence if one.is_reached])
     recovered = _with_sums(examiner, assigned, recovered)
     measured = examiner.measure(recovered.values, recovered.trace, recovered.recovery)
-    if coarse and measured.comparison.matches:
-        return Inside(measured, tuple(coarse))
     measured, of_dp = _inseparable(examiner, values, assigned, recovered, measured)
-    return Inside(measured, (*of_p, *of_ds, *of_dp, *shape_in_words(examiner.case, measured)))
+    shape = shape_in_words(examiner.case, measured)
+    return measured, [*words, *of_p, *of_ds, *of_dp, *unreached, *shape]
+
+
+def _held(recovered: Recovered, evidence: Sequence[Evidence]) -> Recovered:
+    """The same, with what is coarse and not wrong held to the coarser arithmetic."""
+    coarse = {one.name for one in evidence if one.is_coarse} - {one.name for one in evidence if one.is_wrong}
+    return replace(recovered, recovery=replace(recovered.recovery, coarse=frozenset(coarse)))
+
+
+def _reached(examiner: Examiner, recovered: Recovered, evidence: Sequence[Evidence]) -> tuple[Recovered, list[str]]:
+    """Without what is right here through a gradient that is wrong in the ordinary run: it tells nothing of that run."""
+    shown = [one for one in evidence if one.name != one.through]
+    through = [one.through for one in shown if not one.is_reached]
+    if not through:
+        return recovered, []
+    lost = {one.name for one in shown if not one.is_reached}
+    lost -= {one.name for one in shown if one.is_wrong and one.is_reached}
+    kept = _without(recovered, (*lost, *_QUOTIENTS) if lost else ())
+    gone = [name for name in recovered.trace.values if name not in kept.trace.values]
+    where = "one-hot problems, whose tau is 0" if examiner.case.tau else "one-hot problems"
+    words = f"{listed(through)} {_is(through)} wrong, and right in {where}: what is wrong shows with other values only"
+    return kept, [words + (f", and {listed(gone)} {_is(gone)} not reached" if gone else "")]
+
+
+def _is(names: Collection[str]) -> str:
+    return "is" if len(names) == 1 else "are"
 
 
 def _with_sums(examiner: Examiner, assigned: Assigned, recovered: Recovered) -> Recovered:
@@ -63,49 +116,8 @@ def _with_sums(examiner: Examiner, assigned: Assigned, recovered: Recovered) -> 
     return with_sums(recovered, examiner.case, alone)
 
 
-def _of_other_values(examiner: Examiner) -> tuple[str, ...]:
-    """What it says that the ordinary run is wrong and the one-hot problems are right."""
-    findings = examiner.own.comparison.findings
-    if not any(name in findings and findings[name].mismatched for name in GRADIENTS):
-        return ()
-    where = "in one-hot problems, whose tau is 0," if examiner.case.tau else "in one-hot problems"
-    return (f"{where} nothing is wrong inside: what is wrong shows with other values only",)
-
-
-def _coarse(examiner: Examiner, recovered: Recovered) -> list[str]:
-    """Estimates out of their budgets by no more than a coarser arithmetic makes; none where one is out by more.
-
-    Beside gradients that are right they convict no kernel.
-    """
-    seen = {("dS", through): ds for through, ds in _estimates(recovered).items()}
-    if "P" in recovered.trace.values:
-        seen["P", "dV"] = recovered.trace.values["P"]
-    worst = {key: _ratio(examiner, recovered, key[0], tensor) for key, tensor in seen.items()}
-    if max(worst.values(), default=0.0) > LAMBDA:
-        return []
-    return [
-        f"{name}, seen through {through}, errs by {ratio:.3g}x what is allowed, and what it feeds is right: "
-        "rather a coarser arithmetic than a wrong kernel"
-        for (name, through), ratio in worst.items() if ratio > 1
-    ]  # fmt: skip
-
-
-def _ratio(examiner: Examiner, recovered: Recovered, name: str, tensor: Tensor) -> float:
-    """The worst error of one recovered intermediate as a multiple of its budget, whatever the others are."""
-    return float(_alone(examiner, recovered, name, tensor).findings[name].ratio.max())
-
-
-def _is_wrong(examiner: Examiner, recovered: Recovered, name: str, tensor: Tensor) -> bool:
-    return not _alone(examiner, recovered, name, tensor).matches
-
-
-def _alone(examiner: Examiner, recovered: Recovered, name: str, tensor: Tensor) -> Comparison:
-    trace = Trace({name: tensor}, {name: "recovered"})
-    return examiner.measure(recovered.values, trace, recovered.recovery).comparison
-
-
 def _p_without_do(
-    examiner: Examiner, values: Mapping[str, Tensor], assigned: Assigned, recovered: Recovered
+    examiner: Examiner, values: Mapping[str, Tensor], assigned: Assigned, recovered: Recovered, scales: Scales
 ) -> tuple[Recovered, list[str]]:
     """P once more where it came out wrong, in ways that no misread dO can spoil.
 
@@ -113,52 +125,52 @@ def _p_without_do(
     rows, so that another head's or batch's dO does no harm; nor do other strides where all tensors are contiguous, but
     that counts only if a rereading of dO explains the dV that came.
     """
-    if "P" not in recovered.trace.values or not _is_wrong(examiner, recovered, "P", recovered.trace.values["P"]):
+    if "dV" not in recovered.by or not scales.of(recovered, "dV", recovered.by["dV"]).is_wrong:
         return recovered, []
-    p = _right_p(examiner, values, (*assigned, ("do", "contiguous")), recovered)
-    words = "dO is misread: P, seen through dV, is right once dO lies contiguous and the same in all heads"
+    p = _right_p(examiner, values, (*assigned, ("do", "contiguous")), recovered, scales)
+    lay = "lies contiguous and the same in all heads" if assigned else "is the same in all heads"
+    words = f"dO is misread: P, seen through dV, is right once dO {lay}"
     if p is None:
         own = examiner.own
         reading = reread_do(examiner.case, own.x, own.trace.values["dV"], examiner.tensors)
         if reading is None:
             return recovered, []
-        p, words = _right_p(examiner, values, (), recovered), reading.words
+        p, words = _right_p(examiner, values, (), recovered, scales), reading.words
     if p is None:  # several query heads share the dV that would show each one's P
-        return replace(recovered, trace=_without(recovered.trace, ("P", "dP", "delta"))), [words]
+        return _without(recovered, ("P", *_QUOTIENTS)), [words]
     # What is read in dO's place must be the same in every probe: no one-hot rows, and no other neighbours.
     of_ds = recover(examiner.case, values, examiner.answer(assigned), one_by_one=True, with_p=False)
-    return with_matrices(of_ds, examiner.case, {"P": p}), [words]
+    return with_matrices(replace(of_ds, by={**of_ds.by, "dV": p}), examiner.case, {"P": p}), [words]
 
 
 def _right_p(
-    examiner: Examiner, values: Mapping[str, Tensor], assigned: Assigned, recovered: Recovered
+    examiner: Examiner, values: Mapping[str, Tensor], assigned: Assigned, recovered: Recovered, scales: Scales
 ) -> Tensor | None:
     """P from another layout, one probe a call; None where it is wrong there too."""
-    p = recover(examiner.case, values, examiner.answer(assigned), one_by_one=True).trace.values["P"]
-    return None if _is_wrong(examiner, recovered, "P", p) else p
+    p = recover(examiner.case, values, examiner.answer(assigned), one_by_one=True).by["dV"]
+    return None if scales.of(recovered, "dV", p).is_wrong else p
 
 
-def _either_ds(examiner: Examiner, recovered: Recovered) -> tuple[Recovered, list[str]]:
+def _either_ds(examiner: Examiner, recovered: Recovered, evidence: Sequence[Evidence]) -> tuple[Recovered, list[str]]:
     """The dS to go on with, of the two that dQ and dK show; and which kernel is at fault where one is right.
 
-    A right dS convicts dV alone of a wrong P, which is then left out; but if dK's is wrong too, that P and that dS are
-    of one kernel and belong together.
+    Where one is right and one is not, neither stands for both kernels, and none is shown. A right dS convicts dV alone
+    of a wrong P, which is then left out; but if dK's is wrong too, that P and that dS are of one kernel and belong
+    together.
     """
-    through = _estimates(recovered)
-    wrong = [name for name, ds in through.items() if _is_wrong(examiner, recovered, "dS", ds)]
-    p = recovered.trace.values.get("P")
-    odd_p = p is not None and bool(through) and _is_wrong(examiner, recovered, "P", p)
-    factor = factor_in_words(examiner.case, recovered, through[wrong[0]]) if wrong else ""
-    words = _of_kernels(list(through), wrong, factor, _wrong_as_a_whole(examiner.own))
+    of_ds = [one for one in evidence if one.name == "dS" and one.through in recovered.by]
+    through, wrong = ([one.through for one in ones] for ones in (of_ds, [one for one in of_ds if one.is_wrong]))
+    odd_p = "P" in recovered.trace.values and any(one.name == "P" and one.is_wrong for one in evidence)
+    factor = factor_in_words(examiner.case, recovered, recovered.by[wrong[0]]) if wrong else ""
+    words = _of_kernels(through, wrong, factor, _wrong_as_a_whole(examiner.own))
     words += _of_dp(examiner, wrong[0]) if wrong and not factor else []
     if len(wrong) == 1 and len(through) == 2:
-        chosen = "dK" if odd_p or wrong == ["dQ"] else "dQ"
-        recovered = with_matrices(recovered, examiner.case, {"dS": through[chosen]})
+        of_dk = with_matrices(recovered, examiner.case, {"dS": recovered.by["dK"]})
+        recovered = of_dk if odd_p else _without(recovered, ("dS", *_QUOTIENTS))
     if odd_p and "dK" not in wrong and len(wrong) < len(through):
-        recovered = replace(recovered, trace=_without(recovered.trace, ("P", "dP", "delta")))
-        words.append(
-            f"what computes dV is at fault: it alone shows a wrong P, while dS is right in {_right(through, wrong)}"
-        )
+        recovered = _without(recovered, ("P", *_QUOTIENTS))
+        right = listed([name for name in through if name not in wrong])
+        words.append(f"what computes dV is at fault: it alone shows a wrong P, while dS is right in {right}")
     return recovered, words
 
 
@@ -169,19 +181,6 @@ def _of_dp(examiner: Examiner, name: str) -> list[str]:
         return []
     reading = reread_for_dp(examiner.case, own.x, name, own.trace.values[name], examiner.tensors)
     return [reading.words] if reading else []
-
-
-def _estimates(recovered: Recovered) -> dict[str, Tensor]:
-    """dS by the gradient that shows it."""
-    values = recovered.trace.values
-    if "dS" not in values:
-        return {}
-    first = "dQ" if "dQ" in values else "dK"
-    return {first: values["dS"]} | ({} if recovered.by_dk is None else {"dK": recovered.by_dk})
-
-
-def _right(through: Mapping[str, Tensor], wrong: list[str]) -> str:
-    return " and ".join(name for name in through if name not in wrong)
 
 
 def _wrong_as_a_whole(own: Measured) -> list[str]:
@@ -201,9 +200,11 @@ def _of_kernels(seen: list[str], wrong: list[str], how: str, wrong_gradients: li
     ]
 
 
-def _without(trace: Trace, names: tuple[str, ...]) -> Trace:
-    kept = {name: value for name, value in trace.values.items() if name not in names}
-    return Trace(kept, {name: trace.sources[name] for name in kept})
+def _without(recovered: Recovered, names: Collection[str]) -> Recovered:
+    """The same without some of what was recovered; what the target exposes stays."""
+    trace = recovered.trace
+    sources = {name: how for name, how in trace.sources.items() if name not in names or how != "recovered"}
+    return replace(recovered, trace=Trace({name: trace.values[name] for name in sources}, sources))
 
 
 def _inseparable(
@@ -215,7 +216,7 @@ def _inseparable(
     differ about it: then what is wrong is neither delta nor dO.
     """
     findings = measured.comparison.findings
-    if not any(name in findings and findings[name].mismatched for name in ("dP", "delta")):
+    if not any(name in findings and findings[name].mismatched for name in _QUOTIENTS):
         return measured, []
     sentence = []
     if not factor_in_words(examiner.case, recovered, recovered.trace.values["dS"]):
@@ -228,7 +229,7 @@ def _inseparable(
             return measured_again, []
         if "P" not in findings or not findings["P"].mismatched:
             sentence = ["whether dS itself is wrong, or its dP or delta, these gradients do not tell"]
-    trace = _without(recovered.trace, ("dP", "delta"))
+    trace = _without(recovered, _QUOTIENTS).trace
     return examiner.measure(recovered.values, trace, recovered.recovery), sentence
 
 
@@ -238,6 +239,6 @@ def _with_one_do(
     """dS once more, of probes that have one dO, beside the P known."""
     again = recover(examiner.case, values, examiner.answer(assigned), one_by_one=True, with_p=False)
     found = {"P": recovered.trace.values["P"]}
-    if again.by_dk is not None and recovered.trace.values["dS"] is recovered.by_dk:
-        found["dS"] = again.by_dk
+    if recovered.trace.values["dS"] is recovered.by.get("dK"):
+        found["dS"] = again.by["dK"]
     return _with_sums(examiner, assigned, with_matrices(again, examiner.case, found))

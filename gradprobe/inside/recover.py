@@ -13,7 +13,7 @@ from ..judging.compare import TILE_ELEMENTS, attention_of
 from ..reference import Attention, tiles
 from ..running.trace import Trace, expected_shapes
 from .onehot import ZERO_KEYS, Plan, end_to_end, plan, problem, read_probe
-from .recovery import Recovery, slope_of
+from .recovery import RECOVERABLE, Recovery, slope_of
 
 if TYPE_CHECKING:
     import torch
@@ -24,7 +24,9 @@ CALL_ELEMENTS = 1 << 22
 CALL_SCORES = 1 << 24
 # Elements of each recovered matrix, all of which are held.
 MOST_SCORES = 1 << 26
-GRADIENTS = ("dQ", "dK", "dV")
+SHOWN = {"dQ": "dS", "dK": "dS", "dV": "P"}
+"""What each gradient shows."""
+GRADIENTS = tuple(SHOWN)
 SUMS = ("dBias", "dSink", "dTau")
 
 Answer = Callable[[Case, Mapping[str, "Tensor"], Mapping[str, "Tensor"]], Trace]
@@ -39,8 +41,8 @@ class Recovered:
     """The inputs of the first probe, which stand for all: they are one problem."""
     trace: Trace
     """The first probe's own results, with P, dP, delta and dS recovered."""
-    by_dk: Tensor | None
-    """[B, H, M, N] dS as the kernel of dK has it, where the trace holds that of the kernel of dQ."""
+    by: Mapping[str, Tensor]
+    """[B, H, M, N] P as dV shows it, dS as dQ and as dK show it, by the gradient."""
     recovery: Recovery
 
 
@@ -93,7 +95,7 @@ def _recover(case: Case, values: Mapping[str, Tensor], answer: Answer, *, one_by
         several = replace(case, batch=case.batch * len(problems), seqlens=(case.seqlens or ()) * len(problems) or None)
         trace = answer(several, end_to_end(case, problems), problems[0])
         first = first or _of_first(trace, case)
-        shown = shown or _nothing(case, trace, with_p=with_p)
+        shown = shown or _nothing(case, layout, trace)
         for place, index in enumerate(indices):
             batch = slice(place * case.batch, (place + 1) * case.batch)
             read_probe(case, layout, index, {name: trace.values[name][batch] for name in _gradients(trace)}, shown)
@@ -113,44 +115,41 @@ def _gradients(trace: Trace) -> list[str]:
 
 
 def _of_first(trace: Trace, case: Case) -> Trace:
-    """The first probe's share of a call, of what belongs to its batches alone."""
-    kept = {
-        name: tensor[: case.batch]
-        for name, tensor in trace.values.items()
-        if case.axes(name)[0] == "b" and name not in ("P", "dP", "delta", "dS")
-    }
+    """The first probe's share of a call, of what belongs to its batches alone: P, dP, delta and dS are those of all."""
+    kept = {name: tensor[: case.batch] for name, tensor in trace.values.items() if case.axes(name)[0] == "b"}
     return Trace(kept, {name: trace.sources[name] for name in kept})
 
 
-def _nothing(case: Case, trace: Trace, *, with_p: bool) -> dict[str, Tensor]:
+def _nothing(case: Case, layout: Plan, trace: Trace) -> dict[str, Tensor]:
     import torch
 
-    names = {"dQ": "dS by dQ", "dK": "dS by dK"} | ({"dV": "P"} if with_p else {})
     shape, device = expected_shapes(case)["P"], next(iter(trace.values.values())).device
-    return {names[name]: torch.zeros(shape, device=device) for name in _gradients(trace) if name in names}
+    names = [name for name in _gradients(trace) if name != "dV" or layout.rows_v]
+    return {name: torch.zeros(shape, device=device) for name in names}
 
 
 def _recovered(
     case: Case, layout: Plan, values: Mapping[str, Tensor], first: Trace, shown: Mapping[str, Tensor]
 ) -> Recovered:
-    ds = shown.get("dS by dQ", shown.get("dS by dK"))
-    found = {name: tensor for name, tensor in (("P", shown.get("P")), ("dS", ds)) if tensor is not None}
+    found = {SHOWN[name]: shown[name] for name in reversed(GRADIENTS) if name in shown}
     unseen = next(iter(first.values.values())).new_full(expected_shapes(case)["LSE"], -1).long()
     recovery = Recovery(_dtype(first, "dV"), _dtype(first, "dQ", "dK"), abs(layout.factor), unseen)
-    recovered = Recovered(values, first, shown.get("dS by dK") if "dS by dQ" in shown else None, recovery)
-    return with_matrices(recovered, case, found)
+    return with_matrices(Recovered(values, first, shown, recovery), case, found)
 
 
 def with_matrices(recovered: Recovered, case: Case, found: Mapping[str, Tensor]) -> Recovered:
-    """The same with other P or dS, and the delta and dP that follow from them."""
-    values, recovery = {**recovered.trace.values, **found}, recovered.recovery
+    """The same with other P or dS, and the delta and dP that follow from them; what the target exposes stays."""
+    known, recovery = recovered.trace, recovered.recovery
+    exposed = {name: value for name, value in known.values.items() if known.sources[name] != "recovered"}
+    values = {**known.values, **found, **exposed}
     if {"P", "dS"} <= values.keys():
         quotients, zero_key = _quotients(attention_of(case, recovered.values), values["P"], values["dS"])
-        values, recovery = values | quotients, replace(recovery, zero_key=zero_key)
+        values, recovery = values | quotients | exposed, replace(recovery, zero_key=zero_key)
     order = [name for name in expected_shapes(case) if name in values]
-    sources = {name: recovered.trace.sources.get(name, "recovered") for name in order}
+    sources = {name: known.sources.get(name, "recovered") for name in order}
+    names = frozenset(RECOVERABLE) - exposed.keys()
     trace = Trace({name: values[name] for name in order}, sources)
-    return replace(recovered, trace=trace, recovery=recovery)
+    return replace(recovered, trace=trace, recovery=replace(recovery, names=names))
 
 
 def with_sums(recovered: Recovered, case: Case, alone: Trace) -> Recovered:

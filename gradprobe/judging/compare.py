@@ -15,7 +15,7 @@ from ..budgets.budget import TileBudget, summed_bound, tile_budget
 from ..budgets.precision import Precision, output_rounding
 from ..budgets.roundings import rounding_shift
 from ..cases.case import Case
-from ..inside.recovery import RECOVERED, Recovery
+from ..inside.recovery import Recovery
 from ..reference import Attention, Tile, evaluate, tiles
 from ..running.trace import Trace, expected_shapes
 from .tally import Finding, Tally
@@ -102,10 +102,10 @@ def compare(
     comparison = _Pass(case, x, trace, precision, reference, recovery, evaluate, blame=False).run(tick)
     if comparison.matches:
         return comparison
-    return _promoted(_Pass(case, x, trace, precision, reference, recovery, evaluate, blame=True).run(tick))
+    return promoted(_Pass(case, x, trace, precision, reference, recovery, evaluate, blame=True).run(tick))
 
 
-def _promoted(comparison: Comparison) -> Comparison:
+def promoted(comparison: Comparison) -> Comparison:
     """Where everything wrong is explained by its parents, the first in dataflow order is the fault's own.
 
     That happens only when its parents have used up nearly their whole budget without leaving it.
@@ -190,7 +190,7 @@ class _Pass:
         """The budget of a tile of what was recovered; notes what the reading adds, where it is known at all."""
         assert self.recovery is not None
         budget = self.recovery.widened(self.x, tile, values, plain, self.precision)
-        for name in RECOVERED & self.tallies.keys():
+        for name in self.recovery.names & self.tallies.keys():
             added = budget.rows[name] - plain.rows[name]
             most = float(added.masked_fill(~added.isfinite(), 0.0).max()) if added.numel() else 0.0
             self.reading[name] = max(self.reading.get(name, 0.0), most)

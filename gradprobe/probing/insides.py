@@ -22,10 +22,31 @@ if TYPE_CHECKING:
 
 
 def with_insides(session: Session, runs: list[Run]) -> list[Run]:
-    """Looks into a black box under the first layout, and under the first that fails where that is another."""
+    """Looks into a black box under the first layout, and under the first that fails where that is another.
+
+    Where a run is right and its one-hot problems are not, these stand behind the others as a run of their own.
+    """
     chosen = [runs.index(run) for run in runs if run.measured is not None][:1]
     chosen += [runs.index(run) for run in runs if run.verdict == MISMATCH][:1]
-    return [_with_inside(session, run) if at in chosen else run for at, run in enumerate(runs)]
+    looked = [_with_inside(session, run) if at in chosen else run for at, run in enumerate(runs)]
+    return [_without_one_hots(run) for run in looked] + [_of_one_hots(run) for run in looked if _is_wrong_inside(run)]
+
+
+def _is_wrong_inside(run: Run) -> bool:
+    """Whether the target exports what is wrong in one-hot problems alone."""
+    if run.measured is None or run.inside is None or not run.measured.comparison.matches:
+        return False
+    return not run.inside.measured.comparison.matches
+
+
+def _without_one_hots(run: Run) -> Run:
+    return replace(run, inside=None) if _is_wrong_inside(run) else run
+
+
+def _of_one_hots(run: Run) -> Run:
+    assert run.inside is not None
+    measured = run.inside.measured
+    return Run(f"{run.layout}, one-hot inputs", run.assigned, measured, None, replace(run.inside, shown=measured))
 
 
 def _with_inside(session: Session, run: Run) -> Run:
@@ -42,7 +63,9 @@ def _with_inside(session: Session, run: Run) -> Run:
     examiner = Examiner(
         session.case,
         lambda assigned: lambda case, values, first: _answer(session, case, values, first, assigned),
-        lambda values, trace, recovery: measure(session, place(values, ()), trace, recovery),
+        lambda values, trace, recovery=None, *, coarse=False: measure(
+            session, place(values, ()), trace, recovery, coarse=coarse
+        ),
         run.measured,
         inputs_of(session, session.values, run.assigned).tensors,
     )

@@ -191,8 +191,13 @@ def accepted(session: Session, inputs: Inputs) -> Trace:
     return trace
 
 
-def measure(session: Session, inputs: Inputs, trace: Trace, recovery: Recovery | None = None) -> Measured:
+def measure(
+    session: Session, inputs: Inputs, trace: Trace, recovery: Recovery | None = None, *, coarse: bool = False
+) -> Measured:
     """A trace compared, its identities tried, its first mismatch located.
+
+    Args:
+        coarse: whether by an arithmetic that is coarser than the contract.
 
     Raises:
         ReferenceFailure: the reference breaks an identity that it should keep.
@@ -201,17 +206,19 @@ def measure(session: Session, inputs: Inputs, trace: Trace, recovery: Recovery |
     x = attention_of(case, inputs.values)
     reference = _reference_trace(session, inputs, x)
 
+    precision = precision_of(case.dtype, dots_of(session))
+
     def compared(evaluate: Evaluate) -> Comparison:
         words = f"comparing {inputs.layout}"
         return compare(
-            case, x, trace, precision_of(case.dtype, dots_of(session)), reference=reference, recovery=recovery,
+            case, x, trace, precision.coarser if coarse else precision, reference=reference, recovery=recovery,
             evaluate=evaluate, tick=lambda fraction: session.tick(words, fraction, f"{inputs.layout}, compared"),
         )  # fmt: skip
 
     with session.timed("compare"):
         comparison = compared(session.evaluate)
         coarser: tuple[Coarser | Operand, ...] = ()
-        if not comparison.matches and reference is None:
+        if not comparison.matches and reference is None and not coarse:
             lenient, coarser = _explained(case, x, trace, comparison, compared)
             comparison = comparison if case.strict else lenient
         invariants = identities(case, x, trace, comparison)

@@ -216,7 +216,7 @@ def render_layouts(report: Report, width: int, *, utf8: bool = True) -> Iterator
 
 def _reasons(report: Report) -> Iterator[str]:
     """Why, as far as it is known."""
-    verdicts = {run.layout: run.verdict for run in report.runs}
+    verdicts = {run.layout: run.verdict for run in report.runs if run.is_plain}
     if verdicts.get("contiguous") == "match" and "mismatch" in verdicts.values():
         yield "right when contiguous and wrong otherwise: the arithmetic is right, an address (a stride) is not"
     run, shown = report.failing or report.measured[0]

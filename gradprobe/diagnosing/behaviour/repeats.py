@@ -27,6 +27,24 @@ def wrong_in_the_first_call_alone(again: Again) -> Diagnosis | None:
     )
 
 
+def later_call_differs(again: Again) -> Diagnosis | None:
+    """The values of a first call that was right once more, with another result."""
+    results = again.run()
+    moved = {} if results is None else again.moved(again.came, results)
+    name = first_moved(moved)
+    if not name:
+        return None
+    count = int(moved[name].sum())
+    return Diagnosis(
+        f"race/{name}",
+        "RACE",
+        f"{name} is right in the first call, and with the same values wrong in a later one",
+        1.0,
+        (f"{count:,} elements of {name} differ between the two calls",),
+        fix="what one call leaves (buffers, caches, counters) must not reach the next",
+    )
+
+
 def _ratio(again: Again, name: str) -> float:
     """By what one factor the first call was off, where it is one; else 0."""
     actual, expected = again.came[name], again.seen.expected[name]
