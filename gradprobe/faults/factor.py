@@ -88,6 +88,7 @@ def _of_step(seen: Seen, step: str, words: str, factor: float, steps: tuple[str,
     names, verb = " and ".join(steps), "is" if len(steps) == 1 else "are"
     named = f"{factor:.5g} = {words}" if words and words != f"{factor:.5g}" else f"{factor:.5g}"
     why, fix = _reason(step, words, factor, seen)
+    fix = fix or _inverse(names, words, factor, seen)
     return Hypothesis(
         f"factor/{step}", "A", f"{names} {verb} off by the factor {named} throughout{why}",
         partial(_times, steps, factor),
@@ -101,14 +102,18 @@ def _reason(step: str, words: str, factor: float, seen: Seen) -> tuple[str, str]
         return ": the scale is missing", f"multiply {'dQ and dK' if step == 'dS' else step} by scale"
     if words == "scale" and step in ("dQ", "dK", "dS"):
         return ": the scale is applied twice", "apply the scale once"
-    if words in ("ln 2", "log2 e"):
-        return (
-            ": units of log2 and of ln are mixed",
-            "multiply by ln 2 = 0.6931 once on the way from log2 to natural units",
-        )
-    if words == "-1":
-        return ": its sign is the other", ""
-    return "", ""
+    if words in _UNITS[:2]:
+        return ": units of log2 and of ln are mixed", ""
+    return (": its sign is the other", "") if words == "-1" else ("", "")
+
+
+def _inverse(names: str, words: str, factor: float, seen: Seen) -> str:
+    """The edit that undoes a factor that has a name: what came is so many times what is due."""
+    if words in ("", "-1"):
+        return f"negate {names}" if words else ""
+    by = f"{1 / factor:.5g}"
+    named = [f" = {other}" for other, one in constants(seen).items() if abs(one * factor - 1) < 1e-9 and other != by]
+    return f"multiply {names} by {by}{named[0] if named else ''}"
 
 
 def _times(steps: tuple[str, ...], factor: float, variant: Variant) -> Variant:
@@ -137,9 +142,9 @@ def _added(seen: Seen) -> dict[str, Any]:
 
 
 def _units(words: str) -> str:
-    if words in ("ln 2", "log2 e"):
-        return "exp2 takes scores times log2 e = 1.4427, exp takes them as they are"
-    return ""
+    if words == "ln 2":
+        return "multiply the scores by log2 e = 1.4427 for exp2, or take exp"
+    return "leave log2 e = 1.4427 out of the scores for exp, or take exp2" if words == "log2 e" else ""
 
 
 def _scaled(factor: float, added: Mapping[str, Any], variant: Variant) -> Variant:

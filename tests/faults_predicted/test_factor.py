@@ -25,6 +25,20 @@ def test_a_scale_that_is_missing_in_dq_is_said_so():
     assert report.diagnoses[0].summary == ("dQ is off by the factor 2.8284 = 1/scale throughout: the scale is missing")
 
 
+@pytest.mark.parametrize(
+    ("factor", "fix"),
+    [
+        (math.log(2), "multiply dV by 1.4427 = log2 e"), (1 / math.log(2), "multiply dV by 0.69315 = ln 2"),
+        (2.0, "multiply dV by 0.5 = 1/2"), (0.5, "multiply dV by 2"), (-1.0, "negate dV"), (1.2345, ""),
+    ],
+)  # fmt: skip
+def test_the_edit_undoes_the_factor_that_came(factor, fix):
+    cause = told(making("dV", lambda t: t * factor), exposed=GRADIENTS).diagnoses[0]
+    assert cause.fix == fix
+    by = float(fix.split(" by ")[1].split()[0]) if " by " in fix else -1.0
+    assert not fix or abs(by * factor - 1) < 1e-5
+
+
 @pytest.mark.parametrize(("factor", "kernels"), [(math.log(2), KERNELS), (1 / math.log(2), BACKWARD)])
 def test_scores_in_units_of_log_2_are_named(factor, kernels):
     found = seen_both_ways(lambda: making("S", lambda t: t * factor, kernels))
@@ -32,6 +46,8 @@ def test_scores_in_units_of_log_2_are_named(factor, kernels):
     with_bias = told(making("S", lambda t: t * factor, kernels), "lazy")
     assert named(with_bias) == "factor/S"
     assert with_bias.diagnoses[0].summary.startswith("the scores and bias are off by the factor ")
+    fix = "multiply the scores by log2 e" if factor < 1 else "leave log2 e = 1.4427 out of the scores"
+    assert with_bias.diagnoses[0].fix.startswith(fix)
 
 
 @pytest.mark.parametrize(
