@@ -12,8 +12,13 @@ from gradprobe.device import words_of_loss
 from gradprobe.failures import DeviceLost, TargetFailure
 from gradprobe.last import Asked
 from gradprobe.running.run import run_target
+from gradprobe.screen import Look
 from gradprobe.smaller import for_the_interpreter
+from gradprobe.suite.checked import Planned
+from gradprobe.suite.checking import check_each
+from gradprobe.suite.worker import Setting
 from gradprobe.targets.find import find_target
+from tests.strides.crashing import write
 
 CASE = resolve({"seqlen": 8, "head_dim": 4, "device": "cpu"}, "softmax", takes_bias=False)
 DISTINCT = (("all", "distinct"),)
@@ -85,3 +90,19 @@ def test_what_cost_a_gpu_is_asked_of_the_interpreter_no_larger_than_it_need_be()
     named = {"heads": 4, "tau": "1,2,3,4", "seqlens": "4000,300", "batch": 2, "seqlen": 100}
     asked = Asked("x", None, None, named)
     assert for_the_interpreter(asked) == dataclasses.replace(asked, options=named | {"device": "cpu"})
+
+
+def test_a_check_that_costs_the_device_keeps_what_it_measured_and_names_the_line_that_the_interpreter_sees(tmp_path):
+    options = {"seqlen": 20, "head_dim": 8, "runs": ["contiguous", "huge"]}
+    asked = Asked(write(tmp_path, "narrow", losing=True), None, None, options)
+    (checked,) = check_each([Planned("", asked)], Setting(Look(80, None, utf8=False)))
+    assert (checked.code, checked.verdict, checked.document["error"]["kind"]) == (3, "error", "DeviceLost")
+    assert [(run["layout"], run["verdict"]) for run in checked.document["runs"]] == [
+        ("contiguous", "match"), ("huge", "crashed"),
+    ]  # fmt: skip
+    (finding,) = checked.document["runs"][1]["memory"]
+    assert (finding["kind"], finding["tensor"], finding["kernel"]) == ("outside", "do", "narrow_copy_kernel")
+    assert (
+        "an illegal memory access was encountered; small in the interpreter narrow_copy_kernel loads outside do"
+        in (checked.document["error"]["message"])
+    )

@@ -8,9 +8,11 @@ from itertools import groupby
 from typing import Any
 
 from ..isolation import Ended, run_each, run_here
+from ..isolation.ended import DEVICE
 from .checked import Checked, Planned
 from .documents import of_crash, of_raised
 from .heard import Heard, Stage
+from .watched import findings_of
 from .worker import FACTORY, Setting
 
 
@@ -61,7 +63,9 @@ def _checked(ended: Ended, heard: Heard, setting: Setting) -> Checked:
     if ended.crash is not None:
         stack = ended.crash.stack if setting.tracebacks or ended.crash.last is None else ""
         left = tuple(stack.splitlines())
-        return replace(of_crash(planned, ended.crash, heard), left=left)
+        layout = heard.stage.layout if heard.stage else ""
+        memory = findings_of(planned, layout, setting) if ended.crash.kind == DEVICE else ()
+        return replace(of_crash(planned, ended.crash, heard, memory), left=left)
     if ended.raised is not None:
         left = tuple(ended.raised.traceback.splitlines()) if setting.tracebacks else ()
         return replace(of_raised(planned, ended.raised, heard), left=left)

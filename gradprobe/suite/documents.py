@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from ..failures import Failure, ReferenceFailure, TargetFailure, as_failure
 from ..isolation import Crash, Line, Raised
-from ..isolation.ended import CRASH, DEVICE, TIMEOUT
+from ..isolation.ended import CRASH, DEVICE, MEMORY, TIMEOUT
 from .checked import Checked, Planned
 from .heard import Heard
 
 CRASHED, LATE = "crashed", "took too long"
 _DEBUGGED = "--no-isolate runs it in this process, for a debugger"
+_WAYS_OUT = {
+    TIMEOUT: "a smaller case may do, or a longer --timeout",
+    MEMORY: "a smaller case may do, or a higher --max-memory",
+}
 
 
 def titled(document: Mapping[str, Any], title: str) -> dict[str, Any]:
@@ -37,15 +41,19 @@ def of_raised(planned: Planned, raised: Raised, heard: Heard) -> Checked:
     return _ended(planned, error, raised.exit_code, heard, 0.0)
 
 
-def of_crash(planned: Planned, crash: Crash, heard: Heard) -> Checked:
-    """A check whose process died or was stopped."""
+def of_crash(planned: Planned, crash: Crash, heard: Heard, memory: Sequence[Mapping[str, Any]] = ()) -> Checked:
+    """A check whose process died or was stopped.
+
+    Args:
+        memory: what the interpreter's watch sees the kernels do there, as in a report.
+    """
     what = LATE if crash.kind == TIMEOUT else CRASHED
     subject, where = _subject(planned, heard), f" ({_layout(heard)})" if _layout(heard) else ""
-    way_out = "a smaller case may do, or a longer --timeout" if crash.kind == TIMEOUT else _DEBUGGED
-    words = f"{crash.words}{crash.where}"
+    way_out = _WAYS_OUT.get(crash.kind, _DEBUGGED)
+    words = f"{crash.words}{crash.where}" + (f"; small in the interpreter {memory[0]['sentence']}" if memory else "")
     error = {
         "kind": crash.kind, "message": f"{subject} {what}{where}: {words}", "way_out": way_out, "words": words,
-        "stderr_tail": crash.stderr_tail, "stack": crash.stack, **_place(crash.last),
+        "stderr_tail": crash.stderr_tail, "stack": crash.stack, **_place(crash.last), "memory": list(memory),
     }  # fmt: skip
     return _ended(planned, error, Failure.exit_code, heard, crash.seconds)
 
@@ -94,7 +102,8 @@ def _run(error: Mapping[str, Any], layout: str) -> dict[str, Any]:
     from ..report.as_json import without_results
 
     told = {name: error[name] for name in ("kind", "message", "file", "line", "function", "code") if name in error}
-    return without_results(layout, "crashed" if error["kind"] in (CRASH, DEVICE) else "error") | {"error": told}
+    run = without_results(layout, "crashed" if error["kind"] in (CRASH, DEVICE, MEMORY) else "error")
+    return run | {"memory": error.get("memory", []), "error": told}
 
 
 def _nothing(planned: Planned, error: Mapping[str, Any], seconds: float) -> dict[str, Any]:
