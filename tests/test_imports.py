@@ -19,7 +19,7 @@ ORDER = (
     "cases.shapes", "cases.case", "cases.draw", "cases.outputs", "cases.placement", "cases.guards", "cases.layouts",
     "cases.contents", "cases.saved",
     "cases.decided",
-    "targets.provenance", "targets.signatures", "targets.naming", "targets.stand_in",
+    "targets.provenance", "targets.signatures", "targets.naming", "targets.stand_in", "targets.surroundings",
     "running.trace",
     "targets.builtin", "targets.find", "targets.bind",
     "recording.call", "recording.seen", "recording.watch", "recording.capturing", "recording.child",

@@ -15,7 +15,18 @@ from .session import Session
 
 def notes_of(session: Session, runs: list[Run]) -> tuple[str, ...]:
     """Sentences about the case, what was skipped, and the taps."""
-    return (*_of_case(session.case), *_of_configurations(session), *session.notes, *_of_taps(session, runs))
+    return (
+        *_of_case(session.case),
+        *_of_surroundings(session),
+        *_of_configurations(session),
+        *session.notes,
+        *_of_taps(session, runs),
+    )
+
+
+def _of_surroundings(session: Session) -> tuple[str, ...]:
+    words = session.target.around.words
+    return (f"the target changes, for all of its process, {words}: it is judged without",) if words else ()
 
 
 def _of_configurations(session: Session) -> tuple[str, ...]:

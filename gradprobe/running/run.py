@@ -147,9 +147,10 @@ def _call(target: Target, case: Case, arguments: dict[str, Any], inputs: Inputs)
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("default")
         warnings.filterwarnings("ignore", category=RuntimeWarning, module="triton")
-        if target.is_backward:
-            return target.function(**arguments)
-        return _through_autograd(target, case, arguments, inputs.tensors["do"])
+        with target.around.inside():
+            if target.is_backward:
+                return target.function(**arguments)
+            return _through_autograd(target, case, arguments, inputs.tensors["do"])
 
 
 def _through_autograd(target: Target, case: Case, arguments: dict[str, Any], do: Tensor) -> Mapping[str, Any]:
@@ -236,7 +237,8 @@ def _is_a_crash(error: Exception) -> bool:
 def _raised(target: Target, inputs: Inputs, error: BaseException) -> tuple[str, str]:
     """What a failure says of it, and the way out."""
     kind, _, words = _words(error).partition(": ")
-    return f"target {target.name!r} raised {kind} ({inputs.layout}): {words}", "--traceback shows where"
+    made = f"it changes, for all of its process, {target.around.words}; " if target.around.words else ""
+    return f"target {target.name!r} raised {kind} ({inputs.layout}): {words}", f"{made}--traceback shows where"
 
 
 def _words(error: BaseException) -> str:

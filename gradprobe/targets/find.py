@@ -8,7 +8,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,6 +20,7 @@ from .naming import name_of
 from .provenance import Source, source_of
 from .signatures import is_autograd_function, readable
 from .stand_in import gpu_stood_in
+from .surroundings import Surroundings
 
 # What each parameter may be called; the first is the name used everywhere here.
 SYNONYMS = {
@@ -86,6 +87,8 @@ class Target:
     """The canonical names of the parameters without a default."""
     family: str
     source: Source
+    around: Surroundings = field(default_factory=Surroundings, compare=False)
+    """What it made of the process that it runs in."""
 
     @property
     def is_backward(self) -> bool:
@@ -115,9 +118,12 @@ def find_target(subject: str | Callable[..., Any], family: str | None = None) ->
     """
     if not isinstance(subject, str):
         return _target(readable(subject), name_of(subject).shown, family)
-    place, name = parts_of(_spec(subject))
-    module = load_file(Path(place), subject) if place.endswith(".py") else _load_module(place, subject)
-    return _target(readable(_function(module, name, subject)), subject, family, module)
+    (place, name), around = parts_of(_spec(subject)), Surroundings()
+    load = (
+        functools.partial(load_file, Path(place)) if place.endswith(".py") else functools.partial(_load_module, place)
+    )
+    module = load(subject, around)
+    return replace(_target(readable(_function(module, name, subject)), subject, family, module), around=around)
 
 
 def parts_of(word: str) -> tuple[str, str]:
@@ -157,7 +163,7 @@ def _spec(word: str) -> str:
     return BUILTINS[word].spec
 
 
-def load_file(path: Path, word: str) -> ModuleType:
+def load_file(path: Path, word: str, around: Surroundings | None = None) -> ModuleType:
     """The module of a file, run anew.
 
     Raises:
@@ -174,17 +180,17 @@ def load_file(path: Path, word: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     _prefer_imports_from(path.resolve().parent)
-    _importing(functools.partial(spec.loader.exec_module, module), word)
+    _importing(functools.partial(spec.loader.exec_module, module), word, around or Surroundings())
     return module
 
 
-def _load_module(name: str, word: str) -> ModuleType:
+def _load_module(name: str, word: str, around: Surroundings) -> ModuleType:
     _prefer_imports_from(Path.cwd())
-    if not _importing(lambda: _exists(name), word):
+    if not _importing(lambda: _exists(name), word, around):
         raise UsageFailure(
             f"target {word!r}: there is no module {name}", "is its folder the current one, or installed?"
         )
-    module: ModuleType = _importing(lambda: importlib.import_module(name), word)
+    module: ModuleType = _importing(lambda: importlib.import_module(name), word, around)
     return module
 
 
@@ -198,10 +204,10 @@ def _exists(name: str) -> bool:
     return (not parent or _exists(parent)) and importlib.util.find_spec(name) is not None
 
 
-def _importing(load: Callable[[], Any], word: str) -> Any:
+def _importing(load: Callable[[], Any], word: str, around: Surroundings) -> Any:
     """Runs an import. Whatever a user's module may do at import, it ends here as a sentence."""
     try:
-        with gpu_stood_in():
+        with gpu_stood_in(), around.inside():
             return load()
     except (Failure, KeyboardInterrupt):
         raise

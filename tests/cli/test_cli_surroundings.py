@@ -1,0 +1,73 @@
+"""What a target leaves changed in its process is its own affair: it is judged without, and nothing else is moved."""
+
+import json
+
+import pytest
+
+from .command import SMALL, run, run_process
+
+RUDE = """
+import math, os, sys, warnings
+import torch
+from soft import backward
+
+print("spoken at the import")
+os.chdir("/")
+os.close(1)
+torch.set_default_device("meta")
+torch.set_default_dtype(torch.float16)
+torch.set_num_threads(3)
+torch.set_grad_enabled(False)
+torch.exp = torch.softmax = torch.zeros_like = torch.einsum = torch.matmul = None
+torch.Tensor.__matmul__ = lambda self, other: torch.bmm(self.flatten(0, 1), other.flatten(0, 1)).unflatten(
+    0, self.shape[:2])
+math.sqrt = None
+warnings.simplefilter("error")
+sys.setrecursionlimit(200)
+sys.stdout.close()
+made = torch.empty(1)
+
+def f(q, k, v, do, *, scale):
+    assert (os.getcwd(), made.device.type, torch.empty(1).dtype) == ("/", "meta", torch.float16)
+    assert torch.matmul is None and torch.get_num_threads() == 3
+    os.write(2, b"spoken in a call\\n")
+    os.close(2)
+    results = backward(q, k, v, do, scale=scale)
+    torch.set_default_dtype(torch.float16)
+    results["dQ"] *= {factor}
+    return results
+"""
+
+
+@pytest.mark.parametrize(("factor", "code"), [(1, 0), (1.01, 1)])
+def test_a_target_that_changes_all_it_can_is_judged_as_any_other_and_finds_all_as_it_left_it(factor, code, folder):
+    (folder / "rude.py").write_text(RUDE.replace("{factor}", str(factor)))
+    ran = run_process(f"check rude.py:f {SMALL} --json - --sarif rude.sarif")
+    assert ran.code == code, ran.err
+    report = json.loads(ran.out)
+    assert report["verdict"] == ("mismatch" if code else "match")
+    assert [run["verdict"] for run in report["runs"]][:3] == [report["verdict"]] * 3
+    wrong = {one["name"] for run in report["runs"] for one in run["intermediates"] if one["mismatched"]}
+    assert wrong == ({"dQ"} if code else set())
+    (note,) = [note for note in report["notes"] if note.startswith("the target changes, for all of its process, ")]
+    assert note.startswith("the target changes, for all of its process, math.sqrt, torch.Tensor.__matmul__, ")
+    assert note.endswith("the default dtype, whether gradients are recorded: it is judged without")
+    assert "spoken at the import\n" in ran.err
+    assert (folder / "rude.sarif").exists()
+
+
+def test_a_default_device_without_values_is_a_target_error_that_says_so(folder):
+    (folder / "meta.py").write_text(
+        "import torch\nfrom soft import backward\ntorch.set_default_device('meta')\n"
+        "def f(q, k, v, do, *, scale):\n"
+        "    return {'dQ': torch.empty(q.shape).copy_(backward(q, k, v, do, scale=scale)['dQ'])}\n"
+        "def g(q, k, v, do, *, scale):\n"
+        "    return {'dQ': q + torch.zeros(q.shape)}\n"
+    )
+    ran = run(f"check meta.py:f {SMALL}")
+    assert ran.code == 3
+    assert "on meta; it must be dense" in ran.err
+    assert "is it the default device?" in ran.err
+    ran = run(f"check meta.py:g {SMALL}")
+    assert ran.code == 3
+    assert "\n  it changes, for all of its process, the default device or another mode of torch; " in ran.err
