@@ -63,7 +63,7 @@ def limit() -> int:
 @lru_cache(maxsize=1)
 def _half_of_what_is_free() -> int:
     """As it was at the first question: what is taken since was taken by this command."""
-    return free() // 2
+    return max(free() // 2, 2 * LEAST)
 
 
 def left() -> int:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import typer
 
+from ..failures import UsageFailure
 from ..last import Asked
 from ..options import OPTIONS
+from ..room import VARIABLE, parsed
+from ..room import asked as asked_memory
+from ..screen import say
 
 TargetWord = Annotated[
     str | None,
@@ -28,6 +34,13 @@ Isolate = Annotated[
     ),
 ]  # fmt: skip
 Timeout = Annotated[float | None, typer.Option(metavar="SECONDS", help="Stop a check that takes longer")]
+MaxMemory = Annotated[
+    str | None,
+    typer.Option(
+        "--max-memory", metavar="SIZE", help="Memory that all of it may take, such as 3G or 500M (default: half of "
+        "what is free)",
+    ),
+]  # fmt: skip
 Traceback = Annotated[bool, typer.Option("--traceback", help="Show where a failure was raised")]
 
 
@@ -49,9 +62,11 @@ def _with_options(command: Callable[..., None], *, several: bool) -> Callable[..
     own = list(inspect.signature(command, eval_str=True).parameters.values())
 
     def run(**words: Any) -> None:
+        word = words.pop("max_memory")
         options = {option.name: words.pop(option.name) for option in OPTIONS}
         given = {name: word for name, word in options.items() if word is not None and word != []}
-        command(**words, options=given)
+        with _bounded(word):
+            command(**words, options=given)
 
     added = [
         inspect.Parameter(
@@ -59,13 +74,35 @@ def _with_options(command: Callable[..., None], *, several: bool) -> Callable[..
         )
         for option in OPTIONS
     ]
+    memory = inspect.Parameter("max_memory", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=MaxMemory)
     parameters = [
-        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own if parameter.name != "options"
-    ]
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for parameter in (*own, memory) if parameter.name != "options"
+    ]  # fmt: skip
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in (*parameters, *added)}
     vars(run)["__signature__"] = inspect.Signature([*parameters, *added])
     return run
+
+
+@contextlib.contextmanager
+def _bounded(word: str | None) -> Iterator[None]:
+    """While open, whatever runs, in this process or another, takes no more memory than was asked for."""
+    before = os.environ.get(VARIABLE)
+    try:
+        if word is not None:
+            parsed(word)
+            os.environ[VARIABLE] = word
+        asked_memory()
+    except UsageFailure as failure:
+        say(failure)
+        raise typer.Exit(failure.exit_code) from failure
+    try:
+        yield
+    finally:
+        if word is not None:
+            os.environ.pop(VARIABLE)
+            os.environ.update({} if before is None else {VARIABLE: before})
 
 
 def _annotation(option: Any, several: bool) -> Any:

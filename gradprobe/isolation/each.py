@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from .. import room
 from .child import worker_of
-from .ended import CRASH, DEVICE, TIMEOUT, Crash, Ended, Raised, raised_of, words_of
+from .ended import CRASH, DEVICE, MEMORY, TIMEOUT, Crash, Ended, Raised, raised_of, words_of
 from .frames import ANSWER, LOST, READY, TOLD, UNREADY
 from .process import Child, Heard
 from .telling import heard_by
@@ -36,7 +37,8 @@ def run_each(
 
     In each child `worker = Class(setup)` is made once, and `worker(item)` called for each item. A child that dies ends
     its item alone; another takes its place. When the iterator is over or closed, no child lives on, nor what it started
-    in its process group.
+    in its process group. Together they take no more memory than `room.limit` says; one that takes more than its share
+    is stopped.
 
     Args:
         factory: "package.module:Class". It, `setup`, items and results are pickled, by name where they are classes.
@@ -50,7 +52,8 @@ def run_each(
         Failure: no process can be started at all.
     """
     events: queue.SimpleQueue[Heard] = queue.SimpleQueue()
-    start = functools.partial(Child, factory, pickle.dumps(setup), events, echo)
+    workers = max(1, min(workers, room.limit() // room.LEAST))
+    start = functools.partial(Child, factory, pickle.dumps(setup), events, echo, most=room.limit() // workers)
     crew = _Crew(start, events, list(items), timeout, workers, start_limit, told)
     try:
         yield from crew.ends()
@@ -156,8 +159,9 @@ class _Crew:
         seconds = time.monotonic() - child.since
         self._children.remove(child)
         code = child.stop()
-        words = lost or child.broken or words_of(code)
-        return self._lost(child, Crash(DEVICE if lost else CRASH, words, child.tail, seconds, child.stack))
+        words = lost or child.over or child.broken or words_of(code)
+        kind = DEVICE if lost else MEMORY if child.over else CRASH
+        return self._lost(child, Crash(kind, words, child.tail, seconds, child.stack))
 
     def _late(self) -> list[Ended]:
         now, ended = time.monotonic(), []

@@ -10,7 +10,7 @@ from typing import Any
 from ..failures import as_failure
 from .lines import Line, last_line
 
-CRASH, TIMEOUT, DEVICE = "Crash", "Timeout", "DeviceLost"
+CRASH, TIMEOUT, DEVICE, MEMORY = "Crash", "Timeout", "DeviceLost", "NoRoom"
 # What the system's own names of signals leave open.
 _MEANINGS = {
     signal.SIGKILL: "from outside; most often the system was out of memory",
@@ -38,7 +38,7 @@ class Crash:
     """A process that died, or was stopped, before it answered."""
 
     kind: str
-    """CRASH, TIMEOUT, or DEVICE where it lost its GPU, and was stopped."""
+    """CRASH, TIMEOUT, DEVICE where it lost its GPU, or MEMORY where it took too much, and was stopped."""
     words: str
     """What follows "it was" or "it": "killed by SIGSEGV (segmentation fault)"; of a GPU, its own words."""
     stderr_tail: str

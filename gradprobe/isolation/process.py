@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..failures import Failure
+from ..room import SHARE, held_by, in_words
 from .child import WHERE
 from .frames import READY, Frames, NotAMessage, send
 
@@ -55,6 +56,10 @@ class Child:
     ready: bool = False
     since: float = field(default_factory=time.monotonic)
     """When it was started, or got its item."""
+    most: int | None = None
+    """The bytes of memory that it may take; None for no limit."""
+    over: str = ""
+    """That it took more, where it did."""
     broken: str = ""
     """What was wrong with its stream, where that came before its end."""
 
@@ -70,7 +75,7 @@ class Child:
         try:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=writing, stderr=writing,
-                pass_fds=(theirs.fileno(), stacks), start_new_session=True,
+                pass_fds=(theirs.fileno(), stacks), start_new_session=True, env=self._environment(),
             )  # fmt: skip
         except OSError as error:
             self._close()
@@ -119,6 +124,9 @@ class Child:
         os.close(self._errors)
         os.close(self._stacks)
 
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ} | ({} if self.most is None else {SHARE: str(self.most)})
+
     def _send(self, payload: bytes) -> None:
         # One that is dead or does not listen is found out by its listener, or is late.
         with contextlib.suppress(OSError):
@@ -137,7 +145,7 @@ class Child:
             selector.register(self._stream, selectors.EVENT_READ)
             selector.register(self._errors, selectors.EVENT_READ)
             selector.register(self._stacks, selectors.EVENT_READ)
-            while self._lives() and not (closed and time.monotonic() - closed > _CLOSING):
+            while self._lives() and not self._is_over() and not (closed and time.monotonic() - closed > _CLOSING):
                 if not self._read(selector, frames, _LOOK) and not closed:
                     closed = time.monotonic()
             self.broken = self.broken or ("closed the stream that it answers on" if self._lives() else "")
@@ -146,6 +154,12 @@ class Child:
             while time.monotonic() < over and selector.select(0):
                 self._read(selector, frames, 0)
         self.events.put(Heard(self, None))
+
+    def _is_over(self) -> bool:
+        """Whether it takes too much memory: asked here, since a child that is busy in C cannot ask itself."""
+        if self.most is not None and held_by(self._process.pid) > self.most:
+            self.over = f"stopped when it took more than {in_words(self.most)} of memory (--max-memory)"
+        return bool(self.over)
 
     def _lives(self) -> bool:
         return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None

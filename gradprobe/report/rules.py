@@ -152,6 +152,7 @@ OF_WARNING = {severity.HUGE: HUGE, severity.VECTOR: VECTOR, severity.UNDECLARED:
 OF_MEMORY = {"outside": OUTSIDE, "guard": GUARD, "unwritten": UNWRITTEN, "race": RACE, "barrier": BARRIER}
 OF_MEMORY |= {"misaligned": MISALIGNED}
 OF_FAILURE = {
-    "Crash": CRASH, "DeviceLost": CRASH, "Timeout": TIMEOUT, "TargetFailure": TARGET, "Refusal": TARGET,
-    "KernelStopped": TARGET, "ReferenceFailure": REFERENCE, "UsageFailure": USAGE, "Untested": USAGE,
+    "Crash": CRASH, "DeviceLost": CRASH, "NoRoom": CRASH, "Timeout": TIMEOUT, "TargetFailure": TARGET,
+    "Refusal": TARGET, "KernelStopped": TARGET, "ReferenceFailure": REFERENCE, "UsageFailure": USAGE,
+    "Untested": USAGE,
 }  # fmt: skip

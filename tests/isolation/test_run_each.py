@@ -80,6 +80,23 @@ def test_a_process_that_lost_its_device_is_replaced_whatever_its_worker_made_of_
     assert (before.result[0], after.result[0], after.result[2]) == (2, 4, 1)
 
 
+def test_a_process_that_takes_more_memory_than_its_share_is_stopped_and_replaced(monkeypatch):
+    monkeypatch.setenv("GRADPROBE_MAX_MEMORY", "1G")
+    before, large, after = ended(("its_limit",), ("take", 3 << 29), ("twice", 2))
+    assert before.result == 1 << 30
+    assert (large.crash.kind, large.crash.words) == (
+        "NoRoom", "stopped when it took more than 1.0 GiB of memory (--max-memory)"
+    )  # fmt: skip
+    assert large.crash.seconds < 10
+    assert after.result[0] == 4
+
+
+def test_processes_share_the_memory_and_are_no_more_than_it_allows(monkeypatch):
+    monkeypatch.setenv("GRADPROBE_MAX_MEMORY", "1100M")
+    ends = ended(*[("its_limit",)] * 4, workers=4)
+    assert {end.result for end in ends} == {1100 << 19}
+
+
 def test_a_segmentation_fault_says_the_line_that_made_it_apart_from_what_was_printed():
     (end,) = ended(("segfault",))
     assert end.crash.stderr_tail == "about to read address 0"
