@@ -60,10 +60,11 @@ def test_whatever_a_target_raises_once_the_device_is_lost_is_the_loss(monkeypatc
         ran(error)
 
 
-@pytest.mark.parametrize(
-    "words", ["Triton Error [CUDA]: invalid argument", "CUDA error: no kernel image", "CUDA_ERROR_X"]
-)
-def test_an_error_of_the_driver_that_leaves_the_device_is_a_failure_and_no_refusal(words):
+@pytest.mark.parametrize("words", [
+    "Triton Error [CUDA]: invalid argument", "CUDA error: no kernel image", "CUDA_ERROR_X",
+    "CUDA out of memory. Tried to allocate 2.00 GiB", "[enforce fail] DefaultCPUAllocator: can't allocate memory",
+])  # fmt: skip
+def test_an_error_of_the_driver_or_want_of_memory_is_a_failure_and_no_refusal(words):
     with pytest.raises(TargetFailure, match="raised RuntimeError") as caught:
         ran(RuntimeError(words))
     assert not isinstance(caught.value, DeviceLost)

@@ -228,10 +228,11 @@ def _telling_of_a_lost_device(target: Target, inputs: Inputs) -> Iterator[None]:
 
 
 def _is_a_crash(error: Exception) -> bool:
-    """A RuntimeError of the device, or of Triton's compiler or interpreter, is no refusal."""
+    """A RuntimeError of the device, of want of memory, or of Triton's compiler or interpreter, is no refusal."""
     words = str(error)
     of_driver = any(word in words for word in ("CUDA error", "[CUDA]", "CUDA_ERROR_"))
-    return of_driver or type(error).__module__.partition(".")[0] == "triton"
+    without_room = "out of memory" in words or "DefaultCPUAllocator: " in words
+    return of_driver or without_room or type(error).__module__.partition(".")[0] == "triton"
 
 
 def _raised(target: Target, inputs: Inputs, error: BaseException) -> tuple[str, str]:
