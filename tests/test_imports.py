@@ -89,7 +89,7 @@ ORDER = (
     "progress", "answer", "screen",
     "suite.checked", "suite.heard", "suite.documents", "suite.worker", "suite.watched", "suite.checking",
     "suite.described", "suite.matrix",
-    "suite.battery", "suite.table",
+    "suite.battery", "suite.table", "suite.weighing",
     "shrink", "shrink.ordering", "shrink.sizes", "shrink.steps", "shrink.symptom", "shrink.fewest",
     "shrink.literals", "shrink.formula", "shrink.program_parts", "shrink.program", "shrink.pytest_file",
     "shrink.trial", "shrink.attempts", "shrink.search", "shrink.kept", "shrink.shrinking", "shrink.shown",

@@ -14,6 +14,7 @@ from ..suite.battery import Entry, battery, set_by
 from ..suite.checked import Checked, Planned, Untaken
 from ..suite.checking import check_each
 from ..suite.described import described
+from ..suite.weighing import hinted, weighed
 from ..suite.worker import Setting
 from .forms import Forms
 from .several import check_several
@@ -31,12 +32,23 @@ def check_battery(asked: Asked, force: Force, forms: Forms, setting: Setting) ->
     (takes,) = described([asked], str(beside.get("device", "auto")), setting.timeout, isolate=setting.isolate)
     # A target that cannot be imported is asked once, and that says why.
     entries = battery(takes.family, takes.names, takes.required) if takes else (Entry(1, "contiguous", {}, ""),)
+    asked_for = {_title(entry): entry for entry in entries}
+
+    def weigh(checked: Checked) -> Checked:
+        entry = asked_for[checked.title]
+        return hinted(checked if beside.get("strict") else weighed(checked, entry, made), entry)
+
+    def made(options: Mapping[str, Any]) -> Checked:
+        (again,) = check_each([Planned("", replace(asked, options=options))], setting)
+        return again
+
     return check_several(
         [_planned(entry, asked, beside) for entry in entries if not entry.why_not],
         forms,
         setting,
         untaken=[Untaken(_title(entry), entry.why_not) for entry in entries if entry.why_not],
-        closer=lambda failing: failing if "recover" in beside else _looked_into(failing, setting),
+        closer=lambda failing: failing if "recover" in beside else weigh(_looked_into(failing, setting)),
+        weigh=weigh,
     )
 
 

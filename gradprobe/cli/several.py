@@ -14,7 +14,7 @@ from ..failures import Failure
 from ..screen import put, say, show
 from ..suite.checked import Checked, Planned, Untaken, code_of
 from ..suite.checking import check_each
-from ..suite.table import LISTED, Table, in_full, not_taken, simplest, summary, words_of
+from ..suite.table import LISTED, Table, in_full, not_taken, simplest, summary, warnings, words_of
 from ..suite.worker import Setting
 from .forms import Forms
 
@@ -29,6 +29,7 @@ def check_several(
     *,
     untaken: Sequence[Untaken] | None = None,
     closer: Callable[[Checked], Checked] = lambda failing: failing,
+    weigh: Callable[[Checked], Checked] = lambda checked: checked,
 ) -> int:
     """Makes every check, shows a table of them and the simplest failing one in full; the exit code of all.
 
@@ -38,21 +39,23 @@ def check_several(
     Args:
         untaken: what the target does not take by its signature, where that is no error; nor is then what it refuses.
         closer: makes the simplest failing check once more, as it is to be shown.
+        weigh: makes a warning of one that does not count.
     """
     start, shown = time.perf_counter(), not forms.on_stdout
-    table, checks = Table(planned, setting.look), list[Checked]()
+    table, checks, warned = Table(planned, setting.look), list[Checked](), list[Checked]()
     expected = len(planned)
-    if expected and (code := _write(forms.rewritable, checks, expected, untaken)):
+    if expected and (code := _write(forms.rewritable, checks, warned, expected, untaken)):
         return code
     if shown:
         show(table.head())
     try:
-        for checked in check_each(planned, setting):
+        for checked in map(weigh, check_each(planned, setting)):
             if untaken is not None and checked.is_refused:
                 untaken, expected = [*untaken, Untaken(checked.title, words_of(checked.document))], expected - 1
                 continue
-            insort(checks, checked, key=lambda one: one.number)
-            _write(forms.rewritable, checks, expected, untaken)
+            insort(warned if checked.is_warning else checks, checked, key=lambda one: one.number)
+            expected -= checked.is_warning
+            _write(forms.rewritable, checks, warned, expected, untaken)
             if shown:
                 show(table.line_of(checked))
             _tell_how_far(len(checks), expected)
@@ -60,22 +63,24 @@ def check_several(
         if failing is not None:
             checks[checks.index(failing)] = failing = closer(failing)
     finally:
-        code = _write(forms, checks, expected, untaken)
+        code = _write(forms, checks, warned, expected, untaken)
     _remember(checks)
     if not checks:
         say(Failure("nothing was compared: the target takes none of the cases"))
     if shown:
-        show(not_taken(untaken or ()))
+        show([*not_taken(untaken or ()), *warnings(warned)])
         put("".join(f"{line}\n" for line in ["", *in_full(failing), ""]) if failing else "")
-        show([summary(checks, expected, time.perf_counter() - start)])
+        show([summary(checks, expected, time.perf_counter() - start, len(warned))])
     return code
 
 
-def _write(forms: Forms, checks: Sequence[Checked], planned: int, untaken: Sequence[Untaken] | None) -> int:
+def _write(
+    forms: Forms, checks: Sequence[Checked], warned: Sequence[Checked], planned: int, untaken: Sequence[Untaken] | None
+) -> int:
     """Writes all that came so far; the exit code that it comes to: nothing compared is no match."""
     code = code_of([checked.code for checked in checks]) if checks or planned else Failure.exit_code
     more = {} if untaken is None else {"not_taken": [asdict(one) for one in untaken]}
-    return forms.write([checked.document for checked in checks], code, planned=planned, more=more)
+    return forms.write([checked.document for checked in (*checks, *warned)], code, planned=planned, more=more)
 
 
 def _tell_how_far(done: int, planned: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from ..failures import Failure
 from ..intermediates import steps
 from ..judging.strays import Stray
 from ..judging.tally import Finding
+from ..severity import WARNING
 from ..targets.provenance import Source
 from ..verdict import MISMATCH, Measured, Report, Run, add_counts, compared
 
@@ -60,20 +61,30 @@ def failure_as_json(failure: Failure, reproduce: str, target: str | None = None)
 
 
 def together(documents: Sequence[Mapping[str, Any]], planned: int | None = None) -> Mapping[str, Any]:
-    """Several documents in one, whose verdict is the worst of theirs.
+    """Several documents in one, whose verdict is the worst of theirs. Checks that do not count stand under "warnings".
 
     Args:
-        planned: how many there are to be; as long as fewer came, or none, it is no match. None for a check that is
-            made alone, which is itself the document.
+        planned: how many there are to be that count; as long as fewer came, or none, it is no match. None for a check
+            that is made alone, which is itself the document.
     """
     if planned is None and len(documents) == 1:
         return documents[0]
-    planned = len(documents) if planned is None else planned
-    verdicts = {document["verdict"] for document in documents} | (
-        {"error"} if len(documents) < max(planned, 1) else set()
-    )
+    counted = [document for document in documents if document.get("severity") != WARNING]
+    planned = len(counted) if planned is None else planned
+    verdicts = {document["verdict"] for document in counted} | ({"error"} if len(counted) < max(planned, 1) else set())
     whole = next((word for word in (MISMATCH, "error") if word in verdicts), "match")
-    return {"schema": SCHEMA_OF_SEVERAL, "verdict": whole, "planned": planned, "reports": list(documents)}
+    warnings = [warned for document in documents for warned in _warned(document)]
+    return {
+        "schema": SCHEMA_OF_SEVERAL, "verdict": whole, "planned": planned, "reports": counted, "warnings": warnings
+    }  # fmt: skip
+
+
+def _warned(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The warnings of one of several documents, each with its target, and with the report of a check that is one."""
+    target, title = (document.get("target") or {}).get("name"), document.get("title")
+    report = {"report": document} if document.get("severity") == WARNING else {}
+    for warned in document.get("warnings") or ():
+        yield {"target": target, "title": title, **warned, **report}
 
 
 def _diagnosis(diagnosis: Diagnosis) -> dict[str, Any]:

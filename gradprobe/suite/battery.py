@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
+from ..severity import HUGE
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -19,6 +21,8 @@ class Entry:
     """Words of the command line, as `last.Asked` holds them; empty where the target is not asked."""
     why_not: str
     """Why the target is not asked, by its signature; "" where it is."""
+    beyond: str = ""
+    """What it asks for that no parameter of the target says that it takes; "" where there is no such thing."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,10 @@ class _Row:
     keys: int = 37
     batch: int = 2
     heads: int = 3
+    beyond: str = ""
+    """What it asks for that no signature need tell."""
+    told_by: frozenset[str] = frozenset()
+    """The parameters that tell it nevertheless."""
 
 
 _SQUARE = "lazy attention has as many keys as rows"
@@ -47,11 +55,17 @@ _UNGROUPED = "the lazy family has as many key heads as heads"
 _NO_WINDOW = "the lazy family has no window"
 _ONE_DIM = "the lazy family has one head dim for q, k and v"
 _GROUPED = {"heads": 6, "kv_heads": 2}
+_FEWER = "fewer key heads than heads"
+_OWN_DIM = "a head dim of v that is not that of q and k"
+_TWO_LENGTHS: dict[str, Any] = {
+    "beyond": "lengths of queries and keys that differ",
+    "told_by": frozenset({"align", "cu_seqlens_k", "max_seqlen_k"}),
+}
 # Three tiles of 32 rows and 4 rows more, six of 16 keys and 4 keys more; 45 and 21 end inside a tile of either.
 _LONG: dict[str, Any] = {"batch": 1, "heads": 2, "rows": 100, "keys": 100}
 _LONGER: dict[str, Any] = _LONG | {"rows": 200, "keys": 200}
-_WIDE: dict[str, Any] = {"rows": 37, "keys": 50, "not_lazy": _SQUARE}
-_TALL: dict[str, Any] = {"rows": 50, "keys": 37, "not_lazy": _SQUARE}
+_WIDE: dict[str, Any] = {"rows": 37, "keys": 50, "not_lazy": _SQUARE} | _TWO_LENGTHS
+_TALL: dict[str, Any] = {"rows": 50, "keys": 37, "not_lazy": _SQUARE} | _TWO_LENGTHS
 
 # The simplest first.
 _ROWS = (
@@ -61,9 +75,9 @@ _ROWS = (
     _Row(3, "dO transposed", ("do=blhd",)),
     _Row(4, "dO expanded", ("do=expanded",)),
     _Row(5, "packed qkv", ("q=packed", "k=packed", "v=packed")),
-    _Row(6, "heads 6/2", options=_GROUPED, not_lazy=_UNGROUPED),
+    _Row(6, "heads 6/2", options=_GROUPED, not_lazy=_UNGROUPED, beyond=_FEWER),
     _Row(6, "heads 6/2, a bias each", (), _GROUPED | {"bias": True, "bias_axes": "hmn"}, ("bias",),
-         _UNGROUPED, batch=1),
+         _UNGROUPED, batch=1, beyond=_FEWER),
     _Row(6, "6 heads, a tau each", options={"heads": 6, "tau": "-0.5,0.5,-3,1,-1.5,2"}, of_lazy=True),
     _Row(7, "M < N", **_WIDE),
     _Row(7, "M < N, causal", options={"causal": True}, needs=("causal",), **_WIDE),
@@ -83,12 +97,12 @@ _ROWS = (
     _Row(10, "every logit near -120, causal", options={"pattern": "negative", "causal": True}, needs=("causal",),
          not_lazy=_CAUSAL),
     _Row(11, "four calls, memory full of NaN or 7.0", options={"repeat": 4, "poison": True}),
-    _Row(12, "strides beyond 2^31", ("all=huge",)),
+    _Row(12, "strides beyond 2^31", (f"all={HUGE}",)),
     _Row(13, "L = 200", **_LONGER),
     _Row(13, "L = 200, causal", options={"causal": True}, needs=("causal",), not_lazy=_CAUSAL, **_LONGER),
-    _Row(14, "D = 72", options={"head_dim": 72}),
-    _Row(15, "Dv > D", options={"head_dim": 24, "head_dim_v": 40}, not_lazy=_ONE_DIM),
-    _Row(15, "Dv < D", options={"head_dim": 40, "head_dim_v": 24}, not_lazy=_ONE_DIM),
+    _Row(14, "D = 72", options={"head_dim": 72}, beyond="a head dim that is no power of two"),
+    _Row(15, "Dv > D", options={"head_dim": 16, "head_dim_v": 32}, not_lazy=_ONE_DIM, beyond=_OWN_DIM),
+    _Row(15, "Dv < D", options={"head_dim": 32, "head_dim_v": 16}, not_lazy=_ONE_DIM, beyond=_OWN_DIM),
     _Row(16, "tiles 16 x 32", options={"block_m": 16, "block_n": 32}, needs=("block_m", "block_n"),
          **_LONG),
     _Row(17, "scale 0.4", options={"scale": 0.4}, needs=("scale",)),
@@ -116,7 +130,7 @@ def battery(family: str, takes: Collection[str], required: Collection[str] = ())
     """
     needed = frozenset(required)
     rows = (row for row in _ROWS if family == "lazy" or not row.of_lazy)
-    return tuple(_entry(row, _why_not(row, family, frozenset(takes), needed), needed) for row in rows)
+    return tuple(_entry(row, _why_not(row, family, frozenset(takes), needed), needed, frozenset(takes)) for row in rows)
 
 
 def _why_not(row: _Row, family: str, takes: frozenset[str], required: frozenset[str]) -> str:
@@ -131,14 +145,14 @@ def _why_not(row: _Row, family: str, takes: frozenset[str], required: frozenset[
     return f"takes one {one[0]} for rows and keys" if one else ""
 
 
-def _entry(row: _Row, why_not: str, required: frozenset[str]) -> Entry:
+def _entry(row: _Row, why_not: str, required: frozenset[str], takes: frozenset[str]) -> Entry:
     if why_not:
         return Entry(row.number, row.title, {}, why_not)
     always = {name: word for parameter in sorted(required) for name, word in _ALWAYS.get(parameter, {}).items()}
     lengths = {} if "cu_seqlens" in row.options else _lengths(row, required)
     layout = {"layout": list(row.layout)} if row.layout else {}
     options = {"heads": row.heads, "head_dim": 16, **lengths, **always, **row.options, **layout}
-    return Entry(row.number, row.title, options, "")
+    return Entry(row.number, row.title, options, "", "" if row.told_by & takes else row.beyond)
 
 
 def _lengths(row: _Row, required: frozenset[str]) -> dict[str, Any]:

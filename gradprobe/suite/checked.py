@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..last import Asked
 from ..options import command_line
+from ..severity import WARNING, Warned
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,17 @@ class Checked:
 
     @property
     def is_refused(self) -> bool:
-        """Whether the target raised on purpose instead."""
-        return self.verdict == "error" and self.document["error"]["kind"] == "Refusal"
+        """Whether the target raised on purpose instead, or there is no room for what it is to be given."""
+        return self.verdict == "error" and self.document["error"]["kind"] in ("Refusal", "NoRoom")
+
+    @property
+    def is_warning(self) -> bool:
+        """Whether it fails, and that is shown and does not count."""
+        return self.document.get("severity") == WARNING
+
+    def as_warning(self, warned: Warned) -> Checked:
+        """The same, of which one sentence is told and which does not count."""
+        return replace(self, document={**self.document, "severity": WARNING, "warnings": [asdict(warned)]}, code=0)
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,14 @@ from rich.text import Text
 
 from ..report.text import ratio
 from ..screen import Look
+from ..severity import COUNTED, WARNING
 from ..spans import plural
 from .checked import Checked, Planned, Untaken
 from .documents import CRASHED, LATE
 
 # Beyond so many checks those that match are counted alone: they would take more than two screens.
 LISTED = 40
-_STYLES = {"match": "green", "mismatch": "bold red", "error": "yellow"}
+_STYLES = {"match": "green", "mismatch": "bold red", "error": "yellow", "warning": "yellow"}
 _VERDICT, _SECONDS = 8, 7
 
 
@@ -40,9 +41,9 @@ class Table:
         """One check; nothing where it matches and matches are only counted."""
         if not self._listed and checked.verdict == "match":
             return []
-        title = self._shortened(checked.title, self._title)
+        title, word = self._shortened(checked.title, self._title), WARNING if checked.is_warning else checked.verdict
         line = Text.assemble(
-            "  ", (f"{checked.verdict.upper():<{_VERDICT}}", _STYLES[checked.verdict]), f"  {title:<{self._title}}  ",
+            "  ", (f"{word.upper():<{_VERDICT}}", _STYLES[word]), f"  {title:<{self._title}}  ",
             f"{checked.document['seconds']['total']:>{_SECONDS}.1f}  {words_of(checked.document)}",
         )  # fmt: skip
         line.rstrip()
@@ -121,19 +122,30 @@ def in_full(checked: Checked) -> Iterator[str]:
 
 def not_taken(untaken: Sequence[Untaken]) -> list[Text]:
     """What a target does not take, one line for each reason."""
+    return _with_reasons("not taken", [(one.title, one.why) for one in untaken], "dim")
+
+
+def warnings(warned: Sequence[Checked]) -> list[Text]:
+    """What is told and does not count, one line for each reason."""
+    told = [(one.title, one.document["warnings"][0]["words"]) for one in warned]
+    return _with_reasons(COUNTED, told, _STYLES[WARNING])
+
+
+def _with_reasons(head: str, told: Sequence[tuple[str, str]], style: str) -> list[Text]:
     titles: dict[str, list[str]] = {}
-    for one in untaken:
-        titles.setdefault(one.why, []).append(one.title)
-    lines = [Text(f"  {'; '.join(those)}: {why}", "dim") for why, those in titles.items()]
-    return [Text("not taken", "dim"), *lines] if lines else []
+    for title, why in told:
+        titles.setdefault(why, []).append(title)
+    lines = [Text(f"  {'; '.join(those)}: {why}", style) for why, those in titles.items()]
+    return [Text(head, style), *lines] if lines else []
 
 
-def summary(checks: Sequence[Checked], planned: int, seconds: float) -> Text:
-    """What they come to, in one line."""
+def summary(checks: Sequence[Checked], planned: int, seconds: float, warned: int = 0) -> Text:
+    """What they come to, in one line, and how many more are warnings."""
     verdicts = [checked.verdict for checked in checks]
     words = ", ".join(
         f"{verdicts.count(verdict)} {verdict}" if verdict != "error" else plural(verdicts.count(verdict), verdict)
         for verdict in _STYLES if verdict in verdicts
     )  # fmt: skip
+    words += f", {plural(warned, 'warning')}" if warned else ""
     missing = f", {planned - len(checks)} not made" if len(checks) < planned else ""
     return Text(f"{plural(planned, 'check')} in {seconds:.1f} s: {words or 'none made'}{missing}", "bold")

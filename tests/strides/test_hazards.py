@@ -1,5 +1,7 @@
 """What only offsets beyond 2^31 or strided vectors of parameters show is a warning, and nothing else is."""
 
+from dataclasses import replace
+
 import pytest
 
 from gradprobe.last import Asked
@@ -8,6 +10,7 @@ from gradprobe.strides.bench import FIRST
 from gradprobe.strides.hazards import hazards
 from gradprobe.strides.trials import trials_of
 from gradprobe.strides.worker import bench_of
+from tests.suite import narrow
 
 from .test_survey import surveyed
 from .written import write
@@ -61,6 +64,20 @@ def test_where_it_is_asked_for_or_the_case_is_itself_that_large_it_is_an_error(t
     monkeypatch.setattr(of_bench, "_NARROW", 2 * 20 * 8 - 1)
     assert severities(tried(tmp_path, "wrong_beyond_32_bits", "huge")) == [("mismatch", "error")]
     assert severities(tried(tmp_path, "slopes_taken_for_contiguous", *titles, alibi=True)) == [("mismatch", "warning")]
+
+
+def test_a_kernel_as_most_are_published_is_right_with_two_warnings_and_a_fault_in_it_is_an_error(tmp_path):
+    titles = ("contiguous", "distinct", "do=blhd", "alibi=distinct", "q=huge")
+    options = {"head_dim": 16, "seqlen": 17, "batch": 1, "heads": 2, "alibi": True}
+
+    def tried(fault):
+        bench = bench_of(Asked(narrow.write(tmp_path, fault), None, None, options))
+        trials = {trial.title: trial for trial in (FIRST, *trials_of(bench.shapes(), (), fast=False))}
+        return severities([bench.tried(replace(trials[title], thorough=False)) for title in titles])
+
+    warned = [("mismatch", "warning")] * 2
+    assert tried("") == [("match", None)] * 3 + warned
+    assert tried("do_by_q_heads") == [("match", None), *[("mismatch", "error")] * 2, *warned]
 
 
 @pytest.mark.parametrize(
