@@ -96,7 +96,7 @@ def _within(head: str, rows: Sequence[str], tail: Sequence[str], most: int) -> s
 def _rows(document: Document, base: Base) -> Iterator[Row]:
     for row, part in _parts(document, base):
         is_mild = is_warning(document) or is_warning(part)
-        yield replace(row, verdict=WARNING) if is_mild and row.verdict in (MISMATCH, "error") else row
+        yield replace(row, verdict=WARNING) if is_mild and row.verdict in (MISMATCH, *FAILED) else row
 
 
 def _parts(document: Document, base: Base) -> Iterator[tuple[Row, Document]]:
