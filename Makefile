@@ -7,3 +7,8 @@ score:
 .PHONY: attacks
 attacks:
 	GRADPROBE_TESTS=night python -m pytest -n 2 tests/attacks
+
+# A short suite in each environment of tests/versions.py, and docs/versions.md. Needs uv and Python 3.10 to 3.13.
+.PHONY: versions
+versions:
+	python -m tests.versions

@@ -18,6 +18,7 @@ except ModuleNotFoundError:  # Python 3.10
     import tomli as tomllib
 
 REQUIRED = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+TABLE = ROOT / "docs" / "versions.md"
 WANTED = "pip install 'torch>=2.11,<2.16' 'triton>=3.6,<3.10' 'numpy>=1.26,<2.6'"
 
 
@@ -115,3 +116,17 @@ def test_an_old_typer_beside_a_click_that_it_does_not_run_with_is_named(pretend)
     assert str(refused.value) == "typer 0.12.5 does not run with click 8.5.1"
     pretend(click="8.1.8")
     versions.refuse_click("0.12.5")
+
+
+def test_the_bounds_are_the_oldest_and_newest_releases_that_were_run():
+    head, _, *rows = [line.strip("| ").split(" | ") for line in TABLE.read_text().splitlines() if line.startswith("|")]
+    ran = {name: [row[at] for row in rows] for at, name in enumerate(head)}
+    assert "fail" not in str(rows)
+    for requirement in REQUIRED:
+        name, least, above = re.match(r"(\w+)>=([\d.]+)(?:,<([\d.]+))?", requirement).groups()
+        tried = sorted(map(versions.release, ran[name]))
+        bound = versions.release(least)
+        assert tried[0][: len(bound)] == bound
+        if above:
+            *major, minor = versions.release(above)
+            assert tried[-1][:2] == (*major, minor - 1)
