@@ -169,6 +169,7 @@ def test_an_index_may_be_any_expression_that_holds_at_the_place():
     assert_close(reading.values, softmax_values(*inputs, False), FLOAT32)
 
 
+@pytest.mark.skipif(triton.__version__ >= "3.9", reason="Triton 3.9 took block pointers away")
 @pytest.mark.filterwarnings("ignore:tl.make_block_ptr is deprecated")
 @pytest.mark.parametrize("length", [40, 64])
 @pytest.mark.parametrize("causal", [False, True])
