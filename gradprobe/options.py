@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .cases.case import ALIGNMENTS, DEVICES, DOTS, DTYPES, MASKS, PATTERNS
-from .cases.layouts import AS_SAVED, LAYOUTS, parse_layout, parse_run
+from .cases.case import ALIGNMENTS, DEVICES, DOTS, DTYPES, MASKS, OUTPUTS, PATTERNS
+from .cases.layouts import AS_SAVED, LAYOUTS, TENSORS, parse_layout, parse_run
 from .cases.shapes import PLAIN, SHAPES, parse_shapes
 from .failures import UsageFailure
 
@@ -46,6 +46,14 @@ def _numbers(flag: str, convert: Callable[[str], Any], form: str, count: int | N
 
 def _runs(words: list[str]) -> tuple[tuple[tuple[str, str], ...], ...] | None:
     return tuple(parse_run(word) for word in words) or None
+
+
+def _inputs(words: list[str]) -> tuple[str, ...] | None:
+    known = [name for name in TENSORS if name not in OUTPUTS]
+    for word in words:
+        if word.lower() not in known:
+            raise UsageFailure(f"--inplace: no input {word!r}", f"known: {', '.join(known)}")
+    return tuple(word.lower() for word in words) or None
 
 
 def _layouts(words: list[str]) -> tuple[tuple[str, str], ...] | None:
@@ -103,6 +111,7 @@ OPTIONS = (
     Option("poison", bool, "Memory that the target allocates holds NaN, in every second run 7.0 (default: anything)"),
     Option("tap", list, "Store a kernel's variable, whose indices give its place: dS=ds[b,h,offs_m,offs_n]",
            "NAME=VAR[INDEX,...]", lambda words: tuple(words) or None),
+    Option("inplace", list, "An input that the target may write over (default: none)", "TENSOR", _inputs),
     Option("recover", bool, "Recover P, dP, delta and dS of a target that exposes gradients alone (default: yes)"),
     Option("strict", bool, "Sums that a kernel keeps in 16 bits are a mismatch (default: they are only told)"),
 )  # fmt: skip

@@ -62,9 +62,19 @@ def problem_of(
     given = with_inputs(given, saved, str(word), found.family) if saved else given
     packs = found.packs and saved is None
     case = resolve({**given, "device": device}, found.family, takes_bias="bias" in found.takes, packs=packs)
+    _check_inplace(case, found)
     make_interpreter_right(case)
     choose_threads(case)
     return Problem(case, found, beside, saved)
+
+
+def _check_inplace(case: Case, target: Target) -> None:
+    """What may be written over is given to the target; dO of a forward comes through autograd."""
+    given = {"do", *target.takes, *({"cu_seqlens_q", "cu_seqlens_k"} if target.packs else ())}
+    for name in case.inplace:
+        if name not in given:
+            taken = ", ".join(target.takes.values())
+            raise UsageFailure(f"--inplace {name}: target {target.name!r} is not given it", f"it takes {taken}")
 
 
 def _device(given: dict[str, Any]) -> str:

@@ -89,6 +89,8 @@ class Case:
     """Variables of the target's Triton kernels that are stored: "dS=ds[b, h, offs_m, offs_n]"."""
     strict: bool = False
     """Whether a kernel that is coarser than its contract is a mismatch."""
+    inplace: tuple[str, ...] = ()
+    """The inputs that the target may write over."""
     recover: bool = True
     """Whether intermediates that a target does not expose are recovered from its gradients."""
     inputs: str | None = None

@@ -294,10 +294,14 @@ def _in_one_buffer(
     for name in names:
         plan = plans[name]
         view = storage.as_strided(plan.shape, plan.strides, front + plan.offset)
-        # Along an axis of stride 0 the values are equal, and may be written only once.
-        once = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in plan.strides)
-        view[once] = values[name][once]
+        write(view, values[name])
         yield name, view
+
+
+def write(view: Tensor, values: Tensor) -> None:
+    """Puts values into memory. Along an axis of stride 0 they are equal, and may be written only once."""
+    once = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in view.stride())
+    view[once] = values[once]
 
 
 def _reach(plan: _Plan, plans: Mapping[str, _Plan]) -> int:

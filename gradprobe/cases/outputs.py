@@ -9,10 +9,16 @@ from ..intermediates import lookup
 from .case import OUTPUTS, Case
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 # The input whose gradient it is, where the two have one dtype; the others are sums in float32.
 _LIKE = {"dq": "q", "dk": "k", "dv": "v", "dbias": "bias"}
+# The input of whose dtype an intermediate must hold every number: a gradient is added to what it is the gradient of, O
+# is a mean of rows of v, and of LSE the backward makes P.
+_HOLDS = {
+    "dQ": "q", "dK": "k", "dV": "v", "dBias": "bias", "dSink": "sinks", "dTau": "tau", "O": "v", "LSE": "q",
+}  # fmt: skip
 
 
 def outputs_of(
@@ -32,6 +38,16 @@ def outputs_of(
         dtype = values[_LIKE[name]].dtype if name in _LIKE else torch.float32
         found[name] = torch.full(shape, fill, dtype=dtype, device=values["q"].device)
     return found
+
+
+def coarser_than(name: str, dtype: torch.dtype, values: Mapping[str, Tensor]) -> str | None:
+    """The input whose numbers an intermediate of a dtype cannot all hold; None where it can, or need not."""
+    import torch
+
+    like = _HOLDS.get(name)
+    if like is None or like not in values or torch.promote_types(dtype, values[like].dtype) == dtype:
+        return None
+    return like
 
 
 def _exists(name: str, case: Case) -> bool:

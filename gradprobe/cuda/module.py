@@ -73,6 +73,7 @@ class Kernel:
         watch.launched(self.entry, "cuda" if device == "cuda" else "cuda-on-cpu", tensors)
         launch = nvrtc.launch if device == "cuda" else on_cpu.launch
         launch(self.entry, blocks, threads, shared_bytes, arguments, watch)
+        watch.after(name)
 
 
 def load(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -32,6 +32,8 @@ class Watch:
     given: list[Tensor] = field(default_factory=list)
     """The tensors that kernels were given."""
     findings: list[Finding] = field(default_factory=list)
+    after: Callable[[str], None] = lambda kernel: None
+    """Told of each kernel after its launch."""
 
     def launched(self, entry: Entry, backend: str, tensors: list[Tensor]) -> None:
         """Notes a launch."""

@@ -6,18 +6,35 @@ from collections.abc import Iterable, Sequence
 
 from ..diagnosis import Diagnosis, Where
 from ..intermediates import lookup
-from ..judging.strays import BARRIER, GUARD, MISALIGNED, OUTSIDE, RACE, UNWRITTEN, Group, Stray, grouped
+from ..judging.strays import (
+    BARRIER,
+    CHANGED,
+    DTYPE,
+    GUARD,
+    MISALIGNED,
+    OUTSIDE,
+    RACE,
+    SHARED,
+    UNWRITTEN,
+    Group,
+    Stray,
+    grouped,
+)  # fmt: skip
 from .lines import among
 
 _KINDS = {
     RACE: ("race", "RACE"), UNWRITTEN: ("unwritten", "N2"), OUTSIDE: ("outside", "M3"), GUARD: ("outside", "M3"),
     BARRIER: ("barrier", "RACE"), MISALIGNED: ("misaligned", "M3"),
+    CHANGED: ("overwritten", "H1"), SHARED: ("shared", "H1"), DTYPE: ("dtype", "PREC"),
 }  # fmt: skip
 _FIX = {
     RACE: "put a barrier between the two, or let one thread alone touch each element",
     UNWRITTEN: "write every element before it is read, or allocate with zeros",
     OUTSIDE: "mask the access by the lengths of the tensor",
     BARRIER: "let every thread of the block reach the barrier",
+    CHANGED: "write into a tensor of its own; where it is meant, allow it: --inplace TENSOR",
+    SHARED: "return a tensor of its own",
+    DTYPE: "return it in the dtype of that tensor, or in float32",
     MISALIGNED: "load element by element where the stride or the offset is no multiple of what is loaded at once",
 }
 
@@ -37,7 +54,15 @@ def _diagnosis(group: Group) -> Diagnosis:
     row = lookup(worst.tensor)
     fault = f"{word}/{row.name if row else worst.tensor}" if worst.tensor else word
     evidence = tuple(dict.fromkeys(stray.sentence for stray in others))
-    return Diagnosis(fault, fault_class, group.sentence, 1.0, evidence, _lines(group.strays), _FIX.get(worst.kind, ""))
+    return Diagnosis(
+        fault,
+        fault_class,
+        group.sentence,
+        1.0,
+        evidence,
+        _lines(group.strays),
+        _FIX.get(worst.kind, "").replace("TENSOR", worst.tensor),
+    )
 
 
 def _lines(strays: Sequence[Stray]) -> tuple[Where, ...]:

@@ -24,7 +24,10 @@ from .strays import of_strays
 
 # Elements of all score matrices together beyond which no hypothesis is tried: each takes an evaluation or two.
 _MOST_SCORES = 1 << 18
+_TOO_LARGE = "no hypothesis was tried: the case is too large for it; gradprobe shrink finds a small one"
 RACE_CLASS = "RACE"
+# What makes no number wrong, and what does only where it comes before the last read.
+_OF_RESULTS, _OF_INPUTS = ("shared/", "dtype/"), "overwritten/"
 # Tried one after another until one explains what is wrong.
 _BEHAVIOURS: tuple[Callable[[Again], Diagnosis | None], ...] = (
     right_in_another_file, wrong_in_the_first_call_alone, differs_from_run_to_run, reads_what_was_never_written,
@@ -61,8 +64,9 @@ def _reasons_of(session: Session, runs: Sequence[Run], strays: tuple[Diagnosis, 
     if not failing:
         return Reasons(strays)
     case = session.case
-    if case.batch * case.heads * case.seqlen_q * case.seqlen_k > _MOST_SCORES or session.reference is not None:
-        return Reasons(strays, _not_tried(session))
+    strays = tuple(one for one in strays if not one.fault.startswith(_OF_RESULTS))
+    if case.batch * case.heads * case.seqlen_q * case.seqlen_k > _MOST_SCORES:
+        return Reasons(strays, (_TOO_LARGE,))
     plain = [run for run in failing if run.is_plain]
     return _of_failing(session, plain, strays) if plain else _of_other_values(session, runs, failing[0], strays)
 
@@ -115,12 +119,6 @@ def _diagnoses(
     ]  # fmt: skip
 
 
-def _not_tried(session: Session) -> tuple[str, ...]:
-    if session.reference is not None:
-        return ("no hypothesis was tried: each is a change of the built-in reference, and another one was given",)
-    return ("no hypothesis was tried: the case is too large for it; gradprobe shrink finds a small one",)
-
-
 def _tried_first(again: Again, tested: Sequence[Tested]) -> list[Diagnosis]:
     """What numbers cannot tell from a wrong formula: NaN that nobody wrote over, a first call that adds twice."""
     best = tested[0].hypotheses[0].fault if tested and tested[0].explained >= NAMED else ""
@@ -161,7 +159,12 @@ def _in_order(found: Sequence[Diagnosis], strays: Sequence[Diagnosis], seen: Obs
 
 
 def _in_kernel_of(diagnosis: Diagnosis, own: Sequence[str]) -> bool:
-    """Whether a finding lies in a kernel that computes one of these; P, dP and dS are computed in several."""
+    """Whether a finding lies in a kernel that computes one of these; P, dP and dS are computed in several.
+
+    An input that is overwritten may be so after its last read.
+    """
+    if diagnosis.fault.startswith(_OF_INPUTS):
+        return False
     anywhere = bool({"P", "dP", "dS"} & set(own))
     return anywhere or any(is_named_after(where.kernel, name) for where in diagnosis.where for name in own)
 

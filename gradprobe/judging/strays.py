@@ -1,4 +1,4 @@
-"""Stray: something that a run did to memory that is not its own, or did not do to memory that is."""
+"""Stray: what a run did to memory that is not its own, or did not do to memory that is, or how it holds a result."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ if TYPE_CHECKING:
 
 OUTSIDE, GUARD, UNWRITTEN, RACE, BARRIER = "outside", "guard", "unwritten", "race", "barrier"
 MISALIGNED = "misaligned"
+CHANGED, SHARED, DTYPE = "changed", "shared", "dtype"
 # What spoils memory before what only reads it, and what two programs leave to chance before what each does alone.
 _ACCESSES = ("atomic", "store", "", "load")
-_KINDS = (RACE, OUTSIDE, MISALIGNED, GUARD, BARRIER, UNWRITTEN)
+_KINDS = (RACE, OUTSIDE, MISALIGNED, GUARD, CHANGED, BARRIER, UNWRITTEN, SHARED, DTYPE)
 _CUDA_ACCESSES = {"atomic": "atomic", "write": "store", "read": "load"}
 
 
 @dataclass(frozen=True)
 class Stray:
-    """One finding about memory."""
+    """One finding about memory, or about how a result is held there."""
 
     kind: str
-    """OUTSIDE (an access), GUARD (a band that was written), UNWRITTEN (what was never written), RACE, BARRIER or
-    MISALIGNED."""
+    """OUTSIDE (an access), GUARD (a band that was written), UNWRITTEN (what was never written), RACE, BARRIER,
+    MISALIGNED, CHANGED (an input), SHARED (a result in the memory of another tensor) or DTYPE (a coarser one)."""
     tensor: str
     sentence: str
     kernel: str = ""
@@ -44,6 +45,10 @@ class Stray:
     """"load", "store" or "atomic"."""
     lanes: int = 0
     """How many elements were accessed so; 0 where nobody counted."""
+    place: tuple[int | None, ...] = (None,) * 4
+    """Batch, head, row and column of the first element, where it has one."""
+    stood: tuple[str, str] = ("-", "-")
+    """What came there, and what was due."""
 
     @property
     def identity(self) -> tuple[str, str, str, str, int | None]:

@@ -1,22 +1,25 @@
-"""One run of a target with the memory around its tensors watched, and every access where kernels are interpreted."""
+"""One run of a target: what it does to the memory around its tensors, to its inputs, and how it holds its results."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..cases.case import OUTPUTS, Case
-from ..cases.guards import ORDINARY, Guards
+from ..cases.guards import ORDINARY, Breach, Guards
 from ..cases.layouts import Inputs
 from ..cuda.unwritten import Unwritten as CudaUnwritten
+from ..failures import Failure
+from ..judging.held import of_change, of_dtypes, of_shared
 from ..judging.strays import Stray, of_access, of_breach, of_cuda
 from ..running.allocations import Allocations, Register
 from ..running.backend import interpreting
+from ..running.changes import Given, Steps, Writer
 from ..running.run import Outcome, run_target
 from ..running.taps import Tap
 from ..targets.find import Target
@@ -65,24 +68,95 @@ def observe(
         UsageFailure: the case uses what the target does not take.
         TargetFailure: the target raised where it may not, or returned what it may not.
     """
-    guards = Guards(inputs.tensors)
-
-    def run() -> WatchedRun:
-        cuda = empty_outputs(inputs)
-        watching = _watching(inputs, cuda) if _interprets_triton() else _not_watching(cuda)
-        with watching as (register, accesses, failures):
-            bands = banded or _interprets_triton()
-            around = Allocations(fill, unwritten, register, copies=copies) if bands else None
-            outcome = run_target(
-                target, case, inputs, taps, around or nullcontext(), schedule=schedule, unwritten=cuda
-            )  # fmt: skip
-        breaches = [*guards.breaches(), *(around.breaches(dict(outcome.storages)) if around else ())]
-        strays = (*accesses(), *map(of_cuda, outcome.findings), *map(of_breach, breaches))
-        return WatchedRun(inputs, outcome, strays, failures())
-
+    setting = _Setting(target, case, inputs, taps, fill, unwritten, banded, copies, schedule)
+    guards, given = Guards(inputs.tensors), Given(inputs, case.inplace)
     was_there = _interprets_triton()
-    first = run()
-    return run() if _interprets_triton() and not was_there else first
+    seen = setting.run()
+    if _interprets_triton() and not was_there:
+        given.restore()
+        seen = setting.run()
+    breaches = [*guards.breaches(), *seen.breaches()]
+    strays = [*seen.accesses(), *map(of_cuda, seen.outcome.findings), *map(of_breach, breaches)]
+    strays += map(of_shared, seen.outcome.shared)
+    if seen.outcome.trace is not None:
+        strays += of_dtypes(seen.outcome.trace, inputs.values)
+        strays += _overwritten(setting, given, seen)
+    return WatchedRun(inputs, seen.outcome, tuple(strays), seen.failures())
+
+
+def _overwritten(setting: _Setting, given: Given, seen: _Seen) -> list[Stray]:
+    """The inputs that were changed, and by whom; where nobody saw it, one more run that is looked at step by step."""
+    changes = given.changes()
+    if not changes:
+        return []
+    given.restore()
+    writers = seen.writers()
+    if any(change.index is not None and change.tensor not in writers for change in changes):
+        steps = Steps(given)
+        with contextlib.suppress(Failure):
+            setting.run(steps)
+        given.restore()
+        writers = {**steps.writers, **writers}
+    axes = {name: setting.case.input_axes(name) for name in setting.inputs.tensors}
+    return [of_change(change, axes[change.tensor], writers.get(change.tensor)) for change in changes]
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """One run, and who looked on."""
+
+    outcome: Outcome
+    memory: Any
+    """The interpreter's watch; None where nothing is interpreted."""
+    allocations: Allocations | None
+
+    def accesses(self) -> tuple[Stray, ...]:
+        return tuple(map(of_access, self.memory.findings)) if self.memory else ()
+
+    def failures(self) -> tuple[str, ...]:
+        return tuple(self.memory.failures) if self.memory else ()
+
+    def breaches(self) -> list[Breach]:
+        return self.allocations.breaches(dict(self.outcome.storages)) if self.allocations else []
+
+    def writers(self) -> dict[str, Writer]:
+        found = self.memory.writers if self.memory else {}
+        return {name: Writer(kernel, at.file, at.line, at.code) for name, (kernel, at) in found.items()}
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """What a run is made of."""
+
+    target: Target
+    case: Case
+    inputs: Inputs
+    taps: Sequence[Tap]
+    fill: str
+    unwritten: float
+    banded: bool
+    copies: bool
+    schedule: int
+
+    def run(self, steps: Steps | None = None) -> _Seen:
+        """Runs the target; where there are steps, they are told of each."""
+        cuda = empty_outputs(self.inputs)
+        is_triton = _interprets_triton()
+        with _watching(self.inputs, cuda) if is_triton else nullcontext((cuda, None)) as (register, memory):
+            bands = self.banded or is_triton
+            allocations = Allocations(self.fill, self.unwritten, register, copies=self.copies) if bands else None
+            around = _within(allocations or nullcontext(), steps.operations() if steps else nullcontext())
+            outcome = run_target(
+                self.target, self.case, self.inputs, self.taps, around, schedule=self.schedule, unwritten=cuda,
+                launched=steps.launched if steps else lambda kernel: None,
+            )  # fmt: skip
+        return _Seen(outcome, memory, allocations)
+
+
+@contextlib.contextmanager
+def _within(outer: AbstractContextManager[Any], inner: AbstractContextManager[Any]) -> Iterator[None]:
+    with outer, inner:
+        yield
 
 
 def empty_outputs(inputs: Inputs) -> CudaUnwritten:
@@ -118,22 +192,13 @@ class _Both:
             register.written(tensor)
 
 
-_Watching = Iterator[tuple[Register, Callable[[], tuple[Stray, ...]], Callable[[], tuple[str, ...]]]]
-
-
 @contextlib.contextmanager
-def _not_watching(cuda: CudaUnwritten) -> _Watching:
-    yield cuda, tuple, tuple
-
-
-@contextlib.contextmanager
-def _watching(inputs: Inputs, cuda: CudaUnwritten) -> _Watching:
-    """Who is told of memory without values; what kernels did at addresses that are none of theirs; what failed."""
+def _watching(inputs: Inputs, cuda: CudaUnwritten) -> Iterator[tuple[Register, Any]]:
+    """Who is told of memory without values, and the interpreter's watch."""
     from ..running.interpreter.memory import Unwritten, watched_memory
 
     unwritten = Unwritten()
     for tensor in _outputs(inputs):
         unwritten.allocated(tensor)
     with watched_memory(inputs.tensors, unwritten) as memory:
-        found: Any = memory
-        yield _Both(unwritten, cuda), lambda: tuple(map(of_access, found.findings)), lambda: tuple(found.failures)
+        yield _Both(unwritten, cuda), memory

@@ -14,6 +14,7 @@ from ..failures import Failure
 from ..intermediates import steps
 from ..judging.strays import Stray
 from ..judging.tally import Finding
+from ..running.trace import dtype_of
 from ..severity import WARNING
 from ..targets.provenance import Source
 from ..verdict import MISMATCH, Measured, Report, Run, add_counts, compared
@@ -166,6 +167,7 @@ def stray_as_json(stray: Stray) -> dict[str, Any]:
         "file": stray.file, "line": stray.line, "code": stray.code, "sentence": stray.sentence,
         "severity": stray.severity,
         "access": stray.access or None, "lanes": stray.lanes or None,
+        "place": list(stray.place), "actual": stray.stood[0], "expected": stray.stood[1],
     }  # fmt: skip
 
 
@@ -180,6 +182,7 @@ def _finding(finding: Finding, measured: Measured) -> dict[str, Any]:
         "name": finding.name,
         "status": finding.status,
         "source": measured.trace.sources[finding.name],
+        "dtype": dtype_of(measured.trace, finding.name),
         "reading_adds": measured.comparison.reading.get(finding.name),
         "mismatched": finding.mismatched,
         "total": finding.total,
@@ -192,8 +195,8 @@ def _finding(finding: Finding, measured: Measured) -> dict[str, Any]:
 
 def _not_exposed(name: str) -> dict[str, Any]:
     return {
-        "name": name, "status": "not exposed", "source": None, "reading_adds": None, "mismatched": 0, "total": 0,
-        "non_finite": 0, "max_abs_err": None, "max_budget_ratio": None, "heads": [],
+        "name": name, "status": "not exposed", "source": None, "dtype": None, "reading_adds": None, "mismatched": 0,
+        "total": 0, "non_finite": 0, "max_abs_err": None, "max_budget_ratio": None, "heads": [],
     }  # fmt: skip
 
 

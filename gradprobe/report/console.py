@@ -10,20 +10,33 @@ from rich.text import Text
 from ..budgets.precision import LAMBDA
 from ..cases.case import Case
 from ..judging.locate import Location
-from ..judging.strays import BARRIER, GUARD, MISALIGNED, OUTSIDE, RACE, UNWRITTEN, grouped
+from ..judging.strays import (
+    BARRIER,
+    CHANGED,
+    DTYPE,
+    GUARD,
+    MISALIGNED,
+    OUTSIDE,
+    RACE,
+    SHARED,
+    UNWRITTEN,
+    grouped,
+)  # fmt: skip
 from ..judging.tally import INHERITED, MATCH, MISMATCH, Finding
+from ..running.trace import dtype_of
 from ..spans import in_words, plural, spans
 from ..verdict import Measured, Report, Run
 from .paths import short
 from .reasons import render_reasons
-from .text import ASCII, STYLES, UTF8, Marks, broken_identity_line, first_mismatch_line, ratio, unplaced_line, value
+from .text import ASCII, STYLES, UTF8, Marks, broken_identity_line, first_mismatch_line, ratio, stray_line, value
 
 _NAME, _CELL = 9, 8
 _MOST_STRAYS = 4
 _STRAYED = {
     RACE: "races", OUTSIDE: "touches what is not its own", UNWRITTEN: "reads what nothing wrote",
     BARRIER: "has a barrier that not all threads reach", GUARD: "touches what is not its own",
-    MISALIGNED: "makes a misaligned access",
+    MISALIGNED: "makes a misaligned access", CHANGED: "writes over its inputs",
+    SHARED: "returns what lies in another tensor's memory", DTYPE: "returns a coarser dtype than it was given",
 }  # fmt: skip
 # A fault of the formula moves an element by its own size, thousands of roundings. An accumulator of fewer bits than
 # declared stays within the confidence factor of what was allowed, the room that a bound leaves beyond one rounding.
@@ -57,7 +70,7 @@ def greppable(run: Run, measured: Measured) -> Text:
         return Text(first_mismatch_line(measured.first), "bold")
     if measured.broken:
         return Text(broken_identity_line(measured.broken[0]), "bold")
-    return Text(unplaced_line(run.strays[0].tensor or run.strays[0].kind), "bold")
+    return Text(stray_line(run.strays[0]), "bold")
 
 
 def _verdict(report: Report, width: int) -> Iterator[Text]:
@@ -155,7 +168,9 @@ def _table(report: Report, measured: Measured, width: int, marks: Marks) -> Iter
     yield Text(f"  {label:<{_NAME - 2}}" + "".join(f"{_group_name(group):>{_CELL}}" for group in groups), "dim")
     for name, finding in measured.comparison.findings.items():
         yield Text.assemble(f"  {name:<{_NAME - 2}}", *_cells(finding, groups, report, marks))
-    yield from (Text(line, "dim") for line in _wrapped(_sources(measured), width))
+    yield from (
+        Text(line, "dim") for words in (_sources(measured), _dtypes(measured)) for line in _wrapped(words, width)
+    )
     if report.failing and measured.first:
         yield Text(
             f"  {marks.mismatch} wrong by itself   {marks.inherited} wrong, but right given its wrong inputs",
@@ -174,6 +189,17 @@ def _sources(measured: Measured) -> str:
     by_source["not exposed"] = list(measured.comparison.absent)
     order = ("exported", "tapped", "recovered", "not exposed")
     return "; ".join(f"{source}: {', '.join(by_source[source])}" for source in order if by_source.get(source))
+
+
+def _dtypes(measured: Measured) -> str:
+    """In which dtypes it came; what was recovered has none."""
+    names: dict[str, list[str]] = {}
+    for name in measured.comparison.findings:
+        names.setdefault(dtype_of(measured.trace, name) or "", []).append(name)
+    names.pop("", None)
+    if len(names) == 1:
+        return f"all results are {next(iter(names))}"
+    return "; ".join(f"{dtype}: {', '.join(of_it)}" for dtype, of_it in names.items())
 
 
 def head_groups(heads: int, columns: int) -> list[range]:

@@ -82,6 +82,26 @@ MISALIGNED = Rule(
     "A GPU ends the process at such an access; a CPU does it.",
     "Access element by element where a stride or an offset does not allow more, or refuse such a tensor.",
 )  # fmt: skip
+CHANGED = Rule(
+    "GP016", "InputOverwritten", "error", 90.5,
+    "An input is overwritten",
+    "A tensor that the target was given holds other bits after the run. Whatever reads it next reads those.",
+    "Write into a tensor of the target's own; where it is meant, allow it: --inplace TENSOR.",
+)  # fmt: skip
+SHARED = Rule(
+    "GP017", "ResultInOtherMemory", "error", 89.0,
+    "A gradient lies in the memory of an input or of another gradient",
+    "Its values are what they should be as long as nobody writes there: an optimizer's step or a clearing of gradients "
+    "changes the other tensor too.",
+    "Return a tensor of its own, or parts of one buffer that have no element in common.",
+)  # fmt: skip
+DTYPE = Rule(
+    "GP018", "CoarserResult", "error", 88.0,
+    "A result is returned in a coarser dtype",
+    "O and each gradient must hold every number of the dtype of the tensor that it belongs to: what is rounded off is "
+    "lost, and what overflows is infinite. A wider dtype is right.",
+    "Return it in the dtype of that tensor, or in float32.",
+)  # fmt: skip
 CRASH = Rule(
     "GP020", "Crash", "error", 100.0,
     "The target ended its process",
@@ -145,12 +165,12 @@ UNDECLARED = Rule(
 )  # fmt: skip
 
 RULES = (
-    WRONG, INHERITED, IDENTITY, OUTSIDE, GUARD, UNWRITTEN, RACE, BARRIER, MISALIGNED, CRASH, TIMEOUT, TARGET, REFERENCE,
-    TOOL, USAGE, REFUSED, HUGE, VECTOR, UNDECLARED,
+    WRONG, INHERITED, IDENTITY, OUTSIDE, GUARD, UNWRITTEN, RACE, BARRIER, MISALIGNED, CHANGED, SHARED, DTYPE, CRASH,
+    TIMEOUT, TARGET, REFERENCE, TOOL, USAGE, REFUSED, HUGE, VECTOR, UNDECLARED,
 )  # fmt: skip
 OF_WARNING = {severity.HUGE: HUGE, severity.VECTOR: VECTOR, severity.UNDECLARED: UNDECLARED}
 OF_MEMORY = {"outside": OUTSIDE, "guard": GUARD, "unwritten": UNWRITTEN, "race": RACE, "barrier": BARRIER}
-OF_MEMORY |= {"misaligned": MISALIGNED}
+OF_MEMORY |= {"misaligned": MISALIGNED, "changed": CHANGED, "shared": SHARED, "dtype": DTYPE}
 OF_FAILURE = {
     "Crash": CRASH, "DeviceLost": CRASH, "NoRoom": CRASH, "Timeout": TIMEOUT, "TargetFailure": TARGET,
     "Refusal": TARGET, "KernelStopped": TARGET, "ReferenceFailure": REFERENCE, "UsageFailure": USAGE,

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from rich.text import Text
 
 from ..cases.layouts import LAYOUTS
-from ..intermediates import lookup
 from ..judging.strays import GUARD, OUTSIDE, Stray, worst_first
 from ..severity import COUNTED
 from ..spans import plural
@@ -18,7 +17,7 @@ from ..strides.survey import Survey
 from ..strides.trials import CONTIGUOUS, PROGRAM
 from ..verdict import MATCH, MISMATCH, SKIPPED
 from .console import folded, headed, window
-from .text import ASCII, UTF8, Marks, unplaced_line
+from .text import ASCII, UTF8, Marks, stray_line
 
 _ROW, _CELL = 8, 9
 # Findings that are printed; the others are in the JSON.
@@ -61,17 +60,11 @@ def _verdict(found: Survey, width: int) -> Iterator[Text]:
 
 
 def _place(found: Survey, result: Result, width: int) -> Iterator[Text]:
-    yield Text(result.line or _stray_line(result), "bold")
+    yield Text(result.line or stray_line(result.strays[0]), "bold")
     words = f": {result.blame}" if result.blame else ""
     yield from folded(f"with {result.trial.title}{words}", width)
     if result.first is not None:
         yield from window(result.first, width)
-
-
-def _stray_line(result: Result) -> str:
-    tensor = result.strays[0].tensor
-    row = lookup(tensor)
-    return unplaced_line(row.name if row else tensor)
 
 
 def _reasons(found: Survey) -> Iterator[str]:

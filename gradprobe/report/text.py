@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..intermediates import lookup
 from ..judging.tally import INHERITED, MISMATCH
 
 if TYPE_CHECKING:
     from ..judging.invariants import Invariant
     from ..judging.locate import Location
+    from ..judging.strays import Stray
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ class Marks:
 UTF8 = Marks(mismatch="✗", inherited="↳", times="×", about="≈", improved="↓")
 ASCII = Marks(mismatch="!", inherited="~", times="x", about="~", improved="-")
 
+_AXES = ("batch", "head", "row", "col")
 STYLES = {MISMATCH: "bold red", INHERITED: "yellow"}
 
 
@@ -66,7 +69,7 @@ def greppable(
         where: batch, head, row and column.
         times: the error as a multiple of the budget.
     """
-    at = " ".join(f"{axis}={_index(index)}" for axis, index in zip(("batch", "head", "row", "col"), where, strict=True))
+    at = " ".join(f"{axis}={_index(index)}" for axis, index in zip(_AXES, where, strict=True))
     stood, due = ("non-finite" if number is None else value(number) for number in (actual, expected))
     tiles = ",".join(_index(index) for index in tile)
     return f"FIRST MISMATCH {name} {at} tile={tiles} actual={stood} expected={due} ratio={ratio(times)}x"
@@ -82,9 +85,13 @@ def broken_identity_line(invariant: Invariant) -> str:
     return greppable(invariant.key, (None,) * 4, (None, None), invariant.residual, 0.0, times)
 
 
-def unplaced_line(name: str) -> str:
-    """The same line where what is wrong has no number: an access of memory, about a tensor."""
-    return f"FIRST MISMATCH {name} batch=- head=- row=- col=- tile=-,- actual=- expected=- ratio=-"
+def stray_line(stray: Stray) -> str:
+    """The same line of a finding about memory: an input that was changed has a place, a dtype has its words."""
+    row = lookup(stray.tensor)
+    name = (row.name if row else stray.tensor) or stray.kind
+    at = " ".join(f"{axis}={_index(index)}" for axis, index in zip(_AXES, stray.place, strict=True))
+    stood, due = stray.stood
+    return f"FIRST MISMATCH {name} {at} tile=-,- actual={stood} expected={due} ratio=-"
 
 
 # What XML 1.0 cannot hold or advises against, and what else ends a line: controls but tab and newline, separators,

@@ -91,7 +91,7 @@ class Allocations:
         if not is_plain(tensor):
             return tensor
         inside = self._in_a_band(tensor, has_values)
-        allocated = Allocated(inside, _asked_at(), has_values)
+        allocated = Allocated(inside, _short(asked_at()), has_values)
         self.made.append(allocated)
         self._bands.append((allocated, Guards({"": inside})))
         if self._register is not None and not has_values:
@@ -123,16 +123,21 @@ def is_plain(tensor: Tensor) -> bool:
     )
 
 
-def _asked_at() -> str:
-    """The innermost line of Python that is neither torch's nor this tool's."""
+def asked_at() -> tuple[str, int]:
+    """File and line of the innermost Python code that is neither torch's nor this tool's; "" and 0 where none is."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = Path(frame.f_code.co_filename)
         own = file.is_relative_to(PACKAGE) and not file.is_relative_to(PACKAGE / "kernels")
         if not own and "torch" not in file.parts:
-            return f"{file.name}:{frame.f_lineno}"
+            return str(file), frame.f_lineno
         frame = frame.f_back
-    return ""
+    return "", 0
+
+
+def _short(place: tuple[str, int]) -> str:
+    file, line = place
+    return f"{Path(file).name}:{line}" if file else ""
 
 
 def factory_mode(

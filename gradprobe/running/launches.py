@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+Launched = Callable[[str], None]
+
 
 @contextlib.contextmanager
-def recorded_launches(inputs: Mapping[str, Tensor], taken: set[str]) -> Iterator[list[Any]]:
+def recorded_launches(
+    inputs: Mapping[str, Tensor], taken: set[str], launched: Launched = lambda kernel: None
+) -> Iterator[list[Any]]:
     """While open, notes the Triton kernels that are launched, and adds to `taken` the inputs that they are given.
 
     An input of which they are given a copy only is not taken: its strides end before them.
+
+    Args:
+        launched: told of each kernel after its launch.
     """
     launches: list[Any] = []
     storages = {name: storage_of(tensor) for name, tensor in inputs.items()}
@@ -27,7 +34,9 @@ def recorded_launches(inputs: Mapping[str, Tensor], taken: set[str]) -> Iterator
             launches.append(self.fn)
             given = {storage_of(tensor) for tensor in _tensors((*args, *kwargs.values()))}
             taken.update(name for name, storage in storages.items() if storage in given)
-            return original(self, *args, **kwargs)
+            result = original(self, *args, **kwargs)
+            launched(self.fn.__name__)
+            return result
 
         return run
 

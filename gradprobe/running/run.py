@@ -25,7 +25,8 @@ from ..targets.provenance import Source, source_of
 from ..targets.stand_in import gpu_stood_in
 from .backend import interpreting
 from .configurations import Configuration, one_configuration
-from .launches import given_where_they_lay, recorded_launches, storage_of
+from .launches import Launched, given_where_they_lay, recorded_launches, storage_of
+from .sharing import Shared, shared
 from .taps import Session as TapSession
 from .taps import Tap, tapped
 from .trace import Trace, expected_shapes, read_trace, straightened, with_tapped
@@ -61,6 +62,8 @@ class Outcome:
     """Where CUDA kernels of a source ran, "cuda" or "cuda-on-cpu"; "" where none did."""
     findings: tuple[Finding, ...] = ()
     """What those on the CPU did to memory that they should not have."""
+    shared: tuple[Shared, ...] = ()
+    """The gradients that lie in the memory of an input, or of one another."""
     configurations: tuple[Configuration, ...] = ()
     """Those of autotuned kernels that ran, where none was chosen by time."""
 
@@ -74,6 +77,7 @@ def run_target(
     *,
     schedule: int = 0,
     unwritten: Unwritten | None = None,
+    launched: Launched = lambda kernel: None,
 ) -> Outcome:
     """Runs the target once, with taps in its Triton kernels where some are given.
 
@@ -85,6 +89,7 @@ def run_target(
         around: entered around the target's own code, and nothing else.
         schedule: which order the threads and blocks of CUDA kernels on the CPU take; 0: as they are numbered.
         unwritten: which memory has no value as yet, as far as it is known.
+        launched: told of each kernel after its launch.
 
     Raises:
         UsageFailure: from `bind`.
@@ -94,9 +99,10 @@ def run_target(
     """
     arguments = bind(target, case, inputs.tensors)
     taken: set[str] = set()
-    watch = Watch(inputs.tensors, schedule, unwritten or Unwritten())
+    watch = Watch(inputs.tensors, schedule, unwritten or Unwritten(), after=launched)
     ran: list[Configuration] = []
-    with _tapped(taps, case) as session, recorded_launches(inputs.tensors, taken) as launches, watched(watch):
+    recorded = recorded_launches(inputs.tensors, taken, launched)
+    with _tapped(taps, case) as session, recorded as launches, watched(watch):
         try:
             with around, _telling_of_a_lost_device(target, inputs), gpu_stood_in(), _configured(ran):
                 result = _call(target, case, arguments, inputs)
@@ -120,9 +126,11 @@ def run_target(
     trace = with_tapped(trace, reading.values, case) if reading else trace
     notes = reading.notes if reading else ()
     taken |= given_where_they_lay(inputs.tensors, watch.given)
+    of_memory = shared(result, inputs.tensors, case.inplace, by_autograd=not target.is_backward)
     return Outcome(
         trace, None, _sources(launches, watch.launches), interpreting(), tuple(launches), frozenset(taken), notes,
-        _storages(result), max(watch.backends, default=""), tuple(watch.findings), tuple(dict.fromkeys(ran)),
+        _storages(result), max(watch.backends, default=""), tuple(watch.findings), tuple(of_memory),
+        tuple(dict.fromkeys(ran)),
     )  # fmt: skip
 
 

@@ -25,6 +25,13 @@ class Trace:
     """By name: "exported" by the target; later also "tapped" or "recovered"."""
 
 
+def dtype_of(trace: Trace, name: str) -> str | None:
+    """In which dtype an intermediate came; None where it did not come, and was recovered."""
+    if trace.sources.get(name) == "recovered" or name not in trace.values:
+        return None
+    return str(trace.values[name].dtype).removeprefix("torch.")
+
+
 def expected_shapes(case: Case) -> dict[str, tuple[int, ...]]:
     """The shape of every intermediate that exists in the case's family, in dataflow order."""
     return {

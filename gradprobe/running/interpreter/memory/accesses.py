@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from triton.runtime import interpreter as shipped
 
+from ....cases.case import OUTPUTS
 from .elements import Array
 from .findings import MISALIGNED, OUTSIDE, RACE, UNWRITTEN, Earlier, Program, Spot
 from .frames import Line, executing
@@ -63,6 +64,8 @@ class Accesses:
         self.counts = Counts()
         self.launch: Launch | None = None
         """The one that runs."""
+        self.writers: dict[str, tuple[str, tuple[Line, ...]]] = {}
+        """By the caller's input: the kernel, and the lines, that first stored other bits there than it held."""
         self._contests: list[_Contest] = []
 
     def look(
@@ -115,8 +118,15 @@ class Accesses:
         if access.kind != "store":
             self._read_unwritten(access, view, addresses[inside])
         if access.kind != "load":
+            self._overwritten(access, view, addresses[inside], None if bits is None else bits[inside])
             self._stored(access, view, addresses[stays], None if bits is None else bits[stays])
         return stays
+
+    def _overwritten(self, access: Access, view: View, addresses: Array, bits: Array | None) -> None:
+        if view.known is None or view.name in OUTPUTS or view.name in self.writers:
+            return
+        if bits is None or (_read(addresses, access.width) != bits).any():
+            self.writers[view.name] = (self._running().kernel, access.lines)
 
     def _misaligned(self, access: Access, view: View, addresses: Array) -> None:
         found = addresses % access.width != 0

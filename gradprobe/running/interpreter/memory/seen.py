@@ -11,7 +11,8 @@ from triton.runtime import interpreter as shipped
 
 from .accesses import Accesses, Counts
 from .elements import Array
-from .findings import Finding
+from .findings import Finding, Place
+from .frames import places
 from .launch import Launch
 from .origins import BLOCKS, IN_PLACE, NO_ORIGIN, REARRANGING, Handle, Method, Origins
 from .unwritten import Unwritten
@@ -44,6 +45,11 @@ class Memory:
     def counts(self) -> Counts:
         """What is no finding, in lanes."""
         return self._accesses.counts
+
+    @property
+    def writers(self) -> dict[str, tuple[str, Place]]:
+        """By the caller's input that a kernel changed: the first kernel that did, and its line."""
+        return {name: (kernel, places(lines)[0]) for name, (kernel, lines) in self._accesses.writers.items() if lines}
 
     @property
     def failures(self) -> tuple[str, ...]:
