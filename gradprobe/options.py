@@ -113,7 +113,7 @@ OPTIONS = (
            "NAME=VAR[INDEX,...]", lambda words: tuple(words) or None),
     Option("inplace", list, "An input that the target may write over (default: none)", "TENSOR", _inputs),
     Option("recover", bool, "Recover P, dP, delta and dS of a target that exposes gradients alone (default: yes)"),
-    Option("strict", bool, "Sums that a kernel keeps in 16 bits are a mismatch (default: they are only told)"),
+    Option("strict", bool, "Warnings are errors, as are sums that a kernel keeps in 16 bits (default: only told)"),
 )  # fmt: skip
 
 _BY_NAME = {option.name: option for option in OPTIONS}
