@@ -50,7 +50,9 @@ def answer(
 
         imported = time.perf_counter() - start
         case, found, beside, saved = problem.case, problem.target, problem.reference, problem.saved
-        report = probe(case, found, reference=beside, saved=saved, reproduce=again, tick=tick, told=told)
+        report = probe(
+            case, found, reference=beside, saved=saved, reproduce=again, tick=tick, told=told, given=problem.given
+        )
         if saved is not None:
             refuse_misreading(report, saved, found)
     seconds = {"import": imported, **report.seconds, "total": time.perf_counter() - start}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from .cases.case import Case
@@ -12,6 +12,7 @@ from .cases.draw import draw
 from .cases.saved import Saved
 from .diagnosing.why import Reasons, reasons_of
 from .failures import Refusal
+from .judging.unshown import unshown
 from .probing.insides import with_insides
 from .probing.receipt import environment, notes_of, provenance
 from .probing.runs import layouts_of, runs_of, with_strays
@@ -32,6 +33,7 @@ def probe(
     why: bool = True,
     tick: Tick = silent,
     told: Callable[[Report], object] = lambda so_far: None,
+    given: Collection[str] = (),
 ) -> Report:
     """Runs a target on a case under each layout, beside the reference, and says where it goes wrong, and why.
 
@@ -42,6 +44,7 @@ def probe(
         reproduce: the command line to print.
         why: whether a reason is sought where it is wrong, by hypotheses and by running the target again.
         told: given the report of what is measured so far, after each layout, and after the second runs.
+        given: the options that somebody gave; of each it is said if this case cannot show it.
 
     Raises:
         UsageFailure: the case uses what the target does not take.
@@ -66,7 +69,20 @@ def probe(
     with session.timed("diagnose"):
         reasons = reasons_of(session, runs) if why else Reasons()
     report, notes = _so_far(session, runs, reproduce), notes_of(session, runs)
+    notes = (*notes, *(_not_shown(session, runs, given) if report.failing is None else ()))
     return replace(report, notes=notes, diagnoses=reasons.diagnoses, known=reasons.known)
+
+
+def _not_shown(session: Session, runs: Sequence[Run], given: Collection[str]) -> list[str]:
+    """Of each option below the budget, that a match says nothing of it."""
+    measured = next(run.measured for run in runs if run.measured is not None)
+    precision = measured.comparison.precision
+    with session.timed("compare"):
+        names = list(unshown(session.case, measured.x, measured.trace, precision, given))
+    return [
+        f"--{name.replace('_', '-')}: this case cannot show whether it is taken into account; without it, too, every "
+        "intermediate is within budget" for name in names
+    ]  # fmt: skip
 
 
 def _tell(told: Callable[[Report], object], session: Session, runs: Sequence[Run], reproduce: str) -> None:

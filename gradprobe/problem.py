@@ -26,6 +26,8 @@ class Problem:
     """A user's own; None for the built-in one."""
     saved: Saved | None
     """The values of a case that has `inputs`."""
+    given: tuple[str, ...] = ()
+    """The options that somebody gave, or a file of inputs, and that are not off."""
 
 
 def problem_of(
@@ -65,7 +67,7 @@ def problem_of(
     _check_inplace(case, found)
     make_interpreter_right(case)
     choose_threads(case)
-    return Problem(case, found, beside, saved)
+    return Problem(case, found, beside, saved, tuple(name for name, value in given.items() if value is not False))
 
 
 def _check_inplace(case: Case, target: Target) -> None:

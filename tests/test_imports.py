@@ -46,7 +46,7 @@ ORDER = (
     "budgets.budget",
     "inside.recovery",
     "judging.tally", "judging.compare", "judging.accumulators", "judging.operands",
-    "judging.strays", "judging.held", "judging.invariants", "judging.locate", "judging.symmetry",
+    "judging.unshown", "judging.strays", "judging.held", "judging.invariants", "judging.locate", "judging.symmetry",
     "inside.onehot", "inside.recover", "inside.rereading",
     "diagnosis",
     "faults.variant", "faults.hypothesis", "faults.memory", "faults.products", "faults.stride", "faults.store",

@@ -1,0 +1,61 @@
+"""Options that a case cannot show are told: a kernel without them would be judged right."""
+
+from __future__ import annotations
+
+import pytest
+
+from gradprobe.budgets.precision import precision_of
+from gradprobe.cases.draw import draw
+from gradprobe.judging.compare import attention_of
+from gradprobe.judging.unshown import unshown
+from gradprobe.probe import probe
+from gradprobe.running.trace import Trace
+
+from .emulated import case_of, lazy, softmax, target_of
+
+SMALL = {"batch": 2, "heads": 2, "seqlen": 20, "head_dim": 8, "recover": False, "runs": ((),)}
+
+
+def notes(names, family="softmax", **options):
+    """The options that are unshown, of some that were given, where everything is exposed."""
+    case = case_of(family, **SMALL | options)
+    values = draw(case)
+    more = {name: getattr(case, name) for name in ("causal", "window", "softcap", "dropout")}
+    results = (lazy if family == "lazy" else softmax)(**values, scale=case.scale, **({} if family == "lazy" else more))
+    trace = Trace(results, dict.fromkeys(results, "exported"))
+    return list(unshown(case, attention_of(case, values), trace, precision_of("float32", "ieee"), names))
+
+
+@pytest.mark.parametrize(
+    ("name", "below", "above"),
+    [
+        ("softcap", {"softcap": 1e4}, {"softcap": 5.0}),
+        ("window", {"window": (19, 19)}, {"window": (18, 19)}),
+        ("seqlens", {"seqlens": (20, 20)}, {"seqlens": (20, 19)}),
+        ("dropout", {"dropout": 0.0}, {"dropout": 0.3}),
+        ("causal", {"causal": True, "seqlen": 1}, {"causal": True, "seqlen": 2}),
+        ("scale", {"scale": 8**-0.5}, {"scale": 0.36}),
+        ("bias", {}, {"bias": True}),
+        ("sinks", {}, {"sinks": True}),
+        ("alibi", {}, {"alibi": True}),
+    ],
+)
+def test_an_option_is_unshown_where_a_kernel_without_it_is_right_and_shown_where_it_is_wrong(name, below, above):
+    assert notes([name], **below) == ([name] if below else [])
+    assert notes([name], **above) == []
+
+
+def test_tau_of_0_is_unshown_and_any_other_is_shown():
+    assert notes(["tau"], "lazy", tau=(0.0,)) == ["tau"]
+    assert notes(["tau"], "lazy", tau=(0.5,)) == []
+
+
+def test_a_match_says_so_once_for_each_option_that_was_given_and_exits_0():
+    def ignoring(q, k, v, do, *, scale, softcap=None, window=None):
+        return softmax(q, k, v, do, scale=scale)
+
+    case = case_of("softmax", **SMALL, softcap=1e4, window=(19, 19))
+    report = probe(case, target_of(ignoring), given=("softcap", "window", "heads"))
+    assert report.verdict == "match"
+    assert [note.partition(":")[0] for note in report.notes if "cannot show" in note] == ["--softcap", "--window"]
+    assert not any("cannot show" in note for note in probe(case, target_of(ignoring)).notes)
