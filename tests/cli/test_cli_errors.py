@@ -299,7 +299,7 @@ def test_a_refusal_of_every_layout_compares_nothing_and_exits_3():
 def test_a_reference_that_is_wrong_exits_3_and_is_named():
     ran = run(f"check soft.py:backward --reference soft.py:dv_without_a_head {SMALL}")
     assert ran.code == 3
-    assert_message(ran, "the verdict is about the reference: soft.py:dv_without_a_head breaks I")
+    assert_message(ran, "the verdict is about the reference: soft.py:dv_without_a_head departs from dV")
 
 
 def test_traceback_is_shown_only_when_asked_for():
@@ -318,7 +318,12 @@ def test_traceback_is_shown_only_when_asked_for():
         ("diff dZ", 2, "UsageFailure", "no intermediate 'dZ'"),
         (f"check soft.py:nothing {SMALL}", 3, "TargetFailure", "must return a dict"),
         (f"diff dQ soft.py:raising {SMALL}", 3, "Refusal", "the target says no"),
-        (f"check soft.py:backward --reference soft.py:dv_without_a_head {SMALL}", 3, "ReferenceFailure", "breaks I"),
+        (
+            f"check soft.py:backward --reference soft.py:dv_without_a_head {SMALL}",
+            3,
+            "ReferenceFailure",
+            "departs from dV",
+        ),
     ],
 )
 def test_a_failure_with_json_on_stdout_is_a_report_whose_verdict_is_error(words, code, kind, message):

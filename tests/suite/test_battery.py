@@ -195,4 +195,5 @@ def test_an_option_that_an_item_sets_says_which_and_one_that_none_sets_is_free()
         "strict",
         "schedules",
         "shapes",
+        "inplace",
     }
