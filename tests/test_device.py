@@ -93,9 +93,6 @@ def test_what_cost_a_gpu_is_asked_of_the_interpreter_no_larger_than_it_need_be()
     assert for_the_interpreter(asked) == dataclasses.replace(asked, options=named | {"device": "cpu"})
 
 
-@pytest.mark.skip(
-    reason="what stands in for the loss is undone before the device is asked; tests/gpu/test_crashes_on_gpu.py shows it"
-)
 def test_a_check_that_costs_the_device_keeps_what_it_measured_and_names_the_line_that_the_interpreter_sees(tmp_path):
     options = {"seqlen": 20, "head_dim": 8, "runs": ["contiguous", "huge"]}
     asked = Asked(write(tmp_path, "narrow", losing=True), None, None, options)

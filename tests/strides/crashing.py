@@ -65,14 +65,11 @@ def lose_where(x, is_lost):
         return
     pathlib.Path(MARK).touch()
 
-    def fail(*_):
+    def fail(*_, **__):
         raise RuntimeError("CUDA error: an illegal memory access was encountered\\nCompile with ...")
 
-    def is_initialized():  # what stands in for a GPU while the target runs is gone when this is asked
-        torch.cuda.synchronize = fail
-        return True
-
-    torch.cuda.is_initialized = is_initialized
+    # Not in place of torch.cuda.synchronize: what a target replaces of torch is put back before the device is asked.
+    torch.cuda._initialized, torch.cuda._utils._torch_get_device_index = True, fail
     raise RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered")
 
 
