@@ -1,6 +1,10 @@
 """gradprobe: runs an attention backward kernel beside a float64 reference and points at the first wrong number."""
 
-from typing import Any
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing is not imported: that takes longer than all that a command does first
+    from typing import Any
 
 __version__ = "0.1.0"
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
-from pathlib import Path
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def replace_file(path: str | Path, text: str) -> None:
@@ -20,11 +22,13 @@ def replace_file(path: str | Path, text: str) -> None:
         with open(path, "a", encoding="utf-8") as stream:
             stream.write(text)
         return
-    file = Path(os.path.realpath(path))
+    file = os.path.realpath(path)
     mode = _mode(file)
-    descriptor, beside = tempfile.mkstemp(prefix=f".{file.name[:32]}.", suffix=".part", dir=file.parent)
+    folder, name = os.path.split(file)
+    beside = os.path.join(folder, f".{name[:32]}.{os.urandom(6).hex()}.part")
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as stream:
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(descriptor, "w", encoding="utf-8", newline="") as stream:
             stream.write(text)
         os.chmod(beside, mode)
         os.replace(beside, file)
@@ -34,21 +38,23 @@ def replace_file(path: str | Path, text: str) -> None:
         raise
 
 
-def _mode(file: Path) -> int:
+def _mode(file: str) -> int:
     """The permissions that the file has, or that a new one gets; a temporary one's are the owner's alone.
 
     Raises:
         OSError: it is there and may not be written.
     """
     try:
-        with file.open("ab"):
-            return file.stat().st_mode & 0o7777
+        descriptor = os.open(file, os.O_WRONLY | os.O_APPEND)
     except FileNotFoundError:
         mask = os.umask(0)
         os.umask(mask)
         return 0o666 & ~mask
+    mode = os.fstat(descriptor).st_mode & 0o7777
+    os.close(descriptor)
+    return mode
 
 
 def keeps_changing(file: str) -> bool:
     """Whether a file may be written again and again; not a stream, which would hold all that was ever written."""
-    return file != "-" and (Path(file).is_file() or not Path(file).exists())
+    return file != "-" and (os.path.isfile(file) or not os.path.exists(file))

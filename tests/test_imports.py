@@ -15,7 +15,8 @@ PACKAGE = ROOT / "gradprobe"
 ORDER = (
     "cases", "targets", "running", "budgets", "judging", "inside", "recording", "probing",
     "baseline", "suite",
-    "awaiting", "failures", "versions", "device", "room", "files", "naming", "severity", "spans", "intermediates",
+    "awaiting", "failures", "versions", "device", "room", "files", "incomplete",
+    "naming", "severity", "spans", "intermediates",
     "cases.shapes", "cases.case", "cases.draw", "cases.outputs", "cases.placement", "cases.guards", "cases.layouts",
     "cases.contents", "cases.saved",
     "cases.decided",

@@ -1,5 +1,34 @@
 """The command line: options -> probe -> report -> exit code. The only folder that imports typer."""
 
-from .app import app, main
+from __future__ import annotations
 
-__all__ = ["app", "main"]
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+# What shells give a command that was ended by Ctrl-C.
+INTERRUPTED = 130
+
+
+def main() -> None:
+    """The `gradprobe` command. Files of an earlier run are replaced before anything is imported that takes long."""
+    try:
+        from ..incomplete import begin
+
+        begin(sys.argv[1:])
+        from .app import main as run
+
+        run()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
+
+def __getattr__(name: str) -> Any:
+    if name != "app":
+        raise AttributeError(name)
+    from .app import app
+
+    globals()[name] = app  # where importing has put the module
+    return app

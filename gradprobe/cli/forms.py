@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from .. import incomplete
 from ..failures import UsageFailure
 from ..files import keeps_changing, replace_file
 from ..report.places import Base
@@ -57,16 +58,22 @@ class Forms:
                 where = "stdout" if file == "-" else file
                 raise UsageFailure(f"{other} and {flag} both write to {where}", "give each a file of its own")
 
-    @property
-    def rewritable(self) -> Forms:
-        """Those that may be written after every check of several, so that nothing that came is lost."""
+    def write_so_far(
+        self, documents: Sequence[Mapping[str, Any]], planned: int | None, more: Mapping[str, Any] | None = None
+    ) -> int:
+        """Writes what came into every file that may be written again, so that nothing is lost, and none is right yet.
+
+        Returns:
+            0, or 2 where a file cannot be written.
+        """
         kept = {flag: file for flag, file in self.files.items() if keeps_changing(file)}
-        return Forms(kept.get("--json"), kept.get("--junit"), kept.get("--sarif"))
+        forms = Forms(kept.get("--json"), kept.get("--junit"), kept.get("--sarif"))
+        return forms.write(documents, None, planned=planned, more=more)
 
     def write(
         self,
         documents: Sequence[Mapping[str, Any]],
-        code: int,
+        code: int | None,
         *,
         said: str = "",
         planned: int | None = None,
@@ -76,7 +83,7 @@ class Forms:
 
         Args:
             documents: of gradprobe.report/1, one a check.
-            code: the exit code that the checks came to.
+            code: the exit code that the checks came to; None as long as more of them are to come.
             said: a message that is on stderr already.
             planned: how many checks there are to be; None for one that is made alone.
             more: what else the JSON of several holds.
@@ -92,19 +99,19 @@ class Forms:
         return code or (2 if failures else 0)
 
     def _attempts(
-        self, documents: Sequence[Mapping[str, Any]], code: int, planned: int | None, more: Mapping[str, Any]
+        self, documents: Sequence[Mapping[str, Any]], code: int | None, planned: int | None, more: Mapping[str, Any]
     ) -> list[UsageFailure | None]:
+        told = documents if code is not None else [*documents, incomplete.document("")]
         texts: dict[str, Callable[[], str]] = {
-            "--json": lambda: _as_json(documents, planned, more),
-            "--junit": lambda: _as_junit(documents),
-            "--sarif": lambda: _as_sarif(documents, code),
+            "--json": lambda: _as_json(documents, code, planned, more),
+            "--junit": lambda: _as_junit(told),
+            "--sarif": lambda: _as_sarif(told, code),
         }
-        seen: set[str] = set()
-        attempts: list[UsageFailure | None] = []
-        for flag, file in self.files.items():
-            if _place(file) not in seen:  # two in one place were refused, and only the first says so there
-                attempts.append(_write(flag, file, texts[flag]()))
-            seen.add(_place(file))
+        # Two in one place were refused, and only the first says so there.
+        places = {_place(file): (flag, file) for flag, file in reversed(self.files.items())}
+        # All are made before one is written: then they change at one moment.
+        made = [(flag, file, texts[flag]()) for flag, file in reversed(places.values())]
+        attempts = [_write(flag, file, text) for flag, file, text in made]
         if self.github:
             attempts.append(_annotate(documents))
         return attempts
@@ -114,10 +121,16 @@ def _place(file: str) -> str:
     return file if file == "-" else os.path.realpath(file)
 
 
-def _as_json(documents: Sequence[Mapping[str, Any]], planned: int | None, more: Mapping[str, Any]) -> str:
+def _as_json(
+    documents: Sequence[Mapping[str, Any]], code: int | None, planned: int | None, more: Mapping[str, Any]
+) -> str:
     from ..report.as_json import together
 
-    return json.dumps({**together(documents, planned), **more}, indent=2, allow_nan=False) + "\n"
+    whole = together(documents, planned)
+    return (
+        json.dumps({**(incomplete.unfinished(whole) if code is None else whole), **more}, indent=2, allow_nan=False)
+        + "\n"
+    )
 
 
 def _as_junit(documents: Sequence[Mapping[str, Any]]) -> str:
@@ -126,7 +139,7 @@ def _as_junit(documents: Sequence[Mapping[str, Any]]) -> str:
     return as_junit(documents, _base())
 
 
-def _as_sarif(documents: Sequence[Mapping[str, Any]], code: int) -> str:
+def _as_sarif(documents: Sequence[Mapping[str, Any]], code: int | None) -> str:
     from ..report.sarif import as_sarif
 
     return json.dumps(as_sarif(documents, _base(), code), indent=2, allow_nan=False) + "\n"

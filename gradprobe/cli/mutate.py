@@ -13,6 +13,7 @@ from .. import last
 from ..configuration.words import seconds
 from ..failures import UsageFailure
 from ..files import keeps_changing
+from ..incomplete import unfinished
 from ..options import command_line
 from ..progress import Progress
 from ..screen import dump, show, width
@@ -117,21 +118,20 @@ class _Told:
         if done % _BETWEEN == 0 and not sys.stderr.isatty():
             typer.echo(f"gradprobe: {done} of {found.tried} tried", err=True)
         if self.json_file is not None and keeps_changing(self.json_file):
-            self._write(found)
+            dump(self.json_file, unfinished(self._document(found)))
 
     def finish(self, found: Campaign) -> None:
-        if self.json_file is not None:
-            self._write(found)
         if self.json_file != "-":
             from ..report.mutants import render_campaign
 
             show(render_campaign(found, width()))
+        if self.json_file is not None:
+            dump(self.json_file, self._document(found))
 
-    def _write(self, found: Campaign) -> None:
+    def _document(self, found: Campaign) -> dict[str, Any]:
         from ..report.mutants_as_json import campaign_as_json
 
-        assert self.json_file is not None
-        dump(self.json_file, campaign_as_json(found, self.again))
+        return campaign_as_json(found, self.again)
 
 
 def _gate(asked: last.Asked, gates: _Gates) -> Gate:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from bisect import insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 
 import typer
 
@@ -44,7 +45,7 @@ def check_several(
     start, shown = time.perf_counter(), not forms.on_stdout
     table, checks, warned = Table(planned, setting.look), list[Checked](), list[Checked]()
     expected = len(planned)
-    if expected and (code := _write(forms.rewritable, checks, warned, expected, untaken)):
+    if expected and (code := _write_so_far(forms, checks, warned, expected, untaken)):
         return code
     if shown:
         show(table.head())
@@ -55,15 +56,16 @@ def check_several(
                 continue
             insort(warned if checked.is_warning else checks, checked, key=lambda one: one.number)
             expected -= checked.is_warning
-            _write(forms.rewritable, checks, warned, expected, untaken)
+            _write_so_far(forms, checks, warned, expected, untaken)
             if shown:
                 show(table.line_of(checked))
             _tell_how_far(len(checks), expected)
         failing = simplest(checks)
         if failing is not None:
             checks[checks.index(failing)] = failing = closer(failing)
-    finally:
-        code = _write(forms, checks, warned, expected, untaken)
+    except BaseException:
+        _write_so_far(forms, checks, warned, expected, untaken)
+        raise
     _remember(checks)
     if not checks:
         say(Failure("nothing was compared: the target takes none of the cases"))
@@ -71,16 +73,23 @@ def check_several(
         show([*not_taken(untaken or ()), *warnings(warned)])
         put("".join(f"{line}\n" for line in ["", *in_full(failing), ""]) if failing else "")
         show([summary(checks, expected, time.perf_counter() - start, len(warned))])
-    return code
+    # Nothing compared is no match.
+    code = code_of([checked.code for checked in checks]) if checks or expected else Failure.exit_code
+    return forms.write(_documents(checks, warned), code, planned=expected, more=_more(untaken))
 
 
-def _write(
+def _write_so_far(
     forms: Forms, checks: Sequence[Checked], warned: Sequence[Checked], planned: int, untaken: Sequence[Untaken] | None
 ) -> int:
-    """Writes all that came so far; the exit code that it comes to: nothing compared is no match."""
-    code = code_of([checked.code for checked in checks]) if checks or planned else Failure.exit_code
-    more = {} if untaken is None else {"not_taken": [asdict(one) for one in untaken]}
-    return forms.write([checked.document for checked in (*checks, *warned)], code, planned=planned, more=more)
+    return forms.write_so_far(_documents(checks, warned), planned, _more(untaken))
+
+
+def _documents(checks: Sequence[Checked], warned: Sequence[Checked]) -> list[Mapping[str, Any]]:
+    return [checked.document for checked in (*checks, *warned)]
+
+
+def _more(untaken: Sequence[Untaken] | None) -> dict[str, Any]:
+    return {} if untaken is None else {"not_taken": [asdict(one) for one in untaken]}
 
 
 def _tell_how_far(done: int, planned: int) -> None:

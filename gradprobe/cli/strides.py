@@ -87,7 +87,7 @@ class _Tour:
 
     def begin(self) -> int:
         """0 where every file can be written; else the exit code, and why is said before anything is tried."""
-        return self.forms.rewritable.write([], 0, planned=self.planned)
+        return self.forms.write_so_far([], self.planned)
 
     def add(self, asked: last.Asked) -> None:
         """Surveys a target and shows what came of it; what is known so far is in every file after each layout."""
@@ -111,7 +111,7 @@ class _Tour:
         def told(found: Survey) -> None:
             done, of = len(found.results), len(found.plan.trials)
             tick(f"{asked.target}, layout {done} of {of}", done / of)
-            self.forms.rewritable.write([*self.documents, _document(found)], 0, planned=self._several())
+            self.forms.write_so_far([*self.documents, _document(found)], self._several())
 
         with Progress() as tick:
             tick("importing torch and the target", 0.0)

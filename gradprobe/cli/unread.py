@@ -10,6 +10,8 @@ import typer
 from typer.core import TyperGroup
 
 from ..failures import UsageFailure
+from ..incomplete import ALL, files_in, own_words
+from . import INTERRUPTED
 from .forms import Forms
 
 # What the parser raises: typer names only this kind of it.
@@ -33,6 +35,8 @@ class Group(TyperGroup):
             if forms.files or forms.github:
                 _write(forms, words, error.format_message())
             raise
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
 
     def _options(self, words: Sequence[str]) -> set[str]:
         """The options of the command that is named; all, where there is no such command."""
@@ -44,16 +48,9 @@ class Group(TyperGroup):
 
 def forms_in(words: Sequence[str], options: set[str]) -> Forms:
     """The forms that the words of a command line ask for, of those that it may take."""
-    words = words[: words.index("--")] if "--" in words else words
-    found: dict[str, str] = {}
-    for at, word in enumerate(words):
-        flag, equals, file = word.partition("=")
-        if flag in {"--json", "--junit", "--sarif"} & options:
-            following = words[at + 1] if at + 1 < len(words) else None
-            named = file if equals else following
-            if named is not None:
-                found[flag[2:]] = named
-    return Forms(**found, github="--github" in words and "--github" in options)
+    found = files_in(words, [flag for flag in ALL if flag in options])
+    named = {flag[2:]: file for flag, file in found.items()}
+    return Forms(**named, github="--github" in own_words(words) and "--github" in options)
 
 
 def _write(forms: Forms, words: Sequence[str], message: str) -> None:

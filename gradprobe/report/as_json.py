@@ -11,6 +11,7 @@ from ..cases.case import Case
 from ..cases.layouts import run_name
 from ..diagnosis import Diagnosis
 from ..failures import Failure
+from ..incomplete import INCOMPLETE
 from ..intermediates import steps
 from ..judging.strays import Stray
 from ..judging.tally import Finding
@@ -65,15 +66,15 @@ def together(documents: Sequence[Mapping[str, Any]], planned: int | None = None)
     """Several documents in one, whose verdict is the worst of theirs. Checks that do not count stand under "warnings".
 
     Args:
-        planned: how many there are to be that count; as long as fewer came, or none, it is no match. None for a check
-            that is made alone, which is itself the document.
+        planned: how many there are to be that count; as long as fewer came it is incomplete, and none at all is no
+            match. None for a check that is made alone, which is itself the document.
     """
     if planned is None and len(documents) == 1:
         return documents[0]
     counted = [document for document in documents if document.get("severity") != WARNING]
     planned = len(counted) if planned is None else planned
-    verdicts = {document["verdict"] for document in counted} | ({"error"} if len(counted) < max(planned, 1) else set())
-    whole = next((word for word in (MISMATCH, "error") if word in verdicts), "match")
+    verdicts = {document["verdict"] for document in counted} | ({INCOMPLETE} if len(counted) < planned else set())
+    whole = next((word for word in (MISMATCH, INCOMPLETE, "error", "match") if word in verdicts), "error")
     warnings = [warned for document in documents for warned in _warned(document)]
     return {
         "schema": SCHEMA_OF_SEVERAL, "verdict": whole, "planned": planned, "reports": counted, "warnings": warnings

@@ -96,7 +96,7 @@ def _case(case: Case, target: str, milliseconds: int) -> Xml.Element:
     )
     if case.outcome:
         told = Xml.SubElement(element, case.outcome, type=visible(case.kind), message=visible(case.message))
-        told.text = visible("\n".join(case.body)) or None
+        told.text = visible("\n".join(filter(None, case.body))) or None
     return element
 
 
@@ -190,7 +190,7 @@ def _at(places: Sequence[Place], base: Base) -> tuple[str, ...]:
 
 
 def _again(document: Document) -> str:
-    return f"again: {document.get('reproduce') or ''}"
+    return f"again: {document['reproduce']}" if document.get("reproduce") else ""
 
 
 def _unique(cases: Iterable[Case]) -> list[Case]:

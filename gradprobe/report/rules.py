@@ -139,6 +139,12 @@ USAGE = Rule(
     "Nothing was run.",
     "The message names what was given and what is known.",
 )  # fmt: skip
+INCOMPLETE = Rule(
+    "GP026", "Incomplete", "error", 95.5,
+    "The command has not come to its end",
+    "It runs still, or it was killed: what the report holds so far is no verdict.",
+    "Run it again.",
+)  # fmt: skip
 REFUSED = Rule(
     "GP030", "LayoutRefused", "none", 0.0,
     "The target refused a layout",
@@ -166,7 +172,7 @@ UNDECLARED = Rule(
 
 RULES = (
     WRONG, INHERITED, IDENTITY, OUTSIDE, GUARD, UNWRITTEN, RACE, BARRIER, MISALIGNED, CHANGED, SHARED, DTYPE, CRASH,
-    TIMEOUT, TARGET, REFERENCE, TOOL, USAGE, REFUSED, HUGE, VECTOR, UNDECLARED,
+    TIMEOUT, TARGET, REFERENCE, TOOL, USAGE, INCOMPLETE, REFUSED, HUGE, VECTOR, UNDECLARED,
 )  # fmt: skip
 OF_WARNING = {severity.HUGE: HUGE, severity.VECTOR: VECTOR, severity.UNDECLARED: UNDECLARED}
 OF_MEMORY = {"outside": OUTSIDE, "guard": GUARD, "unwritten": UNWRITTEN, "race": RACE, "barrier": BARRIER}
@@ -174,5 +180,5 @@ OF_MEMORY |= {"misaligned": MISALIGNED, "changed": CHANGED, "shared": SHARED, "d
 OF_FAILURE = {
     "Crash": CRASH, "DeviceLost": CRASH, "NoRoom": CRASH, "Timeout": TIMEOUT, "TargetFailure": TARGET,
     "Refusal": TARGET, "KernelStopped": TARGET, "ReferenceFailure": REFERENCE, "UsageFailure": USAGE,
-    "Untested": USAGE,
+    "Untested": USAGE, "Incomplete": INCOMPLETE,
 }  # fmt: skip

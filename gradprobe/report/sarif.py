@@ -26,14 +26,16 @@ _EXITS = {
 }  # fmt: skip
 
 
-def as_sarif(documents: Sequence[Document], base: Base, code: int, *, most: int = MOST_RESULTS) -> dict[str, Any]:
+def as_sarif(
+    documents: Sequence[Document], base: Base, code: int | None, *, most: int = MOST_RESULTS
+) -> dict[str, Any]:
     """The documents as one SARIF log with one run, ready for `json.dumps`.
 
     GitHub takes no result without a place. What has none (a wrong command) is a notification of the invocation instead,
     and so is a layout that the target refused.
 
     Args:
-        code: the exit code of the command.
+        code: the exit code of the command; None as long as it runs.
         most: results; the least are left out and counted in a notification.
     """
     found = alerts_of(documents)
@@ -64,18 +66,23 @@ def _rule(rule: Rule) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _invocation(documents: Sequence[Document], code: int, told: Sequence[Alert], left_out: int) -> dict[str, Any]:
+def _invocation(
+    documents: Sequence[Document], code: int | None, told: Sequence[Alert], left_out: int
+) -> dict[str, Any]:
     execution = [_notification(alert) for alert in told if alert.rule is not USAGE]
     if left_out > 0:
         words = f"{plural(left_out, 'finding')} more, the least of them, left out: a log holds so many results at most."
         execution.append({"level": "warning", "message": {"text": words}})
     return {
-        "executionSuccessful": all(errors_of(document)["verdict"] != "error" for document in documents),
-        "exitCode": code,
-        "exitCodeDescription": _EXITS.get(code, ""),
+        "executionSuccessful": all(_came_to_its_end(errors_of(document)) for document in documents),
+        **({} if code is None else {"exitCode": code, "exitCodeDescription": _EXITS.get(code, "")}),
         "toolExecutionNotifications": execution,
         "toolConfigurationNotifications": [_notification(alert) for alert in told if alert.rule is USAGE],
     }
+
+
+def _came_to_its_end(document: Document) -> bool:
+    return document["verdict"] in ("match", "mismatch") and not document.get("error")
 
 
 def _notification(alert: Alert) -> dict[str, Any]:

@@ -15,7 +15,8 @@ PUBLISHED = {
     "GP017": ("ResultInOtherMemory", "error"), "GP018": ("CoarserResult", "error"),
     "GP020": ("Crash", "error"),
     "GP021": ("Timeout", "error"), "GP022": ("TargetFailed", "error"), "GP023": ("ReferenceFailed", "error"),
-    "GP024": ("ToolFailed", "error"), "GP025": ("WrongUsage", "error"), "GP030": ("LayoutRefused", "none"),
+    "GP024": ("ToolFailed", "error"), "GP025": ("WrongUsage", "error"),
+    "GP026": ("Incomplete", "error"), "GP030": ("LayoutRefused", "none"),
     "GP040": ("OffsetOf32Bits", "warning"), "GP041": ("StridedVector", "warning"),
     "GP042": ("UndeclaredCase", "warning"),
 }  # fmt: skip
@@ -35,7 +36,7 @@ def test_kinds_of_memory_findings_and_failures_keep_their_ids():
         "Crash": "GP020", "DeviceLost": "GP020", "NoRoom": "GP020", "Timeout": "GP021", "TargetFailure": "GP022",
         "Refusal": "GP022", "KernelStopped": "GP022",
         "ReferenceFailure": "GP023",
-        "UsageFailure": "GP025", "Untested": "GP025",
+        "UsageFailure": "GP025", "Untested": "GP025", "Incomplete": "GP026",
     }  # fmt: skip
 
 

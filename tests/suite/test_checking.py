@@ -131,9 +131,11 @@ def test_the_exit_code_of_several_is_that_of_a_mismatch_before_errors_before_wor
         (("match", "match"), 2, "match"),
         (("match", "error"), 2, "error"),
         (("error", "mismatch"), 2, "mismatch"),
-        (("match",), 2, "error"),
+        (("match",), 2, "incomplete"),
+        (("error",), 2, "incomplete"),
         (("mismatch",), 2, "mismatch"),
-        ((), 2, "error"),
+        ((), 2, "incomplete"),
+        ((), 0, "error"),
     ],
 )
 def test_documents_together_are_no_match_before_all_of_them_are(verdicts, planned_count, verdict):

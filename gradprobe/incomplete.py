@@ -1,0 +1,116 @@
+"""What stands in each file until a command has come to its end: valid, and right for nobody who reads it.
+
+It is written before anything else is done, so that a process that is killed at any moment leaves no older verdict. What
+is imported here is imported before that.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+
+from .files import keeps_changing, replace_file
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+INCOMPLETE = "incomplete"
+"""The verdict."""
+ERROR = {
+    "kind": "Incomplete", "message": "the command has not come to its end: it runs still, or it was killed",
+    "way_out": "run it again",
+}  # fmt: skip
+ALL = ("--json", "--junit", "--sarif")
+# The commands that write files, and which.
+FILES: Mapping[str, Sequence[str]] = {
+    "check": ALL, "strides": ALL, "sweep": ALL, "diff": ALL[:1], "shrink": ALL[:1], "lint": ALL[:1],
+    "mutate": ALL[:1], "run": ALL[:1], "baseline": ALL[:1],
+}  # fmt: skip
+# With these nothing is run, and no file is written.
+_NOTHING_RUNS = {"--help", "-h", "--list"}
+_WRONG = ("mismatch", "survived")
+_OF_A_FILE = re.compile(r"([\w./-]+\.py):\w+", re.ASCII)
+
+
+def begin(words: Sequence[str]) -> None:
+    """Replaces the files that a command line asks for, as far as they can be; those that cannot are told later."""
+    flags = FILES.get(words[0], ()) if words else ()
+    if not flags or _NOTHING_RUNS & set(own_words(words)):
+        return
+    for flag, file in files_in(words, flags).items():
+        try:
+            if keeps_changing(file):
+                replace_file(file, _TEXTS[flag](words))
+        except (OSError, ValueError):
+            continue
+
+
+def files_in(words: Sequence[str], flags: Sequence[str]) -> dict[str, str]:
+    """The files that the words of a command line name after these of its options."""
+    words, found = own_words(words), {}
+    for at, word in enumerate(words):
+        flag, equals, file = word.partition("=")
+        following = words[at + 1] if at + 1 < len(words) else None
+        named = file if equals else following
+        if flag in flags and named is not None:
+            found[flag] = named
+    return found
+
+
+def own_words(words: Sequence[str]) -> Sequence[str]:
+    """Without those of another command, which stand after `--`."""
+    return words[: words.index("--")] if "--" in words else words
+
+
+def unfinished(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A document of which more is to come: what is right in it is no match yet, what is wrong stays so."""
+    verdict = document["verdict"] if document["verdict"] in _WRONG else INCOMPLETE
+    return {**document, "verdict": verdict, "error": ERROR}
+
+
+def document(reproduce: str) -> dict[str, Any]:
+    """What stands in the place of a report."""
+    return {
+        "schema": "gradprobe.report/1", "verdict": INCOMPLETE, "error": ERROR, "runs": [], "first_mismatch": None,
+        "diagnoses": [], "reproduce": reproduce,
+    }  # fmt: skip
+
+
+def _json(words: Sequence[str]) -> str:
+    return json.dumps(document(shlex.join(["gradprobe", *words])), indent=2) + "\n"
+
+
+def _junit(_: Sequence[str]) -> str:
+    counts = 'tests="1" failures="0" errors="1"'
+    return f"""<?xml version="1.0" encoding="UTF-8"?>
+<testsuites name="gradprobe" {counts} time="0.000">
+  <testsuite name="gradprobe" {counts} skipped="0" time="0.000">
+    <testcase classname="gradprobe" name="check" time="0.000">
+      <error type="{ERROR["kind"]}" message="{ERROR["message"]}">{ERROR["way_out"]}</error>
+    </testcase>
+  </testsuite>
+</testsuites>
+"""
+
+
+def _sarif(words: Sequence[str]) -> str:
+    """With a result where a file is named: a log without one closes the alerts of an earlier run."""
+    file = next((found[1] for word in own_words(words) if (found := _OF_A_FILE.fullmatch(word))), None)
+    message = {"text": ERROR["message"]}
+    place = {"physicalLocation": {"artifactLocation": {"uri": file}}}
+    result = {"ruleId": "GP026", "level": "error", "message": message, "locations": [place]}
+    run = {
+        "tool": {"driver": {"name": "gradprobe"}},
+        "invocations": [
+            {"executionSuccessful": False, "toolExecutionNotifications": [{"level": "error", "message": message}]}
+        ],
+        "results": [result] if file else [],
+    }
+    log = {"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0", "runs": [run]}
+    return json.dumps(log, indent=2) + "\n"
+
+
+_TEXTS = {"--json": _json, "--junit": _junit, "--sarif": _sarif}

@@ -1,0 +1,180 @@
+"""A command that is killed leaves no file that reads as right, and no process; interrupted, its exit code says so."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import typer
+
+from gradprobe import incomplete
+from gradprobe.cli import app
+from gradprobe.incomplete import ALL, FILES, begin
+from tests.report.written import assert_is_sarif, read_junit
+
+from .command import ROOT, SMALL, run, start
+
+NAMES = {"--json": "out.json", "--junit": "out.xml", "--sarif": "out.sarif"}
+FORMS = " ".join(f"{flag} {file}" for flag, file in NAMES.items())
+COMMANDS = {
+    "check": f"check soft.py:backward {SMALL} {FORMS}",
+    "strides": f"strides soft.py:backward --fast --batch 1 --heads 2 --seqlen 20 --head-dim 8 {FORMS}",
+    "sweep": f"sweep soft.py:backward --seqlen 9 --seqlen 20 --heads 1 --heads 2 --batch 1 {FORMS}",
+}
+
+
+def read_as_right(folder):
+    """The files that a program would take for a match."""
+    junit, sarif = read_junit((folder / "out.xml").read_text()), json.loads((folder / "out.sarif").read_text())
+    assert_is_sarif(sarif)
+    (log,) = sarif["runs"]
+    fine = {
+        "out.json": json.loads((folder / "out.json").read_text())["verdict"] == "match",
+        "out.xml": junit.find(".//error") is None and junit.find(".//failure") is None,
+        "out.sarif": log["invocations"][0]["executionSuccessful"] and not log["results"],
+    }
+    return {name for name, right in fine.items() if right}
+
+
+def is_marked(process, mark):
+    try:
+        environment = Path(f"/proc/{process}/environ").read_bytes()
+        return mark in environment and b"Z" not in Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2][:3]
+    except OSError:
+        return False
+
+
+def left_of(mark, within=10.0):
+    """The processes that carry a mark in their environment and live on."""
+    deadline = time.monotonic() + within
+    while left := [name for name in os.listdir("/proc") if name.isdigit() and is_marked(name, mark)]:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.05)
+    return left
+
+
+def killed(folder, words, after):
+    """Kills a command so many seconds after it replaced the files of an earlier match; how it ended."""
+    stamp = os.stat(folder / "out.json").st_ino
+    mark = f"{after}-{random.random()}"
+    with start(words, GRADPROBE_TEST_MARK=mark) as process:
+        while os.stat(folder / "out.json").st_ino == stamp and process.poll() is None:
+            time.sleep(0.002)
+        try:
+            process.communicate(timeout=after)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+    assert left_of(f"GRADPROBE_TEST_MARK={mark}".encode()) == []
+    return process.returncode
+
+
+def matched(folder):
+    """Files of an earlier match."""
+    assert run(COMMANDS["check"]).code == 0
+    assert read_as_right(folder) == set(NAMES.values())
+    return {name: (folder / name).read_text() for name in NAMES.values()}
+
+
+def kills(folder, name, earlier, moments):
+    for after in moments:
+        for file, text in earlier.items():
+            (folder / file).write_text(text)
+        if killed(folder, COMMANDS[name], after) != 0:
+            assert read_as_right(folder) == set(), f"{name} killed after {after:.2f} s"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_what_is_killed_at_a_drawn_moment_reads_as_right_in_no_file_and_leaves_no_process(name, folder):
+    earlier = matched(folder)
+    kills(folder, name, earlier, [random.Random(name).uniform(0.0, 4.0) for _ in range(2)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMMANDS)
+def test_of_a_hundred_kills_none_reads_as_right(name, folder):
+    earlier = matched(folder)
+    begun = time.monotonic()
+    with start(COMMANDS[name]) as process:
+        process.communicate()
+    assert process.returncode == 0
+    assert read_as_right(folder) == set(NAMES.values())
+    kills(folder, name, earlier, [random.uniform(0.0, time.monotonic() - begun) for _ in range(34)])
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
+def test_an_interruption_is_neither_a_match_nor_a_mismatch(number, code, folder):
+    (folder / "sleeping.py").write_text("import time\nprint('here', flush=True)\ntime.sleep(600)\n")
+    with start("check sleeping.py:f --json out.json") as process:
+        while b"here" not in process.stderr.readline():
+            pass
+        process.send_signal(number)
+        out, err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (code, b"")
+    assert b"Traceback" not in err
+    assert json.loads((folder / "out.json").read_text())["verdict"] == "incomplete"
+
+
+def test_every_command_that_writes_a_report_is_known_to_begin_with_its_files():
+    group = typer.main.get_command(app)
+    found = {}
+    for name, command in group.commands.items():
+        each = getattr(command, "commands", {name: command}).values()
+        options = {option for one in each for parameter in one.params for option in parameter.opts}
+        found[name] = tuple(flag for flag in ALL if flag in options)
+    assert {name: flags for name, flags in found.items() if flags and name != "targets"} == {
+        name: tuple(flags) for name, flags in FILES.items()
+    }
+
+
+def test_the_files_are_replaced_by_valid_ones_before_anything_is_imported_that_takes_long(folder):
+    script = f"""
+import sys
+sys.argv = ["gradprobe", *{COMMANDS["check"].split()!r}]
+sys.modules["gradprobe.cli.app"] = None
+from gradprobe.cli import main
+try:
+    main()
+except ImportError:
+    print(*sorted({{"typer", "torch", "typing", "dataclasses", "pathlib", "tempfile"}} & set(sys.modules)))
+"""
+    ran = subprocess.run(
+        [sys.executable, "-I", "-c", f"import sys; sys.path[:0] = [{str(ROOT)!r}]\n{script}"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "\n", "")
+    assert read_as_right(folder) == set()
+    document = json.loads((folder / "out.json").read_text())
+    assert (document["verdict"], document["error"]["kind"]) == ("incomplete", "Incomplete")
+    assert document["reproduce"] == f"gradprobe {COMMANDS['check']}"
+    (result,) = json.loads((folder / "out.sarif").read_text())["runs"][0]["results"]
+    assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "soft.py"
+
+
+@pytest.mark.parametrize(
+    "words", ["check --help --json out", "mutate --list --json out", "init --json out", "check -- --json out", "--json"]
+)
+def test_no_file_is_replaced_by_what_runs_nothing(words, folder):
+    (folder / "out").write_text("before")
+    begin(words.split())
+    assert (folder / "out").read_text() == "before"
+
+
+def test_what_cannot_be_replaced_is_left_to_be_told_later(folder):
+    (folder / "here").mkdir()
+    os.mkfifo(folder / "pipe")
+    begin(["check", "--json", "here", "--junit", "no/such/file", "--sarif", "pipe"])
+    begin(["check", "--json", "a\0b"])
+    assert sorted(os.listdir(folder / "here")) == []
+
+
+def test_a_document_of_which_more_is_to_come_is_no_match_and_stays_a_mismatch():
+    for verdict, told in (("match", "incomplete"), ("error", "incomplete"), ("mismatch", "mismatch")):
+        document = incomplete.unfinished({"verdict": verdict, "runs": []})
+        assert (document["verdict"], document["error"]["kind"]) == (told, "Incomplete")
