@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+# The exit code that shells give a command that was ended by Ctrl-C.
+INTERRUPTED = 130
+
 
 class Failure(Exception):
     """The tool cannot go on. The message names the subject, the rule and what came instead; `way_out` what to do."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sys
 
+from ..failures import INTERRUPTED
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
-
-# What shells give a command that was ended by Ctrl-C.
-INTERRUPTED = 130
 
 
 def main() -> None:

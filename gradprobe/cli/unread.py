@@ -9,9 +9,8 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from ..failures import UsageFailure
+from ..failures import INTERRUPTED, UsageFailure
 from ..incomplete import ALL, files_in, own_words
-from . import INTERRUPTED
 from .forms import Forms
 
 # What the parser raises: typer names only this kind of it.
