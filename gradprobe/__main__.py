@@ -13,12 +13,12 @@ def run() -> None:
     """Runs the command. What Python does at an end takes a tenth of a second, in which a kill would belie the verdict.
 
     Raises:
-        SystemExit: where something of a user's ran in this process, or is watching it, and may have that to do.
+        SystemExit: where a user looks into this process, and may have something to do at its end.
     """
     try:
         main()
     except SystemExit as ended:
-        if not isinstance(ended.code, int) or "torch" in sys.modules or sys.gettrace() or sys.getprofile():
+        if not isinstance(ended.code, int) or "--no-isolate" in sys.argv or sys.gettrace() or sys.getprofile():
             raise
         with contextlib.suppress(OSError, ValueError):  # closed by who reads them
             sys.stdout.flush()
