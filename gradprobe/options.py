@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .cases.case import ALIGNMENTS, DEVICES, DOTS, DTYPES, MASKS, OUTPUTS, PATTERNS
+from .cases.case import ALIGNMENTS, DEVICES, DOTS, DTYPES, IMPLIED, MASKS, OUTPUTS, PATTERNS
 from .cases.layouts import AS_SAVED, LAYOUTS, TENSORS, parse_layout, parse_run
 from .cases.shapes import PLAIN, SHAPES, parse_shapes
 from .failures import UsageFailure
@@ -42,6 +42,13 @@ def _numbers(flag: str, convert: Callable[[str], Any], form: str, count: int | N
         return values
 
     return parse
+
+
+def _implied(word: str) -> tuple[str, ...]:
+    names = tuple(part.strip() for part in word.split(","))
+    if not set(names) <= set(IMPLIED):
+        raise UsageFailure(f"--implied takes some of {', '.join(IMPLIED)}, got {word!r}")
+    return names
 
 
 def _runs(words: list[str]) -> tuple[tuple[tuple[str, str], ...], ...] | None:
@@ -104,6 +111,9 @@ OPTIONS = (
            "FILE"),
     Option("shapes", str, f"Order of axes in which TARGET takes q, k, v, dO: {', '.join(SHAPES)} (default: {PLAIN})",
            parse=parse_shapes),
+    Option("implied", str, f"What TARGET does by itself and has no parameter for: {', '.join(IMPLIED)}", "NAME,...",
+           _implied),
+    Option("as_cuda", bool, "In Triton's interpreter, tensors say that they are on a GPU, for wrappers that ask"),
     Option("pattern", str, f"Of the values: {', '.join(PATTERNS)} (default: normal)"),
     Option("dots", str, f"Arithmetic of float32 dots: {', '.join(DOTS)} (default: what the backend does)"),
     Option("repeat", int, "Runs of each layout, compared with one another (default: 1)"),

@@ -20,6 +20,8 @@ DEVICES = ("auto", "cpu", "cuda")
 LARGEST = 2**34
 ALIGNMENTS = ("bottom-right", "top-left")
 MASKS = ("random", "dead-rows", "padding")
+# What a target may do by itself.
+IMPLIED = ("causal", "window", "softcap", "scale")
 # What a target may be given to write its gradients into: the intermediate of each has the same name, in other letters.
 OUTPUTS = ("dq", "dk", "dv", "dbias", "dtau", "dsink")
 
@@ -97,6 +99,10 @@ class Case:
     """The file that the values come from; None where they are drawn."""
     shapes: str = PLAIN
     """The order of axes in which the target takes and returns q, k, v and their like, one of shapes.SHAPES."""
+    implied: tuple[str, ...] = ()
+    """The options of IMPLIED that the target keeps to by itself, without a parameter that says so."""
+    as_cuda: bool = False
+    """Whether tensors say that they are on a GPU where kernels are interpreted for want of one."""
 
     def size(self, axis: str) -> int:
         """The length of an axis, by its letter in the table of intermediates."""
@@ -155,7 +161,7 @@ def resolve(options: Mapping[str, Any], family: str, *, takes_bias: bool, packs:
         raise UsageFailure("--bias-window: this case has no bias", "drop it, or check a target that takes bias")
     if "bias_axes" in given and not given["bias"]:
         raise UsageFailure("--bias-axes: this case has no bias", "add --bias")
-    given.setdefault("causal", family == "lazy")
+    given.setdefault("causal", family == "lazy" or "causal" in given.get("implied", ()))
     if family == "lazy":
         given["tau"] = _tau(given)
     known = {field.name for field in fields(Case)}

@@ -104,7 +104,12 @@ def run_target(
     recorded = recorded_launches(inputs.tensors, taken, launched)
     with _tapped(taps, case) as session, recorded as launches, watched(watch):
         try:
-            with around, _telling_of_a_lost_device(target, inputs), gpu_stood_in(), _configured(ran):
+            with (
+                around,
+                _telling_of_a_lost_device(target, inputs),
+                gpu_stood_in(as_cuda=case.as_cuda),
+                _configured(ran),
+            ):
                 result = _call(target, case, arguments, inputs)
                 _synchronize(inputs)
         except (TargetFailure, NoRoom):

@@ -53,6 +53,8 @@ def no_program(report: Report, case: Case, target: Target) -> str:
         return "it takes what gradprobe does to memory or to the order of threads"
     if case.dtype == "bfloat16" and report.provenance.backend == "triton-interpreter":
         return "Triton's interpreter computes bfloat16 wrongly by itself"
+    if case.as_cuda:
+        return "the target asks for tensors on a GPU"
     if case.shapes != PLAIN:
         return f"the target takes {in_words(case.shapes)}, and gradprobe turns its tensors"
     if "__signature__" in vars(target.function):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from ..cases.case import OUTPUTS, Case
+from ..cases.case import IMPLIED, OUTPUTS, Case
 from ..cases.shapes import taken
 from ..failures import UsageFailure
 from .find import Target
@@ -31,9 +31,10 @@ def bind(target: Target, case: Case, tensors: Mapping[str, Tensor]) -> dict[str,
     """
     offered = _offered(target, case, tensors)
     for name in _untaken(target, case):
+        by_itself = f"; where it is so by itself, add --implied {name}" if name in IMPLIED else ""
         raise UsageFailure(
             f"target {target.name!r} cannot take --{name.replace('_', '-')}: it has no such parameter",
-            f"it takes {', '.join(target.takes.values())}",
+            f"it takes {', '.join(target.takes.values())}{by_itself}",
         )
     for name in target.required:
         if name in OUTPUTS and not target.is_backward:
@@ -97,7 +98,8 @@ def _untaken(target: Target, case: Case) -> list[str]:
         "causal": case.causal and case.family == "softmax",
         "scale": abs(case.scale - case.head_dim**-0.5) > 1e-12,
     }
-    missing = [name for name, is_used in used.items() if is_used and (name not in target.takes or name == "dropout")]
+    taken = (*target.takes, *case.implied)
+    missing = [name for name, is_used in used.items() if is_used and (name not in taken or name == "dropout")]
     return missing + _untaken_packing(target, case)
 
 

@@ -19,11 +19,14 @@ _DRIVER = "triton.runtime.driver"
 
 
 @contextlib.contextmanager
-def gpu_stood_in() -> Iterator[None]:
+def gpu_stood_in(*, as_cuda: bool = False) -> Iterator[None]:
     """While open, where kernels are interpreted and there is no GPU, questions about it are answered as on an H100.
 
     Triton's driver and torch's device properties answer. `torch.cuda.is_available()` stays False, and tensors lie on
     the CPU.
+
+    Args:
+        as_cuda: whether every tensor's `is_cuda` is True.
     """
     if not _needed():
         yield
@@ -34,6 +37,8 @@ def gpu_stood_in() -> Iterator[None]:
         stack.enter_context(_driver_stood_in())
         for name, answer in _answers().items():
             stack.enter_context(_replaced(torch.cuda, name, answer))
+        if as_cuda:
+            stack.enter_context(_replaced(torch.Tensor, "is_cuda", property(lambda self: True)))  # noqa: ARG005
         yield
 
 
@@ -47,12 +52,15 @@ def _needed() -> bool:
 
 @contextlib.contextmanager
 def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    original = getattr(owner, name)
+    is_own, original = name in vars(owner), getattr(owner, name)
     setattr(owner, name, value)
     try:
         yield
     finally:
-        setattr(owner, name, original)
+        if is_own:
+            setattr(owner, name, original)
+        else:
+            delattr(owner, name)
 
 
 @contextlib.contextmanager
