@@ -45,15 +45,12 @@ def answer(
     with contextlib.redirect_stdout(sys.stderr), Progress() if tick is None else contextlib.nullcontext(tick) as tick:
         tick("importing torch and the target", 0.0)
         problem = problem_of(asked, target=target, reference=reference)
+        from .fitting.probed import probed
         from .judging.misreading import refuse_misreading
-        from .probe import probe
 
         imported = time.perf_counter() - start
-        case, found, beside, saved = problem.case, problem.target, problem.reference, problem.saved
-        report = probe(
-            case, found, reference=beside, saved=saved, reproduce=again, tick=tick, told=told, given=problem.given
-        )
-        if saved is not None:
-            refuse_misreading(report, saved, found)
+        report, problem = probed(problem, again, tick, told)
+        if problem.saved is not None:
+            refuse_misreading(report, problem.saved, problem.target)
     seconds = {"import": imported, **report.seconds, "total": time.perf_counter() - start}
     return replace(report, seconds=seconds)

@@ -142,10 +142,10 @@ def parse(words: Mapping[str, Any]) -> dict[str, Any]:
     return {plural.get(name, name): value for name, value in given.items()}
 
 
-def command_line(command: str, target: str, words: Mapping[str, Any], extra: Mapping[str, Any] | None = None) -> str:
-    """One command line that repeats a run with these options."""
-    parts = ["gradprobe", *command.split(), *([target] if target else [])]
-    for name, word in {**words, **(extra or {})}.items():
+def flags(words: Mapping[str, Any]) -> list[str]:
+    """Words of the command line that give options."""
+    parts: list[str] = []
+    for name, word in words.items():
         flag = "--" + name.replace("_", "-")
         if isinstance(word, bool):
             parts.append(flag if word else "--no-" + name.replace("_", "-"))
@@ -153,4 +153,11 @@ def command_line(command: str, target: str, words: Mapping[str, Any], extra: Map
             parts += [part for item in word for part in (flag, str(item))]
         elif word is not None:
             parts += [flag, str(word)]
-    return shlex.join(parts)
+    return parts
+
+
+def command_line(command: str, target: str, words: Mapping[str, Any], extra: Mapping[str, Any] | None = None) -> str:
+    """One command line that repeats a run with these options."""
+    return shlex.join(
+        ["gradprobe", *command.split(), *([target] if target else []), *flags({**words, **(extra or {})})]
+    )

@@ -34,6 +34,8 @@ def probe(
     tick: Tick = silent,
     told: Callable[[Report], object] = lambda so_far: None,
     given: Collection[str] = (),
+    first: Callable[[Run], None] = lambda run: None,
+    found_out: tuple[str, ...] = (),
 ) -> Report:
     """Runs a target on a case under each layout, beside the reference, and says where it goes wrong, and why.
 
@@ -45,6 +47,8 @@ def probe(
         why: whether a reason is sought where it is wrong, by hypotheses and by running the target again.
         told: given the report of what is measured so far, after each layout, and after the second runs.
         given: the options that somebody gave; of each it is said if this case cannot show it.
+        first: told of the first run, before there are others.
+        found_out: sentences about the case that no option said.
 
     Raises:
         UsageFailure: the case uses what the target does not take.
@@ -58,6 +62,8 @@ def probe(
     runs: list[Run] = []
     for run in (run for assigned in layouts_of(case) for run in runs_of(session, assigned)):
         runs.append(run)
+        if len(runs) == 1:
+            first(run)
         _tell(told, session, runs, reproduce)
     runs = with_symmetries(session, runs)
     runs = with_strays(session, with_insides(session, runs))
@@ -69,7 +75,7 @@ def probe(
     with session.timed("diagnose"):
         reasons = reasons_of(session, runs) if why else Reasons()
     report, notes = _so_far(session, runs, reproduce), notes_of(session, runs)
-    notes = (*notes, *(_not_shown(session, runs, given) if report.failing is None else ()))
+    notes = (*found_out, *notes, *(_not_shown(session, runs, given) if report.failing is None else ()))
     return replace(report, notes=notes, diagnoses=reasons.diagnoses, known=reasons.known)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from .failures import UsageFailure
@@ -26,8 +26,22 @@ class Problem:
     """A user's own; None for the built-in one."""
     saved: Saved | None
     """The values of a case that has `inputs`."""
-    given: tuple[str, ...] = ()
+    given: tuple[str, ...]
     """The options that somebody gave, or a file of inputs, and that are not off."""
+    asked: Asked
+    """What it was made from."""
+    fixed: frozenset[str]
+    """The options that stay as they are, since they were given; also those that are off."""
+
+    def with_options(self, options: Mapping[str, Any]) -> Problem:
+        """The same target on a case with some more options, as words of the command line.
+
+        Raises:
+            Failure: no case has them, or the backend cannot run it.
+        """
+        asked = replace(self.asked, options={**self.asked.options, **options})
+        case = _case(_options(asked, self.target, self.saved), self.target, self.saved, self.case.device)
+        return replace(self, asked=asked, case=case)
 
 
 def problem_of(
@@ -48,11 +62,9 @@ def problem_of(
     given = parse(asked.options)
     if asked.family not in (None, "softmax", "lazy"):
         raise UsageFailure(f"--family must be softmax or lazy, got {asked.family!r}")
-    from .cases.case import resolve
-    from .running.backend import choose_threads, make_interpreter_right, prepare_backend
+    from .running.backend import prepare_backend
 
     device = prepare_backend(_device(given))
-    from .cases.decided import with_inputs
     from .cases.saved import load
     from .targets.find import find_target
 
@@ -61,13 +73,30 @@ def problem_of(
     found = find_target(asked.target if target is None else target, asked.family)
     judge = (asked.reference or None) if reference is None else reference
     beside = None if judge is None else find_target(judge, asked.family or found.family)
-    given = with_inputs(given, saved, str(word), found.family) if saved else given
-    packs = found.packs and saved is None
-    case = resolve({**given, "device": device}, found.family, takes_bias="bias" in found.takes, packs=packs)
-    _check_inplace(case, found)
+    given = _options(asked, found, saved)
+    on = tuple(name for name, value in given.items() if value is not False)
+    return Problem(_case(given, found, saved, device), found, beside, saved, on, asked, frozenset(asked.options))
+
+
+def _options(asked: Asked, target: Target, saved: Saved | None) -> dict[str, Any]:
+    """What was given and what a file of inputs holds."""
+    from .cases.decided import with_inputs
+
+    given = parse(asked.options)
+    return with_inputs(given, saved, str(given["inputs"]), target.family) if saved else given
+
+
+def _case(given: Mapping[str, Any], target: Target, saved: Saved | None, device: str) -> Case:
+    """The case, with what the backend needs for it made ready."""
+    from .cases.case import resolve
+    from .running.backend import choose_threads, make_interpreter_right
+
+    packs = target.packs and saved is None
+    case = resolve({**given, "device": device}, target.family, takes_bias="bias" in target.takes, packs=packs)
+    _check_inplace(case, target)
     make_interpreter_right(case)
     choose_threads(case)
-    return Problem(case, found, beside, saved, tuple(name for name, value in given.items() if value is not False))
+    return case
 
 
 def _check_inplace(case: Case, target: Target) -> None:

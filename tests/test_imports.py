@@ -81,6 +81,7 @@ ORDER = (
     "targets.scaffold",
     "last", "smaller", "problem", "sanitizer",
     "isolation.telling", "isolation.lines",
+    "fitting", "fitting.adaptations", "fitting.trial", "fitting.fit", "fitting.probed",
     "isolation.ended", "isolation.frames", "isolation.child", "isolation.process", "isolation.each", "isolation",
     "strides", "strides.trials", "strides.programs", "strides.result",
     "strides.bits", "strides.bench", "strides.wide", "strides.claims", "strides.culprits", "strides.hazards",

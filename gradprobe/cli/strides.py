@@ -93,7 +93,7 @@ class _Tour:
         """Surveys a target and shows what came of it; what is known so far is in every file after each layout."""
         options = {name: word for name, word in asked.options.items() if name not in _LAYOUTS}
         again = command_line("strides", asked.target, options, chosen(asked) | self.words)
-        found = self._surveyed(replace(asked, options=_with_lengths(options)), again)
+        found = self._surveyed(replace(asked, options=_with_lengths(options)), again, frozenset(options))
         self.documents.append(_document(found))
         self.codes.append(found.exit_code)
         if not self.forms.on_stdout:
@@ -105,7 +105,7 @@ class _Tour:
         """Writes every form that was asked for; the exit code of all."""
         return self.forms.write(self.documents, code_of(self.codes), planned=self._several())
 
-    def _surveyed(self, asked: last.Asked, again: str) -> Survey:
+    def _surveyed(self, asked: last.Asked, again: str, given: frozenset[str]) -> Survey:
         from ..strides.survey import survey
 
         def told(found: Survey) -> None:
@@ -116,7 +116,7 @@ class _Tour:
         with Progress() as tick:
             tick("importing torch and the target", 0.0)
             return survey(
-                asked, again, fast=self.fast, timeout=self.timeout, workers=_workers(), told=told,
+                asked, again, given=given, fast=self.fast, timeout=self.timeout, workers=_workers(), told=told,
                 echo=sys.stderr.write,
             )  # fmt: skip
 

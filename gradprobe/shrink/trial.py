@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..answer import answer
 from ..cases.draw import draw
 from ..failures import Failure, Refusal, UsageFailure
+from ..fitting.fit import fitted
 from ..last import Asked
 from ..options import command_line
 from ..probing.runs import layouts_of, runs_of
@@ -94,7 +95,7 @@ class Trial:
     def _found(self) -> Problem:
         if self._problem is None:
             with contextlib.redirect_stdout(sys.stderr):
-                self._problem = problem_of(self._asked)
+                self._problem = fitted(problem_of(self._asked)).problem
         return self._problem
 
     def _facts(self) -> Facts:

@@ -63,3 +63,5 @@ class Plan:
     """The report of the contiguous run alone."""
     precision: str
     """The arithmetic that the target is held to, in words."""
+    more: str = ""
+    """What was found out of what the target takes, as words of the command line."""

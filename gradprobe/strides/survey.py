@@ -74,6 +74,7 @@ def survey(
     asked: Asked,
     again: str,
     *,
+    given: frozenset[str],
     fast: bool,
     timeout: float | None,
     workers: int = 1,
@@ -84,6 +85,7 @@ def survey(
 
     Args:
         again: the command line that repeats it.
+        given: the options of it that a user gave; what the others say may be replaced by what the target takes.
         fast: fewer layouts of each tensor alone, and most with NaN around them alone.
         timeout: seconds for one trial; None for no limit.
         workers: processes that share the trials.
@@ -93,7 +95,7 @@ def survey(
     Raises:
         Failure: the target cannot be run contiguous.
     """
-    start, setup = time.perf_counter(), Setup(asked, again, fast)
+    start, setup = time.perf_counter(), Setup(asked, again, fast, given)
     plan: Plan | None = None
     came: dict[int, Ended] = {}
     ends = run_each(f"{__package__}.worker:Trials", setup, range(_MOST), timeout=timeout, workers=workers, echo=echo)
@@ -120,7 +122,7 @@ def survey(
 def _so_far(plan: Plan, came: Mapping[int, Ended], again: str, seconds: float) -> Survey:
     """What is known of the trials that came, in the order of the plan."""
     results = [_result_of(came[number], plan) for number in range(1, len(plan.trials) + 1) if number in came]
-    return Survey(plan, tuple(results), (), again, {"total": seconds})
+    return Survey(plan, tuple(results), (), f"{again} {plan.more}".rstrip(), {"total": seconds})
 
 
 def _plan_of(ended: Ended) -> Plan:

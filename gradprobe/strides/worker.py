@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..cases.draw import draw
+from ..failures import TargetFailure
+from ..fitting.fit import WRONG_THROUGHOUT, Fit, fit
+from ..fitting.trial import share_wrong
 from ..last import Asked
+from ..options import flags
 from ..probing.receipt import environment, notes_of, provenance
 from ..probing.session import Session, dots_of, silent
-from ..problem import problem_of
+from ..problem import Problem, problem_of
 from ..report.as_json import as_json
 from ..running.taps import parse_tap
 from ..verdict import Report, Run
@@ -28,6 +34,8 @@ class Setup:
     again: str
     """The command line that repeats it."""
     fast: bool
+    given: frozenset[str]
+    """The options of it that were given; the others are what strides takes by itself."""
 
 
 class Trials:
@@ -37,68 +45,95 @@ class Trials:
     """
 
     def __init__(self, setup: Setup) -> None:
-        self._setup, self._bench = setup, bench_of(setup.asked)
-        self._trials = _trials_of(self._bench, fast=setup.fast)
+        self._setup, self._benches = setup, Benches(setup)
 
     def __call__(self, number: int | Result) -> Plan | Result | None:
         if isinstance(number, Result):
-            return self._bench.weighed(number)
+            return self._benches.bench.weighed(number)
         if number == 0:
             return self._plan()
-        if number > len(self._trials):
-            return None
-        return self._bench.tried(self._trials[number - 1])
+        trials = self._benches.trials
+        return self._benches.bench.tried(trials[number - 1]) if number <= len(trials) else None
 
     def _plan(self) -> Plan:
-        measured, session = self._bench.contiguous(), self._bench.session
+        bench, found = self._benches.bench, self._benches.found
+        measured, session, more = bench.contiguous(), bench.session, shlex.join(flags(found.options))
         run = Run(FIRST.title, (), measured, None)
         report = Report(
             case=replace(session.case, dots=dots_of(session)),
             provenance=provenance(session),
             environment=environment(session.case.device),
             runs=(run,),
-            notes=notes_of(session, [run]),
-            reproduce=self._setup.again,
+            notes=(*found.sentences, *notes_of(session, [run])),
+            reproduce=f"{self._setup.again} {more}".rstrip(),
             seconds=session.seconds,
         )
-        return Plan(self._trials, as_json(report), measured.comparison.precision.name)
+        return Plan(self._benches.trials, as_json(report), measured.comparison.precision.name, more)
 
 
 class Named:
     """Called with the title of a trial it gives the Result: as `Trials`, for another size of the same case."""
 
     def __init__(self, setup: Setup) -> None:
-        self._bench = bench_of(setup.asked)
-        self._trials = {trial.title: trial for trial in _trials_of(self._bench, fast=setup.fast)}
+        self._benches = Benches(setup)
 
     def __call__(self, title: str) -> Result | None:
-        return self._bench.tried(self._trials[title]) if title in self._trials else None
+        trial = self._benches.titled.get(title)
+        return self._benches.bench.tried(trial) if trial is not None else None
 
 
 class Blame:
     """Called with the titles of trials that fail, and of those that pass as they are, it gives what is to blame."""
 
     def __init__(self, setup: Setup) -> None:
-        self._bench = bench_of(setup.asked)
-        self._trials = {trial.title: trial for trial in _trials_of(self._bench, fast=setup.fast)}
+        self._benches = Benches(setup)
 
     def __call__(self, came: tuple[Sequence[str], Sequence[str]]) -> tuple[Culprit, ...]:
-        failing, right = ([self._trials[title] for title in titles if title in self._trials] for titles in came)
-        return culprits(self._bench, failing, right)
+        titled = self._benches.titled
+        failing, right = ([titled[title] for title in titles if title in titled] for titles in came)
+        return culprits(self._benches.bench, failing, right)
 
 
-def _trials_of(bench: Bench, *, fast: bool) -> tuple[Trial, ...]:
-    shapes = bench.shapes()
-    return (FIRST, *trials_of(shapes, programs_of(shapes, fast=fast), fast=fast))
+class Benches:
+    """The bench of a setup, on what the target takes in place of what nobody fixed; made where it is first used."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup = setup
+        self._problem = replace(problem_of(setup.asked), fixed=setup.given)
+
+    @functools.cached_property
+    def _found(self) -> tuple[Bench, Fit]:
+        bench = bench_of(self._problem)
+        try:
+            wrong = share_wrong(Run(FIRST.title, (), bench.contiguous(), None))
+            found = fit(self._problem, wrong=wrong) if wrong > WRONG_THROUGHOUT else None
+        except TargetFailure as failure:
+            found = fit(self._problem, str(failure))
+        return (bench, Fit(self._problem)) if found is None else (bench_of(found.problem), found)
+
+    @property
+    def bench(self) -> Bench:
+        return self._found[0]
+
+    @property
+    def found(self) -> Fit:
+        """What was found out of what the target takes."""
+        return self._found[1]
+
+    @functools.cached_property
+    def trials(self) -> tuple[Trial, ...]:
+        """The contiguous one, then the others."""
+        shapes, fast = self.bench.shapes(), self._setup.fast
+        return (FIRST, *trials_of(shapes, programs_of(shapes, fast=fast), fast=fast))
+
+    @functools.cached_property
+    def titled(self) -> dict[str, Trial]:
+        """The same by their titles."""
+        return {trial.title: trial for trial in self.trials}
 
 
-def bench_of(asked: Asked) -> Bench:
-    """A bench for what was asked.
-
-    Raises:
-        Failure: whatever keeps it from being made.
-    """
-    problem = problem_of(asked)
+def bench_of(problem: Problem) -> Bench:
+    """A bench for a problem as it is."""
     case = problem.case
     taps = tuple(parse_tap(word) for word in case.taps)
     session = Session(case, problem.target, problem.reference, silent, taps)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gradprobe.last import Asked
+from gradprobe.problem import problem_of
 from gradprobe.strides.bench import FIRST
 from gradprobe.strides.trials import trials_of
 from gradprobe.strides.worker import bench_of
@@ -40,7 +41,7 @@ class Mixups:
     def __call__(self, mixup: Mixup | None) -> Found:
         start = time.perf_counter()
         word = self._file if mixup is None else f"{mixup.write(Path(self._folder.name))}:{self._file}_intermediates"
-        bench = bench_of(Asked(word, None, None, SIZES))
+        bench = bench_of(problem_of(Asked(word, None, None, SIZES)))
         trials = {trial.title: trial for trial in trials_of(bench.shapes(), (), fast=True)}
         first, distinct = bench.tried(FIRST), bench.tried(replace(trials["distinct"], thorough=False))
         shown_by = {stray.kind for stray in distinct.strays} | ({"values"} if distinct.line else set())

@@ -3,6 +3,7 @@
 import pytest
 
 from gradprobe.last import Asked
+from gradprobe.problem import problem_of
 from gradprobe.strides.bench import FIRST
 from gradprobe.strides.culprits import culprits
 from gradprobe.strides.trials import trials_of
@@ -16,7 +17,7 @@ OPTIONS = {"seqlen": 20, "head_dim": 8, "causal": True}
 
 def blamed(word):
     """The verdict of every fast trial, and the culprits of those that fail."""
-    bench = bench_of(Asked(word, None, None, OPTIONS))
+    bench = bench_of(problem_of(Asked(word, None, None, OPTIONS)))
     trials = (FIRST, *trials_of(bench.shapes(), (), fast=True))
     verdicts = {trial.title: bench.tried(trial).verdict for trial in trials}
     failing = [trial for trial in trials if verdicts[trial.title] == "mismatch"]
@@ -95,7 +96,9 @@ def test_where_contiguous_is_wrong_too_no_stride_is_blamed(tmp_path):
 
 @pytest.mark.parametrize("kv_heads", [1, 3])
 def test_grouped_heads_and_other_lengths_have_a_common_wide_layout_too(tmp_path, kv_heads):
-    bench = bench_of(Asked("sdpa-math", None, None, {"heads": 3, "kv_heads": kv_heads, "seqlen_q": 9, "seqlen_k": 14}))
+    bench = bench_of(
+        problem_of(Asked("sdpa-math", None, None, {"heads": 3, "kv_heads": kv_heads, "seqlen_q": 9, "seqlen_k": 14}))
+    )
     assert culprits(bench, [trial for trial in trials_of(bench.shapes(), (), fast=True)]) == ()
 
 
@@ -114,7 +117,7 @@ def test_a_stride_that_only_makes_a_wrapper_copy_is_not_blamed(tmp_path):
         source = source.replace(find, replace)
     (tmp_path / "copying.py").write_text(source)
     options = {"batch": 1, "heads": 2, "seqlen": 17, "head_dim": 16, "bias": False}
-    bench = bench_of(Asked(f"{tmp_path / 'copying.py'}:lazy_intermediates", None, None, options))
+    bench = bench_of(problem_of(Asked(f"{tmp_path / 'copying.py'}:lazy_intermediates", None, None, options)))
     trials = {trial.title: trial for trial in trials_of(bench.shapes(), (), fast=True)}
     (culprit,) = culprits(bench, [trials["distinct-unit"]])
     assert culprit.words == "wrong only when do.stride(1) != q.stride(1)"

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from gradprobe.last import Asked
+from gradprobe.problem import problem_of
 from gradprobe.strides.bench import FIRST
 from gradprobe.strides.hazards import hazards
 from gradprobe.strides.trials import trials_of
@@ -27,7 +28,7 @@ def tried(folder, kernel, find, replace, *titles):
     path.write_text(source)
     start = source.index(f"def {kernel}(")
     line = source[: source.index(replace, start)].count("\n") + 1
-    bench = bench_of(Asked(f"{path}:lazy_intermediates", None, None, OPTIONS))
+    bench = bench_of(problem_of(Asked(f"{path}:lazy_intermediates", None, None, OPTIONS)))
     trials = {trial.title: trial for trial in (FIRST, *trials_of(bench.shapes(), (), fast=True))}
     return [bench.tried(trials[title]) for title in titles], line, bench
 
@@ -110,7 +111,7 @@ def test_a_read_of_memory_that_nothing_wrote_and_that_no_result_sees_is_no_findi
         assert find in source
         source = source.replace(find, replace, 1)  # of the two loads, that of the dq kernel
     (tmp_path / "padded.py").write_text(source)
-    bench = bench_of(Asked(f"{tmp_path / 'padded.py'}:lazy_intermediates", None, None, OPTIONS))
+    bench = bench_of(problem_of(Asked(f"{tmp_path / 'padded.py'}:lazy_intermediates", None, None, OPTIONS)))
     result = bench.tried(FIRST)
     assert (result.verdict, result.strays) == ("match", ())
     observed = bench._observed(FIRST, FIRST.fills[0], bench._base(FIRST).values)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from gradprobe.last import Asked
+from gradprobe.problem import problem_of
 from gradprobe.strides.bench import FIRST
 from gradprobe.strides.programs import programs_of
 from gradprobe.strides.trials import trials_of
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu hol
 @pytest.mark.parametrize("case", CASES)
 def test_every_layout_of_every_tensor_gives_the_bits_of_contiguous_ones(case):
     word, options = CASES[case]
-    bench = bench_of(Asked(word, None, None, SIZES | options))
+    bench = bench_of(problem_of(Asked(word, None, None, SIZES | options)))
     shapes = bench.shapes()
     trials = [FIRST, *trials_of(shapes, programs_of(shapes, fast=False), fast=False)]
     # Alone each is run once: all at once they are watched, and run with both fills.

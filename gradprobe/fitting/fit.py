@@ -1,0 +1,141 @@
+"""Fit: what a target takes, found by trying adaptations one after another, each of them told in the report."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from ..problem import Problem
+from .adaptations import OF_LENGTH, Adaptation, of_a_reading, of_a_refusal
+from .trial import Tried, tried
+
+# A share of wrong elements above which nothing is right but by chance, and one below which a meaning is the target's:
+# where it has a fault besides, that is in some heads, rows or tiles, and under another meaning nearly all is wrong.
+WRONG_THROUGHOUT, _RIGHT_MOSTLY = 0.9, 0.5
+# Runs of the target that a search may take; most of them end with a refusal, before any kernel has run.
+_MOST_RUNS = 30
+_LONGEST_WORDS = 160
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A problem that the target takes, and how it was found."""
+
+    problem: Problem
+    found: tuple[tuple[Adaptation, str], ...] = ()
+    """What was changed, each with the sentence that says why."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What was added to the options that were given, as words of the command line."""
+        return {name: word for adaptation, _ in self.found for name, word in adaptation.options.items()}
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        return tuple(sentence for _, sentence in self.found)
+
+
+def fit(problem: Problem, refused: str = "", wrong: float = 1.0) -> Fit | None:
+    """What makes the target run, and what it takes its tensors for; None where nothing has to be, or can be changed.
+
+    An option that was given is never changed. A meaning is found only where nearly all that came is wrong without it,
+    and most is right with it.
+
+    Args:
+        refused: why the problem as it is gave no result; "" where it gave one.
+        wrong: the share of it that is wrong.
+    """
+    search = _Search(problem)
+    found = search.past(refused) if refused else Fit(problem)
+    if found is None:
+        return None
+    wrong = search.latest.wrong if refused else wrong
+    read = search.read(found, wrong) if wrong > WRONG_THROUGHOUT else None
+    return read or (found if found.found else None)
+
+
+def fitted(problem: Problem) -> Fit:
+    """What the target takes in a problem's place, or the problem itself; one run at least."""
+    came = tried(problem, {})
+    wrong_throughout = came.refused or came.wrong > WRONG_THROUGHOUT
+    return (fit(problem, came.refused, came.wrong) if wrong_throughout else None) or Fit(problem)
+
+
+class _Search:
+    """Tries adaptations on one target, a limited number of times."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem, self._runs = problem, 0
+        self.latest = Tried(problem, "", 1.0)
+
+    def _tried(self, fit: Fit, adaptation: Adaptation) -> Tried:
+        self._runs += 1
+        self.latest = tried(self._problem, {**fit.options, **adaptation.options})
+        return self.latest
+
+    def past(self, refused: str) -> Fit | None:
+        """The fewest adaptations with which the target runs; each on the way changes at least why it does not."""
+        waiting = [(Fit(self._problem), refused)]
+        seen = {_about(refused)}
+        for fit, words in waiting:
+            for adaptation in of_a_refusal(fit.problem.case, self._problem.target, self._given(fit)):
+                if self._runs >= _MOST_RUNS:
+                    return None
+                came = self._tried(fit, adaptation)
+                further = _with(fit, came.problem, adaptation, _refusal_in_words(adaptation, words))
+                if not came.refused:
+                    return self._needed(further)
+                if _about(came.refused) not in seen:
+                    seen.add(_about(came.refused))
+                    waiting.append((further, came.refused))
+        return None
+
+    def _needed(self, fit: Fit) -> Fit:
+        """The adaptations without each of which the target does not run; the latest run is of those."""
+        for adaptation, _ in fit.found[:-1]:
+            fewer = Fit(fit.problem, tuple(one for one in fit.found if one[0] is not adaptation))
+            came = tried(self._problem, fewer.options)
+            if not came.refused:
+                fit, self.latest = Fit(came.problem, fewer.found), came
+        return fit
+
+    def read(self, fit: Fit, wrong: float) -> Fit | None:
+        """The meaning under which most is right, where there is one; the first of several that are alike."""
+        best: tuple[float, Fit] = (_RIGHT_MOSTLY, fit)
+        for adaptation in of_a_reading(fit.problem.case, self._problem.target, self._given(Fit(self._problem))):
+            if self._runs >= _MOST_RUNS:
+                break
+            came = self._tried(fit, adaptation)
+            if came.wrong < best[0]:
+                sentence = _reading_in_words(adaptation, wrong, came.wrong)
+                best = (came.wrong, _with(fit, came.problem, adaptation, sentence))
+            if came.wrong < 1 - WRONG_THROUGHOUT:
+                break
+        return best[1] if best[1] is not fit else None
+
+    def _given(self, fit: Fit) -> set[str]:
+        """The options that may not be changed: what the user gave or a file holds, and what was found before."""
+        saved = self._problem.saved
+        of_a_file = {"head_dim", "dtype", *OF_LENGTH, *saved.options} if saved is not None else set()
+        return {*self._problem.fixed, *fit.options, *of_a_file}
+
+
+def _with(fit: Fit, problem: Problem, adaptation: Adaptation, sentence: str) -> Fit:
+    return Fit(problem, (*fit.found, (adaptation, sentence)))
+
+
+def _about(words: str) -> str:
+    """What a refusal is about, whatever its sizes are."""
+    return re.sub(r"\d+", "0", words)
+
+
+def _refusal_in_words(adaptation: Adaptation, words: str) -> str:
+    said = re.sub(r"^target .*? raised (\w+) \([^()]*\)", r"\1", words)
+    said = said if len(said) <= _LONGEST_WORDS else said[:_LONGEST_WORDS] + "..."
+    return f"{adaptation.about} was refused ({said}): it runs with {adaptation.flags}, found by trying"
+
+
+def _reading_in_words(adaptation: Adaptation, before: float, after: float) -> str:
+    right = f"{1 - after:.0%} of its results are right so, {1 - before:.0%} otherwise"
+    return f"{adaptation.about}, found by trying ({adaptation.flags}): {right}"

@@ -1,0 +1,81 @@
+"""Problem -> Report, of the problem as it is or of what the target takes in its place."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from dataclasses import replace
+
+from ..diagnosis import NAMED
+from ..failures import TargetFailure
+from ..options import flags
+from ..probe import probe
+from ..probing.session import Tick
+from ..problem import Problem
+from ..verdict import MISMATCH, Report, Run
+from .adaptations import OF_LENGTH, WHOLE_BLOCKS
+from .fit import WRONG_THROUGHOUT, Fit, fit
+from .trial import share_wrong, tried
+
+Told = Callable[[Report], object]
+
+
+def probed(problem: Problem, again: str, tick: Tick, told: Told = lambda so_far: None) -> tuple[Report, Problem]:
+    """The report of a problem, and the problem that it is of: another one where the target takes none as it was given.
+
+    Args:
+        again: the command line that repeats it; what is found out stands in the report's.
+        told: from `probe`.
+
+    Raises:
+        Failure: from `probe`.
+    """
+    first: list[Run] = []
+
+    def look(run: Run) -> None:
+        first.append(run)
+        if share_wrong(run) > WRONG_THROUGHOUT and (found := fit(problem, wrong=share_wrong(run))) is not None:
+            raise _Otherwise(found)
+
+    found = Fit(problem)
+    try:
+        report = _report(found, again, (tick, told), look)
+    except _Otherwise as otherwise:
+        found = otherwise.fit
+        report = _report(found, again, (tick, told), first.append)
+    except TargetFailure as failure:
+        other = None if any(run.measured for run in first) else fit(problem, str(failure))
+        if other is None:
+            raise
+        found = other
+        report = _report(found, again, (tick, told), first.append)
+    return _with_length(report, found.problem), found.problem
+
+
+class _Otherwise(Exception):
+    """The target takes its tensors for something else."""
+
+    def __init__(self, fit: Fit) -> None:
+        super().__init__()
+        self.fit = fit
+
+
+def _report(found: Fit, again: str, telling: tuple[Tick, Told], first: Callable[[Run], None]) -> Report:
+    problem = found.problem
+    line = shlex.join([*shlex.split(again), *flags(found.options)]) if again else ""
+    return probe(
+        problem.case, problem.target, reference=problem.reference, saved=problem.saved, reproduce=line,
+        tick=telling[0], told=telling[1], given=problem.given, first=first, found_out=found.sentences,
+    )  # fmt: skip
+
+
+def _with_length(report: Report, problem: Problem) -> Report:
+    """The report; where a multiple of any block is right in place of the length that is not, it says so."""
+    given = set(OF_LENGTH) & problem.asked.options.keys()  # also one that was found
+    explained = any(diagnosis.explained >= NAMED for diagnosis in report.diagnoses)
+    if report.runs[0].verdict != MISMATCH or given or problem.saved is not None or explained:
+        return report
+    if not tried(problem, {"seqlen": WHOLE_BLOCKS}).matches:
+        return report
+    words = f"right at --seqlen {WHOLE_BLOCKS}: it takes multiples of a block, and does not refuse other lengths"
+    return replace(report, known=(words, *report.known))

@@ -1,0 +1,61 @@
+"""One run of a target on a case, to see whether it takes it, and as what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..cases.decided import values_of
+from ..cases.draw import draw
+from ..failures import Failure
+from ..probing.runs import layouts_of, runs_of
+from ..probing.session import Session, silent
+from ..problem import Problem
+from ..verdict import Run
+
+# The intermediates by which a meaning is judged: O, which nothing of the backward enters; else the gradients.
+_FORWARD, _GRADIENTS = ("O",), ("dQ", "dK", "dV")
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What came of one run."""
+
+    problem: Problem
+    refused: str
+    """Why there is no result; "" where there is one."""
+    wrong: float
+    """The share of the wrong elements among those that tell most of a meaning; 1 where there is no result."""
+    matches: bool = False
+    """Whether all that came is right."""
+
+
+def tried(problem: Problem, options: Mapping[str, Any]) -> Tried:
+    """One run of a problem's target in the first layout of the case that its options and some more mean."""
+    try:
+        problem = problem.with_options(options)
+        run = _run(problem)
+    except Failure as failure:
+        return Tried(problem, str(failure) or type(failure).__name__, 1.0)
+    return Tried(problem, "", share_wrong(run), run.matches)
+
+
+def _run(problem: Problem) -> Run:
+    case, saved = replace(problem.case, repeat=1, schedules=0), problem.saved
+    session = Session(case, problem.target, None, silent, (), saved)
+    values = draw(case) if saved is None else values_of(saved, case)
+    session.values = {name: value.to(case.device) for name, value in values.items()}
+    run = next(iter(runs_of(session, layouts_of(case)[0])))
+    if run.measured is None:
+        raise Failure(run.skipped or "it refused")
+    return run
+
+
+def share_wrong(run: Run) -> float:
+    """The share of wrong elements in O, else in the gradients, else in all that came; 0 where nothing came."""
+    findings = run.measured.comparison.findings if run.measured is not None else {}
+    names = next((some for some in (_FORWARD, _GRADIENTS) if set(some) & findings.keys()), tuple(findings))
+    chosen = [findings[name] for name in names if name in findings]
+    total = sum(finding.total for finding in chosen)
+    return sum(finding.mismatched for finding in chosen) / total if total else 0.0
