@@ -11,6 +11,7 @@ import typer
 
 from .. import last
 from ..answer import answer
+from ..cases.shapes import PLAIN
 from ..failures import UsageFailure
 from ..options import command_line, parse
 from ..screen import dump, rendered, show
@@ -32,7 +33,7 @@ def run_(
     ] = None,
     keep: Annotated[int, typer.Option(help="Sets of inputs to keep at most")] = 16,
     order: Annotated[
-        str, typer.Option(help="The watched function's axes, bhld or blhd; what is checked takes [B, H, L, D]")
+        str, typer.Option(help="The watched function's axes, bhld or blhd; another TARGET takes [B, H, L, D]")
     ] = "bhld",
     folder: Annotated[str | None, typer.Option(help="For the sets (default: .gradprobe/captures/FUNCTION)")] = None,
     family: FamilyWord = None,
@@ -47,7 +48,9 @@ def run_(
     The program runs unmodified. Of each shape and layout that the function is called with, its tensors are kept once
     and checked as they lay in memory.
     """
-    asked = last.Asked(target or watch or "", family, reference, options)
+    # The same function takes its tensors as it did when it was watched.
+    order_of_target = {"shapes": order} if target is None and order != PLAIN else {}
+    asked = last.Asked(target or watch or "", family, reference, order_of_target | options)
     words = {"watch": watch, "target": target, "keep": keep, "order": order, "folder": folder}
     again = f"{command_line('run', '', options, words | chosen(asked))} -- {shlex.join(command or [])}"
     with failures_told(json_file, again, show_traceback):

@@ -117,7 +117,7 @@ class _Search:
     def _given(self, fit: Fit) -> set[str]:
         """The options that may not be changed: what the user gave or a file holds, and what was found before."""
         saved = self._problem.saved
-        of_a_file = {"head_dim", "dtype", *OF_LENGTH, *saved.options} if saved is not None else set()
+        of_a_file = {"head_dim", "dtype", "shapes", *OF_LENGTH, *saved.options} if saved is not None else set()
         return {*self._problem.fixed, *fit.options, *of_a_file}
 
 

@@ -1,0 +1,148 @@
+"""What a target takes is found out where the case did not fix it, told, and never against what was given."""
+
+import json
+import sys
+
+import pytest
+
+from .cli.command import run
+
+WRITTEN = """
+import torch
+
+def attend(q, k, v, causal=False, scale=None):
+    s = (q @ k.mT).float() * (scale or q.shape[-1] ** -0.5)
+    if causal:
+        s = s.masked_fill(~torch.ones(s.shape[-2:], dtype=torch.bool).tril(), float("-inf"))
+    return (s.softmax(-1) @ v.float()).to(q.dtype)
+
+def always_causal(q, k, v):
+    return attend(q, k, v, causal=True)
+
+def causal_with_a_fault_in_head_2(q, k, v):
+    return torch.cat([attend(q[:, :2], k[:, :2], v[:, :2], True), attend(q[:, 2:], k[:, 2:] * 1.1, v[:, 2:], True)], 1)
+
+def blhd(q, k, v, causal):
+    return attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), causal).transpose(1, 2)
+
+def causal_blhd(q, k, v):
+    return blhd(q, k, v, True)
+
+def three_axes(q, k, v):
+    h, l, d = q.shape
+    return attend(q, k, v)
+
+def fussy(q, k, v, causal):
+    assert q.is_cuda, "tensors must lie on the GPU"
+    assert q.shape[-1] in (64, 128)
+    if q.dtype not in (torch.float16, torch.bfloat16):
+        raise TypeError("only fp16 and bf16")
+    if q.shape[2] % 128:
+        raise ValueError("length must be a multiple of 128")
+    return attend(q, k, v, causal)
+
+def whole_blocks(q, k, v):
+    o = torch.zeros_like(q)
+    rows = q.shape[2] // 64 * 64
+    o[:, :, :rows] = attend(q[:, :, :rows], k, v)
+    return o
+
+def wrong_throughout(q, k, v):
+    return attend(q, k, v, scale=0.9)
+
+def raises(q, k, v):
+    raise IndexError("list index out of range")
+"""
+SMALL = "--batch 1 --runs contiguous --no-recover"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "forms.py").write_text(WRITTEN)
+    return tmp_path
+
+
+def checked(words):
+    """The exit code, and the report."""
+    ran = run(f"check {words} --json -")
+    return ran.code, json.loads(ran.out)
+
+
+@pytest.mark.parametrize(
+    ("target", "flags"),
+    [
+        ("always_causal", "--implied causal"),
+        ("blhd", "--shapes blhd"),
+        ("causal_blhd", "--shapes blhd --implied causal"),
+        ("three_axes", "--shapes hld"),
+        ("fussy", "--as-cuda --head-dim 64 --dtype float16 --seqlen 128"),
+    ],
+)
+def test_what_is_found_matches_and_stands_in_the_notes_and_in_the_command_that_repeats_it(target, flags):
+    small = "" if target == "three_axes" else "--heads 2"
+    code, report = checked(f"forms.py:{target} {SMALL} {small}")
+    assert (code, report["verdict"]) == (0, "match")
+    assert all(any(f"--{flag}" in note for note in report["notes"]) for flag in flags.strip("-").split(" --"))
+    words = report["reproduce"].split()
+    assert {*flags.split()} == {*words} - {*f"gradprobe check forms.py:{target} {SMALL} {small}".split()}
+    again = run(report["reproduce"].partition("gradprobe ")[2])
+    assert (again.code, "found by trying" in again.out) == (0, False)
+
+
+def test_a_refusal_is_told_in_its_own_words():
+    _, report = checked(f"forms.py:fussy {SMALL} --heads 1 --as-cuda --dtype float16 --seqlen 128")
+    assert report["notes"][0] == (
+        "head dim 24 was refused (AssertionError: forms.py:28: assert q.shape[-1] in (64, 128)): it runs with "
+        "--head-dim 64, found by trying"
+    )
+
+
+@pytest.mark.parametrize("given", ["--head-dim 32", "--dtype float32", "--seqlen 72", "--no-as-cuda", "--seqlen-q 100"])
+def test_an_option_that_was_given_is_never_changed(given):
+    ran = run(f"check forms.py:fussy {SMALL} --heads 1 {given}")
+    assert (ran.code, ran.out) == (3, "")
+
+
+@pytest.mark.parametrize("given", ["--no-causal", "--shapes bhld", "--implied scale"])
+def test_a_meaning_is_not_found_against_what_was_given(given):
+    code, report = checked(f"forms.py:causal_blhd {SMALL} {given}")
+    assert (code, report["verdict"]) == (1, "mismatch")
+    assert not any("found by trying" in note for note in report["notes"])
+
+
+def test_a_fault_stays_one_under_the_meaning_that_was_found():
+    code, report = checked(f"forms.py:causal_with_a_fault_in_head_2 {SMALL}")
+    assert (code, report["case"]["causal"]) == (1, True)
+    assert report["first_mismatch"]["head"] == 2
+    assert (
+        "it is always causal, found by trying (--implied causal): 67% of its results are right so, 1% otherwise"
+        in (report["notes"])
+    )
+
+
+def test_a_target_that_is_wrong_under_every_meaning_is_judged_as_it_is():
+    code, report = checked(f"forms.py:wrong_throughout {SMALL} --heads 2")
+    assert (code, report["case"]["causal"], report["case"]["shapes"]) == (1, False, "bhld")
+    assert report["notes"] == []
+
+
+def test_lengths_that_are_wrong_and_not_refused_stay_a_mismatch_and_it_is_said_where_it_is_right():
+    code, report = checked(f"forms.py:whole_blocks {SMALL} --heads 2")
+    assert (code, report["case"]["seqlen_q"]) == (1, 72)
+    assert report["known"][0] == (
+        "right at --seqlen 128: it takes multiples of a block, and does not refuse other lengths"
+    )
+
+
+def test_what_no_adaptation_mends_is_told_as_it_came():
+    ran = run(f"check forms.py:raises {SMALL}")
+    assert ran.code == 3
+    assert "raised IndexError (contiguous): list index out of range" in ran.err
+
+
+def test_strides_tries_every_layout_of_what_was_found():
+    ran = run("strides forms.py:causal_blhd --fast --batch 1 --heads 2 --head-dim 16")
+    assert ran.code == 0, ran.out + ran.err
+    assert "it is always causal" in ran.out
