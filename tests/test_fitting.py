@@ -52,6 +52,18 @@ def wrong_throughout(q, k, v):
 
 def raises(q, k, v):
     raise IndexError("list index out of range")
+
+def padded(q, k, v):
+    o = attend(q, k, v)
+    return torch.nn.functional.pad(o, (0, 0, 0, -o.shape[2] % 128))
+
+def forgets_the_mask(q, k, v, causal):
+    return attend(q, k, v)
+
+def counted(q, k, v, causal):
+    with open("calls", "a") as file:
+        file.write(".")
+    return attend(q, k, v, causal)
 """
 SMALL = "--batch 1 --runs contiguous --no-recover"
 
@@ -140,6 +152,30 @@ def test_what_no_adaptation_mends_is_told_as_it_came():
     ran = run(f"check forms.py:raises {SMALL}")
     assert ran.code == 3
     assert "raised IndexError (contiguous): list index out of range" in ran.err
+
+
+def test_a_result_of_the_wrong_shape_is_no_refusal():
+    ran = run(f"check forms.py:padded {SMALL} --heads 1")
+    assert (ran.code, ran.out) == (3, "")
+    assert "returned O of the wrong shape: expected [b, h, m, e] = [1, 1, 72, 24], got [1, 1, 128, 24]" in ran.err
+
+
+def test_a_mask_that_was_asked_for_and_is_missing_is_a_mismatch():
+    code, report = checked(f"forms.py:forgets_the_mask {SMALL} --heads 1 --causal")
+    assert (code, report["verdict"], report["case"]["causal"]) == (1, "mismatch", True)
+    assert not any("found by trying" in note for note in report["notes"])
+
+
+def test_nothing_is_tried_of_a_target_that_takes_the_case_as_it_is(folder):
+    calls = folder / "calls"
+    run(f"check forms.py:counted {SMALL} --heads 1")
+    searched = calls.read_text()
+    calls.unlink()
+    run(
+        f"check forms.py:counted {SMALL} --heads 1 --head-dim 24 --dtype float32 --seqlen 72 --shapes bhld "
+        "--no-causal --no-as-cuda"
+    )
+    assert searched == calls.read_text() != ""
 
 
 def test_strides_tries_every_layout_of_what_was_found():

@@ -6,9 +6,10 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from ..failures import Failure
 from ..problem import Problem
 from .adaptations import OF_LENGTH, Adaptation, of_a_reading, of_a_refusal
-from .trial import Tried, tried
+from .trial import Tried, refuses, tried
 
 # A share of wrong elements above which nothing is right but by chance, and one below which a meaning is the target's:
 # where it has a fault besides, that is in some heads, rows or tiles, and under another meaning nearly all is wrong.
@@ -36,21 +37,21 @@ class Fit:
         return tuple(sentence for _, sentence in self.found)
 
 
-def fit(problem: Problem, refused: str = "", wrong: float = 1.0) -> Fit | None:
+def fit(problem: Problem, failure: Failure | None, wrong: float = 1.0) -> Fit | None:
     """What makes the target run, and what it takes its tensors for; None where nothing has to be, or can be changed.
 
     An option that was given is never changed. A meaning is found only where nearly all that came is wrong without it,
     and most is right with it.
 
     Args:
-        refused: why the problem as it is gave no result; "" where it gave one.
+        failure: why the problem as it is gave no result; None where it gave one.
         wrong: the share of it that is wrong.
     """
     search = _Search(problem)
-    found = search.past(refused) if refused else Fit(problem)
+    found = search.past(failure) if failure else Fit(problem)
     if found is None:
         return None
-    wrong = search.latest.wrong if refused else wrong
+    wrong = search.latest.wrong if failure else wrong
     read = search.read(found, wrong) if wrong > WRONG_THROUGHOUT else None
     return read or (found if found.found else None)
 
@@ -58,8 +59,7 @@ def fit(problem: Problem, refused: str = "", wrong: float = 1.0) -> Fit | None:
 def fitted(problem: Problem) -> Fit:
     """What the target takes in a problem's place, or the problem itself; one run at least."""
     came = tried(problem, {})
-    wrong_throughout = came.refused or came.wrong > WRONG_THROUGHOUT
-    return (fit(problem, came.refused, came.wrong) if wrong_throughout else None) or Fit(problem)
+    return (fit(problem, came.failure, came.wrong) if came.wrong > WRONG_THROUGHOUT else None) or Fit(problem)
 
 
 class _Search:
@@ -67,28 +67,27 @@ class _Search:
 
     def __init__(self, problem: Problem) -> None:
         self._problem, self._runs = problem, 0
-        self.latest = Tried(problem, "", 1.0)
+        self.latest = Tried(problem, None, 1.0)
 
     def _tried(self, fit: Fit, adaptation: Adaptation) -> Tried:
         self._runs += 1
         self.latest = tried(self._problem, {**fit.options, **adaptation.options})
         return self.latest
 
-    def past(self, refused: str) -> Fit | None:
+    def past(self, failure: Failure) -> Fit | None:
         """The fewest adaptations with which the target runs; each on the way changes at least why it does not."""
-        waiting = [(Fit(self._problem), refused)]
-        seen = {_about(refused)}
-        for fit, words in waiting:
+        waiting, seen = [(Fit(self._problem), failure)], {_about(failure)}
+        for fit, why in waiting if refuses(failure) else ():
             for adaptation in of_a_refusal(fit.problem.case, self._problem.target, self._given(fit)):
                 if self._runs >= _MOST_RUNS:
                     return None
                 came = self._tried(fit, adaptation)
-                further = _with(fit, came.problem, adaptation, _refusal_in_words(adaptation, words))
-                if not came.refused:
+                further = _with(fit, came.problem, adaptation, _refusal_in_words(adaptation, str(why)))
+                if came.failure is None:
                     return self._needed(further)
-                if _about(came.refused) not in seen:
-                    seen.add(_about(came.refused))
-                    waiting.append((further, came.refused))
+                if refuses(came.failure) and _about(came.failure) not in seen:
+                    seen.add(_about(came.failure))
+                    waiting.append((further, came.failure))
         return None
 
     def _needed(self, fit: Fit) -> Fit:
@@ -96,7 +95,7 @@ class _Search:
         for adaptation, _ in fit.found[:-1]:
             fewer = Fit(fit.problem, tuple(one for one in fit.found if one[0] is not adaptation))
             came = tried(self._problem, fewer.options)
-            if not came.refused:
+            if came.failure is None:
                 fit, self.latest = Fit(came.problem, fewer.found), came
         return fit
 
@@ -125,9 +124,9 @@ def _with(fit: Fit, problem: Problem, adaptation: Adaptation, sentence: str) -> 
     return Fit(problem, (*fit.found, (adaptation, sentence)))
 
 
-def _about(words: str) -> str:
-    """What a refusal is about, whatever its sizes are."""
-    return re.sub(r"\d+", "0", words)
+def _about(refusal: Failure) -> str:
+    """What it is about, whatever its sizes are."""
+    return re.sub(r"\d+", "0", str(refusal))
 
 
 def _refusal_in_words(adaptation: Adaptation, words: str) -> str:

@@ -34,7 +34,7 @@ def probed(problem: Problem, again: str, tick: Tick, told: Told = lambda so_far:
 
     def look(run: Run) -> None:
         first.append(run)
-        if share_wrong(run) > WRONG_THROUGHOUT and (found := fit(problem, wrong=share_wrong(run))) is not None:
+        if share_wrong(run) > WRONG_THROUGHOUT and (found := fit(problem, None, share_wrong(run))) is not None:
             raise _Otherwise(found)
 
     found = Fit(problem)
@@ -44,7 +44,7 @@ def probed(problem: Problem, again: str, tick: Tick, told: Told = lambda so_far:
         found = otherwise.fit
         report = _report(found, again, (tick, told), first.append)
     except TargetFailure as failure:
-        other = None if any(run.measured for run in first) else fit(problem, str(failure))
+        other = None if any(run.measured for run in first) else fit(problem, failure)
         if other is None:
             raise
         found = other

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..cases.decided import values_of
 from ..cases.draw import draw
-from ..failures import Failure
+from ..failures import Failure, Refusal, TargetFailure
 from ..probing.runs import layouts_of, runs_of
 from ..probing.session import Session, silent
 from ..problem import Problem
@@ -23,8 +23,8 @@ class Tried:
     """What came of one run."""
 
     problem: Problem
-    refused: str
-    """Why there is no result; "" where there is one."""
+    failure: Failure | None
+    """Why there is no result; None where there is one."""
     wrong: float
     """The share of the wrong elements among those that tell most of a meaning; 1 where there is no result."""
     matches: bool = False
@@ -37,8 +37,13 @@ def tried(problem: Problem, options: Mapping[str, Any]) -> Tried:
         problem = problem.with_options(options)
         run = _run(problem)
     except Failure as failure:
-        return Tried(problem, str(failure) or type(failure).__name__, 1.0)
-    return Tried(problem, "", share_wrong(run), run.matches)
+        return Tried(problem, failure, 1.0)
+    return Tried(problem, None, share_wrong(run), run.matches)
+
+
+def refuses(failure: Failure) -> bool:
+    """Whether the target's own code raised; what it returned, or did to memory or the device, stays a fault."""
+    return isinstance(failure, Refusal) or (type(failure) is TargetFailure and failure.__cause__ is not None)
 
 
 def _run(problem: Problem) -> Run:
@@ -48,7 +53,7 @@ def _run(problem: Problem) -> Run:
     session.values = {name: value.to(case.device) for name, value in values.items()}
     run = next(iter(runs_of(session, layouts_of(case)[0])))
     if run.measured is None:
-        raise Failure(run.skipped or "it refused")
+        raise Refusal(run.skipped or "it refused")
     return run
 
 

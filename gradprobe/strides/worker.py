@@ -106,9 +106,9 @@ class Benches:
         bench = bench_of(self._problem)
         try:
             wrong = share_wrong(Run(FIRST.title, (), bench.contiguous(), None))
-            found = fit(self._problem, wrong=wrong) if wrong > WRONG_THROUGHOUT else None
+            found = fit(self._problem, None, wrong) if wrong > WRONG_THROUGHOUT else None
         except TargetFailure as failure:
-            found = fit(self._problem, str(failure))
+            found = fit(self._problem, failure)
         return (bench, Fit(self._problem)) if found is None else (bench_of(found.problem), found)
 
     @property
