@@ -68,7 +68,7 @@ def probe(
     runs = with_symmetries(session, runs)
     runs = with_strays(session, with_insides(session, runs))
     if not any(run.measured for run in runs):
-        words = "; ".join(f"{run.layout}: {run.skipped}" for run in runs)
+        words = "; ".join(". ".join([f"{run.layout}: {run.skipped}", *_worst_of(run)]) for run in runs)
         raise Refusal(f"target {target.name!r} refused every layout ({words}): nothing was compared")
     _tell(told, session, runs, reproduce)
     session.command = tuple(shlex.split(reproduce))
@@ -77,6 +77,10 @@ def probe(
     report, notes = _so_far(session, runs, reproduce), notes_of(session, runs)
     notes = (*found_out, *notes, *(_not_shown(session, runs, given) if report.failing is None else ()))
     return replace(report, notes=notes, diagnoses=reasons.diagnoses, known=reasons.known)
+
+
+def _worst_of(run: Run) -> list[str]:
+    return [stray.sentence for stray in run.strays[:1]]
 
 
 def _not_shown(session: Session, runs: Sequence[Run], given: Collection[str]) -> list[str]:

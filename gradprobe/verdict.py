@@ -69,7 +69,7 @@ class Run:
     measured: Measured | None
     """None where the target refused the layout."""
     skipped: str | None
-    """Why it was skipped: the target's words."""
+    """Why it was skipped: the target's words. What its kernels did to memory before counts all the same."""
     inside: Inside | None = None
     """Where the target was looked into under this layout."""
     strays: tuple[Stray, ...] = ()
@@ -82,9 +82,9 @@ class Run:
 
     @property
     def verdict(self) -> str:
-        if self.measured is None:
-            return SKIPPED
-        return MATCH if self.matches else MISMATCH
+        if not self.matches:
+            return MISMATCH
+        return SKIPPED if self.measured is None else MATCH
 
     @property
     def matches(self) -> bool:
@@ -153,8 +153,12 @@ class Report:
 
     @property
     def failing(self) -> tuple[Run, Measured] | None:
-        """The first run with a wrong element; else the first in which an identity is broken."""
+        """The first run with a wrong element; else the first that fails otherwise, and last what was refused too late.
+
+        Such a one has no results; those of the first run that has stand beside it, and all of them are right.
+        """
         wrong = [(run, found) for run, found in self.measured if not run.matches]
+        wrong += [(run, self.measured[0][1]) for run in self.runs if run.shown is None and not run.matches]
         return next(((run, found) for run, found in wrong if not found.comparison.matches), wrong[0] if wrong else None)
 
     @property

@@ -4,9 +4,11 @@ import pytest
 import torch
 
 from gradprobe.answer import answer
+from gradprobe.failures import Refusal
 from gradprobe.judging.strays import OUTSIDE, RACE, Stray, grouped, worst_first
 from gradprobe.last import Asked
 from gradprobe.probing import observe
+from gradprobe.report.as_json import as_json
 from gradprobe.report.console import render
 from tests.faults.planting import KERNELS, Edit, Planted
 
@@ -41,6 +43,40 @@ def test_a_store_behind_dv_fails_a_check_of_right_gradients_and_is_named_with_it
     assert "in contiguous, distinct: lazy_dkdv_kernel stores outside dv" in said
     assert said.count("stores outside dv") == 1
     assert "NO HYPOTHESIS FITS" not in said
+
+
+LATE = """
+
+@functools.wraps(lazy_intermediates)
+def late(*args, **named):
+    results = lazy_intermediates(*args, **named)
+    if not named["do"].is_contiguous():
+        raise ValueError("dO must be contiguous")
+    return results
+"""
+
+
+@interpreted
+def test_a_store_outside_counts_where_the_layout_is_refused_only_after_it(tmp_path):
+    path = tmp_path / "too_late.py"
+    moved = DV_HEAD.replace("stride_dvh", "(stride_dvh + 3 * (stride_vd > 1))")
+    source = Planted("planted", "S1", (Edit(DKDV, DV_HEAD, moved),), "", 0).plant((KERNELS / "lazy.py").read_text())
+    path.write_text(source.replace("import torch\n", "import functools\n\nimport torch\n", 1) + LATE)
+
+    def asked(*runs):
+        return Asked(f"{path}:late", None, None, {**OPTIONS, "runs": list(runs)})
+
+    report = answer(asked("contiguous", "distinct", "do=distinct"), "")
+    assert report.verdict == "mismatch"
+    assert [run.verdict for run in report.runs] == ["match", "mismatch", "skipped"]
+    assert (report.runs[1].strays[0].tensor, report.runs[1].strays[0].access) == ("dv", "store")
+    said = "\n".join(text.plain for text in render(report, 200))
+    assert "lazy_dkdv_kernel touches what is not its own before the layout is refused" in said
+    assert "distinct       mismatch, then refused: ValueError: dO must be contiguous" in said
+    (document,) = (run for run in as_json(report)["runs"] if run["layout"] == "distinct")
+    assert (document["verdict"], document["memory"][0]["tensor"]) == ("mismatch", "dv")
+    with pytest.raises(Refusal, match="dO must be contiguous. lazy_dkdv_kernel stores outside dv"):
+        answer(asked("distinct"), "")
 
 
 @interpreted

@@ -58,7 +58,7 @@ def _run(session: Session, assigned: Assigned) -> Run:
     inputs = inputs_of(session, session.values, assigned)
     run = watched_run(session, inputs)
     if run.outcome.trace is None:
-        return Run(inputs.layout, assigned, None, run.outcome.refused)
+        return Run(inputs.layout, assigned, None, run.outcome.refused, strays=telling(run.strays, False))
     measured = measure(session, inputs, run.outcome.trace)
     measured, strays = _in_other_orders(session, assigned, measured, list(run.strays))
     for number in range(1, session.case.repeat):

@@ -130,7 +130,8 @@ def run_as_json(case: Case, run: Run) -> dict[str, Any]:
     """One of a report's runs."""
     measured = run.shown
     if measured is None:
-        return without_results(run.layout, run.verdict) | {"skipped": run.skipped}
+        memory = [stray_as_json(stray) for stray in run.strays]
+        return without_results(run.layout, run.verdict) | {"skipped": run.skipped, "memory": memory}
     return {
         "layout": run.layout,
         "verdict": run.verdict,

@@ -95,7 +95,8 @@ def _blame_of(run: Run, measured: Measured) -> str:
     if not measured.matches:
         return blame(measured)
     kinds = " and ".join(dict.fromkeys(_STRAYED[stray.kind] for stray in run.strays))
-    return f"every element is within budget, but {run.strays[0].kernel or 'the target'} {kinds}"
+    whose = f"{run.strays[0].kernel or 'the target'} {kinds}"
+    return f"every element is within budget, but {whose}{'' if run.measured else ' before the layout is refused'}"
 
 
 def blame(measured: Measured) -> str:
@@ -231,8 +232,9 @@ def render_layouts(report: Report, width: int, *, utf8: bool = True) -> Iterator
     for run in report.runs:
         shown = run.shown
         if shown is None:  # the target's words, of any length
-            words = _wrapped(f"{run.layout:<14} skipped: {run.skipped}", width)
-            yield from (Text(line, styles["skipped"]) for line in words)
+            how = "skipped" if run.matches else "mismatch, then refused"
+            words = _wrapped(f"{run.layout:<14} {how}: {run.skipped}", width)
+            yield from (Text(line, styles[run.verdict]) for line in words)
             continue
         line = Text.assemble(f"  {run.layout:<14} ", (run.verdict, styles[run.verdict]))
         worst = max(shown.comparison.findings.values(), key=lambda finding: finding.max_ratio)

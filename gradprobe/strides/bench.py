@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..cases.layouts import Inputs, place
 from ..cases.outputs import outputs_of
 from ..failures import DeviceLost, NoRoom, TargetFailure
-from ..judging.strays import UNWRITTEN, Stray, never_written
+from ..judging.strays import UNWRITTEN, Stray, never_written, telling
 from ..probing.observe import WatchedRun, observe
 from ..probing.session import Session, derived, effective, measure
 from ..report.as_json import run_as_json
@@ -18,7 +18,7 @@ from ..report.console import blame
 from ..report.text import broken_identity_line, first_mismatch_line
 from ..running.trace import Trace
 from ..severity import ERROR, HUGE, WARNING
-from ..verdict import MATCH, MISMATCH, SKIPPED, Measured, Run
+from ..verdict import MATCH, MISMATCH, Measured, Run
 from .bits import differing, floors
 from .result import BITS, BUDGET, NOT_RUN, Result
 from .trials import CONTIGUOUS, EXPANDED, TOGETHER, Fill, Trial
@@ -159,7 +159,7 @@ class Bench:
         for fill in trial.fills:
             observed.append(self._observed(trial, fill, base.values))
             if (refused := observed[-1].outcome.refused) is not None:
-                return self._skipped(trial, refused)
+                return self._skipped(trial, refused, telling(observed[-1].strays, False))
         strays = _strays(observed, trial.fills)
         copied = tuple(sorted(base.taken - observed[0].outcome.taken))
         other = [each for each in observed if differing(_trace(each), base.trace, base.floors)]
@@ -182,9 +182,9 @@ class Bench:
         session.outcomes.append(run.outcome)
         return run
 
-    def _skipped(self, trial: Trial, words: str) -> Result:
-        document = run_as_json(self.session.case, Run(trial.title, trial.assigned, None, words))
-        return Result(trial, SKIPPED, words=words, document=document)
+    def _skipped(self, trial: Trial, words: str, strays: tuple[Stray, ...] = ()) -> Result:
+        run = Run(trial.title, trial.assigned, None, words, strays=strays)
+        return Result(trial, run.verdict, words=words, strays=strays, document=run_as_json(self.session.case, run))
 
     def _result(self, trial: Trial, measured: Measured, strays: tuple[Stray, ...], how: str) -> Result:
         run = Run(trial.title, trial.assigned, measured, None)
