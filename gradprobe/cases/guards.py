@@ -60,14 +60,27 @@ def mapped(size: int, dtype: torch.dtype) -> Tensor:
 
 
 def _refuse_without_room(size: int, device: torch.device) -> None:
-    if device.type == "cpu" and size >= _LOOKED_AT and size > (left := room.left()):
-        why = f"{in_words(max(0, left))} are left of {in_words(room.limit())} (--max-memory)"
-        raise NoRoom(f"a tensor that takes {in_words(size)} with its guard bands has no room here: {why}")
+    if size < _LOOKED_AT:
+        return
+    left, limit = (room.left(), room.limit()) if device.type == "cpu" else _of_gpu(device)
+    if size > left:
+        why = f"{in_words(max(0, left))} are left of {in_words(limit)} (--max-memory)"
+        raise NoRoom(f"a tensor that takes {in_words(size)} with its guard bands has no room on {device}: {why}")
+
+
+def _of_gpu(device: torch.device) -> tuple[int, int]:
+    """The bytes that are left of those that may be taken of a GPU's memory, and these: half of what is free, or told."""
+    import torch
+
+    free, own = torch.cuda.mem_get_info(device)[0], torch.cuda.memory_reserved(device)
+    limit = room.asked() or (free + own) // 2
+    return min(limit, free + own) - torch.cuda.memory_allocated(device), limit
 
 
 def _on_device(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     import torch
 
+    _refuse_without_room(size * dtype.itemsize, device)
     try:
         return torch.empty(size, dtype=dtype, device=device)
     except torch.OutOfMemoryError as error:

@@ -172,16 +172,25 @@ def load_file(path: Path, word: str, around: Surroundings | None = None) -> Modu
     """
     if not path.is_file():
         raise UsageFailure(f"target {word!r}: there is no file {path}", "the path is relative to the current folder")
+    path = path.resolve()
+    packages = _packages(path.parent)
     # A name of its own, so that a file called like an installed module cannot be mistaken for it.
-    name = f"gradprobe_target_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path.resolve())
+    name = ".".join([*(folder.name for folder in packages), f"gradprobe_target_{path.stem}"])
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise UsageFailure(f"target {word!r}: {path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    _prefer_imports_from(path.resolve().parent)
+    _prefer_imports_from((packages or [path])[0].parent)
+    if str(path.parent) not in sys.path:  # of a package: its modules may be named as the standard library's are
+        sys.path.append(str(path.parent))
     _importing(functools.partial(spec.loader.exec_module, module), word, around or Surroundings())
     return module
+
+
+def _packages(folder: Path) -> list[Path]:
+    """The packages that a folder is in, itself one, the outermost first; none where it is no package."""
+    return [*_packages(folder.parent), folder] if (folder / "__init__.py").is_file() else []
 
 
 def _load_module(name: str, word: str, around: Surroundings) -> ModuleType:

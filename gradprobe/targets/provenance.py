@@ -38,7 +38,7 @@ def source_of(function: Callable[..., Any], module: ModuleType | None = None) ->
     except (TypeError, OSError):
         return Source(getattr(function, "__name__", str(function)), "", 0, "")
     name = module.__name__ if module is not None else getattr(plain, "__module__", "")
-    return Source(plain.__name__, str(file), line, digest, shadows(name.removeprefix("gradprobe_target_"), file))
+    return Source(plain.__name__, str(file), line, digest, shadows(name.replace("gradprobe_target_", ""), file))
 
 
 def plain_function(function: Callable[..., Any]) -> Callable[..., Any]:
