@@ -64,7 +64,7 @@ ORDER = (
     "probing.audit", "probing.observe", "probing.session", "probing.runs", "probing.symmetries", "probing.insides",
     "probing.receipt",
     "diagnosing", "diagnosing.observed", "diagnosing.prediction", "diagnosing.testing", "diagnosing.diagnose",
-    "diagnosing.elsewhere", "diagnosing.shape",
+    "diagnosing.confirm", "diagnosing.elsewhere", "diagnosing.shape",
     "diagnosing.lines", "diagnosing.strays", "diagnosing.behaviour", "diagnosing.behaviour.again",
     "diagnosing.behaviour.fills", "diagnosing.behaviour.repeats", "diagnosing.behaviour.compiled", "diagnosing.why",
     "probe",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..diagnosis import NAMED
 from ..faults.hypothesis import EVERYTHING, Hypothesis, may_show
@@ -14,6 +15,8 @@ from .testing import Explanation, Tester, merged
 # How many of those that fit roughly are tested in full, and what they must explain roughly to be; nor is one that
 # explains less than half of what the best does.
 _FINALISTS, _ROUGHLY = 16, 0.25
+# A chance of one in a thousand is none.
+_SURE = 10.0
 # What each of two faults must add to what the other explains.
 _ADDS = 0.05
 
@@ -32,10 +35,31 @@ class Tested:
 
     hypotheses: tuple[Hypothesis, ...]
     explanation: Explanation
+    tried: int
+    """How many hypotheses were."""
+    again: Explanation | None = None
+    """What it explains of a second draw of values, where it was held against one."""
+    said: str = ""
+    """What came of that, in words."""
 
     @property
     def explained(self) -> float:
-        return self.explanation.explained
+        """The share that it explains of either draw."""
+        shares = [one.explained for one in (self.explanation, self.again) if one is not None]
+        return min(shares)
+
+    @property
+    def is_by_chance(self) -> bool:
+        """Whether one of so many hypotheses may well explain as much without being true.
+
+        Of two numbers many hypotheses explain both. Each of them counts log2(1 / p), p being the share of what a
+        prediction might have been that would have counted as well; n hypotheses take log2(n) off, and two at once twice
+        that. What a hypothesis says of the numbers that came, it does not guess.
+        """
+        if all(one.is_plain for one in self.hypotheses):
+            return False
+        bits = sum(one.bits for one in (self.explanation, self.again) if one is not None)
+        return bits < len(self.hypotheses) * math.log2(self.tried) + _SURE
 
 
 def ranked(seen: Observed) -> list[Tested]:
@@ -47,7 +71,7 @@ def ranked(seen: Observed) -> list[Tested]:
     if not any(tester.wrong.values()):
         return []
     rough = [_Rough(one, tester.roughly(one)) for one in hypotheses(seen)]
-    tested = [Tested((one,), tester.fully(one)) for one in _likely(tester, rough)]
+    tested = [Tested((one,), tester.fully(one), len(rough)) for one in _likely(tester, rough)]
     order = {id(one.hypothesis): number for number, one in enumerate(rough)}
     tested.sort(key=lambda one: (-round(one.explained, 3), one.explanation.contradicted, order[id(one.hypotheses[0])]))
     if tested and tested[0].explained < NAMED:
@@ -95,7 +119,10 @@ def _best_pair(tester: Tester, first: Tested, likely: Sequence[Hypothesis], rest
     """The pair that explains most; of several, one whose other fault changes nothing but the rest."""
     one = first.hypotheses[0]
     pairs = [
-        Tested((one, other), merged([first.explanation, tester.fully(other), tester.fully(one, other)]))
+        replace(
+            first, hypotheses=(one, other),
+            explanation=merged([first.explanation, tester.fully(other), tester.fully(one, other)]),
+        )
         for other in likely
     ]  # fmt: skip
     best = max(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations
 
 from ..diagnosis import NAMED
@@ -10,7 +11,8 @@ from ..faults.hypothesis import Hypothesis
 from ..faults.table import hypotheses
 from ..probing.session import Session, inputs_of
 from ..verdict import Run
-from .diagnose import Tested, ranked
+from .confirm import causes
+from .diagnose import Tested
 from .observed import Observed, observed
 from .testing import Tester, merged
 
@@ -24,11 +26,11 @@ def other_causes(session: Session, named: Tested, others: Sequence[Run]) -> list
         seen = observed(session.case, run.measured, inputs_of(session, session.values, run.assigned).tensors)
         if _explain(seen, known):
             continue
-        best = next((one for one in ranked(seen) if one.explained >= NAMED), None)
+        best = next((one for one in causes(session, run.assigned, seen) if one.explained >= NAMED), None)
         new = [] if best is None else [one for one in best.hypotheses if one.fault not in known]
         if best is not None and new:
             rest = [one for one in best.hypotheses if one.fault in known]
-            found.append((run, seen, Tested((*new, *rest), best.explanation)))
+            found.append((run, seen, replace(best, hypotheses=(*new, *rest))))
             known |= {one.fault for one in new}
     return found
 

@@ -24,6 +24,8 @@ ROOM = 4.0
 SHARPER = 8.0
 # Right elements of an intermediate that may be right by chance: of four numbers in a coarse arithmetic one may well be.
 _BY_CHANCE = 2
+# Below this no element speaks more for a prediction: a budget of 0 leaves no room at all.
+_LEAST_CHANCE = 2.0**-40
 # Of a rough test, which only chooses what is tested in full: relative errors.
 _ROUGH = {"float32": 1e-4, "float16": 0.02, "bfloat16": 0.1}
 # What a buffer is made of: where none of it changes, its right values and a fault's own are the same.
@@ -38,6 +40,8 @@ class Score:
     """Wrong elements that it reproduces."""
     spoilt: int
     """Right elements that it would make wrong."""
+    bits: float = 0.0
+    """How unlikely it is that a prediction of something else reproduces as many, as a negative logarithm to base 2."""
 
     @property
     def gain(self) -> int:
@@ -76,6 +80,11 @@ class Explanation:
         kept = [1 - count / max(1, self.right[name]) for name, count in spoilt.items()]
         return min(reproduced, sum(of_own) / len(of_own) if of_own else 1.0) * min(kept, default=1.0)
 
+    @property
+    def bits(self) -> float:
+        """How unlikely it is that the fault itself explains what it does by chance; what is inherited says nothing."""
+        return sum(self.scores[name].bits for name in self.active)
+
     def whole(self, name: str, wrong: int) -> bool:
         """Whether nearly all that is wrong in an intermediate is explained."""
         return self.scores[name].gain >= NAMED * wrong
@@ -97,6 +106,11 @@ class Tester:
         self.seen = seen
         self.wrong = {name: seen.wrong(name) for name in seen.right}
         self._right = {name: int(right.sum()) for name, right in seen.right.items()}
+
+    @property
+    def nothing(self) -> Explanation:
+        """What explains nothing."""
+        return Explanation({name: Score(0, 0) for name in self.wrong}, (), self._right, self.wrong, self.seen.own, 0)
 
     @cached_property
     def branches(self) -> tuple[Mapping[str, Tensor], ...]:
@@ -297,11 +311,22 @@ def _scored(
     Whatever a prediction is allowed: where it explains an error, it lies much nearer to what came than the reference.
     A NaN spreads, and anything that goes wrong makes one: it counts only for a fault that is known to make them.
     """
-    error = (actual - predicted).abs()
-    sharp = (actual - expected).abs() / SHARPER
+    error, off = (actual - predicted).abs(), (actual - expected).abs()
+    sharp = off / SHARPER
     near = (actual == predicted) | (error <= budget) | ((error <= allowed) & ~(error > sharp))
     near |= ~actual.isfinite() & ~predicted.isfinite() & (predicted != expected) if not_finite else False
-    return Score(int((near & ~right).sum()), int((~near & right).sum()))
+    reproduced = near & ~right
+    room = budget.maximum(allowed.minimum(sharp))
+    # A NaN is one of two, and so is a 0: nothing flows for many reasons.
+    plain = off.isfinite() & (predicted.abs() > room)
+    bits = _bits(room[reproduced], off.masked_fill(~plain, 0.0)[reproduced])
+    return Score(int(reproduced.sum()), int((~near & right).sum()), bits)
+
+
+def _bits(room: Tensor, off: Tensor) -> float:
+    """How unlikely it is that predictions of something else, off by up to as much, lie as near; 1 where `off` is 0."""
+    chance = (room / off).masked_fill(off == 0, 0.5).clamp(_LEAST_CHANCE, 1.0)
+    return float(-chance.log2().sum())
 
 
 def altered(hypotheses: Sequence[Hypothesis], variant: Variant) -> Variant:

@@ -15,7 +15,8 @@ from .behaviour.again import Again
 from .behaviour.compiled import right_in_another_file, right_in_the_interpreter, right_without_pipelining
 from .behaviour.fills import reads_what_was_never_written
 from .behaviour.repeats import differs_from_run_to_run, later_call_differs, wrong_in_the_first_call_alone
-from .diagnose import Tested, ranked
+from .confirm import causes
+from .diagnose import Tested
 from .elsewhere import other_causes
 from .lines import Lines
 from .observed import Observed, observed
@@ -76,7 +77,7 @@ def _of_failing(session: Session, failing: Sequence[Run], strays: Sequence[Diagn
     assert run.measured is not None
     seen = observed(session.case, run.measured, inputs_of(session, session.values, run.assigned).tensors)
     again, lines = Again(session, run.assigned, seen), Lines(session)
-    tested = ranked(seen)
+    tested = causes(session, run.assigned, seen)
     first = _tried_first(again, tested)
     found = [*first, *_diagnoses(lines, seen, tested)]
     if tested and tested[0].explained >= NAMED:
@@ -182,5 +183,5 @@ def _diagnosis(
     sentence = f"{where}{together}{share}, and what is right stays right" + ("" if also else f"; {second}")
     return Diagnosis(
         hypothesis.fault, hypothesis.fault_class, hypothesis.summary, tested.explained,
-        (sentence, *hypothesis.evidence), fix=hypothesis.fix, also=also,
+        (sentence, *filter(None, [tested.said]), *hypothesis.evidence), fix=hypothesis.fix, also=also,
     )  # fmt: skip

@@ -61,7 +61,8 @@ def _masked_with(number: float, rows: int, keys: int, variant: Variant) -> Varia
         masked = (number - lse[..., None]).exp() * visited
         return value.where(valid, masked)
 
-    return variant.hooked(("P", hook), ("dP", _unmasked))
+    # The lazy family masks dP itself: what weighs next to nothing there does not reach dTau.
+    return variant.hooked(("P", hook), *((("dP", _unmasked),) if variant.x.tau is None else ()))
 
 
 def _of_dead_rows(seen: Seen) -> Iterator[Hypothesis]:

@@ -167,7 +167,7 @@ def zeros(seen: Seen) -> Iterator[Hypothesis]:
 
             yield Hypothesis(
                 f"zero/{step}", "H1", f"{step} is 0 throughout: nothing was stored there, or None was returned",
-                partial(_finishing, finish), frozenset({step}),
+                partial(_finishing, finish), frozenset({step}), is_plain=True,
             )  # fmt: skip
 
 

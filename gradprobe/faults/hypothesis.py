@@ -65,6 +65,8 @@ class Hypothesis:
     """The tensor whose strides are taken."""
     not_finite: bool = False
     """Whether NaN or infinity is of its making, and not only what is put where nothing is known."""
+    is_plain: bool = False
+    """Whether it says no more than what the numbers that came are."""
 
 
 def may_show(changes: frozenset[str], seen: Seen, names: Collection[str] | None = None) -> bool:

@@ -40,10 +40,11 @@ def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
         "relu/sign", "A", "the ReLU's mask of dP is that of P alone: tau is left out of it",
         partial(_hooked_dp, lambda scope: scope.used["P"] > 0), _CHANGES,
     )  # fmt: skip
-    yield Hypothesis(
-        "tau/gradient", "A", "dTau sums dP without dividing it by i + 1", _undivided, frozenset({"dTau"}),
-        fix="dTau = sum of dP / (i + 1)",
-    )  # fmt: skip
+    for words, hook in (("without dividing it by i + 1", _undivided), ("before it is masked", _unmasked)):
+        yield Hypothesis(
+            "tau/gradient", "A", f"dTau sums dP {words}", partial(_hooked, hook), frozenset({"dTau"}),
+            fix="dTau = sum of dP / (i + 1)",
+        )  # fmt: skip
 
 
 def _at(position: Position, unmasked: bool, in_dtau: bool, variant: Variant) -> Variant:
@@ -81,5 +82,15 @@ def _hooked_dp(flows: Callable[[Scope], Tensor], variant: Variant) -> Variant:
     return variant.hooked(("dP", dp))
 
 
-def _undivided(variant: Variant) -> Variant:
-    return variant.hooked(("dTau", lambda value, scope: scope.used["dP"].sum((-2, -1))))
+def _hooked(hook: Hook, variant: Variant) -> Variant:
+    return variant.hooked(("dTau", hook))
+
+
+def _undivided(value: Tensor, scope: Scope) -> Tensor:  # noqa: ARG001
+    return scope.used["dP"].sum((-2, -1))
+
+
+def _unmasked(value: Tensor, scope: Scope) -> Tensor:  # noqa: ARG001
+    _, _, v, do = scope.tensors
+    i, _ = scope.x.positions(scope.tile)
+    return (do @ v.mT / (i + 1)).sum((-2, -1))

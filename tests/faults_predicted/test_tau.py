@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from .plain import keys_of, making, named, remembering, rows_of, seen_both_ways, told
+from .plain import GRADIENTS, keys_of, making, named, remembering, rows_of, seen_both_ways, told
 
 TAU = torch.tensor([-0.5, 0.5])[:, None, None]
 
@@ -24,3 +24,17 @@ def test_a_relu_mask_that_is_missing_in_dp_is_named():
 
 def test_a_dtau_off_by_a_factor_is_named():
     assert named(told(making("dTau", lambda t: t * 2), "lazy")) == "factor/dTau"
+
+
+def test_a_dtau_of_what_is_masked_is_named_and_not_called_a_mask_of_minus_60():
+    unmasked = lambda of, t: (of("do") @ of("v").mT / (rows_of(of("dP")) + 1)).sum((0, 2, 3))  # noqa: E731, ARG005
+    cause = told(remembering("dTau", unmasked), "lazy", GRADIENTS).diagnoses[0]
+    assert (cause.fault, cause.summary) == ("tau/gradient", "dTau sums dP before it is masked")
+
+
+def test_two_numbers_near_0_are_no_proof_of_any_of_the_many_faults_that_would_leave_0_there():
+    """A row of dS sums to 0, and so does a dTau that is made of dS."""
+    of_ds = lambda of, t: (of("dS") / (rows_of(of("dS")) + 1)).sum((0, 2, 3))  # noqa: E731, ARG005
+    report = told(remembering("dTau", of_ds), "lazy", GRADIENTS)
+    assert report.verdict == "mismatch"
+    assert report.diagnoses == ()
