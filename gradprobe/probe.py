@@ -16,7 +16,7 @@ from .judging.unshown import unshown
 from .probing.insides import with_insides
 from .probing.receipt import environment, notes_of, provenance
 from .probing.runs import layouts_of, runs_of, with_strays
-from .probing.session import Session, Tick, dots_of, silent
+from .probing.session import Session, Tick, dots_of, refuse_out_of_range, silent
 from .probing.symmetries import with_symmetries
 from .running.taps import parse_tap
 from .targets.find import Target
@@ -51,7 +51,7 @@ def probe(
         found_out: sentences about the case that no option said.
 
     Raises:
-        UsageFailure: the case uses what the target does not take.
+        UsageFailure: the case uses what the target does not take, or a right kernel overflows on its values.
         Refusal: the target raised on purpose under every layout, so that nothing could be compared.
         TargetFailure: the target could not be run.
         ReferenceFailure: the reference breaks an identity that it should keep.
@@ -59,6 +59,7 @@ def probe(
     session = Session(case, target, reference, tick, tuple(parse_tap(word) for word in case.taps), saved)
     values = draw(case) if saved is None else values_of(saved, case)
     session.values = {name: value.to(case.device) for name, value in values.items()}
+    refuse_out_of_range(session)
     runs: list[Run] = []
     for run in (run for assigned in layouts_of(case) for run in runs_of(session, assigned)):
         runs.append(run)

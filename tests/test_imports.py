@@ -46,7 +46,7 @@ ORDER = (
     "budgets.precision", "budgets.roundings", "budgets.scores", "budgets.chain", "budgets.sums",
     "budgets.budget",
     "inside.recovery",
-    "judging.tally", "judging.compare", "judging.accumulators", "judging.operands",
+    "judging.tally", "judging.compare", "judging.range", "judging.accumulators", "judging.operands",
     "judging.unshown", "judging.strays", "judging.held", "judging.invariants", "judging.locate", "judging.symmetry",
     "inside.onehot", "inside.recover", "inside.rereading",
     "diagnosis",

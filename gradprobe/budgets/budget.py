@@ -56,9 +56,15 @@ def tile_budget(
     """
     chain = Chain(x, tile, values, precision)
     errors = dict(errors_of_sums(chain))
-    squares, sums = ({name: error[which] for name, error in errors.items()} for which in (0, 1))
-    budget = TileBudget(chain.rows(), squares, sums, chain.unmasked_dp, chain.undecided)
+    squares, sums = ({name: _known(error[which]) for name, error in errors.items()} for which in (0, 1))
+    rows = {name: _known(bound) for name, bound in chain.rows().items()}
+    budget = TileBudget(rows, squares, sums, chain.unmasked_dp, chain.undecided)
     return _widened(budget, shift) if shift else budget
+
+
+def _known(bound: Tensor) -> Tensor:
+    """A bound, infinite where it is not known: scores of 1e30 may err by more than float64 squares."""
+    return bound.nan_to_num(float("inf"), float("inf"))
 
 
 def _widened(budget: TileBudget, shift: Mapping[str, Tensor]) -> TileBudget:

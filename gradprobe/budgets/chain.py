@@ -13,6 +13,9 @@ from .scores import hardware_tanh_error, score_error
 if TYPE_CHECKING:
     from torch import Tensor
 
+# Where scores err by as much, nothing about P is bounded any more.
+UNBOUNDED = 50.0
+
 
 class Chain:
     """The error analysis of one tile, intermediate after intermediate.
@@ -75,8 +78,8 @@ class Chain:
         argument = self.values["S"].masked_fill(~self.valid, 0.0) - lse
         r_p = (U32 * argument.abs() + U_FUNCTION) * self.valid
         self.i_p = self.p * (self.i_s + r_p)
-        # Past e^50 nothing is bounded any more; a finite number keeps 0 * bound at 0.
-        relative = (self.e_s + r_p + self.e_lse).clamp(max=50.0).expm1()
+        # A finite number keeps 0 * bound at 0.
+        relative = (self.e_s + r_p + self.e_lse).clamp(max=UNBOUNDED).expm1()
         self.e_p = (self.p.abs() * relative + TINY) * self.valid
         self._lazy_mask() if self.x.family == "lazy" else self._softmax_mask()
         unit, floor = self.precision.matrix, self.precision.floor

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ..cases.case import Case
 from ..failures import TargetFailure
 from ..judging.compare import TILE_ELEMENTS, attention_of
+from ..judging.range import out_of_range
 from ..reference import Attention, tiles
 from ..running.trace import Trace, expected_shapes
 from .onehot import ZERO_KEYS, Plan, end_to_end, plan, problem, read_probe
@@ -51,16 +52,18 @@ def recoverable(trace: Trace) -> bool:
     return bool({"P", "dS"} - trace.values.keys()) and bool(set(GRADIENTS) & trace.values.keys())
 
 
-def obstacle(case: Case) -> str:
-    """Why P and dS of a case cannot be recovered; "" where they can be."""
+def obstacle(case: Case, values: Mapping[str, Tensor]) -> str:
+    """Why P and dS of a case with some values cannot be recovered; "" where they can be."""
     scores = math.prod(expected_shapes(case)["P"])
     if scores > MOST_SCORES:
         return f"each would take {scores:,} elements, and at most {MOST_SCORES:,} are held; check shorter sequences"
     if case.scale == 0:
         return "at scale 0 nothing of dS reaches dQ and dK"
-    if plan(case) is None:
+    layout = plan(case)
+    if layout is None:
         return f"that takes 3 head dims of q and k and 2 of v, and there are {case.head_dim} and {case.head_dim_v}"
-    return ""
+    beyond = out_of_range(case, problem(case, layout, values, 0))
+    return f"in one-hot problems {beyond}" if beyond else ""
 
 
 def recover(

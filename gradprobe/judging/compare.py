@@ -21,6 +21,7 @@ from ..running.trace import Trace, expected_shapes
 from .tally import Finding, Tally
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 BY_TILE = ("LSE", "P", "O", "dP", "delta", "dS", "dQ")
@@ -263,6 +264,7 @@ class Judge:
 
     def right(self, *, poisoned: bool = False) -> Tensor:
         right = _within(self.actual, self.expected, self.bound, poisoned=poisoned)
+        right |= may_overflow(self.actual, self.expected, self.bound, self.dtype)
         if self.name == "dP":
             right |= self._other_side(poisoned)
         if OTHER_DELTA in self.values and self.name == "delta":
@@ -304,7 +306,8 @@ def _judged(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     actual = trace.values[name].double()
     bound = bounds[name] + output_rounding(expected[name], bounds[name], trace.values[name].dtype)
-    return actual, expected[name], bound, _within(actual, expected[name], bound)
+    right = _within(actual, expected[name], bound)
+    return actual, expected[name], bound, right | may_overflow(actual, expected[name], bound, trace.values[name].dtype)
 
 
 class _Sums:
@@ -340,6 +343,13 @@ def _within(actual: Tensor, expected: Tensor, bound: Tensor, *, poisoned: bool =
     error = (actual - expected).abs()
     right = (actual == expected) | (error.isfinite() & (error <= bound))
     return right | (~actual.isfinite() & ~expected.isfinite()) if poisoned else right
+
+
+def may_overflow(actual: Tensor, expected: Tensor, bound: Tensor, dtype: torch.dtype) -> Tensor:
+    """Where an infinity came of the sign that is due, and what is due may lie beyond the numbers of its dtype."""
+    import torch
+
+    return actual.isinf() & bound.isfinite() & (actual.sign() * expected + bound >= torch.finfo(dtype).max)
 
 
 def tile_size(case: Case) -> tuple[int, int]:

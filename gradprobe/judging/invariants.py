@@ -85,9 +85,15 @@ def identities(case: Case, x: Attention, trace: Trace, comparison: Comparison) -
 
 def _target_side(trace: Trace, comparison: Comparison) -> _Side:
     bounds = allowed(comparison, {name: tensor.dtype for name, tensor in trace.values.items()})
-    values = {name: trace.values[name].double() for name in bounds}
+    values = {name: _finite(name, trace, comparison) for name in bounds}
     sums = {name: (actual, budget) for name, (actual, _, budget) in comparison.row_sums.items()}
     return _Side("target", values, bounds, sums, comparison.leaks)
+
+
+def _finite(name: str, trace: Trace, comparison: Comparison) -> Tensor:
+    """The target's values; where an infinity is right, since their dtype holds no such number, what is due."""
+    actual, expected = trace.values[name].double(), comparison.expected[name]
+    return actual if comparison.findings[name].mismatched else expected.where(actual.isinf(), actual)
 
 
 def _reference_side(comparison: Comparison) -> _Side:
@@ -118,7 +124,8 @@ def _judge(case: Case, x: Attention, side: _Side) -> Iterator[Invariant]:
 
 def worst(key: str, of: str, residual: Tensor, budget: Tensor) -> Invariant:
     """The entry of an identity that is furthest beyond (or nearest to) what is allowed."""
-    residual, budget = residual.abs().flatten(), budget.flatten()
+    # An allowance that is not known, as 0 times one without bound, allows all.
+    residual, budget = residual.abs().flatten(), budget.flatten().nan_to_num(float("inf"), float("inf"))
     ratio = (residual / budget).nan_to_num(float("inf")).masked_fill(residual == 0, 0.0)
     at = int(ratio.argmax())
     return Invariant(key, of, float(residual[at].nan_to_num(float("inf"))), float(budget[at]))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..cases.case import Case
 from ..running.trace import Trace
-from .compare import Comparison
+from .compare import Comparison, may_overflow
 from .invariants import Invariant, allowed, worst
 
 if TYPE_CHECKING:
@@ -66,7 +66,9 @@ def agreement(
         if reverse:
             axes = comparison.findings[name].axes
             before, bound = _reverse(before, axes, case), _reverse(bound, axes, case)
-        difference = (after - before).masked_fill(after == before, 0.0)
+        dtype = second.values[name].dtype
+        beyond = may_overflow(after, before, bound, dtype) | may_overflow(before, after, bound, dtype)
+        difference = (after - before).masked_fill((after == before) | beyond, 0.0)
         residuals.append(difference.flatten())
         budgets.append(bound.flatten())
     return worst(key, "target", torch.cat(residuals), torch.cat(budgets))

@@ -53,7 +53,7 @@ def _with_inside(session: Session, run: Run) -> Run:
     """A run whose target was looked into, where it can be: a layout of repeated values holds no one-hot rows."""
     if not session.case.recover or run.measured is None or not recoverable(run.measured.trace):
         return run
-    if words := obstacle(session.case):
+    if words := obstacle(session.case, session.values):
         session.notes += [f"P and dS are not recovered: {words}"] if not session.notes else []
         return run
     if any(layout == "expanded" for _, layout in run.assigned) or _repeats_as_saved(session, run.assigned):

@@ -16,13 +16,14 @@ from ..cases.layouts import Inputs, effective_values, place
 from ..cases.outputs import outputs_of
 from ..cases.saved import Saved
 from ..cases.shapes import PLAIN
-from ..failures import KernelStopped, TargetFailure
+from ..failures import KernelStopped, TargetFailure, UsageFailure
 from ..inside.recovery import Recovery
 from ..judging.accumulators import Coarser, explained
 from ..judging.compare import Comparison, Evaluate, attention_of, compare
 from ..judging.invariants import identities
 from ..judging.locate import locate
 from ..judging.operands import Operand, rounded_operand
+from ..judging.range import out_of_range
 from ..judging.strays import Stray
 from ..reference import Attention, Tile, evaluate
 from ..running.run import Outcome, run_target
@@ -93,6 +94,21 @@ class Session:
         """Values laid out; `as-saved` as they lay in the file they come from."""
         placements = self.saved.placements if self.saved else None
         return place(values, assigned, placements, self.fill, self.case.shapes)
+
+
+def refuse_out_of_range(session: Session) -> None:
+    """Does nothing where right arithmetic on the session's values stays within the range of its numbers.
+
+    Raises:
+        UsageFailure: it does not, so that a right kernel may give NaN.
+    """
+    if beyond := out_of_range(session.case, session.values):
+        of = f"scale {session.case.scale:g}, inputs of up to {_largest(session.values):.3g}"
+        raise UsageFailure(f"{beyond} ({of})", "make --scale or the inputs smaller")
+
+
+def _largest(values: Mapping[str, Tensor]) -> float:
+    return max(float(values[name].nan_to_num(0.0, 0.0, 0.0).abs().max()) for name in ("q", "k", "v", "do"))
 
 
 def inputs_of(session: Session, values: Mapping[str, Tensor], assigned: Assigned) -> Inputs:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ..cases.layouts import AS_SAVED
 from ..cases.outputs import outputs_of
 from ..judging.invariants import Invariant
+from ..judging.range import out_of_range
 from ..judging.symmetry import LINEAR_IN_DO, agreement, doubled, permuted
 from ..verdict import MISMATCH, Run
 from .runs import summable
@@ -64,7 +65,7 @@ def _may_double(session: Session, run: Run) -> bool:
     results = run.measured.trace.values
     tensors = [session.values["do"], *(results[name] for name in LINEAR_IN_DO if name in results)]
     # Four times, for what a kernel holds in between.
-    return all(
+    return not out_of_range(session.case, doubled(session.values)) and all(
         not tensor.numel() or float(tensor.nan_to_num().abs().max()) < torch.finfo(tensor.dtype).max / 4
         for tensor in tensors
     )

@@ -14,7 +14,7 @@ from ..fitting.trial import share_wrong
 from ..last import Asked
 from ..options import flags
 from ..probing.receipt import environment, notes_of, provenance
-from ..probing.session import Session, dots_of, silent
+from ..probing.session import Session, dots_of, refuse_out_of_range, silent
 from ..problem import Problem, problem_of
 from ..report.as_json import as_json
 from ..running.taps import parse_tap
@@ -138,4 +138,5 @@ def bench_of(problem: Problem) -> Bench:
     taps = tuple(parse_tap(word) for word in case.taps)
     session = Session(case, problem.target, problem.reference, silent, taps)
     session.values = {name: value.to(case.device) for name, value in draw(case).items()}
+    refuse_out_of_range(session)
     return Bench(session)

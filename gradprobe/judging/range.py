@@ -1,0 +1,110 @@
+"""Whether right arithmetic on a case's values leaves the range in which it can be judged, as where it gives NaN."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from ..budgets.budget import tile_budget
+from ..budgets.chain import UNBOUNDED
+from ..budgets.precision import U32, Precision, precision_of
+from ..budgets.scores import score_error
+from ..cases.case import Case
+from ..reference import Attention, Tile, evaluate, tiles
+from ..reference.softmax import kept_share
+from .compare import attention_of, tile_size
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_LARGEST = {"float32": (2 - 2.0**-23) * 2.0**127, "float16": 65504.0}
+# What float16 kernels hold in float16 on the way, rather than only give.
+_ROUNDED = ("O", "dS")
+_LOG2E = 1 / math.log(2)
+_ERROR = "the error of S"
+
+
+def out_of_range(case: Case, values: Mapping[str, Tensor]) -> str:
+    """What right arithmetic holds beyond its range, in words; "" where all stays inside.
+
+    Results alone may lie beyond the range of their own dtype: there an infinity is right.
+    """
+    if not _beyond(case, _from_the_largest(case, values)):
+        return ""
+    x = attention_of(case, values)
+    return _beyond(case, _largest_of(case, x, precision_of(case.dtype, case.dots or "ieee")))
+
+
+def _beyond(case: Case, sizes: Mapping[str, float]) -> str:
+    for name, size in sizes.items():
+        if name == _ERROR and not size <= UNBOUNDED:
+            return f"scores err by {size:.3g} in right float32 arithmetic here: every P is right, so none can be judged"
+        for dtype in ("float32", "float16") if case.dtype == "float16" and name in _ROUNDED else ("float32",):
+            if name != _ERROR and not size <= _LARGEST[dtype]:
+                return (
+                    f"{name} and the sums that make it may reach {size:.3g} here, beyond the {_LARGEST[dtype]:.3g} of "
+                    f"{dtype}: a right kernel may give infinity or NaN, so none can be judged"
+                )
+    return ""
+
+
+def _from_the_largest(case: Case, values: Mapping[str, Tensor]) -> dict[str, float]:
+    """Bounds of everything from the largest element of each input; rows of P sum to 1."""
+
+    def largest(name: str) -> float:
+        return float(values[name].nan_to_num(0.0, 0.0, 0.0).abs().max()) if name in values else 0.0
+
+    q, k, v, do, scale = (*map(largest, ("q", "k", "v", "do")), max(1.0, abs(case.scale or 0.0)))
+    kept, rows = 1 / (1 - case.dropout), case.seqlen_q * case.heads // case.kv_heads
+    added = largest("bias") + largest("alibi") * case.seqlen_k
+    o = kept * (1 + largest("tau")) * v
+    dp = kept * case.head_dim_v * do * v
+    ds = 2 * (dp + case.head_dim_v * do * o)
+    scores = scale * case.head_dim * q * k + added
+    return {
+        "S": _LOG2E * scores, _ERROR: 8 * U32 * case.head_dim * scores, "O": o, "dP": dp, "dS": ds,
+        "dQ": 2 * scale * ds * k, "dK": scale * rows * ds * q, "dV": rows * kept * (1 + largest("tau")) * do,
+        "dBias": case.batch * rows * case.seqlen_k * ds,
+    }  # fmt: skip
+
+
+def _largest_of(case: Case, x: Attention, precision: Precision) -> dict[str, float]:
+    """The same, element by element: what each holds, with what rounding may add, and the sums of absolute values."""
+    found: dict[str, float] = {}
+    sums = {name: x.q.new_zeros(like.shape) for name, like in (("dK", x.k), ("dV", x.v))}
+    heads, rows = tile_size(case)
+    for tile in tiles(x, heads=heads, rows=rows):
+        for name, size in _on(x, tile, precision):
+            if name in sums:
+                sums[name][tile.batch].index_add_(0, x.kv_heads(tile), size)
+            else:
+                # A NaN counts as beyond.
+                found[name] = max(found.get(name, 0.0), float(size.nan_to_num(math.inf, math.inf, math.inf).max()))
+    return found | {name: float(size.nan_to_num(math.inf, math.inf, math.inf).max()) for name, size in sums.items()}
+
+
+def _on(x: Attention, tile: Tile, precision: Precision) -> Iterator[tuple[str, Tensor]]:
+    q, k, v, do = (tensor.abs() for tensor in x.tensors(tile))
+    values = evaluate(x, tile)
+    rows, valid, scale = tile_budget(x, tile, values, precision).rows, values["valid"], max(1.0, abs(x.scale))
+    share = kept_share(x, tile)
+    kept = values["valid"].double() if share is None else share
+    # However far scores are off, P is a share of 1, and delta a mean of dP.
+    p = (values["P"] + rows["P"]).nan_to_num(1.0).clamp(max=1.0) * valid
+    dp = kept * (do @ v.mT) * valid
+    off = rows["delta"].minimum(2 * dp.amax(-1))[..., None]
+    ds = p * ((values["dP"] - values["delta"][..., None]).abs() + rows["dP"] + off)
+    pe = kept * p + (values["PE"] - values["P"] * kept).clamp(min=0.0)
+    yield "S", _LOG2E * (scale * (q @ k.mT) + values["S"].masked_fill(~valid, 0.0).abs()) * valid
+    # A row of one key has P = 1 whatever its score.
+    several = valid.sum(-1, keepdim=True) > 1
+    yield _ERROR, score_error(x, tile, values, precision).clamp(max=2 * (x.softcap or math.inf)) * several
+    yield "O", pe @ v
+    yield "dP", dp
+    yield "delta", (do * (pe @ v)).sum(-1)
+    yield "dS", ds
+    yield "dQ", scale * ds @ k
+    yield "dK", scale * ds.mT @ q
+    yield "dV", pe.mT @ do
+    yield "dBias", ds.sum((-2, -1))
