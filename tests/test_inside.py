@@ -277,7 +277,7 @@ def test_what_is_recovered_stands_beside_what_is_exported_and_each_identity_once
     assert report.runs[0].holding("dQ") is not report.runs[0].inside.measured
 
 
-@pytest.mark.parametrize(("options", "ratio"), [({}, "1.18"), ({"causal": True}, "1.17")], ids=str)
+@pytest.mark.parametrize(("options", "ratio"), [({}, "1.18"), ({"causal": True}, "1.18")], ids=str)
 def test_a_p_less_than_4_times_out_of_its_budget_beside_right_gradients_convicts_no_kernel(options, ratio):
     """A coarse float16 kernel: entries of P err by 0.7 of 2^-10, as where scale * K is rounded before its dot."""
 
@@ -407,3 +407,33 @@ def test_do_of_another_head_of_the_group_is_said_and_p_is_not_blamed(index, word
         "mismatch", "mismatch", "inherited", "inherited",
     )  # fmt: skip
     assert any(sentence.startswith(words) for sentence in run.inside.sentences)
+
+
+ROWS_OF_P = changed("P", lambda t: t[:, 1].mul_(1.2))
+HALF_DP = changed("dP", lambda t: t.mul_(0.5))
+NO_DELTA = changed("delta", lambda t: t.zero_())
+
+
+@pytest.mark.parametrize(
+    ("of_dq", "of_dkdv", "times", "own"),
+    [
+        (None, ROWS_OF_P, ("dQ", 2.0), {"P", "dQ"}),
+        (None, HALF_DP, ("dV", 2.0), {"dK", "dV"}),
+        (None, NO_DELTA, ("dV", 2.0), {"dK", "dV"}),
+        (ROWS_OF_P, HALF_DP, None, {"dQ", "dK"}),
+        (HALF_DP, ROWS_OF_P, None, {"P", "dQ"}),
+        (NO_DELTA, HALF_DP, None, {"dQ", "dK"}),
+    ],
+    ids=["P, dQ x 2", "dP, dV x 2", "delta, dV x 2", "P and dP", "dP and P", "delta and dP"],
+)
+def test_two_faults_in_two_places_leave_nothing_that_is_right_called_wrong(of_dq, of_dkdv, times, own):
+    """Of one fault a kernel, what stands in the other's place of dP or delta would be made of both."""
+    case = softmax_case(batch=1, heads=2, seqlen=40, head_dim=16, runs=((),))
+
+    def backward(q, k, v, do, *, scale):
+        dq, dkdv = (softmax(q, k, v, do, scale=scale, **({"fault": one} if one else {})) for one in (of_dq, of_dkdv))
+        results = {"dQ": dq["dQ"], "dK": dkdv["dK"], "dV": dkdv["dV"]}
+        return scaled(*times)(results) if times else results
+
+    findings = probe(case, target_of(backward), why=False).failing[1].comparison.findings
+    assert {name for name, finding in findings.items() if finding.status == "mismatch"} == own

@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..cases.case import Case
+from ..judging.tally import MISMATCH
 from ..running.trace import Trace
 from ..spans import listed
 from ..verdict import Inside, Measured
 from .beside import beside
 from .evidence import Evidence, Measure, Scales
-from .patterns import factor_in_words, is_one_delta_a_row, shape_in_words
+from .patterns import are_one_fault, factor_in_words, is_one_delta_a_row, shape_in_words
 from .recover import SUMS, Answer, Recovered, recover, with_matrices, with_sums
 from .rereading import reread_do, reread_for_dp
 
@@ -74,7 +75,9 @@ def _with_a_fault(
     """What the one-hot problems show of a fault, and which kernel has it."""
     words = [_ONLY_HERE] if examiner.own.comparison.matches else []
     recovered, of_p = _p_without_do(examiner, values, assigned, recovered, scales)
-    evidence = [*(one for one in evidence if one.name == one.through), *scales.shown(recovered)]
+    # A P of another layout shows what is right; that dV is wrong was reached in this one.
+    whole = {one.through: one.whole for one in evidence if one.name != one.through}
+    evidence = [*(one for one in evidence if one.name == one.through), *scales.shown(recovered, whole)]
     recovered, unreached = _reached(examiner, _held(recovered, evidence), evidence)
     recovered, of_ds = _either_ds(examiner, recovered, [one for one in evidence if one.is_reached])
     recovered = _with_sums(examiner, assigned, recovered)
@@ -154,23 +157,29 @@ def _right_p(
 def _either_ds(examiner: Examiner, recovered: Recovered, evidence: Sequence[Evidence]) -> tuple[Recovered, list[str]]:
     """The dS to go on with, of the two that dQ and dK show; and which kernel is at fault where one is right.
 
-    Where one is right and one is not, neither stands for both kernels, and none is shown. A right dS convicts dV alone
-    of a wrong P, which is then left out; but if dK's is wrong too, that P and that dS are of one kernel and belong
-    together.
+    Where they differ neither stands for both kernels, and none is shown. A right dS convicts dV alone of a wrong P,
+    which is then left out, and so does one factor that dS does not have; but else, if dK's is wrong too, that P and
+    that dS are of one kernel and belong together.
     """
-    of_ds = [one for one in evidence if one.name == "dS" and one.through in recovered.by]
+    case = examiner.case
+    of_ds = [one for one in evidence if one.name == "dS"]
     through, wrong = ([one.through for one in ones] for ones in (of_ds, [one for one in of_ds if one.is_wrong]))
     odd_p = "P" in recovered.trace.values and any(one.name == "P" and one.is_wrong for one in evidence)
-    factor = factor_in_words(examiner.case, recovered, recovered.by[wrong[0]]) if wrong else ""
-    words = _of_kernels(through, wrong, factor, _wrong_as_a_whole(examiner.own))
-    words += _of_dp(examiner, wrong[0]) if wrong and not factor else []
-    if len(wrong) == 1 and len(through) == 2:
-        of_dk = with_matrices(recovered, examiner.case, {"dS": recovered.by["dK"]})
-        recovered = of_dk if odd_p else _without(recovered, ("dS", *_QUOTIENTS))
-    if odd_p and "dK" not in wrong and len(wrong) < len(through):
-        recovered = _without(recovered, ("P", *_QUOTIENTS))
+    factors = [factor_in_words(case, recovered, "dS", recovered.by[name]) for name in wrong]
+    of_p = factor_in_words(case, recovered, "P", recovered.by["dV"]) if odd_p else ""
+    two = len(wrong) == 2 and not are_one_fault(case, recovered)
+    words = _of_kernels(through, wrong, factors, _wrong_as_a_whole(examiner.own), two=two)
+    words += _of_dp(examiner, wrong[0]) if wrong and not factors[0] else []
+    # A P that one factor is missing from leaves that factor in the dS of its kernel.
+    alone = bool(of_p) and of_p not in factors
+    if odd_p and (alone or ("dK" not in wrong and len(wrong) < len(through))):
+        recovered, odd_p = _without(recovered, ("P", *_QUOTIENTS)), False
         right = listed([name for name in through if name not in wrong])
-        words.append(f"what computes dV is at fault: it alone shows a wrong P, while dS is right in {right}")
+        beside = f", while dS is right in {right}" if right else ""
+        words.append(f"what computes dV is at fault: it alone shows a wrong P{of_p}{beside}")
+    if two or (len(wrong) == 1 and len(through) == 2):
+        of_dk = with_matrices(recovered, case, {"dS": recovered.by["dK"]})
+        recovered = of_dk if odd_p else _without(recovered, ("dS", *_QUOTIENTS))
     return recovered, words
 
 
@@ -187,9 +196,14 @@ def _wrong_as_a_whole(own: Measured) -> list[str]:
     return [name for name, finding in own.comparison.findings.items() if finding.mismatched]
 
 
-def _of_kernels(seen: list[str], wrong: list[str], how: str, wrong_gradients: list[str]) -> list[str]:
+def _of_kernels(
+    seen: list[str], wrong: list[str], factors: list[str], wrong_gradients: list[str], *, two: bool
+) -> list[str]:
     if not wrong:
         return []
+    how = factors[0]
+    if two:
+        return ["dS is wrong in the kernels of dQ and dK, in two ways: they have a fault each"]
     if len(wrong) == len(seen):
         return [f"dS is wrong in the kernel{'s' if len(wrong) > 1 else ''} of {' and '.join(wrong)}{how}"]
     right = next(name for name in seen if name not in wrong)
@@ -212,14 +226,18 @@ def _inseparable(
 ) -> tuple[Measured, list[str]]:
     """Where dP or delta came out wrong: both left out again where the split of dS into them means nothing.
 
-    So it is where dS as a whole is explained; and where the keys without a value, each of which shows its row's delta,
-    differ about it: then what is wrong is neither delta nor dO.
+    So it is where dS as a whole is explained; where P is wrong and does not explain them, since dV may show another P
+    than the one that dS was made of; and where the keys without a value, each of which shows its row's delta, differ
+    about it: then what is wrong is neither delta nor dO.
     """
-    findings = measured.comparison.findings
-    if not any(name in findings and findings[name].mismatched for name in _QUOTIENTS):
+    findings = {name: one for name, one in measured.comparison.findings.items() if one.mismatched}
+    quotients = [findings[name] for name in _QUOTIENTS if name in findings]
+    if not quotients:
         return measured, []
     sentence = []
-    if not factor_in_words(examiner.case, recovered, recovered.trace.values["dS"]):
+    if "P" in findings and any(one.status == MISMATCH for one in quotients):
+        sentence = ["P and dS do not fit together: what dP and delta are these gradients do not tell"]
+    elif not factor_in_words(examiner.case, recovered, "dS", recovered.trace.values["dS"]):
         if is_one_delta_a_row(examiner.case, measured, recovered):
             return measured, []
         # A delta made of misread dO is another in every probe, unless they all have the same dO.
@@ -227,7 +245,7 @@ def _inseparable(
         measured_again = examiner.measure(again.values, again.trace, again.recovery)
         if is_one_delta_a_row(examiner.case, measured_again, again):
             return measured_again, []
-        if "P" not in findings or not findings["P"].mismatched:
+        if "P" not in findings:
             sentence = ["whether dS itself is wrong, or its dP or delta, these gradients do not tell"]
     trace = _without(recovered, _QUOTIENTS).trace
     return examiner.measure(recovered.values, trace, recovered.recovery), sentence

@@ -154,6 +154,17 @@ def read_probe(case: Case, plan: Plan, index: int, gradients: Mapping[str, Tenso
             into[name][:, heads, rows] = _divided(gradients[name][..., columns(slots)].mT, factor, into[name])
 
 
+def shown_together(case: Case, plan: Plan) -> Tensor:
+    """[H, M, N] bool: the elements of dS that dQ and dK show in one and the same probe."""
+    import torch
+
+    together = torch.zeros(case.heads, case.seqlen_q, case.seqlen_k, dtype=torch.bool)
+    for index in range(plan.count):
+        heads, rows = _places(case, _block(index, plan.rows, _rows(case)))
+        together[heads[..., None], rows[..., None], _block(index, plan.keys, case.seqlen_k)] = True
+    return together
+
+
 def _divided(shown: Tensor, factor: float, like: Tensor) -> Tensor:
     return (shown.double() / factor).to(like.dtype)
 

@@ -11,7 +11,7 @@ from ..judging.compare import allowed_on, attention_of, tile_size
 from ..reference import Attention, Tile, evaluate, tiles
 from ..spans import in_words, spans
 from ..verdict import Measured
-from .onehot import ZERO_KEYS
+from .onehot import ZERO_KEYS, plan, shown_together
 from .recover import Recovered
 from .recovery import quotient_error, slope_of
 
@@ -26,29 +26,47 @@ _ALIKE = 0.02
 _UNEXPLAINED = 0.01
 
 
-def factor_in_words(case: Case, recovered: Recovered, ds: Tensor) -> str:
-    """What one factor makes of a wrong dS, in words; "" where nothing of the kind explains it."""
+def factor_in_words(case: Case, recovered: Recovered, name: str, tensor: Tensor) -> str:
+    """What one factor makes of a wrong P or dS, in words; "" where nothing of the kind explains it."""
     x = attention_of(case, recovered.values)
-    # Sums of actual * expected and of expected^2, for dS and for dS before the softcap's derivative.
-    sums = {"dS": [0.0, 0.0], "dT": [0.0, 0.0]}
+    # Sums of actual * expected and of expected^2, for what is meant and for dS before the softcap's derivative.
+    sums = {name: [0.0, 0.0], "dT": [0.0, 0.0]}
     own = 0.0
     for tile in _tiles(case, x):
-        actual, values = ds[tile.batch, tile.heads, tile.rows].double(), evaluate(x, tile)
+        actual, values = tensor[tile.batch, tile.heads, tile.rows].double(), evaluate(x, tile)
         own += float((actual**2).sum())
         before = values["P"] * (values["dP"] - values["delta"][..., None])
-        for name, expected in (("dS", values["dS"]), ("dT", before)):
-            sums[name][0] += float((actual * expected).sum())
-            sums[name][1] += float((expected**2).sum())
+        for of, expected in ((name, values[name]), ("dT", before)):
+            sums[of][0] += float((actual * expected).sum())
+            sums[of][1] += float((expected**2).sum())
     if not 0.0 < own < float("inf"):
         return ", 0 throughout" if own == 0.0 else ""
-    products, squares = sums["dS"]
+    products, squares = sums[name]
     factor = products / squares if squares else 0.0
     # Of an error that one factor makes, only rounding is left once it is taken out.
     most = _UNEXPLAINED * (own - 2 * products + squares)
     if own - factor * products <= most:
         return f" by the factor {factor:.4g} throughout"
     of_dt = own - 2 * sums["dT"][0] + sums["dT"][1]
-    return ", as without the softcap's derivative" if x.softcap is not None and of_dt <= most else ""
+    return ", as without the softcap's derivative" if name == "dS" and x.softcap is not None and of_dt <= most else ""
+
+
+def are_one_fault(case: Case, recovered: Recovered) -> bool:
+    """Whether dS as dQ shows it errs as that which dK shows, in what one probe shows of both.
+
+    What is misread may be another in every probe; in one, two kernels with one fault find the same.
+    """
+    x, layout = attention_of(case, recovered.values), plan(case)
+    assert layout is not None
+    together = shown_together(case, layout).to(x.q.device)
+    apart = errors = 0.0
+    for tile in _tiles(case, x):
+        place = (tile.batch, tile.heads, tile.rows)
+        one, other = (recovered.by[name][place].double() for name in ("dQ", "dK"))
+        expected, both = evaluate(x, tile)["dS"], together[tile.heads, tile.rows]
+        apart += float(((one - other) ** 2 * both).nan_to_num(0.0).sum())
+        errors += float((((one - expected) ** 2 + (other - expected) ** 2) * both).nan_to_num(0.0).sum())
+    return apart <= _UNEXPLAINED * errors
 
 
 def is_one_delta_a_row(case: Case, measured: Measured, recovered: Recovered) -> bool:
