@@ -277,9 +277,13 @@ def test_what_is_recovered_stands_beside_what_is_exported_and_each_identity_once
     assert report.runs[0].holding("dQ") is not report.runs[0].inside.measured
 
 
-@pytest.mark.parametrize(("options", "ratio"), [({}, "1.18"), ({"causal": True}, "1.18")], ids=str)
-def test_a_p_less_than_4_times_out_of_its_budget_beside_right_gradients_convicts_no_kernel(options, ratio):
-    """A coarse float16 kernel: entries of P err by 0.7 of 2^-10, as where scale * K is rounded before its dot."""
+@pytest.mark.parametrize("options", [{}, {"causal": True}], ids=str)
+def test_a_p_less_than_4_times_out_of_its_budget_beside_right_gradients_convicts_no_kernel(options):
+    """A coarse float16 kernel: entries of P err by 0.7 of 2^-10, as where scale * K is rounded before its dot.
+
+    2^-10 and a little is allowed. The dV that shows them is rounded by up to 2^-11 more: none errs by 1.2 times that,
+    and of some thousand entries, whatever a CPU's last bits are, one is rounded by nine tenths of it in the same sense.
+    """
 
     def coarser(p):
         signs = torch.randint(2, p.shape[1:], generator=torch.Generator().manual_seed(0)) * 2 - 1
@@ -287,10 +291,14 @@ def test_a_p_less_than_4_times_out_of_its_budget_beside_right_gradients_convicts
 
     inside = inside_of(case_of("softmax", **SIZES, dtype="float16", **options), fault=changed("P", coarser))
     assert statuses_of(inside) == dict.fromkeys(("P", "dP", "delta", "dS", "dQ", "dK", "dV"), "match")
-    assert inside.sentences == (
-        f"in one-hot problems P, seen through dV, errs by {ratio}x what is allowed, and with the case's own values dV "
-        "is right: rather a coarser arithmetic than a wrong kernel",
+    before = "in one-hot problems P, seen through dV, errs by "
+    after = (
+        "x what is allowed, and with the case's own values dV is right: rather a coarser arithmetic than a wrong kernel"
     )
+    (sentence,) = inside.sentences
+    assert sentence.startswith(before)
+    assert sentence.endswith(after)
+    assert 1.15 <= float(sentence.removeprefix(before).removesuffix(after)) <= 1.2
 
 
 def rounding_its_scaled_operands(q, k, v, do, *, scale, causal):
