@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -62,18 +63,27 @@ def _elements_of_both(one: Tensor, other: Tensor) -> int:
     """How many elements of a tensor hold a byte of another's."""
     import torch
 
-    same = one.device == other.device and storage_of(one) == storage_of(other)
-    if not (same and one.numel() and other.numel()):
+    if one.device != other.device or storage_of(one) != storage_of(other) or not (one.numel() and other.numel()):
         return 0
-    return int(torch.isin(_bytes(one), _bytes(other)).any(-1).sum())
+    unit = math.gcd(one.element_size(), other.element_size())
+    (first, last), (start, end) = _reach(one, unit), _reach(other, unit)
+    if last <= start or end <= first:
+        return 0
+    # Memory of zeros is not there before something is written to it.
+    held = torch.zeros(max(last, end) - min(first, start), dtype=torch.bool, device="cpu")
+    _laid(other, held, unit, min(first, start)).fill_(True)
+    return int(_laid(one, held, unit, min(first, start)).any(-1).sum())
 
 
-def _bytes(tensor: Tensor) -> Tensor:
-    """[elements, bytes of one] the place of each in the storage."""
-    import torch
+def _reach(tensor: Tensor, unit: int) -> tuple[int, int]:
+    """From where to where in its storage a tensor reaches, in units of so many bytes."""
+    size = tensor.element_size() // unit
+    furthest = sum((count - 1) * step for count, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.storage_offset() * size, (tensor.storage_offset() + furthest + 1) * size
 
-    size = tensor.element_size()
-    places = torch.tensor([tensor.storage_offset()])
-    for count, step in zip(tensor.shape, tensor.stride(), strict=True):
-        places = (places[:, None] + torch.arange(count) * step).flatten()
-    return places[:, None] * size + torch.arange(size)
+
+def _laid(tensor: Tensor, held: Tensor, unit: int, start: int) -> Tensor:
+    """[*shape, units of one element] the units of a tensor among those that begin at one of its storage."""
+    size = tensor.element_size() // unit
+    strides = [step * size for step in tensor.stride()]
+    return held.as_strided([*tensor.shape, size], [*strides, 1], tensor.storage_offset() * size - start)
