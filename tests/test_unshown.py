@@ -9,6 +9,7 @@ from gradprobe.cases.draw import draw
 from gradprobe.judging.compare import attention_of
 from gradprobe.judging.unshown import unshown
 from gradprobe.probe import probe
+from gradprobe.reference import evaluate
 from gradprobe.running.trace import Trace
 
 from .emulated import case_of, lazy, softmax, target_of
@@ -23,7 +24,8 @@ def notes(names, family="softmax", **options):
     more = {name: getattr(case, name) for name in ("causal", "window", "softcap", "dropout")}
     results = (lazy if family == "lazy" else softmax)(**values, scale=case.scale, **({} if family == "lazy" else more))
     trace = Trace(results, dict.fromkeys(results, "exported"))
-    return list(unshown(case, attention_of(case, values), trace, precision_of("float32", "ieee"), names))
+    said = unshown(case, attention_of(case, values), trace, precision_of("float32", "ieee"), names)
+    return [words.partition(": this case cannot show")[0].removeprefix("--") for words in said]
 
 
 @pytest.mark.parametrize(
@@ -59,3 +61,36 @@ def test_a_match_says_so_once_for_each_option_that_was_given_and_exits_0():
     assert report.verdict == "match"
     assert [note.partition(":")[0] for note in report.notes if "cannot show" in note] == ["--softcap", "--window"]
     assert not any("cannot show" in note for note in probe(case, target_of(ignoring)).notes)
+
+
+def test_an_option_that_acts_takes_one_tile_and_one_that_does_not_is_not_tried_where_the_case_is_large(monkeypatch):
+    case = case_of("softmax", **SMALL | {"seqlen": 64}, causal=True, softcap=1e4)
+    values = draw(case)
+    x, evaluated = attention_of(case, values), []
+
+    def counted(off, tile, *rest):
+        evaluated.append(tile)
+        return evaluate(off, tile, *rest)
+
+    results = softmax(**values, scale=case.scale, causal=True)
+    trace = Trace(results, dict.fromkeys(results, "exported"))
+    monkeypatch.setattr("gradprobe.judging.unshown.evaluate", counted)
+    monkeypatch.setattr("gradprobe.judging.unshown.tile_size", lambda case: (1, 8))
+    precision = precision_of("float32", "ieee")
+    assert list(unshown(case, x, trace, precision, ["causal"])) == []
+    assert len(evaluated) == 1
+    monkeypatch.setattr("gradprobe.judging.unshown._MOST_SCORES", 2 * 2 * 64 * 64 - 1)
+    assert list(unshown(case, x, trace, precision, ["softcap"])) == [
+        "--softcap: whether this case shows it was not tried: it is too large for it"
+    ]
+    assert len(evaluated) == 1
+
+
+def test_a_fault_in_finding_it_out_is_told_and_changes_no_verdict(monkeypatch):
+    def raising(*arguments):
+        raise KeyError("tiles")
+
+    monkeypatch.setattr("gradprobe.probe.unshown", raising)
+    report = probe(case_of("softmax", **SMALL, softcap=1e4), target_of(softmax), given=("softcap",))
+    assert report.verdict == "match"
+    assert "could not be found out, by a fault of gradprobe: KeyError: 'tiles'" in report.notes[-1]

@@ -106,6 +106,19 @@ def compare(
     return promoted(_Pass(case, x, trace, precision, reference, recovery, evaluate, blame=True).run(tick))
 
 
+def within_budget(case: Case, x: Attention, trace: Trace, precision: Precision) -> bool:
+    """Whether every element of a trace is right."""
+    nobody = (None, None, evaluate)
+    return _Pass(case, x, trace, precision, *nobody, blame=False).run(lambda fraction: None).matches
+
+
+def wrong_on(x: Attention, tile: Tile, trace: Mapping[str, Tensor], precision: Precision) -> bool:
+    """Whether an element of some matrices and rows of a tile is wrong."""
+    values = evaluate(x, tile)
+    budget = tile_budget(x, tile, values, precision, rounding_shift(x, tile, values, precision))
+    return not all(bool(Judge(came, values, budget, name).right().all()) for name, came in trace.items())
+
+
 def promoted(comparison: Comparison) -> Comparison:
     """Where everything wrong is explained by its parents, the first in dataflow order is the fault's own.
 

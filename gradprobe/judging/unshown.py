@@ -8,26 +8,46 @@ from typing import Any
 
 from ..budgets.precision import Precision
 from ..cases.case import Case
-from ..reference import Attention, manual_attention_backward
+from ..reference import Attention, evaluate, manual_attention_backward, tiles
 from ..running.trace import Trace
-from .compare import compare, tile_size
+from .compare import BY_TILE, tile_size, within_budget, wrong_on
 
 _MATRICES = ("P", "dP", "dS")
+# Elements of all score matrices together beyond which nothing is tried: an option without effect takes two evaluations.
+_MOST_SCORES = 1 << 24
 
 
 def unshown(
     case: Case, x: Attention, trace: Trace, precision: Precision, given: Collection[str]
 ) -> Iterator[str]:  # fmt: skip
-    """The options among those `given` without which a target would be judged right, as far as it exposes anything.
+    """A sentence about each option of those `given` without which a target would be judged right by what it exposes.
 
     Args:
         x: the problem of a run.
         trace: what came of it; its names and dtypes count.
     """
-    for name in given:
-        off = without(x, name)
-        if off is not None and compare(case, x, _of(case, off, trace), precision).matches:
-            yield name
+    every = {name: off for name in given if (off := without(x, name)) is not None}
+    too_large = case.batch * case.heads * case.seqlen_q * case.seqlen_k > _MOST_SCORES
+    for name, off in every.items():
+        option = f"--{name.replace('_', '-')}"
+        if too_large:
+            yield f"{option}: whether this case shows it was not tried: it is too large for it"
+        elif not _is_shown(case, x, off, trace, precision):
+            yield (
+                f"{option}: this case cannot show whether it is taken into account; without it, too, every "
+                "intermediate is within budget"
+            )
+
+
+def _is_shown(case: Case, x: Attention, off: Attention, trace: Trace, precision: Precision) -> bool:
+    """Whether a target that computes the problem without an option is wrong, which the first tile tells mostly."""
+    heads, rows = tile_size(case)
+    for tile in tiles(off, heads=heads, rows=rows):
+        values = evaluate(off, tile)
+        came = {name: values[name].to(of.dtype) for name, of in trace.values.items() if name in BY_TILE}
+        if wrong_on(x, tile, came, precision):
+            return True
+    return not within_budget(case, x, _of(case, off, trace), precision)
 
 
 def without(x: Attention, name: str) -> Attention | None:

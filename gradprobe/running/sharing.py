@@ -78,8 +78,9 @@ def _elements_of_both(one: Tensor, other: Tensor) -> int:
 def _reach(tensor: Tensor, unit: int) -> tuple[int, int]:
     """From where to where in its storage a tensor reaches, in units of so many bytes."""
     size = tensor.element_size() // unit
-    furthest = sum((count - 1) * step for count, step in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.storage_offset() * size, (tensor.storage_offset() + furthest + 1) * size
+    first = int(tensor.storage_offset())
+    furthest = first + sum((count - 1) * step for count, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return first * size, (furthest + 1) * size
 
 
 def _laid(tensor: Tensor, held: Tensor, unit: int, start: int) -> Tensor:
