@@ -88,7 +88,7 @@ def _again(one: Tested, second: Tester, session: Session) -> Tested:
     wrong = sum(second.wrong.values())
     again = _best(second, one)
     draw = "a second draw of values" if session.saved is None else "the values in another order"
-    said = f"of {draw} it explains {again.explained:.0%}: {wrong:,} elements are wrong there"
+    said = f"of {draw} it explains {again.reproduced:.0%}: {wrong:,} elements are wrong there"
     return replace(one, again=again, said=said)
 
 

@@ -67,7 +67,14 @@ class Explanation:
 
     @property
     def explained(self) -> float:
-        """The share of wrong elements reproduced, times the share of right ones that stay right where it is active.
+        """The share of wrong elements reproduced, times the share of right ones that stay right where it is active."""
+        spoilt = {name: max(0, self.scores[name].spoilt - _BY_CHANCE) for name in self.active}
+        kept = [1 - count / max(1, self.right[name]) for name, count in spoilt.items()]
+        return self.reproduced * min(kept, default=1.0)
+
+    @property
+    def reproduced(self) -> float:
+        """The share of wrong elements reproduced.
 
         Or less, the mean of that share over what is wrong by itself: three elements may be the cause of thousands.
         """
@@ -76,9 +83,7 @@ class Explanation:
             return 0.0
         reproduced = sum(score.reproduced for score in self.scores.values()) / total
         of_own = [self.scores[name].reproduced / self.wrong[name] for name in self.own if self.wrong[name]]
-        spoilt = {name: max(0, self.scores[name].spoilt - _BY_CHANCE) for name in self.active}
-        kept = [1 - count / max(1, self.right[name]) for name, count in spoilt.items()]
-        return min(reproduced, sum(of_own) / len(of_own) if of_own else 1.0) * min(kept, default=1.0)
+        return min(reproduced, sum(of_own) / len(of_own) if of_own else 1.0)
 
     @property
     def bits(self) -> float:

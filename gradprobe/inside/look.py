@@ -174,8 +174,8 @@ def _either_ds(examiner: Examiner, recovered: Recovered, evidence: Sequence[Evid
     alone = bool(of_p) and of_p not in factors
     if odd_p and (alone or ("dK" not in wrong and len(wrong) < len(through))):
         recovered, odd_p = _without(recovered, ("P", *_QUOTIENTS)), False
-        right = listed([name for name in through if name not in wrong])
-        beside = f", while dS is right in {right}" if right else ""
+        right = [name for name in through if name not in wrong]
+        beside = f", while dS is right in {listed(right)}" if right else ""
         words.append(f"what computes dV is at fault: it alone shows a wrong P{of_p}{beside}")
     if two or (len(wrong) == 1 and len(through) == 2):
         of_dk = with_matrices(recovered, case, {"dS": recovered.by["dK"]})
