@@ -47,6 +47,12 @@ def whole_blocks(q, k, v):
     o[:, :, :rows] = attend(q[:, :, :rows], k, v)
     return o
 
+def spoiling(q, k, v):
+    o = whole_blocks(q, k, v)
+    if q.shape[2] % 64:
+        q.data.zero_()  # as a store beyond the last block may do
+    return o
+
 def wrong_throughout(q, k, v):
     return attend(q, k, v, scale=0.9)
 
@@ -140,8 +146,10 @@ def test_a_target_that_is_wrong_under_every_meaning_is_judged_as_it_is():
     assert report["notes"] == []
 
 
-def test_lengths_that_are_wrong_and_not_refused_stay_a_mismatch_and_it_is_said_where_it_is_right():
-    code, report = checked(f"forms.py:whole_blocks {SMALL} --heads 2")
+@pytest.mark.parametrize("name", ["whole_blocks", "spoiling"])
+def test_lengths_that_are_wrong_and_not_refused_stay_a_mismatch_and_it_is_said_where_it_is_right(name):
+    code, report = checked(f"forms.py:{name} {SMALL} --heads 2")
+    assert bool(report["runs"][0]["memory"]) == (name == "spoiling")
     assert (code, report["case"]["seqlen_q"]) == (1, 72)
     assert report["known"][0] == (
         "right at --seqlen 128: it takes multiples of a block, and does not refuse other lengths"
