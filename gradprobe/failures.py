@@ -50,13 +50,21 @@ class ReferenceFailure(Failure):
     """The reference failed its audit, so no verdict about a target may rest on it."""
 
 
+def text_of(error: BaseException) -> str:
+    """The words of an exception, whose class may be a target's and fail to give any."""
+    try:
+        return str(error)
+    except Exception:
+        return "its words cannot be had: its __str__ fails"
+
+
 def as_failure(error: BaseException) -> Failure:
     """Any error as a failure: one that is none is a fault of this tool, but for a wish to end this process."""
     if isinstance(error, Failure):
         return error
     if not isinstance(error, Exception):
-        words = f": {error}" if str(error) else ""
+        words = f": {text_of(error)}" if text_of(error) else ""
         return TargetFailure(f"the target raised {type(error).__name__}{words}", "--traceback shows where")
     return Failure(
-        f"gradprobe itself failed: {type(error).__name__}: {error}", "run again with --traceback and report it"
+        f"gradprobe itself failed: {type(error).__name__}: {text_of(error)}", "run again with --traceback and report it"
     )

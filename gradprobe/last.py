@@ -39,7 +39,7 @@ def load() -> Asked | None:
     """The last check; None where there is none, or what is there is not one."""
     try:
         asked = Asked(**json.loads(FILE.read_text()))
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         return None
     return asked if is_sound(asked) else None
 

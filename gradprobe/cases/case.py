@@ -18,6 +18,15 @@ DOTS = ("ieee", "tf32")
 DEVICES = ("auto", "cpu", "cuda")
 # Elements of one tensor: 64 GiB in float32, and every run holds dozens.
 LARGEST = 2**34
+# Of --scale and --tau, the largest number of float16: some kernels hold q * scale in q's dtype, and P, which grows with
+# tau. P = exp(S - LSE) overflows by the rounding of S alone, 2^-11 of it in TF32, where S is beyond 2^18.
+MOST = 65504.0
+# Of --softcap, the largest number of float32.
+MOST_SOFTCAP = (2 - 2.0**-23) * 2.0**127
+# What is smaller has no reciprocal in float32, and GPUs take it for 0.
+LEAST_NORMAL = 2.0**-126
+OVERFLOWS = "a right kernel overflows there: nothing could be told from that"
+UNDERFLOWS = "a right kernel, which holds it in float32, takes what is smaller for 0"
 ALIGNMENTS = ("bottom-right", "top-left")
 MASKS = ("random", "dead-rows", "padding")
 # What a target may do by itself.
@@ -310,6 +319,18 @@ def _check(case: Case) -> None:
         raise UsageFailure("--softcap must be finite, got inf", "drop it: no softcap is none")
     if not all(math.isfinite(number) for number in (case.scale, *(case.tau or ()))):
         raise UsageFailure("--scale and --tau must be finite numbers")
+    _check_magnitudes(case)
+
+
+def _check_magnitudes(case: Case) -> None:
+    """No number is so far from 1 that the float32 of a right kernel overflows or underflows by it alone."""
+    numbers = [("scale", case.scale, MOST), ("softcap", case.softcap or 0.0, MOST_SOFTCAP)]
+    numbers += [("tau", tau, MOST) for tau in case.tau or ()]
+    for name, number, most in numbers:
+        if abs(number) > most:
+            raise UsageFailure(f"--{name} must be at most {most:.3g} in magnitude, got {number:g}", OVERFLOWS)
+        if name != "tau" and 0 < abs(number) < LEAST_NORMAL:
+            raise UsageFailure(f"--{name} must be at least {LEAST_NORMAL:.3g} in magnitude, got {number:g}", UNDERFLOWS)
 
 
 def _check_seqlens(case: Case, seqlens: tuple[int, ...]) -> None:

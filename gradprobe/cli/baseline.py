@@ -41,7 +41,7 @@ def save(
 ) -> None:
     """Check a target on several draws of its values, and keep its errors in a file."""
     words = {name: word for name, word in options.items() if name != "seed"}
-    asked = last.Asked(target or "lazy", family, reference, words)
+    asked = last.Asked("lazy" if target is None else target, family, reference, words)
     again = command_line("baseline save", asked.target, options, chosen(asked) | {"file": file, "seeds": seeds})
     with failures_told(None, again, show_traceback):
         _refuse(options, seeds)

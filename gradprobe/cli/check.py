@@ -65,7 +65,7 @@ def check(
 
     Without any target or case option, what pyproject.toml configures under tool.gradprobe is checked.
     """
-    asked = last.Asked(target or "lazy", family, reference, options)
+    asked = last.Asked("lazy" if target is None else target, family, reference, options)
     again = command_line("check", asked.target, options, chosen(asked) | ({"battery": True} if battery else {}))
     forms = Forms(json_file, junit_file, sarif_file, github)
     with failures_told(forms, again, show_traceback, asked.target):

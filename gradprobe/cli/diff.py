@@ -58,7 +58,7 @@ def like_the_last(
     """What to run: the last check of this folder where its target is meant, under the options given now."""
     before = last.load()
     if before is None or (target is not None and target != before.target):
-        return last.Asked(target or "lazy", family, reference, options), False
+        return last.Asked("lazy" if target is None else target, family, reference, options), False
     merged = {**before.options, **options}
     return last.Asked(before.target, family or before.family, reference or before.reference, merged), True
 

@@ -29,7 +29,7 @@ def lint(
     A launch is caught in a layout in which every stride is a number of its own, and is not executed. Kernels of the
     file that are never launched are read by what their parameters are called.
     """
-    word = target or "lazy"
+    word = "lazy" if target is None else target
     with failures_told(json_file, command_line("lint", word, options, {"family": family}), show_traceback, word):
         from ..lint.inquiry import inquire
 

@@ -68,7 +68,7 @@ def mutate(
     The gate is gradprobe check with the case options given, or any command with --check. The kernel's own file is
     never written: the gate's processes load a copy in its place.
     """
-    asked = last.Asked(target or "lazy", family, None, options)
+    asked = last.Asked("lazy" if target is None else target, family, None, options)
     gates = _Gates(check, battery, strides)
     words = {
         "check": check, "battery": battery or None, "strides": strides or None, "file": file, "sample": sample,

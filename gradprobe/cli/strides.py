@@ -54,7 +54,7 @@ def strides(
     Without a target, those are tried that pyproject.toml names under tool.gradprobe.
     """
     forms = Forms(json_file, junit_file, sarif_file, github)
-    asked = last.Asked(target or "lazy", family, None, options)
+    asked = last.Asked("lazy" if target is None else target, family, None, options)
     words = {"fast": fast or None, "timeout": timeout}
     with failures_told(forms, command_line("strides", target or "", options, chosen(asked) | words), show_traceback):
         forms.refuse_one_file_twice()

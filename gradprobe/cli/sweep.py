@@ -49,7 +49,7 @@ def sweep(
     An option given several times takes each of its values: --heads 1 --heads 3 --dtype float32 --dtype float16 is four
     cases. Without any, a dozen cases are taken that suit the target.
     """
-    asked = last.Asked(target or "lazy", family, reference, options)
+    asked = last.Asked("lazy" if target is None else target, family, reference, options)
     again = command_line("sweep", target or "", options, chosen(asked) | {"workers": workers, "timeout": timeout})
     forms = Forms(json_file, junit_file, sarif_file, github)
     with failures_told(forms, again, show_traceback, target):

@@ -38,9 +38,12 @@ def nearest_table(folder: Path) -> Table | None:
 
 def _table_of(file: Path) -> Table | None:
     try:
-        text = file.read_bytes().decode("utf-8", errors="replace")
+        raw = file.read_bytes() if file.is_file() else b""
     except OSError:
         return None
+    if b"gradprobe" in raw.replace(b"\0", b"") and b"gradprobe" not in raw:
+        raise UsageFailure(f"{file} must be UTF-8, as TOML is, and is UTF-16 or UTF-32", "save it as UTF-8")
+    text = raw.decode("utf-8", errors="replace")
     if "gradprobe" not in text:  # most files, read in no time and by no parser
         return None
     content = _content(file, text)
@@ -63,9 +66,13 @@ def _content(file: Path, text: str) -> dict[str, Any] | None:
         )
     try:
         return dict(toml.loads(text))
-    except toml.TOMLDecodeError as error:
+    except (toml.TOMLDecodeError, RecursionError) as error:
         if not _MEANT.search(text):
             return None
+        if isinstance(error, RecursionError):
+            raise UsageFailure(
+                f"{file}: its values are nested too deep to be read", "no value needs more than 3"
+            ) from None
         raise UsageFailure(f"{file} is not valid TOML: {error}") from None
 
 

@@ -17,7 +17,7 @@ from ..cuda import Finding, Watch, watched
 from ..cuda.unit import Entry
 from ..cuda.unwritten import Unwritten
 from ..device import words_of_loss
-from ..failures import DeviceLost, NoRoom, Refusal, TargetFailure
+from ..failures import DeviceLost, NoRoom, Refusal, TargetFailure, text_of
 from ..intermediates import lookup
 from ..targets.bind import bind
 from ..targets.find import Target
@@ -242,7 +242,7 @@ def _telling_of_a_lost_device(target: Target, inputs: Inputs) -> Iterator[None]:
 
 def _is_a_crash(error: Exception) -> bool:
     """A RuntimeError of the device, of want of memory, or of Triton's compiler or interpreter, is no refusal."""
-    words = str(error)
+    words = text_of(error)
     of_driver = any(word in words for word in ("CUDA error", "[CUDA]", "CUDA_ERROR_"))
     without_room = "out of memory" in words or "DefaultCPUAllocator: " in words
     return of_driver or without_room or type(error).__module__.partition(".")[0] == "triton"
@@ -258,7 +258,7 @@ def _raised(target: Target, inputs: Inputs, error: BaseException) -> tuple[str, 
 def _words(error: BaseException) -> str:
     """An exception in one line; where it has no message, or comes out of a kernel, with the line that raised it."""
     inner = _in_the_kernel(error)
-    words = str(inner).strip()
+    words = text_of(inner).strip()
     frames = [
         frame for frame in traceback.extract_tb(inner.__traceback__)
         if inner is error or Path(frame.filename).parent.parts[-1:] not in (("runtime",), ("language",))

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from ..cases.case import OUTPUTS
-from ..failures import Failure, TargetFailure, UsageFailure
+from ..failures import Failure, TargetFailure, UsageFailure, text_of
 from .builtin import BUILTINS
 from .naming import name_of
 from .provenance import Source, source_of
@@ -133,7 +133,8 @@ def parts_of(word: str) -> tuple[str, str]:
         UsageFailure: the word has another form.
     """
     place, _, name = word.rpartition(":")
-    if not place or not name:
+    is_module = all(place.split(".")) and not set(place) & {":", "/"}
+    if not name or not (is_module or place.endswith(".py")):
         known = ", ".join(BUILTINS)
         raise UsageFailure(
             f"target {word!r} is neither a built-in nor FILE.py:FUNCTION nor MODULE:FUNCTION", f"built in: {known}"
@@ -221,7 +222,7 @@ def _importing(load: Callable[[], Any], word: str, around: Surroundings) -> Any:
     except (Failure, KeyboardInterrupt):
         raise
     except BaseException as error:
-        raise TargetFailure(f"target {word!r} fails to import: {type(error).__name__}: {error}") from error
+        raise TargetFailure(f"target {word!r} fails to import: {type(error).__name__}: {text_of(error)}") from error
 
 
 def _function(module: ModuleType, name: str, word: str) -> Callable[..., Any]:

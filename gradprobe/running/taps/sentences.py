@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ...failures import Failure, TargetFailure, UsageFailure
+from ...failures import Failure, TargetFailure, UsageFailure, text_of
 from ...intermediates import lookup
 from ...spans import in_words, spans
 from .buffer import Contents
@@ -162,7 +162,7 @@ def _unfit(tap: Tap, rule: str, numbers: list[int]) -> Failure:
 def _all_words(error: BaseException | None) -> str:
     words = []
     while error is not None:
-        words.append(str(error))
+        words.append(text_of(error))
         error = error.__cause__ or error.__context__
     return "\n".join(words)
 
