@@ -68,9 +68,15 @@ class Case:
     """Of the lazy family."""
     bias_axes: str = "hmn"
     """Of the softmax family: the axes of [B, H, M, N] that the bias has; along the others it is broadcast."""
+    bias_rank: int = 4
+    """How many axes the target's bias has; what is less than 4 is broadcast and missing, the first such axes."""
     alibi: bool = False
     mask: str | None = None
     """Which boolean mask is drawn: one of MASKS, or None; "given" where a file of inputs holds it."""
+    mask_axes: str = "bhmn"
+    """As `bias_axes`; a padding mask has b and n."""
+    mask_rank: int = 4
+    """As `bias_rank`."""
     sinks: bool = False
     dropout: float = 0.0
     """The probability that an entry of P is dropped, by a mask that the target is given."""
@@ -129,7 +135,7 @@ class Case:
         row = lookup(name)
         assert row is not None
         if row.name == "dBias" and self.family == "softmax":
-            return "".join(letter if letter in self.bias_axes else "1" for letter in "bhmn")
+            return _broadcast(self.bias_axes)
         step = row.step(self.family)
         assert step is not None
         return step.axes
@@ -138,9 +144,23 @@ class Case:
         """The axes of an input or an output, one letter each; "" of one that has neither batches nor heads."""
         if name == "bias":
             return self.axes("dBias")
+        if name == "mask":
+            return _broadcast(self.mask_axes)
         if name in OUTPUTS:
             return self.axes(name)
         return _INPUT_AXES.get(name, "")
+
+
+def ranked(name: str, case: Case) -> tuple[str, int] | None:
+    """The four axes of a bias, its gradient or a mask, and how many of them the target has; None of anything else."""
+    kind = {"bias": "bias", "dbias": "bias", "mask": "mask"}.get(name.lower())
+    if kind is None or case.family == "lazy":
+        return None
+    return _broadcast(getattr(case, f"{kind}_axes")), getattr(case, f"{kind}_rank")
+
+
+def _broadcast(held: str) -> str:
+    return "".join(letter if letter in held else "1" for letter in "bhmn")
 
 
 def resolve(options: Mapping[str, Any], family: str, *, takes_bias: bool, packs: bool = False) -> Case:
@@ -170,6 +190,7 @@ def resolve(options: Mapping[str, Any], family: str, *, takes_bias: bool, packs:
         raise UsageFailure("--bias-window: this case has no bias", "drop it, or check a target that takes bias")
     if "bias_axes" in given and not given["bias"]:
         raise UsageFailure("--bias-axes: this case has no bias", "add --bias")
+    _settle_ranks(given)
     given.setdefault("causal", family == "lazy" or "causal" in given.get("implied", ()))
     if family == "lazy":
         given["tau"] = _tau(given)
@@ -177,6 +198,16 @@ def resolve(options: Mapping[str, Any], family: str, *, takes_bias: bool, packs:
     case = Case(family=family, **{name: value for name, value in given.items() if name in known})
     _check(case)
     return case
+
+
+def _settle_ranks(given: dict[str, Any]) -> None:
+    """A rank says what is missing of a bias or a mask that there is; a padding mask has batches and keys alone."""
+    for name, ways in (("bias", "add --bias"), ("mask", "add --mask KIND")):
+        for option in (f"{name}_rank", f"{name}_axes"):
+            if option in given and not given.get(name):
+                raise UsageFailure(f"--{option.replace('_', '-')}: this case has no {name}", ways)
+    if given.get("mask") == "padding" and given.setdefault("mask_axes", "bn") != "bn":
+        raise UsageFailure(f"--mask-axes {given['mask_axes']}: a padding mask has the axes bn", "drop it")
 
 
 def _end_to_end(given: dict[str, Any]) -> None:
@@ -237,8 +268,8 @@ def _longest(given: Mapping[str, Any]) -> int:
 
 
 _SOFTMAX_ALONE = {
-    "window", "softcap", "kv_heads", "head_dim_v", "align", "bias_axes", "alibi", "mask", "sinks", "dropout",
-    "cu_seqlens", "cu_seqlens_k",
+    "window", "softcap", "kv_heads", "head_dim_v", "align", "bias_axes", "bias_rank", "alibi", "mask",
+    "mask_axes", "mask_rank", "sinks", "dropout", "cu_seqlens", "cu_seqlens_k",
 }  # fmt: skip
 
 
@@ -307,12 +338,10 @@ def _check(case: Case) -> None:
         raise UsageFailure(f"--window takes numbers of keys, -1 for no limit, got {case.window[0]},{case.window[1]}")
     if not 0 <= case.dropout < 1:
         raise UsageFailure(f"--dropout must lie in 0 to 1, 1 excluded, got {case.dropout}")
-    if (
-        not (case.bias_axes or case.inputs)
-        or set(case.bias_axes) - set("bhmn")
-        or len(set(case.bias_axes)) < len(case.bias_axes)
-    ):
-        raise UsageFailure(f"--bias-axes takes some of the letters b, h, m and n, got {case.bias_axes!r}")
+    _check_axes(case, "bias")
+    _check_axes(case, "mask")
+    if case.mask in ("random", "dead-rows") and not {"m", "n"} <= set(case.mask_axes):
+        raise UsageFailure(f"--mask-axes: a {case.mask} mask has m and n, got {case.mask_axes!r}")
     if case.softcap is not None and not case.softcap > 0:
         raise UsageFailure(f"--softcap must be above 0, got {case.softcap}")
     if case.softcap == math.inf:
@@ -331,6 +360,18 @@ def _check_magnitudes(case: Case) -> None:
             raise UsageFailure(f"--{name} must be at most {most:.3g} in magnitude, got {number:g}", OVERFLOWS)
         if name != "tau" and 0 < abs(number) < LEAST_NORMAL:
             raise UsageFailure(f"--{name} must be at least {LEAST_NORMAL:.3g} in magnitude, got {number:g}", UNDERFLOWS)
+
+
+def _check_axes(case: Case, name: str) -> None:
+    axes, rank = getattr(case, f"{name}_axes"), getattr(case, f"{name}_rank")
+    if not (axes or case.inputs) or set(axes) - set("bhmn") or len(set(axes)) < len(axes):
+        raise UsageFailure(f"--{name}-axes takes some of the letters b, h, m and n, got {axes!r}")
+    if not 2 <= rank <= 4:
+        raise UsageFailure(f"--{name}-rank must be 2, 3 or 4, got {rank}")
+    if rank < len(axes):
+        raise UsageFailure(
+            f"--{name}-rank {rank}: this {name} has the {len(axes)} axes {axes}", f"give --{name}-axes as well"
+        )
 
 
 def _check_seqlens(case: Case, seqlens: tuple[int, ...]) -> None:

@@ -11,7 +11,7 @@ from .contents import dtype_name
 from .saved import Saved
 
 # What only values that are drawn have.
-_OF_DRAWING = ("seed", "pattern", "bias_axes", "bias_window")
+_OF_DRAWING = ("seed", "pattern", "bias_axes", "mask_axes", "bias_window")
 # The tensors whose presence an option of the same name switches on.
 _SWITCHES = ("bias", "alibi", "sinks")
 
@@ -99,16 +99,16 @@ def _decided(saved: Saved, family: str) -> dict[str, Any]:
         decided |= {"kv_heads": kv_heads, "head_dim_v": value_dim}
         decided |= {name: name in values for name in _SWITCHES if family == "softmax" or name in values}
     decided |= {"bias_axes": _axes(values["bias"])} if family == "softmax" and "bias" in values else {}
-    decided |= {"mask": "given"} if "mask" in values else {}
+    decided |= {"mask": "given", "mask_axes": _axes(values["mask"])} if "mask" in values else {}
     for name, option in (("tau", "tau"), ("seqlens", "seqlens"), ("cu_seqlens_q", "cu_seqlens")):
         decided |= {option: tuple(values[name].tolist())} if name in values else {}
     decided |= {"cu_seqlens_k": tuple(values["cu_seqlens_k"].tolist())} if "cu_seqlens_k" in values else {}
     return decided
 
 
-def _axes(bias: Any) -> str:
-    """The axes that a bias of four axes has. One of size 1 is none."""
-    return "".join(letter for letter, size in zip("bhmn", bias.shape, strict=True) if size > 1)
+def _axes(tensor: Any) -> str:
+    """The axes that a bias or a mask of four axes has. One of size 1 is none."""
+    return "".join(letter for letter, size in zip("bhmn", tensor.shape, strict=True) if size > 1)
 
 
 def values_of(saved: Saved, case: Any) -> dict[str, Any]:

@@ -78,6 +78,23 @@ def given_back(tensor: Tensor, name: str, shapes: str) -> Tensor:
     return tensor
 
 
+def without_broadcast(tensor: Tensor, axes: str, rank: int) -> Tensor:
+    """A bias or a mask as a target of that rank takes it: without the first axes that are "1"."""
+    return tensor[tuple(0 if at in missing(axes, rank) else slice(None) for at in range(len(axes)))]
+
+
+def with_broadcast(tensor: Tensor, axes: str, rank: int) -> Tensor:
+    """The inverse of `without_broadcast`; unchanged where it has another rank."""
+    for at in missing(axes, rank) if tensor.dim() == rank else ():
+        tensor = tensor.unsqueeze(at)
+    return tensor
+
+
+def missing(axes: str, rank: int) -> list[int]:
+    """Which axes a target of that rank does not have."""
+    return [at for at, letter in enumerate(axes) if letter == "1"][: len(axes) - rank]
+
+
 def sizes_taken(sizes: tuple[int, ...], name: str, shapes: str) -> tuple[int, ...]:
     """The sizes of a tensor of the case as the target has it."""
     letters = _letters(name)

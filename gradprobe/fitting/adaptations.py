@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ..cases.case import Case
-from ..cases.shapes import in_words
+from ..cases.case import Case, ranked
+from ..cases.shapes import in_words, missing
 from ..options import flags
 from ..targets.find import Target
 
@@ -15,6 +15,10 @@ from ..targets.find import Target
 _HEAD_DIMS = (32, 64, 128)
 WHOLE_BLOCKS = 128
 _ORDERS = ("bhld", "blhd", "hld", "lhd")
+# The axes that a bias and a mask may have, and how many of them a target's own has.
+_BIASES = (("hmn", 3), ("mn", 2), ("bhmn", 4), ("bmn", 3), ("mn", 4))
+_MASKS = (("bmn", 3), ("mn", 2), ("bmn", 4), ("hmn", 3), ("mn", 4))
+_PADDINGS = (("bn", 2), ("bn", 3))
 OF_LENGTH = ("seqlen", "seqlen_q", "seqlen_k", "seqlens", "cu_seqlens", "cu_seqlens_k")
 
 
@@ -45,6 +49,7 @@ def of_a_refusal(case: Case, target: Target, given: Collection[str]) -> Iterator
 
 
 def _of_a_refusal(case: Case, target: Target, given: Collection[str]) -> Iterator[Adaptation]:
+    yield from _of_a_rank(case, given)
     for size in _HEAD_DIMS:
         yield Adaptation({"head_dim": size}, f"head dim {case.head_dim}")
     if case.dtype == "float32":
@@ -60,6 +65,24 @@ def _of_a_refusal(case: Case, target: Target, given: Collection[str]) -> Iterato
         yield Adaptation({"shapes": shapes}, in_words(case.shapes))
 
 
+def _of_a_rank(case: Case, given: Collection[str]) -> Iterator[Adaptation]:
+    """A bias or a mask of fewer axes, or of other ones; of those that were given, none but axes of size 1 go."""
+    masks = _PADDINGS if case.mask == "padding" else _MASKS
+    known = {"bias": _BIASES if case.bias and case.family == "softmax" else (), "mask": masks if case.mask else ()}
+    for name, forms in known.items():
+        for axes, rank in forms:
+            new = {f"{name}_axes": axes, f"{name}_rank": rank}
+            options = {option: word for option, word in new.items() if word != getattr(case, option)}
+            if options and not options.keys() & set(given):
+                yield Adaptation(options, given_as(name, case))
+
+
+def given_as(name: str, case: Case) -> str:
+    """A bias or a mask with the shape that the target is given, "bias of shape [3, 72, 72]"."""
+    axes, rank = ranked(name, case) or ("", 0)
+    return f"{name} of shape {[case.size(axes[at]) for at in range(len(axes)) if at not in missing(axes, rank)]}"
+
+
 def of_a_reading(case: Case, target: Target, given: Collection[str]) -> Iterator[Adaptation]:
     """Other meanings that a target may give to the tensors of a case: what it takes was not said by its parameters."""
     alike = [shapes for shapes in _ORDERS if len(shapes) == len(case.shapes) and shapes != case.shapes]
@@ -73,3 +96,7 @@ def of_a_reading(case: Case, target: Target, given: Collection[str]) -> Iterator
             words += ["it is always causal"] if causal else []
             if options:
                 yield Adaptation(options, " and ".join(words))
+    for adaptation in _of_a_rank(case, given):
+        # Other axes would make a kernel right that takes one head's for all.
+        if not adaptation.options.keys() & {"bias_axes", "mask_axes"}:
+            yield replace(adaptation, about=f"{adaptation.about} is taken for another")

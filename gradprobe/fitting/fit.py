@@ -15,7 +15,7 @@ from .trial import Tried, refuses, tried
 # where it has a fault besides, that is in some heads, rows or tiles, and under another meaning nearly all is wrong.
 WRONG_THROUGHOUT, _RIGHT_MOSTLY = 0.9, 0.5
 # Runs of the target that a search may take; most of them end with a refusal, before any kernel has run.
-_MOST_RUNS = 30
+_MOST_RUNS = 40
 _LONGEST_WORDS = 160
 
 

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import replace
 
+from ..cases.case import ranked
 from ..diagnosis import NAMED
 from ..failures import TargetFailure
 from ..options import flags
@@ -13,9 +14,9 @@ from ..probe import probe
 from ..probing.session import Tick
 from ..problem import Problem
 from ..verdict import MISMATCH, Report, Run
-from .adaptations import OF_LENGTH, WHOLE_BLOCKS
+from .adaptations import OF_LENGTH, WHOLE_BLOCKS, given_as
 from .fit import WRONG_THROUGHOUT, Fit, fit
-from .trial import share_wrong, tried
+from .trial import refuses, share_wrong, tried
 
 Told = Callable[[Report], object]
 
@@ -46,10 +47,21 @@ def probed(problem: Problem, again: str, tick: Tick, told: Told = lambda so_far:
     except TargetFailure as failure:
         other = None if any(run.measured for run in first) else fit(problem, failure)
         if other is None:
-            raise
+            raise _with_shapes(failure, problem) from failure.__cause__
         found = other
         report = _report(found, again, (tick, told), first.append)
     return _with_length(report, found.problem), found.problem
+
+
+def _with_shapes(failure: TargetFailure, problem: Problem) -> TargetFailure:
+    """The failure; with a bias or a mask its way out says which shape was refused, and how to give another."""
+    there = [name for name in ("bias", "mask") if (ranked(name, problem.case) and getattr(problem.case, name))]
+    if there and refuses(failure):
+        said = [
+            f"{given_as(name, problem.case)} was given; --{name}-axes and --{name}-rank say another" for name in there
+        ]
+        failure.way_out = "; ".join([*said, *([failure.way_out] if failure.way_out else [])])
+    return failure
 
 
 class _Otherwise(Exception):

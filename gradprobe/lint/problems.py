@@ -79,7 +79,8 @@ def _options(target: Target, case: Case) -> dict[str, Any]:
     options: dict[str, Any] = {"bias": "bias" in takes}
     if case.family == "lazy":
         return options
-    options |= {"alibi": "alibi" in takes, "sinks": "sinks" in takes, "bias_axes": "bhmn"}
+    options |= {"alibi": "alibi" in takes, "sinks": "sinks" in takes}
+    options |= {"bias_axes": "bhmn"} if case.bias_rank == 4 else {}
     options |= {"mask": "random"} if "mask" in takes else {}
     return options | ({"dropout": 0.25} if "keep" in takes else {})
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..cases.case import Case
-from ..cases.shapes import given_back, sizes_taken
+from ..cases.case import Case, ranked
+from ..cases.shapes import given_back, sizes_taken, with_broadcast
 from ..failures import TargetFailure
 from ..intermediates import lookup, names, steps
 
@@ -113,6 +113,8 @@ def straightened(tensor: Tensor, name: str, case: Case, subject: str) -> Tensor:
     Raises:
         TargetFailure: it has another.
     """
+    rank = ranked(name, case)
+    tensor = tensor if rank is None else with_broadcast(tensor, *rank)
     plain, got = expected_shapes(case)[name], tuple(tensor.shape)
     expected = sizes_taken(plain, name, case.shapes)
     if got == expected:

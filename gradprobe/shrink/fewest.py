@@ -64,8 +64,9 @@ def _all_words(case: Case, *, packs: bool) -> dict[str, Any]:
         "batch": case.batch, "heads": case.heads, "kv_heads": case.kv_heads, **_length_words(case),
         "head_dim": case.head_dim, "head_dim_v": case.head_dim_v, "dtype": case.dtype, "causal": case.causal,
         "align": case.align, "window": _joined(case.window), "softcap": case.softcap, "scale": case.scale,
-        "bias": case.bias, "bias_window": case.bias_window, "bias_axes": case.bias_axes, "alibi": case.alibi,
-        "mask": case.mask, "sinks": case.sinks, "dropout": case.dropout, "tau": _taus(case),
+        "bias": case.bias, "bias_window": case.bias_window, "bias_axes": case.bias_axes, "bias_rank": case.bias_rank,
+        "alibi": case.alibi, "mask": case.mask, "mask_axes": case.mask_axes, "mask_rank": case.mask_rank,
+        "sinks": case.sinks, "dropout": case.dropout, "tau": _taus(case),
         "seqlens": _joined(case.seqlens), "cu_seqlens": _joined(case.cu_seqlens_q),
         "cu_seqlens_k": _joined(case.cu_seqlens_k), "seed": case.seed, "block_m": case.block_m,
         "block_n": case.block_n, "pattern": case.pattern, "dots": case.dots, "repeat": case.repeat,
@@ -78,10 +79,22 @@ def _all_words(case: Case, *, packs: bool) -> dict[str, Any]:
 
 
 def _is_foreign(name: str, case: Case) -> bool:
-    """Whether the family, or a case without a bias, has no such option."""
-    of_softmax = ("kv_heads", "head_dim_v", "align", "alibi", "sinks", "dropout", "bias_axes")
+    """Whether the family, or a case without a bias or a mask, has no such option."""
+    of_softmax = (
+        "kv_heads",
+        "head_dim_v",
+        "align",
+        "alibi",
+        "sinks",
+        "dropout",
+        "bias_axes",
+        "bias_rank",
+        "mask_axes",
+        "mask_rank",
+    )
     foreign = of_softmax if case.family == "lazy" else ("bias_window",)
-    return name in foreign or (name in ("bias_axes", "bias_window") and not case.bias)
+    without = not case.bias and name in ("bias_axes", "bias_rank", "bias_window")
+    return name in foreign or without or (case.mask is None and name in ("mask_axes", "mask_rank"))
 
 
 def _length_words(case: Case) -> dict[str, int]:

@@ -57,6 +57,8 @@ def no_program(report: Report, case: Case, target: Target) -> str:
         return "the target asks for tensors on a GPU"
     if case.shapes != PLAIN:
         return f"the target takes {in_words(case.shapes)}, and gradprobe turns its tensors"
+    if (case.bias_rank, case.mask_rank) != (4, 4):
+        return "the target takes a bias or a mask of fewer axes, and gradprobe leaves them out"
     if "__signature__" in vars(target.function):
         return "the target takes no arguments by name, and gradprobe calls it through a function that does"
     if report.provenance.reference != "gradprobe.reference, float64":

@@ -118,7 +118,8 @@ def _options(case: Case, _: Sequence[str]) -> Iterator[Step]:
 def without(case: Case, names: Collection[str]) -> Case:
     """The case with these options off, and what depends on them as it is by default."""
     off = {name: OFF[name] for name in names if name in OFF}
-    off |= {"bias_axes": Case.bias_axes, "bias_window": Case.bias_window} if "bias" in names else {}
+    off |= {name: getattr(Case, name) for name in ("bias_axes", "bias_rank", "bias_window") if "bias" in names}
+    off |= {name: getattr(Case, name) for name in ("mask_axes", "mask_rank") if "mask" in names}
     off |= {"cu_seqlens_k": None} if "cu_seqlens_q" in names else {}
     off |= {"scale": case.head_dim**-0.5} if "scale" in names else {}
     off |= {"tau": (0.0,) * case.heads} if "tau" in names else {}

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from ..cases.case import IMPLIED, OUTPUTS, Case
-from ..cases.shapes import taken
+from ..cases.case import IMPLIED, OUTPUTS, Case, ranked
+from ..cases.shapes import taken, without_broadcast
 from ..failures import UsageFailure
 from .find import Target
 
@@ -57,11 +57,16 @@ def _offered(target: Target, case: Case, tensors: Mapping[str, Tensor]) -> dict[
         "scale": case.scale, "causal": case.causal, "align": case.align, "window": case.window,
         "softcap": case.softcap, "dropout": case.dropout, "block_m": case.block_m, "block_n": case.block_n,
         "dots": case.dots or "ieee",
-    } | dict(tensors)  # fmt: skip
+    } | {name: _of_rank(tensor, name, case) for name, tensor in tensors.items()}  # fmt: skip
     offered |= _packed(case, tensors)
     if _mask_as_attn_mask(target, case):
-        offered["bias"] = tensors["mask"]
+        offered["bias"] = offered["mask"]
     return offered
+
+
+def _of_rank(tensor: Tensor, name: str, case: Case) -> Tensor:
+    rank = ranked(name, case)
+    return tensor if rank is None else without_broadcast(tensor, *rank)
 
 
 def _packed(case: Case, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
