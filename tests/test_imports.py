@@ -25,7 +25,7 @@ ORDER = (
     "targets.builtin", "targets.find", "targets.bind",
     "recording.call", "recording.seen", "recording.watch", "recording.capturing", "recording.child",
     "recording.child.entry", "recording.child.sitecustomize",
-    "cuda.source", "cuda.unit", "cuda.findings", "cuda.unwritten", "cuda.watch", "cuda.arguments",
+    "cuda.host", "cuda.source", "cuda.unit", "cuda.findings", "cuda.unwritten", "cuda.watch", "cuda.arguments",
     "cuda.on_cpu.build",
     "cuda.on_cpu.library", "cuda.on_cpu.lines", "cuda.on_cpu.regions", "cuda.on_cpu.launch", "cuda.on_cpu",
     "cuda.nvrtc", "cuda.module", "cuda",

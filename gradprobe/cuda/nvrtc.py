@@ -113,7 +113,7 @@ def _compiled(unit: Unit, instances: tuple[str, ...], device: int) -> Any:
     log = io.StringIO()
     try:
         names = "".join(f"\nusing namespace {name};" for name in unit.source.namespaces)
-        program = core.Program(f"{unit.source.text}{names}\n", "c++", options)
+        program = core.Program(f"{unit.source.of_kernels}{names}\n", "c++", options)
         return program.compile("cubin", name_expressions=(*unit.source.kernels, *instances), logs=log)
     except Exception as error:
         told = _errors(f"{log.getvalue()}\n{error}", unit.source.path)

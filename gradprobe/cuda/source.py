@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..failures import TargetFailure
+from .host import LeftOut, host_code
 
 # As g++ calls it.
 _ANONYMOUS = "_GLOBAL__N_1"
@@ -72,9 +73,28 @@ class CudaSource:
         return hashlib.sha256("".join(f"{path}\n{len(text)}\n{text}" for path, text in texts).encode()).hexdigest()
 
     @functools.cached_property
+    def host(self) -> tuple[LeftOut, ...]:
+        """What of the text is host code, which is left out."""
+        return host_code(self.text, _plain(self.text))
+
+    @functools.cached_property
+    def of_kernels(self) -> str:
+        """The text with spaces for host code."""
+        text = self.text
+        for one in self.host:
+            text = text[: one.start] + re.sub(r"[^\n]", " ", text[one.start : one.end]) + text[one.end :]
+        return text
+
+    @functools.cached_property
+    def left_out(self) -> str:
+        """What is left out, with its lines; "" where nothing is."""
+        told = [f"{_lines(self.text, one)}{f' ({one.name})' if one.name else ''}" for one in self.host]
+        return f"{self.path.name}: host code is left out: {', '.join(told)}" if told else ""
+
+    @functools.cached_property
     def plain(self) -> str:
-        """The text without comments, strings and what `#if` leaves out; every other character in its place."""
-        return _plain(self.text)
+        """Without comments, strings, host code and what `#if` leaves out; every other character in its place."""
+        return _plain(self.of_kernels)
 
     @functools.cached_property
     def everything(self) -> str:
@@ -201,6 +221,11 @@ def _included(path: Path, text: str, folders: Sequence[str | Path]) -> tuple[tup
                 found[other] = other.read_text(encoding="utf-8", errors="replace")
                 waiting.append((other, found[other]))
     return tuple(sorted(found.items()))
+
+
+def _lines(text: str, one: LeftOut) -> str:
+    first, last = (text.count("\n", 0, at) + 1 for at in (one.start, one.end))
+    return f"line {first}" if first == last else f"lines {first} to {last}"
 
 
 def _plain(text: str) -> str:

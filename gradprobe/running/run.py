@@ -129,7 +129,7 @@ def run_target(
     trace = read_trace(result, case, f"target {target.name!r}", outputs)
     reading = session.read() if session else None
     trace = with_tapped(trace, reading.values, case) if reading else trace
-    notes = reading.notes if reading else ()
+    notes = (*(reading.notes if reading else ()), *_without_host_code(watch.launches))
     taken |= given_where_they_lay(inputs.tensors, watch.given)
     of_memory = shared(result, inputs.tensors, case.inplace, by_autograd=not target.is_backward)
     return Outcome(
@@ -273,6 +273,10 @@ def _in_the_kernel(error: BaseException) -> BaseException:
     while type(error).__name__ == "InterpreterError" and error.__cause__ is not None:
         error = error.__cause__
     return error
+
+
+def _without_host_code(entries: list[Entry]) -> Iterator[str]:
+    return filter(None, (source.left_out for source in dict.fromkeys(entry.unit.source for entry in entries)))
 
 
 def _sources(launches: list[Any], entries: list[Entry]) -> tuple[Source, ...]:

@@ -61,7 +61,7 @@ def names_of(unit: Unit, instances: tuple[str, ...]) -> tuple[str, ...]:
 def _wrapper(unit: Unit, instances: tuple[str, ...]) -> str:
     """The file with its macros, and a function to call each kernel by: what g++ compiles."""
     lines = ['#include "gradprobe_cuda.h"', *(f"#define {name} {value}" for name, value in unit.defines)]
-    lines.append(f'#include "{unit.source.path}"')
+    lines.append(f'#include "{unit.source.path}"' if not unit.source.host else _without_host_code(unit))
     lines += (f"using namespace {name};" for name in unit.source.namespaces)
     for number, name in enumerate(names_of(unit, instances)):
         lines.append(
@@ -69,6 +69,12 @@ def _wrapper(unit: Unit, instances: tuple[str, ...]) -> str:
             f'extern "C" int gp_describe_{number}(gp_parameter* out) {{ return gp_describe(&{name}, out); }}'
         )
     return "\n".join(lines) + "\n"
+
+
+def _without_host_code(unit: Unit) -> str:
+    """The file's text under its own name and lines; what follows is the wrapper's again."""
+    text = unit.source.of_kernels
+    return f'#line 1 "{unit.source.path}"\n{text}\n#line 1 "kernels.cpp"'
 
 
 def _arrays(unit: Unit) -> str:
@@ -86,7 +92,7 @@ def _build(unit: Unit, wrapper: str, arrays: str, file: Path) -> None:
         folder = Path(name)
         (folder / "kernels.cpp").write_text(wrapper)
         (folder / "arrays.cpp").write_text(arrays)
-        include = [f"-I{entry}" for entry in unit.include]
+        include = [f"-iquote{unit.source.path.parent}", *(f"-I{entry}" for entry in unit.include)]
         _compile(unit, [*_WATCHED, *include, "-S", "kernels.cpp", "-o", "kernels.s"], folder)
         (folder / "kernels.s").write_text(_apart((folder / "kernels.s").read_text()))
         _compile(unit, ["-c", "kernels.s", "-o", "kernels.o"], folder)
