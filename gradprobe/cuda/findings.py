@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-RACE, OUTSIDE, UNWRITTEN, BARRIER = "race", "outside", "unwritten", "barrier"
+RACE, OUTSIDE, UNWRITTEN, BARRIER, MISALIGNED = "race", "outside", "unwritten", "barrier", "misaligned"
 _DID = {"read": "reads", "write": "writes", "atomic": "changes atomically"}
 
 
@@ -45,7 +45,7 @@ class Finding:
     """One fault, as often as it was seen at the same lines."""
 
     kind: str
-    """RACE, OUTSIDE, UNWRITTEN or BARRIER."""
+    """RACE, OUTSIDE, UNWRITTEN, BARRIER or MISALIGNED."""
     kernel: str
     array: str
     """A tensor's or parameter's name, or that of a shared array; "" of a barrier."""
@@ -60,9 +60,11 @@ class Finding:
     @property
     def sentence(self) -> str:
         """What is wrong, with every line and thread."""
-        return {RACE: self._race, OUTSIDE: self._outside, UNWRITTEN: self._unwritten, BARRIER: self._barrier}[
-            self.kind
-        ]()
+        words = {
+            RACE: self._race, OUTSIDE: self._outside, UNWRITTEN: self._unwritten, BARRIER: self._barrier,
+            MISALIGNED: self._misaligned,
+        }  # fmt: skip
+        return words[self.kind]()
 
     @property
     def _array(self) -> str:
@@ -90,6 +92,12 @@ class Finding:
         return (
             f"{self.kernel}: {self.now.who} {_DID[self.now.how]} {self._array}{self.where}, which nothing has written, "
             f"at {self.now.line.words}{self._times}"
+        )
+
+    def _misaligned(self) -> str:
+        return (
+            f"{self.kernel}: {self.now.who} {_DID[self.now.how]} {self._array}{self.where} by a type wider than its "
+            f"elements, at an address that is no multiple of that type's alignment, at {self.now.line.words}"
         )
 
     def _barrier(self) -> str:

@@ -8,7 +8,7 @@ import torch
 from gradprobe.cuda import Watch, load, watched
 from gradprobe.cuda.findings import OUTSIDE, RACE, UNWRITTEN
 from gradprobe.cuda.unwritten import Unwritten
-from gradprobe.failures import TargetFailure
+from gradprobe.failures import KernelStopped, TargetFailure
 
 from .written import at, clean, findings, loaded
 
@@ -164,6 +164,15 @@ __global__ void copied(float* out, const float* in, int n) {
 }
 __global__ void by_fours(float* out, const float* in) {
     *(float4*)out = *(const float4*)in;  // by-fours
+}
+__global__ void by_float4(float* out, const float* in) {
+    float4 four = *reinterpret_cast<const float4*>(in);  // float4-load
+    *reinterpret_cast<float4*>(out) = four;  // float4-store
+}
+__global__ void by_half2(float* out, const __half* in) {
+    *out = __half2float(reinterpret_cast<const __half2*>(in)->y);
+    __half2 two = *reinterpret_cast<const __half2*>(in);  // half2-load
+    *out += __half2float(two.x);
 }
 __global__ void twice_outside(float* out, const float* in) {
     for (int i = 2; i < 500000000; i += 299999997) out[threadIdx.x] += in[i];  // twice-outside
@@ -523,3 +532,20 @@ def test_a_finding_outside_a_watch_is_a_warning(module):
 def test_load_seeks_a_file_beside_the_caller(module, monkeypatch):
     with pytest.raises(TargetFailure, match="cannot read the CUDA source"):
         load("nowhere.cu")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "dtypes", "starts", "words"),
+    [
+        ("by_float4", (torch.float32, torch.float32), (0, 3), "reads in[0] by a type wider"),
+        ("by_float4", (torch.float32, torch.float32), (1, 0), "writes out[0] by a type wider"),
+        ("by_half2", (torch.float32, torch.float16), (0, 1), "reads in[0] by a type wider"),
+    ],
+)
+def test_a_vector_load_off_its_alignment_stops_the_kernel_and_names_the_line(module, kernel, dtypes, starts, words):
+    out, given = (torch.zeros(64, dtype=dtype)[start:] for dtype, start in zip(dtypes, starts, strict=True))
+    with watched(Watch()), pytest.raises(KernelStopped) as stopped:
+        module[kernel](1, 1, 0, out, given)
+    assert words in str(stopped.value)
+    assert f"{kernel.removeprefix('by_')}-{'store' if starts[0] else 'load'}" in str(stopped.value)
+    clean(module, kernel, 1, 1, 0, torch.zeros(4), torch.zeros(4, dtype=dtypes[1]))

@@ -18,8 +18,8 @@ HERE = Path(__file__).parent
 # -O1 keeps an access where the source has it. Lines are what findings are told by; addr2line of binutils 2.40 takes
 # the first file that DWARF 5 names for the second.
 _WATCHED = (
-    "-std=c++17", "-O1", "-gdwarf-4", "-fPIC", "-fsanitize=thread", "-fno-extern-tls-init", "-w", "-ffp-contract=off",
-    "--param", "tsan-instrument-func-entry-exit=0", f"-I{HERE / 'include'}",
+    "-std=c++17", "-O1", "-gdwarf-4", "-fPIC", "-fsanitize=thread,alignment", "-fno-extern-tls-init", "-w",
+    "-ffp-contract=off", "--param", "tsan-instrument-func-entry-exit=0", f"-I{HERE / 'include'}",
 )  # fmt: skip
 _RUNTIME = ("-std=c++17", "-O2", "-fPIC")
 # The dynamic shared memory of a Hopper GPU's block; others have less.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...failures import KernelStopped, TargetFailure
 from ..arguments import c_values, element_bytes
-from ..findings import BARRIER, OUTSIDE, RACE, UNWRITTEN, Finding, Line, Site, merged
+from ..findings import BARRIER, MISALIGNED, OUTSIDE, RACE, UNWRITTEN, Finding, Line, Site, merged
 from ..unit import Entry, Sizes
 from ..watch import Watch, told
 from .build import MOST_SHARED
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _MOST_FINDINGS = 64
 _NONE = (1 << 64) - 1
-_KINDS = (RACE, OUTSIDE, UNWRITTEN, BARRIER)
+_KINDS = (RACE, OUTSIDE, UNWRITTEN, BARRIER, MISALIGNED)
 _HOW = ("read", "write", "atomic")
 _ENDED = 3
 
@@ -114,9 +114,8 @@ def _finding(kernel: str, library: Library, regions: Regions, found: _CFinding) 
     lines = lines_of(library.file, (site.pc for site in (found.now, found.before) if site.pc != _NONE))
     kind = _KINDS[found.kind]
     named, where = _place(regions, found)
-    before = None if kind in (OUTSIDE, UNWRITTEN) or not any(found.before.block) and found.before.pc == 0 else (
-        _site(found.before, lines, kind)
-    )  # fmt: skip
+    is_alone = kind in (OUTSIDE, UNWRITTEN, MISALIGNED) or not any(found.before.block) and found.before.pc == 0
+    before = None if is_alone else _site(found.before, lines, kind)
     return Finding(kind, kernel, named.name, named.is_shared, where, _site(found.now, lines, kind), before, found.count)
 
 

@@ -302,6 +302,22 @@ void outside(uint64_t address, int bytes, int how, void* pc, int region, bool st
     leave();
 }
 
+// A GPU ends here; and so would this process, in some instructions of its processor.
+void misaligned(uint64_t address, int bytes, int how, void* pc) {
+    int at = region_of(address, bytes);
+    if (at < 0) return;
+    const gp_region& r = m.launch->regions[at];
+    uint64_t offset = address - r.base;
+    int array = r.owners ? r.owners[offset / r.granule] : r.first;
+    if (array <= 0 || r.is_shared) return;  // where a GPU puts shared arrays is not known here
+    gp_site now, none{};
+    none.pc = NONE;
+    site(now, offset_of(pc), m.current, m.block, how);
+    found_fatal(gp_finding{GP_MISALIGNED, at, array, bytes, int64_t(offset), now, none, 1});
+    snprintf(m.launch->message, sizeof m.launch->message, "stopped before a misaligned access");
+    leave();
+}
+
 void unwritten(const Access& a) {
     gp_site now, none{};
     none.pc = NONE;
@@ -682,6 +698,17 @@ HOOKS(8)
 HOOKS(16)
 void __tsan_read_range(void* a, uint64_t n) { touch(a, int(n), GP_READ, __builtin_return_address(0)); }
 void __tsan_write_range(void* a, uint64_t n) { touch(a, int(n), GP_WRITE, __builtin_return_address(0)); }
+
+// What g++ calls before an access at an address that is no multiple of the type's alignment.
+struct Misaligned {
+    struct { const char* file; uint32_t line, column; } at;
+    void* type;
+    uint8_t log_alignment, how;  // 0: a load; 1: a store; more: no access
+};
+void __ubsan_handle_type_mismatch_v1(const Misaligned* about, uint64_t address) {
+    if (!m.is_running || about->how > 1) return;
+    misaligned(address, 1 << about->log_alignment, about->how ? GP_WRITE : GP_READ, __builtin_return_address(0));
+}
 // assert() of a kernel, which would end the process.
 void __assert_fail(const char* words, const char* file, unsigned line, const char*) {
     const char* name = strrchr(file, '/');

@@ -4,7 +4,7 @@
 #include <stdint.h>
 
 enum gp_access { GP_READ = 0, GP_WRITE = 1, GP_ATOMIC = 2 };
-enum gp_kind { GP_RACE = 0, GP_OUTSIDE = 1, GP_UNWRITTEN = 2, GP_BARRIER = 3, GP_STOPPED = 4 };
+enum gp_kind { GP_RACE = 0, GP_OUTSIDE = 1, GP_UNWRITTEN = 2, GP_BARRIER = 3, GP_MISALIGNED = 4, GP_STOPPED = 5 };
 
 // Memory that a kernel may touch. Of what lies between elements, and around them, `owners` says 0.
 struct gp_region {
