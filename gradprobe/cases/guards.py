@@ -69,7 +69,7 @@ def _refuse_without_room(size: int, device: torch.device) -> None:
 
 
 def _of_gpu(device: torch.device) -> tuple[int, int]:
-    """What is left of the bytes that may be taken of a GPU's memory, and all of these: half of what is free, or told."""
+    """What is left of the bytes that may be taken of a GPU's memory, and these: half of what is free, or told."""
     import torch
 
     free, own = torch.cuda.mem_get_info(device)[0], torch.cuda.memory_reserved(device)
