@@ -37,6 +37,7 @@ def test_a_store_behind_dv_fails_a_check_of_right_gradients_and_is_named_with_it
     )
     assert report.verdict == "mismatch"
     assert all(run.measured.matches for run in report.runs[:2])
+    assert report.diagnoses[0].fix == "mask the access by the lengths of the tensor"
     for run in report.runs[:2]:
         assert (run.strays[0].kind, run.strays[0].access, run.strays[0].line) == (OUTSIDE, "store", line)
     said = "\n".join(text.plain for text in render(report, 200))
@@ -67,8 +68,8 @@ def test_a_store_outside_counts_where_the_layout_is_refused_only_after_it(tmp_pa
         return Asked(f"{path}:late", None, None, {**OPTIONS, "runs": list(runs)})
 
     report = answer(asked("contiguous", "distinct", "do=distinct"), "")
-    assert report.verdict == "mismatch"
     assert [run.verdict for run in report.runs] == ["match", "mismatch", "skipped"]
+    assert report.diagnoses[0].fix.startswith("address dv by its own strides")
     assert (report.runs[1].strays[0].tensor, report.runs[1].strays[0].access) == ("dv", "store")
     said = "\n".join(text.plain for text in render(report, 200))
     assert "lazy_dkdv_kernel touches what is not its own before the layout is refused" in said

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from ..diagnosis import Diagnosis, Where
 from ..intermediates import lookup
@@ -37,23 +37,28 @@ _FIX = {
     DTYPE: "return it in the dtype of that tensor, or in float32",
     MISALIGNED: "load element by element where the stride or the offset is no multiple of what is loaded at once",
 }
+# Where the same access stays inside, and alone, as long as all is contiguous, no mask and no barrier is missing.
+_FIX_BY_STRIDES = "address TENSOR by its own strides, all of them; or refuse other layouts before the first launch"
 
 
-def of_strays(found: Iterable[tuple[str, Stray]]) -> tuple[Diagnosis, ...]:
+def of_strays(found: Iterable[tuple[str, Stray]], clean: Collection[str] = ()) -> tuple[Diagnosis, ...]:
     """One diagnosis for what a kernel did to a tensor; it was seen, so nothing about it is a hypothesis.
 
     Args:
         found: (layout, finding) of every run.
+        clean: the layouts of the runs that are right.
     """
-    return tuple(sorted(map(_diagnosis, grouped(found)), key=lambda one: one.fault_class != "RACE"))
+    made = (_diagnosis(group, by_strides="contiguous" in clean) for group in grouped(found))
+    return tuple(sorted(made, key=lambda one: one.fault_class != "RACE"))
 
 
-def _diagnosis(group: Group) -> Diagnosis:
+def _diagnosis(group: Group, *, by_strides: bool) -> Diagnosis:
     worst, *others = group.strays
     word, fault_class = _KINDS[worst.kind]
     row = lookup(worst.tensor)
     fault = f"{word}/{row.name if row else worst.tensor}" if worst.tensor else word
     evidence = tuple(dict.fromkeys(stray.sentence for stray in others))
+    fix = _FIX_BY_STRIDES if by_strides and worst.kind in (OUTSIDE, RACE) else _FIX.get(worst.kind, "")
     return Diagnosis(
         fault,
         fault_class,
@@ -61,7 +66,7 @@ def _diagnosis(group: Group) -> Diagnosis:
         1.0,
         evidence,
         _lines(group.strays),
-        _FIX.get(worst.kind, "").replace("TENSOR", worst.tensor),
+        fix.replace("TENSOR", worst.tensor or "that tensor"),
     )
 
 

@@ -10,7 +10,7 @@ from ..faults.hypothesis import Hypothesis
 from ..naming import is_named_after
 from ..probing.session import Session, inputs_of
 from ..spans import plural
-from ..verdict import Run
+from ..verdict import MATCH, Run
 from .behaviour.again import Again
 from .behaviour.compiled import right_in_another_file, right_in_the_interpreter, right_without_pipelining
 from .behaviour.fills import reads_what_was_never_written
@@ -51,7 +51,8 @@ def reasons_of(session: Session, runs: Sequence[Run]) -> Reasons:
 
     What goes wrong in here is told, and no verdict depends on it.
     """
-    strays = of_strays((run.layout, stray) for run in runs for stray in run.strays)
+    found = ((run.layout, stray) for run in runs for stray in run.strays)
+    strays = of_strays(found, [run.layout for run in runs if run.verdict == MATCH])
     try:
         return _reasons_of(session, runs, strays)
     except Exception as error:
