@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 # What a wrapper raises on purpose; anything else (IndexError, AttributeError, ...) is an accident, never a refusal.
 _DELIBERATE = (ValueError, TypeError, NotImplementedError, AssertionError, RuntimeError)
+# What tensor descriptors ask of where a tensor lies, in the words of Triton's interpreter.
+_OF_DESCRIPTORS = ("base must be 16-byte aligned", "stride must be 16-byte aligned", "last dim must be contiguous")
 
 
 @dataclass(frozen=True)
@@ -114,8 +116,8 @@ def run_target(
                 _synchronize(inputs)
         except (TargetFailure, NoRoom):
             raise
-        except _DELIBERATE as error:
-            if _is_a_crash(error):
+        except Exception as error:
+            if not _refuses(error):
                 raise TargetFailure(*_raised(target, inputs, error)) from error
             if inputs.layout in ("contiguous", AS_SAVED):
                 raise Refusal(*_raised(target, inputs, error)) from error
@@ -246,6 +248,17 @@ def _is_a_crash(error: Exception) -> bool:
     of_driver = any(word in words for word in ("CUDA error", "[CUDA]", "CUDA_ERROR_"))
     without_room = "out of memory" in words or "DefaultCPUAllocator: " in words
     return of_driver or without_room or type(error).__module__.partition(".")[0] == "triton"
+
+
+def _refuses(error: Exception) -> bool:
+    """Whether it was raised on purpose."""
+    return _is_of_a_descriptor(error) or (isinstance(error, _DELIBERATE) and not _is_a_crash(error))
+
+
+def _is_of_a_descriptor(error: Exception) -> bool:
+    """Whether the interpreter refuses a descriptor of these tensors, as a GPU's copy engine would."""
+    inner = _in_the_kernel(error)
+    return inner is not error and isinstance(inner, AssertionError) and str(inner) in _OF_DESCRIPTORS
 
 
 def _raised(target: Target, inputs: Inputs, error: BaseException) -> tuple[str, str]:
