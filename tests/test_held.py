@@ -340,6 +340,19 @@ def test_a_gradient_in_the_memory_of_an_input_or_of_another_is_a_mismatch_and_pa
     assert (report.verdict == "match") == (not found)
 
 
+def test_a_gradient_that_another_of_the_same_memory_was_written_over_is_wrong_by_that():
+    """Of 640 elements of dK the 8 are right that dV does not reach."""
+
+    def laid(given, results):
+        buffer = torch.empty(648)
+        dk, dv = buffer[:640].view_as(results["dK"]), buffer[8:].view_as(results["dV"])
+        return results | {"dK": dk.copy_(results["dK"]), "dV": dv.copy_(results["dV"])}
+
+    report = probed(laid, runs=((),))
+    assert report.runs[0].measured.comparison.findings["dK"].mismatched == 632
+    assert (report.diagnoses[0].fault, report.known) == ("shared/dK", ())
+
+
 def test_what_autograd_shares_is_no_finding_and_a_gradient_that_a_function_lays_over_its_input_is():
     def attention(q, k, v, *, scale):
         return (scale * (q @ k.mT)).softmax(-1) @ v

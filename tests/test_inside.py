@@ -445,3 +445,20 @@ def test_two_faults_in_two_places_leave_nothing_that_is_right_called_wrong(of_dq
 
     findings = probe(case, target_of(backward), why=False).failing[1].comparison.findings
     assert {name for name, finding in findings.items() if finding.status == "mismatch"} == own
+
+
+@pytest.mark.parametrize(("name", "exposed"), [("dS", ("dS", *GRADIENTS)), ("P", ("P", "dQ", "dK"))])
+def test_what_is_exported_and_wrong_is_no_kernel_of_its_own_beside_those_of_the_gradients(name, exposed):
+    fault = changed(name, lambda t: t[:, :, 20:22].mul_(1.5))
+    inside = inside_of(case_of("softmax", **SIZES), fault=fault, exposed=exposed)
+    assert wrong_by_itself(inside) <= {name, "dP"}
+    assert not any(f"kernel of {name}" in sentence or f"{name} and" in sentence for sentence in inside.sentences)
+    assert "dS is wrong in the kernels of dQ and dK" in inside.sentences
+
+
+def test_a_right_ds_that_is_exported_beside_a_wrong_dq_is_not_called_a_kernel():
+    inside = inside_of(
+        case_of("softmax", **SIZES), fault=changed("dQ", lambda t: t.mul_(3)), exposed=("dS", *GRADIENTS)
+    )
+    assert inside.sentences[0].startswith("the kernel of dQ is at fault: dQ shows dS wrong by the factor 3 throughout;")
+    assert not any("kernel of dS" in sentence for sentence in inside.sentences)

@@ -10,7 +10,7 @@ from ..faults.hypothesis import Hypothesis
 from ..naming import is_named_after
 from ..probing.session import Session, inputs_of
 from ..spans import plural
-from ..verdict import MATCH, Run
+from ..verdict import MATCH, MISMATCH, Run
 from .behaviour.again import Again
 from .behaviour.compiled import right_in_another_file, right_in_the_interpreter, right_without_pipelining
 from .behaviour.fills import reads_what_was_never_written
@@ -28,7 +28,8 @@ _MOST_SCORES = 1 << 18
 _TOO_LARGE = "no hypothesis was tried: the case is too large for it; gradprobe shrink finds a small one"
 RACE_CLASS = "RACE"
 # What makes no number wrong, and what does only where it comes before the last read.
-_OF_RESULTS, _OF_INPUTS = ("shared/", "dtype/"), "overwritten/"
+_SHARED = "shared/"
+_OF_RESULTS, _OF_INPUTS = (_SHARED, "dtype/"), "overwritten/"
 # Tried one after another until one explains what is wrong.
 _BEHAVIOURS: tuple[Callable[[Again], Diagnosis | None], ...] = (
     right_in_another_file, wrong_in_the_first_call_alone, differs_from_run_to_run, reads_what_was_never_written,
@@ -66,11 +67,25 @@ def _reasons_of(session: Session, runs: Sequence[Run], strays: tuple[Diagnosis, 
     if not failing:
         return Reasons(strays)
     case = session.case
-    strays = tuple(one for one in strays if not one.fault.startswith(_OF_RESULTS))
+    of_results = [one for one in strays if one.fault.startswith(_OF_RESULTS)]
+    strays = tuple(one for one in strays if one not in of_results)
     if case.batch * case.heads * case.seqlen_q * case.seqlen_k > _MOST_SCORES:
         return Reasons(strays, (_TOO_LARGE,))
     plain = [run for run in failing if run.is_plain]
-    return _of_failing(session, plain, strays) if plain else _of_other_values(session, runs, failing[0], strays)
+    if not plain:
+        return _of_other_values(session, runs, failing[0], strays)
+    reasons = _of_failing(session, plain, strays)
+    named = reasons.diagnoses and reasons.diagnoses[0].explained >= NAMED
+    written = () if named else _written_over(of_results, plain[0])
+    return Reasons((*written, *reasons.diagnoses), () if written else reasons.known)
+
+
+def _written_over(of_results: Sequence[Diagnosis], run: Run) -> tuple[Diagnosis, ...]:
+    """Where two gradients have memory in common and one is wrong by itself: the other was written over it."""
+    assert run.measured is not None
+    wrong = [name for name, one in run.measured.comparison.findings.items() if one.status == MISMATCH]
+    shared = (one for one in of_results if one.fault.startswith(_SHARED))
+    return tuple(one for one in shared if set(wrong) & set(one.summary.replace(":", " ").split()))
 
 
 def _of_failing(session: Session, failing: Sequence[Run], strays: Sequence[Diagnosis]) -> Reasons:

@@ -160,15 +160,30 @@ def _hooked(step: str, hook: Hook, variant: Variant) -> Variant:
 
 def _exchanged(seen: Seen) -> Iterator[Hypothesis]:
     for one, two in combinations(("dQ", "dK", "dV"), 2):
-        if one in seen.actual and two in seen.actual and seen.actual[one].shape == seen.actual[two].shape:
+        if one not in seen.actual or two not in seen.actual or seen.actual[one].shape != seen.actual[two].shape:
+            continue
+        if seen.wrong(one) and seen.wrong(two):
             yield Hypothesis(
                 f"swap/{one}-{two}", "H1", f"{one} and {two} have changed places",
                 partial(_swapped, one, two), frozenset({one, two}), fix="return each gradient in its own place",
+            )  # fmt: skip
+        else:
+            here, of = (one, two) if seen.wrong(one) else (two, one)
+            yield Hypothesis(
+                f"twice/{of}", "H1", f"{of} stands in the place of {here} too",
+                partial(_twice, of, here), frozenset({here}), fix=f"return {here} in its own place",
             )  # fmt: skip
 
 
 def _swapped(one: str, two: str, variant: Variant) -> Variant:
     def finish(values: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         return {one: values[two], two: values[one]} if {one, two} <= values.keys() else {}
+
+    return variant.finishing(finish)
+
+
+def _twice(of: str, here: str, variant: Variant) -> Variant:
+    def finish(values: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return {here: values[of]} if of in values else {}
 
     return variant.finishing(finish)

@@ -162,11 +162,11 @@ def _either_ds(examiner: Examiner, recovered: Recovered, evidence: Sequence[Evid
     that dS are of one kernel and belong together.
     """
     case = examiner.case
-    of_ds = [one for one in evidence if one.name == "dS"]
+    of_ds = [one for one in evidence if one.name == "dS" and one.through in recovered.by]
     through, wrong = ([one.through for one in ones] for ones in (of_ds, [one for one in of_ds if one.is_wrong]))
     odd_p = "P" in recovered.trace.values and any(one.name == "P" and one.is_wrong for one in evidence)
     factors = [factor_in_words(case, recovered, "dS", recovered.by[name]) for name in wrong]
-    of_p = factor_in_words(case, recovered, "P", recovered.by["dV"]) if odd_p else ""
+    of_p = factor_in_words(case, recovered, "P", recovered.by["dV"]) if odd_p and "dV" in recovered.by else ""
     two = len(wrong) == 2 and not are_one_fault(case, recovered)
     words = _of_kernels(through, wrong, factors, _wrong_as_a_whole(examiner.own), two=two)
     words += _of_dp(examiner, wrong[0]) if wrong and not factors[0] else []

@@ -27,3 +27,9 @@ def test_a_ds_that_is_not_transposed_is_named_by_the_dk_that_it_makes():
 def test_gradients_that_changed_places_are_named():
     swapped = Planted(call=lambda found: found | {"dQ": found["dK"], "dK": found["dQ"]})
     assert seen_both_ways(lambda: swapped) == ("swap/dQ-dK", "swap/dQ-dK")
+
+
+def test_a_gradient_that_stands_in_two_places_is_named_by_the_wrong_one():
+    """No swap: the other came right."""
+    twice = Planted(call=lambda found: found | {"dK": found["dV"].clone()})
+    assert seen_both_ways(lambda: twice) == ("twice/dV", "twice/dV")
