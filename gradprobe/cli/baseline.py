@@ -17,8 +17,9 @@ from ..baseline.noise import FEWEST, growth
 from ..failures import UsageFailure
 from ..options import command_line
 from ..screen import dump, put, rendered, show, utf8, width
+from .apart import apart
 from .failing import failures_told, told
-from .words import FamilyWord, JsonFile, ReferenceWord, TargetWord, Traceback, chosen, with_case_options
+from .words import FamilyWord, Isolate, JsonFile, ReferenceWord, TargetWord, Traceback, chosen, with_case_options
 
 baseline = typer.Typer(
     help="Keep the errors of a right kernel, and fail where one grows while still within its budget."
@@ -35,6 +36,7 @@ def save(
     seeds: Annotated[int, typer.Option(help="Draws of the values, from --seed on; their spread is the noise")] = 5,
     family: FamilyWord = None,
     reference: ReferenceWord = None,
+    isolate: Isolate = True,
     show_traceback: Traceback = False,
     *,
     options: dict[str, Any],
@@ -45,15 +47,22 @@ def save(
     again = command_line("baseline save", asked.target, options, chosen(asked) | {"file": file, "seeds": seeds})
     with failures_told(None, again, show_traceback):
         _refuse(options, seeds)
-        entries = kept.load(file) if Path(file).exists() else ()
         first = options.get("seed", 0)
-        found = measure(asked, range(first, first + seeds))
-        if not isinstance(found, Entry):
-            show(rendered(found))
-            put(f"not saved: the errors of a mismatch are no baseline (seed {found.case.seed})\n")
-            raise typer.Exit(1)
-        kept.save(file, kept.with_entry(entries, found))
-        put(f"saved {found.words} in {file}: {_extent(found)}\n")
+        how = (asked, file, range(first, first + seeds))
+        raise typer.Exit(apart(_saved, *how, target=asked.target, isolate=isolate, show_traceback=show_traceback))
+
+
+def _saved(asked: last.Asked, file: str, seeds: range) -> int:
+    """Measures the draws of a target, and keeps their errors in a file; the exit code."""
+    entries = kept.load(file) if Path(file).exists() else ()
+    found = measure(asked, seeds)
+    if not isinstance(found, Entry):
+        show(rendered(found))
+        put(f"not saved: the errors of a mismatch are no baseline (seed {found.case.seed})\n")
+        return 1
+    kept.save(file, kept.with_entry(entries, found))
+    put(f"saved {found.words} in {file}: {_extent(found)}\n")
+    return 0
 
 
 def _refuse(options: dict[str, Any], seeds: int) -> None:
@@ -81,6 +90,7 @@ def diff(
     file: FileWord = kept.DEFAULT,
     device: Annotated[str | None, typer.Option(help="In place of that saved: auto, cpu, cuda")] = None,
     json_file: JsonFile = None,
+    isolate: Isolate = True,
     show_traceback: Traceback = False,
 ) -> None:
     """Run again what a file holds, on the same draws, and fail where an error grew beyond its noise."""
@@ -93,7 +103,7 @@ def diff(
         outcomes = []
         for entry in entries:
             try:
-                outcomes.append(_compared_again(entry, device, comparisons, quiet=json_file == "-"))
+                outcomes.append(_compared_apart(entry, device, comparisons, json_file == "-", isolate))
             except Exception as error:
                 outcomes.append(_failed(error, entry, again, show_traceback))
         if json_file is not None:
@@ -113,7 +123,14 @@ def _meant(entries: tuple[Entry, ...], target: str | None, file: str) -> list[En
     return meant
 
 
-def _compared_again(entry: Entry, device: str | None, comparisons: int, *, quiet: bool) -> tuple[int, dict[str, Any]]:
+def _compared_apart(
+    entry: Entry, device: str | None, comparisons: int, quiet: bool, isolate: bool
+) -> tuple[int, dict[str, Any]]:
+    """The exit code of one entry and its document, made in a process of its own."""
+    return apart(_compared_again, entry, device, comparisons, quiet, target=entry.asked.target, isolate=isolate)
+
+
+def _compared_again(entry: Entry, device: str | None, comparisons: int, quiet: bool) -> tuple[int, dict[str, Any]]:
     """The exit code of one entry, run again and shown, and its document."""
     from ..report.as_json import as_json
     from ..report.baseline import changes_as_json, render

@@ -8,8 +8,9 @@ import typer
 
 from ..options import command_line
 from ..screen import dump, show, width
+from .apart import apart
 from .failing import failures_told
-from .words import FamilyWord, JsonFile, Traceback, with_case_options
+from .words import FamilyWord, Isolate, JsonFile, Traceback, with_case_options
 
 
 @with_case_options
@@ -20,6 +21,7 @@ def lint(
     ] = None,
     family: FamilyWord = None,
     json_file: JsonFile = None,
+    isolate: Isolate = True,
     show_traceback: Traceback = False,
     *,
     options: dict[str, Any],
@@ -31,13 +33,19 @@ def lint(
     """
     word = "lazy" if target is None else target
     with failures_told(json_file, command_line("lint", word, options, {"family": family}), show_traceback, word):
-        from ..lint.inquiry import inquire
+        asked = (word, family, options, json_file)
+        raise typer.Exit(apart(_linted, *asked, target=word, isolate=isolate, show_traceback=show_traceback))
 
-        inquiry = inquire(word, family, options)
-        from ..report.lint import lint_as_json, render_lint
 
-        if json_file is not None:
-            dump(json_file, lint_as_json(inquiry))
-        if json_file != "-":
-            show(render_lint(inquiry, width()))
-        raise typer.Exit(1 if inquiry.survey.findings else 0)
+def _linted(word: str, family: str | None, options: dict[str, Any], json_file: str | None) -> int:
+    """Reads the kernels and shows what they are accused of; the exit code."""
+    from ..lint.inquiry import inquire
+
+    inquiry = inquire(word, family, options)
+    from ..report.lint import lint_as_json, render_lint
+
+    if json_file is not None:
+        dump(json_file, lint_as_json(inquiry))
+    if json_file != "-":
+        show(render_lint(inquiry, width()))
+    return 1 if inquiry.survey.findings else 0

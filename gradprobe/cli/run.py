@@ -15,8 +15,9 @@ from ..cases.shapes import PLAIN
 from ..failures import UsageFailure
 from ..options import command_line, parse
 from ..screen import dump, rendered, show
+from .apart import apart
 from .failing import failures_told
-from .words import FamilyWord, JsonFile, ReferenceWord, Traceback, chosen, with_case_options
+from .words import FamilyWord, Isolate, JsonFile, ReferenceWord, Traceback, chosen, with_case_options
 
 if TYPE_CHECKING:
     from ..recording.replay import Ended
@@ -39,6 +40,7 @@ def run_(
     family: FamilyWord = None,
     reference: ReferenceWord = None,
     json_file: JsonFile = None,
+    isolate: Isolate = True,
     show_traceback: Traceback = False,
     *,
     options: dict[str, Any],
@@ -60,10 +62,11 @@ def run_(
         from ..recording.replay import FOLDER, look_where_it_looked, run_watched
         from ..recording.watch import Keeping
 
-        how = Keeping(Path(folder) if folder else FOLDER / watch.replace(":", "."), keep, order)
-        ended = run_watched(command or [], watch, how, quiet=json_file == "-")
+        keeping = Keeping(Path(folder) if folder else FOLDER / watch.replace(":", "."), keep, order)
+        ended = run_watched(command or [], watch, keeping, quiet=json_file == "-")
         look_where_it_looked(ended)
-        raise typer.Exit(_tell_each(ended, asked, watch, json_file))
+        how = (ended, asked, watch, json_file)
+        raise typer.Exit(apart(_tell_each, *how, target=asked.target, isolate=isolate, show_traceback=show_traceback))
 
 
 def _tell_each(ended: Ended, asked: last.Asked, watch: str, json_file: str | None) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,11 +17,12 @@ from ..failures import UsageFailure
 from ..files import replace_file
 from ..options import command_line
 from ..screen import dump, show, width
+from .apart import apart
 from .diff import like_the_last
 from .failing import failures_told, tell_force
 from .words import (
     FamilyWord,
-    Isolate,
+    IsolateEach,
     JsonFile,
     ReferenceWord,
     TargetWord,
@@ -49,7 +51,7 @@ def shrink(
     tries: Tries = 200,
     script: ScriptFile = str(_FOLDER / "shrunk.py"),
     test: TestFile = str(_FOLDER / "test_shrunk.py"),
-    isolate: Isolate = False,
+    isolate: IsolateEach = None,
     timeout: Timeout = None,
     family: FamilyWord = None,
     reference: ReferenceWord = None,
@@ -69,14 +71,32 @@ def shrink(
         tell_force(force.line(asked.options, timeout))
         asked = force.over(asked)
         _tell_beginning(asked, repeated=repeated)
-        from ..shrink.shrinking import shrink as shrunken
-
-        result = shrunken(
-            asked, most=tries, alone=isolate or seconds is not None, timeout=seconds, told=_tell, echo=sys.stderr.write
+        how = _How(tries, bool(isolate) or seconds is not None, seconds, {"script": script, "test": test}, json_file)
+        # Where each case has a process of its own, none is run in this one.
+        here = isolate is False or how.alone
+        raise typer.Exit(
+            apart(_shrunken, asked, how, target=asked.target, isolate=not here, show_traceback=show_traceback)
         )
-        files = _written(result, {"script": script, "test": test})
-        _show(result, files, json_file)
-        raise typer.Exit(result.exit_code)
+
+
+@dataclass(frozen=True)
+class _How:
+    """What the command line says of the search and its files."""
+
+    most: int
+    alone: bool
+    timeout: float | None
+    files: Mapping[str, str]
+    json_file: str | None
+
+
+def _shrunken(asked: last.Asked, how: _How) -> int:
+    """Searches, writes the files and shows what came of it; the exit code."""
+    from ..shrink.shrinking import shrink as shrunken
+
+    result = shrunken(asked, most=how.most, alone=how.alone, timeout=how.timeout, told=_tell, echo=sys.stderr.write)
+    _show(result, _written(result, how.files), how.json_file)
+    return result.exit_code
 
 
 def _tell_beginning(asked: last.Asked, *, repeated: bool) -> None:

@@ -33,6 +33,14 @@ Isolate = Annotated[
         help="Run TARGET in a process of its own, or in this one, for a debugger (default: of its own)",
     ),
 ]  # fmt: skip
+IsolateEach = Annotated[
+    bool | None,
+    typer.Option(
+        "--isolate/--no-isolate", envvar="GRADPROBE_ISOLATE", show_envvar=False, show_default=False,
+        help="Run each case in a process of its own, where a crash is what fails, or all in this one (default: all in "
+        "another)",
+    ),
+]  # fmt: skip
 Timeout = Annotated[float | None, typer.Option(metavar="SECONDS", help="Stop a check that takes longer")]
 MaxMemory = Annotated[
     str | None,

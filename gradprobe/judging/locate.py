@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 
 from ..cases.case import Case
 from ..intermediates import slots
-from ..reference import Attention, Tile
-from ..running.trace import Trace
 from ..spans import in_words, spans
-from .compare import BY_TILE, Comparison
 from .tally import MISMATCH, Place
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a location that another process found is shown without torch
     from torch import Tensor
+
+    from ..reference import Attention
+    from ..running.trace import Trace
+    from .compare import Comparison
 
 
 # Which corner the diagonal ends in where M != N, and how another kernel shows.
@@ -97,12 +98,16 @@ def _masked(x: Attention, axes: str, place: Place) -> bool | None:
     if axes != "bhmn" or place.row is None or place.col is None:
         return None
     heads, rows = slice(place.head, place.head + 1), slice(place.row, place.row + 1)
+    from ..reference import Tile
+
     return not bool(x.valid(Tile(place.batch or 0, heads, rows))[0, 0, place.col])
 
 
 def _window(x: Attention, trace: Trace, comparison: Comparison, name: str, place: Place) -> Window:
     actual = _matrix(trace.values[name], place)
     rows, cols = _around(place.row or 0, actual.shape[0], 2), _around(place.col or 0, actual.shape[1], 5)
+    from .compare import BY_TILE
+
     if name in BY_TILE:
         assert place.row is not None
         expected = expected_rows(x, comparison, name, place, rows)[:, list(cols)]
@@ -122,6 +127,8 @@ def _matrix(tensor: Tensor, place: Place) -> Tensor:
 
 def expected_rows(x: Attention, comparison: Comparison, name: str, place: Place, rows: Sequence[int]) -> Tensor:
     """[rows, C] of what a target was compared with, for neighbouring rows of one head."""
+    from ..reference import Tile
+
     tile = Tile(place.batch or 0, slice(place.head, place.head + 1), slice(rows[0], rows[-1] + 1))
     return comparison.values(x, tile)[name].reshape(len(rows), -1)
 

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import TYPE_CHECKING
 
-from .bench import Bench
 from .claims import MIX_UP, Claim, Strides, differ, not_contiguous, not_dense, tensors_differ, unlike
 from .trials import CONTIGUOUS, Trial
 from .wide import Stride, Wide
+
+if TYPE_CHECKING:
+    from .bench import Bench
 
 # As many tensors as may be misread by themselves beside others that are mixed up: each more is many more runs.
 _MOST_APART = 2

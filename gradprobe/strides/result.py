@@ -8,6 +8,7 @@ from typing import Any
 
 from ..judging.locate import Location
 from ..judging.strays import Stray
+from ..last import Asked
 from ..severity import ERROR, WARNING
 from ..verdict import MISMATCH
 from .trials import Trial
@@ -65,3 +66,15 @@ class Plan:
     """The arithmetic that the target is held to, in words."""
     more: str = ""
     """What was found out of what the target takes, as words of the command line."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a bench is made from."""
+
+    asked: Asked
+    again: str
+    """The command line that repeats it."""
+    fast: bool
+    given: frozenset[str]
+    """The options of it that were given; the others are what strides takes by itself."""

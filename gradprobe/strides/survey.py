@@ -16,9 +16,8 @@ from ..smaller import for_the_interpreter
 from ..verdict import MATCH, MISMATCH
 from .culprits import Culprit
 from .hazards import Hazard, hazards
-from .result import NOT_RUN, Plan, Result
+from .result import NOT_RUN, Plan, Result, Setup
 from .trials import ALONE, CONTIGUOUS, EXPANDED, PROGRAM, TOGETHER
-from .worker import Setup
 
 # More numbers than any case has trials: how many there are is known with the plan.
 _MOST = 10_000

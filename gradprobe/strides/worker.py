@@ -5,13 +5,12 @@ from __future__ import annotations
 import functools
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ..cases.draw import draw
 from ..failures import TargetFailure
 from ..fitting.fit import WRONG_THROUGHOUT, Fit, fit
 from ..fitting.trial import share_wrong
-from ..last import Asked
 from ..options import flags
 from ..probing.receipt import environment, notes_of, provenance
 from ..probing.session import Session, dots_of, refuse_out_of_range, silent
@@ -22,20 +21,8 @@ from ..verdict import Report, Run
 from .bench import FIRST, Bench
 from .culprits import Culprit, culprits
 from .programs import programs_of
-from .result import Plan, Result
+from .result import Plan, Result, Setup
 from .trials import Trial, trials_of
-
-
-@dataclass(frozen=True)
-class Setup:
-    """What a bench is made from."""
-
-    asked: Asked
-    again: str
-    """The command line that repeats it."""
-    fast: bool
-    given: frozenset[str]
-    """The options of it that were given; the others are what strides takes by itself."""
 
 
 class Trials:

@@ -1,0 +1,84 @@
+"""A command in a process of its own: it shows and writes as in this one, and a target that ends it ends no more."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from .. import failures
+from ..failures import Failure, TargetFailure
+from ..isolation import Ended, Raised, run_each, tell
+from ..screen import Look, look, put
+
+T = TypeVar("T")
+
+
+def apart(body: Callable[..., T], *arguments: Any, target: str, isolate: bool, show_traceback: bool = False) -> T:
+    """What the body of a command returns, run in a process of its own.
+
+    Args:
+        body: a function of a module, since it is found there by its name.
+        isolate: whether it is one; without, all is done in this process, for a debugger.
+
+    Raises:
+        Failure: what the command raised there, or how the target ended it.
+    """
+    if not isolate:
+        return body(*arguments)
+    (ended,) = run_each(
+        f"{__name__}:Inside", look(), [(body, arguments)], echo=sys.stderr.write, told=lambda _, text: put(text)
+    )
+    if ended.raised is not None and show_traceback:
+        sys.stderr.write(ended.raised.traceback)
+    result: T = _result(ended, target)
+    return result
+
+
+def _result(ended: Ended, target: str) -> Any:
+    if ended.raised is not None:
+        raise _failure(ended.raised)
+    if ended.crash is not None:
+        way_out = "--no-isolate runs it in this process, for a debugger"
+        raise TargetFailure(f"target {target!r} crashed: {ended.crash.words}{ended.crash.where}", way_out)
+    return ended.result
+
+
+def _failure(raised: Raised) -> Failure:
+    kind = getattr(failures, raised.kind, None)
+    made = kind if isinstance(kind, type) and issubclass(kind, Failure) else Failure
+    return made(raised.message, raised.way_out)
+
+
+class Inside:
+    """The other end: `Inside(look)((body, arguments))` gives what the body returns, and tells what goes to stdout."""
+
+    def __init__(self, on: Look) -> None:
+        os.environ |= {"COLUMNS": str(on.columns)} | ({} if on.rows is None else {"LINES": str(on.rows)})
+        self._on = on
+
+    def __call__(self, item: tuple[Callable[..., Any], tuple[Any, ...]]) -> Any:
+        body, arguments = item
+        with contextlib.redirect_stdout(_Stdout(self._on)):
+            return body(*arguments)
+
+
+class _Stdout(io.TextIOBase):
+    """The stdout of the process that was typed."""
+
+    def __init__(self, on: Look) -> None:
+        self._on = on
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return "utf-8" if self._on.utf8 else "ascii"
+
+    def isatty(self) -> bool:
+        return self._on.rows is not None
+
+    def write(self, text: str) -> int:
+        tell(text)
+        return len(text)
