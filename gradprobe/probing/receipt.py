@@ -80,6 +80,7 @@ def environment(device: str) -> dict[str, str]:
         triton = "none"
     name = torch.cuda.get_device_name() if device == "cuda" else f"cpu ({platform.machine()})"
     return {
-        "gradprobe": __version__, "python": platform.python_version(), "torch": str(torch.__version__), "triton": triton,
+        "gradprobe": __version__, "python": platform.python_version(),
+        "torch": str(torch.__version__), "triton": triton,
         "cuda": torch.version.cuda or "none", "device": name,
     }  # fmt: skip

@@ -79,8 +79,8 @@ def test_a_target_that_dies_on_the_inputs_of_a_program_ends_no_command(folder):
 
 @pytest.mark.parametrize(
     "words",
-    [f"check soft.py:backward {SMALL}", f"diff dQ soft.py:backward {SMALL}", f"strides soft.py:backward --fast {SMALL}",
-     "check fatal.py:f --battery", "lint lazy --head-dim 16"],
+    [f"check soft.py:backward {SMALL}", f"diff dQ soft.py:backward {SMALL}",
+     f"strides soft.py:backward --fast {SMALL}", "check fatal.py:f --battery", "lint lazy --head-dim 16"],
 )  # fmt: skip
 def test_the_process_that_was_typed_imports_no_torch(words, folder):
     (folder / "fatal.py").write_text(FATAL["at its import"][0])
