@@ -64,7 +64,9 @@ def test_an_index_of_32_bits_is_found_beyond_2_to_the_31_alone(tmp_path):
     path = tmp_path / "narrow.py"
     path.write_text(Planted("narrow", "I64", (Edit("load_tile", ROWS, NARROW),), "", 0).plant(source))
     # In processes of their own: an access that the device refuses leaves a process without one.
-    setup = Setup(Asked(f"{path}:lazy_intermediates", None, None, OPTIONS | {"dtype": "float16"}), "again", False)
+    setup = Setup(
+        Asked(f"{path}:lazy_intermediates", None, None, OPTIONS | {"dtype": "float16"}), "again", False, frozenset()
+    )
     (plan,) = run_each("gradprobe.strides.worker:Trials", setup, [0])
     titles = [trial.title for trial in plan.result.trials]
     numbers = [titles.index(title) + 1 for title in ("contiguous", "distinct", "q=huge")]
