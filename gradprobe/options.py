@@ -120,6 +120,7 @@ OPTIONS = (
     Option("pattern", str, f"Of the values: {', '.join(PATTERNS)} (default: normal)"),
     Option("dots", str, f"Arithmetic of float32 dots: {', '.join(DOTS)} (default: what the backend does)"),
     Option("repeat", int, "Runs of each layout, compared with one another (default: 1)"),
+    Option("configs", str, "Of autotuned kernels: first (on a GPU: the tuner's choice), or all, each judged"),
     Option("schedules", int, "Drawn orders of threads and blocks that CUDA kernels on the CPU run in too (default: 0)"),
     Option("poison", bool, "Memory that the target allocates holds NaN, in every second run 7.0 (default: anything)"),
     Option("tap", list, "Store a kernel's variable, whose indices give its place: dS=ds[b,h,offs_m,offs_n]",

@@ -9,18 +9,19 @@ from dataclasses import replace
 from .cases.case import Case
 from .cases.decided import values_of
 from .cases.draw import draw
+from .cases.layouts import run_name
 from .cases.saved import Saved
 from .diagnosing.why import Reasons, reasons_of
 from .failures import Refusal
 from .judging.unshown import unshown
 from .probing.insides import with_insides
 from .probing.receipt import environment, notes_of, provenance
-from .probing.runs import layouts_of, runs_of, with_strays
+from .probing.runs import layouts_of, pinned, runs_of, with_strays
 from .probing.session import Session, Tick, dots_of, refuse_out_of_range, silent
 from .probing.symmetries import with_symmetries
 from .running.taps import parse_tap
 from .targets.find import Target
-from .verdict import Report, Run
+from .verdict import MISMATCH, Report, Run
 
 
 def probe(
@@ -74,7 +75,7 @@ def probe(
     _tell(told, session, runs, reproduce)
     session.command = tuple(shlex.split(reproduce))
     with session.timed("diagnose"):
-        reasons = reasons_of(session, runs) if why else Reasons()
+        reasons = reasons_of(*_as_it_failed(session, runs)) if why else Reasons()
     report, notes = _so_far(session, runs, reproduce), notes_of(session, runs)
     notes = (*found_out, *notes, *(_not_shown(session, runs, given) if report.failing is None else ()))
     return replace(report, notes=notes, diagnoses=reasons.diagnoses, known=reasons.known)
@@ -82,6 +83,15 @@ def probe(
 
 def _worst_of(run: Run) -> list[str]:
     return [stray.sentence for stray in run.strays[:1]]
+
+
+def _as_it_failed(session: Session, runs: Sequence[Run]) -> tuple[Session, list[Run]]:
+    """The session with the configuration in which the first wrong run was made, and the runs in that one."""
+    failing = next((run for run in runs if run.verdict == MISMATCH), None)
+    if failing is not None and failing.layout in session.configured:
+        alone = replace(failing, layout=run_name(failing.assigned))
+        return pinned(session, *session.configured[failing.layout]), [alone]
+    return session, [run for run in runs if run.layout not in session.configured]
 
 
 def _not_shown(session: Session, runs: Sequence[Run], given: Collection[str]) -> list[str]:

@@ -27,6 +27,7 @@ MOST_SOFTCAP = (2 - 2.0**-23) * 2.0**127
 LEAST_NORMAL = 2.0**-126
 OVERFLOWS = "a right kernel overflows there: nothing could be told from that"
 UNDERFLOWS = "a right kernel, which holds it in float32, takes what is smaller for 0"
+CONFIGS = ("first", "all")
 ALIGNMENTS = ("bottom-right", "top-left")
 MASKS = ("random", "dead-rows", "padding")
 # What a target may do by itself.
@@ -98,6 +99,10 @@ class Case:
     dots: str | None = None
     """None where nobody said: then what the target's backend does by default."""
     repeat: int = 1
+    configs: str = "first"
+    """Which configurations of autotuned kernels run, one of CONFIGS: on a GPU "first" is what their autotuner takes."""
+    pinned: tuple[tuple[str, int], ...] = ()
+    """The number of the configuration that some kernels take, by name."""
     schedules: int = 0
     """How many drawn orders of threads and blocks CUDA kernels on the CPU are run in besides the natural one."""
     poison: bool = False
@@ -321,6 +326,7 @@ def _check(case: Case) -> None:
     choices = (
         ("dtype", DTYPES), ("pattern", PATTERNS), ("dots", (None, *DOTS)), ("device", DEVICES),
         ("align", ALIGNMENTS), ("mask", (None, *MASKS) if case.inputs is None else (None, "given")),
+        ("configs", CONFIGS),
     )  # fmt: skip
     for name, known in choices:
         if getattr(case, name) not in known:

@@ -47,7 +47,7 @@ def refuses(failure: Failure) -> bool:
 
 
 def _run(problem: Problem) -> Run:
-    case, saved = replace(problem.case, repeat=1, schedules=0), problem.saved
+    case, saved = replace(problem.case, repeat=1, schedules=0, configs="first"), problem.saved
     session = Session(case, problem.target, None, silent, (), saved)
     values = draw(case) if saved is None else values_of(saved, case)
     session.values = {name: value.to(case.device) for name, value in values.items()}

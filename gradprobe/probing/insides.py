@@ -27,7 +27,7 @@ def with_insides(session: Session, runs: list[Run]) -> list[Run]:
     Where a run is right and its one-hot problems are not, these stand behind the others as a run of their own.
     """
     chosen = [runs.index(run) for run in runs if run.measured is not None][:1]
-    chosen += [runs.index(run) for run in runs if run.verdict == MISMATCH][:1]
+    chosen += [runs.index(run) for run in runs if run.verdict == MISMATCH and run.layout not in session.configured][:1]
     looked = [_with_inside(session, run) if at in chosen else run for at, run in enumerate(runs)]
     return [_without_one_hots(run) for run in looked] + [_of_one_hots(run) for run in looked if _is_wrong_inside(run)]
 

@@ -42,8 +42,32 @@ def runs_of(session: Session, assigned: Assigned) -> Iterator[Run]:
     asked = session.case.layouts or session.case.runs
     wants_unit = run.layout == "distinct" and not asked and (run.measured is None or _copied(session))
     yield run
+    if session.case.configs == "all" and assigned == layouts_of(session.case)[0]:
+        yield from _in_other_configurations(session, assigned)
     if wants_unit:
         yield _run(session, UNIT_RUN)
+
+
+def _in_other_configurations(session: Session, assigned: Assigned) -> Iterator[Run]:
+    """The run once more in each other configuration of each autotuned kernel, which its name tells."""
+    for first in session.outcomes[-1].configurations:
+        for number in first.others:
+            before = len(session.strays)
+            run = _run(pinned(session, first.kernel, number), assigned)
+            ran = session.outcomes[-1].configurations
+            came = next((one for one in ran if (one.kernel, one.number) == (first.kernel, number)), None)
+            if came is None:
+                session.notes.append(f"{first.kernel}: configuration {number} of {first.count} does not fit")
+            else:
+                title = f"{run.layout}, {came.kernel} with configuration {number} of {came.count} ({came.words})"
+                session.configured[title] = (came.kernel, number)
+                session.strays[before:] = [(title, strays) for _, strays in session.strays[before:]]
+                yield replace(run, layout=title)
+
+
+def pinned(session: Session, kernel: str, number: int) -> Session:
+    """The session with one configuration of one autotuned kernel."""
+    return replace(session, case=replace(session.case, pinned=((kernel, number),)))
 
 
 def _copied(session: Session) -> bool:

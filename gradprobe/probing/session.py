@@ -75,6 +75,8 @@ class Session:
     has_cuda: bool = False
     """Whether the target launched CUDA kernels of a source."""
     notes: list[str] = field(default_factory=list)
+    configured: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """Of runs in another configuration, by their name: the autotuned kernel, and the number of its configuration."""
     command: tuple[str, ...] = ()
     """The words of the command line that repeats the probe; none where there is no such line."""
 

@@ -26,6 +26,8 @@ class Configuration:
     """For each of the kernel's configurations the number of the first that is the same to the interpreter."""
     pinned: bool = False
     """Whether it was asked for; if not, it is the first that fits."""
+    others: tuple[int, ...] = ()
+    """The numbers of those that its own pruning leaves, one of those that are the same."""
 
     @property
     def sentence(self) -> str:
@@ -53,10 +55,7 @@ def one_configuration(ran: list[Configuration], pinned: Mapping[str, int]) -> It
 
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
         launch = _Launch(self, args, kwargs)
-        asked = pinned.get(launch.kernel)
-        if asked is None:
-            return launch.first_that_fits(ran)
-        return launch.with_configuration(self.configs[min(asked, len(self.configs)) - 1], ran, pinned=True)
+        return launch.pinned_or_first(pinned.get(launch.kernel), ran)
 
     tuner.run = run
     try:
@@ -76,6 +75,15 @@ class _Launch:
     @property
     def kernel(self) -> str:
         return str(self.tuner.base_fn.__name__)
+
+    def pinned_or_first(self, number: int | None, ran: list[Configuration]) -> Any:
+        """The configuration of that number, where pruning leaves it and it fits; else the first that fits."""
+        asked = self.tuner.configs[number - 1 : number] if number is not None else []
+        for config in self._allowed():
+            if any(config is one for one in asked):
+                with _passed_by_where_it_does_not_fit():
+                    return self.with_configuration(config, ran, pinned=True)
+        return self.first_that_fits(ran)
 
     def first_that_fits(self, ran: list[Configuration]) -> Any:
         configs = self._allowed()
@@ -120,7 +128,9 @@ class _Launch:
         words = {**config.kwargs, "num_warps": config.num_warps, "num_stages": config.num_stages}
         shown = ", ".join(f"{name}={value}" for name, value in words.items())
         same = tuple(meanings.index(meaning) + 1 for meaning in meanings)
-        return Configuration(self.kernel, number, len(meanings), shown, same, pinned)
+        kept = {id(each) for each in self._allowed()}
+        others = tuple(at for at, each in enumerate(self.tuner.configs, 1) if id(each) in kept and at != number)
+        return Configuration(self.kernel, number, len(meanings), shown, same, pinned, others)
 
 
 def _meaning(config: Any) -> str:
@@ -128,7 +138,18 @@ def _meaning(config: Any) -> str:
     return repr((sorted(config.kwargs.items()), config.pre_hook) if interpreting() else config)
 
 
+@contextlib.contextmanager
+def _passed_by_where_it_does_not_fit() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if not _does_not_fit(error):
+            raise
+
+
 def _does_not_fit(error: Exception) -> bool:
-    """Whether the interpreter's first program raised it: a later one fails for reasons of its own."""
+    """Whether the compiler refuses it, or it is too large for the GPU, or the interpreter's first program raised it."""
+    if type(error).__name__ in ("OutOfResources", "CompileTimeAssertionFailure"):
+        return True
     builder = getattr(sys.modules.get("triton.runtime.interpreter"), "interpreter_builder", None)
     return type(error).__name__ == "InterpreterError" and getattr(builder, "grid_idx", None) == (0, 0, 0)

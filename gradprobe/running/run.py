@@ -110,7 +110,7 @@ def run_target(
                 around,
                 _telling_of_a_lost_device(target, inputs),
                 gpu_stood_in(as_cuda=case.as_cuda),
-                _configured(ran),
+                _configured(ran, case),
             ):
                 result = _call(target, case, arguments, inputs)
                 _synchronize(inputs)
@@ -141,9 +141,9 @@ def run_target(
     )  # fmt: skip
 
 
-def _configured(ran: list[Configuration]) -> AbstractContextManager[None]:
-    """One configuration of each autotuned kernel in the interpreter, where it would take long to time them all."""
-    return one_configuration(ran, {}) if interpreting() else nullcontext()
+def _configured(ran: list[Configuration], case: Case) -> AbstractContextManager[None]:
+    """One configuration of each autotuned kernel in the interpreter, and where all are asked for, one after another."""
+    return one_configuration(ran, dict(case.pinned)) if interpreting() or case.configs == "all" else nullcontext()
 
 
 def _storages(result: object) -> dict[int, str]:

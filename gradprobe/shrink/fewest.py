@@ -70,8 +70,9 @@ def _all_words(case: Case, *, packs: bool) -> dict[str, Any]:
         "seqlens": _joined(case.seqlens), "cu_seqlens": _joined(case.cu_seqlens_q),
         "cu_seqlens_k": _joined(case.cu_seqlens_k), "seed": case.seed, "block_m": case.block_m,
         "block_n": case.block_n, "pattern": case.pattern, "dots": case.dots, "repeat": case.repeat,
-        "schedules": case.schedules, "poison": case.poison, "tap": list(case.taps), "recover": case.recover,
-        "strict": case.strict, "shapes": case.shapes, "inplace": list(case.inplace), "as_cuda": case.as_cuda,
+        "configs": case.configs, "schedules": case.schedules, "poison": case.poison, "tap": list(case.taps),
+        "recover": case.recover, "strict": case.strict, "shapes": case.shapes, "inplace": list(case.inplace),
+        "as_cuda": case.as_cuda,
         "implied": ",".join(case.implied) or None, **_layout_words(case),
     }  # fmt: skip
     words = {name: word for name, word in words.items() if word is not None and word != []}
