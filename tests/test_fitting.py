@@ -56,6 +56,11 @@ def spoiling(q, k, v):
 def wrong_throughout(q, k, v):
     return attend(q, k, v, scale=0.9)
 
+def refuses_the_length(q, k, v):
+    if q.shape[2] < 1000 and q.shape[2] > 10:
+        raise ValueError("no block is that long")
+    return attend(q, k, v)
+
 def raises(q, k, v):
     raise IndexError("list index out of range")
 
@@ -160,6 +165,12 @@ def test_what_no_adaptation_mends_is_told_as_it_came():
     ran = run(f"check forms.py:raises {SMALL}")
     assert ran.code == 3
     assert "raised IndexError (contiguous): list index out of range" in ran.err
+
+
+def test_tensors_of_other_axes_that_a_target_only_runs_on_are_not_what_it_takes():
+    ran = run(f"check forms.py:refuses_the_length {SMALL} --heads 2")
+    assert (ran.code, ran.out) == (3, "")
+    assert "raised ValueError (contiguous): no block is that long" in ran.err
 
 
 def test_a_result_of_the_wrong_shape_is_no_refusal():

@@ -23,6 +23,10 @@ def mask_of_3(q, k, v, mask):
         raise ValueError("mask must be [B, M, N]")
     return attend(q, k, v, mask[:, None])
 
+def mask_of_heads(q, k, v, mask):
+    assert mask.dim() == 3
+    return attend(q, k, v, mask if len(mask) == q.shape[1] else mask[0].roll(5, -1))
+
 def mask_of_4(q, k, v, mask):
     assert mask.dim() == 4
     return attend(q, k, v, mask)
@@ -83,6 +87,7 @@ def checked(words):
     [
         ("mask_of_2 --mask random", "--mask-axes mn --mask-rank 2"),
         ("mask_of_3 --mask random", "--mask-axes bmn --mask-rank 3"),
+        ("mask_of_heads --mask random", "--mask-axes hmn --mask-rank 3"),
         ("mask_of_4 --mask random", ""),
         ("padding_of_2 --mask padding", "--mask-rank 2"),
         ("bias_of_2 --bias", "--bias-axes mn --bias-rank 2"),

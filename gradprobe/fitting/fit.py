@@ -14,6 +14,8 @@ from .trial import Tried, refuses, tried
 # A share of wrong elements above which nothing is right but by chance, and one below which a meaning is the target's:
 # where it has a fault besides, that is in some heads, rows or tiles, and under another meaning nearly all is wrong.
 WRONG_THROUGHOUT, _RIGHT_MOSTLY = 0.9, 0.5
+# The options that give the numbers of a tensor another meaning.
+_MEANINGS = frozenset({"shapes", "bias_axes", "bias_rank", "mask_axes", "mask_rank"})
 # Runs of the target that a search may take; most of them end with a refusal, before any kernel has run.
 _MOST_RUNS = 40
 _LONGEST_WORDS = 160
@@ -84,11 +86,21 @@ class _Search:
                 came = self._tried(fit, adaptation)
                 further = _with(fit, came.problem, adaptation, _refusal_in_words(adaptation, str(why)))
                 if came.failure is None:
-                    return self._needed(further)
-                if refuses(came.failure) and _about(came.failure) not in seen:
+                    if (right := self._mostly_right(self._needed(further))) is not None:
+                        return right
+                elif refuses(came.failure) and _about(came.failure) not in seen:
                     seen.add(_about(came.failure))
                     waiting.append((further, came.failure))
         return None
+
+    def _mostly_right(self, fit: Fit) -> Fit | None:
+        """The fit, or a reading of it; None where it has tensors of other axes, and nothing says that they are meant.
+
+        A target that refuses for another reason may run on those, and is not wrong for what comes.
+        """
+        if not _MEANINGS & fit.options.keys() or self.latest.wrong <= _RIGHT_MOSTLY:
+            return fit
+        return self.read(fit, self.latest.wrong)
 
     def _needed(self, fit: Fit) -> Fit:
         """The adaptations without each of which the target does not run; the latest run is of those."""
