@@ -462,3 +462,14 @@ def test_a_right_ds_that_is_exported_beside_a_wrong_dq_is_not_called_a_kernel():
     )
     assert inside.sentences[0].startswith("the kernel of dQ is at fault: dQ shows dS wrong by the factor 3 throughout;")
     assert not any("kernel of dS" in sentence for sentence in inside.sentences)
+
+
+@pytest.mark.parametrize(
+    ("exposed", "fault"),
+    [(("delta", "dQ", "dK"), changed("dP", lambda t: t.mul_(0.5))), (("P", "delta", "dQ", "dK"), NO_DELTA)],
+    ids=["without P", "with P"],
+)
+def test_a_delta_that_is_exported_and_wrong_beside_no_dv_is_compared_as_it_came(exposed, fault):
+    inside = inside_of(case_of("softmax", **SIZES), fault=fault, exposed=exposed)
+    assert {"delta", "dP", "dS"} & (wrong_by_itself(inside) | inherited(inside))
+    assert inside.measured.trace.sources["delta"] == "exported"

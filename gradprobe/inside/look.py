@@ -231,7 +231,9 @@ def _inseparable(
     about it: then what is wrong is neither delta nor dO.
     """
     findings = {name: one for name, one in measured.comparison.findings.items() if one.mismatched}
-    quotients = [findings[name] for name in _QUOTIENTS if name in findings]
+    quotients = [
+        findings[name] for name in _QUOTIENTS if name in findings and recovered.trace.sources[name] == "recovered"
+    ]
     if not quotients:
         return measured, []
     sentence = []
