@@ -94,6 +94,8 @@ def _again(one: Tested, second: Tester, session: Session) -> Tested:
 
 def _best(second: Tester, one: Tested) -> Explanation:
     """What the same fault explains of the second draw, in the same form where it has that there too."""
+    if not any(second.wrong.values()):
+        return second.nothing
     every = list(hypotheses(second.seen))
     forms = [_alike(every, each) for each in one.hypotheses]
     if not all(forms):

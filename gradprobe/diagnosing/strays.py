@@ -20,6 +20,7 @@ from ..judging.strays import (
     Stray,
     grouped,
 )  # fmt: skip
+from ..severity import HUGE
 from .lines import among
 
 _KINDS = {
@@ -39,6 +40,7 @@ _FIX = {
 }
 # Where the same access stays inside, and alone, as long as all is contiguous, no mask and no barrier is missing.
 _FIX_BY_STRIDES = "address TENSOR by its own strides, all of them; or refuse other layouts before the first launch"
+_FIX_OF_HUGE = "widen the index before it is multiplied, .to(tl.int64), and address TENSOR by its own strides"
 
 
 def of_strays(found: Iterable[tuple[str, Stray]], clean: Collection[str] = ()) -> tuple[Diagnosis, ...]:
@@ -59,6 +61,7 @@ def _diagnosis(group: Group, *, by_strides: bool) -> Diagnosis:
     fault = f"{word}/{row.name if row else worst.tensor}" if worst.tensor else word
     evidence = tuple(dict.fromkeys(stray.sentence for stray in others))
     fix = _FIX_BY_STRIDES if by_strides and worst.kind in (OUTSIDE, RACE) else _FIX.get(worst.kind, "")
+    fix = _FIX_OF_HUGE if worst.kind == OUTSIDE and all(HUGE in layout for layout in group.layouts) else fix
     return Diagnosis(
         fault,
         fault_class,

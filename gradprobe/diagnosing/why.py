@@ -30,6 +30,8 @@ RACE_CLASS = "RACE"
 # What makes no number wrong, and what does only where it comes before the last read.
 _SHARED = "shared/"
 _OF_RESULTS, _OF_INPUTS = (_SHARED, "dtype/"), "overwritten/"
+# What makes two programs write to one place.
+_OF_STORES = ("store/", "accumulation/")
 # Tried one after another until one explains what is wrong.
 _BEHAVIOURS: tuple[Callable[[Again], Diagnosis | None], ...] = (
     right_in_another_file, wrong_in_the_first_call_alone, differs_from_run_to_run, reads_what_was_never_written,
@@ -162,17 +164,24 @@ def _behaving(again: Again) -> list[Diagnosis]:
 def _in_order(found: Sequence[Diagnosis], strays: Sequence[Diagnosis], seen: Observed) -> list[Diagnosis]:
     """What explains most; but what was seen of memory comes before numbers that only depend on it.
 
-    A race always does; an access outside and a read of what nothing wrote do in the kernels of what is wrong, unless a
-    named fault reads that very tensor.
+    A race does, unless a named fault stores that very tensor elsewhere, or where it is to add; an access outside and a
+    read of what nothing wrote do in the kernels of what is wrong, unless a named fault reads that very tensor.
     """
     named = [one for one in found if one.explained >= NAMED]
-    arrays = {one.fault.partition("/")[2].lower() for one in strays}
-    explains_them = any(one.fault.partition("/")[2].partition("-")[0].lower() in arrays for one in named[:1])
+    arrays = {_tensor_of(one) for one in strays}
+    explains_them = any(_tensor_of(one) in arrays for one in named[:1])
+    stored = {_tensor_of(one) for one in named[:1] if one.fault.startswith(_OF_STORES)}
     first = [
-        one for one in strays if one.fault_class == RACE_CLASS or (not explains_them and _in_kernel_of(one, seen.own))
-    ]
+        one for one in strays
+        if (one.fault_class == RACE_CLASS and _tensor_of(one) not in stored)
+        or (not explains_them and _in_kernel_of(one, seen.own))
+    ]  # fmt: skip
     order = [*first, *named, *(one for one in strays if one not in first), *found]
     return list(dict.fromkeys(order))
+
+
+def _tensor_of(diagnosis: Diagnosis) -> str:
+    return diagnosis.fault.partition("/")[2].partition("-")[0].lower()
 
 
 def _in_kernel_of(diagnosis: Diagnosis, own: Sequence[str]) -> bool:

@@ -45,6 +45,7 @@ def test_a_factor_that_another_draw_does_not_have_is_no_cause(target):
     report = probe(softmax_case(**SMALL), target_of(target))
     assert report.verdict == "mismatch"
     assert not any(one.fault == "factor/dQ" for one in report.diagnoses)
+    assert not any("by a fault of gradprobe" in words for words in report.known)
 
 
 def test_values_of_a_file_are_drawn_once_more_as_the_same_rows_in_another_order():
