@@ -4,6 +4,7 @@ import pytest
 
 from gradprobe.isolation import run_each
 from gradprobe.last import Asked
+from gradprobe.problem import problem_of
 from gradprobe.strides.bench import FIRST
 from gradprobe.strides.survey import survey
 from gradprobe.strides.trials import trials_of
@@ -18,9 +19,16 @@ ROWS, NARROW = "offs_r[:, None] * stride_r", "offs_r[:, None].to(tl.int32) * str
 
 def tried(word, fast=False, chosen=lambda trial: True, **options):
     """The results of the chosen trials of a target, by title."""
-    bench = bench_of(Asked(word, None, None, OPTIONS | options))
+    bench = bench_of(problem_of(Asked(word, None, None, OPTIONS | options)))
     trials = (FIRST, *trials_of(bench.shapes(), (), fast=fast))
     return {trial.title: bench.tried(trial) for trial in trials if chosen(trial)}
+
+
+def surveyed(asked):
+    given = frozenset(asked.options)
+    return survey(
+        asked, "again", given=given, fast=True, timeout=120, told=lambda found: None, echo=lambda text: None
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
@@ -38,7 +46,7 @@ def test_right_kernels_are_right_in_every_layout_of_ordinary_size(word, dtype, r
 ])  # fmt: skip
 def test_pytorch_s_kernels_are_right_in_every_layout_that_they_take_and_survive(word, dtype, record_property):
     asked = Asked(word, None, None, OPTIONS | {"dtype": dtype})
-    found = survey(asked, "again", fast=True, timeout=120, told=lambda found: None, echo=lambda text: None)
+    found = surveyed(asked)
     verdicts = {result.trial.title: result.how or f"{result.verdict}: {result.words}" for result in found.results}
     record_property("verdicts", verdicts)
     assert {result.trial.title: result.line for result in found.having("mismatch")} == {}
@@ -47,7 +55,7 @@ def test_pytorch_s_kernels_are_right_in_every_layout_that_they_take_and_survive(
 
 def test_cudnn_s_gradient_is_wrong_where_do_lies_otherwise_than_o():
     asked = Asked("sdpa-cudnn", None, None, OPTIONS | {"dtype": "float16"})
-    found = survey(asked, "again", fast=True, timeout=120, told=lambda found: None, echo=lambda text: None)
+    found = surveyed(asked)
     wrong = {result.trial.title for result in found.having("mismatch")}
     assert {"do=blhd", "[B, L, H, D] views, dO contiguous", "torch.cat of rows, its backward"} <= wrong
     assert {result.trial.title for result in found.having("match")} >= {"contiguous", "blhd", "packed", "distinct-unit"}
