@@ -13,7 +13,7 @@ from ..spans import listed
 from ..verdict import Inside, Measured
 from .beside import beside
 from .evidence import Evidence, Measure, Scales
-from .patterns import are_one_fault, factor_in_words, is_one_delta_a_row, shape_in_words
+from .patterns import ZERO, are_one_fault, factor_in_words, is_one_delta_a_row, shape_in_words
 from .recover import SUMS, Answer, Recovered, recover, with_matrices, with_sums
 from .rereading import reread_do, reread_for_dp
 
@@ -179,7 +179,9 @@ def _either_ds(examiner: Examiner, recovered: Recovered, evidence: Sequence[Evid
         words.append(f"what computes dV is at fault: it alone shows a wrong P{of_p}{beside}")
     if two or (len(wrong) == 1 and len(through) == 2):
         of_dk = with_matrices(recovered, case, {"dS": recovered.by["dK"]})
-        recovered = of_dk if odd_p else _without(recovered, ("dS", *_QUOTIENTS))
+        # That dK is 0 of a dS that is 0 throughout explains nothing.
+        tells = odd_p and dict(zip(wrong, factors, strict=True)).get("dK") != ZERO
+        recovered = of_dk if tells else _without(recovered, ("dS", *_QUOTIENTS))
     return recovered, words
 
 

@@ -24,6 +24,8 @@ _SEEN = 1e-3
 _ALIKE = 0.02
 # What an explanation of a wrong dS may leave of its squared error.
 _UNEXPLAINED = 0.01
+# What is said of a dS of which nothing came.
+ZERO = ", 0 throughout"
 
 
 def factor_in_words(case: Case, recovered: Recovered, name: str, tensor: Tensor) -> str:
@@ -40,7 +42,7 @@ def factor_in_words(case: Case, recovered: Recovered, name: str, tensor: Tensor)
             sums[of][0] += float((actual * expected).sum())
             sums[of][1] += float((expected**2).sum())
     if not 0.0 < own < float("inf"):
-        return ", 0 throughout" if own == 0.0 else ""
+        return ZERO if own == 0.0 else ""
     products, squares = sums[name]
     factor = products / squares if squares else 0.0
     # Of an error that one factor makes, only rounding is left once it is taken out.
