@@ -79,8 +79,9 @@ def given_back(tensor: Tensor, name: str, shapes: str) -> Tensor:
 
 
 def without_broadcast(tensor: Tensor, axes: str, rank: int) -> Tensor:
-    """A bias or a mask as a target of that rank takes it: without the first axes that are "1"."""
-    return tensor[tuple(0 if at in missing(axes, rank) else slice(None) for at in range(len(axes)))]
+    """A bias or a mask as a target of that rank takes it: without the first axes that are "1"; itself with all."""
+    gone = missing(axes, rank)
+    return tensor[tuple(0 if at in gone else slice(None) for at in range(len(axes)))] if gone else tensor
 
 
 def with_broadcast(tensor: Tensor, axes: str, rank: int) -> Tensor:

@@ -111,9 +111,13 @@ def test_paths_are_those_of_the_file_also_from_a_folder_below(folder, monkeypatc
 def test_the_parent_of_configured_checks_loads_no_torch(folder):
     configure(folder, '[tool.gradprobe]\ntargets = ["soft.py:backward"]\n[tool.gradprobe.cases.c]\nseqlen = 20\n')
     (folder / "sitecustomize.py").write_text(
-        "import atexit, os, sys\n"
-        "parent = sys.argv[:1] == ['-m']\n"
-        "atexit.register(lambda: parent and print('LOADED', sorted({'torch'} & set(sys.modules)), file=sys.stderr))\n"
+        "import os, sys\n"
+        "end = os._exit\n"
+        "def told(code):\n"
+        "    os.write(2, f\"LOADED {sorted({'torch'} & set(sys.modules))}\\n\".encode())\n"
+        "    end(code)\n"
+        "if sys.argv[:1] == ['-m']:\n"
+        "    os._exit = told\n"
     )
     ran = run_process("check", PYTHONPATH=f"{folder}:{__file__.rpartition('/tests/')[0]}")
     assert ran.code == 0
