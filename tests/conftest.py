@@ -1,5 +1,9 @@
 """Chooses Triton's interpreter before any test imports triton, and one thread: the tensors here are small."""
 
+import sys
+
+import pytest
+
 from gradprobe.running.backend import prepare_backend
 
 prepare_backend("auto")
@@ -11,6 +15,12 @@ def pytest_configure(config):  # noqa: ARG001
     torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def _own_search_path(monkeypatch):
+    """A target's folder is put on the search path, where another test's target of the same name would be found."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
 def pytest_terminal_summary(terminalreporter):
     """The figures that tests came to, also those of other processes."""
     for report in terminalreporter.stats.get("passed", []):
@@ -20,7 +30,6 @@ def pytest_terminal_summary(terminalreporter):
 
 
 def pytest_collection_modifyitems(items):
-    import pytest
     import torch
 
     if not torch.cuda.is_available():

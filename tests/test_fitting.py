@@ -1,7 +1,6 @@
 """What a target takes is found out where the case did not fix it, told, and never against what was given."""
 
 import json
-import sys
 
 import pytest
 
@@ -82,7 +81,6 @@ SMALL = "--batch 1 --runs contiguous --no-recover"
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "forms.py").write_text(WRITTEN)
     return tmp_path
 

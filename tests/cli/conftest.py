@@ -1,7 +1,5 @@
 """Every test of the command runs in a folder of its own, with soft.py and lazily.py in it."""
 
-import sys
-
 import pytest
 
 from .written_targets import write_targets
@@ -10,7 +8,6 @@ from .written_targets import write_targets
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))  # a target's folder is put on it
     for name in ("NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
     write_targets(tmp_path)
