@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gradprobe.last import Asked
+from gradprobe.problem import problem_of
 from gradprobe.strides import bench as of_bench
 from gradprobe.strides.bench import FIRST
 from gradprobe.strides.hazards import hazards
@@ -20,7 +21,7 @@ OPTIONS = {"batch": 1, "heads": 2, "seqlen": 20, "head_dim": 8}
 
 def tried(folder, name, *titles, **options):
     """The results of the named layouts of a target."""
-    bench = bench_of(Asked(write(folder, name), None, None, OPTIONS | options))
+    bench = bench_of(problem_of(Asked(write(folder, name), None, None, OPTIONS | options)))
     trials = {trial.title: trial for trial in (FIRST, *trials_of(bench.shapes(), (), fast=False))}
     return [bench.tried(trials[title]) for title in titles]
 
@@ -71,7 +72,7 @@ def test_a_kernel_as_most_are_published_is_right_with_two_warnings_and_a_fault_i
     options = {"head_dim": 16, "seqlen": 17, "batch": 1, "heads": 2, "alibi": True}
 
     def tried(fault):
-        bench = bench_of(Asked(narrow.write(tmp_path, fault), None, None, options))
+        bench = bench_of(problem_of(Asked(narrow.write(tmp_path, fault), None, None, options)))
         trials = {trial.title: trial for trial in (FIRST, *trials_of(bench.shapes(), (), fast=False))}
         return severities([bench.tried(replace(trials[title], thorough=False)) for title in titles])
 

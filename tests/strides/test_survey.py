@@ -26,7 +26,11 @@ TRANSPOSED = {
 def surveyed(word, timeout=None, **options):
     told = []
     asked = Asked(word, None, None, OPTIONS | options)
-    return survey(asked, "again", fast=True, timeout=timeout, told=told.append, echo=lambda text: None), told
+    given = frozenset(asked.options)
+    found = survey(
+        asked, "again", given=given, fast=True, timeout=timeout, told=told.append, echo=lambda text: None
+    )  # fmt: skip
+    return found, told
 
 
 def test_a_right_target_is_a_match_and_something_is_told_after_every_layout(tmp_path):

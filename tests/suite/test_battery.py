@@ -196,4 +196,10 @@ def test_an_option_that_an_item_sets_says_which_and_one_that_none_sets_is_free()
         "schedules",
         "shapes",
         "inplace",
+        "as_cuda",
+        "bias_rank",
+        "mask_axes",
+        "mask_rank",
+        "implied",
+        "configs",
     }
