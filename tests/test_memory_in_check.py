@@ -4,12 +4,16 @@ import pytest
 import torch
 
 from gradprobe.answer import answer
+from gradprobe.diagnosing.strays import of_strays
 from gradprobe.failures import Refusal
 from gradprobe.judging.strays import OUTSIDE, RACE, Stray, grouped, worst_first
 from gradprobe.last import Asked
 from gradprobe.probing import observe
+from gradprobe.problem import problem_of
 from gradprobe.report.as_json import as_json
 from gradprobe.report.console import render
+from gradprobe.strides.trials import trials_of
+from gradprobe.strides.worker import bench_of
 from tests.faults.planting import KERNELS, Edit, Planted
 
 OPTIONS = {"batch": 1, "heads": 2, "seqlen": 37, "head_dim": 16, "bias": False}
@@ -76,6 +80,9 @@ def test_a_store_outside_counts_where_the_layout_is_refused_only_after_it(tmp_pa
     assert "distinct       mismatch, then refused: ValueError: dO must be contiguous" in said
     (document,) = (run for run in as_json(report)["runs"] if run["layout"] == "distinct")
     assert (document["verdict"], document["memory"][0]["tensor"]) == ("mismatch", "dv")
+    bench = bench_of(problem_of(asked()))
+    trials = {trial.title: trial for trial in trials_of(bench.shapes(), (), fast=True)}
+    assert [bench.tried(trials[title]).verdict for title in ("distinct", "do=blhd")] == ["mismatch", "skipped"]
     with pytest.raises(Refusal, match="dO must be contiguous. lazy_dkdv_kernel stores outside dv"):
         answer(asked("distinct"), "")
 
@@ -121,3 +128,9 @@ def test_a_finding_of_two_layouts_is_told_once_with_both_and_with_the_most_lanes
     one, other = (Stray(OUTSIDE, "q", f"{n} lanes", "k", "f", 7, access="load", lanes=n) for n in (2, 90))
     (group,) = grouped([("contiguous", one), ("distinct", other)])
     assert group.sentence == "in contiguous, distinct: 90 lanes"
+
+
+def test_what_leaves_a_tensor_in_huge_strides_alone_is_to_be_widened():
+    far = Stray(OUTSIDE, "do", "far away", "k", "f", 7, access="load", lanes=9)
+    assert of_strays([("do=huge", far)])[0].fix.startswith("widen the index")
+    assert of_strays([("do=huge", far), ("distinct", far)])[0].fix == "mask the access by the lengths of the tensor"

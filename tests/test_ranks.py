@@ -1,7 +1,6 @@
 """How many axes a target's bias and mask have is found out where it was not given, and named where nothing fits."""
 
 import json
-import sys
 
 import pytest
 
@@ -71,7 +70,6 @@ SMALL = "--runs contiguous --runs distinct --no-recover"
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "ranks.py").write_text(WRITTEN)
     return tmp_path
 

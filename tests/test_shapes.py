@@ -1,7 +1,5 @@
 """Targets that take [B, L, H, D], [L, H, D] and the like are checked without an adapter."""
 
-import sys
-
 import pytest
 import torch
 
@@ -51,7 +49,6 @@ def blhd_backward(q, k, v, do, *, causal, scale, o, lse, dq):
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "shaped.py").write_text(WRITTEN)
     return tmp_path
 

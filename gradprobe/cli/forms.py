@@ -127,10 +127,8 @@ def _as_json(
     from ..report.as_json import together
 
     whole = together(documents, planned)
-    return (
-        json.dumps({**(incomplete.unfinished(whole) if code is None else whole), **more}, indent=2, allow_nan=False)
-        + "\n"
-    )
+    whole = incomplete.unfinished(whole) if code is None else whole
+    return json.dumps({**whole, **more}, indent=2, allow_nan=False) + "\n"
 
 
 def _as_junit(documents: Sequence[Mapping[str, Any]]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 
@@ -89,7 +88,6 @@ LEFT_OUT = (
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "delta.cu").write_text(FILE)
     (tmp_path / "targets.py").write_text(TARGETS)
     return tmp_path

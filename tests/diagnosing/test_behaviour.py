@@ -54,6 +54,12 @@ def test_a_right_copy_of_the_file_that_did_not_run_is_named(module, tmp_path):
     assert str(tmp_path / "new" / "some_kernels.py") in cause.summary
 
 
+def test_a_copy_of_the_same_bytes_is_no_cause_whatever_it_gives(module):
+    for folder in ("old", "new"):
+        module(folder, "dq = dq * rows if __name__ == 'some_kernels' else dq")
+    assert not any(one.fault == "cache/other-file" for one in told().diagnoses)
+
+
 def test_a_copy_that_is_wrong_too_is_no_cause(module):
     module("old", ODD)
     module("new", ODD)

@@ -18,7 +18,6 @@ SMALL = "--batch 1 --heads 2 --seqlen 40 --head-dim 16 --runs contiguous --no-re
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "published.py").write_text(edited())
     return tmp_path
 

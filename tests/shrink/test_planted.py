@@ -50,7 +50,6 @@ def shrunk_in(folder, name, monkeypatch):
     """A planted fault shrunk in a folder, and the words of its target."""
     module, (file, function), options, _ = SHRINK[name]
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(sys, "path", list(sys.path))
     faults = module.FAULTS if module is lazy_faults else (*module.EXPORTED, *module.INSIDE)
     fault = next(fault for fault in faults if fault.name == name)
     (folder / file).write_text(fault.plant((KERNELS / file).read_text()))

@@ -1,7 +1,5 @@
 """Every test of a suite runs in a folder of its own, with soft.py, lazily.py and fatal.py in it."""
 
-import sys
-
 import pytest
 
 from tests.cli.written_targets import write_targets
@@ -32,7 +30,6 @@ def speaks(q, k, v, do, *, scale):
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
     for name in ("NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("COLUMNS", "100")

@@ -24,7 +24,6 @@ SOFT = "soft.py:backward"
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setenv("COLUMNS", "100")
     write_targets(tmp_path)
     return tmp_path

@@ -1,7 +1,6 @@
 """Tensor descriptors, made in a kernel or by its wrapper: their accesses are watched, and their strides tried."""
 
 import json
-import sys
 
 import pytest
 
@@ -72,7 +71,6 @@ SMALL = "--batch 1 --heads 2 --seqlen 40 --head-dim 16"
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "described.py").write_text(WRITTEN)
 
 
