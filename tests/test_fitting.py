@@ -63,6 +63,10 @@ def refuses_the_length(q, k, v):
 def raises(q, k, v):
     raise IndexError("list index out of range")
 
+def old(q, k, v):
+    assert q.shape[-1] in (64, 128)
+    return torch.no_such_function(q)
+
 def padded(q, k, v):
     o = attend(q, k, v)
     return torch.nn.functional.pad(o, (0, 0, 0, -o.shape[2] % 128))
@@ -155,7 +159,7 @@ def test_lengths_that_are_wrong_and_not_refused_stay_a_mismatch_and_it_is_said_w
     assert bool(report["runs"][0]["memory"]) == (name == "spoiling")
     assert (code, report["case"]["seqlen_q"]) == (1, 72)
     assert report["known"][0] == (
-        "right at --seqlen 128: it takes multiples of a block, and does not refuse other lengths"
+        "contiguous, it is right at --seqlen 128: it takes multiples of a block, and does not refuse other lengths"
     )
 
 
@@ -163,6 +167,13 @@ def test_what_no_adaptation_mends_is_told_as_it_came():
     ran = run(f"check forms.py:raises {SMALL}")
     assert ran.code == 3
     assert "raised IndexError (contiguous): list index out of range" in ran.err
+
+
+def test_what_a_target_raises_once_its_first_refusal_is_past_is_told_with_the_first():
+    ran = run(f"check forms.py:old {SMALL}")
+    assert (ran.code, ran.out) == (3, "")
+    assert "assert q.shape[-1] in (64, 128)" in ran.err
+    assert "with --head-dim 64 it raised AttributeError: module 'torch' has no attribute 'no_such_function'" in ran.err
 
 
 def test_tensors_of_other_axes_that_a_target_only_runs_on_are_not_what_it_takes():

@@ -29,7 +29,7 @@ _KINDS = {
     CHANGED: ("overwritten", "H1"), SHARED: ("shared", "H1"), DTYPE: ("dtype", "PREC"),
 }  # fmt: skip
 _FIX = {
-    RACE: "put a barrier between the two, or let one thread alone touch each element",
+    RACE: "let one alone write each element, or add to it by atomics; within one block a barrier orders them",
     UNWRITTEN: "write every element before it is read, or allocate with zeros",
     OUTSIDE: "mask the access by the lengths of the tensor",
     BARRIER: "let every thread of the block reach the barrier",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..failures import Failure
+from ..options import flags
 from ..problem import Problem
 from .adaptations import OF_LENGTH, Adaptation, of_a_reading, of_a_refusal
 from .trial import Tried, refuses, tried
@@ -51,6 +52,8 @@ def fit(problem: Problem, failure: Failure | None, wrong: float = 1.0) -> Fit | 
     """
     search = _Search(problem)
     found = search.past(failure) if failure else Fit(problem)
+    if found is None and failure:
+        failure.way_out = "; ".join(filter(None, (search.what_came_next, failure.way_out)))
     if found is None:
         return None
     wrong = search.latest.wrong if failure else wrong
@@ -70,6 +73,7 @@ class _Search:
     def __init__(self, problem: Problem) -> None:
         self._problem, self._runs = problem, 0
         self.latest = Tried(problem, None, 1.0)
+        self._refused: list[tuple[Fit, Failure]] = []
 
     def _tried(self, fit: Fit, adaptation: Adaptation) -> Tried:
         self._runs += 1
@@ -78,7 +82,8 @@ class _Search:
 
     def past(self, failure: Failure) -> Fit | None:
         """The fewest adaptations with which the target runs; each on the way changes at least why it does not."""
-        waiting, seen = [(Fit(self._problem), failure)], {_about(failure)}
+        waiting, seen = self._refused, {_about(failure)}
+        waiting.append((Fit(self._problem), failure))
         for fit, why in waiting if refuses(failure) else ():
             for adaptation in of_a_refusal(fit.problem.case, self._problem.target, self._given(fit)):
                 if self._runs >= _MOST_RUNS:
@@ -92,6 +97,12 @@ class _Search:
                     seen.add(_about(came.failure))
                     waiting.append((further, came.failure))
         return None
+
+    @property
+    def what_came_next(self) -> str:
+        """What was raised once the first refusal was past, for who mends the first alone meets it; "" where nothing."""
+        further = [one for one in self._refused[1:] if not _MEANINGS & one[0].options.keys()]
+        return _next_in_words(*further[-1]) if further else ""
 
     def _mostly_right(self, fit: Fit) -> Fit | None:
         """The fit, or a reading of it; None where it has tensors of other axes, and nothing says that they are meant.
@@ -142,9 +153,16 @@ def _about(refusal: Failure) -> str:
 
 
 def _refusal_in_words(adaptation: Adaptation, words: str) -> str:
+    return f"{adaptation.about} was refused ({_short(words)}): it runs with {adaptation.flags}, found by trying"
+
+
+def _next_in_words(fit: Fit, failure: Failure) -> str:
+    return f"with {' '.join(flags(fit.options))} it raised {_short(str(failure))}"
+
+
+def _short(words: str) -> str:
     said = re.sub(r"^target .*? raised (\w+) \([^()]*\)", r"\1", words)
-    said = said if len(said) <= _LONGEST_WORDS else said[:_LONGEST_WORDS] + "..."
-    return f"{adaptation.about} was refused ({said}): it runs with {adaptation.flags}, found by trying"
+    return said if len(said) <= _LONGEST_WORDS else said[:_LONGEST_WORDS] + "..."
 
 
 def _reading_in_words(adaptation: Adaptation, before: float, after: float) -> str:

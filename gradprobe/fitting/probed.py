@@ -90,5 +90,9 @@ def _with_length(report: Report, problem: Problem) -> Report:
         return report
     if not tried(problem, {"seqlen": WHOLE_BLOCKS}).matches:
         return report
-    words = f"right at --seqlen {WHOLE_BLOCKS}: it takes multiples of a block, and does not refuse other lengths"
+    # No other layout was tried there.
+    words = (
+        f"{report.runs[0].layout}, it is right at --seqlen {WHOLE_BLOCKS}: it takes multiples of a block, and does not "
+        "refuse other lengths"
+    )
     return replace(report, known=(words, *report.known))

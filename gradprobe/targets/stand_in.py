@@ -23,7 +23,7 @@ def gpu_stood_in(*, as_cuda: bool = False) -> Iterator[None]:
     """While open, where kernels are interpreted and there is no GPU, questions about it are answered as on an H100.
 
     Triton's driver and torch's device properties answer. `torch.cuda.is_available()` stays False, and tensors lie on
-    the CPU.
+    the CPU, also those that are asked for on the GPU.
 
     Args:
         as_cuda: whether every tensor's `is_cuda` is True.
@@ -39,6 +39,7 @@ def gpu_stood_in(*, as_cuda: bool = False) -> Iterator[None]:
             stack.enter_context(_replaced(torch.cuda, name, answer))
         if as_cuda:
             stack.enter_context(_replaced(torch.Tensor, "is_cuda", property(lambda self: True)))  # noqa: ARG005
+        stack.enter_context(_on_the_cpu())
         yield
 
 
@@ -61,6 +62,25 @@ def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
             setattr(owner, name, original)
         else:
             delattr(owner, name)
+
+
+def _on_the_cpu() -> Any:
+    """A mode of torch's functions in which the device "cuda" is the CPU: many files make a tensor at their import."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    def there(value: Any) -> Any:
+        gpu = isinstance(value, (str, torch.device)) and str(value).partition(":")[0] == "cuda"
+        return torch.device("cpu") if gpu else value
+
+    class Mode(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG002
+            if func is torch.Tensor.cuda:
+                return args[0]
+            named = {name: there(value) for name, value in (kwargs or {}).items()}
+            return func(*map(there, args), **named)
+
+    return Mode()
 
 
 @contextlib.contextmanager

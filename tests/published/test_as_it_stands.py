@@ -45,6 +45,15 @@ def test_where_no_configuration_fits_the_first_ones_words_are_told(folder):
     assert "tl.static_assert(BLOCK >= N)" in found.err or "AssertionError" in found.err
 
 
+@pytest.mark.parametrize(
+    "made", ['q.new_empty(q.shape, device="cuda:0")', "torch.empty(q.shape).cuda()", 'q.to("cuda") * 1']
+)
+def test_a_tensor_that_is_asked_for_on_the_gpu_lies_where_the_others_do(folder, made):
+    (folder / "published.py").write_text(edited(("o = torch.empty_like(q)", f"o = {made}")))
+    found = run(f"check published.py:attention {SMALL}")
+    assert (found.code, found.err) == (0, "")
+
+
 def test_the_word_of_a_class_that_is_no_autograd_function_is_a_usage_error(folder):
     (folder / "plain.py").write_text("class Attention:\n    def apply(self, q, k, v):\n        return q\n")
     with pytest.raises(UsageFailure, match="the class Attention is no torch.autograd.Function"):
@@ -63,6 +72,10 @@ try:
 except (RuntimeError, AssertionError):
     print("torch asks again")
 try:
+    torch.empty(1, device="cuda")
+except (RuntimeError, AssertionError):
+    print("there is no GPU again")
+try:
     triton.runtime.driver.active
 except RuntimeError:
     print("triton asks again")
@@ -72,4 +85,6 @@ print(sys.modules["gradprobe_target_published"].STAGES)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "-c", script]
     ran = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
-    assert ran.stdout.splitlines() == ["torch asks again", "triton asks again", "3"], ran.stderr
+    assert ran.stdout.splitlines() == ["torch asks again", "there is no GPU again", "triton asks again", "3"], (
+        ran.stderr
+    )

@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 DEVICE = triton.runtime.driver.active.get_active_torch_device()
+EMPTY = torch.empty(4, device="cuda")
 STAGES = 3 if torch.cuda.get_device_capability()[0] >= 9 else 2
 
 
