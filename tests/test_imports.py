@@ -89,7 +89,7 @@ ORDER = (
     "strides.survey",
     "report.survey", "report.survey_as_json",
     "progress", "answer", "screen",
-    "suite.checked", "suite.heard", "suite.documents", "suite.worker", "suite.watched", "suite.checking",
+    "suite.checked", "suite.heard", "suite.documents", "suite.worker", "suite.watched", "suite.rest", "suite.checking",
     "suite.described", "suite.matrix",
     "suite.battery", "suite.table", "suite.weighing",
     "shrink", "shrink.ordering", "shrink.sizes", "shrink.steps", "shrink.symptom", "shrink.fewest",

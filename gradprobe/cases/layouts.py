@@ -17,6 +17,8 @@ from .shapes import PLAIN, memory_order
 if TYPE_CHECKING:
     from torch import Tensor
 
+Assigned = tuple[tuple[str, str], ...]
+"""(tensor or "all", layout), later ones before earlier ones."""
 LAYOUTS = (
     "contiguous", "blhd", "packed", "expanded", "distinct", "distinct-unit", "strided-last", "offset", "huge",
 )  # fmt: skip
@@ -82,10 +84,27 @@ class _Plan:
         return spanned(self.shape, self.strides)
 
 
-def run_name(assigned: tuple[tuple[str, str], ...]) -> str:
+def run_name(assigned: Assigned) -> str:
     """The name of a run: "contiguous", "distinct" (all tensors), "do=expanded,q=blhd"."""
     named = [layout if tensor == "all" else f"{tensor}={layout}" for tensor, layout in assigned]
     return ",".join(named) or "contiguous"
+
+
+def planned_runs(asked: tuple[Assigned, ...], *, are_saved: bool) -> tuple[Assigned, ...]:
+    """What each run of a check assigns: what was asked for, else the default.
+
+    Args:
+        are_saved: whether the values are from a file, so that a tensor which a run does not name lies as it was saved.
+    """
+    if not are_saved:
+        return asked or DEFAULT_RUNS
+    return tuple(_else_as_saved(assigned) for assigned in asked) or SAVED_RUNS
+
+
+def _else_as_saved(assigned: Assigned) -> Assigned:
+    # Of a run that is called contiguous, nothing is left to lie as it did.
+    named = {tensor for tensor, _ in assigned}
+    return assigned if not named or "all" in named else (("all", AS_SAVED), *assigned)
 
 
 def parse_layout(word: str) -> tuple[str, str]:
@@ -106,7 +125,7 @@ def parse_layout(word: str) -> tuple[str, str]:
     return tensor, layout
 
 
-def parse_run(word: str) -> tuple[tuple[str, str], ...]:
+def parse_run(word: str) -> Assigned:
     """What a run assigns, of its name: the inverse of `run_name`.
 
     Raises:
@@ -120,7 +139,7 @@ def parse_run(word: str) -> tuple[tuple[str, str], ...]:
 
 def place(
     values: Mapping[str, Tensor],
-    assigned: tuple[tuple[str, str], ...],
+    assigned: Assigned,
     saved: Mapping[str, Placement] | None = None,
     fill: str = ORDINARY,
     shapes: str = PLAIN,
@@ -159,7 +178,7 @@ def place(
     return Inputs(run_name(assigned), values, {name: found[name] for name in plans})
 
 
-def effective_values(values: Mapping[str, Tensor], assigned: tuple[tuple[str, str], ...]) -> dict[str, Tensor]:
+def effective_values(values: Mapping[str, Tensor], assigned: Assigned) -> dict[str, Tensor]:
     """The values that a layout leaves: `expanded` changes them, since stride 0 repeats one element.
 
     That element is 1 for do, as `out.sum().backward()` gives, and the first one for any other tensor.
@@ -170,7 +189,7 @@ def effective_values(values: Mapping[str, Tensor], assigned: tuple[tuple[str, st
     }
 
 
-def layout_of(name: str, assigned: tuple[tuple[str, str], ...]) -> str:
+def layout_of(name: str, assigned: Assigned) -> str:
     """The layout that a tensor has in a run: what is assigned to it by its name, or to all of its kind."""
     chosen = "contiguous"
     for tensor, layout in assigned:

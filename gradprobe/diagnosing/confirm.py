@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from ..cases.case import Case
 from ..cases.draw import draw
+from ..cases.layouts import Assigned
 from ..diagnosis import NAMED
 from ..failures import Failure
 from ..faults.hypothesis import Hypothesis
 from ..faults.table import hypotheses
-from ..probing.session import Assigned, Session, inputs_of, measure, watched_run
+from ..probing.session import Session, inputs_of, measure, watched_run
 from .diagnose import Tested, ranked
 from .observed import Observed, observed
 from .testing import Explanation, Tester, merged

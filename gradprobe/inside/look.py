@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..cases.case import Case
+from ..cases.layouts import Assigned
 from ..judging.tally import MISMATCH
 from ..running.trace import Trace
 from ..spans import listed
@@ -20,7 +21,6 @@ from .rereading import reread_do, reread_for_dp
 if TYPE_CHECKING:
     from torch import Tensor
 
-Assigned = tuple[tuple[str, str], ...]
 # What is read off P and dS.
 _QUOTIENTS = ("dP", "delta")
 _ONLY_HERE = "with the case's own values all that is exported is right; in one-hot problems it is not"

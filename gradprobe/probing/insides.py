@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..cases.case import Case
-from ..cases.layouts import AS_SAVED, place
+from ..cases.layouts import AS_SAVED, Assigned, place
 from ..cases.outputs import outputs_of
 from ..cases.placement import for_more_batches, repeats
 from ..failures import TargetFailure
@@ -15,7 +15,7 @@ from ..inside.look import Examiner, look_inside
 from ..inside.recover import obstacle, recoverable
 from ..running.trace import Trace
 from ..verdict import MISMATCH, Run
-from .session import Assigned, Session, accepted, derived, inputs_of, measure
+from .session import Session, accepted, derived, inputs_of, measure
 
 if TYPE_CHECKING:
     from torch import Tensor

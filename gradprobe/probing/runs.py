@@ -8,29 +8,20 @@ from typing import TYPE_CHECKING
 
 from ..cases.case import Case
 from ..cases.guards import same_bits
-from ..cases.layouts import AS_SAVED, DEFAULT_RUNS, SAVED_RUNS, UNIT_RUN, Inputs, run_name
+from ..cases.layouts import UNIT_RUN, Assigned, Inputs, planned_runs, run_name
 from ..failures import TargetFailure, UsageFailure
 from ..judging.strays import UNWRITTEN, Stray, telling, worst_first
 from ..judging.symmetry import agreement
 from ..verdict import Measured, Run
-from .session import Assigned, Session, inputs_of, measure, watched_run
+from .session import Session, inputs_of, measure, watched_run
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 def layouts_of(case: Case) -> tuple[Assigned, ...]:
-    """What each run assigns. Of values from a file, a tensor that a run does not name lies as it was saved."""
-    asked = (case.layouts,) if case.layouts else case.runs
-    if case.inputs is None:
-        return asked or DEFAULT_RUNS
-    return tuple(_else_as_saved(assigned) for assigned in asked) or SAVED_RUNS
-
-
-def _else_as_saved(assigned: Assigned) -> Assigned:
-    # Of a run that is called contiguous, nothing is left to lie as it did.
-    named = {tensor for tensor, _ in assigned}
-    return assigned if not named or "all" in named else (("all", AS_SAVED), *assigned)
+    """What each run assigns."""
+    return planned_runs((case.layouts,) if case.layouts else case.runs, are_saved=case.inputs is not None)
 
 
 def runs_of(session: Session, assigned: Assigned) -> Iterator[Run]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..budgets.precision import precision_of
 from ..cases.case import OUTPUTS, Case
 from ..cases.guards import ORDINARY
-from ..cases.layouts import Inputs, effective_values, place
+from ..cases.layouts import Assigned, Inputs, effective_values, place
 from ..cases.outputs import outputs_of
 from ..cases.saved import Saved
 from ..cases.shapes import PLAIN
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 DERIVED = {"o": "O", "lse": "LSE", "delta": "delta"}
 """What a backward may be given of its forward, and what that is."""
-Assigned = tuple[tuple[str, str], ...]
 STAGES = ("target", "reference", "compare", "diagnose")
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..cases.layouts import AS_SAVED
+from ..cases.layouts import AS_SAVED, Assigned
 from ..cases.placement import Placement, placements_of
 from .trials import PROGRAM, Trial
-
-Assigned = tuple[tuple[str, str], ...]
 
 
 def programs_of(shapes: Mapping[str, tuple[int, ...]], *, fast: bool) -> tuple[Trial, ...]:

@@ -12,6 +12,7 @@ from ..isolation.ended import DEVICE
 from .checked import Checked, Planned
 from .documents import of_crash, of_raised
 from .heard import Heard, Stage
+from .rest import joined, rest_of
 from .watched import findings_of
 from .worker import FACTORY, Setting
 
@@ -50,12 +51,25 @@ def check_each(
             else run_here(FACTORY, setting, plans, told=take)
         )
         for ended in ends:
-            yield replace(_checked(ended, heard[ended.index], setting), number=numbers[ended.index])
+            checked = _checked(ended, heard[ended.index], setting)
+            yield replace(_with_rest(ended.item, checked, setting, echo), number=numbers[ended.index])
 
 
 def _shares(planned: Planned) -> tuple[object, ...]:
     asked = planned.asked
     return asked.target, asked.reference, asked.options.get("device")
+
+
+def _with_rest(planned: Planned, checked: Checked, setting: Setting, echo: Callable[[str], object] | None) -> Checked:
+    """The check; where a layout ended it, with those that it had not come to, in processes after it."""
+    rest = rest_of(planned, checked) if setting.isolate else None
+    if rest is None:
+        return checked
+    heard = Heard()
+    (ended,) = run_each(
+        FACTORY, setting, [rest], timeout=setting.timeout, echo=echo, told=lambda _, value: heard.take(value)
+    )
+    return _with_rest(planned, joined(checked, _checked(ended, heard, setting), heard), setting, echo)
 
 
 def _checked(ended: Ended, heard: Heard, setting: Setting) -> Checked:

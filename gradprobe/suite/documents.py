@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -80,7 +81,7 @@ def _ended(planned: Planned, error: Mapping[str, Any], code: int, heard: Heard, 
     """What was measured counts, whatever came after it, unless that says that nobody may judge by it."""
     if heard.so_far is None or code != Failure.exit_code or error["kind"] == ReferenceFailure.__name__:
         return Checked(planned.title, planned.asked, _nothing(planned, error, seconds), (), code)
-    run = _run(error, _layout(heard))
+    run, line = run_ended(error, _layout(heard))
     document = {
         **heard.so_far.document,
         "verdict": "mismatch" if heard.mismatch else "error",
@@ -88,22 +89,19 @@ def _ended(planned: Planned, error: Mapping[str, Any], code: int, heard: Heard, 
         "runs": [*heard.so_far.document["runs"], run],
         "seconds": {**heard.so_far.document["seconds"], "total": round(seconds, 4)},
     }
-    said = str(error.get("words") or error["message"]).removeprefix(f"target {planned.asked.target!r} ")
-    lines = (
-        *heard.so_far.lines,
-        *(["  then:"] if heard.mismatch else []),
-        f"  {run['layout']:<14} {run['verdict']}: {said}",
-    )
+    lines = (*heard.so_far.lines, *(["  then:"] if heard.mismatch else []), line)
     return Checked(planned.title, planned.asked, titled(document, planned.title), lines, 1 if heard.mismatch else code)
 
 
-def _run(error: Mapping[str, Any], layout: str) -> dict[str, Any]:
-    """The layout that ended the check, as one of its runs."""
+def run_ended(error: Mapping[str, Any], layout: str) -> tuple[dict[str, Any], str]:
+    """The layout that ended a check, as one of its runs, and its line."""
     from ..report.as_json import without_results
 
     told = {name: error[name] for name in ("kind", "message", "file", "line", "function", "code") if name in error}
     run = without_results(layout, "crashed" if error["kind"] in (CRASH, DEVICE, MEMORY) else "error")
-    return run | {"memory": error.get("memory", []), "error": told}
+    said = error.get("words") or re.sub(r"^target '.*?' ", "", error["message"])
+    line = f"  {layout:<14} {run['verdict']}: {said}"
+    return run | {"memory": error.get("memory", []), "error": told}, line
 
 
 def _nothing(planned: Planned, error: Mapping[str, Any], seconds: float) -> dict[str, Any]:

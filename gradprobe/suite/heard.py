@@ -25,6 +25,8 @@ class SoFar:
     """gradprobe.report/1 of the layouts that were measured."""
     lines: tuple[str, ...]
     """What a person reads of it: the whole where something is wrong, else a line for each layout."""
+    layouts: tuple[str, ...]
+    """The line of each layout."""
     mismatch: bool
 
 

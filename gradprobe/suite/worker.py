@@ -95,8 +95,9 @@ class Checker:
         from ..report.console import render_layouts
 
         look, mismatch = self._setting.look, report.failing is not None
-        lines = rendered(report, look) if mismatch else list(render_layouts(report, look.columns, utf8=look.utf8))
-        return SoFar(_document(report), self._painted(lines), mismatch)
+        layouts = self._painted(list(render_layouts(report, look.columns, utf8=look.utf8)))
+        lines = self._painted(rendered(report, look)) if mismatch else layouts
+        return SoFar(_document(report), lines, layouts, mismatch)
 
     def _painted(self, lines: list[Text]) -> tuple[str, ...]:
         return tuple(painted(lines, self._setting.look).splitlines())

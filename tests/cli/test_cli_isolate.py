@@ -28,6 +28,12 @@ def leaves(q, k, v, do, *, scale):
     os._exit(0)
 def interrupted(q, k, v, do, *, scale):
     raise KeyboardInterrupt
+def crashes_or_wrong(q, k, v, do, *, scale):
+    if not (q.is_contiguous() and k.is_contiguous()):
+        os.abort()
+    results = backward(q, k, v, do, scale=scale)
+    results["dQ"] *= 1 if do.is_contiguous() else 2
+    return results
 def asleep():
     time.sleep(600)
 
@@ -102,10 +108,13 @@ def test_what_was_measured_before_the_end_is_reported_and_the_layout_that_came_t
     ran = run_process(f"check fatal.py:right_then_{name} {SMALL} {timeout} --json report.json")
     assert ran.code == 3
     document = json.loads((folder / "report.json").read_text())
-    first, last = document["runs"]
+    first, last, *after = document["runs"]
     verdict = "crashed" if kind == "Crash" else "error"
     assert (first["layout"], first["verdict"]) == ("contiguous", "match")
     assert (last["layout"], last["verdict"], last["error"]["kind"]) == ("distinct", verdict, kind)
+    # What took too long may do so again.
+    kept = [] if name == "hang" else [("do=expanded", "match")]
+    assert [(run["layout"], run["verdict"]) for run in after] == kept
     assert (document["verdict"], document["error"]["kind"]) == ("error", kind)
     assert words in document["error"]["message"]
     assert line in (last["error"].get("code") or "") if line else not last["error"].get("code")
@@ -113,6 +122,20 @@ def test_what_was_measured_before_the_end_is_reported_and_the_layout_that_came_t
     assert shown[0].startswith(f"ERROR  target 'fatal.py:right_then_{name}' ")
     assert shown[1].startswith("  contiguous     match, worst ")
     assert shown[2].startswith(f"  distinct       {verdict}: {words}")
+    assert shown[3].startswith("  do=expanded    match, worst " if kept else "  again: ")
+
+
+def test_a_layout_after_the_crash_that_is_wrong_comes_first_and_every_crash_has_its_line(folder):
+    layouts = "".join(f" --runs {layout}" for layout in ("contiguous", "q=distinct", "k=distinct", "do=expanded"))
+    ran = run_process(f"check fatal.py:crashes_or_wrong {SMALL} {layouts} --json report.json")
+    document = json.loads((folder / "report.json").read_text())
+    assert [run["verdict"] for run in document["runs"]] == ["match", "crashed", "crashed", "mismatch"]
+    assert (ran.code, document["verdict"], document["error"]["kind"]) == (1, "mismatch", "Crash")
+    assert (document["first_mismatch"]["intermediate"], ran.first_mismatches[0][:18]) == ("dQ", "FIRST MISMATCH dQ ")
+    shown = ran.out.splitlines()
+    assert shown[0].startswith("MISMATCH  dQ is the first wrong intermediate ")
+    before = [line.split()[:2] for line in shown[shown.index("  before:") + 1 :]]
+    assert before == [["contiguous", "match,"], ["q=distinct", "crashed:"], ["k=distinct", "crashed:"]]
 
 
 def test_a_mismatch_before_a_crash_exits_1_and_is_shown_whole_with_the_crash_in_every_form(folder):
@@ -122,10 +145,12 @@ def test_a_mismatch_before_a_crash_exits_1_and_is_shown_whole_with_the_crash_in_
     assert ran.out.startswith("MISMATCH  dQ is the first wrong intermediate in every head ")
     assert ran.first_mismatches[0].startswith("FIRST MISMATCH dQ ")
     crash = "distinct       crashed: killed by SIGSEGV (segmentation fault), last at fatal.py:"
-    assert ran.out.splitlines()[-1].startswith(f"  {crash}")
+    *_, then, crashed, after = ran.out.splitlines()
+    assert (then, after.split()[:2]) == ("  then:", ["do=expanded", "mismatch,"])
+    assert crashed.startswith(f"  {crash}")
     document = json.loads((folder / "report.json").read_text())
     assert (document["verdict"], document["error"]["kind"]) == ("mismatch", "Crash")
-    assert [run["verdict"] for run in document["runs"]] == ["mismatch", "crashed"]
+    assert [run["verdict"] for run in document["runs"]] == ["mismatch", "crashed", "mismatch"]
     junit, sarif = (folder / "report.xml").read_text(), (folder / "report.sarif").read_text()
     assert junit.count('<error type="Crash"') == 1
     (result,) = [one for one in json.loads(sarif)["runs"][0]["results"] if one["ruleId"] == "GP020"]

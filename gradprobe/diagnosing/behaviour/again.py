@@ -7,8 +7,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from ...cases.layouts import Assigned
 from ...failures import Failure
-from ...probing.session import Assigned, Session, inputs_of, watched_run
+from ...probing.session import Session, inputs_of, watched_run
 from ..observed import Observed
 
 if TYPE_CHECKING:
