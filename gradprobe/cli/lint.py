@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ..failures import UsageFailure
 from ..options import command_line
 from ..screen import dump, show, width
 from .apart import apart
@@ -33,6 +34,8 @@ def lint(
     """
     word = "lazy" if target is None else target
     with failures_told(json_file, command_line("lint", word, options, {"family": family}), show_traceback, word):
+        if "configs" in options:
+            raise UsageFailure("--configs: lint runs no configuration", "gradprobe check takes --configs")
         asked = (word, family, options, json_file)
         raise typer.Exit(apart(_linted, *asked, target=word, isolate=isolate, show_traceback=show_traceback))
 
