@@ -52,6 +52,11 @@ def spoiling(q, k, v):
         q.data.zero_()  # as a store beyond the last block may do
     return o
 
+def padded_keys_of_three_axes(q, k, v):
+    h, l, d = q.shape
+    k, v = (torch.nn.functional.pad(tensor, (0, 0, 0, -l % 64)) for tensor in (k, v))
+    return attend(q, k, v)
+
 def wrong_throughout(q, k, v):
     return attend(q, k, v, scale=0.9)
 
@@ -161,6 +166,13 @@ def test_lengths_that_are_wrong_and_not_refused_stay_a_mismatch_and_it_is_said_w
     assert report["known"][0] == (
         "contiguous, it is right at --seqlen 128: it takes multiples of a block, and does not refuse other lengths"
     )
+
+
+def test_axes_are_found_of_a_target_that_is_wrong_throughout_at_lengths_that_end_inside_a_block():
+    code, report = checked(f"forms.py:padded_keys_of_three_axes {SMALL}")
+    assert (code, report["case"]["shapes"], report["case"]["seqlen_q"]) == (1, "hld", 72)
+    assert report["diagnoses"][0]["fault"] == "tail/scores"
+    assert checked(f"forms.py:padded_keys_of_three_axes {SMALL} --seqlen 72")[0] == 3
 
 
 def test_what_no_adaptation_mends_is_told_as_it_came():

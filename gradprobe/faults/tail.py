@@ -36,6 +36,12 @@ def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
                 "and added to dQ", partial(_keys, seen, -case.seqlen_k % size, read),
                 frozenset({"dQ"}), fix="mask the keys by the length: offs_n < n_ctx", tensor="k",
             )  # fmt: skip
+        if case.seqlen_k % size:
+            yield Hypothesis(
+                "tail/scores", "M3", f"keys beyond the last one, up to a whole tile of {size}, count with a score of 0",
+                partial(_counted, -case.seqlen_k % size), frozenset({"LSE", "P", "O"}),
+                fix="mask the scores by the length: tl.where(offs_n < n_ctx, s, -inf)",
+            )  # fmt: skip
 
 
 def _behind(seen: Seen, name: str, count: int, read: tuple[str, ...]) -> Tensor:
@@ -87,6 +93,17 @@ def _keys(seen: Seen, count: int, read: tuple[str, ...], variant: Variant) -> Va
         return value + x.scale * ds @ of_heads
 
     return variant.hooked(("dQ", dq))
+
+
+def _counted(count: int, variant: Variant) -> Variant:
+    """LSE with keys that are no keys: a load pads them and their values with 0."""
+
+    def lse(value: Tensor, scope: Scope) -> Tensor:
+        x = scope.x
+        seen = _sees(x, scope.tile.rows, slice(x.n_key, x.n_key + count))
+        return value.logaddexp(seen.sum(-1).to(value).log())
+
+    return variant.hooked(("LSE", lse))
 
 
 def _sees(x: Attention, rows: slice, keys: slice) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 from ..failures import Failure
 from ..options import flags
 from ..problem import Problem
-from .adaptations import OF_LENGTH, Adaptation, of_a_reading, of_a_refusal
+from .adaptations import OF_LENGTH, WHOLE_BLOCKS, Adaptation, of_a_reading, of_a_refusal
 from .trial import Tried, refuses, tried
 
 # A share of wrong elements above which nothing is right but by chance, and one below which a meaning is the target's:
@@ -111,7 +111,14 @@ class _Search:
         """
         if not _MEANINGS & fit.options.keys() or self.latest.wrong <= _RIGHT_MOSTLY:
             return fit
-        return self.read(fit, self.latest.wrong)
+        return self.read(fit, self.latest.wrong) or self._right_in_whole_blocks(fit)
+
+    def _right_in_whole_blocks(self, fit: Fit) -> Fit | None:
+        """The fit, where most is right at another length: what is wrong at this one is a fault, whatever the axes."""
+        if self._given(fit) & set(OF_LENGTH):
+            return None
+        came = self._tried(fit, Adaptation({"seqlen": WHOLE_BLOCKS}, ""))
+        return fit if came.wrong <= _RIGHT_MOSTLY else None
 
     def _needed(self, fit: Fit) -> Fit:
         """The adaptations without each of which the target does not run; the latest run is of those."""

@@ -22,3 +22,12 @@ def test_what_tiles_leave_of_a_sum_is_named_by_the_first_sum_that_they_spoil(fau
 def test_rows_beyond_the_last_whole_tile_are_told_with_the_size_of_the_tile():
     report = told(making("valid", lambda t: t & (rows_of(t) < 32), ("dkdv",)))
     assert report.diagnoses[0].summary == "dK leaves out the rows beyond the last whole tile of 32"
+
+
+def test_keys_that_a_load_pads_with_zeros_and_no_mask_leaves_out_of_the_softmax_are_counted():
+    # 40 keys fill tiles of 32 up to 64; each of the 24 adds exp(0) to the sum.
+    def padded(lse):
+        return lse.logaddexp(lse.new_tensor(24.0).log())
+
+    assert seen_both_ways(lambda: making("LSE", padded, ("forward",))) == ("tail/scores", "tail/scores")
+    assert "up to a whole tile of 32," in told(making("LSE", padded, ("forward",))).diagnoses[0].summary
