@@ -57,6 +57,14 @@ def padded_keys_of_three_axes(q, k, v):
     k, v = (torch.nn.functional.pad(tensor, (0, 0, 0, -l % 64)) for tensor in (k, v))
     return attend(q, k, v)
 
+def a_key_head_each(q, k, v):
+    beyond = (0, 0, 0, 0, 0, q.shape[1] - k.shape[1])  # what a kernel reads behind the last of them
+    return attend(q, torch.nn.functional.pad(k, beyond), torch.nn.functional.pad(v, beyond))
+
+def refuses_groups(q, k, v):
+    assert q.shape == k.shape
+    return attend(q, k, v)
+
 def wrong_throughout(q, k, v):
     return attend(q, k, v, scale=0.9)
 
@@ -173,6 +181,14 @@ def test_axes_are_found_of_a_target_that_is_wrong_throughout_at_lengths_that_end
     assert (code, report["case"]["shapes"], report["case"]["seqlen_q"]) == (1, "hld", 72)
     assert report["diagnoses"][0]["fault"] == "tail/scores"
     assert checked(f"forms.py:padded_keys_of_three_axes {SMALL} --seqlen 72")[0] == 3
+
+
+@pytest.mark.parametrize(("name", "expected"), [("a_key_head_each", 1), ("refuses_groups", 3)])
+def test_a_target_that_is_right_with_a_key_head_for_each_query_head_alone_is_told_so(name, expected):
+    ran = run(f"check forms.py:{name} {SMALL} --heads 4 --kv-heads 2")
+    assert ran.code == expected
+    said = " ".join((ran.out + ran.err).split())
+    assert "it is right at --kv-heads 4: it takes a key head for each query head" in said
 
 
 def test_what_no_adaptation_mends_is_told_as_it_came():

@@ -47,10 +47,10 @@ def probed(problem: Problem, again: str, tick: Tick, told: Told = lambda so_far:
     except TargetFailure as failure:
         other = None if any(run.measured for run in first) else fit(problem, failure)
         if other is None:
-            raise _with_shapes(failure, problem) from failure.__cause__
+            raise _with_groups(_with_shapes(failure, problem), problem) from failure.__cause__
         found = other
         report = _report(found, again, (tick, told), first.append)
-    return _with_length(report, found.problem), found.problem
+    return _with_known(report, found.problem), found.problem
 
 
 def _with_shapes(failure: TargetFailure, problem: Problem) -> TargetFailure:
@@ -61,6 +61,13 @@ def _with_shapes(failure: TargetFailure, problem: Problem) -> TargetFailure:
             f"{given_as(name, problem.case)} was given; --{name}-axes and --{name}-rank say another" for name in there
         ]
         failure.way_out = "; ".join([*said, *([failure.way_out] if failure.way_out else [])])
+    return failure
+
+
+def _with_groups(failure: TargetFailure, problem: Problem) -> TargetFailure:
+    """The failure; where the target takes as many key heads as query heads alone, its way out says so."""
+    if refuses(failure) and (words := _right_without_groups(problem)):
+        failure.way_out = "; ".join(filter(None, (words, failure.way_out)))
     return failure
 
 
@@ -81,18 +88,27 @@ def _report(found: Fit, again: str, telling: tuple[Tick, Told], first: Callable[
     )  # fmt: skip
 
 
-def _with_length(report: Report, problem: Problem) -> Report:
-    """The report; where a multiple of any block is right in place of the length that is not, it says so."""
-    given = set(OF_LENGTH) & problem.asked.options.keys()  # also one that was found
-    # What a kernel does to memory may itself come of the length.
+def _with_known(report: Report, problem: Problem) -> Report:
+    """The report; where another length or number of key heads is right in place of the one that is not, it says so."""
+    # What a kernel does to memory may itself come of them.
     explained = any(one.explained >= NAMED for one in report.diagnoses) and not report.runs[0].strays
-    if report.runs[0].verdict != MISMATCH or given or problem.saved is not None or explained:
+    if report.runs[0].verdict != MISMATCH or explained:
         return report
-    if not tried(problem, {"seqlen": WHOLE_BLOCKS}).matches:
-        return report
-    # No other layout was tried there.
-    words = (
-        f"{report.runs[0].layout}, it is right at --seqlen {WHOLE_BLOCKS}: it takes multiples of a block, and does not "
-        "refuse other lengths"
-    )
-    return replace(report, known=(words, *report.known))
+    words = _right_in_whole_blocks(problem) or _right_without_groups(problem)
+    return replace(report, known=(f"{report.runs[0].layout}, {words}", *report.known)) if words else report
+
+
+def _right_in_whole_blocks(problem: Problem) -> str:
+    """That a multiple of any block is right, in the first layout; "" where it is not, or another was given or found."""
+    given = set(OF_LENGTH) & problem.asked.options.keys()
+    if given or problem.saved is not None or not tried(problem, {"seqlen": WHOLE_BLOCKS}).matches:
+        return ""
+    return f"it is right at --seqlen {WHOLE_BLOCKS}: it takes multiples of a block, and does not refuse other lengths"
+
+
+def _right_without_groups(problem: Problem) -> str:
+    """That as many key heads as query heads are right, in the first layout; "" where there are, or it is not so."""
+    case, heads = problem.case, problem.case.heads
+    if case.kv_heads == heads or problem.saved is not None or not tried(problem, {"kv_heads": heads}).matches:
+        return ""
+    return f"it is right at --kv-heads {heads}: it takes a key head for each query head"
