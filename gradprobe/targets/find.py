@@ -222,7 +222,10 @@ def _importing(load: Callable[[], Any], word: str, around: Surroundings) -> Any:
     except (Failure, KeyboardInterrupt):
         raise
     except BaseException as error:
-        raise TargetFailure(f"target {word!r} fails to import: {type(error).__name__}: {text_of(error)}") from error
+        words = "it calls exit()" if isinstance(error, SystemExit) and error.code is None else text_of(error)
+        raise TargetFailure(
+            f"target {word!r} fails to import: {type(error).__name__}: {words}", "--traceback shows where"
+        ) from error
 
 
 def _function(module: ModuleType, name: str, word: str) -> Callable[..., Any]:

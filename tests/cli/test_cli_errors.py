@@ -120,6 +120,7 @@ def test_a_signature_that_nothing_can_be_passed_to_exits_2(text, pieces, folder)
     [
         ("import no_such_package", ("ModuleNotFoundError", "no_such_package")),
         ("raise SystemExit(0)", ("SystemExit: 0",)),
+        ("exit()", ("SystemExit: it calls exit()", "--traceback shows where")),
         ("import sys; sys.exit('gone')", ("SystemExit: gone",)),
         ("def f(:", ("SyntaxError",)),
         ("1 / 0", ("ZeroDivisionError: division by zero",)),
