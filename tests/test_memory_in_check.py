@@ -109,6 +109,19 @@ def test_two_programs_that_store_to_one_dv_are_the_cause(tmp_path):
 
 
 @interpreted
+def test_a_store_outside_is_no_race_where_a_look_inside_with_more_batches_shows_one(tmp_path):
+    path = tmp_path / f"{tmp_path.name}.py"
+    store = "store_tile(dv_ptr, dv, offs_n, offs_dv, stride_dvn, stride_dvd, n_keys, head_dim_v)"
+    edit = Edit("flash_dkdv_kernel", store, store.replace("n_keys", "n_keys + 32"))
+    path.write_text(Planted("planted", "M3", (edit,), "", 0).plant((KERNELS / "flash.py").read_text()))
+    options = {"batch": 1, "heads": 1, "seqlen": 37, "head_dim": 16, "runs": ["contiguous"]}
+    report = answer(Asked(f"{path}:flash_black_box", None, None, options), "")
+    assert report.runs[0].inside is not None
+    assert {stray.kind for stray in report.runs[0].strays if stray.line} == {OUTSIDE}
+    assert report.diagnoses[0].fault == "outside/dV"
+
+
+@interpreted
 def test_a_target_that_imports_triton_only_when_it_is_called_is_watched_all_the_same(tmp_path, monkeypatch):
     # Whether Triton is there: not before the first run, and from then on.
     there = iter([False, False, False])

@@ -53,7 +53,12 @@ class Stray:
     @property
     def identity(self) -> tuple[str, str, str, str, int | None]:
         """The same for the same finding, in whichever layout it was seen."""
-        return self.kind, self.tensor, self.kernel, self.file, self.line
+        return self.kind, *self.place_of_access
+
+    @property
+    def place_of_access(self) -> tuple[str, str, str, int | None]:
+        """The same for whatever one line does to one tensor."""
+        return self.tensor, self.kernel, self.file, self.line
 
 
 def of_breach(breach: Breach) -> Stray:

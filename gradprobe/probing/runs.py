@@ -10,7 +10,7 @@ from ..cases.case import Case
 from ..cases.guards import same_bits
 from ..cases.layouts import UNIT_RUN, Assigned, Inputs, planned_runs, run_name
 from ..failures import TargetFailure, UsageFailure
-from ..judging.strays import UNWRITTEN, Stray, telling, worst_first
+from ..judging.strays import RACE, UNWRITTEN, Stray, telling, worst_first
 from ..judging.symmetry import agreement
 from ..verdict import Measured, Run
 from .session import Session, inputs_of, measure, watched_run
@@ -90,9 +90,12 @@ def with_strays(session: Session, runs: list[Run]) -> list[Run]:
 
 def _with_those_of(session: Session, run: Run) -> tuple[Stray, ...]:
     found = {stray.identity: stray for stray in run.strays}
+    told = {stray.place_of_access for stray in run.strays}
     for layout, strays in session.strays:
         for stray in strays if layout == run.layout else ():
-            if stray.kind != UNWRITTEN:  # whether it shows was decided by the run's own results
+            # Whether memory without values shows was decided by the run's own results. Looks inside have more batches,
+            # and what leaves a tensor of the case meets another program there: it is the same fault, by another name.
+            if stray.kind != UNWRITTEN and not (stray.kind == RACE and stray.place_of_access in told):
                 found.setdefault(stray.identity, stray)
     return tuple(worst_first(found.values()))
 
