@@ -24,6 +24,8 @@ _MADE = {
 }  # fmt: skip
 _INSTEAD = {"S": "P", "O": "O"}
 _FORWARD = ("forward", "fwd")
+# What stands in the forward alone, where P is computed.
+_OF_FORWARD = ("tail/scores",)
 
 
 class Lines:
@@ -57,6 +59,9 @@ class Lines:
     def _made(self, hypothesis: Hypothesis, active: Collection[str]) -> tuple[Where, ...]:
         """Where the kernels at fault make the value that is wrong; else where those kernels begin."""
         launched = [kernel for outcome in self._session.outcomes[:1] for kernel in outcome.launched]
+        if hypothesis.fault in _OF_FORWARD:
+            found = computed_at([kernel for kernel in dict.fromkeys(launched) if _is_forward(kernel)], {"P"})
+            return tuple(replace(where, note=f"{where.note} is computed here") for where in found)
         kernels = _at_fault(dict.fromkeys(launched), active)
         found = computed_at(kernels, {_value_of(hypothesis.fault, active)})
         return tuple(replace(where, note=f"{where.note} is computed here") for where in found) or self._kernels(active)
@@ -75,7 +80,11 @@ def _at_fault(kernels: Collection[Any], active: Collection[str]) -> list[Any]:
     if named:
         return named
     of_forward = bool({"LSE", "O"} & set(active))
-    return [kernel for kernel in kernels if of_forward or not any(word in _name(kernel) for word in _FORWARD)]
+    return [kernel for kernel in kernels if of_forward or not _is_forward(kernel)]
+
+
+def _is_forward(kernel: Any) -> bool:
+    return any(word in _name(kernel) for word in _FORWARD)
 
 
 def _name(kernel: Any) -> str:

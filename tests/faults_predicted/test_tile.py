@@ -2,6 +2,9 @@
 
 import pytest
 
+from tests.faults.planting import Edit
+from tests.faults.trials import Changed
+
 from .plain import keys_of, making, rows_of, seen_both_ways, told
 
 PLANTED = {
@@ -31,3 +34,11 @@ def test_keys_that_a_load_pads_with_zeros_and_no_mask_leaves_out_of_the_softmax_
 
     assert seen_both_ways(lambda: making("LSE", padded, ("forward",))) == ("tail/scores", "tail/scores")
     assert "up to a whole tile of 32," in told(making("LSE", padded, ("forward",))).diagnoses[0].summary
+
+
+def test_keys_that_count_in_a_triton_forward_are_told_with_its_line(tmp_path):
+    seen = "visible(m, n, distance, live_m, live_n, left, right)"
+    edit = Edit("flash_forward_kernel", seen, seen.replace("live_n", "live_n + BLOCK_N"))
+    cause = Changed("keys_count", "flash", (edit,)).probe(tmp_path).diagnoses[0]
+    assert cause.fault == "tail/scores"
+    assert [where.kernel for where in cause.where] == ["flash_forward_kernel"]
