@@ -62,14 +62,19 @@ def _shares(planned: Planned) -> tuple[object, ...]:
 
 def _with_rest(planned: Planned, checked: Checked, setting: Setting, echo: Callable[[str], object] | None) -> Checked:
     """The check; where a layout ended it, with those that it had not come to, in processes after it."""
-    rest = rest_of(planned, checked) if setting.isolate else None
-    if rest is None:
-        return checked
-    heard = Heard()
+    before = None
+    while setting.isolate and (rest := rest_of(planned, checked)) not in (None, before):
+        before, heard = rest, Heard()
+        checked = joined(checked, _alone(rest, setting, echo, heard), heard)
+    return checked
+
+
+def _alone(planned: Planned, setting: Setting, echo: Callable[[str], object] | None, heard: Heard) -> Checked:
+    """A check made in a process that no other shares."""
     (ended,) = run_each(
-        FACTORY, setting, [rest], timeout=setting.timeout, echo=echo, told=lambda _, value: heard.take(value)
+        FACTORY, setting, [planned], timeout=setting.timeout, echo=echo, told=lambda _, value: heard.take(value)
     )
-    return _with_rest(planned, joined(checked, _checked(ended, heard, setting), heard), setting, echo)
+    return _checked(ended, heard, setting)
 
 
 def _checked(ended: Ended, heard: Heard, setting: Setting) -> Checked:

@@ -19,7 +19,8 @@ def rest_of(planned: Planned, checked: Checked) -> Planned | None:
     error = document.get("error")
     if error is None or error["kind"] == TIMEOUT or planned.close_up or "layout" in options:
         return None
-    done = [run["layout"] for run in document["runs"]]
+    # "distinct, the reference" is where the user's reference crashed in `distinct`.
+    done = [run["layout"].partition(", ")[0] for run in document["runs"]]
     if not (done and done[-1]):  # nothing was measured, or nobody knows which layout was run
         return None
     asked = tuple(parse_run(word) for word in options.get("runs") or ())
