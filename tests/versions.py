@@ -24,7 +24,7 @@ PACKAGES = ("torch", "triton", "numpy", "typer", "rich")
 # Each triton is the one that this torch's CUDA build asks for. Where no version is named, pip's choice is the newest.
 ROWS = {
     "oldest": ("3.10", "torch==2.11.0 triton==3.6.0 numpy==1.26.4 typer==0.12.5 click<8.2 rich==13.9.0"),
-    "oldest torch, newer numpy": ("3.11", "torch==2.11.0 triton==3.6.0 numpy==2.4.6 typer==0.16.1 rich==13.9.4"),
+    "oldest torch, newer numpy": ("3.11", "torch==2.11.0 triton==3.6.0 numpy==2.4.6 typer==0.27.2 rich==13.9.4"),
     "torch 2.12": ("3.12", "torch==2.12.1 triton==3.7.1 numpy==2.2.6 typer==0.20.1 rich==14.0.0"),
     "constraints.txt": ("3.10", "-c constraints.txt"),
     "torch 2.14": ("3.13", "torch==2.14.1 triton==3.8.0 numpy==2.4.6"),
@@ -34,6 +34,7 @@ SUITE = {
     "check": (
         "tests/cli/test_cli_console.py::test_a_terminal_gets_colour_and_no_line_of_the_table_is_folded",
         "tests/interpreter/test_scalars.py",
+        "tests/cli/test_cli_init.py::test_a_workflow_goes_where_github_looks_and_the_next_step_is_said",
     ),
     "bfloat16": (
         "tests/interpreter/test_bfloat16.py",

@@ -30,7 +30,10 @@ def init(
     ] = None,
     target: Annotated[
         str | None,
-        typer.Option(metavar="TARGET", help="What the workflow checks (default: as pyproject.toml says, else lazy)"),
+        # typer 0.27 takes a metavar that is the parameter's name for the option's.
+        typer.Option(
+            "--target", metavar="TARGET", help="What the workflow checks (default: as pyproject.toml says, else lazy)"
+        ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Write over a file that is there")] = False,
     show_traceback: Traceback = False,

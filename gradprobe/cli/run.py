@@ -30,7 +30,8 @@ def run_(
         str | None, typer.Option(metavar="MODULE:FUNCTION", help="The attention function to watch")
     ] = None,
     target: Annotated[
-        str | None, typer.Option(metavar="TARGET", help="What to check with the real inputs (default: the same)")
+        str | None,
+        typer.Option("--target", metavar="TARGET", help="What to check with the real inputs (default: the same)"),
     ] = None,
     keep: Annotated[int, typer.Option(help="Sets of inputs to keep at most")] = 16,
     order: Annotated[

@@ -22,6 +22,7 @@ from gradprobe.running.backend import prepare_backend
 prepare_backend("cpu")
 from gradprobe.running import interpreter
 from gradprobe.kernels.triton.lazy import lazy_intermediates
+interpreter.make_scalars_right()
 patched = {"keep": interpreter.keep_patched_language, "leave": lambda: None}[sys.argv[1]]
 patched()
 swaps = [0]
