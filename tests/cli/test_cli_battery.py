@@ -103,7 +103,7 @@ def test_a_right_target_matches_every_case_and_hears_what_it_does_not_take():
     assert {"title": "battery 16: tiles 16 x 32", "why": "takes no block_m and no block_n"} in document["not_taken"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_only_one_item_shows_is_one_line_and_its_report_in_full():
     assert run("check forwards.py:no_maximum").code == 0
     ran = run("check forwards.py:no_maximum --battery")
@@ -120,7 +120,7 @@ def test_what_only_one_item_shows_is_one_line_and_its_report_in_full():
     assert alone.first_mismatches == ran.first_mismatches
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_diff_repeats_the_simplest_failing_one():
     ran = run("check forwards.py:ungrouped --battery")
     assert ran.code == 1

@@ -96,7 +96,7 @@ def test_what_is_killed_at_a_drawn_moment_reads_as_right_in_no_file_and_leaves_n
     kills(folder, name, earlier, [random.Random(name).uniform(0.0, 4.0) for _ in range(2)])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", COMMANDS)
 def test_of_a_hundred_kills_none_reads_as_right(name, folder):
     earlier = matched(folder)

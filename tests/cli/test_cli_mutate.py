@@ -29,7 +29,7 @@ def quoted(*words):
     return result.exit_code, result.stdout, result.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_gradprobe_s_own_gate_kills_every_stride_of_another_tensor(tiny):
     ran = run(f"mutate tiny.py:tiny {CASE} --class S1 --sample 3 --json all.json")
     assert (ran.code, ran.err) == (0, "")
@@ -60,7 +60,7 @@ def test_a_weak_test_of_contiguous_tensors_lets_a_stride_fault_survive_and_kills
     assert "not killed: a gap of the gate, or an edit that changes nothing" in out
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_fault_on_a_line_that_the_gate_never_runs_is_said_to_be_on_one(tiny):
     ran = run(f"mutate tiny.py:tiny {CASE} --class M1 --all --json all.json")
     document = json.loads((tiny / "all.json").read_text())
@@ -112,7 +112,7 @@ def test_a_wrong_word_exits_2_before_anything_runs(tiny, words, piece):
     assert piece in ran.err
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_of_ten_faults_of_lazy_a_small_check_kills_all_that_run_and_change_something():
     ran = run("mutate lazy --seqlen 36 --heads 2 --batch 2 --sample 10 --class S1,S3,M2,A,ACC --json all.json")
     with open("all.json") as stream:

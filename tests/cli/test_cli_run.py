@@ -122,7 +122,7 @@ def watched(function, options="", command=None):
     return run_process(f"run --watch model:{function} {options} -- {command or f'{PYTHON} train.py {function}'}")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_right_function_matches_in_2_shapes_and_the_program_prints_what_it_prints_alone(program):
     import subprocess
 
@@ -136,7 +136,7 @@ def test_a_right_function_matches_in_2_shapes_and_the_program_prints_what_it_pri
     assert "the command ended well; 2 sets of real inputs of model:right kept" in ran.err
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_fault_of_batch_2_alone_is_found_in_the_second_set_and_its_line_repeats_it(program):
     ran = watched("one_batch")
     assert ran.code == 1
@@ -182,7 +182,7 @@ def test_another_target_is_checked_with_the_real_inputs(program):
     assert "(model.py:one_batch, as-saved)" in ran.out
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_json_holds_a_report_of_each_set_and_stdout_is_it_alone(program):
     ran = watched("one_batch", "--json -")
     document = json.loads(ran.out)
@@ -214,7 +214,7 @@ def test_layouts_may_be_chosen_and_a_limit_of_1_set_is_said(program):
     assert "1 set more not kept: the limit is 1" in ran.err
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_sets_of_an_earlier_run_are_gone_and_other_files_are_not(program):
     kept = program / ".gradprobe" / "captures" / "model.right"
     assert watched("right").code == 0
@@ -277,7 +277,7 @@ def test_wrong_words_exit_2_before_anything_runs(program, words, piece):
     assert "Traceback" not in ran.err
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_program_that_fails_after_3_steps_is_checked_all_the_same(program):
     train = (program / "train.py").read_text()
     (program / "fails.py").write_text(train.replace("print(", "raise RuntimeError('lost')\nprint("))
@@ -310,7 +310,7 @@ def test_a_mask_that_nobody_told_is_found_out(program):
     assert "float32, causal" in ran.out
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_function_that_raises_in_the_check_alone_exits_3_and_the_other_set_is_checked(program):
     ran = watched("raising")
     assert ran.code == 3

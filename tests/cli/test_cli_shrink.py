@@ -204,7 +204,7 @@ def test_an_option_that_the_fault_needs_stays_and_the_others_go():
     assert "  causal: without it it matches" in ran.out.splitlines()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_crash_is_shrunk_in_processes_of_their_own_and_is_no_mismatch():
     Path("crash.py").write_text(
         SOFTMAX + WRAPPED.format(name="crash", change="import os\n    q.shape[2] > 4 and causal and os._exit(7)")
@@ -218,7 +218,7 @@ def test_a_crash_is_shrunk_in_processes_of_their_own_and_is_no_mismatch():
     assert "no script and no test" in ran.out
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_in_processes_of_their_own_the_small_case_is_the_same():
     plain = run(f"shrink soft.py:doubled_dq {SMALL}")
     Path(".gradprobe/failing.json").unlink()

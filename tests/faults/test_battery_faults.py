@@ -14,7 +14,7 @@ from .planting import KERNELS, edited
 OFTEN = HIDDEN[::5]
 PARAMETERS = [
     pytest.param(
-        fault, id=f"{fault.of[0][:-3]}-{fault.name}", marks=[] if fault in OFTEN else [pytest.mark.slow]
+        fault, id=f"{fault.of[0][:-3]}-{fault.name}", marks=[] if fault in OFTEN else [pytest.mark.nightly]
     )
     for fault in HIDDEN
 ]  # fmt: skip

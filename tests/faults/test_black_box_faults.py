@@ -24,7 +24,7 @@ def probed(fault, folder, function):
 
 @pytest.mark.parametrize(
     "fault",
-    [pytest.param(f, id=f.name, marks=[pytest.mark.slow] if f.name in BY_HAND else []) for f in INSIDE],
+    [pytest.param(f, id=f.name, marks=[pytest.mark.nightly] if f.name in BY_HAND else []) for f in INSIDE],
 )
 def test_a_fault_in_a_black_box_is_placed_and_told(fault, tmp_path):
     report = probed(fault, tmp_path, "flash_black_box")

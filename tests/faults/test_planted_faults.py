@@ -11,7 +11,7 @@ from .planting import assert_as_recorded, probe_planted
 # Each third of them on every push; the others by hand, and by the score.
 @pytest.fixture(
     params=[
-        pytest.param(fault, id=fault.name, marks=[pytest.mark.slow] if number % 3 else [])
+        pytest.param(fault, id=fault.name, marks=[pytest.mark.nightly] if number % 3 else [])
         for number, fault in enumerate(FAULTS)
     ]
 )

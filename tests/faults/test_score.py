@@ -33,7 +33,7 @@ def test_a_sample_of_every_class_holds_what_the_whole_score_must_hold(tmp_path):
     assert missed(judged) == [], "\n".join(lines_of(judged))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_whole_score_holds(record_property):
     judged = score(list(TRIALS))
     for figure in figures(judged):

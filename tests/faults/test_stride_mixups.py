@@ -63,7 +63,7 @@ def test_a_plant_replaces_whole_names_in_bodies_and_leaves_parameters():
 
 
 # A sixth of them on every push, and the others by hand: they take minutes.
-@pytest.mark.parametrize("sixth", [0, *(pytest.param(sixth, marks=pytest.mark.slow) for sixth in range(1, 6))])
+@pytest.mark.parametrize("sixth", [0, *(pytest.param(sixth, marks=pytest.mark.nightly) for sixth in range(1, 6))])
 def test_strides_finds_every_one_and_contiguous_alone_finds_none(file, sixth, record_property):
     planted = [mixup for mixup in mixups(file) if not mixup.obstacle][sixth::6]
     right, *ends = run_each("tests.faults.stride_runs:Mixups", file, [None, *planted], timeout=120)

@@ -6,7 +6,7 @@ import torch
 from .plain import BACKWARD, GRADIENTS, KERNELS, named, of_batch_0, of_head_0, reading, seen_both_ways, told
 
 # Some of each kind are tried on every push by the score.
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 GROUPED = {"heads": 4, "kv_heads": 2}
 

@@ -6,7 +6,7 @@ import torch
 from .plain import BACKWARD, reading, seen_both_ways
 
 # Some of each kind are tried on every push by the score.
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 
 def as_if_contiguous(tensor):

@@ -74,7 +74,7 @@ def test_no_fault_of_another_kind_in_flash_is_taken_for_a_stride(fault, tmp_path
 
 
 # A sixth of them on every push, and the others by hand.
-@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, 6))])
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.nightly) for part in range(1, 6))])
 @pytest.mark.parametrize("file", ["lazy", "flash"])
 def test_every_mix_up_of_two_tensors_strides_is_named_with_tensor_axis_and_line(file, part, tmp_path, record_property):
     planted = [mixup for mixup in mixups(file) if not mixup.obstacle][part::6]

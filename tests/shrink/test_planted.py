@@ -61,7 +61,7 @@ def script_code(script):
     return subprocess.run([sys.executable, script], capture_output=True, check=False, env=dict(os.environ)).returncode
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", SHRINK)
 def test_a_planted_fault_shrinks_to_what_it_needs_and_its_script_shows_it(name, tmp_path, monkeypatch, record_property):
     start = time.perf_counter()
