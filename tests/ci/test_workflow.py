@@ -70,6 +70,19 @@ def assert_valid(schema, file):
     assert ran.returncode == 0, ran.stdout
 
 
+@pytest.mark.parametrize("file", sorted((ROOT / ".github" / "workflows").iterdir()), ids=lambda file: file.stem)
+def test_this_repository_s_own_workflows_are_valid_and_run_what_the_makefile_has(file):
+    assert_valid("vendor.github-workflows", file)
+    assert_valid("custom.github-workflows-require-timeout", file)
+    rules = {
+        line.partition(":")[0] for line in (ROOT / "Makefile").read_text().splitlines() if not line.startswith("\t")
+    }
+    for job in load(file)["jobs"].values():
+        runs = job.get("strategy", {}).get("matrix", {}).get("run", [])
+        assert {word.removeprefix("make ") for word in runs} <= rules
+        assert all((ROOT / step["run"]).exists() for step in job["steps"] if step.get("run", "").startswith("."))
+
+
 @pytest.mark.parametrize("target", [None, "lazy", "soft.py:backward", *(f"{name}:backward" for name in ODD)])
 def test_what_is_written_is_a_workflow_and_holds_the_target_as_it_is(workspace, target):
     for name in (*ODD, "soft.py"):
