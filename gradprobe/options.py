@@ -105,7 +105,7 @@ OPTIONS = (
     Option("device", str, f"{', '.join(DEVICES)} (default: auto)"),
     Option("layout", list,
            f"Where a tensor (or all) lies, not the default runs: {', '.join(LAYOUTS)}; of --inputs also {AS_SAVED}",
-           "TENSOR=NAME", _layouts),
+           "[TENSOR=]NAME", _layouts),
     Option("runs", list, "A layout to run in, not the default ones; several, where given several times: contiguous, "
            "distinct, do=expanded, q=blhd,do=blhd", "LAYOUT", _runs),
     Option("block_m", int, "Tile of query rows, for places and for a target that takes it (default: 32)"),

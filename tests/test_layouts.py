@@ -224,13 +224,14 @@ def test_a_layout_is_parsed_with_the_tensor_in_either_case():
     words = [parse_layout(f"{tensor}={layout}") for tensor, layout in product((*TENSORS, "all"), LAYOUTS)]
     assert words == list(product((*TENSORS, "all"), LAYOUTS))
     assert parse_layout("dO=expanded") == ("do", "expanded")
+    assert parse_layout("distinct") == ("all", "distinct")
 
 
 @pytest.mark.parametrize(
     ("word", "words"),
     [
-        ("expanded", "--layout takes TENSOR=NAME, got 'expanded'"),
-        ("", "--layout takes TENSOR=NAME, got ''"),
+        ("spread", "--layout takes TENSOR=NAME or NAME, got 'spread'"),
+        ("", "--layout takes TENSOR=NAME or NAME, got ''"),
         ("dx=expanded", "--layout: no tensor 'dx'"),
         ("do=diagonal", "--layout: no layout 'diagonal'"),
         ("do=", "--layout: no layout ''"),

@@ -108,16 +108,17 @@ def _else_as_saved(assigned: Assigned) -> Assigned:
 
 
 def parse_layout(word: str) -> tuple[str, str]:
-    """(tensor, layout) of a word such as "do=expanded".
+    """(tensor, layout) of a word such as "do=expanded"; "distinct" is of all.
 
     Raises:
         UsageFailure: the word has another form, or names no known tensor or layout.
     """
+    if word in KNOWN:
+        return "all", word
     tensor, equals, layout = word.partition("=")
     tensor = tensor.lower()
     if not equals:
-        of_all = f"of all: --layout all={word}" if word in KNOWN else ""
-        raise UsageFailure(f"--layout takes TENSOR=NAME, got {word!r}", of_all or "for example --layout do=expanded")
+        raise UsageFailure(f"--layout takes TENSOR=NAME or NAME, got {word!r}", "for example --layout do=expanded")
     if tensor not in (*TENSORS, "all"):
         raise UsageFailure(f"--layout: no tensor {tensor!r}", f"known: all, {', '.join(TENSORS)}")
     if layout not in KNOWN:
@@ -133,8 +134,7 @@ def parse_run(word: str) -> Assigned:
     """
     if word == "contiguous":
         return ()
-    parts = (part.strip() for part in word.split(","))
-    return tuple(("all", part) if part in KNOWN else parse_layout(part) for part in parts)
+    return tuple(parse_layout(part.strip()) for part in word.split(","))
 
 
 def place(

@@ -14,7 +14,7 @@ from ..recording.seen import Seen
 from ..spans import plural
 from ..verdict import MISMATCH
 from .as_json import as_json, failure_as_json
-from .text import first_mismatch_line
+from .text import CAUTION, first_mismatch_line
 
 SCHEMA = "gradprobe.runs/1"
 
@@ -25,7 +25,7 @@ def line_of(number: int, checked: Checked) -> Text:
     if report is None:
         way_out = checked.failure.way_out if checked.failure else ""
         words = f"  {checked.file}: {checked.failure}" + (f" ({way_out})" if way_out else "")
-        return Text.assemble(f"  {number:>2}  ", ("NOT RUN ", "yellow"), words)
+        return Text.assemble(f"  {number:>2}  ", ("NOT RUN ", CAUTION), words)
     wrong = report.failing
     verdict = ("MISMATCH", "bold red") if wrong else ("MATCH   ", "bold green")
     line = Text.assemble(f"  {number:>2}  ", verdict, f"  {_shape(report.case)}; {checked.layouts}")

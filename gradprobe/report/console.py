@@ -28,7 +28,18 @@ from ..spans import in_words, plural, spans
 from ..verdict import Measured, Report, Run
 from .paths import short
 from .reasons import render_reasons
-from .text import ASCII, STYLES, UTF8, Marks, broken_identity_line, first_mismatch_line, ratio, stray_line, value
+from .text import (
+    ASCII,
+    CAUTION,
+    STYLES,
+    UTF8,
+    Marks,
+    broken_identity_line,
+    first_mismatch_line,
+    ratio,
+    stray_line,
+    value,
+)
 
 _NAME, _CELL = 9, 8
 _MOST_STRAYS = 4
@@ -228,7 +239,7 @@ def _cells(finding: Finding, groups: Sequence[range], report: Report, marks: Mar
 def render_layouts(report: Report, width: int, *, utf8: bool = True) -> Iterator[Text]:
     """A line for each layout."""
     marks = UTF8 if utf8 else ASCII
-    styles = {"match": "green", "mismatch": "bold red", "skipped": "yellow"}
+    styles = {"match": "green", "mismatch": "bold red", "skipped": CAUTION}
     for run in report.runs:
         shown = run.shown
         if shown is None:  # the target's words, of any length
@@ -329,7 +340,7 @@ def _provenance(report: Report, width: int) -> Iterator[Text]:
         yield Text(f"  {short(file)} sha256 {digest[:12]}", "dim", overflow="ignore")
         yield from folded("  " + " ".join(names), width)
     for shadow in provenance.shadows:
-        yield Text(f"  not this file, though of the same module name: {short(shadow)}", "yellow")
+        yield Text(f"  not this file, though of the same module name: {short(shadow)}", CAUTION)
     if provenance.triton_cache:
         yield Text(f"  Triton's cache: {short(provenance.triton_cache)}", "dim")
     if report.failing and report.reproduce:

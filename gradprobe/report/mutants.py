@@ -11,6 +11,7 @@ from ..mutate.gate import INVALID, KILLED, SURVIVED
 from ..mutate.mutant import CLASSES, Mutant
 from ..spans import plural
 from .console import folded, headed
+from .text import CAUTION
 
 _CELL = 9
 _GAP = "not killed: a gap of the gate, or an edit that changes nothing"
@@ -50,7 +51,7 @@ def _verdict(found: Campaign, width: int) -> Iterator[Text]:
     elif killed:
         yield from headed("KILLED", "bold green", words, width)
     else:
-        yield from headed("NOT RUN", "bold yellow", words, width)
+        yield from headed("NOT RUN", f"bold {CAUTION}", words, width)
 
 
 def _table(found: Campaign) -> Iterator[Text]:
@@ -64,7 +65,7 @@ def _table(found: Campaign) -> Iterator[Text]:
             line.append(f"{counts['planted']:>{_CELL}}")
             line.append(f"{counts[KILLED]:>{_CELL}}", "green" if counts[KILLED] else "dim")
             line.append(f"{counts[SURVIVED]:>{_CELL}}", "bold red" if counts[SURVIVED] else "dim")
-            line.append(f"{counts[INVALID]:>{_CELL}}", "yellow" if counts[INVALID] else "dim")
+            line.append(f"{counts[INVALID]:>{_CELL}}", CAUTION if counts[INVALID] else "dim")
             yield line
 
 

@@ -11,6 +11,7 @@ from ..diagnosis import CONSISTENT, NAMED, Diagnosis, Where
 from ..spans import plural
 from ..verdict import Report
 from .paths import short
+from .text import CAUTION
 
 # Lines of one diagnosis that are shown; the others are in the JSON.
 _MOST_LINES = 4
@@ -29,7 +30,7 @@ def render_reasons(report: Report, width: int) -> Iterator[Text]:
     elif first is not None and first.explained >= CONSISTENT:
         yield from _cause("CONSISTENT WITH", first, width)
     else:
-        yield Text.assemble(("NO HYPOTHESIS FITS", "bold yellow"), "; what is known:")
+        yield Text.assemble(("NO HYPOTHESIS FITS", f"bold {CAUTION}"), "; what is known:")
     yield from (line for sentence in report.known for line in _folded(sentence, width))
 
 

@@ -17,15 +17,15 @@ from ..strides.survey import Survey
 from ..strides.trials import CONTIGUOUS, PROGRAM
 from ..verdict import MATCH, MISMATCH, SKIPPED
 from .console import folded, headed, window
-from .text import ASCII, UTF8, Marks, stray_line
+from .text import ASCII, CAUTION, UTF8, Marks, stray_line
 
 _ROW, _CELL = 8, 9
 # Findings that are printed; the others are in the JSON.
 _MOST = 4
 # Layouts that are named in one sentence.
 _NAMED = 4
-_STYLES = {MATCH: "green", MISMATCH: "bold red", SKIPPED: "yellow", "error": "bold yellow"}
-_WARNING, _WARNED = "yellow", "!"
+_STYLES = {MATCH: "green", MISMATCH: "bold red", SKIPPED: CAUTION, "error": f"bold {CAUTION}"}
+_WARNING, _WARNED = CAUTION, "!"
 
 
 def render_survey(found: Survey, width: int, *, utf8: bool = True) -> list[Text]:

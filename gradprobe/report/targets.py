@@ -11,6 +11,7 @@ from typing import Any
 from rich.text import Text
 
 from ..targets.catalogue import Entry
+from .text import CAUTION
 
 SCHEMA = "gradprobe.targets.find/1"
 _INDENT = 11
@@ -44,7 +45,7 @@ def _entry(entry: Entry, width: int) -> Iterator[Text]:
     yield name + Text(first)
     yield from (Text(" " * len(name) + line) for line in rest)
     if entry.missing:
-        yield from _folded("not here", entry.missing, width, "yellow")
+        yield from _folded("not here", entry.missing, width, CAUTION)
     kind = "backward" if entry.is_backward else "forward through autograd"
     yield from _folded("family", f"{entry.family}, a {kind}", width)
     yield from _folded("takes", " ".join("--" + name.replace("_", "-") for name in entry.takes), width)

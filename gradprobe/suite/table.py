@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.text import Text
 
-from ..report.text import ratio
+from ..report.text import CAUTION, ratio
 from ..screen import Look
 from ..severity import COUNTED, WARNING
 from ..spans import plural
@@ -17,7 +17,7 @@ from .documents import CRASHED, LATE
 
 # Beyond so many checks those that match are counted alone: they would take more than two screens.
 LISTED = 40
-_STYLES = {"match": "green", "mismatch": "bold red", "error": "yellow", "warning": "yellow"}
+_STYLES = {"match": "green", "mismatch": "bold red", "error": CAUTION, "warning": CAUTION}
 _VERDICT, _SECONDS = 8, 7
 
 

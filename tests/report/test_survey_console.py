@@ -1,9 +1,11 @@
 """A survey of layouts on the console: every sentence is true of what was tried."""
 
 import pytest
+from rich.color import Color
 
 from gradprobe.judging.strays import Stray
 from gradprobe.report.survey import render_survey
+from gradprobe.report.text import CAUTION
 from gradprobe.strides.bench import FIRST
 from gradprobe.strides.result import Plan, Result
 from gradprobe.strides.survey import Survey
@@ -58,3 +60,11 @@ def test_findings_of_the_layout_that_is_shown_come_before_those_of_others():
     said = [line for line in lines if "never written" in line or "loads outside" in line]
     assert said == [f"  with contiguous: {unwritten.sentence}", *(f"  with do=huge: {one.sentence}" for one in far[:3])]
     assert "  and 1 finding more about memory, none worse, in --json FILE" in lines
+
+
+def test_what_is_no_error_is_legible_on_white_and_on_black():
+    """Contrast after WCAG 2: (L + 0.05) of the lighter over that of the darker."""
+    channels = [value / 255 for value in Color.parse(CAUTION).get_truecolor()]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    luminance = sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+    assert min(1.05 / (luminance + 0.05), (luminance + 0.05) / 0.05) > 4.4
