@@ -25,7 +25,9 @@ class Where:
     note: str = ""
     """What stands there: "q.stride(1)"."""
     around: tuple[str, str] = ("", "")
-    """The lines before and after it, indented as it is stripped; "" for none."""
+    """The lines before and after it, without what all three are indented by; "" for none."""
+    margin: int = 0
+    """How far the line is indented beyond that."""
 
 
 @dataclass(frozen=True)

@@ -140,11 +140,11 @@ def _summary(diagnosis: Diagnosis, hypothesis: Hypothesis, findings: Sequence[Fi
 
 
 def among(where: Where) -> Where:
-    """A line with its neighbours, all indented as it is stripped."""
-    code = _line_of(where.file, where.line)
-    indent = len(code) - len(code.lstrip())
-    before, after = (_line_of(where.file, where.line + step) for step in (-1, 1))
-    return replace(where, around=(before[indent:].rstrip(), after[indent:].rstrip()))
+    """A line with its neighbours, all indented as they are to one another."""
+    lines = [_line_of(where.file, where.line + step).rstrip() for step in (-1, 0, 1)]
+    indents = [len(line) - len(line.lstrip()) for line in lines if line]
+    before, code, after = (line[min(indents, default=0) :] for line in lines)
+    return replace(where, around=(before, after), margin=len(code) - len(code.lstrip()))
 
 
 def _line_of(file: str, line: int) -> str:

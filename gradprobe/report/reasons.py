@@ -68,8 +68,10 @@ def _line(where: Where, width: int, *, among: bool) -> Iterator[Text]:
     indent, room = "      ", max(width, 40) - 6
     if among and before:
         yield Text(indent + _cut(before, room), "dim")
-    yield Text(indent + _cut(where.code, room))
-    yield from (Text(indent + line, _STYLE) for line in _caret(where, room))
+    margin = where.margin if among else 0
+    own = indent + " " * margin
+    yield Text(own + _cut(where.code, room - margin))
+    yield from (Text(own + line, _STYLE) for line in _caret(where, room - margin))
     if among and after:
         yield Text(indent + _cut(after, room), "dim")
 

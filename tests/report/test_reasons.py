@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+from gradprobe.diagnosing.lines import among
 from gradprobe.diagnosis import Diagnosis, Where
 from gradprobe.report.alerts import alerts_of
 from gradprobe.report.places import places_of
@@ -34,6 +35,20 @@ def test_a_cause_is_named_with_its_share_its_line_a_caret_and_the_fix():
         "                                     ^^^^^^^^^ q.stride(1)",
         "      dq_ptr += b * stride_dqb",
         "  fix: h * stride_qh -> h * stride_doh",
+    ]
+
+
+def test_the_lines_around_keep_their_indentation_and_nothing_of_them_is_cut(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "    for n in tiles:\n        if CAUSAL:\n            s = tl.where(m > n, s, -1.0)\n        p = tl.exp(s)\n"
+    )
+    where = among(Where(str(file), 3, "s = tl.where(m > n, s, -1.0)", 13, 5))
+    assert shown(Diagnosis("mask/diagonal", "M1", "the diagonal is masked", 1.0, (), (where,)))[2:] == [
+        "      if CAUSAL:",
+        "          s = tl.where(m > n, s, -1.0)",
+        "                       ^^^^^",
+        "      p = tl.exp(s)",
     ]
 
 
