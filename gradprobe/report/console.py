@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.text import Text
 
@@ -174,11 +174,13 @@ def window(location: Location, width: int, *, one_row: bool = False) -> Iterator
 
 
 def _table(report: Report, measured: Measured, width: int, marks: Marks) -> Iterator[Text]:
-    groups = head_groups(report.case.heads, max(1, (width - _NAME) // _CELL))
+    findings = measured.comparison.findings
+    states = [[_status(one, report, [head]) for one in findings.values()] for head in range(report.case.heads)]
+    groups = head_groups(states, max(1, (width - _NAME) // _CELL))
     label, each = ("head", "head") if len(groups) == report.case.heads else ("heads", "group of heads")
     yield Text(f"  worst error of each {each}, as a multiple of what is allowed", "dim")
     yield Text(f"  {label:<{_NAME - 2}}" + "".join(f"{_group_name(group):>{_CELL}}" for group in groups), "dim")
-    for name, finding in measured.comparison.findings.items():
+    for name, finding in findings.items():
         yield Text.assemble(f"  {name:<{_NAME - 2}}", *_cells(finding, groups, report, marks))
     yield from (
         Text(line, "dim") for words in (_sources(measured), _dtypes(measured)) for line in _wrapped(words, width)
@@ -214,10 +216,19 @@ def _dtypes(measured: Measured) -> str:
     return "; ".join(f"{dtype}: {', '.join(of_it)}" for dtype, of_it in names.items())
 
 
-def head_groups(heads: int, columns: int) -> list[range]:
-    """The heads in at most so many equal groups of neighbours; one head each where they all fit."""
-    size = -(-heads // columns)
-    return [range(first, min(first + size, heads)) for first in range(0, heads, size)]
+def head_groups(states: Sequence[object], columns: int) -> list[range]:
+    """The heads of a table of so many columns: one each where they all fit, else neighbours of one state together.
+
+    Args:
+        states: of each head, what is wrong there. Where they change too often, the shortest neighbours share a column.
+    """
+    heads = range(len(states))
+    first = [head for head in heads if len(heads) <= columns or head == 0 or states[head] != states[head - 1]]
+    groups = [range(start, stop) for start, stop in zip(first, [*first[1:], len(heads)], strict=True)]
+    while len(groups) > columns:
+        at = min(range(len(groups) - 1), key=lambda left: groups[left + 1].stop - groups[left].start)
+        groups[at : at + 2] = [range(groups[at].start, groups[at + 1].stop)]
+    return groups
 
 
 def _group_name(group: range) -> str:
@@ -225,15 +236,25 @@ def _group_name(group: range) -> str:
 
 
 def _cells(finding: Finding, groups: Sequence[range], report: Report, marks: Marks) -> Iterator[tuple[str, str]]:
-    group_size = report.case.heads // finding.ratio.shape[1]
     for group in groups:
-        heads = sorted({head // group_size for head in group})
-        worst = float(finding.ratio[:, heads].max())
-        statuses = {finding.head_status(batch, head) for batch in range(finding.ratio.shape[0]) for head in heads}
-        status = next(known for known in (MISMATCH, INHERITED, MATCH) if known in statuses)
+        worst = float(finding.ratio[:, _held(finding, report, group)].max())
+        status = _status(finding, report, group)
         mark = {MISMATCH: marks.mismatch, INHERITED: marks.inherited, MATCH: ""}[status]
         times = marks.times if mark else ""
         yield f"{mark + ratio(worst) + times:>{_CELL}}", STYLES.get(status, "")
+
+
+def _held(finding: Finding, report: Report, heads: Iterable[int]) -> list[int]:
+    """The heads of an intermediate that some query heads have: key heads of dK and dV."""
+    group_size = report.case.heads // finding.ratio.shape[1]
+    return sorted({head // group_size for head in heads})
+
+
+def _status(finding: Finding, report: Report, heads: Iterable[int]) -> str:
+    """The worst of them, in every batch."""
+    held = _held(finding, report, heads)
+    statuses = {finding.head_status(batch, head) for batch in range(finding.ratio.shape[0]) for head in held}
+    return next(known for known in (MISMATCH, INHERITED, MATCH) if known in statuses)
 
 
 def render_layouts(report: Report, width: int, *, utf8: bool = True) -> Iterator[Text]:
