@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import pytest
 
 
-def sampled(names: str, values: Iterable[Any], push: int) -> pytest.MarkDecorator:
-    """`pytest.mark.parametrize`, of which `push` values, spread evenly, run on every push and the others at night."""
+def sampled(names: str, values: Iterable[Any], push: int | Collection[Any]) -> pytest.MarkDecorator:
+    """`pytest.mark.parametrize`, of which some values run on every push and the others at night.
+
+    Args:
+        push: how many run on every push, spread evenly, or which.
+    """
     values = list(values)
-    kept = {index * len(values) // push for index in range(push)}
+    if isinstance(push, int):
+        kept = {index * len(values) // push for index in range(push)}
+    else:
+        kept = {values.index(value) for value in push}
     several = "," in names
     return pytest.mark.parametrize(
         names, [value if number in kept else _at_night(value, several) for number, value in enumerate(values)]

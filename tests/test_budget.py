@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -9,6 +11,7 @@ from gradprobe.cases.draw import draw
 from gradprobe.cases.layouts import effective_values
 
 from .emulated import Arithmetic, case_of, changed, compared
+from .sampling import sampled
 
 ARITHMETICS = {
     "float32": Arithmetic(),
@@ -33,9 +36,8 @@ def assert_right(comparison):
     assert ratios == {}
 
 
-@pytest.mark.parametrize("name", ARITHMETICS)
-@pytest.mark.parametrize("pattern", PATTERNS)
-@pytest.mark.parametrize("expanded", [False, True], ids=["", "dO-expanded"])
+# On every push each arithmetic, with and without an expanded dO, and each pattern.
+@sampled("expanded, pattern, name", product([False, True], PATTERNS, ARITHMETICS), push=19)
 def test_a_right_lazy_kernel_is_within_budget(name, pattern, expanded):
     tau = (-0.5, 100.0, -1.0)
     case = case_of("lazy", heads=3, seqlen=130, dtype=dtype_of(name), pattern=pattern, tau=tau, seqlens=(130, 0))
@@ -43,17 +45,15 @@ def test_a_right_lazy_kernel_is_within_budget(name, pattern, expanded):
     assert_right(compared(case, ARITHMETICS[name], values=values))
 
 
-@pytest.mark.parametrize("name", ARITHMETICS)
-@pytest.mark.parametrize("pattern", PATTERNS)
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"seqlen_q": 97, "seqlen_k": 130, "head_dim_v": 40, "window": (20, 3), "bias": True},
-        {"seqlen_q": 130, "seqlen_k": 97, "causal": True, "softcap": 2.0},
-        {"seqlen_q": 257, "seqlen_k": 257, "batch": 1, "head_dim": 64},
-    ],
-    ids=["window-bias", "dead-rows-softcap", "long"],
+WITH_OPTIONS = (
+    {"seqlen_q": 97, "seqlen_k": 130, "head_dim_v": 40, "window": (20, 3), "bias": True},
+    {"seqlen_q": 130, "seqlen_k": 97, "causal": True, "softcap": 2.0},
+    {"seqlen_q": 257, "seqlen_k": 257, "batch": 1, "head_dim": 64},
 )
+
+
+# On every push each arithmetic and each pattern with each of the options.
+@sampled("options, pattern, name", product(WITH_OPTIONS, PATTERNS, ARITHMETICS), push=31)
 def test_a_right_softmax_kernel_is_within_budget(name, pattern, options):
     case = case_of("softmax", **{"heads": 4, "kv_heads": 2, "dtype": dtype_of(name), "pattern": pattern} | options)
     assert_right(compared(case, ARITHMETICS[name]))
@@ -66,8 +66,8 @@ def test_rows_of_p_that_round_alike_do_not_accuse_dv():
     assert_right(compared(case, Arithmetic(stored=torch.float32), values=values))
 
 
-@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@sampled("seed", range(4), push=2)
 def test_inputs_that_are_all_positive_do_not_accuse_dk(seed, dtype):
     """torch.rand for q, k and v and a summed loss: one rounding of O is every row's, and q has a mean."""
     case = case_of("softmax", batch=1, heads=1, seqlen=600, head_dim=16, dtype=dtype, seed=seed)
@@ -126,15 +126,14 @@ def test_no_budget_is_more_than_100_times_what_a_right_kernel_errs_by(dtype, fam
     assert min(share.values()) > 1 / 100, share
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"sinks": True}, {"dropout": 0.3}, {"alibi": True}, {"bias": True}, {"mask": "random"},
-        {"kv_heads": 2, "cu_seqlens": (0, 60, 60, 130, 200)},
-    ],
-    ids=str,
+SIX = (
+    {"sinks": True}, {"dropout": 0.3}, {"alibi": True}, {"bias": True}, {"mask": "random"},
+    {"kv_heads": 2, "cu_seqlens": (0, 60, 60, 130, 200)},
 )  # fmt: skip
+DTYPES = ("float32", "float16", "bfloat16")
+
+
+@sampled("options, dtype", product(SIX, DTYPES), push=[(each, DTYPES[at % 3]) for at, each in enumerate(SIX)])
 def test_no_budget_with_an_option_of_softmax_is_more_than_100_times_what_a_right_kernel_errs_by(options, dtype):
     lengths = {} if "cu_seqlens" in options else {"seqlen": 200}
     case = case_of("softmax", heads=4, head_dim=64, dtype=dtype, **options, **lengths)

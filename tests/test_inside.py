@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import product
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from gradprobe.reference import manual_attention_backward
 from .black_box import GRADIENTS, answer_of, inside_of, measure_of
 from .cases import softmax_case
 from .emulated import case_of, changed, softmax, target_of
+from .sampling import sampled
 
 LOG2E = 1.4426950408889634
 SIZES = {"batch": 2, "heads": 4, "kv_heads": 2, "seqlen_q": 40, "seqlen_k": 50, "head_dim": 16, "head_dim_v": 12}
@@ -41,8 +43,10 @@ CHILDREN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-@pytest.mark.parametrize("name", ["P", "dP", "delta"])
+THREE = ("P", "dP", "delta")
+
+
+@sampled("name, options", product(THREE, OPTIONS), push=[(THREE[at % 3], each) for at, each in enumerate(OPTIONS)])
 def test_two_rows_of_one_head_that_are_half_again_too_large_are_named_and_nothing_else_is(name, options):
     draws = random.Random(f"{name} {options}")
     batch, head, row = draws.randrange(2), draws.randrange(4), draws.randrange(20, 39)
@@ -57,14 +61,14 @@ def test_two_rows_of_one_head_that_are_half_again_too_large_are_named_and_nothin
     assert "dS is wrong in the kernels of dQ and dK" in inside.sentences
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@sampled("options", OPTIONS, push=2)
 def test_a_ds_off_by_a_factor_is_said_to_be_so_throughout(options):
     inside = inside_of(case_of("softmax", **SIZES | options), fault=changed("dS", lambda t: t.mul_(0.7)))
     assert (wrong_by_itself(inside), inherited(inside)) == ({"dS"}, {"dQ", "dK"})
     assert inside.sentences == ("dS is wrong in the kernels of dQ and dK by the factor 0.7 throughout",)
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@sampled("options", OPTIONS, push=3)
 def test_one_entry_of_ds_changed_is_ds_alone(options):
     """A key that has a value: its dP would explain the entry as well, and no other key contradicts it."""
     case = case_of("softmax", **SIZES | options)
@@ -95,9 +99,9 @@ def scaled(name, factor):
     return lambda results: {**results, name: results[name] * factor}
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-@pytest.mark.parametrize(("name", "other"), [("dQ", "dK"), ("dK", "dQ")])
-def test_one_gradient_off_by_a_factor_convicts_its_own_kernel(name, other, options):
+@sampled("name, options", product(("dQ", "dK"), OPTIONS), push=5)
+def test_one_gradient_off_by_a_factor_convicts_its_own_kernel(name, options):
+    other = {"dQ": "dK", "dK": "dQ"}[name]
     inside = inside_of(case_of("softmax", **SIZES | options), change=scaled(name, 3.0))
     assert (wrong_by_itself(inside), inherited(inside)) == ({name}, set())
     said = f"the kernel of {name} is at fault: {name} shows dS wrong by the factor 3 throughout"
@@ -123,7 +127,7 @@ def test_a_p_with_zeros_that_no_mask_explains_is_not_called_another_mask():
     assert not any("another mask" in sentence for sentence in inside.sentences)
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@sampled("options", OPTIONS, push=3)
 def test_a_dv_off_by_itself_leaves_p_out(options):
     inside = inside_of(case_of("softmax", **SIZES | options), change=scaled("dV", 0.5))
     assert (wrong_by_itself(inside), inherited(inside)) == ({"dV"}, set())
@@ -316,7 +320,7 @@ def rounding_its_scaled_operands(q, k, v, do, *, scale, causal):
     return {name: result.to(q.dtype) for name, result in results.items()}
 
 
-@pytest.mark.parametrize("seed", range(3))
+@sampled("seed", range(3), push=1)
 def test_a_kernel_coarser_than_its_contract_by_the_rounding_of_two_operands_matches_and_is_told_by_how_much(seed):
     case = softmax_case(
         batch=1, seqlen=128, head_dim=32, dtype="float16", causal=True, seed=seed, runs=((),)

@@ -21,7 +21,7 @@ def backward(fault):
 
 def broken(fault, **options):
     """I1 to I7 that the target breaks, in the contiguous run."""
-    report = probe(case_of("softmax", **SMALL | options, layouts=(("q", "contiguous"),)), backward(fault))
+    report = probe(case_of("softmax", **SMALL | options, layouts=(("q", "contiguous"),)), backward(fault), why=False)
     _, measured = report.measured[0]
     return {invariant.key for invariant in measured.broken} & {f"I{n}" for n in range(1, 8)}
 

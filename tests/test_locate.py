@@ -21,7 +21,7 @@ def first_of(fault, family="softmax", **options):
         return lazy(q, k, v, do, tau=tau, bias=bias, scale=scale, fault=fault)
 
     function = on_lazy if family == "lazy" else on_softmax
-    report = probe(case_of(family, **CASE | options), target_of(function, family))
+    report = probe(case_of(family, **CASE | options), target_of(function, family), why=False)
     return report.failing[1].first
 
 

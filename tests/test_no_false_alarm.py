@@ -1,9 +1,10 @@
-"""The right kernel is never accused: 210 drawn cases over shapes, dtypes, layouts, seeds, scales and value patterns."""
+"""The right kernel is never accused: 210 drawn cases over shapes, dtypes, layouts, seeds, scales and value patterns.
+
+50 of them, with each dtype and pattern, run on every push.
+"""
 
 import random
 from typing import Any
-
-import pytest
 
 from gradprobe.budgets.precision import precision_of
 from gradprobe.cases.case import DTYPES, PATTERNS, Case
@@ -14,6 +15,7 @@ from gradprobe.judging.compare import Comparison, attention_of, compare
 from gradprobe.running.run import run_target
 from gradprobe.targets.find import find_target
 from tests.cases import lazy_case
+from tests.sampling import sampled
 
 GROUPS, CASES = 21, 10
 
@@ -47,7 +49,7 @@ def compared(case: Case) -> Comparison:
     return compare(case, attention_of(case, inputs.values), outcome.trace, precision_of(case.dtype, "ieee"))
 
 
-@pytest.mark.parametrize("group", range(GROUPS))
+@sampled("group", range(GROUPS), push=5)
 def test_the_right_kernel_matches(group):
     for index in range(CASES):
         options = drawn_options(group, index)

@@ -1,12 +1,14 @@
 """A q or k that is scaled and then rounded: proven by the numbers that come of it, told, and no excuse for more."""
 
 import math
+from itertools import product
 
 import pytest
 
 from gradprobe.judging.closeup import close_up
 from gradprobe.probe import probe
 from tests.emulated import case_of, softmax, target_of
+from tests.sampling import sampled
 
 
 def as_in_the_tutorial(q, k, v, do, *, scale=None, causal=False, rounds="k", forward=False, log2e=True, spoil=None):
@@ -37,13 +39,21 @@ def probed(options=None, **how):
     def target(q, k, v, do, *, scale=None, causal=False):
         return as_in_the_tutorial(q, k, v, do, scale=scale, causal=causal, **how)
 
-    return probe(case_of("softmax", **CASE, **ONE_RUN, **{"dtype": "float16", **(options or {})}), target_of(target))
+    case = case_of("softmax", **CASE, **ONE_RUN, **{"dtype": "float16", **(options or {})})
+    return probe(case, target_of(target), why=False)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("forward", [False, True])
-@pytest.mark.parametrize(("rounds", "log2e"), [("k", True), ("q", True), ("k", False)])
-def test_a_rounded_operand_of_the_scores_is_told_and_matches_and_fails_when_strict(rounds, log2e, forward, dtype):
+# On every push each operand and factor, in both dtypes, and in a backward alone and in both passes.
+@sampled(
+    "operand, forward, dtype",
+    product([("k", True), ("q", True), ("k", False)], [False, True], ["float16", "bfloat16"]),
+    push=[
+        (("k", True), False, "float16"), (("k", True), True, "bfloat16"),
+        (("q", True), False, "bfloat16"), (("k", False), True, "float16"),
+    ],
+)  # fmt: skip
+def test_a_rounded_operand_of_the_scores_is_told_and_matches_and_fails_when_strict(operand, forward, dtype):
+    rounds, log2e = operand
     how = {"rounds": rounds, "log2e": log2e, "forward": forward}
     report = probed({"dtype": dtype}, **how)
     factor = "scale * log2(e)" if log2e else "scale"

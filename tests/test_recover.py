@@ -18,6 +18,7 @@ from gradprobe.reference import manual_attention_backward, tiles
 
 from .black_box import GRADIENTS, answer_of, inside_of, measure_of, recovered_of
 from .emulated import Arithmetic, case_of
+from .sampling import sampled
 from .test_budget import ARITHMETICS, PATTERNS, dtype_of
 from .test_softmax_no_false_alarm import drawn
 
@@ -29,9 +30,9 @@ def findings_of(case, how=None, **options):
     return measure_of(case, how)(recovered.values, recovered.trace, recovered.recovery).comparison.findings
 
 
-@pytest.mark.parametrize("group", range(8))
+@sampled("group", range(8), push=2)
 def test_looking_into_a_right_softmax_kernel_accuses_nothing(group):
-    """160 drawn cases of every option; dropout, which hides P, in every third at most."""
+    """160 drawn cases, 40 of them on every push, of every option; dropout, which hides P, in every third at most."""
     for index in range(20):
         name, how, options = drawn(100 + group, index)
         options |= {"scale": options["scale"] or None, "dropout": 0.0 if index % 3 else options["dropout"]}
@@ -61,7 +62,7 @@ def drawn_lazy(index: int) -> tuple[str, dict[str, Any]]:
     return name, options
 
 
-@pytest.mark.parametrize("group", range(4))
+@sampled("group", range(4), push=1)
 def test_looking_into_a_right_lazy_kernel_accuses_nothing(group):
     for index in range(group * 15, group * 15 + 15):
         name, options = drawn_lazy(index)

@@ -1,10 +1,10 @@
-"""No right kernel is accused for any option of the softmax family: 240 drawn cases in every emulated arithmetic."""
+"""No right kernel is accused for any option of softmax: 240 drawn cases in every emulated arithmetic, 80 on a push."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, product
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from gradprobe.cases.draw import draw
 from gradprobe.cases.layouts import effective_values
 
 from .emulated import Arithmetic, case_of, compared
+from .sampling import sampled
 from .test_budget import ARITHMETICS, PATTERNS, assert_right, dtype_of
 
 GROUPS, CASES = 12, 20
@@ -52,7 +53,7 @@ def _lengths(draws: random.Random) -> dict[str, Any]:
     return {"cu_seqlens": ends[0], "cu_seqlens_k": draws.choice(ends)}
 
 
-@pytest.mark.parametrize("group", range(GROUPS))
+@sampled("group", range(GROUPS), push=4)
 def test_a_right_kernel_with_any_options_matches(group):
     for index in range(CASES):
         name, how, options = drawn(group, index)
@@ -77,16 +78,26 @@ REPEATING = {
     "one bias a head, sinks": {"bias": True, "bias_axes": "h", "sinks": True},
     "one bias a key, dropout": {"bias": True, "bias_axes": "n", "dropout": 0.1},
 }
+RECURRING = ("small", "offset")
+ROUNDED = ("float32", "tf32-cut", "float16", "bfloat16-stored-in-float32")
 
 
-@pytest.mark.parametrize("name", ["float32", "tf32-cut", "float16", "bfloat16-stored-in-float32"])
-@pytest.mark.parametrize("pattern", ["small", "offset"])
-@pytest.mark.parametrize("late", [False, True], ids=["", "late"])
-@pytest.mark.parametrize("options", REPEATING.values(), ids=REPEATING.keys())
+@sampled(
+    "options, late, pattern, name",
+    product(REPEATING, [False, True], RECURRING, ROUNDED),
+    push=[(each, at % 2 > 0, RECURRING[at // 2], name) for each in REPEATING for at, name in enumerate(ROUNDED)],
+)
 def test_roundings_that_recur_in_300_rows_of_one_do_do_not_accuse(options, late, pattern, name):
     """P is nearly 1 / 258 everywhere, half of it the sink's; V is positive and dO the same for all rows."""
     case = case_of(
-        "softmax", batch=1, heads=2, seqlen_q=300, seqlen_k=257, dtype=dtype_of(name), pattern=pattern, **options
+        "softmax",
+        batch=1,
+        heads=2,
+        seqlen_q=300,
+        seqlen_k=257,
+        dtype=dtype_of(name),
+        pattern=pattern,
+        **REPEATING[options],
     )
     values = effective_values(draw(case), (("do", "expanded"),))
     values["v"] = values["v"].abs()
@@ -112,7 +123,7 @@ def test_one_key_1500_times_over_beside_a_sink_of_its_weight_accuses_nothing():
     assert_right(compared(case, values=values | {"v": values["v"].abs(), "sinks": score[None] + 7.3}))
 
 
-@pytest.mark.parametrize("seed", range(20))
+@sampled("seed", range(20), push=5)
 def test_a_dsink_of_one_row_which_errs_as_its_delta_and_its_lse_do_is_not_accused(seed):
     case = case_of(
         "softmax", batch=1, heads=4, seqlen_q=1, seqlen_k=500, head_dim=64, pattern="large", sinks=True, seed=seed

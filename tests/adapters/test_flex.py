@@ -3,9 +3,10 @@
 import pytest
 
 from gradprobe.failures import UsageFailure
+from tests.sampling import sampled
 
 from .probed import probed, ratios
-from .test_sdpa import BIASED, MASKED, named
+from .test_sdpa import BIASED, MASKED, PACKED, RECTANGLE, TALL
 
 FLEX = "gradprobe.targets.adapters.flex:flex"
 
@@ -20,7 +21,16 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=named)
+# Each option of the kernel once.
+EACH = [
+    {"causal": True, "align": "top-left", **RECTANGLE}, {"window": "9,4", "causal": True, **TALL},
+    {"mask": "dead-rows"}, {"seqlens": "0,72"}, {**PACKED, "causal": True}, {"heads": 4, "kv_heads": 2},
+    {"scale": 0.7}, {"bias": True, "bias_axes": "hmn"}, {"softcap": 2.0, "bias": True, "alibi": True},
+    {"head_dim_v": 40},
+]  # fmt: skip
+
+
+@sampled("options", OPTIONS, push=EACH)
 def test_flex_matches_under_every_option_and_exposes_lse(options):
     report = probed(FLEX, **options)
     assert report.verdict == "match", ratios(report)

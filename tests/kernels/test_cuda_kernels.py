@@ -1,5 +1,7 @@
 """The CUDA kernels of kernels/cuda: no false alarm with any option, at awkward sizes, in any memory layout."""
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -7,6 +9,7 @@ from gradprobe.probe import probe
 from gradprobe.targets.adapters import flash_cuda, lazy_cuda
 from gradprobe.targets.find import find_target
 from tests.cases import lazy_case, softmax_case
+from tests.sampling import sampled
 
 DTYPES = ["float32", "float16"]
 ADAPTERS = {"flash": flash_cuda, "lazy": lazy_cuda}
@@ -32,6 +35,11 @@ DISTINCT = (("all", "distinct"),)
 LAYOUTS = [("all", "contiguous"), ("do", "expanded"), ("all", "blhd"), ("all", "packed"), ("all", "offset")]
 
 
+def in_turns(options):
+    """Every one of the options, in one dtype or the other."""
+    return [(DTYPES[number % 2], each) for number, each in enumerate(options)]
+
+
 def case_of(family, **options):
     length = {} if "seqlen_q" in options else {"seqlen": 40}
     return (softmax_case if family == "flash" else lazy_case)(**SMALL | length | {"layouts": DISTINCT} | options)
@@ -45,20 +53,17 @@ def assert_matches(case, name):
     assert [run.layout for run in report.runs if run.skipped] == []
 
 
-@pytest.mark.parametrize("options", FLASH, ids=str)
-@pytest.mark.parametrize("dtype", DTYPES)
+@sampled("dtype, options", product(DTYPES, FLASH), push=in_turns(FLASH))
 def test_flash_matches_with_every_option(dtype, options):
     assert_matches(case_of("flash", dtype=dtype, **options), "flash-cuda")
 
 
-@pytest.mark.parametrize("options", LAZY, ids=str)
-@pytest.mark.parametrize("dtype", DTYPES)
+@sampled("dtype, options", product(DTYPES, LAZY), push=in_turns(LAZY))
 def test_lazy_matches_with_every_option(dtype, options):
     assert_matches(case_of("lazy", dtype=dtype, **options), "lazy-cuda")
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids="=".join)
-@pytest.mark.parametrize("family", ADAPTERS)
+@sampled("family, layout", product(ADAPTERS, LAYOUTS), push=5)
 def test_every_layout_matches(family, layout):
     assert_matches(case_of(family, layouts=(layout,)), f"{family}-cuda")
 
@@ -85,13 +90,13 @@ PLANTED = [
 ]
 
 
-@pytest.mark.parametrize(("family", "right", "wrong", "first"), PLANTED, ids=lambda word: word[:20])
+@sampled("family, right, wrong, first", PLANTED, push=3)
 def test_a_fault_planted_in_the_source_is_found_where_it_is(tmp_path, monkeypatch, family, right, wrong, first):
     source = ADAPTERS[family].SOURCE.read_text(encoding="utf-8")
     assert right in source
     (tmp_path / "planted.cu").write_text(source.replace(right, wrong), encoding="utf-8")
     monkeypatch.setattr(ADAPTERS[family], "SOURCE", tmp_path / "planted.cu")
-    report = probe(case_of(family), find_target(f"{family}-cuda"))
+    report = probe(case_of(family), find_target(f"{family}-cuda"), why=False)
     assert report.verdict == "mismatch"
     assert report.failing[1].first.intermediate == first
 

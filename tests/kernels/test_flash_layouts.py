@@ -1,5 +1,7 @@
 """The softmax kernels in any memory layout, bit for bit; what they read and leave alone, and what they refuse."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ import torch
 from gradprobe.cases.layouts import place
 from gradprobe.running import interpreter
 from gradprobe.running.backend import interpreting
+from tests.sampling import sampled
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter adds in one order, atomics do not")
 if interpreting():
@@ -21,6 +24,8 @@ PACKED = {"cu_seqlens_q": (0, 10, 17), "cu_seqlens_k": (0, 5, 17)}
 INPUTS = (*SHAPES, "seqlens")
 OUTPUTS = ("dq", "dk", "dv")
 AXES = [(name, axis) for name in SHAPES for axis in range(len(SHAPES[name]))] + [("seqlens", 0)]
+# Of each tensor an axis, and of those of four each axis.
+AN_AXIS_EACH = [(name, number % len(SHAPES[name])) for number, name in enumerate(SHAPES)] + [("seqlens", 0)]
 
 
 def drawn():
@@ -76,10 +81,13 @@ def packed():
     return values, run(values)
 
 
-@pytest.mark.parametrize(
-    ("tensor", "layout"),
-    [(tensor, layout) for tensor in (*INPUTS, *OUTPUTS) for layout in ("distinct", "offset")]
-    + [("all", layout) for layout in ("blhd", "packed", "distinct", "strided-last", "offset")],
+ALL = [("all", layout) for layout in ("blhd", "packed", "distinct", "strided-last", "offset")]
+
+
+@sampled(
+    "tensor, layout",
+    [*product((*INPUTS, *OUTPUTS), ("distinct", "offset")), *ALL],
+    push=[*ALL, ("q", "distinct"), ("seqlens", "offset"), ("dq", "distinct")],
 )
 def test_another_layout_of_any_tensor_gives_the_same_bits(padded, tensor, layout):
     values, expected = padded
@@ -97,14 +105,17 @@ def test_a_gradient_is_written_where_the_caller_says_and_nowhere_beside(padded, 
     assert_same_bits({name: given}, {name: expected["d" + name[1:].upper()]})
 
 
-@pytest.mark.parametrize("layout", ["blhd", "distinct", "offset"])
-@pytest.mark.parametrize("tensor", [*PACKED, *OUTPUTS, "all"])
+@sampled(
+    "tensor, layout",
+    product([*PACKED, *OUTPUTS, "all"], ["blhd", "distinct", "offset"]),
+    push=[("cu_seqlens_q", "distinct"), ("dk", "blhd"), ("all", "blhd"), ("all", "distinct"), ("all", "offset")],
+)
 def test_another_layout_of_packed_sequences_gives_the_same_bits(packed, tensor, layout):
     values, expected = packed
     assert_same_bits(run(place(values | unwritten(values), ((tensor, layout),)).tensors), expected)
 
 
-@pytest.mark.parametrize(("tensor", "axis"), AXES)
+@sampled("tensor, axis", AXES, push=AN_AXIS_EACH)
 def test_stride_0_along_any_axis_gives_the_bits_of_the_repeated_values(padded, tensor, axis):
     values, _ = padded
     if tensor == "seqlens":  # the longer length in both batches: O and LSE have to be of all rows then
@@ -115,7 +126,7 @@ def test_stride_0_along_any_axis_gives_the_bits_of_the_repeated_values(padded, t
     assert_same_bits(run(values | {tensor: repeated}), expected)
 
 
-@pytest.mark.parametrize("dim", [0, 1, 2, 3, None])
+@sampled("dim", [0, 1, 2, 3, None], push=[1, None])
 def test_an_axis_of_size_1_of_bias_and_mask_gives_the_bits_of_the_repeated_values(padded, dim):
     values, _ = padded
     small = {name: values[name] if dim is None else values[name].narrow(dim, 0, 1) for name in ("bias", "mask")}
@@ -145,16 +156,22 @@ def far_away(value, axis, file):
     return storage.as_strided(value.shape, strides, 2**31).copy_(value)
 
 
-@pytest.mark.parametrize(("tensor", "axis"), AXES + [(name, axis) for name in OUTPUTS for axis in range(4)])
+@sampled(
+    "tensor, axis",
+    AXES + [(name, axis) for name in OUTPUTS for axis in range(4)],
+    push=[*AN_AXIS_EACH, ("dq", 2), ("dk", 1), ("dv", 0)],
+)
 def test_offsets_beyond_2_to_the_31_elements_give_the_same_bits(padded, tensor, axis, tmp_path):
     values, expected = padded
     value = (values | unwritten(values))[tensor]
     assert_same_bits(run(values | {tensor: far_away(value, axis, tmp_path / "holes")}), expected)
 
 
-@pytest.mark.parametrize(
-    ("tensor", "axis"), [("q", 2), ("k", 2), ("v", 2), ("do", 2), ("bias", 2), ("bias", 3), ("mask", 2), ("mask", 3)]
-    + [(name, 0) for name in PACKED] + [(name, 2) for name in OUTPUTS]
+@sampled(
+    "tensor, axis",
+    [("q", 2), ("k", 2), ("v", 2), ("do", 2), ("bias", 2), ("bias", 3), ("mask", 2), ("mask", 3)]
+    + [(name, 0) for name in PACKED] + [(name, 2) for name in OUTPUTS],
+    push=[("q", 2), ("v", 2), ("bias", 3), ("mask", 2), ("cu_seqlens_q", 0), ("cu_seqlens_k", 0), ("dk", 2)],
 )  # fmt: skip
 def test_packed_offsets_beyond_2_to_the_31_elements_give_the_same_bits(packed, tensor, axis, tmp_path):
     values, expected = packed

@@ -1,5 +1,7 @@
 """The softmax kernels of kernels/triton against float64 autograd, with every option, at awkward sizes."""
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -7,6 +9,7 @@ from gradprobe.running import interpreter
 from gradprobe.running.backend import interpreting
 from tests.kernels.flash_errors import allowed
 from tests.reference.independent import by_autograd
+from tests.sampling import sampled
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPES = {name: getattr(torch, name) for name in ("float32", "float16", "bfloat16")}
@@ -77,12 +80,18 @@ def test_every_row_sees_every_key_without_a_mask(m, n):
     assert_right(problem(m, n), block_m=32)
 
 
-@pytest.mark.parametrize(("block_m", "block_n"), [(16, 16), (16, 64), (64, 16)])
-@pytest.mark.parametrize("align", ["bottom-right", "top-left"])
-@pytest.mark.parametrize(("m", "n"), [(72, 72), (50, 72), (72, 50)])
-@pytest.mark.parametrize("window", [(5, 0), (0, 3), (40, 7)])
-def test_a_window_in_tiles_of_any_two_sizes_misses_no_key_that_is_seen(window, m, n, align, block_m, block_n):
-    assert_right(problem(m, n, heads=1), window=window, align=align, block_m=block_m, block_n=block_n)
+@sampled(
+    "window, lengths, align, tile",
+    product(
+        [(5, 0), (0, 3), (40, 7)],
+        [(72, 72), (50, 72), (72, 50)],
+        ["bottom-right", "top-left"],
+        [(16, 16), (16, 64), (64, 16)],
+    ),
+    push=10,
+)
+def test_a_window_in_tiles_of_any_two_sizes_misses_no_key_that_is_seen(window, lengths, align, tile):
+    assert_right(problem(*lengths, heads=1), window=window, align=align, **dict(zip(TILES, tile, strict=True)))
 
 
 @pytest.mark.parametrize(("block_m", "block_n"), [(16, 16), (16, 32), (32, 16)])
@@ -111,7 +120,7 @@ def test_scores_capped_hard_softly_and_hardly(softcap, dtype):
 BIAS_SHAPES = [(), (33,), (17, 1), (4, 1, 1), (4, 17, 33), (1, 1, 1, 1), (2, 1, 1, 33), (1, 4, 17, 1), (2, 4, 17, 33)]
 
 
-@pytest.mark.parametrize("shape", BIAS_SHAPES, ids=str)
+@sampled("shape", BIAS_SHAPES, push=[(), (4, 1, 1), (2, 1, 1, 33), (1, 4, 17, 1)])
 def test_a_bias_broadcasts_to_2_4_17_33_and_its_gradient_is_summed_back(shape):
     actual = assert_right(
         problem(17, 33, batch=2, heads=4, kv_heads=2), bias=draw(*shape, seed=9), causal=True, softcap=2.0
@@ -140,7 +149,7 @@ def test_alibi_counts_from_the_diagonal_of_either_corner_to_both_sides(m, n, ali
 MASK_SHAPES = [(33,), (17, 1), (4, 1, 33), (1, 1, 17, 33), (2, 1, 1, 33), (1, 4, 17, 1), (2, 4, 17, 33)]
 
 
-@pytest.mark.parametrize("shape", MASK_SHAPES, ids=str)
+@sampled("shape", MASK_SHAPES, push=[(17, 1), (4, 1, 33), (2, 1, 1, 33)])
 def test_a_mask_broadcasts_to_2_4_17_33_and_leaves_rows_dead(shape):
     actual = assert_right(
         problem(17, 33, batch=2, heads=4, kv_heads=2), mask=draw(*shape, seed=9) > 0.5, window=(-1, 0)
@@ -173,8 +182,7 @@ def test_a_sink_of_minus_infinity_is_none():
     assert all(torch.equal(actual[name], value) for name, value in expected.items())
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("lengths", [(0, 1, 33), (33, 33, 33), (16, 17, 32), (0, 0, 0)])
+@sampled("lengths, dtype", product([(0, 1, 33), (33, 33, 33), (16, 17, 32), (0, 0, 0)], DTYPES), push=5)
 def test_right_padding_to_0_1_and_full_length_leaves_zeros_beyond(lengths, dtype):
     inputs = problem(33, batch=3, dtype=dtype)
     for b, length in enumerate(lengths):  # what the padding holds is nobody's business
@@ -186,17 +194,21 @@ def test_right_padding_to_0_1_and_full_length_leaves_zeros_beyond(lengths, dtype
         assert actual["LSE"][b, :, length:].eq(-torch.inf).all()
 
 
-@pytest.mark.parametrize("align", ["bottom-right", "top-left"])
-@pytest.mark.parametrize(
-    ("ends_q", "ends_k"),
-    [
-        ((0, 17, 17, 33), (0, 1, 20, 50)),
-        ((0, 0, 32, 33), (0, 16, 16, 50)),
-        ((0, 33), (0, 50)),
-        ((0, 20, 33, 33), (0, 9, 50, 50)),
-    ],
+@sampled(
+    "ends, align",
+    product(
+        [
+            ((0, 17, 17, 33), (0, 1, 20, 50)),
+            ((0, 0, 32, 33), (0, 16, 16, 50)),
+            ((0, 33), (0, 50)),
+            ((0, 20, 33, 33), (0, 9, 50, 50)),
+        ],
+        ["bottom-right", "top-left"],
+    ),
+    push=5,
 )
-def test_packed_sequences_of_0_1_and_more_rows_and_keys_do_not_see_each_other(ends_q, ends_k, align):
+def test_packed_sequences_of_0_1_and_more_rows_and_keys_do_not_see_each_other(ends, align):
+    ends_q, ends_k = ends
     assert_right(
         problem(33, 50, heads=4, kv_heads=2), causal=True, align=align, window=(9, -1), alibi=draw(4).abs(),
         bias=draw(4, 33, 50, seed=9), mask=draw(33, 50, seed=8) > -1, sinks=draw(4, seed=7),

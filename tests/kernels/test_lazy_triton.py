@@ -1,5 +1,7 @@
 """The lazy kernels of kernels/triton against float64 autograd, in any memory layout, bit for bit."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
@@ -11,11 +13,15 @@ from gradprobe.judging.compare import attention_of, compare
 from gradprobe.running.trace import Trace, read_trace
 from tests.cases import lazy_case
 from tests.reference.independent import by_autograd
+from tests.sampling import sampled
 
 FORWARD = ("q", "k", "v")
 INPUTS = (*FORWARD, "do", "bias", "tau", "seqlens", "lse")
 OUTPUTS = ("dq", "dk", "dv")
+DTYPES = ("float32", "float16", "bfloat16")
 AXES = [(name, axis) for name in INPUTS for axis in range({"lse": 3, "bias": 2, "tau": 1, "seqlens": 1}.get(name, 4))]
+# Of each tensor an axis, and of those of four each axis.
+AN_AXIS_EACH = [("q", 0), ("k", 1), ("v", 2), ("do", 3), ("bias", 0), ("tau", 0), ("seqlens", 0), ("lse", 1)]
 on_cpu = pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter adds in one order, atomics do not")
 
 
@@ -69,9 +75,9 @@ def assert_same_bits(actual, expected):
         assert torch.equal(actual[name].contiguous().view(integers), value.contiguous().view(integers)), name
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize(("n_ctx", "head_dim"), [(1, 8), (1, 80), (15, 1), (17, 24), (33, 80), (33, 1), (72, 8)])
-def test_every_intermediate_is_right_in_every_dtype_at_awkward_lengths_and_dims(n_ctx, head_dim, dtype):
+@sampled("size, dtype", product([(1, 8), (1, 80), (15, 1), (17, 24), (33, 80), (33, 1), (72, 8)], DTYPES), push=8)
+def test_every_intermediate_is_right_in_every_dtype_at_awkward_lengths_and_dims(size, dtype):
+    n_ctx, head_dim = size
     assert_right(batch=2, heads=2, seqlen=n_ctx, head_dim=head_dim, dtype=dtype, bias_window=n_ctx // 2 + 1)
 
 
@@ -86,8 +92,7 @@ def test_tau_of_either_sign_and_0(tau):
     assert_right(heads=2, seqlen=33, head_dim=8, tau=tau)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("seqlens", [(0, 1, 33), (33, 33, 33), (16, 17, 32), (0, 0, 0)])
+@sampled("seqlens, dtype", product([(0, 1, 33), (33, 33, 33), (16, 17, 32), (0, 0, 0)], DTYPES), push=5)
 def test_right_padding_to_0_1_and_full_length_leaves_zeros_beyond(seqlens, dtype):
     given = assert_right(batch=3, heads=2, seqlen=33, head_dim=8, seqlens=seqlens, dtype=dtype)
     for b, length in enumerate(seqlens):
@@ -106,6 +111,9 @@ def test_scores_that_overflow_or_underflow_without_their_maximum(pattern):
     assert_right(heads=2, seqlen=33, head_dim=8, pattern=pattern, scale=1.0)
 
 
+LAYOUTS = ("blhd", "packed", "distinct", "strided-last", "offset")
+
+
 @pytest.fixture(scope="module")
 def small():
     """A case, its inputs with LSE among them, and the results of the contiguous run."""
@@ -117,8 +125,11 @@ def small():
 
 
 @on_cpu
-@pytest.mark.parametrize("layout", ["blhd", "packed", "distinct", "strided-last", "offset"])
-@pytest.mark.parametrize("tensor", [*INPUTS, *OUTPUTS, "all"])
+@sampled(
+    "tensor, layout",
+    product([*INPUTS, *OUTPUTS, "all"], LAYOUTS),
+    push=[*product(["all"], LAYOUTS), ("q", "distinct"), ("seqlens", "offset"), ("dq", "distinct")],
+)
 def test_another_layout_of_any_tensor_gives_the_same_bits(small, tensor, layout):
     case, values, expected = small
     assert_same_bits(run(case, place(values | unwritten(values), ((tensor, layout),)).tensors), expected)
@@ -136,7 +147,7 @@ def test_a_gradient_is_written_where_the_caller_says_and_nowhere_beside(small, n
 
 
 @on_cpu
-@pytest.mark.parametrize(("tensor", "axis"), AXES)
+@sampled("tensor, axis", AXES, push=AN_AXIS_EACH)
 def test_stride_0_along_any_axis_gives_the_bits_of_the_repeated_values(small, tensor, axis):
     case, values, _ = small
     if tensor == "seqlens":  # the longer length in both batches: LSE has to be of all rows then
@@ -148,7 +159,11 @@ def test_stride_0_along_any_axis_gives_the_bits_of_the_repeated_values(small, te
 
 
 @on_cpu
-@pytest.mark.parametrize(("tensor", "axis"), AXES + [(name, axis) for name in OUTPUTS for axis in range(4)])
+@sampled(
+    "tensor, axis",
+    AXES + [(name, axis) for name in OUTPUTS for axis in range(4)],
+    push=[*AN_AXIS_EACH, ("dq", 2), ("dk", 1), ("dv", 0)],
+)
 def test_offsets_beyond_2_to_the_31_elements_give_the_same_bits(small, tensor, axis, tmp_path):
     case, values, expected = small
     value = (values | unwritten(values))[tensor]

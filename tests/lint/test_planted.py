@@ -6,6 +6,7 @@ from gradprobe.targets.builtin import BUILTINS
 from tests.faults import flash_faults, lazy_faults
 from tests.faults.planting import KERNELS, edited
 from tests.faults.stride_mixups import DIMS, mixups, source_of
+from tests.sampling import sampled
 
 from .written import survey_of_word
 
@@ -66,18 +67,16 @@ def test_the_stride_faults_of_flash_are_named(name, tmp_path):
         assert {finding.line for finding in findings} == lines
 
 
-@pytest.mark.parametrize(
-    "fault", [fault for fault in flash_faults.INSIDE if fault.fault_class not in ("S1", "S3")], ids=lambda f: f.name
-)
+@sampled("fault", [fault for fault in flash_faults.INSIDE if fault.fault_class not in ("S1", "S3")], push=8)
 def test_no_fault_of_another_kind_in_flash_is_taken_for_a_stride(fault, tmp_path):
     assert lint(tmp_path, "flash", "flash_black_box", fault.edits)[0] == ()
 
 
-# A sixth of them on every push, and the others by hand.
-@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.nightly) for part in range(1, 6))])
+# One of seventeen on every push, of each dim some.
+@sampled("part", range(17), push=1)
 @pytest.mark.parametrize("file", ["lazy", "flash"])
 def test_every_mix_up_of_two_tensors_strides_is_named_with_tensor_axis_and_line(file, part, tmp_path, record_property):
-    planted = [mixup for mixup in mixups(file) if not mixup.obstacle][part::6]
+    planted = [mixup for mixup in mixups(file) if not mixup.obstacle][part::17]
     missed = [mixup.name for mixup in planted if not is_named(mixup, file, tmp_path)]
     record_property("figure", f"{file}: of {len(planted)} mix-ups of strides lint names {len(planted) - len(missed)}")
     assert missed == []

@@ -19,6 +19,7 @@ from gradprobe.running.taps import parse_tap, tapped
 from gradprobe.running.trace import expected_shapes
 from gradprobe.targets.provenance import source_of
 from tests.cases import lazy_case
+from tests.sampling import sampled
 from tests.taps import written
 
 on_cpu = pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter alone runs these kernels as they stand")
@@ -90,7 +91,7 @@ def assert_close(values, expected, bound):
 FLOAT32, FLOAT16 = 1e-5, 4e-3
 
 
-@pytest.mark.parametrize("layout", sorted(LAYOUTS))
+@sampled("layout", sorted(LAYOUTS), push=["contiguous", "expanded", "strided-last"])
 def test_taps_of_the_dq_kernel_give_the_bits_that_it_exports_itself(layout):
     words = [f"{name}=lazy_dq_kernel:{name.lower()}[b,h,offs_m,offs_n]" for name in ("P", "dP", "dS")]
     reading, results, exported = lazy_reading(words, layout, seqlens=(40, 23))

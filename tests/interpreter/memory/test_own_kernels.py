@@ -11,6 +11,7 @@ from gradprobe.running.taps import parse_tap
 from gradprobe.targets.find import find_target
 from tests.cases import lazy_case, softmax_case
 from tests.faults.planting import KERNELS
+from tests.sampling import sampled
 
 from .watching import run_watched
 
@@ -57,24 +58,30 @@ def found_nothing(target, case, assigned):
     assert (memory.counts.equal, memory.counts.ordered) == (0, 0)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@sampled("layout", LAYOUTS, push=["expanded", "packed", "huge"])
 def test_nothing_is_found_in_lazy_in_any_layout(layout):
     found_nothing("lazy", lazy_case(**SIZES), (("all", layout),))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@sampled("layout", LAYOUTS, push=["blhd", "offset", "strided-last"])
 def test_nothing_is_found_in_flash_in_any_layout(layout):
     found_nothing("flash", softmax_case(**SIZES, causal=True, bias=True), (("all", layout),))
 
 
-@pytest.mark.parametrize("options", LAZY.values(), ids=LAZY)
-def test_nothing_is_found_in_lazy_in_any_case(options):
-    found_nothing("lazy", lazy_case(**{**SIZES, **options}), (("all", "distinct"),))
+@sampled("name", LAZY, push=["short batches", "bfloat16", "one row"])
+def test_nothing_is_found_in_lazy_in_any_case(name):
+    found_nothing("lazy", lazy_case(**{**SIZES, **LAZY[name]}), (("all", "distinct"),))
 
 
-@pytest.mark.parametrize("options", SOFTMAX.values(), ids=SOFTMAX)
-def test_nothing_is_found_in_flash_in_any_case(options):
-    found_nothing("flash", softmax_case(**{**SIZES, **options}), (("all", "distinct"),))
+ONE_OF_EACH_KIND = (
+    "window", "grouped heads", "more rows than keys", "head dim of v", "bias of all axes", "rows that see nothing",
+    "short batches",
+)  # fmt: skip
+
+
+@sampled("name", SOFTMAX, push=ONE_OF_EACH_KIND)
+def test_nothing_is_found_in_flash_in_any_case(name):
+    found_nothing("flash", softmax_case(**{**SIZES, **SOFTMAX[name]}), (("all", "distinct"),))
 
 
 def test_nothing_is_found_in_flash_on_packed_sequences():
@@ -109,12 +116,13 @@ def test_the_own_kernels_read_nothing_that_they_have_not_written(target, monkeyp
         assert not storage.unwritten(first + elements.listed() * elements.itemsize, elements.itemsize).any()
 
 
-@pytest.mark.parametrize(
-    ("target", "dtype", "layout"),
+@sampled(
+    "target, dtype, layout",
     [
         ("lazy", "float32", "packed"), ("lazy", "float16", "distinct"), ("lazy", "bfloat16", "contiguous"),
         ("flash", "float32", "expanded"), ("flash", "bfloat16", "distinct"),
     ],
+    push=[("lazy", "float16", "distinct"), ("lazy", "bfloat16", "contiguous"), ("flash", "float32", "expanded")],
 )  # fmt: skip
 def test_results_have_the_same_bits_with_and_without_the_watcher(target, dtype, layout):
     case = lazy_case(**SIZES, dtype=dtype) if target == "lazy" else softmax_case(**SIZES, dtype=dtype, causal=True)
