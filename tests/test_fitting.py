@@ -5,6 +5,7 @@ import json
 import pytest
 
 from .cli.command import run
+from .sampling import sampled
 
 WRITTEN = """
 import torch
@@ -145,7 +146,7 @@ def test_an_option_that_was_given_is_never_changed(given):
 
 @pytest.mark.parametrize("given", ["--no-causal", "--shapes bhld", "--implied scale"])
 def test_a_meaning_is_not_found_against_what_was_given(given):
-    code, report = checked(f"forms.py:causal_blhd {SMALL} {given}")
+    code, report = checked(f"forms.py:causal_blhd {SMALL} --heads 2 --seqlen 20 --head-dim 8 {given}")
     assert (code, report["verdict"]) == (1, "mismatch")
     assert not any("found by trying" in note for note in report["notes"])
 
@@ -166,7 +167,7 @@ def test_a_target_that_is_wrong_under_every_meaning_is_judged_as_it_is():
     assert report["notes"] == []
 
 
-@pytest.mark.parametrize("name", ["whole_blocks", "spoiling"])
+@sampled("name", ["whole_blocks", "spoiling"], push=["spoiling"])
 def test_lengths_that_are_wrong_and_not_refused_stay_a_mismatch_and_it_is_said_where_it_is_right(name):
     code, report = checked(f"forms.py:{name} {SMALL} --heads 2")
     assert bool(report["runs"][0]["memory"]) == (name == "spoiling")

@@ -1,4 +1,7 @@
-"""Compiles a file of kernels for a Hopper GPU, which needs none: run with its name, without Triton's interpreter."""
+"""Compiles variants of a file of kernels for a Hopper GPU, which needs none.
+
+Run with the file's name and the variants' numbers, without Triton's interpreter.
+"""
 
 from __future__ import annotations
 
@@ -62,12 +65,12 @@ def type_of(name: str, dtype: str) -> str:
     return SCALARS.get(name, "i32")
 
 
-def main(family: str) -> None:
+def main(family: str, *numbers: str) -> None:
     for kernel in KERNELS[family]:
-        for dtype, present, dots in VARIANTS[family]:
+        for dtype, present, dots in (VARIANTS[family][int(number)] for number in numbers):
             compiled = triton_compile(source(kernel, dtype, present, dots), target=GPUTarget("cuda", 90, 32))
             print(kernel.__name__, dtype, dots, len(compiled.asm["cubin"]), flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])
