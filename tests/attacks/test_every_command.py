@@ -6,6 +6,7 @@ import pytest
 
 from tests.cli.command import ROOT, SMALL, start
 from tests.cli.written_targets import write_targets
+from tests.sampling import sampled
 
 PROGRAM = """
 import os
@@ -57,7 +58,7 @@ def ended(words, **environment):
     return process, out, err
 
 
-@pytest.mark.parametrize(("command", "moment"), CASES)
+@sampled("command, moment", CASES, push=4)
 def test_a_target_that_ends_its_process_ends_no_command(command, moment, folder):
     source, words = FATAL[moment]
     (folder / "fatal.py").write_text(source)
@@ -79,8 +80,10 @@ def test_a_target_that_dies_on_the_inputs_of_a_program_ends_no_command(folder):
 
 @pytest.mark.parametrize(
     "words",
-    [f"check soft.py:backward {SMALL}", f"diff dQ soft.py:backward {SMALL}",
-     f"strides soft.py:backward --fast {SMALL}", "check fatal.py:f --battery", "lint lazy --head-dim 16"],
+    [f"check soft.py:backward {SMALL}", "lint lazy --head-dim 16",
+     *(pytest.param(words, marks=pytest.mark.nightly)
+       for words in (f"diff dQ soft.py:backward {SMALL}", f"strides soft.py:backward --fast {SMALL}",
+                     "check fatal.py:f --battery"))],
 )  # fmt: skip
 def test_the_process_that_was_typed_imports_no_torch(words, folder):
     (folder / "fatal.py").write_text(FATAL["at its import"][0])

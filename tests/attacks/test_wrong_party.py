@@ -37,7 +37,10 @@ def test_a_configuration_that_cannot_be_read_is_refused_by_its_name(kind, folder
 
 
 @pytest.mark.parametrize("moment", RAISES)
-@pytest.mark.parametrize("command", ["check", "lint", "strides --fast", "shrink", "diff dQ", "baseline save"])
+@pytest.mark.parametrize(
+    "command",
+    ["check", "lint", "shrink", "diff dQ", "baseline save", pytest.param("strides --fast", marks=pytest.mark.nightly)],
+)
 def test_an_exception_that_has_no_words_is_the_targets(command, moment, folder):
     (folder / "wordless.py").write_text(WORDLESS + RAISES[moment])
     ran = run(f"{command} wordless.py:f {SMALL}")

@@ -10,6 +10,7 @@ from gradprobe.baseline.changes import changes, compared
 from gradprobe.baseline.entry import Entry
 from gradprobe.baseline.measure import measure
 from gradprobe.last import Asked
+from tests.sampling import sampled
 
 HERE = Path(__file__).parent
 SMALL = {"batch": 1, "heads": 2, "seqlen": 48, "head_dim": 16}
@@ -74,7 +75,7 @@ def test_what_leaves_its_budget_comes_back_as_the_report_of_the_first_draw_that_
     assert "--seed 3" in report.reproduce
 
 
-@pytest.mark.parametrize("options", [{"dtype": "float32"}, {"dtype": "float16"}, {"pattern": "lowrank", "bias": True}])
+@sampled("options", [{"dtype": "float16"}, {"dtype": "float32"}, {"pattern": "lowrank", "bias": True}], push=1)
 def test_no_draws_of_a_right_kernel_are_an_alarm_beside_other_draws(options):
     sets = [measured("sdpa-math", range(first, first + 5), **SMALL, **options) for first in range(0, 40, 5)]
     pairs = list(permutations(sets, 2))

@@ -130,6 +130,7 @@ def test_diff_repeats_the_simplest_failing_one():
     assert ran.code == 1
 
 
+@pytest.mark.nightly
 def test_the_full_report_is_that_of_the_simplest_and_not_of_the_first_in_time():
     ran = run("check forwards.py:ungrouped --battery --json -")
     document = json.loads(ran.out)
@@ -173,6 +174,7 @@ def test_what_a_right_kernel_never_declared_to_take_are_warnings_that_change_not
     assert {line.split()[0] for line in ran.err.splitlines() if line.startswith("::")} == {"::warning"}
 
 
+@pytest.mark.nightly
 def test_with_strict_they_are_errors():
     ran = run("check forwards.py:usual --battery --strict")
     assert ran.code == 1
@@ -180,11 +182,15 @@ def test_with_strict_they_are_errors():
     assert titles(ran, "ERROR") == ["battery 14: D = 72", "battery 15: Dv > D", "battery 15: Dv < D"]
 
 
-def test_an_accident_where_every_kernel_must_run_and_a_crash_are_errors_and_the_others_are_checked():
+def test_an_accident_where_every_kernel_must_run_is_an_error_and_the_others_are_checked():
     ran = run("check forwards.py:late --battery")
     assert ran.code == 3
     assert titles(ran, "ERROR") == ["battery 13: L = 200"]
     assert len(titles(ran, "MATCH")) == taken() - 1
+
+
+@pytest.mark.nightly
+def test_a_crash_is_an_error_and_the_others_are_checked():
     ran = run("check forwards.py:fatal --battery", GRADPROBE_ISOLATE="1")
     assert ran.code == 3
     assert titles(ran, "ERROR") == ["battery 14: D = 72"]
@@ -239,6 +245,7 @@ def test_options_that_no_item_sets_go_with_every_case():
     }
 
 
+@pytest.mark.nightly
 def test_what_the_environment_says_goes_with_every_case_but_what_the_items_set():
     words = {"GRADPROBE_DTYPE": "float16", "GRADPROBE_SEQLEN_Q": "80", "GRADPROBE_LAYOUT": "q=blhd"}
     ran = run_process("check forwards.py:one_head_each --battery --json -", **words)
@@ -248,6 +255,7 @@ def test_what_the_environment_says_goes_with_every_case_but_what_the_items_set()
     assert not any(case["seqlen_q"] == 80 or "q=blhd" in case["layouts"] for case in cases)
 
 
+@pytest.mark.nightly
 def test_targets_are_imported_in_processes_of_their_own():
     sys.modules.pop("gradprobe_target_forwards", None)
     assert run("check forwards.py:one_head_each --battery", GRADPROBE_ISOLATE="1").code == 0

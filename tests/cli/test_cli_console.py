@@ -4,6 +4,8 @@ import re
 
 import pytest
 
+from tests.sampling import sampled
+
 from .command import SMALL, run, run_on_terminal, run_process
 
 FAILING = f"check soft.py:wrong_delta {SMALL}"
@@ -23,7 +25,7 @@ LINE = re.compile(
         ("infinite_dq", "FIRST MISMATCH dQ batch=0 head=1 row=4 col=5 tile=0,- actual=inf expected="),
     ],
 )
-@pytest.mark.parametrize("columns", [40, 80, 120])
+@sampled("columns", [40, 80, 120], push=2)
 def test_the_first_mismatch_is_one_line_of_a_fixed_form_at_any_width(name, beginning, columns):
     ran = run(f"check soft.py:{name} {SMALL}", COLUMNS=str(columns))
     assert ran.code == 1
@@ -48,7 +50,7 @@ def test_a_match_prints_no_first_mismatch():
 
 
 @pytest.mark.parametrize("heads", [4, 128])
-@pytest.mark.parametrize("columns", [80, 120])
+@sampled("columns", [80, 120], push=1)
 def test_no_line_of_a_mismatch_in_4_or_128_heads_is_longer_than_the_terminal(heads, columns):
     ran = run(f"check soft.py:wrong_delta {SMALL} --heads {heads} --json report.json", COLUMNS=str(columns))
     assert ran.code == 1
@@ -120,6 +122,7 @@ def test_the_receipt_counts_every_element_that_was_compared():
     assert "compared 10,200 elements: every one of 7 intermediates in 3 runs, 1 batch, 2 heads" in ran.out
 
 
+@pytest.mark.nightly
 def test_a_pipe_gets_no_escape_code():
     ran = run_process(FAILING)
     assert ran.code == 1
@@ -137,7 +140,7 @@ def test_a_terminal_gets_colour_and_no_line_of_the_table_is_folded():
     assert found[1] == len(plain.splitlines()) - 1
 
 
-@pytest.mark.parametrize("words", [FAILING, f"diff delta soft.py:wrong_delta {SMALL}"])
+@sampled("words", [FAILING, f"diff delta soft.py:wrong_delta {SMALL}"], push=1)
 def test_no_color_leaves_no_escape_code_on_a_terminal(words):
     ran = run_on_terminal(words, bar=False, NO_COLOR="1")
     assert ran.code == 1
@@ -152,7 +155,7 @@ def test_force_color_colours_a_pipe_and_keeps_the_first_mismatch_on_one_line():
     assert LINE.match(re.sub(r"\x1b\[[0-9;]*m", "", line))
 
 
-@pytest.mark.parametrize("words", [FAILING, f"diff delta soft.py:wrong_delta {SMALL}", "check --help"])
+@sampled("words", [FAILING, "check --help", f"diff delta soft.py:wrong_delta {SMALL}"], push=2)
 def test_a_terminal_that_is_not_utf_8_gets_ascii_only(words):
     ran = run_process(words, PYTHONIOENCODING="ascii", LC_ALL="C", PYTHONUTF8="0")
     assert ran.code == (0 if "help" in words else 1)
@@ -169,8 +172,8 @@ def test_a_path_that_the_terminal_cannot_write_is_escaped(folder):
     assert len(ran.first_mismatches) == 1
 
 
-@pytest.mark.parametrize(("name", "code"), [("backward", 0), ("wrong_delta", 1)])
-@pytest.mark.parametrize("json", ["", "--json -"])
+@sampled("name, code", [("wrong_delta", 1), ("backward", 0)], push=1)
+@sampled("json", ["", "--json -"], push=1)
 def test_a_reader_that_leaves_early_does_not_change_the_exit_code(name, code, json):
     from .command import start
 

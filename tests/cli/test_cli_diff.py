@@ -4,7 +4,9 @@ import json
 
 import pytest
 
-from .command import SMALL, run, run_process
+from tests.sampling import sampled
+
+from .command import SMALL, run
 
 FAILING = f"check soft.py:wrong_delta {SMALL}"
 REPEATED = f"as in the last check here: gradprobe {FAILING}"
@@ -58,7 +60,7 @@ def test_diff_ds_works_with_no_other_word():
     assert "all 5,184 elements within budget" in ran.out
 
 
-@pytest.mark.parametrize(
+@sampled(
     "text",
     [
         "", "{", "null", "[]", "3", '"lazy"', "{}", '{"target": "soft.py:wrong_delta"}',
@@ -69,8 +71,7 @@ def test_diff_ds_works_with_no_other_word():
         '{"target": "lazy", "family": null, "reference": null, "options": {"layout": "all=distinct"}}',
         '{"target": 5, "family": null, "reference": null, "options": {}}',
         '{"target": "lazy", "family": 1, "reference": null, "options": {}}',
-    ],
-)  # fmt: skip
+    ], push=5)  # fmt: skip
 def test_a_last_check_that_is_damaged_or_of_another_version_is_ignored(text, folder):
     run(FAILING)
     (folder / ".gradprobe" / "last.json").write_text(text)
@@ -146,6 +147,6 @@ def test_every_exposed_intermediate_has_a_close_up_that_fits_80_columns(name):
 
 def test_the_line_about_the_last_check_stays_out_of_json_on_stdout():
     run(FAILING)
-    ran = run_process("diff delta --json -")
+    ran = run("diff delta --json -")
     assert json.loads(ran.out)["close_up"]["intermediate"] == "delta"
     assert ran.err == REPEATED + "\n"

@@ -366,7 +366,8 @@ def test_an_error_of_the_tool_itself_exits_3_and_never_1(monkeypatch):
 
 def test_exit_codes_and_streams_are_the_same_in_a_process_of_its_own():
     wrong, unusable, mismatch = (
-        run_process(f"check {SMALL} {words}") for words in ("--heads 0", "soft.py:raising", "soft.py:doubled_dq")
+        run_process(f"check {SMALL} {words}")
+        for words in ("--heads 0", "soft.py:raising", "soft.py:doubled_dq --runs contiguous")
     )
     assert (wrong.code, unusable.code, mismatch.code) == (2, 3, 1)
     assert (wrong.out, unusable.out, mismatch.err) == ("", "", "")

@@ -3,7 +3,7 @@
 import json
 import re
 
-import pytest
+from tests.sampling import sampled
 
 from .command import SMALL, run
 
@@ -11,7 +11,7 @@ FAILING = f"soft.py:half_a_delta_inside {SMALL}"
 SENTENCE = "  dS is wrong in the kernels of dQ and dK"
 
 
-@pytest.mark.parametrize("columns", ["80", "120"])
+@sampled("columns", ["80", "120"], push=1)
 def test_a_check_says_what_is_recovered_and_where_it_goes_wrong_inside(columns):
     ran = run(f"check {FAILING}", COLUMNS=columns)
     lines = ran.out.splitlines()
@@ -40,7 +40,7 @@ def test_json_names_the_source_of_each_intermediate_and_the_sentences():
     assert second["inside"] == []
 
 
-@pytest.mark.parametrize("name", ["P", "dP", "delta", "dS"])
+@sampled("name", ["P", "dP", "delta", "dS"], push=2)
 def test_diff_shows_what_was_recovered(name):
     ran = run(f"diff {name} {FAILING}")
     assert (ran.code, ran.err) == (1, "")

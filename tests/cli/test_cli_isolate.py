@@ -5,6 +5,8 @@ import re
 
 import pytest
 
+from tests.sampling import sampled
+
 from .command import SMALL, run, run_process
 
 FATAL = """
@@ -54,12 +56,16 @@ def without_seconds(text):
     return re.sub(r"seconds:.*?total [\d.]+", "", text, flags=re.DOTALL)
 
 
+def at_night(*values):
+    return pytest.param(*values, marks=pytest.mark.nightly)
+
+
 @pytest.fixture(autouse=True)
 def fatal(folder):
     (folder / "fatal.py").write_text(FATAL)
 
 
-@pytest.mark.parametrize("name", ["backward", "doubled_dq"])
+@sampled("name", ["doubled_dq", "backward"], push=1)
 def test_the_report_and_the_exit_code_are_those_of_a_check_in_this_process(name):
     plain = run(f"check soft.py:{name} {SMALL} --json plain.json --no-isolate")
     alone = run(f"check soft.py:{name} {SMALL} --json alone.json --isolate")
@@ -76,7 +82,9 @@ def test_the_report_and_the_exit_code_are_those_of_a_check_in_this_process(name)
     ("name", "flag", "kind", "words"),
     [
         ("segfault", "", "Crash", "crashed (contiguous): killed by SIGSEGV (segmentation fault), "),
-        ("leaves", "", "Crash", "crashed (contiguous): ended with exit code 0 before it answered (os._exit?), "),
+        at_night(
+            "leaves", "", "Crash", "crashed (contiguous): ended with exit code 0 before it answered (os._exit?), "
+        ),
         ("hangs", "--timeout 1.5", "Timeout", "took too long (contiguous): no answer within 1.5 s: stopped, "),
     ],
 )
@@ -95,12 +103,12 @@ def test_a_crash_exits_3_with_the_signal_and_the_line_and_an_error_report(name, 
     ("name", "kind", "words", "line"),
     [
         ("segfault", "Crash", "killed by SIGSEGV (segmentation fault)", "ctypes.string_at(0)"),
-        ("abort", "Crash", "killed by SIGABRT (abort)", "crash()"),
-        ("kill", "Crash", "killed by SIGKILL (from outside; most often the system was out of memory)", None),
-        ("leave", "Crash", "ended with exit code 0 before it answered (os._exit?)", "os._exit(0)"),
-        ("exit", "TargetFailure", "raised SystemExit (distinct)", None),
+        at_night("abort", "Crash", "killed by SIGABRT (abort)", "crash()"),
+        at_night("kill", "Crash", "killed by SIGKILL (from outside; most often the system was out of memory)", None),
+        at_night("leave", "Crash", "ended with exit code 0 before it answered (os._exit?)", "os._exit(0)"),
+        at_night("exit", "TargetFailure", "raised SystemExit (distinct)", None),
         ("index_error", "TargetFailure", "raised IndexError (distinct): list index out of range", None),
-        ("hang", "Timeout", "no answer within 9 s: stopped", "time.sleep(600)"),
+        at_night("hang", "Timeout", "no answer within 9 s: stopped", "time.sleep(600)"),
     ],
 )
 def test_what_was_measured_before_the_end_is_reported_and_the_layout_that_came_to_it(name, kind, words, line, folder):
@@ -180,11 +188,11 @@ def test_what_a_target_prints_goes_to_stderr():
     assert "speaks" not in ran.out
 
 
-def test_a_failure_is_told_as_in_this_process():
-    for words in ("soft.py:raising", "soft.py:no_such", "soft.py:backward --kv-heads 5"):
-        plain, alone = run(f"check {words} {SMALL}"), run(f"check {words} {SMALL} --isolate")
-        assert alone.code == plain.code != 0
-        assert (alone.out, alone.err) == (plain.out, plain.err)
+@sampled("words", ["soft.py:raising", "soft.py:no_such", "soft.py:backward --kv-heads 5"], push=1)
+def test_a_failure_is_told_as_in_this_process(words):
+    plain, alone = run(f"check {words} {SMALL}"), run(f"check {words} {SMALL} --isolate")
+    assert alone.code == plain.code != 0
+    assert (alone.out, alone.err) == (plain.out, plain.err)
 
 
 def test_a_traceback_of_the_other_process_is_shown_where_it_is_asked_for():

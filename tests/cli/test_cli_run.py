@@ -7,6 +7,8 @@ import sys
 import pytest
 import torch
 
+from tests.sampling import sampled
+
 from .command import ROOT, run_process
 
 # The backward reads dK of batch 0 for every batch; or takes dO for contiguous, which a transposed one is not.
@@ -161,6 +163,7 @@ def test_pytest_is_watched_and_only_the_transposed_do_is_wrong(program):
     assert "q k v contiguous, do blhd; first wrong: dP batch=0 head=0" in lines[1]
 
 
+@pytest.mark.nightly
 def test_a_function_of_a_test_file_is_watched_past_pytest_s_own_importing(program):
     (program / "test_own.py").write_text(
         "import torch\n"
@@ -207,6 +210,7 @@ def test_a_failure_s_document_repeats_the_command_as_it_was_given(program):
     )
 
 
+@pytest.mark.nightly
 def test_layouts_may_be_chosen_and_a_limit_of_1_set_is_said(program):
     ran = watched("right", "--keep 1 --layout all=distinct --json -")
     (report,) = json.loads(ran.out)["captures"]
@@ -236,7 +240,7 @@ NOTHING = [
 ]
 
 
-@pytest.mark.parametrize(("function", "words", "pieces"), NOTHING)
+@sampled("function, words, pieces", NOTHING, push=3)
 def test_nothing_kept_exits_3_and_says_what_was_seen(program, function, words, pieces):
     call = "model.right(*(torch.ones(1, 1, 2, 2, requires_grad=True) for _ in 'qkv'), 1.0)"
     (program / "forward_only.py").write_text(
@@ -250,6 +254,7 @@ def test_nothing_kept_exits_3_and_says_what_was_seen(program, function, words, p
     assert all(piece in ran.err for piece in pieces), ran.err
 
 
+@pytest.mark.nightly
 def test_a_function_of_the_script_itself_is_no_module_s_and_said(program):
     ran = run_process(f"run --watch train:attention -- {PYTHON} train.py right")
     assert ran.code == 3
@@ -286,6 +291,7 @@ def test_a_program_that_fails_after_3_steps_is_checked_all_the_same(program):
     assert "the command ended with exit code 1; 2 sets" in ran.err
 
 
+@pytest.mark.nightly
 def test_rows_before_heads_are_told_from_a_fault_and_exit_3(program):
     ran = watched("rows_first")
     assert ran.code == 3
@@ -304,6 +310,7 @@ def test_a_command_that_a_signal_ends_is_said_by_name(program):
     assert "the command was ended by SIGKILL" in ran.err
 
 
+@pytest.mark.nightly
 def test_a_mask_that_nobody_told_is_found_out(program):
     ran = watched("always_causal")
     assert ran.code == 0
@@ -331,6 +338,7 @@ def test_torch_s_own_attention_is_watched_however_it_was_imported(program):
     assert "bias; q k v contiguous, do expanded" in ran.out
 
 
+@pytest.mark.nightly
 def test_a_sitecustomize_of_the_user_runs_as_before_and_the_path_is_its_own(program):
     own = program / "own"
     own.mkdir()
@@ -346,6 +354,7 @@ def test_a_sitecustomize_of_the_user_runs_as_before_and_the_path_is_its_own(prog
     assert ran.code == 0, ran.err
 
 
+@pytest.mark.nightly
 def test_processes_started_by_fork_and_by_spawn_are_seen(program):
     (program / "many.py").write_text(
         "import multiprocessing, torch, model\n"
@@ -365,6 +374,7 @@ def test_processes_started_by_fork_and_by_spawn_are_seen(program):
     assert document["seen"]["calls"] == 2
 
 
+@pytest.mark.nightly
 def test_the_set_is_what_the_program_computed_with(program):
     assert watched("right").code == 0
     files = sorted((program / ".gradprobe" / "captures" / "model.right").glob("*.inputs.pt"))

@@ -16,6 +16,16 @@ def strides(folder, name, more="", **environment):
     return run(f"strides {write(folder, name)} --fast {SIZE} {more}", **environment)
 
 
+@pytest.fixture(scope="module")
+def wrong(tmp_path_factory):
+    """What a target that reads dO with q's strides over heads came to on 80 columns, and the folder of its files."""
+    folder = tmp_path_factory.mktemp("wrong")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(folder)
+        forms = "--json r.json --junit j.xml --sarif s.json --github"
+        return strides(folder, "do_by_q_heads", forms, COLUMNS="80", NO_COLOR="1"), folder
+
+
 def test_a_match_says_in_how_many_layouts_and_lists_them(tmp_path):
     ran = strides(tmp_path, "right")
     assert (ran.code, ran.err) == (0, "")
@@ -29,8 +39,8 @@ def test_a_match_says_in_how_many_layouts_and_lists_them(tmp_path):
     assert lines[-1].startswith("  again: gradprobe strides ")
 
 
-def test_a_mismatch_has_the_verdict_first_then_the_place_then_the_strides_that_must_be_equal(tmp_path):
-    ran = strides(tmp_path, "do_by_q_heads")
+def test_a_mismatch_has_the_verdict_first_then_the_place_then_the_strides_that_must_be_equal(wrong):
+    ran, _ = wrong
     assert ran.code == 1
     lines = ran.out.splitlines()
     assert lines[0].startswith("MISMATCH  ")
@@ -41,13 +51,20 @@ def test_a_mismatch_has_the_verdict_first_then_the_place_then_the_strides_that_m
     assert places[0] < reason < next(at for at, line in enumerate(lines) if "the others contiguous" in line)
 
 
-@pytest.mark.parametrize("columns", [80, 120])
-def test_every_line_fits_the_terminal_but_for_the_greppable_one_and_the_one_that_repeats(tmp_path, columns):
-    ran = strides(tmp_path, "do_by_q_heads", COLUMNS=str(columns), NO_COLOR="1")
+def test_every_line_fits_the_terminal_but_for_the_greppable_one_and_the_one_that_repeats(wrong):
+    assert_fits(*wrong, 80)
+
+
+@pytest.mark.nightly
+def test_every_line_fits_a_wide_terminal(tmp_path):
+    assert_fits(strides(tmp_path, "do_by_q_heads", COLUMNS="120", NO_COLOR="1"), tmp_path, 120)
+
+
+def assert_fits(ran, folder, columns):
     assert "\x1b" not in ran.out
     long = [line for line in ran.out.splitlines() if len(line) > columns]
     free = ("FIRST MISMATCH", "  again:")
-    assert [line for line in long if not line.startswith(free) and str(tmp_path) not in line] == []
+    assert [line for line in long if not line.startswith(free) and str(folder) not in line] == []
 
 
 def test_refusals_and_crashes_are_told_with_their_layouts_and_a_crash_exits_3(tmp_path):
@@ -55,17 +72,23 @@ def test_refusals_and_crashes_are_told_with_their_layouts_and_a_crash_exits_3(tm
     assert refused.code == 0
     assert 'refused in blhd, packed, "packed qkv, dO a [B, L, H, D] view" and 2 more' in " ".join(refused.out.split())
     assert "dO has strides" in " ".join(refused.out.split())
-    crashed = strides(tmp_path, "crash_where_do_is_transposed")
+    crashed = strides(tmp_path, "crash_where_do_alone_is_transposed")
     assert crashed.code == 3
     assert crashed.out.startswith("NOT RUN  ")
     assert "killed by SIGSEGV (segmentation fault)" in " ".join(crashed.out.split())
 
 
-def test_every_form_is_written_and_json_on_stdout_stands_there_alone(tmp_path):
-    junit, sarif = tmp_path / "j.xml", tmp_path / "s.json"
-    ran = strides(tmp_path, "do_by_q_heads", f"--json - --junit {junit} --sarif {sarif} --github")
+@pytest.mark.nightly
+def test_json_on_stdout_stands_there_alone(tmp_path):
+    ran = strides(tmp_path, "do_by_q_heads", "--json -")
+    assert (ran.code, json.loads(ran.out)["verdict"]) == (1, "mismatch")
+
+
+def test_every_form_is_written(wrong):
+    ran, folder = wrong
+    junit, sarif = folder / "j.xml", folder / "s.json"
     assert ran.code == 1
-    document = json.loads(ran.out)
+    document = json.loads((folder / "r.json").read_text())
     assert (document["verdict"], len(document["runs"])) == ("mismatch", 18)
     assert document["strides"]["culprits"][0]["words"] == "wrong only when do.stride(1) != q.stride(1)"
     cases = ElementTree.parse(junit).getroot().iter("testcase")
@@ -98,6 +121,7 @@ def test_a_file_that_cannot_be_written_is_said_once_and_before_anything_is_tried
     assert ran.err.count("cannot be written") == 1
 
 
+@pytest.mark.nightly
 def test_the_configured_targets_are_tried_and_written_together(tmp_path, monkeypatch):
     for name in ("right", "do_by_q_heads"):
         write(tmp_path, name)

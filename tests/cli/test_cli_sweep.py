@@ -9,6 +9,7 @@ import pytest
 from .command import run, run_process, start
 
 TINY = "--batch 1 --head-dim 8"
+FEW = f"{TINY} --seqlen 9 --heads 1 --heads 2"
 
 
 def reports(folder, name="all.json"):
@@ -68,6 +69,7 @@ def test_a_crash_and_a_hang_are_cases_among_others(folder):
     assert ran.out.splitlines()[-1].endswith(": 2 match, 2 errors")
 
 
+@pytest.mark.nightly
 def test_without_several_values_a_dozen_cases_suit_the_target(folder):
     ran = run("sweep lazily.py:backward --batch 1 --heads 1 --dtype float32 --json all.json")
     assert ran.code == 0
@@ -92,10 +94,10 @@ def test_a_project_s_targets_are_swept_where_none_is_named(folder):
 
 def test_a_target_that_is_not_there_exits_2_and_one_that_fails_to_import_3(folder):
     (folder / "broken.py").write_text("1 / 0\n")
-    ran = run("sweep no_such.py:f")
+    ran = run(f"sweep no_such.py:f {FEW}")
     assert ran.code == 2
     assert "there is no file no_such.py" in ran.out
-    ran = run("sweep broken.py:f --json all.json")
+    ran = run(f"sweep broken.py:f {FEW} --json all.json")
     assert ran.code == 3
     assert reports(folder)[0]["error"]["kind"] == "TargetFailure"
 

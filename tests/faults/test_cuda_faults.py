@@ -4,8 +4,21 @@ import pytest
 
 from .cuda_faults import CUDA_FAULTS, probed
 
+# One of each class and of each family, and one of each kind of finding about memory, on every push.
+OFTEN = {
+    "dk_summed_by_several_threads", "lazy_barrier_after_the_tile_missing", "p_added_to_what_is_not_zeroed",
+    "mask_on_ds_in_place_of_p", "scale_missing_in_dk", "do_read_with_q_head_stride", "shared_memory_out_of_bounds",
+    "lazy_tau_of_the_wrong_row",
+}  # fmt: skip
 
-@pytest.fixture(scope="module", params=CUDA_FAULTS, ids=lambda fault: fault.name)
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(fault, id=fault.name, marks=[] if fault.name in OFTEN else [pytest.mark.nightly])
+        for fault in CUDA_FAULTS
+    ],
+)
 def found(request, tmp_path_factory):
     """(the fault, the report on a copy of the file with the fault in it)."""
     return request.param, probed(request.param, tmp_path_factory.mktemp("planted"))

@@ -1,6 +1,6 @@
 """DRP: dropout forgotten somewhere."""
 
-import pytest
+from tests.sampling import sampled
 
 from .plain import making, remembering, seen_both_ways
 
@@ -12,7 +12,7 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize("name", PLANTED)
+@sampled("name", PLANTED, push=2)
 def test_dropout_that_is_left_out_is_named_by_what_it_is_left_out_of(name):
     fault, planted = PLANTED[name]
     assert seen_both_ways(planted, dropout=0.3) == (fault, fault)

@@ -1,12 +1,13 @@
 """ACC: sums over the heads of a group."""
 
-import pytest
 import torch
+
+from tests.sampling import sampled
 
 from .plain import Planted, seen_both_ways
 
 
-@pytest.mark.parametrize("member", [0, 1])
+@sampled("member", [0, 1], push=1)
 def test_a_member_that_alone_is_added_is_named(member):
     def alone(kernel, name, tensor):  # noqa: ARG001
         if name not in ("dK", "dV"):

@@ -34,8 +34,10 @@ PLANTED = {
 
 @pytest.mark.parametrize(
     ("kernels", "exposed"),
-    [(("dq",), GRADIENTS), (BACKWARD, EVERYTHING)],
-    ids=["dq of a black box", "backward"],
+    [
+        pytest.param(("dq",), GRADIENTS, id="dq of a black box", marks=pytest.mark.nightly),
+        pytest.param(BACKWARD, EVERYTHING, id="backward"),
+    ],
 )
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_comparison_of_the_mask_is_named_in_whichever_kernels_it_is_wrong(name, kernels, exposed):

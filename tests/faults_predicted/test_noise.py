@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from tests.sampling import sampled
+
 from .plain import EVERYTHING, GRADIENTS, making, named, told
 
 
@@ -29,7 +31,7 @@ NOISES = {
 
 
 @pytest.mark.parametrize("exposed", [EVERYTHING, GRADIENTS], ids=["exposed", "black box"])
-@pytest.mark.parametrize("name", NOISES)
+@sampled("name", NOISES, push=3)
 def test_noise_in_ds_is_no_fault_of_any_kind_and_is_described(name, exposed):
     report = told(making("dS", NOISES[name]), exposed=exposed, causal=True)
     assert named(report) == ""

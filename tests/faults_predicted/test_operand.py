@@ -1,6 +1,6 @@
 """A: another operand in a product, or one that is not transposed; H1: gradients that changed places."""
 
-import pytest
+from tests.sampling import sampled
 
 from .plain import Planted, making, remembering, seen_both_ways
 
@@ -13,7 +13,7 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize("fault", PLANTED)
+@sampled("fault", PLANTED, push=2)
 def test_another_operand_is_named_by_the_product_that_it_stands_in(fault):
     name, change = PLANTED[fault]
     assert seen_both_ways(lambda: remembering(name, change)) == (fault, fault)

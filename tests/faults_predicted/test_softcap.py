@@ -5,7 +5,13 @@ import pytest
 from .plain import KERNELS, making, seen_both_ways
 
 
-@pytest.mark.parametrize("kernels", [("dq",), KERNELS], ids=["dq", "all"])
+@pytest.mark.parametrize(
+    "kernels",
+    [
+        pytest.param(("dq",), id="dq"),
+        pytest.param(KERNELS, id="all", marks=pytest.mark.nightly),
+    ],
+)
 @pytest.mark.parametrize("change", [lambda t: t * 0 + 1, lambda t: t**2], ids=["missing", "twice"])
 def test_a_softcap_s_derivative_that_is_missing_or_taken_twice_is_named(change, kernels):
     found = seen_both_ways(lambda: making("slope", change, kernels), softcap=1.0)

@@ -4,6 +4,7 @@ import pytest
 
 from gradprobe.probe import probe
 from tests.emulated import case_of, target_of
+from tests.sampling import sampled
 
 from .plain import EVERYTHING, GRADIENTS, Planted, backward, named
 
@@ -29,7 +30,7 @@ def storing(exposed, axes=()):
 
 
 @pytest.mark.parametrize("exposed", [EVERYTHING, GRADIENTS], ids=["exposed", "black box"])
-@pytest.mark.parametrize(("axes", "fault"), [((1,), "store/dq-head"), ((2,), "store/dq-row")])
+@sampled("axes, fault", [((1,), "store/dq-head"), ((2,), "store/dq-row")], push=1)
 def test_a_gradient_that_is_stored_with_another_stride_is_named(axes, fault, exposed):
     assert named(probe(case_of("softmax", **SMALL), storing(exposed, axes))) == fault
 

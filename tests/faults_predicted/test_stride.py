@@ -1,6 +1,6 @@
 """S1: a kernel reads a tensor with another one's strides."""
 
-import pytest
+from tests.sampling import sampled
 
 from .plain import BACKWARD, seen_both_ways, told, with_strides_of
 
@@ -13,7 +13,7 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize("fault", PLANTED)
+@sampled("fault", PLANTED, push=2)
 def test_a_stride_of_another_tensor_is_named_with_the_tensor_and_the_axis(fault):
     name, other, axes, kernels = PLANTED[fault]
     found = seen_both_ways(lambda: with_strides_of(name, other, axes, kernels), **DISTINCT, causal=True)

@@ -8,7 +8,13 @@ from .plain import GRADIENTS, keys_of, making, named, remembering, rows_of, seen
 TAU = torch.tensor([-0.5, 0.5])[:, None, None]
 
 
-@pytest.mark.parametrize("position", [lambda i, j: i + 2.0, lambda i, j: j + 1.0], ids=["i + 2", "j + 1"])
+@pytest.mark.parametrize(
+    "position",
+    [
+        pytest.param(lambda i, j: i + 2.0, id="i + 2"),
+        pytest.param(lambda i, j: j + 1.0, id="j + 1", marks=pytest.mark.nightly),
+    ],
+)
 def test_a_tau_that_is_divided_by_another_position_is_named(position):
     def other(z):
         i, j = rows_of(z), keys_of(z)

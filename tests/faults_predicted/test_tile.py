@@ -1,9 +1,8 @@
 """M2, M3, ACC: tiles that a sum leaves out, or that alone are left of it."""
 
-import pytest
-
 from tests.faults.planting import Edit
 from tests.faults.trials import Changed
+from tests.sampling import sampled
 
 from .plain import keys_of, making, rows_of, seen_both_ways, told
 
@@ -16,7 +15,7 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize("fault", PLANTED)
+@sampled("fault", PLANTED, push=3)
 def test_what_tiles_leave_of_a_sum_is_named_by_the_first_sum_that_they_spoil(fault):
     change, kernels = PLANTED[fault]
     assert seen_both_ways(lambda: making("valid", change, kernels)) == (fault, fault)

@@ -78,6 +78,7 @@ def test_rows_of_delta_that_are_never_written_are_named_with_the_line_that_reads
     assert "delta[0, 0, 32], which nothing has written" in read[0].sentence
 
 
+@pytest.mark.nightly
 def test_an_index_of_32_bits_is_right_everywhere_but_beyond_2_to_the_31_and_its_tensors_are_named(tmp_path):
     rows, narrow = "offs_r[:, None] * stride_r", "offs_r[:, None].to(tl.int32) * stride_r"
     (contiguous, distinct, huge), _, _ = tried(tmp_path, "load_tile", rows, narrow, "contiguous", "distinct", "huge")

@@ -16,6 +16,10 @@ from .plans import planned
 PLAIN = Setting(Look(100, None, utf8=True))
 
 
+def at_night(*values):
+    return pytest.param(*values, marks=pytest.mark.nightly)
+
+
 def made(*plan, timeout=None, **how):
     return list(check_each(plan, replace(PLAIN, timeout=timeout), **how))
 
@@ -37,8 +41,8 @@ def test_a_right_and_a_wrong_target_give_the_documents_that_check_gives():
     ("name", "kind", "message"),
     [
         ("segfault", "Crash", "crashed (contiguous): killed by SIGSEGV (segmentation fault)"),
-        ("leaves", "Crash", "crashed (contiguous): ended with exit code 0 before it answered (os._exit?)"),
-        ("hangs", "Timeout", "took too long (contiguous): no answer within 3 s: stopped"),
+        at_night("leaves", "Crash", "crashed (contiguous): ended with exit code 0 before it answered (os._exit?)"),
+        at_night("hangs", "Timeout", "took too long (contiguous): no answer within 3 s: stopped"),
     ],
 )
 def test_a_crash_is_an_error_document_between_the_others(name, kind, message):
@@ -64,8 +68,8 @@ def test_a_crash_is_an_error_document_between_the_others(name, kind, message):
     ("target", "options", "code", "kind"),
     [
         ("soft.py:backward", {"heads": 0}, 2, "UsageFailure"),
-        ("soft.py:no_such", {}, 2, "UsageFailure"),
-        ("no_such.py:f", {}, 2, "UsageFailure"),
+        at_night("soft.py:no_such", {}, 2, "UsageFailure"),
+        at_night("no_such.py:f", {}, 2, "UsageFailure"),
         ("soft.py:raising", {}, 3, "Refusal"),
     ],
 )
@@ -81,6 +85,7 @@ def test_tracebacks_are_kept_where_they_are_asked_for():
     assert (checked.lines, checked.left[0]) == ((), "Traceback (most recent call last):")
 
 
+@pytest.mark.nightly
 def test_a_check_that_takes_long_is_not_stopped_before_its_timeout():
     (checked,) = made(planned("fatal.py:slow"), timeout=30)
     assert checked.verdict == "match"
@@ -102,6 +107,7 @@ def test_what_one_target_does_to_torch_does_not_reach_another(folder):
     assert rude.verdict in ("match", "error")
 
 
+@pytest.mark.nightly
 def test_what_a_target_prints_is_echoed_and_is_no_line_of_its_report():
     heard = []
     (checked,) = made(planned("fatal.py:speaks"), echo=heard.append)

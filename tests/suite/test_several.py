@@ -45,8 +45,10 @@ def test_a_table_then_the_first_mismatch_in_full_then_one_line(capsys):
         document = json.load(file)
     assert [report["title"] for report in document["reports"]] == ["right", "fatal", "wrong", "wrong too"]
     assert (document["verdict"], document["planned"]) == ("mismatch", 4)
+    assert last.load() == PLAN[2].asked
 
 
+@pytest.mark.nightly
 def test_the_first_error_is_shown_in_full_where_nothing_mismatches(capsys):
     code = check_several([PLAN[0], PLAN[1], planned("soft.py:raising", "raises")], Forms(), PATIENT)
     lines = capsys.readouterr().out.splitlines()
@@ -67,11 +69,13 @@ def test_all_right_is_a_table_and_one_line_and_diff_repeats_the_first(capsys):
     assert last.load() == PLAN[0].asked
 
 
+@pytest.mark.nightly
 def test_diff_repeats_the_failing_one():
     check_several(PLAN[:3], Forms(), PLAIN)
     assert last.load() == PLAN[2].asked
 
 
+@pytest.mark.nightly
 def test_json_on_stdout_is_one_document_and_nothing_else(capsys):
     assert check_several(PLAN[:2], Forms("-"), PATIENT) == 3
     document = json.loads(capsys.readouterr().out)

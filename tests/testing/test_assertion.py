@@ -13,6 +13,7 @@ import torch
 
 from gradprobe.failures import Failure, TargetFailure, UsageFailure
 from gradprobe.testing import assert_backward_matches
+from tests.sampling import sampled
 
 from ..cli.command import ROOT, SMALL, run
 from ..cli.written_targets import softmax_targets, write_targets
@@ -60,7 +61,7 @@ def test_a_target_that_matches_returns_its_report():
     ) > 4 * 72 * 72  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["doubled_dq", "nan_in_dk", "infinite_dq", "leaky_p", "half_a_delta_inside"])
+@sampled("name", ["doubled_dq", "nan_in_dk", "infinite_dq", "leaky_p", "half_a_delta_inside"], push=2)
 def test_the_message_of_a_mismatch_is_the_table_that_the_command_prints(name):
     ran = run(f"check soft.py:{name} {SMALL}")
     table = table_of(f"soft.py:{name}")
@@ -82,9 +83,10 @@ def test_a_function_is_repeated_by_the_word_of_its_file(monkeypatch):
     monkeypatch.chdir(ROOT)
     module = sys.modules[__name__]
     word = "tests.testing.test_assertion:too_steep"
-    again = table_of(module.too_steep, causal=None, layout="do=blhd").splitlines()[-1]
-    assert again == f"  again: gradprobe check {word} {SMALL} --layout do=blhd"
-    first = [line for line in table_of(too_steep, layout="do=blhd").splitlines() if line.startswith("FIRST MISMATCH ")]
+    table = table_of(module.too_steep, causal=None, layout="do=blhd", recover=False)
+    again = table.splitlines()[-1]
+    assert again == f"  again: gradprobe check {word} {SMALL} --layout do=blhd --no-recover"
+    first = [line for line in table.splitlines() if line.startswith("FIRST MISMATCH ")]
     assert run(again.partition("gradprobe ")[2]).first_mismatches == first
 
 
@@ -148,10 +150,10 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
+@sampled("form", FORMS, push=3)
 def test_every_form_of_a_function_is_checked_under_its_name_and_its_own_source(form):
     function, name = FORMS[form]
-    table = table_of(function)
+    table = table_of(function, recover=False)
     assert f"test_assertion.py:{name}, contiguous)" in " ".join(table.split())
     assert re.search(rf"test_assertion.py sha256 [0-9a-f]{{12}}\n    {name.rpartition('.')[2]}:\d+\n", table)
     assert "again: " not in table
@@ -209,9 +211,9 @@ def words(folder, monkeypatch):
 
 @pytest.mark.parametrize("name", ["plain", "decorated", "partial", "apply", "Attention", "inside_if", "doubled_dq"])
 def test_what_a_module_holds_has_a_word_that_finds_it(words, name):
-    again = table_of(getattr(words, name)).splitlines()[-1]
+    again = table_of(getattr(words, name), recover=False).splitlines()[-1]
     file = "soft.py" if name == "doubled_dq" else "words.py"
-    assert again == f"  again: gradprobe check {file}:{name} {SMALL}"
+    assert again == f"  again: gradprobe check {file}:{name} {SMALL} --no-recover"
     ran = run(again.partition("gradprobe ")[2])
     assert (ran.code, len(ran.first_mismatches)) == (1, 1)
 
@@ -375,7 +377,14 @@ def test_a_reference_may_be_a_function_too():
     torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", dtype=torch.bfloat16),
     lambda: torch.device("meta"),
 ], ids=["no_grad", "inference_mode", "autocast", "device"])  # fmt: skip
-@pytest.mark.parametrize("target", [attention, "lazy", SOFT], ids=["forward", "lazy", "backward"])
+@pytest.mark.parametrize(
+    "target",
+    [
+        pytest.param(attention, id="forward"),
+        pytest.param("lazy", id="lazy", marks=pytest.mark.nightly),
+        pytest.param(SOFT, id="backward"),
+    ],
+)
 def test_the_verdict_is_the_commands_own_whatever_torch_is_set_to(surroundings, target):
     plain = assert_backward_matches(target, **OF_SMALL)
     with surroundings():
