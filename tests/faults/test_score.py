@@ -15,10 +15,14 @@ from .scoring import DIAGNOSES, TRIALS, Judged, Outcome, Prober
 from .trials import TARGETS
 from .uncovered import UNCOVERED
 
-# One planted fault of each class, every sixth equivalent edit and every fifth uncovered fault on every push.
-FIRST = {trial.fault_class: trial.name for trial in reversed(SCORED) if not trial.changed.of.startswith("lazy")}
-FIRST |= {trial.fault_class: trial.name for trial in SCORED if trial.fault_class not in FIRST}
-OFTEN = [*FIRST.values(), *(trial.name for trial in EQUIVALENTS[::6]), *(trial.name for trial in UNCOVERED[::5])]
+# One planted fault of each class, an equivalent edit of every twelve and an uncovered fault of every fifteen on every
+# push: of each class in the target that is probed soonest, since it exposes all that it computes.
+SOONEST = ("dropout", "flash", "flash-cuda", "flash-backward", "flash-black-box", "lazy", "lazy-backward", "lazy-cuda")
+FIRST = {
+    trial.fault_class: trial.name
+    for trial in sorted(reversed(SCORED), key=lambda trial: -SOONEST.index(trial.changed.of))
+}
+OFTEN = [*FIRST.values(), *(trial.name for trial in EQUIVALENTS[::12]), *(trial.name for trial in UNCOVERED[::15])]
 
 needs_causes = pytest.mark.skipif(not DIAGNOSES, reason="reports do not say why")
 

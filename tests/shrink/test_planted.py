@@ -46,14 +46,14 @@ SHRINK = {
 }  # fmt: skip
 
 
-def shrunk_in(folder, name, monkeypatch):
-    """A planted fault shrunk in a folder, and the words of its target."""
+def shrunk_in(folder, name, monkeypatch, **sizes):
+    """A planted fault shrunk in a folder, from a case of other sizes than SMALL where they are told."""
     module, (file, function), options, _ = SHRINK[name]
     monkeypatch.chdir(folder)
     faults = module.FAULTS if module is lazy_faults else (*module.EXPORTED, *module.INSIDE)
     fault = next(fault for fault in faults if fault.name == name)
     (folder / file).write_text(fault.plant((KERNELS / file).read_text()))
-    asked = Asked(f"{file}:{function}", None, None, {**SMALL, **options})
+    asked = Asked(f"{file}:{function}", None, None, {**SMALL, **options, **sizes})
     return shrink(asked, most=200, alone=False, timeout=None, told=lambda *_: None, echo=print)
 
 
@@ -80,7 +80,8 @@ def test_a_planted_fault_shrinks_to_what_it_needs_and_its_script_shows_it(name, 
 
 
 def test_no_single_simpler_case_fails_in_the_same_way(tmp_path, monkeypatch):
-    result = shrunk_in(tmp_path, "scale_missing_in_dq", monkeypatch)
+    # What the search ends at is the point, not how far from it the search began.
+    result = shrunk_in(tmp_path, "scale_missing_in_dq", monkeypatch, batch=1, heads=2, seqlen=4, head_dim=2)
     attempts = Attempts(result.asked, False, None, 1000, print)
     wanted, facts = result.shrunk.symptom, result.facts
     steps = [step for axis in AXES for step in simpler(result.shrunk.case, axis, facts.tensors)]
