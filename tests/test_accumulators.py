@@ -46,8 +46,7 @@ def judged(case, results):
 CASE = {"seqlen": 640, "heads": 2, "batch": 1, "head_dim": 16, "head_dim_v": 16, "dtype": "bfloat16"}
 
 
-@pytest.mark.parametrize("backwards", [False, True])
-@pytest.mark.parametrize("tile", [16, 32])
+@sampled("tile, backwards", [(16, True), (16, False), (32, False), (32, True)], push=2)
 def test_dk_and_dv_kept_in_bfloat16_are_proven_with_the_tile_and_the_order(tile, backwards):
     case = case_of("softmax", **CASE)
     comparison, lenient, coarser = judged(case, coarse(**draw(case), tile=tile, backwards=backwards))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 
 from gradprobe.probe import probe
 
 from .emulated import Arithmetic, case_of, changed, softmax, target_of
+from .sampling import sampled
 
 SMALL = {"batch": 2, "heads": 2, "seqlen_q": 40, "seqlen_k": 40, "head_dim": 16, "causal": True}
 
@@ -62,8 +65,11 @@ def test_softcaps_missing_derivative_breaks_no_identity_and_is_a_mismatch_of_ds(
     assert not [i for i in measured.broken if i.key in ("I1", "I2", "I3", "I4", "I5")]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("pattern", ["small", "large", "negative", "offset", "lowrank"])
+@sampled(
+    "pattern, dtype",
+    product(["small", "large", "negative", "offset", "lowrank"], ["float32", "float16", "bfloat16"]),
+    push=7,
+)
 def test_a_right_kernel_keeps_every_identity(dtype, pattern):
     def right(q, k, v, do, *, causal=False, scale=None, window=None):
         return softmax(q, k, v, do, causal=causal, scale=scale, window=window, how=Arithmetic(tensor_core=True))

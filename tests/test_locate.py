@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -9,6 +11,7 @@ from gradprobe.probe import probe
 from gradprobe.report.console import render
 
 from .emulated import case_of, changed, compared, lazy, softmax, target_of
+from .sampling import sampled
 
 CASE = {"batch": 2, "heads": 3, "seqlen": 72, "head_dim": 24, "layouts": (("q", "contiguous"),)}
 
@@ -25,19 +28,22 @@ def first_of(fault, family="softmax", **options):
     return report.failing[1].first
 
 
-@pytest.mark.parametrize("family", ["softmax", "lazy"])
-@pytest.mark.parametrize(
-    ("name", "at", "tile"),
-    [
-        ("P", (1, 2, 40, 33), (1, 2)),
-        ("dP", (0, 1, 71, 64), (2, 4)),
-        ("dS", (1, 0, 31, 15), (0, 0)),
-        ("dQ", (1, 2, 64, 23), (2, None)),
-        ("dK", (0, 2, 17, 5), (None, 1)),
-        ("dV", (1, 1, 70, 0), (None, 4)),
-    ],
+ELEMENTS = (
+    ("P", (1, 2, 40, 33), (1, 2)),
+    ("dP", (0, 1, 71, 64), (2, 4)),
+    ("dS", (1, 0, 31, 15), (0, 0)),
+    ("dQ", (1, 2, 64, 23), (2, None)),
+    ("dK", (0, 2, 17, 5), (None, 1)),
+    ("dV", (1, 1, 70, 0), (None, 4)),
 )
-def test_one_wrong_element_is_found_at_its_place(family, name, at, tile):
+FAMILIES = ("softmax", "lazy")
+
+
+@sampled(
+    "family, element", product(FAMILIES, ELEMENTS), push=[(FAMILIES[at % 2], each) for at, each in enumerate(ELEMENTS)]
+)
+def test_one_wrong_element_is_found_at_its_place(family, element):
+    name, at, tile = element
     first = first_of(changed(name, lambda t: t[at].add_(1.0)), family, **({"tau": (0.5,)} if family == "lazy" else {}))
     place = first.place
     assert (first.intermediate, place.batch, place.head, place.row, place.col) == (name, *at)

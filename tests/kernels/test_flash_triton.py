@@ -60,19 +60,19 @@ def widened(value):
     return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
 
+ALIGNS = ("bottom-right", "top-left")
 LENGTHS = [(1, 1), (1, 17), (17, 1), (15, 15), (17, 33), (33, 17), (50, 72), (72, 50)]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("m", "d", "dv"), [(1, 8, 8), (15, 1, 80), (17, 24, 24), (33, 80, 1), (72, 24, 16)])
-def test_every_intermediate_is_right_in_every_dtype_at_awkward_lengths_and_dims(m, d, dv, dtype):
+@sampled("size, dtype", product([(1, 8, 8), (15, 1, 80), (17, 24, 24), (33, 80, 1), (72, 24, 16)], DTYPES), push=7)
+def test_every_intermediate_is_right_in_every_dtype_at_awkward_lengths_and_dims(size, dtype):
+    m, d, dv = size
     assert_right(problem(m, d=d, dv=dv, dtype=dtype), causal=True)
 
 
-@pytest.mark.parametrize("align", ["bottom-right", "top-left"])
-@pytest.mark.parametrize(("m", "n"), LENGTHS)
-def test_causal_rows_of_another_number_than_keys_are_aligned_to_either_corner(m, n, align):
-    assert_right(problem(m, n), causal=True, align=align, block_n=32)
+@sampled("lengths, align", product(LENGTHS, ALIGNS), push=[(each, ALIGNS[at % 2]) for at, each in enumerate(LENGTHS)])
+def test_causal_rows_of_another_number_than_keys_are_aligned_to_either_corner(lengths, align):
+    assert_right(problem(*lengths), causal=True, align=align, block_n=32)
 
 
 @pytest.mark.parametrize(("m", "n"), [(1, 17), (17, 1), (50, 72), (72, 50)])
@@ -99,20 +99,19 @@ def test_a_window_that_reaches_1_key_into_the_tile_on_either_side_misses_no_key(
     assert_right(problem(72, heads=1), window=(1, 1), block_m=block_m, block_n=block_n)
 
 
-@pytest.mark.parametrize("window", [(-1, -1), (-1, 3), (3, -1), (0, 0), (100, 100)])
+@sampled("window", [(-1, -1), (-1, 3), (3, -1), (0, 0), (100, 100)], push=3)
 def test_minus_1_is_no_limit_and_causal_takes_off_what_a_window_leaves_on_the_right(window):
     assert_right(problem(33, 40), window=window)
     both = assert_right(problem(33, 40), window=window, causal=True)
     assert both["P"].triu(8).eq(0).all()
 
 
-@pytest.mark.parametrize(("heads", "kv_heads"), [(6, 2), (3, 1), (4, 4)])
+@sampled("heads, kv_heads", [(6, 2), (3, 1), (4, 4)], push=[(6, 2), (4, 4)])
 def test_query_heads_share_key_heads_in_groups_of_3_3_and_1(heads, kv_heads):
     assert_right(problem(33, 17, batch=2, heads=heads, kv_heads=kv_heads), softcap=3.0, alibi=draw(heads).abs())
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("softcap", [0.5, 3.0, 50.0])
+@sampled("softcap, dtype", product([0.5, 3.0, 50.0], DTYPES), push=4)
 def test_scores_capped_hard_softly_and_hardly(softcap, dtype):
     assert_right(problem(33, q_times=4.0, dtype=dtype), softcap=softcap, bias=draw(33, 33, seed=9), causal=True)
 
@@ -140,10 +139,9 @@ def test_a_bias_of_minus_infinity_hides_its_keys_and_row_2_altogether():
     assert all(value.isfinite().all() for name, value in actual.items() if name != "LSE")
 
 
-@pytest.mark.parametrize("align", ["bottom-right", "top-left"])
-@pytest.mark.parametrize(("m", "n"), [(33, 33), (17, 50), (50, 17)])
-def test_alibi_counts_from_the_diagonal_of_either_corner_to_both_sides(m, n, align):
-    assert_right(problem(m, n, heads=3), alibi=torch.tensor([0.5, 0.0625, -0.1]), align=align)
+@sampled("align, lengths", product(ALIGNS, [(33, 33), (17, 50), (50, 17)]), push=4)
+def test_alibi_counts_from_the_diagonal_of_either_corner_to_both_sides(align, lengths):
+    assert_right(problem(*lengths, heads=3), alibi=torch.tensor([0.5, 0.0625, -0.1]), align=align)
 
 
 MASK_SHAPES = [(33,), (17, 1), (4, 1, 33), (1, 1, 17, 33), (2, 1, 1, 33), (1, 4, 17, 1), (2, 4, 17, 33)]

@@ -81,7 +81,7 @@ def test_every_intermediate_is_right_in_every_dtype_at_awkward_lengths_and_dims(
     assert_right(batch=2, heads=2, seqlen=n_ctx, head_dim=head_dim, dtype=dtype, bias_window=n_ctx // 2 + 1)
 
 
-@pytest.mark.parametrize("window", [None, 1, 2, 16, 32, 33, 34, 50, 100])
+@sampled("window", [None, 1, 2, 16, 32, 33, 34, 50, 100], push=[None, 1, 32, 33, 100])
 def test_a_bias_window_shorter_than_33_rows_equal_longer_and_none(window):
     given = assert_right(heads=2, seqlen=33, head_dim=8, bias=window is not None, bias_window=window)
     assert window is None or given["dBias"][:, 33:].eq(0).all()
@@ -101,7 +101,7 @@ def test_right_padding_to_0_1_and_full_length_leaves_zeros_beyond(seqlens, dtype
         assert given["LSE"][b, :, length:].eq(-float("inf")).all()
 
 
-@pytest.mark.parametrize(("block_m", "block_n"), [(16, 16), (16, 64), (64, 16), (32, 128), (128, 32)])
+@sampled("block_m, block_n", [(16, 16), (16, 64), (64, 16), (32, 128), (128, 32)], push=3)
 def test_tiles_of_any_two_sizes_give_what_72_rows_need(block_m, block_n):
     assert_right(batch=2, heads=2, head_dim=8, block_m=block_m, block_n=block_n, seqlens=(72, 41))
 

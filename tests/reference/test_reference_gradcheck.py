@@ -8,6 +8,7 @@ from torch import Tensor
 
 from gradprobe.reference import manual_attention_backward
 from tests.reference.independent import Inputs, draw, forward, lazy_inputs, softmax_inputs
+from tests.sampling import sampled
 
 # gradcheck takes (f(x + e) - f(x - e)) / 2e. With e = 1e-6 that is off by e**2 / 6 of a third derivative (a
 # factor of at most 2 * scale = 3 each time for the softmax, and 8 for softcap: below 1000, so 2e-10) and by
@@ -76,8 +77,7 @@ def test_packed_softmax_of_2_0_and_4_rows_on_3_1_and_1_keys_with_sinks():
     assert passes(inputs, draw(6, 5, seed=9), sinks=draw(2, seed=8), window=(1, 1), **cu_seqlens)
 
 
-@pytest.mark.parametrize("window", [1, 3, 8])
-@pytest.mark.parametrize("seqlens", [None, torch.tensor([4, 6])], ids=["full", "lengths 4 and 6"])
+@sampled("window, seqlens", [(w, lengths) for lengths in (None, torch.tensor([4, 6])) for w in (1, 3, 8)], push=3)
 def test_lazy_of_6_rows_with_one_head_that_relu_cuts_and_one_it_does_not(window, seqlens):
     inputs = lazy_inputs(6, window=window, tau=(0.6, -0.8))
     options = {"family": "lazy", "seqlens": seqlens}

@@ -1,6 +1,11 @@
-"""Compiles kernels with taps for a Hopper GPU, which needs none: run as a script, without Triton's interpreter."""
+"""Compiles kernels with taps for a Hopper GPU, which needs none: run with the dtypes of those that are written here.
+
+Without Triton's interpreter.
+"""
 
 from __future__ import annotations
+
+import sys
 
 from triton import compile as triton_compile
 from triton.backends.compiler import GPUTarget
@@ -63,12 +68,12 @@ def written_source(kernel, dtype: str, constants: dict) -> ASTSource:
     return ASTSource(kernel, tap_types(types), constexprs=constants)
 
 
-def sources():
+def sources(dtypes: list[str]):
     """Each kernel with taps and without, ready to compile."""
     for kernel, words in LAZY:
         yield lazy_source(tapped(kernel, words), "fp16"), lazy_source(kernel, "fp16")
     blocks = {"BLOCK_M": 16, "BLOCK_N": 32, "CAUSAL": True}
-    for dtype in ("fp32", "bf16"):
+    for dtype in dtypes:
         for kernel, words, more in (
             (written.fused_backward_kernel, FUSED, {"HEAD_DIM": 32}),
             (written.decorated_dq_kernel.fn.fn, DECORATED, {"EVEN_N": False, "BLOCK_D": 32}),
@@ -76,9 +81,9 @@ def sources():
             yield tuple(written_source(each, dtype, blocks | more) for each in (tapped(kernel, words), kernel))
 
 
-def main() -> None:
+def main(*dtypes: str) -> None:
     target = GPUTarget("cuda", 90, 32)
-    for pair in sources():
+    for pair in sources(list(dtypes)):
         compiled = [triton_compile(made, target=target) for made in pair]
         stores = [each.asm["ptx"].count("st.global") for each in compiled]
         print(pair[0].fn.__name__, *stores, len(compiled[0].asm["cubin"]))
@@ -95,4 +100,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -136,7 +136,7 @@ def test_results_have_the_same_bits_with_and_without_the_watcher(target, dtype, 
         assert torch.equal(in_bits(value), in_bits(other)), name
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@sampled("dtype", ["float32", "bfloat16"], push=["bfloat16"])
 def test_taps_see_the_same_under_the_watcher_and_what_they_store_is_none_of_its_business(dtype):
     case = lazy_case(**SIZES, dtype=dtype)
     # Every batch is stored in the place of the first, so the programs of a launch race for the tap's own memory.
