@@ -218,7 +218,7 @@ def test_a_result_of_the_wrong_shape_is_no_refusal():
 
 
 def test_a_mask_that_was_asked_for_and_is_missing_is_a_mismatch():
-    code, report = checked(f"forms.py:forgets_the_mask {SMALL} --heads 1 --causal")
+    code, report = checked(f"forms.py:forgets_the_mask {SMALL} --heads 1 --seqlen 20 --head-dim 8 --causal")
     assert (code, report["verdict"], report["case"]["causal"]) == (1, "mismatch", True)
     assert not any("found by trying" in note for note in report["notes"])
 
@@ -236,6 +236,6 @@ def test_nothing_is_tried_of_a_target_that_takes_the_case_as_it_is(folder):
 
 
 def test_strides_tries_every_layout_of_what_was_found():
-    ran = run("strides forms.py:causal_blhd --fast --batch 1 --heads 2 --head-dim 16")
+    ran = run("strides forms.py:causal_blhd --fast --batch 1 --heads 2 --seqlen 20 --head-dim 8")
     assert ran.code == 0, ran.out + ran.err
     assert "it is always causal" in ran.out

@@ -3,6 +3,7 @@
 import inspect
 import re
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -141,10 +142,12 @@ def test_a_tile_said_to_be_transposed_that_is_not_is_refused():
     assert failure.way_out == "leave out .T"
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, FLOAT32), (torch.float16, FLOAT16)])
-def test_variables_of_inner_functions_are_seen_with_the_heads_of_the_kernel_that_calls_them(causal, dtype, bound):
-    inputs = softmax_inputs(dtype)
+BOUNDS = {torch.float32: FLOAT32, torch.float16: FLOAT16}
+
+
+@sampled("dtype, causal", product(BOUNDS, [False, True]), push=[(torch.float32, True), (torch.float16, False)])
+def test_variables_of_inner_functions_are_seen_with_the_heads_of_the_kernel_that_calls_them(dtype, causal):
+    bound, inputs = BOUNDS[dtype], softmax_inputs(dtype)
     expected = softmax_values(*inputs, causal)
     rows = [f"P=p[{OUTER},offs_m,offs_n]", f"dS=ds[{OUTER},offs_m,offs_n]", f"dQ=dq[{OUTER},offs_m,offs_k]"]
     columns = [f"P=pT[{OUTER},offs_m,offs_n].T", f"dS=dsT[{OUTER},offs_m,offs_n]", f"dV=dv[{OUTER},offs_n,offs_k]"]
@@ -172,8 +175,7 @@ def test_an_index_may_be_any_expression_that_holds_at_the_place():
 
 @pytest.mark.skipif(triton.__version__ >= "3.9", reason="Triton 3.9 took block pointers away")
 @pytest.mark.filterwarnings("ignore:tl.make_block_ptr is deprecated")
-@pytest.mark.parametrize("length", [40, 64])
-@pytest.mark.parametrize("causal", [False, True])
+@sampled("causal, length", product([False, True], [40, 64]), push=[(False, 64), (True, 40)])
 def test_kernels_under_heuristics_and_autotune_are_seen_too(causal, length):
     inputs = softmax_inputs(length=length)
     words = ["P=p[off_b,off_h,offs_qm,offs_n]", "dS=ds[off_b,off_h,offs_qm,offs_n]/softmax_scale",
