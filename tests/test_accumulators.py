@@ -132,7 +132,7 @@ def test_pytorchs_flash_attention_on_the_cpu_keeps_its_gradients_in_bfloat16(gro
             return scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale, enable_gqa=True)
 
     case = case_of(
-        "softmax", seqlen=700, heads=4, kv_heads=4 // group, head_dim=32, dtype="bfloat16", causal=True,
+        "softmax", batch=1, seqlen=700, heads=4, kv_heads=4 // group, head_dim=32, dtype="bfloat16", causal=True,
         layouts=(("q", "contiguous"),), recover=False,
     )  # fmt: skip
     report = probe(case, target_of(flash))

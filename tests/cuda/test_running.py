@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from gradprobe.cuda import Watch, load, watched
+from tests.sampling import sampled
 
 from .written import clean, loaded
 
@@ -348,19 +349,30 @@ def test_a_lock_between_blocks(module):
     assert total.item() == 10
 
 
-def test_instances_of_a_template(module):
-    for name, dtype, value in (
+@sampled(
+    "name, dtype, value",
+    [
         ("filled<8, float>", torch.float32, 8), ("filled<-3>", torch.float32, -3),
         ("filled<5, half>", torch.float16, 5), ("filled<2, int>", torch.int32, 2),
-    ):  # fmt: skip
-        out = torch.zeros(40, dtype=dtype)
-        clean(module, name, 1, 40, 0, out)
-        assert (out == value).all()
-    for name, dtype in (("float", torch.float32), ("__half", torch.float16), ("__nv_bfloat16", torch.bfloat16)):
-        values = torch.randn(100).to(dtype)
-        out = torch.zeros_like(values)
-        clean(module, f"together<{name}>", 1, 32, 0, out, values, 100)
-        assert torch.equal(out, (values.float() * 2 + 1).to(dtype))
+    ],
+    push=[("filled<-3>", torch.float32, -3), ("filled<5, half>", torch.float16, 5)],
+)  # fmt: skip
+def test_instances_of_a_template_of_values(module, name, dtype, value):
+    out = torch.zeros(40, dtype=dtype)
+    clean(module, name, 1, 40, 0, out)
+    assert (out == value).all()
+
+
+@sampled(
+    "name, dtype",
+    [("float", torch.float32), ("__half", torch.float16), ("__nv_bfloat16", torch.bfloat16)],
+    push=[("__nv_bfloat16", torch.bfloat16)],
+)
+def test_instances_of_a_template_of_a_type(module, name, dtype):
+    values = torch.randn(100).to(dtype)
+    out = torch.zeros_like(values)
+    clean(module, f"together<{name}>", 1, 32, 0, out, values, 100)
+    assert torch.equal(out, (values.float() * 2 + 1).to(dtype))
 
 
 def test_globals_lambdas_and_structs(module):

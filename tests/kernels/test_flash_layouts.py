@@ -115,7 +115,7 @@ def test_another_layout_of_packed_sequences_gives_the_same_bits(packed, tensor, 
     assert_same_bits(run(place(values | unwritten(values), ((tensor, layout),)).tensors), expected)
 
 
-@sampled("tensor, axis", AXES, push=AN_AXIS_EACH)
+@sampled("tensor, axis", AXES, push=[("q", 0), ("v", 2), ("do", 3), ("mask", 1), ("seqlens", 0)])
 def test_stride_0_along_any_axis_gives_the_bits_of_the_repeated_values(padded, tensor, axis):
     values, _ = padded
     if tensor == "seqlens":  # the longer length in both batches: O and LSE have to be of all rows then
