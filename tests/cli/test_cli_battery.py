@@ -174,7 +174,6 @@ def test_what_a_right_kernel_never_declared_to_take_are_warnings_that_change_not
     assert {line.split()[0] for line in ran.err.splitlines() if line.startswith("::")} == {"::warning"}
 
 
-@pytest.mark.nightly
 def test_with_strict_they_are_errors():
     ran = run("check forwards.py:usual --battery --strict")
     assert ran.code == 1

@@ -45,7 +45,6 @@ def test_a_word_on_the_command_line_checks_that_alone_under_what_is_in_force(fol
     assert [line.split()[0] for line in ran.out.splitlines() if ", worst " in line] == ["contiguous", "q=blhd,do=blhd"]
 
 
-@pytest.mark.nightly
 def test_without_targets_check_without_words_stays_lazy(folder):
     configure(folder, '[tool.gradprobe]\nlayouts = ["contiguous"]\n')
     ran = run("check")

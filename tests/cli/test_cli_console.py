@@ -122,7 +122,6 @@ def test_the_receipt_counts_every_element_that_was_compared():
     assert "compared 10,200 elements: every one of 7 intermediates in 3 runs, 1 batch, 2 heads" in ran.out
 
 
-@pytest.mark.nightly
 def test_a_pipe_gets_no_escape_code():
     ran = run_process(FAILING)
     assert ran.code == 1

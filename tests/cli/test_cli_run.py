@@ -310,7 +310,6 @@ def test_a_command_that_a_signal_ends_is_said_by_name(program):
     assert "the command was ended by SIGKILL" in ran.err
 
 
-@pytest.mark.nightly
 def test_a_mask_that_nobody_told_is_found_out(program):
     ran = watched("always_causal")
     assert ran.code == 0

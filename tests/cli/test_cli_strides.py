@@ -78,7 +78,6 @@ def test_refusals_and_crashes_are_told_with_their_layouts_and_a_crash_exits_3(tm
     assert "killed by SIGSEGV (segmentation fault)" in " ".join(crashed.out.split())
 
 
-@pytest.mark.nightly
 def test_json_on_stdout_stands_there_alone(tmp_path):
     ran = strides(tmp_path, "do_by_q_heads", "--json -")
     assert (ran.code, json.loads(ran.out)["verdict"]) == (1, "mismatch")
