@@ -29,7 +29,7 @@ _KINDS = {
     CHANGED: ("overwritten", "H1"), SHARED: ("shared", "H1"), DTYPE: ("dtype", "PREC"),
 }  # fmt: skip
 _FIX = {
-    RACE: "let one alone write each element, or add to it by atomics; within one block a barrier orders them",
+    RACE: "let one program alone write each element, or add to it by atomics",
     UNWRITTEN: "write every element before it is read, or allocate with zeros",
     OUTSIDE: "mask the access by the lengths of the tensor",
     BARRIER: "let every thread of the block reach the barrier",
@@ -38,6 +38,7 @@ _FIX = {
     DTYPE: "return it in the dtype of that tensor, or in float32",
     MISALIGNED: "load element by element where the stride or the offset is no multiple of what is loaded at once",
 }
+_FIX_IN_A_BLOCK = "put a barrier between the two: __syncthreads()"
 # Where the same access stays inside, and alone, as long as all is contiguous, no mask and no barrier is missing.
 _FIX_BY_STRIDES = "address TENSOR by its own strides, all of them; or refuse other layouts before the first launch"
 _FIX_OF_HUGE = "widen the index before it is multiplied, .to(tl.int64), and address TENSOR by its own strides"
@@ -62,6 +63,7 @@ def _diagnosis(group: Group, *, by_strides: bool) -> Diagnosis:
     evidence = tuple(dict.fromkeys(stray.sentence for stray in others))
     fix = _FIX_BY_STRIDES if by_strides and worst.kind in (OUTSIDE, RACE) else _FIX.get(worst.kind, "")
     fix = _FIX_OF_HUGE if worst.kind == OUTSIDE and all(HUGE in layout for layout in group.layouts) else fix
+    fix = _FIX_IN_A_BLOCK if "race on shared " in worst.sentence else fix
     return Diagnosis(
         fault,
         fault_class,

@@ -1,0 +1,18 @@
+"""What was seen of memory becomes a cause whose fix is one of that kind."""
+
+import pytest
+
+from gradprobe.diagnosing.strays import of_strays
+from gradprobe.judging.strays import RACE, Stray
+
+
+@pytest.mark.parametrize(
+    ("sentence", "fix"),
+    [
+        ("dq_kernel: race on shared k_tile[0]: ..., with no barrier between", "put a barrier between the two"),
+        ("dq_kernel: race on dq[0]: ..., with no barrier between", "let one program alone write each element"),
+    ],
+)
+def test_a_barrier_mends_a_race_within_one_block_alone(sentence, fix):
+    (cause,) = of_strays([("contiguous", Stray(RACE, "k_tile", sentence, "dq_kernel", access="load"))])
+    assert cause.fix.startswith(fix)
