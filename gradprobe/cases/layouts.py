@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Assigned = tuple[tuple[str, str], ...]
-"""(tensor or "all", layout), later ones before earlier ones."""
+"""(tensor or "all", layout); a later one wins over an earlier one."""
 LAYOUTS = (
     "contiguous", "blhd", "packed", "expanded", "distinct", "distinct-unit", "strided-last", "offset", "huge",
 )  # fmt: skip

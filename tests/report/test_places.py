@@ -22,7 +22,7 @@ from .written import BASE, document
         ("/repository/c:d.py", "c:d.py", "c%3Ad.py"),
         ("/repository/raw\udcff.py", "raw\udcff.py", "raw%FF.py"),
         ("/repository/half\ud800.py", "half\ud800.py", "half%ED%A0%80.py"),
-        ("C:\\work\\k 1.py", None, "file:///C:/work/k%201.py"),
+        ("C:\\code\\k 1.py", None, "file:///C:/code/k%201.py"),
     ],
 )
 def test_a_file_is_told_from_the_root_where_it_lies_below(file, relative, uri):

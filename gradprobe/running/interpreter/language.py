@@ -20,6 +20,7 @@ def keep_patched_language() -> None:
     """Patch the interpreter, once, so that within a launch each module's language is swapped a single time."""
     if getattr(shipped, KEPT, False):
         return
+    # Of functions whose globals were looked at, and of sets of modules: files of kernels often import the same ones.
     swapped: set[int | frozenset[int]] = set()
     dtypes: dict[str, Any] = {}
     swap, launch, look_up = shipped._patch_lang, shipped.GridExecutor.__call__, shipped._get_np_dtype
