@@ -51,6 +51,7 @@ def answer(
         imported = time.perf_counter() - start
         report, problem = probed(problem, again, tick, told)
         if problem.saved is not None:
-            refuse_misreading(report, problem.saved, problem.target)
+            wrong = report.failing[0].measured if report.failing else None
+            refuse_misreading(wrong, problem.saved, problem.target)
     seconds = {"import": imported, **report.seconds, "total": time.perf_counter() - start}
     return replace(report, seconds=seconds)

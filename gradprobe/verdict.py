@@ -13,50 +13,10 @@ from .severity import ERROR, WARNING, Warned
 from .targets.provenance import Source
 
 if TYPE_CHECKING:  # a document of a failure is made without torch
-    from .judging.accumulators import Coarser
-    from .judging.compare import Comparison
-    from .judging.invariants import Invariant
-    from .judging.locate import Location
-    from .judging.operands import Operand
+    from .judging.measured import Inside, Measured
     from .judging.strays import Stray
-    from .reference import Attention
-    from .running.trace import Trace
 
 MATCH, MISMATCH, SKIPPED = "match", "mismatch", "skipped"
-
-
-@dataclass(frozen=True)
-class Measured:
-    """One run of the target, compared."""
-
-    x: Attention
-    trace: Trace
-    comparison: Comparison
-    first: Location | None
-    invariants: tuple[Invariant, ...]
-    coarser: tuple[Coarser | Operand, ...] = ()
-    """What proves to be rounded further than the contract says: sums, or an operand of the scores."""
-
-    @property
-    def matches(self) -> bool:
-        return self.comparison.matches and not self.broken
-
-    @property
-    def broken(self) -> list[Invariant]:
-        """The identities that the target breaks."""
-        return [invariant for invariant in self.invariants if invariant.of == "target" and not invariant.holds]
-
-
-@dataclass(frozen=True)
-class Inside:
-    """What a black box's answers to one-hot problems showed."""
-
-    measured: Measured
-    """Those problems, which are one, compared; what the target does not expose is recovered."""
-    sentences: tuple[str, ...]
-    """What their disagreements say; empty where everything is right."""
-    shown: Measured
-    """The ordinary run's results as they came, and what was recovered beside them."""
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from gradprobe.inside.look import Examiner, look_inside
 from gradprobe.inside.recover import Answer, Recovered, recover
 from gradprobe.inside.recovery import Recovery
 from gradprobe.judging.compare import attention_of, compare
+from gradprobe.judging.measured import Inside, Measured
 from gradprobe.running.trace import Trace, read_trace
-from gradprobe.verdict import Inside, Measured
 
 from .emulated import Arithmetic, Fault, _no_fault, lazy, softmax
 

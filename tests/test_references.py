@@ -13,10 +13,10 @@ from gradprobe.failures import ReferenceFailure
 from gradprobe.judging.closeup import close_up
 from gradprobe.judging.compare import attention_of, compare
 from gradprobe.judging.locate import locate
+from gradprobe.judging.measured import Measured
 from gradprobe.probe import probe
 from gradprobe.reference import manual_attention_backward
 from gradprobe.running.trace import Trace
-from gradprobe.verdict import Measured
 
 from .emulated import case_of, lazy, softmax, target_of
 

@@ -11,9 +11,9 @@ from ..cases.case import Case
 from ..faults.hypothesis import Seen
 from ..faults.memory import whole_storage
 from ..judging.compare import BY_TILE, Judge, allowed_on, judge_whole, tile_size
+from ..judging.measured import Measured
 from ..judging.tally import MISMATCH
 from ..reference import Attention, evaluate, tiles
-from ..verdict import Measured
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -10,8 +10,8 @@ from ..intermediates import names
 from ..judging.compare import promoted
 from ..judging.invariants import Invariant
 from ..judging.locate import Location, locate
+from ..judging.measured import Measured
 from ..judging.tally import MISMATCH, Finding
-from ..verdict import Measured
 
 
 def beside(case: Case, own: Measured, inner: Measured) -> Measured:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from ..judging.compare import Comparison
+from ..judging.measured import Measured
 from ..judging.tally import Finding
 from ..running.trace import Trace
-from ..verdict import Measured
 from .recover import SHOWN, Recovered
 from .recovery import RECOVERABLE, Recovery
 

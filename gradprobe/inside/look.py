@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from ..cases.case import Case
 from ..cases.layouts import Assigned
+from ..judging.measured import Inside, Measured
 from ..judging.tally import MISMATCH
 from ..running.trace import Trace
 from ..spans import listed
-from ..verdict import Inside, Measured
 from .beside import beside
 from .evidence import Evidence, Measure, Scales
 from .patterns import ZERO, are_one_fault, factor_in_words, is_one_delta_a_row, shape_in_words

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from ..budgets.roundings import rounding_shift
 from ..cases.case import Case
 from ..judging.compare import allowed_on, attention_of, tile_size
+from ..judging.measured import Measured
 from ..reference import Attention, Tile, evaluate, tiles
 from ..spans import in_words, spans
-from ..verdict import Measured
 from .onehot import ZERO_KEYS, plan, shown_together
 from .recover import Recovered
 from .recovery import quotient_error, slope_of

@@ -10,9 +10,10 @@ from ..cases.case import Case
 from ..failures import UsageFailure
 from ..intermediates import slots
 from ..reference import Tile
-from ..verdict import Measured, Report
+from ..verdict import Report
 from .compare import BY_TILE, Judge, allowed_on, judge_whole, tile_size
 from .locate import Location, locate_at
+from .measured import Measured
 from .tally import Finding
 
 if TYPE_CHECKING:

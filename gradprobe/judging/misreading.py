@@ -10,7 +10,7 @@ from ..cases.saved import Saved
 from ..failures import TargetFailure
 from ..reference import Attention, Tile, evaluate
 from ..targets.find import Target
-from ..verdict import Measured, Report
+from .measured import Measured
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,14 +20,15 @@ _ALIKE = 0.02
 _MOST_HEADS = 2
 
 
-def refuse_misreading(report: Report, saved: Saved, target: Target) -> None:
-    """Nothing, where the report stands.
+def refuse_misreading(measured: Measured | None, saved: Saved, target: Target) -> None:
+    """Does nothing where O is right as the inputs were read, or wrong however they are read.
+
+    Args:
+        measured: the first run that is wrong, by its own results; None where there is none.
 
     Raises:
         TargetFailure: O is wrong as the inputs were read, and right as they may be read as well.
     """
-    # The run itself, and not what was recovered from the target's answers to other inputs than the file's.
-    measured = report.failing[0].measured if report.failing else None
     if measured is None or not _is_plain(measured.x) or "o" in saved.values:
         return
     if "O" not in measured.trace.values or not measured.comparison.findings["O"].mismatched:

@@ -10,9 +10,10 @@ from ..cases.case import Case
 from ..cases.guards import same_bits
 from ..cases.layouts import UNIT_RUN, Assigned, Inputs, planned_runs, run_name
 from ..failures import TargetFailure, UsageFailure
+from ..judging.measured import Measured
 from ..judging.strays import RACE, UNWRITTEN, Stray, telling, worst_first
 from ..judging.symmetry import agreement
-from ..verdict import Measured, Run
+from ..verdict import Run
 from .session import Session, inputs_of, measure, watched_run
 
 if TYPE_CHECKING:

@@ -22,6 +22,7 @@ from ..judging.accumulators import Coarser, explained
 from ..judging.compare import Comparison, Evaluate, attention_of, compare
 from ..judging.invariants import identities
 from ..judging.locate import locate
+from ..judging.measured import Measured
 from ..judging.operands import Operand, rounded_operand
 from ..judging.range import out_of_range
 from ..judging.strays import Stray
@@ -30,7 +31,6 @@ from ..running.run import Outcome, run_target
 from ..running.taps import Tap
 from ..running.trace import Trace, expected_shapes
 from ..targets.find import Target
-from ..verdict import Measured
 from .audit import refuse_broken, refuse_other_formulas
 from .observe import WatchedRun, observe
 

@@ -13,12 +13,13 @@ from ..diagnosis import Diagnosis
 from ..failures import Failure
 from ..incomplete import INCOMPLETE
 from ..intermediates import steps
+from ..judging.measured import Measured
 from ..judging.strays import Stray
 from ..judging.tally import Finding
 from ..running.trace import dtype_of
 from ..severity import WARNING
 from ..targets.provenance import Source
-from ..verdict import MISMATCH, Measured, Report, Run, add_counts, compared
+from ..verdict import MISMATCH, Report, Run, add_counts, compared
 
 if TYPE_CHECKING:
     from ..judging.locate import Location

@@ -10,6 +10,7 @@ from rich.text import Text
 from ..budgets.precision import LAMBDA
 from ..cases.case import Case
 from ..judging.locate import Location
+from ..judging.measured import Measured
 from ..judging.strays import (
     BARRIER,
     CHANGED,
@@ -25,7 +26,7 @@ from ..judging.strays import (
 from ..judging.tally import INHERITED, MATCH, MISMATCH, Finding
 from ..running.trace import dtype_of
 from ..spans import in_words, plural, spans
-from ..verdict import Measured, Report, Run
+from ..verdict import Report, Run
 from .paths import short
 from .reasons import render_reasons
 from .text import (

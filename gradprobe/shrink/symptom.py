@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from ..judging.tally import MISMATCH
 
 if TYPE_CHECKING:
-    from ..verdict import Measured, Report, Run
+    from ..judging.measured import Measured
+    from ..verdict import Report, Run
 
 NUMBERS, NAN, MEMORY, IDENTITY, CRASH = "wrong numbers", "not finite", "memory", "identity", "crash"
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ..cases.layouts import Inputs, place
 from ..cases.outputs import outputs_of
 from ..failures import DeviceLost, NoRoom, TargetFailure
+from ..judging.measured import Measured
 from ..judging.strays import UNWRITTEN, Stray, never_written, telling
 from ..probing.observe import WatchedRun, observe
 from ..probing.session import Session, derived, effective, measure
@@ -18,7 +19,7 @@ from ..report.console import blame
 from ..report.text import broken_identity_line, first_mismatch_line
 from ..running.trace import Trace
 from ..severity import ERROR, HUGE, WARNING
-from ..verdict import MATCH, MISMATCH, Measured, Run
+from ..verdict import MATCH, MISMATCH, Run
 from .bits import differing, floors
 from .result import BITS, BUDGET, NOT_RUN, Result
 from .trials import CONTIGUOUS, EXPANDED, TOGETHER, Fill, Trial
