@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -14,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .failures import TargetFailure, UsageFailure
+from .isolation.programs import Program, gradprobe_command, run_programs
 from .spans import plural
 
 if TYPE_CHECKING:
@@ -73,13 +72,11 @@ def strays_under(program: str, tool: str, words: Sequence[str], kernels: Sequenc
             options += ["--kernel-name", f"kernel_substring={kernel.partition('<')[0]}"]
         # Where torch gives out parts of larger allocations, an access beyond one is inside another.
         environment = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-        ran = subprocess.run(
-            [program, *options, sys.executable, "-m", "gradprobe", *words, "--no-isolate"],
-            env=environment, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        check = Program([program, *options, *gradprobe_command(*words, "--no-isolate")], environment)
+        (ran,) = run_programs([check], grouped=False)
         printed = log.read_text(errors="replace") if log.is_file() else ""
     if "SUMMARY" not in printed:
-        said = (printed or ran.stderr or ran.stdout).strip().rpartition("\n")[2]
+        said = (printed or ran.output).strip().rpartition("\n")[2]
         raise TargetFailure(f"compute-sanitizer could not run the check: {said}", "run it by hand")
     return list(findings_in(printed, TOOLS[tool]))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -11,11 +12,11 @@ from pathlib import Path
 
 from ..failures import Failure, TargetFailure, UsageFailure
 from ..isolation.ended import words_of
+from ..isolation.programs import Program, Ran, run_programs
 from .gate import INVALID, KILLED, SURVIVED, Gate
 from .mutant import Mutant
 from .shadow import Shadow
 from .source import KernelFile
-from .trials import Ran, run_all
 
 # Times the seconds of the gate on the file as it is, and so many more: for a mutant that ends slowly and not never.
 _TIMES, _MORE = 5.0, 30.0
@@ -106,7 +107,8 @@ def campaign(
         asked = [pair for pair in reached if pair not in idle]
         timeout = terms.timeout or _TIMES * plain.seconds + _MORE
         shadows = [_shadow(file, Path(folder), mutant) for mutant, _ in asked]
-        ends = run_all(gate, shadows, timeout=timeout, workers=terms.workers)
+        programs = [_program(gate, shadow) for shadow in shadows]
+        ends = run_programs(programs, timeout=timeout, workers=terms.workers)
         with contextlib.closing(ends):  # type: ignore[type-var]
             for ended in ends:
                 mutant, ran = asked[ended.number]
@@ -119,7 +121,7 @@ def campaign(
 def _on_the_file_as_it_is(gate: Gate, file: KernelFile, folder: Path, terms: Terms) -> tuple[Ran, frozenset[int]]:
     shadow = Shadow(file.path, folder / "as-it-is", terms.watches_lines)
     shadow.write(file.text)
-    (plain,) = run_all(gate, [shadow], timeout=terms.timeout, workers=1)
+    (plain,) = run_programs([_program(gate, shadow)], timeout=terms.timeout)
     if plain.code != 0:
         raise _not_passed(gate, plain)
     if not shadow.was_loaded:
@@ -139,6 +141,10 @@ def _shadow(file: KernelFile, folder: Path, mutant: Mutant) -> Shadow:
     shadow = Shadow(file.path, folder / mutant.name)
     shadow.write(mutant.plant(file.text))
     return shadow
+
+
+def _program(gate: Gate, shadow: Shadow) -> Program:
+    return Program(gate.command, shadow.environment({**os.environ, "COLUMNS": "120"}))
 
 
 def _reach(mutant: Mutant, file: KernelFile, lines: frozenset[int]) -> bool | None:

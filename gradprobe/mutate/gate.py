@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..failures import UsageFailure
+from ..isolation.programs import gradprobe_command
 
 KILLED, SURVIVED, INVALID = "killed", "survived", "did not run"
-# Not -m: a file of the current folder that is called like a module of Python's would come first on the path.
-_START = (
-    "import sys, json; sys.path[:] = json.loads(sys.argv.pop(1)); from gradprobe.cli import main; "
-    "sys.argv[0] = 'gradprobe'; main()"
-)
 _GREPPABLE = "FIRST MISMATCH "
 
 
@@ -51,8 +45,7 @@ class Gate:
 
 def own_gate(words: str) -> Gate:
     """One of gradprobe's commands, run by this Python with this gradprobe."""
-    path = json.dumps([entry for entry in sys.path if isinstance(entry, str)])
-    return Gate((sys.executable, "-c", _START, path, *shlex.split(words)[1:]), words, own=True)
+    return Gate(gradprobe_command(*shlex.split(words)[1:]), words, own=True)
 
 
 def other_gate(words: str) -> Gate:

@@ -25,11 +25,6 @@ class Shadow:
     def copy(self) -> Path:
         return self.folder / self.file.name
 
-    @property
-    def output(self) -> Path:
-        """Where the gate's streams go."""
-        return self.folder / "output"
-
     def write(self, text: bytes) -> None:
         """Makes the folder, with the copy in it."""
         self.folder.mkdir(parents=True)

@@ -6,7 +6,6 @@ import contextlib
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ..cases.saved import layouts_in_words, load
 from ..failures import Failure, TargetFailure, UsageFailure, as_failure
+from ..isolation.programs import run_in_foreground
 from . import seen
 from .capturing import parted
 from .seen import Seen
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from ..verdict import Report
 
 FOLDER = Path(".gradprobe") / "captures"
-_STDERR = 2
 
 
 @dataclass(frozen=True)
@@ -89,8 +88,7 @@ def run_watched(command: Sequence[str], watch: str, how: Keeping, *, quiet: bool
         raise UsageFailure(f"run: there is no command {command[0]!r}", "what follows -- is run as it stands")
     folder = how.folder
     _make_empty(folder)
-    stdout = _STDERR if quiet else None
-    code = _wait(subprocess.Popen(list(command), env=_environment(watch, how), stdout=stdout))
+    code = run_in_foreground(command, _environment(watch, how), quiet=quiet)
     found = sorted(folder.glob(f"*{ENDING}"), key=lambda file: file.stat().st_mtime_ns)
     ended = Ended(tuple(command), code, tuple(map(str, found[: how.keep])), seen.together(seen.read(folder)))
     if not found:
@@ -123,14 +121,6 @@ def _environment(watch: str, how: Keeping) -> dict[str, str]:
     own = {"GRADPROBE_WATCH": watch, "GRADPROBE_FOLDER": str(how.folder.resolve())}
     own |= {"GRADPROBE_KEEP": str(how.keep), "GRADPROBE_ORDER": how.order}
     return {**os.environ, **own, "PYTHONPATH": os.pathsep.join(entry for entry in path if entry)}
-
-
-def _wait(process: subprocess.Popen[bytes]) -> int:
-    """The exit code. A first Ctrl-C is the command's own: what it kept until then is checked."""
-    try:
-        return process.wait()
-    except KeyboardInterrupt:
-        return process.wait()
 
 
 def look_where_it_looked(ended: Ended) -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from gradprobe.failures import TargetFailure, UsageFailure
+from gradprobe.isolation.programs import Program, run_programs
 from gradprobe.mutate.campaign import Terms, campaign
 from gradprobe.mutate.gate import other_gate, own_gate
 from gradprobe.mutate.operators import mutants_of
 from gradprobe.mutate.shadow import Shadow
 from gradprobe.mutate.source import read_file
-from gradprobe.mutate.trials import run_all
 
 # Triton is not needed: any decorator called jit makes a kernel, and this one runs as it stands.
 FILE = """
@@ -93,10 +93,11 @@ def test_programs_that_are_not_waited_for_are_stopped_with_what_they_started(fil
     for shadow in shadows:
         shadow.write(file.text)
     first = gate_of(f"import os\nif os.path.exists('first'): exec({program!r})\nopen('first', 'w')")
-    ends = run_all(first, shadows, timeout=None, workers=1)
+    programs = [Program(first.command, shadow.environment(os.environ)) for shadow in shadows]
+    ends = run_programs(programs)
     assert next(ends).code == 0
     ends.close()
-    ends = run_all(first, shadows, timeout=3.0, workers=1)
+    ends = run_programs(programs, timeout=3.0)
     assert next(ends).code is None
     ends.close()
     pid = int((tmp_path / "pid").read_text())

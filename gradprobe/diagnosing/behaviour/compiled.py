@@ -6,14 +6,14 @@ import contextlib
 import hashlib
 import json
 import os
-import subprocess
-import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ...diagnosis import Diagnosis
 from ...failures import Failure
+from ...isolation.programs import Program, gradprobe_command, run_programs
 from ...running.launches import kernel_types
 from ...targets.find import find_target
 from .again import Again, first_moved
@@ -41,13 +41,15 @@ def right_in_the_interpreter(again: Again) -> Diagnosis | None:
     command = again.session.command
     if not command or not _is_compiled(again):
         return None
-    words = [sys.executable, "-m", "gradprobe", *command[1:], "--device", "cpu", "--json", "-"]
     environment = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
-    try:
-        ended = subprocess.run(words, capture_output=True, env=environment, timeout=_SECONDS, check=False)
-        verdict = json.loads(ended.stdout)["verdict"]
-    except (OSError, ValueError, KeyError, subprocess.TimeoutExpired):
-        return None
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        words = gradprobe_command(*command[1:], "--device", "cpu", "--json", str(report))
+        try:
+            list(run_programs([Program(words, environment)], timeout=_SECONDS, grouped=False))
+            verdict = json.loads(report.read_text())["verdict"]
+        except (Failure, OSError, ValueError, KeyError):
+            return None
     if verdict != "match":
         return None
     name = again.seen.own[0]
