@@ -9,9 +9,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ..running.unwritten import Unwritten
 from .findings import Finding
 from .unit import Entry
-from .unwritten import Unwritten
 
 if TYPE_CHECKING:
     from torch import Tensor

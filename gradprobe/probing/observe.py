@@ -8,24 +8,21 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..cases.case import OUTPUTS, Case
 from ..cases.guards import ORDINARY, Breach, Guards
 from ..cases.layouts import Inputs
-from ..cuda.unwritten import Unwritten as CudaUnwritten
 from ..failures import Failure
 from ..judging.held import of_change, of_dtypes, of_shared
 from ..judging.strays import Stray, of_access, of_breach, of_cuda
-from ..running.allocations import Allocations, Register
+from ..running.allocations import Allocations
 from ..running.backend import interpreting
 from ..running.changes import Given, Steps, Writer
 from ..running.run import Outcome, run_target
 from ..running.taps import Tap
+from ..running.unwritten import Unwritten
 from ..targets.find import Target
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -140,14 +137,13 @@ class _Setting:
 
     def run(self, steps: Steps | None = None) -> _Seen:
         """Runs the target; where there are steps, they are told of each."""
-        cuda = empty_outputs(self.inputs)
-        is_triton = _interprets_triton()
-        with _watching(self.inputs, cuda) if is_triton else nullcontext((cuda, None)) as (register, memory):
+        unwritten, is_triton = empty_outputs(self.inputs), _interprets_triton()
+        with _watched(self.inputs, unwritten) if is_triton else nullcontext() as memory:
             bands = self.banded or is_triton
-            allocations = Allocations(self.fill, self.unwritten, register, copies=self.copies) if bands else None
+            allocations = Allocations(self.fill, self.unwritten, unwritten, copies=self.copies) if bands else None
             around = _within(allocations or nullcontext(), steps.operations() if steps else nullcontext())
             outcome = run_target(
-                self.target, self.case, self.inputs, self.taps, around, schedule=self.schedule, unwritten=cuda,
+                self.target, self.case, self.inputs, self.taps, around, schedule=self.schedule, unwritten=unwritten,
                 launched=steps.launched if steps else lambda kernel: None,
             )  # fmt: skip
         return _Seen(outcome, memory, allocations)
@@ -159,46 +155,22 @@ def _within(outer: AbstractContextManager[Any], inner: AbstractContextManager[An
         yield
 
 
-def empty_outputs(inputs: Inputs) -> CudaUnwritten:
+def empty_outputs(inputs: Inputs) -> Unwritten:
     """The tensors that a target is to write its gradients into, none of which has a value before."""
-    unwritten = CudaUnwritten()
-    for tensor in _outputs(inputs):
-        unwritten.allocated(tensor)
+    unwritten = Unwritten()
+    for name in OUTPUTS:
+        if name in inputs.tensors:
+            unwritten.allocated(inputs.tensors[name])
     return unwritten
 
 
-def _outputs(inputs: Inputs) -> list[Tensor]:
-    return [inputs.tensors[name] for name in OUTPUTS if name in inputs.tensors]
+def _watched(inputs: Inputs, unwritten: Unwritten) -> AbstractContextManager[Any]:
+    """Every access of Triton's interpreter, which imports Triton."""
+    from ..running.interpreter.memory import watched_memory
+
+    return watched_memory(inputs.tensors, unwritten)
 
 
 def _interprets_triton() -> bool:
     """Whether kernels of Triton that are launched now are interpreted. A target without any need not pay its import."""
     return interpreting() and "triton" in sys.modules
-
-
-@dataclass(frozen=True)
-class _Both:
-    """Two registers of memory that has no value as yet."""
-
-    one: Register
-    other: Register
-
-    def allocated(self, tensor: Tensor) -> None:
-        for register in (self.one, self.other):
-            register.allocated(tensor)
-
-    def written(self, tensor: Tensor) -> None:
-        for register in (self.one, self.other):
-            register.written(tensor)
-
-
-@contextlib.contextmanager
-def _watching(inputs: Inputs, cuda: CudaUnwritten) -> Iterator[tuple[Register, Any]]:
-    """Who is told of memory without values, and the interpreter's watch."""
-    from ..running.interpreter.memory import Unwritten, watched_memory
-
-    unwritten = Unwritten()
-    for tensor in _outputs(inputs):
-        unwritten.allocated(tensor)
-    with watched_memory(inputs.tensors, unwritten) as memory:
-        yield _Both(unwritten, cuda), memory

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..cases.guards import Breach, Guards, guarded
+from .unwritten import Unwritten
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,16 +20,6 @@ BAND = 1024
 # Bytes from which an allocation is left as it is.
 LARGEST = 1 << 28
 PACKAGE = Path(__file__).resolve().parents[1]
-
-
-class Register(Protocol):
-    """Keeps account of which memory has values."""
-
-    def allocated(self, tensor: Tensor) -> None:
-        """It has none as yet."""
-
-    def written(self, tensor: Tensor) -> None:
-        """All of it has."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +42,7 @@ class Allocations:
     """
 
     def __init__(
-        self, fill: str, unwritten: float, register: Register | None = None, *, copies: bool = False
+        self, fill: str, unwritten: float, register: Unwritten | None = None, *, copies: bool = False
     ) -> None:  # fmt: skip
         """
         Args:

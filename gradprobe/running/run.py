@@ -15,7 +15,6 @@ from ..cases.layouts import AS_SAVED, Inputs
 from ..cases.shapes import taken
 from ..cuda import Finding, Watch, watched
 from ..cuda.unit import Entry
-from ..cuda.unwritten import Unwritten
 from ..device import words_of_loss
 from ..failures import DeviceLost, NoRoom, Refusal, TargetFailure, text_of
 from ..intermediates import lookup
@@ -30,6 +29,7 @@ from .sharing import Shared, shared
 from .taps import Session as TapSession
 from .taps import Tap, tapped
 from .trace import Trace, expected_shapes, read_trace, straightened, with_tapped
+from .unwritten import Unwritten
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,8 +7,8 @@ import torch
 
 from gradprobe.cuda import Watch, load, watched
 from gradprobe.cuda.findings import OUTSIDE, RACE, UNWRITTEN
-from gradprobe.cuda.unwritten import Unwritten
 from gradprobe.failures import KernelStopped, TargetFailure
+from gradprobe.running.unwritten import Unwritten
 
 from .written import at, clean, findings, loaded
 
@@ -489,6 +489,19 @@ def test_allocated_memory_has_no_value_before_it_is_stored_to(module):
         assert len(watch.findings) == 1
         module.copy(1, 8, 0, torch.zeros(8), empty)
         assert [(finding.where, finding.count) for finding in watch.findings[1:]] == [("[3, 0]", 2)]
+
+
+def test_two_tensors_of_one_storage_are_without_values_each_and_a_narrower_write_gives_them_some(module):
+    packed, out, unwritten = torch.empty(16), torch.zeros(8), Unwritten()
+    first, second = packed[:8], packed[8:]
+    for tensor in (first, second):
+        unwritten.allocated(tensor)
+    unwritten.written(second.view(torch.bfloat16))
+    with watched(Watch(unwritten=unwritten)) as watch:
+        module.copy(1, 8, 0, out, second)
+        assert watch.findings == []
+        module.copy(1, 8, 0, out, first)
+    assert [(finding.kind, finding.count) for finding in watch.findings] == [(UNWRITTEN, 8)]
 
 
 def test_what_memcpy_reads_and_writes_is_watched(module):

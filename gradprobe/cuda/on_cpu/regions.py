@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..unwritten import Unwritten, elements_of
+from ...running.unwritten import Unwritten, entries_of
 from .library import Library
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class CRegion(ctypes.Structure):
 
     _fields_ = (
         ("base", ctypes.c_uint64), ("bytes", ctypes.c_uint64), ("owners", ctypes.c_void_p),
-        ("written", ctypes.c_void_p), ("granule", ctypes.c_int32), ("first", ctypes.c_int32),
+        ("unwritten", ctypes.c_void_p), ("granule", ctypes.c_int32), ("first", ctypes.c_int32),
         ("is_shared", ctypes.c_int32),
     )  # fmt: skip
 
@@ -103,7 +103,7 @@ class Regions:
             for number, (_, tensor) in zip(numbers, views, strict=True):
                 self._add_span(number, tensor)
             return
-        marks = unwritten.marks(base, granule)
+        marks = unwritten.by_granule(base, granule)
         owners = None if len(views) == 1 and _fills(views[0][1]) else self._owners(views, numbers, granule, count)
         self.all.append(CRegion(base, count * granule, _address(owners), _address(marks), granule, numbers[0], 0))
         self._kept += [owners, marks]
@@ -114,7 +114,7 @@ class Regions:
             parts = tensor.element_size() // granule
             by_element = owners[: count // parts * parts].reshape(-1, parts)
             for part in range(parts):
-                elements_of(tensor, by_element[:, part])[...] = number
+                entries_of(tensor, by_element[:, part])[...] = number
         return owners
 
     def _add_span(self, number: int, tensor: Tensor) -> None:

@@ -328,7 +328,7 @@ void unwritten(const Access& a) {
 bool is_of_this_block(const Seen& seen) { return seen.events[0].block_from_1 == m.block + 1; }
 
 bool has_value(const gp_region& r, const Shadow& shadow, uint64_t granule) {
-    if (!r.is_shared) return !r.written || r.written[granule];
+    if (!r.is_shared) return !r.unwritten || !r.unwritten[granule];
     return is_of_this_block(shadow.cells[granule].writes) ||
            (shadow.has_atomics && is_of_this_block(shadow.atomics[granule]));
 }
@@ -352,7 +352,7 @@ void touch_granule(const Access& a, const gp_region& r, Shadow& shadow, uint64_t
     judge(cell.reads, GP_READ, a);
     keep(a.how == GP_WRITE ? cell.writes : shadow.atomics[granule], a.event, a.is_apart);
     shadow.has_atomics |= a.how == GP_ATOMIC;
-    if (r.written) r.written[granule] = 1;
+    if (r.unwritten) r.unwritten[granule] = 0;
 }
 
 void touch(const void* pointer, int bytes, int how, void* pc) {

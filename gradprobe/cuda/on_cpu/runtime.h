@@ -10,7 +10,7 @@ enum gp_kind { GP_RACE = 0, GP_OUTSIDE = 1, GP_UNWRITTEN = 2, GP_BARRIER = 3, GP
 struct gp_region {
     uint64_t base, bytes;
     const uint8_t* owners;  // one a granule: the number of the array, from 1; null: all of it belongs to array `first`
-    uint8_t* written;       // one a granule: whether it has a value; null: all of it has
+    uint8_t* unwritten;     // one a granule: 1 until something is stored there; null: all of it has a value
     int32_t granule;        // in bytes
     int32_t first;          // the number of the array where owners is null; 0: nothing here is judged; -1: nobody's
     int32_t is_shared;

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from gradprobe.running.interpreter.memory import elements as module
-from gradprobe.running.interpreter.memory import marks as marks_module
-from gradprobe.running.interpreter.memory.elements import Elements
-from gradprobe.running.interpreter.memory.marks import Marks
+from gradprobe.running import elements as module
+from gradprobe.running import marks as marks_module
+from gradprobe.running.elements import Elements
+from gradprobe.running.marks import Marks
 
 # shape, strides: dense, permuted, gaps, slots, stride 0, axes of size 1, overlapping windows, steps that interlock
 VIEWS = [

@@ -3,10 +3,10 @@
 Import only once TRITON_INTERPRET=1 is in the environment: triton is imported here.
 """
 
+from ...unwritten import Unwritten
 from .accesses import Counts
 from .findings import Earlier, Finding, Place, Spot
 from .seen import Memory
-from .unwritten import Unwritten
 from .watch import watched_memory
 
 __all__ = ["Counts", "Earlier", "Finding", "Memory", "Place", "Spot", "Unwritten", "watched_memory"]

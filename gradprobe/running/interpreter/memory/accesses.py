@@ -9,13 +9,13 @@ import numpy as np
 from triton.runtime import interpreter as shipped
 
 from ....cases.case import OUTPUTS
-from .elements import Array
+from ...elements import Array
+from ...unwritten import Unwritten
 from .findings import MISALIGNED, OUTSIDE, RACE, UNWRITTEN, Earlier, Program, Spot
 from .frames import Line, executing
 from .launch import Launch
 from .origins import Origins
 from .tally import Seen, Tally
-from .unwritten import Unwritten
 from .views import View
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .elements import Array
+from ...elements import Array
 from .origins import NO_ORIGIN
 from .stores import Stores
 from .views import View, argument_view

@@ -10,7 +10,7 @@ import numpy as np
 import triton.language as tl
 from triton.runtime import interpreter as shipped
 
-from .elements import Array
+from ...elements import Array
 
 Handle: Any = shipped.TensorHandle
 Method = Callable[..., Any]

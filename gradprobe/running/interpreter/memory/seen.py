@@ -9,13 +9,13 @@ import numpy as np
 import triton.language as tl
 from triton.runtime import interpreter as shipped
 
+from ...elements import Array
+from ...unwritten import Unwritten
 from .accesses import Accesses, Counts
-from .elements import Array
 from .findings import Finding, Place
 from .frames import places
 from .launch import Launch
 from .origins import BLOCKS, IN_PLACE, NO_ORIGIN, REARRANGING, Handle, Method, Origins
-from .unwritten import Unwritten
 from .views import known_views
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .elements import Array
+from ...elements import Array
+from ...marks import Marks
 from .findings import Earlier, Program
 from .frames import Line, places
-from .marks import Marks
 from .views import View
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .elements import LISTED, Array, Elements
+from ...elements import LISTED, Array, Elements
+from ...unwritten import elements_of
 from .findings import Spot
-from .unwritten import elements_of
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import triton
 
+from ...unwritten import Unwritten
 from ..bfloat16 import InterpreterNotKnown
 from .origins import Method
 from .seen import Memory
-from .unwritten import Unwritten
 
 if TYPE_CHECKING:
     from torch import Tensor

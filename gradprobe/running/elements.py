@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ....cases.placement import spanned
+from ..cases.placement import spanned
 
 Array = Any
 # Elements from first to last up to which a map of them is kept: 16 MiB.

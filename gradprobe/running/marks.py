@@ -14,12 +14,17 @@ ROOM_FOR_ALL = 1 << 26
 class Marks:
     """Marks of a storage of any size. An access is given by its offset in the storage and its width, both in bytes."""
 
-    def __init__(self, nbytes: int, unit: int) -> None:
+    def __init__(self, nbytes: int, unit: int, dtype: Any = np.int32) -> None:
         """All 0. `unit`: in bytes; a smaller access stands for its whole unit."""
         self._nbytes = nbytes
         self.unit = unit
         count = -(-nbytes // unit)
-        self._marks: _Room | _Sorted = _Room(count) if count <= ROOM_FOR_ALL else _Sorted()
+        self._marks: _Room | _Sorted = _Room(count, dtype) if count <= ROOM_FOR_ALL else _Sorted()
+
+    @property
+    def whole(self) -> Array | None:
+        """[units] the marks themselves; None where there are too many to have room for all."""
+        return self._marks.values if isinstance(self._marks, _Room) else None
 
     def refined(self, unit: int) -> Marks:
         """The same marks for smaller units, of which each old one holds a whole number."""
@@ -30,7 +35,7 @@ class Marks:
         return finer
 
     def read(self, offsets: Array, width: int) -> Array:
-        """[N, units of an access] int32."""
+        """[N, units of an access]."""
         return self._marks.read(self._units(offsets, width))
 
     def write(self, offsets: Array, width: int, marks: Array | int) -> None:
@@ -45,18 +50,18 @@ class Marks:
 class _Room:
     """Room for every unit."""
 
-    def __init__(self, count: int) -> None:
-        self._values = np.zeros(count, np.int32)
+    def __init__(self, count: int, dtype: Any) -> None:
+        self.values = np.zeros(count, dtype)
 
     def read(self, units: Array) -> Array:
-        return self._values[units]
+        return self.values[units]
 
     def write(self, units: Array, values: Array) -> None:
-        self._values[units] = values
+        self.values[units] = values
 
     def all_set(self) -> tuple[Array, Array]:
-        units = np.flatnonzero(self._values)
-        return units, self._values[units]
+        units = np.flatnonzero(self.values)
+        return units, self.values[units]
 
 
 class _Sorted:
