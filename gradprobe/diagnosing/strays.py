@@ -47,6 +47,8 @@ _FIX_OF_HUGE = "widen the index before it is multiplied, .to(tl.int64), and addr
 def of_strays(found: Iterable[tuple[str, Stray]], clean: Collection[str] = ()) -> tuple[Diagnosis, ...]:
     """One diagnosis for what a kernel did to a tensor; it was seen, so nothing about it is a hypothesis.
 
+    An access outside that the offset of an element leads to when it is cut to 32 bits is an offset that wrapped around.
+
     Args:
         found: (layout, finding) of every run.
         clean: the layouts of the runs that are right.
@@ -57,12 +59,14 @@ def of_strays(found: Iterable[tuple[str, Stray]], clean: Collection[str] = ()) -
 
 def _diagnosis(group: Group, *, by_strides: bool) -> Diagnosis:
     worst, *others = group.strays
-    word, fault_class = _KINDS[worst.kind]
-    row = lookup(worst.tensor)
+    wraps = worst.kind == OUTSIDE and worst.wraps
+    word, fault_class = ("wrap", "I64") if wraps else _KINDS[worst.kind]
+    row = None if wraps else lookup(worst.tensor)
     fault = f"{word}/{row.name if row else worst.tensor}" if worst.tensor else word
     evidence = tuple(dict.fromkeys(stray.sentence for stray in others))
     fix = _FIX_BY_STRIDES if by_strides and worst.kind in (OUTSIDE, RACE) else _FIX.get(worst.kind, "")
-    fix = _FIX_OF_HUGE if worst.kind == OUTSIDE and all(HUGE in layout for layout in group.layouts) else fix
+    is_huge = worst.kind == OUTSIDE and all(HUGE in layout for layout in group.layouts)
+    fix = _FIX_OF_HUGE if wraps or is_huge else fix
     fix = _FIX_IN_A_BLOCK if "race on shared " in worst.sentence else fix
     return Diagnosis(
         fault,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..diagnosis import CONSISTENT, NAMED, Diagnosis
 from ..faults.hypothesis import Hypothesis
@@ -16,6 +16,7 @@ from .behaviour.compiled import right_in_another_file, right_in_the_interpreter,
 from .behaviour.fills import reads_what_was_never_written
 from .behaviour.repeats import differs_from_run_to_run, later_call_differs, wrong_in_the_first_call_alone
 from .confirm import causes
+from .dead_rows import right_without_dead_rows
 from .diagnose import Tested
 from .elsewhere import other_causes
 from .lines import Lines
@@ -35,7 +36,7 @@ _OF_STORES = ("store/", "accumulation/")
 # Tried one after another until one explains what is wrong.
 _BEHAVIOURS: tuple[Callable[[Again], Diagnosis | None], ...] = (
     right_in_another_file, wrong_in_the_first_call_alone, differs_from_run_to_run, reads_what_was_never_written,
-    right_without_pipelining, right_in_the_interpreter,
+    right_without_dead_rows, right_without_pipelining, right_in_the_interpreter,
 )  # fmt: skip
 
 
@@ -104,7 +105,7 @@ def _of_failing(session: Session, failing: Sequence[Run], strays: Sequence[Diagn
             found[beside:beside] = _diagnoses(lines, there, [one], f"in {other.layout}: ", also=True)[:1]
     else:
         found = [*_behaving(again), *found]
-    found = _in_order(found, strays, seen)
+    found = _in_order(*_seen_too(found, strays), seen)
     return Reasons(tuple(found), () if found and found[0].explained >= NAMED else tuple(known(seen)))
 
 
@@ -159,6 +160,16 @@ def _behaving(again: Again) -> list[Diagnosis]:
             return [diagnosis]
         found += [diagnosis] if diagnosis is not None and diagnosis.explained >= CONSISTENT else []
     return found
+
+
+def _seen_too(found: Sequence[Diagnosis], strays: Sequence[Diagnosis]) -> tuple[list[Diagnosis], list[Diagnosis]]:
+    """A named cause that was seen in memory too has that for evidence, and is told once."""
+    named = {one.fault for one in found if one.explained >= NAMED}
+    summaries = {one.fault: one.summary for one in strays if one.fault in named}
+    with_evidence = [
+        replace(one, evidence=(*one.evidence, summaries[one.fault])) if one.fault in summaries else one for one in found
+    ]
+    return with_evidence, [one for one in strays if one.fault not in named]
 
 
 def _in_order(found: Sequence[Diagnosis], strays: Sequence[Diagnosis], seen: Observed) -> list[Diagnosis]:

@@ -72,17 +72,17 @@ def _of_dead_rows(seen: Seen) -> Iterator[Hypothesis]:
     for step in _STEPS:
         summary = f"rows that see no key are NaN in {step}, and spread: exp(-inf - -inf), or 0 / 0"
         changes = frozenset({step})
-        yield Hypothesis("dead/nan", "N1", summary, partial(_nan, step), changes, fix=_FIX, not_finite=True)
+        yield Hypothesis("dead/nan", "N1", summary, partial(_nan, step), changes, fix=FIX, not_finite=True)
     for rows, keys in dict.fromkeys(((seen.case.block_m, seen.case.block_n), *_TILES[:-1])):
         summary = f"rows that see no key are NaN in P, and spread within tiles of {rows} rows and {keys} keys"
         alter = partial(_nan_in_tiles, rows, keys)
-        yield Hypothesis("dead/nan", "N1", summary, alter, frozenset({"P"}), fix=_FIX, not_finite=True)
+        yield Hypothesis("dead/nan", "N1", summary, alter, frozenset({"P"}), fix=FIX, not_finite=True)
     weights = _weights(seen.x.n_key)
     for weight, of_output, masks_dp in product(weights, weights, (False, True)):
         yield Hypothesis(
             "dead/uniform", "N1", "rows that see no key weigh every key alike, where they have none: their scores "
             "are all the same finite number", partial(_uniform, weight, of_output, masks_dp),
-            frozenset({"P", "O"}), fix=_FIX,
+            frozenset({"P", "O"}), fix=FIX,
         )  # fmt: skip
 
 
@@ -91,7 +91,7 @@ def _weights(keys: int) -> list[float]:
     return [1.0, *dict.fromkeys(1 / (-(-keys // size) * size) for size in (1, 16, 32, 64, 128))]
 
 
-_FIX = "where LSE is -inf take 0 in its place, and let masked scores stay -inf"
+FIX = "where LSE is -inf take 0 in its place, and let masked scores stay -inf"
 
 
 def _has_dead_rows(seen: Seen) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -185,6 +185,23 @@ def _left_out(seen: Seen) -> Iterator[Hypothesis]:
         yield Hypothesis(
             "mask/bias-window", "M1", "the bias reaches one distance fewer: distance < window - 1",
             _narrower_bias, _CHANGES | {"dBias"},
+        )  # fmt: skip
+        yield from _narrower_gradient(seen)
+
+
+def _narrower_gradient(seen: Seen) -> Iterator[Hypothesis]:
+    """What came, where dBias holds 0 at the last distance of every head, and it alone is wrong by itself."""
+    if seen.own == ("dBias",) and not bool(seen.actual["dBias"][:, -1].any()):
+
+        def finish(values: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+            value = values["dBias"].clone()
+            value[:, -1] = 0.0
+            return {"dBias": value}
+
+        yield Hypothesis(
+            "mask/bias-window", "M1", "dBias is 0 at the last distance of every head: nothing was added there, as by "
+            "distance < window - 1", lambda variant: variant.finishing(finish), frozenset({"dBias"}),
+            fix="compare with distance < window", is_plain=True,
         )  # fmt: skip
 
 

@@ -49,6 +49,8 @@ class Stray:
     """Batch, head, row and column of the first element, where it has one."""
     stood: tuple[str, str] = ("-", "-")
     """What came there, and what was due."""
+    wraps: bool = False
+    """Whether the offset of an element of the tensor leads there when it is cut to 32 bits."""
 
     @property
     def identity(self) -> tuple[str, str, str, str, int | None]:
@@ -71,7 +73,7 @@ def of_access(finding: Finding) -> Stray:
     place = finding.place
     return Stray(
         finding.kind, finding.tensor, finding.sentence(), finding.kernel, place.file, place.line, place.code,
-        access=finding.access, lanes=finding.lanes,
+        access=finding.access, lanes=finding.lanes, wraps=finding.spot.wrapped is not None,
     )  # fmt: skip
 
 

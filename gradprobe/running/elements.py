@@ -17,6 +17,9 @@ MAPPED = 1 << 24
 # Elements up to which they are listed where a map would be larger: 128 MiB. Of a view of yet more elements that is not
 # dense, everything between the first and the last counts as an element, gaps included.
 LISTED = 1 << 24
+_WRAP = 1 << 32
+# Of so many elements one has a given offset modulo 2^32 by a chance of 2^-10.
+_FEW = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,16 @@ class Elements:
             return None
         by_axis = {axis: at for (_, _, axis), at in zip(self._axes, found, strict=True)}
         return tuple(by_axis.get(axis, 0) for axis in range(len(self.shape)))
+
+    def wrapped(self, offset: int) -> tuple[int, ...] | None:
+        """The index of an element whose offset, from 2^31 on, is another one plus a multiple of 2^32.
+
+        None where there is none, or where there are so many elements that one may be met by chance.
+        """
+        if self.count > _FEW:
+            return None
+        alike = (self.index(at) for at in range(offset % _WRAP, self.span, _WRAP) if at > offset and at >= _WRAP // 2)
+        return next((index for index in alike if index is not None), None)
 
 
 def _index(axes: tuple[tuple[int, int, int], ...], offset: int) -> tuple[int, ...] | None:

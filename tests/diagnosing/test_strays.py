@@ -3,7 +3,7 @@
 import pytest
 
 from gradprobe.diagnosing.strays import of_strays
-from gradprobe.judging.strays import RACE, Stray
+from gradprobe.judging.strays import OUTSIDE, RACE, Stray
 
 
 @pytest.mark.parametrize(
@@ -16,3 +16,9 @@ from gradprobe.judging.strays import RACE, Stray
 def test_a_barrier_mends_a_race_within_one_block_alone(sentence, fix):
     (cause,) = of_strays([("contiguous", Stray(RACE, "k_tile", sentence, "dq_kernel", access="load"))])
     assert cause.fix.startswith(fix)
+
+
+def test_an_access_outside_to_which_an_offset_of_32_bits_leads_is_an_offset_that_wrapped_around():
+    (cause,) = of_strays([("distinct", Stray(OUTSIDE, "do", "far away", "k", "f", 7, access="load", wraps=True))])
+    assert (cause.fault, cause.fault_class) == ("wrap/do", "I64")
+    assert cause.fix.startswith("widen the index")

@@ -52,7 +52,7 @@ def figures(judged: Sequence[Judged]) -> list[Figure]:
         return found
     return [
         *found,
-        Figure("cause named first", sum(each.named for each in planted), len(planted), 0.95),
+        Figure("cause named first", sum(each.named for each in planted), len(planted), 0.99),
         Figure("no hypothesis fits an uncovered fault", sum(each.right for each in uncovered), len(uncovered), 28 / 30),
     ]
 

@@ -84,6 +84,20 @@ def test_a_view_of_hundreds_of_gigabytes_between_its_ends_takes_no_memory_for_th
     assert elements.index(5 * (1 << 32) + 7 * (1 << 26)) == (5, 7)
 
 
+def test_an_offset_wraps_where_a_multiple_of_2_to_the_32_leads_to_an_element_and_elements_are_few(monkeypatch):
+    elements = Elements((64, 3), ((1 << 27) + 99, 5), 4)
+    offsets = {
+        (63, 1): (63 << 27) + 63 * 99 + 5 - (1 << 32),
+        (2, 2): (2 << 27) + 208 - (2 << 32),
+        (0, 1): 5 + (1 << 32),
+    }
+    assert {elements.wrapped(offset) for offset in offsets.values()} == offsets.keys()
+    assert [elements.wrapped(offset + 1) for offset in offsets.values()] == [None] * 3
+    assert elements.wrapped(0) is None, "an element is itself no offset that wrapped"
+    monkeypatch.setattr(module, "_FEW", 191)
+    assert elements.wrapped(offsets[63, 1]) is None
+
+
 def test_of_more_elements_than_are_listed_gaps_count_as_elements(monkeypatch):
     monkeypatch.setattr(module, "MAPPED", 0)
     monkeypatch.setattr(module, "LISTED", 10)

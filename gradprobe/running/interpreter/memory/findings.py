@@ -39,6 +39,8 @@ class Spot:
     """Of that element; of the element itself where it is at one. In the caller's tensor where it knows it."""
     holder: str = ""
     """Another tensor, with an index, of which it is an element: "k[0, 1, 0, 0]"."""
+    wrapped: tuple[int, ...] | None = None
+    """Of the element whose offset, cut to 32 bits, leads here; None where there is none."""
     is_beyond: bool = False
     """Whether it lies beyond the tensor's storage too. Such an access is not executed."""
 
@@ -53,6 +55,7 @@ class Spot:
             "between": f"between its elements, {_number(self.distance, 'element')}{off} after {_bracketed(self.index)}",
         }[self.side]
         words += f", where {self.holder} lies" if self.holder else ""
+        words += f": the offset of {_bracketed(self.wrapped)}, wrapped around in 32 bits" if self.wrapped else ""
         return words + (", beyond its storage" if self.is_beyond else "")
 
 

@@ -78,7 +78,8 @@ class View:
             side, distance = "between", 0 if last is None else offset - last
             index = None if last is None else self.elements.index(last)
         holder = next((word for other in others if other is not self and (word := other.element_at(address))), "")
-        return Spot(offset, off, side, distance, index, holder, beyond)
+        wrapped = None if off else self.elements.wrapped(offset)
+        return Spot(offset, off, side, distance, index, holder, wrapped, beyond)
 
     def lies_in(self, other: View) -> bool:
         """Whether all of its elements are elements of another view."""

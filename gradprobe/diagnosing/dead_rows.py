@@ -1,0 +1,33 @@
+"""N1: NaN throughout, which has no shape to tell a fault by, and none once every row sees a key."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..diagnosis import Diagnosis
+from ..failures import Failure
+from ..faults.dead import FIX
+from ..probing.session import inputs_of, measure, watched_run
+from .behaviour.again import Again
+
+
+def right_without_dead_rows(again: Again) -> Diagnosis | None:
+    """The same values right with a mask that shows every key to the rows from which it hides all."""
+    mask = again.session.values.get("mask")
+    seen = again.seen
+    name = next((name for name in seen.own if bool((~seen.actual[name].isfinite() & ~seen.right[name]).any())), None)
+    if name is None or mask is None or bool(mask.any(-1).all()):
+        return None
+    values = {**again.session.values, "mask": mask | ~mask.any(-1, keepdim=True)}
+    session = replace(again.session, values=values, outcomes=[], strays=[], notes=[])
+    try:
+        inputs = inputs_of(session, values, again.assigned)
+        trace = watched_run(session, inputs).outcome.trace
+        if trace is None or not measure(session, inputs, trace).comparison.matches:
+            return None
+    except Failure:
+        return None
+    return Diagnosis(
+        "dead/nan", "N1", f"rows that see no key make {name} NaN: exp(-inf - -inf), or 0 / 0",
+        1.0, ("with a mask that shows those rows every key, the same values give right results",), fix=FIX,
+    )  # fmt: skip
