@@ -86,16 +86,13 @@ def test_a_view_of_hundreds_of_gigabytes_between_its_ends_takes_no_memory_for_th
 
 def test_an_offset_wraps_where_a_multiple_of_2_to_the_32_leads_to_an_element_and_elements_are_few(monkeypatch):
     elements = Elements((64, 3), ((1 << 27) + 99, 5), 4)
-    offsets = {
-        (63, 1): (63 << 27) + 63 * 99 + 5 - (1 << 32),
-        (2, 2): (2 << 27) + 208 - (2 << 32),
-        (0, 1): 5 + (1 << 32),
-    }
-    assert {elements.wrapped(offset) for offset in offsets.values()} == offsets.keys()
-    assert [elements.wrapped(offset + 1) for offset in offsets.values()] == [None] * 3
-    assert elements.wrapped(0) is None, "an element is itself no offset that wrapped"
+    far, short = 63 * ((1 << 27) + 99) + 5, 15 * ((1 << 27) + 99)
+    assert [elements.wrapped(far - (turns << 32)) for turns in (1, 2)] == [(63, 1)] * 2
+    assert elements.wrapped(far - (1 << 32) + 1) is None
+    assert [elements.wrapped(far), elements.wrapped(far + (1 << 32))] == [None] * 2, "these are no less than its own"
+    assert elements.wrapped(short - (1 << 32)) is None, "less than 2^31 fits into 32 bits"
     monkeypatch.setattr(module, "_FEW", 191)
-    assert elements.wrapped(offsets[63, 1]) is None
+    assert elements.wrapped(far - (1 << 32)) is None
 
 
 def test_of_more_elements_than_are_listed_gaps_count_as_elements(monkeypatch):
