@@ -25,6 +25,8 @@ ORDER = (
     "targets.builtin", "targets.find", "targets.bind",
     "recording.call", "recording.seen", "recording.watch", "recording.capturing", "recording.child",
     "recording.child.entry", "recording.child.sitecustomize",
+    "source", "source.cuda_syntax",
+    "source", "source.cuda_syntax",
     "cuda.host", "cuda.source", "cuda.unit", "cuda.findings", "running.elements", "running.marks",
     "running.unwritten", "cuda.watch", "cuda.arguments",
     "cuda.on_cpu.build",

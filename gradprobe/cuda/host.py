@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-_DIRECTIVE = re.compile(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", re.MULTILINE)
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]+)[">]', re.MULTILINE)
+from ..source.cuda_syntax import declarators, declared_name, includes, leaves, nodes, parse, words
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
 # Headers of PyTorch and of Python, and those of the C++ library that no device code can use.
 _HEADERS = re.compile(
     r"(?:torch|ATen|c10|pybind11)/|(?:Python|iostream|fstream|sstream|iomanip|vector|string|map|memory|chrono|random)(?:\.h)?$"
 )
-_ON_DEVICE = re.compile(r"\b__(?:global|device|constant|shared)__\b")
-_ON_HOST = re.compile(
-    r"<<<|\b(?:torch|at|c10|pybind11)::|\bnamespace\s+(?:torch|at|c10|pybind11)\b|\bPYBIND11_MODULE\b|\bTORCH_\w+"
-    r"|\bcuda(?:Malloc|Memcpy|Memset|Free|Device|Stream|Event|Get|Launch|Func|Set|Error)\w*"
-    r"|\bstd::(?:cout|cerr|endl|vector|string|map|chrono|unique_ptr|shared_ptr)\b"
+_ON_DEVICE = {"__global__", "__device__", "__constant__", "__shared__"}
+_NAMESPACES = {"torch", "at", "c10", "pybind11"}
+_STANDARD = {"cout", "cerr", "endl", "vector", "string", "map", "chrono", "unique_ptr", "shared_ptr"}
+# Declarations inside these are declarations of the file.
+_TRANSPARENT = ("namespace_definition", "linkage_specification")
+_API = re.compile(
+    r"PYBIND11_MODULE|TORCH_\w+|cuda(?:Malloc|Memcpy|Memset|Free|Device|Stream|Event|Get|Launch|Func|Set|Error)\w*"
 )
-_TRANSPARENT = re.compile(r"(?:\bnamespace\b[^;{}()]*|\bextern\s*)$")
-_NO_NAMES = ("sizeof", "decltype", "alignas", "noexcept", "explicit")
-_NAME = re.compile(r"\busing\s+(\w+)\s*=|([\w~]+)\s*\(")
 
 
 @dataclass(frozen=True)
@@ -37,70 +40,64 @@ def host_code(text: str, plain: str) -> tuple[LeftOut, ...]:
     """The pieces of a file that are host code; none where no function of it launches a kernel or names PyTorch.
 
     Args:
-        plain: the text without comments, strings and what `#if` leaves out; every other character in its place.
+        text: of the file.
+        plain: the same from `without_comments`.
     """
-    code = _DIRECTIVE.sub(lambda found: re.sub(r"[^\n]", " ", found.group()), plain)
-    pieces = [(start, end) for start, end in _pieces(code) if not _ON_DEVICE.search(code, start, end)]
-    found: dict[int, LeftOut] = {}
-    names: set[str] = {"main"}
-    while True:
-        calls = re.compile(rf"\b(?:{'|'.join(map(re.escape, names))})\b")
-        new = [one for one in pieces if one[0] not in found and _is_host(code[slice(*one)], calls)]
-        if not new:
-            break
-        for start, end in new:
-            name = _name(code[start:end])
-            found[start] = LeftOut(start, end, name)
-            names |= {name} - {""}
+    pieces = [piece for piece in map(_Piece, _declarations(parse(plain))) if not piece.tokens & _ON_DEVICE]
+    found: list[_Piece] = []
+    calls = {"main"}
+    while new := [piece for piece in pieces if piece not in found and (piece.is_host or piece.tokens & calls)]:
+        found += new
+        calls |= {piece.name for piece in new} - {""}
     headers = [
-        LeftOut(match.start(), match.end(), match.group().strip())
-        for match in _INCLUDE.finditer(text)
-        if _HEADERS.match(match.group(1)) and "#" in plain[match.start() : match.end()]
-    ]
-    torch = any(not one.name.endswith(">") or "/" in one.name for one in headers)
-    return tuple(sorted((*headers, *found.values()), key=lambda one: one.start)) if found or torch else ()
+        LeftOut(include.start(), include.end(), include[0].strip())
+        for include in includes(text, plain) if _HEADERS.match(include[1])
+    ]  # fmt: skip
+    if not found and not any("/" in header.name or "Python" in header.name for header in headers):
+        return ()
+    return tuple(sorted((*headers, *(piece.left_out for piece in found)), key=lambda one: one.start))
 
 
-def _is_host(code: str, calls: re.Pattern[str]) -> bool:
-    return bool(_ON_HOST.search(code) or calls.search(code))
+class _Piece:
+    """A declaration or definition of a file or of one of its namespaces."""
+
+    def __init__(self, parts: Sequence[Node]) -> None:
+        self.left_out = LeftOut(parts[0].start_byte, parts[-1].end_byte, _name(parts[0]))
+        self.name = self.left_out.name
+        self.tokens = {words(leaf) for leaf in leaves(parts[0])}
+        self._node = parts[0]
+
+    @property
+    def is_host(self) -> bool:
+        """Whether it launches a kernel, or uses PyTorch or the CUDA runtime."""
+        if "<<<" in self.tokens or any(map(_API.fullmatch, self.tokens)):
+            return True
+        scopes = {words(node) for node in nodes(self._node, "namespace_identifier")}
+        return bool(scopes & _NAMESPACES) or ("std" in scopes and bool(self.tokens & _STANDARD))
 
 
-def _name(code: str) -> str:
-    head = re.split(r"[{;]", re.sub(r"\btemplate\s*<[^{}]*?>\s*(?=\w)", "", code), maxsplit=1)[0]
-    names = (found.group(1) or found.group(2) for found in _NAME.finditer(head))
-    return next((name for name in names if not name.startswith("__") and name not in _NO_NAMES), "")
+def _declarations(root: Node) -> Iterator[list[Node]]:
+    """The declarations of a file and of its namespaces, each with the `;` that ends it."""
+    parts: list[Node] = []
+    for node in root.children:
+        inner = node.child_by_field_name("body") if node.type in _TRANSPARENT else None
+        if inner is not None and inner.type == "declaration_list":
+            yield from _declarations(inner)
+        elif node.type == ";" and parts:
+            parts.append(node)
+        elif node.is_named:
+            if parts:
+                yield parts
+            parts = [node]
+    if parts:
+        yield parts
 
 
-def _pieces(code: str) -> Iterator[tuple[int, int]]:
-    """Declarations and definitions of a file and of its namespaces, from the first character to behind the last."""
-    start = at = 0
-    while at < len(code):
-        if code[at] == "{" and not _TRANSPARENT.search(code[start:at]):
-            at = _behind(code, at)
-        elif code[at] not in "{};":
-            at += 1
-            continue
-        elif code[at] == ";":
-            at += 1
-        else:  # into or out of a namespace
-            start = at = at + 1
-            continue
-        yield _first(code, start, at), at
-        start = at
-
-
-def _first(code: str, start: int, end: int) -> int:
-    while start < end - 1 and code[start].isspace():
-        start += 1
-    return start
-
-
-def _behind(code: str, at: int) -> int:
-    """The place behind the brace that closes one; a `;` that follows belongs to it."""
-    depth = 0
-    for brace in re.compile(r"[{}]").finditer(code, at):
-        depth += 1 if brace.group() == "{" else -1
-        if not depth:
-            closed = re.compile(r"\s*;").match(code, brace.end())
-            return closed.end() if closed else brace.end()
-    return len(code)
+def _name(node: Node) -> str:
+    """Of a function or an alias; "" of anything else."""
+    if node.type == "template_declaration":
+        node = node.children[-1]
+    if node.type == "alias_declaration":
+        return words(node.child_by_field_name("name"))
+    function = next((each for top in declarators(node) for each in nodes(top, "function_declarator")), None)
+    return words(declared_name(function))

@@ -5,42 +5,47 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..failures import TargetFailure
+from ..source.cuda_syntax import (
+    above,
+    blank,
+    declarators,
+    declared_name,
+    directives,
+    has,
+    includes,
+    layers,
+    leaves,
+    nodes,
+    parse,
+    without_comments,
+    words,
+)
 from .host import LeftOut, host_code
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
 
 # As g++ calls it.
 _ANONYMOUS = "_GLOBAL__N_1"
-_COMMENT = re.compile(
-    r"//(?:\\\n|[^\n])*|/\*.*?\*/|\bR\"(?P<end>[^()\\\s]*)\(.*?\)(?P=end)\"|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])'",
-    re.DOTALL,
-)
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]+)[">]', re.MULTILINE)
-_SHARED = re.compile(r"\b__shared__\b(?P<type>[^;=(){}\[\]]*?)\b(?P<name>\w+)\s*(?:\[[^;=]*)?;")
-_ALIGNED = re.compile(r"\b(?:alignas|__align__)\s*\([^()]*(?:\([^()]*\)[^()]*)*\)")
-_KERNEL = re.compile(
-    r"\b__global__\b(?P<between>[^;{}()]*(?:\([^()]*(?:\([^()]*\)[^()]*)*\)[^;{}()]*)*?)\b(?P<name>\w+)\s*\("
-)
-_DYNAMIC = re.compile(r"\bextern\b[^;{}]*?\b__shared__\b[^;{}]*?\b(\w+)\s*\[\s*\]\s*;")
-_CONDITIONAL = re.compile(r"[ \t]*#[ \t]*(if|ifdef|ifndef|elif|else|endif)\b(.*)")
-# Of what `#if` asks, what is the same for all: NVRTC's macros, which the header for CPUs has too.
-_HOLDS = {
-    "0": False, "1": True, "false": False, "true": True, "defined(__CUDACC__)": True, "defined(__CUDACC_RTC__)": True,
-    "!defined(__CUDACC__)": False, "!defined(__CUDACC_RTC__)": False, "defined(__NVCC__)": False,
-    "!defined(__NVCC__)": True,
-}  # fmt: skip
-_BRACE = re.compile(r"\b(?:inline\s+)?namespace\b\s*(?P<name>[\w:]*)\s*\{|[{}]")
+_LAUNCH = "a launch <<<...>>> is host code: leave it out here, and launch from Python"
+_PTX = "inline PTX means nothing to a CPU"
+_GROUPS = "cooperative groups are not supported on a CPU"
+_MARKS = {"pointer_declarator": "*", "reference_declarator": "&", "array_declarator": "["}
 # What only nvcc or a GPU can make something of.
-_HOST = (
-    (re.compile(r"<<<"), "a launch <<<...>>> is host code: leave it out here, and launch from Python"),
-    (re.compile(r"\basm\s*(?:volatile\s*)?\("), "inline PTX means nothing to a CPU"),
-    (re.compile(r"\bcooperative_groups\b|\bcg::"), "cooperative groups are not supported on a CPU"),
-    (re.compile(r"\b(?:nvcuda::)?wmma::"), "matrix instructions (wmma) are not supported on a CPU"),
-    (re.compile(r"\b__managed__\b"), "__managed__ variables are not supported on a CPU"),
-)
+_NOT_ON_A_CPU = {
+    "<<<": _LAUNCH,
+    "asm": _PTX,
+    "__asm__": _PTX,
+    "cooperative_groups": _GROUPS,
+    "wmma": "matrix instructions (wmma) are not supported on a CPU",
+    "__managed__": "__managed__ variables are not supported on a CPU",
+}
 
 
 @dataclass(frozen=True)
@@ -75,15 +80,12 @@ class CudaSource:
     @functools.cached_property
     def host(self) -> tuple[LeftOut, ...]:
         """What of the text is host code, which is left out."""
-        return host_code(self.text, _plain(self.text))
+        return host_code(self.text, without_comments(self.text))
 
     @functools.cached_property
     def of_kernels(self) -> str:
         """The text with spaces for host code."""
-        text = self.text
-        for one in self.host:
-            text = text[: one.start] + re.sub(r"[^\n]", " ", text[one.start : one.end]) + text[one.end :]
-        return text
+        return functools.reduce(lambda text, one: blank(text, one.start, one.end), self.host, self.text)
 
     @functools.cached_property
     def left_out(self) -> str:
@@ -94,96 +96,84 @@ class CudaSource:
     @functools.cached_property
     def plain(self) -> str:
         """Without comments, strings, host code and what `#if` leaves out; every other character in its place."""
-        return _plain(self.of_kernels)
+        return without_comments(self.of_kernels)
 
     @functools.cached_property
     def everything(self) -> str:
         """That, and what is included."""
-        return "\n".join((*(_plain(text) for _, text in self.included), self.plain))
+        return "\n".join((*(without_comments(text) for _, text in self.included), self.plain))
 
-    @functools.cached_property
+    @property
     def kernels(self) -> dict[str, tuple[Parameter, ...]]:
         """The parameters of each kernel that is no template, by name."""
-        found = {}
-        for match in _KERNEL.finditer(self.plain):
-            if not self._is_template(match.start()):
-                found[match.group("name")] = self._parameters(match.end())
-        return found
+        return {name: kernel.parameters for name, kernel in self._found.items() if not kernel.is_template}
 
-    @functools.cached_property
+    @property
     def templates(self) -> dict[str, tuple[Parameter, ...]]:
         """Those of each kernel that is a template."""
-        return {
-            match.group("name"): self._parameters(match.end())
-            for match in _KERNEL.finditer(self.plain)
-            if self._is_template(match.start())
-        }
+        return {name: kernel.parameters for name, kernel in self._found.items() if kernel.is_template}
+
+    def body_of(self, kernel: str) -> Node | None:
+        """The statements of a kernel, as a node of the syntax tree; None where it is only declared."""
+        return self._found[kernel].node.child_by_field_name("body")
 
     @functools.cached_property
     def dynamic_arrays(self) -> tuple[str, ...]:
         """The names of its `extern __shared__` arrays."""
-        return tuple(dict.fromkeys(_DYNAMIC.findall(_ALIGNED.sub(" ", self.everything))))
+        return tuple(dict.fromkeys(words(name) for root in self._trees for name in _dynamic(root)))
 
     @functools.cached_property
     def dynamic_symbols(self) -> tuple[str, ...]:
         """What the linker calls them: those that a function in a namespace declares belong to it."""
-        text = _ALIGNED.sub(_blanks, self.everything)
-        found = ((match.group(1), _scopes(text, match.start())) for match in _DYNAMIC.finditer(text))
-        return tuple(dict.fromkeys(_mangled((*scopes, name)) if scopes else name for name, scopes in found))
+        names = [(*_scopes(name), words(name)) for root in self._trees for name in _dynamic(root)]
+        return tuple(dict.fromkeys(_mangled(parts) if len(parts) > 1 else parts[0] for parts in names))
 
     def dynamic_array_of(self, kernel: str) -> str:
         """The name that a kernel has for its dynamic shared memory: its own, else one of a function that it calls."""
-        starts = [match.start("name") for match in _KERNEL.finditer(self.plain)]
-        own = [match.start("name") for match in _KERNEL.finditer(self.plain) if match.group("name") == kernel]
-        for start in own[-1:]:
-            end = min((other for other in starts if other > start), default=len(self.plain))
-            if found := _DYNAMIC.search(_ALIGNED.sub(" ", self.plain[start:end])):
-                return found.group(1)
-        return next(iter(self.dynamic_arrays), "")
+        own = _dynamic(self._found[kernel].node) if kernel in self._found else ()
+        return next(map(words, own), next(iter(self.dynamic_arrays), ""))
 
     @functools.cached_property
     def namespaces(self) -> tuple[str, ...]:
         """Those in which kernels stand, "outer::inner"; not the anonymous one, whose names need no prefix."""
-        found = ("::".join(_scopes(self.plain, match.start())) for match in _KERNEL.finditer(self.plain))
-        return tuple(
-            dict.fromkeys(name.replace(f"::{_ANONYMOUS}", "") for name in found if name not in ("", _ANONYMOUS))
-        )
+        scopes = [[name for name in _scopes(kernel.node) if name != _ANONYMOUS] for kernel in self._found.values()]
+        return tuple(dict.fromkeys("::".join(names) for names in scopes if names))
 
     @functools.cached_property
     def shared_types(self) -> dict[str, str]:
         """What shared arrays are declared as, by name; those of one name and two types are left out."""
         found: dict[str, set[str]] = {}
-        for match in _SHARED.finditer(_ALIGNED.sub(" ", self.everything)):
-            found.setdefault(match.group("name"), set()).add(" ".join(match.group("type").split()))
+        for declaration in (node for root in self._trees for node in nodes(root, "declaration")):
+            for declarator in declarators(declaration) if has(declaration, "__shared__") else ():
+                found.setdefault(words(declared_name(declarator)), set()).add(_type(declaration, declarator))
         return {name: types.pop() for name, types in found.items() if len(types) == 1}
 
     def line_of(self, kernel: str) -> int:
         """The line in which a kernel's name stands."""
-        for match in _KERNEL.finditer(self.plain):
-            if match.group("name") == kernel:
-                return self.plain.count("\n", 0, match.start("name")) + 1
-        return 1
+        name = declared_name(self._found[kernel].declarator) if kernel in self._found else None
+        return name.start_point[0] + 1 if name is not None else 1
 
     def unsupported_on_a_cpu(self) -> str:
         """The first line that cannot run on a CPU, and why; "" where there is none."""
-        plain = self.plain
-        places = [(found.start(), why) for pattern, why in _HOST if (found := pattern.search(plain))]
-        if not places:
-            return ""
-        at, why = min(places)
-        return f"{self.path.name}:{plain.count(chr(10), 0, at) + 1}: {why}"
+        reasons = ((token.start_byte, _why_not(token)) for token in leaves(parse(self.plain)))
+        macros = (
+            (line.start(), _NOT_ON_A_CPU[word])
+            for line in directives(self.plain) if line[1] == "define"
+            for word in ("asm", "cooperative_groups") if word in re.findall(r"\w+", line[2])
+        )  # fmt: skip
+        at, why = min(((at, why) for at, why in (*reasons, *macros) if why), default=(0, ""))
+        return f"{self.path.name}:{self.plain.count(chr(10), 0, at) + 1}: {why}" if why else ""
 
-    def _is_template(self, at: int) -> bool:
-        before = self.plain[:at].rstrip()
-        before = re.sub(r'(?:\binline|\bstatic|extern\s*"?\s*C?\s*"?)\s*$', "", before).rstrip()
-        return before.endswith(">") and "template" in before[max(before.rfind(";"), before.rfind("}")) + 1 :]
+    @functools.cached_property
+    def _trees(self) -> tuple[Node, ...]:
+        """Of what is included, then of the file."""
+        return (*(parse(without_comments(text)) for _, text in self.included), parse(self.plain))
 
-    def _parameters(self, start: int) -> tuple[Parameter, ...]:
-        text, depth, at = self.plain, 1, start
-        while depth and at < len(text):
-            depth += {"(": 1, ")": -1}.get(text[at], 0)
-            at += 1
-        return tuple(_parameter(piece) for piece in _split(text[start : at - 1]) if piece.strip() not in ("", "void"))
+    @functools.cached_property
+    def _found(self) -> dict[str, _Kernel]:
+        """The kernels by name; the last declaration of each counts."""
+        found = map(_kernel, nodes(parse(self.plain), "function_definition", "declaration"))
+        return {words(declared_name(kernel.declarator)): kernel for kernel in found if kernel is not None}
 
 
 def read_source(path: Path, folders: Sequence[str | Path] = ()) -> CudaSource:
@@ -213,8 +203,8 @@ def _included(path: Path, text: str, folders: Sequence[str | Path]) -> tuple[tup
     found: dict[Path, str] = {}
     waiting = [(path, text)]
     while waiting:
-        file, words = waiting.pop()
-        for name in _INCLUDE.findall(words):
+        file, content = waiting.pop()
+        for name in (include[1] for include in includes(content, without_comments(content))):
             places = (folder / name for folder in (file.parent, path.parent, *map(Path, folders)))
             other = next((place.resolve() for place in places if place.is_file()), path)
             if other not in (path, *found):
@@ -228,68 +218,59 @@ def _lines(text: str, one: LeftOut) -> str:
     return f"line {first}" if first == last else f"lines {first} to {last}"
 
 
-def _plain(text: str) -> str:
-    lines = _COMMENT.sub(_blanks, text).splitlines(keepends=True)
-    branches: list[bool | None] = []
-    for number, line in enumerate(lines):
-        directive = _CONDITIONAL.match(line)
-        if directive is not None:
-            _take_branch(branches, directive.group(1), "".join(directive.group(2).split()))
-        elif False in branches:
-            lines[number] = re.sub(r"[^\n]", " ", line)
-    return "".join(lines)
+@dataclass(frozen=True)
+class _Kernel:
+    """A declaration or definition of a kernel."""
+
+    node: Node
+    declarator: Node
+    is_template: bool
+    parameters: tuple[Parameter, ...]
 
 
-def _blanks(found: re.Match[str]) -> str:
-    return re.sub(r"[^\n]", " ", found.group())
+def _kernel(node: Node) -> _Kernel | None:
+    """The kernel that a declaration declares; None for anything else, and for one instance of a template."""
+    function = next((each for top in declarators(node) for each in nodes(top, "function_declarator")), None)
+    name = function.child_by_field_name("declarator") if function is not None and has(node, "__global__") else None
+    if function is None or name is None or name.type != "identifier":
+        return None
+    given = function.child_by_field_name("parameters")
+    parameters = tuple(map(_parameter, given.named_children)) if given is not None and words(given) != "(void)" else ()
+    is_template = node.parent is not None and node.parent.type == "template_declaration"
+    return _Kernel(node, function, is_template, parameters)
 
 
-def _take_branch(branches: list[bool | None], word: str, condition: str) -> None:
-    """Notes whether the lines behind a directive count; None where options decide it, and they may."""
-    if word.startswith("if"):
-        known = _HOLDS.get(condition if word == "if" else f"defined({condition})")
-        branches.append(not known if known is not None and word == "ifndef" else known)
-    elif branches and word == "endif":
-        branches.pop()
-    elif branches and branches[-1] is not None:
-        branches[-1] = not branches[-1] if word == "else" else (None if not branches[-1] else False)
+def _parameter(node: Node) -> Parameter:
+    declarator = node.child_by_field_name("declarator")
+    return Parameter(words(declared_name(declarator)), _type(node, declarator))
 
 
-def _scopes(text: str, at: int) -> tuple[str, ...]:
-    """The namespaces around a place."""
-    stack: list[tuple[str, ...]] = []
-    for brace in _BRACE.finditer(text, 0, at):
-        if brace.group() == "}":
-            del stack[-1:]
-        elif brace.group() == "{":
-            stack.append(())
-        else:
-            stack.append(tuple(brace.group("name").split("::")) if brace.group("name") else (_ANONYMOUS,))
-    return tuple(name for names in stack for name in names)
+def _type(declaration: Node, declarator: Node | None) -> str:
+    """The type of what is declared, without qualifiers; an array is a pointer if it is a parameter."""
+    kind = declaration.child_by_field_name("type")
+    named = kind.child_by_field_name("name") if kind is not None and kind.type == "struct_specifier" else None
+    marks = "".join(_MARKS.get(layer.type.removeprefix("abstract_"), "") for layer in layers(declarator))
+    return words(named or kind) + marks.replace("[", "" if declaration.type == "declaration" else "*")
+
+
+def _dynamic(root: Node) -> Iterator[Node]:
+    """The names of the `extern __shared__` arrays under a node."""
+    for node in nodes(root, "declaration"):
+        if has(node, "extern") and has(node, "__shared__"):
+            yield from (name for each in declarators(node) if (name := declared_name(each)) is not None)
+
+
+def _scopes(node: Node) -> tuple[str, ...]:
+    """The namespaces around a node, the outermost first."""
+    around = [words(each.child_by_field_name("name")) for each in above(node) if each.type == "namespace_definition"]
+    return tuple(part for name in reversed(around) for part in (name or _ANONYMOUS).replace(" ", "").split("::"))
 
 
 def _mangled(parts: Sequence[str]) -> str:
     return f"_ZN{''.join(f'{len(part)}{part}' for part in parts)}E"
 
 
-def _split(text: str) -> list[str]:
-    """At commas outside brackets."""
-    pieces, depth, piece = [], 0, ""
-    for character in text:
-        depth += {"(": 1, "<": 1, "[": 1, ")": -1, ">": -1, "]": -1}.get(character, 0)
-        if character == "," and depth == 0:
-            pieces.append(piece)
-            piece = ""
-        else:
-            piece += character
-    return [*pieces, piece]
-
-
-def _parameter(text: str) -> Parameter:
-    text = text.partition("=")[0]
-    text = re.sub(r"\b(?:const|volatile|__restrict__|__restrict|__grid_constant__|struct)\b", " ", text)
-    found = re.match(r"^(?P<type>.*?[\s*&])(?P<name>\w+)\s*(?P<array>(?:\[[^\]]*\])*)\s*$", text.strip(), re.DOTALL)
-    if found is None:
-        return Parameter("", " ".join(text.split()))
-    kind = " ".join(found.group("type").split()).replace(" *", "*")
-    return Parameter(found.group("name"), kind + ("*" if found.group("array") else ""))
+def _why_not(token: Node) -> str:
+    """Why a CPU cannot run what a token begins; "" where it can."""
+    word = "cooperative_groups" if token.type == "namespace_identifier" and words(token) == "cg" else words(token)
+    return _NOT_ON_A_CPU.get(word, "")

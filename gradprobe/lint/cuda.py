@@ -1,20 +1,21 @@
-"""CUDA kernels' pointers, read from their text: what is added to each, word by word and without a parser."""
+"""CUDA kernels' pointers, read from their syntax trees: what is added to each."""
 
 from __future__ import annotations
 
-import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING
 
 from ..cuda.unit import Entry
+from ..source.cuda_syntax import above, declared_name, nodes, words
 from .record import Advance, Record
 from .spot import Spot
 from .values import Factor, Term
 
-_WORD = re.compile(r"[A-Za-z_]\w*")
-_TYPES = {"long", "int", "unsigned", "size_t", "int64_t", "int32_t", "static_cast", "short", "const"}
-_OPEN, _CLOSE = "([{", ")]}"
+if TYPE_CHECKING:
+    from tree_sitter import Node
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,30 +41,27 @@ class CudaKernel:
         return tuple(parameter.name for parameter in self.entry.parameters)
 
     @cached_property
-    def span(self) -> tuple[int, int]:
-        """Where its body begins and ends in the file's text."""
-        text = self.entry.unit.source.plain
-        found = re.search(rf"\b__global__\b[^;{{}}]*?\b{self.name}\s*\(", text)
-        start = text.index("{", _closing(text, found.end() - 1)) if found is not None else 0
-        return start + 1, _closing(text, start) if found is not None else 0
+    def mentions(self) -> tuple[Node, ...]:
+        """Every use of a name in its body, in the order of the text."""
+        body = self.entry.unit.source.body_of(self.name)
+        return tuple(nodes(body, "identifier")) if body is not None else ()
 
     @cached_property
     def mentioned(self) -> dict[str, int]:
         """How often each name stands in its body."""
-        found: dict[str, int] = {}
-        for match in _WORD.finditer(self.entry.unit.source.plain, *self.span):
-            found[match.group()] = found.get(match.group(), 0) + 1
-        return found
+        return Counter(map(words, self.mentions))
 
-    def spot(self, start: int, end: int) -> Spot:
-        """A piece of the file's text."""
-        text = self.entry.unit.source.text
-        first = text.rfind("\n", 0, start) + 1
-        line = text[first : text.find("\n", first) if "\n" in text[first:] else len(text)]
+    @cached_property
+    def lines(self) -> list[str]:
+        """Of the file."""
+        return self.entry.unit.source.text.split("\n")
+
+    def spot(self, name: Node) -> Spot:
+        """Where a name stands."""
+        row, column = name.start_point
+        line = self.lines[row]
         indent = len(line) - len(line.lstrip())
-        return Spot(
-            self.file, text.count("\n", 0, start) + 1, start - first - indent, end - start, line.strip(), self.name
-        )
+        return Spot(self.file, row + 1, column - indent, len(words(name)), line.strip(), self.name)
 
 
 @lru_cache(maxsize=256)
@@ -78,7 +76,19 @@ def read_cuda(kernel: CudaKernel, strides: frozenset[str], pointers: frozenset[s
     Args:
         strides, pointers: which of its parameters are strides, and which tensors.
     """
-    return _Reader(kernel, strides, {name: name for name in pointers}).read()
+    record, reader = Record(kernel), _Reader(kernel, strides, {name: name for name in pointers})
+    for mention in kernel.mentions:
+        base = reader.names.get(words(mention))
+        if base is None:
+            reader.note_alias(mention)
+            continue
+        spot = kernel.spot(mention)
+        record.expressions.add(spot)
+        for term in reader.terms(mention):
+            record.advances[Advance(base, term, spot, words(mention))] = None
+        if not _is_advanced(mention):
+            record.accesses.setdefault(base, spot)
+    return record
 
 
 @dataclass
@@ -90,104 +100,74 @@ class _Reader:
     names: dict[str, str]
     """What each pointer starts from: a parameter, or a variable that was made from one."""
 
-    def read(self) -> Record:
-        record = Record(self.kernel)
-        text, (start, end) = self.kernel.entry.unit.source.plain, self.kernel.span
-        for match in _WORD.finditer(text, start, end):
-            base = self.names.get(match.group())
-            if base is None:
-                self._alias(text, match)
-                continue
-            spot = self.kernel.spot(match.start(), match.end())
-            for term in self._terms(text, match.end()):
-                record.expressions.add(spot)
-                record.advances[Advance(base, term, spot, match.group())] = None
-            if not text[match.end() :].lstrip().startswith("+="):
-                record.expressions.add(spot)
-                record.accesses.setdefault(base, spot)
-        return record
-
-    def _alias(self, text: str, match: re.Match[str]) -> None:
+    def note_alias(self, mention: Node) -> None:
         """A variable that is declared as a pointer plus something is that pointer too."""
-        declared = re.match(r"\s*=\s*([A-Za-z_]\w*)\s*(?=[+;])", text[match.end() :])
-        before = text[: match.start()].rstrip()
-        if declared and declared.group(1) in self.names and before.endswith(("*", "auto", "__restrict__")):
-            self.names[match.group()] = self.names[declared.group(1)]
+        declaration = next((node for node in above(mention) if node.type == "init_declarator"), None)
+        declarator = declaration.child_by_field_name("declarator") if declaration is not None else None
+        if declaration is None or declarator is None or declared_name(declarator) != mention:
+            return
+        is_auto = declaration.parent is not None and words(declaration.parent.child_by_field_name("type")) == "auto"
+        first = next(_summands(declaration.child_by_field_name("value")), None)
+        if words(first) in self.names and (declarator.type == "pointer_declarator" or is_auto):
+            self.names[words(mention)] = self.names[words(first)]
 
-    def _terms(self, text: str, at: int) -> Iterator[Term]:
-        """What is added to the pointer that ends at a place of the text."""
-        rest = text[at:]
-        after = at + len(rest) - len(rest.lstrip())
-        if text[after] == "[":
-            yield from self._sum(text, after + 1, _closing(text, after))
-        elif text.startswith("+=", after):
-            yield from self._sum(text, after + 2, text.index(";", after))
-        elif text[after] in "+,)":
-            end = _end(text, after if text[after] != "+" else after + 1)
-            yield from self._sum(text, after + 1, end) if text[after] == "+" else ()
-            yield from self._passed(text, at, end)
-
-    def _passed(self, text: str, pointer: int, at: int) -> Iterator[Term]:
-        """The strides that are passed right behind the only pointer of a call."""
-        opens = _opening(text, pointer)
-        inside = [match.group() for match in _WORD.finditer(text, opens, _closing(text, opens))]
-        while text[at] == "," and sum(word in self.names for word in inside) == 1:
-            end = _end(text, at + 1)
-            word = text[at + 1 : end].strip()
-            if not _WORD.fullmatch(word) or word not in self.strides:
+    def terms(self, pointer: Node) -> Iterator[Term]:
+        """What is added to a pointer where it is mentioned."""
+        node = pointer
+        for around in above(pointer):
+            left, right = around.child_by_field_name("left"), around.child_by_field_name("right")
+            if _is_sum(around):
+                yield from self._sum(right if left == node else left)
+            elif around.type == "subscript_expression" and around.child_by_field_name("argument") == node:
+                indices = around.child_by_field_name("indices")
+                yield from (term for index in (indices.named_children if indices else ()) for term in self._sum(index))
+            elif around.type == "assignment_expression" and left == node and _is_advanced(pointer):
+                yield from self._sum(right)
+            elif around.type == "argument_list":
+                yield from self._passed(around, node)
+            if not _is_sum(around) and around.type != "parenthesized_expression":
                 return
-            start = text.index(word, at)
-            spot = self.kernel.spot(start, start + len(word))
-            yield Term((Factor(word, (spot,)),))
-            at = end
+            node = around
 
-    def _sum(self, text: str, start: int, end: int) -> Iterator[Term]:
-        for first, last in _pieces(text, start, end):
-            words = [match for match in _WORD.finditer(text, first, last) if match.group() not in _TYPES]
-            factors = [
-                Factor(match.group(), (self.kernel.spot(match.start(), match.end()),))
-                for match in words if match.group() in self.strides
-            ]  # fmt: skip
-            index = frozenset(match.group() for match in words if match.group() not in self.strides)
-            yield Term(tuple(factors), index)
+    def _passed(self, arguments: Node, pointer: Node) -> Iterator[Term]:
+        """The strides that are passed right behind the only pointer of a call."""
+        given = arguments.named_children
+        if sum(words(name) in self.names for name in nodes(arguments, "identifier")) != 1:
+            return
+        for argument in given[given.index(pointer) + 1 :]:
+            if argument.type != "identifier" or words(argument) not in self.strides:
+                return
+            yield Term((self._factor(argument),))
 
+    def _sum(self, expression: Node | None) -> Iterator[Term]:
+        for summand in _summands(expression):
+            names = list(nodes(summand, "identifier"))
+            factors = [self._factor(name) for name in names if words(name) in self.strides]
+            yield Term(tuple(factors), frozenset(words(name) for name in names) - self.strides)
 
-def _pieces(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """The summands between two places, at + and - outside brackets."""
-    depth, first = 0, start
-    for at in range(start, end):
-        depth += (text[at] in _OPEN) - (text[at] in _CLOSE)
-        if not depth and text[at] in "+-":
-            yield first, at
-            first = at + 1
-    yield first, end
+    def _factor(self, name: Node) -> Factor:
+        return Factor(words(name), (self.kernel.spot(name),))
 
 
-def _end(text: str, start: int) -> int:
-    """Where an argument, or what is assigned, ends."""
-    depth = 0
-    for at in range(start, len(text)):
-        if not depth and text[at] in ",);":
-            return at
-        depth += (text[at] in _OPEN) - (text[at] in _CLOSE)
-    return len(text) - 1
+def _is_advanced(pointer: Node) -> bool:
+    """Whether it is the left side of `+=`."""
+    around = pointer.parent
+    is_left = around is not None and around.child_by_field_name("left") == pointer
+    return around is not None and is_left and words(around.child_by_field_name("operator")) == "+="
 
 
-def _opening(text: str, at: int) -> int:
-    """Where the bracket opens that a place stands in."""
-    depth = 0
-    for place in range(at - 1, -1, -1):
-        depth += (text[place] in _CLOSE) - (text[place] in _OPEN)
-        if depth < 0:
-            return place
-    return 0
+def _is_sum(node: Node) -> bool:
+    return node.type == "binary_expression" and words(node.child_by_field_name("operator")) in ("+", "-")
 
 
-def _closing(text: str, start: int) -> int:
-    """Where the bracket closes that opens at a place."""
-    depth = 0
-    for at in range(start, len(text)):
-        depth += (text[at] in _OPEN) - (text[at] in _CLOSE)
-        if not depth:
-            return at
-    return len(text) - 1
+def _summands(expression: Node | None) -> Iterator[Node]:
+    """What a sum adds and subtracts, in the order of the text."""
+    if expression is None:
+        return
+    if expression.type == "parenthesized_expression":
+        yield from _summands(expression.named_children[0])
+    elif _is_sum(expression):
+        yield from _summands(expression.child_by_field_name("left"))
+        yield from _summands(expression.child_by_field_name("right"))
+    else:
+        yield expression

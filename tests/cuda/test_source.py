@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from gradprobe.cuda.arguments import taken_as_written
 from gradprobe.cuda.on_cpu.library import library_for
 from gradprobe.cuda.source import read_source
+from gradprobe.failures import TargetFailure
+from gradprobe.source import cuda_syntax
 
 from .written import loaded
 
@@ -14,6 +18,8 @@ SOURCE = r"""// __global__ void commented(int n);
 /* __global__ void commented_too(int n) {} extern __shared__ float no_room[]; */
 #define STRING "__global__ void in_a_string(int n) {"
 #define BRACE '{'
+#define SAID(x) printf("%s \
+    goes on", cudaGetErrorString(x)); exit(1); }
 #include <cuda_fp16.h>
 #include <cuda_bf16.h>
 #define KERNEL __global__ void
@@ -58,6 +64,9 @@ template <
     int N = (4 > 3)
 > static __global__ __launch_bounds__(128)
 void typed(const T* __restrict__ in, T* __restrict__ out, size_t n) { out[0] = in[0]; }
+template <int N, std::enable_if_t<(N > 0), bool> = true>
+// between; the two
+void __global__ restricted(float* out) {}
 template <class T> struct Holder { T value; };
 template <class T> __device__ T one(T x) { return x; }
 __global__ void behind_a_template(int n) {}
@@ -88,6 +97,7 @@ def test_kernels_and_their_parameters(module):
     assert {name: [p.type for p in given] for name, given in source.templates.items()} == {
         "valued": ["T*", "T", source.templates["valued"][2].type],
         "typed": ["T*", "T*", "size_t"],
+        "restricted": ["float*"],
     }
 
 
@@ -101,7 +111,9 @@ def test_lines(module):
 def test_arrays(module):
     source = module.unit.source
     assert source.dynamic_arrays == ("room", "other_room")
-    assert source.shared_types == {"room": "char", "tile": "float", "other_room": "float4", "bytes": "unsigned char"}
+    assert source.shared_types == {
+        "room": "char", "tile": "float", "second": "float", "other_room": "float4", "bytes": "unsigned char",
+    }  # fmt: skip
 
 
 def test_what_is_left_out_does_not_hinder(module):
@@ -176,3 +188,12 @@ def test_types_are_taken_as_the_compiler_takes_them(every_type, kind):
     entry = every_type[name].entry
     compiled = library_for(entry).takes(name)
     assert [(t.kind, t.bytes, t.of) for t in taken_as_written(entry)] == [(t.kind, t.bytes, t.of) for t in compiled]
+
+
+def test_without_the_parser_it_says_what_to_install(tmp_path, monkeypatch):
+    cuda_syntax._parser.cache_clear()
+    monkeypatch.setitem(sys.modules, "tree_sitter_cuda", None)
+    (tmp_path / "my.cu").write_text("__global__ void unread() {}\n")
+    with pytest.raises(TargetFailure, match=r"cannot read CUDA C\+\+") as raised:
+        read_source(tmp_path / "my.cu").unsupported_on_a_cpu()
+    assert "pip install tree-sitter tree-sitter-cuda" in raised.value.way_out
