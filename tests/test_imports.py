@@ -26,7 +26,6 @@ ORDER = (
     "recording.call", "recording.seen", "recording.watch", "recording.capturing", "recording.child",
     "recording.child.entry", "recording.child.sitecustomize",
     "source", "source.cuda_syntax",
-    "source", "source.cuda_syntax",
     "cuda.host", "cuda.source", "cuda.unit", "cuda.findings", "running.elements", "running.marks",
     "running.unwritten", "cuda.watch", "cuda.arguments",
     "cuda.on_cpu.build",
