@@ -22,5 +22,6 @@ versions:
 
 # How long the main job takes, by stage, and how much of the budget a right kernel uses. No gate.
 bench:
+	python benchmarks/startup.py
 	python benchmarks/main_job.py
 	python benchmarks/calibration.py lazy flash

@@ -1,4 +1,4 @@
-"""The times that a person feels: `gradprobe --help` beside an empty typer program, and the default check by stage.
+"""The time that a person feels: of the default check, by stage. benchmarks/startup.py has that of help and refusals.
 
     python benchmarks/main_job.py [--runs N]
 
@@ -18,7 +18,6 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-EMPTY = "import typer\napp = typer.Typer()\n@app.command()\ndef main() -> None:\n    'Nothing.'\napp()\n"
 
 
 def seconds(command: list[str], bytecode: str | None = None) -> float:
@@ -28,18 +27,6 @@ def seconds(command: list[str], bytecode: str | None = None) -> float:
     start = time.perf_counter()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
     return time.perf_counter() - start
-
-
-def help_ratio(runs: int) -> None:
-    """`gradprobe --help` over an empty typer program's, pair by pair."""
-    empty = [sys.executable, "-c", EMPTY, "--help"]
-    probe = [sys.executable, "-m", "gradprobe", "--help"]
-    seconds(empty), seconds(probe)
-    pairs = [(seconds(probe), seconds(empty)) for _ in range(runs)]
-    ratio = statistics.median(ours / theirs for ours, theirs in pairs)
-    print(f"gradprobe --help       {statistics.median(ours for ours, _ in pairs):6.3f} s")
-    print(f"empty typer --help     {statistics.median(theirs for _, theirs in pairs):6.3f} s")
-    print(f"ratio                  {ratio:6.2f}    (wanted: at most 1.5)")
 
 
 def check_by_stage(runs: int) -> None:
@@ -64,9 +51,7 @@ def check_by_stage(runs: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=5)
-    runs = parser.parse_args().runs
-    help_ratio(runs)
-    check_by_stage(runs)
+    check_by_stage(parser.parse_args().runs)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 # The exit code that shells give a command that was ended by Ctrl-C.
 INTERRUPTED = 130
 
@@ -68,3 +72,17 @@ def as_failure(error: BaseException) -> Failure:
     return Failure(
         f"gradprobe itself failed: {type(error).__name__}: {text_of(error)}", "run again with --traceback and report it"
     )
+
+
+def did_you_mean(word: str, known: Iterable[str], listed: str = "known") -> str:
+    """`did you mean 'lazy'?` where a word is close to one that is known, then all of them after the word `listed`.
+
+    Args:
+        listed: "" for no list.
+    """
+    import difflib
+
+    names = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(word.lower(), list(names), 1)
+    ways = [f"did you mean {names[close[0]]!r}?"] if close else []
+    return " ".join([*ways, f"{listed}: {', '.join(names.values()) or 'none'}"] if listed else ways)

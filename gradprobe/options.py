@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .cases.case import ALIGNMENTS, DEVICES, DOTS, DTYPES, IMPLIED, MASKS, OUTPUTS, PATTERNS
+from .cases.case import ALIGNMENTS, DEVICES, DOTS, DTYPES, IMPLIED, MASKS, OUTPUTS, PATTERNS, refuse_unknown
 from .cases.layouts import AS_SAVED, LAYOUTS, TENSORS, parse_layout, parse_run
 from .cases.shapes import PLAIN, SHAPES, parse_shapes
-from .failures import UsageFailure
+from .failures import UsageFailure, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,9 @@ def _numbers(flag: str, convert: Callable[[str], Any], form: str, count: int | N
 def _implied(word: str) -> tuple[str, ...]:
     names = tuple(part.strip() for part in word.split(","))
     if not set(names) <= set(IMPLIED):
-        raise UsageFailure(f"--implied takes some of {', '.join(IMPLIED)}, got {word!r}")
+        unknown = next(name for name in names if name not in IMPLIED)
+        way_out = did_you_mean(unknown, IMPLIED, "")
+        raise UsageFailure(f"--implied takes some of {', '.join(IMPLIED)}, got {word!r}", way_out)
     return names
 
 
@@ -59,7 +61,7 @@ def _inputs(words: list[str]) -> tuple[str, ...] | None:
     known = [name for name in TENSORS if name not in OUTPUTS]
     for word in words:
         if word.lower() not in known:
-            raise UsageFailure(f"--inplace: no input {word!r}", f"known: {', '.join(known)}")
+            raise UsageFailure(f"--inplace: no input {word!r}", did_you_mean(word, known))
     return tuple(word.lower() for word in words) or None
 
 
@@ -142,6 +144,8 @@ def parse(words: Mapping[str, Any]) -> dict[str, Any]:
     if words.get("layout") and words.get("runs"):
         raise UsageFailure("--layout and --runs both say where tensors lie", "give one: --layout is a single run")
     given = {name: _BY_NAME[name].parse(word) for name, word in words.items() if word is not None and word != []}
+    if "inputs" not in given:  # a file of inputs holds some of them
+        refuse_unknown(given)
     plural = {"layout": "layouts", "tap": "taps"}
     return {plural.get(name, name): value for name, value in given.items()}
 

@@ -22,7 +22,7 @@ ORDER = (
     "cases.decided",
     "targets.provenance", "targets.signatures", "targets.naming", "targets.stand_in", "targets.surroundings",
     "running.trace",
-    "targets.builtin", "targets.find", "targets.bind",
+    "targets.builtin", "targets.find", "targets.mistyped", "targets.bind",
     "recording.call", "recording.seen", "recording.watch", "recording.capturing", "recording.child",
     "recording.child.entry", "recording.child.sitecustomize",
     "source", "source.cuda_syntax",
@@ -111,7 +111,7 @@ ORDER = (
     "cli.check",
     "cli.sweep", "cli.strides", "cli.mutate", "cli.lint", "cli.baseline", "cli.diff", "cli.shrink", "cli.run",
     "cli.targets", "cli.init",
-    "cli.unread", "cli.app", "cli", "__main__",
+    "cli.commands", "cli.unread", "cli.app", "cli", "__main__",
 )  # fmt: skip
 # Folders of their own, which know nothing of the tool; the tool may import them anywhere.
 APART = ("kernels", "reference")

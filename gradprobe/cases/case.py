@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ..failures import UsageFailure
+from ..failures import UsageFailure, did_you_mean
 from ..intermediates import lookup
 from .shapes import PLAIN, in_words
 
@@ -30,6 +30,16 @@ UNDERFLOWS = "a right kernel, which holds it in float32, takes what is smaller f
 CONFIGS = ("first", "all")
 ALIGNMENTS = ("bottom-right", "top-left")
 MASKS = ("random", "dead-rows", "padding")
+# The options that take one of several words.
+CHOICES = {
+    "dtype": DTYPES,
+    "pattern": PATTERNS,
+    "dots": DOTS,
+    "device": DEVICES,
+    "align": ALIGNMENTS,
+    "mask": MASKS,
+    "configs": CONFIGS,
+}
 # What a target may do by itself.
 IMPLIED = ("causal", "window", "softcap", "scale")
 # What a target may be given to write its gradients into: the intermediate of each has the same name, in other letters.
@@ -321,17 +331,23 @@ def _check_size(case: Case) -> None:
             raise UsageFailure(f"{name} of this case would have {count:.1e} elements, more than {LARGEST:.1e}")
 
 
+def refuse_unknown(options: Mapping[str, Any]) -> None:
+    """Does nothing where each option that takes one of several words has one of them.
+
+    Raises:
+        UsageFailure: one has another, with the word that may be meant.
+    """
+    choices = CHOICES if options.get("inputs") is None else {**CHOICES, "mask": ("given",)}
+    for name, known in choices.items():
+        got = options.get(name)
+        if got is not None and got not in known:
+            way_out = did_you_mean(str(got), known, "")
+            raise UsageFailure(f"--{name} must be one of {', '.join(known)}, got {got!r}", way_out)
+
+
 def _check(case: Case) -> None:
     _check_size(case)
-    choices = (
-        ("dtype", DTYPES), ("pattern", PATTERNS), ("dots", (None, *DOTS)), ("device", DEVICES),
-        ("align", ALIGNMENTS), ("mask", (None, *MASKS) if case.inputs is None else (None, "given")),
-        ("configs", CONFIGS),
-    )  # fmt: skip
-    for name, known in choices:
-        if getattr(case, name) not in known:
-            listed = ", ".join(choice for choice in known if choice)
-            raise UsageFailure(f"--{name} must be one of {listed}, got {getattr(case, name)!r}")
+    refuse_unknown(vars(case))
     if case.heads % case.kv_heads:
         raise UsageFailure(f"--kv-heads must divide --heads, got {case.kv_heads} and {case.heads}")
     if case.family == "lazy" and case.seqlen_q != case.seqlen_k:

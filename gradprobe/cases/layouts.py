@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING
 
-from ..failures import UsageFailure
+from ..failures import UsageFailure, did_you_mean
 from .case import OUTPUTS
 from .guards import ORDINARY, guarded
 from .placement import Placement, spanned
@@ -118,11 +118,12 @@ def parse_layout(word: str) -> tuple[str, str]:
     tensor, equals, layout = word.partition("=")
     tensor = tensor.lower()
     if not equals:
-        raise UsageFailure(f"--layout takes TENSOR=NAME or NAME, got {word!r}", "for example --layout do=expanded")
+        way_out = did_you_mean(word, KNOWN, "") or "for example --layout do=expanded"
+        raise UsageFailure(f"--layout takes TENSOR=NAME or NAME, got {word!r}", way_out)
     if tensor not in (*TENSORS, "all"):
-        raise UsageFailure(f"--layout: no tensor {tensor!r}", f"known: all, {', '.join(TENSORS)}")
+        raise UsageFailure(f"--layout: no tensor {tensor!r}", did_you_mean(tensor, ("all", *TENSORS)))
     if layout not in KNOWN:
-        raise UsageFailure(f"--layout: no layout {layout!r}", f"known: {', '.join(KNOWN)}")
+        raise UsageFailure(f"--layout: no layout {layout!r}", did_you_mean(layout, KNOWN))
     return tensor, layout
 
 

@@ -1,4 +1,4 @@
-"""The `gradprobe` command, put together from its parts."""
+"""The `gradprobe` command: its parts, each imported when it is called."""
 
 from __future__ import annotations
 
@@ -6,49 +6,38 @@ import gc
 import io
 import os
 import sys
+from typing import Any
 
 import typer
 
 from ..failures import Failure
 from ..screen import say
 from ..versions import refuse_click
-from .baseline import baseline
-from .check import check
-from .diff import diff
-from .init import init
-from .lint import lint
-from .mutate import mutate
+from .commands import COMMANDS, Unimported
 from .root import root
-from .run import run_
-from .shrink import shrink
-from .strides import strides
-from .sweep import sweep
-from .targets import targets
 from .unread import Group
+
+# New objects between two searches for garbage; 700 is Python's own.
+_RARELY = 100_000
+
+
+class Commands(Group):
+    """Every command, none of them imported."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands.update({name: Unimported(name, help=first) for name, first in COMMANDS.items()})
+
 
 app = typer.Typer(
     name="gradprobe",
-    cls=Group,
+    cls=Commands,
     help="Runs an attention backward kernel beside a float64 reference, and points at the first wrong number.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.callback(invoke_without_command=True)(root)
-app.command()(check)
-app.command()(diff)
-app.command()(shrink)
-app.command()(strides)
-app.command()(lint)
-app.command()(sweep)
-app.command()(mutate)
-app.command("run")(run_)
-app.command()(targets)
-app.command()(init)
-app.add_typer(baseline, name="baseline")
-
-# New objects between two searches for garbage; 700 is Python's own.
-_RARELY = 100_000
 
 
 def main() -> None:

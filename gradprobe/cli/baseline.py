@@ -19,10 +19,21 @@ from ..options import command_line
 from ..screen import dump, put, rendered, show, utf8, width
 from .apart import apart
 from .failing import failures_told, told
-from .words import FamilyWord, Isolate, JsonFile, ReferenceWord, TargetWord, Traceback, chosen, with_case_options
+from .words import (
+    FamilyWord,
+    Isolate,
+    JsonFile,
+    ReferenceWord,
+    TargetWord,
+    Traceback,
+    chosen,
+    refuse_wrong_words,
+    with_case_options,
+)
 
 baseline = typer.Typer(
-    help="Keep the errors of a right kernel, and fail where one grows while still within its budget."
+    add_completion=False,
+    help="Keep the errors of a right kernel, and fail where one grows while still within its budget.",
 )
 
 FileWord = Annotated[str, typer.Option("--file", metavar="FILE", help="Where the errors are kept")]
@@ -47,6 +58,7 @@ def save(
     again = command_line("baseline save", asked.target, options, chosen(asked) | {"file": file, "seeds": seeds})
     with failures_told(None, again, show_traceback):
         _refuse(options, seeds)
+        refuse_wrong_words(asked)
         first = options.get("seed", 0)
         how = (asked, file, range(first, first + seeds))
         raise typer.Exit(apart(_saved, *how, target=asked.target, isolate=isolate, show_traceback=show_traceback))

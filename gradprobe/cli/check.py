@@ -30,6 +30,7 @@ from .words import (
     Timeout,
     Traceback,
     chosen,
+    refuse_wrong_words,
     with_case_options,
 )
 
@@ -70,6 +71,7 @@ def check(
     forms = Forms(json_file, junit_file, sarif_file, github)
     with failures_told(forms, again, show_traceback, asked.target):
         forms.refuse_one_file_twice()
+        refuse_wrong_words(asked)
         force = in_force(Path.cwd())
         seconds = force.timeout(timeout)
         plan = configured(force) if target is None and not (family or reference or options or battery) else []

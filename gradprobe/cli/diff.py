@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from .. import last
-from ..failures import UsageFailure
+from ..failures import UsageFailure, did_you_mean
 from ..intermediates import lookup, names
 from ..options import command_line
 from ..screen import look, put
@@ -16,7 +16,17 @@ from ..suite.worker import Setting
 from .alone import check_one
 from .failing import failures_told
 from .forms import Forms
-from .words import FamilyWord, Isolate, JsonFile, ReferenceWord, TargetWord, Traceback, chosen, with_case_options
+from .words import (
+    FamilyWord,
+    Isolate,
+    JsonFile,
+    ReferenceWord,
+    TargetWord,
+    Traceback,
+    chosen,
+    refuse_wrong_words,
+    with_case_options,
+)
 
 
 @with_case_options
@@ -40,7 +50,8 @@ def diff(
     with failures_told(json_file, again, show_traceback):
         row = lookup(name)
         if row is None:
-            raise UsageFailure(f"diff: no intermediate {name!r}", f"known: {', '.join(names())}")
+            raise UsageFailure(f"diff: no intermediate {name!r}", did_you_mean(name, names()))
+        refuse_wrong_words(asked)
         place = _parse_at(at)
         if repeated:
             line = f"as in the last check here: {command_line('check', asked.target, asked.options, chosen(asked))}"

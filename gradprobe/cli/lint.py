@@ -7,11 +7,12 @@ from typing import Annotated, Any
 import typer
 
 from ..failures import UsageFailure
+from ..last import Asked
 from ..options import command_line
 from ..screen import dump, show, width
 from .apart import apart
 from .failing import failures_told
-from .words import FamilyWord, Isolate, JsonFile, Traceback, with_case_options
+from .words import FamilyWord, Isolate, JsonFile, Traceback, refuse_wrong_words, with_case_options
 
 
 @with_case_options
@@ -36,6 +37,7 @@ def lint(
     with failures_told(json_file, command_line("lint", word, options, {"family": family}), show_traceback, word):
         if "configs" in options:
             raise UsageFailure("--configs: lint runs no configuration", "gradprobe check takes --configs")
+        refuse_wrong_words(Asked(word, family, None, options), takes_file=True)
         asked = (word, family, options, json_file)
         raise typer.Exit(apart(_linted, *asked, target=word, isolate=isolate, show_traceback=show_traceback))
 

@@ -19,7 +19,7 @@ from ..progress import Progress
 from ..screen import dump, show, width
 from ..targets.builtin import has_driver
 from .failing import failures_told
-from .words import FamilyWord, JsonFile, TargetWord, Traceback, chosen, with_case_options
+from .words import FamilyWord, JsonFile, TargetWord, Traceback, chosen, refuse_wrong_words, with_case_options
 
 if TYPE_CHECKING:
     from ..mutate.campaign import Campaign, Terms
@@ -77,6 +77,7 @@ def mutate(
     again = command_line("mutate", target or "", options, chosen(asked) | words)
     with failures_told(json_file, again, show_traceback, asked.target):
         gate = _gate(asked, gates)
+        refuse_wrong_words(asked, takes_file=True)
         most = _most(sample, every)
         terms, wanted = _terms(workers, timeout), _wanted(classes)
         from ..mutate.operators import mutants_of

@@ -13,18 +13,27 @@ from .. import last
 from ..answer import answer
 from ..cases.shapes import PLAIN
 from ..failures import UsageFailure
-from ..options import command_line, parse
+from ..options import command_line
 from ..screen import dump, rendered, show
 from .apart import apart
 from .failing import failures_told
-from .words import FamilyWord, Isolate, JsonFile, ReferenceWord, Traceback, chosen, with_case_options
+from .words import (
+    FamilyWord,
+    Isolate,
+    JsonFile,
+    ReferenceWord,
+    Traceback,
+    chosen,
+    refuse_wrong_words,
+    with_case_options,
+)
 
 if TYPE_CHECKING:
     from ..recording.replay import Ended
 
 
 @with_case_options
-def run_(
+def run(
     command: Annotated[list[str] | None, typer.Argument(metavar="-- COMMAND ...", help="Run as it stands")] = None,
     watch: Annotated[
         str | None, typer.Option(metavar="MODULE:FUNCTION", help="The attention function to watch")
@@ -59,7 +68,7 @@ def run_(
     with failures_told(json_file, again, show_traceback):
         if watch is None:
             raise UsageFailure("run: nothing to watch", "add --watch MODULE:FUNCTION")
-        parse(options)
+        refuse_wrong_words(replace(asked, target=target or "lazy"))
         from ..recording.replay import FOLDER, look_where_it_looked, run_watched
         from ..recording.watch import Keeping
 

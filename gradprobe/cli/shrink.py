@@ -29,6 +29,7 @@ from .words import (
     Timeout,
     Traceback,
     chosen,
+    refuse_wrong_words,
     with_case_options,
 )
 
@@ -66,6 +67,7 @@ def shrink(
     """
     asked, repeated = like_the_last(target, family, reference, options)
     with failures_told(json_file, command_line("shrink", asked.target, asked.options, chosen(asked)), show_traceback):
+        refuse_wrong_words(asked)
         force = in_force(Path.cwd())
         seconds = force.timeout(timeout)
         tell_force(force.line(asked.options, timeout))

@@ -21,7 +21,7 @@ from ..suite.checked import code_of
 from ..targets.builtin import has_driver
 from .failing import failures_told, tell_force
 from .forms import Forms, GitHub, JUnitFile, SarifFile
-from .words import FamilyWord, JsonFile, TargetWord, Timeout, Traceback, chosen, with_case_options
+from .words import FamilyWord, JsonFile, TargetWord, Timeout, Traceback, chosen, refuse_wrong_words, with_case_options
 
 if TYPE_CHECKING:
     from ..strides.survey import Survey
@@ -59,6 +59,7 @@ def strides(
     with failures_told(forms, command_line("strides", target or "", options, chosen(asked) | words), show_traceback):
         forms.refuse_one_file_twice()
         _refuse(options)
+        refuse_wrong_words(asked)
         force = in_force(Path.cwd())
         targets = [target] if target is not None else list(force.top.targets) or ["lazy"]
         # A project's own layouts are for check: here all are tried.

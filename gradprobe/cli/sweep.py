@@ -13,7 +13,7 @@ import typer
 from .. import last
 from ..configuration.force import in_force, merged
 from ..failures import UsageFailure
-from ..options import OPTIONS, command_line
+from ..options import OPTIONS, command_line, parse
 from ..screen import look
 from ..spans import plural
 from ..suite.checked import Planned
@@ -23,7 +23,17 @@ from ..suite.worker import Setting
 from .failing import failures_told, tell_force
 from .forms import Forms, GitHub, JUnitFile, SarifFile
 from .several import check_several
-from .words import FamilyWord, JsonFile, ReferenceWord, TargetWord, Timeout, Traceback, chosen, with_several_options
+from .words import (
+    FamilyWord,
+    JsonFile,
+    ReferenceWord,
+    TargetWord,
+    Timeout,
+    Traceback,
+    chosen,
+    refuse_wrong_words,
+    with_several_options,
+)
 
 # Given several times they say one thing together, and vary nothing.
 _LISTS = {option.name for option in OPTIONS if option.kind is list}
@@ -54,6 +64,9 @@ def sweep(
     forms = Forms(json_file, junit_file, sarif_file, github)
     with failures_told(forms, again, show_traceback, target):
         forms.refuse_one_file_twice()
+        refuse_wrong_words(replace(asked, options={}))
+        for name, words in options.items():
+            parse({name: words} if name in _LISTS else {name: words[0]})
         force = in_force(Path.cwd())
         seconds = force.timeout(timeout)
         at_a_time = _checked_workers(workers)

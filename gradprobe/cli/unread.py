@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperGroup
 
 from ..failures import INTERRUPTED, UsageFailure
 from ..incomplete import ALL, files_in, own_words
-from .forms import Forms
+
+if TYPE_CHECKING:
+    from .forms import Forms
 
 # What the parser raises: typer names only this kind of it.
 _UsageError: Any = typer.BadParameter.__bases__[0]
@@ -42,11 +44,14 @@ class Group(TyperGroup):
         command = self.commands.get(words[0]) if words else None
         if command is None:
             return {"--json", "--junit", "--sarif", "--github"}
-        return {option for parameter in command.params for option in parameter.opts}
+        imported = getattr(command, "imported", lambda: command)()
+        return {option for parameter in imported.params for option in parameter.opts}
 
 
 def forms_in(words: Sequence[str], options: set[str]) -> Forms:
     """The forms that the words of a command line ask for, of those that it may take."""
+    from .forms import Forms
+
     found = files_in(words, [flag for flag in ALL if flag in options])
     named = {flag[2:]: file for flag, file in found.items()}
     return Forms(**named, github="--github" in own_words(words) and "--github" in options)

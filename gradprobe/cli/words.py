@@ -12,7 +12,7 @@ import typer
 
 from ..failures import UsageFailure
 from ..last import Asked
-from ..options import OPTIONS
+from ..options import OPTIONS, parse
 from ..room import VARIABLE, parsed
 from ..room import asked as asked_memory
 from ..screen import say
@@ -50,6 +50,23 @@ MaxMemory = Annotated[
     ),
 ]  # fmt: skip
 Traceback = Annotated[bool, typer.Option("--traceback", help="Show where a failure was raised")]
+
+
+def refuse_wrong_words(asked: Asked, *, takes_file: bool = False) -> None:
+    """Does nothing where the options may be right and the target may be there. Neither it nor torch is imported.
+
+    Args:
+        takes_file: whether FILE.py without a function is a target.
+
+    Raises:
+        UsageFailure: an option has another form, or no target or reference can be meant; with what may be.
+    """
+    from ..targets.mistyped import refuse_mistyped
+
+    parse(asked.options)
+    refuse_mistyped(asked.target, takes_file=takes_file)
+    if asked.reference:
+        refuse_mistyped(asked.reference)
 
 
 def chosen(asked: Asked) -> dict[str, Any]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..failures import UsageFailure
+from ..failures import UsageFailure, did_you_mean
 from ..options import OPTIONS
 from .table import Table
 from .words import from_toml, seconds, told
@@ -75,7 +74,9 @@ class _Reader:
         for key, value in content.items():
             name, place = key.replace("-", "_"), f"in {table} of {self.file}"
             if name not in known:
-                raise UsageFailure(f"unknown key {key!r} {place}", nearest(name, known))
+                raise UsageFailure(
+                    f"unknown key {key!r} {place}", did_you_mean(name, known, "") or did_you_mean(name, known)
+                )
             if name in found:
                 raise UsageFailure(f"{key!r} stands twice {place}, once with - and once with _", "keep one of them")
             found[name] = known[name](name, value, f"{key} {place}")
@@ -99,12 +100,6 @@ class _Reader:
 
     def _from_here(self, file: str) -> str:
         return os.path.relpath(self.file.parent / file)
-
-
-def nearest(name: str, known: Collection[str]) -> str:
-    """The way out of an unknown key."""
-    close = difflib.get_close_matches(name, list(known), 1)
-    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
 
 
 def _option(name: str, value: Any, where: str) -> Any:

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from ..cases.case import OUTPUTS
-from ..failures import Failure, TargetFailure, UsageFailure, text_of
+from ..failures import Failure, TargetFailure, UsageFailure, did_you_mean, text_of
 from .builtin import BUILTINS
 from .naming import name_of
 from .provenance import Source, source_of
@@ -135,9 +135,9 @@ def parts_of(word: str) -> tuple[str, str]:
     place, _, name = word.rpartition(":")
     is_module = all(place.split(".")) and not set(place) & {":", "/"}
     if not name or not (is_module or place.endswith(".py")):
-        known = ", ".join(BUILTINS)
         raise UsageFailure(
-            f"target {word!r} is neither a built-in nor FILE.py:FUNCTION nor MODULE:FUNCTION", f"built in: {known}"
+            f"target {word!r} is neither a built-in nor FILE.py:FUNCTION nor MODULE:FUNCTION",
+            did_you_mean(word, BUILTINS, "built in"),
         )
     return place, name
 
@@ -171,9 +171,7 @@ def load_file(path: Path, word: str, around: Surroundings | None = None) -> Modu
         UsageFailure: there is no such file, or it is none of Python's.
         TargetFailure: it fails to import.
     """
-    if not path.is_file():
-        raise UsageFailure(f"target {word!r}: there is no file {path}", "the path is relative to the current folder")
-    path = path.resolve()
+    path = existing_file(path, word).resolve()
     packages = _packages(path.parent)
     # A name of its own, so that a file called like an installed module cannot be mistaken for it.
     name = ".".join([*(folder.name for folder in packages), f"gradprobe_target_{path.stem}"])
@@ -189,6 +187,25 @@ def load_file(path: Path, word: str, around: Surroundings | None = None) -> Modu
     return module
 
 
+def existing_file(path: Path, word: str) -> Path:
+    """The path itself.
+
+    Raises:
+        UsageFailure: there is no such file, with one beside it that may be meant.
+    """
+    if not path.is_file():
+        beside = (str(other) for other in path.parent.glob("*.py"))
+        way_out = did_you_mean(str(path), beside, "") or "the path is relative to the current folder"
+        raise UsageFailure(f"target {word!r}: there is no file {path}", way_out)
+    return path
+
+
+def no_module(name: str, word: str, close: str = "") -> UsageFailure:
+    """Why a word is no target: its module is not there."""
+    way_out = close or "is its folder the current one, or installed?"
+    return UsageFailure(f"target {word!r}: there is no module {name}", way_out)
+
+
 def _packages(folder: Path) -> list[Path]:
     """The packages that a folder is in, itself one, the outermost first; none where it is no package."""
     return [*_packages(folder.parent), folder] if (folder / "__init__.py").is_file() else []
@@ -197,9 +214,7 @@ def _packages(folder: Path) -> list[Path]:
 def _load_module(name: str, word: str, around: Surroundings) -> ModuleType:
     _prefer_imports_from(Path.cwd())
     if not _importing(lambda: _exists(name), word, around):
-        raise UsageFailure(
-            f"target {word!r}: there is no module {name}", "is its folder the current one, or installed?"
-        )
+        raise no_module(name, word)
     module: ModuleType = _importing(lambda: importlib.import_module(name), word, around)
     return module
 
@@ -233,8 +248,7 @@ def _function(module: ModuleType, name: str, word: str) -> Callable[..., Any]:
     function: Any = module
     for part in name.split("."):
         if not hasattr(function, part):
-            own = ", ".join(sorted(callables(module))) or "none"
-            raise UsageFailure(f"target {word!r}: {module.__file__} has no function {name}", f"it has: {own}")
+            raise no_function(str(module.__file__), name, word, sorted(callables(module)))
         function = getattr(function, part)
     if not callable(function):
         raise UsageFailure(f"target {word!r}: {name} is not a function but {type(function).__name__}")
@@ -244,6 +258,11 @@ def _function(module: ModuleType, name: str, word: str) -> Callable[..., Any]:
             "name a function that makes and calls it",
         )
     return function  # type: ignore[no-any-return]
+
+
+def no_function(file: str, name: str, word: str, own: list[str]) -> UsageFailure:
+    """Why a word is no target: the file has no such function, but these of its own."""
+    return UsageFailure(f"target {word!r}: {file} has no function {name}", did_you_mean(name, own, "it has"))
 
 
 def callables(module: ModuleType) -> Iterator[str]:

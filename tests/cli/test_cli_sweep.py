@@ -96,7 +96,7 @@ def test_a_target_that_is_not_there_exits_2_and_one_that_fails_to_import_3(folde
     (folder / "broken.py").write_text("1 / 0\n")
     ran = run(f"sweep no_such.py:f {FEW}")
     assert ran.code == 2
-    assert "there is no file no_such.py" in ran.out
+    assert "there is no file no_such.py" in ran.err
     ran = run(f"sweep broken.py:f {FEW} --json all.json")
     assert ran.code == 3
     assert reports(folder)[0]["error"]["kind"] == "TargetFailure"

@@ -1,0 +1,82 @@
+"""A word that can name no target is refused before anything is imported: torch alone takes seconds."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import pkgutil
+import re
+from collections.abc import Iterator
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+
+from ..failures import did_you_mean
+from .builtin import BUILTINS
+from .find import existing_file, no_function, no_module, parts_of
+
+# What can make a name that the text of a file does not hold.
+_MAKES_NAMES = re.compile(r"import\s*\(?\s*\*|\b(globals|vars|setattr|exec|eval|__dict__|__getattr__|modules)\b")
+
+
+def refuse_mistyped(word: str, *, takes_file: bool = False) -> None:
+    """Does nothing where a word may name a target; whether it does is known when it is imported.
+
+    Args:
+        takes_file: whether FILE.py without a function is enough.
+
+    Raises:
+        UsageFailure: there is no such built-in, file, module or function, with what may be meant.
+    """
+    if word in BUILTINS:
+        return
+    if takes_file and word.endswith(".py"):
+        existing_file(Path(word), word)
+        return
+    place, name = parts_of(word)
+    file = existing_file(Path(place), word) if place.endswith(".py") else _file_of(place, word)
+    if file is not None:
+        _refuse_unnamed(file, name, word)
+
+
+def _file_of(module: str, word: str) -> Path | None:
+    """The source of a module; None where there may be one that cannot be found without an import."""
+    top, *below = module.split(".")
+    found = PathFinder.find_spec(top, [str(Path.cwd())]) or _installed(top)
+    if found is None:
+        known = {one.name for folders in ([str(Path.cwd())], None) for one in pkgutil.iter_modules(folders)}
+        raise no_module(module, word, did_you_mean(top, known, ""))
+    for part in below:
+        found = PathFinder.find_spec(part, found.submodule_search_locations)
+        if found is None:
+            return None
+    return Path(found.origin) if found.origin is not None and found.origin.endswith(".py") else None
+
+
+def _installed(top: str) -> ModuleSpec | None:
+    try:
+        return importlib.util.find_spec(top)
+    except ValueError:  # it is imported, and says of itself nothing
+        return None
+
+
+def _refuse_unnamed(file: Path, name: str, word: str) -> None:
+    first = name.partition(".")[0]
+    try:
+        text = file.read_text(encoding="utf-8")
+        tree = ast.parse(text)
+    except (OSError, ValueError, SyntaxError):  # which the import tells better
+        return
+    own = sorted(_functions(tree.body))
+    if own and not re.search(rf"\b{re.escape(first)}\b", text) and not _MAKES_NAMES.search(text):
+        raise no_function(str(file), name, word, own)
+
+
+def _functions(statements: list[ast.stmt]) -> Iterator[str]:
+    """The functions and autograd.Functions that statements define at once, or under a condition."""
+    for statement in statements:
+        is_function = isinstance(statement, ast.FunctionDef) and not statement.name.startswith("_")
+        bases = statement.bases if isinstance(statement, ast.ClassDef) else []
+        if is_function or any(ast.unparse(base).endswith("Function") for base in bases):
+            yield statement.name  # type: ignore[attr-defined]
+        elif isinstance(statement, (ast.If, ast.Try, ast.With)):
+            yield from _functions([*statement.body, *getattr(statement, "orelse", [])])

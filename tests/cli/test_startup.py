@@ -1,0 +1,131 @@
+"""What needs no kernel is answered before torch is imported: help, versions, and words that nobody can mean."""
+
+import inspect
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from gradprobe.cli.commands import COMMANDS, Unimported
+from gradprobe.failures import UsageFailure
+from gradprobe.targets.mistyped import refuse_mistyped
+
+from .command import ROOT, run
+
+MISTYPED = {
+    "check lasy": "did you mean 'lazy'?",
+    "check kernel.py:lazy_atention": "did you mean 'lazy_attention'? it has: Softmax, lazy_attention",
+    "check kernel.py:softmx": "did you mean 'Softmax'?",
+    "check kernal.py:lazy_attention": "did you mean 'kernel.py'?",
+    "check kernal:lazy_attention": "did you mean 'kernel'?",
+    "check kernel:lazy_atention": "did you mean 'lazy_attention'?",
+    "check --dtype flota16": "did you mean 'float16'?",
+    "check --layout do=expandet": "did you mean 'expanded'?",
+    "check --layout doo=expanded": "did you mean 'do'?",
+    "check --inplace biass": "did you mean 'bias'?",
+    "check --implied cusal": "did you mean 'causal'?",
+    "check --reference flahs": "did you mean 'flash'?",
+    "diff dSS": "did you mean 'dS'?",
+    "sweep --pattern nrmal --pattern small": "did you mean 'normal'?",
+    "sweep flex-attn": "did you mean 'flash-attn'?",
+    "strides lazzy": "did you mean 'lazy'?",
+    "shrink lazzy": "did you mean 'lazy'?",
+    "lint kernl.py": "did you mean 'kernel.py'?",
+    "mutate lazzy": "did you mean 'lazy'?",
+    "baseline save lazzy": "did you mean 'lazy'?",
+    "run --watch a:b --target lazzy -- true": "did you mean 'lazy'?",
+}
+KERNEL = """
+import torch
+if torch.cuda.is_available:
+    def lazy_attention(q, k, v, do):
+        return {}
+class Softmax(torch.autograd.Function):
+    pass
+def _helper():
+    pass
+"""
+# Runs each command line in one process, in which none can be started: its exit code, its stderr, and what is loaded.
+SCRIPT = """
+import contextlib, io, json, subprocess, sys
+def refuse(*words, **more):
+    raise AssertionError("a process was started")
+subprocess.Popen = refuse
+from gradprobe.cli import main
+ends = []
+for words in sys.argv[1:]:
+    sys.argv = ["gradprobe", *words.split()]
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as told:
+        try:
+            main()
+        except SystemExit as ended:
+            ends.append((ended.code, told.getvalue(), sorted({"torch", "triton", "numpy"} & set(sys.modules))))
+print(json.dumps(ends))
+"""
+
+
+@pytest.fixture
+def kernel(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kernel.py").write_text(KERNEL)
+    return tmp_path
+
+
+def test_21_mistyped_words_exit_2_with_the_one_meant_and_neither_torch_nor_a_process(kernel):
+    command = [sys.executable, "-c", SCRIPT, "--version", *MISTYPED]
+    ran = subprocess.run(command, capture_output=True, check=True, cwd=kernel, env={"PYTHONPATH": str(ROOT)})
+    versions, *ends = json.loads(ran.stdout)
+    assert versions == [0, "", []]
+    for (words, close), (code, told, loaded) in zip(MISTYPED.items(), ends, strict=True):
+        assert (words, code, loaded) == (words, 2, [])
+        assert close in told, words
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_commands_tells_of_each_what_its_own_help_begins_with(name):
+    imported = Unimported(name).imported()
+    assert inspect.cleandoc(imported.help).partition("\n\n")[0] == COMMANDS[name]
+
+
+def test_the_versions_that_are_told_are_those_that_torch_and_reports_tell():
+    told = run("--version").out.split(maxsplit=11)
+    found = dict(zip(told[::2], told[1::2], strict=True))
+    from gradprobe.probing.receipt import environment
+
+    assert found["torch"] == torch.__version__
+    assert {**found, "device": ""} == {**environment("cpu"), "device": ""}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "globals()['la' + 'zy'] = print",
+        "from os.path import *",
+        "def __getattr__(name): return print",
+        "import sys\nsetattr(sys.modules[__name__], 'la' + 'zy', print)",
+        "from other import (\n    lazy,\n)",
+        "lazy: object",
+        "for lazy in (print,): pass",
+        "def lazy(: a mistake",
+    ],
+)
+def test_a_name_that_a_file_may_make_is_left_to_its_import(text, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "made.py").write_text(text)
+    refuse_mistyped("made.py:lazy")
+    refuse_mistyped("made:lazy")
+    refuse_mistyped("made:lazy.apply")
+
+
+def test_a_module_below_a_package_is_found_without_running_the_package(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "wide" / "deep").mkdir(parents=True)
+    (tmp_path / "wide" / "__init__.py").write_text("1 / 0")
+    (tmp_path / "wide" / "deep" / "kernel.py").write_text("def backward(q, k, v, do): pass")
+    refuse_mistyped("wide.deep.kernel:backward")
+    refuse_mistyped("wide.made_at_import:backward")
+    with pytest.raises(UsageFailure, match="has no function backwards") as refused:
+        refuse_mistyped("wide.deep.kernel:backwards")
+    assert refused.value.way_out == "did you mean 'backward'? it has: backward"
