@@ -124,7 +124,7 @@ def test_an_interruption_is_neither_a_match_nor_a_mismatch(number, code, folder)
 def test_every_command_that_writes_a_report_is_known_to_begin_with_its_files():
     group = typer.main.get_command(app)
     found = {}
-    for name, command in group.commands.items():
+    for name, command in ((name, command.imported()) for name, command in group.commands.items()):
         each = getattr(command, "commands", {name: command}).values()
         options = {option for one in each for parameter in one.params for option in parameter.opts}
         found[name] = tuple(flag for flag in ALL if flag in options)
