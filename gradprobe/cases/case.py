@@ -18,6 +18,9 @@ DOTS = ("ieee", "tf32")
 DEVICES = ("auto", "cpu", "cuda")
 # Elements of one tensor: 64 GiB in float32, and every run holds dozens.
 LARGEST = 2**34
+# Of --repeat and --schedules: what happens in a share p of n runs is seen in one of them with 1 - (1 - p)^n, which is
+# 95 % for p = 3 / n. Without a bound a slip of the hand is a command that never ends.
+MOST_RUNS = 10_000
 # Of --scale and --tau, the largest number of float16: some kernels hold q * scale in q's dtype, and P, which grows with
 # tau. P = exp(S - LSE) overflows by the rounding of S alone, 2^-11 of it in TF32, where S is beyond 2^18.
 MOST = 65504.0
@@ -307,6 +310,12 @@ def _check_counts(given: Mapping[str, Any]) -> None:
     for name in counts:
         if name in given and given[name] < 1:
             raise UsageFailure(f"--{name.replace('_', '-')} must be at least 1, got {given[name]}")
+    for name in ("repeat", "schedules"):
+        if given.get(name, 0) > MOST_RUNS:
+            raise UsageFailure(
+                f"--{name} must be at most {MOST_RUNS}, got {given[name]}",
+                f"{MOST_RUNS} runs show with 95 % probability what happens in {3 / MOST_RUNS:.2%} of runs",
+            )
     for name in ("block_m", "block_n"):
         value = given.get(name, 16)
         if value < 16 or value & (value - 1):

@@ -27,7 +27,7 @@ def nearest_table(folder: Path) -> Table | None:
     """The table of the nearest pyproject.toml, from a folder upwards, that has one; None where none has.
 
     Raises:
-        UsageFailure: one seems to have it and is no TOML, or this Python reads none.
+        UsageFailure: one cannot be read, or seems to have it and is no TOML, or this Python reads none.
     """
     for above in (folder, *folder.parents):
         table = _table_of(above / "pyproject.toml")
@@ -38,9 +38,16 @@ def nearest_table(folder: Path) -> Table | None:
 
 def _table_of(file: Path) -> Table | None:
     try:
-        raw = file.read_bytes() if file.is_file() else b""
-    except OSError:
+        there = file.is_file()
+    except OSError:  # in a folder that may not be searched: nobody can say that it is there
         return None
+    try:
+        raw = file.read_bytes() if there else b""
+    except OSError as error:
+        raise UsageFailure(
+            f"{file}: it may hold [tool.gradprobe] and cannot be read, {error.strerror}",
+            "make it readable, or add [tool.gradprobe] to one in a folder below it",
+        ) from None
     if b"gradprobe" in raw.replace(b"\0", b"") and b"gradprobe" not in raw:
         raise UsageFailure(f"{file} must be UTF-8, as TOML is, and is UTF-16 or UTF-32", "save it as UTF-8")
     text = raw.decode("utf-8", errors="replace")

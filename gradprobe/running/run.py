@@ -118,15 +118,15 @@ def run_target(
             raise
         except Exception as error:
             if not _refuses(error):
-                raise TargetFailure(*_raised(target, inputs, error)) from error
+                raise TargetFailure(*_raised(target, case, inputs, error)) from error
             if inputs.layout in ("contiguous", AS_SAVED):
-                raise Refusal(*_raised(target, inputs, error)) from error
+                raise Refusal(*_raised(target, case, inputs, error)) from error
             kernels = _sources(launches, watch.launches)
             return Outcome(None, _words(error), kernels, interpreting(), tuple(launches), frozenset(taken))
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # SystemExit, and what test runners fail and skip by
-            raise TargetFailure(*_raised(target, inputs, error)) from error
+            raise TargetFailure(*_raised(target, case, inputs, error)) from error
     outputs = {name: inputs.tensors[name] for name in target.outputs if name in inputs.tensors}
     trace = read_trace(result, case, f"target {target.name!r}", outputs)
     reading = session.read() if session else None
@@ -261,9 +261,12 @@ def _is_of_a_descriptor(error: Exception) -> bool:
     return inner is not error and isinstance(inner, AssertionError) and str(inner) in _OF_DESCRIPTORS
 
 
-def _raised(target: Target, inputs: Inputs, error: BaseException) -> tuple[str, str]:
+def _raised(target: Target, case: Case, inputs: Inputs, error: BaseException) -> tuple[str, str]:
     """What a failure says of it, and the way out."""
     kind, _, words = _words(error).partition(": ")
+    if isinstance(error, TypeError) and case.window is not None and "window" in target.takes:
+        pair = f"{target.takes['window']}={case.window}"
+        words += f"; it was passed the pair {pair}, which --window says"
     made = f"it changes, for all of its process, {target.around.words}; " if target.around.words else ""
     return f"target {target.name!r} raised {kind} ({inputs.layout}): {words}", f"{made}--traceback shows where"
 

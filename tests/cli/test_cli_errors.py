@@ -94,6 +94,13 @@ def test_cuda_without_a_cuda_device_exits_2(monkeypatch):
     assert_message(ran, "--device cuda: torch sees no CUDA device", "use --device cpu")
 
 
+def test_a_target_that_takes_one_number_as_its_window_is_told_that_it_was_passed_a_pair(folder):
+    (folder / "narrow.py").write_text("def f(q, k, v, do, window_size=-1):\n    return q.shape[2] - window_size\n")
+    ran = run(f"check narrow.py:f --window 4,0 {SMALL}")
+    assert ran.code == 3
+    assert "it was passed the pair window_size=(4, 0), which --window says" in ran.err
+
+
 # The text after `def f`, then pieces of the message.
 UNUSABLE_SIGNATURES = [
     ("(*args): pass", ("takes *args; arguments are passed by name", "name its parameters")),

@@ -116,6 +116,16 @@ def test_a_broken_file_is_told_only_where_it_means_this_tool(folder):
         nearest_table(folder)
 
 
+def test_a_pyproject_that_cannot_be_read_is_refused_with_the_reason_and_the_way_out(folder):
+    (folder / "pyproject.toml").symlink_to("/proc/self/mem")  # which root cannot read either, from its beginning
+    (folder / "below").mkdir()
+    with pytest.raises(UsageFailure, match=r"pyproject.toml: it may hold .* cannot be read, Input/output") as refused:
+        nearest_table(folder / "below")
+    assert "make it readable" in refused.value.way_out
+    (folder / "below" / "pyproject.toml").write_text("[tool.gradprobe]")
+    assert nearest_table(folder / "below").content == {}
+
+
 def test_without_a_reader_of_toml_only_a_project_that_needs_one_is_told(folder, monkeypatch):
     monkeypatch.setattr(table_module, "_reader", lambda: None)
     (folder / "pyproject.toml").write_text('[project]\ndependencies = ["gradprobe"]\n')
