@@ -13,7 +13,7 @@ from .last import Asked
 from .problem import problem_of
 
 if TYPE_CHECKING:
-    from .probing.session import Tick
+    from .probing.experiment import Tick
     from .verdict import Report
 
 

@@ -7,19 +7,18 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from .cases.case import Case
-from .cases.decided import values_of
-from .cases.draw import draw
 from .cases.layouts import run_name
 from .cases.saved import Saved
 from .diagnosing.why import Reasons, reasons_of
 from .failures import Refusal
+from .judging.range import refuse_out_of_range
 from .judging.unshown import unshown
+from .probing.experiment import Experiment, Tick, experiment_of, silent
 from .probing.insides import with_insides
+from .probing.measure import dots_of
 from .probing.receipt import environment, notes_of, provenance
-from .probing.runs import layouts_of, pinned, runs_of, with_strays
-from .probing.session import Session, Tick, dots_of, refuse_out_of_range, silent
+from .probing.runs import Record, outcomes_of, pinned, records_of, with_strays
 from .probing.symmetries import with_symmetries
-from .running.taps import parse_tap
 from .targets.find import Target
 from .verdict import MISMATCH, Report, Run
 
@@ -57,68 +56,73 @@ def probe(
         TargetFailure: the target could not be run.
         ReferenceFailure: the reference breaks an identity that it should keep.
     """
-    session = Session(case, target, reference, tick, tuple(parse_tap(word) for word in case.taps), saved)
-    values = draw(case) if saved is None else values_of(saved, case)
-    session.values = {name: value.to(case.device) for name, value in values.items()}
-    refuse_out_of_range(session)
-    runs: list[Run] = []
-    for run in (run for assigned in layouts_of(case) for run in runs_of(session, assigned)):
-        runs.append(run)
-        if len(runs) == 1:
-            first(run)
-        _tell(told, session, runs, reproduce)
-    runs = with_symmetries(session, runs)
-    runs = with_strays(session, with_insides(session, runs))
-    if not any(run.measured for run in runs):
-        words = "; ".join(". ".join([f"{run.layout}: {run.skipped}", *_worst_of(run)]) for run in runs)
+    experiment = replace(
+        experiment_of(case, target, reference, saved, tick=tick), command=tuple(shlex.split(reproduce))
+    )  # fmt: skip
+    refuse_out_of_range(case, experiment.values)
+    records: list[Record] = []
+    for record in records_of(experiment):
+        records.append(record)
+        experiment = experiment.after(outcomes_of([record]))
+        if len(records) == 1 and record.run:
+            first(record.run)
+        _tell(told, experiment, records)
+    records = with_insides(experiment, with_symmetries(experiment, records))
+    report = _so_far(experiment, records)
+    if not report.measured:
+        words = "; ".join(". ".join([f"{run.layout}: {run.skipped}", *_worst_of(run)]) for run in report.runs)
         raise Refusal(f"target {target.name!r} refused every layout ({words}): nothing was compared")
-    _tell(told, session, runs, reproduce)
-    session.command = tuple(shlex.split(reproduce))
-    with session.timed("diagnose"):
-        reasons = reasons_of(*_as_it_failed(session, runs)) if why else Reasons()
-    report, notes = _so_far(session, runs, reproduce), notes_of(session, runs)
-    notes = (*found_out, *notes, *(_not_shown(session, runs, given) if report.failing is None else ()))
-    return replace(report, notes=notes, diagnoses=reasons.diagnoses, known=reasons.known)
+    _tell(told, experiment, records)
+    with experiment.stopwatch.timed("diagnose"):
+        reasons = reasons_of(*_as_it_failed(experiment, records, report.runs)) if why else Reasons()
+    not_shown = _not_shown(experiment, report.runs, given) if report.failing is None else []
+    notes = (*found_out, *notes_of(experiment, records), *not_shown)
+    seconds = experiment.stopwatch.seconds
+    return replace(report, notes=notes, diagnoses=reasons.diagnoses, known=reasons.known, seconds=seconds)
 
 
 def _worst_of(run: Run) -> list[str]:
     return [stray.sentence for stray in run.strays[:1]]
 
 
-def _as_it_failed(session: Session, runs: Sequence[Run]) -> tuple[Session, list[Run]]:
-    """The session with the configuration in which the first wrong run was made, and the runs in that one."""
+def _as_it_failed(
+    experiment: Experiment, records: Sequence[Record], runs: Sequence[Run]
+) -> tuple[Experiment, list[Run]]:
+    """The experiment with the configuration in which the first wrong run was made, and the runs in that one."""
+    configured = {record.run.layout: record.configuration for record in records if record.run and record.configuration}
     failing = next((run for run in runs if run.verdict == MISMATCH), None)
-    if failing is not None and failing.layout in session.configured:
+    if failing is not None and failing.layout in configured:
         alone = replace(failing, layout=run_name(failing.assigned))
-        return pinned(session, *session.configured[failing.layout]), [alone]
-    return session, [run for run in runs if run.layout not in session.configured]
+        return pinned(experiment, *configured[failing.layout]), [alone]
+    return experiment, [run for run in runs if run.layout not in configured]
 
 
-def _not_shown(session: Session, runs: Sequence[Run], given: Collection[str]) -> list[str]:
+def _not_shown(experiment: Experiment, runs: Sequence[Run], given: Collection[str]) -> list[str]:
     """Of each option below the budget, that a match says nothing of it. What goes wrong in here is told alone."""
     measured = next(run.measured for run in runs if run.measured is not None)
     precision = measured.comparison.precision
     try:
-        with session.timed("compare"):
-            return list(unshown(session.case, measured.x, measured.trace, precision, given))
+        with experiment.stopwatch.timed("compare"):
+            return list(unshown(experiment.case, measured.x, measured.trace, precision, given))
     except Exception as error:
         fault = f"{type(error).__name__}: {error}"
         return [f"which options this case shows could not be found out, by a fault of gradprobe: {fault}"]
 
 
-def _tell(told: Callable[[Report], object], session: Session, runs: Sequence[Run], reproduce: str) -> None:
-    if any(run.measured for run in runs):
-        told(_so_far(session, runs, reproduce))
+def _tell(told: Callable[[Report], object], experiment: Experiment, records: Sequence[Record]) -> None:
+    report = _so_far(experiment, records)
+    if report.measured:
+        told(report)
 
 
-def _so_far(session: Session, runs: Sequence[Run], reproduce: str) -> Report:
+def _so_far(experiment: Experiment, records: Sequence[Record]) -> Report:
     """What was measured, without a reason."""
     return Report(
-        case=replace(session.case, dots=dots_of(session)),
-        provenance=provenance(session),
-        environment=environment(session.case.device),
-        runs=tuple(runs),
+        case=replace(experiment.case, dots=dots_of(experiment)),
+        provenance=provenance(experiment, records),
+        environment=environment(experiment.case.device),
+        runs=tuple(with_strays(records)),
         notes=(),
-        reproduce=reproduce,
-        seconds=session.seconds,
+        reproduce=shlex.join(experiment.command),
+        seconds=experiment.stopwatch.seconds,
     )

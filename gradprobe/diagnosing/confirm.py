@@ -13,7 +13,9 @@ from ..diagnosis import NAMED
 from ..failures import Failure
 from ..faults.hypothesis import Hypothesis
 from ..faults.table import hypotheses
-from ..probing.session import Session, inputs_of, measure, watched_run
+from ..probing.experiment import Experiment, inputs_of
+from ..probing.measure import measure
+from ..probing.observe import execute
 from .diagnose import Tested, ranked
 from .observed import Observed, observed
 from .testing import Explanation, Tester, merged
@@ -26,25 +28,25 @@ _MOST = 8
 _NOT_TAKEN = "held against one draw of values alone: the target did not take another"
 
 
-def causes(session: Session, assigned: Assigned, seen: Observed) -> list[Tested]:
+def causes(experiment: Experiment, assigned: Assigned, seen: Observed) -> list[Tested]:
     """The hypotheses that explain a run, best first; those that may be called its cause explain a second draw too."""
     tested = ranked(seen)
     named = [one for one in tested if one.explained >= NAMED]
-    held = _held(session, assigned, named[:_MOST]) if named else []
+    held = _held(experiment, assigned, named[:_MOST]) if named else []
     # What was not held against the second draw stands behind what was, or is not told where nothing held.
     others = [one for one in tested if one not in named[: len(held) if any(map(_is_sure, held)) else None]]
     found = [one for one in (*held, *others) if not one.is_by_chance]
     return sorted(found, key=lambda one: -round(one.explained, 3))
 
 
-def _held(session: Session, assigned: Assigned, named: list[Tested]) -> list[Tested]:
+def _held(experiment: Experiment, assigned: Assigned, named: list[Tested]) -> list[Tested]:
     """Those held against a second draw, until none that is left can explain more than one that holds."""
-    second, held = _second(session, assigned), list[Tested]()
+    second, held = _second(experiment, assigned), list[Tested]()
     for one in named:
         best = max((other.explained for other in held if _is_sure(other)), default=0.0)
         if best and round(one.explained, 3) <= round(best, 3):
             break
-        held.append(_again(one, second, session) if second else replace(one, said=_NOT_TAKEN))
+        held.append(_again(one, second, experiment) if second else replace(one, said=_NOT_TAKEN))
     return held
 
 
@@ -52,24 +54,24 @@ def _is_sure(one: Tested) -> bool:
     return one.explained >= NAMED and not one.is_by_chance
 
 
-def _second(session: Session, assigned: Assigned) -> Tester | None:
+def _second(experiment: Experiment, assigned: Assigned) -> Tester | None:
     """The same run with other values; None where the target does not take them."""
-    values = _other_values(session)
-    session = replace(session, values=values, outcomes=[], strays=[], notes=[])
+    values = _other_values(experiment)
+    experiment = replace(experiment, values=values)
     try:
-        inputs = inputs_of(session, values, assigned)
-        trace = watched_run(session, inputs).outcome.trace
-        return Tester(observed(session.case, measure(session, inputs, trace), inputs.tensors)) if trace else None
+        inputs = inputs_of(experiment, assigned)
+        trace = execute(experiment, inputs).outcome.trace
+        return Tester(observed(experiment.case, measure(experiment, inputs, trace), inputs.tensors)) if trace else None
     except Failure:
         return None
 
 
-def _other_values(session: Session) -> dict[str, Tensor]:
+def _other_values(experiment: Experiment) -> dict[str, Tensor]:
     """Those of another seed; of a file, the same with the rows of q, k, v and dO in another order."""
-    if session.saved is None:
-        other = replace(session.case, seed=session.case.seed ^ 1)
-        return {name: value.to(session.case.device) for name, value in draw(other).items()}
-    return _shuffled(session.case, session.values)
+    if experiment.saved is None:
+        other = replace(experiment.case, seed=experiment.case.seed ^ 1)
+        return {name: value.to(experiment.case.device) for name, value in draw(other).items()}
+    return _shuffled(experiment.case, experiment.values)
 
 
 def _shuffled(case: Case, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -84,11 +86,11 @@ def _shuffled(case: Case, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return left
 
 
-def _again(one: Tested, second: Tester, session: Session) -> Tested:
+def _again(one: Tested, second: Tester, experiment: Experiment) -> Tested:
     """A hypothesis with what it explains of the second draw."""
     wrong = sum(second.wrong.values())
     again = _best(second, one)
-    draw = "a second draw of values" if session.saved is None else "the values in another order"
+    draw = "a second draw of values" if experiment.saved is None else "the values in another order"
     said = f"of {draw} it explains {again.reproduced:.0%}: {wrong:,} elements are wrong there"
     return replace(one, again=again, said=said)
 

@@ -7,23 +7,25 @@ from dataclasses import replace
 from ..diagnosis import Diagnosis
 from ..failures import Failure
 from ..faults.dead import FIX
-from ..probing.session import inputs_of, measure, watched_run
+from ..probing.experiment import inputs_of
+from ..probing.measure import measure
+from ..probing.observe import execute
 from .behaviour.again import Again
 
 
 def right_without_dead_rows(again: Again) -> Diagnosis | None:
     """The same values right with a mask that shows every key to the rows from which it hides all."""
-    mask = again.session.values.get("mask")
+    mask = again.experiment.values.get("mask")
     seen = again.seen
     name = next((name for name in seen.own if bool((~seen.actual[name].isfinite() & ~seen.right[name]).any())), None)
     if name is None or mask is None or bool(mask.any(-1).all()):
         return None
-    values = {**again.session.values, "mask": mask | ~mask.any(-1, keepdim=True)}
-    session = replace(again.session, values=values, outcomes=[], strays=[], notes=[])
+    values = {**again.experiment.values, "mask": mask | ~mask.any(-1, keepdim=True)}
+    experiment = replace(again.experiment, values=values)
     try:
-        inputs = inputs_of(session, values, again.assigned)
-        trace = watched_run(session, inputs).outcome.trace
-        if trace is None or not measure(session, inputs, trace).comparison.matches:
+        inputs = inputs_of(experiment, again.assigned)
+        trace = execute(experiment, inputs).outcome.trace
+        if trace is None or not measure(experiment, inputs, trace).comparison.matches:
             return None
     except Failure:
         return None

@@ -9,7 +9,7 @@ from itertools import combinations
 from ..diagnosis import NAMED
 from ..faults.hypothesis import Hypothesis
 from ..faults.table import hypotheses
-from ..probing.session import Session, inputs_of
+from ..probing.experiment import Experiment, inputs_of
 from ..verdict import Run
 from .confirm import causes
 from .diagnose import Tested
@@ -17,16 +17,16 @@ from .observed import Observed, observed
 from .testing import Tester, merged
 
 
-def other_causes(session: Session, named: Tested, others: Sequence[Run]) -> list[tuple[Run, Observed, Tested]]:
+def other_causes(experiment: Experiment, named: Tested, others: Sequence[Run]) -> list[tuple[Run, Observed, Tested]]:
     """What else explains a run that the cause leaves unexplained; the fault that is new stands first."""
     known = {hypothesis.fault for hypothesis in named.hypotheses}
     found: list[tuple[Run, Observed, Tested]] = []
     for run in others:
         assert run.measured is not None
-        seen = observed(session.case, run.measured, inputs_of(session, session.values, run.assigned).tensors)
+        seen = observed(experiment.case, run.measured, inputs_of(experiment, run.assigned).tensors)
         if _explain(seen, known):
             continue
-        best = next((one for one in causes(session, run.assigned, seen) if one.explained >= NAMED), None)
+        best = next((one for one in causes(experiment, run.assigned, seen) if one.explained >= NAMED), None)
         new = [] if best is None else [one for one in best.hypotheses if one.fault not in known]
         if best is not None and new:
             rest = [one for one in best.hypotheses if one.fault in known]

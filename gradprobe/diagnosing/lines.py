@@ -15,7 +15,7 @@ from ..lint.computed import computed_at
 from ..lint.finding import FOREIGN, Finding, where_of
 from ..lint.survey import findings_of
 from ..naming import is_named_after
-from ..probing.session import Session
+from ..probing.experiment import Experiment
 
 # What a kind of fault makes wrong first, where its word does not say it.
 _MADE = {
@@ -31,8 +31,8 @@ _OF_FORWARD = ("tail/scores",)
 class Lines:
     """The kernels of a target, read once for all diagnoses."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, experiment: Experiment) -> None:
+        self._experiment = experiment
         self._findings: tuple[Finding, ...] | None = None
 
     def of(self, hypothesis: Hypothesis, active: Collection[str], diagnosis: Diagnosis) -> Diagnosis:
@@ -51,14 +51,14 @@ class Lines:
         if not hypothesis.tensor:
             return []
         if self._findings is None:
-            self._findings = findings_of(self._session.target, self._session.case)
+            self._findings = findings_of(self._experiment.target, self._experiment.case)
         found = [finding for finding in self._findings if finding.tensor == hypothesis.tensor]
         of_axes = [finding for finding in found if not finding.kind or finding.kind in hypothesis.axes]
         return sorted(of_axes or found, key=lambda finding: finding.by_name)
 
     def _made(self, hypothesis: Hypothesis, active: Collection[str]) -> tuple[Where, ...]:
         """Where the kernels at fault make the value that is wrong; else where those kernels begin."""
-        launched = [kernel for outcome in self._session.outcomes[:1] for kernel in outcome.launched]
+        launched = self._experiment.first.launched if self._experiment.first else ()
         if hypothesis.fault in _OF_FORWARD:
             found = computed_at([kernel for kernel in dict.fromkeys(launched) if _is_forward(kernel)], {"P"})
             return tuple(replace(where, note=f"{where.note} is computed here") for where in found)
@@ -67,10 +67,10 @@ class Lines:
         return tuple(replace(where, note=f"{where.note} is computed here") for where in found) or self._kernels(active)
 
     def _kernels(self, active: Collection[str]) -> tuple[Where, ...]:
-        sources = [source for outcome in self._session.outcomes[:1] for source in outcome.kernels if source.line]
+        sources = self._experiment.first.kernels if self._experiment.first else ()
         return tuple(
             Where(source.file, source.line, _line_of(source.file, source.line).strip(), kernel=source.name)
-            for source in sources if any(is_named_after(source.name, name) for name in active)
+            for source in sources if source.line and any(is_named_after(source.name, name) for name in active)
         )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from ..diagnosis import CONSISTENT, NAMED, Diagnosis
 from ..faults.hypothesis import Hypothesis
 from ..naming import is_named_after
-from ..probing.session import Session, inputs_of
+from ..probing.experiment import Experiment, inputs_of
 from ..spans import plural
 from ..verdict import MATCH, MISMATCH, Run
 from .behaviour.again import Again
@@ -50,7 +50,7 @@ class Reasons:
     """Sentences about the error, where no hypothesis is named."""
 
 
-def reasons_of(session: Session, runs: Sequence[Run]) -> Reasons:
+def reasons_of(experiment: Experiment, runs: Sequence[Run]) -> Reasons:
     """Why the first of some runs with a wrong element went wrong; and what is told of memory.
 
     What goes wrong in here is told, and no verdict depends on it.
@@ -58,26 +58,26 @@ def reasons_of(session: Session, runs: Sequence[Run]) -> Reasons:
     found = ((run.layout, stray) for run in runs for stray in run.strays)
     strays = of_strays(found, [run.layout for run in runs if run.verdict == MATCH])
     try:
-        return _reasons_of(session, runs, strays)
+        return _reasons_of(experiment, runs, strays)
     except Exception as error:
         return Reasons(
             strays, (f"no reason could be sought, by a fault of gradprobe: {type(error).__name__}: {error}",)
         )
 
 
-def _reasons_of(session: Session, runs: Sequence[Run], strays: tuple[Diagnosis, ...]) -> Reasons:
+def _reasons_of(experiment: Experiment, runs: Sequence[Run], strays: tuple[Diagnosis, ...]) -> Reasons:
     failing = [run for run in runs if run.measured is not None and not run.measured.comparison.matches]
     if not failing:
         return Reasons(strays)
-    case = session.case
+    case = experiment.case
     of_results = [one for one in strays if one.fault.startswith(_OF_RESULTS)]
     strays = tuple(one for one in strays if one not in of_results)
     if case.batch * case.heads * case.seqlen_q * case.seqlen_k > _MOST_SCORES:
         return Reasons(strays, (_TOO_LARGE,))
     plain = [run for run in failing if run.is_plain]
     if not plain:
-        return _of_other_values(session, runs, failing[0], strays)
-    reasons = _of_failing(session, plain, strays)
+        return _of_other_values(experiment, runs, failing[0], strays)
+    reasons = _of_failing(experiment, plain, strays)
     named = reasons.diagnoses and reasons.diagnoses[0].explained >= NAMED
     written = () if named else _written_over(of_results, plain[0])
     return Reasons((*written, *reasons.diagnoses), () if written else reasons.known)
@@ -91,17 +91,17 @@ def _written_over(of_results: Sequence[Diagnosis], run: Run) -> tuple[Diagnosis,
     return tuple(one for one in shared if set(wrong) & set(one.summary.replace(":", " ").split()))
 
 
-def _of_failing(session: Session, failing: Sequence[Run], strays: Sequence[Diagnosis]) -> Reasons:
+def _of_failing(experiment: Experiment, failing: Sequence[Run], strays: Sequence[Diagnosis]) -> Reasons:
     run, *others = failing
     assert run.measured is not None
-    seen = observed(session.case, run.measured, inputs_of(session, session.values, run.assigned).tensors)
-    again, lines = Again(session, run.assigned, seen), Lines(session)
-    tested = causes(session, run.assigned, seen)
+    seen = observed(experiment.case, run.measured, inputs_of(experiment, run.assigned).tensors)
+    again, lines = Again(experiment, run.assigned, seen), Lines(experiment)
+    tested = causes(experiment, run.assigned, seen)
     first = _tried_first(again, tested)
     found = [*first, *_diagnoses(lines, seen, tested)]
     if tested and tested[0].explained >= NAMED:
         beside = len(first) + len(tested[0].hypotheses)
-        for other, there, one in other_causes(session, tested[0], others):
+        for other, there, one in other_causes(experiment, tested[0], others):
             found[beside:beside] = _diagnoses(lines, there, [one], f"in {other.layout}: ", also=True)[:1]
     else:
         found = [*_behaving(again), *found]
@@ -109,17 +109,16 @@ def _of_failing(session: Session, failing: Sequence[Run], strays: Sequence[Diagn
     return Reasons(tuple(found), () if found and found[0].explained >= NAMED else tuple(known(seen)))
 
 
-def _of_other_values(session: Session, runs: Sequence[Run], failing: Run, strays: Sequence[Diagnosis]) -> Reasons:
+def _of_other_values(experiment: Experiment, runs: Sequence[Run], failing: Run, strays: Sequence[Diagnosis]) -> Reasons:
     """Where the case's own values came out right and others did not: is it the values, or that calls differ?"""
-    tensors = inputs_of(session, session.values, failing.assigned).tensors
+    tensors = inputs_of(experiment, failing.assigned).tensors
     right = next((run.measured for run in runs if run.is_plain and run.assigned == failing.assigned), None)
-    later = (
-        later_call_differs(Again(session, failing.assigned, observed(session.case, right, tensors))) if right else None
-    )
-    if later is not None:
-        return Reasons((later, *strays))
+    if right is not None:
+        later = later_call_differs(Again(experiment, failing.assigned, observed(experiment.case, right, tensors)))
+        if later is not None:
+            return Reasons((later, *strays))
     assert failing.measured is not None
-    facts = known(observed(session.case, failing.measured, tensors))
+    facts = known(observed(experiment.case, failing.measured, tensors))
     words = () if failing.inside else ("right with the case's own values: what is wrong shows with others",)
     return Reasons(tuple(strays), (*words, *facts))
 

@@ -11,7 +11,7 @@ from ..diagnosis import NAMED
 from ..failures import TargetFailure
 from ..options import flags
 from ..probe import probe
-from ..probing.session import Tick
+from ..probing.experiment import Tick
 from ..problem import Problem
 from ..verdict import MISMATCH, Report, Run
 from .adaptations import OF_LENGTH, WHOLE_BLOCKS, given_as

@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..cases.decided import values_of
-from ..cases.draw import draw
 from ..failures import Failure, Refusal, TargetFailure
-from ..probing.runs import layouts_of, runs_of
-from ..probing.session import Session, silent
+from ..probing.experiment import experiment_of
+from ..probing.runs import records_of
 from ..problem import Problem
 from ..verdict import Run
 
@@ -47,13 +45,10 @@ def refuses(failure: Failure) -> bool:
 
 
 def _run(problem: Problem) -> Run:
-    case, saved = replace(problem.case, repeat=1, schedules=0, configs="first"), problem.saved
-    session = Session(case, problem.target, None, silent, (), saved)
-    values = draw(case) if saved is None else values_of(saved, case)
-    session.values = {name: value.to(case.device) for name, value in values.items()}
-    run = next(iter(runs_of(session, layouts_of(case)[0])))
-    if run.measured is None:
-        raise Refusal(run.skipped or "it refused")
+    case = replace(problem.case, repeat=1, schedules=0, configs="first", taps=())
+    run = next(records_of(experiment_of(case, problem.target, saved=problem.saved))).run
+    if run is None or run.measured is None:
+        raise Refusal((run and run.skipped) or "it refused")
     return run
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ..cases.case import Case
@@ -31,13 +32,17 @@ class Examiner:
     """How a black box is asked and judged, and what one ordinary run of it gave."""
 
     case: Case
-    answer: Callable[[Assigned], Answer]
-    """What runs the target, given a layout."""
+    run: Callable[[Assigned, Case, Mapping[str, Tensor], Mapping[str, Tensor]], Trace]
+    """What runs the target, given a layout and what an `Answer` is given."""
     measure: Measure
     own: Measured
     """The ordinary run under the layout examined."""
     tensors: Mapping[str, Tensor]
     """Its inputs as they lay in memory."""
+
+    def answer(self, assigned: Assigned) -> Answer:
+        """What runs the target in a layout."""
+        return partial(self.run, assigned)
 
 
 def look_inside(examiner: Examiner, values: Mapping[str, Tensor], assigned: Assigned) -> Inside:

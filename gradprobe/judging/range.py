@@ -11,6 +11,7 @@ from ..budgets.chain import UNBOUNDED
 from ..budgets.precision import U32, Precision, precision_of
 from ..budgets.scores import score_error
 from ..cases.case import Case
+from ..failures import UsageFailure
 from ..reference import Attention, Tile, evaluate, tiles
 from ..reference.softmax import kept_share
 from .compare import attention_of, tile_size
@@ -36,6 +37,22 @@ def out_of_range(case: Case, values: Mapping[str, Tensor]) -> str:
     return _beyond(case, _largest_of(case, x, precision_of(case.dtype, case.dots or "ieee")))
 
 
+def refuse_out_of_range(case: Case, values: Mapping[str, Tensor]) -> None:
+    """Does nothing where right arithmetic on a case's values stays within the range of its numbers.
+
+    Raises:
+        UsageFailure: it does not, so that a right kernel may give NaN.
+    """
+    if beyond := out_of_range(case, values):
+        largest = max(_largest(values[name]) for name in ("q", "k", "v", "do"))
+        of = f"scale {case.scale:g}, inputs of up to {largest:.3g}"
+        raise UsageFailure(f"{beyond} ({of})", "make --scale or the inputs smaller")
+
+
+def _largest(value: Tensor) -> float:
+    return float(value.nan_to_num(0.0, 0.0, 0.0).abs().max())
+
+
 def _beyond(case: Case, sizes: Mapping[str, float]) -> str:
     for name, size in sizes.items():
         if name == _ERROR and not size <= UNBOUNDED:
@@ -53,7 +70,7 @@ def _from_the_largest(case: Case, values: Mapping[str, Tensor]) -> dict[str, flo
     """Bounds of everything from the largest element of each input; rows of P sum to 1."""
 
     def largest(name: str) -> float:
-        return float(values[name].nan_to_num(0.0, 0.0, 0.0).abs().max()) if name in values else 0.0
+        return _largest(values[name]) if name in values else 0.0
 
     q, k, v, do, scale = (*map(largest, ("q", "k", "v", "do")), max(1.0, abs(case.scale or 0.0)))
     kept, rows = 1 / (1 - case.dropout), case.seqlen_q * case.heads // case.kv_heads

@@ -13,88 +13,108 @@ from ..cases.placement import for_more_batches, repeats
 from ..failures import TargetFailure
 from ..inside.look import Examiner, look_inside
 from ..inside.recover import obstacle, recoverable
+from ..inside.recovery import Recovery
+from ..judging.measured import Measured
 from ..running.trace import Trace
 from ..verdict import MISMATCH, Run
-from .session import Session, accepted, derived, inputs_of, measure
+from .experiment import Experiment, derived, inputs_of
+from .measure import measure
+from .observe import Execution, accepted
+from .runs import Record
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-def with_insides(session: Session, runs: list[Run]) -> list[Run]:
+def with_insides(experiment: Experiment, records: list[Record]) -> list[Record]:
     """Looks into a black box under the first layout, and under the first that fails where that is another.
 
     Where a run is right and its one-hot problems are not, these stand behind the others as a run of their own.
     """
-    chosen = [runs.index(run) for run in runs if run.measured is not None][:1]
-    chosen += [runs.index(run) for run in runs if run.verdict == MISMATCH and run.layout not in session.configured][:1]
-    looked = [_with_inside(session, run) if at in chosen else run for at, run in enumerate(runs)]
-    return [_without_one_hots(run) for run in looked] + [_of_one_hots(run) for run in looked if _is_wrong_inside(run)]
+    chosen = [at for at, record in enumerate(records) if record.run and record.run.measured][:1]
+    chosen += [
+        at for at, record in enumerate(records)
+        if record.run and record.run.verdict == MISMATCH and record.configuration is None
+    ][:1]  # fmt: skip
+    looked = [_with_inside(experiment, one) if at in chosen else one for at, one in enumerate(records)]
+    apart = [record.run for record in looked if record.run and _is_wrong_inside(record.run)]
+    return [*map(_without_one_hots, looked), *map(_of_one_hots, apart)]
 
 
 def _is_wrong_inside(run: Run) -> bool:
     """Whether the target exports what is wrong in one-hot problems alone."""
-    if run.measured is None or run.inside is None or not run.measured.comparison.matches:
+    if run.measured is None or run.inside is None:
         return False
-    return not run.inside.measured.comparison.matches
+    return run.measured.comparison.matches and not run.inside.measured.comparison.matches
 
 
-def _without_one_hots(run: Run) -> Run:
-    return replace(run, inside=None) if _is_wrong_inside(run) else run
+def _without_one_hots(record: Record) -> Record:
+    wrong = record.run is not None and _is_wrong_inside(record.run)
+    return replace(record, run=replace(record.run, inside=None)) if record.run and wrong else record
 
 
-def _of_one_hots(run: Run) -> Run:
+def _of_one_hots(run: Run) -> Record:
     assert run.inside is not None
     measured = run.inside.measured
-    return Run(f"{run.layout}, one-hot inputs", run.assigned, measured, None, replace(run.inside, shown=measured))
+    inside = replace(run.inside, shown=measured)
+    return Record(Run(f"{run.layout}, one-hot inputs", run.assigned, measured, None, inside))
 
 
-def _with_inside(session: Session, run: Run) -> Run:
+def _with_inside(experiment: Experiment, record: Record) -> Record:
     """A run whose target was looked into, where it can be: a layout of repeated values holds no one-hot rows."""
-    if not session.case.recover or run.measured is None or not recoverable(run.measured.trace):
-        return run
-    if words := obstacle(session.case, session.values):
-        session.notes += [f"P and dS are not recovered: {words}"] if not session.notes else []
-        return run
-    if any(layout == "expanded" for _, layout in run.assigned) or _repeats_as_saved(session, run.assigned):
+    case, run = experiment.case, record.run
+    if run is None or run.measured is None or not case.recover or not recoverable(run.measured.trace):
+        return record
+    if words := obstacle(case, experiment.values):
+        return record.with_more(notes=[f"P and dS are not recovered: {words}"])
+    if any(layout == "expanded" for _, layout in run.assigned) or _repeats_as_saved(experiment, run.assigned):
         words = f"P and dS are not recovered in {run.layout}: a layout that repeats values holds no one-hot rows"
-        session.notes += [words] if session.case.layouts or session.case.runs else []
-        return run
-    examiner = Examiner(
-        session.case,
-        lambda assigned: lambda case, values, first: _answer(session, case, values, first, assigned),
-        lambda values, trace, recovery=None, *, coarse=False: measure(
-            session, place(values, ()), trace, recovery, coarse=coarse
-        ),
-        run.measured,
-        inputs_of(session, session.values, run.assigned).tensors,
-    )
+        return record.with_more(notes=[words] if case.layouts or case.runs else [])
+    box = _BlackBox(experiment)
+    own = inputs_of(experiment, run.assigned).tensors
+    examiner = Examiner(case, box.answer, box.measure, run.measured, own)
     try:
-        with session.timed("compare"):
-            return replace(run, inside=look_inside(examiner, session.values, run.assigned))
+        with experiment.stopwatch.timed("compare"):
+            inside = look_inside(examiner, experiment.values, run.assigned)
     except TargetFailure as failure:
         # The run itself is measured, and stands.
-        session.notes.append(f"P and dS are not recovered in {run.layout}: {failure}")
-        return run
+        return record.with_more(box.executions, [f"P and dS are not recovered in {run.layout}: {failure}"])
+    return replace(record, run=replace(run, inside=inside)).with_more(box.executions)
 
 
-def _repeats_as_saved(session: Session, assigned: Assigned) -> bool:
-    if session.saved is None or AS_SAVED not in dict(assigned).values():
+def _repeats_as_saved(experiment: Experiment, assigned: Assigned) -> bool:
+    if experiment.saved is None or AS_SAVED not in dict(assigned).values():
         return False
-    shapes = {name: tuple(value.shape) for name, value in session.values.items()}
-    return any(repeats(shapes[name], place) for name, place in session.saved.placements.items())
+    shapes = {name: tuple(value.shape) for name, value in experiment.values.items()}
+    return any(repeats(shapes[name], place) for name, place in experiment.saved.placements.items())
 
 
-def _answer(
-    session: Session, case: Case, values: Mapping[str, Tensor], first: Mapping[str, Tensor], assigned: Assigned
-) -> Trace:
-    """The target's results on several probes; those of the first in O, LSE and delta are those of all."""
-    times = case.batch // session.case.batch
-    of_first = derived(session, first)
-    of_all = {name: value.repeat(times, *[1] * (value.dim() - 1)) for name, value in of_first.items()}
-    everything = {**values, **of_all, **outputs_of(case, session.target.outputs, values)}
-    shapes = {name: tuple(value.shape) for name, value in everything.items()}
-    placements = for_more_batches(session.saved.placements, shapes) if session.saved else None
-    inputs = place(everything, assigned, placements, shapes=case.shapes)
-    # O and LSE of a file are none of these problems'.
-    return accepted(replace(session, case=case, taps=(), saved=None), inputs)
+class _BlackBox:
+    """A target that is given one-hot problems; it keeps what each execution did."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self._experiment = experiment
+        self.executions: list[Execution] = []
+
+    def answer(
+        self, assigned: Assigned, case: Case, values: Mapping[str, Tensor], first: Mapping[str, Tensor]
+    ) -> Trace:
+        """The target's results on several probes; those of the first in O, LSE and delta are those of all."""
+        experiment, saved = self._experiment, self._experiment.saved
+        times = case.batch // experiment.case.batch
+        of_first = derived(experiment, first)
+        of_all = {name: value.repeat(times, *[1] * (value.dim() - 1)) for name, value in of_first.items()}
+        everything = {**values, **of_all, **outputs_of(case, experiment.target.outputs, values)}
+        shapes = {name: tuple(value.shape) for name, value in everything.items()}
+        placements = for_more_batches(saved.placements, shapes) if saved else None
+        inputs = place(everything, assigned, placements, shapes=case.shapes)
+        # O and LSE of a file are none of these problems'.
+        trace, execution = accepted(replace(experiment, case=case, taps=(), saved=None), inputs)
+        self.executions.append(execution)
+        return trace
+
+    def measure(
+        self, values: Mapping[str, Tensor], trace: Trace, recovery: Recovery | None = None, *, coarse: bool = False
+    ) -> Measured:
+        """The results of one-hot problems, compared."""
+        return measure(self._experiment, place(values, ()), trace, recovery, coarse=coarse)

@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ..cases.case import OUTPUTS, Case
-from ..cases.guards import ORDINARY, Breach, Guards
+from ..cases.case import OUTPUTS
+from ..cases.guards import Breach, Guards
 from ..cases.layouts import Inputs
-from ..failures import Failure
+from ..failures import Failure, KernelStopped, TargetFailure
 from ..judging.held import of_change, of_dtypes, of_shared
 from ..judging.strays import Stray, of_access, of_breach, of_cuda
 from ..running.allocations import Allocations
 from ..running.backend import interpreting
 from ..running.changes import Given, Steps, Writer
 from ..running.run import Outcome, run_target
-from ..running.taps import Tap
+from ..running.trace import Trace, expected_shapes
 from ..running.unwritten import Unwritten
-from ..targets.find import Target
+from .experiment import Experiment
 
 
 @dataclass(frozen=True)
-class WatchedRun:
-    """What one run gave, and what it did to memory."""
+class Execution:
+    """One run of the target: what it was given, what came of it, and what it did to memory."""
 
     inputs: Inputs
     outcome: Outcome
@@ -35,19 +34,75 @@ class WatchedRun:
     unwatched: tuple[str, ...] = ()
     """What went wrong in watching: the accesses concerned were executed, and not judged."""
 
+    @property
+    def layout(self) -> str:
+        return self.inputs.layout
+
+    def without_tensors(self, layout: str = "") -> Execution:
+        """What is kept of it, under another name for its layout where one is given."""
+        return replace(
+            self, inputs=Inputs(layout or self.layout, {}, {}), outcome=replace(self.outcome, trace=None)
+        )  # fmt: skip
+
+
+def execute(experiment: Experiment, inputs: Inputs, schedule: int = 0) -> Execution:
+    """One run of the target, timed.
+
+    A target of CUDA sources is run again where only now it shows to be one: what its torch.empty gave is known then.
+
+    Args:
+        schedule: the order of the threads of CUDA kernels on the CPU.
+    """
+    stopwatch, name = experiment.stopwatch, experiment.target.name
+    experiment.tick(f"run {stopwatch.laps['target'] + 1}, {name}, {inputs.layout}", 0.0, inputs.layout)
+    with stopwatch.timed("target"):
+        execution = _executed(experiment, inputs, schedule)
+    outcome = execution.outcome
+    if outcome.trace is not None:
+        outcome = replace(outcome, trace=_with_forward(experiment, inputs, outcome.trace))
+    return replace(execution, outcome=outcome)
+
+
+def _executed(experiment: Experiment, inputs: Inputs, schedule: int) -> Execution:
+    # Memory of CUDA's allocator often holds zeros in a test and something else in a training run: kernels of a source
+    # run between guard bands, and so does what they ended when it was not between any.
+    if not experiment.cuda:
+        with contextlib.suppress(KernelStopped):
+            execution = observe(experiment, inputs, banded=experiment.case.poison, schedule=schedule)
+            if not execution.outcome.cuda:
+                return execution
+    return observe(experiment, inputs, copies=True, schedule=schedule)
+
+
+def _with_forward(experiment: Experiment, inputs: Inputs, trace: Trace) -> Trace:
+    """A backward's results with the O and LSE that a file gave it: they are parents, and may be what is wrong."""
+    of_file = experiment.saved.values.keys() & experiment.target.takes.keys() if experiment.saved else set()
+    given = {key: name for key, name in (("LSE", "lse"), ("O", "o")) if name in of_file and key not in trace.values}
+    if not given:
+        return trace
+    values = {**{key: inputs.values[name] for key, name in given.items()}, **trace.values}
+    order = [name for name in expected_shapes(experiment.case) if name in values]
+    return Trace(
+        {name: values[name] for name in order}, {name: trace.sources.get(name, "exported") for name in order}
+    )  # fmt: skip
+
+
+def accepted(experiment: Experiment, inputs: Inputs) -> tuple[Trace, Execution]:
+    """A further run in a layout that the target accepted before, and its results.
+
+    Raises:
+        TargetFailure: it refuses the layout now.
+    """
+    execution = execute(experiment, inputs)
+    if execution.outcome.trace is None:
+        name = experiment.target.name
+        raise TargetFailure(f"target {name!r} refused {inputs.layout} after accepting it before")
+    return execution.outcome.trace, execution.without_tensors()
+
 
 def observe(
-    target: Target,
-    case: Case,
-    inputs: Inputs,
-    taps: Sequence[Tap] = (),
-    *,
-    fill: str = ORDINARY,
-    unwritten: float = math.nan,
-    banded: bool = True,
-    copies: bool = False,
-    schedule: int = 0,
-) -> WatchedRun:
+    experiment: Experiment, inputs: Inputs, *, banded: bool = True, copies: bool = False, schedule: int = 0
+) -> Execution:
     """Runs a target once, and looks at what it does to memory that is not its own.
 
     The guard bands around the inputs are compared after the run. Where Triton's interpreter runs the kernels, every
@@ -55,8 +110,6 @@ def observe(
     not executed: it would spoil the memory of this process. Where only the run imports Triton, a second is watched.
 
     Args:
-        fill: what guard bands hold, one of guards.FILLS.
-        unwritten: what memory without values holds.
         banded: whether what the target allocates lies in guard bands, whatever runs its kernels.
         copies: whether what `contiguous`, `clone` and `to` return does so too.
         schedule: the order of the threads of CUDA kernels on the CPU.
@@ -65,7 +118,7 @@ def observe(
         UsageFailure: the case uses what the target does not take.
         TargetFailure: the target raised where it may not, or returned what it may not.
     """
-    setting = _Setting(target, case, inputs, taps, fill, unwritten, banded, copies, schedule)
+    setting, case = _Setting(experiment, inputs, banded, copies, schedule), experiment.case
     guards, given = Guards(inputs.tensors), Given(inputs, case.inplace)
     was_there = _interprets_triton()
     seen = setting.run()
@@ -78,7 +131,7 @@ def observe(
     if seen.outcome.trace is not None:
         strays += of_dtypes(seen.outcome.trace, inputs.values)
         strays += _overwritten(setting, given, seen)
-    return WatchedRun(inputs, seen.outcome, tuple(strays), seen.failures())
+    return Execution(inputs, seen.outcome, tuple(strays), seen.failures())
 
 
 def _overwritten(setting: _Setting, given: Given, seen: _Seen) -> list[Stray]:
@@ -94,7 +147,7 @@ def _overwritten(setting: _Setting, given: Given, seen: _Seen) -> list[Stray]:
             setting.run(steps)
         given.restore()
         writers = {**steps.writers, **writers}
-    axes = {name: setting.case.input_axes(name) for name in setting.inputs.tensors}
+    axes = {name: setting.experiment.case.input_axes(name) for name in setting.inputs.tensors}
     return [of_change(change, axes[change.tensor], writers.get(change.tensor)) for change in changes]
 
 
@@ -125,25 +178,21 @@ class _Seen:
 class _Setting:
     """What a run is made of."""
 
-    target: Target
-    case: Case
+    experiment: Experiment
     inputs: Inputs
-    taps: Sequence[Tap]
-    fill: str
-    unwritten: float
     banded: bool
     copies: bool
     schedule: int
 
     def run(self, steps: Steps | None = None) -> _Seen:
         """Runs the target; where there are steps, they are told of each."""
-        unwritten, is_triton = empty_outputs(self.inputs), _interprets_triton()
+        of, unwritten, is_triton = self.experiment, empty_outputs(self.inputs), _interprets_triton()
         with _watched(self.inputs, unwritten) if is_triton else nullcontext() as memory:
             bands = self.banded or is_triton
-            allocations = Allocations(self.fill, self.unwritten, unwritten, copies=self.copies) if bands else None
+            allocations = Allocations(of.fill, of.unwritten, unwritten, copies=self.copies) if bands else None
             around = _within(allocations or nullcontext(), steps.operations() if steps else nullcontext())
             outcome = run_target(
-                self.target, self.case, self.inputs, self.taps, around, schedule=self.schedule, unwritten=unwritten,
+                of.target, of.case, self.inputs, of.taps, around, schedule=self.schedule, unwritten=unwritten,
                 launched=steps.launched if steps else lambda kernel: None,
             )  # fmt: skip
         return _Seen(outcome, memory, allocations)

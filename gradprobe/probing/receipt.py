@@ -4,35 +4,34 @@ from __future__ import annotations
 
 import platform
 import shlex
+from collections.abc import Iterable, Sequence
 
 from ..cases.case import Case
 from ..judging.locate import zeros_by_design
 from ..running.taps import propose
 from ..targets.provenance import triton_cache
-from ..verdict import Provenance, Run
-from .session import Session
+from ..verdict import Provenance
+from .experiment import Experiment
+from .runs import Record, outcomes_of
 
 
-def notes_of(session: Session, runs: list[Run]) -> tuple[str, ...]:
-    """Sentences about the case, what was skipped, and the taps."""
-    return (
-        *_of_case(session.case),
-        *_of_surroundings(session),
-        *_of_configurations(session),
-        *session.notes,
-        *_of_taps(session, runs),
-    )
-
-
-def _of_surroundings(session: Session) -> tuple[str, ...]:
-    words = session.target.around.words
-    return (f"the target changes, for all of its process, {words}: it is judged without",) if words else ()
-
-
-def _of_configurations(session: Session) -> tuple[str, ...]:
-    """Which configurations of autotuned kernels ran, where none was chosen by time."""
-    ran = (configuration.sentence for outcome in session.outcomes for configuration in outcome.configurations)
-    return tuple(dict.fromkeys(ran))
+def notes_of(experiment: Experiment, records: Sequence[Record]) -> tuple[str, ...]:
+    """Sentences about the case, what was skipped, and the taps, each once."""
+    executions = [execution for record in records for execution in record.executions]
+    around = experiment.target.around.words
+    notes = (
+        *_of_case(experiment.case),
+        *([f"the target changes, for all of its process, {around}: it is judged without"] if around else []),
+        # Which configurations of autotuned kernels ran, where none was chosen by time.
+        *(configuration.sentence for one in executions for configuration in one.outcome.configurations),
+        *(
+            f"some accesses of memory could not be watched, by a fault of gradprobe: {words}"
+            for one in executions for words in one.unwatched
+        ),
+        *(note for record in records for note in record.notes),
+        *_of_taps(experiment, records),
+    )  # fmt: skip
+    return tuple(dict.fromkeys(notes))
 
 
 def _of_case(case: Case) -> list[str]:
@@ -44,26 +43,27 @@ def _of_case(case: Case) -> list[str]:
     return notes
 
 
-def _of_taps(session: Session, runs: list[Run]) -> list[str]:
+def _of_taps(experiment: Experiment, records: Sequence[Record]) -> list[str]:
     """What a reader should know of the taps; where none is set and the target hides P or dS, which there could be."""
-    notes = list(dict.fromkeys(note for outcome in session.outcomes for note in outcome.notes))
-    hidden = any(run.measured and not {"P", "dS"} <= run.measured.trace.values.keys() for run in runs)
-    if session.taps or not hidden:
+    notes = [note for outcome in outcomes_of(records) for note in outcome.notes]
+    results = [record.run.measured.trace.values for record in records if record.run and record.run.measured]
+    if experiment.taps or all({"P", "dS"} <= values.keys() for values in results):
         return notes
-    words = propose([kernel for outcome in session.outcomes[:1] for kernel in outcome.launched])
+    words = propose(list(experiment.first.launched) if experiment.first else [])
     one_each = {word.partition("=")[0]: word for word in reversed(words)}
     flags = " ".join(f"--tap {shlex.quote(word)}" for word in reversed(one_each.values()))
     return [*notes, *([f"what its kernels hold can be seen: {flags}"] if words else [])]
 
 
-def provenance(session: Session) -> Provenance:
-    kernels = tuple(dict.fromkeys(kernel for outcome in session.outcomes for kernel in outcome.kernels))
-    interpreted = any(outcome.interpreted for outcome in session.outcomes)
-    cuda = next((outcome.cuda for outcome in session.outcomes if outcome.cuda), "")
+def provenance(experiment: Experiment, records: Iterable[Record]) -> Provenance:
+    outcomes = list(outcomes_of(records))
+    kernels = tuple(dict.fromkeys(kernel for outcome in outcomes for kernel in outcome.kernels))
+    interpreted = any(outcome.interpreted for outcome in outcomes)
+    cuda = next((outcome.cuda for outcome in outcomes if outcome.cuda), "")
     backend = cuda or ("torch" if not kernels else "triton-interpreter" if interpreted else "triton")
-    reference = session.reference.name if session.reference else "gradprobe.reference, float64"
+    reference = experiment.reference.name if experiment.reference else "gradprobe.reference, float64"
     cache = triton_cache() if backend == "triton" else ""
-    return Provenance(session.target.name, backend, session.target.source, kernels, reference, cache)
+    return Provenance(experiment.target.name, backend, experiment.target.source, kernels, reference, cache)
 
 
 def environment(device: str) -> dict[str, str]:

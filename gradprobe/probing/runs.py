@@ -2,22 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..cases.case import Case
 from ..cases.guards import same_bits
-from ..cases.layouts import UNIT_RUN, Assigned, Inputs, planned_runs, run_name
+from ..cases.layouts import UNIT_RUN, Assigned, planned_runs, run_name
 from ..failures import TargetFailure, UsageFailure
 from ..judging.measured import Measured
 from ..judging.strays import RACE, UNWRITTEN, Stray, telling, worst_first
 from ..judging.symmetry import agreement
+from ..running.run import Outcome
 from ..verdict import Run
-from .session import Session, inputs_of, measure, watched_run
+from .experiment import Experiment, inputs_of
+from .measure import measure
+from .observe import Execution, execute
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Record:
+    """One run of a report, and the executions of the target that it was made from, without their tensors."""
+
+    run: Run | None
+    """None where a configuration of an autotuned kernel does not fit."""
+    executions: tuple[Execution, ...] = ()
+    notes: tuple[str, ...] = ()
+    configuration: tuple[str, int] | None = None
+    """Of a run in another configuration than the first: the autotuned kernel, and the configuration's number."""
+
+    def with_more(self, executions: Iterable[Execution] = (), notes: Iterable[str] = ()) -> Record:
+        """The same after further executions."""
+        return replace(self, executions=(*self.executions, *executions), notes=(*self.notes, *notes))
+
+
+def outcomes_of(records: Iterable[Record]) -> Iterator[Outcome]:
+    """What the executions of some records came to."""
+    return (execution.outcome for record in records for execution in record.executions)
 
 
 def layouts_of(case: Case) -> tuple[Assigned, ...]:
@@ -25,79 +50,96 @@ def layouts_of(case: Case) -> tuple[Assigned, ...]:
     return planned_runs((case.layouts,) if case.layouts else case.runs, are_saved=case.inputs is not None)
 
 
-def runs_of(session: Session, assigned: Assigned) -> Iterator[Run]:
-    """One layout; and where distinct strides are refused or never reach the kernels, those with the last one 1.
-
-    Each as soon as it is measured.
-    """
-    run = _run(session, assigned)
-    asked = session.case.layouts or session.case.runs
-    wants_unit = run.layout == "distinct" and not asked and (run.measured is None or _copied(session))
-    yield run
-    if session.case.configs == "all" and assigned == layouts_of(session.case)[0]:
-        yield from _in_other_configurations(session, assigned)
-    if wants_unit:
-        yield _run(session, UNIT_RUN)
+def records_of(experiment: Experiment) -> Iterator[Record]:
+    """The runs of a case under all of its layouts, each as soon as it is measured."""
+    for assigned in layouts_of(experiment.case):
+        for record in _of_layout(experiment, assigned):
+            experiment = experiment.after(outcomes_of([record]))
+            yield record
 
 
-def _in_other_configurations(session: Session, assigned: Assigned) -> Iterator[Run]:
+def runs_of(experiment: Experiment) -> list[Run]:
+    """The same without what each was made from."""
+    return [record.run for record in records_of(experiment) if record.run is not None]
+
+
+def _of_layout(experiment: Experiment, assigned: Assigned) -> Iterator[Record]:
+    """One layout; and where distinct strides are refused or never reach the kernels, those with the last one 1."""
+    record, run = _record(experiment, assigned)
+    asked, experiment = experiment.case.layouts or experiment.case.runs, experiment.after(outcomes_of([record]))
+    yield record
+    configures = experiment.case.configs == "all" and assigned == layouts_of(experiment.case)[0]
+    if configures:
+        yield from _in_other_configurations(experiment, assigned, record)
+    if run.layout == "distinct" and not asked and (run.measured is None or _copied(experiment, record)):
+        yield _record(experiment, UNIT_RUN)[0]
+
+
+def _in_other_configurations(experiment: Experiment, assigned: Assigned, plain: Record) -> Iterator[Record]:
     """The run once more in each other configuration of each autotuned kernel, which its name tells."""
-    for first in session.outcomes[-1].configurations:
+    for first in plain.executions[-1].outcome.configurations:
         for number in first.others:
-            before = len(session.strays)
-            run = _run(pinned(session, first.kernel, number), assigned)
-            ran = session.outcomes[-1].configurations
+            record, run = _record(pinned(experiment, first.kernel, number), assigned)
+            ran = record.executions[-1].outcome.configurations
             came = next((one for one in ran if (one.kernel, one.number) == (first.kernel, number)), None)
             if came is None:
-                session.notes.append(f"{first.kernel}: configuration {number} of {first.count} does not fit")
+                note = f"{first.kernel}: configuration {number} of {first.count} does not fit"
+                yield replace(record.with_more(notes=[note]), run=None)
             else:
                 title = f"{run.layout}, {came.kernel} with configuration {number} of {came.count} ({came.words})"
-                session.configured[title] = (came.kernel, number)
-                session.strays[before:] = [(title, strays) for _, strays in session.strays[before:]]
-                yield replace(run, layout=title)
+                executions = tuple(execution.without_tensors(title) for execution in record.executions)
+                yield Record(replace(run, layout=title), executions, record.notes, (came.kernel, number))
 
 
-def pinned(session: Session, kernel: str, number: int) -> Session:
-    """The session with one configuration of one autotuned kernel."""
-    return replace(session, case=replace(session.case, pinned=((kernel, number),)))
+def pinned(experiment: Experiment, kernel: str, number: int) -> Experiment:
+    """The experiment with one configuration of one autotuned kernel."""
+    return replace(experiment, case=replace(experiment.case, pinned=((kernel, number),)))
 
 
-def _copied(session: Session) -> bool:
+def _copied(experiment: Experiment, latest: Record) -> bool:
     """Whether kernels were given copies in the latest run, of inputs that they took as they lay in the first.
 
     Many wrappers make a tensor contiguous where its last stride is not 1: they look right whatever strides they mix up.
     """
-    return bool(session.outcomes[0].taken - session.outcomes[-1].taken)
+    assert experiment.first is not None
+    return bool(experiment.first.taken - latest.executions[-1].outcome.taken)
 
 
-def _run(session: Session, assigned: Assigned) -> Run:
-    inputs = inputs_of(session, session.values, assigned)
-    run = watched_run(session, inputs)
-    if run.outcome.trace is None:
-        return Run(inputs.layout, assigned, None, run.outcome.refused, strays=telling(run.strays, False))
-    measured = measure(session, inputs, run.outcome.trace)
-    measured, strays = _in_other_orders(session, assigned, measured, list(run.strays))
-    for number in range(1, session.case.repeat):
-        again = _poisoned(session, number)
-        # Laid out afresh: a target may have written over its inputs.
-        measured = _repeated(again, inputs_of(again, session.values, assigned), measured)
-    return Run(inputs.layout, assigned, measured, None, strays=telling(strays, _holds_non_finite(measured)))
+def _record(experiment: Experiment, assigned: Assigned) -> tuple[Record, Run]:
+    inputs = inputs_of(experiment, assigned)
+    first = execute(experiment, inputs)
+    experiment, trace, strays = experiment.after([first.outcome]), first.outcome.trace, list(first.strays)
+    if trace is None:
+        run = Run(inputs.layout, assigned, None, first.outcome.refused, strays=telling(strays, False))
+        return Record(run, (first.without_tensors(),)), run
+    measured = measure(experiment, inputs, trace)
+    measured, ordered, notes = _in_other_orders(experiment, assigned, measured)
+    for other in ordered:
+        strays += [stray for stray in other.strays if stray.identity not in {one.identity for one in strays}]
+    repeats = []
+    for number in range(1, experiment.case.repeat):
+        measured, execution = _repeated(_poisoned(experiment, number), assigned, measured)
+        repeats.append(execution)
+    run = Run(inputs.layout, assigned, measured, None, strays=telling(strays, _holds_non_finite(measured)))
+    return Record(run, (first.without_tensors(), *ordered, *repeats), tuple(notes)), run
 
 
-def with_strays(session: Session, runs: list[Run]) -> list[Run]:
+def with_strays(records: Iterable[Record]) -> list[Run]:
     """The runs, each with what repeats of it and looks inside, which are runs in its layout too, did to memory."""
-    return [replace(run, strays=_with_those_of(session, run)) if run.measured else run for run in runs]
+    records = list(records)
+    found = [(execution.layout, execution.strays) for record in records for execution in record.executions]
+    runs = [record.run for record in records if record.run is not None]
+    return [replace(run, strays=_with_those_of(run, found)) if run.measured else run for run in runs]
 
 
-def _with_those_of(session: Session, run: Run) -> tuple[Stray, ...]:
+def _with_those_of(run: Run, others: Sequence[tuple[str, tuple[Stray, ...]]]) -> tuple[Stray, ...]:
     found = {stray.identity: stray for stray in run.strays}
     told = {stray.place_of_access for stray in run.strays}
-    for layout, strays in session.strays:
-        for stray in strays if layout == run.layout else ():
-            # Whether memory without values shows was decided by the run's own results. Looks inside have more batches,
-            # and what leaves a tensor of the case meets another program there: it is the same fault, by another name.
-            if stray.kind != UNWRITTEN and not (stray.kind == RACE and stray.place_of_access in told):
-                found.setdefault(stray.identity, stray)
+    for stray in (stray for layout, strays in others if layout == run.layout for stray in strays):
+        # Whether memory without values shows was decided by the run's own results. Looks inside have more batches,
+        # and what leaves a tensor of the case meets another program there: it is the same fault, by another name.
+        if stray.kind != UNWRITTEN and not (stray.kind == RACE and stray.place_of_access in told):
+            found.setdefault(stray.identity, stray)
     return tuple(worst_first(found.values()))
 
 
@@ -106,61 +148,63 @@ def _holds_non_finite(measured: Measured) -> bool:
 
 
 def _in_other_orders(
-    session: Session, assigned: Assigned, measured: Measured, strays: list[Stray]
-) -> tuple[Measured, tuple[Stray, ...]]:
-    """The run, or one in another order of threads and blocks that went wrong where it did not; and what each showed.
+    experiment: Experiment, assigned: Assigned, measured: Measured
+) -> tuple[Measured, list[Execution], list[str]]:
+    """The run, or one in another order of threads and blocks that went wrong where it did not; those others; notes.
 
     Raises:
         UsageFailure: the target has no kernels whose threads could be ordered.
     """
-    first, differing = measured.trace, dict[str, int]()
-    for seed in range(1, session.case.schedules + 1):
-        run = watched_run(session, inputs_of(session, session.values, assigned), seed)
-        outcome = run.outcome
-        if outcome.trace is None or outcome.cuda != "cuda-on-cpu":
+    first, executions, differing = measured.trace, [], Counter[str]()
+    for seed in range(1, experiment.case.schedules + 1):
+        inputs = inputs_of(experiment, assigned)
+        execution = execute(experiment, inputs, seed)
+        trace = execution.outcome.trace
+        if trace is None or execution.outcome.cuda != "cuda-on-cpu":
             raise UsageFailure(
-                f"--schedules: target {session.target.name!r} launched no CUDA kernel on the CPU",
+                f"--schedules: target {experiment.target.name!r} launched no CUDA kernel on the CPU",
                 "it orders the threads of kernels that gradprobe.cuda loads, with --device cpu",
             )
-        strays += [stray for stray in run.strays if stray.identity not in {one.identity for one in strays}]
-        other = [name for name, value in first.values.items() if not _is_same(outcome.trace.values[name], value)]
-        differing |= {name: differing.get(name, 0) + 1 for name in other}
+        executions.append(execution.without_tensors())
+        other = [name for name, value in first.values.items() if not _is_same(trace.values[name], value)]
+        differing.update(other)
         if other and measured.matches:
-            measured = measure(session, inputs_of(session, session.values, assigned), outcome.trace)
-    _note_orders(session, run_name(assigned), differing)
-    return measured, tuple(strays)
+            measured = measure(experiment, inputs_of(experiment, assigned), trace)
+    return measured, executions, _of_orders(run_name(assigned), differing, experiment.case.schedules)
 
 
 def _is_same(value: Tensor, other: Tensor) -> bool:
     return value.dtype == other.dtype and bool(same_bits(value, other).all())
 
 
-def _note_orders(session: Session, layout: str, differing: Mapping[str, int]) -> None:
-    count = session.case.schedules
-    for name, times in differing.items():
-        session.notes.append(
-            f"{layout}: {name} depends on the order of threads and blocks: {times} of {count} gave other bits"
-        )
+def _of_orders(layout: str, differing: Counter[str], count: int) -> list[str]:
     if count and not differing:
-        session.notes.append(f"{layout}: the same bits in {count} other orders of threads and blocks")
+        return [f"{layout}: the same bits in {count} other orders of threads and blocks"]
+    return [
+        f"{layout}: {name} depends on the order of threads and blocks: {times} of {count} gave other bits"
+        for name, times in differing.items()
+    ]
 
 
-def _poisoned(session: Session, number: int) -> Session:
-    """The session of a repeat: in every second one memory without values holds 7.0, which a sum takes for a number."""
-    return replace(session, unwritten=7.0) if session.case.poison and number % 2 else session
+def _poisoned(experiment: Experiment, number: int) -> Experiment:
+    """That of a repeat: in every second one memory without values holds 7.0, which a sum takes for a number."""
+    return replace(experiment, unwritten=7.0) if experiment.case.poison and number % 2 else experiment
 
 
-def _repeated(session: Session, inputs: Inputs, measured: Measured) -> Measured:
-    """The first run, or the repeat that went wrong where the first did not."""
-    trace = watched_run(session, inputs).outcome.trace
+def _repeated(experiment: Experiment, assigned: Assigned, measured: Measured) -> tuple[Measured, Execution]:
+    """The first run, or the repeat that went wrong where the first did not; and the repeat."""
+    inputs = inputs_of(experiment, assigned)  # laid out afresh: a target may have written over its inputs
+    execution = execute(experiment, inputs)
+    trace = execution.outcome.trace
     if trace is None:
-        raise TargetFailure(f"target {session.target.name!r} refused {inputs.layout} in a repeat, after accepting it")
-    again = measure(session, inputs, trace)
+        name = experiment.target.name
+        raise TargetFailure(f"target {name!r} refused {inputs.layout} in a repeat, after accepting it")
+    again = measure(experiment, inputs, trace)
     worse = again if measured.matches and not again.matches else measured
-    if not summable(measured):
-        return worse
-    invariant = agreement("repeat", session.case, measured.trace, trace, measured.comparison)
-    return replace(worse, invariants=(*worse.invariants, invariant))
+    if summable(measured):
+        invariant = agreement("repeat", experiment.case, measured.trace, trace, measured.comparison)
+        worse = replace(worse, invariants=(*worse.invariants, invariant))
+    return worse, execution.without_tensors()
 
 
 def summable(measured: Measured) -> bool:

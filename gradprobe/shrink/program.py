@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..cases.shapes import PLAIN, in_words
+from ..probing.experiment import Experiment, inputs_of
 from ..probing.runs import layouts_of
-from ..probing.session import Session, inputs_of
 from ..targets.bind import bind
 from ..targets.builtin import BUILTINS
 from ..targets.find import Target, parts_of
@@ -69,9 +69,9 @@ def no_program(report: Report, case: Case, target: Target) -> str:
     return ""
 
 
-def program_of(report: Report, case: Case, target: Target, session: Session) -> Program | None:
+def program_of(report: Report, case: Case, target: Target, experiment: Experiment) -> Program | None:
     """The script of a case with one run; None where a plain comparison does not see what is wrong."""
-    inputs = inputs_of(session, session.values, layouts_of(case)[0])
+    inputs = inputs_of(experiment, layouts_of(case)[0])
     body = "".join(_body(report, case, target, inputs))
     measured = next(run.measured for run in report.runs if run.measured is not None)
     if not _shows(body, measured.trace.values):

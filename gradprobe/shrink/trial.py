@@ -10,18 +10,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..answer import answer
-from ..cases.draw import draw
 from ..failures import Failure, Refusal, UsageFailure
 from ..fitting.fit import fitted
 from ..last import Asked
 from ..options import command_line
+from ..probing.experiment import Experiment, experiment_of, inputs_of
 from ..probing.runs import layouts_of, runs_of
-from ..probing.session import Session, inputs_of, silent
 from ..problem import problem_of
 from ..report.as_json import as_json
 from ..report.console import greppable
 from ..running.backend import choose_threads, make_interpreter_right
-from ..running.taps import parse_tap
 from .fewest import Facts
 from .ordering import settled
 from .program import Program, no_program, program_of
@@ -100,16 +98,13 @@ class Trial:
 
     def _facts(self) -> Facts:
         problem = self._found()
-        target, session = problem.target, self._session(problem.case)
-        tensors = tuple(inputs_of(session, session.values, ()).tensors)
+        target = problem.target
+        tensors = tuple(inputs_of(self._experiment(problem.case), ()).tensors)
         return Facts(settled(problem.case), "bias" in target.takes, target.packs, tensors)
 
-    def _session(self, case: Case) -> Session:
+    def _experiment(self, case: Case) -> Experiment:
         problem = self._found()
-        taps = tuple(parse_tap(word) for word in case.taps)
-        session = Session(case, problem.target, problem.reference, silent, taps)
-        session.values = {name: value.to(case.device) for name, value in draw(case).items()}
-        return session
+        return experiment_of(case, problem.target, problem.reference)
 
     def _case(self, order: Order) -> Case:
         """The case of an order, with what the backend needs for it made ready."""
@@ -133,9 +128,8 @@ class Trial:
             Failure: the target does not take the case, or could not be run.
         """
         case = self._case(order)
-        session = self._session(case)
         with contextlib.redirect_stdout(sys.stderr):
-            runs = [run for assigned in layouts_of(case) for run in runs_of(session, assigned)]
+            runs = runs_of(self._experiment(case))
         if not any(run.measured for run in runs):
             raise Refusal("; ".join(run.skipped or "" for run in runs))
         found = plain_symptom(runs, case.heads)
@@ -152,7 +146,7 @@ class Trial:
         case = self._case(order)
         target = self._found().target
         why = no_program(report, case, target)
-        program = None if why else program_of(report, case, target, self._session(case))
+        program = None if why else program_of(report, case, target, self._experiment(case))
         why = why or ("" if program else "the error is too small for a plain comparison")
         return Told(symptom_of(report), document, line, program, why)
 

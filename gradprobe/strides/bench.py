@@ -12,8 +12,9 @@ from ..cases.outputs import outputs_of
 from ..failures import DeviceLost, NoRoom, TargetFailure
 from ..judging.measured import Measured
 from ..judging.strays import UNWRITTEN, Stray, never_written, telling
-from ..probing.observe import WatchedRun, observe
-from ..probing.session import Session, derived, effective, measure
+from ..probing.experiment import Experiment, derived, effective
+from ..probing.measure import measure
+from ..probing.observe import Execution, observe
 from ..report.as_json import run_as_json
 from ..report.console import blame
 from ..report.text import broken_identity_line, first_mismatch_line
@@ -52,14 +53,16 @@ class _Base:
 class Bench:
     """A target that is tried. Its contiguous runs are made once for each set of values that layouts leave."""
 
-    def __init__(self, session: Session) -> None:
-        self.session, self._shapes = session, session.case.shapes
+    def __init__(self, experiment: Experiment) -> None:
+        self.experiment, self._shapes = experiment, experiment.case.shapes
+        self.executions: list[Execution] = []
+        """Of all trials so far, without their tensors."""
         self._bases: dict[tuple[str, ...], _Base] = {}
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shapes of the tensors that the target is given, by name; a forward's dO comes through autograd."""
         given = self._given(self._values(FIRST), float("nan"))
-        taken = {"do", *self.session.target.takes}
+        taken = {"do", *self.experiment.target.takes}
         taken |= {"cu_seqlens_q"} if "cu_seqlens" in taken else set()
         return {name: tuple(value.shape) for name, value in given.items() if name in taken}
 
@@ -85,7 +88,7 @@ class Bench:
         trial = result.trial
         if not (trial.hazard and result.is_failing and self._is_right_without(trial)):
             return result
-        is_asked = self.session.case.strict or (trial.hazard == HUGE and self._is_large())
+        is_asked = self.experiment.case.strict or (trial.hazard == HUGE and self._is_large())
         severity = ERROR if is_asked else WARNING
         strays = tuple(replace(stray, severity=severity) for stray in result.strays)
         return replace(result, hazard=trial.hazard, severity=severity, strays=strays)
@@ -139,18 +142,18 @@ class Bench:
         return self._bases[repeated]
 
     def _values(self, trial: Trial) -> Mapping[str, Tensor]:
-        values = effective(self.session.values, trial.assigned)
-        return {**derived(self.session, values), **values}
+        values = effective(self.experiment.values, trial.assigned)
+        return {**derived(self.experiment, values), **values}
 
     def _given(self, values: Mapping[str, Tensor], unwritten: float) -> dict[str, Tensor]:
-        session = self.session
-        return {**values, **outputs_of(session.case, session.target.outputs, values, unwritten)}
+        target = self.experiment.target
+        return {**values, **outputs_of(self.experiment.case, target.outputs, values, unwritten)}
 
     def _contiguous(self, values: Mapping[str, Tensor], first: _Base | None) -> _Base:
         trial = replace(FIRST, thorough=first is None)
         observed = [self._observed(trial, fill, values) for fill in trial.fills]
         traces = [_trace(each) for each in observed]
-        measured = measure(self.session, observed[0].inputs, traces[0])
+        measured = measure(self.experiment, observed[0].inputs, traces[0])
         result = self._result(FIRST, measured, _strays(observed, trial.fills), BITS)
         allowed = floors(traces) if first is None else first.floors
         return _Base(values, traces[0], allowed, observed[0].outcome.taken, measured, result)
@@ -167,43 +170,41 @@ class Bench:
         if not other:
             return replace(self._result(trial, base.measured, strays, BITS), copied=copied)
         results = [
-            self._result(trial, measure(self.session, each.inputs, _trace(each)), strays, BUDGET) for each in other
+            self._result(trial, measure(self.experiment, each.inputs, _trace(each)), strays, BUDGET) for each in other
         ]
         return replace(next((one for one in results if one.verdict == MISMATCH), results[0]), copied=copied)
 
-    def _observed(self, trial: Trial, fill: Fill, values: Mapping[str, Tensor]) -> WatchedRun:
+    def _observed(self, trial: Trial, fill: Fill, values: Mapping[str, Tensor]) -> Execution:
         around, unwritten = fill
-        session = self.session
         inputs = place(self._given(values, unwritten), trial.assigned, trial.placements or None, around, self._shapes)
         inputs = Inputs(trial.title, inputs.values, inputs.tensors)
-        copies = any(outcome.cuda for outcome in session.outcomes)
-        run = observe(
-            session.target, session.case, inputs, session.taps, fill=around, unwritten=unwritten, copies=copies
-        )  # fmt: skip
-        session.outcomes.append(run.outcome)
-        return run
+        experiment = replace(self.experiment, fill=around, unwritten=unwritten)
+        execution = observe(experiment, inputs, copies=bool(self.experiment.cuda))
+        self.experiment = self.experiment.after([execution.outcome])
+        self.executions.append(execution.without_tensors())
+        return execution
 
     def _skipped(self, trial: Trial, words: str, strays: tuple[Stray, ...] = ()) -> Result:
         run = Run(trial.title, trial.assigned, None, words, strays=strays)
-        return Result(trial, run.verdict, words=words, strays=strays, document=run_as_json(self.session.case, run))
+        return Result(trial, run.verdict, words=words, strays=strays, document=run_as_json(self.experiment.case, run))
 
     def _result(self, trial: Trial, measured: Measured, strays: tuple[Stray, ...], how: str) -> Result:
         run = Run(trial.title, trial.assigned, measured, None)
         verdict = MISMATCH if strays else run.verdict
-        document = run_as_json(self.session.case, run) | {"verdict": verdict, "bits": how == BITS}
+        document = run_as_json(self.experiment.case, run) | {"verdict": verdict, "bits": how == BITS}
         if run.verdict == MATCH:
             return Result(trial, verdict, "" if strays else how, strays=strays, document=document)
         line = first_mismatch_line(measured.first) if measured.first else broken_identity_line(measured.broken[0])
         return Result(trial, verdict, "", "", blame(measured), line, measured.first, strays, document=document)
 
 
-def _trace(observed: WatchedRun) -> Trace:
+def _trace(observed: Execution) -> Trace:
     if observed.outcome.trace is None:
         raise TargetFailure(f"the target refused {observed.inputs.layout}: {observed.outcome.refused}")
     return observed.outcome.trace
 
 
-def _strays(observed: list[WatchedRun], fills: tuple[Fill, ...]) -> tuple[Stray, ...]:
+def _strays(observed: list[Execution], fills: tuple[Fill, ...]) -> tuple[Stray, ...]:
     """What the runs of one trial did to memory, each finding once.
 
     A read of memory that nothing wrote is one where it shows in a result: what that memory holds in one run and in the

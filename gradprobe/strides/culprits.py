@@ -55,7 +55,7 @@ def _said(claim: Claim, wrong: Sequence[Strides], fine: Sequence[Strides], *, is
 
 
 def _claims(bench: Bench) -> list[Claim]:
-    wide = Wide(bench.session.case, bench.shapes())
+    wide = Wide(bench.experiment.case, bench.shapes())
     if not bench.is_wrong(wide.placements()):
         return _mixed_up(bench, wide)
     alone = [name for name, place in wide.placements().items() if bench.is_wrong({name: place})]

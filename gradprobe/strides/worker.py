@@ -7,16 +7,17 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..cases.draw import draw
 from ..failures import TargetFailure
 from ..fitting.fit import WRONG_THROUGHOUT, Fit, fit
 from ..fitting.trial import share_wrong
+from ..judging.range import refuse_out_of_range
 from ..options import flags
+from ..probing.experiment import experiment_of
+from ..probing.measure import dots_of
 from ..probing.receipt import environment, notes_of, provenance
-from ..probing.session import Session, dots_of, refuse_out_of_range, silent
+from ..probing.runs import Record
 from ..problem import Problem, problem_of
 from ..report.as_json import as_json
-from ..running.taps import parse_tap
 from ..verdict import Report, Run
 from .bench import FIRST, Bench
 from .culprits import Culprit, culprits
@@ -44,16 +45,17 @@ class Trials:
 
     def _plan(self) -> Plan:
         bench, found = self._benches.bench, self._benches.found
-        measured, session, more = bench.contiguous(), bench.session, shlex.join(flags(found.options))
-        run = Run(FIRST.title, (), measured, None)
+        measured, more = bench.contiguous(), shlex.join(flags(found.options))
+        experiment, run = bench.experiment, Run(FIRST.title, (), measured, None)
+        records = [Record(run, tuple(bench.executions))]
         report = Report(
-            case=replace(session.case, dots=dots_of(session)),
-            provenance=provenance(session),
-            environment=environment(session.case.device),
+            case=replace(experiment.case, dots=dots_of(experiment)),
+            provenance=provenance(experiment, records),
+            environment=environment(experiment.case.device),
             runs=(run,),
-            notes=(*found.sentences, *notes_of(session, [run])),
+            notes=(*found.sentences, *notes_of(experiment, records)),
             reproduce=f"{self._setup.again} {more}".rstrip(),
-            seconds=session.seconds,
+            seconds=experiment.stopwatch.seconds,
         )
         return Plan(self._benches.trials, as_json(report), measured.comparison.precision.name, more)
 
@@ -121,9 +123,6 @@ class Benches:
 
 def bench_of(problem: Problem) -> Bench:
     """A bench for a problem as it is."""
-    case = problem.case
-    taps = tuple(parse_tap(word) for word in case.taps)
-    session = Session(case, problem.target, problem.reference, silent, taps)
-    session.values = {name: value.to(case.device) for name, value in draw(case).items()}
-    refuse_out_of_range(session)
-    return Bench(session)
+    experiment = experiment_of(problem.case, problem.target, problem.reference)
+    refuse_out_of_range(experiment.case, experiment.values)
+    return Bench(experiment)

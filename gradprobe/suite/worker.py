@@ -24,7 +24,7 @@ from .heard import Heard, SoFar, Stage
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from ..probing.session import Tick
+    from ..probing.experiment import Tick
     from ..verdict import Report
 
 # Seconds between two words of how far one stage is: a comparison has hundreds.

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...cases.layouts import Assigned
 from ...failures import Failure
-from ...probing.session import Session, inputs_of, watched_run
+from ...probing.experiment import Experiment, inputs_of
+from ...probing.observe import execute
 from ..observed import Observed
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ Results = Mapping[str, "Tensor"]
 class Again:
     """Runs of one target, in the layout that went wrong."""
 
-    session: Session
+    experiment: Experiment
     assigned: Assigned
     seen: Observed
 
@@ -44,12 +45,12 @@ class Again:
             schedule: of the threads of CUDA kernels on the CPU.
             around: entered around it.
         """
-        session = replace(self.session, target=target or self.session.target, outcomes=[], strays=[])
+        experiment = replace(self.experiment, target=target or self.experiment.target)
         if unwritten is not None:
-            session = replace(session, unwritten=unwritten, case=replace(session.case, poison=True))
+            experiment = replace(experiment, unwritten=unwritten, case=replace(experiment.case, poison=True))
         try:
             with around():
-                outcome = watched_run(session, inputs_of(session, session.values, self.assigned), schedule).outcome
+                outcome = execute(experiment, inputs_of(experiment, self.assigned), schedule).outcome
         except Failure:
             return None
         if outcome.trace is None:

@@ -38,7 +38,7 @@ def right_without_pipelining(again: Again) -> Diagnosis | None:
 
 def right_in_the_interpreter(again: Again) -> Diagnosis | None:
     """The same check in Triton's interpreter, in a process of its own."""
-    command = again.session.command
+    command = again.experiment.command
     if not command or not _is_compiled(again):
         return None
     environment = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -61,7 +61,7 @@ def right_in_the_interpreter(again: Again) -> Diagnosis | None:
 
 
 def _is_compiled(again: Again) -> bool:
-    return any(outcome.launched and not outcome.interpreted for outcome in again.session.outcomes)
+    return again.experiment.is_compiled
 
 
 @contextlib.contextmanager
@@ -89,12 +89,12 @@ def _is_a_copy(file: str, sha256: str) -> bool:
 
 def right_in_another_file(again: Again) -> Diagnosis | None:
     """Another file of the same module name, of which this one is perhaps an older copy."""
-    source = again.session.target.source
+    source = again.experiment.target.source
     for file in source.shadows:
         if _is_a_copy(file, source.sha256):  # what it calls is what differs
             continue
         try:
-            other = find_target(f"{file}:{source.name}", again.session.case.family)
+            other = find_target(f"{file}:{source.name}", again.experiment.case.family)
         except Failure:
             continue
         results = again.run(target=other)

@@ -55,7 +55,7 @@ def _ratio(again: Again, name: str) -> float:
 
 def differs_from_run_to_run(again: Again) -> Diagnosis | None:
     """The same call twice; where kernels run on the CPU, in other orders of their threads."""
-    on_cpu = any(outcome.cuda == "cuda-on-cpu" for outcome in again.session.outcomes)
+    on_cpu = again.experiment.cuda == "cuda-on-cpu"
     runs = [again.run(schedule=number) for number in (_SCHEDULES if on_cpu else (0, 0, 0))]
     results = [again.came, *(run for run in runs if run is not None)]
     moved = {name: again.seen.right[name] & False for name in again.came}

@@ -1,0 +1,139 @@
+"""Experiment: what all executions of one probe have in common, and the inputs of one of them."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..cases.case import Case
+from ..cases.decided import values_of
+from ..cases.draw import draw
+from ..cases.guards import ORDINARY
+from ..cases.layouts import Assigned, Inputs, effective_values, place
+from ..cases.outputs import outputs_of
+from ..cases.saved import Saved
+from ..running.run import Outcome
+from ..running.taps import Tap, parse_tap
+from ..targets.find import Target
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+DERIVED = {"o": "O", "lse": "LSE", "delta": "delta"}
+"""What a backward may be given of its forward, and what that is."""
+STAGES = ("target", "reference", "compare", "diagnose")
+
+
+class Tick(Protocol):
+    """Told what is being done, the fraction of it done, and the layout that it is done for, where there is one."""
+
+    def __call__(self, stage: str, fraction: float, layout: str = "") -> None: ...
+
+
+def silent(stage: str, fraction: float, layout: str = "") -> None:
+    """For what nobody waits for."""
+
+
+class Stopwatch:
+    """How long each stage of a probe took, and how often it was begun and ended."""
+
+    def __init__(self) -> None:
+        self.seconds, self.laps = dict.fromkeys(STAGES, 0.0), dict.fromkeys(STAGES, 0)
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Adds to a stage's seconds; what a stage inside it takes is the inner one's alone."""
+        start, inner = time.perf_counter(), sum(self.seconds.values())
+        yield
+        self.seconds[stage] += time.perf_counter() - start - (sum(self.seconds.values()) - inner)
+        self.laps[stage] += 1
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What all executions of one probe have in common."""
+
+    case: Case
+    target: Target
+    reference: Target | None
+    """A user's own; None for the built-in one."""
+    values: Mapping[str, Tensor]
+    taps: tuple[Tap, ...] = ()
+    saved: Saved | None = None
+    """The file that the values come from."""
+    tick: Tick = silent
+    stopwatch: Stopwatch = field(default_factory=Stopwatch)
+    fill: str = ORDINARY
+    """What the guard bands hold."""
+    unwritten: float = math.nan
+    """What outputs hold before a run."""
+    command: tuple[str, ...] = ()
+    """The command line that repeats the probe, word by word; empty where there is none."""
+    first: Outcome | None = None
+    """What the first execution came to; None before it."""
+    cuda: str = ""
+    """Where the target's CUDA kernels of a source ran, "cuda" or "cuda-on-cpu"; "" where none was seen."""
+    is_compiled: bool = False
+    """Whether the target was seen to launch compiled Triton kernels."""
+
+    def after(self, outcomes: Iterable[Outcome]) -> Experiment:
+        """The experiment with what these executions showed of the target."""
+        outcomes = list(outcomes)
+        return replace(
+            self,
+            first=self.first or next(iter(outcomes), None),
+            cuda=self.cuda or max((outcome.cuda for outcome in outcomes), default=""),
+            is_compiled=self.is_compiled or any(one.launched and not one.interpreted for one in outcomes),
+        )
+
+    def placed(self, values: Mapping[str, Tensor], assigned: Assigned) -> Inputs:
+        """Values laid out; `as-saved` as they lay in the file they come from."""
+        placements = self.saved.placements if self.saved else None
+        return place(values, assigned, placements, self.fill, self.case.shapes)
+
+
+def experiment_of(
+    case: Case, target: Target, reference: Target | None = None, saved: Saved | None = None, *, tick: Tick = silent
+) -> Experiment:
+    """An experiment on the values of a case, drawn or those of its file."""
+    values = draw(case) if saved is None else values_of(saved, case)
+    on_device = {name: value.to(case.device) for name, value in values.items()}
+    return Experiment(case, target, reference, on_device, tuple(map(parse_tap, case.taps)), saved, tick)
+
+
+def inputs_of(experiment: Experiment, assigned: Assigned) -> Inputs:
+    """The values in a layout, with O, LSE and delta of the reference, and outputs, where the target takes them."""
+    values = effective(experiment.values, assigned)
+    outputs = outputs_of(experiment.case, experiment.target.outputs, values, experiment.unwritten)
+    return experiment.placed({**derived(experiment, values), **values, **outputs}, assigned)
+
+
+def effective(values: Mapping[str, Tensor], assigned: Assigned) -> dict[str, Tensor]:
+    """The values that a layout leaves; O and LSE of a file go where it changes the inputs that they came from."""
+    changed = any(layout == "expanded" and tensor != "do" for tensor, layout in assigned)
+    left = effective_values(values, assigned)
+    return {name: value for name, value in left.items() if not (changed and name in ("o", "lse"))}
+
+
+def derived(experiment: Experiment, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """O, LSE and delta of the reference, as far as the target takes them."""
+    taken = {name: key for name, key in DERIVED.items() if name in experiment.target.takes}
+    if not taken:
+        return {}
+    import torch
+
+    from ..reference import manual_attention_backward
+
+    case = experiment.case
+    options = {name: getattr(case, name) for name in ("family", "causal", "scale", "window", "softcap", "align")}
+    known: dict[str, Any] = {name: value for name, value in values.items() if name not in DERIVED}
+    results = manual_attention_backward(**known, **options, dropout=case.dropout, head_tile=1, matrices=False)
+    own = values["q"].dtype
+    return {
+        name: results[key].to(own if name == "o" else torch.promote_types(own, torch.float32))
+        for name, key in taken.items()
+    }
