@@ -44,7 +44,7 @@ ORDER = (
     "running.taps.functions", "running.taps.axes", "running.taps.loops", "running.taps.places",
     "running.taps.edits", "running.taps.rewrite", "running.taps.buffer", "running.taps.sentences",
     "running.taps.session", "running.taps.propose", "running.taps", "running.run",
-    "budgets.precision", "budgets.roundings", "budgets.scores", "budgets.chain", "budgets.sums",
+    "budgets.constants", "budgets.precision", "budgets.roundings", "budgets.scores", "budgets.chain", "budgets.sums",
     "budgets.budget",
     "inside.recovery",
     "judging.tally", "judging.compare", "judging.range", "judging.accumulators", "judging.operands",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ..budgets.constants import constants
 from ..intermediates import TABLE
 from .hypothesis import Hypothesis, Seen
 from .variant import Finish, Scope, Variant
@@ -25,7 +25,7 @@ _FEWEST = 8
 
 def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
     """Every step of the backward times each constant of the field; the scores so too; what came where it shows one."""
-    named = constants(seen)
+    named = constants(seen.case)
     existing = {row.name for row in TABLE if row.step(seen.case.family) is not None and seen.case.has(row.needs)}
     for step in _STEPS:
         if step not in existing:
@@ -49,25 +49,6 @@ def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
             )  # fmt: skip
         if words in _UNITS[:2] and _added(seen):
             yield _of_scores(seen, words, factor, _added(seen))
-
-
-def constants(seen: Seen) -> dict[str, float]:
-    """What backwards are off by, each value once, by name."""
-    case, scale = seen.case, seen.x.scale
-    group = case.heads // case.kv_heads
-    found = {
-        "2": 2.0, "1/2": 0.5, "-1": -1.0, "ln 2": math.log(2), "log2 e": 1 / math.log(2),
-        "scale": scale, "1/scale": 1 / scale if scale else 1.0, "sqrt(D)": math.sqrt(case.head_dim),
-        "1/sqrt(D)": 1 / math.sqrt(case.head_dim), "D": float(case.head_dim), "1/D": 1 / case.head_dim,
-        "the group's size": float(group), "1 over the group's size": 1 / group, "scale^2": scale**2,
-    }  # fmt: skip
-    if case.dropout:
-        found |= {"1 - p": 1 - case.dropout, "1 / (1 - p)": 1 / (1 - case.dropout)}
-    kept: dict[str, float] = {}
-    for words, factor in found.items():
-        if factor != 1.0 and all(abs(factor - one) > 1e-9 * abs(one) for one in kept.values()):
-            kept[words] = factor
-    return kept
 
 
 def _measured(seen: Seen, step: str) -> float | None:
@@ -112,7 +93,9 @@ def _inverse(names: str, words: str, factor: float, seen: Seen) -> str:
     if words in ("", "-1"):
         return f"negate {names}" if words else ""
     by = f"{1 / factor:.5g}"
-    named = [f" = {other}" for other, one in constants(seen).items() if abs(one * factor - 1) < 1e-9 and other != by]
+    named = [
+        f" = {other}" for other, one in constants(seen.case).items() if abs(one * factor - 1) < 1e-9 and other != by
+    ]
     return f"multiply {names} by {by}{named[0] if named else ''}"
 
 

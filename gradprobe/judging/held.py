@@ -1,4 +1,4 @@
-"""Findings about inputs that do not hold what they held, and about results that are not held as they must be."""
+"""What was seen of memory, as findings: accesses, guard bands, inputs that changed, and how results are held."""
 
 from __future__ import annotations
 
@@ -6,15 +6,44 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..cases.guards import Breach
 from ..cases.outputs import coarser_than
 from ..intermediates import slots
 from ..running.changes import Change, Writer
 from ..running.sharing import Shared
 from ..running.trace import Trace, dtype_of
-from .strays import CHANGED, DTYPE, SHARED, Stray
+from .strays import CHANGED, DTYPE, GUARD, SHARED, UNWRITTEN, Stray
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from ..cuda import Finding as CudaFinding
+    from ..running.interpreter.memory import Finding
+
+_CUDA_ACCESSES = {"atomic": "atomic", "write": "store", "read": "load"}
+
+
+def of_breach(breach: Breach) -> Stray:
+    """A guard band that was written."""
+    return Stray(GUARD, breach.tensor, breach.words, access="store", lanes=breach.count)
+
+
+def of_access(finding: Finding) -> Stray:
+    """An access that the interpreter's watch found."""
+    place = finding.place
+    return Stray(
+        finding.kind, finding.tensor, finding.sentence(), finding.kernel, place.file, place.line, place.code,
+        access=finding.access, lanes=finding.lanes, wraps=finding.spot.wrapped is not None,
+    )  # fmt: skip
+
+
+def of_cuda(finding: CudaFinding) -> Stray:
+    """What was seen of a CUDA kernel that ran on the CPU."""
+    line, access = finding.now.line, _CUDA_ACCESSES.get(finding.now.how, "")
+    return Stray(
+        finding.kind, finding.array, finding.sentence, finding.kernel, line.file, line.line, line.code,
+        access=access, lanes=finding.count,
+    )  # fmt: skip
 
 
 def of_change(change: Change, axes: str, writer: Writer | None) -> Stray:
@@ -66,3 +95,25 @@ def of_dtypes(trace: Trace, values: Mapping[str, Tensor]) -> Iterator[Stray]:
             came, due = dtype_of(trace, name) or "", str(values[like].dtype).removeprefix("torch.")
             sentence = f"{name} came as {came}, which does not hold the numbers of {due}, the dtype of {like}"
             yield Stray(DTYPE, name, sentence, stood=(came, due))
+
+
+def never_written(first: Trace, second: Trace, unwritten: tuple[float, float]) -> Iterator[Stray]:
+    """The elements that hold in both runs what memory held before.
+
+    Args:
+        unwritten: what memory without values held in the first and in the second run, two different numbers.
+    """
+    for name in first.values.keys() & second.values.keys():
+        left = _holds(first.values[name], unwritten[0]) & _holds(second.values[name], unwritten[1])
+        if bool(left.any()):
+            where = left.nonzero()
+            yield Stray(UNWRITTEN, name, _words(name, left, tuple(where[0].tolist()), len(where)))
+
+
+def _holds(tensor: Tensor, number: float) -> Tensor:
+    return tensor.isnan() if number != number else tensor == number
+
+
+def _words(name: str, left: Tensor, at: tuple[int, ...], count: int) -> str:
+    elements = f"{count:,} of {left.numel():,} elements"
+    return f"{name}: {elements} were never written, the first at [{', '.join(map(str, at))}]"

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from ..cases.guards import Breach
-from ..running.trace import Trace
 from ..severity import ERROR
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from ..cuda import Finding as CudaFinding
-    from ..running.interpreter.memory import Finding
 
 OUTSIDE, GUARD, UNWRITTEN, RACE, BARRIER = "outside", "guard", "unwritten", "race", "barrier"
 MISALIGNED = "misaligned"
@@ -22,7 +13,6 @@ CHANGED, SHARED, DTYPE = "changed", "shared", "dtype"
 # What spoils memory before what only reads it, and what two programs leave to chance before what each does alone.
 _ACCESSES = ("atomic", "store", "", "load")
 _KINDS = (RACE, OUTSIDE, MISALIGNED, GUARD, CHANGED, BARRIER, UNWRITTEN, SHARED, DTYPE)
-_CUDA_ACCESSES = {"atomic": "atomic", "write": "store", "read": "load"}
 
 
 @dataclass(frozen=True)
@@ -61,29 +51,6 @@ class Stray:
     def place_of_access(self) -> tuple[str, str, str, int | None]:
         """The same for whatever one line does to one tensor."""
         return self.tensor, self.kernel, self.file, self.line
-
-
-def of_breach(breach: Breach) -> Stray:
-    """A guard band that was written."""
-    return Stray(GUARD, breach.tensor, breach.words, access="store", lanes=breach.count)
-
-
-def of_access(finding: Finding) -> Stray:
-    """An access that the interpreter's watch found."""
-    place = finding.place
-    return Stray(
-        finding.kind, finding.tensor, finding.sentence(), finding.kernel, place.file, place.line, place.code,
-        access=finding.access, lanes=finding.lanes, wraps=finding.spot.wrapped is not None,
-    )  # fmt: skip
-
-
-def of_cuda(finding: CudaFinding) -> Stray:
-    """What was seen of a CUDA kernel that ran on the CPU."""
-    line, access = finding.now.line, _CUDA_ACCESSES.get(finding.now.how, "")
-    return Stray(
-        finding.kind, finding.array, finding.sentence, finding.kernel, line.file, line.line, line.code,
-        access=access, lanes=finding.count,
-    )  # fmt: skip
 
 
 def worst_first(strays: Iterable[Stray]) -> list[Stray]:
@@ -135,25 +102,3 @@ def telling(strays: Iterable[Stray], non_finite: bool) -> tuple[Stray, ...]:
     other is masked later, as that of padded scratch is.
     """
     return tuple(worst_first(stray for stray in strays if stray.kind != UNWRITTEN or non_finite))
-
-
-def never_written(first: Trace, second: Trace, unwritten: tuple[float, float]) -> Iterator[Stray]:
-    """The elements that hold in both runs what memory held before.
-
-    Args:
-        unwritten: what memory without values held in the first and in the second run, two different numbers.
-    """
-    for name in first.values.keys() & second.values.keys():
-        left = _holds(first.values[name], unwritten[0]) & _holds(second.values[name], unwritten[1])
-        if bool(left.any()):
-            where = left.nonzero()
-            yield Stray(UNWRITTEN, name, _words(name, left, tuple(where[0].tolist()), len(where)))
-
-
-def _holds(tensor: Tensor, number: float) -> Tensor:
-    return tensor.isnan() if number != number else tensor == number
-
-
-def _words(name: str, left: Tensor, at: tuple[int, ...], count: int) -> str:
-    elements = f"{count:,} of {left.numel():,} elements"
-    return f"{name}: {elements} were never written, the first at [{', '.join(map(str, at))}]"

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from ..budgets.constants import constants
 from ..budgets.precision import precision_of
 from ..cases.case import Case
 from ..failures import ReferenceFailure
-from ..faults.factor import constants
-from ..faults.hypothesis import Seen
 from ..intermediates import lookup
 from ..judging.compare import compare
 from ..judging.invariants import Invariant, share_of_reference
@@ -68,8 +67,8 @@ def _factor(case: Case, x: Attention, trace: Trace, first: Location) -> str:
     ]  # fmt: skip
     squares = sum(due * due for _, due in numbers)
     ratio = sum(came * due for came, due in numbers) / squares if squares else 0.0
-    name, seen = first.intermediate, Seen(case, x, {}, {}, {}, (first.intermediate,), {})
-    for words, factor in constants(seen).items():
+    name = first.intermediate
+    for words, factor in constants(case).items():
         if abs(ratio - factor) <= _NEAR * abs(factor) and _right_but_for(factor, case, x, trace, name):
             return f"; all of {name} is {factor:.5g} = {words} times what the formula gives"
     return ""

@@ -13,8 +13,8 @@ from ..cases.case import OUTPUTS
 from ..cases.guards import Breach, Guards
 from ..cases.layouts import Inputs
 from ..failures import Failure, KernelStopped, TargetFailure
-from ..judging.held import of_change, of_dtypes, of_shared
-from ..judging.strays import Stray, of_access, of_breach, of_cuda
+from ..judging.held import of_access, of_breach, of_change, of_cuda, of_dtypes, of_shared
+from ..judging.strays import Stray
 from ..running.allocations import Allocations
 from ..running.backend import interpreting
 from ..running.changes import Given, Steps, Writer

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from ..cases.layouts import Inputs, place
 from ..cases.outputs import outputs_of
 from ..failures import DeviceLost, NoRoom, TargetFailure
+from ..judging.held import never_written
 from ..judging.measured import Measured
-from ..judging.strays import UNWRITTEN, Stray, never_written, telling
+from ..judging.strays import UNWRITTEN, Stray, telling
 from ..probing.experiment import Experiment, derived, effective
 from ..probing.measure import measure
 from ..probing.observe import Execution, observe

@@ -2,7 +2,7 @@
 
 import torch
 
-from gradprobe.judging.strays import never_written
+from gradprobe.judging.held import never_written
 from gradprobe.running.trace import Trace
 from gradprobe.strides.bits import differing, floors
 
