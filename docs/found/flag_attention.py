@@ -1,4 +1,4 @@
-"""FlagAttention where k and v do not lie alike. Needs a GPU and github.com/FlagOpen/FlagAttention at ee91638 (its src/)."""
+"""FlagAttention where k and v do not lie alike. Needs a GPU, and src/ of FlagOpen/FlagAttention at ee91638."""
 
 import torch
 from flag_attn import flash_attention

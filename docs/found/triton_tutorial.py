@@ -1,4 +1,4 @@
-"""Triton's tutorial 06 without causal. Needs a GPU and the file, as it is at triton-lang/triton 702215e2, as first argument."""
+"""Triton's tutorial 06 without causal. Needs a GPU, and as its argument the file of triton-lang/triton at 702215e2."""
 
 import importlib.util
 import sys
