@@ -1,14 +1,14 @@
-.PHONY: test nightly score attacks versions bench
+.PHONY: test nightly score attacks versions docs bench
 
 # What every push runs.
 test:
 	python -m pytest -n 2
 
-# The same of more cases: every mix-up of strides, every planted fault. Hours.
+# What says the same of more cases: every mix-up of strides, every planted fault, every example of the pages. Hours.
 nightly:
 	python -m pytest -n 2 -m nightly
 
-# Every planted fault, equivalent edit and uncovered fault: how many are found, placed and explained. Takes minutes.
+# How many planted faults, equivalent edits and uncovered faults are found, placed and explained. Minutes.
 score:
 	python -m tests.faults.score
 
@@ -19,6 +19,12 @@ attacks:
 # A short suite in each environment of tests/versions.py, and docs/versions.md. Needs uv and Python 3.10 to 3.13.
 versions:
 	python -m tests.versions
+
+# Today's output in the console blocks of README.md and docs/, today's picture, and the site in site/. Minutes.
+docs:
+	python -m tests.docs.examples --write
+	python docs/picture.py
+	mkdocs build --strict
 
 # How long the main job takes, by stage, and how much of the budget a right kernel uses. No gate.
 bench:

@@ -1,0 +1,50 @@
+"""What README.md and docs/*.md show is what comes: every console block is run, and its output compared."""
+
+import pytest
+
+from .examples import PAGES, Command, blocks, differences, outputs, rewritten
+
+_MARKS = {"nightly": [pytest.mark.nightly], "gpu": [pytest.mark.gpu, pytest.mark.nightly], "": []}
+_BLOCKS = [pytest.param(block, id=block.name, marks=_MARKS[block.mark]) for page in PAGES for block in blocks(page)]
+
+
+@pytest.mark.parametrize("block", _BLOCKS)
+def test_a_page_shows_what_comes(block, tmp_path):
+    for command, output in zip(block.commands, outputs(block, tmp_path), strict=True):
+        assert not (told := differences(command, output)), f"{block.page.name}, $ {command.words}\n{told}"
+
+
+def test_every_command_with_output_stands_in_a_block_that_is_run():
+    for page in PAGES:
+        run = {line for block in blocks(page) for line in range(*block.lines)}
+        for number, line in enumerate(page.read_text(encoding="utf-8").splitlines()):
+            assert number in run or not line.lstrip().startswith("$ "), f"{page.name}:{number + 1}"
+
+
+@pytest.mark.parametrize(
+    ("shown", "output", "same"),
+    [
+        ("a 1.5 s\nb 3", "a 22.75 s\nb 3", True),
+        ("heads 1-3 of 4", "heads 1-2 of 4", False),
+        ("CAUSE  one", "CAUSE  two", False),
+        ("first\n...\nlast", "first\nbetween\nlast", True),
+        ("first\n...\nlast", "first\nlast\nmore", False),
+        ("first\n...", "first\nmore", True),
+        ("first", "first\nmore", False),
+        ("second\n...", "first\nsecond", False),
+        ("wrapped at\nanother word", "wrapped\nat another word", True),
+        ("", "", True),
+        ("", "unshown", False),
+    ],
+)
+def test_outputs_are_compared_but_for_what_varies(shown, output, same):
+    assert (not differences(Command("x", tuple(shown.split("\n"))), output)) is same
+
+
+def test_writing_keeps_what_a_page_leaves_out():
+    command = Command("x", ("head 1", "...", "row 2: 0.5", "row 3: 0.5", "..."))
+    assert rewritten(command, "head 7\nnew\nrow 4: 0.25\nnewer\nrow 5: 0.25\nend\n") == [
+        "head 7", "...", "row 4: 0.25", "...",
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match="no line like 'row 2: 0.5' came"):
+        rewritten(command, "head 7\nend\n")

@@ -1,0 +1,82 @@
+"""The pages as files: links that resolve, a navigation that holds every page, a README that stays short."""
+
+import ast
+import re
+
+import pytest
+import yaml
+from markdown_it import MarkdownIt
+from rich.color import Color
+
+from .examples import ROOT
+
+_DOCS = ROOT / "docs"
+_ALL = [*sorted(ROOT.glob("*.md")), *sorted(_DOCS.rglob("*.md"))]
+_README_BYTES = 10_000
+
+
+def _links(page):
+    """The relative targets of links and pictures, also those in HTML."""
+    for token in MarkdownIt().enable("table").parse(page.read_text(encoding="utf-8")):
+        for inner in [token, *(token.children or [])]:
+            yield from (inner.attrs[name] for name in ("href", "src") if name in inner.attrs)
+            if inner.type.startswith("html"):
+                yield from re.findall(r'(?:src|srcset|href)="([^"]+)"', inner.content)
+
+
+def _anchors(page):
+    """The headings of a page, as GitHub and the site name them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", _ALL, ids=lambda page: str(page.relative_to(ROOT)))
+def test_relative_links_resolve(page):
+    for link in _links(page):
+        if not re.match(r"[a-z]+:", link):
+            path, _, anchor = link.partition("#")
+            target = (page.parent / path).resolve() if path else page
+            assert target.exists(), f"{link}: no such file"
+            assert anchor in {"", "only-light", "only-dark"} | _anchors(target), f"{link}: no such heading"
+            assert _DOCS not in page.parents or _DOCS in target.parents, f"{link}: the site does not hold it"
+
+
+def test_every_page_is_in_the_navigation():
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    named = re.findall(r"[\w/-]+\.md", text[text.index("\nnav:") :])
+    assert sorted(named) == sorted(str(page.relative_to(_DOCS)) for page in _DOCS.rglob("*.md"))
+    assert yaml.safe_load(text)["strict"] is True
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_bytes()) <= _README_BYTES
+
+
+@pytest.mark.parametrize("script", sorted((_DOCS / "found").glob("*.py")), ids=lambda script: script.stem)
+def test_what_was_found_is_shown_without_gradprobe(script):
+    """Each script compiles, and imports nothing of ours; one that the page shows is shown as it is."""
+    text = script.read_text(encoding="utf-8")
+    imports = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)]
+    assert not any("gradprobe" in ast.unparse(node) for node in imports)
+    page = (_DOCS / "found.md").read_text(encoding="utf-8")
+    shown = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if block.split('"""')[1] in text]
+    assert all(block == text for block in shown)
+    assert f"found/{script.name}" in page
+
+
+def _luminance(colour):
+    channels = [value / 255 for value in Color.parse(colour).triplet]
+    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels]
+    return sum(weight * value for weight, value in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_picture_is_legible(theme):
+    """WCAG asks for a contrast of 4.5 (3 of bold text). One colour that is to hold on white and on black has at most
+    sqrt(21) = 4.58 on both; that of warnings is one, and the dark picture's ground is not quite black: 4 is asked here."""
+    text = (_DOCS / f"check-{theme}.svg").read_text(encoding="utf-8")
+    ground = _luminance(re.search(r'<rect fill="(#\w+)"', text)[1])
+    colours = re.findall(r"-r\d+ \{ fill: (#\w+)", text)
+    contrasts = {c: (max(_luminance(c), ground) + 0.05) / (min(_luminance(c), ground) + 0.05) for c in colours}
+    assert len(contrasts) > 2
+    assert min(contrasts.values()) >= 4, contrasts
