@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 LEFT_OUT = "..."
 COLUMNS = "92"
-_COPIED, _LINKED = ("examples", "kernels"), ("Makefile", "pyproject.toml", "tests")
+_COPIED, _LINKED = ("examples", "kernels"), ("Makefile", "docs", "pyproject.toml", "tests")
 
 
 @dataclass(frozen=True)
