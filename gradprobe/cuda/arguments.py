@@ -1,4 +1,4 @@
-"""Tensors and numbers as the C values that a kernel's parameters are."""
+"""Turns tensors and numbers into the C values of a kernel's parameters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _VECTOR = 5
 
 
 class Taken(ctypes.Structure):
-    """What a kernel takes at one place: gp_parameter of the header."""
+    """The type of one parameter of a kernel: gp_parameter of the header."""
 
     _fields_ = (("kind", ctypes.c_int32), ("bytes", ctypes.c_int32), ("of", ctypes.c_int32))
     kind: int
@@ -29,32 +29,34 @@ class Taken(ctypes.Structure):
 
 
 _C_TYPES: Mapping[tuple[int, int], Any] = {
-    (SIGNED, 1): ctypes.c_int8, (SIGNED, 2): ctypes.c_int16, (SIGNED, 4): ctypes.c_int32, (SIGNED, 8): ctypes.c_int64,
-    (UNSIGNED, 1): ctypes.c_uint8, (UNSIGNED, 2): ctypes.c_uint16, (UNSIGNED, 4): ctypes.c_uint32,
-    (UNSIGNED, 8): ctypes.c_uint64, (FLOATING, 4): ctypes.c_float, (FLOATING, 8): ctypes.c_double,
-}  # fmt: skip
-# As NVRTC on 64-bit Linux has them.
-_WORDS = {
-    "bool": (UNSIGNED, 1), "char": (SIGNED, 1), "short": (SIGNED, 2), "int": (SIGNED, 4), "long": (SIGNED, 8),
-    "float": (FLOATING, 4), "double": (FLOATING, 8), "int8_t": (SIGNED, 1), "int16_t": (SIGNED, 2),
-    "int32_t": (SIGNED, 4), "int64_t": (SIGNED, 8), "uint8_t": (UNSIGNED, 1), "uint16_t": (UNSIGNED, 2),
-    "uint32_t": (UNSIGNED, 4), "uint64_t": (UNSIGNED, 8), "size_t": (UNSIGNED, 8), "ptrdiff_t": (SIGNED, 8),
-    "half": (OTHER, 2), "__half": (OTHER, 2), "nv_bfloat16": (OTHER, 2), "__nv_bfloat16": (OTHER, 2),
-    "void": (OTHER, 0), "uint": (UNSIGNED, 4), "ushort": (UNSIGNED, 2), "ulong": (UNSIGNED, 8),
-    "intptr_t": (SIGNED, 8), "uintptr_t": (UNSIGNED, 8), "ssize_t": (SIGNED, 8),
-}  # fmt: skip
-# What a tensor's elements are read together by.
-_TOGETHER = {
-    f"{kind}{count}": (_VECTOR, size * count)
-    for kind, size in (
-        ("char", 1), ("uchar", 1), ("short", 2), ("ushort", 2), ("int", 4), ("uint", 4), ("float", 4), ("double", 8),
-        ("longlong", 8),
-    ) for count in (2, 3, 4)
-} | {name: (_VECTOR, 4) for name in ("half2", "__half2", "nv_bfloat162", "__nv_bfloat162")}  # fmt: skip
+    **{(SIGNED, size): getattr(ctypes, f"c_int{8 * size}") for size in (1, 2, 4, 8)},
+    **{(UNSIGNED, size): getattr(ctypes, f"c_uint{8 * size}") for size in (1, 2, 4, 8)},
+    **{(FLOATING, 4): ctypes.c_float, (FLOATING, 8): ctypes.c_double},
+}
+# The types as NVRTC has them on 64-bit Linux.
+_NAMES = {
+    (SIGNED, 1): "char int8_t",
+    (SIGNED, 2): "short int16_t",
+    (SIGNED, 4): "int int32_t",
+    (SIGNED, 8): "long int64_t ptrdiff_t intptr_t ssize_t",
+    (UNSIGNED, 1): "bool uint8_t",
+    (UNSIGNED, 2): "ushort uint16_t",
+    (UNSIGNED, 4): "uint uint32_t",
+    (UNSIGNED, 8): "ulong uint64_t size_t uintptr_t",
+    (FLOATING, 4): "float",
+    (FLOATING, 8): "double",
+    (OTHER, 2): "half __half nv_bfloat16 __nv_bfloat16",
+    (OTHER, 0): "void",
+}
+_SCALARS = {name: kind for kind, names in _NAMES.items() for name in names.split()}
+# Types by which several elements of a tensor are read at once.
+_SINGLE = {"char": 1, "uchar": 1, "short": 2, "ushort": 2, "int": 4, "uint": 4, "float": 4, "double": 8, "longlong": 8}
+_VECTORS = {f"{name}{count}": (_VECTOR, size * count) for name, size in _SINGLE.items() for count in (2, 3, 4)}
+_VECTORS |= dict.fromkeys(("half2", "__half2", "nv_bfloat162", "__nv_bfloat162"), (_VECTOR, 4))
 
 
 def taken_as_written(entry: Entry) -> tuple[Taken, ...]:
-    """What a kernel takes, from the words of its declaration.
+    """The types of a kernel's parameters, from its declaration.
 
     Raises:
         TargetFailure: a parameter that is no pointer has a type that is not known.
@@ -71,10 +73,9 @@ def c_values(entry: Entry, takes: Sequence[Taken], arguments: Sequence[Any]) -> 
     """
     given = zip(entry.parameters, takes, arguments, strict=True)
     return [
-        _pointer(entry, parameter, taken, argument) if taken.kind == POINTER
-        else _number(entry, parameter, taken, argument)
+        (_pointer if taken.kind == POINTER else _number)(entry, parameter, taken, argument)
         for parameter, taken, argument in given
-    ]  # fmt: skip
+    ]
 
 
 def _pointer(entry: Entry, parameter: Parameter, taken: Taken, argument: Any) -> Any:
@@ -115,7 +116,7 @@ def _fits(c_type: Any, taken: Taken, parameter: Parameter, number: float) -> boo
 
 
 def element_bytes(entry: Entry, array: str) -> int:
-    """Of a shared array, by its declaration; 0 where that does not tell."""
+    """The bytes of an element of a shared array, by its declaration; 0 where that does not tell."""
     words = entry.unit.source.shared_types.get(array, "")
     known = _known(words, _meanings(entry.unit)) if words else None
     return known[1] if known else 0
@@ -123,7 +124,7 @@ def element_bytes(entry: Entry, array: str) -> int:
 
 @functools.lru_cache(maxsize=64)
 def _meanings(unit: Unit) -> Mapping[str, str]:
-    """What names of types stand for, by macros and aliases of the source; options come first."""
+    """The types behind macros and aliases of the source. Options of the compiler override macros."""
     text = unit.source.everything
     found = dict(re.findall(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+([\w ]+?)[ \t]*$", text, re.MULTILINE))
     found |= dict(re.findall(r"\busing\s+(\w+)\s*=\s*([\w ]+?)\s*;", text))
@@ -143,10 +144,10 @@ def _taken(parameter: Parameter, meant: Mapping[str, str], entry: Entry) -> Take
 
 
 def _known(words: str, meant: Mapping[str, str]) -> tuple[int, int] | None:
-    """(kind, bytes) of a type by its words: "unsigned long long", "scalar_t"."""
+    """(kind, bytes) of a type such as "unsigned long long" or "scalar_t"."""
     for _ in range(8):  # an alias of an alias
         words = " ".join(meant.get(word, word) for word in words.replace("std::", "").split())
     left = sorted(word for word in words.split() if word not in ("const", "volatile", "signed", "unsigned"))
     plain = " ".join(left[1:] if len(left) > 1 and left[0] == "int" else left).replace("long long", "long") or "int"
-    found = _WORDS.get(plain, _TOGETHER.get(plain))
+    found = _SCALARS.get(plain, _VECTORS.get(plain))
     return (UNSIGNED, found[1]) if found and "unsigned" in words.split() else found

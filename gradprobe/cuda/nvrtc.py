@@ -1,4 +1,4 @@
-"""One launch of a kernel on a GPU, compiled at run time by NVRTC through cuda-core."""
+"""Launches a kernel on a GPU. NVRTC compiles it at run time, through cuda-core."""
 
 from __future__ import annotations
 
@@ -18,55 +18,45 @@ from .arguments import POINTER, c_values, taken_as_written
 from .unit import Entry, Sizes, Unit
 from .watch import Watch
 
-# Dynamic shared memory that a kernel may have without being asked to.
+# The dynamic shared memory that every kernel may have. More must be allowed first.
 _USUAL_SHARED = 48 << 10
 _LONGEST = 3
 
 
-def launch(
-    entry: Entry, grid: Sizes, block: Sizes, shared_bytes: int, arguments: Sequence[Any], watch: Watch
-) -> None:  # fmt: skip
-    """Launches it on torch's current stream; what it does there is seen at the next synchronisation.
+def launch(entry: Entry, grid: Sizes, block: Sizes, shared_bytes: int, arguments: Sequence[Any], watch: Watch) -> None:
+    """Launches a kernel on torch's current stream. Its errors are seen at the next synchronisation.
 
     Raises:
         TargetFailure: cuda-core is missing, the source does not compile, or the arguments or sizes do not fit.
     """
     del watch  # a GPU shows no accesses
+    import torch
+
     core = _core()
-    values = _values(entry, arguments)
+    takes = taken_as_written(entry)
+    # cuda-core takes an integer for an address.
+    of_c = zip(takes, c_values(entry, takes, arguments), strict=True)
+    values = [(value.value or 0) if taken.kind == POINTER else value for taken, value in of_c]
     kernel = _kernel(entry, shared_bytes)
     config = core.LaunchConfig(grid=grid, block=block, shmem_size=shared_bytes)
     device = core.Device()
     device.set_current()
     try:
-        core.launch(device.create_stream(_Stream(_current_stream())), config, kernel, *values)
+        stream = _Stream(torch.cuda.current_stream().cuda_stream)
+        core.launch(device.create_stream(stream), config, kernel, *values)
     except Exception as error:
-        raise TargetFailure(f"kernel {entry.name} could not be launched: {_first_line(error)}") from error
+        first = (str(error).strip() or type(error).__name__).partition("\n")[0]
+        raise TargetFailure(f"kernel {entry.name} could not be launched: {first}") from error
 
 
 @dataclass(frozen=True)
 class _Stream:
-    """torch's stream, as cuda-core takes those of others."""
+    """A stream of torch, in the form in which cuda-core takes streams of other libraries."""
 
     handle: int
 
     def __cuda_stream__(self) -> tuple[int, int]:
         return 0, self.handle
-
-
-def _current_stream() -> int:
-    import torch
-
-    return torch.cuda.current_stream().cuda_stream
-
-
-def _values(entry: Entry, arguments: Sequence[Any]) -> list[Any]:
-    takes = taken_as_written(entry)
-    values = c_values(entry, takes, arguments)
-    # cuda-core takes a whole number for an address.
-    return [
-        (value.value or 0) if taken.kind == POINTER else value for taken, value in zip(takes, values, strict=True)
-    ]  # fmt: skip
 
 
 @functools.cache
@@ -106,10 +96,9 @@ def _compiled(unit: Unit, instances: tuple[str, ...], device: int) -> Any:
     """The object code of a unit, compiled once for each device."""
     core = _core()
     core.Device(device).set_current()
-    options = core.ProgramOptions(
-        name=str(unit.source.path), std="c++17", lineinfo=True, define_macro=[*unit.defines] or None,
-        include_path=[str(unit.source.path.parent), *unit.include, *_headers()],
-    )  # fmt: skip
+    named = {"name": str(unit.source.path), "define_macro": [*unit.defines] or None}
+    include = [str(unit.source.path.parent), *unit.include, *_headers()]
+    options = core.ProgramOptions(**named, std="c++17", lineinfo=True, include_path=include)
     log = io.StringIO()
     try:
         names = "".join(f"\nusing namespace {name};" for name in unit.source.namespaces)
@@ -121,15 +110,11 @@ def _compiled(unit: Unit, instances: tuple[str, ...], device: int) -> Any:
 
 
 def _errors(printed: str, path: Path) -> str:
-    """The first errors of NVRTC, with the file's own lines."""
+    """The first errors of NVRTC, with the lines of the file."""
     found = re.findall(r"^(\S[^(\n]*)\((\d+)\): (?:catastrophic )?error(?: #\S+)?: (.*)$", printed, re.MULTILINE)
     lines = list(dict.fromkeys(f"{Path(file).name or path.name}:{line}: {words}" for file, line, words in found))
     more = f"; and {len(lines) - _LONGEST} more" if len(lines) > _LONGEST else ""
     return "; ".join(lines[:_LONGEST]) + more if lines else printed.strip()[-500:]
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).partition("\n")[0]
 
 
 def _allow(kernel: Any, shared_bytes: int, name: str) -> None:
@@ -146,7 +131,7 @@ def _allow(kernel: Any, shared_bytes: int, name: str) -> None:
 
 @functools.cache
 def _headers() -> tuple[str, ...]:
-    """The folders of CUDA's own headers, such as cuda_fp16.h: of the toolkit, or of the packages that torch brings."""
+    """The folders of CUDA's headers, such as cuda_fp16.h: in the toolkit, or in the packages that torch installs."""
     homes = [os.environ.get("CUDA_HOME", ""), os.environ.get("CUDA_PATH", ""), "/usr/local/cuda"]
     folders = [Path(home) / "include" for home in homes if home]
     nvidia = importlib.util.find_spec("nvidia")

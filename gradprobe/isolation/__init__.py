@@ -1,4 +1,4 @@
-"""Work in processes of its own, so that one that crashes or hangs takes nothing else with it."""
+"""Runs work and programs in other processes, so that one that crashes or hangs takes nothing else with it."""
 
 from .each import run_each, run_here
 from .ended import Crash, Ended, Raised

@@ -1,4 +1,4 @@
-"""The other end: a fresh interpreter that makes one worker, and calls it for each item that it is sent."""
+"""The child's side: a fresh interpreter that makes one worker and calls it for each item that it receives."""
 
 from __future__ import annotations
 
@@ -21,22 +21,24 @@ from .ended import raised_of
 from .frames import ANSWER, LOST, RAISED, READY, TOLD, UNREADY, Frames, send
 from .telling import heard_by
 
-# Where the parent asks a child that is late to say what it is at.
+# The signal by which the parent asks a child that is late for its stack.
 WHERE = signal.SIGUSR1
 _PR_SET_PDEATHSIG = 1
 
 
 def main(descriptor: int, stacks: int, *, dies_with_parent: bool) -> None:
-    """Serves until the other end of the descriptor is closed; then this whole process group is killed.
+    """Serves until the other end of the descriptor is closed, then kills this whole process group.
 
     Args:
-        stacks: a descriptor that takes the stack of a crash, apart from what a target writes.
+        stacks: a descriptor for the stack of a crash, so that it is apart from what a target writes.
     """
     os.set_inheritable(descriptor, False)
     os.set_inheritable(stacks, False)
     _say_where_it_ends(stacks)
     if dies_with_parent:
-        _die_with_parent()
+        # A hang in C that holds the GIL keeps `_receive` from seeing that the parent is gone. The kernel sees it.
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     stream = socket.socket(fileno=descriptor)
     received: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(stream, received), daemon=True).start()
@@ -47,23 +49,17 @@ def main(descriptor: int, stacks: int, *, dies_with_parent: bool) -> None:
 
 
 def _say_where_it_ends(stacks: int) -> None:
-    """Has a crash, a signal that asks for it, and `os._exit` write where this process is."""
+    """Has a crash, the signal WHERE and `os._exit` write the stack of this process."""
     faulthandler.enable(stacks)
     faulthandler.register(WHERE, stacks, all_threads=False)
     process, leave = os.getpid(), os._exit
 
     def leaving(status: int) -> None:
-        if os.getpid() == process:  # and not a fork of a target's own, which ends so
+        if os.getpid() == process:  # not in a fork that the target made, which may well end so
             faulthandler.dump_traceback(stacks, all_threads=False)
         leave(status)
 
     os._exit = leaving  # type: ignore[assignment]
-
-
-def _die_with_parent() -> None:
-    """A hang in C that holds the GIL keeps `_receive` from seeing that the parent is gone; the kernel sees it."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _receive(stream: socket.socket, received: queue.SimpleQueue[bytes]) -> None:
@@ -75,12 +71,12 @@ def _receive(stream: socket.socket, received: queue.SimpleQueue[bytes]) -> None:
     except ConnectionError:
         pass
     except OSError:
-        return  # the worker closed this end: the answer that cannot be sent says so
+        return  # the worker closed this end, which the parent learns when no answer can be sent
     os.killpg(0, signal.SIGKILL)
 
 
 def _made(stream: socket.socket, payload: bytes) -> Callable[[Any], Any]:
-    """The worker, and word of it to the parent; without one this process is over."""
+    """Makes the worker and reports it to the parent. Where that fails, this process ends."""
     try:
         factory, setup = pickle.loads(payload)
         worker = worker_of(factory, pickle.loads(setup))
@@ -92,15 +88,15 @@ def _made(stream: socket.socket, payload: bytes) -> Callable[[Any], Any]:
 
 
 def worker_of(factory: str, setup: Any) -> Callable[[Any], Any]:
-    """What `package.module:Class` makes of its setup."""
+    """An instance of `package.module:Class`, made from its setup."""
     module, _, name = factory.partition(":")
     return getattr(importlib.import_module(module), name)(setup)  # type: ignore[no-any-return]
 
 
 def _answered(worker: Callable[[Any], Any], payload: bytes) -> tuple[bytes, bytes]:
-    """The message that answers an item. Whatever the worker raises, also to leave, is an answer.
+    """The message that answers an item. Any exception of the worker is an answer, also one that ends a process.
 
-    What was made of an item that cost this process its device says nothing, nor could anything that came after it.
+    Where the item cost this process its device, neither its result nor anything later means anything.
     """
     try:
         answer = ANSWER, pickle.dumps(worker(pickle.loads(payload)), pickle.HIGHEST_PROTOCOL)

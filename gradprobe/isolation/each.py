@@ -1,4 +1,4 @@
-"""`run_each`: a worker of its own process for item after item, replaced where it dies or hangs."""
+"""`run_each`: gives items to workers in child processes, and replaces a child that dies or hangs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .frames import ANSWER, LOST, READY, TOLD, UNREADY
 from .process import Child, Heard
 from .telling import heard_by
 
-# Seconds in which a child must be ready. Importing torch takes up to twenty on a busy machine with cold disks.
+# Seconds in which a child must be ready. Importing torch takes up to twenty seconds on a busy machine with cold disks.
 START_LIMIT = 180.0
 
 
@@ -33,20 +33,19 @@ def run_each(
     echo: Callable[[str], object] | None = None,
     told: Callable[[int, Any], object] = lambda index, value: None,
 ) -> Iterator[Ended]:
-    """Each item's end, as it comes; with one worker in the order of the items.
+    """Yields the end of each item as it comes; with one worker, in the order of the items.
 
-    In each child `worker = Class(setup)` is made once, and `worker(item)` called for each item. A child that dies ends
-    its item alone; another takes its place. When the iterator is over or closed, no child lives on, nor what it started
-    in its process group. Together they take no more memory than `room.limit` says; one that takes more than its share
-    is stopped.
+    Each child makes `worker = Class(setup)` once and calls `worker(item)` for each item. A child that dies ends only
+    its own item, and another takes its place. When the iterator ends or is closed, all children and their process
+    groups are gone. Together they take no more memory than `room.limit` allows, and none more than its share.
 
     Args:
         factory: "package.module:Class". It, `setup`, items and results are pickled, by name where they are classes.
         timeout: seconds for one item, once its child is ready; None for no limit.
-        start_limit: seconds for a child to be ready. Where none ever was, or two in a row are not, all items that are
-            left end as that child did.
-        echo: told what the children write on their own stdout and stderr, as it comes, from another thread.
-        told: given what a worker tells (`telling.tell`) before its item ends, with the place of that item.
+        start_limit: seconds for a child to be ready. Where no child ever was ready, or two in a row were not, all
+            remaining items end as that child did.
+        echo: called in another thread with what the children write on stdout and stderr, as it comes.
+        told: called with the index of an item and a value that its worker tells (`telling.tell`) before the item ends.
 
     Raises:
         Failure: no process can be started at all.
@@ -58,13 +57,14 @@ def run_each(
     try:
         yield from crew.ends()
     finally:
-        crew.dismiss()
+        for child in crew.children:
+            child.stop()
 
 
 def run_here(
     factory: str, setup: Any, items: Iterable[Any], *, told: Callable[[int, Any], object] = lambda index, value: None
 ) -> Iterator[Ended]:
-    """The same in this process, for debuggers: what a worker raises comes out, and what kills it kills this process."""
+    """`run_each` in this process, for debuggers: exceptions of the worker come out, and crashes end this process."""
     worker = worker_of(factory, setup)
     for index, item in enumerate(items):
         with heard_by(functools.partial(told, index)):
@@ -76,59 +76,58 @@ class _Crew:
     """The children, and the items that are left."""
 
     def __init__(
-        self, start: Callable[[], Child], events: queue.SimpleQueue[Heard], items: Sequence[Any],
-        timeout: float | None, workers: int, start_limit: float, told: Callable[[int, Any], object],
-    ) -> None:  # fmt: skip
+        self,
+        start: Callable[[], Child],
+        events: queue.SimpleQueue[Heard],
+        items: Sequence[Any],
+        timeout: float | None,
+        workers: int,
+        start_limit: float,
+        told: Callable[[int, Any], object],
+    ) -> None:
         self._start, self._events = start, events
         self._items, self._left = items, deque(range(len(items)))
         self._timeout, self._workers, self._start_limit = timeout, max(1, workers), start_limit
         self._told = told
-        self._children: list[Child] = []
+        self.children: list[Child] = []
         self._ever_ready, self._failed_starts = False, 0
 
     def ends(self) -> Iterator[Ended]:
         self._hire()
-        while self._left or any(child.index is not None for child in self._children):
+        while self._left or any(child.index is not None for child in self.children):
             heard = self._next()
             ended = self._judged(heard) if heard is not None else self._late()
-            self._hire()  # before what follows is looked at, so that nobody waits meanwhile
+            self._hire()  # before the caller looks at these, so that no child waits meanwhile
             yield from ended
 
-    def dismiss(self) -> None:
-        while self._children:
-            self._children.pop().stop()
-
     def _hire(self) -> None:
-        """As many children as can have an item now or soon; those that wait are given one."""
-        for child in self._children:
+        """Gives items to idle children, and starts as many more as there can be work for."""
+        for child in self.children:
             if child.ready and child.index is None and self._left:
-                self._give(child)
-        waiting = sum(not child.ready for child in self._children)
-        while len(self._children) < self._workers and waiting < len(self._left):
-            self._children.append(self._start())
+                index = self._left.popleft()
+                child.give(index, pickle.dumps(self._items[index]))
+        waiting = sum(not child.ready for child in self.children)
+        while len(self.children) < self._workers and waiting < len(self._left):
+            self.children.append(self._start())
             waiting += 1
 
-    def _give(self, child: Child) -> None:
-        index = self._left.popleft()
-        child.give(index, pickle.dumps(self._items[index]))
-
     def _next(self) -> Heard | None:
-        """The next message; None where a child is late. What has come already counts, however long nobody looked."""
-        late = min((limit for child in self._children if (limit := self._limit(child)) is not None), default=None)
+        """The next message; None where a child is late. A message that has already come is never late."""
+        late = min((limit for child in self.children if (limit := self._limit(child)) is not None), default=None)
         try:
             return self._events.get(timeout=None if late is None else max(0.0, late - time.monotonic()))
         except queue.Empty:
             return None
 
     def _limit(self, child: Child) -> float | None:
-        """When a child is late; None where it may take its time."""
+        """The time at which a child is late; None where it has no limit."""
         if not child.ready:
             return child.since + self._start_limit
         return None if self._timeout is None or child.index is None else child.since + self._timeout
 
     def _judged(self, heard: Heard) -> list[Ended]:
         child = heard.child
-        if child not in self._children:
+        if child not in self.children:
             return []
         if heard.kind is None:
             return self._died(child)
@@ -155,9 +154,9 @@ class _Crew:
         return Ended(item, index, value) if heard.kind == ANSWER else Ended(item, index, raised=value)
 
     def _died(self, child: Child, lost: str = "") -> list[Ended]:
-        """What ends with a child that is over, or good for nothing more: `lost` is what became of its device."""
+        """The item that ends with a child that died or lost its device; `lost` says how."""
         seconds = time.monotonic() - child.since
-        self._children.remove(child)
+        self.children.remove(child)
         code = child.stop()
         words = lost or child.over or child.broken or words_of(code)
         kind = DEVICE if lost else MEMORY if child.over else CRASH
@@ -165,11 +164,11 @@ class _Crew:
 
     def _late(self) -> list[Ended]:
         now, ended = time.monotonic(), []
-        for child in list(self._children):
+        for child in list(self.children):
             limit = self._limit(child)
             if limit is not None and limit <= now:
                 child.say_where()
-                self._children.remove(child)
+                self.children.remove(child)
                 child.stop()
                 words = f"no answer within {limit - child.since:g} s: stopped"
                 ended += self._lost(child, Crash(TIMEOUT, words, child.tail, now - child.since, child.stack))
@@ -182,11 +181,11 @@ class _Crew:
         return self._without(child, crash=while_starting)
 
     def _without(self, child: Child, *, crash: Crash | None = None, raised: Raised | None = None) -> list[Ended]:
-        """What ends with a child that did not come to be: nothing where others work, else the next item, or all."""
-        if child in self._children:
-            self._children.remove(child)
+        """The items that end with a child that failed to start: none where others work, else the next one, or all."""
+        if child in self.children:
+            self.children.remove(child)
             child.stop()
-        if any(other.ready for other in self._children):
+        if any(other.ready for other in self.children):
             self._workers -= 1
             return []
         self._failed_starts += 1

@@ -1,4 +1,4 @@
-"""How an item ended: a result, an exception, or a crash of the process that had it; and the words for a crash."""
+"""How an item ended: with a result, an exception, or a crash of its process; and the words for a crash."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..failures import as_failure
 from .lines import Line, last_line
 
 CRASH, TIMEOUT, DEVICE, MEMORY = "Crash", "Timeout", "DeviceLost", "NoRoom"
-# What the system's own names of signals leave open.
+# The meaning of signals whose names do not say enough.
 _MEANINGS = {
     signal.SIGKILL: "from outside; most often the system was out of memory",
     signal.SIGABRT: "abort",
@@ -21,15 +21,15 @@ _MEANINGS = {
 
 @dataclass(frozen=True)
 class Raised:
-    """An exception of the worker's. The process that raised it lives on."""
+    """An exception of the worker. The process that raised it lives on."""
 
     kind: str
     """The name of its class."""
     message: str
     way_out: str
-    """"" where there is none to tell."""
+    """"" where there is none."""
     exit_code: int
-    """What the command would end with: 2 for a wrong word, else 3."""
+    """The command's exit code: 2 for wrong usage, else 3."""
     traceback: str
 
 
@@ -38,19 +38,19 @@ class Crash:
     """A process that died, or was stopped, before it answered."""
 
     kind: str
-    """CRASH, TIMEOUT, DEVICE where it lost its GPU, or MEMORY where it took too much, and was stopped."""
+    """CRASH, TIMEOUT, DEVICE where it lost its GPU, or MEMORY where it was stopped for taking too much."""
     words: str
-    """What follows "it was" or "it": "killed by SIGSEGV (segmentation fault)"; of a GPU, its own words."""
+    """What happened, such as "killed by SIGSEGV (segmentation fault)"; for a lost GPU, the driver's message."""
     stderr_tail: str
-    """The last lines that it wrote, on either stream."""
+    """The last lines that it wrote to stdout or stderr."""
     seconds: float
-    """Since it was given the item, or was started."""
+    """The time since it was given the item or was started."""
     stack: str = ""
-    """Where it was, as Python writes it; "" where it could not say."""
+    """Its stack, as Python writes it; "" where it could not be had."""
 
     @property
     def last(self) -> Line | None:
-        """The line of a user's that it was at."""
+        """The innermost line of the user's code that it was running."""
         return last_line(self.stack)
 
     @property
@@ -84,7 +84,7 @@ def raised_of(error: BaseException) -> Raised:
 
 
 def words_of(code: int) -> str:
-    """How a process ended, from its exit code as Popen gives it: negative for a signal."""
+    """How a process ended, from its exit code as Popen gives it, where a negative one is a signal."""
     if code >= 0:
         return f"ended with exit code {code} before it answered (os._exit?)"
     try:

@@ -1,4 +1,4 @@
-"""Messages on a stream of bytes: one letter that says which, a length, and so many bytes."""
+"""Messages on a stream of bytes. Each has a letter for its kind, its length, and its bytes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 READY, UNREADY, TOLD, ANSWER, RAISED, LOST = b"r", b"u", b"t", b"a", b"x", b"l"
 _HEAD = struct.Struct("!cQ")
-# No result is as long: something else was written on the stream.
+# No result is longer, so a greater length is something else that was written on the stream.
 _LONGEST = 1 << 40
 
 
 class NotAMessage(Exception):
-    """The stream holds something else."""
+    """The stream holds something other than messages."""
 
 
 def send(stream: socket.socket, kind: bytes, payload: bytes) -> None:
@@ -23,16 +23,16 @@ def send(stream: socket.socket, kind: bytes, payload: bytes) -> None:
 
 
 class Frames:
-    """The messages of a stream whose bytes come in pieces of any length."""
+    """Puts together messages from pieces of any length."""
 
     def __init__(self) -> None:
         self._held = bytearray()
 
     def feed(self, piece: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Adds a piece, and gives the (kind, payload) of every message that is now whole.
+        """Adds a piece, and yields the (kind, payload) of every message that is now complete.
 
         Raises:
-            NotAMessage: what came cannot be the beginning of one.
+            NotAMessage: the bytes cannot be the beginning of a message.
         """
         self._held += piece
         while len(self._held) >= _HEAD.size:

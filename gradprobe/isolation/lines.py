@@ -1,4 +1,4 @@
-"""The line of a user's code that a process was at, from what `faulthandler` wrote of it."""
+"""Finds the line of a user's code in a stack that `faulthandler` wrote."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 _HEAD = re.compile(r"^(?:(Current thread|Stack)|Thread\b).*\(most recent call first\):$")
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
 _ESCAPED = re.compile(r"\\x[0-9a-f]{2}|\\u[0-9a-f]{4}|\\U[0-9a-f]{8}")
-# What runs a user's kernel and is not the user's.
+# Libraries that run a user's kernel.
 _LIBRARIES = ("torch", "triton", "numpy")
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# Of this package, what is a target like any other.
+# The parts of this package that are targets like any other.
 _TARGETS = tuple(os.path.join(_PACKAGE, *folder) for folder in (("kernels",), ("targets", "adapters")))
 
 
@@ -28,7 +28,7 @@ class Line:
     line: int
     function: str
     code: str
-    """What stands there; "" where the file cannot be read."""
+    """Its text; "" where the file cannot be read."""
 
     @property
     def words(self) -> str:
@@ -41,8 +41,8 @@ def last_line(written: str) -> Line | None:
     """The innermost line that is not Python's, torch's, Triton's, numpy's or this tool's; None where there is none.
 
     Args:
-        written: by a process, among whatever else, before its end. Of several stacks the last one counts, and of
-            several threads the one that was at fault.
+        written: the last output of a process, in which the stack may be. Of several stacks the last one counts, and of
+            several threads the one that failed.
     """
     stacks = list(_stacks(written))
     at_fault = [frames for is_current, frames in stacks if is_current]
@@ -54,7 +54,7 @@ def last_line(written: str) -> Line | None:
 
 
 def _stacks(written: str) -> Iterator[tuple[bool, list[tuple[str, int, str]]]]:
-    """Whether each stack is that of the thread at fault, and its frames, the innermost first."""
+    """For each stack, whether its thread failed, and its frames, the innermost first."""
     frames: list[tuple[str, int, str]] | None = None
     for line in written.splitlines():
         head, frame = _HEAD.match(line), _FRAME.match(line)
@@ -66,7 +66,7 @@ def _stacks(written: str) -> Iterator[tuple[bool, list[tuple[str, int, str]]]]:
 
 
 def _file(written: str) -> str:
-    """The name of a file, which is written in ASCII."""
+    """The name of a file, which faulthandler writes in ASCII with escapes."""
     name = _ESCAPED.sub(lambda found: chr(int(found[0][2:], 16)), written)
     return name if os.path.exists(name) else written
 

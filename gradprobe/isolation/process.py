@@ -1,4 +1,4 @@
-"""One child process as its parent sees it: started, given items, heard, stopped."""
+"""The parent's side of one child process: starts it, gives it items, reads its messages, and stops it."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from ..room import SHARE, held_by, in_words
 from .child import WHERE
 from .frames import READY, Frames, NotAMessage, send
 
-# Not -m: a file of the current folder that is called like a module of Python's would come first on the path.
+# Not -m: a file in the current folder with the name of a standard module would be imported in its place.
 _START = (
     "import sys; number, stacks, dies, *sys.path[:] = sys.argv[1:]; del sys.argv[1:]; "
     "from gradprobe.isolation.child import main; main(int(number), int(stacks), dies_with_parent=dies == 'True')"
 )
-# Seconds: between two looks at whether the child lives; for a child that closed its stream to end; for one that is
-# late to say where it is.
+# Seconds between two checks that the child lives; for a child to end once it has closed its stream; and for a child
+# that is late to write its stack.
 _LOOK, _CLOSING, _SAYING = 0.05, 1.0, 0.3
 _TAIL_BYTES, _TAIL_LINES = 1 << 16, 30
 
 
 @dataclass(frozen=True)
 class Heard:
-    """A message of a child; kind None where it can send no more."""
+    """A message of a child. Its kind is None where the child can send no more."""
 
     child: Child
     kind: bytes | None
@@ -44,24 +44,24 @@ class Heard:
 
 @dataclass(eq=False)
 class Child:
-    """A process of its own session, so that it can be stopped with all that it started."""
+    """A process with a session of its own, so that it can be killed with all that it started."""
 
     factory: str
     setup: bytes
     events: queue.SimpleQueue[Heard]
     echo: Callable[[str], object] | None = None
-    """Told what the child writes, on either stream, as it comes."""
+    """Called with what the child writes to stdout or stderr, as it comes."""
     index: int | None = None
-    """Of the item that it has."""
+    """The index of the item that it works on."""
     ready: bool = False
     since: float = field(default_factory=time.monotonic)
-    """When it was started, or got its item."""
+    """When it was started or got its item."""
     most: int | None = None
     """The bytes of memory that it may take; None for no limit."""
     over: str = ""
-    """That it took more, where it did."""
+    """The sentence that says that it took more; "" where it did not."""
     broken: str = ""
-    """What was wrong with its stream, where that came before its end."""
+    """What was wrong with its stream of messages; "" where nothing was."""
 
     def __post_init__(self) -> None:
         self._stream, theirs = socket.socketpair()
@@ -72,11 +72,17 @@ class Child:
         command = [sys.executable, "-u", "-c", _START, str(theirs.fileno()), str(stacks), str(dies), *path]
         self._tail = self._stack = b""
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        environment = {**os.environ} | ({} if self.most is None else {SHARE: str(self.most)})
         try:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=writing, stderr=writing,
-                pass_fds=(theirs.fileno(), stacks), start_new_session=True, env=self._environment(),
-            )  # fmt: skip
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=writing,
+                stderr=writing,
+                pass_fds=(theirs.fileno(), stacks),
+                start_new_session=True,
+                env=environment,
+            )
         except OSError as error:
             self._close()
             raise Failure(f"no process can be started: {error.strerror}", "run fewer at a time: --workers 1") from error
@@ -95,13 +101,13 @@ class Child:
         self._send(payload)
 
     def say_where(self) -> None:
-        """Has a child that is late write where it is."""
+        """Has a child that is late write its stack."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._process.pid, WHERE)
         self._listener.join(_SAYING)
 
     def stop(self) -> int:
-        """The process and all of its group are gone; its exit code as Popen gives it."""
+        """Kills the process and all of its group, and returns its exit code as Popen gives it."""
         self._kill()
         self._listener.join()
         code = self._process.wait()
@@ -110,12 +116,12 @@ class Child:
 
     @property
     def tail(self) -> str:
-        """The last lines that it wrote since it got its item."""
+        """The last lines that it has written since it got its item."""
         return "\n".join(self._tail.decode(errors="replace").splitlines()[-_TAIL_LINES:])
 
     @property
     def stack(self) -> str:
-        """Where it was when it crashed, or was asked, without the list of compiled modules; "" where it cannot say."""
+        """Its stack when it crashed or was asked, without the list of compiled modules; "" where there is none."""
         lines = self._stack.decode(errors="replace").splitlines()
         return "\n".join(line for line in lines if not line.startswith("Extension modules:")).strip()
 
@@ -124,22 +130,19 @@ class Child:
         os.close(self._errors)
         os.close(self._stacks)
 
-    def _environment(self) -> dict[str, str]:
-        return {**os.environ} | ({} if self.most is None else {SHARE: str(self.most)})
-
     def _send(self, payload: bytes) -> None:
-        # One that is dead or does not listen is found out by its listener, or is late.
+        # A child that is dead is noticed by the listener; one that does not read is late.
         with contextlib.suppress(OSError):
             send(self._stream, READY, payload)
 
     def _kill(self) -> None:
-        """Before it is waited for: until then nobody else can have its number."""
+        """Kills the group. This is safe only before the process is waited for: its id may then be another process's."""
         for kill in (os.killpg, os.kill):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 kill(self._process.pid, signal.SIGKILL)
 
     def _listen(self) -> None:
-        """Reads both streams as they come, so that the child never waits; and puts its end among the events."""
+        """Reads all streams as they come, so that the child never blocks, and puts its end among the events."""
         frames, closed = Frames(), 0.0
         with selectors.DefaultSelector() as selector:
             selector.register(self._stream, selectors.EVENT_READ)
@@ -156,7 +159,7 @@ class Child:
         self.events.put(Heard(self, None))
 
     def _is_over(self) -> bool:
-        """Whether it takes too much memory: asked here, since a child that is busy in C cannot ask itself."""
+        """Whether it takes too much memory. The parent asks, since a child that is busy in C cannot."""
         if self.most is not None and held_by(self._process.pid) > self.most:
             self.over = f"stopped when it took more than {in_words(self.most)} of memory (--max-memory)"
         return bool(self.over)
@@ -165,7 +168,7 @@ class Child:
         return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
     def _read(self, selector: selectors.BaseSelector, frames: Frames, wait: float) -> bool:
-        """Reads what there is; False once there can be no more messages."""
+        """Reads what has come; False once no more messages can come."""
         for key, _ in selector.select(wait):
             piece = self._piece(key.fd)
             if not piece:
@@ -186,7 +189,7 @@ class Child:
     def _piece(self, descriptor: int) -> bytes:
         try:
             return os.read(descriptor, 1 << 20)
-        except OSError:  # a stream may be reset by its other end
+        except OSError:  # the other end may reset the stream
             return b""
 
     def _hear(self, frames: Frames, piece: bytes) -> None:

@@ -1,4 +1,4 @@
-"""What a worker says before it answers: how far it is, what it has come to. It need not know who listens."""
+"""Lets a worker tell its progress and first results before it answers, whoever listens."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _listeners: list[Callable[[Any], object]] = []
 
 
 def tell(value: Any) -> None:
-    """Hands a value to whoever made this worker, at once; to nobody, where nobody listens."""
+    """Hands a value at once to whoever made this worker; to nobody where nobody listens."""
     if _listeners:
         _listeners[-1](value)
 
 
 @contextlib.contextmanager
 def heard_by(listener: Callable[[Any], object]) -> Iterator[None]:
-    """While open, the listener is given what is told in this process."""
+    """While open, the listener gets every value that is told in this process."""
     _listeners.append(listener)
     try:
         yield

@@ -1,4 +1,4 @@
-"""One call of an attention function, read: its tensors and options by canonical name."""
+"""Reads a call of an attention function: its tensors and options by canonical name."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-# The orders of axes that a function may take.
+# The orders of axes that a function may use.
 ORDERS = ("bhld", "blhd")
 _ORDERED = ("q", "k", "v", "do", "o")
 
 
 class Unfit(Exception):
-    """A call that cannot be kept, in words."""
+    """A call cannot be kept. The message says why."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """What a function was called with."""
+    """The arguments of one call."""
 
     tensors: Mapping[str, Tensor]
     options: Mapping[str, Any]
-    """As plain data; None and what says nothing left out."""
+    """As plain data, without None and values that mean nothing."""
     notes: tuple[str, ...]
-    """What of the call is not in here."""
+    """Which arguments are left out."""
 
 
 class Reader:
@@ -48,7 +48,7 @@ class Reader:
         """A call's tensors and options.
 
         Raises:
-            Unfit: q, k or v is missing, or a tensor is none whose values could be read.
+            Unfit: q, k or v is missing, or the values of a tensor cannot be read.
             TypeError: the function does not take these arguments.
         """
         import torch
@@ -92,7 +92,7 @@ class Reader:
         return given, tuple(notes)
 
     def _arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """By the function's own names, defaults and what **kwargs takes among them."""
+        """The arguments by the function's own names, including defaults and those in **kwargs."""
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
         flat: dict[str, Any] = {}
@@ -115,7 +115,7 @@ class Reader:
 
 
 def _plain(name: str, value: Any) -> Any:
-    """An option's value as plain data; None where it says nothing."""
+    """An option's value as plain data; None where it means nothing."""
     if name == "causal":
         return bool(value)
     if name in ("align", "family"):

@@ -1,4 +1,4 @@
-"""How a Watch is put in a function's place: around it, in its module, or in the module once that is imported."""
+"""Puts a Watch in a function's place: around the function, or in its module."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def capture(function: Any, how: Keeping) -> Any:
     """See `gradprobe.capture`.
 
     Raises:
-        UsageFailure: it is neither a function nor the words of one.
+        UsageFailure: it is neither a function nor the name of one.
     """
     if function is None:
         return functools.partial(capture, how=how)
@@ -27,12 +27,12 @@ def capture(function: Any, how: Keeping) -> Any:
     if not callable(function) or isinstance(function, type):
         raise UsageFailure(f"capture takes a function, got {type(function).__name__}")
     watch = Watch(function, getattr(function, "__name__", type(function).__name__), how)
-    _tell_at_the_end(watch)
+    atexit.register(_tell, watch)
     return watch.wrapped
 
 
 class Replaced:
-    """Within `with`, the function of a module stands wrapped in that module."""
+    """Within `with`, a module holds the wrapped function in place of its own."""
 
     def __init__(self, word: str, how: Keeping) -> None:
         self.word, self.how = word, how
@@ -42,7 +42,7 @@ class Replaced:
         self.module = importlib.import_module(place)
         self.original = getattr(self.module, name, None)
         watch = put_in_place(self.module, name, self.word, self.how)
-        _tell_at_the_end(watch)
+        atexit.register(_tell, watch)
         return watch
 
     def __exit__(self, *_: object) -> None:
@@ -63,7 +63,7 @@ def parted(word: str) -> tuple[str, str]:
 
 
 def put_in_place(module: ModuleType, name: str, word: str, how: Keeping) -> Watch:
-    """A Watch in the place of a module's function.
+    """Puts a Watch in the place of a module's function.
 
     Raises:
         UsageFailure: the module has no such function.
@@ -79,12 +79,8 @@ def put_in_place(module: ModuleType, name: str, word: str, how: Keeping) -> Watc
     return watch
 
 
-def _tell_at_the_end(watch: Watch) -> None:
-    atexit.register(functools.partial(_tell, watch))
-
-
 def _tell(watch: Watch) -> None:
-    """What came of it, in a line or a few on stderr."""
+    """Says on stderr what was kept and what was not."""
     if watch.files:
         sets, them = ("1 set", "it") if len(watch.files) == 1 else (f"{len(watch.files)} sets", "them")
         words = [f"kept {sets} of inputs of {watch.name} in {watch.folder}"]

@@ -1,4 +1,4 @@
-"""Replay: a command run with a function watched, and what came of it: its exit code, the sets kept, what was seen."""
+"""Replay: runs a command while a function is watched, and checks the sets of inputs that were kept."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Ended:
     code: int
     """As Popen gives it: negative for a signal."""
     files: tuple[str, ...]
-    """The sets kept, in the order in which they came."""
+    """The sets that were kept, in the order of their calls."""
     seen: Seen
 
     @property
@@ -46,7 +46,7 @@ class Ended:
         return "the command ended well" if self.code == 0 else f"the command ended with exit code {self.code}"
 
     def sentences(self, watch: str) -> list[str]:
-        """What came of the command, and what was left out."""
+        """How the command ended, what was kept, and what was left out."""
         sets = "1 set" if len(self.files) == 1 else f"{len(self.files)} sets"
         return [f"{self.in_words}; {sets} of real inputs of {watch} kept", *self.seen.troubles()]
 
@@ -60,7 +60,7 @@ class Checked:
     failure: Failure | None
     """Why there is no report."""
     layouts: str
-    """How its tensors lay, in words."""
+    """The layouts of its tensors, in words."""
 
     @property
     def code(self) -> int:
@@ -71,15 +71,15 @@ class Checked:
 
 
 def run_watched(command: Sequence[str], watch: str, how: Keeping, *, quiet: bool) -> Ended:
-    """Runs a command with a function watched in every Python process that it starts.
+    """Runs a command and watches a function in every Python process that it starts.
 
     Args:
-        how: sets of an earlier run in its folder are removed.
+        how: its folder is cleared of the sets of an earlier run.
         quiet: the command's stdout goes to stderr.
 
     Raises:
-        UsageFailure: the words are wrong, or there is no such command.
-        TargetFailure: nothing was kept, with what was seen instead.
+        UsageFailure: the arguments are wrong, or there is no such command.
+        TargetFailure: nothing was kept. The message says what was seen instead.
     """
     parted(watch)
     if not command:
@@ -87,7 +87,7 @@ def run_watched(command: Sequence[str], watch: str, how: Keeping, *, quiet: bool
     if shutil.which(command[0]) is None:
         raise UsageFailure(f"run: there is no command {command[0]!r}", "what follows -- is run as it stands")
     folder = how.folder
-    _make_empty(folder)
+    _clear(folder)
     code = run_in_foreground(command, _environment(watch, how), quiet=quiet)
     found = sorted(folder.glob(f"*{ENDING}"), key=lambda file: file.stat().st_mtime_ns)
     ended = Ended(tuple(command), code, tuple(map(str, found[: how.keep])), seen.together(seen.read(folder)))
@@ -97,15 +97,14 @@ def run_watched(command: Sequence[str], watch: str, how: Keeping, *, quiet: bool
 
 
 def _nothing(ended: Ended, watch: str, found: list[Seen]) -> Failure:
-    why = ended.seen.why_nothing(watch) if found else (
-        "it ran no Python that reads PYTHONPATH and runs sitecustomize (python -I, -S and -E do not)"
-    )  # fmt: skip
+    why = "it ran no Python that reads PYTHONPATH and runs sitecustomize (python -I, -S and -E do not)"
+    why = ended.seen.why_nothing(watch) if found else why
     ways = [*ended.seen.troubles(), "nothing was checked"] if ended.seen.calls else ["nothing was checked"]
     return TargetFailure(f"no inputs of {watch} were kept, and {ended.in_words}: {why}", "; ".join(ways))
 
 
-def _make_empty(folder: Path) -> None:
-    """The folder, without what an earlier run left there; nothing else in it is touched."""
+def _clear(folder: Path) -> None:
+    """Makes the folder, and removes from it only what an earlier run wrote there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if folder.is_relative_to(FOLDER):
@@ -124,12 +123,12 @@ def _environment(watch: str, how: Keeping) -> dict[str, str]:
 
 
 def look_where_it_looked(ended: Ended) -> None:
-    """Adds the command's search path behind this one, so that the module is found where the command found it."""
+    """Appends the command's search path to this one, so that the module is found where the command found it."""
     sys.path += [entry for entry in ended.seen.path if entry not in sys.path]
 
 
 def check_each(files: Sequence[str], check: Callable[[str], Report]) -> Iterator[Checked]:
-    """Every set checked, one after another; one that fails does not keep the others from it."""
+    """Checks one set after another. One that fails does not stop the others."""
     for file in files:
         try:
             yield Checked(file, check(file), None, layouts_in_words(load(file)))
@@ -138,5 +137,5 @@ def check_each(files: Sequence[str], check: Callable[[str], Report]) -> Iterator
 
 
 def exit_code(codes: Sequence[int]) -> int:
-    """A mismatch anywhere is one; else a failure is one; else all is right."""
+    """1 where any set mismatched, else the code of a failure, else 0."""
     return 1 if 1 in codes else max(codes, default=0)

@@ -1,4 +1,4 @@
-"""Seen: what came of watching a function, counted, and said in a sentence where nothing was kept."""
+"""Seen: counts what a watched function did, and says in a sentence why nothing was kept."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ class Seen:
     """What one process saw of a watched function, or several together."""
 
     imported: bool = False
-    """Whether the function's module was imported, and the function found in it."""
+    """Whether the function's module was imported and holds the function."""
     trouble: str = ""
     """Why the function could not be wrapped."""
     calls: int = 0
     without_grad: int = 0
-    """Calls under no_grad, or of which nothing needs a gradient."""
+    """Calls under no_grad, or in which no input needs a gradient."""
     arrived: int = 0
-    """Gradients that came to an output."""
+    """Gradients that came back to an output."""
     not_finite: int = 0
     """Sets that were not kept because they hold NaN or infinity."""
     over: int = 0
-    """Sets that were not kept because enough were."""
+    """Sets that were not kept because the limit was reached."""
     kept: int = 0
     layouts_missed: int = 0
-    """Layouts of dO that came only where nothing was waiting for them."""
+    """Layouts of dO that came only with calls whose inputs had not been copied."""
     failures: dict[str, int] = field(default_factory=dict)
-    """What went wrong in watching, in words, and how often."""
+    """What went wrong in watching, and how often."""
     notes: list[str] = field(default_factory=list)
     """What a kept set leaves out."""
     main: str = ""
@@ -39,7 +39,7 @@ class Seen:
     """Where it looked for modules."""
 
     def write(self, folder: Path) -> None:
-        """Writes the file of this process; a reader sees it whole."""
+        """Writes the file of this process, which replaces an older one at once."""
         partial = folder / f".seen-{os.getpid()}"
         partial.write_text(json.dumps(asdict(self)))
         partial.replace(folder / f"seen-{os.getpid()}.json")
@@ -50,7 +50,13 @@ class Seen:
             return self.trouble
         if not self.imported:
             module = function.rpartition(":")[0]
-            return f"the module {module} was never imported" + self._as_main(module)
+            as_main = (
+                f": {Path(self.main).name} ran as the program itself, which Python calls __main__ and not {module}; "
+                "move the function into a module that it imports"
+            )
+            stem = Path(self.main).stem
+            is_main = bool(stem) and stem == module.rpartition(".")[2]
+            return f"the module {module} was never imported" + (as_main if is_main else "")
         if not self.calls:
             return f"{function} was never called (calls inside torch.compile are not seen)"
         called = f"{function} was called {_times(self.calls)}"
@@ -62,17 +68,8 @@ class Seen:
             return f"{called}, each time without gradients (no_grad, or no input needs one)"
         return f"{called}, and no gradient came back to its output"
 
-    def _as_main(self, module: str) -> str:
-        stem = Path(self.main).stem
-        if stem and stem == module.rpartition(".")[2]:
-            return (
-                f": {Path(self.main).name} ran as the program itself, which Python calls __main__ and not {module}; "
-                "move the function into a module that it imports"
-            )
-        return ""
-
     def troubles(self) -> list[str]:
-        """What went wrong or was left out, a sentence each."""
+        """One sentence for everything that went wrong or was left out."""
         words = [f"{what} ({_times(times)})" for what, times in self.failures.items()]
         if self.over:
             words.append(f"{_sets(self.over)} more not kept: the limit is {self.kept}")

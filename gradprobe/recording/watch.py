@@ -1,4 +1,4 @@
-"""Watch: wraps a function and keeps its real inputs and dO, once per shape and layout, without touching the program."""
+"""Watch: wraps a function and keeps its inputs and dO, once for each shape and layout. The program runs as before."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 ENDING = ".inputs.pt"
-# How many calls of one form are copied in the hope of a new layout of dO: what it will be is known only afterwards.
+# How many calls of one form are copied in the hope of a new layout of dO, which is known only after the copy.
 PATIENCE = 8
-# Kinds of failure that are told apart; a message may hold a number that is never the same.
+# How many failures are counted apart: a message may hold a number that differs each time.
 _MOST_FAILURES = 10
 
 
 @dataclass(frozen=True)
 class Keeping:
-    """How sets of inputs are kept."""
+    """Where and how many sets of inputs are kept."""
 
     folder: Path
-    """One file each; made when the first is written."""
+    """It holds one file for each set, and is made with the first."""
     keep: int
-    """How many at most."""
+    """How many sets are kept at most."""
     order: str
-    """The function's order of axes, bhld or blhd; kept is [B, H, L, D]."""
+    """The function's order of axes, bhld or blhd. Sets are kept as [B, H, L, D]."""
 
     def __post_init__(self) -> None:
         if self.keep < 1:
@@ -53,30 +53,30 @@ class _Form:
     """All calls with one shape and layout of the inputs."""
 
     waiting: weakref.WeakSet[_Waiting] = field(default_factory=weakref.WeakSet)
-    """Copies that wait for their dO; one whose graph is dropped leaves by itself."""
+    """Copies that wait for their dO. A copy disappears with the graph of its call."""
     idle: int = 0
-    """Copies that were of no use since the last new layout of dO."""
+    """Copies since the last new layout of dO that brought no new one."""
     layouts: set[Any] = field(default_factory=set)
     """The layouts of dO that were kept."""
     missed: set[Any] = field(default_factory=set)
 
 
 class _Waiting:
-    """One call whose dO has not come yet. It lives as long as the graph behind the call's output."""
+    """A call whose dO has not come yet. It lives as long as the graph behind the call's output."""
 
     def __init__(self, form: _Form, key: tuple[Any, ...], copy: Saved | None) -> None:
         self.form, self.key, self.copy = form, key, copy
 
 
 class Watch:
-    """A function watched: `wrapped` is to be called in its place.
+    """Watches a function; the program calls `wrapped` in its place.
 
-    What it returns, its gradients and the random numbers of the program are those of the function itself. No failure
-    in here reaches the program; each is counted in `seen`.
+    Results, gradients and the program's random numbers are those of the function itself. No failure in here reaches
+    the program; each is counted in `seen`.
     """
 
     def __init__(self, function: Callable[..., Any], name: str, how: Keeping) -> None:
-        """Watches a function, whose `name` stands in sentences."""
+        """`name` is what sentences call the function."""
         self.name, self.folder, self.keep = name, how.folder, how.keep
         self.files: list[Path] = []
         self.seen = Seen(imported=True)
@@ -85,17 +85,18 @@ class Watch:
         self._lock = threading.RLock()
         self._reader = Reader(function, name, how.order)
         self.wrapped = self._wrap(function)
-        os.register_at_fork(after_in_child=self._begin_anew)
 
-    def _begin_anew(self) -> None:
-        self.seen, self._lock = Seen(imported=True), threading.RLock()
+        def begin_anew() -> None:
+            self.seen, self._lock = Seen(imported=True), threading.RLock()
+
+        os.register_at_fork(after_in_child=begin_anew)
 
     def _wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             import torch  # only now: the function may be one of torch's own, wrapped while torch is imported
 
-            if torch.compiler.is_compiling():  # what were done here would become part of the compiled program
+            if torch.compiler.is_compiling():  # else the watching would become part of the compiled program
                 return function(*args, **kwargs)
             waiting = self._guarded(self._before, torch.is_grad_enabled(), args, kwargs)
             output = function(*args, **kwargs)
@@ -107,7 +108,7 @@ class Watch:
         return wrapped
 
     def _guarded(self, act: Callable[..., Any], *args: Any) -> Any:
-        """Runs a step of the watching apart from the program: no graph, no mode sees it, no failure of it gets out."""
+        """Runs one step of the watching apart from the program: outside its graph and modes, and catching failures."""
         with self._lock:
             before = self._kinds()
             try:
@@ -115,16 +116,13 @@ class Watch:
                     return act(*args)
             except Exception as error:
                 own = f"watching {self.name} failed: {type(error).__name__}: {error}"
-                self._count_failure(str(error) if isinstance(error, Unfit) else own)
+                words, failures = str(error) if isinstance(error, Unfit) else own, self.seen.failures
+                if words in failures or len(failures) < _MOST_FAILURES:
+                    failures[words] = failures.get(words, 0) + 1
                 return None
             finally:
                 if self._kinds() != before:
                     self.told()
-
-    def _count_failure(self, words: str) -> None:
-        failures = self.seen.failures
-        if words in failures or len(failures) < _MOST_FAILURES:
-            failures[words] = failures.get(words, 0) + 1
 
     def _kinds(self) -> tuple[Any, ...]:
         seen = self.seen
@@ -149,7 +147,7 @@ class Watch:
             else _layout({"do": grad}, placements_of({"do": grad})) in form.layouts
         )
         waiting = _Waiting(form, key, None if enough else Saved(_copies(tensors), placements, options))
-        if grad is not None:  # the function is a backward itself, and has its dO already
+        if grad is not None:  # the function is itself a backward, whose dO is an argument
             self._arrived(waiting, grad)
             return None
         return waiting
@@ -191,8 +189,8 @@ class Watch:
             self._count_missed()
         else:
             waiting.copy = None
-            self._keep(waiting, Saved({**copy.values, **_copies({"do": grad})}, {**copy.placements, **placement},
-                                      copy.options), layout)  # fmt: skip
+            values = {**copy.values, **_copies({"do": grad})}
+            self._keep(waiting, Saved(values, {**copy.placements, **placement}, copy.options), layout)
 
     def _keep(self, waiting: _Waiting, found: Saved, layout: Any) -> None:
         if not all(bool(found.values[name].isfinite().all()) for name in ("q", "k", "v", "do")):
@@ -217,7 +215,7 @@ class Watch:
 
 @contextlib.contextmanager
 def _apart() -> Iterator[None]:
-    """No graph is recorded, and no mode that the program has switched on (a counter of operations, say) sees in."""
+    """While open, no graph is recorded, and the program's modes (a counter of operations, say) are off."""
     import torch
     from torch.utils._python_dispatch import _disable_current_modes
 
@@ -226,7 +224,7 @@ def _apart() -> Iterator[None]:
 
 
 def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The values on the CPU, contiguous; later changes in place do not reach them."""
+    """Contiguous copies of the values on the CPU, which later changes in place do not reach."""
     import torch
 
     return {
@@ -236,15 +234,18 @@ def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _layout(tensors: Mapping[str, Tensor], placements: Mapping[str, Placement]) -> tuple[Any, ...]:
-    """What two sets of tensors must have in common to count as the same: shapes, dtypes, strides, alignment, sharing.
+    """The shapes, dtypes, strides, alignments and sharing by which two sets of tensors count as the same.
 
     Strides of axes of size 1 address nothing, and PyTorch sets them as it likes.
     """
+
+    def steps(tensor: Tensor) -> tuple[int, ...]:
+        return tuple(step for size, step in zip(tensor.shape, tensor.stride(), strict=True) if size > 1)
+
+    def memory(name: str, tensor: Tensor) -> tuple[Any, ...]:
+        return tensor.data_ptr() % 16 == 0, placements[name].buffer if name in placements else None
+
     return tuple(
-        (
-            name, str(tensor.dtype), tuple(tensor.shape),
-            tuple(step for size, step in zip(tensor.shape, tensor.stride(), strict=True) if size > 1),
-            tensor.data_ptr() % 16 == 0, placements[name].buffer if name in placements else None,
-        )
+        (name, str(tensor.dtype), tuple(tensor.shape), steps(tensor), *memory(name, tensor))
         for name, tensor in sorted(tensors.items())
-    )  # fmt: skip
+    )

@@ -1,4 +1,4 @@
-"""Where kernels run: on a GPU, or in Triton's interpreter, chosen before Triton is imported and made right."""
+"""Chooses where kernels run, a GPU or Triton's interpreter, before Triton is imported; and mends the interpreter."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import sys
 from ..cases.case import Case
 from ..failures import TargetFailure, UsageFailure
 
-# Scores of one batch below which a second thread gains nothing (a dot of that size takes under a millisecond).
+# With fewer scores in one batch, a second thread gains nothing: a dot of that size takes under a millisecond.
 SMALL = 1 << 18
 
 
 def prepare_backend(device: str) -> str:
-    """The device to run on, "cpu" or "cuda"; without a GPU, Triton is set to its interpreter before it is imported.
+    """Returns the device to run on, "cpu" or "cuda". Without a GPU, it sets Triton to its interpreter.
 
     Raises:
         UsageFailure: cuda was asked for and there is none, or Triton was imported before in the other mode.
@@ -43,7 +43,7 @@ def _choose_interpreter() -> None:
 
 
 def choose_threads(case: Case) -> None:
-    """One CPU thread for small problems: with other work on the cores, waiting for a second one cost up to 12 times."""
+    """Takes one CPU thread for small problems. On busy cores, waiting for a second thread made them 12 times slower."""
     import torch
 
     if case.device == "cpu" and case.heads * case.seqlen_q * case.seqlen_k < SMALL:
@@ -51,7 +51,7 @@ def choose_threads(case: Case) -> None:
 
 
 def make_interpreter_right(case: Case) -> None:
-    """Where Triton interprets, makes its arithmetic right for the case's dtype.
+    """Makes the arithmetic of Triton's interpreter right for the case's dtype, where it runs.
 
     Raises:
         TargetFailure: bfloat16 is asked for and still not right in this version of Triton's interpreter.

@@ -1,4 +1,4 @@
-"""Inputs that a run changed: which, where, and who did it."""
+"""The inputs that a run changed: which, where, and what changed them."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Change:
 
     tensor: str
     index: tuple[int, ...] | None
-    """The first element that differs; None where the tensor itself was made another view."""
+    """The first element that differs; None where the tensor object was made another view."""
     before: str
     after: str
-    """What stood there, and what stands there now; of a view, its shapes and strides."""
+    """The value that stood there, and the value now; for a view, its shape and strides."""
     count: int
     """How many elements differ."""
     total: int
@@ -37,7 +37,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Writer:
-    """Who changed an input first."""
+    """The kernel or the line of Python that changed an input first."""
 
     kernel: str = ""
     """"" where it is a line of Python."""
@@ -51,23 +51,20 @@ class Given:
     """The inputs of a run as they were when it began."""
 
     def __init__(self, inputs: Inputs, allowed: Collection[str]) -> None:
-        """
-        Args:
-            allowed: the inputs that the target may write over.
-        """
+        """`allowed` names the inputs that the target may write over."""
         names = [name for name in inputs.tensors if name not in _ITS_OWN and name not in allowed]
         self._tensors = {name: inputs.tensors[name] for name in names}
-        # The same memory: a target may make another view of a tensor that it was given, in place.
+        # The same memory, since a target may turn a tensor that it was given into another view, in place.
         self._memory = {name: tensor.detach() for name, tensor in self._tensors.items()}
         self._values = inputs.values
 
     def changes(self) -> tuple[Change, ...]:
-        """Those that differ by now, bit by bit: a NaN is equal to itself."""
+        """The inputs that differ now, compared bit by bit, so that a NaN equals itself."""
         found = ((self._bits(name), self._view(name)) for name in self._tensors)
         return tuple(change for both in found for change in both if change is not None)
 
     def changed(self, storage: int | None = None) -> Iterator[str]:
-        """The names of those whose bits differ; of those in one storage where it is given."""
+        """The names of the inputs whose bits differ; only those in `storage` where it is given."""
         for name, tensor in self._memory.items():
             if storage in (None, tensor.untyped_storage().data_ptr()) and self._bits(name) is not None:
                 yield name
@@ -88,7 +85,8 @@ class Given:
         return Change(name, index, _number(before[index]), _number(now[index]), count, now.numel())
 
     def _view(self, name: str) -> Change | None:
-        now, before = (_lying(tensor) for tensor in (self._tensors[name], self._memory[name]))
+        views = (self._tensors[name], self._memory[name])
+        now, before = (f"shape {list(view.shape)} with strides {list(view.stride())}" for view in views)
         return None if now == before else Change(name, None, before, now, 0, self._memory[name].numel())
 
 
@@ -96,24 +94,20 @@ def _number(element: Tensor) -> str:
     return f"{element.item():.6g}" if element.is_floating_point() else str(element.item())
 
 
-def _lying(tensor: Tensor) -> str:
-    return f"shape {list(tensor.shape)} with strides {list(tensor.stride())}"
-
-
 @dataclass
 class Steps:
-    """Looks at the inputs after every launch, and after every operation that writes into one; notes who did it."""
+    """Compares the inputs after every launch and every operation that writes into one, and notes the writer."""
 
     given: Given
     writers: dict[str, Writer] = field(default_factory=dict)
 
     def launched(self, kernel: str) -> None:
-        """A kernel has run."""
+        """Notes the inputs that a kernel has just changed."""
         for name in self.given.changed():
             self.writers.setdefault(name, Writer(kernel))
 
     def operations(self) -> AbstractContextManager[Any]:
-        """While entered, operations of torch are noted with the line of Python that asked for them."""
+        """While entered, notes the inputs that operations of torch change, with the line of Python that called them."""
         mode: AbstractContextManager[Any] = factory_mode(lambda tensor, has_values: tensor, self._wrote, copies=False)
         return mode
 

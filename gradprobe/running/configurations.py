@@ -1,4 +1,4 @@
-"""Which configuration of a kernel under `@triton.autotune` runs, where none is chosen by time."""
+"""Chooses the configuration of a kernel under `@triton.autotune` without timing any."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Configuration:
     words: str
     """BLOCK_M=64, BLOCK_N=32, num_warps=4, num_stages=3."""
     same: tuple[int, ...]
-    """For each of the kernel's configurations the number of the first that is the same to the interpreter."""
+    """For each configuration of the kernel, the number of the first one that the interpreter runs alike."""
     pinned: bool = False
-    """Whether it was asked for; if not, it is the first that fits."""
+    """Whether it was asked for. If not, it is the first that fits."""
     others: tuple[int, ...] = ()
-    """The numbers of those that its own pruning leaves, one of those that are the same."""
+    """The numbers of the other configurations that pruning leaves; of those that run alike, the first."""
 
     @property
     def sentence(self) -> str:
@@ -38,14 +38,14 @@ class Configuration:
 
 @contextlib.contextmanager
 def one_configuration(ran: list[Configuration], pinned: Mapping[str, int]) -> Iterator[None]:
-    """While open, an autotuned kernel takes the configuration that is asked for, else the first that fits.
+    """While open, an autotuned kernel runs with the configuration that is asked for, else with the first that fits.
 
     Nothing is timed. A configuration does not fit where the interpreter's first program raises, as
-    `tl.static_assert(BLOCK_N <= HEAD_DIM)` does; where none fits, what the first one raised is raised.
+    `tl.static_assert(BLOCK_N <= HEAD_DIM)` does. Where none fits, this raises what the first one raised.
 
     Args:
-        ran: told of each launch's configuration.
-        pinned: the number of the configuration of some kernels, by name.
+        ran: gets the configuration of each launch.
+        pinned: the numbers of the configurations that are asked for, by kernel.
     """
     tuner: Any = getattr(sys.modules.get("triton.runtime.autotuner"), "Autotuner", None)
     if tuner is None:
@@ -77,31 +77,26 @@ class _Launch:
         return str(self.tuner.base_fn.__name__)
 
     def pinned_or_first(self, number: int | None, ran: list[Configuration]) -> Any:
-        """The configuration of that number, where pruning leaves it and it fits; else the first that fits."""
+        """Runs with configuration `number` where pruning leaves it and it fits, else with the first that fits."""
+        allowed = self._allowed()
         asked = self.tuner.configs[number - 1 : number] if number is not None else []
-        for config in self._allowed():
-            if any(config is one for one in asked):
-                with _passed_by_where_it_does_not_fit():
-                    return self.with_configuration(config, ran, pinned=True)
-        return self.first_that_fits(ran)
-
-    def first_that_fits(self, ran: list[Configuration]) -> Any:
-        configs = self._allowed()
-        first: Exception | None = None
-        for config in configs:
+        pinned = [config for config in allowed if any(config is one for one in asked)]
+        failures: list[Exception] = []
+        for config in (*pinned, *allowed):
             try:
-                return self.with_configuration(config, ran)
+                return self.with_configuration(config, ran, pinned=len(failures) < len(pinned))
             except Exception as error:
                 if not _does_not_fit(error):
                     raise
-                first = first or error
-        assert first is not None
-        raise first
+                failures.append(error)
+        raise failures[len(pinned)]
 
     def with_configuration(self, config: Any, ran: list[Configuration], *, pinned: bool = False) -> Any:
-        """The launch as the tuner makes it once it has chosen."""
+        """Launches the kernel as the tuner does once it has chosen."""
         words = config.all_kwargs()
-        self._refuse_what_is_given_twice(config)
+        twice = sorted(config.kwargs.keys() & self.kwargs.keys())
+        if twice:
+            raise ValueError(f"{self.kernel} is given {', '.join(twice)} by its launch and by its configurations")
         if config.pre_hook is not None:
             config.pre_hook({**dict(zip(self.tuner.arg_names, self.args, strict=False)), **self.kwargs, **words})
         result = self.tuner.fn.run(*self.args, **self.kwargs, **words)
@@ -109,18 +104,13 @@ class _Launch:
         return result
 
     def _allowed(self) -> Sequence[Any]:
-        """What the decorator's own pruning leaves, one of those that are the same to the interpreter."""
+        """The configurations that the decorator's pruning leaves; of those that mean the same, the first."""
         self.tuner.nargs = dict(zip(self.tuner.arg_names, self.args, strict=False))
         left = self.tuner.prune_configs(dict(self.kwargs)) if len(self.tuner.configs) > 1 else self.tuner.configs
         kept: dict[str, Any] = {}
         for config in left:
             kept.setdefault(_meaning(config), config)
         return list(kept.values())
-
-    def _refuse_what_is_given_twice(self, config: Any) -> None:
-        twice = sorted(config.kwargs.keys() & self.kwargs.keys())
-        if twice:
-            raise ValueError(f"{self.kernel} is given {', '.join(twice)} by its launch and by its configurations")
 
     def _described(self, config: Any, *, pinned: bool) -> Configuration:
         meanings = [_meaning(each) for each in self.tuner.configs]
@@ -134,21 +124,12 @@ class _Launch:
 
 
 def _meaning(config: Any) -> str:
-    """What of a configuration counts: to the interpreter, what the kernel is given by name."""
+    """What identifies a configuration. The interpreter sees only the kernel's arguments and the hook."""
     return repr((sorted(config.kwargs.items()), config.pre_hook) if interpreting() else config)
 
 
-@contextlib.contextmanager
-def _passed_by_where_it_does_not_fit() -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        if not _does_not_fit(error):
-            raise
-
-
 def _does_not_fit(error: Exception) -> bool:
-    """Whether the compiler refuses it, or it is too large for the GPU, or the interpreter's first program raised it."""
+    """Whether the compiler, the GPU's limits, or the first program in the interpreter refused the configuration."""
     if type(error).__name__ in ("OutOfResources", "CompileTimeAssertionFailure"):
         return True
     builder = getattr(sys.modules.get("triton.runtime.interpreter"), "interpreter_builder", None)

@@ -1,4 +1,4 @@
-"""Notes which Triton kernels are launched, compiled or interpreted, and on whose memory."""
+"""Notes which Triton kernels are launched, compiled or interpreted, and which inputs they are given."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Launched = Callable[[str], None]
 def recorded_launches(
     inputs: Mapping[str, Tensor], taken: set[str], launched: Launched = lambda kernel: None
 ) -> Iterator[list[Any]]:
-    """While open, notes the Triton kernels that are launched, and adds to `taken` the inputs that they are given.
+    """While open, lists the Triton kernels that are launched, and adds to `taken` the inputs that they are given.
 
-    An input of which they are given a copy only is not taken: its strides end before them.
+    An input that kernels get only as a copy is not taken: its strides never reach them.
 
     Args:
-        launched: told of each kernel after its launch.
+        launched: called with the name of each kernel after its launch.
     """
     launches: list[Any] = []
     storages = {name: storage_of(tensor) for name, tensor in inputs.items()}
@@ -50,25 +50,21 @@ def recorded_launches(
 
 
 def given_where_they_lay(inputs: Mapping[str, Tensor], tensors: Iterable[Tensor]) -> set[str]:
-    """The inputs that are among tensors, and not copies of them."""
+    """The inputs whose storage is among those of the tensors; copies have storages of their own."""
     given = {storage_of(tensor) for tensor in tensors}
     return {name for name, tensor in inputs.items() if storage_of(tensor) in given}
 
 
 def storage_of(tensor: Tensor) -> int:
-    """A number that all views of one storage share: its address; of a fake tensor, which has none, its record's."""
-    storage = tensor.untyped_storage()
-    return int(storage._cdata if _is_fake(tensor) else storage.data_ptr())
-
-
-def _is_fake(tensor: Tensor) -> bool:
+    """A number that all views of one storage share: its address. A fake tensor has none; it gives its record's."""
     from torch._subclasses import FakeTensor
 
-    return isinstance(tensor, FakeTensor)
+    storage = tensor.untyped_storage()
+    return int(storage._cdata if isinstance(tensor, FakeTensor) else storage.data_ptr())
 
 
 def _tensors(arguments: Iterable[Any]) -> Iterator[Tensor]:
-    """The tensors among a kernel's arguments, those under descriptors too."""
+    """The tensors among a kernel's arguments, also those in descriptors."""
     import torch
 
     for argument in arguments:
@@ -78,7 +74,7 @@ def _tensors(arguments: Iterable[Any]) -> Iterator[Tensor]:
 
 
 def kernel_types() -> list[Any]:
-    """Triton's two kinds of kernel, compiled and interpreted; none where the target never imported Triton."""
+    """Triton's classes of compiled and interpreted kernels; none where Triton has not been imported."""
     if "triton" not in sys.modules:
         return []
     from triton.runtime.interpreter import InterpretedFunction

@@ -1,4 +1,4 @@
-"""Target on Inputs -> Outcome: a Trace, or the words with which the target refused the layout."""
+"""Runs a target on inputs. The Outcome holds its Trace, or the words with which it refused the layout."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from .backend import interpreting
 from .configurations import Configuration, one_configuration
 from .launches import Launched, given_where_they_lay, recorded_launches, storage_of
 from .sharing import Shared, shared
-from .taps import Session as TapSession
 from .taps import Tap, tapped
 from .trace import Trace, expected_shapes, read_trace, straightened, with_tapped
 from .unwritten import Unwritten
@@ -34,20 +33,20 @@ from .unwritten import Unwritten
 if TYPE_CHECKING:
     from torch import Tensor
 
-# What a wrapper raises on purpose; anything else (IndexError, AttributeError, ...) is an accident, never a refusal.
+# What a wrapper raises on purpose. Anything else (IndexError, AttributeError, ...) is an accident, not a refusal.
 _DELIBERATE = (ValueError, TypeError, NotImplementedError, AssertionError, RuntimeError)
-# What tensor descriptors ask of where a tensor lies, in the words of Triton's interpreter.
+# What tensor descriptors require of a layout, in the words of Triton's interpreter.
 _OF_DESCRIPTORS = ("base must be 16-byte aligned", "stride must be 16-byte aligned", "last dim must be contiguous")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one run of a target came to."""
+    """The result of one run of a target."""
 
     trace: Trace | None
     """None where the target refused the layout."""
     refused: str | None
-    """Its words when it refused."""
+    """Its words where it refused the layout."""
     kernels: tuple[Source, ...]
     """The kernels that it launched, in order of their first launch."""
     interpreted: bool
@@ -55,19 +54,19 @@ class Outcome:
     launched: tuple[Any, ...]
     """The kernels themselves."""
     taken: frozenset[str]
-    """The inputs that kernels were given where they lay, and not copies alone."""
+    """The inputs that kernels were given in place, and not only as copies."""
     notes: tuple[str, ...] = ()
-    """What a reader should know of the taps."""
+    """What a reader should know about the taps."""
     storages: Mapping[int, str] = field(default_factory=dict)
-    """The storages of what the target returned, by address: which intermediate lies there."""
+    """The address of each storage that the target returned, and the intermediate that lies there."""
     cuda: str = ""
     """Where CUDA kernels of a source ran, "cuda" or "cuda-on-cpu"; "" where none did."""
     findings: tuple[Finding, ...] = ()
-    """What those on the CPU did to memory that they should not have."""
+    """The faults of memory of CUDA kernels on the CPU."""
     shared: tuple[Shared, ...] = ()
-    """The gradients that lie in the memory of an input, or of one another."""
+    """The gradients that share memory with an input or with another gradient."""
     configurations: tuple[Configuration, ...] = ()
-    """Those of autotuned kernels that ran, where none was chosen by time."""
+    """The configurations of autotuned kernels that ran, where none was chosen by time."""
 
 
 def run_target(
@@ -83,15 +82,15 @@ def run_target(
 ) -> Outcome:
     """Runs the target once, with taps in its Triton kernels where some are given.
 
-    A run that raises on purpose is a refusal, with its words, but not where the tensors are contiguous or lie as the
-    user's own program had them. Outputs are read before they leave here, so an error of an asynchronous kernel belongs
-    to the target.
+    A target that raises on purpose has refused the layout, and its words are kept. It may not refuse tensors that are
+    contiguous or lie as in the user's own program. Outputs are read before this returns, so that an error of an
+    asynchronous kernel is blamed on the target.
 
     Args:
         around: entered around the target's own code, and nothing else.
-        schedule: which order the threads and blocks of CUDA kernels on the CPU take; 0: as they are numbered.
-        unwritten: which memory has no value as yet, as far as it is known.
-        launched: told of each kernel after its launch.
+        schedule: the order of the threads and blocks of CUDA kernels on the CPU; 0 is the order of their numbers.
+        unwritten: the memory that is known to have no value yet.
+        launched: called with the name of each kernel after its launch.
 
     Raises:
         UsageFailure: from `bind`.
@@ -104,16 +103,19 @@ def run_target(
     watch = Watch(inputs.tensors, schedule, unwritten or Unwritten(), after=launched)
     ran: list[Configuration] = []
     recorded = recorded_launches(inputs.tensors, taken, launched)
-    with _tapped(taps, case) as session, recorded as launches, watched(watch):
+    tapping = tapped(taps, expected_shapes(case), case.device) if taps else nullcontext()
+    # In the interpreter, and where all configurations are asked for, nothing is chosen by time.
+    chosen = interpreting() or case.configs == "all"
+    configured = one_configuration(ran, dict(case.pinned)) if chosen else nullcontext()
+    lost = _telling_of_a_lost_device(target, inputs)
+    with tapping as session, recorded as launches, watched(watch):
         try:
-            with (
-                around,
-                _telling_of_a_lost_device(target, inputs),
-                gpu_stood_in(as_cuda=case.as_cuda),
-                _configured(ran, case),
-            ):
+            with around, lost, gpu_stood_in(as_cuda=case.as_cuda), configured:
                 result = _call(target, case, arguments, inputs)
-                _synchronize(inputs)
+                if inputs.tensors["q"].is_cuda:
+                    import torch
+
+                    torch.cuda.synchronize()
         except (TargetFailure, NoRoom):
             raise
         except Exception as error:
@@ -131,34 +133,30 @@ def run_target(
     trace = read_trace(result, case, f"target {target.name!r}", outputs)
     reading = session.read() if session else None
     trace = with_tapped(trace, reading.values, case) if reading else trace
-    notes = (*(reading.notes if reading else ()), *_without_host_code(watch.launches))
+    left_out = [source.left_out for source in dict.fromkeys(entry.unit.source for entry in watch.launches)]
+    notes = (*(reading.notes if reading else ()), *filter(None, left_out))
     taken |= given_where_they_lay(inputs.tensors, watch.given)
-    of_memory = shared(result, inputs.tensors, case.inplace, by_autograd=not target.is_backward)
-    return Outcome(
-        trace, None, _sources(launches, watch.launches), interpreting(), tuple(launches), frozenset(taken), notes,
-        _storages(result), max(watch.backends, default=""), tuple(watch.findings), tuple(of_memory),
-        tuple(dict.fromkeys(ran)),
-    )  # fmt: skip
-
-
-def _configured(ran: list[Configuration], case: Case) -> AbstractContextManager[None]:
-    """One configuration of each autotuned kernel in the interpreter, and where all are asked for, one after another."""
-    return one_configuration(ran, dict(case.pinned)) if interpreting() or case.configs == "all" else nullcontext()
-
-
-def _storages(result: object) -> dict[int, str]:
     named = result.items() if isinstance(result, Mapping) else ()
-    return {storage_of(tensor): str(name) for name, tensor in named if tensor is not None}
-
-
-def _tapped(taps: Sequence[Tap], case: Case) -> AbstractContextManager[TapSession | None]:
-    return tapped(taps, expected_shapes(case), case.device) if taps else nullcontext()
+    return Outcome(
+        trace=trace,
+        refused=None,
+        kernels=_sources(launches, watch.launches),
+        interpreted=interpreting(),
+        launched=tuple(launches),
+        taken=frozenset(taken),
+        notes=notes,
+        storages={storage_of(tensor): str(name) for name, tensor in named if tensor is not None},
+        cuda=max(watch.backends, default=""),
+        findings=tuple(watch.findings),
+        shared=tuple(shared(result, inputs.tensors, case.inplace, by_autograd=not target.is_backward)),
+        configurations=tuple(dict.fromkeys(ran)),
+    )
 
 
 def _call(target: Target, case: Case, arguments: dict[str, Any], inputs: Inputs) -> object:
-    """A target's warnings are its own affair; numpy's, in the interpreter, are about numbers no GPU would remark on."""
     import numpy as np
 
+    # A target's warnings are its own affair. In the interpreter, numpy warns of numbers that no GPU would warn of.
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("default")
         warnings.filterwarnings("ignore", category=RuntimeWarning, module="triton")
@@ -169,18 +167,13 @@ def _call(target: Target, case: Case, arguments: dict[str, Any], inputs: Inputs)
 
 
 def _through_autograd(target: Target, case: Case, arguments: dict[str, Any], do: Tensor) -> Mapping[str, Any]:
-    """A forward's gradients for the case's own dO, and what else it returned by name.
-
-    Leaves keep the layouts of the tensors they are made from.
-    """
+    """A forward's gradients for the case's dO, and the intermediates that it returned. Leaves keep their layouts."""
     import torch
 
     gradients = {"q": "dQ", "k": "dK", "v": "dV", "bias": "dBias", "sinks": "dSink", "tau": "dTau"}
-    names = {
-        name: own for name, own in target.takes.items()
-        if name in gradients and own in arguments and arguments[own].is_floating_point()
-    }  # fmt: skip
-    leaves = {name: arguments[own].detach().requires_grad_() for name, own in names.items()}
+    names = {name: own for name, own in target.takes.items() if name in gradients and own in arguments}
+    floating = [name for name, own in names.items() if arguments[own].is_floating_point()]
+    leaves = {name: arguments[names[name]].detach().requires_grad_() for name in floating}
     result = target.function(**arguments | {names[name]: leaf for name, leaf in leaves.items()})
     exposed = _by_name(target, result)
     output = exposed["O"]
@@ -192,15 +185,15 @@ def _through_autograd(target: Target, case: Case, arguments: dict[str, Any], do:
         )
     found = torch.autograd.grad(output, list(leaves.values()), taken(do, "do", case.shapes), allow_unused=True)
     results = {name: gradient for name, gradient in zip(leaves, found, strict=True)}
-    # To autograd a gradient that never comes is 0, and so it is to an optimizer. That bias or sinks is no parameter of
-    # a forward is common, and said by None; q, k and v always are.
+    # To autograd and to an optimizer, a gradient that never comes is 0. For bias and sinks, None says that a forward
+    # does not differentiate them, which is common. q, k and v are always differentiated.
     for name in ("q", "k", "v"):
         results[name] = torch.zeros_like(leaves[name]) if results[name] is None else results[name]
     return exposed | {gradients[name]: gradient for name, gradient in results.items()}
 
 
 def _by_name(target: Target, result: object) -> dict[str, Any]:
-    """What a forward returned: O, and where it returned a dict the other intermediates in it."""
+    """The results of a forward: O and, where it returned a dict, the other intermediates in it."""
     import torch
 
     if isinstance(result, Mapping):
@@ -219,16 +212,9 @@ def _by_name(target: Target, result: object) -> dict[str, Any]:
     return {"O": output} | exposed
 
 
-def _synchronize(inputs: Inputs) -> None:
-    if inputs.tensors["q"].is_cuda:
-        import torch
-
-        torch.cuda.synchronize()
-
-
 @contextmanager
 def _telling_of_a_lost_device(target: Target, inputs: Inputs) -> Iterator[None]:
-    """Whatever was raised inside, the device is asked first: once it is lost, all that is raised follows from that."""
+    """Asks the device after any exception: once the device is lost, every exception follows from that."""
     try:
         yield
     except KeyboardInterrupt:
@@ -242,27 +228,21 @@ def _telling_of_a_lost_device(target: Target, inputs: Inputs) -> Iterator[None]:
         ) from error
 
 
-def _is_a_crash(error: Exception) -> bool:
-    """A RuntimeError of the device, of want of memory, or of Triton's compiler or interpreter, is no refusal."""
+def _refuses(error: Exception) -> bool:
+    """Whether the target raised it on purpose. The device, the allocator and Triton raise RuntimeErrors by accident."""
+    inner = _in_the_kernel(error)
+    # The interpreter refuses a descriptor of these tensors, as a GPU's copy engine would.
+    if inner is not error and isinstance(inner, AssertionError) and str(inner) in _OF_DESCRIPTORS:
+        return True
     words = text_of(error)
     of_driver = any(word in words for word in ("CUDA error", "[CUDA]", "CUDA_ERROR_"))
     without_room = "out of memory" in words or "DefaultCPUAllocator: " in words
-    return of_driver or without_room or type(error).__module__.partition(".")[0] == "triton"
-
-
-def _refuses(error: Exception) -> bool:
-    """Whether it was raised on purpose."""
-    return _is_of_a_descriptor(error) or (isinstance(error, _DELIBERATE) and not _is_a_crash(error))
-
-
-def _is_of_a_descriptor(error: Exception) -> bool:
-    """Whether the interpreter refuses a descriptor of these tensors, as a GPU's copy engine would."""
-    inner = _in_the_kernel(error)
-    return inner is not error and isinstance(inner, AssertionError) and str(inner) in _OF_DESCRIPTORS
+    is_accident = of_driver or without_room or type(error).__module__.partition(".")[0] == "triton"
+    return isinstance(error, _DELIBERATE) and not is_accident
 
 
 def _raised(target: Target, case: Case, inputs: Inputs, error: BaseException) -> tuple[str, str]:
-    """What a failure says of it, and the way out."""
+    """The message and the way out of a failure."""
     kind, _, words = _words(error).partition(": ")
     if isinstance(error, TypeError) and case.window is not None and "window" in target.takes:
         pair = f"{target.takes['window']}={case.window}"
@@ -272,31 +252,25 @@ def _raised(target: Target, case: Case, inputs: Inputs, error: BaseException) ->
 
 
 def _words(error: BaseException) -> str:
-    """An exception in one line; where it has no message, or comes out of a kernel, with the line that raised it."""
+    """One line for an exception. The line of code is added where there is no message, or where a kernel raised it."""
     inner = _in_the_kernel(error)
     words = text_of(inner).strip()
-    frames = [
-        frame for frame in traceback.extract_tb(inner.__traceback__)
-        if inner is error or Path(frame.filename).parent.parts[-1:] not in (("runtime",), ("language",))
-    ]  # fmt: skip
+    frames = list(traceback.extract_tb(inner.__traceback__))
+    if inner is not error:
+        frames = [frame for frame in frames if Path(frame.filename).parent.name not in ("runtime", "language")]
     if frames and (not words or inner is not error):
         words = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}: {words or frames[-1].line}"
     return f"{type(error).__name__}: {words}"
 
 
 def _in_the_kernel(error: BaseException) -> BaseException:
-    """What a kernel raised, where Triton's interpreter says so in an exception of its own."""
+    """The exception that a kernel raised, which Triton's interpreter wraps in its own."""
     while type(error).__name__ == "InterpreterError" and error.__cause__ is not None:
         error = error.__cause__
     return error
 
 
-def _without_host_code(entries: list[Entry]) -> Iterator[str]:
-    return filter(None, (source.left_out for source in dict.fromkeys(entry.unit.source for entry in entries)))
-
-
 def _sources(launches: list[Any], entries: list[Entry]) -> tuple[Source, ...]:
-    of_cuda = (
-        Source(entry.name, str(entry.file), entry.line, entry.unit.source.sha256) for entry in dict.fromkeys(entries)
-    )
-    return (*(source_of(kernel) for kernel in dict.fromkeys(launches)), *of_cuda)
+    of_triton = [source_of(kernel) for kernel in dict.fromkeys(launches)]
+    hashed = [(entry, entry.unit.source.sha256) for entry in dict.fromkeys(entries)]
+    return (*of_triton, *(Source(entry.name, str(entry.file), entry.line, sha256) for entry, sha256 in hashed))

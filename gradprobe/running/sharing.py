@@ -1,4 +1,4 @@
-"""Gradients that lie in the memory of an input, or of one another."""
+"""Finds gradients that share memory with an input or with another gradient."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Shared:
-    """A gradient of which elements are elements of another tensor too."""
+    """A gradient, some of whose elements lie in the memory of another tensor."""
 
     name: str
     other: str
     """An input or another gradient."""
     count: int
-    """How many elements of the first."""
+    """How many elements of the gradient."""
 
 
 def shared(
     result: object, given: Mapping[str, Tensor], allowed: Collection[str], *, by_autograd: bool
 ) -> Iterator[Shared]:
-    """What each gradient shares with the inputs, and with the gradients after it. Parts of one buffer share nothing.
+    """What each gradient shares with the inputs and with later gradients. Disjoint parts of one buffer share nothing.
 
-    Autograd hands one tensor on as the gradient of several, and dO as that of what is only added, and clones it where
-    it is kept. So what it returns is held against the other inputs alone.
+    Autograd may return one tensor as several gradients, or dO itself as the gradient of a summand. It clones them where
+    they are kept. So its gradients are compared only with the inputs other than dO.
 
     Args:
         result: what a target returned.
-        given: what it was given, the tensors to write into among it.
+        given: what it was given, including the tensors to write into.
         allowed: the inputs that it may write over.
     """
     gradients = {_intermediate(name): given[name] for name in OUTPUTS if name in given}
@@ -60,7 +60,7 @@ def _intermediate(name: str) -> str:
 
 
 def _elements_of_both(one: Tensor, other: Tensor) -> int:
-    """How many elements of a tensor hold a byte of another's."""
+    """How many elements of one tensor share a byte with the other."""
     import torch
 
     if one.device != other.device or storage_of(one) != storage_of(other) or not (one.numel() and other.numel()):
@@ -69,14 +69,14 @@ def _elements_of_both(one: Tensor, other: Tensor) -> int:
     (first, last), (start, end) = _reach(one, unit), _reach(other, unit)
     if last <= start or end <= first:
         return 0
-    # Memory of zeros is not there before something is written to it.
+    # The system maps zeroed memory only where something is written.
     held = torch.zeros(max(last, end) - min(first, start), dtype=torch.bool, device="cpu")
     _laid(other, held, unit, min(first, start)).fill_(True)
     return int(_laid(one, held, unit, min(first, start)).any(-1).sum())
 
 
 def _reach(tensor: Tensor, unit: int) -> tuple[int, int]:
-    """From where to where in its storage a tensor reaches, in units of so many bytes."""
+    """Where a tensor begins and ends in its storage, in units of `unit` bytes."""
     size = tensor.element_size() // unit
     first = int(tensor.storage_offset())
     furthest = first + sum((count - 1) * step for count, step in zip(tensor.shape, tensor.stride(), strict=True))
@@ -84,7 +84,7 @@ def _reach(tensor: Tensor, unit: int) -> tuple[int, int]:
 
 
 def _laid(tensor: Tensor, held: Tensor, unit: int, start: int) -> Tensor:
-    """[*shape, units of one element] the units of a tensor among those that begin at one of its storage."""
+    """[*shape, units of one element] the tensor's elements in `held`, which begins at unit `start` of its storage."""
     size = tensor.element_size() // unit
     strides = [step * size for step in tensor.stride()]
     return held.as_strided([*tensor.shape, size], [*strides, 1], tensor.storage_offset() * size - start)

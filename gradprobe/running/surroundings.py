@@ -1,4 +1,4 @@
-"""The state of torch that a check runs in, where the process is not its own."""
+"""The state of torch in which a check runs inside somebody else's process."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def ordinary_torch() -> Iterator[None]:
-    """While open, torch is as in a new process; afterwards as it was before.
+    """While open, torch is as in a new process. Afterwards its state is as before.
 
-    Gradients are recorded, no autocast is on, tensors are float32 and on the CPU by default, and the number of threads,
-    which a check may lower, is put back.
+    Gradients are recorded, autocast is off, and tensors are float32 and on the CPU by default. The number of threads,
+    which a check may lower, is restored.
     """
     import torch
 

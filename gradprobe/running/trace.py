@@ -1,4 +1,4 @@
-"""Trace: the named intermediates that a run gave, each with its source."""
+"""Trace: the intermediates of a run by name, each with its source."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Trace:
     """What a run exposed."""
 
     values: Mapping[str, Tensor]
-    """By name, in the axes of the table of intermediates and in the dtype that came."""
+    """By name, in the axes of the table of intermediates and in the target's dtype."""
     sources: Mapping[str, str]
     """By name: "exported" by the target; later also "tapped" or "recovered"."""
 
 
 def dtype_of(trace: Trace, name: str) -> str | None:
-    """In which dtype an intermediate came; None where it did not come, and was recovered."""
+    """The dtype in which the target gave an intermediate; None where it did not give it."""
     if trace.sources.get(name) == "recovered" or name not in trace.values:
         return None
     return str(trace.values[name].dtype).removeprefix("torch.")
@@ -45,8 +45,8 @@ def read_trace(result: object, case: Case, subject: str, outputs: Mapping[str, T
     """A target's result as a Trace. Names are matched without case; a value of None means "not exposed".
 
     Args:
-        outputs: what the target was given to write its gradients into, by parameter. Each is a result where the target
-            returns none of that name; one that only writes may return None.
+        outputs: the tensors, by parameter, into which the target writes gradients. Each is a result where the target
+            returns none of that name. A target that only writes may return None.
 
     Raises:
         TargetFailure: not a dict, nothing in it, an unknown name, one name twice, not a tensor, or a wrong shape.
@@ -75,7 +75,7 @@ def read_trace(result: object, case: Case, subject: str, outputs: Mapping[str, T
 
 
 def with_tapped(trace: Trace, tapped: Mapping[str, Tensor], case: Case) -> Trace:
-    """The trace with what taps saw: a tap that was asked for stands before what the target exports."""
+    """The trace with the taps' values. A tap that was asked for replaces what the target exports."""
     values = {**trace.values, **tapped}
     sources = {**trace.sources, **dict.fromkeys(tapped, "tapped")}
     order = [name for name in expected_shapes(case) if name in values]
@@ -108,10 +108,10 @@ def _checked(tensor: object, name: str, case: Case, subject: str) -> Tensor:
 
 
 def straightened(tensor: Tensor, name: str, case: Case, subject: str) -> Tensor:
-    """A result in the axes of the table of intermediates, of one that has the shape that the target gives it.
+    """A result in the axes of the table of intermediates.
 
     Raises:
-        TargetFailure: it has another.
+        TargetFailure: it does not have the shape that the case's order of axes gives.
     """
     rank = ranked(name, case)
     tensor = tensor if rank is None else with_broadcast(tensor, *rank)
@@ -119,15 +119,12 @@ def straightened(tensor: Tensor, name: str, case: Case, subject: str) -> Tensor:
     expected = sizes_taken(plain, name, case.shapes)
     if got == expected:
         return given_back(tensor, name, case.shapes)
-    # LSE and delta of a target that has rows before heads: they may have them before, or not.
+    # A target with rows before heads may give LSE and delta in either order.
     rows_first = case.shapes.find("l") < case.shapes.find("h")
     if rows_first and len(got) in (2, 3) and got == (*expected[:-2], expected[-1], expected[-2]):
         return given_back(tensor.transpose(-1, -2), name, case.shapes)
     swapped = len(expected) == 4 and got == (expected[0], expected[2], expected[1], expected[3])
     axes = ", ".join(case.axes(name) if expected == plain else case.shapes)
-    raise TargetFailure(
-        f"{subject} returned {name} of the wrong shape: expected [{axes}] = {list(expected)}, got {list(got)}",
-        f"that looks like [B, L, H, D]: return {name} transposed, or --shapes blhd if q comes so too"
-        if swapped
-        else "",
-    )
+    words = f"{subject} returned {name} of the wrong shape: expected [{axes}] = {list(expected)}, got {list(got)}"
+    way_out = f"that looks like [B, L, H, D]: return {name} transposed, or --shapes blhd if q comes so too"
+    raise TargetFailure(words, way_out if swapped else "")

@@ -1,4 +1,4 @@
-"""A case and its tensors -> the arguments of a target, by the target's own parameter names."""
+"""Binds a case and its tensors to the parameters of a target."""
 
 from __future__ import annotations
 
@@ -14,12 +14,22 @@ from .find import Target
 if TYPE_CHECKING:
     from torch import Tensor
 
-_WAYS = {
-    "bias": "add --bias", "window": "add --window LEFT,RIGHT", "softcap": "add --softcap C", "tau": "add --tau T",
-    "seqlens": "add --seqlens N,...", "alibi": "add --alibi", "mask": "add --mask KIND", "sinks": "add --sinks",
-    "keep": "add --dropout P", "dbias": "add --bias", "dsink": "add --sinks",
-}  # fmt: skip
 _PACKED = ("cu_seqlens", "cu_seqlens_q", "cu_seqlens_k", "max_seqlen", "max_seqlen_q", "max_seqlen_k")
+# The option that gives a case what a target needs.
+_OPTIONS = dict.fromkeys(_PACKED, "--cu-seqlens 0,N,...") | {
+    "bias": "--bias",
+    "dbias": "--bias",
+    "window": "--window LEFT,RIGHT",
+    "softcap": "--softcap C",
+    "tau": "--tau T",
+    "seqlens": "--seqlens N,...",
+    "alibi": "--alibi",
+    "mask": "--mask KIND",
+    "sinks": "--sinks",
+    "dsink": "--sinks",
+    "keep": "--dropout P",
+}
+_SCALARS = ("scale", "causal", "align", "window", "softcap", "dropout", "block_m", "block_n")
 
 
 def bind(target: Target, case: Case, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -43,30 +53,23 @@ def bind(target: Target, case: Case, tensors: Mapping[str, Tensor]) -> dict[str,
                 "take a parameter `do`, as a backward does, or give this one a default",
             )
         if offered.get(name) is None:
-            way = "add --cu-seqlens 0,N,..." if name in _PACKED else _WAYS.get(name, "give the parameter a default")
-            raise UsageFailure(
-                f"target {target.name!r} needs {target.takes[name]!r}, which this case does not have", way
-            )
+            way = f"add {_OPTIONS[name]}" if name in _OPTIONS else "give the parameter a default"
+            words = f"target {target.name!r} needs {target.takes[name]!r}, which this case does not have"
+            raise UsageFailure(words, way)
     given = {name: own for name, own in target.takes.items() if offered.get(name) is not None}
     return {own: taken(offered[name], name, case.shapes) for name, own in given.items()}
 
 
 def _offered(target: Target, case: Case, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Everything that the case has, by canonical name."""
-    offered: dict[str, Any] = {
-        "scale": case.scale, "causal": case.causal, "align": case.align, "window": case.window,
-        "softcap": case.softcap, "dropout": case.dropout, "block_m": case.block_m, "block_n": case.block_n,
-        "dots": case.dots or "ieee",
-    } | {name: _of_rank(tensor, name, case) for name, tensor in tensors.items()}  # fmt: skip
+    """All that the case has, by canonical name."""
+    offered: dict[str, Any] = {name: getattr(case, name) for name in _SCALARS} | {"dots": case.dots or "ieee"}
+    for name, tensor in tensors.items():
+        rank = ranked(name, case)
+        offered[name] = tensor if rank is None else without_broadcast(tensor, *rank)
     offered |= _packed(case, tensors)
     if _mask_as_attn_mask(target, case):
         offered["bias"] = offered["mask"]
     return offered
-
-
-def _of_rank(tensor: Tensor, name: str, case: Case) -> Tensor:
-    rank = ranked(name, case)
-    return tensor if rank is None else without_broadcast(tensor, *rank)
 
 
 def _packed(case: Case, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -80,7 +83,7 @@ def _packed(case: Case, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def _mask_as_attn_mask(target: Target, case: Case) -> bool:
-    """By PyTorch's custom a parameter called attn_mask takes a boolean mask as well as an additive bias."""
+    """Whether the mask goes to a parameter attn_mask, which in PyTorch is a boolean mask or an additive bias."""
     takes = target.takes
     return case.mask is not None and not case.bias and "mask" not in takes and takes.get("bias") == "attn_mask"
 
@@ -88,8 +91,8 @@ def _mask_as_attn_mask(target: Target, case: Case) -> bool:
 def _untaken(target: Target, case: Case) -> list[str]:
     """The options that the case uses and the target has no parameter for.
 
-    `align` is none of them: it says what convention the target keeps, whether or not it can be told. Nor is a target's
-    dropout_p enough: a reference needs the mask that was drawn.
+    `align` is not among them: it states the target's convention, which need not be a parameter. For dropout a parameter
+    dropout_p is not enough, since the reference needs the mask that was drawn.
     """
     used = {
         "window": case.window is not None,

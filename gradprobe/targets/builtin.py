@@ -1,4 +1,4 @@
-"""The targets that come with the tool: where each lies, what it exposes, and why it cannot run on this machine."""
+"""The built-in targets: where each lies, what it exposes, and why it cannot run on this machine."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Builtin:
     summary: str
     exposes: tuple[str, ...]
     cuda: bool = False
-    """Whether it runs on a CUDA device only."""
+    """Whether it needs a CUDA device."""
     package: str = ""
-    """The module of another project without which it cannot be imported."""
+    """The module of another project that it imports."""
     install: str = ""
-    """What pip calls that."""
+    """The name of that package on PyPI."""
 
     def missing(self) -> str:
         """Why it cannot run on this machine; "" where it can."""
@@ -38,36 +38,43 @@ class Builtin:
 _SDPA = "gradprobe.targets.adapters.sdpa"
 _BIASED = (*FORWARD, "dBias")
 
+_ADAPTERS = "gradprobe.targets.adapters"
 _TABLE = (
     Builtin("lazy", "gradprobe.kernels.triton.lazy:lazy_intermediates", "Lazy attention in Triton", (*ALL, "dTau")),
     Builtin("flash", "gradprobe.kernels.triton.flash:flash_intermediates", "FlashAttention in Triton", (*ALL, "dSink")),
-    Builtin(
-        "lazy-cuda", "gradprobe.targets.adapters.lazy_cuda:lazy_cuda", "Lazy attention in CUDA C++", (*ALL, "dTau")
-    ),
-    Builtin(
-        "flash-cuda", "gradprobe.targets.adapters.flash_cuda:flash_cuda", "FlashAttention in CUDA C++", ALL[:-1]
-    ),
+    Builtin("lazy-cuda", f"{_ADAPTERS}.lazy_cuda:lazy_cuda", "Lazy attention in CUDA C++", (*ALL, "dTau")),
+    Builtin("flash-cuda", f"{_ADAPTERS}.flash_cuda:flash_cuda", "FlashAttention in CUDA C++", ALL[:-1]),
     Builtin("sdpa", f"{_SDPA}:sdpa", "PyTorch's SDPA, the kernel that it chooses", _BIASED),
     Builtin("sdpa-math", f"{_SDPA}:sdpa_math", "PyTorch's SDPA of plain operations", _BIASED),
     Builtin("sdpa-flash", f"{_SDPA}:sdpa_flash", "PyTorch's SDPA by FlashAttention", FORWARD),
     Builtin("sdpa-efficient", f"{_SDPA}:sdpa_efficient", "PyTorch's SDPA, memory-efficient kernel", _BIASED, cuda=True),
     Builtin("sdpa-cudnn", f"{_SDPA}:sdpa_cudnn", "PyTorch's SDPA by cuDNN", FORWARD, cuda=True),
-    Builtin("flex", "gradprobe.targets.adapters.flex:flex", "PyTorch's FlexAttention", ("LSE", *_BIASED)),
+    Builtin("flex", f"{_ADAPTERS}.flex:flex", "PyTorch's FlexAttention", ("LSE", *_BIASED)),
     Builtin(
-        "flash-attn", "gradprobe.targets.adapters.flash_attn:flash_attn", "FlashAttention 2 of the package flash-attn",
-        ("LSE", *FORWARD), cuda=True, package="flash_attn", install="flash-attn",
+        "flash-attn",
+        f"{_ADAPTERS}.flash_attn:flash_attn",
+        "FlashAttention 2 of the package flash-attn",
+        ("LSE", *FORWARD),
+        cuda=True,
+        package="flash_attn",
+        install="flash-attn",
     ),
     Builtin(
-        "xformers", "gradprobe.targets.adapters.xformers:xformers", "xFormers' memory_efficient_attention",
-        _BIASED, cuda=True, package="xformers", install="xformers",
+        "xformers",
+        f"{_ADAPTERS}.xformers:xformers",
+        "xFormers' memory_efficient_attention",
+        _BIASED,
+        cuda=True,
+        package="xformers",
+        install="xformers",
     ),
-)  # fmt: skip
+)
 
 BUILTINS = {row.name: row for row in _TABLE}
 
 
 def _has_cuda() -> bool:
-    """Whether torch sees a CUDA device; torch is not imported to find that there is no driver."""
+    """Whether torch sees a CUDA device. Where there is no driver, torch is not imported to find out."""
     if "torch" not in sys.modules and not has_driver():
         return False
     import torch
@@ -76,7 +83,7 @@ def _has_cuda() -> bool:
 
 
 def has_driver() -> bool:
-    """Whether the library is there through which torch reaches NVIDIA's driver, or the device through which AMD's."""
+    """Whether this machine has NVIDIA's driver library, or the device of AMD's driver."""
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:

@@ -44,8 +44,7 @@ def catalogue() -> tuple[Entry, ...]:
 def _entry(builtin: Builtin) -> Entry:
     module, _, name = builtin.spec.partition(":")
     file = _file_of(module)
-    function = _definition(file, name)
-    parameters = [parameter.arg for parameter in (*function.args.args, *function.args.kwonlyargs)]
+    line, parameters = _signature(ast.parse(file.read_text(encoding="utf-8")).body, name)
     takes = {canonical_name(parameter) for parameter in parameters}
     return Entry(
         name=builtin.name,
@@ -56,7 +55,7 @@ def _entry(builtin: Builtin) -> Entry:
         outputs=tuple(name for name in OUTPUTS if "do" in takes and name in takes),
         exposes=builtin.exposes,
         file=str(file),
-        line=function.lineno,
+        line=line,
         missing=builtin.missing(),
     )
 
@@ -68,12 +67,16 @@ def _file_of(module: str) -> Path:
     return Path(spec.origin)
 
 
-def _definition(file: Path, name: str) -> ast.FunctionDef:
-    found = (
-        node for node in ast.parse(file.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.FunctionDef) and node.name == name
-    )  # fmt: skip
-    return next(found)
+def _signature(statements: list[ast.stmt], name: str) -> tuple[int, list[str]]:
+    """The line of a function's definition, and its parameters; also of `NAME = narrowed(FUNCTION, LACKING, ...)`."""
+    for node in statements:
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            return node.lineno, [parameter.arg for parameter in (*node.args.args, *node.args.kwonlyargs)]
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and ast.unparse(node.targets[0]) == name:
+            function, lacking, *_ = node.value.args
+            line, parameters = _signature(statements, ast.unparse(function))
+            return line, [parameter for parameter in parameters if parameter not in ast.literal_eval(lacking)]
+    raise LookupError(name)
 
 
 def _options(takes: set[str | None]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""A function -> what reports call it, and the word by which the command line finds it."""
+"""The name of a function in reports, and the word by which the command line finds it."""
 
 from __future__ import annotations
 
@@ -19,38 +19,32 @@ class Name:
     """What a function is called."""
 
     shown: str
-    """Its word, or where it has none its file and qualified name."""
+    """Its word; where it has none, its file and qualified name."""
     word: str
-    """FILE.py:FUNCTION, in a package MODULE:FUNCTION; "" where no word finds it."""
+    """FILE.py:FUNCTION, or MODULE:FUNCTION in a package; "" where no word finds it."""
 
 
 def name_of(function: Callable[..., Any]) -> Name:
-    """What a function is called.
+    """The name of a function.
 
-    A word is found for what is an attribute of the module that it comes from: not for a function inside another, a
-    lambda without a name, or a partial made on the spot.
+    Only an attribute of the function's own module has a word. A function inside another, a lambda without a name and a
+    partial made on the spot have none.
     """
     plain = plain_function(readable(function))
     owner = getattr(function, "__self__", None)
     named = owner if is_autograd_function(owner) else function
-    for module in _modules(function, plain):
-        attribute = _attribute(module, function) or _attribute(module, named)
-        place = _place(module)
-        if attribute and place:
+    for module_name in dict.fromkeys(getattr(each, "__module__", None) for each in (function, plain)):
+        module = sys.modules.get(module_name or "")
+        attribute = module and (_attribute(module, function) or _attribute(module, named))
+        if module and attribute and (place := _place(module)):
             return Name(f"{place}:{attribute}", f"{place}:{attribute}")
     own = getattr(plain, "__qualname__", type(plain).__name__)
     file = _file(sys.modules.get(getattr(plain, "__module__", None) or ""))
     return Name(f"{_relative(file)}:{own}" if file.is_file() else own, "")
 
 
-def _modules(*functions: Callable[..., Any]) -> Iterator[types.ModuleType]:
-    for name in dict.fromkeys(getattr(function, "__module__", None) for function in functions):
-        if name in sys.modules:
-            yield sys.modules[name]
-
-
 def _attribute(module: types.ModuleType, function: Callable[..., Any]) -> str | None:
-    """The name under which a module's own statements make a function. A method is a new object at each look."""
+    """The name that a module's own statements bind to a function. Looking up a method makes a new object each time."""
     own = getattr(function, "__name__", "")
     bound = isinstance(function, types.MethodType)
     for name in sorted(vars(module), key=lambda name: name != own):
@@ -61,7 +55,7 @@ def _attribute(module: types.ModuleType, function: Callable[..., Any]) -> str | 
 
 
 def _made(module: types.ModuleType) -> set[str]:
-    """The names that an import of the module makes, for good: not those of a loop, nor of what runs as a script."""
+    """The names that every import of the module binds: not those of a loop, nor of code that runs only as a script."""
     try:
         return set(_bound(ast.parse(_file(module).read_bytes()).body))
     except (OSError, SyntaxError, ValueError):
@@ -83,7 +77,7 @@ def _bound(statements: Iterable[ast.stmt]) -> Iterator[str]:
 
 
 def _place(module: types.ModuleType) -> str:
-    """What stands before the colon: the file, or of a package's file the module, whose imports may be relative."""
+    """The part before the colon: the file, or in a package, where imports may be relative, the module."""
     file = _file(module)
     if file.suffix != ".py" or not file.is_file():
         return ""
@@ -95,10 +89,10 @@ def _place(module: types.ModuleType) -> str:
 
 
 def _file(module: types.ModuleType | None) -> Path:
-    """The absolute path of a module's file; the current folder where there is none (a builtin, a prompt)."""
+    """The absolute path of a module's file; the current folder where it has none (a builtin, a prompt)."""
     return Path(getattr(module, "__file__", None) or "").absolute()
 
 
 def _relative(file: Path) -> str:
-    """The path as it is typed in the current folder."""
+    """The path as one types it in the current folder."""
     return str(file.relative_to(Path.cwd())) if file.is_relative_to(Path.cwd()) else str(file)

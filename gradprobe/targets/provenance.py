@@ -1,4 +1,4 @@
-"""Which file really ran: its path, line and hash, and what else carries the same module name."""
+"""Which file really ran: its path, line and hash, and other files of the same module name."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Source:
     file: str
     line: int
     sha256: str
-    """Of the file as it was when it was read here."""
+    """The hash of the file when it was read here."""
     shadows: tuple[str, ...] = ()
-    """Other files that Python would find under the same module name, had the search path another order."""
+    """Other files that Python would import under the same name if the search path had another order."""
 
 
 def source_of(function: Callable[..., Any], module: ModuleType | None = None) -> Source:
-    """Where a function comes from; an empty file name where Python cannot tell (a builtin)."""
+    """The file of a function; its name is empty where Python cannot tell (a builtin)."""
     plain = plain_function(function)
     try:
         file = Path(inspect.getsourcefile(plain) or "").resolve()
@@ -42,7 +42,7 @@ def source_of(function: Callable[..., Any], module: ModuleType | None = None) ->
 
 
 def plain_function(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function whose source is meant: below decorators that say what they wrap, partials, and objects called."""
+    """The function whose source is meant, inside wrappers (`__wrapped__`), partials and callable objects."""
     plain = inspect.unwrap(getattr(function, "fn", function))
     while isinstance(plain, functools.partial):
         plain = inspect.unwrap(plain.func)
@@ -50,7 +50,7 @@ def plain_function(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def shadows(module: str, file: Path) -> tuple[str, ...]:
-    """The other files on the search path (and in the current folder) that carry a module's name."""
+    """The other files of a module's name on the search path and in the current folder."""
     found: dict[str, None] = {}
     for folder in dict.fromkeys([os.getcwd(), *sys.path]):
         other = _find_in(folder or os.getcwd(), module)
@@ -60,7 +60,7 @@ def shadows(module: str, file: Path) -> tuple[str, ...]:
 
 
 def _find_in(folder: str, module: str) -> Path | None:
-    """The file of a dotted module below a folder, following links; None where there is none."""
+    """The file of a dotted module below a folder, with links resolved; None where there is none."""
     path, names = [folder], module.split(".")
     for name in names[:-1]:
         path = [os.path.join(entry, name) for entry in path]
@@ -69,7 +69,7 @@ def _find_in(folder: str, module: str) -> Path | None:
 
 
 def triton_cache() -> str:
-    """The folder in which Triton keeps compiled kernels; "" where it compiles none (the interpreter)."""
+    """The folder in which Triton keeps compiled kernels; "" in the interpreter, which compiles none."""
     if os.environ.get("TRITON_INTERPRET") == "1":
         return ""
     home = os.environ.get("TRITON_HOME", str(Path.home()))

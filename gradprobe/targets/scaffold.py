@@ -1,4 +1,4 @@
-"""The files that `gradprobe init` writes: a first adapter for a user's kernel."""
+"""Writes the files of `gradprobe init`: a first adapter for a user's kernel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def write_adapter(path: Path, family: str, *, force: bool = False) -> None:
     """Writes an adapter that runs as it is, with functions `backward` and `forward`.
 
     Raises:
-        UsageFailure: no such family, the path is no Python file or cannot be written, or it is there without `force`.
+        UsageFailure: there is no such family; the path is no Python file, cannot be written, or exists without `force`.
     """
     if family not in FAMILIES:
         raise UsageFailure(f"--family must be {' or '.join(FAMILIES)}, got {family!r}")
@@ -25,10 +25,10 @@ def write_adapter(path: Path, family: str, *, force: bool = False) -> None:
 
 
 def write_new(path: Path, text: str, *, force: bool) -> None:
-    """Writes a file that is not there yet, or with `force` any.
+    """Writes a new file; with `force`, also over one that exists.
 
     Raises:
-        UsageFailure: it is there without `force`, or cannot be written.
+        UsageFailure: it exists without `force`, or cannot be written.
     """
     try:
         with path.open("w" if force else "x", encoding="utf-8") as file:

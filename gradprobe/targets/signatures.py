@@ -1,25 +1,43 @@
-"""Callables that hide their parameters' names: torch's own attention, an autograd.Function and its `apply`."""
+"""Callables that hide the names of their parameters: torch's own attention, an autograd.Function and its `apply`."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import sys
 import types
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, TypeGuard
 
 _TORCH_S_OWN = "scaled_dot_product_attention"
 
 
 def readable(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function itself, or one that does the same and names its parameters."""
+    """The function itself, or an equal one that names its parameters."""
     if _is_torch_s_own(function):
         return _torch_s_own(function)
     owner = function if isinstance(function, type) else getattr(function, "__self__", None)
     if is_autograd_function(owner) and (owner is function or getattr(function, "__name__", "") == "apply"):
         return _applied(owner)
     return function
+
+
+def narrowed(
+    function: Callable[..., Any],
+    lacking: tuple[str, ...],
+    around: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+) -> Callable[..., Any]:
+    """The function without the parameters named in `lacking`, called within `around()`."""
+    signature = inspect.signature(function)
+    kept = [parameter for parameter in signature.parameters.values() if parameter.name not in lacking]
+
+    def narrow(*args: Any, **kwargs: Any) -> Any:
+        with around():
+            return function(*args, **kwargs)
+
+    return _naming(narrow, signature.replace(parameters=kept), function)
 
 
 def is_autograd_function(thing: object) -> TypeGuard[Any]:
@@ -32,7 +50,7 @@ def is_autograd_function(thing: object) -> TypeGuard[Any]:
 
 
 def conventions(function: Callable[..., Any]) -> Mapping[str, Any]:
-    """The options that a function is known to fix, whatever it is told."""
+    """The options that a function is known to fix, whatever its arguments are."""
     return {"align": "top-left"} if _is_torch_s_own(function) else {}
 
 
@@ -42,9 +60,15 @@ def _is_torch_s_own(function: Callable[..., Any]) -> bool:
 
 def _torch_s_own(function: Callable[..., Any]) -> Callable[..., Any]:
     def attention(  # noqa: PLR0913, PLR0917 - torch's own parameters
-        query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
-        scale: float | None = None, enable_gqa: bool = False,
-    ) -> Any:  # fmt: skip
+        query: Any,
+        key: Any,
+        value: Any,
+        attn_mask: Any = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Any:
         grouped = enable_gqa or query.shape[1] != key.shape[1]
         options = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale, "enable_gqa": grouped}
         return function(query, key, value, attn_mask, **options)
@@ -53,7 +77,7 @@ def _torch_s_own(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _applied(owner: Any) -> Callable[..., Any]:
-    """`Function.apply` takes no names; they are those of `forward`, after ctx where it takes one."""
+    """`Function.apply` by name: with the parameters of `forward`, without the ctx that some take first."""
     from torch.autograd import Function
 
     signature = inspect.signature(owner.forward)
@@ -71,7 +95,7 @@ def _applied(owner: Any) -> Callable[..., Any]:
 def _naming(
     function: Callable[..., Any], signature: inspect.Signature, original: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """The function with a signature, its source that of the original."""
+    """Gives the function a signature, and the name and source of the original."""
     functools.update_wrapper(function, original)
     vars(function)["__signature__"] = signature
     return function

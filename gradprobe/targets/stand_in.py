@@ -1,4 +1,4 @@
-"""Answers for a GPU where there is none: what kernels and their wrappers ask of Triton and torch."""
+"""Stands in for a GPU where there is none: answers what kernels and their wrappers ask Triton and torch about it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from ..awaiting import Awaiting
 
-# An H100's, of which most wrappers know what it can do.
+# Those of an H100, which most wrappers know.
 NAME, CAPABILITY = "NVIDIA H100", (9, 0)
 _SHARED_BYTES, _PROCESSORS, _WARP = 232448, 132, 32
 _DRIVER = "triton.runtime.driver"
@@ -20,19 +20,22 @@ _DRIVER = "triton.runtime.driver"
 
 @contextlib.contextmanager
 def gpu_stood_in(*, as_cuda: bool = False) -> Iterator[None]:
-    """While open, where kernels are interpreted and there is no GPU, questions about it are answered as on an H100.
+    """While open, Triton's driver and torch's device properties are those of an H100.
 
-    Triton's driver and torch's device properties answer. `torch.cuda.is_available()` stays False, and tensors lie on
-    the CPU, also those that are asked for on the GPU.
+    This changes nothing where there is a GPU, or where kernels are not interpreted. `torch.cuda.is_available()` stays
+    False, and all tensors lie on the CPU, also those that are asked for on the GPU.
 
     Args:
         as_cuda: whether every tensor's `is_cuda` is True.
     """
-    if not _needed():
+    if os.environ.get("TRITON_INTERPRET") != "1":
         yield
         return
     import torch
 
+    if torch.cuda.is_available():
+        yield
+        return
     with contextlib.ExitStack() as stack:
         stack.enter_context(_driver_stood_in())
         for name, answer in _answers().items():
@@ -41,14 +44,6 @@ def gpu_stood_in(*, as_cuda: bool = False) -> Iterator[None]:
             stack.enter_context(_replaced(torch.Tensor, "is_cuda", property(lambda self: True)))  # noqa: ARG005
         stack.enter_context(_on_the_cpu())
         yield
-
-
-def _needed() -> bool:
-    if os.environ.get("TRITON_INTERPRET") != "1":
-        return False
-    import torch
-
-    return not torch.cuda.is_available()
 
 
 @contextlib.contextmanager
@@ -65,7 +60,7 @@ def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def _on_the_cpu() -> Any:
-    """A mode of torch's functions in which the device "cuda" is the CPU: many files make a tensor at their import."""
+    """A mode of torch in which the device "cuda" is the CPU, since many files make a tensor when they are imported."""
     import torch
     from torch.overrides import TorchFunctionMode
 
@@ -85,7 +80,7 @@ def _on_the_cpu() -> Any:
 
 @contextlib.contextmanager
 def _driver_stood_in() -> Iterator[None]:
-    """Triton's driver, now or as soon as it is imported; Triton is not imported for it."""
+    """Replaces Triton's driver, now or as soon as something imports it."""
     before: list[tuple[Any, dict[str, Any]]] = []
 
     def put(module: ModuleType) -> None:
@@ -104,7 +99,7 @@ def _driver_stood_in() -> Iterator[None]:
 
 
 class Driver:
-    """What `triton.runtime.driver.active` is asked for outside launches."""
+    """`triton.runtime.driver.active` as it is used outside launches."""
 
     def __init__(self) -> None:
         self.utils = SimpleNamespace(get_device_properties=lambda device=0: dict(_TRITON_PROPERTIES))  # noqa: ARG005
@@ -125,7 +120,7 @@ class Driver:
 
     @staticmethod
     def get_active_torch_device() -> Any:
-        """Where tensors are to be made: on the CPU."""
+        """The device on which tensors are to be made."""
         import torch
 
         return torch.device("cpu")
@@ -138,20 +133,34 @@ class Driver:
 
 
 _TRITON_PROPERTIES = {
-    "max_shared_mem": _SHARED_BYTES, "max_num_regs": 65536, "multiprocessor_count": _PROCESSORS, "warpSize": _WARP,
-    "sm_clock_rate": 1980000, "mem_clock_rate": 2619000, "mem_bus_width": 5120,
-}  # fmt: skip
+    "max_shared_mem": _SHARED_BYTES,
+    "max_num_regs": 65536,
+    "multiprocessor_count": _PROCESSORS,
+    "warpSize": _WARP,
+    "sm_clock_rate": 1980000,
+    "mem_clock_rate": 2619000,
+    "mem_bus_width": 5120,
+}
 _TORCH_PROPERTIES = {
-    "name": NAME, "major": CAPABILITY[0], "minor": CAPABILITY[1], "multi_processor_count": _PROCESSORS,
-    "total_memory": 80 << 30, "warp_size": _WARP, "L2_cache_size": 50 << 20, "regs_per_multiprocessor": 65536,
-    "max_threads_per_multi_processor": 2048, "shared_memory_per_block": 48 << 10,
-    "shared_memory_per_block_optin": _SHARED_BYTES, "shared_memory_per_multiprocessor": 233472, "gcnArchName": NAME,
-}  # fmt: skip
+    "name": NAME,
+    "major": CAPABILITY[0],
+    "minor": CAPABILITY[1],
+    "multi_processor_count": _PROCESSORS,
+    "total_memory": 80 << 30,
+    "warp_size": _WARP,
+    "L2_cache_size": 50 << 20,
+    "regs_per_multiprocessor": 65536,
+    "max_threads_per_multi_processor": 2048,
+    "shared_memory_per_block": 48 << 10,
+    "shared_memory_per_block_optin": _SHARED_BYTES,
+    "shared_memory_per_multiprocessor": 233472,
+    "gcnArchName": NAME,
+}
 
 
 @functools.cache
 def _answers() -> dict[str, Callable[..., Any]]:
-    """What functions of torch.cuda answer, by name."""
+    """The stand-ins for functions of torch.cuda, by name."""
     return {
         "get_device_capability": lambda device=None: CAPABILITY,  # noqa: ARG005
         "get_device_properties": lambda device=None: SimpleNamespace(**_TORCH_PROPERTIES),  # noqa: ARG005

@@ -1,4 +1,4 @@
-"""A CUDA source and its options -> a library for this CPU, compiled once."""
+"""Compiles a CUDA source with its options to a library for this CPU, once."""
 
 from __future__ import annotations
 
@@ -15,28 +15,27 @@ from ...failures import TargetFailure
 from ..unit import Unit
 
 HERE = Path(__file__).parent
-# -O1 keeps an access where the source has it. Lines are what findings are told by; addr2line of binutils 2.40 takes
-# the first file that DWARF 5 names for the second.
+# -O1 keeps each access at its line. Findings need lines, and addr2line of binutils 2.40 mixes up the files of DWARF 5.
 _WATCHED = (
-    "-std=c++17", "-O1", "-gdwarf-4", "-fPIC", "-fsanitize=thread,alignment", "-fno-extern-tls-init", "-w",
-    "-ffp-contract=off", "--param", "tsan-instrument-func-entry-exit=0", f"-I{HERE / 'include'}",
-)  # fmt: skip
+    *("-std=c++17", "-O1", "-gdwarf-4", "-fPIC", "-fsanitize=thread,alignment", "-fno-extern-tls-init", "-w"),
+    *("-ffp-contract=off", "--param", "tsan-instrument-func-entry-exit=0", f"-I{HERE / 'include'}"),
+)
 _RUNTIME = ("-std=c++17", "-O2", "-fPIC")
-# The dynamic shared memory of a Hopper GPU's block; others have less.
+# The dynamic shared memory of a block on a Hopper GPU. Other GPUs have less.
 MOST_SHARED = 227 << 10
-# The symbol of the dynamic shared memory, whatever the source calls it.
+# The symbol of the dynamic shared memory, whatever its name in the source.
 ROOM = "gp_room"
 _LONGEST = 3
-# An array that lies next to another would take up what is stored behind its end.
+# The bytes between two arrays, so that a store behind the end of one does not reach the next.
 _GAP = 4096
 _ZEROS = re.compile(r"^\t\.size\t(\S+), (\d+)\n\1:\n\t\.zero\t\2\n", re.MULTILINE)
 
 
 def library_of(unit: Unit, instances: tuple[str, ...]) -> Path:
-    """The library that holds a unit's kernels, and these instances of its templates.
+    """The library of a unit's kernels and of these instances of its templates.
 
     Raises:
-        TargetFailure: there is no g++, the source holds what no CPU can run, or it does not compile.
+        TargetFailure: there is no g++, no CPU can run the source, or it does not compile.
     """
     unsupported = unit.source.unsupported_on_a_cpu()
     if unsupported:
@@ -59,9 +58,13 @@ def names_of(unit: Unit, instances: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _wrapper(unit: Unit, instances: tuple[str, ...]) -> str:
-    """The file with its macros, and a function to call each kernel by: what g++ compiles."""
+    """What g++ compiles: the source with its macros, and a function that calls each kernel."""
     lines = ['#include "gradprobe_cuda.h"', *(f"#define {name} {value}" for name, value in unit.defines)]
-    lines.append(f'#include "{unit.source.path}"' if not unit.source.host else _without_host_code(unit))
+    if unit.source.host:
+        # Without host code, but with the file's own name and lines.
+        lines.append(f'#line 1 "{unit.source.path}"\n{unit.source.of_kernels}\n#line 1 "kernels.cpp"')
+    else:
+        lines.append(f'#include "{unit.source.path}"')
     lines += (f"using namespace {name};" for name in unit.source.namespaces)
     for number, name in enumerate(names_of(unit, instances)):
         lines.append(
@@ -71,14 +74,8 @@ def _wrapper(unit: Unit, instances: tuple[str, ...]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _without_host_code(unit: Unit) -> str:
-    """The file's text under its own name and lines; what follows is the wrapper's again."""
-    text = unit.source.of_kernels
-    return f'#line 1 "{unit.source.path}"\n{text}\n#line 1 "kernels.cpp"'
-
-
 def _arrays(unit: Unit) -> str:
-    """What `extern __shared__` arrays are names of: one and the same memory."""
+    """Defines the dynamic shared memory, to which every `extern __shared__` array is an alias."""
     kind = "thread_local unsigned char"
     lines = [f'extern "C" {{ alignas(1024) {kind} {ROOM}[{MOST_SHARED}]; }}']
     for number, symbol in enumerate(unit.source.dynamic_symbols):
@@ -94,17 +91,14 @@ def _build(unit: Unit, wrapper: str, arrays: str, file: Path) -> None:
         (folder / "arrays.cpp").write_text(arrays)
         include = [f"-iquote{unit.source.path.parent}", *(f"-I{entry}" for entry in unit.include)]
         _compile(unit, [*_WATCHED, *include, "-S", "kernels.cpp", "-o", "kernels.s"], folder)
-        (folder / "kernels.s").write_text(_apart((folder / "kernels.s").read_text()))
+        # Shared arrays have no values: a gap follows each array of zeros.
+        apart = _ZEROS.sub(rf"\g<0>\t.zero\t{_GAP}\n", (folder / "kernels.s").read_text())
+        (folder / "kernels.s").write_text(apart)
         _compile(unit, ["-c", "kernels.s", "-o", "kernels.o"], folder)
         _compile(unit, [*_RUNTIME, "-c", "arrays.cpp", "-o", "arrays.o"], folder)
         objects = ["kernels.o", "arrays.o", str(_runtime(unit))]
         _compile(unit, ["-shared", "-Wl,-Bsymbolic", "-Wl,-z,defs", *objects, "-o", "library.so"], folder)
         os.replace(folder / "library.so", file)
-
-
-def _apart(assembly: str) -> str:
-    """Arrays without values, which shared ones are, with memory behind each that is nobody's."""
-    return _ZEROS.sub(rf"\g<0>\t.zero\t{_GAP}\n", assembly)
 
 
 def _runtime(unit: Unit) -> Path:
@@ -119,7 +113,7 @@ def _runtime(unit: Unit) -> Path:
 
 
 def _compile(unit: Unit, words: list[str], folder: Path) -> None:
-    # What it prints is read: no translations, and ASCII quotes.
+    # Its messages are parsed, so they must be in English with ASCII quotes.
     told = {**os.environ, "LC_ALL": "C"}
     ran = subprocess.run([_compiler(), *words], cwd=folder, env=told, capture_output=True, text=True, check=False)
     if ran.returncode:
@@ -127,23 +121,19 @@ def _compile(unit: Unit, words: list[str], folder: Path) -> None:
 
 
 def _errors(printed: str) -> str:
-    """The first errors, with the file's own lines; all that was printed where there is none."""
+    """The first errors, with the lines of the file; the end of the output where there is no error in it."""
     found = []
     for match in re.finditer(r"^(\S[^:\n]*):(\d+)(?::\d+)?: (?:fatal )?error: (.*)$", printed, re.MULTILINE):
         file, line, words = match.groups()
         words = words.removeprefix("#error ").strip('"')
-        found.append(words if words.startswith("gradprobe: ") else f"{_place(file, line)}: {words}")
-    found += [
-        f"{name} is declared and nowhere defined" for name in re.findall(r"undefined reference to `(.+)'", printed)
-    ]
+        # Instances that Python asks for stand in a file of ours.
+        place = "what is called from Python" if file == "kernels.cpp" else f"{Path(file).name}:{line}"
+        found.append(words if words.startswith("gradprobe: ") else f"{place}: {words}")
+    undefined = re.findall(r"undefined reference to `(.+)'", printed)
+    found += [f"{name} is declared and nowhere defined" for name in undefined]
     found = list(dict.fromkeys(found))
     more = f"; and {len(found) - _LONGEST} more" if len(found) > _LONGEST else ""
     return "; ".join(found[:_LONGEST]) + more if found else printed.strip()[-500:]
-
-
-def _place(file: str, line: str) -> str:
-    # What Python asks for stands in a file of ours.
-    return "what is called from Python" if file == "kernels.cpp" else f"{Path(file).name}:{line}"
 
 
 @functools.cache
@@ -172,7 +162,7 @@ def _own_texts() -> tuple[str, ...]:
 
 
 def _cache() -> Path:
-    """Where libraries are kept; a folder for this process alone where nothing can be written there."""
+    """The folder of compiled libraries; where it cannot be written, a folder of this process alone."""
     base = os.environ.get("GRADPROBE_CACHE_DIR") or os.path.join(
         os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "gradprobe"
     )

@@ -1,4 +1,4 @@
-"""One launch of a kernel on the CPU, and what was found while it ran."""
+"""Launches a kernel on the CPU and reports the faults that its runtime finds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..watch import Watch, told
 from .build import MOST_SHARED
 from .library import Library, library_for
 from .lines import UNKNOWN, lines_of
-from .regions import CRegion, Dynamic, Named, Regions
+from .regions import CRegion, Dynamic, Named, Regions, span
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,34 +28,41 @@ _HOW = ("read", "write", "atomic")
 _ENDED = 3
 
 
+_Triple = ctypes.c_uint32 * 3
+
+
 class _CSite(ctypes.Structure):
-    _fields_ = (
-        ("pc", ctypes.c_uint64), ("thread", ctypes.c_uint32 * 3), ("block", ctypes.c_uint32 * 3),
-        ("access", ctypes.c_int32),
-    )  # fmt: skip
+    _fields_ = (("pc", ctypes.c_uint64), ("thread", _Triple), ("block", _Triple), ("access", ctypes.c_int32))
 
 
 class _CFinding(ctypes.Structure):
     _fields_ = (
-        ("kind", ctypes.c_int32), ("region", ctypes.c_int32), ("array", ctypes.c_int32), ("bytes", ctypes.c_int32),
-        ("offset", ctypes.c_int64), ("now", _CSite), ("before", _CSite), ("count", ctypes.c_int64),
-    )  # fmt: skip
+        *((name, ctypes.c_int32) for name in ("kind", "region", "array", "bytes")),
+        ("offset", ctypes.c_int64),
+        ("now", _CSite),
+        ("before", _CSite),
+        ("count", ctypes.c_int64),
+    )
 
 
 class _CLaunch(ctypes.Structure):
     _fields_ = (
-        ("kernel", ctypes.c_void_p), ("arguments", ctypes.c_void_p), ("grid", ctypes.c_uint32 * 3),
-        ("block", ctypes.c_uint32 * 3), ("shared_bytes", ctypes.c_uint64), ("seed", ctypes.c_uint64),
-        ("regions", ctypes.c_void_p), ("n_regions", ctypes.c_int32), ("library", ctypes.c_uint64),
-        ("findings", ctypes.c_void_p), ("max_findings", ctypes.c_int32), ("n_findings", ctypes.c_int32),
-        ("is_last_fatal", ctypes.c_int32), ("message", ctypes.c_char * 512),
-    )  # fmt: skip
+        ("kernel", ctypes.c_void_p),
+        ("arguments", ctypes.c_void_p),
+        ("grid", _Triple),
+        ("block", _Triple),
+        ("shared_bytes", ctypes.c_uint64),
+        ("seed", ctypes.c_uint64),
+        ("regions", ctypes.c_void_p),
+        ("n_regions", ctypes.c_int32),
+        ("library", ctypes.c_uint64),
+        ("findings", ctypes.c_void_p),
+        *((name, ctypes.c_int32) for name in ("max_findings", "n_findings", "is_last_fatal")),
+        ("message", ctypes.c_char * 512),
+    )
 
 
-def launch(
-    entry: Entry, grid: Sizes, block: Sizes, shared_bytes: int,
-    arguments: Sequence[Any], watch: Watch,
-) -> None:  # fmt: skip
+def launch(entry: Entry, grid: Sizes, block: Sizes, shared_bytes: int, arguments: Sequence[Any], watch: Watch) -> None:
     """Runs every thread of every block, and tells the watch what they did wrong.
 
     Raises:
@@ -68,16 +75,24 @@ def launch(
     values = c_values(entry, library.takes(entry.name), arguments)
     regions = Regions()
     regions.add_tensors([(_called(name, t, watch), t) for name, t in entry.tensors(arguments)], watch.unwritten)
-    dynamic = Dynamic(entry.unit.source.dynamic_arrays, _room(entry), shared_bytes)
+    dynamic = Dynamic(entry.unit.source.dynamic_arrays, _dynamic_array(entry), shared_bytes)
     regions.add_arrays(library, dynamic, _granule(entry), functools.partial(element_bytes, entry))
     pointers = (ctypes.c_void_p * max(1, len(values)))(*(ctypes.addressof(value) for value in values))
     c_regions = (CRegion * len(regions.all))(*regions.all)
     findings = (_CFinding * _MOST_FINDINGS)()
     described = _CLaunch(
-        library.address_of(entry.name), ctypes.addressof(pointers), (ctypes.c_uint32 * 3)(*grid),
-        (ctypes.c_uint32 * 3)(*block), shared_bytes, watch.seed, ctypes.addressof(c_regions), len(regions.all),
-        library.base, ctypes.addressof(findings), _MOST_FINDINGS, 0, 0, b"",
-    )  # fmt: skip
+        kernel=library.address_of(entry.name),
+        arguments=ctypes.addressof(pointers),
+        grid=_Triple(*grid),
+        block=_Triple(*block),
+        shared_bytes=shared_bytes,
+        seed=watch.seed,
+        regions=ctypes.addressof(c_regions),
+        n_regions=len(regions.all),
+        library=library.base,
+        findings=ctypes.addressof(findings),
+        max_findings=_MOST_FINDINGS,
+    )
     code = library.run(described)
     seen = [_finding(entry.name, library, regions, found) for found in findings[: described.n_findings]]
     fatal = seen.pop() if described.is_last_fatal else None
@@ -88,7 +103,7 @@ def launch(
 
 
 def _called(parameter: str, tensor: Tensor, watch: Watch) -> str:
-    """What the caller calls a tensor; else its parameter's name, without what says that it is a pointer."""
+    """The caller's name of a tensor, or else its parameter's name without a suffix such as `_ptr`."""
     storage = tensor.untyped_storage().data_ptr()
     for name, known in watch.tensors.items():
         if known.untyped_storage().data_ptr() == storage and known.data_ptr() == tensor.data_ptr():
@@ -97,13 +112,13 @@ def _called(parameter: str, tensor: Tensor, watch: Watch) -> str:
 
 
 @functools.lru_cache(maxsize=256)
-def _room(entry: Entry) -> str:
+def _dynamic_array(entry: Entry) -> str:
     return entry.unit.source.dynamic_array_of(entry.plain_name)
 
 
 @functools.lru_cache(maxsize=256)
 def _granule(entry: Entry) -> int:
-    """The bytes of the smallest element of shared memory that the source can mean."""
+    """The bytes of the smallest element that the source's shared memory can hold."""
     words = " ".join((entry.unit.source.everything, *(value for _, value in entry.unit.defines)))
     if re.search(r"\b(?:bool|u?char|u?int8_t)\b", words):
         return 1
@@ -126,7 +141,7 @@ def _site(site: _CSite, lines: dict[int, Line], kind: str) -> Site:
 
 
 def _place(regions: Regions, found: _CFinding) -> tuple[Named, str]:
-    """Which array, and which of its elements; of an access outside the nearest array, and how far."""
+    """The array and the element of an access; for an access outside all arrays, the nearest one and the distance."""
     if found.region < 0:
         return Named(""), ""
     region = regions.all[found.region]
@@ -144,7 +159,7 @@ def _place(regions: Regions, found: _CFinding) -> tuple[Named, str]:
 
 
 def _element(named: Named, accessed: int) -> int:
-    """The bytes of one of its elements; those of the access where they are not known."""
+    """The bytes of an element of the array, or of the access where they are not known."""
     if named.tensor is not None:
         return named.tensor.element_size()
     return named.element or max(1, accessed)
@@ -161,9 +176,7 @@ def _nearest(regions: Regions, address: int) -> Named:
 def _span(named: Named) -> tuple[int, int]:
     if named.tensor is None:
         return named.start, named.start + named.bytes
-    tensor = named.tensor
-    last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
+    return span(named.tensor)
 
 
 def _index(named: Named, address: int, element: int) -> str:
@@ -184,6 +197,6 @@ def _elements(count: int) -> str:
 
 
 def _is_one_line(finding: Finding) -> bool:
-    """Whether two waits at one barrier of the source were taken for two, since the compiler made two of it."""
+    """Whether both threads wait at one barrier of the source, of which the compiler has made two."""
     before = finding.before
     return finding.kind == BARRIER and before is not None and before.how == "waits" and before.line == finding.now.line

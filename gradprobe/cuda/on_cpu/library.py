@@ -1,4 +1,4 @@
-"""A compiled library: its kernels with what they take, its arrays, and its memory."""
+"""A compiled library: its kernels with their parameters, its arrays, and its memory."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from ..unit import Entry, Unit
 from .build import ROOM, kernel_symbol, library_of, names_of
 
 _MOST_PARAMETERS = 256
+# Symbols that are no array of the source: in the library, and in its shared memory.
+_OF_THE_COMPILER = ("gradprobe_runtime::", "completed.", "_", "DW.ref.", "guard variable", "typeinfo")
+_BESIDE_ARRAYS = (ROOM, "gradprobe_runtime::", "guard variable", "TLS ")
 
 
 @dataclass(frozen=True)
@@ -22,15 +25,15 @@ class Array:
     """A shared or global array of the source."""
 
     name: str
-    """"" of what the compiler keeps beside them, such as whether a shared array was constructed."""
+    """"" for the compiler's own data, such as the guard of a shared array's constructor."""
     offset: int
-    """From where the library's shared memory, or the library itself, begins."""
+    """From the beginning of the library's shared memory, or of the library itself."""
     bytes: int
     is_shared: bool
 
 
 class Library:
-    """One of them, loaded."""
+    """A loaded library."""
 
     def __init__(self, file: Path, kernels: tuple[str, ...]) -> None:
         self.file = file
@@ -48,7 +51,7 @@ class Library:
 
     @property
     def shared_base(self) -> int:
-        """In the thread that asks."""
+        """The address of the shared memory, which each thread of this process has for itself."""
         return self._loaded.gp_shared_base()  # type: ignore[no-any-return]
 
     def address_of(self, kernel: str) -> int:
@@ -69,12 +72,12 @@ _INSTANCES: dict[Unit, tuple[str, ...]] = {}
 
 
 def library_for(entry: Entry) -> Library:
-    """The library that holds a kernel; compiled again where it is an instance of a template not asked for before."""
+    """The library that holds a kernel. A new instance of a template makes it compile the library again."""
     unit, known = entry.unit, _INSTANCES.get(entry.unit, ())
     if "<" in entry.name and entry.name not in known:
         known = (*known, entry.name)
     library = _library(unit, known)
-    _INSTANCES[unit] = known  # one that does not compile is not asked for again
+    _INSTANCES[unit] = known  # only now, so that one that does not compile is not compiled with every other
     return library
 
 
@@ -84,7 +87,7 @@ def _library(unit: Unit, instances: tuple[str, ...]) -> Library:
 
 
 def _arrays_in(file: Path) -> list[Array]:
-    """The arrays and variables that the source defines outside of registers, by readelf."""
+    """The arrays and variables in memory that the source defines, by readelf."""
     words = ["readelf", "--symbols", "--wide", "--demangle", str(file)]
     try:
         ran = subprocess.run(words, capture_output=True, text=True, check=True)
@@ -98,21 +101,11 @@ def _arrays_in(file: Path) -> list[Array]:
             continue
         value, size, kind, name = match.groups()
         is_shared = kind == "TLS"
-        if is_shared or not _is_own(name):
-            called = "" if _is_kept_beside(name) else _short(name)
+        if is_shared or not name.startswith(_OF_THE_COMPILER):
+            short = re.sub(
+                r"(\[abi:\w+\]|\.\d+)$", "", name.rpartition("::")[2]
+            )  # `kernel<4>(float*, int)::tile`: tile
+            called = "" if name.startswith(_BESIDE_ARRAYS) else short
             if called or (int(value, 16), is_shared) not in found:
                 found[int(value, 16), is_shared] = Array(called, int(value, 16), int(size, 0), is_shared)
     return list(found.values())
-
-
-def _is_own(name: str) -> bool:
-    return name.startswith(("gradprobe_runtime::", "completed.", "_", "DW.ref.", "guard variable", "typeinfo"))
-
-
-def _is_kept_beside(name: str) -> bool:
-    return name.startswith((ROOM, "gradprobe_runtime::", "guard variable", "TLS "))
-
-
-def _short(name: str) -> str:
-    """`kernel<4>(float*, int)::tile` -> tile."""
-    return re.sub(r"(\[abi:\w+\]|\.\d+)$", "", name.rpartition("::")[2])

@@ -1,4 +1,4 @@
-"""What a kernel may touch: the elements of the tensors that it was given, and the arrays of its source."""
+"""The memory that a kernel may access: the elements of its tensors, and the arrays of its source."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .library import Library
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Elements of a storage up to which it is known of each whether it is one of a tensor's. Of larger ones, everything from
-# a view's first to its last element counts as its own.
+# In a storage of up to so many elements, a map names the owner of each. In a larger one, a view owns all that lies
+# between its first and its last element.
 _MAPPED = 1 << 26
 
 
@@ -24,21 +24,21 @@ class CRegion(ctypes.Structure):
     """gp_region of the runtime."""
 
     _fields_ = (
-        ("base", ctypes.c_uint64), ("bytes", ctypes.c_uint64), ("owners", ctypes.c_void_p),
-        ("unwritten", ctypes.c_void_p), ("granule", ctypes.c_int32), ("first", ctypes.c_int32),
-        ("is_shared", ctypes.c_int32),
-    )  # fmt: skip
+        *((name, ctypes.c_uint64) for name in ("base", "bytes")),
+        *((name, ctypes.c_void_p) for name in ("owners", "unwritten")),
+        *((name, ctypes.c_int32) for name in ("granule", "first", "is_shared")),
+    )
 
 
 @dataclass(frozen=True)
 class Named:
-    """An array as findings call it."""
+    """An array, as findings name it."""
 
     name: str
     is_shared: bool = False
     tensor: Tensor | None = None
     start: int = 0
-    """Where a shared or global array begins, an address."""
+    """The address of a shared or global array."""
     bytes: int = 0
     element: int = 0
     """The bytes of one of its elements; 0 where they are not known."""
@@ -49,9 +49,9 @@ class Dynamic:
     """The memory of `extern __shared__` arrays."""
 
     names: tuple[str, ...]
-    """All that the source has for it."""
+    """All names that the source has for it."""
     name: str
-    """The kernel's."""
+    """The kernel's name for it."""
     bytes: int
 
 
@@ -71,15 +71,13 @@ class Regions:
         for base, views in by_storage.items():
             self._add_storage(base, views, unwritten)
 
-    def add_arrays(
-        self, library: Library, dynamic: Dynamic, granule: int, element: Callable[[str], int]
-    ) -> None:  # fmt: skip
-        """Those of the source.
+    def add_arrays(self, library: Library, dynamic: Dynamic, granule: int, element: Callable[[str], int]) -> None:
+        """Adds the arrays of the source.
 
         Args:
-            dynamic: the shared memory that the launch gives.
-            granule: the bytes of the smallest element that shared memory holds.
-            element: the bytes of an element of a shared array by its name, 0 where they are not known.
+            dynamic: the dynamic shared memory of the launch.
+            granule: the bytes of the smallest element in shared memory.
+            element: gives the bytes of an element of a shared array by its name, 0 where they are not known.
         """
         for array in library.arrays:
             base = (library.shared_base if array.is_shared else library.base) + array.offset
@@ -89,9 +87,9 @@ class Regions:
             number = self._name(named) if array.name else 0
             if size:
                 self.all.append(CRegion(base, size, None, None, granule, number, array.is_shared))
-        # What is left of the memory behind shared arrays: an access there is a fault, and hurts nobody.
+        # The rest of the shared memory. An access there is a fault, and does no harm.
         self.all.append(CRegion(library.shared_base, library.shared_bytes, None, None, granule, -1, 0))
-        # Constants, and what the compiler keeps: nobody's array, and no fault to read.
+        # Constants, and the compiler's own data. They are no array, and may be read.
         self.all.append(CRegion(library.base, library.bytes, None, None, 1, 0, 0))
 
     def _add_storage(self, base: int, views: list[tuple[str, Tensor]], unwritten: Unwritten) -> None:
@@ -101,10 +99,13 @@ class Regions:
         numbers = [self._name(Named(name, tensor=tensor)) for name, tensor in views]
         if count > _MAPPED:
             for number, (_, tensor) in zip(numbers, views, strict=True):
-                self._add_span(number, tensor)
+                start, end = span(tensor)
+                self.all.append(CRegion(start, end - start, None, None, tensor.element_size(), number, 0))
             return
         marks = unwritten.by_granule(base, granule)
-        owners = None if len(views) == 1 and _fills(views[0][1]) else self._owners(views, numbers, granule, count)
+        only = views[0][1]
+        fills = only.is_contiguous() and storage.nbytes() == only.numel() * only.element_size()
+        owners = None if len(views) == 1 and fills else self._owners(views, numbers, granule, count)
         self.all.append(CRegion(base, count * granule, _address(owners), _address(marks), granule, numbers[0], 0))
         self._kept += [owners, marks]
 
@@ -117,18 +118,15 @@ class Regions:
                 entries_of(tensor, by_element[:, part])[...] = number
         return owners
 
-    def _add_span(self, number: int, tensor: Tensor) -> None:
-        last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
-        size = tensor.element_size()
-        self.all.append(CRegion(tensor.data_ptr(), (last + 1) * size, None, None, size, number, 0))
-
     def _name(self, named: Named) -> int:
         self.arrays.append(named)
         return len(self.arrays)
 
 
-def _fills(tensor: Tensor) -> bool:
-    return tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+def span(tensor: Tensor) -> tuple[int, int]:
+    """The addresses of a tensor's first element and behind its last."""
+    last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
 
 
 def _address(array: Any) -> int | None:

@@ -1,1 +1,1 @@
-"""What runs inside a watched program, which finds it through PYTHONPATH and has it off its path before it begins."""
+"""Runs inside a watched program, which finds it through PYTHONPATH. It leaves the path before the program begins."""

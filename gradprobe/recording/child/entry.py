@@ -1,4 +1,4 @@
-"""A watched program's side of `gradprobe run`: waits for a module's import, and wraps its function there."""
+"""The side of `gradprobe run` in a watched program: waits until a module is imported, and wraps its function."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 
 def enter() -> None:
-    """From now on the function that GRADPROBE_WATCH names is wrapped as soon as its module is imported."""
+    """Has the function that GRADPROBE_WATCH names wrapped as soon as its module is imported."""
     module = os.environ["GRADPROBE_WATCH"].partition(":")[0]
     wrapping = Wrapping()
     awaiting = Awaiting(module, wrapping)
     wrapping.write()
     atexit.register(wrapping.write)
-    atexit.register(awaiting.notice)  # runs first: at the latest now it is known whether the module came in
+    atexit.register(awaiting.notice)  # runs before wrapping.write, which must know whether the module was imported
     sys.meta_path.insert(0, awaiting)
 
 
 class Wrapping:
-    """Wraps the function in its module, and keeps the file of what was seen up to date."""
+    """Wraps the function in its module, and keeps the file of `Seen` up to date."""
 
     def __init__(self) -> None:
         self.word = os.environ["GRADPROBE_WATCH"]
@@ -38,7 +38,7 @@ class Wrapping:
         self.unwrapped = Seen()
 
     def __call__(self, module: ModuleType) -> None:
-        """Wraps it; what prevents that is written down, and the program goes on."""
+        """Wraps the function. A failure is written down, and the program goes on."""
         from ..capturing import put_in_place
         from ..watch import Keeping
 
@@ -54,7 +54,7 @@ class Wrapping:
     def write(self) -> None:
         """Writes what this process has seen so far."""
         seen = self.watch.seen if self.watch is not None else self.unwrapped
-        # At the end `__main__` has no `__file__` any more; before the beginning there is no argv yet.
+        # At exit `__main__` has no `__file__` any more; at startup there is no argv yet.
         seen.main = next(iter(getattr(sys, "argv", [])), "")
         seen.path = [os.path.abspath(entry) for entry in sys.path]
         try:

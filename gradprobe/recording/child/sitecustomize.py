@@ -1,4 +1,4 @@
-"""Python runs this before a program that `gradprobe run` starts: it has the named function wrapped once imported."""
+"""Python runs this before a program that `gradprobe run` starts. It prepares the wrapping of the watched function."""
 
 import importlib.machinery
 import importlib.util
@@ -9,7 +9,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def _gradprobe() -> None:
-    """Makes `gradprobe` this package, whatever the program's own search path holds."""
+    """Imports this package as `gradprobe`, whatever the program's own search path holds."""
     package = os.path.dirname(os.path.dirname(_HERE))
     spec = importlib.util.spec_from_file_location(
         "gradprobe", os.path.join(package, "__init__.py"), submodule_search_locations=[package]
@@ -22,7 +22,7 @@ def _gradprobe() -> None:
 
 
 def _the_next_one() -> None:
-    """Runs the sitecustomize that this one stands before, if there is any."""
+    """Runs the sitecustomize that this one hides, if there is any."""
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
     if spec is not None and spec.loader is not None:
         module = importlib.util.module_from_spec(spec)

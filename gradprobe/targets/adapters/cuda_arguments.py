@@ -1,4 +1,4 @@
-"""What the adapters to the CUDA kernels check of their tensors alike, and what they launch with."""
+"""What both adapters to CUDA kernels share: the checks of their arguments, and how they launch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from gradprobe import cuda
 
 THREADS = 16
-"""A block of threads has as many rows and columns; tiles are multiples of it."""
+"""A block has THREADS x THREADS threads; the sizes of tiles are multiples of it."""
 
 _SCALARS = {torch.float32: "float", torch.float16: "__half"}
 
@@ -22,42 +22,36 @@ def load(source: Path, q: Tensor, block_m: int, block_n: int, **dims: int) -> An
     return cuda.load(source, defines=defines)
 
 
+def strided(*tensors: Tensor) -> tuple[int, ...]:
+    """The strides of several tensors, one after the other, as a kernel takes them."""
+    return tuple(stride for tensor in tensors for stride in tensor.stride())
+
+
+def strides(tensor: Tensor | None, axes: int) -> tuple[int, ...]:
+    """The strides of a tensor; zeros for None."""
+    return (0,) * axes if tensor is None else tensor.stride()
+
+
+def check_dtype(q: Tensor) -> None:
+    """Raises a ValueError where the kernels do not compute in the dtype."""
+    if q.dtype not in _SCALARS:
+        raise ValueError(f"q must be float32 or float16, got {q.dtype}")
+
+
 def rounded(head_dim: int) -> int:
     """The columns of a tile that holds a head dim."""
     return -(-head_dim // THREADS) * THREADS
 
 
-def strides(tensor: Tensor | None, axes: int) -> tuple[int, ...]:
-    """The strides of a tensor; zeros where there is none."""
-    return (0,) * axes if tensor is None else tensor.stride()
-
-
-def live_lengths(seqlens: Tensor | None) -> Tensor | None:
-    """The lengths as the kernels read them."""
-    return None if seqlens is None else seqlens.to(torch.int32)
-
-
-def check_dtype(q: Tensor) -> None:
-    """Raises:
-    ValueError: the kernels do not compute in it.
-    """
-    if q.dtype not in _SCALARS:
-        raise ValueError(f"q must be float32 or float16, got {q.dtype}")
-
-
 def check_tiles(block_m: int, block_n: int) -> None:
-    """Raises:
-    ValueError: a size that no tile has.
-    """
+    """Raises a ValueError for a size that no tile has."""
     for name, size in (("block_m", block_m), ("block_n", block_n)):
         if size % THREADS or not 0 < size <= THREADS * THREADS:
             raise ValueError(f"{name} must be a multiple of {THREADS} up to {THREADS * THREADS}, got {size}")
 
 
 def check_seqlens(seqlens: Tensor | None, batch: int, length: int) -> None:
-    """Raises:
-    ValueError: lengths of another number, dtype or range.
-    """
+    """Raises a ValueError for lengths of another number, dtype or range."""
     if seqlens is None:
         return
     if seqlens.shape != (batch,) or seqlens.is_floating_point():

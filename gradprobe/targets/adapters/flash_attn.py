@@ -8,21 +8,30 @@ from torch import Tensor
 
 
 def flash_attn(
-    q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool = False, align: str = "bottom-right",
-    window: tuple[int, int] | None = None, softcap: float | None = None, alibi: Tensor | None = None,
-    seqlens: Tensor | None = None, cu_seqlens_q: Tensor | None = None, cu_seqlens_k: Tensor | None = None,
-    max_seqlen_q: int | None = None, max_seqlen_k: int | None = None,
-) -> dict[str, Tensor]:  # fmt: skip
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: float,
+    causal: bool = False,
+    align: str = "bottom-right",
+    window: tuple[int, int] | None = None,
+    softcap: float | None = None,
+    alibi: Tensor | None = None,
+    seqlens: Tensor | None = None,
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k: Tensor | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+) -> dict[str, Tensor]:
     """O [B, H, M, D], and LSE [B, H, M] where it is the whole one.
 
     Raises:
         ValueError: a dtype or an alignment of the diagonal that flash-attn does not have.
     """
     _refuse(q, k, align, causal or window is not None or alibi is not None)
-    options = {
-        "softmax_scale": scale, "causal": causal, "window_size": window or (-1, -1), "softcap": softcap or 0.0,
-        "alibi_slopes": alibi, "return_attn_probs": True,
-    }  # fmt: skip
+    options = {"softmax_scale": scale, "causal": causal, "window_size": window or (-1, -1), "softcap": softcap or 0.0}
+    options |= {"alibi_slopes": alibi, "return_attn_probs": True}
     if seqlens is not None:
         o, lse = _padded(q, k, v, seqlens, options)
     elif cu_seqlens_q is not None:

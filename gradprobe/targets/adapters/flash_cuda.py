@@ -10,20 +10,35 @@ import torch
 from torch import Tensor
 
 import gradprobe.kernels
+from gradprobe.targets.signatures import narrowed
 
 from . import cuda_arguments
-from .cuda_arguments import THREADS, strides, written
+from .cuda_arguments import THREADS, strided, strides, written
 
 SOURCE = Path(gradprobe.kernels.__file__).parent / "cuda" / "flash.cu"
 
 
-def flash_cuda(
-    q: Tensor, k: Tensor, v: Tensor, do: Tensor, *, scale: float, causal: bool = False,
-    window: tuple[int, int] | None = None, align: str = "bottom-right", softcap: float | None = None,
-    seqlens: Tensor | None = None, block_m: int = 32, block_n: int = 32, dq: Tensor | None = None,
-    dk: Tensor | None = None, dv: Tensor | None = None,
-) -> dict[str, Tensor]:  # fmt: skip
-    """Forward and backward with everything exposed: O and LSE beside what `flash_cuda_backward` gives.
+def flash_cuda_backward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    do: Tensor,
+    *,
+    scale: float,
+    causal: bool = False,
+    window: tuple[int, int] | None = None,
+    align: str = "bottom-right",
+    softcap: float | None = None,
+    seqlens: Tensor | None = None,
+    o: Tensor | None = None,
+    lse: Tensor | None = None,
+    block_m: int = 32,
+    block_n: int = 32,
+    dq: Tensor | None = None,
+    dk: Tensor | None = None,
+    dv: Tensor | None = None,
+) -> dict[str, Tensor]:
+    """The gradients of softmax attention, and the intermediates that the kernels keep on chip.
 
     Args:
         q: [B, H, M, D], float32 or float16, any strides; so are k and v.
@@ -35,74 +50,70 @@ def flash_cuda(
         align: where the diagonal lies: "bottom-right", at key i + N - M of row i, or "top-left", at key i.
         softcap: scores become softcap * tanh(scores / softcap).
         seqlens: [B] integers, the live length of each batch (right padding), needs M = N. Read on the host too.
+        o, lse: [B, H, M, Dv] and [B, H, M] float32, natural log, from a forward; computed here when None.
         block_m, block_n: tile sizes, multiples of 16 up to 256.
         dq, dk, dv: where the gradient is written, like q, k and v, any strides but 0; made here when None.
 
-    Raises:
-        ValueError: where shapes, dtypes or lengths do not agree.
-    """
-    plan = _plan(q, k, v, do, scale, causal, window, align, softcap, seqlens, block_m, block_n)
-    o, lse = _forward(plan, q, k, v)
-    return {"LSE": lse, "O": o} | _backward(plan, q, k, v, do, o, lse, dq, dk, dv)
-
-
-def flash_cuda_backward(
-    q: Tensor, k: Tensor, v: Tensor, do: Tensor, *, scale: float, causal: bool = False,
-    window: tuple[int, int] | None = None, align: str = "bottom-right", softcap: float | None = None,
-    seqlens: Tensor | None = None, o: Tensor | None = None, lse: Tensor | None = None, block_m: int = 32,
-    block_n: int = 32, dq: Tensor | None = None, dk: Tensor | None = None, dv: Tensor | None = None,
-) -> dict[str, Tensor]:  # fmt: skip
-    """The gradients of softmax attention, and the intermediates that the kernels keep on chip.
-
-    Args:
-        o, lse: [B, H, M, Dv] and [B, H, M] float32, natural log, from a forward; computed here when None.
-        The others are those of `flash_cuda`.
-
     Returns:
-        A dict of dQ, dK, dV in the shapes and dtypes of q, k, v; delta [B, H, M]; P, dP and dS [B, H, M, N], 0 where a
-        key is not seen; these float32. Rows that see no key, and keys that no row sees, hold 0.
+        A dict of O and LSE where they were computed here; dQ, dK, dV in the shapes and dtypes of q, k, v; delta
+        [B, H, M]; P, dP and dS [B, H, M, N], 0 where a key is not seen; these float32. Rows that see no key, and keys
+        that no row sees, hold 0.
 
     Raises:
-        ValueError: where shapes, dtypes or lengths do not agree.
+        ValueError: shapes, dtypes or lengths do not agree.
     """
-    plan = _plan(q, k, v, do, scale, causal, window, align, softcap, seqlens, block_m, block_n, o, lse)
+    _check_shapes(q, k, v, do, o, lse)
+    _check_options(align, window, softcap)
+    cuda_arguments.check_tiles(block_m, block_n)
+    cuda_arguments.check_seqlens(seqlens, q.shape[0], q.shape[2])
+    if seqlens is not None and q.shape[2] != k.shape[2]:
+        raise ValueError(f"seqlens needs as many keys as query rows, got {k.shape[2]} and {q.shape[2]}")
+    options = _options(q, v, scale, causal, window, align, softcap)
+    plan = _plan(q, v, seqlens, block_m, block_n, options)
+    own = {}
     if o is None or lse is None:
-        own_o, own_lse = _forward(plan, q, k, v)
-        o, lse = own_o if o is None else o, own_lse if lse is None else lse
-    return _backward(plan, q, k, v, do, o, lse, dq, dk, dv)
+        own = _forward(plan, q, k, v)
+    o, lse = own["O"] if o is None else o, own["LSE"] if lse is None else lse
+    return own | _backward(
+        plan, (q, k, v, do), o, lse, (written("dq", dq, q), written("dk", dk, k), written("dv", dv, v))
+    )
+
+
+# Forward and backward with everything exposed.
+flash_cuda = narrowed(flash_cuda_backward, ("o", "lse"))
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """What the launches share once everything is found to agree."""
+    """What the launches share."""
 
     module: Any
     row_grid: int
     key_grid: int
     row_threads: int
-    """Of a block whose threads have one row each."""
+    """Of a block in which each thread has one row."""
     forward_bytes: int
     backward_bytes: int
     seqlens: Tensor | None
     options: tuple[float, ...]
+
+
+def _options(
+    q: Tensor, v: Tensor, scale: float, causal: bool, window: tuple[int, int] | None, align: str, softcap: float | None
+) -> tuple[float, ...]:
     """The last arguments of every kernel that looks at scores."""
+    (_, heads, rows, dim), (_, kv_heads, keys, dim_v) = q.shape, v.shape
+    left, right = window or (-1, -1)
+    right = 0 if causal else right
+    seen = [rows + keys if side < 0 else side for side in (left, right)]
+    sizes = (heads, heads // kv_heads, rows, keys, dim, dim_v)
+    return (scale, softcap or 0.0, *sizes, *seen, int(align == "bottom-right"))
 
 
 def _plan(
-    q: Tensor, k: Tensor, v: Tensor, do: Tensor, scale: float, causal: bool, window: tuple[int, int] | None, align: str,
-    softcap: float | None, seqlens: Tensor | None, block_m: int, block_n: int, o: Tensor | None = None,
-    lse: Tensor | None = None,
-) -> _Plan:  # fmt: skip
-    _check_shapes(q, k, v, do, o, lse)
-    _check_options(align, window, softcap)
-    cuda_arguments.check_tiles(block_m, block_n)
+    q: Tensor, v: Tensor, seqlens: Tensor | None, block_m: int, block_n: int, options: tuple[float, ...]
+) -> _Plan:
     (batch, heads, rows, dim), (_, kv_heads, keys, dim_v) = q.shape, v.shape
-    cuda_arguments.check_seqlens(seqlens, batch, rows)
-    if seqlens is not None and rows != keys:
-        raise ValueError(f"seqlens needs as many keys as query rows, got {keys} and {rows}")
-    left, right = window or (-1, -1)
-    right = 0 if causal else right
-    unlimited = rows + keys
     block_d, block_dv = cuda_arguments.rounded(dim), cuda_arguments.rounded(dim_v)
     inputs = block_m * (block_d + 1) + block_n * (block_d + 1) + block_n * (block_dv + 1)
     scores = block_m * (block_n + 1)
@@ -114,12 +125,9 @@ def _plan(
         # The structs ForwardTiles and BackwardTiles of flash.cu.
         forward_bytes=4 * (inputs + scores + 3 * block_m),
         backward_bytes=4 * (inputs + block_m * (block_dv + 1) + 2 * scores + 2 * block_m),
-        seqlens=cuda_arguments.live_lengths(seqlens),
-        options=(
-            scale, softcap or 0.0, heads, heads // kv_heads, rows, keys, dim, dim_v,
-            unlimited if left < 0 else left, unlimited if right < 0 else right, int(align == "bottom-right"),
-        ),
-    )  # fmt: skip
+        seqlens=None if seqlens is None else seqlens.to(torch.int32),
+        options=options,
+    )
 
 
 def _check_shapes(q: Tensor, k: Tensor, v: Tensor, do: Tensor, o: Tensor | None, lse: Tensor | None) -> None:
@@ -157,43 +165,33 @@ def _check_options(align: str, window: tuple[int, int] | None, softcap: float | 
         raise ValueError(f"softcap must be above 0, got {softcap}")
 
 
-def _forward(plan: _Plan, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+def _forward(plan: _Plan, q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tensor]:
     o = torch.empty((*q.shape[:3], v.shape[3]), dtype=q.dtype, device=q.device)
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
-    plan.module.flash_forward(
-        plan.row_grid, (THREADS, THREADS), plan.forward_bytes,
-        q, k, v, plan.seqlens, o, lse,
-        *q.stride(), *k.stride(), *v.stride(), *strides(plan.seqlens, 1), *o.stride(), *lse.stride(), *plan.options,
-    )  # fmt: skip
-    return o, lse
+    steps = (*strided(q, k, v), *strides(plan.seqlens, 1), *strided(o, lse))
+    launch = (plan.row_grid, (THREADS, THREADS), plan.forward_bytes)
+    plan.module.flash_forward(*launch, q, k, v, plan.seqlens, o, lse, *steps, *plan.options)
+    return {"LSE": lse, "O": o}
 
 
 def _backward(
-    plan: _Plan, q: Tensor, k: Tensor, v: Tensor, do: Tensor, o: Tensor, lse: Tensor, dq: Tensor | None,
-    dk: Tensor | None, dv: Tensor | None,
-) -> dict[str, Tensor]:  # fmt: skip
-    dq, dk, dv = written("dq", dq, q), written("dk", dk, k), written("dv", dv, v)
+    plan: _Plan,
+    inputs: tuple[Tensor, Tensor, Tensor, Tensor],
+    o: Tensor,
+    lse: Tensor,
+    gradients: tuple[Tensor, Tensor, Tensor],
+) -> dict[str, Tensor]:
+    (q, k, v, do), (dq, dk, dv) = inputs, gradients
     delta = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     # Tiles that hold no visible key are not visited.
     full = (*q.shape[:3], k.shape[2])
     p, dp, ds = (torch.zeros(full, dtype=torch.float32, device=q.device) for _ in range(3))
-    plan.module.flash_preprocess(
-        plan.row_grid, plan.row_threads, 0,
-        o, do, plan.seqlens, delta,
-        *o.stride(), *do.stride(), *strides(plan.seqlens, 1), *delta.stride(), q.shape[1], q.shape[2], v.shape[3],
-    )  # fmt: skip
-    inputs = (q, k, v, do, plan.seqlens, lse, delta)
-    input_strides = (
-        *q.stride(), *k.stride(), *v.stride(), *do.stride(), *strides(plan.seqlens, 1), *lse.stride(), *delta.stride(),
-    )  # fmt: skip
-    plan.module.flash_dq(
-        plan.row_grid, (THREADS, THREADS), plan.backward_bytes,
-        *inputs, dq, p, dp, ds,
-        *input_strides, *dq.stride(), *p.stride(), *dp.stride(), *ds.stride(), *plan.options,
-    )  # fmt: skip
-    plan.module.flash_dkdv(
-        plan.key_grid, (THREADS, THREADS), plan.backward_bytes,
-        *inputs, dk, dv,
-        *input_strides, *dk.stride(), *dv.stride(), *plan.options,
-    )  # fmt: skip
+    of_lengths, sizes = strides(plan.seqlens, 1), (q.shape[1], q.shape[2], v.shape[3])
+    steps = (*strided(o, do), *of_lengths, *strided(delta))
+    plan.module.flash_preprocess(plan.row_grid, plan.row_threads, 0, o, do, plan.seqlens, delta, *steps, *sizes)
+    taken = (q, k, v, do, plan.seqlens, lse, delta)
+    steps = (*strided(q, k, v, do), *of_lengths, *strided(lse, delta))
+    for kernel, grid, made in (("flash_dq", plan.row_grid, (dq, p, dp, ds)), ("flash_dkdv", plan.key_grid, (dk, dv))):
+        launch = (grid, (THREADS, THREADS), plan.backward_bytes)
+        getattr(plan.module, kernel)(*launch, *taken, *made, *steps, *strided(*made), *plan.options)
     return {"P": p, "dP": dp, "delta": delta, "dS": ds, "dQ": dq, "dK": dk, "dV": dv}

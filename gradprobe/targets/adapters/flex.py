@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.attention import flex_attention as module
-from torch.nn.attention.flex_attention import AuxRequest, BlockMask, and_masks, create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import AuxRequest, and_masks, create_block_mask, flex_attention
 
 from .visibility import Visibility
 
@@ -23,34 +23,45 @@ Distance = Callable[[Tensor, Tensor], Tensor]
 
 
 def flex(
-    q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool = False, align: str = "bottom-right",
-    window: tuple[int, int] | None = None, softcap: float | None = None, bias: Tensor | None = None,
-    alibi: Tensor | None = None, mask: Tensor | None = None, seqlens: Tensor | None = None,
-    cu_seqlens_q: Tensor | None = None, cu_seqlens_k: Tensor | None = None,
-) -> dict[str, Tensor]:  # fmt: skip
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: float,
+    causal: bool = False,
+    align: str = "bottom-right",
+    window: tuple[int, int] | None = None,
+    softcap: float | None = None,
+    bias: Tensor | None = None,
+    alibi: Tensor | None = None,
+    mask: Tensor | None = None,
+    seqlens: Tensor | None = None,
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k: Tensor | None = None,
+) -> dict[str, Tensor]:
     """O [B, H, M, Dv] and LSE [B, H, M]."""
     (batch, heads, rows, _), keys = q.shape, k.shape[2]
     full = (batch, heads, rows, keys)
-    view = Visibility(
-        rows, keys, q.device, causal, align, window, None if mask is None else mask.expand(full), seqlens,
-        cu_seqlens_q, cu_seqlens_k,
-    )  # fmt: skip
+    mask = None if mask is None else mask.expand(full)
+    view = Visibility(rows, keys, q.device, causal, align, window, mask, seqlens, cu_seqlens_q, cu_seqlens_k)
     distance = _distance(view)
     masks = _mask_mods(view, distance)
     problem = (q.shape, k.shape, v.shape, q.dtype, softcap, bias is None, alibi is None, view.options())
     o, aux = _attention(q.device, problem)(
-        q, k, v,
+        q,
+        k,
+        v,
         score_mod=_score_mod(distance, softcap, None if bias is None else bias.expand(full), alibi),
-        block_mask=_block_mask(masks, full, q.device),
+        block_mask=create_block_mask(and_masks(*masks), *full, device=q.device) if masks else None,
         scale=scale,
         enable_gqa=heads != k.shape[1],
         return_aux=AuxRequest(lse=True),
-    )  # fmt: skip
+    )
     return {"O": o, "LSE": aux.lse}
 
 
 def _distance(view: Visibility) -> Distance:
-    """Of a row i and a key j: how far the key lies before the row's diagonal."""
+    """A function that gives how far key j lies before the diagonal of row i."""
     if view.cu_seqlens_q is None:
         shift = view.keys - view.rows if view.align == "bottom-right" else 0
         return lambda i, j: i + shift - j
@@ -75,7 +86,7 @@ def _score_mod(distance: Distance, softcap: float | None, bias: Tensor | None, a
 
 
 def _mask_mods(view: Visibility, distance: Distance) -> list[MaskMod]:
-    """One a rule. They close over tensors and numbers only, which the compiler follows."""
+    """One function for each rule. They close over tensors and numbers only, as the compiler needs."""
     mods: list[MaskMod] = []
     if view.causal:
         mods.append(lambda b, h, i, j: distance(i, j) >= 0)
@@ -96,18 +107,14 @@ def _mask_mods(view: Visibility, distance: Distance) -> list[MaskMod]:
     return mods
 
 
-def _block_mask(masks: list[MaskMod], full: tuple[int, int, int, int], device: torch.device) -> BlockMask | None:
-    return create_block_mask(and_masks(*masks), *full, device=device) if masks else None
-
-
 _compiled_for: list[object] = []
 
 
 def _attention(device: torch.device, problem: object) -> Callable[..., Any]:
     """flex_attention, compiled on a GPU.
 
-    What was compiled for another problem is forgotten first: after some number of variants the compiler gives up, and
-    even the plain operations are traced by it, which fails at a second softcap.
+    What was compiled for another problem is forgotten first. The compiler gives up after some number of variants, and
+    it traces even the plain operations, which fails at a second softcap.
     """
     if _compiled_for != [problem]:
         torch.compiler.reset()
@@ -116,7 +123,7 @@ def _attention(device: torch.device, problem: object) -> Callable[..., Any]:
 
 
 def _eager(*args: Any, **options: Any) -> Any:
-    """flex_attention uncompiled. Its plain operations have a backward, which PyTorch keeps from the CPU by a check."""
+    """Runs flex_attention uncompiled. Its plain operations have a backward; PyTorch's check refuses it on the CPU."""
     check, module._validate_device = module._validate_device, lambda *_: None
     try:
         with warnings.catch_warnings():

@@ -10,19 +10,32 @@ import torch
 from torch import Tensor
 
 import gradprobe.kernels
+from gradprobe.targets.signatures import narrowed
 
 from . import cuda_arguments
-from .cuda_arguments import THREADS, strides, written
+from .cuda_arguments import THREADS, strided, strides, written
 
 SOURCE = Path(gradprobe.kernels.__file__).parent / "cuda" / "lazy.cu"
 
 
-def lazy_cuda(
-    q: Tensor, k: Tensor, v: Tensor, do: Tensor, *, tau: Tensor, scale: float, bias: Tensor | None = None,
-    seqlens: Tensor | None = None, block_m: int = 32, block_n: int = 32, dq: Tensor | None = None,
-    dk: Tensor | None = None, dv: Tensor | None = None,
-) -> dict[str, Tensor]:  # fmt: skip
-    """Forward and backward with everything exposed: O and LSE beside what `lazy_cuda_backward` gives.
+def lazy_cuda_backward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    do: Tensor,
+    *,
+    tau: Tensor,
+    scale: float,
+    bias: Tensor | None = None,
+    seqlens: Tensor | None = None,
+    lse: Tensor | None = None,
+    block_m: int = 32,
+    block_n: int = 32,
+    dq: Tensor | None = None,
+    dk: Tensor | None = None,
+    dv: Tensor | None = None,
+) -> dict[str, Tensor]:
+    """The gradients of lazy attention, and the intermediates that the kernels keep on chip.
 
     Args:
         q, k, v: [B, H, L, D], float32 or float16, any strides.
@@ -31,70 +44,58 @@ def lazy_cuda(
         scale: of the scores.
         bias: [H, W] by distance i - j, or None.
         seqlens: [B] integers, the live length of each batch (right padding), or None. Read on the host too.
+        lse: [B, H, L] float32, natural log, from a forward; computed here when None.
         block_m, block_n: tile sizes, multiples of 16 up to 256.
         dq, dk, dv: where the gradient is written, like q, any strides but 0; made here when None.
 
-    Raises:
-        ValueError: where shapes, dtypes or lengths do not agree.
-    """
-    plan = _plan(q, k, v, do, tau, scale, bias, seqlens, block_m, block_n)
-    o, lse = _forward(plan, q, k, v)
-    return {"LSE": lse, "O": o} | _backward(plan, q, k, v, do, lse, dq, dk, dv)
-
-
-def lazy_cuda_backward(
-    q: Tensor, k: Tensor, v: Tensor, do: Tensor, *, tau: Tensor, scale: float, bias: Tensor | None = None,
-    seqlens: Tensor | None = None, lse: Tensor | None = None, block_m: int = 32, block_n: int = 32,
-    dq: Tensor | None = None, dk: Tensor | None = None, dv: Tensor | None = None,
-) -> dict[str, Tensor]:  # fmt: skip
-    """The gradients of lazy attention, and the intermediates that the kernels keep on chip.
-
-    Args:
-        lse: [B, H, L] float32, natural log, from a forward; computed here when None.
-        The others are those of `lazy_cuda`.
-
     Returns:
-        A dict of dQ, dK, dV [B, H, L, D] in q's dtype; delta [B, H, L], P, dP and dS [B, H, L, L] float32; dTau [H],
-        and dBias [H, W] where there is a bias, in the dtypes of tau and bias. Rows at or beyond a batch's length are 0.
+        A dict of O and LSE where they were computed here; dQ, dK, dV [B, H, L, D] in q's dtype; delta [B, H, L], P, dP
+        and dS [B, H, L, L] float32; dTau [H], and dBias [H, W] where there is a bias, in the dtypes of tau and bias.
+        Rows at or beyond a batch's length are 0.
 
     Raises:
-        ValueError: where shapes, dtypes or lengths do not agree.
+        ValueError: shapes, dtypes or lengths do not agree.
     """
-    plan = _plan(q, k, v, do, tau, scale, bias, seqlens, block_m, block_n, lse)
-    own = _forward(plan, q, k, v)[1] if lse is None else lse
-    return _backward(plan, q, k, v, do, own, dq, dk, dv)
+    _check(q, {"k": k, "v": v, "do": do}, tau, bias, lse)
+    cuda_arguments.check_tiles(block_m, block_n)
+    cuda_arguments.check_seqlens(seqlens, q.shape[0], q.shape[2])
+    lengths = None if seqlens is None else seqlens.to(torch.int32)
+    plan = _plan(q, (None if bias is None else bias.float(), tau.float(), lengths), scale, block_m, block_n)
+    own = _forward(plan, q, k, v) if lse is None else {}
+    gradients = (written("dq", dq, q), written("dk", dk, k), written("dv", dv, v))
+    found = own | _backward(plan, (q, k, v, do), own["LSE"] if lse is None else lse, gradients)
+    found["dTau"] = found["dTau"].to(tau.dtype)
+    return found if bias is None else found | {"dBias": found["dBias"].to(bias.dtype)}
+
+
+# Forward and backward with everything exposed.
+lazy_cuda = narrowed(lazy_cuda_backward, ("lse",))
+
+_Extras = tuple[Tensor | None, Tensor, Tensor | None]
+"""bias and tau as float32, and seqlens."""
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """What the launches share once everything is found to agree."""
+    """What the launches share."""
 
     module: Any
     n_row_tiles: int
     n_key_tiles: int
     forward_bytes: int
     backward_bytes: int
-    extras: tuple[Tensor | None, Tensor, Tensor | None]
-    """bias and tau as float32, and seqlens."""
+    extras: _Extras
     extra_strides: tuple[int, ...]
-    results: tuple[torch.dtype, torch.dtype]
-    """The dtypes of dBias and dTau."""
     options: tuple[float, ...]
     """The last arguments of every kernel that looks at scores."""
     window: int
 
 
-def _plan(
-    q: Tensor, k: Tensor, v: Tensor, do: Tensor, tau: Tensor, scale: float, bias: Tensor | None,
-    seqlens: Tensor | None, block_m: int, block_n: int, lse: Tensor | None = None,
-) -> _Plan:  # fmt: skip
-    _check(q, {"k": k, "v": v, "do": do}, tau, bias, lse)
-    cuda_arguments.check_tiles(block_m, block_n)
-    batch, heads, length, dim = q.shape
-    cuda_arguments.check_seqlens(seqlens, batch, length)
+def _plan(q: Tensor, extras: _Extras, scale: float, block_m: int, block_n: int) -> _Plan:
+    _, heads, length, dim = q.shape
+    bias, tau, seqlens = extras
     block_d, window = cuda_arguments.rounded(dim), 0 if bias is None else bias.shape[1]
     inputs, scores = (block_m + 2 * block_n) * (block_d + 1), block_m * (block_n + 1)
-    extras = (None if bias is None else bias.float(), tau.float(), cuda_arguments.live_lengths(seqlens))
     return _Plan(
         module=cuda_arguments.load(SOURCE, q, block_m, block_n, BLOCK_D=block_d),
         n_row_tiles=-(-length // block_m),
@@ -103,8 +104,7 @@ def _plan(
         forward_bytes=4 * (inputs + scores + 3 * block_m),
         backward_bytes=4 * (inputs + block_m * (block_d + 1) + 2 * scores + THREADS * THREADS + 2 * block_m),
         extras=extras,
-        extra_strides=(*strides(extras[0], 2), *strides(extras[1], 1), *strides(extras[2], 1)),
-        results=(torch.float32 if bias is None else bias.dtype, tau.dtype),
+        extra_strides=(*strides(bias, 2), *strides(tau, 1), *strides(seqlens, 1)),
         options=(scale, heads, length, dim, window),
         window=window,
     )
@@ -128,63 +128,45 @@ def _check(q: Tensor, others: dict[str, Tensor], tau: Tensor, bias: Tensor | Non
         raise ValueError(f"lse must be [B, H, L] = {shape} float32, got {tuple(lse.shape)} {lse.dtype}")
 
 
-def _forward(plan: _Plan, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+def _forward(plan: _Plan, q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tensor]:
     o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
-    plan.module.lazy_forward(
-        q.shape[0] * q.shape[1] * plan.n_row_tiles, (THREADS, THREADS), plan.forward_bytes,
-        q, k, v, *plan.extras, o, lse,
-        *q.stride(), *k.stride(), *v.stride(), *plan.extra_strides, *o.stride(), *lse.stride(), *plan.options,
-    )  # fmt: skip
-    return o, lse
+    launch = (q.shape[0] * q.shape[1] * plan.n_row_tiles, (THREADS, THREADS), plan.forward_bytes)
+    steps = (*strided(q, k, v), *plan.extra_strides, *strided(o, lse))
+    plan.module.lazy_forward(*launch, q, k, v, *plan.extras, o, lse, *steps, *plan.options)
+    return {"LSE": lse, "O": o}
 
 
 def _backward(
-    plan: _Plan, q: Tensor, k: Tensor, v: Tensor, do: Tensor, lse: Tensor, dq: Tensor | None, dk: Tensor | None,
-    dv: Tensor | None,
-) -> dict[str, Tensor]:  # fmt: skip
-    dq, dk, dv = written("dq", dq, q), written("dk", dk, k), written("dv", dv, v)
+    plan: _Plan, inputs: tuple[Tensor, Tensor, Tensor, Tensor], lse: Tensor, gradients: tuple[Tensor, Tensor, Tensor]
+) -> dict[str, Tensor]:
+    (q, k, v, do), (dq, dk, dv) = inputs, gradients
     batch, heads, length, _ = q.shape
     row_grid, key_grid = batch * heads * plan.n_row_tiles, batch * heads * plan.n_key_tiles
     delta = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     # Tiles above the diagonal are not visited, and each part of dBias is added to from 0.
-    full = (batch, heads, length, length)
-    p, dp, ds = (torch.zeros(full, dtype=torch.float32, device=q.device) for _ in range(3))
+    p, dp, ds = (torch.zeros((*q.shape[:3], length), dtype=torch.float32, device=q.device) for _ in range(3))
     dbias_parts = None
     if plan.extras[0] is not None:
         dbias_parts = torch.zeros((row_grid, plan.window), dtype=torch.float32, device=q.device)
     dtau_parts = torch.empty((row_grid, 1), dtype=torch.float32, device=q.device)
 
-    inputs = (q, k, v, do, *plan.extras, lse)
-    input_strides = (
-        *q.stride(), *k.stride(), *v.stride(), *do.stride(), *plan.extra_strides, *lse.stride(), *delta.stride(),
-    )  # fmt: skip
-    threads = (THREADS, THREADS)
-    plan.module.lazy_preprocess(
-        row_grid, threads, plan.backward_bytes, *inputs, delta, *input_strides, *plan.options
-    )  # fmt: skip
-    plan.module.lazy_dq(
-        row_grid, threads, plan.backward_bytes,
-        *inputs, delta, dq, dbias_parts, dtau_parts, p, dp, ds,
-        *input_strides, *dq.stride(), *p.stride(), *dp.stride(), *ds.stride(), *plan.options,
-    )  # fmt: skip
-    plan.module.lazy_dkdv(
-        key_grid, threads, plan.backward_bytes,
-        *inputs, delta, dk, dv,
-        *input_strides, *dk.stride(), *dv.stride(), *plan.options,
-    )  # fmt: skip
-    dtau = _added(plan, dtau_parts, batch, heads).reshape(heads).to(plan.results[1])
-    results = {"P": p, "dP": dp, "delta": delta, "dS": ds, "dQ": dq, "dK": dk, "dV": dv, "dTau": dtau}
-    if dbias_parts is not None:
-        results["dBias"] = _added(plan, dbias_parts, batch, heads).to(plan.results[0])
-    return results
+    taken = (q, k, v, do, *plan.extras, lse, delta)
+    steps = (*strided(q, k, v, do), *plan.extra_strides, *strided(lse, delta))
+    by_row, by_key = ((grid, (THREADS, THREADS), plan.backward_bytes) for grid in (row_grid, key_grid))
+    plan.module.lazy_preprocess(*by_row, *taken, *steps, *plan.options)
+    made = (dq, dbias_parts, dtau_parts, p, dp, ds)
+    plan.module.lazy_dq(*by_row, *taken, *made, *steps, *strided(dq, p, dp, ds), *plan.options)
+    plan.module.lazy_dkdv(*by_key, *taken, dk, dv, *steps, *strided(dk, dv), *plan.options)
+    results = {"P": p, "dP": dp, "delta": delta, "dS": ds, "dQ": dq, "dK": dk, "dV": dv}
+    results["dTau"] = _added(plan, dtau_parts, batch, heads).reshape(heads)
+    return results if dbias_parts is None else results | {"dBias": _added(plan, dbias_parts, batch, heads)}
 
 
 def _added(plan: _Plan, parts: Tensor, batch: int, heads: int) -> Tensor:
-    """[H, width] from [B * H * tiles, width]."""
+    """Adds [B * H * tiles, width] up to [H, width]."""
     threads, width = THREADS * THREADS, parts.shape[1]
     out = torch.empty((heads, width), dtype=torch.float32, device=parts.device)
-    plan.module.lazy_add_parts(
-        -(-heads * width // threads), threads, 0, parts, out, batch, heads, plan.n_row_tiles, width
-    )  # fmt: skip
+    sizes = (batch, heads, plan.n_row_tiles, width)
+    plan.module.lazy_add_parts(-(-heads * width // threads), threads, 0, parts, out, *sizes)
     return out

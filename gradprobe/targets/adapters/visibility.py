@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 
 import torch
@@ -24,7 +25,7 @@ class Visibility:
     cu_seqlens_k: Tensor | None = None
 
     def options(self) -> tuple[object, ...]:
-        """What is hidden by what, without the values: equal where the same code computes it."""
+        """Which options hide keys, without their values: two problems with equal options run the same code."""
         given = (self.mask, self.seqlens, self.cu_seqlens_q)
         return (self.causal, self.align, self.window, *(option is not None for option in given))
 
@@ -38,11 +39,7 @@ class Visibility:
     def is_causal_from_top_left(self) -> bool:
         """Whether a causal mask whose diagonal begins at row 0 and key 0 says it all."""
         begins_there = self.align == "top-left" or self.rows == self.keys
-        return self.causal and begins_there and self.without_causal().is_everything
-
-    def without_causal(self) -> Visibility:
-        """The same but for the causal mask."""
-        return replace(self, causal=False)
+        return self.causal and begins_there and replace(self, causal=False).is_everything
 
     def diagonal(self) -> Tensor:
         """[M] the key, counted inside its sequence, that the diagonal meets in each row."""
@@ -68,7 +65,7 @@ class Visibility:
         return _sequence(self.cu_seqlens_k, self.keys, self.device)
 
     def distance(self) -> Tensor:
-        """[M, N] how far a key lies before the diagonal of its row; without meaning between two sequences."""
+        """[M, N] how far each key lies before the diagonal of each row. It means nothing between two sequences."""
         return self.diagonal()[:, None] - self.places()
 
     def seen(self) -> Tensor | None:
@@ -89,14 +86,11 @@ class Visibility:
             parts.append(torch.arange(self.keys, device=self.device) < ends)
         if self.cu_seqlens_q is not None:
             parts.append((self.sequence_of_rows()[:, None] == self.sequence_of_keys())[None, None])
-        seen = None
-        for part in parts:
-            seen = part if seen is None else seen & part
-        return seen
+        return functools.reduce(torch.logical_and, parts) if parts else None
 
 
 def _sequence(ends: Tensor | None, count: int, device: torch.device) -> Tensor:
-    """Of two sequences that begin together the first is empty, so an index belongs to the last that it has reached."""
+    """[count] the sequence of each index: the last that begins at or before it. An empty one holds no index."""
     index = torch.arange(count, device=device)
     if ends is None:
         return torch.zeros_like(index)

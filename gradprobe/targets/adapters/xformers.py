@@ -16,10 +16,20 @@ from .visibility import Visibility
 
 
 def xformers(
-    q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool = False, align: str = "bottom-right",
-    window: tuple[int, int] | None = None, bias: Tensor | None = None, mask: Tensor | None = None,
-    seqlens: Tensor | None = None, cu_seqlens_q: Tensor | None = None, cu_seqlens_k: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: float,
+    causal: bool = False,
+    align: str = "bottom-right",
+    window: tuple[int, int] | None = None,
+    bias: Tensor | None = None,
+    mask: Tensor | None = None,
+    seqlens: Tensor | None = None,
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k: Tensor | None = None,
+) -> Tensor:
     """O [B, H, M, Dv] by whichever kernel xFormers chooses.
 
     Raises:
@@ -27,21 +37,19 @@ def xformers(
     """
     if q.shape[1] != k.shape[1]:
         raise NotImplementedError("xFormers differentiates no grouped heads; drop --kv-heads")
-    view = Visibility(
-        q.shape[2], k.shape[2], q.device, causal, align, window, mask, seqlens, cu_seqlens_q, cu_seqlens_k
-    )  # fmt: skip
+    hidden = (causal, align, window, mask, seqlens, cu_seqlens_q, cu_seqlens_k)
+    view = Visibility(q.shape[2], k.shape[2], q.device, *hidden)
     named = bias is None and mask is None and seqlens is None
     attn_bias = _named(view) if named else None
     if attn_bias is None and not (named and view.is_everything):
         attn_bias = _added(view, q, bias)
-    o: Tensor = memory_efficient_attention(
-        q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attn_bias=attn_bias, p=0.0, scale=scale
-    )  # fmt: skip
+    q, k, v = (tensor.transpose(1, 2) for tensor in (q, k, v))
+    o: Tensor = memory_efficient_attention(q, k, v, attn_bias=attn_bias, p=0.0, scale=scale)
     return o.transpose(1, 2)
 
 
 def _named(view: Visibility) -> Any:
-    """The class of xFormers that says the same, so that its kernels need no matrix; None where there is none."""
+    """The mask class of xFormers that hides the same keys without a matrix; None where there is none."""
     biases = fmha.attn_bias
     square_or_right = view.align == "bottom-right" or view.rows == view.keys
     if view.cu_seqlens_q is not None and view.cu_seqlens_k is not None:
