@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import sys
 import types
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from typing import Any, TypeGuard
 
 _TORCH_S_OWN = "scaled_dot_product_attention"
@@ -22,22 +20,6 @@ def readable(function: Callable[..., Any]) -> Callable[..., Any]:
     if is_autograd_function(owner) and (owner is function or getattr(function, "__name__", "") == "apply"):
         return _applied(owner)
     return function
-
-
-def narrowed(
-    function: Callable[..., Any],
-    lacking: tuple[str, ...],
-    around: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
-) -> Callable[..., Any]:
-    """The function without the parameters named in `lacking`, called within `around()`."""
-    signature = inspect.signature(function)
-    kept = [parameter for parameter in signature.parameters.values() if parameter.name not in lacking]
-
-    def narrow(*args: Any, **kwargs: Any) -> Any:
-        with around():
-            return function(*args, **kwargs)
-
-    return _naming(narrow, signature.replace(parameters=kept), function)
 
 
 def is_autograd_function(thing: object) -> TypeGuard[Any]:

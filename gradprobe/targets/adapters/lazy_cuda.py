@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 import gradprobe.kernels
-from gradprobe.targets.signatures import narrowed
 
 from . import cuda_arguments
 from .cuda_arguments import THREADS, strided, strides, written
+from .narrowed import narrowed
 
 SOURCE = Path(gradprobe.kernels.__file__).parent / "cuda" / "lazy.cu"
 
