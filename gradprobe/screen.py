@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import sys
+import textwrap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
@@ -20,10 +21,17 @@ if TYPE_CHECKING:
 
 
 def say(failure: Failure) -> None:
-    """A failure and its way out, on stderr."""
-    print(f"gradprobe: {failure}", file=sys.stderr, flush=True)
-    if failure.way_out:
-        print(f"  {failure.way_out}", file=sys.stderr, flush=True)
+    """A failure and its way out, on stderr; on a terminal folded between words."""
+    columns = shutil.get_terminal_size().columns - 1 if sys.stderr.isatty() else 0
+    for line, indent in ((f"gradprobe: {failure}", ""), (failure.way_out, "  ")):
+        if line:
+            print(_folded(indent + line, columns), file=sys.stderr, flush=True)
+
+
+def _folded(text: str, columns: int) -> str:
+    """Each line of a text in lines of so many columns at most, the further ones indented; 0 for no limit."""
+    fold = textwrap.TextWrapper(columns, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False).fill
+    return "\n".join(map(fold, text.split("\n"))) if columns else text
 
 
 def write_json(json_file: str | None, report: Report, more: dict[str, Any] | None = None) -> None:

@@ -21,7 +21,10 @@ DIGITS = 4
 
 
 def measure(
-    asked: Asked, seeds: Sequence[int], accept: Callable[[Report], None] = lambda report: None
+    asked: Asked,
+    seeds: Sequence[int],
+    accept: Callable[[Report], None] = lambda report: None,
+    told: Callable[[int, int], object] = lambda number, of: None,
 ) -> Entry | Report:
     """The errors of a target over several draws; the report of the first draw that is a mismatch, where one is.
 
@@ -30,9 +33,11 @@ def measure(
     Args:
         asked: without a seed.
         accept: given the first report, raises where there is no use in going on.
+        told: told before each draw its number, from 1, and how many there are.
     """
     reports: list[Report] = []
-    for seed in seeds:
+    for number, seed in enumerate(seeds, 1):
+        told(number, len(seeds))
         drawn = replace(asked, options={"recover": False, **asked.options, "seed": seed})
         chosen = {"family": asked.family, "reference": asked.reference}
         report = answer(drawn, command_line("check", asked.target, {**asked.options, "seed": seed}, chosen))

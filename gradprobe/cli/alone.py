@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 from .. import last
+from ..cases.layouts import parse_run, planned_runs
 from ..failures import Failure
 from ..progress import Progress
 from ..screen import put, say
@@ -20,14 +22,32 @@ def check_one(planned: Planned, forms: Forms, setting: Setting) -> int:
     What kept it from being made, or ended it, is said on stderr; what was measured before stands on stdout.
     """
     with Progress() as tick:
-        tick("starting", 0.0)
-        (checked,) = check_each([planned], setting, echo=sys.stderr.write, tick=tick)
+        tick("importing torch and the target", 0.0)
+        (checked,) = check_each([planned], setting, echo=sys.stderr.write, tick=_by_layout(planned, tick))
     if checked.verdict != "error" and planned.close_up is None:
         last.save(planned.asked)
     said = _say(checked)
     if not forms.on_stdout:
         put("".join(f"{line}\n" for line in _shown(checked)))
     return forms.write([checked.document], checked.code, said=said)
+
+
+def _by_layout(planned: Planned, tick: Progress) -> Callable[[str, float, str], None]:
+    """Tells how many of the layouts are done; of a single one, how far its comparison is."""
+    options, begun = planned.asked.options, list[str]()
+    asked = tuple(parse_run(word) for word in options.get("runs") or ())
+    of = 1 if "layout" in options else len(planned_runs(asked, are_saved="inputs" in options))
+
+    def told(stage: str, fraction: float, layout: str) -> None:
+        name = layout.partition(", ")[0]
+        if name and name not in begun:
+            begun.append(name)
+        if of == 1 or name not in begun[-1:] or len(begun) > of:  # or a look at what went wrong, of no known length
+            tick(stage, fraction)
+        else:
+            tick(f"layout {len(begun)} of {of}: {stage}", (len(begun) - 1) / of)
+
+    return told
 
 
 def _shown(checked: Checked) -> tuple[str, ...]:

@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from .. import failures
 from ..failures import Failure, TargetFailure
 from ..isolation import Ended, Raised, run_each, tell
-from ..screen import Look, look, put
+from ..isolation.telling import heard_by
+from ..progress import KEPT, Progress, interrupted
+from ..screen import Look, look, put, say
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Step:
+    """How far the body of a command is; `tell(Step(...))` shows it on the terminal of whoever typed the command."""
+
+    words: str
+    """What is done now."""
+    done: int
+    of: int
+    things: str
+    """What is counted."""
+    kept: str = KEPT
+    """What Ctrl-C leaves now, told with the count."""
 
 
 def apart(body: Callable[..., T], *arguments: Any, target: str, isolate: bool, show_traceback: bool = False) -> T:
@@ -27,11 +45,26 @@ def apart(body: Callable[..., T], *arguments: Any, target: str, isolate: bool, s
     Raises:
         Failure: what the command raised there, or how the target ended it.
     """
-    if not isolate:
-        return body(*arguments)
-    (ended,) = run_each(
-        f"{__name__}:Inside", look(), [(body, arguments)], echo=sys.stderr.write, told=lambda _, text: put(text)
-    )
+    last: list[Step] = []
+    with Progress() as tick:
+        tick("importing torch and the target", 0.0)
+
+        def told(_: int, value: str | Step) -> None:
+            if isinstance(value, Step):
+                last[:] = [value]
+                tick(value.words, value.done / value.of)
+            else:
+                tick.over(lambda: put(value))
+
+        try:
+            if not isolate:
+                with heard_by(lambda value: told(0, value)):
+                    return body(*arguments)
+            (ended,) = run_each(f"{__name__}:Inside", look(), [(body, arguments)], echo=sys.stderr.write, told=told)
+        except KeyboardInterrupt:
+            step = last[0] if last else Step("", 0, 0, "")
+            tick.over(functools.partial(say, interrupted(step.done, step.of, step.things, step.kept)))
+            raise
     if ended.raised is not None and show_traceback:
         sys.stderr.write(ended.raised.traceback)
     result: T = _result(ended, target)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,9 +16,12 @@ from ..baseline.entry import Entry
 from ..baseline.measure import case_of, measure, ran_on
 from ..baseline.noise import FEWEST, growth
 from ..failures import UsageFailure
+from ..incomplete import unfinished
+from ..isolation import tell
 from ..options import command_line
-from ..screen import dump, put, rendered, show, utf8, width
-from .apart import apart
+from ..progress import interrupted
+from ..screen import dump, put, rendered, say, show, utf8, width
+from .apart import Step, apart
 from .failing import failures_told, told
 from .words import (
     FamilyWord,
@@ -67,7 +71,7 @@ def save(
 def _saved(asked: last.Asked, file: str, seeds: range) -> int:
     """Measures the draws of a target, and keeps their errors in a file; the exit code."""
     entries = kept.load(file) if Path(file).exists() else ()
-    found = measure(asked, seeds)
+    found = measure(asked, seeds, told=functools.partial(_tell_draw, asked.target))
     if not isinstance(found, Entry):
         show(rendered(found))
         put(f"not saved: the errors of a mismatch are no baseline (seed {found.case.seed})\n")
@@ -75,6 +79,10 @@ def _saved(asked: last.Asked, file: str, seeds: range) -> int:
     kept.save(file, kept.with_entry(entries, found))
     put(f"saved {found.words} in {file}: {_extent(found)}\n")
     return 0
+
+
+def _tell_draw(target: str, number: int, of: int) -> None:
+    tell(Step(f"{target}, draw {number} of {of}", number - 1, of, "draws", "errors are kept of all draws or of none"))
 
 
 def _refuse(options: dict[str, Any], seeds: int) -> None:
@@ -118,6 +126,11 @@ def diff(
                 outcomes.append(_compared_apart(entry, device, comparisons, json_file == "-", isolate))
             except Exception as error:
                 outcomes.append(_failed(error, entry, again, show_traceback))
+            except KeyboardInterrupt:
+                if json_file is not None and outcomes:
+                    dump(json_file, unfinished(together([document for _, document in outcomes])))
+                say(interrupted(len(outcomes), len(entries), "targets"))
+                raise
         if json_file is not None:
             dump(json_file, together([document for _, document in outcomes]))
         codes = [code for code, _ in outcomes]
@@ -148,7 +161,12 @@ def _compared_again(entry: Entry, device: str | None, comparisons: int, quiet: b
     from ..report.baseline import changes_as_json, render
 
     asked = entry.asked if device is None else replace(entry.asked, options={**entry.asked.options, "device": device})
-    found = measure(asked, entry.seeds, lambda report: refuse_other(entry, ran_on(report), case_of(report)))
+    found = measure(
+        asked,
+        entry.seeds,
+        lambda report: refuse_other(entry, ran_on(report), case_of(report)),
+        functools.partial(_tell_draw, asked.target),
+    )
     if not isinstance(found, Entry):
         show([] if quiet else rendered(found))
         return 1, as_json(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from dataclasses import dataclass
@@ -15,8 +16,8 @@ from ..failures import UsageFailure
 from ..files import keeps_changing
 from ..incomplete import unfinished
 from ..options import command_line
-from ..progress import Progress
-from ..screen import dump, show, width
+from ..progress import Progress, interrupted
+from ..screen import dump, put, say, show, width
 from ..targets.builtin import has_driver
 from .failing import failures_told
 from .words import FamilyWord, JsonFile, TargetWord, Traceback, chosen, refuse_wrong_words, with_case_options
@@ -99,9 +100,13 @@ def mutate(
         from ..mutate.campaign import campaign
 
         told = _Told(json_file, again)
-        with Progress() as told.tick:
+        with told.tick:
             told.tick("the gate on the file as it is", 0.0)
-            found = campaign(asked.target, source, gate, mutants, drawn, terms, told)
+            try:
+                found = campaign(asked.target, source, gate, mutants, drawn, terms, told)
+            except KeyboardInterrupt:
+                told.stop(len(drawn))
+                raise
         told.finish(found)
         raise typer.Exit(found.exit_code)
 
@@ -111,9 +116,11 @@ class _Told:
 
     def __init__(self, json_file: str | None, again: str) -> None:
         self.json_file, self.again = json_file, again
-        self.tick: Any = None
+        self.tick = Progress()
+        self._latest: Campaign | None = None
 
     def __call__(self, found: Campaign) -> None:
+        self._latest = found
         done = len(found.outcomes)
         self.tick(f"fault {done} of {found.tried}", done / found.tried)
         if done % _BETWEEN == 0 and not sys.stderr.isatty():
@@ -122,12 +129,23 @@ class _Told:
             dump(self.json_file, unfinished(self._document(found)))
 
     def finish(self, found: Campaign) -> None:
+        self._show(found)
+        if self.json_file is not None:
+            dump(self.json_file, self._document(found))
+
+    def stop(self, of: int) -> None:
+        """Shows what was known when the campaign was interrupted; the file holds it."""
+        if self._latest is not None:
+            if self.json_file != "-":
+                put(f"INTERRUPTED  {len(self._latest.outcomes)} of {of} faults were tried; of these:\n")
+            self.tick.over(functools.partial(self._show, self._latest))
+        say(interrupted(len(self._latest.outcomes) if self._latest else 0, of, "faults"))
+
+    def _show(self, found: Campaign) -> None:
         if self.json_file != "-":
             from ..report.mutants import render_campaign
 
             show(render_campaign(found, width()))
-        if self.json_file is not None:
-            dump(self.json_file, self._document(found))
 
     def _document(self, found: Campaign) -> dict[str, Any]:
         from ..report.mutants_as_json import campaign_as_json

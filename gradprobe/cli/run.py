@@ -13,9 +13,12 @@ from .. import last
 from ..answer import answer
 from ..cases.shapes import PLAIN
 from ..failures import UsageFailure
+from ..files import keeps_changing
+from ..incomplete import unfinished
+from ..isolation import tell
 from ..options import command_line
 from ..screen import dump, rendered, show
-from .apart import apart
+from .apart import Step, apart
 from .failing import failures_told
 from .words import (
     FamilyWord,
@@ -99,6 +102,9 @@ def _tell_each(ended: Ended, asked: last.Asked, watch: str, json_file: str | Non
         documents.append(as_document(checked, again(checked.file)))
         if json_file != "-":
             show([line_of(number, checked)])
+        if json_file is not None and keeps_changing(json_file):
+            dump(json_file, unfinished(captures_as_json(ended, watch, documents)))
+        tell(Step(f"set {number} of {len(ended.files)} checked", number, len(ended.files), "sets of real inputs"))
         if checked.report is not None and (shown is None or (checked.code and not shown.code)):
             shown = checked
     if json_file is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +12,8 @@ from typing import Any
 import typer
 
 from .. import last
-from ..failures import Failure
+from ..failures import INTERRUPTED, Failure
+from ..progress import Progress, interrupted
 from ..screen import put, say, show
 from ..suite.checked import Checked, Planned, Untaken, code_of
 from ..suite.checking import check_each
@@ -49,30 +51,41 @@ def check_several(
         return code
     if shown:
         show(table.head())
+    stopped: Failure | None = None
     try:
-        for checked in map(weigh, check_each(planned, setting)):
-            if untaken is not None and checked.is_refused:
-                untaken, expected = [*untaken, Untaken(checked.title, words_of(checked.document))], expected - 1
-                continue
-            insort(warned if checked.is_warning else checks, checked, key=lambda one: one.number)
-            expected -= checked.is_warning
-            _write_so_far(forms, checks, warned, expected, untaken)
-            if shown:
-                show(table.line_of(checked))
-            _tell_how_far(len(checks), expected)
-        failing = simplest(checks)
-        if failing is not None:
-            checks[checks.index(failing)] = failing = closer(failing)
+        with Progress() as tick:
+            tick("importing torch and the target", 0.0)
+            for number, checked in enumerate(map(weigh, check_each(planned, setting)), 1):
+                tick(f"check {number} of {len(planned)} made", number / len(planned))
+                if untaken is not None and checked.is_refused:
+                    untaken, expected = [*untaken, Untaken(checked.title, words_of(checked.document))], expected - 1
+                    continue
+                insort(warned if checked.is_warning else checks, checked, key=lambda one: one.number)
+                expected -= checked.is_warning
+                _write_so_far(forms, checks, warned, expected, untaken)
+                if shown:
+                    tick.over(functools.partial(show, table.line_of(checked)))
+                _tell_how_far(len(checks), expected)
+            failing = simplest(checks)
+            if failing is not None:
+                tick("the first that fails, once more and in full", 0.0)
+                checks[checks.index(failing)] = failing = closer(failing)
+    except KeyboardInterrupt:
+        failing, stopped = simplest(checks), interrupted(len(checks) + len(warned), expected + len(warned), "checks")
     except BaseException:
         _write_so_far(forms, checks, warned, expected, untaken)
         raise
     _remember(checks)
-    if not checks:
+    if not (checks or stopped):
         say(Failure("nothing was compared: the target takes none of the cases"))
     if shown:
         show([*not_taken(untaken or ()), *warnings(warned)])
         put("".join(f"{line}\n" for line in ["", *in_full(failing), ""]) if failing else "")
         show([summary(checks, expected, time.perf_counter() - start, len(warned))])
+    if stopped:
+        say(stopped)
+        _write_so_far(forms, checks, warned, expected, untaken)
+        return INTERRUPTED
     # Nothing compared is no match.
     code = code_of([checked.code for checked in checks]) if checks or expected else Failure.exit_code
     return forms.write(_documents(checks, warned), code, planned=expected, more=_more(untaken))

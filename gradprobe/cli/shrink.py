@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .. import last
+from .. import incomplete, last
 from ..configuration.force import in_force
 from ..failures import UsageFailure
-from ..files import replace_file
+from ..files import keeps_changing, replace_file
+from ..isolation import tell
 from ..options import command_line
 from ..screen import dump, show, width
+from .apart import Step as Reached
 from .apart import apart
 from .diff import like_the_last
 from .failing import failures_told, tell_force
@@ -96,7 +98,15 @@ def _shrunken(asked: last.Asked, how: _How) -> int:
     """Searches, writes the files and shows what came of it; the exit code."""
     from ..shrink.shrinking import shrink as shrunken
 
-    result = shrunken(asked, most=how.most, alone=how.alone, timeout=how.timeout, told=_tell, echo=sys.stderr.write)
+    def told(case: Case, step: Step | None, count: int, options: Mapping[str, Any]) -> None:
+        again = command_line("check", asked.target, options, chosen(asked))
+        _tell(case, step, count)
+        kept = f"the smallest case so far: {again}"
+        tell(Reached(f"{count} cases tried, of at most {how.most}", count, how.most, "cases at most", kept))
+        if how.json_file is not None and keeps_changing(how.json_file):
+            dump(how.json_file, incomplete.document(again))
+
+    result = shrunken(asked, most=how.most, alone=how.alone, timeout=how.timeout, told=told, echo=sys.stderr.write)
     _show(result, _written(result, how.files), how.json_file)
     return result.exit_code
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from dataclasses import dataclass, field, replace
@@ -14,8 +15,8 @@ from .. import last
 from ..configuration.force import in_force
 from ..failures import UsageFailure
 from ..options import command_line
-from ..progress import Progress
-from ..screen import show, utf8, width
+from ..progress import Progress, interrupted
+from ..screen import put, say, show, utf8, width
 from ..spans import plural
 from ..suite.checked import code_of
 from ..targets.builtin import has_driver
@@ -109,17 +110,39 @@ class _Tour:
     def _surveyed(self, asked: last.Asked, again: str, given: frozenset[str]) -> Survey:
         from ..strides.survey import survey
 
+        latest: list[Survey] = []
+
         def told(found: Survey) -> None:
+            latest[:] = [found]
             done, of = len(found.results), len(found.plan.trials)
             tick(f"{asked.target}, layout {done} of {of}", done / of)
             self.forms.write_so_far([*self.documents, _document(found)], self._several())
 
         with Progress() as tick:
             tick("importing torch and the target", 0.0)
-            return survey(
-                asked, again, given=given, fast=self.fast, timeout=self.timeout, workers=_workers(), told=told,
-                echo=sys.stderr.write,
-            )  # fmt: skip
+            try:
+                return survey(
+                    asked,
+                    again,
+                    given=given,
+                    fast=self.fast,
+                    timeout=self.timeout,
+                    workers=_workers(),
+                    told=told,
+                    echo=sys.stderr.write,
+                )
+            except KeyboardInterrupt:
+                tick.over(functools.partial(self._show_stopped, latest))
+                raise
+
+    def _show_stopped(self, latest: list[Survey]) -> None:
+        for found in latest if not self.forms.on_stdout else ():
+            from ..report.survey import render_survey
+
+            put(f"INTERRUPTED  {len(found.results)} of {len(found.plan.trials)} layouts were tried; of these:\n")
+            show(render_survey(found, width(), utf8=utf8()))
+        done, of = (len(latest[0].results), len(latest[0].plan.trials)) if latest else (0, 0)
+        say(interrupted(done, of, "layouts"))
 
     def _several(self) -> int | None:
         return self.planned if self.planned > 1 else None

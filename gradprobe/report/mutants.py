@@ -14,7 +14,7 @@ from .console import folded, headed
 from .text import CAUTION
 
 _CELL = 9
-_GAP = "not killed: a gap of the gate, or an edit that changes nothing"
+_GAP = "survived: the gate has a gap, or the edit changes no result"
 # Mutants that did not run and are named; the others are in the JSON.
 _NAMED = 3
 
@@ -43,15 +43,14 @@ def render_list(mutants: Sequence[Mutant], of: int) -> list[Text]:
 
 def _verdict(found: Campaign, width: int) -> Iterator[Text]:
     killed, survived, invalid = (len(found.having(verdict)) for verdict in (KILLED, SURVIVED, INVALID))
-    words = f"{killed:,} of {plural(killed + survived, 'fault')} killed"
-    words += f" ({invalid:,} did not run)" if invalid else ""
-    words += f": {found.target}, by {found.gate.words}"
+    count, verdict, style = killed, "KILLED", "bold green"
     if survived:
-        yield from headed("SURVIVED", "bold red", words, width)
-    elif killed:
-        yield from headed("KILLED", "bold green", words, width)
-    else:
-        yield from headed("NOT RUN", f"bold {CAUTION}", words, width)
+        count, verdict, style = survived, "SURVIVED", "bold red"
+    elif not killed:
+        count, verdict, style = invalid, "NOT RUN", f"bold {CAUTION}"
+    words = f"{count:,} of {plural(len(found.outcomes), 'fault')}"
+    words += f" ({invalid:,} did not run)" if invalid and count != invalid else ""
+    yield from headed(verdict, style, f"{words}: {found.target}, by {found.gate.words}", width)
 
 
 def _table(found: Campaign) -> Iterator[Text]:

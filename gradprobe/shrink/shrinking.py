@@ -61,7 +61,7 @@ def shrink(
     most: int,
     alone: bool,
     timeout: float | None,
-    told: Callable[[Case, Step | None, int], object],
+    told: Callable[[Case, Step | None, int, Mapping[str, Any]], object],
     echo: Callable[[str], object],
 ) -> Result:
     """The smallest case that fails in the same way as the one asked for.
@@ -70,7 +70,8 @@ def shrink(
         most: how many cases may be tried.
         alone: whether each runs in a process that may crash; a crash is then a way to fail.
         timeout: seconds for one case there.
-        told: told of the case that fails before the search, and of each step taken, with the number of tries so far.
+        told: told of the case that fails before the search, and of each step taken, with the number of tries so far
+            and the words that give the case.
         echo: told what targets print in other processes.
 
     Raises:
@@ -96,10 +97,12 @@ def shrink(
         wanted = replace(wanted, fault=looked.symptom.fault)
     in_full = looked.plain is None and wanted.kind != CRASHED.kind
     found = before.first_like(wanted, in_full=in_full)
-    told(found or facts.case, None, attempts.count)
-    search = Search(
-        attempts, facts, words, wanted, in_full, lambda step, count: told(step.case, step, count),
-    )  # fmt: skip
+    told(found or facts.case, None, attempts.count, fewest_words(found or facts.case, facts, words) or {})
+
+    def taken(step: Step, count: int) -> None:
+        told(step.case, step, count, fewest_words(step.case, facts, words) or {})
+
+    search = Search(attempts, facts, words, wanted, in_full, taken)
     shrunk = search.run(found or facts.case, () if looked.run is None else (_settled_run(looked.run),))
     fewest = fewest_words(shrunk.case, facts, words)
     assert fewest is not None

@@ -22,7 +22,7 @@ def check_each(
     setting: Setting,
     *,
     echo: Callable[[str], object] | None = None,
-    tick: Callable[[str, float], object] = lambda stage, fraction: None,
+    tick: Callable[[str, float, str], object] = lambda stage, fraction, layout: None,
 ) -> Iterator[Checked]:
     """Each check as it is made; with one worker in the order of the plan. One that crashes or hangs is one too.
 
@@ -43,7 +43,7 @@ def check_each(
         def take(index: int, value: Any, heard: list[Heard] = heard) -> None:
             heard[index].take(value)
             if isinstance(value, Stage):
-                tick(value.words, value.fraction)
+                tick(value.words, value.fraction, value.layout)
 
         ends = (
             run_each(FACTORY, setting, plans, timeout=setting.timeout, workers=setting.workers, echo=echo, told=take)

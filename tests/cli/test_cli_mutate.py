@@ -2,7 +2,9 @@
 
 import json
 import shlex
+import signal
 import sys
+import time
 
 import pytest
 from typer.testing import CliRunner
@@ -10,7 +12,7 @@ from typer.testing import CliRunner
 from gradprobe.cli import app
 from tests.mutate.written import TINY, WEAK_TEST
 
-from .command import run
+from .command import run, start
 
 CASE = "--batch 2 --heads 2 --seqlen 9 --head-dim 8"
 WEAK = f"{shlex.quote(sys.executable)} -m pytest -q -p no:cacheprovider test_weak.py"
@@ -33,7 +35,7 @@ def quoted(*words):
 def test_gradprobe_s_own_gate_kills_every_stride_of_another_tensor(tiny):
     ran = run(f"mutate tiny.py:tiny {CASE} --class S1 --sample 3 --json all.json")
     assert (ran.code, ran.err) == (0, "")
-    words = f"KILLED 3 of 3 faults killed: tiny.py:tiny, by gradprobe check tiny.py:tiny {CASE} "
+    words = f"KILLED 3 of 3 faults: tiny.py:tiny, by gradprobe check tiny.py:tiny {CASE} "
     assert " ".join(ran.out.split()).startswith(words)
     document = json.loads((tiny / "all.json").read_text())
     assert (document["schema"], document["verdict"], document["possible"]) == ("gradprobe.mutate/1", "killed", 24)
@@ -56,8 +58,8 @@ def test_a_weak_test_of_contiguous_tensors_lets_a_stride_fault_survive_and_kills
         assert f"  tiny.py:{mutant['line']}  S1  {mutant['name']} in " in out
         assert f"\n    - {mutant['before']}\n    + {mutant['after']}\n" in out
         assert mutant["diff"].startswith(f"--- tiny.py\n+++ tiny.py\n@@ -{mutant['line']} +{mutant['line']} @@\n-")
-    assert out.startswith("SURVIVED  1 of 2 faults killed: tiny.py, by ")
-    assert "not killed: a gap of the gate, or an edit that changes nothing" in out
+    assert out.startswith("SURVIVED  1 of 2 faults: tiny.py, by ")
+    assert "survived: the gate has a gap, or the edit changes no result" in out
 
 
 @pytest.mark.nightly
@@ -71,6 +73,28 @@ def test_a_fault_on_a_line_that_the_gate_never_runs_is_said_to_be_on_one(tiny):
     assert len(hidden) == 2
     assert "; this gate never runs the line" in ran.out
     assert " survivors on lines that this gate never runs: " in " ".join(ran.out.split())
+
+
+def test_an_interrupt_shows_the_fault_that_was_tried_and_keeps_it_in_the_file(tiny):
+    # A gate that passes the file, fails at the first fault, and never ends at the second.
+    (tiny / "gate.py").write_text(
+        "import pathlib, sys, time, tiny\nfile = pathlib.Path('runs')\n"
+        "runs = len(file.read_text()) if file.exists() else 0\nfile.write_text('x' * (runs + 1))\n"
+        "time.sleep(600 if runs == 2 else 0)\nsys.exit(runs)\n"
+    )
+    (tiny / "gate.sh").write_text(f"#!/bin/sh\nexec {shlex.quote(sys.executable)} gate.py\n")
+    (tiny / "gate.sh").chmod(0o755)
+    with start("mutate tiny.py --check ./gate.sh --sample 5 --workers 1 --json all.json") as process:
+        while not ((tiny / "runs").exists() and (tiny / "runs").read_text() == "xxx"):
+            assert process.poll() is None
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        out, err = (stream.decode() for stream in process.communicate(timeout=60))
+    assert process.returncode == 130
+    assert out.startswith("INTERRUPTED  1 of 5 faults were tried; of these:\nKILLED  1 of 1 fault: tiny.py, by ")
+    assert "gradprobe: interrupted after 1 of 5 faults\n" in err
+    document = json.loads((tiny / "all.json").read_text())
+    assert (document["verdict"], document["chosen"], document["killed"]) == ("incomplete", 5, 1)
 
 
 def test_faults_are_listed_without_being_tried(tiny):

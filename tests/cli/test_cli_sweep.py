@@ -131,8 +131,10 @@ def test_an_interrupt_keeps_what_came_and_is_no_mismatch(folder):
                 break
             time.sleep(0.1)
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
-    assert process.returncode not in (0, 1)
+        out, err = (stream.decode() for stream in process.communicate(timeout=60))
+    assert process.returncode == 130
+    assert out.splitlines()[-1].endswith(" s: 1 match, 1 not made")
+    assert "gradprobe: interrupted after 1 of 2 checks\n" in err
     document = json.loads((folder / "all.json").read_text())
     assert (document["verdict"], document["planned"], len(document["reports"])) == ("incomplete", 2, 1)
 

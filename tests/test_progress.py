@@ -1,0 +1,67 @@
+"""How far a command is: the time that is left, what is written above the bar, and what Ctrl-C leaves."""
+
+import itertools
+
+import pytest
+
+from gradprobe import progress
+from gradprobe.cli.apart import Step, apart
+from gradprobe.isolation import tell
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Seconds that pass as they are told to: `clock(10)`."""
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    return lambda seconds: now.__setitem__(0, now[0] + seconds)
+
+
+def test_the_time_left_is_that_of_what_is_done_and_counts_down_and_imports_do_not_count(clock):
+    with progress.Progress() as tick:
+        tick("importing", 0.0)
+        clock(100)
+        tick("layout 0 of 4", 0.0)
+        assert tick.left == ""
+        clock(30)
+        tick("layout 1 of 4", 1 / 4)
+        assert tick.left == "about 1:30 left"
+        clock(10)
+        assert tick.left == "about 1:20 left"
+        clock(1000)
+        assert tick.left == "about 0:00 left"
+        tick("layout 4 of 4", 1.0)
+        assert tick.left == ""
+
+
+def test_a_stage_that_begins_anew_has_a_time_of_its_own(clock):
+    with progress.Progress() as tick:
+        tick("comparing", 0.0)
+        for done in (1, 2, 3):
+            clock(100)
+            tick("comparing", done / 4)
+        tick("comparing another", 0.5)
+        assert tick.left == ""
+        clock(2)
+        tick("comparing another", 0.75)
+        assert tick.left == "about 0:02 left"
+
+
+def stopped_after(done):
+    for number in itertools.count():
+        if number == done:
+            raise KeyboardInterrupt
+        tell(Step(f"draw {number + 1} of 5", number + 1, 5, "draws", "none is kept"))
+
+
+@pytest.mark.parametrize(
+    ("done", "said"),
+    [
+        (0, "gradprobe: interrupted\n  nothing was done yet\n"),
+        (2, "gradprobe: interrupted after 2 of 5 draws\n  none is kept\n"),
+    ],
+)
+def test_an_interrupt_says_how_far_the_command_was_and_what_it_leaves(done, said, capsys):
+    with pytest.raises(KeyboardInterrupt):
+        apart(stopped_after, done, target="lazy", isolate=False)
+    assert capsys.readouterr().err == said
