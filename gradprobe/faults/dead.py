@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..reference import Tile
 from .hypothesis import Hypothesis, Seen
-from .variant import Scope, Variant
+from .variant import Scope, Variant, hooking
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,10 +30,9 @@ def _finite_masks(seen: Seen) -> Iterator[Hypothesis]:
     shown = _shown_number(seen)
     for number in _NUMBERS if shown is None else (shown,):
         for rows, keys in dict.fromkeys(((seen.case.block_m, seen.case.block_n), *_TILES)):
-            yield Hypothesis(
-                "mask/finite", "M1", f"masked scores are {number:.6g} and not -inf: they weigh something",
-                partial(_masked_with, number, rows, keys), frozenset({"P", "O", "LSE"}), fix="mask with -inf",
-            )  # fmt: skip
+            summary = f"masked scores are {number:.6g} and not -inf: they weigh something"
+            alter, changes = partial(_masked_with, number, rows, keys), frozenset({"P", "O", "LSE"})
+            yield Hypothesis("mask/finite", "M1", summary, alter, changes, fix="mask with -inf")
 
 
 def _shown_number(seen: Seen) -> float | None:
@@ -71,24 +70,18 @@ def _of_dead_rows(seen: Seen) -> Iterator[Hypothesis]:
         return
     for step in _STEPS:
         summary = f"rows that see no key are NaN in {step}, and spread: exp(-inf - -inf), or 0 / 0"
-        changes = frozenset({step})
-        yield Hypothesis("dead/nan", "N1", summary, partial(_nan, step), changes, fix=FIX, not_finite=True)
+        alter = hooking((step, partial(_nan, step)))
+        yield Hypothesis("dead/nan", "N1", summary, alter, frozenset({step}), fix=FIX, not_finite=True)
     for rows, keys in dict.fromkeys(((seen.case.block_m, seen.case.block_n), *_TILES[:-1])):
         summary = f"rows that see no key are NaN in P, and spread within tiles of {rows} rows and {keys} keys"
-        alter = partial(_nan_in_tiles, rows, keys)
+        alter = hooking(("P", partial(_nan_in_tiles, rows, keys)))
         yield Hypothesis("dead/nan", "N1", summary, alter, frozenset({"P"}), fix=FIX, not_finite=True)
-    weights = _weights(seen.x.n_key)
+    # A key weighs a share of all keys, or of whole tiles; 1 where LSE is too large for log N to be added.
+    weights = [1.0, *dict.fromkeys(1 / (-(-seen.x.n_key // size) * size) for size in (1, 16, 32, 64, 128))]
     for weight, of_output, masks_dp in product(weights, weights, (False, True)):
-        yield Hypothesis(
-            "dead/uniform", "N1", "rows that see no key weigh every key alike, where they have none: their scores "
-            "are all the same finite number", partial(_uniform, weight, of_output, masks_dp),
-            frozenset({"P", "O"}), fix=FIX,
-        )  # fmt: skip
-
-
-def _weights(keys: int) -> list[float]:
-    """What a key may weigh: a share of all keys, or of whole tiles; 1 where LSE is too large for log N to be added."""
-    return [1.0, *dict.fromkeys(1 / (-(-keys // size) * size) for size in (1, 16, 32, 64, 128))]
+        summary = "rows that see no key weigh every key alike: their scores are all the same finite number"
+        alter = partial(_uniform, weight, of_output, masks_dp)
+        yield Hypothesis("dead/uniform", "N1", summary, alter, frozenset({"P", "O"}), fix=FIX)
 
 
 FIX = "where LSE is -inf take 0 in its place, and let masked scores stay -inf"
@@ -96,31 +89,22 @@ FIX = "where LSE is -inf take 0 in its place, and let masked scores stay -inf"
 
 def _has_dead_rows(seen: Seen) -> bool:
     x = seen.x
-    every = slice(0, x.n_query)
-    return any(
-        not bool(x.valid(Tile(b, slice(0, x.n_heads), every)).any(-1).all()) for b in range(x.n_batch)
-    )  # fmt: skip
+    tiles = (Tile(batch, slice(0, x.n_heads), slice(0, x.n_query)) for batch in range(x.n_batch))
+    return any(not bool(x.valid(tile).any(-1).all()) for tile in tiles)
 
 
 def _dead(scope: Scope) -> Tensor:
     return ~scope.x.valid(scope.tile).any(-1)
 
 
-def _nan(step: str, variant: Variant) -> Variant:
-    def hook(value: Tensor, scope: Scope) -> Tensor:
-        dead = _dead(scope)
-        dead = dead if step == "LSE" else dead[..., None]
-        return value.masked_fill(dead.expand(value.shape), float("nan"))
-
-    return variant.hooked((step, hook))
+def _nan(step: str, value: Tensor, scope: Scope) -> Tensor:
+    dead = _dead(scope) if step == "LSE" else _dead(scope)[..., None]
+    return value.masked_fill(dead.expand(value.shape), float("nan"))
 
 
-def _nan_in_tiles(rows: int, keys: int, variant: Variant) -> Variant:
-    def hook(value: Tensor, scope: Scope) -> Tensor:
-        dead = _dead(scope)[..., None] & _visited(scope, rows, keys)
-        return value.masked_fill(dead.expand(value.shape), float("nan"))
-
-    return variant.hooked(("P", hook))
+def _nan_in_tiles(rows: int, keys: int, value: Tensor, scope: Scope) -> Tensor:
+    dead = _dead(scope)[..., None] & _visited(scope, rows, keys)
+    return value.masked_fill(dead.expand(value.shape), float("nan"))
 
 
 def _visited(scope: Scope, rows: int, keys: int) -> Tensor:

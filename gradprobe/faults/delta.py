@@ -3,45 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import TYPE_CHECKING
 
 from .hypothesis import Hypothesis, Seen
 from .products import pe, slope
-from .variant import Hook, Scope, Variant
+from .variant import Hook, Scope, hooking
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-_FIX = "dS = P * (dP - delta)"
-
 
 def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
     """What delta's part in dS may have become."""
+    lazy = "rowsum(dO * O), which holds tau's share, where rowsum(P * dP) is meant"
+    other = lazy if seen.x.family == "lazy" else "rowsum(P * dP), which differs from rowsum(dO * O) here"
+    mean: Hook = lambda value, scope: value / scope.tensors[3].shape[-1]  # noqa: E731
     ways: tuple[tuple[str, str, str, Hook], ...] = (
         ("dropped", "delta is not subtracted: dS = P * dP", "delta", lambda value, scope: value * 0),
         ("sign", "delta is added where it is to be subtracted", "delta", lambda value, scope: -value),
         ("unweighted", "delta is subtracted outside the product: dS = P * dP - delta", "dS", _unweighted),
-        ("formula", "delta is computed by another formula: " + _other_words(seen), "delta", _other_formula),
+        ("formula", f"delta is computed by another formula: {other}", "delta", _other_formula),
         ("formula", "delta is rowsum(dO), without O", "delta", lambda value, scope: scope.tensors[3].sum(-1)),
         ("formula", "delta is rowsum(O * O)", "delta", lambda value, scope: (scope.used["O"] ** 2).sum(-1)),
         ("formula", "delta is rowsum(dP), without P", "delta", lambda value, scope: scope.used["dP"].sum(-1)),
-        ("formula", "delta is the mean over the head dim, where the sum is meant", "delta", _mean),
+        ("formula", "delta is the mean over the head dim, where the sum is meant", "delta", mean),
         ("from-unmasked", "delta sums dP before its mask", "delta", _from_unmasked),
     )
     for name, summary, step, hook in ways:
-        alter = partial(_hooked, step, hook)
-        yield Hypothesis(f"delta/{name}", "A", summary, alter, frozenset({"delta", "dS"}), fix=_FIX)
-
-
-def _hooked(step: str, hook: Hook, variant: Variant) -> Variant:
-    return variant.hooked((step, hook))
-
-
-def _other_words(seen: Seen) -> str:
-    lazy = "rowsum(dO * O), which holds tau's share, where rowsum(P * dP) is meant"
-    softmax = "rowsum(P * dP), which differs from rowsum(dO * O) here"
-    return lazy if seen.x.family == "lazy" else softmax
+        changes = frozenset({"delta", "dS"})
+        yield Hypothesis(f"delta/{name}", "A", summary, hooking((step, hook)), changes, fix="dS = P * (dP - delta)")
 
 
 def _unweighted(value: Tensor, scope: Scope) -> Tensor:
@@ -55,10 +45,6 @@ def _other_formula(value: Tensor, scope: Scope) -> Tensor:
         _, _, v, do = scope.tensors
         return (do * (pe(scope) @ v)).sum(-1)
     return (scope.used["P"] * scope.used["dP"]).sum(-1)
-
-
-def _mean(value: Tensor, scope: Scope) -> Tensor:
-    return value / scope.tensors[3].shape[-1]
 
 
 def _from_unmasked(value: Tensor, scope: Scope) -> Tensor:

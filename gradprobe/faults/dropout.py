@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import TYPE_CHECKING
 
 from ..reference.problem import part
 from .hypothesis import Hypothesis, Seen
-from .variant import Hook, Scope, Variant
+from .variant import Hook, Scope, hooking
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,14 +36,10 @@ def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
     )  # fmt: skip
     for word, summary, hooks in ways:
         changes = frozenset(name for name, _ in hooks)
-        yield Hypothesis(f"dropout/{word}", "DRP", summary, partial(_hooked, hooks), changes)
+        yield Hypothesis(f"dropout/{word}", "DRP", summary, hooking(*hooks), changes)
 
 
 def _kept(scope: Scope) -> Tensor:
     """[h, m, N] 1.0 where an entry was kept."""
     assert scope.x.keep is not None
     return part(scope.x.keep, scope.tile).double()
-
-
-def _hooked(hooks: tuple[tuple[str, Hook], ...], variant: Variant) -> Variant:
-    return variant.hooked(*hooks)

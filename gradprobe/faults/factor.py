@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..budgets.constants import constants
 from ..intermediates import TABLE
 from .hypothesis import Hypothesis, Seen
-from .variant import Finish, Scope, Variant
+from .variant import Hook, Scope, Variant, finishing, hooking
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,9 +44,8 @@ def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
         yield _of_scores(seen, words, factor)
         if words in ("ln 2", "log2 e"):
             summary = f"P is raised to the power {factor:.5g} = {words}: exp and exp2, or their units, are mixed up"
-            yield Hypothesis(
-                "factor/S", "A", summary, partial(_power, factor), frozenset({"P"}), fix=_units(words)
-            )  # fmt: skip
+            alter = hooking(("P", partial(_power, factor)))
+            yield Hypothesis("factor/S", "A", summary, alter, frozenset({"P"}), fix=_units(words))
         if words in _UNITS[:2] and _added(seen):
             yield _of_scores(seen, words, factor, _added(seen))
 
@@ -69,12 +68,12 @@ def _of_step(seen: Seen, step: str, words: str, factor: float, steps: tuple[str,
     names, verb = " and ".join(steps), "is" if len(steps) == 1 else "are"
     named = f"{factor:.5g} = {words}" if words and words != f"{factor:.5g}" else f"{factor:.5g}"
     why, fix = _reason(step, words, factor, seen)
-    fix = fix or _inverse(names, words, factor, seen)
-    return Hypothesis(
-        f"factor/{step}", "A", f"{names} {verb} off by the factor {named} throughout{why}",
-        partial(_times, steps, factor),
-        frozenset(steps), fix=fix,
-    )  # fmt: skip
+    summary, fix = (
+        f"{names} {verb} off by the factor {named} throughout{why}",
+        fix or _inverse(names, words, factor, seen),
+    )
+    alter = hooking(*((one, lambda value, scope: value * factor) for one in steps))
+    return Hypothesis(f"factor/{step}", "A", summary, alter, frozenset(steps), fix=fix)
 
 
 def _reason(step: str, words: str, factor: float, seen: Seen) -> tuple[str, str]:
@@ -99,23 +98,14 @@ def _inverse(names: str, words: str, factor: float, seen: Seen) -> str:
     return f"multiply {names} by {by}{named[0] if named else ''}"
 
 
-def _times(steps: tuple[str, ...], factor: float, variant: Variant) -> Variant:
-    def hook(value: Tensor, scope: Scope) -> Tensor:
-        return value * factor
-
-    return variant.hooked(*((step, hook) for step in steps))
-
-
 def _of_scores(seen: Seen, words: str, factor: float, added: Mapping[str, Any] | None = None) -> Hypothesis:
     what = "the scores are" if added is None else f"the scores and {' and '.join(added)} are"
-    return Hypothesis(
-        "factor/S", "A", f"{what} off by the factor {factor:.5g} = {words}", partial(_scaled, factor, added or {}),
-        frozenset({"LSE", "P", "O"}), fix=_units(words),
-    )  # fmt: skip
+    summary, alter = f"{what} off by the factor {factor:.5g} = {words}", partial(_scaled, factor, added or {})
+    return Hypothesis("factor/S", "A", summary, alter, frozenset({"LSE", "P", "O"}), fix=_units(words))
 
 
-def _power(factor: float, variant: Variant) -> Variant:
-    return variant.hooked(("P", lambda value, scope: value**factor * (value > 0)))
+def _power(factor: float, value: Tensor, scope: Scope) -> Tensor:
+    return value**factor * (value > 0)
 
 
 def _added(seen: Seen) -> dict[str, Any]:
@@ -132,10 +122,7 @@ def _units(words: str) -> str:
 
 def _scaled(factor: float, added: Mapping[str, Any], variant: Variant) -> Variant:
     """Scores of another scale; the gradients are multiplied by the right one."""
-
-    def back(value: Tensor, scope: Scope) -> Tensor:
-        return value / factor
-
+    back: Hook = lambda value, scope: value / factor  # noqa: E731
     others = {name: value * factor for name, value in added.items()}
     return variant.having(scale=variant.x.scale * factor, **others).hooked(("dQ", back), ("dK", back))
 
@@ -148,11 +135,5 @@ def zeros(seen: Seen) -> Iterator[Hypothesis]:
             def finish(values: Mapping[str, Tensor], step: str = step) -> Mapping[str, Tensor]:
                 return {step: values[step] * 0} if step in values else {}
 
-            yield Hypothesis(
-                f"zero/{step}", "H1", f"{step} is 0 throughout: nothing was stored there, or None was returned",
-                partial(_finishing, finish), frozenset({step}), is_plain=True,
-            )  # fmt: skip
-
-
-def _finishing(finish: Finish, variant: Variant) -> Variant:
-    return variant.finishing(finish)
+            summary = f"{step} is 0 throughout: nothing was stored there, or None was returned"
+            yield Hypothesis(f"zero/{step}", "H1", summary, finishing(finish), frozenset({step}), is_plain=True)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from operator import methodcaller
 from typing import TYPE_CHECKING
 
 from ..reference.softmax import sink_weight
 from .hypothesis import Hypothesis, Seen
-from .variant import Scope, Variant
+from .variant import Scope, hooking
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
-    """What came of sums over the heads of a group, and over the programs that add to one number of each head."""
+    """Sums over the heads of a group, and over the programs that add to one number of each head."""
     yield from _of_groups(seen)
     yield from _of_programs(seen)
 
@@ -27,23 +28,18 @@ def _of_programs(seen: Seen) -> Iterator[Hypothesis]:
         for size in dict.fromkeys((case.block_m, 16, 32, 64, 128)) if name in seen.own else ():
             last = (case.seqlen_q - 1) // size
             for batch, tile in dict.fromkeys(((case.batch - 1, last), (case.batch - 1, 0), (0, last), (0, 0))):
-                yield Hypothesis(
-                    f"accumulation/{name}", "ACC",
-                    f"{name} holds the share of batch {batch}, rows {tile * size} to {tile * size + size - 1} alone: "
-                    "it is stored, where it is to be added", partial(_of_one_program, name, batch, tile * size, size),
-                    frozenset({name}), fix="tl.atomic_add",
-                )  # fmt: skip
+                share = f"of batch {batch}, rows {tile * size} to {tile * size + size - 1}"
+                summary = f"{name} holds the share {share} alone: it is stored, where it is to be added"
+                alter = hooking((name, partial(_of_one_program, name, batch, tile * size, size)))
+                yield Hypothesis(f"accumulation/{name}", "ACC", summary, alter, frozenset({name}), fix="tl.atomic_add")
 
 
-def _of_one_program(name: str, batch: int, first: int, size: int, variant: Variant) -> Variant:
-    def hook(value: Tensor, scope: Scope) -> Tensor:
-        i, _ = scope.x.positions(scope.tile)
-        own = ((i >= first) & (i < first + size)).double() * (scope.tile.batch == batch)
-        if name == "dTau":
-            return (own * scope.used["dP"] / (i + 1)).sum((-2, -1))
-        return -(own[:, 0] * sink_weight(scope.x, scope.tile, scope.used["LSE"]) * scope.used["delta"]).sum(-1)
-
-    return variant.hooked((name, hook))
+def _of_one_program(name: str, batch: int, first: int, size: int, value: Tensor, scope: Scope) -> Tensor:
+    i, _ = scope.x.positions(scope.tile)
+    own = ((i >= first) & (i < first + size)).double() * (scope.tile.batch == batch)
+    if name == "dTau":
+        return (own * scope.used["dP"] / (i + 1)).sum((-2, -1))
+    return -(own[:, 0] * sink_weight(scope.x, scope.tile, scope.used["LSE"]) * scope.used["delta"]).sum(-1)
 
 
 def _of_groups(seen: Seen) -> Iterator[Hypothesis]:
@@ -58,16 +54,10 @@ def _of_groups(seen: Seen) -> Iterator[Hypothesis]:
         share = torch.zeros(case.kv_heads, case.heads, dtype=torch.float64, device=seen.x.q.device)
         for head in range(case.kv_heads):
             share[head, head * group + member] = 1.0
-        yield _hypothesis(f"of each group only query head {member} is added to dK and dV", share)
-        yield _hypothesis(f"query head {member} of each group is added in every member's place", share * group)
-
-
-def _hypothesis(summary: str, share: Tensor) -> Hypothesis:
-    return Hypothesis(
-        "accumulation/dK", "ACC", summary, partial(_sharing, share), frozenset({"dK", "dV"}),
-        fix="add every query head of the group once",
-    )  # fmt: skip
-
-
-def _sharing(share: Tensor, variant: Variant) -> Variant:
-    return variant.sharing(share)
+        ways = {
+            f"of each group only query head {member} is added to dK and dV": share,
+            f"query head {member} of each group is added in every member's place": share * group,
+        }
+        for summary, shared in ways.items():
+            alter, fix = methodcaller("sharing", shared), "add every query head of the group once"
+            yield Hypothesis("accumulation/dK", "ACC", summary, alter, frozenset({"dK", "dV"}), fix=fix)

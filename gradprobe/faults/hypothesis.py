@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..cases.case import Case
 from ..intermediates import lookup, steps
 from ..reference import Attention
-from .variant import Variant
+from .variant import Alter
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -51,7 +51,7 @@ class Hypothesis:
     fault_class: str
     summary: str
     """One sentence, without its full stop."""
-    alter: Callable[[Variant], Variant]
+    alter: Alter
     changes: frozenset[str]
     """The intermediates that it makes wrong by themselves."""
     fix: str = ""

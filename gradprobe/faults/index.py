@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import TYPE_CHECKING
 
 from .hypothesis import AXES, Hypothesis, Seen, entered, title
@@ -35,11 +34,9 @@ def _without_a_term(seen: Seen, name: str, tensor: Tensor) -> Iterator[Hypothesi
         read, words = tensor, ["key" if axis == "n" and "m" in axes else AXES[axis] for axis in missing]
         for axis in missing:
             read = read.narrow(axes.index(axis), 0, 1).expand_as(tensor)
-        every = " and ".join(f"{one} 0" for one in words)
-        yield _hypothesis(
-            seen, f"index/{name}-{'-'.join(words)}", name, missing, read,
-            f"{title(name)} of {every} is read in every {' and '.join(words)}: that term of its index is missing",
-        )  # fmt: skip
+        first, every = " and ".join(f"{one} 0" for one in words), " and ".join(words)
+        summary = f"{title(name)} of {first} is read in every {every}: that term of its index is missing"
+        yield _hypothesis(seen, f"index/{name}-{'-'.join(words)}", name, missing, read, summary)
 
 
 def _by_another_number(seen: Seen, name: str, tensor: Tensor) -> Iterator[Hypothesis]:
@@ -64,13 +61,8 @@ def _by_another_number(seen: Seen, name: str, tensor: Tensor) -> Iterator[Hypoth
 
 
 def _hypothesis(seen: Seen, fault: str, name: str, axes: str, read: Tensor, summary: str) -> Hypothesis:
-    return Hypothesis(
-        fault, "S3", summary, partial(_misread, name, read), entered(name, seen.case.family), tensor=name, axes=axes
-    )
-
-
-def _misread(name: str, read: Tensor, variant: Variant) -> Variant:
-    return reading(variant, name, read)
+    changes = entered(name, seen.case.family)
+    return Hypothesis(fault, "S3", summary, reading(name, read), changes, tensor=name, axes=axes)
 
 
 def _key_heads_by_remainder(seen: Seen) -> Hypothesis:
@@ -85,7 +77,6 @@ def _key_heads_by_remainder(seen: Seen) -> Hypothesis:
         of = variant.x
         return variant.reading(k=of.k[:, owner], v=of.v[:, owner]).sharing(share)
 
-    return Hypothesis(
-        "index/kv-head", "S3", "query heads read key head h % kv_heads, where h // group is meant", alter,
-        frozenset({"LSE", "P", "O", "dP", "dQ", "dK", "dV"}), fix="h // (heads // kv_heads)", tensor="k", axes="g",
-    )  # fmt: skip
+    summary = "query heads read key head h % kv_heads, where h // group is meant"
+    changes, fix = frozenset({"LSE", "P", "O", "dP", "dQ", "dK", "dV"}), "h // (heads // kv_heads)"
+    return Hypothesis("index/kv-head", "S3", summary, alter, changes, fix=fix, tensor="k", axes="g")

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import TYPE_CHECKING
 
 from .hypothesis import Hypothesis, Seen, entered, title
 from .memory import axes_of, contiguous_strides, readable, reading, through
-from .variant import Variant
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,11 +19,10 @@ def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
         for words, strides in _assumed(tensor, axes_of(name, seen)):
             if strides not in tried:
                 tried.add(strides)
-                yield Hypothesis(
-                    f"layout/{name}", "S2", f"{title(name)} is addressed {words}, and does not lie so",
-                    partial(_misread, name, tensor, strides), entered(name, seen.case.family), tensor=name,
-                    fix=f"take every stride of {title(name)} from the tensor, or refuse other layouts in the wrapper",
-                )  # fmt: skip
+                summary = f"{title(name)} is addressed {words}, and does not lie so"
+                alter, changes = reading(name, through(tensor, strides)), entered(name, seen.case.family)
+                fix = f"take every stride of {title(name)} from the tensor, or refuse other layouts in the wrapper"
+                yield Hypothesis(f"layout/{name}", "S2", summary, alter, changes, tensor=name, fix=fix)
 
 
 def _assumed(tensor: Tensor, axes: str) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -43,7 +40,3 @@ def _assumed(tensor: Tensor, axes: str) -> Iterator[tuple[str, tuple[int, ...]]]
     if axes.startswith("bh"):
         yield "as if batches and heads lay one behind the other", (own[1] * shape[1], *own[1:])
         yield "as if batches lay one behind the other, heads within rows", (dense[0], *own[1:])
-
-
-def _misread(name: str, tensor: Tensor, strides: tuple[int, ...], variant: Variant) -> Variant:
-    return reading(variant, name, through(tensor, strides))

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from operator import methodcaller
 from typing import TYPE_CHECKING
 
 from ..cases.case import Case
 from ..reference import Attention, Tile, live_length
 from ..reference.problem import part
 from .hypothesis import Hypothesis, Seen
-from .variant import USED, Scope, Variant
+from .variant import USED, Hook, Scope, Variant, finishing, hooking
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,12 +41,8 @@ class _Terms:
 def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
     """Every comparison of the mask missing or off by one; the other corner; inputs of the scores left out."""
     for fault, summary, rule in _rules(seen.case, seen.x):
-        yield Hypothesis(fault, "M1", summary, partial(_seeing, rule), _CHANGES)
+        yield Hypothesis(fault, "M1", summary, methodcaller("seeing", rule), _CHANGES)
     yield from _left_out(seen)
-
-
-def _seeing(rule: Rule, variant: Variant) -> Variant:
-    return variant.seeing(rule)
 
 
 def _rules(case: Case, x: Attention) -> Iterator[tuple[str, str, Rule]]:
@@ -115,10 +112,7 @@ def _causal(by: int | None) -> Rule:
         _, j = x.positions(tile)
         reach = (j <= x.diagonal(tile) + by) if by is not None else (j == j) | (x.diagonal(tile) == j)
 
-        def change(terms: _Terms) -> dict[str, Tensor]:
-            return {"causal": reach}
-
-        return _with(change)(valid, x, tile)
+        return _with(lambda terms: {"causal": reach})(valid, x, tile)
 
     return rule
 
@@ -174,49 +168,43 @@ def _left_out(seen: Seen) -> Iterator[Hypothesis]:
         if there:
             alter = partial(_without, name)
             yield Hypothesis(f"mask/{name}", "M1", f"{words} left out", alter, _CHANGES | {"dSink"}, tensor=name)
-            yield Hypothesis(
-                f"mask/{name}", "M1", f"{words} taken with the other sign", partial(_negated, name), _CHANGES
-            )
+            summary, negated = f"{words} taken with the other sign", partial(_negated, name)
+            yield Hypothesis(f"mask/{name}", "M1", summary, negated, _CHANGES)
     if x.softcap is not None:
         summary = "the scores in P are not capped, though dS has the softcap's derivative"
-        yield Hypothesis("mask/softcap", "M1", summary, _uncapped, frozenset({"P"}))
-        yield Hypothesis("mask/softcap", "M1", "the softcap left out", partial(_having, "softcap", None), _CHANGES)
+        yield Hypothesis("mask/softcap", "M1", summary, hooking(("P", _uncapped)), frozenset({"P"}))
+        yield Hypothesis("mask/softcap", "M1", "the softcap left out", methodcaller("having", softcap=None), _CHANGES)
     if x.family == "lazy" and x.bias is not None and x.bias.shape[1] > 1:
-        yield Hypothesis(
-            "mask/bias-window", "M1", "the bias reaches one distance fewer: distance < window - 1",
-            _narrower_bias, _CHANGES | {"dBias"},
-        )  # fmt: skip
-        yield from _narrower_gradient(seen)
+        yield from _narrower_bias(seen, x.bias)
 
 
-def _narrower_gradient(seen: Seen) -> Iterator[Hypothesis]:
-    """What came, where dBias holds 0 at the last distance of every head, and it alone is wrong by itself."""
+def _narrower_bias(seen: Seen, bias: Tensor) -> Iterator[Hypothesis]:
+    """A bias that ends one distance early; and what came, where dBias is wrong in nothing but that."""
+    fault, summary = "mask/bias-window", "the bias reaches one distance fewer: distance < window - 1"
+    without: Hook = lambda value, scope: _without_the_last(value)  # noqa: E731
+
+    def alter(variant: Variant) -> Variant:
+        return variant.having(bias=_without_the_last(bias)).hooked(("dBias", without))
+
+    yield Hypothesis(fault, "M1", summary, alter, _CHANGES | {"dBias"})
     if seen.own == ("dBias",) and not bool(seen.actual["dBias"][:, -1].any()):
-
-        def finish(values: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-            value = values["dBias"].clone()
-            value[:, -1] = 0.0
-            return {"dBias": value}
-
-        yield Hypothesis(
-            "mask/bias-window", "M1", "dBias is 0 at the last distance of every head: nothing was added there, as by "
-            "distance < window - 1", lambda variant: variant.finishing(finish), frozenset({"dBias"}),
-            fix="compare with distance < window", is_plain=True,
-        )  # fmt: skip
+        summary = "dBias is 0 at the last distance of every head: nothing was added there, as by distance < window - 1"
+        drop = finishing(lambda values: {"dBias": _without_the_last(values["dBias"])})
+        fix = "compare with distance < window"
+        yield Hypothesis(fault, "M1", summary, drop, frozenset({"dBias"}), fix=fix, is_plain=True)
 
 
-def _uncapped(variant: Variant) -> Variant:
-    def hook(value: Tensor, scope: Scope) -> Tensor:
-        q, k, _, _ = scope.tensors
-        s, cap = scope.x.scale * q @ k.mT, scope.x.softcap
-        assert cap is not None
-        return value * (s - cap * (s / cap).tanh()).exp()
-
-    return variant.hooked(("P", hook))
+def _without_the_last(of_distances: Tensor) -> Tensor:
+    kept = of_distances.clone()
+    kept[:, -1] = 0.0
+    return kept
 
 
-def _having(name: str, value: object, variant: Variant) -> Variant:
-    return variant.having(**{name: value})
+def _uncapped(value: Tensor, scope: Scope) -> Tensor:
+    q, k, _, _ = scope.tensors
+    s, cap = scope.x.scale * q @ k.mT, scope.x.softcap
+    assert cap is not None
+    return value * (s - cap * (s / cap).tanh()).exp()
 
 
 def _without(name: str, variant: Variant) -> Variant:
@@ -229,18 +217,3 @@ def _without(name: str, variant: Variant) -> Variant:
 
 def _negated(name: str, variant: Variant) -> Variant:
     return variant.having(**{name: -getattr(variant.x, name)})
-
-
-def _narrower_bias(variant: Variant) -> Variant:
-    """The last distance has no bias, and no gradient."""
-    bias = variant.x.bias
-    assert bias is not None
-    kept = bias.clone()
-    kept[:, -1] = 0.0
-
-    def without_the_last(value: Tensor, scope: Scope) -> Tensor:
-        value = value.clone()
-        value[:, -1] = 0.0
-        return value
-
-    return variant.having(bias=kept).hooked(("dBias", without_the_last))

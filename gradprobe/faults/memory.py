@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from .hypothesis import AXES, Seen
-from .variant import BUFFERS, USED, Hook, Scope, Variant
+from .variant import BUFFERS, USED, Alter, Hook, hooking
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -74,18 +74,13 @@ def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(math.prod(max(size, 1) for size in shape[axis + 1 :]) for axis in range(len(shape)))
 
 
-def reading(variant: Variant, name: str, tensor: Tensor) -> Variant:
-    """A variant whose kernels find other values in a tensor: an input, or LSE, O or delta; NaN where none is known."""
+def reading(name: str, tensor: Tensor) -> Alter:
+    """The fault that kernels find other values in a tensor: an input, or LSE, O or delta; NaN where none is known."""
     if name in FIELDS:
-        return variant.reading(**{name: tensor})
-    return variant.hooked((USED + _BUFFER_OF[name], _of_tile(tensor.double())))
-
-
-def _of_tile(tensor: Tensor) -> Hook:
-    def found(_: Tensor, scope: Scope) -> Tensor:
-        return tensor[scope.tile.batch, scope.tile.heads, scope.tile.rows]
-
-    return found
+        return lambda variant: variant.reading(**{name: tensor})
+    wide = tensor.double()
+    found: Hook = lambda value, scope: wide[scope.tile.batch, scope.tile.heads, scope.tile.rows]  # noqa: E731
+    return hooking((USED + _BUFFER_OF[name], found))
 
 
 def in_words(axes: str) -> str:

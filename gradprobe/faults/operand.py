@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from .hypothesis import Hypothesis, Seen, title
 from .products import pe
-from .variant import Hook, Scope, Variant
+from .variant import Alter, Hook, Scope, finishing, hooking
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,12 +41,11 @@ def _other_operands(seen: Seen) -> Iterator[Hypothesis]:
     )  # fmt: skip
     for result, formula, meant, others in products:
         for other in others:
-            if not _fits(seen, meant, other):
-                continue
-            if meant == "PE" and other == "P" and seen.x.family != "lazy" and seen.x.keep is None:
+            same = meant == "PE" and other == "P" and seen.x.family != "lazy" and seen.x.keep is None
+            if same or not _fits(seen, meant, other):
                 continue
             words = f"{result} = {formula} is made with {title(other)} in place of {title(meant.replace('PE', 'P'))}"
-            alter = partial(_with_operand, result, meant, other)
+            alter = hooking((result, _made(result, meant, other)))
             yield Hypothesis(f"operand/{result}", "A", words, alter, frozenset({result}), fix=f"{result} = {formula}")
 
 
@@ -58,7 +57,9 @@ def _fits(seen: Seen, meant: str, other: str) -> bool:
     return shapes.get(meant) == shapes.get(other)
 
 
-def _with_operand(result: str, meant: str, other: str, variant: Variant) -> Variant:
+def _made(result: str, meant: str, other: str) -> Hook:
+    """A result made with one operand in another's place."""
+
     def of(scope: Scope, name: str) -> Tensor:
         return _operand(scope, other if name == meant else name)
 
@@ -69,7 +70,7 @@ def _with_operand(result: str, meant: str, other: str, variant: Variant) -> Vari
         "dP": lambda value, scope: (of(scope, "do") @ of(scope, "v").mT) * scope.x.valid(scope.tile),
         "O": lambda value, scope: of(scope, "PE") @ of(scope, "v"),
     }
-    return variant.hooked((result, made[result]))
+    return made[result]
 
 
 def _not_transposed(seen: Seen) -> Iterator[Hypothesis]:
@@ -91,23 +92,20 @@ def _not_transposed(seen: Seen) -> Iterator[Hypothesis]:
          lambda value, scope: value * (scope.used["LSE"][..., None] - scope.used["LSE"][..., None, :]).exp()),
     )  # fmt: skip
     for result, words, hook in ways:
-        yield Hypothesis(
-            f"transposed/{result}", "A", f"{result} is {words}", partial(_hooked, result, hook), frozenset({result})
-        )
+        alter, changes = hooking((result, hook)), frozenset({result})
+        yield Hypothesis(f"transposed/{result}", "A", f"{result} is {words}", alter, changes)
 
 
 def _within_tiles(seen: Seen) -> Iterator[Hypothesis]:
     """The same within square tiles, as kernels compute: a tile that is not transposed, or that of the other operand."""
     for size in dict.fromkeys((seen.case.block_m, 16, 32, 64, 128)):
         for result in ("dQ", "dK", "dV"):
-            alter = partial(_hooked, result, partial(_turned, result, size))
-            words = (
-                f"{result} is made of tiles of {size} x {size} that are transposed, or not, where they should not be"
-            )
+            alter = hooking((result, partial(_turned, result, size)))
+            words = f"{result} is made with each tile of {size} x {size} transposed the wrong way round"
             yield Hypothesis(f"transposed/{result}", "A", words, alter, frozenset({result}))
         for result, meant, taken in (("dQ", "k", "q"), ("dK", "q", "k"), ("dV", "do", "v")):
             if getattr(seen.x, meant).shape[-1] == getattr(seen.x, taken).shape[-1]:
-                alter = partial(_hooked, result, partial(_own_tile, result, taken, size))
+                alter = hooking((result, partial(_own_tile, result, taken, size)))
                 words = f"{result} is made with {title(taken)} in place of {title(meant)}, tile by tile of {size}"
                 yield Hypothesis(f"operand/{result}", "A", words, alter, frozenset({result}))
 
@@ -154,36 +152,22 @@ def _rows_in_tiles(tensor: Tensor, size: int) -> Tensor:
     return tiles
 
 
-def _hooked(step: str, hook: Hook, variant: Variant) -> Variant:
-    return variant.hooked((step, hook))
-
-
 def _exchanged(seen: Seen) -> Iterator[Hypothesis]:
     for one, two in combinations(("dQ", "dK", "dV"), 2):
         if one not in seen.actual or two not in seen.actual or seen.actual[one].shape != seen.actual[two].shape:
             continue
         if seen.wrong(one) and seen.wrong(two):
-            yield Hypothesis(
-                f"swap/{one}-{two}", "H1", f"{one} and {two} have changed places",
-                partial(_swapped, one, two), frozenset({one, two}), fix="return each gradient in its own place",
-            )  # fmt: skip
+            summary, alter = f"{one} and {two} have changed places", _taken({one: two, two: one})
+            fix = "return each gradient in its own place"
+            yield Hypothesis(f"swap/{one}-{two}", "H1", summary, alter, frozenset({one, two}), fix=fix)
         else:
             here, of = (one, two) if seen.wrong(one) else (two, one)
-            yield Hypothesis(
-                f"twice/{of}", "H1", f"{of} stands in the place of {here} too",
-                partial(_twice, of, here), frozenset({here}), fix=f"return {here} in its own place",
-            )  # fmt: skip
+            summary, fix = f"{of} stands in the place of {here} too", f"return {here} in its own place"
+            yield Hypothesis(f"twice/{of}", "H1", summary, _taken({here: of}), frozenset({here}), fix=fix)
 
 
-def _swapped(one: str, two: str, variant: Variant) -> Variant:
-    def finish(values: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        return {one: values[two], two: values[one]} if {one, two} <= values.keys() else {}
-
-    return variant.finishing(finish)
-
-
-def _twice(of: str, here: str, variant: Variant) -> Variant:
-    def finish(values: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        return {here: values[of]} if of in values else {}
-
-    return variant.finishing(finish)
+def _taken(places: Mapping[str, str]) -> Alter:
+    """Results with others in their places."""
+    return finishing(
+        lambda values: {here: values[of] for here, of in places.items()} if {*places.values()} <= values.keys() else {}
+    )

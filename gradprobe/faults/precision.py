@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 from .hypothesis import Hypothesis, Seen, entered, title
 from .products import pe
-from .variant import Hook, Scope, Variant
+from .variant import Alter, Hook, Scope, Variant, hooking
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+Narrow = Callable[["Tensor"], "Tensor"]
 _CUT = "bfloat16, cut off"
+_ALL = frozenset({"LSE", "O", "P", "dP", "delta", "dQ", "dK", "dV"})
 _DTYPES = {"float32": ("bfloat16", "float16", "tf32", _CUT), "float16": ("bfloat16",), "bfloat16": ("float16",)}
 
 
@@ -27,30 +29,20 @@ def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
         yield _of("every input", "inputs", dtype, partial(_read, ("q", "k", "v", "do"), narrow), _ALL)
         for size in dict.fromkeys((seen.case.block_m, seen.case.block_n, 32, 64)):
             for gradient in ("dQ", "dK", "dV"):
-                hook = partial(_summed_by_tiles, gradient, size, narrow)
-                alter = partial(_hooked, ((gradient, hook),))
-                yield _of(f"the sum of {gradient}, after every {size},", gradient, dtype, alter, frozenset({gradient}))
+                summed = hooking((gradient, partial(_summed_by_tiles, gradient, size, narrow)))
+                yield _of(f"the sum of {gradient}, after every {size},", gradient, dtype, summed, frozenset({gradient}))
         for step, words, hooks in _steps(narrow):
-            changes = frozenset(name for name, _ in hooks)
-            yield _of(words, step, dtype, partial(_hooked, hooks), changes)
+            yield _of(words, step, dtype, hooking(*hooks), frozenset(name for name, _ in hooks))
 
 
-_ALL = frozenset({"LSE", "O", "P", "dP", "delta", "dQ", "dK", "dV"})
+def _of(words: str, word: str, dtype: str, alter: Alter, changes: frozenset[str]) -> Hypothesis:
+    summary, fix = f"{words} is rounded to {dtype} before it is used", f"keep {words} in float32 until it is used"
+    return Hypothesis(f"precision/{word}", "PREC", summary, alter, changes, fix=fix)
 
 
-def _of(words: str, word: str, dtype: str, alter: Callable[[Variant], Variant], changes: frozenset[str]) -> Hypothesis:
-    return Hypothesis(
-        f"precision/{word}", "PREC", f"{words} is rounded to {dtype} before it is used", alter, changes,
-        fix=f"keep {words} in float32 until it is used",
-    )  # fmt: skip
-
-
-def _steps(narrow: Callable[[Tensor], Tensor]) -> Iterator[tuple[str, str, tuple[tuple[str, Hook], ...]]]:
-    def ds(scope: Scope) -> Tensor:
-        return narrow(scope.used["dS"])
-
-    dq: Hook = lambda value, scope: scope.x.scale * ds(scope) @ scope.tensors[1]  # noqa: E731
-    dk: Hook = lambda value, scope: scope.x.scale * ds(scope).mT @ scope.tensors[0]  # noqa: E731
+def _steps(narrow: Narrow) -> Iterator[tuple[str, str, tuple[tuple[str, Hook], ...]]]:
+    dq: Hook = lambda value, scope: scope.x.scale * narrow(scope.used["dS"]) @ scope.tensors[1]  # noqa: E731
+    dk: Hook = lambda value, scope: scope.x.scale * narrow(scope.used["dS"]).mT @ scope.tensors[0]  # noqa: E731
     dv: Hook = lambda value, scope: narrow(pe(scope)).mT @ scope.tensors[3]  # noqa: E731
     o: Hook = lambda value, scope: narrow(pe(scope)) @ scope.tensors[2]  # noqa: E731
     rounded: Hook = lambda value, scope: narrow(value)  # noqa: E731
@@ -62,9 +54,7 @@ def _steps(narrow: Callable[[Tensor], Tensor]) -> Iterator[tuple[str, str, tuple
         yield step, f"{step}, on its way out,", ((step, rounded),)
 
 
-def _summed_by_tiles(
-    gradient: str, size: int, narrow: Callable[[Tensor], Tensor], value: Tensor, scope: Scope
-) -> Tensor:
+def _summed_by_tiles(gradient: str, size: int, narrow: Narrow, value: Tensor, scope: Scope) -> Tensor:
     """A gradient whose sum is rounded after each tile that is added, before the scale."""
     q, k, _, do = scope.tensors
     matrix = pe(scope) if gradient == "dV" else scope.used["dS"]
@@ -76,7 +66,7 @@ def _summed_by_tiles(
     return total if gradient == "dV" else scope.x.scale * total
 
 
-def _to(dtype: str) -> Callable[[Tensor], Tensor]:
+def _to(dtype: str) -> Narrow:
     import torch
 
     if dtype == _CUT:
@@ -86,9 +76,5 @@ def _to(dtype: str) -> Callable[[Tensor], Tensor]:
     return lambda tensor: tensor.to(getattr(torch, dtype)).double()
 
 
-def _read(names: tuple[str, ...], narrow: Callable[[Tensor], Tensor], variant: Variant) -> Variant:
+def _read(names: tuple[str, ...], narrow: Narrow, variant: Variant) -> Variant:
     return variant.reading(**{name: narrow(getattr(variant.x, name)) for name in names})
-
-
-def _hooked(hooks: tuple[tuple[str, Hook], ...], variant: Variant) -> Variant:
-    return variant.hooked(*hooks)

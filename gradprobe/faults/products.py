@@ -11,22 +11,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def position(scope: Scope) -> Tensor:
-    """[m, 1] i + 1, by which the lazy family divides tau."""
-    return scope.x.positions(scope.tile)[0] + 1.0
-
-
-def floor(scope: Scope) -> Tensor:
-    """[h, m, 1] tau / (i + 1)."""
-    assert scope.x.tau is not None
-    return scope.x.tau[scope.tile.heads, None, None] / position(scope)
-
-
 def pe(scope: Scope) -> Tensor:
     """[h, m, N] what multiplies V: relu(P + tau / (i + 1)) in the lazy family, P with dropout in the other."""
     p = scope.used["P"]
     if scope.x.family == "lazy":
-        return (p + floor(scope)).relu() * scope.x.valid(scope.tile)
+        assert scope.x.tau is not None
+        floor = scope.x.tau[scope.tile.heads, None, None] / (scope.x.positions(scope.tile)[0] + 1.0)
+        return (p + floor).relu() * scope.x.valid(scope.tile)
     share = kept_share(scope.x, scope.tile)
     return p if share is None else p * share
 

@@ -7,11 +7,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from .hypothesis import Hypothesis, Seen
-from .variant import Scope, Variant
+from .variant import Scope, hooking
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+Slope = Callable[["Tensor", float], "Tensor | float"]
 _FIX = "dS = P * (dP - delta) * (1 - tanh(S / softcap)^2)"
 
 
@@ -19,7 +20,7 @@ def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
     """What may stand in place of 1 - tanh(S / softcap)^2, where there is a softcap."""
     if seen.x.softcap is None:
         return
-    ways: tuple[tuple[str, Callable[[Tensor, float], Tensor | float]], ...] = (
+    ways: tuple[tuple[str, Slope], ...] = (
         ("is missing in dS", lambda s, c: 1.0),
         ("is 1 - tanh(S / softcap), not squared", lambda s, c: 1 - (s / c).tanh()),
         ("is taken at the capped scores", lambda s, c: 1 - (s / c).tanh().tanh() ** 2),
@@ -28,16 +29,14 @@ def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
         ("is applied twice", lambda s, c: (1 - (s / c).tanh() ** 2) ** 2),
     )
     for words, slope in ways:
-        summary = f"the softcap's derivative {words}"
-        alter = partial(_with_slope, slope)
-        yield Hypothesis("softcap/derivative", "A", summary, alter, frozenset({"dS"}), fix=_FIX)
+        alter = hooking(("dS", partial(_with_slope, slope)))
+        yield Hypothesis(
+            "softcap/derivative", "A", f"the softcap's derivative {words}", alter, frozenset({"dS"}), fix=_FIX
+        )
 
 
-def _with_slope(slope: Callable[[Tensor, float], Tensor | float], variant: Variant) -> Variant:
-    def hook(value: Tensor, scope: Scope) -> Tensor:
-        q, k, _, _ = scope.tensors
-        assert scope.x.softcap is not None
-        by = slope(scope.x.scale * q @ k.mT, scope.x.softcap)
-        return scope.used["P"] * (scope.used["dP"] - scope.used["delta"][..., None]) * by
-
-    return variant.hooked(("dS", hook))
+def _with_slope(slope: Slope, value: Tensor, scope: Scope) -> Tensor:
+    q, k, _, _ = scope.tensors
+    assert scope.x.softcap is not None
+    by = slope(scope.x.scale * q @ k.mT, scope.x.softcap)
+    return scope.used["P"] * (scope.used["dP"] - scope.used["delta"][..., None]) * by

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import TYPE_CHECKING
 
 from .hypothesis import Hypothesis, Seen, title
 from .memory import KINDS, axes_of, by_kind, contiguous_strides, in_words, offsets, whole_storage, word
-from .variant import Variant
+from .variant import Alter, finishing
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,13 +23,13 @@ def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
     for name, gradient in _GRADIENTS.items():
         if name in seen.tensors and gradient in seen.own and len(whole_storage(seen.tensors[name])) <= _LARGEST:
             tensor, tried = seen.tensors[name], {seen.tensors[name].stride()}
-            for fault, fault_class, summary, axes, other, strides in _ways(seen, name):
+            for fault, fault_class, words, axes, other, strides in _ways(seen, name):
                 if strides not in tried:
                     tried.add(strides)
+                    summary, alter = f"{gradient} is stored {words}", _misplaced(gradient, tensor, strides)
                     yield Hypothesis(
-                        fault, fault_class, f"{gradient} is stored {summary}",
-                        partial(_misplaced, gradient, tensor, strides), frozenset({gradient}),
-                        tensor=name, axes=axes, other=other, not_finite=True,
+                        fault, fault_class, summary, alter, frozenset({gradient}), tensor=name, axes=axes, other=other,
+                        not_finite=True,
                     )  # fmt: skip
 
 
@@ -49,7 +48,7 @@ def _ways(seen: Seen, name: str) -> Iterator[tuple[str, str, str, str, str, tupl
     yield f"layout/{name}", "S2", "as if it were contiguous", own, "", contiguous_strides(tensor.shape)
 
 
-def _misplaced(gradient: str, tensor: Tensor, strides: tuple[int, ...], variant: Variant) -> Variant:
+def _misplaced(gradient: str, tensor: Tensor, strides: tuple[int, ...]) -> Alter:
     def finish(values: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """What is found at a gradient's own places once all of it was stored at others."""
         if gradient not in values:
@@ -66,4 +65,4 @@ def _misplaced(gradient: str, tensor: Tensor, strides: tuple[int, ...], variant:
         held[torch.searchsorted(touched, at[inside])] = values[gradient].flatten()[inside]
         return {gradient: held[torch.searchsorted(touched, own)]}
 
-    return variant.finishing(finish)
+    return finishing(finish)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 from itertools import combinations
 from typing import TYPE_CHECKING
 
 from .hypothesis import AXES, Hypothesis, Seen, entered, title
 from .memory import KINDS, axes_of, by_kind, in_words, readable, reading, through, word
-from .variant import Variant
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -61,25 +59,10 @@ def _felt(tensor: Tensor, strides: tuple[int, ...]) -> tuple[int, ...]:
 def _hypothesis(
     seen: Seen, tensors: Mapping[str, Tensor], name: str, axes: str, other: str, strides: tuple[int, ...]
 ) -> Hypothesis:
-    whose = (
-        f"its own {in_words(axes)} strides swapped" if other == name else f"{title(other)}'s {in_words(axes)} stride"
-    )
-    return Hypothesis(
-        f"stride/{word(name, axes, axes_of(name, seen))}",
-        "S1",
-        f"{title(name)} is read with {whose}",
-        partial(_misread, name, tensors[name], strides),
-        entered(name, seen.case.family),
-        evidence=_why_not_the_first(axes),
-        tensor=name, axes=axes, other=other,
-    )  # fmt: skip
-
-
-def _misread(name: str, tensor: Tensor, strides: tuple[int, ...], variant: Variant) -> Variant:
-    return reading(variant, name, through(tensor, strides))
-
-
-def _why_not_the_first(axes: str) -> tuple[str, ...]:
-    if len(axes) != 1:
-        return ()
-    return (f"{in_words(axes)} 0 is right and others are wrong: 0 times any stride is 0",)
+    along = in_words(axes)
+    whose = f"its own {along} strides swapped" if other == name else f"{title(other)}'s {along} stride"
+    fault, summary = f"stride/{word(name, axes, axes_of(name, seen))}", f"{title(name)} is read with {whose}"
+    alter, changes = reading(name, through(tensors[name], strides)), entered(name, seen.case.family)
+    # Why the first one is right.
+    evidence = (f"{along} 0 is right and others are wrong: 0 times any stride is 0",) if len(axes) == 1 else ()
+    return Hypothesis(fault, "S1", summary, alter, changes, evidence=evidence, tensor=name, axes=axes, other=other)

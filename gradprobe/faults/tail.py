@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..reference import Attention
 from .hypothesis import Hypothesis, Seen
 from .memory import offsets, readable, whole_storage
-from .variant import Scope, Variant
+from .variant import Alter, Scope, hooking
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,24 +24,23 @@ def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
     if not plain or seen.x.family == "lazy" or seen.x.softcap is not None:
         return
     for size in dict.fromkeys((case.block_m, case.block_n, *_SIZES)):
-        for read in (("q", "do", "lse", "delta"), ("q", "do"), ("q",)) if case.seqlen_q % size else ():
-            yield Hypothesis(
-                "tail/q", "M3", f"rows beyond the last one, up to a whole tile of {size}, are read from the next head "
-                "and added to dK and dV", partial(_rows, seen, -case.seqlen_q % size, read),
-                frozenset({"dK", "dV"}), fix="mask the rows by the length: offs_m < n_ctx", tensor="q",
-            )  # fmt: skip
-        for read in (("k", "v"), ("k",)) if case.seqlen_k % size else ():
-            yield Hypothesis(
-                "tail/k", "M3", f"keys beyond the last one, up to a whole tile of {size}, are read from the next head "
-                "and added to dQ", partial(_keys, seen, -case.seqlen_k % size, read),
-                frozenset({"dQ"}), fix="mask the keys by the length: offs_n < n_ctx", tensor="k",
-            )  # fmt: skip
-        if case.seqlen_k % size:
-            yield Hypothesis(
-                "tail/scores", "M3", f"keys beyond the last one, up to a whole tile of {size}, count with a score of 0",
-                partial(_counted, -case.seqlen_k % size), frozenset({"LSE", "P", "O"}),
-                fix="mask the scores by the length: tl.where(offs_n < n_ctx, s, -inf)",
-            )  # fmt: skip
+        rows, keys = -case.seqlen_q % size, -case.seqlen_k % size
+        beyond = f"beyond the last one, up to a whole tile of {size},"
+        for read in (("q", "do", "lse", "delta"), ("q", "do"), ("q",)) if rows else ():
+            summary, alter = (
+                f"rows {beyond} are read from the next head and added to dK and dV",
+                _rows(seen, rows, read),
+            )
+            changes, fix = frozenset({"dK", "dV"}), "mask the rows by the length: offs_m < n_ctx"
+            yield Hypothesis("tail/q", "M3", summary, alter, changes, fix=fix, tensor="q")
+        for read in (("k", "v"), ("k",)) if keys else ():
+            summary, alter = f"keys {beyond} are read from the next head and added to dQ", _keys(seen, keys, read)
+            changes, fix = frozenset({"dQ"}), "mask the keys by the length: offs_n < n_ctx"
+            yield Hypothesis("tail/k", "M3", summary, alter, changes, fix=fix, tensor="k")
+        if keys:
+            summary, alter = f"keys {beyond} count with a score of 0", hooking(("LSE", partial(_counted, keys)))
+            fix = "mask the scores by the length: tl.where(offs_n < n_ctx, s, -inf)"
+            yield Hypothesis("tail/scores", "M3", summary, alter, frozenset({"LSE", "P", "O"}), fix=fix)
 
 
 def _behind(seen: Seen, name: str, count: int, read: tuple[str, ...]) -> Tensor:
@@ -56,7 +55,7 @@ def _behind(seen: Seen, name: str, count: int, read: tuple[str, ...]) -> Tensor:
     return found.masked_fill((at >= len(flat)).to(tensor.device), 0.0)
 
 
-def _rows(seen: Seen, count: int, read: tuple[str, ...], variant: Variant) -> Variant:
+def _rows(seen: Seen, count: int, read: tuple[str, ...]) -> Alter:
     """dK and dV with the rows added that are no rows."""
     q, do, lse, delta = (_behind(seen, name, count, read) for name in ("q", "do", "lse", "delta"))
 
@@ -76,10 +75,10 @@ def _rows(seen: Seen, count: int, read: tuple[str, ...], variant: Variant) -> Va
         p, _, of_rows = parts(scope)
         return value + p.mT @ of_rows
 
-    return variant.hooked(("dK", dk), ("dV", dv))
+    return hooking(("dK", dk), ("dV", dv))
 
 
-def _keys(seen: Seen, count: int, read: tuple[str, ...], variant: Variant) -> Variant:
+def _keys(seen: Seen, count: int, read: tuple[str, ...]) -> Alter:
     """dQ with the keys added that are no keys."""
     k, v = (_behind(seen, name, count, read) for name in ("k", "v"))
 
@@ -92,18 +91,13 @@ def _keys(seen: Seen, count: int, read: tuple[str, ...], variant: Variant) -> Va
         ds = p * (do @ v[tile.batch, x.kv_heads(tile)].mT - scope.used["delta"][..., None])
         return value + x.scale * ds @ of_heads
 
-    return variant.hooked(("dQ", dq))
+    return hooking(("dQ", dq))
 
 
-def _counted(count: int, variant: Variant) -> Variant:
+def _counted(count: int, value: Tensor, scope: Scope) -> Tensor:
     """LSE with keys that are no keys: a load pads them and their values with 0."""
-
-    def lse(value: Tensor, scope: Scope) -> Tensor:
-        x = scope.x
-        seen = _sees(x, scope.tile.rows, slice(x.n_key, x.n_key + count))
-        return value.logaddexp(seen.sum(-1).to(value).log())
-
-    return variant.hooked(("LSE", lse))
+    seen = _sees(scope.x, scope.tile.rows, slice(scope.x.n_key, scope.x.n_key + count))
+    return value.logaddexp(seen.sum(-1).to(value).log())
 
 
 def _sees(x: Attention, rows: slice, keys: slice) -> Tensor:

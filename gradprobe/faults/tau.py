@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import TYPE_CHECKING
 
 from .hypothesis import Hypothesis, Seen
-from .variant import Hook, Scope, Variant
+from .variant import Alter, Hook, Scope, hooking
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,24 +29,20 @@ def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
     for words, position in positions:
         summary = f"tau is divided by {words}, where i + 1 is meant"
         for in_dtau in (True, False):
-            alter = partial(_at, position, False, in_dtau)
+            alter = _at(position, False, in_dtau)
             yield Hypothesis("tau/position", "A", summary, alter, _CHANGES, fix="tau / (i + 1)")
-    yield Hypothesis(
-        "relu/mask", "A", "the ReLU's mask is missing in dP: its entries flow where P + tau / (i + 1) <= 0 too",
-        partial(_at, lambda i, j: i + 1.0, True, False), _CHANGES, fix="dP = [P + tau / (i + 1) > 0] * (dO V^T)",
-    )  # fmt: skip
-    yield Hypothesis(
-        "relu/sign", "A", "the ReLU's mask of dP is that of P alone: tau is left out of it",
-        partial(_hooked_dp, lambda scope: scope.used["P"] > 0), _CHANGES,
-    )  # fmt: skip
-    for words, hook in (("without dividing it by i + 1", _undivided), ("before it is masked", _unmasked)):
-        yield Hypothesis(
-            "tau/gradient", "A", f"dTau sums dP {words}", partial(_hooked, hook), frozenset({"dTau"}),
-            fix="dTau = sum of dP / (i + 1)",
-        )  # fmt: skip
+    summary = "the ReLU's mask is missing in dP: its entries flow where P + tau / (i + 1) <= 0 too"
+    alter, fix = _at(lambda i, j: i + 1.0, True, False), "dP = [P + tau / (i + 1) > 0] * (dO V^T)"
+    yield Hypothesis("relu/mask", "A", summary, alter, _CHANGES, fix=fix)
+    summary = "the ReLU's mask of dP is that of P alone: tau is left out of it"
+    yield Hypothesis("relu/sign", "A", summary, hooking(("dP", _masked_by_p)), _CHANGES)
+    undivided: Hook = lambda value, scope: scope.used["dP"].sum((-2, -1))  # noqa: E731
+    for words, hook in (("without dividing it by i + 1", undivided), ("before it is masked", _unmasked)):
+        summary, alter = f"dTau sums dP {words}", hooking(("dTau", hook))
+        yield Hypothesis("tau/gradient", "A", summary, alter, frozenset({"dTau"}), fix="dTau = sum of dP / (i + 1)")
 
 
-def _at(position: Position, unmasked: bool, in_dtau: bool, variant: Variant) -> Variant:
+def _at(position: Position, unmasked: bool, in_dtau: bool) -> Alter:
     """O, dP and dV with another share of tau, and dTau where it is divided by the same."""
 
     def z(scope: Scope) -> Tensor:
@@ -71,26 +66,15 @@ def _at(position: Position, unmasked: bool, in_dtau: bool, variant: Variant) -> 
         ("O", lambda value, scope: weights(scope) @ scope.tensors[2]), ("dP", dp),
         ("dV", lambda value, scope: weights(scope).mT @ scope.tensors[3]),
     )  # fmt: skip
-    return variant.hooked(*hooks, *((("dTau", dtau),) if in_dtau else ()))
+    return hooking(*hooks, *((("dTau", dtau),) if in_dtau else ()))
 
 
-def _hooked_dp(flows: Callable[[Scope], Tensor], variant: Variant) -> Variant:
-    def dp(value: Tensor, scope: Scope) -> Tensor:
-        _, _, v, do = scope.tensors
-        return (do @ v.mT) * (scope.x.valid(scope.tile) & flows(scope))
-
-    return variant.hooked(("dP", dp))
+def _masked_by_p(value: Tensor, scope: Scope) -> Tensor:
+    _, _, v, do = scope.tensors
+    return (do @ v.mT) * (scope.x.valid(scope.tile) & (scope.used["P"] > 0))
 
 
-def _hooked(hook: Hook, variant: Variant) -> Variant:
-    return variant.hooked(("dTau", hook))
-
-
-def _undivided(value: Tensor, scope: Scope) -> Tensor:  # noqa: ARG001
-    return scope.used["dP"].sum((-2, -1))
-
-
-def _unmasked(value: Tensor, scope: Scope) -> Tensor:  # noqa: ARG001
+def _unmasked(value: Tensor, scope: Scope) -> Tensor:
     _, _, v, do = scope.tensors
     i, _ = scope.x.positions(scope.tile)
     return (do @ v.mT / (i + 1)).sum((-2, -1))

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from operator import methodcaller
 from typing import TYPE_CHECKING
 
 from ..reference import Attention, Tile, live_length
 from .hypothesis import Hypothesis, Seen
-from .variant import Variant
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -76,14 +75,8 @@ def _hypothesis(seen: Seen, name: str, fault_class: str, words: str, keep: Keep)
     kind, _, what = name.partition("/")
     first = next((own for own in (*seen.own, *seen.wrong_names) if own in _SUMS), seen.own[0])
     fault = f"{kind}/{first}-{what}" if what else f"{kind}/{first}"
-    return Hypothesis(fault, fault_class, words.format(first), partial(_kept, keep), _CHANGES)
-
-
-def _kept(keep: Keep, variant: Variant) -> Variant:
-    def rule(valid: Tensor, x: Attention, tile: Tile) -> Tensor:
-        return valid & keep(positions(x, tile))
-
-    return variant.seeing(rule)
+    alter = methodcaller("seeing", lambda valid, x, tile: valid & keep(positions(x, tile)))
+    return Hypothesis(fault, fault_class, words.format(first), alter, _CHANGES)
 
 
 def positions(x: Attention, tile: Tile) -> Positions:
@@ -142,48 +135,34 @@ def _of_pairs(rows: int, keys: int) -> Iterator[tuple[str, str, str, Keep]]:
     m, n = rows, keys
     yield from (
         ("tile/first-rows", "M2", f"{{}} skips the first tile of {m} rows that sees each tile of {n} keys",
-         lambda at: at.i // m > _row_start_of_first_key(at, n) // m),
+         lambda at: at.i // m > _of_first_key(at.first_row, at, n) // m),
         ("tile/first-rows", "M2", f"{{}} begins {m} rows late: at the end of each tile of {n} keys, not at its start",
          lambda at: at.i >= (at.j // n * n + n - 1) // m * m),
         ("tile/last-rows", "M2", f"{{}} ends with the rows that see the first key of each tile of {n}",
-         lambda at: at.i // m <= (_row_end_of_first_key(at, n) - 1) // m),
+         lambda at: at.i // m <= (_of_first_key(at.end_row, at, n) - 1) // m),
         ("tile/first-keys", "M2", f"{{}} begins with the keys that the last row of each tile of {m} sees",
-         lambda at: at.j // n >= _key_start_of_last_row(at, m) // n),
+         lambda at: at.j // n >= _of_last_row(at.first_key, at, m) // n),
         ("tile/last-keys", "M2", f"{{}} ends with the keys that the first row of each tile of {m} sees",
-         lambda at: at.j // n <= (_key_end_of_first_row(at, m) - 1) // n),
+         lambda at: at.j // n <= (at.end_key[(at.i // m * m - at.i[0]).clamp(min=0)[:, 0]] - 1) // n),
         ("tile/last-keys", "M2", f"{{}} ends one tile of {n} keys before the last that each tile of {m} rows sees",
-         lambda at: at.j // n * n < _key_end_of_last_row(at, m) - n),
+         lambda at: at.j // n * n < _of_last_row(at.end_key, at, m) - n),
         ("accumulation", "ACC",
          f"{{}} keeps the last tile of {n} keys that each tile of {m} rows sees: it is overwritten, not added to",
-         lambda at: at.j // n == (_key_end_of_last_row(at, m) - 1) // n),
+         lambda at: at.j // n == (_of_last_row(at.end_key, at, m) - 1) // n),
     )  # fmt: skip
     if m > n:
-        yield (
-            "tile/keys-step", "M2", f"{{}} steps over the keys by {m}, the tile of rows, where tiles of keys hold {n}",
-            lambda at: at.j % m < n,
-        )  # fmt: skip
+        words = f"{{}} steps over the keys by {m}, the tile of rows, where tiles of keys hold {n}"
+        yield "tile/keys-step", "M2", words, lambda at: at.j % m < n
     if n > m:
-        yield (
-            "tile/rows-step", "M2", f"{{}} steps over the rows by {n}, the tile of keys, where tiles of rows hold {m}",
-            lambda at: at.i % n < m,
-        )  # fmt: skip
+        words = f"{{}} steps over the rows by {n}, the tile of keys, where tiles of rows hold {m}"
+        yield "tile/rows-step", "M2", words, lambda at: at.i % n < m
 
 
-def _row_start_of_first_key(at: Positions, n: int) -> Tensor:
-    return at.first_row.expand_as(at.j)[0][(at.j // n * n)[0]][None]
+def _of_first_key(bound: Tensor, at: Positions, n: int) -> Tensor:
+    """Each key's bound on rows, taken at the first key of its tile."""
+    return bound.expand_as(at.j)[0][(at.j // n * n)[0]][None]
 
 
-def _row_end_of_first_key(at: Positions, n: int) -> Tensor:
-    return at.end_row.expand_as(at.j)[0][(at.j // n * n)[0]][None]
-
-
-def _key_start_of_last_row(at: Positions, m: int) -> Tensor:
-    return at.first_key[(at.i // m * m + m - 1 - at.i[0]).clamp(max=len(at.i) - 1)[:, 0]]
-
-
-def _key_end_of_first_row(at: Positions, m: int) -> Tensor:
-    return at.end_key[(at.i // m * m - at.i[0]).clamp(min=0)[:, 0]]
-
-
-def _key_end_of_last_row(at: Positions, m: int) -> Tensor:
-    return at.end_key[(at.i // m * m + m - 1 - at.i[0]).clamp(max=len(at.i) - 1)[:, 0]]
+def _of_last_row(bound: Tensor, at: Positions, m: int) -> Tensor:
+    """Each row's bound on keys, taken at the last row of its tile."""
+    return bound[(at.i // m * m + m - 1 - at.i[0]).clamp(max=len(at.i) - 1)[:, 0]]

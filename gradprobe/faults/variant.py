@@ -121,6 +121,20 @@ class Variant:
         return values | scope.altered
 
 
+Alter = Callable[[Variant], Variant]
+"""One fault: another way of computing made of a way of computing."""
+
+
+def hooking(*hooks: tuple[str, Hook]) -> Alter:
+    """A fault in intermediates."""
+    return lambda variant: variant.hooked(*hooks)
+
+
+def finishing(finish: Finish) -> Alter:
+    """A fault in what a caller gets."""
+    return lambda variant: variant.finishing(finish)
+
+
 def wide(tensor: Tensor) -> Tensor:
     """Floating-point numbers in float64."""
     return tensor.double() if tensor.is_floating_point() else tensor

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from .hypothesis import EVERYTHING, Hypothesis, Seen, entered, title
 from .memory import KINDS, axes_of, offsets, readable, reading, whole_storage
-from .variant import Finish, Variant
+from .variant import Variant, finishing
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,18 +40,16 @@ def _reach(tensor: Tensor) -> int:
 def _read(seen: Seen, tensors: Mapping[str, Tensor], groups: Sequence[str]) -> Hypothesis:
     names = [title(name) for name in tensors]
     changes = entered(next(iter(tensors)), seen.case.family) if len(tensors) == 1 else EVERYTHING
-    return Hypothesis(
-        f"wrap/{next(iter(tensors))}", "I64",
-        f"offsets into {', '.join(names)} wrap around at 2^31: they are 32 bits wide",
-        partial(_misread, seen, tensors, groups), changes, fix=_FIX, tensor=next(iter(tensors)),
-    )  # fmt: skip
+    summary, first = f"offsets into {', '.join(names)} wrap around at 2^31: they are 32 bits wide", next(iter(tensors))
+    alter = partial(_misread, seen, tensors, groups)
+    return Hypothesis(f"wrap/{first}", "I64", summary, alter, changes, fix=_FIX, tensor=first)
 
 
 def _misread(seen: Seen, tensors: Mapping[str, Tensor], groups: Sequence[str], variant: Variant) -> Variant:
     for name, tensor in tensors.items():
         at = _wrapped(tensor, axes_of(name, seen), groups) + int(tensor.storage_offset())
         flat = whole_storage(tensor)
-        variant = reading(variant, name, flat[at.to(tensor.device).clamp(0, len(flat) - 1)])
+        variant = reading(name, flat[at.to(tensor.device).clamp(0, len(flat) - 1)])(variant)
     return variant
 
 
@@ -74,11 +72,6 @@ def _stored(seen: Seen, name: str, gradient: str, groups: Sequence[str]) -> Hypo
         before = tensor.double().to(values[gradient].device)
         return {gradient: values[gradient].where(~elsewhere.to(before.device), before)}
 
-    return Hypothesis(
-        f"wrap/{name}", "I64", f"offsets into {gradient} wrap around at 2^31: they are 32 bits wide",
-        partial(_finishing, finish), frozenset({gradient}), fix=_FIX, tensor=name, not_finite=True,
-    )  # fmt: skip
-
-
-def _finishing(finish: Finish, variant: Variant) -> Variant:
-    return variant.finishing(finish)
+    summary, changes = f"offsets into {gradient} wrap around at 2^31: they are 32 bits wide", frozenset({gradient})
+    alter = finishing(finish)
+    return Hypothesis(f"wrap/{name}", "I64", summary, alter, changes, fix=_FIX, tensor=name, not_finite=True)
