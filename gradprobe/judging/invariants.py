@@ -20,7 +20,7 @@ from ..budgets.precision import Precision, output_rounding
 from ..cases.case import Case
 from ..reference import Attention
 from ..running.trace import Trace
-from .compare import Comparison
+from .compare import Comparison, may_overflow
 
 if TYPE_CHECKING:
     import torch
@@ -31,6 +31,9 @@ REFERENCE_SHARE = 1 / 16
 # Of an IEEE float32 kernel only float64 is, by 29 bits. Halfway, so that a float32 reference, whose independent errors
 # average out in long sums, stands clearly beyond and a float64 one clearly within.
 REFERENCE_SHARE_OF_FLOAT32 = 2.0**-14
+
+# Of the intermediates, those that dO enters linearly; LSE, P and O do not see it.
+LINEAR_IN_DO = ("dP", "delta", "dS", "dQ", "dK", "dV", "dBias", "dSink", "dTau")
 
 NAMES = {
     "I1": "sum_j dV = sum of dO",
@@ -175,3 +178,60 @@ def _live(x: Attention) -> Tensor:
     every = slice(0, x.n_query)
     live = [x.valid(Tile(b, slice(0, x.n_heads), every)).any(-1) for b in range(x.n_batch)]
     return torch.stack([heads.expand(x.n_heads, -1) for heads in live])
+
+
+def doubled(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The values with twice the dO: exact in every dtype, short of overflow."""
+    return {**values, "do": values["do"] * 2}
+
+
+def permuted(values: Mapping[str, Tensor], case: Case) -> dict[str, Tensor]:
+    """The values with batches and key/value heads in reverse order, query heads following their group."""
+    return {name: _reverse(value, case.input_axes(name), case) for name, value in values.items()}
+
+
+def _reverse(tensor: Tensor, axes: str, case: Case) -> Tensor:
+    for axis, letter in enumerate(axes):
+        if tensor.shape[axis] == 1:  # broadcast
+            continue
+        if letter == "h":
+            group = case.heads // case.kv_heads
+            tensor = tensor.unflatten(axis, (-1, group)).flip(axis).flatten(axis, axis + 1)
+        elif letter in "bg":
+            tensor = tensor.flip(axis)
+    return tensor.contiguous()
+
+
+def agreement(
+    key: str,
+    case: Case,
+    first: Trace,
+    second: Trace,
+    comparison: Comparison,
+    *,
+    factor: float = 1.0,
+    reverse: bool = False,
+) -> Invariant:
+    """Whether a second run gives what the first one implies, over all that grows linearly with length.
+
+    Args:
+        comparison: of the first run; twice what it allows (one budget a run) is allowed of the difference.
+        factor: what the second run's dO was multiplied by.
+        reverse: whether its heads and batches stood in reverse.
+    """
+    import torch
+
+    bounds = allowed(comparison, {name: tensor.dtype for name, tensor in first.values.items()})
+    residuals, budgets = [], []
+    for name in (name for name in bounds if name in second.values):
+        by = factor if name in LINEAR_IN_DO else 1.0
+        before, after, bound = first.values[name].double() * by, second.values[name].double(), 2 * by * bounds[name]
+        if reverse:
+            axes = comparison.findings[name].axes
+            before, bound = _reverse(before, axes, case), _reverse(bound, axes, case)
+        dtype = second.values[name].dtype
+        beyond = may_overflow(after, before, bound, dtype) | may_overflow(before, after, bound, dtype)
+        difference = (after - before).masked_fill((after == before) | beyond, 0.0)
+        residuals.append(difference.flatten())
+        budgets.append(bound.flatten())
+    return worst(key, "target", torch.cat(residuals), torch.cat(budgets))

@@ -11,9 +11,9 @@ from ..cases.case import Case
 from ..cases.guards import same_bits
 from ..cases.layouts import UNIT_RUN, Assigned, planned_runs, run_name
 from ..failures import TargetFailure, UsageFailure
+from ..judging.invariants import agreement
 from ..judging.measured import Measured
 from ..judging.strays import RACE, UNWRITTEN, Stray, telling, worst_first
-from ..judging.symmetry import agreement
 from ..running.run import Outcome
 from ..verdict import Run
 from .experiment import Experiment, inputs_of

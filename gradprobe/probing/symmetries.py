@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 from ..cases.layouts import AS_SAVED
 from ..cases.outputs import outputs_of
-from ..judging.invariants import Invariant
+from ..judging.invariants import LINEAR_IN_DO, Invariant, agreement, doubled, permuted
 from ..judging.measured import Measured
 from ..judging.range import out_of_range
-from ..judging.symmetry import LINEAR_IN_DO, agreement, doubled, permuted
 from ..verdict import MISMATCH, Run
 from .experiment import Experiment, derived, effective
 from .measure import measure

@@ -21,9 +21,8 @@ from ..report.as_json import as_json
 from ..verdict import Report, Run
 from .bench import FIRST, Bench
 from .culprits import Culprit, culprits
-from .programs import programs_of
 from .result import Plan, Result, Setup
-from .trials import Trial, trials_of
+from .trials import Trial, programs_of, trials_of
 
 
 class Trials:

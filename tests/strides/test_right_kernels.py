@@ -8,8 +8,7 @@ import torch
 from gradprobe.last import Asked
 from gradprobe.problem import problem_of
 from gradprobe.strides.bench import FIRST
-from gradprobe.strides.programs import programs_of
-from gradprobe.strides.trials import trials_of
+from gradprobe.strides.trials import programs_of, trials_of
 from gradprobe.strides.worker import bench_of
 
 # One tile of 32 rows with a part of it unused: there are many runs.

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from gradprobe.cases.layouts import LAYOUTS, place
-from gradprobe.strides.programs import programs_of
-from gradprobe.strides.trials import BOTH, trials_of
+from gradprobe.strides.trials import BOTH, programs_of, trials_of
 
 SHAPE = (2, 3, 37, 16)
 SHAPES = {

@@ -6,7 +6,6 @@ Import only once TRITON_INTERPRET=1 is in the environment: triton is imported he
 from ...unwritten import Unwritten
 from .accesses import Counts
 from .findings import Earlier, Finding, Place, Spot
-from .seen import Memory
-from .watch import watched_memory
+from .seen import Memory, watched_memory
 
 __all__ = ["Counts", "Earlier", "Finding", "Memory", "Place", "Spot", "Unwritten", "watched_memory"]

@@ -1,8 +1,8 @@
-"""Accesses: judges each load, store and atomic of a launch, and says which lanes of it must not be executed."""
+"""Accesses: judges each load, store and atomic of a launch, counts its findings, and says which lanes to leave out."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,12 +11,14 @@ from triton.runtime import interpreter as shipped
 from ....cases.case import OUTPUTS
 from ...elements import Array
 from ...unwritten import Unwritten
-from .findings import MISALIGNED, OUTSIDE, RACE, UNWRITTEN, Earlier, Program, Spot
-from .frames import Line, executing
+from .findings import MISALIGNED, NAMED, OUTSIDE, RACE, UNWRITTEN, Earlier, Finding, Program, Spot
+from .frames import Line, executing, places
 from .launch import Launch
 from .origins import Origins
-from .tally import Seen, Tally
 from .views import View
+
+_ORDER = (OUTSIDE, MISALIGNED, RACE, UNWRITTEN)
+_ACCESSES = ("store", "atomic", "load")
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,29 @@ class Access:
     lines: tuple[Line, ...]
     width: int
     """In bytes, of a lane."""
+    kernel: str
+    launch: int
+
+
+@dataclass
+class _Count:
+    """All accesses of one kind that one line made to one tensor, and the first of them."""
+
+    kind: str
+    first: Access
+    view: View
+    spot: Spot
+    earlier: Earlier | None
+    lanes: int = 0
+    programs: dict[tuple[int, Program], None] = field(default_factory=dict)
+
+    def finding(self) -> Finding:
+        first, view, known = self.first, self.view, self.view.known is not None
+        named = tuple(dict.fromkeys(program for _, program in self.programs))[:NAMED]
+        return Finding(
+            self.kind, first.kind, view.name, view.parameter, known, first.kernel, places(first.lines), first.program,
+            self.spot, self.earlier, self.lanes, first.width, len(self.programs), named,
+        )  # fmt: skip
 
 
 @dataclass
@@ -60,7 +85,7 @@ class Accesses:
     def __init__(self, origins: Origins, unwritten: Unwritten) -> None:
         self._origins = origins
         self._unwritten = unwritten
-        self.tally = Tally()
+        self._findings: dict[tuple[object, ...], _Count] = {}
         self.counts = Counts()
         self.launch: Launch | None = None
         """The one that runs."""
@@ -86,7 +111,7 @@ class Accesses:
         lanes = np.flatnonzero(np.broadcast_to(on, pointers.data.shape))
         addresses = pointers.data.reshape(-1)[lanes]
         bits = None if values is None else _bits(np.broadcast_to(values, pointers.data.shape).reshape(-1)[lanes])
-        access = Access(kind, program, executing(launch.code), width)
+        access = Access(kind, program, executing(launch.code), width, launch.kernel, launch.number)
         keep = np.ones(len(lanes), bool)
         for view, some in launch.by_view(self._origins.of(pointers), addresses, lanes):
             if view is None:
@@ -112,11 +137,12 @@ class Accesses:
         stays = inside
         if not inside.all():
             stays = view.in_storage(addresses, access.width)
-            self._report(OUTSIDE, access, view, addresses[~inside])
+            self._found(OUTSIDE, access, view, addresses, ~inside)
         if access.width > view.elements.itemsize:  # an element by itself lies where its tensor does
-            self._misaligned(access, view, addresses[inside])
+            self._found(MISALIGNED, access, view, addresses[inside], addresses[inside] % access.width != 0)
         if access.kind != "store":
-            self._read_unwritten(access, view, addresses[inside])
+            unread = self._unwritten.among(view.home, view.in_bytes(addresses[inside]), access.width)
+            self._found(UNWRITTEN, access, view, addresses[inside], unread)
         if access.kind != "load":
             self._overwritten(access, view, addresses[inside], None if bits is None else bits[inside])
             self._stored(access, view, addresses[stays], None if bits is None else bits[stays])
@@ -127,16 +153,6 @@ class Accesses:
             return
         if bits is None or (_read(addresses, access.width) != bits).any():
             self.writers[view.name] = (self._running().kernel, access.lines)
-
-    def _misaligned(self, access: Access, view: View, addresses: Array) -> None:
-        found = addresses % access.width != 0
-        if found.any():
-            self._report(MISALIGNED, access, view, addresses[found])
-
-    def _read_unwritten(self, access: Access, view: View, addresses: Array) -> None:
-        found = self._unwritten.among(view.home, view.in_bytes(addresses), access.width)
-        if found is not None and found.any():
-            self._report(UNWRITTEN, access, view, addresses[found])
 
     def _stored(self, access: Access, view: View, addresses: Array, bits: Array | None) -> None:
         stores = self._running().stores
@@ -160,19 +176,26 @@ class Accesses:
         if stores.is_ordered:
             self.counts.ordered += int(differ.sum())
         elif differ.any():
-            self._report(RACE, access, view, addresses[differ], stores.earlier(int(events[differ][0])))
+            self._found(RACE, access, view, addresses, differ, stores.earlier(int(events[differ][0])))
 
-    def _report(self, kind: str, access: Access, view: View, addresses: Array, earlier: Earlier | None = None) -> None:
-        launch = self._running()
+    def _found(
+        self, kind: str, access: Access, view: View, addresses: Array, which: Array | None, other: Earlier | None = None
+    ) -> None:
+        """Counts some of the addresses as a finding; where the first of that kind lies is looked at once."""
+        if which is None or not which.any():
+            return
+        key = (kind, access.kind, view.name, access.kernel, access.lines)
+        if key not in self._findings:
+            spot = view.spot(int(addresses[which][0]), access.width, self._running().around)
+            self._findings[key] = _Count(kind, access, view, spot, other)
+        self._findings[key].lanes += int(which.sum())
+        self._findings[key].programs[access.launch, access.program] = None
 
-        def describe() -> tuple[Spot, Earlier | None]:
-            return view.spot(int(addresses[0]), access.width, launch.around), earlier
-
-        seen = Seen(
-            kind, access.kind, view, launch.kernel, access.lines, launch.number, access.program, len(addresses),
-            access.width,
-        )  # fmt: skip
-        self.tally.add(seen, describe)
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """By kind, stores before loads; among these in the order in which they were first seen."""
+        found = [count.finding() for count in self._findings.values()]
+        return tuple(sorted(found, key=lambda one: (_ORDER.index(one.kind), _ACCESSES.index(one.access))))
 
     def _running(self) -> Launch:
         assert self.launch is not None

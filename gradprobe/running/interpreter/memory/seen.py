@@ -1,16 +1,19 @@
-"""Memory: what is seen of accesses, by methods put over those through which the interpreter makes them."""
+"""Memory: what is seen of the accesses that Triton's interpreter makes, by wrapping the methods that make them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import triton
 import triton.language as tl
 from triton.runtime import interpreter as shipped
 
 from ...elements import Array
 from ...unwritten import Unwritten
+from ..bfloat16 import InterpreterNotKnown
 from .accesses import Accesses, Counts
 from .findings import Finding, Place
 from .frames import places
@@ -39,7 +42,7 @@ class Memory:
     @property
     def findings(self) -> tuple[Finding, ...]:
         """Accesses outside their tensor first, then races, then reads of what was never written."""
-        return self._accesses.tally.findings()
+        return self._accesses.findings
 
     @property
     def counts(self) -> Counts:
@@ -59,13 +62,15 @@ class Memory:
     def patches(self) -> list[tuple[Any, str, Callable[[Method], Method]]]:
         """(owner, name, what makes the watching method of the shipped one)."""
         builder = shipped.InterpreterBuilder
+        # Block pointers are gone from Triton 3.8 on.
+        blocks = [getattr(shipped, name) for name in BLOCKS if hasattr(shipped, name)]
         return [
             (shipped.GridExecutor, "__call__", self._launching),
             (shipped.GridExecutor, "_init_args_hst", self._learning),
             (shipped, "_implicit_cvt", self._marking),
             *((builder, name, self._origins.rearranging) for name in REARRANGING),
             *((builder, name, self._origins.in_place) for name in IN_PLACE),
-            *((block, "materialize_pointers", self._origins.of_base) for block in _blocks()),
+            *((block, "materialize_pointers", self._origins.of_base) for block in blocks),
             (builder, "create_masked_load", self._loading),
             (builder, "create_masked_store", self._storing),
             (builder, "create_atomic_rmw", self._changing),
@@ -156,9 +161,8 @@ class Memory:
             return None
         # A block's mask comes as an array, all others as handles.
         on = mask.data if isinstance(mask, Handle) else mask
-        return self._watching(
-            lambda: self._accesses.look(kind, builder.grid_idx, pointers, on, width, values)
-        )  # fmt: skip
+        look = self._accesses.look
+        return self._watching(lambda: look(kind, builder.grid_idx, pointers, on, width, values))
 
     def _synchronise(self, builder: Any, is_exchange: bool) -> None:
         launch = self._accesses.launch
@@ -175,11 +179,6 @@ class Memory:
             return None
 
 
-def _blocks() -> list[Any]:
-    """The interpreter's classes of blocks; block pointers are gone from Triton 3.8 on."""
-    return [getattr(shipped, name) for name in BLOCKS if hasattr(shipped, name)]
-
-
 def _width(pointers: Any) -> int:
     return int(shipped._get_np_dtype(pointers.get_element_ty()).itemsize)
 
@@ -187,3 +186,44 @@ def _width(pointers: Any) -> int:
 def _narrowed(mask: Any, pointers: Any, keep: Array | None) -> Any:
     """The mask as it was, or the lanes to keep in the shape of the pointers."""
     return mask if keep is None else Handle(keep.reshape(pointers.data.shape), tl.int1)
+
+
+@contextlib.contextmanager
+def watched_memory(tensors: Mapping[str, Tensor], unwritten: Unwritten | None = None) -> Iterator[Memory]:
+    """While open, every access of a kernel in Triton's interpreter is judged; results stay what they were.
+
+    An access that leaves the storage of its tensor is not executed: a load gives the mask's `other`, or 0, and a store
+    or an atomic does nothing. Everything else happens as without the watcher. A tensor's elements are those of the
+    view that was passed; an address of unknown origin belongs to the storage that holds it. Views of over 2^24
+    elements with gaps in between count as if they had none.
+
+    Args:
+        tensors: those that the caller knows by name. Others are named after the kernel's parameter, without "ptr".
+        unwritten: which memory has no value as yet; without it, no read is reported as one of unwritten memory.
+
+    Raises:
+        InterpreterNotKnown: this release of Triton lacks something that has to be watched.
+    """
+    memory = Memory(tensors, Unwritten() if unwritten is None else unwritten)
+    patches = memory.patches()
+    missing = [f"{getattr(owner, '__name__', owner)}.{name}" for owner, name, _ in patches if not hasattr(owner, name)]
+    if missing:
+        raise InterpreterNotKnown(f"triton {triton.__version__}: its interpreter has no {', '.join(missing)}")
+    with contextlib.ExitStack() as stack:
+        stack.callback(setattr, memory, "is_open", False)
+        for owner, name, watching in patches:
+            stack.enter_context(_replaced(owner, name, watching))
+        yield memory
+
+
+@contextlib.contextmanager
+def _replaced(owner: Any, name: str, watching: Callable[[Method], Method]) -> Iterator[None]:
+    original = getattr(owner, name)
+    replacement = watching(original)
+    setattr(owner, name, replacement)
+    try:
+        yield
+    finally:
+        # Whatever was put on top in the meantime stays, and what lies below it watches no more.
+        if getattr(owner, name) is replacement:
+            setattr(owner, name, original)
