@@ -58,7 +58,7 @@ def probe(
     """
     experiment = replace(
         experiment_of(case, target, reference, saved, tick=tick), command=tuple(shlex.split(reproduce))
-    )  # fmt: skip
+    )
     refuse_out_of_range(case, experiment.values)
     records: list[Record] = []
     for record in records_of(experiment):
@@ -70,7 +70,8 @@ def probe(
     records = with_insides(experiment, with_symmetries(experiment, records))
     report = _so_far(experiment, records)
     if not report.measured:
-        words = "; ".join(". ".join([f"{run.layout}: {run.skipped}", *_worst_of(run)]) for run in report.runs)
+        worst = {run.layout: [stray.sentence for stray in run.strays[:1]] for run in report.runs}
+        words = "; ".join(". ".join([f"{run.layout}: {run.skipped}", *worst[run.layout]]) for run in report.runs)
         raise Refusal(f"target {target.name!r} refused every layout ({words}): nothing was compared")
     _tell(told, experiment, records)
     with experiment.stopwatch.timed("diagnose"):
@@ -79,10 +80,6 @@ def probe(
     notes = (*found_out, *notes_of(experiment, records), *not_shown)
     seconds = experiment.stopwatch.seconds
     return replace(report, notes=notes, diagnoses=reasons.diagnoses, known=reasons.known, seconds=seconds)
-
-
-def _worst_of(run: Run) -> list[str]:
-    return [stray.sentence for stray in run.strays[:1]]
 
 
 def _as_it_failed(

@@ -94,8 +94,9 @@ class Scales:
         findings, trace = measured.comparison.findings, recovered.trace
         exported = [
             self._evidence(recovered, name, name, trace.values[name], finding)
-            for name, finding in findings.items() if trace.sources[name] != "recovered"
-        ]  # fmt: skip
+            for name, finding in findings.items()
+            if trace.sources[name] != "recovered"
+        ]
         whole = {one.name: one.grade for one in exported}
         known = {name: finding for name, finding in findings.items() if trace.sources[name] == "recovered"}
         return exported + self.shown(recovered, whole, known)

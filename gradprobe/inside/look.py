@@ -172,8 +172,9 @@ def _either_ds(examiner: Examiner, recovered: Recovered, evidence: Sequence[Evid
     odd_p = "P" in recovered.trace.values and any(one.name == "P" and one.is_wrong for one in evidence)
     factors = [factor_in_words(case, recovered, "dS", recovered.by[name]) for name in wrong]
     of_p = factor_in_words(case, recovered, "P", recovered.by["dV"]) if odd_p and "dV" in recovered.by else ""
+    wrong_gradients = [name for name, one in examiner.own.comparison.findings.items() if one.mismatched]
     two = len(wrong) == 2 and not are_one_fault(case, recovered)
-    words = _of_kernels(through, wrong, factors, _wrong_as_a_whole(examiner.own), two=two)
+    words = _of_kernels(through, wrong, factors, wrong_gradients, two=two)
     words += _of_dp(examiner, wrong[0]) if wrong and not factors[0] else []
     # A P that one factor is missing from leaves that factor in the dS of its kernel.
     alone = bool(of_p) and of_p not in factors
@@ -197,10 +198,6 @@ def _of_dp(examiner: Examiner, name: str) -> list[str]:
         return []
     reading = reread_for_dp(examiner.case, own.x, name, own.trace.values[name], examiner.tensors)
     return [reading.words] if reading else []
-
-
-def _wrong_as_a_whole(own: Measured) -> list[str]:
-    return [name for name, finding in own.comparison.findings.items() if finding.mismatched]
 
 
 def _of_kernels(

@@ -146,8 +146,9 @@ def read_probe(case: Case, plan: Plan, index: int, gradients: Mapping[str, Tenso
         shown = gradients["dQ"][..., plan.of_keys(keys)]
         into["dQ"][..., keys] = _divided(shown, plan.factor, into["dQ"])
     for name, size, columns, factor in (
-        ("dK", plan.rows, plan.of_rows, plan.factor), ("dV", plan.rows_v, plan.of_rows_v, 1.0),
-    ):  # fmt: skip
+        ("dK", plan.rows, plan.of_rows, plan.factor),
+        ("dV", plan.rows_v, plan.of_rows_v, 1.0),
+    ):
         if name in gradients and name in into:
             slots = _block(index, size, _rows(case))
             heads, rows = _places(case, slots)

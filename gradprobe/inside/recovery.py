@@ -75,9 +75,11 @@ class Recovery:
             return {name: bound.maximum(other[name]) if name in self.coarse else bound for name, bound in own.items()}
 
         return replace(
-            budget, rows=wider(budget.rows, coarse.rows), sums=wider(budget.sums, coarse.sums),
+            budget,
+            rows=wider(budget.rows, coarse.rows),
+            sums=wider(budget.sums, coarse.sums),
             squares=wider(budget.squares, coarse.squares),
-        )  # fmt: skip
+        )
 
 
 def _of_reading(expected: Tensor, bound: Tensor, dtype: torch.dtype, factor: float, precision: Precision) -> Tensor:

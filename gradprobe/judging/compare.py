@@ -8,7 +8,7 @@ own values in place of each parent and so tells a mismatch from an error that is
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ..budgets.budget import TileBudget, summed_bound, tile_budget
@@ -18,7 +18,7 @@ from ..cases.case import Case
 from ..inside.recovery import Recovery
 from ..reference import Attention, Tile, evaluate, tiles
 from ..running.trace import Trace, expected_shapes
-from .tally import Finding, Tally
+from .tally import INHERITED, Finding, Tally
 
 if TYPE_CHECKING:
     import torch
@@ -75,10 +75,9 @@ def attention_of(case: Case, values: Mapping[str, Tensor]) -> Attention:
     wide = {name: value.double() if value.is_floating_point() else value for name, value in values.items()}
     optional = ("bias", "tau", "seqlens", "alibi", "mask", "sinks", "keep", "cu_seqlens_q", "cu_seqlens_k")
     options: dict[str, Any] = {name: wide[name] for name in optional if name in wide}
-    return Attention(
-        case.family, wide["q"], wide["k"], wide["v"], wide["do"], case.scale, case.causal, window=case.window,
-        softcap=case.softcap, align=case.align, dropout=case.dropout, **options,
-    )  # fmt: skip
+    options |= {name: wide[name] for name in ("q", "k", "v", "do")}
+    names = ("family", "scale", "causal", "window", "softcap", "align", "dropout")
+    return Attention(**{name: getattr(case, name) for name in names}, **options)
 
 
 def compare(
@@ -125,9 +124,10 @@ def promoted(comparison: Comparison) -> Comparison:
     That happens only when its parents have used up nearly their whole budget without leaving it.
     """
     wrong = [finding for finding in comparison.findings.values() if finding.mismatched]
-    if wrong and all(finding.status == "inherited" for finding in wrong):
-        wrong[0].promote()
-    return comparison
+    if not wrong or any(finding.status != INHERITED for finding in wrong):
+        return comparison
+    first = replace(wrong[0], own=wrong[0].wrong, first=wrong[0].first_wrong)
+    return replace(comparison, findings={**comparison.findings, first.name: first})
 
 
 class _Pass:
@@ -159,7 +159,9 @@ class _Pass:
         self.own = _Sums(summed, shapes, x) if blame else None
         rows = (case.batch, case.heads, case.seqlen_q)
         self.row_sums = {
-            name: tuple(x.q.new_zeros(rows) for _ in range(3)) for name in ("P", "dS") if name in trace.values
+            name: (x.q.new_zeros(rows), x.q.new_zeros(rows), x.q.new_zeros(rows))
+            for name in ("P", "dS")
+            if name in trace.values
         }
         self.leaks = dict.fromkeys(self.row_sums, 0)
         self.undecided = 0
@@ -175,10 +177,10 @@ class _Pass:
         return Comparison(
             {name: self.tallies[name].finding() for name in shapes if name in self.tallies},
             tuple(name for name in shapes if name not in self.tallies),
-            self.precision, self.undecided, self.expected, self.bounds,
-            self.row_sums, self.leaks, self.recovery, self.reading,  # type: ignore[arg-type]
+            *(self.precision, self.undecided, self.expected, self.bounds, self.row_sums, self.leaks, self.recovery),
+            reading=self.reading,
             replaced=self.replaced,
-        )  # fmt: skip
+        )
 
     def _tile(self, tile: Tile) -> None:
         place = (tile.batch, tile.heads, tile.rows)

@@ -28,22 +28,20 @@ def of_breach(breach: Breach) -> Stray:
     return Stray(GUARD, breach.tensor, breach.words, access="store", lanes=breach.count)
 
 
-def of_access(finding: Finding) -> Stray:
+def of_access(found: Finding) -> Stray:
     """An access that the interpreter's watch found."""
-    place = finding.place
+    place, wraps = found.place, found.spot.wrapped is not None
+    where = (found.kernel, place.file, place.line, place.code)
     return Stray(
-        finding.kind, finding.tensor, finding.sentence(), finding.kernel, place.file, place.line, place.code,
-        access=finding.access, lanes=finding.lanes, wraps=finding.spot.wrapped is not None,
-    )  # fmt: skip
+        found.kind, found.tensor, found.sentence(), *where, access=found.access, lanes=found.lanes, wraps=wraps
+    )
 
 
-def of_cuda(finding: CudaFinding) -> Stray:
+def of_cuda(found: CudaFinding) -> Stray:
     """What was seen of a CUDA kernel that ran on the CPU."""
-    line, access = finding.now.line, _CUDA_ACCESSES.get(finding.now.how, "")
-    return Stray(
-        finding.kind, finding.array, finding.sentence, finding.kernel, line.file, line.line, line.code,
-        access=access, lanes=finding.count,
-    )  # fmt: skip
+    line, access = found.now.line, _CUDA_ACCESSES.get(found.now.how, "")
+    where = (found.kernel, line.file, line.line, line.code)
+    return Stray(found.kind, found.array, found.sentence, *where, access=access, lanes=found.count)
 
 
 def of_change(change: Change, axes: str, writer: Writer | None) -> Stray:
@@ -53,16 +51,17 @@ def of_change(change: Change, axes: str, writer: Writer | None) -> Stray:
         axes: of the input, one letter each.
     """
     by = writer or Writer()
+    where = (by.kernel, by.file, by.line, by.code)
     if change.index is None:
         words = f"{change.tensor}, an input, is another view after the run: {change.after}; it had {change.before}"
-        return Stray(CHANGED, change.tensor, words, by.kernel, by.file, by.line, by.code, access="store")
+        return Stray(CHANGED, change.tensor, words, *where, access="store")
     at = f"{change.tensor}[{', '.join(map(str, change.index))}]"
-    words = f"{change.tensor}, an input, is overwritten{_by(by)}: {at} was {change.before} and is {change.after}"
-    return Stray(
-        CHANGED, change.tensor, f"{words}; {change.count:,} of {change.total:,} elements differ",
-        by.kernel, by.file, by.line, by.code, access="store", lanes=change.count,
-        place=_placed(axes, change.index), stood=(change.after, change.before),
-    )  # fmt: skip
+    words = (
+        f"{change.tensor}, an input, is overwritten{_by(by)}: {at} was {change.before} and is {change.after}; "
+        f"{change.count:,} of {change.total:,} elements differ"
+    )
+    place, stood = _placed(axes, change.index), (change.after, change.before)
+    return Stray(CHANGED, change.tensor, words, *where, access="store", lanes=change.count, place=place, stood=stood)
 
 
 def _by(writer: Writer) -> str:

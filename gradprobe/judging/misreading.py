@@ -54,16 +54,13 @@ def _readings(x: Attention, takes: Collection[str]) -> Iterator[tuple[Attention,
             changed = (["causal"] if causal != x.causal else []) + (["scale"] if scale != x.scale else [])
             if changed:
                 words = f"where it is {'causal' if causal else 'not causal'} with scale {scale:g}"
-                way_out = f"if it is so by itself: {_as_given(changed, scale)}"
+                given = f"--implied {','.join(changed)}" + (f" --scale {scale:g}" if "scale" in changed else "")
+                way_out = f"if it is so by itself: {given}"
                 yield replace(x, causal=causal, scale=scale), False, words, way_out
             if x.q.shape[2] % x.k.shape[2] == 0:
                 words = "where they are [B, L, H, D]; the order here is [B, H, L, D]"
                 way_out = "keep them with --order blhd, and check it with --shapes blhd"
                 yield replace(x, **turned, causal=causal, scale=scale), True, words, way_out
-
-
-def _as_given(changed: Collection[str], scale: float) -> str:
-    return f"--implied {','.join(changed)}" + (f" --scale {scale:g}" if "scale" in changed else "")
 
 
 def _agrees(measured: Measured, x: Attention, *, swapped: bool) -> bool:

@@ -9,7 +9,7 @@ has to keep the usual budget about it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING
@@ -58,7 +58,8 @@ def rounded_operand(
     """
     if case.dtype == "float32" or case.family != "softmax" or not case.scale:
         return None
-    for operand in _operands(case):
+    for in_forward, with_log2e, name in product((False, True), (True, False), ("k", "q")):
+        operand = Operand(name, with_log2e, in_forward, case.dtype)
         rounded = _rounded(x, operand)
         if _is_worth_trying(case, x, rounded, operand, trace):
             evaluation = _evaluation(rounded, operand)
@@ -77,11 +78,6 @@ def _about(plain: Comparison, modelled: Comparison) -> Comparison:
         for name, (actual, expected, allowed) in plain.row_sums.items()
     }
     return replace(modelled, expected=plain.expected, bounds=bounds, row_sums=row_sums)
-
-
-def _operands(case: Case) -> Iterator[Operand]:
-    for in_forward, with_log2e, name in product((False, True), (True, False), ("k", "q")):
-        yield Operand(name, with_log2e, in_forward, case.dtype)
 
 
 def _rounded(x: Attention, operand: Operand) -> Attention:

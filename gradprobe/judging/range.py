@@ -80,10 +80,16 @@ def _from_the_largest(case: Case, values: Mapping[str, Tensor]) -> dict[str, flo
     ds = 2 * (dp + case.head_dim_v * do * o)
     scores = scale * case.head_dim * q * k + added
     return {
-        "S": _LOG2E * scores, _ERROR: 8 * U32 * case.head_dim * scores, "O": o, "dP": dp, "dS": ds,
-        "dQ": 2 * scale * ds * k, "dK": scale * rows * ds * q, "dV": rows * kept * (1 + largest("tau")) * do,
+        "S": _LOG2E * scores,
+        _ERROR: 8 * U32 * case.head_dim * scores,
+        "O": o,
+        "dP": dp,
+        "dS": ds,
+        "dQ": 2 * scale * ds * k,
+        "dK": scale * rows * ds * q,
+        "dV": rows * kept * (1 + largest("tau")) * do,
         "dBias": case.batch * rows * case.seqlen_k * ds,
-    }  # fmt: skip
+    }
 
 
 def _largest_of(case: Case, x: Attention, precision: Precision) -> dict[str, float]:

@@ -60,10 +60,13 @@ def worst_first(strays: Iterable[Stray]) -> list[Stray]:
     return sorted(
         strays,
         key=lambda stray: (
-            stray.severity != ERROR, stray.kind == GUARD and stray.tensor.lower() in explained,
-            _ACCESSES.index(stray.access), _KINDS.index(stray.kind), -stray.lanes,
+            stray.severity != ERROR,
+            stray.kind == GUARD and stray.tensor.lower() in explained,
+            _ACCESSES.index(stray.access),
+            _KINDS.index(stray.kind),
+            -stray.lanes,
         ),
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)

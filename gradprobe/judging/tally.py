@@ -39,7 +39,7 @@ class Place:
         return error / self.budget if self.budget and error == error else float("inf")
 
 
-@dataclass
+@dataclass(frozen=True)
 class Finding:
     """One intermediate, judged. Tensors are on the CPU, [B, H] or [B, H, R]; B is 1 where there is no batch axis."""
 
@@ -84,10 +84,6 @@ class Finding:
         """The wrong rows of a head as inclusive ranges."""
         return spans(self.wrong_rows[batch, head].nonzero().flatten().tolist())
 
-    def promote(self) -> None:
-        """Counts everything wrong here as its own."""
-        self.own, self.first = self.wrong.clone(), self.first_wrong
-
 
 def _status(wrong: int, own: int) -> str:
     return MISMATCH if own else INHERITED if wrong else MATCH
@@ -99,7 +95,9 @@ class Tally:
     def __init__(self, case: Case, name: str, shape: tuple[int, ...]) -> None:
         self.name, self.case = name, case
         self.axes = case.axes(name)
-        self.shape = self._canonical_shape(shape)
+        shape = tuple(shape) if self.axes[0] in "b1" else (1, *shape)
+        self.shape = shape + (1,) * (4 - len(shape))
+        """[B, H, R, C] with 1 for what is not there."""
         self.total, self.non_finite, self.max_abs_err = 0, 0, 0.0
         self.ratio = self._zeros(2).double()
         self.squares, self.counted = 0.0, 0
@@ -107,11 +105,6 @@ class Tally:
         self.wrong_rows = self._zeros(3).bool()
         self.first: tuple[tuple[int, ...], Place] | None = None
         self.first_wrong: tuple[tuple[int, ...], Place] | None = None
-
-    def _canonical_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """[B, H, R, C] with 1 for what is not there."""
-        shape = tuple(shape) if self.axes[0] in "b1" else (1, *shape)
-        return shape + (1,) * (4 - len(shape))
 
     def _zeros(self, axes: int) -> Tensor:
         import torch
@@ -193,6 +186,16 @@ class Tally:
         first, first_wrong = (known[1] if known else None for known in (self.first, self.first_wrong))
         rms = math.sqrt(self.squares / max(self.counted, 1))
         return Finding(
-            self.name, self.axes, self.total, self.non_finite, self.max_abs_err, self.ratio, rms, self.wrong, self.own,
-            self.wrong_rows, first, first_wrong,
-        )  # fmt: skip
+            self.name,
+            self.axes,
+            self.total,
+            self.non_finite,
+            self.max_abs_err,
+            self.ratio,
+            rms,
+            self.wrong,
+            self.own,
+            self.wrong_rows,
+            first,
+            first_wrong,
+        )

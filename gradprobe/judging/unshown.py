@@ -17,9 +17,7 @@ _MATRICES = ("P", "dP", "dS")
 _MOST_SCORES = 1 << 24
 
 
-def unshown(
-    case: Case, x: Attention, trace: Trace, precision: Precision, given: Collection[str]
-) -> Iterator[str]:  # fmt: skip
+def unshown(case: Case, x: Attention, trace: Trace, precision: Precision, given: Collection[str]) -> Iterator[str]:
     """A sentence about each option of those `given` without which a target would be judged right by what it exposes.
 
     Args:

@@ -37,15 +37,17 @@ def refuse_other_formulas(reference: Target, case: Case, x: Attention, trace: Tr
     if first is not None:
         raise ReferenceFailure(
             f"the verdict is about the reference: {reference.name} departs from {_formula(case, first)}"
-            f"{_factor(case, x, trace, first)}", _WAY_OUT,
-        )  # fmt: skip
+            f"{_factor(case, x, trace, first)}",
+            _WAY_OUT,
+        )
     share = share_of_reference(precision_of(case.dtype, dots))
     worst = max(comparison.findings.values(), key=lambda finding: finding.max_ratio)
     if not precision_of(case.dtype, dots).matrix and worst.max_ratio > share:
         raise ReferenceFailure(
             f"the verdict is about the reference: {worst.name} of {reference.name} errs by {worst.max_ratio:.1g} of "
-            f"what float32 may err by, and beside a kernel in float32 it may by {share:.1g}", _WIDER,
-        )  # fmt: skip
+            f"what float32 may err by, and beside a kernel in float32 it may by {share:.1g}",
+            _WIDER,
+        )
 
 
 def _formula(case: Case, first: Location) -> str:
@@ -62,9 +64,10 @@ def _formula(case: Case, first: Location) -> str:
 def _factor(case: Case, x: Attention, trace: Trace, first: Location) -> str:
     """The constant that all of the intermediate is off by, where it is one: divided by it, every element is right."""
     numbers = [
-        (came, due) for of_came, of_due in zip(first.window.actual, first.window.expected, strict=True)
+        (came, due)
+        for of_came, of_due in zip(first.window.actual, first.window.expected, strict=True)
         for came, due in zip(of_came, of_due, strict=True)
-    ]  # fmt: skip
+    ]
     squares = sum(due * due for _, due in numbers)
     ratio = sum(came * due for came, due in numbers) / squares if squares else 0.0
     name = first.intermediate

@@ -35,7 +35,7 @@ class Tick(Protocol):
 
 
 def silent(stage: str, fraction: float, layout: str = "") -> None:
-    """For what nobody waits for."""
+    """Tells nobody."""
 
 
 class Stopwatch:
@@ -113,7 +113,10 @@ def inputs_of(experiment: Experiment, assigned: Assigned) -> Inputs:
 
 
 def effective(values: Mapping[str, Tensor], assigned: Assigned) -> dict[str, Tensor]:
-    """The values that a layout leaves; O and LSE of a file go where it changes the inputs that they came from."""
+    """The values that a run in this layout has: `expanded` repeats some of them.
+
+    Where that changes the inputs that the O and LSE of a file were made of, these two are left out.
+    """
     changed = any(layout == "expanded" and tensor != "do" for tensor, layout in assigned)
     left = effective_values(values, assigned)
     return {name: value for name, value in left.items() if not (changed and name in ("o", "lse"))}

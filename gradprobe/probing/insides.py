@@ -33,9 +33,10 @@ def with_insides(experiment: Experiment, records: list[Record]) -> list[Record]:
     """
     chosen = [at for at, record in enumerate(records) if record.run and record.run.measured][:1]
     chosen += [
-        at for at, record in enumerate(records)
+        at
+        for at, record in enumerate(records)
         if record.run and record.run.verdict == MISMATCH and record.configuration is None
-    ][:1]  # fmt: skip
+    ][:1]
     looked = [_with_inside(experiment, one) if at in chosen else one for at, one in enumerate(records)]
     apart = [record.run for record in looked if record.run and _is_wrong_inside(record.run)]
     return [*map(_without_one_hots, looked), *map(_of_one_hots, apart)]

@@ -53,9 +53,7 @@ def measure(
 
     def compared(evaluate: Evaluate) -> Comparison:
         held = precision.coarser if coarse else precision
-        return compare(
-            case, x, trace, held, reference=reference, recovery=recovery, evaluate=evaluate, tick=tick
-        )  # fmt: skip
+        return compare(case, x, trace, held, reference=reference, recovery=recovery, evaluate=evaluate, tick=tick)
 
     with stopwatch.timed("compare"):
         comparison = compared(timed)

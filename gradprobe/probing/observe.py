@@ -40,9 +40,7 @@ class Execution:
 
     def without_tensors(self, layout: str = "") -> Execution:
         """What is kept of it, under another name for its layout where one is given."""
-        return replace(
-            self, inputs=Inputs(layout or self.layout, {}, {}), outcome=replace(self.outcome, trace=None)
-        )  # fmt: skip
+        return replace(self, inputs=Inputs(layout or self.layout, {}, {}), outcome=replace(self.outcome, trace=None))
 
 
 def execute(experiment: Experiment, inputs: Inputs, schedule: int = 0) -> Execution:
@@ -82,9 +80,7 @@ def _with_forward(experiment: Experiment, inputs: Inputs, trace: Trace) -> Trace
         return trace
     values = {**{key: inputs.values[name] for key, name in given.items()}, **trace.values}
     order = [name for name in expected_shapes(experiment.case) if name in values]
-    return Trace(
-        {name: values[name] for name in order}, {name: trace.sources.get(name, "exported") for name in order}
-    )  # fmt: skip
+    return Trace({name: values[name] for name in order}, {name: trace.sources.get(name, "exported") for name in order})
 
 
 def accepted(experiment: Experiment, inputs: Inputs) -> tuple[Trace, Execution]:
@@ -135,7 +131,10 @@ def observe(
 
 
 def _overwritten(setting: _Setting, given: Given, seen: _Seen) -> list[Stray]:
-    """The inputs that were changed, and by whom; where nobody saw it, one more run that is looked at step by step."""
+    """The inputs that a run changed, each with the kernel or line that did.
+
+    Where nothing saw that, the target runs once more and the inputs are compared after each of its steps.
+    """
     changes = given.changes()
     if not changes:
         return []
@@ -153,7 +152,7 @@ def _overwritten(setting: _Setting, given: Given, seen: _Seen) -> list[Stray]:
 
 @dataclass(frozen=True)
 class _Seen:
-    """One run, and who looked on."""
+    """One run, and what watched it."""
 
     outcome: Outcome
     memory: Any
@@ -192,9 +191,15 @@ class _Setting:
             allocations = Allocations(of.fill, of.unwritten, unwritten, copies=self.copies) if bands else None
             around = _within(allocations or nullcontext(), steps.operations() if steps else nullcontext())
             outcome = run_target(
-                of.target, of.case, self.inputs, of.taps, around, schedule=self.schedule, unwritten=unwritten,
+                of.target,
+                of.case,
+                self.inputs,
+                of.taps,
+                around,
+                schedule=self.schedule,
+                unwritten=unwritten,
                 launched=steps.launched if steps else lambda kernel: None,
-            )  # fmt: skip
+            )
         return _Seen(outcome, memory, allocations)
 
 

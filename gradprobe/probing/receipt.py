@@ -26,11 +26,12 @@ def notes_of(experiment: Experiment, records: Sequence[Record]) -> tuple[str, ..
         *(configuration.sentence for one in executions for configuration in one.outcome.configurations),
         *(
             f"some accesses of memory could not be watched, by a fault of gradprobe: {words}"
-            for one in executions for words in one.unwatched
+            for one in executions
+            for words in one.unwatched
         ),
         *(note for record in records for note in record.notes),
         *_of_taps(experiment, records),
-    )  # fmt: skip
+    )
     return tuple(dict.fromkeys(notes))
 
 
@@ -80,7 +81,10 @@ def environment(device: str) -> dict[str, str]:
         triton = "none"
     name = torch.cuda.get_device_name() if device == "cuda" else f"cpu ({platform.machine()})"
     return {
-        "gradprobe": __version__, "python": platform.python_version(),
-        "torch": str(torch.__version__), "triton": triton,
-        "cuda": torch.version.cuda or "none", "device": name,
-    }  # fmt: skip
+        "gradprobe": __version__,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "triton": triton,
+        "cuda": torch.version.cuda or "none",
+        "device": name,
+    }

@@ -51,7 +51,7 @@ def layouts_of(case: Case) -> tuple[Assigned, ...]:
 
 
 def records_of(experiment: Experiment) -> Iterator[Record]:
-    """The runs of a case under all of its layouts, each as soon as it is measured."""
+    """A record of each run of a case under all of its layouts, as soon as it is measured."""
     for assigned in layouts_of(experiment.case):
         for record in _of_layout(experiment, assigned):
             experiment = experiment.after(outcomes_of([record]))
@@ -59,7 +59,7 @@ def records_of(experiment: Experiment) -> Iterator[Record]:
 
 
 def runs_of(experiment: Experiment) -> list[Run]:
-    """The same without what each was made from."""
+    """The runs of a case under all of its layouts."""
     return [record.run for record in records_of(experiment) if record.run is not None]
 
 
@@ -118,14 +118,17 @@ def _record(experiment: Experiment, assigned: Assigned) -> tuple[Record, Run]:
         strays += [stray for stray in other.strays if stray.identity not in {one.identity for one in strays}]
     repeats = []
     for number in range(1, experiment.case.repeat):
-        measured, execution = _repeated(_poisoned(experiment, number), assigned, measured)
+        # In every second repeat memory without values holds 7.0, which a sum takes for a number.
+        sevens = replace(experiment, unwritten=7.0) if experiment.case.poison and number % 2 else experiment
+        measured, execution = _repeated(sevens, assigned, measured)
         repeats.append(execution)
-    run = Run(inputs.layout, assigned, measured, None, strays=telling(strays, _holds_non_finite(measured)))
+    non_finite = any(bool(finding.non_finite) for finding in measured.comparison.findings.values())
+    run = Run(inputs.layout, assigned, measured, None, strays=telling(strays, non_finite))
     return Record(run, (first.without_tensors(), *ordered, *repeats), tuple(notes)), run
 
 
 def with_strays(records: Iterable[Record]) -> list[Run]:
-    """The runs, each with what repeats of it and looks inside, which are runs in its layout too, did to memory."""
+    """The runs, with the memory findings of their repeats and looks inside, which run in the same layout."""
     records = list(records)
     found = [(execution.layout, execution.strays) for record in records for execution in record.executions]
     runs = [record.run for record in records if record.run is not None]
@@ -141,10 +144,6 @@ def _with_those_of(run: Run, others: Sequence[tuple[str, tuple[Stray, ...]]]) ->
         if stray.kind != UNWRITTEN and not (stray.kind == RACE and stray.place_of_access in told):
             found.setdefault(stray.identity, stray)
     return tuple(worst_first(found.values()))
-
-
-def _holds_non_finite(measured: Measured) -> bool:
-    return any(bool(finding.non_finite) for finding in measured.comparison.findings.values())
 
 
 def _in_other_orders(
@@ -184,11 +183,6 @@ def _of_orders(layout: str, differing: Counter[str], count: int) -> list[str]:
         f"{layout}: {name} depends on the order of threads and blocks: {times} of {count} gave other bits"
         for name, times in differing.items()
     ]
-
-
-def _poisoned(experiment: Experiment, number: int) -> Experiment:
-    """That of a repeat: in every second one memory without values holds 7.0, which a sum takes for a number."""
-    return replace(experiment, unwritten=7.0) if experiment.case.poison and number % 2 else experiment
 
 
 def _repeated(experiment: Experiment, assigned: Assigned, measured: Measured) -> tuple[Measured, Execution]:

@@ -81,9 +81,7 @@ def _may_double(experiment: Experiment, first: Measured) -> bool:
     )
 
 
-def _second(
-    experiment: Experiment, run: Run, first: Measured, key: str, *, factor: float, reverse: bool
-) -> _Second:  # fmt: skip
+def _second(experiment: Experiment, run: Run, first: Measured, key: str, *, factor: float, reverse: bool) -> _Second:
     values: Mapping[str, Tensor] = effective(experiment.values, run.assigned)
     values = doubled(values) if factor != 1.0 else values
     values = permuted(values, experiment.case) if reverse else values

@@ -41,9 +41,7 @@ class Allocations:
     the next entry, so that no two share an address.
     """
 
-    def __init__(
-        self, fill: str, unwritten: float, register: Unwritten | None = None, *, copies: bool = False
-    ) -> None:  # fmt: skip
+    def __init__(self, fill: str, unwritten: float, register: Unwritten | None = None, *, copies: bool = False) -> None:
         """
         Args:
             fill: what the guard bands hold, one of guards.FILLS.
@@ -82,7 +80,8 @@ class Allocations:
         if not is_plain(tensor):
             return tensor
         inside = self._in_a_band(tensor, has_values)
-        allocated = Allocated(inside, _short(asked_at()), has_values)
+        file, line = asked_at()
+        allocated = Allocated(inside, f"{Path(file).name}:{line}" if file else "", has_values)
         self.made.append(allocated)
         self._bands.append((allocated, Guards({"": inside})))
         if self._register is not None and not has_values:
@@ -126,24 +125,15 @@ def asked_at() -> tuple[str, int]:
     return "", 0
 
 
-def _short(place: tuple[str, int]) -> str:
-    file, line = place
-    return f"{Path(file).name}:{line}" if file else ""
-
-
-def factory_mode(
-    made: Callable[[Tensor, bool], Tensor], wrote: Callable[[Tensor], None], *, copies: bool
-) -> Any:  # fmt: skip
+def factory_mode(made: Callable[[Tensor, bool], Tensor], wrote: Callable[[Tensor], None], *, copies: bool) -> Any:
     """A mode of torch's dispatcher that hands on what factories of tensors return, and what operations write into."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
     aten = torch.ops.aten
     without = {aten.empty, aten.empty_strided, aten.empty_like, aten.new_empty, aten.new_empty_strided}
-    having = {
-        aten.zeros, aten.zeros_like, aten.new_zeros, aten.ones, aten.ones_like, aten.new_ones,
-        aten.full, aten.full_like, aten.new_full,
-    }  # fmt: skip
+    kinds = ("zeros", "zeros_like", "new_zeros", "ones", "ones_like", "new_ones", "full", "full_like", "new_full")
+    having = {getattr(aten, kind) for kind in kinds}
     having |= {aten.clone, aten._to_copy} if copies else set()
 
     class Mode(TorchDispatchMode):

@@ -89,7 +89,8 @@ class Bench:
         trial = result.trial
         if not (trial.hazard and result.is_failing and self._is_right_without(trial)):
             return result
-        is_asked = self.experiment.case.strict or (trial.hazard == HUGE and self._is_large())
+        is_large = any(math.prod(shape) > _NARROW for shape in self.shapes().values())
+        is_asked = self.experiment.case.strict or (trial.hazard == HUGE and is_large)
         severity = ERROR if is_asked else WARNING
         strays = tuple(replace(stray, severity=severity) for stray in result.strays)
         return replace(result, hazard=trial.hazard, severity=severity, strays=strays)
@@ -102,9 +103,6 @@ class Bench:
             return self._base(trial).result.verdict == MATCH
         except TargetFailure:
             return False
-
-    def _is_large(self) -> bool:
-        return any(math.prod(shape) > _NARROW for shape in self.shapes().values())
 
     def contiguous(self) -> Measured:
         """The contiguous run of the case's own values.

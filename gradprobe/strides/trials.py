@@ -77,7 +77,7 @@ def trials_of(shapes: Mapping[str, tuple[int, ...]], programs: tuple[Trial, ...]
         Trial(f"{name}={layout}", ALONE, ((name, layout),), name, layout, thorough=not fast)
         for name in shapes
         for layout in _layouts_of(name, shapes[name], fast=fast)
-    ]  # fmt: skip
+    ]
     return (*together, *programs, *alone)
 
 
@@ -101,13 +101,21 @@ def programs_of(shapes: Mapping[str, tuple[int, ...]], *, fast: bool) -> tuple[T
         shapes: of those tensors, by name.
         fast: none of them thorough.
     """
-    written = (
-        Trial(title, PROGRAM, _existing(assigned, shapes), thorough=not fast) for title, assigned in _written(shapes)
-    )
-    concatenated = (
-        Trial(title, PROGRAM, (("do", AS_SAVED),), placements={"do": place}, thorough=not fast)
-        for title, place in _concatenated(shapes["do"])
-    )  # fmt: skip
+    written = [
+        Trial(title, PROGRAM, tuple((name, layout) for name, layout in assigned if name in shapes), thorough=not fast)
+        for title, assigned in _written(shapes)
+    ]
+    # Where dO lies when O was one of two parts of torch.cat: as autograd itself hands it back.
+    concatenated = [
+        Trial(
+            f"torch.cat of {what}, its backward",
+            PROGRAM,
+            (("do", AS_SAVED),),
+            thorough=not fast,
+            placements={"do": _gradient_of_cat(shapes["do"], axis)},
+        )
+        for axis, what in ((1, "heads"), (2, "rows"), (3, "head dims"))
+    ]
     return (*written, *concatenated)
 
 
@@ -123,16 +131,6 @@ def _written(shapes: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[str, Assig
     if "o" in shapes:
         yield "O saved as a [B, L, H, D] view, dO contiguous", (("o", "blhd"),)
         yield "O saved contiguous, dO a [B, L, H, D] view", (("do", "blhd"),)
-
-
-def _existing(assigned: Assigned, shapes: Mapping[str, tuple[int, ...]]) -> Assigned:
-    return tuple((name, layout) for name, layout in assigned if name in shapes)
-
-
-def _concatenated(shape: tuple[int, ...]) -> Iterator[tuple[str, Placement]]:
-    """Where dO lies when O was one of two parts of torch.cat: as autograd itself hands it back."""
-    for axis, what in ((1, "heads"), (2, "rows"), (3, "head dims")):
-        yield f"torch.cat of {what}, its backward", _gradient_of_cat(shape, axis)
 
 
 def _gradient_of_cat(shape: tuple[int, ...], axis: int) -> Placement:

@@ -30,10 +30,13 @@ def right_without_pipelining(again: Again) -> Diagnosis | None:
         return None
     name = first_moved(again.moved(again.came, results))
     return Diagnosis(
-        f"compiler/{name}", "COMP", f"{name} is right with num_stages=1 and wrong as it is compiled",
-        again.right(results), ("the same kernels, launched with num_stages=1, give right results",),
+        f"compiler/{name}",
+        "COMP",
+        f"{name} is right with num_stages=1 and wrong as it is compiled",
+        again.right(results),
+        ("the same kernels, launched with num_stages=1, give right results",),
         fix="launch with num_stages=1, or look for a load that a store of the same loop overtakes",
-    )  # fmt: skip
+    )
 
 
 def right_in_the_interpreter(again: Again) -> Diagnosis | None:
@@ -54,10 +57,13 @@ def right_in_the_interpreter(again: Again) -> Diagnosis | None:
         return None
     name = again.seen.own[0]
     return Diagnosis(
-        f"compiler/{name}", "COMP", f"{name} is right in Triton's interpreter and wrong compiled", 1.0,
+        f"compiler/{name}",
+        "COMP",
+        f"{name} is right in Triton's interpreter and wrong compiled",
+        1.0,
         ("the same check with --device cpu matches",),
         fix="clear Triton's cache; then compare num_stages, num_warps and --dots ieee",
-    )  # fmt: skip
+    )
 
 
 def _is_compiled(again: Again) -> bool:
@@ -83,15 +89,11 @@ def _one_stage() -> Iterator[None]:
         kind.run = original
 
 
-def _is_a_copy(file: str, sha256: str) -> bool:
-    return hashlib.sha256(Path(file).read_bytes()).hexdigest() == sha256
-
-
 def right_in_another_file(again: Again) -> Diagnosis | None:
     """Another file of the same module name, of which this one is perhaps an older copy."""
     source = again.experiment.target.source
     for file in source.shadows:
-        if _is_a_copy(file, source.sha256):  # what it calls is what differs
+        if hashlib.sha256(Path(file).read_bytes()).hexdigest() == source.sha256:  # what it calls is what differs
             continue
         try:
             other = find_target(f"{file}:{source.name}", again.experiment.case.family)
@@ -100,8 +102,11 @@ def right_in_another_file(again: Again) -> Diagnosis | None:
         results = again.run(target=other)
         if results is not None and again.is_right(results):
             return Diagnosis(
-                "cache/other-file", "COMP", f"another file of this name is right, and is not the one that ran: {file}",
-                1.0, (f"ran: {source.file} sha256 {source.sha256[:12]}", f"right: {file}"),
+                "cache/other-file",
+                "COMP",
+                f"another file of this name is right, and is not the one that ran: {file}",
+                1.0,
+                (f"ran: {source.file} sha256 {source.sha256[:12]}", f"right: {file}"),
                 fix=f"remove one of the two, or put {Path(file).parent} first on the search path",
-            )  # fmt: skip
+            )
     return None

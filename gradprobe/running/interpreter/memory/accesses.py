@@ -51,9 +51,21 @@ class _Count:
         first, view, known = self.first, self.view, self.view.known is not None
         named = tuple(dict.fromkeys(program for _, program in self.programs))[:NAMED]
         return Finding(
-            self.kind, first.kind, view.name, view.parameter, known, first.kernel, places(first.lines), first.program,
-            self.spot, self.earlier, self.lanes, first.width, len(self.programs), named,
-        )  # fmt: skip
+            self.kind,
+            first.kind,
+            view.name,
+            view.parameter,
+            known,
+            first.kernel,
+            places(first.lines),
+            first.program,
+            self.spot,
+            self.earlier,
+            self.lanes,
+            first.width,
+            len(self.programs),
+            named,
+        )
 
 
 @dataclass

@@ -108,8 +108,11 @@ class Finding:
     def sentence(self) -> str:
         """What happened, where, and how often; without a full stop."""
         said = {
-            OUTSIDE: self._outside, MISALIGNED: self._misaligned, RACE: self._race, UNWRITTEN: self._unwritten,
-        }[self.kind]()  # fmt: skip
+            OUTSIDE: self._outside,
+            MISALIGNED: self._misaligned,
+            RACE: self._race,
+            UNWRITTEN: self._unwritten,
+        }[self.kind]()
         count = f"{_number(self.lanes, 'lane')} in {_number(self.programs, 'program')}"
         return f"{self.kernel} {said}, {self._line()}; {count}"
 

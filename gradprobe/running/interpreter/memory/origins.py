@@ -15,10 +15,20 @@ from ...elements import Array
 Handle: Any = shipped.TensorHandle
 Method = Callable[..., Any]
 # Methods of the builder whose result holds the pointers of its operands, moved about but not changed.
-REARRANGING = (
-    "create_splat", "create_unsplat", "create_broadcast", "create_expand_dims", "create_reshape", "create_trans",
-    "create_select", "create_cat", "create_join", "create_split", "create_gather",
-)  # fmt: skip
+_MOVES = (
+    "splat",
+    "unsplat",
+    "broadcast",
+    "expand_dims",
+    "reshape",
+    "trans",
+    "select",
+    "cat",
+    "join",
+    "split",
+    "gather",
+)
+REARRANGING = tuple(f"create_{name}" for name in _MOVES)
 # Those whose result holds, in place, pointers that come from its first operand.
 IN_PLACE = ("create_addptr", "create_bitcast", "create_int_to_ptr", "create_ptr_to_int")
 # Handles of blocks, whose pointers come from their base.
@@ -40,7 +50,7 @@ class Origins:
         return handle.attr.get(self._key, NO_ORIGIN)
 
     def in_place(self, original: Method) -> Method:
-        """A method whose result is what its first operand was, elsewhere."""
+        """Wraps a method whose result points into the argument that its first operand points into."""
 
         def method(builder: Any, operand: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(builder, operand, *args, **kwargs)
@@ -52,7 +62,7 @@ class Origins:
         return method
 
     def rearranging(self, original: Method) -> Method:
-        """A method that moves pointers about. Where they differ in origin, so it moves these."""
+        """Wraps a method that rearranges pointers: their origins, where they differ, are rearranged likewise."""
 
         def method(builder: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(builder, *args, **kwargs)
@@ -68,7 +78,7 @@ class Origins:
         return method
 
     def of_base(self, original: Method) -> Method:
-        """A block's pointers, which come from its base."""
+        """Wraps the method that makes the pointers of a block: they point into the argument of its base."""
 
         def materialize_pointers(block: Any, *args: Any, **kwargs: Any) -> Any:
             pointers, masks = original(block, *args, **kwargs)
@@ -77,9 +87,6 @@ class Origins:
             return pointers, masks
 
         return materialize_pointers
-
-    def _is_traced(self, thing: Any) -> bool:
-        return isinstance(thing, Handle) and self._key in thing.attr
 
     def _carry(self, result: Any, original: Method, builder: Any, args: Any, kwargs: Any) -> None:
         origins = [self.of(arg) for arg in args if self._is_pointer(arg)]
@@ -94,7 +101,7 @@ class Origins:
             self.set(each, numbers.data)
 
     def _is_pointer(self, thing: Any) -> bool:
-        return self._is_traced(thing) or (isinstance(thing, Handle) and thing.dtype.scalar.is_ptr())
+        return isinstance(thing, Handle) and (self._key in thing.attr or thing.dtype.scalar.is_ptr())
 
     def _stand_in(self, pointers: Any) -> Any:
         """Numbers in the place of pointers."""

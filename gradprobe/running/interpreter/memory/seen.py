@@ -116,7 +116,8 @@ class Memory:
 
     def _loading(self, original: Method) -> Method:
         def load(builder: Any, pointers: Any, mask: Any, *args: Any, **kwargs: Any) -> Any:
-            keep = self._look("load", builder, pointers, mask, _width(pointers))
+            width = int(shipped._get_np_dtype(pointers.get_element_ty()).itemsize)
+            keep = self._look("load", builder, pointers, mask, width)
             return original(builder, pointers, _narrowed(mask, pointers, keep), *args, **kwargs)
 
         return load
@@ -168,7 +169,7 @@ class Memory:
         launch = self._accesses.launch
         if is_exchange and launch is not None:
             launch.stores.enter(builder.grid_idx)
-            launch.stores.synchronise()
+            launch.stores.is_ordered = True
 
     def _watching(self, action: Callable[[], Any]) -> Any:
         """The action's result; None where it fails, which is no reason for the kernel to fail."""
@@ -177,10 +178,6 @@ class Memory:
         except Exception as error:
             self._failures[f"{type(error).__name__}: {error}"] = None
             return None
-
-
-def _width(pointers: Any) -> int:
-    return int(shipped._get_np_dtype(pointers.get_element_ty()).itemsize)
 
 
 def _narrowed(mask: Any, pointers: Any, keep: Array | None) -> Any:

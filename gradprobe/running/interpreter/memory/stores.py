@@ -35,21 +35,13 @@ class Stores:
         self._first = 1
         """The first event of the program that runs."""
         self._program: Program | None = None
-        self._is_ordered = False
+        self.is_ordered = False
+        """Whether the running program did an atomic that locks are made of, so that its stores may be ordered."""
 
     def enter(self, program: Program) -> None:
         """From now on this program runs."""
         if program != self._program:
-            self._program, self._first, self._is_ordered = program, len(self._events), False
-
-    def synchronise(self) -> None:
-        """The running program has done an atomic that locks are made of."""
-        self._is_ordered = True
-
-    @property
-    def is_ordered(self) -> bool:
-        """Whether the running program may hold a lock, so that its stores may come after another's on purpose."""
-        return self._is_ordered
+            self._program, self._first, self.is_ordered = program, len(self._events), False
 
     def add(self, view: View, addresses: Array, width: int, lines: tuple[Line, ...], *, is_atomic: bool) -> Array:
         """Notes a store of the running program.
