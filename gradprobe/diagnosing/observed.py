@@ -10,10 +10,10 @@ from ..budgets.roundings import rounding_shift
 from ..cases.case import Case
 from ..faults.hypothesis import Seen
 from ..faults.memory import whole_storage
-from ..judging.compare import BY_TILE, Judge, allowed_on, judge_whole, tile_size
+from ..judging.compare import BY_TILE, Judge, allowed_on, judge_whole, tiles_of
 from ..judging.measured import Measured
 from ..judging.tally import MISMATCH
-from ..reference import Attention, evaluate, tiles
+from ..reference import Attention, evaluate
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,8 +40,7 @@ def observed(case: Case, measured: Measured, tensors: Mapping[str, Tensor]) -> O
     actual = {name: value.double() for name, value in trace.values.items()}
     right = {name: value.new_zeros(value.shape, dtype=bool) for name, value in actual.items()}  # type: ignore[call-overload]
     expected, allowed = ({name: value * 0 for name, value in actual.items()} for _ in range(2))
-    heads, rows = tile_size(case)
-    for tile in tiles(x, rows=rows, heads=heads):
+    for tile in tiles_of(case, x):
         place, values = (tile.batch, tile.heads, tile.rows), evaluate(x, tile)
         shift = rounding_shift(x, tile, values, comparison.precision)
         budget = allowed_on(x, tile, values, comparison.precision, shift, comparison.recovery)

@@ -13,8 +13,12 @@ from ..spans import plural
 from ..verdict import MATCH, MISMATCH, Run
 from .behaviour.again import Again
 from .behaviour.compiled import right_in_another_file, right_in_the_interpreter, right_without_pipelining
-from .behaviour.fills import reads_what_was_never_written
-from .behaviour.repeats import differs_from_run_to_run, later_call_differs, wrong_in_the_first_call_alone
+from .behaviour.repeats import (
+    differs_from_run_to_run,
+    later_call_differs,
+    reads_what_was_never_written,
+    wrong_in_the_first_call_alone,
+)
 from .confirm import causes
 from .dead_rows import right_without_dead_rows
 from .diagnose import Tested

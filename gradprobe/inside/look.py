@@ -13,8 +13,7 @@ from ..judging.measured import Inside, Measured
 from ..judging.tally import MISMATCH
 from ..running.trace import Trace
 from ..spans import listed
-from .beside import beside
-from .evidence import Evidence, Measure, Scales
+from .evidence import Evidence, Measure, Scales, beside
 from .patterns import ZERO, are_one_fault, factor_in_words, is_one_delta_a_row, shape_in_words
 from .recover import SUMS, Answer, Recovered, recover, with_matrices, with_sums
 from .rereading import reread_do, reread_for_dp

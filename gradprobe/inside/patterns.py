@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..budgets.roundings import rounding_shift
 from ..cases.case import Case
-from ..judging.compare import allowed_on, attention_of, tile_size
+from ..judging.compare import allowed_on, attention_of, tiles_of
 from ..judging.measured import Measured
-from ..reference import Attention, Tile, evaluate, tiles
+from ..reference import evaluate
 from ..spans import in_words, spans
 from .onehot import ZERO_KEYS, plan, shown_together
 from .recover import Recovered
@@ -34,7 +33,7 @@ def factor_in_words(case: Case, recovered: Recovered, name: str, tensor: Tensor)
     # Sums of actual * expected and of expected^2, for what is meant and for dS before the softcap's derivative.
     sums = {name: [0.0, 0.0], "dT": [0.0, 0.0]}
     own = 0.0
-    for tile in _tiles(case, x):
+    for tile in tiles_of(case, x):
         actual, values = tensor[tile.batch, tile.heads, tile.rows].double(), evaluate(x, tile)
         own += float((actual**2).sum())
         before = values["P"] * (values["dP"] - values["delta"][..., None])
@@ -62,7 +61,7 @@ def are_one_fault(case: Case, recovered: Recovered) -> bool:
     assert layout is not None
     together = shown_together(case, layout).to(x.q.device)
     apart = errors = 0.0
-    for tile in _tiles(case, x):
+    for tile in tiles_of(case, x):
         place = (tile.batch, tile.heads, tile.rows)
         one, other = (recovered.by[name][place].double() for name in ("dQ", "dK"))
         expected, both = evaluate(x, tile)["dS"], together[tile.heads, tile.rows]
@@ -74,7 +73,7 @@ def are_one_fault(case: Case, recovered: Recovered) -> bool:
 def is_one_delta_a_row(case: Case, measured: Measured, recovered: Recovered) -> bool:
     """Whether the keys without a value, each of which shows its row's delta, agree about it."""
     x, values, precision = measured.x, recovered.trace.values, measured.comparison.precision
-    for tile in _tiles(case, x):
+    for tile in tiles_of(case, x):
         place = (tile.batch, tile.heads, tile.rows)
         expected = evaluate(x, tile)
         shift = rounding_shift(x, tile, expected, precision)
@@ -100,7 +99,7 @@ def shape_in_words(case: Case, measured: Measured) -> list[str]:
     by_row, alike, scattered = True, True, False
     lost: set[int] = set()
     heads: set[int] = set()
-    for tile in _tiles(case, measured.x):
+    for tile in tiles_of(case, measured.x):
         actual = measured.trace.values["P"][tile.batch, tile.heads, tile.rows].double()
         expected = evaluate(measured.x, tile)
         p, valid = expected["P"], expected["valid"].expand_as(actual)
@@ -126,8 +125,3 @@ def shape_in_words(case: Case, measured: Measured) -> list[str]:
 def _one_factor_a_row(actual: Tensor, p: Tensor) -> bool:
     factor = (actual * p).sum(-1, keepdim=True) / (p * p).sum(-1, keepdim=True).clamp(min=1e-300)
     return bool(((actual - factor * p).abs() <= _ALIKE * factor * p.amax(-1, keepdim=True)).all())
-
-
-def _tiles(case: Case, x: Attention) -> Iterator[Tile]:
-    heads, rows = tile_size(case)
-    return tiles(x, heads=heads, rows=rows)

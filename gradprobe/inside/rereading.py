@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..cases.case import Case
-from ..judging.compare import tile_size
-from ..reference import Attention, evaluate, tiles
+from ..judging.compare import tiles_of
+from ..reference import Attention, evaluate
 from ..reference.attention import add_tile
 
 if TYPE_CHECKING:
@@ -48,8 +48,7 @@ def reread_do(case: Case, x: Attention, dv: Tensor, tensors: Mapping[str, Tensor
     """
     readings = dict(_readings("do", "dV", tensors)) | dict(_of_other_heads(case, x.do))
     predicted = {reading: dv.double() * 0 for reading in readings}
-    heads, rows = tile_size(case)
-    for tile in tiles(x, heads=heads, rows=rows):
+    for tile in tiles_of(case, x):
         pe, kv_heads = evaluate(x, tile)["PE"], x.kv_heads(tile)
         for reading, do in readings.items():
             share = pe.mT @ do[tile.batch, tile.heads, tile.rows].double()
@@ -80,8 +79,7 @@ def reread_for_dp(
 def _of_dp(case: Case, x: Attention, misread: Attention, name: str) -> Tensor:
     """dQ or dK of a problem with the dP of another."""
     results = {name: (x.q if name == "dQ" else x.k) * 0}
-    heads, rows = tile_size(case)
-    for tile in tiles(x, heads=heads, rows=rows):
+    for tile in tiles_of(case, x):
         add_tile(x, results, tile, evaluate(x, tile, {"dP": evaluate(misread, tile)["dP"]}))
     return results[name]
 

@@ -7,7 +7,7 @@ own values in place of each parent and so tells a mismatch from an error that is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -167,8 +167,7 @@ class _Pass:
         self.undecided = 0
 
     def run(self, tick: Callable[[float], None]) -> Comparison:
-        heads, rows = tile_size(self.case)
-        every = list(tiles(self.x, rows=rows, heads=heads))
+        every = list(tiles_of(self.case, self.x))
         for done, tile in enumerate(every, 1):
             self._tile(tile)
             tick(done / len(every))
@@ -367,8 +366,14 @@ def may_overflow(actual: Tensor, expected: Tensor, bound: Tensor, dtype: torch.d
     return actual.isinf() & bound.isfinite() & (actual.sign() * expected + bound >= torch.finfo(dtype).max)
 
 
+def tiles_of(case: Case, x: Attention) -> Iterator[Tile]:
+    """The tiles that a comparison works through."""
+    heads, rows = tile_size(case)
+    return tiles(x, heads=heads, rows=rows)
+
+
 def tile_size(case: Case) -> tuple[int, int]:
-    """(heads, rows) of the tiles that a comparison works through."""
+    """(heads, rows) of each of them."""
     rows = max(1, min(case.seqlen_q, TILE_ELEMENTS // max(case.seqlen_k, 1)))
     heads = max(1, min(case.heads, TILE_ELEMENTS // (rows * max(case.seqlen_k, 1))))
     return heads, rows

@@ -12,9 +12,9 @@ from ..budgets.precision import U32, Precision, precision_of
 from ..budgets.scores import score_error
 from ..cases.case import Case
 from ..failures import UsageFailure
-from ..reference import Attention, Tile, evaluate, tiles
+from ..reference import Attention, Tile, evaluate
 from ..reference.softmax import kept_share
-from .compare import attention_of, tile_size
+from .compare import attention_of, tiles_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -96,8 +96,7 @@ def _largest_of(case: Case, x: Attention, precision: Precision) -> dict[str, flo
     """The same, element by element: what each holds, with what rounding may add, and the sums of absolute values."""
     found: dict[str, float] = {}
     sums = {name: x.q.new_zeros(like.shape) for name, like in (("dK", x.k), ("dV", x.v))}
-    heads, rows = tile_size(case)
-    for tile in tiles(x, heads=heads, rows=rows):
+    for tile in tiles_of(case, x):
         for name, size in _on(x, tile, precision):
             if name in sums:
                 sums[name][tile.batch].index_add_(0, x.kv_heads(tile), size)

@@ -8,9 +8,9 @@ from typing import Any
 
 from ..budgets.precision import Precision
 from ..cases.case import Case
-from ..reference import Attention, evaluate, manual_attention_backward, tiles
+from ..reference import Attention, evaluate, manual_attention_backward
 from ..running.trace import Trace
-from .compare import BY_TILE, tile_size, within_budget, wrong_on
+from .compare import BY_TILE, tile_size, tiles_of, within_budget, wrong_on
 
 _MATRICES = ("P", "dP", "dS")
 # Elements of all score matrices together beyond which nothing is tried: an option without effect takes two evaluations.
@@ -39,8 +39,7 @@ def unshown(case: Case, x: Attention, trace: Trace, precision: Precision, given:
 
 def _is_shown(case: Case, x: Attention, off: Attention, trace: Trace, precision: Precision) -> bool:
     """Whether a target that computes the problem without an option is wrong, which the first tile tells mostly."""
-    heads, rows = tile_size(case)
-    for tile in tiles(off, heads=heads, rows=rows):
+    for tile in tiles_of(case, off):
         values = evaluate(off, tile)
         came = {name: values[name].to(of.dtype) for name, of in trace.values.items() if name in BY_TILE}
         if wrong_on(x, tile, came, precision):

@@ -15,20 +15,8 @@ from ...elements import Array
 Handle: Any = shipped.TensorHandle
 Method = Callable[..., Any]
 # Methods of the builder whose result holds the pointers of its operands, moved about but not changed.
-_MOVES = (
-    "splat",
-    "unsplat",
-    "broadcast",
-    "expand_dims",
-    "reshape",
-    "trans",
-    "select",
-    "cat",
-    "join",
-    "split",
-    "gather",
-)
-REARRANGING = tuple(f"create_{name}" for name in _MOVES)
+_MOVES = "splat unsplat broadcast expand_dims reshape trans select cat join split gather"
+REARRANGING = tuple(f"create_{name}" for name in _MOVES.split())
 # Those whose result holds, in place, pointers that come from its first operand.
 IN_PLACE = ("create_addptr", "create_bitcast", "create_int_to_ptr", "create_ptr_to_int")
 # Handles of blocks, whose pointers come from their base.
