@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
@@ -56,9 +55,7 @@ def probe(
         TargetFailure: the target could not be run.
         ReferenceFailure: the reference breaks an identity that it should keep.
     """
-    experiment = replace(
-        experiment_of(case, target, reference, saved, tick=tick), command=tuple(shlex.split(reproduce))
-    )
+    experiment = experiment_of(case, target, reference, saved, tick=tick, command=reproduce)
     refuse_out_of_range(case, experiment.values)
     records: list[Record] = []
     for record in records_of(experiment):
@@ -120,6 +117,6 @@ def _so_far(experiment: Experiment, records: Sequence[Record]) -> Report:
         environment=environment(experiment.case.device),
         runs=tuple(with_strays(records)),
         notes=(),
-        reproduce=shlex.join(experiment.command),
+        reproduce=experiment.command,
         seconds=experiment.stopwatch.seconds,
     )

@@ -71,8 +71,8 @@ class Experiment:
     """What the guard bands hold."""
     unwritten: float = math.nan
     """What outputs hold before a run."""
-    command: tuple[str, ...] = ()
-    """The command line that repeats the probe, word by word; empty where there is none."""
+    command: str = ""
+    """The command line that repeats the probe; "" where there is none."""
     first: Outcome | None = None
     """What the first execution came to; None before it."""
     cuda: str = ""
@@ -97,12 +97,19 @@ class Experiment:
 
 
 def experiment_of(
-    case: Case, target: Target, reference: Target | None = None, saved: Saved | None = None, *, tick: Tick = silent
+    case: Case,
+    target: Target,
+    reference: Target | None = None,
+    saved: Saved | None = None,
+    *,
+    tick: Tick = silent,
+    command: str = "",
 ) -> Experiment:
     """An experiment on the values of a case, drawn or those of its file."""
     values = draw(case) if saved is None else values_of(saved, case)
     on_device = {name: value.to(case.device) for name, value in values.items()}
-    return Experiment(case, target, reference, on_device, tuple(map(parse_tap, case.taps)), saved, tick)
+    taps = tuple(map(parse_tap, case.taps))
+    return Experiment(case, target, reference, on_device, taps, saved, tick, command=command)
 
 
 def inputs_of(experiment: Experiment, assigned: Assigned) -> Inputs:

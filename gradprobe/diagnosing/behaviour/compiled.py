@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import shlex
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +24,7 @@ _SECONDS = 120
 
 def right_without_pipelining(again: Again) -> Diagnosis | None:
     """Compiled Triton kernels launched with one stage."""
-    if not _is_compiled(again):
+    if not again.experiment.is_compiled:
         return None
     results = again.run(around=_one_stage)
     if results is None or not again.is_right(results):
@@ -41,8 +42,8 @@ def right_without_pipelining(again: Again) -> Diagnosis | None:
 
 def right_in_the_interpreter(again: Again) -> Diagnosis | None:
     """The same check in Triton's interpreter, in a process of its own."""
-    command = again.experiment.command
-    if not command or not _is_compiled(again):
+    command = shlex.split(again.experiment.command)
+    if not command or not again.experiment.is_compiled:
         return None
     environment = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
     with tempfile.TemporaryDirectory() as folder:
@@ -64,10 +65,6 @@ def right_in_the_interpreter(again: Again) -> Diagnosis | None:
         ("the same check with --device cpu matches",),
         fix="clear Triton's cache; then compare num_stages, num_warps and --dots ieee",
     )
-
-
-def _is_compiled(again: Again) -> bool:
-    return again.experiment.is_compiled
 
 
 @contextlib.contextmanager
