@@ -16,12 +16,12 @@ from ..failures import Failure, NoRoom, Refusal
 from ..running.configurations import one_configuration
 from ..running.launches import kernel_types
 from ..running.run import run_target
+from ..running.taps.functions import read_once
 from ..targets.find import Target
 from .cuda import kernel_of
 from .host import host_frame, line_of, site_of
 from .launch import Launch, bound, constants_of
 from .problems import padded, problems, values_of
-from .source import function_of
 from .strides import Strange
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def _noting(launches: list[Launch], original: Any) -> Any:
 def _launch(jit: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Launch | None:
     frame = host_frame()
     try:
-        function = function_of(jit)
+        function = read_once(jit)
     except (OSError, SyntaxError):
         return None
     site = site_of(frame, len(args)) if frame is not None else None

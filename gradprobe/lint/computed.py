@@ -9,7 +9,7 @@ from typing import Any
 
 from ..diagnosis import Where
 from ..running.taps.functions import Function, call_tree, is_jit
-from .spot import Spot, spot_in
+from ..source.line import SourceLine
 
 # Variables by their names in lower case, without underscores and without the T of a transposed tile.
 _USUAL = {
@@ -51,7 +51,7 @@ def _functions(kernel: Any) -> list[Function]:
         return []
 
 
-def _computed(function: Function) -> Iterator[tuple[str, Spot]]:
+def _computed(function: Function) -> Iterator[tuple[str, SourceLine]]:
     """(intermediate, where) of the last statement that gives each variable of a usual name a computed value."""
     nodes = [node for node in ast.walk(function.tree) if isinstance(node, (ast.Assign, ast.AugAssign))]
     pairs = [(variable, node) for node in nodes for variable in _targets(node)]
@@ -63,7 +63,7 @@ def _computed(function: Function) -> Iterator[tuple[str, Spot]]:
         if name is not None and not is_given:
             last[name] = max(last.get(name, node), node, key=lambda each: each.lineno)
     for name, statement in last.items():
-        yield name, spot_in(function, statement)
+        yield name, function.line_of(statement)
 
 
 def _targets(node: ast.Assign | ast.AugAssign) -> list[str]:

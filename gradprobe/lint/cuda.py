@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from ..cuda.unit import Entry
 from ..source.cuda_syntax import above, declared_name, nodes, words
+from ..source.line import SourceLine
 from .record import Advance, Record
-from .spot import Spot
 from .values import Factor, Term
 
 if TYPE_CHECKING:
@@ -56,12 +56,17 @@ class CudaKernel:
         """Of the file."""
         return self.entry.unit.source.text.split("\n")
 
-    def spot(self, name: Node) -> Spot:
+    def product_at(self, spot: SourceLine) -> str:
+        """The product that a name is part of, as it is written; "" where it is part of none."""
+        around = (name.parent for name in self.mentions if name.parent is not None and self.spot(name) == spot)
+        return next((words(node) for node in around if words(node.child_by_field_name("operator")) == "*"), "")
+
+    def spot(self, name: Node) -> SourceLine:
         """Where a name stands."""
         row, column = name.start_point
         line = self.lines[row]
         indent = len(line) - len(line.lstrip())
-        return Spot(self.file, row + 1, column - indent, len(words(name)), line.strip(), self.name)
+        return SourceLine(self.file, row + 1, line.strip(), column - indent, len(words(name)), self.name)
 
 
 @lru_cache(maxsize=256)

@@ -8,10 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..running.taps.functions import Function, is_jit
+from ..running.taps.functions import Function, is_jit, read_once
 from .record import Record
-from .source import function_of, scope_of
-from .spot import spot_in
 from .values import (
     NOTHING,
     Amount,
@@ -79,14 +77,14 @@ class Evaluator(ast.NodeVisitor):
     def visit_Name(self, node: ast.Name) -> Value:
         value = self.scope.get(node.id)
         if value is None:
-            return self._outside(scope_of(self.function).get(node.id))
+            return self._outside(self.function.first_scope.get(node.id))
         if isinstance(value, Amount) and any(term.factors for term in value.terms):
             return self._seen(value, node)
         return value
 
     def _seen(self, value: Amount, node: ast.Name) -> Amount:
         """Strides under this name: a parameter stands here too, and a variable is what holds them."""
-        spot = spot_in(self.function, node)
+        spot = self.function.line_of(node)
         terms = []
         for term in value.terms:
             factors = tuple(Factor(each.parameter, (*each.spots, spot)) for each in term.factors)
@@ -163,13 +161,13 @@ class Evaluator(ast.NodeVisitor):
         return Amount((*terms_of(left), *terms_of(right))) if isinstance(op, _SUMS) else opaque(left, right)
 
     def _advanced(self, pointer: Pointer, terms: tuple[Term, ...], node: ast.AST) -> Pointer:
-        spot = spot_in(self.function, node)
+        spot = self.function.line_of(node)
         for term in terms:
             self.record.advance(pointer, term, spot, dict(self.names))
         return Pointer(pointer.bases, tuple(dict.fromkeys((*pointer.terms, *terms))))
 
     def visit_Call(self, node: ast.Call) -> Value:
-        called = self.function.called(node, scope_of(self.function))
+        called = self.function.called(node, self.function.first_scope)
         name = getattr(node.func, "attr", getattr(node.func, "id", ""))
         if is_jit(called) and not called.fn.__module__.startswith("triton."):
             return self._function(node, called)
@@ -211,7 +209,7 @@ class Evaluator(ast.NodeVisitor):
 
     def _function(self, node: ast.Call, called: Any) -> Value:
         try:
-            function = function_of(called)
+            function = read_once(called)
         except (OSError, SyntaxError):
             values = [self.visit(argument) for argument in node.args]
             self.record.lose(*values)

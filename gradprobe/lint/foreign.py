@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ..running.taps.functions import call_tree
+from ..source.line import SourceLine
 from .cuda import CudaKernel
 from .finding import FOREIGN, Finding
 from .host import Given
 from .memory import Held, Stride
 from .names import renamed, stride_of, word_of
 from .record import Advance
-from .spot import Spot, spot_in
 from .values import Factor
 from .view import View
 
@@ -91,7 +90,7 @@ class Accused:
         found = axis_like(self.held, letter) if letter and self.held.kinds else None
         return self.axis if found is None else found
 
-    def _finding(self, spot: Spot, sentence: str, fix: str, note: str, axis: int | None = None) -> Finding:
+    def _finding(self, spot: SourceLine, sentence: str, fix: str, note: str, axis: int | None = None) -> Finding:
         axis = self.axis if axis is None else axis
         kind = self.held.kinds[axis] if axis is not None and self.held.kinds else ""
         return Finding(
@@ -114,7 +113,7 @@ class Accused:
             return None
         return next(iter(self.view.parameters_of(self.advance.base, self.axis)), None)
 
-    def _edit(self, spot: Spot) -> str:
+    def _edit(self, spot: SourceLine) -> str:
         """The edit of the kernel, and of its launch where the right stride is no parameter."""
         own = self._own_parameter()
         word = self.view.words.get(self.advance.base, self.held.name)
@@ -146,7 +145,7 @@ def axis_like(held: Held, kind: str) -> int | None:
     return found[0] if len(found) == 1 or (found and kind in "mn") else None
 
 
-def wrong_spot(view: View, advance: Advance, factor: Factor) -> Spot:
+def wrong_spot(view: View, advance: Advance, factor: Factor) -> SourceLine:
     """Where the wrong name stands: in the kernel, or in a function whose own names contradict each other there.
 
     An offset that is right for its own tensor is wrong where it is added to another's pointer.
@@ -169,30 +168,24 @@ def _is_right_elsewhere(view: View, factor: Factor) -> bool:
     )
 
 
-def _parameters(view: View, spot: Spot) -> Sequence[str]:
+def _parameters(view: View, spot: SourceLine) -> Sequence[str]:
 
     if isinstance(view.function, CudaKernel):
         return ()
     return next((each.parameters for each in call_tree(view.function.jit) if each.name == spot.function), ())
 
 
-def product_at(view: View, spot: Spot) -> str:
+def product_at(view: View, spot: SourceLine) -> str:
     """The product that a name stands in, as it is written; the name alone where it stands in none."""
-    if isinstance(view.function, CudaKernel):
-        found = re.search(r"(\([^()]*\)|\w+)\s*\*\s*$", spot.code[: spot.column])
-        return f"{found.group(1)} * {spot.text}" if found else spot.text
-    before = spot.line - view.function.line + 1
-    for node in ast.walk(view.function.tree):
-        is_product = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and node.lineno == before
-        if is_product and any(_is_at(view, child, spot) for child in (node.left, node.right)):  # type: ignore[attr-defined]
-            return ast.unparse(node)
+    function = view.function
+    if isinstance(function, CudaKernel):
+        return function.product_at(spot) or spot.text
+    for node in ast.walk(function.tree):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+            names = (side for side in (node.left, node.right) if isinstance(side, ast.Name))
+            if any(function.line_of(name) == spot for name in names):
+                return ast.unparse(node)
     return spot.text
-
-
-def _is_at(view: View, node: ast.AST, spot: Spot) -> bool:
-
-    is_triton = not isinstance(view.function, CudaKernel)
-    return isinstance(node, ast.Name) and is_triton and spot_in(view.function, node) == spot  # type: ignore[arg-type]
 
 
 def _given(view: View, parameter: str) -> Given | None:

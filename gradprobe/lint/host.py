@@ -13,7 +13,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from .spot import Spot, spot_at
+from ..source.line import SourceLine
+from ..source.python_source import PythonSource, python_source
 
 PACKAGE = Path(__file__).resolve().parents[1]
 # What of this package is a host like any other.
@@ -24,7 +25,7 @@ _HOSTS = (PACKAGE / "kernels", PACKAGE / "targets")
 class Given:
     """One argument of a launch in the host's source."""
 
-    spot: Spot
+    spot: SourceLine
     text: str
     """What it is: "q.stride(1)", also where `*q.stride()` stands there."""
 
@@ -33,7 +34,7 @@ class Given:
 class Site:
     """One call that launches a kernel."""
 
-    spot: Spot
+    spot: SourceLine
     """Of the call's beginning."""
     positional: tuple[Given | None, ...]
     """The arguments by position; None where the source does not tell."""
@@ -77,15 +78,15 @@ def site_of(frame: FrameType, positional: int) -> Site | None:
     """
     name = frame.f_code.co_filename
     linecache.checkcache(name)
-    text = _Text.of("".join(linecache.getlines(name)))
-    calls = [node for node in text.calls if node.lineno <= frame.f_lineno <= (node.end_lineno or 0)]
+    source = python_source(str(Path(name).resolve()), "".join(linecache.getlines(name)))
+    calls = [node for node in _calls(source) if node.lineno <= frame.f_lineno <= (node.end_lineno or 0)]
     launches = [node for node in calls if isinstance(node.func, ast.Subscript)] or calls
     if not launches:
         return None
     call = max(launches, key=lambda node: (node.lineno, node.col_offset))
-    source = _Source(str(Path(name).resolve()), text.lines, frame, call, text.body_around(call))
-    words = {word.arg: source.given(word.value) for word in call.keywords if word.arg}
-    return Site(source.given(call.func).spot, source.by_position(positional), words)
+    arguments = _Arguments(source, frame, call)
+    words = {word.arg: arguments.given(word.value) for word in call.keywords if word.arg}
+    return Site(arguments.given(call.func).spot, arguments.by_position(positional), words)
 
 
 def line_of(frame: FrameType) -> Site:
@@ -93,50 +94,28 @@ def line_of(frame: FrameType) -> Site:
     name = frame.f_code.co_filename
     linecache.checkcache(name)
     code = linecache.getline(name, frame.f_lineno).strip()
-    spot = Spot(str(Path(name).resolve()), frame.f_lineno, 0, len(code), code, frame.f_code.co_name)
+    spot = SourceLine(str(Path(name).resolve()), frame.f_lineno, code, 0, len(code), frame.f_code.co_name)
     return Site(spot, (), {})
 
 
-@dataclass(frozen=True)
-class _Text:
-    """A host's file, parsed."""
-
-    lines: tuple[bytes, ...]
-    body: list[ast.stmt]
-    calls: tuple[ast.Call, ...]
-    functions: tuple[ast.FunctionDef, ...]
-
-    @staticmethod
-    @lru_cache(maxsize=64)
-    def of(text: str) -> _Text:
-        try:
-            tree = ast.parse(text)
-        except SyntaxError:
-            tree = ast.Module([], [])
-        nodes = list(ast.walk(tree))
-        calls = tuple(node for node in nodes if isinstance(node, ast.Call))
-        functions = tuple(node for node in nodes if isinstance(node, ast.FunctionDef))
-        return _Text(tuple(line.encode() for line in text.splitlines(keepends=True)), tree.body, calls, functions)
-
-    def body_around(self, call: ast.Call) -> list[ast.stmt]:
-        """The statements of the innermost function that holds a call; of the module where none does."""
-        holding = [node for node in self.functions if node.lineno <= call.lineno <= (node.end_lineno or 0)]
-        return max(holding, key=lambda node: node.lineno).body if holding else self.body
+@lru_cache(maxsize=64)
+def _calls(source: PythonSource) -> tuple[ast.Call, ...]:
+    try:
+        return tuple(node for node in ast.walk(source.tree) if isinstance(node, ast.Call))
+    except SyntaxError:
+        return ()
 
 
 @dataclass(frozen=True)
-class _Source:
-    """What arguments are in the text of a host."""
+class _Arguments:
+    """What the arguments of a call are in the text of a host."""
 
-    file: str
-    lines: tuple[bytes, ...]
+    source: PythonSource
     frame: FrameType
     call: ast.Call
-    body: list[ast.stmt]
 
     def given(self, node: ast.expr, text: str = "") -> Given:
-        spot = spot_at(self.file, self.lines, node, 0, self.frame.f_code.co_name)
-        return Given(spot, text or ast.unparse(node))
+        return Given(self.source.line_of(node, self.frame.f_code.co_name), text or ast.unparse(node))
 
     def by_position(self, count: int) -> tuple[Given | None, ...]:
         """The positional arguments, of which those between starred ones of unknown lengths are None."""
@@ -169,8 +148,10 @@ class _Source:
 
     def _assigned(self, name: ast.Name) -> ast.Tuple | ast.List | None:
         """The tuple that was last assigned to a name before the call."""
+        around = next((node for node in self.source.above(self.call) if isinstance(node, ast.FunctionDef)), None)
+        body = (around or self.source.tree).body
         assigned = [
-            node for statement in self.body for node in ast.walk(statement)
+            node for statement in body for node in ast.walk(statement)
             if isinstance(node, ast.Assign) and node.lineno < self.call.lineno
             and any(isinstance(target, ast.Name) and target.id == name.id for target in node.targets)
         ]  # fmt: skip

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
+from ..source.line import SourceLine
 from .finding import MISSING, Finding
 from .foreign import product_at
 from .memory import Held
-from .spot import Spot
 from .uses import Use, family, uses_of
 from .view import View
 
@@ -108,11 +109,9 @@ def _product(view: View, uses: Sequence[Use], own: str, kind: str) -> str:
     return f"the index times {own}"
 
 
-def _where(view: View, base: str) -> Spot:
+def _where(view: View, base: str) -> SourceLine:
     """The pointer's name where it is first advanced in the kernel itself, else where it is first used."""
     advances = [each for each in view.record.advances if each.base == base and each.spot.function == view.name]
     spot = advances[0].spot if advances else view.record.accesses[base]
     column = spot.code.find(base)
-    if column < 0:
-        return spot
-    return Spot(spot.file, spot.line, column, len(base), spot.code, spot.function)
+    return spot if column < 0 else replace(spot, column=column, length=len(base))

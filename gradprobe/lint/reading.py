@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from ..running.taps.functions import Function, blocks
 from .expressions import Evaluator
 from .record import Record
-from .spot import spot_in
 from .values import Amount, Known, Parts, Pointer, Value, held_by, joined, opaque
 
 # How deep functions are followed that call functions.
@@ -121,7 +120,7 @@ class _Frame:
     def _assign(self, target: ast.expr, value: Value, source: ast.expr) -> None:
         if isinstance(target, ast.Name):
             self.scope[target.id] = held_by(
-                value, self.prefix + target.id, spot_in(self.function, target), is_alias=_is_alias(source)
+                value, self.prefix + target.id, self.function.line_of(target), is_alias=_is_alias(source)
             )
         elif isinstance(target, (ast.Tuple, ast.List)):
             whole = isinstance(value, Parts) and len(value.values) == len(target.elts)

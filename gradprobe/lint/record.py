@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..running.taps.functions import Function
-from .spot import Spot, spot_in
+from ..source.line import SourceLine
 from .values import Parts, Pointer, Term, Value
 
 
@@ -18,7 +18,7 @@ class Advance:
     base: str
     """The parameter that it starts from."""
     term: Term
-    spot: Spot
+    spot: SourceLine
     """Of the whole pointer expression."""
     local: str
     """What the pointer is called in the function where that stands."""
@@ -31,14 +31,14 @@ class Record:
     function: Any
     """The kernel: a Function, or a CudaKernel."""
     advances: dict[Advance, None] = field(default_factory=dict)
-    accesses: dict[str, Spot] = field(default_factory=dict)
+    accesses: dict[str, SourceLine] = field(default_factory=dict)
     """The first load or store of each pointer, by the parameter that it starts from."""
-    expressions: set[Spot] = field(default_factory=set)
+    expressions: set[SourceLine] = field(default_factory=set)
     """Every pointer expression that was read."""
     lost: set[str] = field(default_factory=set)
     """The parameters of pointers that could not be followed everywhere."""
 
-    def advance(self, pointer: Pointer, term: Term, spot: Spot, names: dict[str, str]) -> None:
+    def advance(self, pointer: Pointer, term: Term, spot: SourceLine, names: dict[str, str]) -> None:
         """Notes a product that is added to a pointer."""
         self.expressions.add(spot)
         if len(pointer.bases) > 1:  # which of them it is, a branch decides that is not known
@@ -50,7 +50,7 @@ class Record:
     def access(self, value: Value, function: Function, node: ast.AST) -> None:
         """Notes a load or a store."""
         if isinstance(value, Pointer):
-            spot = spot_in(function, node)
+            spot = function.line_of(node)
             self.expressions.add(spot)
             for base in value.bases:
                 self.accesses.setdefault(base, spot)

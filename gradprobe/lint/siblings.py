@@ -6,11 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..running.taps.functions import Function, is_jit
+from ..running.taps.functions import Function, is_jit, read_once
 from .finding import FOREIGN, Finding
 from .names import is_stride, renamed, stride_of, tensor_of, word_of
 from .record import Advance, Record
-from .source import file_of, function_of
 from .view import View, by_name
 
 # Tensors that walk by one other's strides: as many are a kernel's way, and no slip.
@@ -43,10 +42,10 @@ def functions_of(scope: Mapping[str, Any], file: str) -> list[Function]:
         if jit is None or id(jit) in found:
             continue
         try:
-            function = function_of(jit)
+            function = read_once(jit)
         except (OSError, SyntaxError, TypeError):
             continue
-        if file_of(function) == file:
+        if function.file == file:
             found[id(jit)] = function
     return sorted(found.values(), key=lambda function: function.line)
 

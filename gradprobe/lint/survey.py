@@ -15,7 +15,6 @@ from .launch import Launch
 from .memory import Memory, memory_of
 from .missing import missing
 from .siblings import functions_of, siblings
-from .source import file_of
 from .swapped import swapped
 from .view import View, view_of
 
@@ -86,7 +85,7 @@ def surveyed(views: Sequence[View], scopes: Iterable[tuple[dict[str, object], st
     kernels = _kernels(views)
     kernels += [
         Kernel(
-            each.function.name, file_of(each.function), each.function.line, False, len(each.record.expressions),
+            each.function.name, each.function.file, each.function.line, False, len(each.record.expressions),
             tuple(sorted(each.record.lost)),
         )
         for each in found

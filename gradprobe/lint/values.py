@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .spot import Spot
+from ..source.line import SourceLine
 
 # Products of sums are multiplied out as far as this many terms.
 _MOST = 24
@@ -17,7 +17,7 @@ class Factor:
     """A stride's parameter of the kernel, where it stands in a product."""
 
     parameter: str
-    spots: tuple[Spot, ...]
+    spots: tuple[SourceLine, ...]
     """From the kernel's own text inwards: where it is passed, and where it is multiplied."""
 
 
@@ -28,7 +28,7 @@ class Term:
     factors: tuple[Factor, ...] = ()
     index: frozenset[str] = frozenset()
     """The variables that it is a product of besides, each by the name under which it was computed."""
-    via: Spot | None = None
+    via: SourceLine | None = None
     """The variable that held it, where it was added to the pointer by that."""
 
 
@@ -106,7 +106,7 @@ def joined(values: Iterable[Value | None]) -> Value:
     return opaque(*found)
 
 
-def held_by(value: Value, name: str, spot: Spot, *, is_alias: bool) -> Value:
+def held_by(value: Value, name: str, spot: SourceLine, *, is_alias: bool) -> Value:
     """What a variable holds that was assigned a value: a computed number without a stride goes by the variable's name.
 
     Args:

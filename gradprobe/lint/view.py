@@ -15,7 +15,6 @@ from .memory import Held, Memory, Stride
 from .names import is_stride, stride_of, word_of
 from .reading import read_kernel
 from .record import Record
-from .source import file_of
 from .values import Amount, Factor, Known, Parts, Pointer, Term, Value, opaque
 
 
@@ -36,7 +35,7 @@ class View:
     @property
     def file(self) -> str:
         """In which the kernel stands."""
-        return self.function.file if isinstance(self.function, CudaKernel) else file_of(self.function)
+        return self.function.file
 
     @property
     def name(self) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+
+from ..source.edits import Edit, edited
 
 # The classes of faults that are planted, in the order in which they are told.
 CLASSES = {
@@ -20,15 +21,6 @@ CLASSES = {
     "RACE": "order of threads",
     "PREC": "precision",
 }
-
-
-@dataclass(frozen=True)
-class Edit:
-    """Bytes of a file that are replaced."""
-
-    start: int
-    end: int
-    text: str
 
 
 @dataclass(frozen=True)
@@ -54,21 +46,14 @@ class Mutant:
     statement: tuple[int, int] | None
     """The first and last line of the statement that is changed; None for what no statement runs."""
 
-    def plant(self, text: bytes) -> bytes:
+    def plant(self, text: str) -> str:
         """The file's text with the fault in it."""
         return edited(text, self.edits)
 
 
-def edited(text: bytes, edits: Sequence[Edit]) -> bytes:
-    """The text with every edit made."""
-    for edit in sorted(edits, key=lambda edit: edit.start, reverse=True):
-        text = text[: edit.start] + edit.text.encode() + text[edit.end :]
-    return text
-
-
-def changed_line(before: bytes, after: bytes) -> int | None:
+def changed_line(before: str, after: str) -> int | None:
     """The number of the only line in which two texts differ; None where there are more, or none."""
-    ours, theirs = before.split(b"\n"), after.split(b"\n")
+    ours, theirs = before.split("\n"), after.split("\n")
     if len(ours) != len(theirs):
         return None
     differing = [number for number, pair in enumerate(zip(ours, theirs, strict=True), 1) if pair[0] != pair[1]]

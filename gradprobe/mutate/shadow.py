@@ -25,10 +25,10 @@ class Shadow:
     def copy(self) -> Path:
         return self.folder / self.file.name
 
-    def write(self, text: bytes) -> None:
+    def write(self, text: str) -> None:
         """Makes the folder, with the copy in it."""
         self.folder.mkdir(parents=True)
-        self.copy.write_bytes(text)
+        self.copy.write_bytes(text.encode())
 
     def environment(self, plain: Mapping[str, str]) -> dict[str, str]:
         """The environment of a program that is to load the copy, itself and in all that it starts."""

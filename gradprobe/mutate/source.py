@@ -9,23 +9,29 @@ from functools import cached_property
 from pathlib import Path
 
 from ..failures import TargetFailure, UsageFailure
-from .mutant import Edit
+from ..source.python_source import PythonSource
 
 
 @dataclass(frozen=True, eq=False)
-class KernelFile:
+class KernelFile(PythonSource):
     """A file that faults are planted in."""
 
-    path: Path
-    text: bytes
-    tree: ast.Module
-    functions: tuple[ast.FunctionDef, ...]
-    """Those of its functions that the target reaches; all of the file's where it names none."""
+    function: str | None = None
+    """Whose kernels are meant; None, or one that the file does not define itself, for all."""
+
+    @property
+    def path(self) -> Path:
+        return Path(self.file)
+
+    @cached_property
+    def reached(self) -> tuple[ast.FunctionDef, ...]:
+        """Those of its functions that the one meant reaches."""
+        return tuple(_reached(self.tree, self.function))
 
     @cached_property
     def kernels(self) -> tuple[ast.FunctionDef, ...]:
         """Those under @triton.jit, which run on the device."""
-        return tuple(function for function in self.functions if is_kernel(function))
+        return tuple(function for function in self.reached if is_kernel(function))
 
     def inside_kernels(self) -> Iterator[ast.AST]:
         """Everything in the bodies of the kernels."""
@@ -36,80 +42,30 @@ class KernelFile:
     @cached_property
     def hosts(self) -> tuple[ast.FunctionDef, ...]:
         """The others, which allocate and launch."""
-        return tuple(function for function in self.functions if not is_kernel(function))
-
-    @cached_property
-    def _starts(self) -> list[int]:
-        starts = [0]
-        for line in self.text.split(b"\n"):
-            starts.append(starts[-1] + len(line) + 1)
-        return starts
-
-    @cached_property
-    def _parents(self) -> dict[ast.AST, ast.AST]:
-        return {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
-
-    def start(self, node: ast.AST) -> int:
-        """Where a node begins, in bytes from the file's beginning."""
-        return self._starts[node.lineno - 1] + node.col_offset  # type: ignore[attr-defined,no-any-return]
-
-    def end(self, node: ast.AST) -> int:
-        """Where it ends."""
-        return self._starts[node.end_lineno - 1] + node.end_col_offset  # type: ignore[attr-defined,no-any-return]
-
-    def words(self, node: ast.AST) -> str:
-        """A node as it is written."""
-        return self.text[self.start(node) : self.end(node)].decode()
-
-    def replaced(self, node: ast.AST, words: str) -> Edit:
-        """Other words in a node's place."""
-        return Edit(self.start(node), self.end(node), words)
-
-    def operator(self, node: ast.BinOp | ast.Compare, sign: str) -> Edit:
-        """Where an operator's sign stands, as an edit that leaves it; between operands are only brackets beside it."""
-        left, right = (node.left, node.right) if isinstance(node, ast.BinOp) else (node.left, node.comparators[0])
-        at = self.text.index(sign.encode(), self.end(left), self.start(right))
-        return Edit(at, at + len(sign), sign)
+        return tuple(function for function in self.reached if not is_kernel(function))
 
     def operands(self, node: ast.BinOp, sign: str) -> tuple[str, str]:
         """Both sides of an operator as they are written, with the brackets around each."""
-        sign_at = self.operator(node, sign)
-        left = self.text[self.start(node) : sign_at.start].decode().rstrip()
-        return left, self.text[sign_at.end : self.end(node)].decode().strip()
-
-    def statement(self, node: ast.AST) -> ast.stmt:
-        """The innermost statement that a node is part of."""
-        while not isinstance(node, ast.stmt):
-            node = self._parents[node]
-        return node
-
-    def parent(self, node: ast.AST) -> ast.AST:
-        return self._parents[node]
-
-    def above(self, node: ast.AST) -> Iterator[ast.AST]:
-        """What a node lies in, the innermost first."""
-        while node in self._parents:
-            node = self._parents[node]
-            yield node
+        (start, end), found = self.span(node), self.operator(node.left, sign)
+        return self.text[start : found.start].rstrip(), self.text[found.end : end].strip()
 
 
 def read_file(path: Path, function: str | None) -> KernelFile:
     """Reads a file of kernels.
 
     Args:
-        function: whose kernels are meant; None, or one that the file does not define itself, for all.
+        function: whose kernels are meant, as in `KernelFile`.
 
     Raises:
         UsageFailure: there is none, it is no Python file, or holds no Triton kernel.
         TargetFailure: it is no Python.
     """
-    text = _read(path)
+    file = KernelFile(str(path), _read(path), function)
     try:
-        tree = ast.parse(text)
+        kernels = file.kernels
     except (SyntaxError, ValueError) as error:
         raise TargetFailure(f"{path} is not Python: {error}") from error
-    file = KernelFile(path, text, tree, tuple(_reached(tree, function)))
-    if not file.kernels:
+    if not kernels:
         what = f"{path} holds no Triton kernel" + (f" that {function} reaches" if function else "")
         raise UsageFailure(
             f"{what}; faults are planted in Triton kernels", "name the file that holds them: --file KERNELS.py"
@@ -117,17 +73,15 @@ def read_file(path: Path, function: str | None) -> KernelFile:
     return file
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path) -> str:
     if path.suffix in (".cu", ".cuh", ".cpp", ".h"):
         raise UsageFailure(f"{path}: faults are planted in Triton kernels, not yet in CUDA C++")
     try:
-        text = path.read_bytes()
-        text.decode("utf-8")
+        return path.read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise UsageFailure(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise UsageFailure(f"{path} is not written in UTF-8") from error
-    return text
 
 
 def is_kernel(function: ast.FunctionDef) -> bool:

@@ -75,7 +75,7 @@ def test_every_mutant_is_python_and_differs_in_the_line_that_it_says_alone(name)
     for mutant in mutants:
         text = mutant.plant(file.text)
         assert changed_line(file.text, text) == mutant.line
-        lines = text.decode().splitlines()
+        lines = text.splitlines()
         assert lines[mutant.line - 1].strip() == mutant.after != mutant.before
         first, end = places[mutant.function]  # no function here lies in another
         ast.parse("\n".join(lines[first:end]))

@@ -23,7 +23,7 @@ def shadow(tmp_path):
     (package / "__init__.py").write_text("")
     (package / "kernels.py").write_text(PLAIN)
     shadow = Shadow(package / "kernels.py", tmp_path / "copies" / "one", watches_lines=True)
-    shadow.write(MUTATED.encode())
+    shadow.write(MUTATED)
     return shadow
 
 

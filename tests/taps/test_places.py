@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from gradprobe.running.taps import parse_tap
-from gradprobe.running.taps.edits import behind, edited
 from gradprobe.running.taps.functions import read_function
 from gradprobe.running.taps.places import places
+from gradprobe.running.taps.rewrite import behind
 
 # Functions that nothing calls: only their text matters.
 n_steps = start = tile = mask = other = c = 0
@@ -20,7 +20,7 @@ def shown(written, word):
     function = read_function(SimpleNamespace(fn=written))
     tap = parse_tap(word)
     usable = [p for p in places(function, tap) if tap.index_names & function.variables <= p.visible]
-    text = edited(function, [behind(function, place.statement, "STORE") for place in usable])
+    text = function.edited([behind(function, place.statement, "STORE") for place in usable])
     compile(text, "marked", "exec")
     return [line.strip() for line in text.splitlines() if "STORE" in line]
 

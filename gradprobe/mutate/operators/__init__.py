@@ -7,7 +7,8 @@ import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from ..mutant import Mutant, changed_line, edited, unified
+from ...source.edits import edited
+from ..mutant import Mutant, changed_line, unified
 from ..source import KernelFile
 from .algebra import factor_dropped, other_base, subtrahend_changed, transpose_dropped
 from .change import Change
@@ -66,7 +67,7 @@ def _mutant(file: KernelFile, change: Change) -> Mutant | None:
     function = next(above for above in file.above(change.node) if isinstance(above, ast.FunctionDef))
     if line is None or not _parses(after, function):
         return None
-    whole = [text.split(b"\n")[line - 1].decode().rstrip() for text in (file.text, after)]
+    whole = [text.split("\n")[line - 1].rstrip() for text in (file.text, after)]
     return Mutant(
         name="", fault_class=change.fault_class, function=function.name, file=str(file.path), line=line,
         before=whole[0].strip(), after=whole[1].strip(), edits=change.edits, diff=unified(file.path.name, line, *whole),
@@ -83,9 +84,9 @@ def _lines(statement: ast.stmt) -> tuple[int, int] | None:
     return statement.lineno, max(statement.lineno, last)
 
 
-def _parses(text: bytes, function: ast.FunctionDef) -> bool:
+def _parses(text: str, function: ast.FunctionDef) -> bool:
     """Whether a function is Python still, in a text of as many lines; the rest of the file is as it was."""
-    lines = text.decode().split("\n")[function.lineno - 1 : function.end_lineno]
+    lines = text.split("\n")[function.lineno - 1 : function.end_lineno]
     try:
         ast.parse(textwrap.dedent("\n".join(lines)))
     except SyntaxError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ..source import KernelFile, called
 from .change import Change
@@ -29,9 +30,9 @@ def subtrahend_changed(file: KernelFile) -> Iterator[Change]:
     """`dp` and `dp + delta` for `dp - delta`."""
     for node in file.inside_kernels():
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and _is_delta(node.right):
-            at = file.operator(node, "-")
+            at = file.operator(node.left, "-")
             yield Change("A", node, (file.replaced(node, file.operands(node, "-")[0]),))
-            yield Change("A", node, (type(at)(at.start, at.end, "+"),))
+            yield Change("A", node, (replace(at, text="+"),))
 
 
 def other_base(file: KernelFile) -> Iterator[Change]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
-from ..mutant import Edit
+from ...source.edits import Edit
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ..source import KernelFile, called
 from .change import Change
@@ -37,8 +38,8 @@ def divisions_mixed_up(file: KernelFile) -> Iterator[Change]:
                 continue
             if isinstance(node.right, ast.Name) and not node.right.id.isupper():
                 sign, other = ("//", "%") if isinstance(node.op, ast.FloorDiv) else ("%", "//")
-                at = file.operator(node, sign)
-                yield Change("S3", node, (type(at)(at.start, at.end, other),))
+                at = file.operator(node.left, sign)
+                yield Change("S3", node, (replace(at, text=other),))
 
 
 def _is_scalar_term(node: ast.expr, vectors: set[str]) -> bool:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
-from ..mutant import Edit
+from ...source.edits import Edit
 from ..source import KernelFile, called
 from .change import Change
 
@@ -25,8 +26,8 @@ def bound_off_by_one(file: KernelFile) -> Iterator[Change]:
             if any(_is_float(side) for side in (node.left, node.comparators[0])):
                 continue
             sign, other = _SIGNS[type(node.ops[0])]
-            at = file.operator(node, sign)
-            yield Change(_class_of(file, node), node, (Edit(at.start, at.end, other),))
+            at = file.operator(node.left, sign)
+            yield Change(_class_of(file, node), node, (replace(at, text=other),))
 
 
 def operand_dropped(file: KernelFile) -> Iterator[Change]:
@@ -82,9 +83,9 @@ def _class_of(file: KernelFile, node: ast.expr) -> str:
 
 def _without(file: KernelFile, call: ast.Call, word: ast.keyword) -> Edit:
     """A keyword taken away, with the comma before it."""
-    before = max(file.end(other) for other in (*call.args, *call.keywords) if file.start(other) < file.start(word))
-    comma = file.text.index(b",", before, file.start(word))
-    return Edit(comma, file.end(word), "")
+    start, end = file.span(word)
+    before = [other for other in (*call.args, *call.keywords) if file.span(other)[0] < start]
+    return Edit(file.operator(max(before, key=file.span), ",").start, end, "")
 
 
 def _is_float(node: ast.expr) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from ..mutant import Edit
+from ...source.edits import Edit
 from ..source import KernelFile, called
 from .change import Change
 
@@ -18,10 +18,10 @@ def wide_offset_dropped(file: KernelFile) -> Iterator[Change]:
         for node in ast.walk(kernel):
             if called(node) == "to" and isinstance(node, ast.Call) and node.args and _is_int64(node.args[0]):
                 assert isinstance(node.func, ast.Attribute)
-                yield Change("I64", node, (Edit(file.end(node.func.value), file.end(node), ""),))
+                yield Change("I64", node, (Edit(file.span(node.func.value)[1], file.span(node)[1], ""),))
             if isinstance(node, ast.arg) and node.annotation is not None and _is_int64(node.annotation):
-                name = file.start(node) + len(node.arg.encode())
-                yield Change("I64", node, (Edit(name, file.end(node), ""),))
+                name = file.span(node)[0] + len(node.arg)
+                yield Change("I64", node, (Edit(name, file.span(node)[1], ""),))
 
 
 def rounded_early(file: KernelFile) -> Iterator[Change]:

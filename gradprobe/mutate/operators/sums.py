@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import replace
 
-from ..mutant import Edit
 from ..source import KernelFile, called
 from .change import Change
 
@@ -21,8 +21,7 @@ def sum_overwritten(file: KernelFile) -> Iterator[Change]:
             for node in inside:
                 if _adds_to(node, sums) and _innermost(file, node) is loop:
                     assert isinstance(node, ast.AugAssign)
-                    at = file.text.index(b"+=", file.end(node.target), file.start(node.value))
-                    yield Change("ACC", node, (Edit(at, at + 2, "="),))
+                    yield Change("ACC", node, (replace(file.operator(node.target, "+="), text="="),))
 
 
 def atomic_stored(file: KernelFile) -> Iterator[Change]:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import ast
 import builtins
+import copy
 import inspect
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import Any
+
+from ...source.edits import Edit, edited
+from ...source.line import SourceLine
+from ...source.python_source import PythonSource, python_source
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,11 +24,19 @@ class Function:
 
     jit: Any
     """Triton's object: JITFunction or InterpretedFunction."""
-    lines: tuple[bytes, ...]
-    """Its lines from `def` on, dedented; bytes, because syntax trees count columns in bytes."""
-    line: int
-    """The line in the file at which `def` stands."""
+    source: PythonSource
+    """The file that it stands in."""
     tree: ast.FunctionDef
+    """Of that file's syntax tree, without the decorators."""
+
+    @property
+    def file(self) -> str:
+        return self.source.file
+
+    @property
+    def line(self) -> int:
+        """The line in the file at which `def` stands."""
+        return self.tree.lineno
 
     @property
     def plain(self) -> Any:
@@ -54,6 +68,15 @@ class Function:
         cells = zip(self.plain.__code__.co_freevars, self.plain.__closure__ or (), strict=True)
         return {**self.plain.__globals__, **{name: cell.cell_contents for name, cell in cells if _is_filled(cell)}}
 
+    @cached_property
+    def first_scope(self) -> dict[str, Any]:
+        """The same as it was when it was first asked for."""
+        return self.scope
+
+    def line_of(self, node: ast.AST) -> SourceLine:
+        """The line where a node of its tree begins, with as much of the node as stands there."""
+        return self.source.line_of(node, self.name)
+
     def knows(self, name: str) -> bool:
         """Whether a name that is no variable of its own means something in it."""
         return name in self.scope or hasattr(builtins, name)
@@ -65,6 +88,13 @@ class Function:
         nodes = [node for node in ast.walk(self.tree) if isinstance(node, ast.Call)]
         found = [(node, self.called(node, scope)) for node in nodes]
         return tuple((node, jit) for node, jit in found if is_jit(jit) and not jit.fn.__module__.startswith("triton."))
+
+    def edited(self, edits: Iterable[Edit]) -> str:
+        """Its text from `def` on, dedented, with edits made in it."""
+        text = self.source.text
+        made = edited(text, edits)
+        last = self.source.end_of(self.tree.end_lineno or self.line) + len(made) - len(text)
+        return textwrap.dedent(made[self.source.offset(self.line, 0) : last]) + "\n"
 
     def called(self, call: ast.Call, scope: dict[str, Any]) -> Any:
         """What a call calls; None for a method of one of the function's own variables."""
@@ -79,18 +109,25 @@ def read_function(jit: Any) -> Function:
     """Reads the source of a Triton function.
 
     Raises:
-        OSError, SyntaxError: there is none, or it is not a function's.
+        OSError, SyntaxError: there is no source, or no `def` in it.
     """
-    lines, first = inspect.getsourcelines(jit.fn)
-    text = textwrap.dedent("".join(lines))
-    tree = ast.parse(text).body[0]
-    if not isinstance(tree, ast.FunctionDef):
-        raise SyntaxError(f"{jit.fn.__name__} is not a function")
-    skipped = tree.lineno - 1
-    kept = [line.encode() for line in text.splitlines(keepends=True)[skipped:]]
-    ast.increment_lineno(tree, -skipped)
-    tree.decorator_list = []
-    return Function(jit, tuple(kept), first + skipped, tree)
+    plain = jit.fn
+    lines, _ = inspect.findsource(plain)
+    file = inspect.getsourcefile(plain) or plain.__code__.co_filename
+    source = python_source(str(Path(file).resolve()), "".join(lines))
+    # The first line of a function's code is that of its first decorator.
+    for node in source.functions:
+        if plain.__code__.co_firstlineno == min(
+            node.lineno, *(each.lineno for each in node.decorator_list), node.lineno
+        ):
+            tree = copy.copy(node)
+            tree.decorator_list = []
+            return Function(jit, source, tree)
+    raise SyntaxError(f"{plain.__name__} is not a function")
+
+
+# For who asks of the same functions again and again, and need not know what their modules changed since.
+read_once = lru_cache(maxsize=512)(read_function)
 
 
 def call_tree(jit: Any) -> list[Function]:

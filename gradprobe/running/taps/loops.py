@@ -52,13 +52,14 @@ def staleness(function: Function, statement: ast.stmt, variable: str, index: fro
     every turn: a variable that is set before the loop, or in a branch of it, is that of the tile of then.
     """
     for loop in [node for node in ast.walk(function.tree) if isinstance(node, LOOPS) and _holds(node, statement)]:
-        line = function.line + loop.lineno - 1
         changing = sorted(index & set(bound_in([loop])))
         if not changing and not carries(loop, variable):
-            return f"the loop in line {line} computes it anew in every turn, and nothing in the index changes there"
+            return (
+                f"the loop in line {loop.lineno} computes it anew in every turn, and nothing in the index changes there"
+            )
         late = [name for name in changing if not _in_every_turn(loop, statement, name)]
         if late:
-            return f"the loop in line {line} changes {late[0]!r} in some of its turns only"
+            return f"the loop in line {loop.lineno} changes {late[0]!r} in some of its turns only"
     return ""
 
 

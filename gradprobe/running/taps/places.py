@@ -87,5 +87,4 @@ def _is_one_assignment(function: Function, statement: ast.stmt, variable: str, i
 
 def _is_elif(function: Function, statement: ast.stmt) -> bool:
     """Nothing can be written behind an `elif` alone."""
-    text = function.lines[statement.lineno - 1][statement.col_offset :]
-    return isinstance(statement, ast.If) and text.startswith(b"elif")
+    return isinstance(statement, ast.If) and function.source.words(statement).startswith("elif")

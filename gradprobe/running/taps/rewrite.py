@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ...source.edits import Edit
 from .axes import order_of, shape_of, shapes_behind
-from .edits import Edit, behind, edited, more_arguments, more_parameters, other_name
-from .functions import Function, bound_before, call_tree
+from .functions import Function, blocks, bound_before, call_tree
 from .places import Place, places
 from .words import Tap
 
@@ -172,16 +172,24 @@ def _callees_first(tree: Sequence[Function]) -> list[Function]:
 def _text(
     function: Function, extra: Mapping[int, list[str]], sightings: Mapping[int, Sighting], taps: Sequence[Tap]
 ) -> str:
-    edits: list[Edit] = [more_parameters(function, extra[id(function.jit)])]
+    source = function.source
+    own = ", ".join(f"{name}=None" for name in extra[id(function.jit)])  # those before may have defaults
+    edits = [source.appended(source.closing(source.span(function.tree)[0]), own)]
     for call, called in function.calls:
         if extra[id(called)]:
-            edits += [*other_name(call, _alias(called)), more_arguments(function, call, extra[id(called)])]
+            passed = ", ".join(f"{name}={name}" for name in extra[id(called)])
+            edits += [source.replaced(call.func, _alias(called)), source.appended(source.span(call)[1] - 1, passed)]
     for number, sighting in sightings.items():
-        if sighting.function is function:
-            edits += [
-                behind(function, place.statement, _store(number, taps[number], place)) for place in sighting.places
-            ]
-    return edited(function, edits)
+        for place in sighting.places if sighting.function is function else ():
+            edits.append(behind(function, place.statement, _store(number, taps[number], place)))
+    return function.edited(edits)
+
+
+def behind(function: Function, statement: ast.stmt, text: str) -> Edit:
+    """Another statement behind one: on its line, or on a new one behind a statement that holds blocks."""
+    source, line = function.source, statement.end_lineno or statement.lineno
+    at = source.end_of(line) if blocks(statement) else source.span(statement)[1]
+    return Edit(at, at, f"\n{source.indent_of(statement.lineno)}{text}" if blocks(statement) else f"; {text}")
 
 
 def _store(number: int, tap: Tap, place: Place) -> str:

@@ -1,0 +1,49 @@
+"""Where the nodes of a syntax tree stand, and edits there, in a text with letters of several bytes."""
+
+import ast
+from dataclasses import replace
+
+import pytest
+
+from gradprobe.source.edits import Edit, edited
+from gradprobe.source.python_source import PythonSource
+
+TEXT = """\
+def größe(q, *, schärfe=("ä", 1)):  # Σ (
+
+    é = "∇" + f(q, "µ") * (  # a * b
+        schärfe)
+    return -é  # ends
+"""
+SOURCE = PythonSource("größe.py", TEXT)
+NODES = [node for node in ast.walk(SOURCE.tree) if isinstance(node, (ast.expr, ast.stmt, ast.arg))]
+
+
+@pytest.mark.parametrize("node", NODES, ids=lambda node: f"{type(node).__name__}-{node.lineno}-{node.col_offset}")
+def test_a_node_stands_where_python_itself_says(node):
+    assert SOURCE.words(node) == ast.get_source_segment(TEXT, node)
+    found = SOURCE.line_of(node, "größe")
+    assert found.code == TEXT.splitlines()[node.lineno - 1].strip()
+    assert found.text == SOURCE.words(node).splitlines()[0]
+
+
+def test_signs_and_brackets_are_tokens_and_not_what_a_comment_or_a_string_holds():
+    (product,) = [node for node in NODES if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)]
+    (called,) = [node for node in NODES if isinstance(node, ast.Call)]
+    function = SOURCE.functions[0]
+    made = edited(
+        TEXT,
+        [
+            SOURCE.replaced(product.right, "1"),
+            replace(SOURCE.operator(product.left, "*"), text="/"),
+            SOURCE.appended(SOURCE.span(called)[1] - 1, "n=n"),
+            SOURCE.appended(SOURCE.closing(SOURCE.span(function)[0]), "n=None"),
+        ],
+    )
+    assert made == TEXT.replace('"µ") *', '"µ", n=n) /').replace("1)):", "1), n=None):").replace("schärfe)\n", "1)\n")
+
+
+def test_edits_that_overlap_are_refused_and_insertions_at_one_place_keep_their_order():
+    assert edited("abc", [Edit(1, 1, "x"), Edit(1, 1, "y"), Edit(1, 2, "B"), Edit(3, 3, "z")]) == "axyBcz"
+    with pytest.raises(ValueError, match="overlap at character 1"):
+        edited("abc", [Edit(0, 2, ""), Edit(1, 3, "")])
