@@ -49,10 +49,8 @@ def host_code(text: str, plain: str) -> tuple[LeftOut, ...]:
     while new := [piece for piece in pieces if piece not in found and (piece.is_host or piece.tokens & calls)]:
         found += new
         calls |= {piece.name for piece in new} - {""}
-    headers = [
-        LeftOut(include.start(), include.end(), include[0].strip())
-        for include in includes(text, plain) if _HEADERS.match(include[1])
-    ]  # fmt: skip
+    of_host = (include for include in includes(text, plain) if _HEADERS.match(include[1]))
+    headers = [LeftOut(include.start(), include.end(), include[0].strip()) for include in of_host]
     if not found and not any("/" in header.name or "Python" in header.name for header in headers):
         return ()
     return tuple(sorted((*headers, *(piece.left_out for piece in found)), key=lambda one: one.start))

@@ -156,12 +156,9 @@ class CudaSource:
     def unsupported_on_a_cpu(self) -> str:
         """The first line that cannot run on a CPU, and why; "" where there is none."""
         reasons = ((token.start_byte, _why_not(token)) for token in leaves(parse(self.plain)))
-        macros = (
-            (line.start(), _NOT_ON_A_CPU[word])
-            for line in directives(self.plain) if line[1] == "define"
-            for word in ("asm", "cooperative_groups") if word in re.findall(r"\w+", line[2])
-        )  # fmt: skip
-        at, why = min(((at, why) for at, why in (*reasons, *macros) if why), default=(0, ""))
+        macros = (line for line in directives(self.plain) if line[1] == "define")
+        hidden = ((line.start(), _PTX) for line in macros if "asm" in re.findall(r"\w+", line[2]))
+        at, why = min(((at, why) for at, why in (*reasons, *hidden) if why), default=(0, ""))
         return f"{self.path.name}:{self.plain.count(chr(10), 0, at) + 1}: {why}" if why else ""
 
     @functools.cached_property

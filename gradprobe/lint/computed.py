@@ -9,16 +9,12 @@ from typing import Any
 
 from ..diagnosis import Where
 from ..running.taps.functions import Function, call_tree, is_jit
+from ..running.taps.propose import TILES, plain_name
 from ..source.line import SourceLine
 
-# Variables by their names in lower case, without underscores and without the T of a transposed tile.
-_USUAL = {
-    "p": "P", "pij": "P", "dp": "dP", "dpij": "dP", "ds": "dS", "dsij": "dS", "delta": "delta", "di": "delta",
-    "dq": "dQ", "dk": "dK", "dv": "dV", "dqacc": "dQ", "dkacc": "dK", "dvacc": "dV", "dtau": "dTau", "lse": "LSE",
-    "accdq": "dQ", "accdk": "dK", "accdv": "dV", "o": "O", "acco": "O",
-}  # fmt: skip
-# Before the names of tiles, as in b_ds.
-_TILE = "b_"
+# Beside the tiles: what sums and vectors are called.
+_USUAL = TILES | {"dtau": "dTau", "lse": "LSE", "o": "O", "acco": "O"}
+_USUAL |= {name: f"d{x.upper()}" for x in "qkv" for name in (f"d{x}", f"d{x}acc", f"accd{x}")}
 _LOADS, _STARTS = frozenset({"load"}), frozenset({"zeros", "full", "zeros_like"})
 
 
@@ -58,7 +54,7 @@ def _computed(function: Function) -> Iterator[tuple[str, SourceLine]]:
     loaded = {variable for variable, node in pairs if _calls(node.value, _LOADS)}
     last: dict[str, ast.stmt] = {}
     for variable, node in pairs:
-        name = _USUAL.get(_plain(variable))
+        name = _USUAL.get(plain_name(variable, _USUAL))
         is_given = _calls(node.value, _LOADS | _STARTS) or (variable in loaded and _reads(node.value, variable))
         if name is not None and not is_given:
             last[name] = max(last.get(name, node), node, key=lambda each: each.lineno)
@@ -80,8 +76,3 @@ def _calls(value: ast.expr, names: Collection[str]) -> bool:
 
 def _reads(value: ast.expr, variable: str) -> bool:
     return any(isinstance(node, ast.Name) and node.id == variable for node in ast.walk(value))
-
-
-def _plain(variable: str) -> str:
-    word = variable.lower().removeprefix(_TILE).replace("_", "")
-    return word if word in _USUAL or not word.endswith("t") else word[:-1]

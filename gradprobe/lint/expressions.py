@@ -26,28 +26,30 @@ from .values import (
 )
 
 # Calls whose value is that of their first argument.
-_SAME = {
-    "advance", "multiple_of", "max_contiguous", "max_constancy", "cast", "broadcast_to", "expand_dims", "reshape",
-    "view", "ravel", "trans", "to", "to_tensor", "abs", "flip",
-}  # fmt: skip
+_SAME = {"broadcast_to", "expand_dims", "reshape", "view", "ravel", "trans", "flip", "to", "to_tensor", "cast", "abs"}
+_SAME |= {"advance", "multiple_of", "max_contiguous", "max_constancy"}
 _DESCRIBING = {"make_block_ptr", "make_tensor_descriptor", "_experimental_make_tensor_descriptor"}
 _SUMS = (ast.Add, ast.Sub)
 _CONSTANT: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod, ast.BitAnd: operator.and_, ast.BitOr: operator.or_, ast.Eq: operator.eq,
-    ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
-    ast.Is: lambda a, b: a is b, ast.IsNot: lambda a, b: a is not b, ast.In: lambda a, b: a in b,
-    ast.Pow: operator.pow,
-}  # fmt: skip
+    **{ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Pow: operator.pow},
+    **{ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.BitAnd: operator.and_, ast.BitOr: operator.or_},
+    **{ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Is: operator.is_, ast.IsNot: operator.is_not},
+    **{ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge},
+    ast.In: lambda a, b: a in b,
+}
 
 
 class Evaluator(ast.NodeVisitor):
     """The value of an expression in one function."""
 
     def __init__(
-        self, function: Function, scope: Mapping[str, Value], record: Record, names: Mapping[str, str],
+        self,
+        function: Function,
+        scope: Mapping[str, Value],
+        record: Record,
+        names: Mapping[str, str],
         inside: Callable[[Function, Mapping[str, Value]], Value],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """
         Args:
             scope: what variables hold.
@@ -59,9 +61,9 @@ class Evaluator(ast.NodeVisitor):
     def augmented(self, statement: ast.AugAssign) -> Value:
         """What `x += y` leaves in x."""
         target = statement.target
-        before = self.visit(ast.copy_location(ast.Name(target.id, ast.Load()), target)) if isinstance(
-            target, ast.Name
-        ) else NOTHING  # fmt: skip
+        before: Value = NOTHING
+        if isinstance(target, ast.Name):
+            before = self.visit(ast.copy_location(ast.Name(target.id, ast.Load()), target))
         return self._operation(before, self.visit(statement.value), statement.op, statement)
 
     def visit(self, node: ast.AST) -> Value:

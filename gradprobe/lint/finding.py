@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from ..diagnosis import Where
+from ..source.line import SourceLine
 
 FOREIGN, MISSING, SWAPPED = "foreign", "missing", "swapped"
 
@@ -42,8 +44,12 @@ class Finding:
     """Whether the kernel was never launched, and its parameters are taken for what their names say."""
 
 
+def finding_at(at: SourceLine, rule: str, kernel: str, sentence: str, fix: str, tensor: str, **more: Any) -> Finding:
+    """A finding at a piece of a line."""
+    return Finding(rule, kernel, at.file, at.line, at.column, at.length, at.code, sentence, fix, tensor, **more)
+
+
 def where_of(finding: Finding) -> Where:
     """The line that a finding names, as diagnoses hold it."""
-    return Where(
-        finding.file, finding.line, finding.code, finding.column, finding.length, finding.kernel, finding.note
-    )  # fmt: skip
+    at = (finding.file, finding.line, finding.code, finding.column, finding.length)
+    return Where(*at, finding.kernel, finding.note)

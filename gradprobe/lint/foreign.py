@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from ..running.taps.functions import call_tree
 from ..source.line import SourceLine
 from .cuda import CudaKernel
-from .finding import FOREIGN, Finding
+from .finding import FOREIGN, Finding, finding_at
 from .host import Given
 from .memory import Held, Stride
 from .names import renamed, stride_of, word_of
@@ -93,10 +93,8 @@ class Accused:
     def _finding(self, spot: SourceLine, sentence: str, fix: str, note: str, axis: int | None = None) -> Finding:
         axis = self.axis if axis is None else axis
         kind = self.held.kinds[axis] if axis is not None and self.held.kinds else ""
-        return Finding(
-            FOREIGN, self.view.name, spot.file, spot.line, spot.column, spot.length, spot.code, sentence, fix,
-            self.held.name, self.meanings[0].tensor, axis, kind, note,
-        )  # fmt: skip
+        told = {"other": self.meanings[0].tensor, "axis": axis, "kind": kind, "note": note}
+        return finding_at(spot, FOREIGN, self.view.name, sentence, fix, self.held.name, **told)
 
     def _own(self) -> str:
         """Whether the tensor's own stride reaches the kernel, and whether that is used."""
@@ -169,7 +167,6 @@ def _is_right_elsewhere(view: View, factor: Factor) -> bool:
 
 
 def _parameters(view: View, spot: SourceLine) -> Sequence[str]:
-
     if isinstance(view.function, CudaKernel):
         return ()
     return next((each.parameters for each in call_tree(view.function.jit) if each.name == spot.function), ())

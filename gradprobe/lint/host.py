@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from ..running.taps.functions import is_assigned
 from ..source.line import SourceLine
 from ..source.python_source import PythonSource, python_source
 
@@ -150,12 +151,9 @@ class _Arguments:
         """The tuple that was last assigned to a name before the call."""
         around = next((node for node in self.source.above(self.call) if isinstance(node, ast.FunctionDef)), None)
         body = (around or self.source.tree).body
-        assigned = [
-            node for statement in body for node in ast.walk(statement)
-            if isinstance(node, ast.Assign) and node.lineno < self.call.lineno
-            and any(isinstance(target, ast.Name) and target.id == name.id for target in node.targets)
-        ]  # fmt: skip
-        value = assigned[-1].value if assigned else None
+        nodes = (node for statement in body for node in ast.walk(statement) if isinstance(node, ast.Assign))
+        found = [node.value for node in nodes if node.lineno < self.call.lineno and is_assigned(name.id, node)]
+        value = found[-1] if found else None
         return value if isinstance(value, (ast.Tuple, ast.List)) else None
 
     def _value(self, node: ast.expr) -> Any:

@@ -87,10 +87,8 @@ def memory_of(caught: Caught) -> Memory:
             name = caught.storages.get(address, "").lower() or word_of(parameter)
             held[address] = _held(caught, name, tensor, False)
         own.setdefault(address, set()).update(tensor.stride(), held[address].strides)
-    return Memory(
-        caught.case, held, _meanings(held), caught.given,
-        {address: frozenset(strides) for address, strides in own.items()},
-    )  # fmt: skip
+    frozen = {address: frozenset(strides) for address, strides in own.items()}
+    return Memory(caught.case, held, _meanings(held), caught.given, frozen)
 
 
 def _meanings(held: Mapping[int, Held]) -> dict[int, tuple[Stride, ...]]:

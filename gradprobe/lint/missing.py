@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ..source.line import SourceLine
-from .finding import MISSING, Finding
+from .finding import MISSING, Finding, finding_at
 from .foreign import product_at
 from .memory import Held
 from .uses import Use, family, uses_of
@@ -34,13 +34,10 @@ def missing(view: View, accused: Sequence[Finding]) -> Iterator[Finding]:
 
 def _has_more_terms(view: View, base: str, held: Held) -> bool:
     """Whether something is added to a pointer that may stand for an axis whose stride is taken for granted."""
-    loose = {
-        term.index for advance in view.record.advances
-        if advance.base == base and not (term := advance.term).factors and term.index
-    }  # fmt: skip
+    terms = [advance.term for advance in view.record.advances if advance.base == base]
+    loose = {term.index for term in terms if term.index and not term.factors}
     spare = [axis for axis, size in enumerate(held.shape) if size > 1 and not view.parameters_of(base, axis)]
-    shared = any(len(advance.term.factors) > 1 for advance in view.record.advances if advance.base == base)
-    return shared or len(loose) > len(spare)
+    return any(len(term.factors) > 1 for term in terms) or len(loose) > len(spare)
 
 
 def _is_missing(view: View, uses: Sequence[Use], base: str, held: Held, axis: int) -> bool:
@@ -57,10 +54,8 @@ def _is_missing(view: View, uses: Sequence[Use], base: str, held: Held, axis: in
 
 def _is_read(view: View, base: str, parameter: str) -> bool:
     """Whether the kernel reads a stride elsewhere than in pointers of other tensors."""
-    elsewhere = {
-        factor.spots[0] for advance in view.record.advances for factor in advance.term.factors
-        if factor.parameter == parameter and advance.base != base
-    }  # fmt: skip
+    others = [advance.term.factors for advance in view.record.advances if advance.base != base]
+    elsewhere = {each.spots[0] for factors in others for each in factors if each.parameter == parameter}
     return view.mentioned.get(parameter.partition("[")[0], 0) > len(elsewhere)
 
 
@@ -75,11 +70,11 @@ def _is_apart(uses: Sequence[Use], base: str, held: Held, axis: int) -> bool:
         return True
     running = {use.index for use in uses if use.base == base and use.stride.axis == inner} - {""}
     kinds = [family(kind) for kind in held.kinds]
-    others = [
-        use for use in uses
-        if use.base != base and use.index in running and kinds and use.family == kinds[inner] and use.held.is_given
-    ]  # fmt: skip
-    return any(use.base == other.base and use.family == kinds[axis] for other in others for use in uses)
+    if not kinds:
+        return False
+    alike = [use for use in uses if use.base != base and use.index in running and use.family == kinds[inner]]
+    others = {use.base for use in alike if use.held.is_given}
+    return any(use.base in others and use.family == kinds[axis] for use in uses)
 
 
 def _finding(view: View, uses: Sequence[Use], base: str, held: Held, axis: int) -> Finding:
@@ -92,10 +87,8 @@ def _finding(view: View, uses: Sequence[Use], base: str, held: Held, axis: int) 
         f"every {word} has {held.name} of {word} 0"
     )
     fix = f"add {_product(view, uses, own, kind)} to {base}"
-    return Finding(
-        MISSING, view.name, spot.file, spot.line, spot.column, spot.length, spot.code, sentence, fix, held.name, "",
-        axis, kind, f"no {held.name}.stride({axis})",
-    )  # fmt: skip
+    note = f"no {held.name}.stride({axis})"
+    return finding_at(spot, MISSING, view.name, sentence, fix, held.name, axis=axis, kind=kind, note=note)
 
 
 def _product(view: View, uses: Sequence[Use], own: str, kind: str) -> str:

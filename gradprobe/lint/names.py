@@ -6,20 +6,16 @@ import re
 from collections.abc import Collection
 
 # What tensors are called in kernels, each with its name here. Single letters that are sizes as often are left out.
-_WORDS = {
-    "q": "q", "query": "q", "k": "k", "key": "k", "v": "v", "value": "v", "o": "o", "out": "o", "output": "o",
-    "do": "do", "dout": "do", "grado": "do", "gradout": "do", "gradoutput": "do", "lse": "lse", "delta": "delta",
-    "dq": "dq", "dk": "dk", "dv": "dv", "bias": "bias", "dbias": "dbias", "db": "dbias", "mask": "mask", "tau": "tau",
-    "dtau": "dtau", "alibi": "alibi", "sinks": "sinks", "dsink": "dsink", "ds": "ds", "dp": "dp", "p": "p",
-    "seqlens": "seqlens", "gradq": "dq", "gradk": "dk", "gradv": "dv",
-}  # fmt: skip
+_ITSELF = ("q", "k", "v", "o", "do", "lse", "delta", "dq", "dk", "dv", "bias", "dbias", "mask", "tau", "dtau", "alibi")
+_WORDS = {name: name for name in (*_ITSELF, "sinks", "dsink", "ds", "dp", "p", "seqlens")}
+_WORDS |= {"query": "q", "key": "k", "value": "v", "out": "o", "output": "o", "db": "dbias"}
+_WORDS |= {"gradq": "dq", "gradk": "dk", "gradv": "dv"}
+_WORDS |= dict.fromkeys(("dout", "grado", "gradout", "gradoutput"), "do")
 # The ends of strides' names, with the axis that each is: batch, head, position (of rows or keys), dim.
-_AXES = {
-    "b": "b", "z": "b", "bs": "b", "bz": "b", "batch": "b", "0": "b",
-    "h": "h", "head": "h", "heads": "h", "g": "h", "1": "h",
-    "m": "m", "n": "m", "s": "m", "l": "m", "t": "m", "seq": "m", "tok": "m", "row": "m", "rows": "m", "2": "m",
-    "seqlen": "m", "d": "d", "k": "d", "dim": "d", "e": "d", "v": "d", "3": "d", "w": "w", "i": "m", "j": "m",
-}  # fmt: skip
+_AXES = dict.fromkeys(("b", "z", "bs", "bz", "batch", "0"), "b")
+_AXES |= dict.fromkeys(("h", "head", "heads", "g", "1"), "h")
+_AXES |= dict.fromkeys(("m", "n", "s", "l", "t", "seq", "tok", "row", "rows", "seqlen", "i", "j", "2"), "m")
+_AXES |= dict.fromkeys(("d", "k", "dim", "e", "v", "3"), "d") | {"w": "w"}
 _STRIDE = re.compile(r"strides?", re.IGNORECASE)
 # One letter for those of an axis: what is told apart by names alone is coarser than what shapes tell.
 _FAMILY = {"g": "h", "n": "m", "e": "d"}

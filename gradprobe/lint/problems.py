@@ -15,25 +15,18 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 # Sizes that differ, none with a prime factor of strides.BEYOND or more; then what many kernels ask for.
-_SIZES: dict[str, Any] = {
-    "batch": 2, "heads": 6, "kv_heads": 3, "seqlen_q": 20, "seqlen_k": 28, "head_dim": 24, "head_dim_v": 40,
-    "block_m": 16, "block_n": 16,
-}  # fmt: skip
+_SIZES: dict[str, Any] = {"batch": 2, "heads": 6, "kv_heads": 3, "seqlen_q": 20, "seqlen_k": 28}
+_SIZES |= {"head_dim": 24, "head_dim_v": 40, "block_m": 16, "block_n": 16}
 _LENGTHS_ALIKE = {"seqlen_q": 28}
 _DIMS_ALIKE = {"head_dim": 32, "head_dim_v": 32}
 _ROUND = {"seqlen_q": 128, "seqlen_k": 128, "head_dim": 64, "head_dim_v": 64, "block_m": 32, "block_n": 32}
-_PLAIN: dict[str, Any] = {
-    "window": None, "softcap": None, "bias": False, "alibi": False, "mask": None, "sinks": False, "dropout": 0.0,
-    "seqlens": None,
-}  # fmt: skip
+_PLAIN: dict[str, Any] = dict.fromkeys(("window", "softcap", "mask", "seqlens", "cu_seqlens_q", "cu_seqlens_k"))
+_PLAIN |= {"bias": False, "alibi": False, "sinks": False, "dropout": 0.0}
 
 
 def problems(target: Target, case: Case) -> Iterator[Case]:
     """Cases from the richest on, without values; the last one is the case itself."""
-    base = replace(
-        case, inputs=None, layouts=(), runs=(), taps=(), repeat=1, schedules=0, pattern="normal", cu_seqlens_q=None,
-        cu_seqlens_k=None, **_PLAIN,
-    )  # fmt: skip
+    base = replace(case, inputs=None, layouts=(), runs=(), taps=(), repeat=1, schedules=0, pattern="normal", **_PLAIN)
     rich, plain = _options(target, case), {"bias": case.bias} if case.family == "lazy" else {}
     if case.family == "lazy":
         steps: list[dict[str, Any]] = [{**_SIZES, "kv_heads": 6, **_LENGTHS_ALIKE, "head_dim_v": 24}]

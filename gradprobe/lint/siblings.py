@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..running.taps.functions import Function, is_jit, read_once
-from .finding import FOREIGN, Finding
+from .finding import FOREIGN, Finding, finding_at
 from .names import is_stride, renamed, stride_of, tensor_of, word_of
 from .record import Advance, Record
 from .view import View, by_name
@@ -114,7 +114,5 @@ def _finding(
         f"by the names alone, for it was not launched: {tensor} is advanced by {spot.text}, {words[word]}'s; {passed}"
     )
     fix = f"{spot.text} -> {name}" + ("" if known else ", a parameter to add here and in the launch")
-    return Finding(
-        FOREIGN, record.function.name, spot.file, spot.line, spot.column, spot.length, spot.code, sentence, fix,
-        tensor, words[word], None, letter, f"of {words[word]}", by_name=True,
-    )  # fmt: skip
+    kernel, told = record.function.name, {"other": words[word], "kind": letter, "note": f"of {words[word]}"}
+    return finding_at(spot, FOREIGN, kernel, sentence, fix, tensor, **told, by_name=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..cases.case import Case
+from ..running.taps.functions import Function
 from ..targets.find import Target
 from .catching import Caught, catch
 from .cuda import CudaKernel
@@ -14,6 +15,7 @@ from .foreign import foreign
 from .launch import Launch
 from .memory import Memory, memory_of
 from .missing import missing
+from .record import Record
 from .siblings import functions_of, siblings
 from .swapped import swapped
 from .view import View, view_of
@@ -82,14 +84,7 @@ def surveyed(views: Sequence[View], scopes: Iterable[tuple[dict[str, object], st
     found = [each for file, scope in beside.items() for each in siblings(functions_of(scope, file), views)]
     for finding in (finding for each in found for finding in each.findings):
         findings.setdefault(_key(finding), finding)
-    kernels = _kernels(views)
-    kernels += [
-        Kernel(
-            each.function.name, each.function.file, each.function.line, False, len(each.record.expressions),
-            tuple(sorted(each.record.lost)),
-        )
-        for each in found
-    ]  # fmt: skip
+    kernels = _kernels(views) + [_kernel(each.function, each.record, launched=False) for each in found]
     ordered = sorted(findings.values(), key=lambda finding: (finding.by_name, finding.file, finding.line))
     return Survey(tuple(ordered), tuple(kernels))
 
@@ -121,8 +116,12 @@ def _key(finding: Finding) -> tuple[object, ...]:
 def _kernels(views: Sequence[View]) -> list[Kernel]:
     found: dict[str, Kernel] = {}
     for view in views:
-        expressions = max(len(view.record.expressions), found[view.name].expressions if view.name in found else 0)
-        found[view.name] = Kernel(
-            view.name, view.file, view.function.line, True, expressions, tuple(sorted(view.record.lost))
-        )
+        kernel = _kernel(view.function, view.record, launched=True)
+        seen = found.get(view.name, kernel).expressions
+        found[view.name] = replace(kernel, expressions=max(seen, kernel.expressions))
     return list(found.values())
+
+
+def _kernel(function: Function | CudaKernel, record: Record, *, launched: bool) -> Kernel:
+    lost = tuple(sorted(record.lost))
+    return Kernel(function.name, function.file, function.line, launched, len(record.expressions), lost)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from .finding import SWAPPED, Finding
+from .finding import SWAPPED, Finding, finding_at
 from .foreign import product_at
 from .uses import Use, family, uses_of
 from .view import View
@@ -53,7 +53,5 @@ def _finding(view: View, use: Use, meant: int) -> Finding:
     )
     product = product_at(view, spot)
     fix = f"{product} -> {product.replace(spot.text, own)}"
-    return Finding(
-        SWAPPED, view.name, spot.file, spot.line, spot.column, spot.length, spot.code, sentence, fix, held.name,
-        held.name, meant, held.kinds[meant], str(use.stride),
-    )  # fmt: skip
+    axis = {"axis": meant, "kind": held.kinds[meant], "note": str(use.stride)}
+    return finding_at(spot, SWAPPED, view.name, sentence, fix, held.name, other=held.name, **axis)

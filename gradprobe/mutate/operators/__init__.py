@@ -68,11 +68,8 @@ def _mutant(file: KernelFile, change: Change) -> Mutant | None:
     if line is None or not _parses(after, function):
         return None
     whole = [text.split("\n")[line - 1].rstrip() for text in (file.text, after)]
-    return Mutant(
-        name="", fault_class=change.fault_class, function=function.name, file=str(file.path), line=line,
-        before=whole[0].strip(), after=whole[1].strip(), edits=change.edits, diff=unified(file.path.name, line, *whole),
-        statement=_lines(file.statement(change.node)),
-    )  # fmt: skip
+    texts = (whole[0].strip(), whole[1].strip(), change.edits, unified(file.path.name, line, *whole))
+    return Mutant("", change.fault_class, function.name, file.file, line, *texts, _lines(file.statement(change.node)))
 
 
 def _lines(statement: ast.stmt) -> tuple[int, int] | None:

@@ -9,10 +9,8 @@ from ..source import KernelFile, called
 from .change import Change
 
 # Tensors of as many axes as q, by the names that they usually have; only these may stand for one another.
-_LIKE_Q = {
-    "q", "k", "v", "o", "do", "dq", "dk", "dv", "out", "dout", "d_o", "grad_out", "grad_output",
-    "query", "key", "value",
-}  # fmt: skip
+_LIKE_Q = {"q", "k", "v", "o", "do", "dq", "dk", "dv", "query", "key", "value"}
+_LIKE_Q |= {"out", "dout", "d_o", "grad_out", "grad_output"}
 _EMPTY = {"zeros": "empty", "new_zeros": "new_empty", "zeros_like": "empty_like"}
 
 

@@ -12,8 +12,11 @@ from ..source import KernelFile, called
 from .change import Change
 
 _SIGNS: dict[type[ast.cmpop], tuple[str, str]] = {
-    ast.GtE: (">=", ">"), ast.Gt: (">", ">="), ast.LtE: ("<=", "<"), ast.Lt: ("<", "<="),
-}  # fmt: skip
+    ast.GtE: (">=", ">"),
+    ast.Gt: (">", ">="),
+    ast.LtE: ("<=", "<"),
+    ast.Lt: ("<", "<="),
+}
 _ACCESSES = ("load", "store", "atomic_add")
 # Words of masks that say which keys are seen; any other upper bound is the end of what there is.
 _SEEN = re.compile(r"window|left|right|causal|diag|distance", re.IGNORECASE)

@@ -44,11 +44,9 @@ def barrier_dropped(file: KernelFile) -> Iterator[Change]:
 
 def _sums(kernel: ast.FunctionDef) -> set[str]:
     """The variables that begin as a tile of one number."""
-    return {
-        target.id
-        for node in ast.walk(kernel) if isinstance(node, ast.Assign) and called(node.value) in ("zeros", "full")
-        for target in node.targets if isinstance(target, ast.Name)
-    }  # fmt: skip
+    assigned = (node for node in ast.walk(kernel) if isinstance(node, ast.Assign))
+    targets = (target for node in assigned if called(node.value) in ("zeros", "full") for target in node.targets)
+    return {target.id for target in targets if isinstance(target, ast.Name)}
 
 
 def _adds_to(node: ast.AST, sums: set[str]) -> bool:

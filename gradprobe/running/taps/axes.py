@@ -19,11 +19,9 @@ Shape = tuple[str | None, ...] | None
 # A tuple of values has a list of shapes.
 Found = tuple[str | None, ...] | list[Any] | None
 
-_ELEMENTWISE = {
-    "exp", "exp2", "log", "log2", "sqrt", "rsqrt", "abs", "fabs", "sin", "cos", "tanh", "sigmoid", "maximum", "minimum",
-    "max_contiguous", "multiple_of", "fma", "where", "clamp", "div_rn", "fdiv", "cast", "add", "mul", "sub", "floor",
-    "ceil", "fast_expf", "fast_dividef", "pow",
-}  # fmt: skip
+_ELEMENTWISE = {"exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "tanh", "sigmoid", "fast_expf", "pow"}
+_ELEMENTWISE |= {"add", "sub", "mul", "fma", "fdiv", "div_rn", "fast_dividef", "maximum", "minimum", "clamp", "where"}
+_ELEMENTWISE |= {"abs", "fabs", "floor", "ceil", "cast", "max_contiguous", "multiple_of"}
 _SCALARS = {"program_id", "num_programs", "cdiv", "min", "max", "int", "float", "len"}
 _REDUCTIONS = {"sum", "max", "min"}
 # What may be said of a dot without a change of its axes.
@@ -75,7 +73,7 @@ def _parameters(tree: Sequence[Function], function: Function) -> dict[str, Found
 
 def _passed(tree: Sequence[Function], caller: Function, call: ast.Call, function: Function) -> dict[str, Found]:
     shapes = _parameters(tree, caller) if caller is not function else {}
-    _run(caller, caller.tree.body, shapes, _around(caller, call), _DEPTH)
+    _run(caller, caller.tree.body, shapes, caller.source.statement(call), _DEPTH)
     reader = _Reader(caller, shapes, _DEPTH)
     given = _bound(function, call, [reader.visit(node) for node in call.args], reader)
     own = {shape[0]: name for name, shape in given.items() if isinstance(shape, tuple) and len(shape) == 1}
@@ -88,11 +86,6 @@ def _passed(tree: Sequence[Function], caller: Function, call: ast.Call, function
 def _renamed(label: str | None, own: Mapping[str | None, str], caller: str) -> str | None:
     """A block that is not passed is called after the caller, for the function may have one of the same name."""
     return label if label in (ONE, None) else own.get(label, f"{caller}.{label}")
-
-
-def _around(function: Function, call: ast.Call) -> ast.stmt:
-    holding = [node for node in ast.walk(function.tree) if isinstance(node, ast.stmt) and not blocks(node)]
-    return next(node for node in holding if any(inner is call for inner in ast.walk(node)))
 
 
 def _bound(function: Function, call: ast.Call, positional: Sequence[Found], reader: _Reader) -> dict[str, Found]:
@@ -268,10 +261,8 @@ class _Reader(ast.NodeVisitor):
         shapes = {**defaults, **shapes}
         _run(function, function.tree.body, shapes, None, self.depth - 1)
         reader = _Reader(function, shapes, self.depth - 1)
-        found = [
-            reader.visit(inner.value) for inner in ast.walk(function.tree)
-            if isinstance(inner, ast.Return) and inner.value is not None
-        ]  # fmt: skip
+        returns = [inner.value for inner in ast.walk(function.tree) if isinstance(inner, ast.Return) and inner.value]
+        found = [reader.visit(value) for value in returns]
         return found[0] if found and all(shape == found[0] for shape in found) else None
 
 

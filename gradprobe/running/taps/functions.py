@@ -57,6 +57,10 @@ class Function:
         """Every variable that it assigns, in order."""
         return tuple(dict.fromkeys(bound_in(self.tree.body)))
 
+    def assigned_to(self, name: str) -> list[ast.expr]:
+        """What is assigned to a variable, itself and not as a part of a tuple."""
+        return [node.value for node in ast.walk(self.tree) if isinstance(node, ast.Assign) and is_assigned(name, node)]
+
     @cached_property
     def variables(self) -> frozenset[str]:
         """Its parameters and what it assigns."""
@@ -153,6 +157,11 @@ def is_jit(value: Any) -> bool:
     from triton.runtime.jit import JITFunction
 
     return isinstance(value, (JITFunction, InterpretedFunction))
+
+
+def is_assigned(name: str, node: ast.Assign) -> bool:
+    """Whether a name is a target of an assignment."""
+    return any(isinstance(target, ast.Name) and target.id == name for target in node.targets)
 
 
 def bound_in(nodes: Iterable[ast.AST]) -> Iterator[str]:

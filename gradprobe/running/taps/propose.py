@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,8 +15,8 @@ from .places import Place, places
 from .rewrite import can_be_given, sight
 from .words import parse_tap
 
-# Variables by their names in lower case, without underscores and without the T of a transposed tile.
-_USUAL = {"p": "P", "pij": "P", "dp": "dP", "dpij": "dP", "ds": "dS", "dsij": "dS", "delta": "delta", "di": "delta"}
+# What kernels call tiles and delta: in lower case, without underscores and without the T of a transposed tile.
+TILES = {"p": "P", "pij": "P", "dp": "dP", "dpij": "dP", "ds": "dS", "dsij": "dS", "delta": "delta", "di": "delta"}
 # Before the names of tiles, as in b_ds.
 _TILE = "b_"
 _BATCH = ("b", "off_b", "off_z", "pid_b", "pid_z", "batch", "batch_id", "batch_idx", "bid", "idx_b", "z", "i_b")
@@ -45,7 +45,7 @@ def propose(kernels: Sequence[Any]) -> list[str]:
 
 
 def _in_function(tree: Sequence[Function], function: Function) -> Iterator[str]:
-    named = {variable: name for variable in function.assigned if (name := _USUAL.get(_plain(variable)))}
+    named = {variable: name for variable in function.assigned if (name := TILES.get(plain_name(variable, TILES)))}
     if not {"dP", "dS"} & set(named.values()):
         return
     for variable, name in named.items():
@@ -54,9 +54,10 @@ def _in_function(tree: Sequence[Function], function: Function) -> Iterator[str]:
             yield word
 
 
-def _plain(variable: str) -> str:
+def plain_name(variable: str, known: Container[str]) -> str:
+    """A variable's name as a table of names has it: "ds" of b_dsT."""
     word = variable.lower().removeprefix(_TILE).replace("_", "")
-    return word if word in _USUAL or not word.endswith("t") else word[:-1]
+    return word if word in known or not word.endswith("t") else word[:-1]
 
 
 def _word(tree: Sequence[Function], function: Function, variable: str, name: str) -> str | None:
@@ -115,15 +116,7 @@ def _candidates(function: Function, shapes: Mapping[str, Found], tile: Shape, ki
     named = [name for name in known if _kind(name) == kind]
     along = [name for name in named if tile is not None and set(tile) & set(shapes[name] or ())]
     first = sorted(named, key=lambda name: (name not in along, name not in (tile or ())))
-    return first + [ast.unparse(value) for name in first for value in _renewals(function, name)]
-
-
-def _renewals(function: Function, name: str) -> list[ast.expr]:
-    return [
-        node.value for node in ast.walk(function.tree)
-        if isinstance(node, ast.Assign) and len(node.targets) == 1
-        and isinstance(node.targets[0], ast.Name) and node.targets[0].id == name
-    ]  # fmt: skip
+    return first + [ast.unparse(value) for name in first for value in function.assigned_to(name)]
 
 
 def _kind(name: str) -> str:
@@ -134,16 +127,12 @@ def _kind(name: str) -> str:
 
 
 def _is_marked(variable: str) -> bool:
-    return _plain(variable) != variable.lower().removeprefix(_TILE).replace("_", "")
+    return plain_name(variable, TILES) != variable.lower().removeprefix(_TILE).replace("_", "")
 
 
 def _scale(function: Function, variable: str) -> str | None:
     """A factor called a scale in the product that is assigned to a variable."""
-    assigned = [
-        node.value for node in ast.walk(function.tree)
-        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == variable for t in node.targets)
-    ]  # fmt: skip
-    factors = [factor for value in assigned for factor in _factors(value)]
+    factors = [factor for value in function.assigned_to(variable) for factor in _factors(value)]
     return next((node.id for node in factors if isinstance(node, ast.Name) and "scale" in node.id.lower()), None)
 
 

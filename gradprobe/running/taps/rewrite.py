@@ -108,12 +108,10 @@ def can_be_given(tree: Sequence[Function], function: Function, name: str) -> boo
     """Whether every caller of a function can pass it a name that it does not have."""
     if name in function.variables or function.knows(name):
         return False
-    sites = [
-        (caller, call) for caller in tree for call, called in caller.calls
-        if called is function.jit and caller is not function
-    ]  # fmt: skip
+    others = [caller for caller in tree if caller is not function]
+    sites = [(caller, call) for caller in others for call, called in caller.calls if called is function.jit]
     return bool(sites) and all(
-        not _missing(caller, [name], bound_before(caller, _statement(caller, call))) or can_be_given(tree, caller, name)
+        not _missing(caller, [name], _bound_at(caller, call)) or can_be_given(tree, caller, name)
         for caller, call in sites
     )
 
@@ -149,7 +147,7 @@ def _extra_parameters(
         extra[id(sighting.function.jit)].update(dict.fromkeys(wanted))
     for function in _callees_first(tree):
         for call, called in function.calls:
-            visible = bound_before(function, _statement(function, call)) if extra[id(called)] else set()
+            visible = _bound_at(function, call) if extra[id(called)] else set()
             passed = [name for name in extra[id(called)] if _missing(function, [name], visible)]
             extra[id(function.jit)].update(dict.fromkeys(passed))
     return {key: list(names) for key, names in extra.items()}
@@ -240,13 +238,6 @@ def _like(original: Any, plain: Any, extra: Sequence[str]) -> Any:
     return made
 
 
-def _statement(function: Function, call: ast.Call) -> ast.stmt:
-    """The innermost statement around a call."""
-    end = (call.end_lineno or 0, call.end_col_offset or 0)
-    around = [
-        node for node in ast.walk(function.tree)
-        if isinstance(node, ast.stmt) and node is not function.tree
-        and (node.lineno, node.col_offset) <= (call.lineno, call.col_offset)
-        and end <= (node.end_lineno or 0, node.end_col_offset or 0)
-    ]  # fmt: skip
-    return max(around, key=lambda node: (node.lineno, node.col_offset))
+def _bound_at(function: Function, call: ast.Call) -> set[str]:
+    """The names that have a value where a function calls another."""
+    return bound_before(function, function.source.statement(call))
