@@ -60,8 +60,10 @@ def shown() -> str:
 
 def svg(lines: str, theme: TerminalTheme) -> str:
     """A terminal of these lines."""
-    console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, color_system="truecolor")
-    console.print(Text.from_ansi(lines), soft_wrap=True, highlight=False)
+    text = Text.from_ansi(lines)
+    width = max(line.cell_len for line in text.split())  # one line is never wrapped, however narrow the terminal
+    console = Console(record=True, width=width, file=io.StringIO(), force_terminal=True, color_system="truecolor")
+    console.print(text, soft_wrap=True, highlight=False)
     return console.export_svg(title=f"$ {COMMAND}", theme=theme)
 
 

@@ -1,6 +1,14 @@
 """What README.md and docs/*.md show is what comes: every console block is run, and its output compared."""
 
+import contextlib
+import re
+import shlex
+
 import pytest
+import typer
+from markdown_it import MarkdownIt
+
+from gradprobe.cli import app
 
 from .examples import PAGES, Command, blocks, differences, outputs, rewritten
 
@@ -19,6 +27,36 @@ def test_every_command_with_output_stands_in_a_block_that_is_run():
         run = {line for block in blocks(page) for line in range(*block.lines)}
         for number, line in enumerate(page.read_text(encoding="utf-8").splitlines()):
             assert number in run or not line.lstrip().startswith("$ "), f"{page.name}:{number + 1}"
+
+
+def _mentioned(page):
+    """The gradprobe commands of a page that stand in no block that is run."""
+    for token in MarkdownIt().parse(page.read_text(encoding="utf-8")):
+        spans = [inner.content for inner in token.children or [] if inner.type == "code_inline"]
+        lines = token.content.splitlines() if token.type == "code_block" else spans
+        found = [piece for line in lines for piece in re.findall(r"(?:^|[ ;/])gradprobe ([^;#&]+)", line)]
+        yield from (words for words in found if not words.startswith(("-", "@")))
+
+
+def _parse(words):
+    """Reads the options of a command line, without running anything."""
+    group, context, args = typer.main.get_command(app), None, shlex.split(words)
+    while hasattr(group, "resolve_command"):
+        context = group.make_context("gradprobe", args, parent=context, allow_extra_args=True)
+        _, group, args = group.resolve_command(context, args)
+    group.make_context(words, args, parent=context)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_command_that_a_page_mentions_has_the_options_that_it_shows(page):
+    for words in _mentioned(page):
+        with contextlib.suppress(typer.Exit):  # of --help
+            _parse(words)
+
+
+def test_an_option_that_is_none_is_seen():
+    with pytest.raises(Exception, match="--nope"):
+        _parse("check lazy --nope")
 
 
 @pytest.mark.parametrize(
