@@ -111,7 +111,7 @@ ORDER = (
     "cli.check",
     "cli.sweep", "cli.strides", "cli.mutate", "cli.lint", "cli.baseline", "cli.diff", "cli.shrink", "cli.run",
     "cli.targets", "cli.init",
-    "cli.commands", "cli.unread", "cli.app", "cli", "__main__",
+    "cli.commands", "cli.completion", "cli.unread", "cli.app", "cli", "__main__",
 )  # fmt: skip
 # Folders of their own, which know nothing of the tool; the tool may import them anywhere.
 APART = ("kernels", "reference")

@@ -14,6 +14,7 @@ from ..failures import Failure
 from ..screen import say
 from ..versions import refuse_click
 from .commands import COMMANDS, Unimported
+from .completion import with_our_words
 from .root import root
 from .unread import Group
 
@@ -27,6 +28,9 @@ class Commands(Group):
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.commands.update({name: Unimported(name, help=first) for name, first in COMMANDS.items()})
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return with_our_words(super().get_params(ctx))
 
 
 app = typer.Typer(
