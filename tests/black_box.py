@@ -63,4 +63,4 @@ def inside_of(case: Case, how: Arithmetic | None = None, **options) -> Inside:
     """What a look into an emulated kernel shows."""
     values, answer, measure = draw(case), answer_of(how, **options), measure_of(case, how)
     own = measure(values, answer(case, values, values))
-    return look_inside(Examiner(case, lambda assigned, *asked: answer(*asked), measure, own, values), values, ())
+    return look_inside(Examiner(case, values, (), lambda assigned, *asked: answer(*asked), measure, own, values))

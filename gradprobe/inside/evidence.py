@@ -64,10 +64,6 @@ class Evidence:
         return self.grade == COARSE and not self.is_wrong
 
     @property
-    def is_right_beside(self) -> bool:
-        return self.beside == RIGHT
-
-    @property
     def is_reached(self) -> bool:
         """Whether what is wrong in the ordinary run shows here too."""
         return self.beside <= self.whole

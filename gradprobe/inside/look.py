@@ -13,9 +13,9 @@ from ..judging.measured import Inside, Measured
 from ..judging.tally import MISMATCH
 from ..running.trace import Trace
 from ..spans import listed
-from .evidence import Evidence, Measure, Scales, beside
+from .evidence import RIGHT, Evidence, Measure, Scales, beside
 from .patterns import ZERO, are_one_fault, factor_in_words, is_one_delta_a_row, shape_in_words
-from .recover import SUMS, Answer, Recovered, recover, with_matrices, with_sums
+from .recover import SUMS, Recovered, recover, with_matrices, with_sums
 from .rereading import reread_do, reread_for_dp
 
 if TYPE_CHECKING:
@@ -28,67 +28,62 @@ _ONLY_HERE = "with the case's own values all that is exported is right; in one-h
 
 @dataclass(frozen=True)
 class Examiner:
-    """How a black box is asked and judged, and what one ordinary run of it gave."""
+    """A black box under one layout: how it is run and judged, and what its ordinary run gave."""
 
     case: Case
+    values: Mapping[str, Tensor]
+    assigned: Assigned
     run: Callable[[Assigned, Case, Mapping[str, Tensor], Mapping[str, Tensor]], Trace]
-    """What runs the target, given a layout and what an `Answer` is given."""
+    """Runs the target, given a layout and what an `Answer` is given."""
     measure: Measure
     own: Measured
-    """The ordinary run under the layout examined."""
+    """The ordinary run."""
     tensors: Mapping[str, Tensor]
     """Its inputs as they lay in memory."""
 
-    def answer(self, assigned: Assigned) -> Answer:
-        """What runs the target in a layout."""
-        return partial(self.run, assigned)
+    def recovered(
+        self, assigned: Assigned | None = None, *, one_by_one: bool = False, with_p: bool = True
+    ) -> Recovered:
+        """What the target's answers show, in its layout or another one."""
+        answer = partial(self.run, self.assigned if assigned is None else assigned)
+        return recover(self.case, self.values, answer, one_by_one=one_by_one, with_p=with_p)
+
+    def compared(self, recovered: Recovered) -> Measured:
+        """What was recovered, judged."""
+        return self.measure(recovered.values, recovered.trace, recovered.recovery)
 
 
-def look_inside(examiner: Examiner, values: Mapping[str, Tensor], assigned: Assigned) -> Inside:
+def look_inside(examiner: Examiner) -> Inside:
     """Recovers what a target does not expose under one layout, judges it, and says which kernel is at fault."""
-    recovered = recover(examiner.case, values, examiner.answer(assigned))
-    measured = examiner.measure(recovered.values, recovered.trace, recovered.recovery)
-    scales = Scales(examiner.measure, examiner.own, values)
+    recovered = examiner.recovered()
+    measured = examiner.compared(recovered)
+    scales = Scales(examiner.measure, examiner.own, examiner.values)
     evidence = scales.all(recovered, measured)
+    words: list[str] = []
     if any(one.is_wrong for one in evidence):
-        measured, words = _with_a_fault(examiner, values, assigned, recovered, scales, evidence)
+        measured, words = _with_a_fault(examiner, recovered, scales, evidence)
     elif any(one.is_coarse or not one.is_reached for one in evidence):
-        measured, words = _without_a_fault(examiner, recovered, evidence)
-    else:
-        words = []
+        # What is wrong in the one-hot problems, if anything, is no more than a coarser arithmetic makes.
+        recovered, unreached = _reached(examiner, _held(recovered, evidence), evidence)
+        notes = {one.through: one.note for one in evidence if one.is_coarse and one.beside == RIGHT}
+        measured, words = examiner.compared(recovered), [*notes.values(), *unreached]
     return Inside(measured, tuple(words), beside(examiner.case, examiner.own, measured))
 
 
-def _without_a_fault(
-    examiner: Examiner, recovered: Recovered, evidence: Sequence[Evidence]
-) -> tuple[Measured, list[str]]:
-    """Where what is wrong in the one-hot problems, if anything, is no more than a coarser arithmetic makes."""
-    recovered, words = _reached(examiner, _held(recovered, evidence), evidence)
-    notes = {one.through: one.note for one in evidence if one.is_coarse and one.is_right_beside}
-    return examiner.measure(recovered.values, recovered.trace, recovered.recovery), [*notes.values(), *words]
-
-
 def _with_a_fault(
-    examiner: Examiner,
-    values: Mapping[str, Tensor],
-    assigned: Assigned,
-    recovered: Recovered,
-    scales: Scales,
-    evidence: Sequence[Evidence],
+    examiner: Examiner, recovered: Recovered, scales: Scales, evidence: Sequence[Evidence]
 ) -> tuple[Measured, list[str]]:
     """What the one-hot problems show of a fault, and which kernel has it."""
     words = [_ONLY_HERE] if examiner.own.comparison.matches else []
-    recovered, of_p = _p_without_do(examiner, values, assigned, recovered, scales)
+    recovered, of_p = _p_without_do(examiner, recovered, scales)
     # A P of another layout shows what is right; that dV is wrong was reached in this one.
     whole = {one.through: one.whole for one in evidence if one.name != one.through}
     evidence = [*(one for one in evidence if one.name == one.through), *scales.shown(recovered, whole)]
     recovered, unreached = _reached(examiner, _held(recovered, evidence), evidence)
     recovered, of_ds = _either_ds(examiner, recovered, [one for one in evidence if one.is_reached])
-    recovered = _with_sums(examiner, assigned, recovered)
-    measured = examiner.measure(recovered.values, recovered.trace, recovered.recovery)
-    measured, of_dp = _inseparable(examiner, values, assigned, recovered, measured)
-    shape = shape_in_words(examiner.case, measured)
-    return measured, [*words, *of_p, *of_ds, *of_dp, *unreached, *shape]
+    recovered = _with_sums(examiner, recovered)
+    measured, of_dp = _inseparable(examiner, recovered, examiner.compared(recovered))
+    return measured, [*words, *of_p, *of_ds, *of_dp, *unreached, *shape_in_words(examiner.case, measured)]
 
 
 def _held(recovered: Recovered, evidence: Sequence[Evidence]) -> Recovered:
@@ -116,16 +111,14 @@ def _is(names: Collection[str]) -> str:
     return "is" if len(names) == 1 else "are"
 
 
-def _with_sums(examiner: Examiner, assigned: Assigned, recovered: Recovered) -> Recovered:
+def _with_sums(examiner: Examiner, recovered: Recovered) -> Recovered:
     if not set(SUMS) & examiner.own.trace.values.keys() - recovered.trace.values.keys():
         return recovered
-    alone = examiner.answer(assigned)(examiner.case, recovered.values, recovered.values)
+    alone = examiner.run(examiner.assigned, examiner.case, recovered.values, recovered.values)
     return with_sums(recovered, examiner.case, alone)
 
 
-def _p_without_do(
-    examiner: Examiner, values: Mapping[str, Tensor], assigned: Assigned, recovered: Recovered, scales: Scales
-) -> tuple[Recovered, list[str]]:
+def _p_without_do(examiner: Examiner, recovered: Recovered, scales: Scales) -> tuple[Recovered, list[str]]:
     """P once more where it came out wrong, in ways that no misread dO can spoil.
 
     P is read off dV = P^T dO. With dO contiguous and one probe a call, every head and batch is given the same one-hot
@@ -134,27 +127,25 @@ def _p_without_do(
     """
     if "dV" not in recovered.by or not scales.of(recovered, "dV", recovered.by["dV"]).is_wrong:
         return recovered, []
-    p = _right_p(examiner, values, (*assigned, ("do", "contiguous")), recovered, scales)
-    lay = "lies contiguous and the same in all heads" if assigned else "is the same in all heads"
+    p = _right_p(examiner, (*examiner.assigned, ("do", "contiguous")), recovered, scales)
+    lay = "lies contiguous and the same in all heads" if examiner.assigned else "is the same in all heads"
     words = f"dO is misread: P, seen through dV, is right once dO {lay}"
     if p is None:
         own = examiner.own
         reading = reread_do(examiner.case, own.x, own.trace.values["dV"], examiner.tensors)
         if reading is None:
             return recovered, []
-        p, words = _right_p(examiner, values, (), recovered, scales), reading.words
+        p, words = _right_p(examiner, (), recovered, scales), reading.words
     if p is None:  # several query heads share the dV that would show each one's P
         return _without(recovered, ("P", *_QUOTIENTS)), [words]
     # What is read in dO's place must be the same in every probe: no one-hot rows, and no other neighbours.
-    of_ds = recover(examiner.case, values, examiner.answer(assigned), one_by_one=True, with_p=False)
+    of_ds = examiner.recovered(one_by_one=True, with_p=False)
     return with_matrices(replace(of_ds, by={**of_ds.by, "dV": p}), examiner.case, {"P": p}), [words]
 
 
-def _right_p(
-    examiner: Examiner, values: Mapping[str, Tensor], assigned: Assigned, recovered: Recovered, scales: Scales
-) -> Tensor | None:
+def _right_p(examiner: Examiner, assigned: Assigned, recovered: Recovered, scales: Scales) -> Tensor | None:
     """P from another layout, one probe a call; None where it is wrong there too."""
-    p = recover(examiner.case, values, examiner.answer(assigned), one_by_one=True).by["dV"]
+    p = examiner.recovered(assigned, one_by_one=True).by["dV"]
     return None if scales.of(recovered, "dV", p).is_wrong else p
 
 
@@ -224,9 +215,7 @@ def _without(recovered: Recovered, names: Collection[str]) -> Recovered:
     return replace(recovered, trace=Trace({name: trace.values[name] for name in sources}, sources))
 
 
-def _inseparable(
-    examiner: Examiner, values: Mapping[str, Tensor], assigned: Assigned, recovered: Recovered, measured: Measured
-) -> tuple[Measured, list[str]]:
+def _inseparable(examiner: Examiner, recovered: Recovered, measured: Measured) -> tuple[Measured, list[str]]:
     """Where dP or delta came out wrong: both left out again where the split of dS into them means nothing.
 
     So it is where dS as a whole is explained; where P is wrong and does not explain them, since dV may show another P
@@ -246,22 +235,19 @@ def _inseparable(
         if is_one_delta_a_row(examiner.case, measured, recovered):
             return measured, []
         # A delta made of misread dO is another in every probe, unless they all have the same dO.
-        again = _with_one_do(examiner, values, assigned, recovered)
-        measured_again = examiner.measure(again.values, again.trace, again.recovery)
+        again = _with_one_do(examiner, recovered)
+        measured_again = examiner.compared(again)
         if is_one_delta_a_row(examiner.case, measured_again, again):
             return measured_again, []
         if "P" not in findings:
             sentence = ["whether dS itself is wrong, or its dP or delta, these gradients do not tell"]
-    trace = _without(recovered, _QUOTIENTS).trace
-    return examiner.measure(recovered.values, trace, recovered.recovery), sentence
+    return examiner.compared(_without(recovered, _QUOTIENTS)), sentence
 
 
-def _with_one_do(
-    examiner: Examiner, values: Mapping[str, Tensor], assigned: Assigned, recovered: Recovered
-) -> Recovered:
+def _with_one_do(examiner: Examiner, recovered: Recovered) -> Recovered:
     """dS once more, of probes that have one dO, beside the P known."""
-    again = recover(examiner.case, values, examiner.answer(assigned), one_by_one=True, with_p=False)
+    again = examiner.recovered(one_by_one=True, with_p=False)
     found = {"P": recovered.trace.values["P"]}
     if recovered.trace.values["dS"] is recovered.by.get("dK"):
         found["dS"] = again.by["dK"]
-    return _with_sums(examiner, assigned, with_matrices(again, examiner.case, found))
+    return _with_sums(examiner, with_matrices(again, examiner.case, found))

@@ -73,10 +73,10 @@ def _with_inside(experiment: Experiment, record: Record) -> Record:
         return record.with_more(notes=[words] if case.layouts or case.runs else [])
     box = _BlackBox(experiment)
     own = inputs_of(experiment, run.assigned).tensors
-    examiner = Examiner(case, box.answer, box.measure, run.measured, own)
+    examiner = Examiner(case, experiment.values, run.assigned, box.answer, box.measure, run.measured, own)
     try:
         with experiment.stopwatch.timed("compare"):
-            inside = look_inside(examiner, experiment.values, run.assigned)
+            inside = look_inside(examiner)
     except TargetFailure as failure:
         # The run itself is measured, and stands.
         return record.with_more(box.executions, [f"P and dS are not recovered in {run.layout}: {failure}"])
