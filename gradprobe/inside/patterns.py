@@ -28,7 +28,7 @@ ZERO = ", 0 throughout"
 
 
 def factor_in_words(case: Case, recovered: Recovered, name: str, tensor: Tensor) -> str:
-    """What one factor makes of a wrong P or dS, in words; "" where nothing of the kind explains it."""
+    """By which one factor P or dS is wrong, in words; "" where no single factor explains it."""
     x = attention_of(case, recovered.values)
     # Sums of actual * expected and of expected^2, for what is meant and for dS before the softcap's derivative.
     sums = {name: [0.0, 0.0], "dT": [0.0, 0.0]}
@@ -53,9 +53,9 @@ def factor_in_words(case: Case, recovered: Recovered, name: str, tensor: Tensor)
 
 
 def are_one_fault(case: Case, recovered: Recovered) -> bool:
-    """Whether dS as dQ shows it errs as that which dK shows, in what one probe shows of both.
+    """Whether the dS that dQ shows is wrong in the same way as the dS that dK shows.
 
-    What is misread may be another in every probe; in one, two kernels with one fault find the same.
+    Compared are elements that one probe shows in both: between probes a misread value may differ.
     """
     x, layout = attention_of(case, recovered.values), plan(case)
     assert layout is not None
@@ -71,7 +71,7 @@ def are_one_fault(case: Case, recovered: Recovered) -> bool:
 
 
 def is_one_delta_a_row(case: Case, measured: Measured, recovered: Recovered) -> bool:
-    """Whether the keys without a value, each of which shows its row's delta, agree about it."""
+    """Whether all keys without a value show the same delta for each row."""
     x, values, precision = measured.x, recovered.trace.values, measured.comparison.precision
     for tile in tiles_of(case, x):
         place = (tile.batch, tile.heads, tile.rows)

@@ -69,7 +69,7 @@ def obstacle(case: Case, values: Mapping[str, Tensor]) -> str:
 def recover(
     case: Case, values: Mapping[str, Tensor], answer: Answer, *, one_by_one: bool = False, with_p: bool = True
 ) -> Recovered:
-    """Puts the one-hot problems of a case to a target and reads its intermediates.
+    """Runs a target on the one-hot problems of a case and reads its intermediates off the gradients.
 
     Args:
         one_by_one: one probe a call, in the case's own shapes; else as many as fit, end to end along the batch, where
@@ -118,7 +118,7 @@ def _gradients(trace: Trace) -> list[str]:
 
 
 def _of_first(trace: Trace, case: Case) -> Trace:
-    """The first probe's share of a call, of what belongs to its batches alone: P, dP, delta and dS are those of all."""
+    """The results of the first probe of a call, as far as they belong to its batches alone."""
     kept = {name: tensor[: case.batch] for name, tensor in trace.values.items() if case.axes(name)[0] == "b"}
     return Trace(kept, {name: trace.sources[name] for name in kept})
 
@@ -141,7 +141,7 @@ def _recovered(
 
 
 def with_matrices(recovered: Recovered, case: Case, found: Mapping[str, Tensor]) -> Recovered:
-    """The same with other P or dS, and the delta and dP that follow from them; what the target exposes stays."""
+    """The same with other P or dS, and with delta and dP derived from them; exposed intermediates stay."""
     known, recovery = recovered.trace, recovered.recovery
     exposed = {name: value for name, value in known.values.items() if known.sources[name] != "recovered"}
     values = {**known.values, **found, **exposed}

@@ -1,4 +1,4 @@
-"""dO or V read with other strides, dO of another head or batch: the reading that gives the very gradient that came."""
+"""Which misreading of dO or V, by other strides or of another head or batch, gives the gradient that came."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Rereading:
 
 
 def reread_do(case: Case, x: Attention, dv: Tensor, tensors: Mapping[str, Tensor]) -> Rereading | None:
-    """The rereading of dO that explains a wrong dV; None where none does.
+    """The misreading of dO that explains a wrong dV; None where none does.
 
     Args:
         x: the problem, with the values meant.
@@ -59,7 +59,7 @@ def reread_do(case: Case, x: Attention, dv: Tensor, tensors: Mapping[str, Tensor
 def reread_for_dp(
     case: Case, x: Attention, name: str, gradient: Tensor, tensors: Mapping[str, Tensor]
 ) -> Rereading | None:
-    """The rereading of dO or V in dP that explains a wrong dQ or dK; None where none does, or there are too many.
+    """The misreading of dO or V in dP that explains a wrong dQ or dK; None where none does, or the case is too large.
 
     Args:
         name: "dQ" or "dK".

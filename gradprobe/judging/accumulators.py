@@ -78,7 +78,7 @@ class Coarser:
 
 
 def explained(case: Case, x: Attention, trace: Trace, comparison: Comparison) -> tuple[Comparison, tuple[Coarser, ...]]:
-    """The comparison with every sum that proves to be kept in 16 bits judged as such a sum, and which these are.
+    """The comparison with each sum that is proved to be kept in 16 bits judged as such, and these sums.
 
     Where one is beyond its budget for that reason, those within it are tried as well.
     """
@@ -96,7 +96,7 @@ def explained(case: Case, x: Attention, trace: Trace, comparison: Comparison) ->
 
 
 def _best_model(sums: _Sums, comparison: Comparison) -> Model | None:
-    """The model that gets most of the worst head right, where it explains it; the first that gets nearly all."""
+    """The model that reproduces most elements of the worst head, if it explains that head; None otherwise."""
     ratio = comparison.findings[sums.name].ratio
     place = divmod(int(ratio.argmax()), ratio.shape[1])
     of_contract = sums.share(place, sums.by_contract(place))
@@ -124,7 +124,7 @@ def _explains(share: float, share_of_contract: float) -> bool:
 def _judged_by(
     model: Model, sums: _Sums, case: Case, trace: Trace, comparison: Comparison
 ) -> tuple[Comparison, Coarser | None]:
-    """The comparison with a sum judged as its model has it; unchanged where the model does not hold in all heads.
+    """The comparison with a sum judged by its model; unchanged where the model does not hold in all heads.
 
     Where float32 noise turns a rounding, the accumulator is off by one unit in the last place from there on: two such
     turns are allowed. Rows whose bits are not the model's have no such excuse, and are judged by the contract.
@@ -155,7 +155,7 @@ def _judged_by(
 
 
 def _other_rows(actual: Tensor, modelled: Tensor, by_contract: Tensor) -> Iterator[slice]:
-    """The rows of a head, some at a time, that a model proven of all heads together does not hold for."""
+    """The rows of a head for which the model does not hold, in blocks."""
     step = -(-REGION // actual.shape[1])
     for first in range(0, len(actual), step):
         rows = slice(first, first + step)
@@ -183,7 +183,7 @@ class _Sums:
         self._kept: tuple[Place, list[tuple[Tensor, Tensor]]] | None = None
 
     def share(self, place: Place, expected: Tensor) -> float:
-        """How many of a head's elements are, to the bit, what is expected."""
+        """The share of a head's elements that are bit for bit as expected."""
         return float((self.trace.values[self.name][place].double() == expected).double().mean())
 
     def by_contract(self, place: Place) -> Tensor:

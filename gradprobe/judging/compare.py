@@ -91,7 +91,7 @@ def compare(
     evaluate: Evaluate = evaluate,
     tick: Callable[[float], None] = lambda fraction: None,
 ) -> Comparison:
-    """Every element of a trace judged against the reference, and where wrong, against the target's own parents.
+    """Compares every element with the reference, and a wrong one also with what the target's own parents imply.
 
     Args:
         reference: values to judge by in place of the built-in reference's, where it has them.
@@ -112,7 +112,7 @@ def within_budget(case: Case, x: Attention, trace: Trace, precision: Precision) 
 
 
 def wrong_on(x: Attention, tile: Tile, trace: Mapping[str, Tensor], precision: Precision) -> bool:
-    """Whether an element of some matrices and rows of a tile is wrong."""
+    """Whether any element of a tile is wrong."""
     values = evaluate(x, tile)
     budget = tile_budget(x, tile, values, precision, rounding_shift(x, tile, values, precision))
     return not all(bool(Judge(came, values, budget, name).right().all()) for name, came in trace.items())
@@ -202,7 +202,7 @@ class _Pass:
                 self._sums_of_rows(name, place, judge, values)
 
     def _read(self, tile: Tile, values: Mapping[str, Tensor], plain: TileBudget) -> TileBudget:
-        """The budget of a tile of what was recovered; notes what the reading adds, where it is known at all."""
+        """The budget of a tile of recovered intermediates; notes how much of it comes from reading them out."""
         assert self.recovery is not None
         budget = self.recovery.widened(self.x, tile, values, plain, self.precision)
         for name in self.recovery.names & self.tallies.keys():
@@ -212,7 +212,7 @@ class _Pass:
         return budget
 
     def _own_tile(self, tile: Tile, shift: Mapping[str, Tensor] | None) -> tuple[dict[str, Tensor], TileBudget | None]:
-        """What each intermediate should be given the target's own parents, and the errors allowed to that."""
+        """What the target's own parents imply for each intermediate, and the errors allowed to that."""
         if self.own is None:
             return {}, None
         place = (tile.batch, tile.heads, tile.rows)
@@ -234,7 +234,7 @@ class _Pass:
             allowed[place] = judge.bound.sum(-1)
 
     def _summed(self) -> None:
-        """dK, dV, dBias and dTau, complete only after the last tile."""
+        """Compares dK, dV, dBias and dTau, which are complete only after the last tile."""
         for name, squares in self.squares.items():
             self.expected[name] = self.replaced.get(name, self.expected[name]).double()
             self.bounds[name] = summed_bound(name, self.expected[name], squares, self.bounds[name], self.precision)
@@ -247,7 +247,7 @@ class _Pass:
 
 
 def with_replaced(values: dict[str, Tensor], replaced: Mapping[str, Tensor], tile: Tile) -> dict[str, Tensor]:
-    """The reference's values of a tile, in place of some those of another reference."""
+    """The reference's values of a tile, where another reference has values those."""
     place = (tile.batch, tile.heads, tile.rows)
     return values | {name: replaced[name][place].double() for name in BY_TILE if name in replaced}
 
@@ -360,7 +360,7 @@ def _within(actual: Tensor, expected: Tensor, bound: Tensor, *, poisoned: bool =
 
 
 def may_overflow(actual: Tensor, expected: Tensor, bound: Tensor, dtype: torch.dtype) -> Tensor:
-    """Where an infinity came of the sign that is due, and what is due may lie beyond the numbers of its dtype."""
+    """Where an infinity is right: it has the right sign, and the exact value may lie outside the range of the dtype."""
     import torch
 
     return actual.isinf() & bound.isfinite() & (actual.sign() * expected + bound >= torch.finfo(dtype).max)

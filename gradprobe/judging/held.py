@@ -87,7 +87,7 @@ def of_shared(found: Shared) -> Stray:
 
 
 def of_dtypes(trace: Trace, values: Mapping[str, Tensor]) -> Iterator[Stray]:
-    """The results that are returned in a dtype that cannot hold what it is to hold."""
+    """Results whose dtype cannot hold their numbers."""
     for name, tensor in trace.values.items():
         like = coarser_than(name, tensor.dtype, values) if trace.sources[name] == "exported" else None
         if like is not None:
@@ -97,7 +97,7 @@ def of_dtypes(trace: Trace, values: Mapping[str, Tensor]) -> Iterator[Stray]:
 
 
 def never_written(first: Trace, second: Trace, unwritten: tuple[float, float]) -> Iterator[Stray]:
-    """The elements that hold in both runs what memory held before.
+    """Elements that hold, in both runs, what memory held before the run.
 
     Args:
         unwritten: what memory without values held in the first and in the second run, two different numbers.

@@ -94,7 +94,7 @@ def _target_side(trace: Trace, comparison: Comparison) -> _Side:
 
 
 def _finite(name: str, trace: Trace, comparison: Comparison) -> Tensor:
-    """The target's values; where an infinity is right, since their dtype holds no such number, what is due."""
+    """The target's values; where an infinity is right, the reference's value in its place."""
     actual, expected = trace.values[name].double(), comparison.expected[name]
     return actual if comparison.findings[name].mismatched else expected.where(actual.isinf(), actual)
 
@@ -107,7 +107,7 @@ def _reference_side(comparison: Comparison) -> _Side:
 
 
 def share_of_reference(precision: Precision) -> float:
-    """The share of a kernel's budget that a reference may err by that judges it."""
+    """The share of a kernel's budget that its reference may use up."""
     return REFERENCE_SHARE if precision.matrix else REFERENCE_SHARE_OF_FLOAT32
 
 
@@ -126,7 +126,7 @@ def _judge(case: Case, x: Attention, side: _Side) -> Iterator[Invariant]:
 
 
 def worst(key: str, of: str, residual: Tensor, budget: Tensor) -> Invariant:
-    """The entry of an identity that is furthest beyond (or nearest to) what is allowed."""
+    """The entry of an identity with the largest ratio of residual to budget."""
     # An allowance that is not known, as 0 times one without bound, allows all.
     residual, budget = residual.abs().flatten(), budget.flatten().nan_to_num(float("inf"), float("inf"))
     ratio = (residual / budget).nan_to_num(float("inf")).masked_fill(residual == 0, 0.0)
@@ -212,7 +212,7 @@ def agreement(
     factor: float = 1.0,
     reverse: bool = False,
 ) -> Invariant:
-    """Whether a second run gives what the first one implies, over all that grows linearly with length.
+    """Whether a second run gives what the first implies, in all intermediates of linear size.
 
     Args:
         comparison: of the first run; twice what it allows (one budget a run) is allowed of the difference.

@@ -143,7 +143,7 @@ def _numbers(tensor: Tensor) -> tuple[tuple[float, ...], ...]:
 
 
 def zeros_by_design(case: Case) -> list[str]:
-    """What is 0 because the mathematics says so, in sentences: it looks like a bug and is none."""
+    """Sentences about what is 0 by mathematics, which looks like a bug and is none."""
     notes = []
     first_at_zero = case.seqlen_q == case.seqlen_k or case.align == "top-left"
     if case.causal and first_at_zero and case.window is None and not case.sinks:

@@ -1,4 +1,4 @@
-"""Whether a wrong O is right for another reading of a file's inputs: [B, L, H, D], or causal where nobody said."""
+"""Whether O is wrong because a file's inputs were misread: they are [B, L, H, D], or the problem is causal."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _is_plain(x: Attention) -> bool:
 
 
 def _readings(x: Attention, takes: Collection[str]) -> Iterator[tuple[Attention, bool, str, str]]:
-    """(problem, whether its axes are swapped, what it is in words, the way out); what the target is told is settled."""
+    """(problem, whether its axes are swapped, in words, the way out). What the target is told stays as it is."""
     turned = {name: getattr(x, name).transpose(1, 2) for name in ("q", "k", "v", "do")}
     for scale in [x.scale] if "scale" in takes else [x.scale, 1.0]:
         for causal in [x.causal] if "causal" in takes else [False, True]:
@@ -64,7 +64,7 @@ def _readings(x: Attention, takes: Collection[str]) -> Iterator[tuple[Attention,
 
 
 def _agrees(measured: Measured, x: Attention, *, swapped: bool) -> bool:
-    """Whether O of the first heads of the first batch is that of another reading."""
+    """Whether O of the first heads of the first batch fits another reading."""
     heads = slice(0, min(_MOST_HEADS, x.n_heads))
     expected = evaluate(x, Tile(0, heads, slice(0, x.n_query)))["O"]
     actual: Tensor = measured.trace.values["O"]

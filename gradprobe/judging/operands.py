@@ -50,7 +50,7 @@ class Operand:
 def rounded_operand(
     case: Case, x: Attention, trace: Trace, plain: Comparison, compared: Callable[[Evaluate], Comparison]
 ) -> tuple[Comparison, Operand] | None:
-    """The comparison with a reference whose operand is rounded, where the target matches that; None where none fits.
+    """The comparison with a reference that rounds an operand as the target does; None where none matches.
 
     Args:
         plain: the comparison with the reference as it is.
@@ -70,7 +70,7 @@ def rounded_operand(
 
 
 def _about(plain: Comparison, modelled: Comparison) -> Comparison:
-    """A comparison with a model, for the identities: the reference as it is, and bounds that reach to the model."""
+    """The comparison that identities need: values of the exact reference, with bounds widened as far as the model."""
     moved = {name: (modelled.expected[name] - expected).abs() for name, expected in plain.expected.items()}
     bounds = {name: bound + moved[name].nan_to_num(0.0) for name, bound in plain.bounds.items()}
     row_sums = {

@@ -1,4 +1,4 @@
-"""Whether right arithmetic on a case's values leaves the range in which it can be judged, as where it gives NaN."""
+"""Whether right arithmetic on a case's values overflows, or errs so much that nothing can be judged."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _beyond(case: Case, sizes: Mapping[str, float]) -> str:
 
 
 def _from_the_largest(case: Case, values: Mapping[str, Tensor]) -> dict[str, float]:
-    """Bounds of everything from the largest element of each input; rows of P sum to 1."""
+    """Upper bounds of all intermediates from the largest element of each input."""
 
     def largest(name: str) -> float:
         return _largest(values[name]) if name in values else 0.0
@@ -93,7 +93,7 @@ def _from_the_largest(case: Case, values: Mapping[str, Tensor]) -> dict[str, flo
 
 
 def _largest_of(case: Case, x: Attention, precision: Precision) -> dict[str, float]:
-    """The same, element by element: what each holds, with what rounding may add, and the sums of absolute values."""
+    """The same from all elements: the largest sum of absolute values, rounding included."""
     found: dict[str, float] = {}
     sums = {name: x.q.new_zeros(like.shape) for name, like in (("dK", x.k), ("dV", x.v))}
     for tile in tiles_of(case, x):

@@ -1,4 +1,4 @@
-"""Stray: what a run did to memory that is not its own, or did not do to memory that is, or how it holds a result."""
+"""Stray: a finding about memory. A run stored or read where it may not, or its results lie where they may not."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Stray:
 
 
 def worst_first(strays: Iterable[Stray]) -> list[Stray]:
-    """Findings in the order in which they are told; a written guard band after the line that explains it."""
+    """Findings in the order of a report. A written guard band comes after the store that explains it."""
     strays = list(strays)
     explained = {stray.tensor.lower() for stray in strays if stray.kind == OUTSIDE and stray.access != "load"}
     return sorted(
@@ -99,7 +99,7 @@ def grouped(found: Iterable[tuple[str, Stray]]) -> list[Group]:
 
 
 def telling(strays: Iterable[Stray], non_finite: bool) -> tuple[Stray, ...]:
-    """The findings of one run that count, the worst first.
+    """The findings of one run that count, worst first.
 
     What nothing has written holds NaN, so a read of it that shows in a result leaves something that is not finite; any
     other is masked later, as that of padded scratch is.

@@ -1,4 +1,4 @@
-"""Tally: collects the verdicts on one intermediate, tile by tile. Finding: what it comes to, per head and row."""
+"""Tally: counts the wrong elements of one intermediate, tile by tile. Finding: the counts, per head and row."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MATCH, INHERITED, MISMATCH = "match", "inherited", "mismatch"
 
 @dataclass(frozen=True)
 class Place:
-    """One element, and what stood there."""
+    """One element, with the values found and expected."""
 
     batch: int | None
     """None where the intermediate has no such axis."""
@@ -146,7 +146,7 @@ class Tally:
 
     @staticmethod
     def _ratio(error: Tensor, bound: Tensor, right: Tensor) -> Tensor:
-        """Multiples of the budget: infinite for a NaN, 0 for what is right by another rule than the budget."""
+        """Errors as multiples of the budget: infinite for a NaN, 0 for what is right by another rule."""
         ratio = (error / bound).nan_to_num(float("inf"), posinf=float("inf"))
         return ratio.masked_fill(right & ~(ratio <= 1), 0.0)
 
@@ -182,7 +182,7 @@ class Tally:
         return Place(batch, head or 0, row, col, actual, expected, budget)
 
     def finding(self) -> Finding:
-        """What has come together."""
+        """What the tiles came to."""
         first, first_wrong = (known[1] if known else None for known in (self.first, self.first_wrong))
         rms = math.sqrt(self.squares / max(self.counted, 1))
         return Finding(

@@ -1,4 +1,4 @@
-"""Options that a case cannot show: without them, too, every intermediate that came stays within its budget."""
+"""Options that a case cannot test: a target that ignored them would be within budget too."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_SCORES = 1 << 24
 
 
 def unshown(case: Case, x: Attention, trace: Trace, precision: Precision, given: Collection[str]) -> Iterator[str]:
-    """A sentence about each option of those `given` without which a target would be judged right by what it exposes.
+    """A sentence for each `given` option that a target could ignore and still match in all that it exposes.
 
     Args:
         x: the problem of a run.
@@ -38,7 +38,7 @@ def unshown(case: Case, x: Attention, trace: Trace, precision: Precision, given:
 
 
 def _is_shown(case: Case, x: Attention, off: Attention, trace: Trace, precision: Precision) -> bool:
-    """Whether a target that computes the problem without an option is wrong, which the first tile tells mostly."""
+    """Whether a target that ignores an option is wrong; mostly the first tile tells."""
     for tile in tiles_of(case, off):
         values = evaluate(off, tile)
         came = {name: values[name].to(of.dtype) for name, of in trace.values.items() if name in BY_TILE}
@@ -48,7 +48,7 @@ def _is_shown(case: Case, x: Attention, off: Attention, trace: Trace, precision:
 
 
 def without(x: Attention, name: str) -> Attention | None:
-    """The problem without an option; None where it has no such option. What has a gradient is 0, or minus infinity."""
+    """The problem without an option; None where it has none. An input with a gradient becomes 0 or minus infinity."""
     changes: dict[str, Any] = {}
     if name in ("window", "softcap", "alibi", "mask"):
         changes = {name: None} if getattr(x, name) is not None else {}
@@ -68,7 +68,7 @@ def without(x: Attention, name: str) -> Attention | None:
 
 
 def _of(case: Case, x: Attention, trace: Trace) -> Trace:
-    """What a target gives that computes a problem, in the names and dtypes of a trace."""
+    """The exact results of a problem, with the names and dtypes of a trace."""
     heads, rows = tile_size(case)
     options: Mapping[str, Any] = {name: getattr(x, name) for name in Attention.__dataclass_fields__}
     results = manual_attention_backward(

@@ -1,4 +1,4 @@
-"""A reference before it judges: a user's own beside the formulas, and any of them by the identities."""
+"""Checks a reference before it is used: a user's own by the formulas, and the built-in one too by the identities."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NEAR = 1e-3
 
 
 def refuse_other_formulas(reference: Target, case: Case, x: Attention, trace: Trace, dots: str) -> None:
-    """Does nothing where a user's own reference gives what the formulas give, closely enough to judge a kernel.
+    """Refuses a user's own reference that departs from the formulas, or is not precise enough to judge a kernel.
 
     It may err by what IEEE float32 arithmetic may: a reference in float32 is right. Beside a kernel in that very
     arithmetic it must be as much better as the identities ask of it, or its errors would be laid on the kernel.
@@ -51,7 +51,7 @@ def refuse_other_formulas(reference: Target, case: Case, x: Attention, trace: Tr
 
 
 def _formula(case: Case, first: Location) -> str:
-    """The formula that it departs from, where, and both numbers."""
+    """The formula that the reference departs from, the place, and both numbers."""
     row = lookup(first.intermediate)
     step = row.step(case.family) if row is not None else None
     place = first.place
@@ -83,7 +83,7 @@ def _right_but_for(factor: float, case: Case, x: Attention, trace: Trace, name: 
 
 
 def refuse_broken(reference: Target | None, invariants: Iterable[Invariant]) -> None:
-    """Does nothing where a reference, a user's own or the built-in one, keeps every identity.
+    """Refuses a reference, a user's own or the built-in one, that breaks an identity.
 
     Raises:
         ReferenceFailure: it breaks one.

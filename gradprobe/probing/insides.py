@@ -62,7 +62,7 @@ def _of_one_hots(run: Run) -> Record:
 
 
 def _with_inside(experiment: Experiment, record: Record) -> Record:
-    """A run whose target was looked into, where it can be: a layout of repeated values holds no one-hot rows."""
+    """The run with a look inside the target, unless its layout repeats values, which leaves no one-hot rows."""
     case, run = experiment.case, record.run
     if run is None or run.measured is None or not case.recover or not recoverable(run.measured.trace):
         return record
@@ -100,7 +100,7 @@ class _BlackBox:
     def answer(
         self, assigned: Assigned, case: Case, values: Mapping[str, Tensor], first: Mapping[str, Tensor]
     ) -> Trace:
-        """The target's results on several probes; those of the first in O, LSE and delta are those of all."""
+        """The target's results on several probes, which have O, LSE and delta in common."""
         experiment, saved = self._experiment, self._experiment.saved
         times = case.batch // experiment.case.batch
         of_first = derived(experiment, first)

@@ -1,4 +1,4 @@
-"""Inputs and what came of them -> Measured: compared with the reference, by element and by identity."""
+"""Compares the results of one run with the reference, element by element and by identities."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def measure(
     experiment: Experiment, inputs: Inputs, trace: Trace, recovery: Recovery | None = None, *, coarse: bool = False
 ) -> Measured:
-    """A trace compared, its identities tried, its first mismatch located.
+    """Compares a trace, tries its identities, and locates its first mismatch.
 
     Args:
         coarse: whether by an arithmetic that is coarser than the contract.
@@ -69,7 +69,7 @@ def measure(
 def _explained(
     case: Case, x: Attention, trace: Trace, comparison: Comparison, compared: Callable[[Evaluate], Comparison]
 ) -> tuple[Comparison, tuple[Coarser | Operand, ...]]:
-    """The comparison with what proves to be a coarser arithmetic judged as such, and what that is."""
+    """The comparison with a proven coarser arithmetic judged as such, and what that arithmetic is."""
     found = rounded_operand(case, x, trace, comparison, compared)
     if found is not None:
         return found[0], (found[1],)
@@ -77,7 +77,7 @@ def _explained(
 
 
 def _reference_trace(experiment: Experiment, inputs: Inputs, x: Attention) -> Trace | None:
-    """The results of a user's own reference, on the same values in float64; none that departs from the formulas."""
+    """The results of a user's own reference on the same values in float64, checked against the formulas."""
     reference, case = experiment.reference, experiment.case
     if reference is None:
         return None
@@ -94,7 +94,7 @@ def _reference_trace(experiment: Experiment, inputs: Inputs, x: Attention) -> Tr
 
 
 def dots_of(experiment: Experiment) -> str:
-    """What was asked for; else TF32 for compiled float32 Triton kernels that nobody told otherwise: their default."""
+    """How dots multiply: as the case says; else TF32 for compiled float32 Triton kernels, their default."""
     case = experiment.case
     # TF32 is an arithmetic of GPUs; the interpreter multiplies in IEEE whatever it is told.
     if case.device == "cpu":

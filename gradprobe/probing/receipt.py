@@ -1,4 +1,4 @@
-"""What really ran, on what, and what a reader should know of it."""
+"""What really ran, on what device and versions, and the notes of a report."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _of_case(case: Case) -> list[str]:
 
 
 def _of_taps(experiment: Experiment, records: Sequence[Record]) -> list[str]:
-    """What a reader should know of the taps; where none is set and the target hides P or dS, which there could be."""
+    """Notes about the taps; where none is set and the target hides P or dS, the taps that would show them."""
     notes = [note for outcome in outcomes_of(records) for note in outcome.notes]
     results = [record.run.measured.trace.values for record in records if record.run and record.run.measured]
     if experiment.taps or all({"P", "dS"} <= values.keys() for values in results):

@@ -1,4 +1,4 @@
-"""The runs of a target: which layouts, and each of them, repeated where that is asked for."""
+"""The runs of a target: one for each layout, repeated as the case asks."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def outcomes_of(records: Iterable[Record]) -> Iterator[Outcome]:
 
 
 def layouts_of(case: Case) -> tuple[Assigned, ...]:
-    """What each run assigns."""
+    """The layouts of a case: what each run assigns to each tensor."""
     return planned_runs((case.layouts,) if case.layouts else case.runs, are_saved=case.inputs is not None)
 
 
@@ -64,7 +64,7 @@ def runs_of(experiment: Experiment) -> list[Run]:
 
 
 def _of_layout(experiment: Experiment, assigned: Assigned) -> Iterator[Record]:
-    """One layout; and where distinct strides are refused or never reach the kernels, those with the last one 1."""
+    """One layout; where `distinct` is refused or never reaches the kernels, `distinct-unit` as well."""
     record, run = _record(experiment, assigned)
     asked, experiment = experiment.case.layouts or experiment.case.runs, experiment.after(outcomes_of([record]))
     yield record
@@ -76,7 +76,7 @@ def _of_layout(experiment: Experiment, assigned: Assigned) -> Iterator[Record]:
 
 
 def _in_other_configurations(experiment: Experiment, assigned: Assigned, plain: Record) -> Iterator[Record]:
-    """The run once more in each other configuration of each autotuned kernel, which its name tells."""
+    """The run once more in each other configuration of each autotuned kernel; its name tells which."""
     for first in plain.executions[-1].outcome.configurations:
         for number in first.others:
             record, run = _record(pinned(experiment, first.kernel, number), assigned)
@@ -149,7 +149,7 @@ def _with_those_of(run: Run, others: Sequence[tuple[str, tuple[Stray, ...]]]) ->
 def _in_other_orders(
     experiment: Experiment, assigned: Assigned, measured: Measured
 ) -> tuple[Measured, list[Execution], list[str]]:
-    """The run, or one in another order of threads and blocks that went wrong where it did not; those others; notes.
+    """Runs the target in other orders of threads and blocks; a wrong one takes the place of a right first run.
 
     Raises:
         UsageFailure: the target has no kernels whose threads could be ordered.
@@ -186,7 +186,7 @@ def _of_orders(layout: str, differing: Counter[str], count: int) -> list[str]:
 
 
 def _repeated(experiment: Experiment, assigned: Assigned, measured: Measured) -> tuple[Measured, Execution]:
-    """The first run, or the repeat that went wrong where the first did not; and the repeat."""
+    """Runs the target again; a wrong repeat takes the place of a right first run."""
     inputs = inputs_of(experiment, assigned)  # laid out afresh: a target may have written over its inputs
     execution = execute(experiment, inputs)
     trace = execution.outcome.trace
@@ -202,5 +202,5 @@ def _repeated(experiment: Experiment, assigned: Assigned, measured: Measured) ->
 
 
 def summable(measured: Measured) -> bool:
-    """Whether two runs can be held against each other: not where only P, dP or dS, which are quadratic, came."""
+    """Whether two runs can be compared: not where only P, dP or dS, of quadratic size, came."""
     return bool(measured.comparison.bounds.keys() & measured.trace.values.keys())

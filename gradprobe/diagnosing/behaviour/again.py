@@ -1,4 +1,4 @@
-"""Again: a target run once more on what went wrong, and which of its wrong elements came otherwise."""
+"""Again: runs a target once more on what went wrong, and says which wrong elements changed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Again:
         schedule: int = 0,
         around: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> Results | None:
-        """What another run gives, in float64; None where it came to no end.
+        """The results of another run, in float64; None where it failed.
 
         Args:
             target: another one in its place.
@@ -59,7 +59,7 @@ class Again:
         return {name: value.double().to(device) for name, value in outcome.trace.values.items()}
 
     def right(self, results: Results) -> float:
-        """The share of the wrong elements that are right in another run, whatever else is wrong there."""
+        """The share of the wrong elements that are right in another run."""
         found = sum(int((self._right(name, results) & ~self.seen.right[name]).sum()) for name in self._common(results))
         return found / self._wrong
 
@@ -91,7 +91,7 @@ class Again:
         return (results[name] - self.seen.expected[name]).abs() <= self.seen.allowed[name]
 
     def _free(self, name: str) -> Tensor:
-        """Where the value that came was right by another rule than the reference's value."""
+        """Where the value that came is right, though not by the reference's value."""
         within = (self.seen.actual[name] - self.seen.expected[name]).abs() <= self.seen.allowed[name]
         return self.seen.right[name] & ~within
 

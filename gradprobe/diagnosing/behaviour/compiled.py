@@ -23,7 +23,7 @@ _SECONDS = 120
 
 
 def right_without_pipelining(again: Again) -> Diagnosis | None:
-    """Compiled Triton kernels launched with one stage."""
+    """Compiled Triton kernels are right with one pipeline stage."""
     if not again.experiment.is_compiled:
         return None
     results = again.run(around=_one_stage)
@@ -41,7 +41,7 @@ def right_without_pipelining(again: Again) -> Diagnosis | None:
 
 
 def right_in_the_interpreter(again: Again) -> Diagnosis | None:
-    """The same check in Triton's interpreter, in a process of its own."""
+    """The same check is right in Triton's interpreter, in a process of its own."""
     command = shlex.split(again.experiment.command)
     if not command or not again.experiment.is_compiled:
         return None
@@ -87,7 +87,7 @@ def _one_stage() -> Iterator[None]:
 
 
 def right_in_another_file(again: Again) -> Diagnosis | None:
-    """Another file of the same module name, of which this one is perhaps an older copy."""
+    """Another file of the same module name is right; the one that ran is perhaps an older copy."""
     source = again.experiment.target.source
     for file in source.shadows:
         if hashlib.sha256(Path(file).read_bytes()).hexdigest() == source.sha256:  # what it calls is what differs

@@ -10,7 +10,7 @@ _SCHEDULES = (1, 2)
 
 
 def wrong_in_the_first_call_alone(again: Again) -> Diagnosis | None:
-    """A second and a third call that agree and are right, where the first was wrong."""
+    """The first call is wrong; a second and a third are right."""
     second, third = again.run(), again.run()
     if second is None or third is None or not again.is_right(second) or not again.is_right(third):
         return None
@@ -28,7 +28,7 @@ def wrong_in_the_first_call_alone(again: Again) -> Diagnosis | None:
 
 
 def later_call_differs(again: Again) -> Diagnosis | None:
-    """The values of a first call that was right once more, with another result."""
+    """The first call was right; another with the same values gives other results."""
     results = again.run()
     moved = {} if results is None else again.moved(again.came, results)
     name = first_moved(moved)
@@ -46,7 +46,7 @@ def later_call_differs(again: Again) -> Diagnosis | None:
 
 
 def _ratio(again: Again, name: str) -> float:
-    """By what one factor the first call was off, where it is one; else 0."""
+    """The one factor by which the first call was wrong; 0 where there is none."""
     actual, expected = again.came[name], again.seen.expected[name]
     squares = float((expected**2).sum())
     factor = float((actual * expected).sum()) / squares if squares else 0.0
@@ -54,7 +54,7 @@ def _ratio(again: Again, name: str) -> float:
 
 
 def differs_from_run_to_run(again: Again) -> Diagnosis | None:
-    """The same call twice; where kernels run on the CPU, in other orders of their threads."""
+    """Repeated calls differ; where kernels run on the CPU, calls with other orders of threads."""
     on_cpu = again.experiment.cuda == "cuda-on-cpu"
     runs = [again.run(schedule=number) for number in (_SCHEDULES if on_cpu else (0, 0, 0))]
     results = [again.came, *(run for run in runs if run is not None)]
@@ -79,7 +79,7 @@ def differs_from_run_to_run(again: Again) -> Diagnosis | None:
 
 
 def reads_what_was_never_written(again: Again) -> Diagnosis | None:
-    """Two runs whose memory held NaN, and 7.0, before anything was written there."""
+    """Two runs differ whose memory held NaN and 7.0 before them."""
     with_nan, with_seven = again.run(unwritten=float("nan")), again.run(unwritten=7.0)
     if with_nan is None or with_seven is None:
         return None

@@ -70,7 +70,7 @@ class _Count:
 
 @dataclass
 class Counts:
-    """What is no finding, in lanes."""
+    """How many lanes were seen that are no finding."""
 
     equal: int = 0
     """Stores that left at an address the bits that another program had stored there."""
@@ -82,7 +82,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class _Contest:
-    """Atomics on what other programs had stored plainly, before they are done."""
+    """An atomic, not executed yet, on addresses to which other programs made plain stores."""
 
     access: Access
     view: View
@@ -92,7 +92,7 @@ class _Contest:
 
 
 class Accesses:
-    """Judges accesses, one launch after another."""
+    """Judges the accesses of all launches."""
 
     def __init__(self, origins: Origins, unwritten: Unwritten) -> None:
         self._origins = origins
@@ -137,7 +137,7 @@ class Accesses:
         return kept
 
     def settle(self) -> None:
-        """After an atomic was done: it raced with a plain store of another program where it changed a bit."""
+        """Called after an atomic: where it changed a bit, it raced with the plain store of another program."""
         contests, self._contests = self._contests, []
         for contest in contests:
             changed = _read(contest.addresses, contest.access.width) != contest.before
@@ -193,7 +193,7 @@ class Accesses:
     def _found(
         self, kind: str, access: Access, view: View, addresses: Array, which: Array | None, other: Earlier | None = None
     ) -> None:
-        """Counts some of the addresses as a finding; where the first of that kind lies is looked at once."""
+        """Counts `which` of the addresses as a finding; only the first of its kind is described."""
         if which is None or not which.any():
             return
         key = (kind, access.kind, view.name, access.kernel, access.lines)

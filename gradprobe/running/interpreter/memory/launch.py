@@ -43,7 +43,7 @@ class Stores:
         """Whether the running program did an atomic that locks are made of, so that its stores may be ordered."""
 
     def enter(self, program: Program) -> None:
-        """From now on this program runs."""
+        """Notes that this program runs now."""
         if program != self._program:
             self._program, self._first, self.is_ordered = program, len(self._events), False
 
@@ -114,11 +114,11 @@ class Launch:
         self.around = (*known, *(view for view in self.views if not view.is_own))
 
     def origin_of(self, argument: Any) -> int:
-        """The origin of the pointer that is made of an argument; NO_ORIGIN where it is none that was learnt."""
+        """The origin of a pointer made from an argument; NO_ORIGIN for an unknown argument."""
         return self._origins.get(id(argument), NO_ORIGIN)
 
     def by_view(self, origins: int | Array, addresses: Array, lanes: Array) -> Iterator[tuple[View | None, Any]]:
-        """The addresses that belong to each view, as an index into them; None: to no storage that is known.
+        """(view, index of its addresses) for all addresses; the view is None where no known storage holds them.
 
         Args:
             origins: one for all pointers, or an array of which the addresses are those at `lanes`.
@@ -135,7 +135,7 @@ class Launch:
                 yield from ((view, chosen[some]) for view, some in self._by_storage(addresses[chosen]))
 
     def _by_storage(self, addresses: Array) -> Iterator[tuple[View | None, Array]]:
-        """Pointers of lost origin: each address by a view that has it as an element, else by one of its storage."""
+        """Pointers of lost origin: the view that has the address as an element, else one of its storage."""
         left = np.ones(len(addresses), bool)
         for owns in (lambda view: view.hold(addresses, 1), lambda view: view.in_storage(addresses, 1)):
             for view in (*self.views, *self.around):

@@ -1,4 +1,4 @@
-"""Origins: which argument of a kernel a pointer came from, carried along by whatever makes pointers of pointers."""
+"""Origins: which argument of a kernel each pointer came from, kept through all operations on pointers."""
 
 from __future__ import annotations
 
@@ -92,5 +92,5 @@ class Origins:
         return isinstance(thing, Handle) and (self._key in thing.attr or thing.dtype.scalar.is_ptr())
 
     def _stand_in(self, pointers: Any) -> Any:
-        """Numbers in the place of pointers."""
+        """The origins of pointers, as a block of the same shape."""
         return Handle(np.array(np.broadcast_to(self.of(pointers), pointers.data.shape), np.int64), tl.int64)

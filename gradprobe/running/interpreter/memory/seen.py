@@ -46,7 +46,7 @@ class Memory:
 
     @property
     def counts(self) -> Counts:
-        """What is no finding, in lanes."""
+        """How many lanes were seen that are no finding."""
         return self._accesses.counts
 
     @property
@@ -60,7 +60,7 @@ class Memory:
         return tuple(self._failures)
 
     def patches(self) -> list[tuple[Any, str, Callable[[Method], Method]]]:
-        """(owner, name, what makes the watching method of the shipped one)."""
+        """(owner, method name, wrapper) of each method of the interpreter that is wrapped."""
         builder = shipped.InterpreterBuilder
         # Block pointers are gone from Triton 3.8 on.
         blocks = [getattr(shipped, name) for name in BLOCKS if hasattr(shipped, name)]
@@ -172,7 +172,7 @@ class Memory:
             launch.stores.is_ordered = True
 
     def _watching(self, action: Callable[[], Any]) -> Any:
-        """The action's result; None where it fails, which is no reason for the kernel to fail."""
+        """The action's result; None where it fails, so that a fault of the watcher does not stop the kernel."""
         try:
             return action()
         except Exception as error:

@@ -41,7 +41,7 @@ class View:
 
     @property
     def is_own(self) -> bool:
-        """Whether it is the tool's, so that its accesses are nobody's business."""
+        """Whether it belongs to the tool, so that its accesses are not judged."""
         return self.parameter.startswith(_OWN)
 
     def hold(self, addresses: Array, width: int) -> Array:
