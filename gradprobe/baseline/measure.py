@@ -95,11 +95,5 @@ def _errors(reports: Sequence[Report]) -> dict[str, dict[str, Errors]]:
 
 
 def _figures(findings: Sequence[Finding]) -> Errors:
-    return Errors(
-        rms=tuple(_rounded(finding.rms_ratio) for finding in findings),
-        worst=tuple(_rounded(finding.max_ratio) for finding in findings),
-    )
-
-
-def _rounded(figure: float) -> float:
-    return float(f"{figure:.{DIGITS - 1}e}")
+    figures = ([one.rms_ratio for one in findings], [one.max_ratio for one in findings])
+    return Errors(*(tuple(float(f"{figure:.{DIGITS - 1}e}") for figure in of) for of in figures))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ..reference import Attention, Tile, evaluate
@@ -29,7 +30,7 @@ def rounding_shift(
         return None
     shift = _shift_of_products(x, tile, values, precision)
     if precision.operand:
-        moved = [_moved(x, tile, values, narrow) for narrow in (_truncated, _to_nearest)]
+        moved = [_moved(x, tile, values, narrow) for narrow in (_truncated, partial(_cut, added=0x1000))]
         for name in moved[0]:
             shift[name] = shift.get(name, 0.0) + 2 * moved[0][name].maximum(moved[1][name])
     return shift
@@ -130,12 +131,8 @@ def _truncated(tensor: Tensor) -> Tensor:
     return _cut(tensor, 0)
 
 
-def _to_nearest(tensor: Tensor) -> Tensor:
-    """The same rounded to nearest, as the kernels do that convert before they multiply."""
-    return _cut(tensor, 0x1000)
-
-
 def _cut(tensor: Tensor, added: int) -> Tensor:
+    """The same after an addition to its bits: of 0x1000 to round to nearest, as kernels that convert first do."""
     import torch
 
     return ((tensor.float().view(torch.int32) + added) & ~0x1FFF).view(torch.float32).double()

@@ -197,7 +197,7 @@ def resolve(options: Mapping[str, Any], family: str, *, takes_bias: bool, packs:
         _end_to_end(given)
     _pack(given)
     _leave_out(given)
-    given.setdefault("seqlen_q", given.get("seqlen", _longest(given)))
+    given.setdefault("seqlen_q", given.get("seqlen", max(given.get("seqlens") or (Case.seqlen_q,))))
     given.setdefault("seqlen_k", given.get("seqlen", given["seqlen_q"]))
     given.setdefault("kv_heads", given.get("heads", Case.heads))
     given.setdefault("head_dim_v", given.get("head_dim", Case.head_dim))
@@ -281,21 +281,18 @@ def _leave_out(given: dict[str, Any]) -> None:
             raise UsageFailure(f"--shapes {shapes}: {in_words(shapes)} holds one of --{name}, got {given[name]}")
 
 
-def _longest(given: Mapping[str, Any]) -> int:
-    return max(given["seqlens"]) if given.get("seqlens") else Case.seqlen_q
-
-
-_SOFTMAX_ALONE = {
+SOFTMAX_ALONE = frozenset((
     "window", "softcap", "kv_heads", "head_dim_v", "align", "bias_axes", "bias_rank", "alibi", "mask",
     "mask_axes", "mask_rank", "sinks", "dropout", "cu_seqlens", "cu_seqlens_k",
-}  # fmt: skip
+))  # fmt: skip
+"""The options that the lazy family does not know."""
 
 
 def _refuse_foreign(given: Mapping[str, Any], family: str) -> None:
     if family == "lazy":
         if given.get("causal") is False:
             raise UsageFailure("--no-causal: lazy attention is always causal", "drop --no-causal")
-        foreign = _SOFTMAX_ALONE & given.keys()
+        foreign = {*SOFTMAX_ALONE} & given.keys()
         way_out = "drop it, or check a target of the softmax family"
     else:
         foreign = {"tau", "bias_window"} & given.keys()

@@ -12,9 +12,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 REQUIRED = ("q", "k", "v", "do")
-OPTIONAL = (
-    "bias", "alibi", "mask", "sinks", "keep", "seqlens", "cu_seqlens_q", "cu_seqlens_k", "tau", "lse", "o",
-)  # fmt: skip
+OPTIONAL = ("bias", "alibi", "mask", "sinks", "keep", "seqlens", "cu_seqlens_q", "cu_seqlens_k", "tau", "lse", "o")
 TENSORS = (*REQUIRED, *OPTIONAL)
 WHOLE = ("seqlens", "cu_seqlens_q", "cu_seqlens_k")
 BOOLEAN = ("mask", "keep")
@@ -173,8 +171,9 @@ def declared_placement(name: str, tensor: Tensor, content: Mapping[str, Any]) ->
     if offset + spanned(shape, strides) > max(_MOST_SPANNED, 8 * tensor.numel()):
         raise UsageFailure(
             f"{name}.strides and {name}.offset reach {offset + spanned(shape, strides):,} elements far, for "
-            f"{tensor.numel():,} elements", f"leave them out, and {name} lies contiguous",
-        )  # fmt: skip
+            f"{tensor.numel():,} elements",
+            f"leave them out, and {name} lies contiguous",
+        )
     once = tensor[tuple(slice(0, 1) if step == 0 else slice(None) for step in strides)]
     if overlaps(shape, strides) or not torch.equal(once.expand(shape).nan_to_num(), tensor.nan_to_num()):
         raise UsageFailure(f"{name}.strides put several elements of {name} into one place", "correct them")

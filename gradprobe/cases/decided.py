@@ -16,11 +16,6 @@ _OF_DRAWING = ("seed", "pattern", "bias_axes", "mask_axes", "bias_window")
 _SWITCHES = ("bias", "alibi", "sinks")
 
 
-def _family_of(saved: Saved) -> str | None:
-    """The family that a set of inputs is of; None where it says nothing."""
-    return saved.options.get("family") or ("lazy" if "tau" in saved.values else None)
-
-
 def with_inputs(given: Mapping[str, Any], saved: Saved, word: str, family: str) -> dict[str, Any]:
     """The options of a case on saved inputs, for `case.resolve`.
 
@@ -48,7 +43,7 @@ def with_inputs(given: Mapping[str, Any], saved: Saved, word: str, family: str) 
 
 
 def _check_family(saved: Saved, word: str, family: str) -> None:
-    own = _family_of(saved)
+    own = saved.options.get("family") or ("lazy" if "tau" in saved.values else None)
     if own is not None and own != family:
         raise UsageFailure(
             f"--inputs {word}: inputs of the {own} family, and the target is of the {family} family",

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 Assigned = tuple[tuple[str, str], ...]
 """(tensor or "all", layout); a later one wins over an earlier one."""
-LAYOUTS = (
-    "contiguous", "blhd", "packed", "expanded", "distinct", "distinct-unit", "strided-last", "offset", "huge",
-)  # fmt: skip
+LAYOUTS = ("contiguous", "blhd", "packed", "expanded", "distinct", "distinct-unit", "strided-last", "offset", "huge")
 # The layout of values from a file: where they lay when they were saved.
 AS_SAVED = "as-saved"
 # As `huge` lies, scaled down: what is right so, and wrong there, holds an offset in 32 bits.
@@ -274,14 +272,12 @@ def _far_strides(shape: tuple[int, ...], reach: int) -> tuple[int, ...]:
         step *= max(shape[axis], 1)
     rooms = math.prod(max(shape[axis], 1) for axis in outer[:-1])
     for axis in outer:
-        strides[axis] = _crossing(shape[axis], step * rooms, reach) + (step if axis != outer[-1] else 0)
+        # The smallest multiple of a unit of which the last step lies at `reach` or beyond.
+        unit = step * rooms
+        crossing = -(-reach // (max(shape[axis] - 1, 1) * unit)) * unit
+        strides[axis] = crossing + (step if axis != outer[-1] else 0)
         step *= max(shape[axis], 1) if axis != outer[-1] else 1
     return tuple(strides)
-
-
-def _crossing(size: int, unit: int, reach: int) -> int:
-    """The smallest multiple of a unit of which the last of `size` steps lies at `reach` or beyond."""
-    return -(-reach // (max(size - 1, 1) * unit)) * unit
 
 
 def _packed_slots(plans: Mapping[str, _Plan], chosen: Mapping[str, str]) -> Iterator[dict[str, _Plan]]:

@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 _LIKE = {"dq": "q", "dk": "k", "dv": "v", "dbias": "bias"}
 # The input of whose dtype an intermediate must hold every number: a gradient is added to what it is the gradient of, O
 # is a mean of rows of v, and of LSE the backward makes P.
-_HOLDS = {
-    "dQ": "q", "dK": "k", "dV": "v", "dBias": "bias", "dSink": "sinks", "dTau": "tau", "O": "v", "LSE": "q",
-}  # fmt: skip
+_HOLDS = {"dQ": "q", "dK": "k", "dV": "v", "dBias": "bias", "dSink": "sinks", "dTau": "tau", "O": "v", "LSE": "q"}
 
 
 def outputs_of(

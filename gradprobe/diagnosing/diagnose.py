@@ -122,11 +122,12 @@ def _best_pair(tester: Tester, first: Tested, likely: Sequence[Hypothesis], rest
     one = first.hypotheses[0]
     pairs = [
         replace(
-            first, hypotheses=(one, other),
+            first,
+            hypotheses=(one, other),
             explanation=merged([first.explanation, tester.fully(other), tester.fully(one, other)]),
         )
         for other in likely
-    ]  # fmt: skip
+    ]
     best = max(
         pairs, key=lambda pair: (round(pair.explained, 3), pair.hypotheses[1].changes <= set(rest)), default=None
     )

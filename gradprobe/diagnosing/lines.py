@@ -70,8 +70,9 @@ class Lines:
         sources = self._experiment.first.kernels if self._experiment.first else ()
         return tuple(
             Where(source.file, source.line, _line_of(source.file, source.line).strip(), kernel=source.name)
-            for source in sources if source.line and any(is_named_after(source.name, name) for name in active)
-        )  # fmt: skip
+            for source in sources
+            if source.line and any(is_named_after(source.name, name) for name in active)
+        )
 
 
 def _at_fault(kernels: Collection[Any], active: Collection[str]) -> list[Any]:

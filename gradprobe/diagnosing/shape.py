@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _TILES = (16, 32, 64, 128)
-_ROWS_OF = {"m": "rows", "n": "keys", "w": "distances"}
+_WORDS = {"b": "batches", "h": "heads", "g": "key heads", "m": "rows", "n": "keys", "w": "distances"}
+_WORDS |= {"d": "dims", "e": "dims"}
 
 
 def known(seen: Observed) -> list[str]:
@@ -36,17 +37,13 @@ def _where(seen: Observed, name: str, wrong: Tensor) -> Iterator[str]:
         along = wrong.amax(others) if others else wrong
         at = along.nonzero().flatten().tolist()
         if len(at) < wrong.shape[axis] and letter in letters:
-            yield f"{_word(letter)} {in_words(spans(at), 4)} of {wrong.shape[axis]}{_of_tiles(letter, at, wrong, axis)}"
-
-
-def _word(letter: str) -> str:
-    words = {"b": "batches", "h": "heads", "g": "key heads", "d": "dims", "e": "dims"}
-    return _ROWS_OF.get(letter) or words[letter]
+            where = f"{in_words(spans(at), 4)} of {wrong.shape[axis]}"
+            yield f"{_WORDS[letter]} {where}{_of_tiles(letter, at, wrong, axis)}"
 
 
 def _of_tiles(letter: str, at: list[int], wrong: Tensor, axis: int) -> str:
     """Whether the wrong rows begin or end where tiles do."""
-    if letter not in _ROWS_OF or at != list(range(at[0], at[-1] + 1)):
+    if letter not in "mnw" or at != list(range(at[0], at[-1] + 1)):
         return ""
     size = next((size for size in reversed(_TILES) if at[0] and at[0] % size == 0), 0)
     if size:
@@ -69,11 +66,8 @@ def _numbers(seen: Observed, name: str, wrong: Tensor) -> Iterator[str]:
     if int(kept.sum()) > 1:
         low, middle, high = (actual[kept] / expected[kept]).quantile(actual.new_tensor([0.05, 0.5, 0.95])).tolist()
         same = high - low < 1e-3 * abs(middle)
-        yield (
-            f"actual / expected is {middle:.5g} throughout"
-            if same
-            else (f"no constant ratio: actual / expected lies between {low:.3g} and {high:.3g}")
-        )
+        varied = f"no constant ratio: actual / expected lies between {low:.3g} and {high:.3g}"
+        yield f"actual / expected is {middle:.5g} throughout" if same else varied
 
 
 def _masked(seen: Observed, name: str, wrong: Tensor) -> Iterator[str]:
@@ -81,28 +75,20 @@ def _masked(seen: Observed, name: str, wrong: Tensor) -> Iterator[str]:
     masked = total = 0
     distances: set[int] = set()
     for batch in range(x.n_batch):
-        valid = x.valid(Tile(batch, slice(0, x.n_heads), every)).expand(wrong.shape[1:])
+        tile = Tile(batch, slice(0, x.n_heads), every)
+        valid = x.valid(tile).expand(wrong.shape[1:])
         masked, total = masked + int((wrong[batch] & ~valid).sum()), total + int(wrong[batch].sum())
-        distances |= _distances(seen, batch, wrong[batch])
+        # How far before their rows' diagonals the wrong keys lie.
+        before = (x.diagonal(tile) - x.positions(tile)[1]).expand(wrong.shape[1:])
+        distances |= set(before[wrong[batch]].unique().tolist())
     if len(distances) == 1:
         keys = distances.pop()
-        yield (
-            "all of them lie on the diagonal"
-            if not keys
-            else (f"all of them lie {abs(keys)} keys {'before' if keys > 0 else 'beyond'} the diagonal")
-        )
+        place = f"{abs(keys)} keys {'before' if keys > 0 else 'beyond'} the diagonal" if keys else "on the diagonal"
+        yield f"all of them lie {place}"
     if masked == total:
         yield "all of them are masked entries, where 0 is due"
     elif not masked and seen.case.causal:
         yield "none of them is a masked entry"
-
-
-def _distances(seen: Observed, batch: int, wrong: Tensor) -> set[int]:
-    """How far before their rows' diagonals the wrong keys of a batch lie."""
-    tile = Tile(batch, slice(0, seen.x.n_heads), slice(0, seen.x.n_query))
-    _, j = seen.x.positions(tile)
-    distance = (seen.x.diagonal(tile) - j).expand(wrong.shape)
-    return set(distance[wrong].unique().tolist())
 
 
 def _identities(seen: Observed) -> Iterator[str]:

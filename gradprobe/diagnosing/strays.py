@@ -19,7 +19,7 @@ from ..judging.strays import (
     Group,
     Stray,
     grouped,
-)  # fmt: skip
+)
 from ..severity import HUGE
 from .lines import among
 

@@ -195,8 +195,9 @@ class Tester:
         places |= {name: (tile.batch, key_head) for name in ("dK", "dV")}
         found = {
             name: tuple(of[name][places[name]] for of in (seen.actual, seen.expected, seen.allowed, seen.right))
-            for name in seen.own if name in places
-        }  # fmt: skip
+            for name in seen.own
+            if name in places
+        }
         return {name: parts for name, parts in found.items() if not bool(parts[3].all())}  # type: ignore[misc]
 
     @property
@@ -258,9 +259,10 @@ class Tester:
         for variant, buffers in self._ways(hypotheses, (*tiles(self.seen.x),)):
             found = self._scores(predict(self.seen, variant, buffers, precision), not_finite)
             active = tuple(
-                name for name, score in found.items()
+                name
+                for name, score in found.items()
                 if self.seen.wrong(name) and score.gain > max(0, inherited[name].gain)
-            )  # fmt: skip
+            )
             scores = {name: found[name] if name in active else inherited[name] for name in found}
             contradicted = sum(not self.seen.wrong(name) and score.spoilt > 0 for name, score in found.items())
             yield Explanation(scores, active, self._right, self.wrong, self.seen.own, contradicted)

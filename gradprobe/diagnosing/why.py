@@ -186,10 +186,11 @@ def _in_order(found: Sequence[Diagnosis], strays: Sequence[Diagnosis], seen: Obs
     explains_them = any(_tensor_of(one) in arrays for one in named[:1])
     stored = {_tensor_of(one) for one in named[:1] if one.fault.startswith(_OF_STORES)}
     first = [
-        one for one in strays
+        one
+        for one in strays
         if (one.fault_class == RACE_CLASS and _tensor_of(one) not in stored)
         or (not explains_them and _in_kernel_of(one, seen.own))
-    ]  # fmt: skip
+    ]
     order = [*first, *named, *(one for one in strays if one not in first), *found]
     return list(dict.fromkeys(order))
 

@@ -90,7 +90,7 @@ def _terms(x: Attention, tile: Tile, shift: int = 0) -> _Terms:
         (i < length) & yes if padded else yes,
         (j < length) & yes if padded else yes,
         (yes if x.mask is None else part(x.mask, tile))[None] if x.mask is None else part(x.mask, tile),
-    )  # fmt: skip
+    )
 
 
 def _with(change: Callable[[_Terms], dict[str, Tensor]]) -> Rule:

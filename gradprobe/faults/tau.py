@@ -63,9 +63,10 @@ def _at(position: Position, unmasked: bool, in_dtau: bool) -> Alter:
         return (scope.used["dP"] / position(i, j)).nan_to_num(posinf=0.0, neginf=0.0).sum((-2, -1))
 
     hooks: tuple[tuple[str, Hook], ...] = (
-        ("O", lambda value, scope: weights(scope) @ scope.tensors[2]), ("dP", dp),
+        ("O", lambda value, scope: weights(scope) @ scope.tensors[2]),
+        ("dP", dp),
         ("dV", lambda value, scope: weights(scope).mT @ scope.tensors[3]),
-    )  # fmt: skip
+    )
     return hooking(*hooks, *((("dTau", dtau),) if in_dtau else ()))
 
 

@@ -89,7 +89,9 @@ class _Search:
                 if self._runs >= _MOST_RUNS:
                     return None
                 came = self._tried(fit, adaptation)
-                further = _with(fit, came.problem, adaptation, _refusal_in_words(adaptation, str(why)))
+                was = f"{adaptation.about} was refused ({_short(str(why))})"
+                sentence = f"{was}: it runs with {adaptation.flags}, found by trying"
+                further = Fit(came.problem, (*fit.found, (adaptation, sentence)))
                 if came.failure is None:
                     if (right := self._mostly_right(self._needed(further))) is not None:
                         return right
@@ -102,7 +104,10 @@ class _Search:
     def what_came_next(self) -> str:
         """What was raised once the first refusal was past, for who mends the first alone meets it; "" where nothing."""
         further = [one for one in self._refused[1:] if not _MEANINGS & one[0].options.keys()]
-        return _next_in_words(*further[-1]) if further else ""
+        if not further:
+            return ""
+        fit, failure = further[-1]
+        return f"with {' '.join(flags(fit.options))} it raised {_short(str(failure))}"
 
     def _mostly_right(self, fit: Fit) -> Fit | None:
         """The fit, or a reading of it; None where it has tensors of other axes, and nothing says that they are meant.
@@ -137,8 +142,9 @@ class _Search:
                 break
             came = self._tried(fit, adaptation)
             if came.wrong < best[0]:
-                sentence = _reading_in_words(adaptation, wrong, came.wrong)
-                best = (came.wrong, _with(fit, came.problem, adaptation, sentence))
+                right = f"{1 - came.wrong:.0%} of its results are right so, {1 - wrong:.0%} otherwise"
+                sentence = f"{adaptation.about}, found by trying ({adaptation.flags}): {right}"
+                best = (came.wrong, Fit(came.problem, (*fit.found, (adaptation, sentence))))
             if came.wrong < 1 - WRONG_THROUGHOUT:
                 break
         return best[1] if best[1] is not fit else None
@@ -150,28 +156,11 @@ class _Search:
         return {*self._problem.fixed, *fit.options, *of_a_file}
 
 
-def _with(fit: Fit, problem: Problem, adaptation: Adaptation, sentence: str) -> Fit:
-    return Fit(problem, (*fit.found, (adaptation, sentence)))
-
-
 def _about(refusal: Failure) -> str:
     """What it is about, whatever its sizes are."""
     return re.sub(r"\d+", "0", str(refusal))
 
 
-def _refusal_in_words(adaptation: Adaptation, words: str) -> str:
-    return f"{adaptation.about} was refused ({_short(words)}): it runs with {adaptation.flags}, found by trying"
-
-
-def _next_in_words(fit: Fit, failure: Failure) -> str:
-    return f"with {' '.join(flags(fit.options))} it raised {_short(str(failure))}"
-
-
 def _short(words: str) -> str:
     said = re.sub(r"^target .*? raised (\w+) \([^()]*\)", r"\1", words)
     return said if len(said) <= _LONGEST_WORDS else said[:_LONGEST_WORDS] + "..."
-
-
-def _reading_in_words(adaptation: Adaptation, before: float, after: float) -> str:
-    right = f"{1 - after:.0%} of its results are right so, {1 - before:.0%} otherwise"
-    return f"{adaptation.about}, found by trying ({adaptation.flags}): {right}"

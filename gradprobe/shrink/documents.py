@@ -18,13 +18,13 @@ def document_of(result: Result, files: Mapping[str, str]) -> dict[str, Any]:
 
     Where the case asked for matches it is the report of that.
     """
-    shrunk = result.shrunk
-    about = {
-        "from": _case(result), "tries": result.tries, "complete": shrunk is None or shrunk.complete,
-        "kept": result.from_kept, "script": files.get("script"), "test": files.get("test"),
-        "needs": list(shrunk.needs) if shrunk else [], "symptom": asdict(shrunk.symptom) if shrunk else None,
-        "seconds": round(result.seconds, 4),
-    }  # fmt: skip
+    shrunk, asked = result.shrunk, result.facts.case
+    about: dict[str, Any] = {
+        "from": {**asdict(asked), "layouts": [], "runs": [run_name(assigned) for assigned in asked.runs]}
+    }
+    about |= {"tries": result.tries, "complete": shrunk is None or shrunk.complete, "kept": result.from_kept}
+    about |= {"script": files.get("script"), "test": files.get("test"), "needs": list(shrunk.needs) if shrunk else []}
+    about |= {"symptom": asdict(shrunk.symptom) if shrunk else None, "seconds": round(result.seconds, 4)}
     return {**_report(result), "shrink": about}
 
 
@@ -35,8 +35,3 @@ def _report(result: Result) -> Mapping[str, Any]:
         return result.told.document
     crashed = TargetFailure(f"target {result.asked.target!r} crashed: the process that ran it ended")
     return failure_as_json(crashed, check_line(result), result.asked.target)
-
-
-def _case(result: Result) -> dict[str, Any]:
-    case = asdict(result.facts.case)
-    return {**case, "layouts": [], "runs": [run_name(assigned) for assigned in result.facts.case.runs]}

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
-from ..cases.case import Case, resolve
+from ..cases.case import SOFTMAX_ALONE, Case, resolve
 from ..cases.layouts import run_name
 from ..failures import UsageFailure
 from ..options import parse
 from ..probing.runs import layouts_of
 from .ordering import settled
+
+# What is said in another way than by an option of the same name, or is no option of a case that is drawn.
+_OTHERWISE = {"family", "device", "inputs", "pinned", "seqlen_q", "seqlen_k", "cu_seqlens_q", "layouts", "runs"}
+_OTHERWISE |= {"implied", "taps", "inplace"}
 
 
 @dataclass(frozen=True)
@@ -60,40 +64,18 @@ def _meant(facts: Facts, words: Mapping[str, Any]) -> Case | None:
 
 def _all_words(case: Case, *, packs: bool) -> dict[str, Any]:
     """Every option of a case as the command line holds it, also those that it would have by default."""
-    words: dict[str, Any] = {
-        "batch": case.batch, "heads": case.heads, "kv_heads": case.kv_heads, **_length_words(case),
-        "head_dim": case.head_dim, "head_dim_v": case.head_dim_v, "dtype": case.dtype, "causal": case.causal,
-        "align": case.align, "window": _joined(case.window), "softcap": case.softcap, "scale": case.scale,
-        "bias": case.bias, "bias_window": case.bias_window, "bias_axes": case.bias_axes, "bias_rank": case.bias_rank,
-        "alibi": case.alibi, "mask": case.mask, "mask_axes": case.mask_axes, "mask_rank": case.mask_rank,
-        "sinks": case.sinks, "dropout": case.dropout, "tau": _taus(case),
-        "seqlens": _joined(case.seqlens), "cu_seqlens": _joined(case.cu_seqlens_q),
-        "cu_seqlens_k": _joined(case.cu_seqlens_k), "seed": case.seed, "block_m": case.block_m,
-        "block_n": case.block_n, "pattern": case.pattern, "dots": case.dots, "repeat": case.repeat,
-        "configs": case.configs, "schedules": case.schedules, "poison": case.poison, "tap": list(case.taps),
-        "recover": case.recover, "strict": case.strict, "shapes": case.shapes, "inplace": list(case.inplace),
-        "as_cuda": case.as_cuda,
-        "implied": ",".join(case.implied) or None, **_layout_words(case),
-    }  # fmt: skip
+    plain = {field.name: getattr(case, field.name) for field in fields(case) if field.name not in _OTHERWISE}
+    words: dict[str, Any] = {name: _joined(one) if isinstance(one, tuple) else one for name, one in plain.items()}
+    words |= {"cu_seqlens": _joined(case.cu_seqlens_q), "implied": ",".join(case.implied) or None}
+    words |= {"tau": words["tau"].partition(",")[0]} if case.tau and len(set(case.tau)) == 1 else {}
+    words |= {"tap": list(case.taps), "inplace": list(case.inplace), **_length_words(case), **_layout_words(case)}
     words = {name: word for name, word in words.items() if word is not None and word != []}
     return {name: word for name, word in words.items() if not _is_foreign(name, case)}
 
 
 def _is_foreign(name: str, case: Case) -> bool:
     """Whether the family, or a case without a bias or a mask, has no such option."""
-    of_softmax = (
-        "kv_heads",
-        "head_dim_v",
-        "align",
-        "alibi",
-        "sinks",
-        "dropout",
-        "bias_axes",
-        "bias_rank",
-        "mask_axes",
-        "mask_rank",
-    )
-    foreign = of_softmax if case.family == "lazy" else ("bias_window",)
+    foreign = SOFTMAX_ALONE if case.family == "lazy" else {"bias_window"}
     without = not case.bias and name in ("bias_axes", "bias_rank", "bias_window")
     return name in foreign or without or (case.mask is None and name in ("mask_axes", "mask_rank"))
 
@@ -111,11 +93,6 @@ def _layout_words(case: Case) -> dict[str, list[str]]:
     if len(runs) == 1 and runs[0]:
         return {"layout": [f"{tensor}={layout}" for tensor, layout in runs[0]]}
     return {"runs": [run_name(assigned) for assigned in runs]}
-
-
-def _taus(case: Case) -> str | None:
-    same = case.tau is not None and len(set(case.tau)) == 1
-    return _joined(case.tau[:1] if same and case.tau else case.tau)
 
 
 def _joined(numbers: tuple[float, ...] | None) -> str | None:

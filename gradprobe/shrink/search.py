@@ -63,19 +63,15 @@ class Search:
 
     def _taken(self, steps: Sequence[Step]) -> Case | None:
         """The first of the cases that fails in the same way; None where none does."""
-        for step, seen in self._seen(steps):
+        for step, seen in self.attempts.seen(steps, self.facts, self.kept, self.wanted, in_full=self.in_full):
             if self._is_it(seen):
                 self.told(step, self.attempts.count)
                 return step.case
         return None
 
-    def _seen(self, steps: Sequence[Step]) -> Iterator[tuple[Step, Seen]]:
-        return self.attempts.seen(steps, self.facts, self.kept, self.wanted, in_full=self.in_full)
-
     def _is_it(self, seen: Seen) -> bool:
-        return (
-            seen.symptom is not None and seen.symptom.is_like(self.wanted) and seen.symptom.is_named_like(self.wanted)
-        )
+        found = seen.symptom
+        return found is not None and found.is_like(self.wanted) and found.is_named_like(self.wanted)
 
     def _shrunk(self, case: Case) -> Shrunk:
         known = self.attempts.known

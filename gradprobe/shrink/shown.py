@@ -29,13 +29,9 @@ def case_in_words(case: Case) -> str:
     words += [f"head-dim-v={case.head_dim_v}"] if case.head_dim_v != case.head_dim else []
     words += [_option(case, name) for name in options_on(case)]
     words += [f"layout={' and '.join(map(run_name, layouts_of(case)))}"]
-    words += [f"{name}={value}" for name, value in _values(case).items()]
+    usual = {"pattern": Case.pattern, "seed": Case.seed, "dtype": Case.dtype}
+    words += [f"{name}={getattr(case, name)}" for name in usual if getattr(case, name) != usual[name]]
     return " ".join(words)
-
-
-def _values(case: Case) -> dict[str, object]:
-    plain = {"pattern": Case.pattern, "seed": Case.seed, "dtype": Case.dtype}
-    return {name: getattr(case, name) for name, usual in plain.items() if getattr(case, name) != usual}
 
 
 def _option(case: Case, name: str) -> str:
@@ -58,7 +54,8 @@ def rendered(result: Result, files: Mapping[str, str], width: int) -> Iterator[T
         yield from _nothing(result, width)
         return
     shrunk, line = result.shrunk, result.told.first_line if result.told else ""
-    words = f"from {case_in_words(result.facts.case)} to {case_in_words(shrunk.case)}, in {_tries(result)}"
+    words = f"from {case_in_words(result.facts.case)} to {case_in_words(shrunk.case)}"
+    words += f", in {plural(result.tries, 'try')} and {result.seconds:.1f} s"
     yield from headed("SHRUNK", "bold red", words, width)
     yield from [Text(line, "bold")] if line else []
     yield from folded(f"fails in the same way: {shrunk.symptom.words}", width)
@@ -102,7 +99,3 @@ def _sentences(result: Result) -> Iterator[str]:
         yield "no script and no test: they would end as the target does"
     elif result.told.no_program:
         yield f"no script: {result.told.no_program}"
-
-
-def _tries(result: Result) -> str:
-    return f"{plural(result.tries, 'try')} and {result.seconds:.1f} s"

@@ -17,7 +17,7 @@ from .kept import Kept
 from .ordering import key
 from .search import Search, Shrunk
 from .steps import Step
-from .symptom import Symptom
+from .symptom import IDENTITY, Symptom
 from .trial import FACTS, LOOK, TELL, Looked, Told
 
 # Words that are no part of a case, and stand in every try as they were asked for.
@@ -88,11 +88,8 @@ def shrink(
     words = {name: word for name, word in asked.options.items() if name in _AS_ASKED}
     before = _Before(attempts, asked, facts, words)
     if wanted is None:
-        still = before.failing()
-        return Result(
-            facts, None, None, asked, looked, attempts.count, time.perf_counter() - start, False, tuple(still),
-            before.dropped,
-        )  # fmt: skip
+        still, seconds = tuple(before.failing()), time.perf_counter() - start
+        return Result(facts, None, None, asked, looked, attempts.count, seconds, False, still, before.dropped)
     if looked.symptom is not None:
         wanted = replace(wanted, fault=looked.symptom.fault)
     in_full = looked.plain is None and wanted.kind != CRASHED.kind
@@ -103,21 +100,16 @@ def shrink(
         told(step.case, step, count, fewest_words(step.case, facts, words) or {})
 
     search = Search(attempts, facts, words, wanted, in_full, taken)
-    shrunk = search.run(found or facts.case, () if looked.run is None else (_settled_run(looked.run),))
+    failing = [tuple(one for one in run if one[1] != "contiguous") for run in (looked.run,) if run is not None]
+    shrunk = search.run(found or facts.case, failing)
     fewest = fewest_words(shrunk.case, facts, words)
     assert fewest is not None
     small = replace(asked, options=fewest)
     seen = attempts.known.get(shrunk.case)
     keeping.save(keeping.with_another(keeping.load(), Kept(small, seen.symptom if seen and seen.symptom else wanted)))
     last = None if wanted.kind == CRASHED.kind else attempts.ask(TELL, fewest)
-    return Result(
-        facts, shrunk, last, small, looked, attempts.count, time.perf_counter() - start, found is not None,
-        dropped=before.dropped,
-    )  # fmt: skip
-
-
-def _settled_run(run: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-    return tuple(one for one in run if one[1] != "contiguous")
+    seconds, is_kept = time.perf_counter() - start, found is not None
+    return Result(facts, shrunk, last, small, looked, attempts.count, seconds, is_kept, dropped=before.dropped)
 
 
 def _looked(attempts: Attempts, asked: Asked) -> Looked:
@@ -147,10 +139,11 @@ class _Before:
 
     def failing(self) -> list[Kept]:
         """Those that fail still, in whatever way."""
-        return [
-            kept for kept in self._own()
-            for _, fails in self._seen([kept], kept.symptom, in_full=kept.symptom.kind == "identity") if fails
-        ]  # fmt: skip
+        found: list[Kept] = []
+        for kept in self._own():
+            seen = self._seen([kept], kept.symptom, in_full=kept.symptom.kind == IDENTITY)
+            found += [kept for _, fails in seen if fails]
+        return found
 
     def _own(self) -> list[Kept]:
         return keeping.of_target(keeping.load(), self.asked)
@@ -162,7 +155,8 @@ class _Before:
         found = []
         for step, seen in self.attempts.seen(steps, self.facts, self.words, wanted, in_full=in_full):
             if seen.symptom is None and not seen.why_not:
-                self._drop(cases[step.case])
+                self.dropped += 1
+                keeping.save([one for one in keeping.load() if one != cases[step.case]])
             found.append((step.case, seen.symptom is not None and seen.symptom.is_like(wanted)))
         return found
 
@@ -171,7 +165,3 @@ class _Before:
             return self.facts.resolved({**kept.asked.options, **self.words})
         except UsageFailure:
             return None
-
-    def _drop(self, gone: Kept) -> None:
-        self.dropped += 1
-        keeping.save([one for one in keeping.load() if one != gone])
