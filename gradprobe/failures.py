@@ -27,7 +27,7 @@ class UsageFailure(Failure):
 
 
 class Untested(Failure):
-    """A package is of a release that gradprobe is not tested with."""
+    """An installed package has a version that gradprobe is not tested with."""
 
 
 class TargetFailure(Failure):
@@ -35,19 +35,19 @@ class TargetFailure(Failure):
 
 
 class Refusal(TargetFailure):
-    """The target raised on purpose, under every layout that it was to run: it does not take the case."""
+    """The target raised on purpose in every layout: it does not take the case."""
 
 
 class KernelStopped(TargetFailure):
-    """A CUDA kernel on the CPU would have touched memory that is nobody's, or waits for what cannot come."""
+    """A CUDA kernel on the CPU was stopped: it left its memory, or its threads wait for one another forever."""
 
 
 class DeviceLost(TargetFailure):
-    """The target's kernels failed in a way that leaves this process without its device."""
+    """A kernel failed so that this process cannot use the GPU any more."""
 
 
 class NoRoom(Failure):
-    """A tensor does not fit into the memory that there is."""
+    """A tensor does not fit into the memory that the command may take."""
 
 
 class ReferenceFailure(Failure):
@@ -55,15 +55,15 @@ class ReferenceFailure(Failure):
 
 
 def text_of(error: BaseException) -> str:
-    """The words of an exception, whose class may be a target's and fail to give any."""
+    """The message of an exception; a target's own class may fail to give it."""
     try:
         return str(error)
     except Exception:
-        return "its words cannot be had: its __str__ fails"
+        return "its message cannot be read: its __str__ raises"
 
 
 def as_failure(error: BaseException) -> Failure:
-    """Any error as a failure: one that is none is a fault of this tool, but for a wish to end this process."""
+    """Any error as a Failure: another Exception is a fault of gradprobe, and a SystemExit one of the target."""
     if isinstance(error, Failure):
         return error
     if not isinstance(error, Exception):

@@ -1,7 +1,7 @@
-"""What stands in each file until a command has come to its end: valid, and right for nobody who reads it.
+"""What each report file holds until its command has finished: valid, and no reader takes it for a match.
 
-It is written before anything else is done, so that a process that is killed at any moment leaves no older verdict. What
-is imported here is imported before that.
+It is written first, so that a process that is killed at any moment leaves no verdict of an earlier run. This module
+therefore imports next to nothing.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ if TYPE_CHECKING:
 INCOMPLETE = "incomplete"
 """The verdict."""
 ERROR = {
-    "kind": "Incomplete", "message": "the command has not come to its end: it runs still, or it was killed",
+    "kind": "Incomplete",
+    "message": "the command did not finish: it is still running, or it was stopped",
     "way_out": "run it again",
-}  # fmt: skip
+}
 ALL = ("--json", "--junit", "--sarif")
 # The commands that write files, and which.
 FILES: Mapping[str, Sequence[str]] = {
-    "check": ALL, "strides": ALL, "sweep": ALL, "diff": ALL[:1], "shrink": ALL[:1], "lint": ALL[:1],
-    "mutate": ALL[:1], "run": ALL[:1], "baseline": ALL[:1],
-}  # fmt: skip
+    **dict.fromkeys(("check", "strides", "sweep"), ALL),
+    **dict.fromkeys(("diff", "shrink", "lint", "mutate", "run", "baseline"), ALL[:1]),
+}
 # With these nothing is run, and no file is written.
 _NOTHING_RUNS = {"--help", "-h", "--list"}
 _WRONG = ("mismatch", "survived")
@@ -36,7 +37,7 @@ _OF_A_FILE = re.compile(r"([\w./-]+\.py):\w+", re.ASCII)
 
 
 def begin(words: Sequence[str]) -> None:
-    """Replaces the files that a command line asks for, as far as they can be; those that cannot are told later."""
+    """Replaces the report files of a command line; one that cannot be written is reported later."""
     flags = FILES.get(words[0], ()) if words else ()
     if not flags or _NOTHING_RUNS & set(own_words(words)):
         return
@@ -61,12 +62,12 @@ def files_in(words: Sequence[str], flags: Sequence[str]) -> dict[str, str]:
 
 
 def own_words(words: Sequence[str]) -> Sequence[str]:
-    """Without those of another command, which stand after `--`."""
+    """The words before `--`; those after it are another command's."""
     return words[: words.index("--")] if "--" in words else words
 
 
 def unfinished(document: Mapping[str, Any]) -> dict[str, Any]:
-    """A document of which more is to come: what is right in it is no match yet, what is wrong stays so."""
+    """An unfinished document: it is no match yet, and a mismatch in it stays one."""
     verdict = document["verdict"] if document["verdict"] in _WRONG else INCOMPLETE
     return {**document, "verdict": verdict, "error": ERROR}
 
@@ -74,9 +75,14 @@ def unfinished(document: Mapping[str, Any]) -> dict[str, Any]:
 def document(reproduce: str) -> dict[str, Any]:
     """What stands in the place of a report."""
     return {
-        "schema": "gradprobe.report/1", "verdict": INCOMPLETE, "error": ERROR, "runs": [], "first_mismatch": None,
-        "diagnoses": [], "reproduce": reproduce,
-    }  # fmt: skip
+        "schema": "gradprobe.report/1",
+        "verdict": INCOMPLETE,
+        "error": ERROR,
+        "runs": [],
+        "first_mismatch": None,
+        "diagnoses": [],
+        "reproduce": reproduce,
+    }
 
 
 def _json(words: Sequence[str]) -> str:
@@ -97,7 +103,7 @@ def _junit(_: Sequence[str]) -> str:
 
 
 def _sarif(words: Sequence[str]) -> str:
-    """With a result where a file is named: a log without one closes the alerts of an earlier run."""
+    """Holds a result where the command names a file: a log without results closes the alerts of an earlier run."""
     file = next((found[1] for word in own_words(words) if (found := _OF_A_FILE.fullmatch(word))), None)
     message = {"text": ERROR["message"]}
     place = {"physicalLocation": {"artifactLocation": {"uri": file}}}

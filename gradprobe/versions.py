@@ -14,7 +14,7 @@ _JUDGED = ("torch", "triton", "numpy")
 
 @functools.cache
 def refuse_untested() -> None:
-    """Does nothing where gradprobe is tested with the releases that are installed. Imports none of them.
+    """Does nothing where gradprobe is tested with the installed versions; imports none of the packages.
 
     Raises:
         Untested: it is not, with the command that installs some that it is tested with.

@@ -48,7 +48,9 @@ FileWord = Annotated[str, typer.Option("--file", metavar="FILE", help="Where the
 def save(
     target: TargetWord = None,
     file: FileWord = kept.DEFAULT,
-    seeds: Annotated[int, typer.Option(help="Draws of the values, from --seed on; their spread is the noise")] = 5,
+    seeds: Annotated[
+        int, typer.Option(help="How many draws of the values, from --seed on; their spread is the noise")
+    ] = 5,
     family: FamilyWord = None,
     reference: ReferenceWord = None,
     isolate: Isolate = True,
@@ -74,7 +76,7 @@ def _saved(asked: last.Asked, file: str, seeds: range) -> int:
     found = measure(asked, seeds, told=functools.partial(_tell_draw, asked.target))
     if not isinstance(found, Entry):
         show(rendered(found))
-        put(f"not saved: the errors of a mismatch are no baseline (seed {found.case.seed})\n")
+        put(f"not saved: seed {found.case.seed} is a mismatch, whose errors are no baseline\n")
         return 1
     kept.save(file, kept.with_entry(entries, found))
     put(f"saved {found.words} in {file}: {_extent(found)}\n")
@@ -94,10 +96,13 @@ def _refuse(options: dict[str, Any], seeds: int) -> None:
 
 def _extent(entry: Entry) -> str:
     """How much was kept, and what growth of it can be told from noise."""
-    each = {f"{name} {layout}": errors for layout, of_layout in entry.errors.items()
-            for name, errors in of_layout.items()}  # fmt: skip
-    least, most = (end((growth(errors.rms, errors.rms, compared(entry)).noise, at) for at, errors in each.items())
-                   for end in (min, max))  # fmt: skip
+    each = {
+        f"{name} {layout}": errors for layout, of_layout in entry.errors.items() for name, errors in of_layout.items()
+    }
+    least, most = (
+        end((growth(errors.rms, errors.rms, compared(entry)).noise, at) for at, errors in each.items())
+        for end in (min, max)
+    )
     return (
         f"{len(each)} errors over draws {entry.seeds[0]} to {entry.seeds[-1]}; growth is told from noise "
         f"beyond {least[0]:.2f}x ({least[1]}) to {most[0]:.3g}x ({most[1]})"
@@ -106,9 +111,11 @@ def _extent(entry: Entry) -> str:
 
 @baseline.command()
 def diff(
-    target: Annotated[str | None, typer.Argument(metavar="TARGET", help="Of the file's (default: all)")] = None,
+    target: Annotated[str | None, typer.Argument(metavar="TARGET", help="A target of the file (default: all)")] = None,
     file: FileWord = kept.DEFAULT,
-    device: Annotated[str | None, typer.Option(help="In place of that saved: auto, cpu, cuda")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Device, in place of the one that was saved: auto, cpu, cuda")
+    ] = None,
     json_file: JsonFile = None,
     isolate: Isolate = True,
     show_traceback: Traceback = False,

@@ -48,7 +48,7 @@ def check(
     timeout: Timeout = None,
     battery: Annotated[
         bool,
-        typer.Option("--battery", help="The inputs that expose what others hide, as far as TARGET takes them"),
+        typer.Option("--battery", help="Check inputs that expose what others hide, as far as TARGET takes them"),
     ] = False,
     sanitize: Annotated[
         str | None,

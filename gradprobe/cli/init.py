@@ -22,11 +22,13 @@ def init(
         typer.Argument(metavar="PATH", help=f"The file to write (default: {scaffold.DEFAULT}, or the workflow's)"),
     ] = None,
     family: Annotated[
-        str | None, typer.Option(help=f"Of your kernel: {' or '.join(scaffold.FAMILIES)} (default: softmax)")
+        str | None, typer.Option(help=f"Family of your kernel: {' or '.join(scaffold.FAMILIES)} (default: softmax)")
     ] = None,
     ci: Annotated[
         str | None,
-        typer.Option("--ci", metavar="NAME", help=f"Write a workflow, for {' or '.join(workflow.CIS)}, and no adapter"),
+        typer.Option(
+            "--ci", metavar="NAME", help=f"Write a workflow for {' or '.join(workflow.CIS)}, in place of an adapter"
+        ),
     ] = None,
     target: Annotated[
         str | None,
@@ -48,14 +50,16 @@ def init(
 
 def _write_adapter(path: str, family: str | None, target: str | None, force: bool) -> None:
     if target is not None:
-        raise UsageFailure("init: --target is of a workflow, and none is asked for", "add --ci github")
+        raise UsageFailure(
+            "init: --target says what a workflow checks, and no workflow is asked for", "add --ci github"
+        )
     scaffold.write_adapter(Path(path), family or scaffold.FAMILIES[0], force=force)
     put(f"wrote {path}\nnext: {shlex.join(['gradprobe', 'check', f'{path}:backward'])}\n")
 
 
 def _write_workflow(path: str, ci: str, family: str | None, target: str | None, force: bool) -> None:
     if family is not None:
-        raise UsageFailure("init: --family is of an adapter, and --ci writes a workflow", "drop one of them")
+        raise UsageFailure("init: --family says which adapter to write, and --ci writes a workflow", "drop one of them")
     workflow.write_workflow(Path(path), ci, target, force=force)
     put(f"wrote {path}\nnext: {shlex.join(['git', 'add', path])}, commit and push\n")
     if not Path(".git").exists():

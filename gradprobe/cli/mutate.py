@@ -52,12 +52,17 @@ def mutate(
     ] = None,
     sample: Annotated[int | None, typer.Option(metavar="N", help=f"Faults to plant (default: {SAMPLE})")] = None,
     every: Annotated[bool, typer.Option("--all", help="Plant every fault")] = False,
-    classes: Annotated[str | None, typer.Option("--class", metavar="S1,M1,...", help="Of these classes alone")] = None,
-    workers: Annotated[int | None, typer.Option(help="Gates at a time (default: one a core, one beside a GPU)")] = None,
-    timeout: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="For one fault (default: 5 times the gate's own, and 30)")
+    classes: Annotated[
+        str | None, typer.Option("--class", metavar="S1,M1,...", help="Plant faults of these classes only")
     ] = None,
-    listed: Annotated[bool, typer.Option("--list", help="Say which faults would be planted, and try none")] = False,
+    workers: Annotated[
+        int | None, typer.Option(help="Gates that run at the same time (default: one a core, or one with a GPU)")
+    ] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="Time for one fault (default: 5 times what the gate takes, and 30 s)"),
+    ] = None,
+    listed: Annotated[bool, typer.Option("--list", help="List the faults that would be planted, and try none")] = False,
     family: FamilyWord = None,
     json_file: JsonFile = None,
     show_traceback: Traceback = False,
@@ -72,9 +77,15 @@ def mutate(
     asked = last.Asked("lazy" if target is None else target, family, None, options)
     gates = _Gates(check, battery, strides)
     words = {
-        "check": check, "battery": battery or None, "strides": strides or None, "file": file, "sample": sample,
-        "all": every or None, "class": classes, "timeout": timeout,
-    }  # fmt: skip
+        "check": check,
+        "battery": battery or None,
+        "strides": strides or None,
+        "file": file,
+        "sample": sample,
+        "all": every or None,
+        "class": classes,
+        "timeout": timeout,
+    }
     again = command_line("mutate", target or "", options, chosen(asked) | words)
     with failures_told(json_file, again, show_traceback, asked.target):
         gate = _gate(asked, gates)

@@ -37,19 +37,23 @@ if TYPE_CHECKING:
 
 @with_case_options
 def run(
-    command: Annotated[list[str] | None, typer.Argument(metavar="-- COMMAND ...", help="Run as it stands")] = None,
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="-- COMMAND ...", help="The command that runs the program")
+    ] = None,
     watch: Annotated[
-        str | None, typer.Option(metavar="MODULE:FUNCTION", help="The attention function to watch")
+        str | None, typer.Option(metavar="FUNCTION", help="MODULE:FUNCTION, the attention to watch")
     ] = None,
     target: Annotated[
         str | None,
-        typer.Option("--target", metavar="TARGET", help="What to check with the real inputs (default: the same)"),
+        typer.Option("--target", metavar="TARGET", help="What to check with the real inputs (default: FUNCTION)"),
     ] = None,
-    keep: Annotated[int, typer.Option(help="Sets of inputs to keep at most")] = 16,
+    keep: Annotated[int, typer.Option(help="The most sets of inputs to keep")] = 16,
     order: Annotated[
-        str, typer.Option(help="The watched function's axes, bhld or blhd; another TARGET takes [B, H, L, D]")
+        str, typer.Option(help="Axes of FUNCTION, bhld or blhd; another TARGET takes [B, H, L, D]")
     ] = "bhld",
-    folder: Annotated[str | None, typer.Option(help="For the sets (default: .gradprobe/captures/FUNCTION)")] = None,
+    folder: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Folder of the sets (default: .gradprobe/captures/FUNCTION)")
+    ] = None,
     family: FamilyWord = None,
     reference: ReferenceWord = None,
     json_file: JsonFile = None,

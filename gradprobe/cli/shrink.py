@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 
 _FOLDER = Path(".gradprobe")
 ScriptFile = Annotated[
-    str, typer.Option("--script", metavar="FILE.py", help="Where the script goes that shows it without gradprobe")
+    str, typer.Option("--script", metavar="FILE.py", help="File of a script that shows the fault without gradprobe")
 ]
-TestFile = Annotated[str, typer.Option("--test", metavar="FILE.py", help="Where the pytest test of it goes")]
-Tries = Annotated[int, typer.Option(metavar="N", min=1, help="How many cases may be tried")]
+TestFile = Annotated[str, typer.Option("--test", metavar="FILE.py", help="File of a pytest test of the smallest case")]
+Tries = Annotated[int, typer.Option(metavar="N", min=1, help="The most cases to try")]
 
 
 @with_case_options

@@ -38,7 +38,7 @@ _LENGTHS = {"seqlen", "seqlen_q", "seqlen_k", "seqlens", "cu_seqlens"}
 @with_case_options
 def strides(
     target: TargetWord = None,
-    fast: Annotated[bool, typer.Option("--fast", help="Fewer layouts, for every push")] = False,
+    fast: Annotated[bool, typer.Option("--fast", help="Try fewer layouts, for use on every push")] = False,
     timeout: Timeout = None,
     family: FamilyWord = None,
     json_file: JsonFile = None,

@@ -23,32 +23,39 @@ TargetWord = Annotated[
 ]
 FamilyWord = Annotated[str | None, typer.Option(help="softmax or lazy (default: lazy where the target takes tau)")]
 ReferenceWord = Annotated[
-    str | None, typer.Option(metavar="FILE.py:FUNCTION", help="A reference of your own, audited first")
+    str | None, typer.Option(metavar="TARGET", help="FILE.py:FUNCTION, a reference of your own, which is audited first")
 ]
 JsonFile = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write the report as JSON; - for stdout")]
 Isolate = Annotated[
     bool,
     typer.Option(
-        "--isolate/--no-isolate", envvar="GRADPROBE_ISOLATE", show_envvar=False, show_default=False,
-        help="Run TARGET in a process of its own, or in this one, for a debugger (default: of its own)",
+        "--isolate/--no-isolate",
+        envvar="GRADPROBE_ISOLATE",
+        show_envvar=False,
+        show_default=False,
+        help="Run TARGET in a process of its own, or in this one for a debugger (default: its own)",
     ),
-]  # fmt: skip
+]
 IsolateEach = Annotated[
     bool | None,
     typer.Option(
-        "--isolate/--no-isolate", envvar="GRADPROBE_ISOLATE", show_envvar=False, show_default=False,
-        help="Run each case in a process of its own, where a crash is what fails, or all in this one (default: all in "
-        "another)",
+        "--isolate/--no-isolate",
+        envvar="GRADPROBE_ISOLATE",
+        show_envvar=False,
+        show_default=False,
+        help="Run each case in a process of its own, so that a crash counts as a failure, or all in this one (default: "
+        "all in another)",
     ),
-]  # fmt: skip
+]
 Timeout = Annotated[float | None, typer.Option(metavar="SECONDS", help="Stop a check that takes longer")]
 MaxMemory = Annotated[
     str | None,
     typer.Option(
-        "--max-memory", metavar="SIZE", help="Memory that all of it may take, such as 3G or 500M (default: half of "
-        "what is free)",
+        "--max-memory",
+        metavar="SIZE",
+        help="The most memory to take in all, such as 3G or 500M (default: half of what is free)",
     ),
-]  # fmt: skip
+]
 Traceback = Annotated[bool, typer.Option("--traceback", help="Show where a failure was raised")]
 
 
@@ -102,8 +109,9 @@ def _with_options(command: Callable[..., None], *, several: bool) -> Callable[..
     memory = inspect.Parameter("max_memory", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=MaxMemory)
     parameters = [
         parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for parameter in (*own, memory) if parameter.name != "options"
-    ]  # fmt: skip
+        for parameter in (*own, memory)
+        if parameter.name != "options"
+    ]
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in (*parameters, *added)}
     vars(run)["__signature__"] = inspect.Signature([*parameters, *added])

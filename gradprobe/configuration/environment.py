@@ -20,7 +20,7 @@ def options_of(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
     """The case options that the environment gives, as words of the command line. An empty variable gives none.
 
     Raises:
-        UsageFailure: a variable's value is none of its option's, with its name.
+        UsageFailure: a variable's value is invalid for its option.
     """
     given = ((option, environment.get(variable_of(option.name), "")) for option in OPTIONS)
     return {option.name: from_environment(option, text, variable_of(option.name)) for option, text in given if text}
@@ -30,7 +30,7 @@ def timeout_of(environment: Mapping[str, str] = os.environ) -> float | None:
     """GRADPROBE_TIMEOUT, in seconds; None where it is not set.
 
     Raises:
-        UsageFailure: it is no time.
+        UsageFailure: it is not a number of seconds.
     """
     text, where = environment.get(variable_of("timeout"), ""), f"the environment variable {variable_of('timeout')}"
     try:

@@ -15,13 +15,13 @@ from .settings import Scope, Settings, settings_of
 from .table import nearest_table
 from .words import seconds
 
-# Two ways to say where tensors lie: where a stronger voice uses one, a weaker one's other is not meant.
+# Two options for the same thing: where a stronger source sets one, a weaker source's other is ignored.
 _EITHER = {"layout": "runs", "runs": "layout"}
 
 
 @dataclass(frozen=True)
 class Force:
-    """What the surroundings of a command say."""
+    """What the environment and the project say besides the command line."""
 
     settings: Settings | None
     """None where no project is configured."""
@@ -52,7 +52,7 @@ class Force:
         """The seconds for one check: those of the command line, the environment's, else the table's.
 
         Raises:
-            UsageFailure: those of the command line are none.
+            UsageFailure: --timeout is no valid time.
         """
         if given is not None:
             return seconds(given, "--timeout")
@@ -87,14 +87,14 @@ def in_force(folder: Path) -> Force:
     """What the environment and the project of a folder say.
 
     Raises:
-        UsageFailure: one of them says what nobody can mean.
+        UsageFailure: one of them holds an invalid value.
     """
     table = nearest_table(folder)
     return Force(settings_of(table) if table is not None else None, options_of(), timeout_of())
 
 
 def merged(*voices: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of several voices, the strongest first."""
+    """The options of several sources, the strongest first."""
     found: dict[str, Any] = {}
     for options in voices:
         found = {

@@ -143,6 +143,9 @@ def _tables(_: str, value: Any, where: str) -> Mapping[str, Any]:
 
 
 _OF_ALL: Mapping[str, Callable[..., Any]] = {
-    "targets": _words, "layouts": _layouts, "family": _family, "reference": _word,
-}  # fmt: skip
+    "targets": _words,
+    "layouts": _layouts,
+    "family": _family,
+    "reference": _word,
+}
 _OF_A_CASE = {**_OF_ALL, **dict.fromkeys(_BY_NAME, _option)}

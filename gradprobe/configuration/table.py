@@ -49,7 +49,7 @@ def _table_of(file: Path) -> Table | None:
             "make it readable, or add [tool.gradprobe] to one in a folder below it",
         ) from None
     if b"gradprobe" in raw.replace(b"\0", b"") and b"gradprobe" not in raw:
-        raise UsageFailure(f"{file} must be UTF-8, as TOML is, and is UTF-16 or UTF-32", "save it as UTF-8")
+        raise UsageFailure(f"{file} must be UTF-8, and is UTF-16 or UTF-32", "save it as UTF-8")
     text = raw.decode("utf-8", errors="replace")
     if "gradprobe" not in text:  # most files, read in no time and by no parser
         return None
@@ -68,9 +68,7 @@ def _content(file: Path, text: str) -> dict[str, Any] | None:
     if toml is None:
         if not _MEANT.search(text):
             return None
-        raise UsageFailure(
-            f"{file}: this Python reads no TOML", "pip install tomli, or use Python 3.11 or newer, which has a reader"
-        )
+        raise UsageFailure(f"{file}: this Python has no TOML reader", "pip install tomli, or use Python 3.11 or newer")
     try:
         return dict(toml.loads(text))
     except (toml.TOMLDecodeError, RecursionError) as error:
@@ -78,7 +76,7 @@ def _content(file: Path, text: str) -> dict[str, Any] | None:
             return None
         if isinstance(error, RecursionError):
             raise UsageFailure(
-                f"{file}: its values are nested too deep to be read", "no value needs more than 3"
+                f"{file}: its values are nested too deeply to be read", "no option needs more than 3 levels"
             ) from None
         raise UsageFailure(f"{file} is not valid TOML: {error}") from None
 

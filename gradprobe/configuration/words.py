@@ -21,7 +21,7 @@ def from_toml(option: Option, value: Any, where: str) -> Any:
         where: the key and its table, for messages.
 
     Raises:
-        UsageFailure: it has another type, or no such value can be meant.
+        UsageFailure: it has another type, or is invalid.
     """
     word = word_of(option, value)
     if word is None:
@@ -44,7 +44,7 @@ def seconds(value: Any, where: str) -> float:
     """A timeout.
 
     Raises:
-        UsageFailure: nothing could be awaited for so long.
+        UsageFailure: it is not a number of seconds from 0 to a year.
     """
     if not is_number(value) or not 0 < value <= _LONGEST:
         raise UsageFailure(f"{where} must be seconds above 0, and at most {_LONGEST:.0f}, got {told(value)}")

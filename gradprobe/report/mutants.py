@@ -75,7 +75,7 @@ def counts_of(found: Campaign, fault_class: str) -> dict[str, int]:
 
 
 def _survivor(outcome: Outcome) -> Iterator[Text]:
-    yield _head(outcome.mutant, "; this gate never runs the line" if outcome.ran is False else "")
+    yield _head(outcome.mutant, "; this gate never runs that line" if outcome.ran is False else "")
     yield from _edit(outcome.mutant)
 
 
@@ -98,11 +98,11 @@ def _sentences(found: Campaign) -> Iterator[str]:
     idle = [outcome for outcome in survivors if outcome.ran is False]
     if idle:
         lines = ", ".join(map(str, sorted({outcome.mutant.line for outcome in idle})))
-        yield f"{len(idle):,} of {plural(len(survivors), 'survivor')} on lines that this gate never runs: {lines}"
+        yield f"{len(idle):,} of {plural(len(survivors), 'survivor')} changed a line that this gate never runs: {lines}"
     yield from _not_run(found.having(INVALID))
     late = sum(outcome.words.startswith(LATE) for outcome in killed)
     if late:
-        yield f"{late:,} of the killed were stopped because the gate came to no end"
+        yield f"{late:,} of the killed were stopped because the gate did not end"
     possible = f"{plural(len(found.planted), 'fault')} that can be planted in {found.file.name}"
     took = f"in {found.seconds:.0f} s; the gate alone takes {found.plain_seconds:.1f} s"
     yield f"tried {len(found.outcomes):,} of {possible}, {took}"
@@ -113,4 +113,4 @@ def _not_run(outcomes: Sequence[Outcome]) -> Iterator[str]:
         words = outcome.words.removeprefix("gradprobe: ")
         yield f"did not run: {outcome.mutant.name}, line {outcome.mutant.line}: {words}"
     if len(outcomes) > _NAMED:
-        yield f"and {len(outcomes) - _NAMED:,} more that did not run, in --json FILE"
+        yield f"and {len(outcomes) - _NAMED:,} more did not run: --json FILE names them"

@@ -28,18 +28,27 @@ def campaign_as_json(found: Campaign, again: str) -> dict[str, Any]:
         **{_KEYS[verdict]: len(found.having(verdict)) for verdict in (KILLED, SURVIVED, INVALID)},
         "classes": {
             name: {_KEYS[key]: count for key, count in counts.items()}
-            for name, counts in by_class.items() if counts["planted"]
+            for name, counts in by_class.items()
+            if counts["planted"]
         },
         "mutants": [_mutant(outcome) for outcome in found.outcomes],
         "reproduce": again,
         "seconds": round(found.seconds, 3),
-    }  # fmt: skip
+    }
 
 
 def _mutant(outcome: Outcome) -> dict[str, Any]:
     mutant = outcome.mutant
     return {
-        "name": mutant.name, "class": mutant.fault_class, "function": mutant.function, "line": mutant.line,
-        "verdict": _KEYS[outcome.verdict], "words": outcome.words, "line_ran": outcome.ran,
-        "before": mutant.before, "after": mutant.after, "diff": mutant.diff, "seconds": round(outcome.seconds, 3),
-    }  # fmt: skip
+        "name": mutant.name,
+        "class": mutant.fault_class,
+        "function": mutant.function,
+        "line": mutant.line,
+        "verdict": _KEYS[outcome.verdict],
+        "words": outcome.words,
+        "line_ran": outcome.ran,
+        "before": mutant.before,
+        "after": mutant.after,
+        "diff": mutant.diff,
+        "seconds": round(outcome.seconds, 3),
+    }

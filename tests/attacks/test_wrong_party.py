@@ -32,7 +32,7 @@ def test_a_configuration_that_cannot_be_read_is_refused_by_its_name(kind, folder
     (folder / "pyproject.toml").write_bytes(CONFIGURED[kind])
     ran = run("check")
     assert (ran.code, ran.out) == (2, "")
-    assert ("must be UTF-8" if "utf" in kind else "nested too deep") in ran.err
+    assert ("must be UTF-8" if "utf" in kind else "nested too deeply") in ran.err
     assert str(folder / "pyproject.toml") in ran.err
 
 

@@ -98,7 +98,7 @@ def test_a_mismatch_is_not_saved(kernel):
     wrong = run(f"baseline save kernel.py:right {TINY}")
     assert wrong.code == 1
     assert wrong.out.startswith("MISMATCH")
-    assert wrong.out.endswith("not saved: the errors of a mismatch are no baseline (seed 0)\n")
+    assert wrong.out.endswith("not saved: seed 0 is a mismatch, whose errors are no baseline\n")
     assert FILE.read_bytes() == before
 
 

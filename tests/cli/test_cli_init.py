@@ -72,9 +72,9 @@ def test_force_writes_over_it(folder):
 
 
 @pytest.mark.parametrize(("words", "pieces"), [
-    ("init --target soft.py:backward", ("--target is of a workflow, and none is asked for", "add --ci github")),
+    ("init --target soft.py:backward", ("--target says what a workflow checks, and no workflow", "add --ci github")),
     ("init --ci gitlab", ("--ci must be github, got 'gitlab'",)),
-    ("init --ci github --family lazy", ("--family is of an adapter, and --ci writes a workflow", "drop one")),
+    ("init --ci github --family lazy", ("--family says which adapter to write, and --ci", "drop one")),
     ("init --ci github w.txt", ("init --ci writes a YAML file, got w.txt", ".github/workflows/gradprobe.yml")),
     ("init --ci github soft.py/w.yml", ("soft.py: cannot be made, File exists",)),
     ("init --ci github soft.py/a/w.yml", ("soft.py/a: cannot be made, Not a directory",)),

@@ -131,7 +131,7 @@ def test_without_a_reader_of_toml_only_a_project_that_needs_one_is_told(folder, 
     (folder / "pyproject.toml").write_text('[project]\ndependencies = ["gradprobe"]\n')
     assert nearest_table(folder) is None
     (folder / "pyproject.toml").write_text("[tool.gradprobe]\n")
-    with pytest.raises(UsageFailure, match="this Python reads no TOML") as caught:
+    with pytest.raises(UsageFailure, match="this Python has no TOML reader") as caught:
         nearest_table(folder)
     assert caught.value.way_out.startswith("pip install tomli")
 
