@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -20,17 +19,6 @@ BAND = 1024
 # Bytes from which an allocation is left as it is.
 LARGEST = 1 << 28
 PACKAGE = Path(__file__).resolve().parents[1]
-
-
-@dataclass(frozen=True)
-class Allocated:
-    """One tensor that the target allocated."""
-
-    tensor: Tensor
-    made_at: str
-    """FILE:LINE of the Python code that asked for it; "" where there is none."""
-    has_values: bool
-    """Whether it was allocated with values (zeros, ones), and not merely as memory."""
 
 
 class Allocations:
@@ -49,14 +37,15 @@ class Allocations:
             register: told of memory without values, and of what torch writes.
             copies: whether what `contiguous`, `clone` and `to` return lies in a guard band too.
         """
-        self._fill, self._unwritten, self._register, self._copies = fill, unwritten, register, copies
-        self.made: list[Allocated] = []
-        self._bands: list[tuple[Allocated, Guards]] = []
+        self._fill, self._unwritten, self._copies = fill, unwritten, copies
+        self._register = Unwritten() if register is None else register
+        self.made: list[tuple[Tensor, str, Guards]] = []
+        """Each tensor, FILE:LINE of the Python code that asked for it ("" where there is none), and its guard band."""
         self._mode: Any = None
 
     def __enter__(self) -> Allocations:
-        self.made, self._bands = [], []
-        self._mode = factory_mode(self._allocated, self._wrote, copies=self._copies)
+        self.made = []
+        self._mode = factory_mode(self._allocated, self._register.written, copies=self._copies)
         self._mode.__enter__()
         return self
 
@@ -70,9 +59,8 @@ class Allocations:
             names: what a storage is called, by its address; one that is not in it goes by where it was allocated.
         """
         found = []
-        for allocated, guards in self._bands:
-            own = allocated.tensor
-            name = names.get(own.untyped_storage().data_ptr(), f"the tensor allocated at {allocated.made_at}")
+        for tensor, place, guards in self.made:
+            name = names.get(tensor.untyped_storage().data_ptr(), f"the tensor allocated at {place}")
             found += [Breach(name, breach.side, breach.offset, breach.count) for breach in guards.breaches()]
         return found
 
@@ -81,16 +69,10 @@ class Allocations:
             return tensor
         inside = self._in_a_band(tensor, has_values)
         file, line = asked_at()
-        allocated = Allocated(inside, f"{Path(file).name}:{line}" if file else "", has_values)
-        self.made.append(allocated)
-        self._bands.append((allocated, Guards({"": inside})))
-        if self._register is not None and not has_values:
+        self.made.append((inside, f"{Path(file).name}:{line}" if file else "", Guards({"": inside})))
+        if not has_values:
             self._register.allocated(inside)
         return inside
-
-    def _wrote(self, tensor: Tensor) -> None:
-        if self._register is not None:
-            self._register.written(tensor)
 
     def _in_a_band(self, tensor: Tensor, has_values: bool) -> Tensor:
         own = tensor.untyped_storage().nbytes() // tensor.element_size()
