@@ -39,7 +39,7 @@ class Changes:
     """(layout, intermediate) that was saved and is not there any more; the intermediate "" for a whole layout."""
     new: tuple[tuple[str, str], ...]
     coarser: tuple[str, ...]
-    """What is now rounded further than its contract says, and was not."""
+    """What is now rounded more coarsely than its contract allows, and was not before."""
 
     @property
     def grown(self) -> list[Cell]:
@@ -51,7 +51,7 @@ class Changes:
 
     @property
     def notes(self) -> list[str]:
-        """What else is different, so that errors may be for other reasons than the kernel."""
+        """What else differs, so that errors may have changed for other reasons than the kernel."""
         old, now = self.before.environment, self.after.environment
         changed = [f"{name} {old.get(name)} -> {now[name]}" for name in now if old.get(name) != now[name]]
         notes = [f"the environment is another, and with it the noise may be: {', '.join(changed)}"] if changed else []
@@ -88,13 +88,13 @@ def _cell(before: Entry, after: Entry, at: tuple[str, str], comparisons: int) ->
 
 
 def _without(entry: Entry, other: Entry) -> tuple[tuple[str, str], ...]:
-    """The cells of an entry that another lacks; of a layout that it lacks altogether, one."""
+    """The cells of an entry that another lacks; a layout that is missing as a whole counts once."""
     lacking = [at if at[0] in other.errors else (at[0], "") for at in entry.cells if at not in set(other.cells)]
     return tuple(dict.fromkeys(lacking))
 
 
 def refuse_other(before: Entry, ran: str, case: Mapping[str, object]) -> None:
-    """Does nothing where errors can be compared with those of an entry.
+    """Refuses a comparison with an entry whose errors are not comparable.
 
     Raises:
         UsageFailure: the target ran on something else, or its case resolves to another one.

@@ -34,7 +34,7 @@ class Entry:
     case: Mapping[str, Any]
     """The options resolved, those that are off and the seed left out."""
     coarser: tuple[str, ...]
-    """What was, in most draws, rounded further than the contract says."""
+    """What was rounded more coarsely than the contract allows in most draws."""
     errors: Mapping[str, Mapping[str, Errors]]
     """By layout and intermediate."""
 

@@ -75,10 +75,9 @@ def _entry(content: Mapping[str, Any]) -> Entry:
     asked = Asked(**{name: content[name] for name in ("target", "family", "reference", "options")})
     seeds = tuple(content["seeds"])
     errors = {
-        layout: {name: Errors(*(_figures(figures[key], len(seeds)) for key in ("rms", "worst")))
-                 for name, figures in of_layout.items()}
+        layout: {name: _errors(figures, len(seeds)) for name, figures in of_layout.items()}
         for layout, of_layout in content["errors"].items()
-    }  # fmt: skip
+    }
     ran, environment, kernels, case, coarser = (
         content[name] for name in ("ran", "environment", "kernels", "case", "coarser")
     )
@@ -87,6 +86,10 @@ def _entry(content: Mapping[str, Any]) -> Entry:
     if not all(isinstance(one, dict) for one in (environment, kernels, case)) or not isinstance(ran, str):
         raise TypeError(f"of {asked.target}, what it ran on")
     return Entry(asked, seeds, ran, environment, kernels, case, tuple(coarser), errors)
+
+
+def _errors(figures: Mapping[str, Any], count: int) -> Errors:
+    return Errors(*(_figures(figures[key], count) for key in ("rms", "worst")))
 
 
 def _figures(numbers: Any, count: int) -> tuple[float, ...]:

@@ -88,10 +88,12 @@ def _errors(reports: Sequence[Report]) -> dict[str, dict[str, Errors]]:
     return {
         layout: {
             name: _figures([draw[layout][name] for draw in draws])
-            for name in findings if all(name in draw[layout] for draw in draws)
+            for name in findings
+            if all(name in draw[layout] for draw in draws)
         }
-        for layout, findings in draws[0].items() if all(layout in draw for draw in draws)
-    }  # fmt: skip
+        for layout, findings in draws[0].items()
+        if all(layout in draw for draw in draws)
+    }
 
 
 def _figures(findings: Sequence[Finding]) -> Errors:

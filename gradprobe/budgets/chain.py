@@ -47,11 +47,8 @@ class Chain:
 
     def rows(self) -> dict[str, Tensor]:
         """The whole bounds of what belongs to the tile's rows."""
-        rows = {
-            "LSE": self.e_lse, "P": self.e_p, "O": self.e_o, "dP": self.i_dp,
-            "delta": self.e_delta, "dS": self.e_ds, "dQ": self._dq(),
-        }  # fmt: skip
-        return {name: bound[..., 0] if name in ("LSE", "delta") else bound for name, bound in rows.items()}
+        rows = {"LSE": self.e_lse[..., 0], "P": self.e_p, "O": self.e_o, "dP": self.i_dp}
+        return {**rows, "delta": self.e_delta[..., 0], "dS": self.e_ds, "dQ": self._dq()}
 
     def _normalisation(self) -> None:
         """LSE's own error, and what all entries of a row share after normalisation."""
@@ -168,10 +165,8 @@ class Chain:
         rounding = (self.operands * LAMBDA * unit * came) ** 2 + (LAMBDA * floor) ** 2 * self.valid
         flushed = TINY * spread * self.valid
         self.i_ds = rounding + (p * self.i_dp) ** 2 + (self.i_p * spread) ** 2 + subtraction**2 + i_cap**2 + flushed**2
-        self.e_ds = (
-            p * (self.i_dp + self.i_delta) + self.kink_ds + self.e_p * spread + subtraction + cap + unit * self.ds.abs()
-            + floor * self.valid + flushed
-        )  # fmt: skip
+        of_operands = p * (self.i_dp + self.i_delta) + self.kink_ds + self.e_p * spread
+        self.e_ds = of_operands + subtraction + cap + unit * self.ds.abs() + floor * self.valid + flushed
 
     def _softcap_slope(self, e_s: Tensor) -> Tensor:
         """|d/dS of the softcap's derivative| times the error of S, at most 2 / c of it, and its own rounding."""

@@ -46,10 +46,9 @@ class Precision:
         Bounds are LAMBDA roundings in quadrature, so what rounds LAMBDA times as coarsely seldom leaves them where many
         terms are added; and right kernels scale q or k and round it once more before the scores.
         """
-        return replace(
-            self, name=f"coarser than {self.name}", operand=max(self.operand, self.matrix),
-            matrix=LAMBDA * self.matrix, floor=LAMBDA * self.floor, accumulate=LAMBDA * self.accumulate,
-        )  # fmt: skip
+        name, operand = f"coarser than {self.name}", max(self.operand, self.matrix)
+        matrix, floor, accumulate = (LAMBDA * one for one in (self.matrix, self.floor, self.accumulate))
+        return replace(self, name=name, operand=operand, matrix=matrix, floor=floor, accumulate=accumulate)
 
 
 def precision_of(dtype: str, dots: str) -> Precision:

@@ -1,4 +1,4 @@
-"""Roundings that agree: by how much values move when what a contract rounds is rounded in fact."""
+"""Correlated roundings: how far values move when everything that a contract may round is rounded."""
 
 from __future__ import annotations
 

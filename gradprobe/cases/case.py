@@ -83,7 +83,7 @@ class Case:
     bias_axes: str = "hmn"
     """Of the softmax family: the axes of [B, H, M, N] that the bias has; along the others it is broadcast."""
     bias_rank: int = 4
-    """How many axes the target's bias has; what is less than 4 is broadcast and missing, the first such axes."""
+    """How many axes the target's bias has; below 4 the first broadcast axes are missing."""
     alibi: bool = False
     mask: str | None = None
     """Which boolean mask is drawn: one of MASKS, or None; "given" where a file of inputs holds it."""
@@ -110,16 +110,16 @@ class Case:
     block_n: int = 16
     pattern: str = "normal"
     dots: str | None = None
-    """None where nobody said: then what the target's backend does by default."""
+    """None where it was not given: then what the target's backend does by default."""
     repeat: int = 1
     configs: str = "first"
     """Which configurations of autotuned kernels run, one of CONFIGS: on a GPU "first" is what their autotuner takes."""
     pinned: tuple[tuple[str, int], ...] = ()
     """The number of the configuration that some kernels take, by name."""
     schedules: int = 0
-    """How many drawn orders of threads and blocks CUDA kernels on the CPU are run in besides the natural one."""
+    """In how many random orders of threads and blocks CUDA kernels run on the CPU, besides the natural order."""
     poison: bool = False
-    """Whether memory that the target allocates without values holds NaN, and in repeats in turn 7.0."""
+    """Whether memory that the target allocates without values holds NaN, and 7.0 in every other repeat."""
     taps: tuple[str, ...] = ()
     """Variables of the target's Triton kernels that are stored: "dS=ds[b, h, offs_m, offs_n]"."""
     strict: bool = False
@@ -133,7 +133,7 @@ class Case:
     shapes: str = PLAIN
     """The order of axes in which the target takes and returns q, k, v and their like, one of shapes.SHAPES."""
     implied: tuple[str, ...] = ()
-    """The options of IMPLIED that the target keeps to by itself, without a parameter that says so."""
+    """The options of IMPLIED that the target applies by itself, without a parameter for them."""
     as_cuda: bool = False
     """Whether tensors say that they are on a GPU where kernels are interpreted for want of one."""
 
@@ -219,7 +219,7 @@ def resolve(options: Mapping[str, Any], family: str, *, takes_bias: bool, packs:
 
 
 def _settle_ranks(given: dict[str, Any]) -> None:
-    """A rank says what is missing of a bias or a mask that there is; a padding mask has batches and keys alone."""
+    """Refuses a rank or axes without a bias or mask; a padding mask has batches and keys alone."""
     for name, ways in (("bias", "add --bias"), ("mask", "add --mask KIND")):
         for option in (f"{name}_rank", f"{name}_axes"):
             if option in given and not given.get(name):
@@ -229,7 +229,7 @@ def _settle_ranks(given: dict[str, Any]) -> None:
 
 
 def _end_to_end(given: dict[str, Any]) -> None:
-    """Sequences of several lengths as a target takes them that packs: one after the other in one batch."""
+    """Turns sequence lengths into packed sequences, end to end in one batch, for a target that packs."""
     lengths = given.pop("seqlens")
     if given.pop("batch", len(lengths)) != len(lengths):
         raise UsageFailure(f"--seqlens takes one length a batch, got {len(lengths)} and another --batch")
@@ -274,7 +274,7 @@ def _check_ascends(flag: str, ends: tuple[int, ...]) -> None:
 
 
 def _leave_out(given: dict[str, Any]) -> None:
-    """A target whose shapes have no batches, or no heads, takes one."""
+    """Sets one batch, or one head, where the target's shapes have no axis for more."""
     shapes = given.get("shapes", PLAIN)
     for letter, name in (("b", "batch"), ("h", "heads")):
         if letter not in shapes and given.setdefault(name, 1) != 1:
@@ -330,7 +330,7 @@ def _tau(given: Mapping[str, Any]) -> tuple[float, ...]:
 
 
 def _check_size(case: Case) -> None:
-    """No tensor of a case may be larger than what memory could hold anywhere."""
+    """Refuses tensors that no machine's memory could hold."""
     for name, axes in (("q", "bhmd"), ("k", "bgnd"), ("v", "bgne"), ("do", "bhme")):
         count = math.prod(case.size(axis) for axis in axes)
         if count > LARGEST:
@@ -338,7 +338,7 @@ def _check_size(case: Case) -> None:
 
 
 def refuse_unknown(options: Mapping[str, Any]) -> None:
-    """Does nothing where each option that takes one of several words has one of them.
+    """Refuses an option that takes one of several words and has another.
 
     Raises:
         UsageFailure: one has another, with the word that may be meant.
@@ -380,7 +380,7 @@ def _check(case: Case) -> None:
 
 
 def _check_magnitudes(case: Case) -> None:
-    """No number is so far from 1 that the float32 of a right kernel overflows or underflows by it alone."""
+    """Refuses numbers so large or small that float32 overflows or underflows in a right kernel."""
     numbers = [("scale", case.scale, MOST), ("softcap", case.softcap or 0.0, MOST_SOFTCAP)]
     numbers += [("tau", tau, MOST) for tau in case.tau or ()]
     for name, number, most in numbers:

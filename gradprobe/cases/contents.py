@@ -1,4 +1,4 @@
-"""What a set of inputs may hold: the names, forms, dtypes, shapes and numbers, each checked with a sentence."""
+"""What a set of inputs may hold: names, dtypes, shapes and numbers, each with its own error message."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def checked_option(name: str, value: Any) -> Any:
 
 
 def check_dtypes(tensors: Mapping[str, Any]) -> None:
-    """Every tensor is one, dense, of a dtype that its name may have; q, k, v and do of the same."""
+    """Refuses what is no dense tensor of a dtype that its name may have, and q, k, v and do of several dtypes."""
     import torch
 
     floating = (torch.float32, torch.float16, torch.bfloat16)

@@ -69,7 +69,7 @@ def _refuse_without_room(size: int, device: torch.device) -> None:
 
 
 def _of_gpu(device: torch.device) -> tuple[int, int]:
-    """What is left of the bytes that may be taken of a GPU's memory, and these: half of what is free, or told."""
+    """Of a GPU's memory, what is left and the limit: the one that was asked for, else half of what was free."""
     import torch
 
     free, own = torch.cuda.mem_get_info(device)[0], torch.cuda.memory_reserved(device)
@@ -175,7 +175,7 @@ class Guards:
         return _Band(tuple(names), whole, outside, whole.clone())
 
     def breaches(self) -> list[Breach]:
-        """Where something was written since, each tensor's sides apart; beside the tensor that lies nearest."""
+        """What was written since, before, between and after the tensors; each with the tensor that lies nearest."""
         return [breach for band in self._bands for breach in self._of_band(band)]
 
     def _of_band(self, band: _Band) -> Iterable[Breach]:

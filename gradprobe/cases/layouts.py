@@ -89,7 +89,7 @@ def run_name(assigned: Assigned) -> str:
 
 
 def planned_runs(asked: tuple[Assigned, ...], *, are_saved: bool) -> tuple[Assigned, ...]:
-    """What each run of a check assigns: what was asked for, else the default.
+    """The assignment of each run of a check: what was asked for, else the default.
 
     Args:
         are_saved: whether the values are from a file, so that a tensor which a run does not name lies as it was saved.
@@ -126,7 +126,7 @@ def parse_layout(word: str) -> tuple[str, str]:
 
 
 def parse_run(word: str) -> Assigned:
-    """What a run assigns, of its name: the inverse of `run_name`.
+    """The assignment of a run with this name: the inverse of `run_name`.
 
     Raises:
         UsageFailure: a part of it is neither a layout nor has the form of `parse_layout`.

@@ -1,4 +1,4 @@
-"""Placement: where a tensor lies, free of the storage it lay in; so that its layout can be saved and made again."""
+"""Placement: where a tensor lies, without its storage, so that the layout can be saved and restored."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def repeats(shape: tuple[int, ...], place: Placement) -> bool:
 def for_more_batches(
     placements: Mapping[str, Placement], shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, Placement]:
-    """The placements for any number of batches: each as it lay, and the batches of a buffer one behind another."""
+    """The placements for any number of batches: each as it was, with the batches of a buffer end to end."""
     four = {name: place for name, place in placements.items() if len(place.strides) == 4}
     first: dict[str, int] = {}
     blocks: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Saved: a set of inputs in a file, each tensor with where it lay, read without unpickling anything but tensors."""
+"""Saved: a set of inputs in a file, with the layout of each tensor. Only tensors are ever unpickled."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Saved:
 
 
 def layouts_in_words(saved: Saved) -> str:
-    """How q, k, v and do lay: "q k v blhd, do expanded"; packed where they share a buffer."""
+    """The layouts of q, k, v and do: "q k v blhd, do expanded"; packed where they share a buffer."""
     found: dict[str, list[str]] = {}
     for name in REQUIRED:
         place = saved.placements.get(name)

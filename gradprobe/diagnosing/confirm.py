@@ -1,4 +1,4 @@
-"""Causes held against a second draw of values: what explains one draw alone is none, nor what may be chance."""
+"""Tests causes on a second draw of values: what explains one draw alone, or may be chance, is no cause."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def causes(experiment: Experiment, assigned: Assigned, seen: Observed) -> list[T
 
 
 def _held(experiment: Experiment, assigned: Assigned, named: list[Tested]) -> list[Tested]:
-    """Those held against a second draw, until none that is left can explain more than one that holds."""
+    """Those tested on a second draw, until none that is left can explain more than one that holds."""
     second, held = _second(experiment, assigned), list[Tested]()
     for one in named:
         best = max((other.explained for other in held if _is_sure(other)), default=0.0)
@@ -75,7 +75,7 @@ def _other_values(experiment: Experiment) -> dict[str, Tensor]:
 
 
 def _shuffled(case: Case, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The rows of q, k, v and do, each in an order of its own; O and LSE, which were made of the others, are gone."""
+    """q, k, v and do, the rows of each shuffled by itself; without O and LSE, which belong to the old order."""
     import torch
 
     generator = torch.Generator().manual_seed(case.seqlen_q)

@@ -29,7 +29,6 @@ def right_without_dead_rows(again: Again) -> Diagnosis | None:
             return None
     except Failure:
         return None
-    return Diagnosis(
-        "dead/nan", "N1", f"rows that see no key make {name} NaN: exp(-inf - -inf), or 0 / 0",
-        1.0, ("with a mask that shows those rows every key, the same values give right results",), fix=FIX,
-    )  # fmt: skip
+    summary = f"rows that see no key make {name} NaN: exp(-inf - -inf), or 0 / 0"
+    evidence = "with a mask that shows those rows every key, the same values give right results"
+    return Diagnosis("dead/nan", "N1", summary, 1.0, (evidence,), fix=FIX)

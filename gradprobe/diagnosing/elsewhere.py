@@ -1,4 +1,4 @@
-"""Whether a cause that was found in one run explains the other runs that went wrong; else there is another one too."""
+"""Whether a cause found in one run explains the other failing runs; where it does not, another one is sought."""
 
 from __future__ import annotations
 

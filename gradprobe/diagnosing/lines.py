@@ -76,7 +76,7 @@ class Lines:
 
 
 def _at_fault(kernels: Collection[Any], active: Collection[str]) -> list[Any]:
-    """The kernels named after what is wrong; without such names all, the forward only where it is what is wrong."""
+    """The kernels named after what is wrong; without such names all of them, forwards only where a forward is wrong."""
     named = [kernel for kernel in kernels if any(is_named_after(_name(kernel), name) for name in active)]
     if named:
         return named
@@ -93,7 +93,7 @@ def _name(kernel: Any) -> str:
 
 
 def _value_of(fault: str, active: Collection[str]) -> str:
-    """The intermediate whose making a fault stands in."""
+    """The intermediate that is computed where a fault stands."""
     kind, _, rest = fault.partition("/")
     word = rest.partition("-")[0]
     row = lookup(word)
@@ -103,7 +103,7 @@ def _value_of(fault: str, active: Collection[str]) -> str:
 
 
 def _with_findings(diagnosis: Diagnosis, hypothesis: Hypothesis, findings: Sequence[Finding]) -> Diagnosis:
-    """What the source says, beside what the numbers say: whose stride stands there, and the edit."""
+    """The diagnosis with what the source adds to the numbers: whose stride stands there, and the edit."""
     notes = [finding.sentence for finding in findings if finding.by_name]
     launched = [finding for finding in findings if not finding.by_name] or list(findings)
     said = (*diagnosis.evidence, *dict.fromkeys(notes))
@@ -133,7 +133,7 @@ def _edits(findings: Sequence[Finding]) -> Iterator[str]:
 
 
 def _summary(diagnosis: Diagnosis, hypothesis: Hypothesis, findings: Sequence[Finding]) -> str:
-    """The sentence with the tensor whose stride stands in the source, which numbers tell only where strides differ."""
+    """The summary with the tensor whose stride the source shows: numbers cannot tell equal strides apart."""
     others = {finding.other for finding in findings if finding.rule == FOREIGN and finding.other}
     if not hypothesis.fault.startswith("stride/") or len(others) != 1 or others == {hypothesis.other}:
         return diagnosis.summary
@@ -141,7 +141,7 @@ def _summary(diagnosis: Diagnosis, hypothesis: Hypothesis, findings: Sequence[Fi
 
 
 def among(where: Where) -> Where:
-    """A line with its neighbours, all indented as they are to one another."""
+    """A line with its neighbours; their relative indentation is kept."""
     lines = [_line_of(where.file, where.line + step).rstrip() for step in (-1, 0, 1)]
     indents = [len(line) - len(line.lstrip()) for line in lines if line]
     before, code, after = (line[min(indents, default=0) :] for line in lines)

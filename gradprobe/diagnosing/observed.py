@@ -56,7 +56,7 @@ def observed(case: Case, measured: Measured, tensors: Mapping[str, Tensor]) -> O
 
 
 def _at_hand(seen: Observed) -> Observed:
-    """The same on the CPU where it is small: hundreds of small evaluations are mostly launches on a GPU."""
+    """The same on the CPU where it is small: on a GPU, launches would dominate hundreds of small evaluations."""
     case, storages = seen.case, [whole_storage(tensor) for tensor in seen.tensors.values()]
     scores = case.batch * case.heads * case.seqlen_q * case.seqlen_k
     if not seen.x.q.is_cuda or scores > _FEW_SCORES or sum(map(len, storages)) > _FEW_ELEMENTS:

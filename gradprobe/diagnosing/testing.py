@@ -151,7 +151,7 @@ class Tester:
         return {name: max(0, *(of[name] for of in gains)) / count for name, count in wrong.items() if count}
 
     def share(self, rough: Mapping[str, float], names: Collection[str] = EVERYTHING) -> float:
-        """The share of what is wrong in some intermediates, each counting alike, but for what is inherited."""
+        """The mean share over some intermediates, without those whose errors are only inherited."""
         known = [name for name in rough if name in names and self._inherited_roughly.get(name, 0.0) < NAMED]
         return sum(rough[name] for name in known) / max(1, len(known))
 
@@ -189,7 +189,7 @@ class Tester:
 
     @cached_property
     def _here(self) -> dict[str, tuple[Tensor, Tensor, Tensor, Tensor]]:
-        """What came in that place, was expected, is allowed and is right, of what is wrong by itself."""
+        """In that place: actual, expected, allowed and right, of each intermediate that is wrong by itself."""
         (tile, key_head), seen = self._place, self.seen
         places: dict[str, tuple[int, int | slice]] = {name: (tile.batch, tile.heads) for name in BY_TILE}
         places |= {name: (tile.batch, key_head) for name in ("dK", "dV")}
@@ -205,7 +205,7 @@ class Tester:
         return _ROUGH[self.seen.case.dtype]
 
     def fully(self, *hypotheses: Hypothesis) -> Explanation:
-        """What hypotheses explain, all at once, each wherever it may stand: in one kernel and not in another."""
+        """What hypotheses explain together, each in whichever kernels explain most."""
         tested = sorted(self._tested(hypotheses), key=lambda one: -one.explained)
         return merged(tested)
 
@@ -268,7 +268,7 @@ class Tester:
             yield Explanation(scores, active, self._right, self.wrong, self.seen.own, contradicted)
 
     def _may_be_nan(self, hypotheses: Sequence[Hypothesis]) -> bool:
-        """Whether a NaN speaks for hypotheses: they make some, and NaN is not all that came, which has no shape."""
+        """Whether NaN is evidence for hypotheses: all of them make NaN, and some intermediate holds NaN and numbers."""
         return self._has_shape_of_nan and all(one.not_finite for one in hypotheses)
 
     @cached_property

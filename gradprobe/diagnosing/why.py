@@ -130,7 +130,7 @@ def _of_other_values(experiment: Experiment, runs: Sequence[Run], failing: Run, 
 def _diagnoses(
     lines: Lines, seen: Observed, tested: Sequence[Tested], where: str = "", *, also: bool = False
 ) -> list[Diagnosis]:
-    """The hypotheses that explain half or more, each with the next best, and with its lines; of two at once, both."""
+    """Diagnoses of the hypotheses that explain half or more, with the runner-up and the lines; both of a pair."""
     pairs = zip(tested, [*tested[1:], None], strict=False)
     return [
         lines.of(
@@ -143,7 +143,7 @@ def _diagnoses(
 
 
 def _tried_first(again: Again, tested: Sequence[Tested]) -> list[Diagnosis]:
-    """What numbers cannot tell from a wrong formula: NaN that nobody wrote over, a first call that adds twice."""
+    """Faults whose numbers look like a wrong formula: NaN that nobody wrote over, a first call that adds twice."""
     best = tested[0].hypotheses[0].fault if tested and tested[0].explained >= NAMED else ""
     found = None
     # What is stored elsewhere leaves its own place unwritten.
@@ -217,11 +217,10 @@ def _diagnosis(
     wrong = sum(seen.wrong(name) for name in names)
     together = "with the other, " if len(tested.hypotheses) > 1 else ""
     share = f"explains {tested.explained:.0%} of {wrong:,} wrong elements in {plural(len(names), 'intermediate')}"
-    second = "no other hypothesis comes near it" if runner_up is None else (
-        f"runner-up: {runner_up.hypotheses[0].summary}, {runner_up.explained:.0%}"
-    )  # fmt: skip
+    second = "no other hypothesis comes near it"
+    if runner_up is not None:
+        second = f"runner-up: {runner_up.hypotheses[0].summary}, {runner_up.explained:.0%}"
     sentence = f"{where}{together}{share}, and what is right stays right" + ("" if also else f"; {second}")
-    return Diagnosis(
-        hypothesis.fault, hypothesis.fault_class, hypothesis.summary, tested.explained,
-        (sentence, *filter(None, [tested.said]), *hypothesis.evidence), fix=hypothesis.fix, also=also,
-    )  # fmt: skip
+    evidence, fix = (sentence, *filter(None, [tested.said]), *hypothesis.evidence), hypothesis.fix
+    fault, fault_class, summary = hypothesis.fault, hypothesis.fault_class, hypothesis.summary
+    return Diagnosis(fault, fault_class, summary, tested.explained, evidence, fix=fix, also=also)

@@ -24,7 +24,7 @@ _FEWEST = 8
 
 
 def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
-    """Every step of the backward times each constant of the field; the scores so too; what came where it shows one."""
+    """Every step, and the scores, times each usual constant; and times the factor that a step itself shows."""
     named = constants(seen.case)
     existing = {row.name for row in TABLE if row.step(seen.case.family) is not None and seen.case.has(row.needs)}
     for step in _STEPS:

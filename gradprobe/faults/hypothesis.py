@@ -21,7 +21,7 @@ class Seen:
 
     case: Case
     x: Attention
-    """The problem, with the values meant."""
+    """The problem, with the intended values."""
     actual: Mapping[str, Tensor]
     """What came, in float64, by intermediate."""
     expected: Mapping[str, Tensor]
@@ -64,9 +64,9 @@ class Hypothesis:
     other: str = ""
     """The tensor whose strides are taken."""
     not_finite: bool = False
-    """Whether NaN or infinity is of its making, and not only what is put where nothing is known."""
+    """Whether the fault itself makes NaN or infinity; elsewhere NaN only marks values that nobody knows."""
     is_plain: bool = False
-    """Whether it says no more than what the numbers that came are."""
+    """Whether it only describes the numbers that came, so that it cannot fit them by chance."""
 
 
 def may_show(changes: frozenset[str], seen: Seen, names: Collection[str] | None = None) -> bool:

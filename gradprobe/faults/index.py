@@ -40,7 +40,7 @@ def _without_a_term(seen: Seen, name: str, tensor: Tensor) -> Iterator[Hypothesi
 
 
 def _by_another_number(seen: Seen, name: str, tensor: Tensor) -> Iterator[Hypothesis]:
-    """A head's tensor by the key head's number, of the next head, of the batch's number, or only as far as a limit."""
+    """A head's tensor read under another number: the key head's, the next head's, or its own modulo a limit."""
     import torch
 
     axes, case = axes_of(name, seen), seen.case

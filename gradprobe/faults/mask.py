@@ -94,7 +94,7 @@ def _terms(x: Attention, tile: Tile, shift: int = 0) -> _Terms:
 
 
 def _with(change: Callable[[_Terms], dict[str, Tensor]]) -> Rule:
-    """A rule with some of its terms replaced; what the terms do not hold is kept from the right one."""
+    """The right rule with some of its terms replaced; what no term describes stays as it is."""
 
     def rule(valid: Tensor, x: Attention, tile: Tile) -> Tensor:
         terms = _terms(x, tile)
@@ -160,12 +160,8 @@ def _reversed(valid: Tensor, x: Attention, tile: Tile) -> Tensor:
 
 def _left_out(seen: Seen) -> Iterator[Hypothesis]:
     x = seen.x
-    without = {
-        "bias": ("the bias", x.bias is not None), "alibi": ("the alibi slopes", x.alibi is not None),
-        "tau": ("tau", x.tau is not None), "sinks": ("the sinks", x.sinks is not None),
-    }  # fmt: skip
-    for name, (words, there) in without.items():
-        if there:
+    for name, words in {"bias": "the bias", "alibi": "the alibi slopes", "tau": "tau", "sinks": "the sinks"}.items():
+        if getattr(x, name) is not None:
             alter = partial(_without, name)
             yield Hypothesis(f"mask/{name}", "M1", f"{words} left out", alter, _CHANGES | {"dSink"}, tensor=name)
             summary, negated = f"{words} taken with the other sign", partial(_negated, name)

@@ -18,7 +18,7 @@ _SIZES = (16, 32, 64, 128)
 
 
 def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
-    """The rows that fill up the last tile, in dK and dV; the keys that do, in dQ. The rest of them read too, or 0."""
+    """Rows beyond the end that reach dK and dV, and keys beyond it that reach dQ; some operands are masked to 0."""
     case = seen.case
     plain = all(getattr(seen.x, name) is None for name in ("bias", "mask", "keep", "seqlens", "cu_seqlens_q", "alibi"))
     if not plain or seen.x.family == "lazy" or seen.x.softcap is not None:
@@ -56,7 +56,7 @@ def _behind(seen: Seen, name: str, count: int, read: tuple[str, ...]) -> Tensor:
 
 
 def _rows(seen: Seen, count: int, read: tuple[str, ...]) -> Alter:
-    """dK and dV with the rows added that are no rows."""
+    """dK and dV with rows beyond the end added."""
     q, do, lse, delta = (_behind(seen, name, count, read) for name in ("q", "do", "lse", "delta"))
 
     def parts(scope: Scope) -> tuple[Tensor, Tensor, Tensor]:
@@ -79,7 +79,7 @@ def _rows(seen: Seen, count: int, read: tuple[str, ...]) -> Alter:
 
 
 def _keys(seen: Seen, count: int, read: tuple[str, ...]) -> Alter:
-    """dQ with the keys added that are no keys."""
+    """dQ with keys beyond the end added."""
     k, v = (_behind(seen, name, count, read) for name in ("k", "v"))
 
     def dq(value: Tensor, scope: Scope) -> Tensor:
@@ -95,7 +95,7 @@ def _keys(seen: Seen, count: int, read: tuple[str, ...]) -> Alter:
 
 
 def _counted(count: int, value: Tensor, scope: Scope) -> Tensor:
-    """LSE with keys that are no keys: a load pads them and their values with 0."""
+    """LSE with keys beyond the end, which a load pads with 0 as it does their values."""
     seen = _sees(scope.x, scope.tile.rows, slice(scope.x.n_key, scope.x.n_key + count))
     return value.logaddexp(seen.sum(-1).to(value).log())
 

@@ -22,10 +22,13 @@ def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
         return
     length = float(seen.x.n_key)
     positions: tuple[tuple[str, Position], ...] = (
-        ("i + 2", lambda i, j: i + 2.0), ("i", lambda i, j: i + 0.0), ("the key's j + 1", lambda i, j: j + 1.0),
-        ("1, which is nothing", lambda i, j: (i + 1.0) * 0 + 1), ("the length", lambda i, j: i * 0 + length),
+        ("i + 2", lambda i, j: i + 2.0),
+        ("i", lambda i, j: i + 0.0),
+        ("the key's j + 1", lambda i, j: j + 1.0),
+        ("1, which is nothing", lambda i, j: (i + 1.0) * 0 + 1),
+        ("the length", lambda i, j: i * 0 + length),
         ("the distance i - j + 1", lambda i, j: i - j + 1.0),
-    )  # fmt: skip
+    )
     for words, position in positions:
         summary = f"tau is divided by {words}, where i + 1 is meant"
         for in_dtau in (True, False):

@@ -39,7 +39,7 @@ Keep = Callable[[Positions], "Tensor"]
 
 
 def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
-    """Tiles of the sizes that kernels take, left out at either end; and what tiles leave of a sum that forgets.
+    """Tiles of the usual sizes left out at either end, and sums that keep one tile alone.
 
     Each once: in a short problem many sizes of tiles leave the same, and some leave everything.
     """
@@ -52,7 +52,7 @@ def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
 
 
 def _left(seen: Seen, keep: Keep) -> bytes:
-    """Which of the entries that causal and a window leave are kept, in each batch."""
+    """Which entries are kept of those that causal and a window show, batch by batch."""
     x, kept = replace(seen.x, mask=None, bias=None), b""
     for batch in range(x.n_batch if x.seqlens is not None else 1):
         tile = Tile(batch, slice(0, 1), slice(0, x.n_query))
@@ -88,11 +88,9 @@ def positions(x: Attention, tile: Tile) -> Positions:
     shift = 0 if x.cu_seqlens_q is not None else (x.n_key - x.n_query if x.align == "bottom-right" else 0)
     rows = live_length(x, tile.batch)
     keys = x.n_key if x.seqlens is None else rows
-    return Positions(
-        i, j, rows, keys,
-        (i + shift - left).clamp(0, keys), (i + shift + right + 1).clamp(0, keys),
-        (j - shift - right).clamp(0, rows), (j - shift + left + 1).clamp(0, rows),
-    )  # fmt: skip
+    of_row = (i + shift - left).clamp(0, keys), (i + shift + right + 1).clamp(0, keys)
+    of_key = (j - shift - right).clamp(0, rows), (j - shift + left + 1).clamp(0, rows)
+    return Positions(i, j, rows, keys, *of_row, *of_key)
 
 
 def _ways(n: int) -> Iterator[tuple[str, str, str, Keep]]:

@@ -1,4 +1,4 @@
-"""Adaptations: the changes of a case that are tried on a target that refuses it, or reads its tensors otherwise."""
+"""Adaptations: changes of a case that are tried on a target that refuses it or reads its tensors otherwise."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Adaptation:
 
 
 def of_a_refusal(case: Case, target: Target, given: Collection[str]) -> Iterator[Adaptation]:
-    """What may make a target run that raised, in the order in which it is tried.
+    """Changes that may make a target run that raised, in the order in which they are tried.
 
     Args:
         given: the names of the options that the user gave, none of which is changed.
@@ -66,7 +66,7 @@ def _of_a_refusal(case: Case, target: Target, given: Collection[str]) -> Iterato
 
 
 def _of_a_rank(case: Case, given: Collection[str]) -> Iterator[Adaptation]:
-    """A bias or a mask of fewer axes, or of other ones; of those that were given, none but axes of size 1 go."""
+    """Other axes and ranks of the bias and the mask; options that were given are not changed."""
     masks = _PADDINGS if case.mask == "padding" else _MASKS
     known = {"bias": _BIASES if case.bias and case.family == "softmax" else (), "mask": masks if case.mask else ()}
     for name, forms in known.items():
@@ -84,7 +84,7 @@ def given_as(name: str, case: Case) -> str:
 
 
 def of_a_reading(case: Case, target: Target, given: Collection[str]) -> Iterator[Adaptation]:
-    """Other meanings that a target may give to the tensors of a case: what it takes was not said by its parameters."""
+    """Other ways in which a target may read the tensors of a case, where its parameters do not say."""
     alike = [shapes for shapes in _ORDERS if len(shapes) == len(case.shapes) and shapes != case.shapes]
     # On a GPU a kernel that takes heads for rows may leave its memory, and the process its device.
     shapes = [case.shapes, *([] if "shapes" in given or case.device == "cuda" else alike)]

@@ -1,4 +1,4 @@
-"""Fit: what a target takes, found by trying adaptations one after another, each of them told in the report."""
+"""Fit: the case that a target takes, found by trying adaptations. The report names each of them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Fit:
 
 
 def fit(problem: Problem, failure: Failure | None, wrong: float = 1.0) -> Fit | None:
-    """What makes the target run, and what it takes its tensors for; None where nothing has to be, or can be changed.
+    """The changes with which the target runs and reads its tensors rightly; None where none is needed or none helps.
 
     An option that was given is never changed. A meaning is found only where nearly all that came is wrong without it,
     and most is right with it.
@@ -62,7 +62,7 @@ def fit(problem: Problem, failure: Failure | None, wrong: float = 1.0) -> Fit | 
 
 
 def fitted(problem: Problem) -> Fit:
-    """What the target takes in a problem's place, or the problem itself; one run at least."""
+    """The problem, or another one that the target takes in its place. It costs one run at least."""
     came = tried(problem, {})
     return (fit(problem, came.failure, came.wrong) if came.wrong > WRONG_THROUGHOUT else None) or Fit(problem)
 
@@ -81,7 +81,7 @@ class _Search:
         return self.latest
 
     def past(self, failure: Failure) -> Fit | None:
-        """The fewest adaptations with which the target runs; each on the way changes at least why it does not."""
+        """The fewest adaptations with which the target runs; each on the way leads at least to another refusal."""
         waiting, seen = self._refused, {_about(failure)}
         waiting.append((Fit(self._problem), failure))
         for fit, why in waiting if refuses(failure) else ():
@@ -102,7 +102,7 @@ class _Search:
 
     @property
     def what_came_next(self) -> str:
-        """What was raised once the first refusal was past, for who mends the first alone meets it; "" where nothing."""
+        """What is raised after the first refusal: whoever mends that one meets it next; "" where nothing is."""
         further = [one for one in self._refused[1:] if not _MEANINGS & one[0].options.keys()]
         if not further:
             return ""
@@ -110,7 +110,7 @@ class _Search:
         return f"with {' '.join(flags(fit.options))} it raised {_short(str(failure))}"
 
     def _mostly_right(self, fit: Fit) -> Fit | None:
-        """The fit, or a reading of it; None where it has tensors of other axes, and nothing says that they are meant.
+        """The fit, or a reading of it; None where its tensors have other axes and nothing shows that these are meant.
 
         A target that refuses for another reason may run on those, and is not wrong for what comes.
         """
@@ -119,14 +119,14 @@ class _Search:
         return self.read(fit, self.latest.wrong) or self._right_in_whole_blocks(fit)
 
     def _right_in_whole_blocks(self, fit: Fit) -> Fit | None:
-        """The fit, where most is right at another length: what is wrong at this one is a fault, whatever the axes."""
+        """The fit, where most is right at another length: then its axes are right, and errors here are a fault."""
         if self._given(fit) & set(OF_LENGTH):
             return None
         came = self._tried(fit, Adaptation({"seqlen": WHOLE_BLOCKS}, ""))
         return fit if came.wrong <= _RIGHT_MOSTLY else None
 
     def _needed(self, fit: Fit) -> Fit:
-        """The adaptations without each of which the target does not run; the latest run is of those."""
+        """The adaptations that the target needs in order to run; the latest run has exactly those."""
         for adaptation, _ in fit.found[:-1]:
             fewer = Fit(fit.problem, tuple(one for one in fit.found if one[0] is not adaptation))
             came = tried(self._problem, fewer.options)
@@ -135,7 +135,7 @@ class _Search:
         return fit
 
     def read(self, fit: Fit, wrong: float) -> Fit | None:
-        """The meaning under which most is right, where there is one; the first of several that are alike."""
+        """The reading under which most elements are right, if there is one; the first of several that are as good."""
         best: tuple[float, Fit] = (_RIGHT_MOSTLY, fit)
         for adaptation in of_a_reading(fit.problem.case, self._problem.target, self._given(Fit(self._problem))):
             if self._runs >= _MOST_RUNS:
@@ -157,7 +157,7 @@ class _Search:
 
 
 def _about(refusal: Failure) -> str:
-    """What it is about, whatever its sizes are."""
+    """The message with every number as 0: refusals that differ in sizes alone are one."""
     return re.sub(r"\d+", "0", str(refusal))
 
 

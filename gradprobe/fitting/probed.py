@@ -22,7 +22,7 @@ Told = Callable[[Report], object]
 
 
 def probed(problem: Problem, again: str, tick: Tick, told: Told = lambda so_far: None) -> tuple[Report, Problem]:
-    """The report of a problem, and the problem that it is of: another one where the target takes none as it was given.
+    """The report, and the problem that it is about: another one where the target does not take the one given.
 
     Args:
         again: the command line that repeats it; what is found out stands in the report's.
@@ -54,7 +54,7 @@ def probed(problem: Problem, again: str, tick: Tick, told: Told = lambda so_far:
 
 
 def _with_shapes(failure: TargetFailure, problem: Problem) -> TargetFailure:
-    """The failure; with a bias or a mask its way out says which shape was refused, and how to give another."""
+    """The failure. Its way out names the shape of a bias or mask that was refused, and how to give another."""
     there = [name for name in ("bias", "mask") if (ranked(name, problem.case) and getattr(problem.case, name))]
     if there and refuses(failure):
         said = [
@@ -65,7 +65,7 @@ def _with_shapes(failure: TargetFailure, problem: Problem) -> TargetFailure:
 
 
 def _with_groups(failure: TargetFailure, problem: Problem) -> TargetFailure:
-    """The failure; where the target takes as many key heads as query heads alone, its way out says so."""
+    """The failure. Its way out says so where the target only takes as many key heads as query heads."""
     if refuses(failure) and (words := _right_without_groups(problem)):
         failure.way_out = "; ".join(filter(None, (words, failure.way_out)))
     return failure
@@ -89,7 +89,7 @@ def _report(found: Fit, again: str, telling: tuple[Tick, Told], first: Callable[
 
 
 def _with_known(report: Report, problem: Problem) -> Report:
-    """The report; where another length or number of key heads is right in place of the one that is not, it says so."""
+    """The report, with a sentence where another length or number of key heads is right."""
     # What a kernel does to memory may itself come of them.
     explained = any(one.explained >= NAMED for one in report.diagnoses) and not report.runs[0].strays
     if report.runs[0].verdict != MISMATCH or explained:
@@ -99,7 +99,7 @@ def _with_known(report: Report, problem: Problem) -> Report:
 
 
 def _right_in_whole_blocks(problem: Problem) -> str:
-    """That a multiple of any block is right, in the first layout; "" where it is not, or another was given or found."""
+    """Says that whole blocks are right in the first layout; "" where they are not, or where a length was given."""
     given = set(OF_LENGTH) & problem.asked.options.keys()
     if given or problem.saved is not None or not tried(problem, {"seqlen": WHOLE_BLOCKS}).matches:
         return ""
@@ -107,7 +107,7 @@ def _right_in_whole_blocks(problem: Problem) -> str:
 
 
 def _right_without_groups(problem: Problem) -> str:
-    """That as many key heads as query heads are right, in the first layout; "" where there are, or it is not so."""
+    """Says that as many key heads as query heads are right in the first layout; "" where they are not."""
     case, heads = problem.case, problem.case.heads
     if case.kv_heads == heads or problem.saved is not None or not tried(problem, {"kv_heads": heads}).matches:
         return ""

@@ -30,7 +30,7 @@ class Tried:
 
 
 def tried(problem: Problem, options: Mapping[str, Any]) -> Tried:
-    """One run of a problem's target in the first layout of the case that its options and some more mean."""
+    """One run of the target in the first layout, with further options."""
     try:
         problem = problem.with_options(options)
         run = _run(problem)
@@ -40,7 +40,7 @@ def tried(problem: Problem, options: Mapping[str, Any]) -> Tried:
 
 
 def refuses(failure: Failure) -> bool:
-    """Whether the target's own code raised; what it returned, or did to memory or the device, stays a fault."""
+    """Whether the target's own code raised. A wrong result, or harm to memory or the device, is a fault instead."""
     return isinstance(failure, Refusal) or (type(failure) is TargetFailure and failure.__cause__ is not None)
 
 

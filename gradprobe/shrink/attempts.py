@@ -1,4 +1,4 @@
-"""Attempts: orders to a trial, in this process or each in one that may crash, and what came of every case tried."""
+"""Attempts: runs cases through a trial, in this process or each in one of its own, and remembers every outcome."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CRASHED = Symptom(CRASH, CRASH)
 
 
 class TargetCrashed(TargetFailure):
-    """The process that ran the target ended, or took too long, where that is no answer."""
+    """The process that ran the target crashed or timed out, where a crash is not a way to fail."""
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Attempts:
     _trial: Trial | None = None
 
     def ask(self, what: str, options: Mapping[str, Any]) -> Any:
-        """One order carried out, whatever it is.
+        """Carries out one order, of any kind.
 
         Raises:
             Failure: from the trial; where the process that ran it died, TargetCrashed.
@@ -51,7 +51,7 @@ class Attempts:
     def seen(
         self, steps: Sequence[Step], facts: Facts, kept: Mapping[str, Any], wanted: Symptom, *, in_full: bool
     ) -> Iterator[tuple[Step, Seen]]:
-        """What each step comes to, in order; those that were seen before take no try, and none is made beyond `most`.
+        """The outcome of each step, in order. A case seen before takes no try; no more than `most` tries are made.
 
         Args:
             kept: words that stand in each case.
@@ -72,7 +72,7 @@ class Attempts:
             yield step, self.known[step.case]
 
     def _named(self, seen: Seen, words: Mapping[str, Any], wanted: Symptom, *, in_full: bool) -> Seen:
-        """What was seen; where it is what is wanted but for the cause that is named, with the cause."""
+        """The outcome; with its cause where all but the cause is as wanted, and a cause is wanted."""
         like = seen.symptom is not None and seen.symptom.is_like(wanted)
         if not like or wanted.fault is None or in_full or seen.symptom is None:
             return seen

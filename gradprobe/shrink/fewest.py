@@ -40,7 +40,7 @@ class Facts:
 
 
 def fewest_words(case: Case, facts: Facts, kept: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The words that mean a case, none of which could be left out; None where no words do.
+    """The fewest options that resolve to a case, none of which could be left out; None where no options do.
 
     Args:
         kept: words that stand in any case, such as --device.
@@ -63,7 +63,7 @@ def _meant(facts: Facts, words: Mapping[str, Any]) -> Case | None:
 
 
 def _all_words(case: Case, *, packs: bool) -> dict[str, Any]:
-    """Every option of a case as the command line holds it, also those that it would have by default."""
+    """Every option of a case as the command line writes it, defaults included."""
     plain = {field.name: getattr(case, field.name) for field in fields(case) if field.name not in _OTHERWISE}
     words: dict[str, Any] = {name: _joined(one) if isinstance(one, tuple) else one for name, one in plain.items()}
     words |= {"cu_seqlens": _joined(case.cu_seqlens_q), "implied": ",".join(case.implied) or None}

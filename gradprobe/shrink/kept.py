@@ -25,7 +25,7 @@ class Kept:
 
 
 def load(file: Path = FILE) -> list[Kept]:
-    """What is kept; nothing where the file is not there, or is not one."""
+    """The kept cases; none where the file is missing or broken."""
     try:
         targets = json.loads(file.read_text())
         found = [_kept(entry) for entries in targets.values() for entry in entries]
@@ -42,7 +42,7 @@ def _kept(entry: Mapping[str, Any]) -> Kept:
 
 
 def save(kept: Sequence[Kept], file: Path = FILE) -> None:
-    """Writes the file, by target; a folder that cannot be written is no reason to fail."""
+    """Writes the file, grouped by target. A folder that cannot be written is no failure."""
     targets: dict[str, list[dict[str, Any]]] = {}
     for one in kept:
         targets.setdefault(one.asked.target, []).append(asdict(one))
@@ -59,7 +59,7 @@ def of_target(kept: Sequence[Kept], asked: Asked) -> list[Kept]:
 
 
 def with_another(kept: Sequence[Kept], new: Kept) -> list[Kept]:
-    """What is kept and one more, in place of those of its target that fail in the same way."""
+    """The kept cases and a new one, which replaces those of its target that fail in the same way."""
     same = [one for one in of_target(kept, new.asked) if _way(one.symptom) == _way(new.symptom)]
     return [*(one for one in kept if one not in same), new]
 

@@ -22,12 +22,12 @@ _NO_LIMIT = -1
 
 
 def key(case: Case) -> tuple[Any, ...]:
-    """Where a case stands in the ordering; the smaller, the simpler. It is a tuple with one part for each of AXES."""
+    """The sort key of a case: a smaller key is a simpler case. It has one part for each of AXES."""
     return tuple(part(case) for part in AXES.values())
 
 
 def settled(case: Case) -> Case:
-    """The case with its layouts said in one way alone: as its runs, none of which names what lies contiguous."""
+    """The case with its layouts in normal form: as runs, without the tensors that lie contiguous."""
     runs = (tuple(one for one in assigned if one[1] != "contiguous") for assigned in layouts_of(case))
     return replace(case, layouts=(), runs=tuple(runs))
 

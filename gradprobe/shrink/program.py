@@ -34,7 +34,7 @@ class Program:
     """The source of a script."""
 
     source: str
-    """Where the target's file or its root folder stands as a path from the script's own folder, a mark."""
+    """A placeholder stands for the path from the script's folder to the target's file or root folder."""
     path: str
     """That file or folder; "" where the target's module is imported from wherever Python finds it."""
 
@@ -112,11 +112,14 @@ def _import(target: Target) -> tuple[list[str], str, str]:
     place, name = parts_of(word)
     if place.endswith(".py"):
         lines = [
-            f'FILE = Path(__file__).resolve().parent / "{_HERE}"', "sys.path.insert(0, str(FILE.parent))",
+            f'FILE = Path(__file__).resolve().parent / "{_HERE}"',
+            "sys.path.insert(0, str(FILE.parent))",
             'spec = importlib.util.spec_from_file_location("shrunk_target", FILE)',
-            "module = importlib.util.module_from_spec(spec)", 'sys.modules["shrunk_target"] = module',
-            "spec.loader.exec_module(module)", f"target = module.{name}",
-        ]  # fmt: skip
+            "module = importlib.util.module_from_spec(spec)",
+            'sys.modules["shrunk_target"] = module',
+            "spec.loader.exec_module(module)",
+            f"target = module.{name}",
+        ]
         imports = ["import importlib.util", "import sys", "from pathlib import Path"]
         return imports, "\n" + "\n".join(lines) + "\n", str(Path(place).resolve())
     line = f"\nfrom {place} import {name} as target\n"

@@ -21,7 +21,7 @@ class Shrunk:
     case: Case
     symptom: Symptom
     complete: bool
-    """Whether every simpler case was tried; not where the tries were used up before."""
+    """Whether every simpler case was tried; False where the tries ran out first."""
     needs: tuple[str, ...]
     """What it takes to fail so: "heads 2: with 1 head it matches"."""
     others: tuple[tuple[Case, Symptom], ...]
@@ -87,7 +87,7 @@ class Search:
 
 
 def _needs(seen: Sequence[tuple[Step, Seen]]) -> Iterator[str]:
-    """What remains and why: of each thing that could be simpler, the nearest case that does not fail so."""
+    """What the failure needs: for each way to simplify the case, the nearest case that does not fail so."""
     nearest: dict[str, tuple[Step, Seen]] = {}
     for step, found in seen:
         nearest[step.subject] = (step, found)  # the steps of a subject come simplest first

@@ -1,4 +1,4 @@
-"""What a person reads of a shrunken case: the verdict first, what it takes, the place, and how to repeat it."""
+"""A shrunken case in the terminal: the verdict, what the failure needs, the place, and how to repeat it."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Result:
     shrunk: Shrunk | None
     """None where the case asked for matches."""
     told: Told | None
-    """The last look at the shrunken case; None where it matches, or ends the process that runs it."""
+    """A whole check of the shrunken case; None where the case matches or crashes the process that runs it."""
     asked: Asked
     """The target with the fewest words of the shrunken case."""
     looked: Looked
@@ -123,7 +123,7 @@ def _looked(attempts: Attempts, asked: Asked) -> Looked:
 
 @dataclass
 class _Before:
-    """The kept cases of a target, tried again; what passes now is kept no longer."""
+    """The kept cases of a target, tried again. Those that pass now are dropped."""
 
     attempts: Attempts
     asked: Asked

@@ -69,13 +69,13 @@ def shorter(case: Case) -> Iterator[Case]:
 
 
 def with_lengths(case: Case, rows: int, keys: int) -> Case:
-    """The case with other lengths, its padding cut off where it would reach beyond them."""
+    """The case with other lengths; the lengths of padded sequences are cut to fit."""
     seqlens = None if case.seqlens is None else tuple(min(length, rows) for length in case.seqlens)
     return replace(case, seqlen_q=rows, seqlen_k=keys, seqlens=seqlens)
 
 
 def _shorter_packed(case: Case) -> Iterator[Case]:
-    """One sequence after another made shorter, its rows and keys alike where all sequences have them alike."""
+    """The case with one packed sequence shorter, for each sequence in turn."""
     rows, keys = _packed(case)
     for at, (row_count, key_count) in enumerate(zip(rows, keys, strict=True)):
         for size in (0, *ladder(max(row_count, key_count), (case.block_m, case.block_n))):
@@ -86,6 +86,6 @@ def _shorter_packed(case: Case) -> Iterator[Case]:
 
 
 def with_dims(case: Case, dim: int, value_dim: int) -> Case:
-    """The case with other head dims, and the scale of that dim where it has that of its own."""
+    """The case with other head dims. A default scale follows the head dim."""
     scale = float(dim) ** -0.5 if has_default_scale(case) else case.scale
     return replace(case, head_dim=dim, head_dim_v=value_dim, scale=scale)

@@ -26,9 +26,9 @@ class Step:
     axis: str
     """One of ordering.AXES."""
     subject: str
-    """What would become simpler, as it is: "heads 2", "causal"."""
+    """What becomes simpler, as it is now: "heads 2", "causal"."""
     change: str
-    """What it would be: "with 1 head", "without it"."""
+    """How it changes: "with 1 head", "without it"."""
     case: Case
 
 
@@ -116,7 +116,7 @@ def _options(case: Case, _: Sequence[str]) -> Iterator[Step]:
 
 
 def without(case: Case, names: Collection[str]) -> Case:
-    """The case with these options off, and what depends on them as it is by default."""
+    """The case with these options off. What depends on them takes its default."""
     off = {name: OFF[name] for name in names if name in OFF}
     off |= {name: getattr(Case, name) for name in ("bias_axes", "bias_rank", "bias_window") if "bias" in names}
     off |= {name: getattr(Case, name) for name in ("mask_axes", "mask_rank") if "mask" in names}
@@ -171,7 +171,7 @@ def _layout_step(case: Case, smaller: Case) -> Step:
 def _fewer_placed(
     assigned: tuple[tuple[str, str], ...], tensors: Sequence[str]
 ) -> Iterator[tuple[tuple[str, str], ...]]:
-    """Nothing placed; one tensor alone; halves; and all but one."""
+    """Assignments with fewer tensors: none, each one alone, each half, and all but one."""
     order = sorted(tensors, key=lambda name: _USUAL.index(name) if name in _USUAL else len(_USUAL))
     named = [(name, layout) for name in order if (layout := layout_of(name, assigned)) != "contiguous"]
     half = len(named) // 2

@@ -1,4 +1,4 @@
-"""Symptom: in which way a case fails, as far as a smaller one must fail so too."""
+"""Symptom: how a case fails, as far as a smaller case must fail in the same way."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Symptom:
     """The other causes that are named: a small case cannot tell some of them apart."""
 
     def is_like(self, other: Symptom) -> bool:
-        """Whether this, of a smaller case, is the other, of a larger one; the cause apart, which `is_named_like` asks.
+        """Whether this smaller case fails like a larger one, causes aside: `is_named_like` compares those.
 
         The same intermediates are wrong by themselves, of those that the smaller case still has. Where head 0 was
         right it is still, as long as there are other heads.
@@ -46,7 +46,7 @@ class Symptom:
         return (self.kind, self.first, self.own) == (other.kind, other.first, left) and spared
 
     def is_named_like(self, other: Symptom) -> bool:
-        """Whether the same cause is named, where the other has one named; others may explain the small case as well."""
+        """Whether the cause of the other, if it has one, is among the causes named here."""
         return other.fault is None or other.fault in (self.fault, *self.alike)
 
     @property
@@ -92,7 +92,7 @@ def symptom_of(report: Report) -> Symptom | None:
 
 
 def plain_symptom(runs: Sequence[Run], heads: int) -> tuple[Run, Symptom] | None:
-    """The first run that fails by its own elements or memory, no second run and no look inside needed; and how."""
+    """The first run that fails in its own elements or memory, without second runs or a look inside; and its symptom."""
     for run in runs:
         if run.measured is not None and (not run.measured.comparison.matches or run.strays):
             return run, _symptom(run, run.measured, heads, None)
@@ -100,7 +100,7 @@ def plain_symptom(runs: Sequence[Run], heads: int) -> tuple[Run, Symptom] | None
 
 
 def named_in(report: Report) -> str | None:
-    """The cause that the report's first diagnosis names; None where there is none or it explains too little."""
+    """The cause that the report's first diagnosis names; None where none is named."""
     first = next(iter(report.diagnoses), None)
     return first.fault if first is not None and first.is_named else None
 
