@@ -14,7 +14,7 @@ from ..cases.case import Case
 from ..cases.layouts import place
 from ..failures import Failure, NoRoom, Refusal
 from ..running.configurations import one_configuration
-from ..running.launches import kernel_types
+from ..running.launches import launching_through
 from ..running.run import run_target
 from ..running.taps.functions import read_once
 from ..targets.find import Target
@@ -141,32 +141,20 @@ def _attempted(
 @contextlib.contextmanager
 def _caught(launches: list[Launch], strange: Strange, way: _Way) -> Iterator[None]:
     """While open, launches are noted, and run only where that is said; what the target warns of is told elsewhere."""
-    kinds, told = kernel_types(), warnings.showwarning
+
+    def note(run: Any, kernel: Any, *args: Any, **kwargs: Any) -> Any:
+        launch = _launch(kernel, args, kwargs)
+        launches.extend([launch] if launch is not None else [])
+        return run(kernel, *args, **kwargs) if way.runs else None
+
+    told = warnings.showwarning
     warnings.showwarning = lambda *_, **__: None
-    originals = [kind.run for kind in kinds]
-    for kind, original in zip(kinds, originals, strict=True):
-        kind.run = _noting(launches, original if way.runs else None)
+    allocating = strange.allocating() if way.allocating else contextlib.nullcontext()
     try:
-        with (
-            _cuda(launches, way),
-            one_configuration([], {}),
-            strange.allocating() if way.allocating else contextlib.nullcontext(),
-        ):
+        with launching_through(note), _cuda(launches, way), one_configuration([], {}), allocating:
             yield
     finally:
         warnings.showwarning = told
-        for kind, original in zip(kinds, originals, strict=True):
-            kind.run = original
-
-
-def _noting(launches: list[Launch], original: Any) -> Any:
-    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        launch = _launch(self, args, kwargs)
-        if launch is not None:
-            launches.append(launch)
-        return original(self, *args, **kwargs) if original is not None else None
-
-    return run
 
 
 def _launch(jit: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Launch | None:

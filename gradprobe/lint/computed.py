@@ -55,7 +55,7 @@ def _computed(function: Function) -> Iterator[tuple[str, SourceLine]]:
     last: dict[str, ast.stmt] = {}
     for variable, node in pairs:
         name = _USUAL.get(plain_name(variable, _USUAL))
-        is_given = _calls(node.value, _LOADS | _STARTS) or (variable in loaded and _reads(node.value, variable))
+        is_given = _calls(node.value, _LOADS | _STARTS) or (variable in loaded and variable in _names(node.value))
         if name is not None and not is_given:
             last[name] = max(last.get(name, node), node, key=lambda each: each.lineno)
     for name, statement in last.items():
@@ -74,5 +74,5 @@ def _calls(value: ast.expr, names: Collection[str]) -> bool:
     return any(name in names or name.startswith("load_") for name in called)
 
 
-def _reads(value: ast.expr, variable: str) -> bool:
-    return any(isinstance(node, ast.Name) and node.id == variable for node in ast.walk(value))
+def _names(value: ast.expr) -> set[str]:
+    return {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}

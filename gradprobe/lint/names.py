@@ -17,8 +17,6 @@ _AXES |= dict.fromkeys(("h", "head", "heads", "g", "1"), "h")
 _AXES |= dict.fromkeys(("m", "n", "s", "l", "t", "seq", "tok", "row", "rows", "seqlen", "i", "j", "2"), "m")
 _AXES |= dict.fromkeys(("d", "k", "dim", "e", "v", "3"), "d") | {"w": "w"}
 _STRIDE = re.compile(r"strides?", re.IGNORECASE)
-# One letter for those of an axis: what is told apart by names alone is coarser than what shapes tell.
-_FAMILY = {"g": "h", "n": "m", "e": "d"}
 
 
 def word_of(pointer: str) -> str:
@@ -68,8 +66,3 @@ def renamed(parameter: str, own: str, other: str) -> str:
             parts[at] = found.group(1) + other + part[found.end() :]
             return "".join(parts)
     return f"stride_{other}"
-
-
-def family_of_axis(letter: str) -> str:
-    """What names alone can tell of an axis: heads of keys are heads, keys are positions."""
-    return _FAMILY.get(letter, letter)

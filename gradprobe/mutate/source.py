@@ -7,9 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 from ..failures import TargetFailure, UsageFailure
 from ..source.python_source import PythonSource
+
+N = TypeVar("N", bound=ast.AST)
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,11 +36,14 @@ class KernelFile(PythonSource):
         """Those under @triton.jit, which run on the device."""
         return tuple(function for function in self.reached if is_kernel(function))
 
-    def inside_kernels(self) -> Iterator[ast.AST]:
-        """Everything in the bodies of the kernels."""
-        for kernel in self.kernels:
-            for statement in kernel.body:
-                yield from ast.walk(statement)
+    def inside_kernels(self, *kinds: type[N]) -> Iterator[N]:
+        """The nodes of some types in the bodies of the kernels."""
+        for statement in (statement for kernel in self.kernels for statement in kernel.body):
+            yield from (node for node in ast.walk(statement) if isinstance(node, kinds))
+
+    def calls(self, *names: str) -> Iterator[ast.Call]:
+        """The calls, in the bodies of the kernels, of what has one of some names."""
+        return (call for call in self.inside_kernels(ast.Call) if called(call) in names)
 
     @cached_property
     def hosts(self) -> tuple[ast.FunctionDef, ...]:

@@ -26,27 +26,35 @@ def recorded_launches(
     """
     launches: list[Any] = []
     storages = {name: storage_of(tensor) for name, tensor in inputs.items()}
+
+    def record(run: Any, kernel: Any, *args: Any, **kwargs: Any) -> Any:
+        launches.append(kernel.fn)
+        given = {storage_of(tensor) for tensor in _tensors((*args, *kwargs.values()))}
+        taken.update(name for name, storage in storages.items() if storage in given)
+        result = run(kernel, *args, **kwargs)
+        launched(kernel.fn.__name__)
+        return result
+
+    with launching_through(record):
+        yield launches
+
+
+@contextlib.contextmanager
+def launching_through(launch: Callable[..., Any]) -> Iterator[None]:
+    """While open, Triton kernels are launched by a function of Triton's own way to do so, the kernel and arguments."""
     kinds = kernel_types()
     originals = [kind.run for kind in kinds]
-
-    def recording(original: Any) -> Any:
-        def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-            launches.append(self.fn)
-            given = {storage_of(tensor) for tensor in _tensors((*args, *kwargs.values()))}
-            taken.update(name for name, storage in storages.items() if storage in given)
-            result = original(self, *args, **kwargs)
-            launched(self.fn.__name__)
-            return result
-
-        return run
-
     for kind, original in zip(kinds, originals, strict=True):
-        kind.run = recording(original)
+        kind.run = _through(launch, original)
     try:
-        yield launches
+        yield
     finally:
         for kind, original in zip(kinds, originals, strict=True):
             kind.run = original
+
+
+def _through(launch: Callable[..., Any], original: Any) -> Any:
+    return lambda kernel, *args, **kwargs: launch(original, kernel, *args, **kwargs)
 
 
 def given_where_they_lay(inputs: Mapping[str, Tensor], tensors: Iterable[Tensor]) -> set[str]:

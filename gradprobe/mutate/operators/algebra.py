@@ -15,21 +15,18 @@ _BASES = {"exp": "exp2", "exp2": "exp", "log": "log2", "log2": "log"}
 
 def factor_dropped(file: KernelFile) -> Iterator[Change]:
     """`dq` for `dq * scale`; and a factor that a line of its own multiplies by, as softcap's derivative is."""
-    for node in file.inside_kernels():
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-            left, right = file.operands(node, "*")
-            if _is_scale(node.right):
-                yield Change("A", node, (file.replaced(node, left),))
-            if _is_scale(node.left):
-                yield Change("A", node, (file.replaced(node, right),))
+    for node in file.inside_kernels(ast.BinOp, ast.AugAssign):
         if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Mult):
             yield Change("A", node, (file.replaced(node.value, "1.0"),))
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+            kept = zip((node.right, node.left), file.operands(node, "*"), strict=True)
+            yield from (Change("A", node, (file.replaced(node, text),)) for lost, text in kept if _is_scale(lost))
 
 
 def subtrahend_changed(file: KernelFile) -> Iterator[Change]:
     """`dp` and `dp + delta` for `dp - delta`."""
-    for node in file.inside_kernels():
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and _is_delta(node.right):
+    for node in file.inside_kernels(ast.BinOp):
+        if isinstance(node.op, ast.Sub) and _is_delta(node.right):
             at = file.operator(node.left, "-")
             yield Change("A", node, (file.replaced(node, file.operands(node, "-")[0]),))
             yield Change("A", node, (replace(at, text="+"),))
@@ -37,16 +34,16 @@ def subtrahend_changed(file: KernelFile) -> Iterator[Change]:
 
 def other_base(file: KernelFile) -> Iterator[Change]:
     """exp2 for exp, log2 for log, and the reverse, without the factor that belongs to it."""
-    for node in file.inside_kernels():
-        if isinstance(node, ast.Call) and called(node) in _BASES and isinstance(node.func, ast.Attribute):
+    for node in file.calls(*_BASES):
+        if isinstance(node.func, ast.Attribute):
             base = file.words(node.func.value)
             yield Change("A", node, (file.replaced(node.func, f"{base}.{_BASES[node.func.attr]}"),))
 
 
 def transpose_dropped(file: KernelFile) -> Iterator[Change]:
     """`k` for `tl.trans(k)` or `k.T`: compiles only where both sizes are the same."""
-    for node in file.inside_kernels():
-        if called(node) == "trans" and isinstance(node, ast.Call):
+    for node in file.inside_kernels(ast.Call, ast.Attribute):
+        if isinstance(node, ast.Call) and called(node) == "trans":
             inner = node.args[0] if node.args else node.func.value  # type: ignore[attr-defined]
             yield Change("A", node, (file.replaced(node, file.words(inner)),))
         elif isinstance(node, ast.Attribute) and node.attr == "T":

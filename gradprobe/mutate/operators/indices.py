@@ -20,26 +20,21 @@ def term_dropped(file: KernelFile) -> Iterator[Change]:
         vectors = _vectors(kernel)
         for node in nodes:
             if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-                left, right = file.operands(node, "+")
-                if _is_scalar_term(node.right, vectors):
-                    yield Change("S3", node, (file.replaced(node, left),))
-                if _is_scalar_term(node.left, vectors):
-                    yield Change("S3", node, (file.replaced(node, right),))
-            alone = isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add)
-            if alone and _is_scalar_term(node.value, vectors):  # type: ignore[attr-defined]
-                yield Change("S3", node, (file.replaced(node.value, "0"),))  # type: ignore[attr-defined]
+                for lost, kept in zip((node.right, node.left), file.operands(node, "+"), strict=True):
+                    if _is_scalar_term(lost, vectors):
+                        yield Change("S3", node, (file.replaced(node, kept),))
+            elif isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
+                alone = [node.value] if _is_scalar_term(node.value, vectors) else []
+                yield from (Change("S3", node, (file.replaced(each, "0"),)) for each in alone)
 
 
 def divisions_mixed_up(file: KernelFile) -> Iterator[Change]:
     """`//` for `%` and the reverse, where an index is taken apart; `h % group` for `h // group`."""
-    for kernel in file.kernels:
-        for node in ast.walk(kernel):
-            if not isinstance(node, ast.BinOp) or not isinstance(node.op, (ast.FloorDiv, ast.Mod)):
-                continue
-            if isinstance(node.right, ast.Name) and not node.right.id.isupper():
-                sign, other = ("//", "%") if isinstance(node.op, ast.FloorDiv) else ("%", "//")
-                at = file.operator(node.left, sign)
-                yield Change("S3", node, (replace(at, text=other),))
+    for node in file.inside_kernels(ast.BinOp):
+        divides = isinstance(node.op, (ast.FloorDiv, ast.Mod))
+        if divides and isinstance(node.right, ast.Name) and not node.right.id.isupper():
+            sign, other = ("//", "%") if isinstance(node.op, ast.FloorDiv) else ("%", "//")
+            yield Change("S3", node, (replace(file.operator(node.left, sign), text=other),))
 
 
 def _is_scalar_term(node: ast.expr, vectors: set[str]) -> bool:

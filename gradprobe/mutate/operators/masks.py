@@ -24,10 +24,9 @@ _SEEN = re.compile(r"window|left|right|causal|diag|distance", re.IGNORECASE)
 
 def bound_off_by_one(file: KernelFile) -> Iterator[Change]:
     """`>` for `>=`, `<=` for `<` and the reverse, where whole numbers are compared."""
-    for node in file.inside_kernels():
-        if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _SIGNS:
-            if any(_is_float(side) for side in (node.left, node.comparators[0])):
-                continue
+    for node in file.inside_kernels(ast.Compare):
+        is_whole = not any(_is_float(side) for side in (node.left, node.comparators[0]))
+        if len(node.ops) == 1 and type(node.ops[0]) in _SIGNS and is_whole:
             sign, other = _SIGNS[type(node.ops[0])]
             at = file.operator(node.left, sign)
             yield Change(_class_of(file, node), node, (replace(at, text=other),))
@@ -35,7 +34,7 @@ def bound_off_by_one(file: KernelFile) -> Iterator[Change]:
 
 def operand_dropped(file: KernelFile) -> Iterator[Change]:
     """`valid` for `valid & (distance < window)`: one condition of a mask is missing."""
-    for node in file.inside_kernels():
+    for node in file.inside_kernels(ast.BinOp, ast.AugAssign):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitAnd):
             left, right = file.operands(node, "&")
             yield Change(_class_of(file, node.right), node, (file.replaced(node, left),))
@@ -46,27 +45,23 @@ def operand_dropped(file: KernelFile) -> Iterator[Change]:
 
 def mask_dropped(file: KernelFile) -> Iterator[Change]:
     """An access without its `mask=`, and without `other=`, which means nothing alone."""
-    for node in file.inside_kernels():
-        if isinstance(node, ast.Call) and called(node) in _ACCESSES:
-            words = [word for word in node.keywords if word.arg in ("mask", "other")]
-            if any(word.arg == "mask" for word in words):
-                yield Change("M3", node, tuple(_without(file, node, word) for word in words))
+    for node in file.calls(*_ACCESSES):
+        words = [word for word in node.keywords if word.arg in ("mask", "other")]
+        if any(word.arg == "mask" for word in words):
+            yield Change("M3", node, tuple(_without(file, node, word) for word in words))
 
 
 def padding_changed(file: KernelFile) -> Iterator[Change]:
     """Another `other=`: 1.0 for 0.0, and 0.0 for what is not 0."""
-    for node in file.inside_kernels():
-        if isinstance(node, ast.Call) and called(node) in _ACCESSES:
-            for word in node.keywords:
-                if word.arg == "other":
-                    zero = isinstance(word.value, ast.Constant) and word.value.value == 0
-                    yield Change("M3", node, (file.replaced(word.value, "1.0" if zero else "0.0"),))
+    for node in file.calls(*_ACCESSES):
+        for word in (word for word in node.keywords if word.arg == "other"):
+            yield Change("M3", node, (file.replaced(word.value, "1.0" if _is_zero(word.value) else "0.0"),))
 
 
 def guard_dropped(file: KernelFile) -> Iterator[Change]:
     """`tl.where` taken away: what it guards from -inf, or the values that it hides."""
-    for node in file.inside_kernels():
-        if called(node) == "where" and isinstance(node, ast.Call) and len(node.args) == 3:
+    for node in file.calls("where"):
+        if len(node.args) == 3:
             test, one, other = node.args
             if isinstance(test, ast.Compare) and any(_is_infinite(side) for side in (test.left, *test.comparators)):
                 kept = other if isinstance(test.ops[0], ast.Eq) else one

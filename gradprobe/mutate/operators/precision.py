@@ -26,11 +26,9 @@ def wide_offset_dropped(file: KernelFile) -> Iterator[Change]:
 
 def rounded_early(file: KernelFile) -> Iterator[Change]:
     """A product or P rounded to bfloat16 as it is made."""
-    for kernel in file.kernels:
-        for node in ast.walk(kernel):
-            if isinstance(node, (ast.Assign, ast.AugAssign)) and called(node.value) in _ROUNDED:
-                words = f"{file.words(node.value)}.to(tl.bfloat16).to(tl.float32)"
-                yield Change("PREC", node.value, (file.replaced(node.value, words),))
+    for call in file.calls(*_ROUNDED):
+        if isinstance(next(file.above(call)), (ast.Assign, ast.AugAssign)):
+            yield Change("PREC", call, (file.replaced(call, f"{file.words(call)}.to(tl.bfloat16).to(tl.float32)"),))
 
 
 def _is_int64(node: ast.expr) -> bool:

@@ -16,30 +16,25 @@ def sum_overwritten(file: KernelFile) -> Iterator[Change]:
     """`dk = tl.dot(...)` for `dk += tl.dot(...)`: in a loop, of a sum that begins as a tile of zeros."""
     for kernel in file.kernels:
         sums = _sums(kernel)
-        for loop in ast.walk(kernel):
-            inside = ast.walk(loop) if isinstance(loop, ast.For) else ()
-            for node in inside:
-                if _adds_to(node, sums) and _innermost(file, node) is loop:
-                    assert isinstance(node, ast.AugAssign)
-                    yield Change("ACC", node, (replace(file.operator(node.target, "+="), text="="),))
+        for node in ast.walk(kernel):
+            adds = isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and file.words(node.target) in sums
+            if adds and any(isinstance(above, ast.For) for above in file.above(node)):
+                yield Change("ACC", node, (replace(file.operator(node.target, "+="), text="="),))  # type: ignore[attr-defined]
 
 
 def atomic_stored(file: KernelFile) -> Iterator[Change]:
     """`tl.store` for `tl.atomic_add`: the last program's share is all that is left."""
-    for kernel in file.kernels:
-        for node in ast.walk(kernel):
-            if isinstance(node, ast.Expr) and called(node.value) == "atomic_add":
-                assert isinstance(node.value, ast.Call)
-                words = file.words(node.value.func).replace("atomic_add", "store")
-                yield Change("ACC", node.value, (file.replaced(node.value.func, words),))
+    for call in file.calls("atomic_add"):
+        if isinstance(next(file.above(call)), ast.Expr):
+            words = file.words(call.func).replace("atomic_add", "store")
+            yield Change("ACC", call, (file.replaced(call.func, words),))
 
 
 def barrier_dropped(file: KernelFile) -> Iterator[Change]:
     """A barrier taken away."""
-    for kernel in file.kernels:
-        for node in ast.walk(kernel):
-            if isinstance(node, ast.Expr) and called(node.value) in _BARRIERS:
-                yield Change("RACE", node.value, (file.replaced(node, "pass"),))
+    for call in file.calls(*_BARRIERS):
+        if isinstance(next(file.above(call)), ast.Expr):
+            yield Change("RACE", call, (file.replaced(call, "pass"),))
 
 
 def _sums(kernel: ast.FunctionDef) -> set[str]:
@@ -47,12 +42,3 @@ def _sums(kernel: ast.FunctionDef) -> set[str]:
     assigned = (node for node in ast.walk(kernel) if isinstance(node, ast.Assign))
     targets = (target for node in assigned if called(node.value) in ("zeros", "full") for target in node.targets)
     return {target.id for target in targets if isinstance(target, ast.Name)}
-
-
-def _adds_to(node: ast.AST, sums: set[str]) -> bool:
-    adds = isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add)
-    return adds and isinstance(node.target, ast.Name) and node.target.id in sums  # type: ignore[attr-defined]
-
-
-def _innermost(file: KernelFile, node: ast.AST) -> ast.AST | None:
-    return next((above for above in file.above(node) if isinstance(above, ast.For)), None)

@@ -16,15 +16,12 @@ _SHAPES = ("arange", "zeros", "full", "make_block_ptr", "reshape", "broadcast_to
 
 def range_cut(file: KernelFile) -> Iterator[Change]:
     """A loop over tiles that ends with the last whole one, or begins behind the first."""
-    for kernel in file.kernels:
-        for loop in ast.walk(kernel):
-            if isinstance(loop, ast.For) and called(loop.iter) in ("range", "static_range"):
-                assert isinstance(loop.iter, ast.Call)
-                if len(loop.iter.args) == 3:
-                    start, stop, step = loop.iter.args
-                    size = file.words(step)
-                    yield Change("M3", stop, (file.replaced(stop, f"{_whole(file, stop)} // {size} * {size}"),))
-                    yield Change("M2", start, (file.replaced(start, _plus(file, start, size)),))
+    for loop in file.calls("range", "static_range"):
+        if len(loop.args) == 3:
+            start, stop, step = loop.args
+            size = file.words(step)
+            yield Change("M3", stop, (file.replaced(stop, f"{_whole(file, stop)} // {size} * {size}"),))
+            yield Change("M2", start, (file.replaced(start, _plus(file, start, size)),))
 
 
 def last_tile_lost(file: KernelFile) -> Iterator[Change]:

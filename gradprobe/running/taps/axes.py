@@ -78,14 +78,12 @@ def _passed(tree: Sequence[Function], caller: Function, call: ast.Call, function
     given = _bound(function, call, [reader.visit(node) for node in call.args], reader)
     own = {shape[0]: name for name, shape in given.items() if isinstance(shape, tuple) and len(shape) == 1}
     return {
-        name: tuple(_renamed(label, own, caller.name) for label in shape) if isinstance(shape, tuple) else None
+        # A block that is not passed is called after the caller: the function may have one of the same name.
+        name: tuple(x if x in (ONE, None) else own.get(x, f"{caller.name}.{x}") for x in shape)
+        if isinstance(shape, tuple)
+        else None
         for name, shape in given.items()
     }
-
-
-def _renamed(label: str | None, own: Mapping[str | None, str], caller: str) -> str | None:
-    """A block that is not passed is called after the caller, for the function may have one of the same name."""
-    return label if label in (ONE, None) else own.get(label, f"{caller}.{label}")
 
 
 def _bound(function: Function, call: ast.Call, positional: Sequence[Found], reader: _Reader) -> dict[str, Found]:

@@ -48,7 +48,8 @@ def _in_block(function: Function, block: list[ast.stmt], variable: str, index: f
     for statement in block:
         bound = set(bound_in([statement]))
         if latest and index & bound:
-            if _has_values(function, latest[-1], index) or blocks(statement):
+            has_values = index & function.variables <= _visible_behind(function, latest[-1])
+            if has_values or blocks(statement):
                 found, latest = [*found, *latest], []
             else:
                 latest = [statement]
@@ -69,22 +70,14 @@ def _visible_behind(function: Function, statement: ast.stmt) -> frozenset[str]:
     return frozenset(bound_before(function, statement) | set(bound_in([statement])))
 
 
-def _has_values(function: Function, statement: ast.stmt, names: frozenset[str]) -> bool:
-    """Whether those of the names that are variables of the function have values behind a statement."""
-    return names & function.variables <= _visible_behind(function, statement)
-
-
 def _is_one_assignment(function: Function, statement: ast.stmt, variable: str, index: frozenset[str]) -> bool:
     if not blocks(statement):
         return True
     leaves = any(isinstance(node, (ast.Return, ast.Break, ast.Continue)) for node in ast.walk(statement))
-    if leaves or _is_elif(function, statement) or index & set(bound_in([statement])):
+    # Nothing can be written behind an `elif` alone.
+    is_elif = isinstance(statement, ast.If) and function.source.words(statement).startswith("elif")
+    if leaves or is_elif or index & set(bound_in([statement])):
         return False
     if isinstance(statement, LOOPS) and not carries(statement, variable):
         return False
     return variable in bound_before(function, statement) or always_assigns(statement, variable)
-
-
-def _is_elif(function: Function, statement: ast.stmt) -> bool:
-    """Nothing can be written behind an `elif` alone."""
-    return isinstance(statement, ast.If) and function.source.words(statement).startswith("elif")

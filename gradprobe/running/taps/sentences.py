@@ -54,16 +54,12 @@ def _unknown_names(tap: Tap, sighted: Sequence[Sighting]) -> Failure:
     first = sighted[0]
     name = first.unknown[0]
     there = f"{first.function.name} where {tap.variable!r} is computed"
-    existing = dict.fromkeys(name for sighting in sighted for name in _visible(sighting))
+    named = ((name, each) for each in sighted for name in (*each.function.parameters, *each.function.assigned))
+    existing = dict.fromkeys(name for name, each in named if any(name in visible for visible in each.seen))
     return UsageFailure(
         f"tap {tap.word!r}: its index reads {name!r}, which has no value in {there}",
         f"there are {', '.join(_near(name, list(existing)))}",
     )
-
-
-def _visible(sighting: Sighting) -> list[str]:
-    order = [*sighting.function.parameters, *sighting.function.assigned]
-    return [name for name in order if any(name in visible for visible in sighting.seen)]
 
 
 def _near(name: str, others: Sequence[str]) -> list[str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...failures import Failure, UsageFailure
 from ...intermediates import lookup
+from ..launches import launching_through
 from . import sentences
 from .buffer import Buffer, Contents, new_buffer
 from .functions import Function, call_tree, named
@@ -115,15 +116,13 @@ class Session:
         except (OSError, SyntaxError):
             return _Launch(kernel, (), {}, None, {})
         sightings = {number: found for number, tap in enumerate(self._taps) if (found := self._sighted(tree, tap))}
-        used = {number: found for number, found in sightings.items() if self._is_to_store(number, found)}
+        storable = {number: found for number, found in sightings.items() if found.places and not found.stale}
+        used = {number: found for number, found in storable.items() if self._is_chosen(number, found)}
         arguments: dict[str, Any] = {}
         for number, sighting in used.items():
             buffer = self._buffer(number, sighting.function.plain)
             arguments |= dict(zip(parameters(number), buffer.arguments(), strict=True))
         return _Launch(kernel, tree, sightings, rewrite(tree, used, self._taps) if used else None, arguments)
-
-    def _is_to_store(self, number: int, sighting: Sighting) -> bool:
-        return bool(sighting.places) and not sighting.stale and self._is_chosen(number, sighting)
 
     def _is_chosen(self, number: int, sighting: Sighting) -> bool:
         """One function only is tapped; if another has the variable too, `read` says so unless one has the very name."""
@@ -171,10 +170,12 @@ def tapped(taps: Sequence[Tap], shapes: Mapping[str, Sequence[int]], device: str
         UsageFailure: a tap of an intermediate that does not exist, or with too few or too many indices, or whose index
             does not fit its variable.
     """
+    import triton  # noqa: F401 - a target may import it no sooner than it launches
+
     for tap in taps:
         _check(tap, shapes)
     session = Session(taps, shapes, device)
-    with _launching_through(session):
+    with launching_through(session.launch):
         try:
             yield session
         except Exception as error:
@@ -183,29 +184,6 @@ def tapped(taps: Sequence[Tap], shapes: Mapping[str, Sequence[int]], device: str
             raise
         finally:
             session.close()
-
-
-@contextlib.contextmanager
-def _launching_through(session: Session) -> Iterator[None]:
-    from triton.runtime.interpreter import InterpretedFunction
-    from triton.runtime.jit import JITFunction
-
-    kinds: list[Any] = [JITFunction, InterpretedFunction]
-    originals = [kind.run for kind in kinds]
-
-    def tapping(original: Any) -> Any:
-        def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-            return session.launch(original, self, *args, **kwargs)
-
-        return run
-
-    for kind, original in zip(kinds, originals, strict=True):
-        kind.run = tapping(original)
-    try:
-        yield
-    finally:
-        for kind, original in zip(kinds, originals, strict=True):
-            kind.run = original
 
 
 def _check(tap: Tap, shapes: Mapping[str, Sequence[int]]) -> None:

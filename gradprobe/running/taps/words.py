@@ -77,7 +77,9 @@ def parse_tap(word: str) -> Tap:
     bad = [index for index in indices if isinstance(index, (ast.Slice, ast.Starred)) or _is_odd(index)]
     if bad:
         raise UsageFailure(f"tap {word!r}: {ast.unparse(bad[0])!r} is neither a position nor a block of them", EXAMPLE)
-    return Tap(word, row.name, function or "", variable, ast.unparse(value), _texts(indices), transposed)
+    return Tap(
+        word, row.name, function or "", variable, ast.unparse(value), tuple(map(ast.unparse, indices)), transposed
+    )
 
 
 class _Place(ast.NodeTransformer):
@@ -109,7 +111,3 @@ def _is_odd(index: ast.expr) -> bool:
     if isinstance(index, ast.Constant):
         return type(index.value) is not int
     return any(isinstance(node, (ast.Lambda, ast.NamedExpr, ast.Await, ast.Yield)) for node in ast.walk(index))
-
-
-def _texts(indices: list[ast.expr]) -> tuple[str, ...]:
-    return tuple(ast.unparse(index) for index in indices)
