@@ -13,9 +13,9 @@ from pathlib import Path
 from ..failures import Failure, TargetFailure, UsageFailure
 from ..isolation.ended import words_of
 from ..isolation.programs import Program, Ran, run_programs
+from ..source.shadow import Shadow
 from .gate import INVALID, KILLED, SURVIVED, Gate
 from .mutant import Mutant
-from .shadow import Shadow
 from .source import KernelFile
 
 # Times the seconds of the gate on the file as it is, and so many more: for a mutant that ends slowly and not never.

@@ -13,8 +13,8 @@ from gradprobe.isolation.programs import Program, run_programs
 from gradprobe.mutate.campaign import Terms, campaign
 from gradprobe.mutate.gate import other_gate, own_gate
 from gradprobe.mutate.operators import mutants_of
-from gradprobe.mutate.shadow import Shadow
 from gradprobe.mutate.source import read_file
+from gradprobe.source.shadow import Shadow
 
 # Triton is not needed: any decorator called jit makes a kernel, and this one runs as it stands.
 FILE = """

@@ -1,4 +1,4 @@
-"""A shadow: a copy that a gate's processes load in a file's place, and what they told of it."""
+"""A shadow: an edited copy of a file that other processes load in its place, and what they told of it."""
 
 from __future__ import annotations
 

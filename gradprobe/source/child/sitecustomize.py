@@ -1,4 +1,4 @@
-"""Python runs this before a gate's program: one file of kernels is loaded from a copy, wherever it is imported from.
+"""Python runs this before a program: one file of kernels is loaded from a copy, wherever it is imported from.
 
 It needs nothing but Python's own library, since the program may run under another Python than the tool.
 """
