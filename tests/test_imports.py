@@ -107,7 +107,7 @@ ORDER = (
     "mutate.operators.sums", "mutate.operators.precision", "mutate.operators.host", "mutate.operators",
     "mutate.sample", "mutate.subject", "mutate.gate",
     "mutate.campaign", "report.mutants", "report.mutants_as_json",
-    "ci", "ci.workflow", "wording", "testing", "pytest_plugin",
+    "ci", "ci.origin", "ci.workflow", "wording", "testing", "pytest_plugin",
     "cli.forms", "cli.failing", "cli.words", "cli.apart", "cli.several", "cli.alone", "cli.battery", "cli.root",
     "cli.check",
     "cli.sweep", "cli.strides", "cli.mutate", "cli.lint", "cli.baseline", "cli.diff", "cli.shrink", "cli.run",

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from .. import __version__
 from ..failures import UsageFailure
 from ..targets.builtin import BUILTINS
 from ..targets.find import parts_of
 from ..targets.scaffold import write_new
+from .origin import requirement
 
 CIS = ("github",)
 DEFAULT = ".github/workflows/gradprobe.yml"
@@ -31,7 +31,7 @@ def write_workflow(path: Path, ci: str, target: str | None, *, force: bool = Fal
     if target is not None:
         _check_target(target)
     text = (Path(__file__).parent / f"{ci}.yml").read_text(encoding="utf-8")
-    words = {"target": target or "", "gradprobe": f"gradprobe=={__version__}", "path": path.as_posix()}
+    words = {"target": target or "", "gradprobe": requirement(), "path": path.as_posix()}
     for name, word in words.items():
         text = text.replace(f"<<{name}>>", _quoted(word))
     try:

@@ -8,9 +8,10 @@ import sys
 
 import pytest
 
+from gradprobe.ci.origin import requirement
 from gradprobe.ci.workflow import write_workflow
 
-from ..cli.command import ROOT, run
+from ..cli.command import ROOT
 from ..cli.written_targets import write_targets
 from ..report.written import assert_is_sarif, read_junit
 from .steps import load, run_step, steps_of_action, steps_of_workflow
@@ -93,7 +94,7 @@ def test_what_is_written_is_a_workflow_and_holds_the_target_as_it_is(workspace, 
     assert_valid("custom.github-workflows-require-timeout", path)
     (job,) = load(path)["jobs"].values()
     assert job["env"]["TARGET"] == (target or "")
-    assert job["env"]["GRADPROBE"] == f"gradprobe=={run('--version').out.split()[1]}"
+    assert job["env"]["GRADPROBE"] == requirement()
     assert "<<" not in path.read_text()
 
 
@@ -196,7 +197,7 @@ def test_the_workflow_installs_the_torch_without_cuda_first(workspace, told):
     write_workflow(workspace / "w.yml", "github", None)
     ran = run_step(steps_of_workflow(workspace / "w.yml")["Install"], workspace, told.commands)
     assert (ran.returncode, ran.stderr) == (0, "")
-    assert [line[4] for line in told()] == ["torch", f"gradprobe=={run('--version').out.split()[1]}"]
+    assert [line[4] for line in told()] == ["torch", requirement()]
     assert (workspace / "gradprobe-results").is_dir()
 
 
