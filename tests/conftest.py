@@ -1,6 +1,8 @@
 """Chooses Triton's interpreter before any test imports triton, and one thread: the tensors here are small."""
 
+import compileall
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -9,10 +11,20 @@ from gradprobe.running.backend import prepare_backend
 prepare_backend("auto")
 
 
-def pytest_configure(config):  # noqa: ARG001
+def pytest_configure(config):
     import torch
 
     torch.set_num_threads(1)
+    if not hasattr(config, "workerinput"):  # once, and not in each process that tests start: 0.9 s of every check
+        compileall.compile_dir(Path(__file__).parents[1] / "gradprobe", quiet=2)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """What a worker has left the others take: a few tests are as long as hundreds of others."""
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log) if config.getoption("dist") == "load" else None
 
 
 @pytest.fixture(autouse=True)

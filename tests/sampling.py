@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import pytest
 
 
-def sampled(names: str, values: Iterable[Any], push: int | Collection[Any]) -> pytest.MarkDecorator:
+def sampled(
+    names: str, values: Iterable[Any], push: int | Collection[Any], ids: Callable[[Any], str | None] | None = None
+) -> pytest.MarkDecorator:
     """`pytest.mark.parametrize`, of which some values run on every push and the others at night.
 
     Args:
         push: how many run on every push, spread evenly, or which.
+        ids: a value as it stands in the name of its test; without it, options are written out.
     """
     values = list(values)
     if isinstance(push, int):
@@ -21,8 +24,14 @@ def sampled(names: str, values: Iterable[Any], push: int | Collection[Any]) -> p
         kept = {values.index(value) for value in push}
     several = "," in names
     return pytest.mark.parametrize(
-        names, [value if number in kept else _at_night(value, several) for number, value in enumerate(values)]
-    )
+        names, [value if number in kept else _at_night(value, several) for number, value in enumerate(values)],
+        ids=ids or _written_out,
+    )  # fmt: skip
+
+
+def _written_out(value: Any) -> str | None:
+    """A dict of options in words; None where pytest has a name of its own."""
+    return ",".join(f"{name}={value[name]}" for name in value) or "default" if isinstance(value, dict) else None
 
 
 def _at_night(value: Any, several: bool) -> Any:

@@ -37,7 +37,7 @@ def backward(q, k, v, do, *, causal=False, scale=1.0):
     assert not causal
     wide = [x.detach().float().contiguous().requires_grad_() for x in (q, k, v)]
     o = (scale * wide[0] @ wide[1].mT).softmax(-1) @ wide[2]
-    found = torch.autograd.grad(o, wide, copied(do, q).float())
+    found = torch.autograd.grad((o * copied(do, q).float()).sum(), wide)
     return {name: x.to(q.dtype) for name, x in zip(("dQ", "dK", "dV"), found, strict=True)}
 
 

@@ -80,7 +80,7 @@ def grads(q, k, v, do, causal, scale):
         if s.shape[-1] != s.shape[-2]:
             raise NotImplementedError("causal needs as many keys as rows")
         s = s.masked_fill(torch.ones(s.shape[-2:], dtype=torch.bool, device=s.device).triu(1), float("-inf"))
-    found = torch.autograd.grad(s.softmax(-1) @ wide[2], wide, do.float())
+    found = torch.autograd.grad((s.softmax(-1) @ wide[2] * do.float()).sum(), wide)
     return {{name: x.to(q.dtype) for name, x in zip(("dQ", "dK", "dV"), found)}}
 
 

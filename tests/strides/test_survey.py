@@ -42,6 +42,17 @@ def test_a_right_target_is_a_match_and_something_is_told_after_every_layout(tmp_
     assert survey_as_json(found)["verdict"] == "match"
 
 
+def test_a_crash_and_a_hang_in_one_layout_each_are_errors_there_and_the_others_are_tried(tmp_path):
+    found, _ = surveyed(write(tmp_path, "crash_in_one_layout_and_hang_in_another"), timeout=3)
+    assert (found.verdict, found.exit_code) == ("error", 3)
+    assert {result.trial.title: result.words for result in found.having("error")} == {
+        "do=blhd": "killed by SIGSEGV (segmentation fault)",
+        "packed qkv, dO a [B, L, H, D] view": "no answer within 3 s: stopped",
+    }
+    assert len(found.having("match")) == len(found.plan.trials) - 2
+
+
+@pytest.mark.nightly
 def test_a_crash_in_some_layouts_is_an_error_there_and_the_others_are_tried(tmp_path):
     found, _ = surveyed(write(tmp_path, "crash_where_do_alone_is_transposed"))
     assert (found.verdict, found.exit_code) == ("error", 3)
@@ -51,6 +62,7 @@ def test_a_crash_in_some_layouts_is_an_error_there_and_the_others_are_tried(tmp_
     assert len(found.having("match")) == len(found.plan.trials) - len(ALONE)
 
 
+@pytest.mark.nightly
 def test_a_hang_ends_with_the_timeout_and_the_others_are_tried(tmp_path):
     found, _ = surveyed(write(tmp_path, "hang_where_do_alone_is_transposed"), timeout=4)
     late = {result.trial.title: result.words for result in found.having("error")}

@@ -10,7 +10,7 @@ def grads(q, k, v, do, causal, scale):
     if causal:
         s = s.masked_fill(torch.ones(s.shape[-2:], dtype=torch.bool).triu(1), float("-inf"))
     o = s.softmax(-1) @ v
-    return dict(zip(("dQ", "dK", "dV"), torch.autograd.grad(o, (q, k, v), do.contiguous())))
+    return dict(zip(("dQ", "dK", "dV"), torch.autograd.grad((o * do).sum(), (q, k, v))))
 
 def through(x, strides):
     return x.as_strided(x.shape, strides, x.storage_offset())
@@ -36,6 +36,8 @@ FAULTS = {
     " and os.kill(os.getpid(), signal.SIGSEGV)",
     "hang_where_do_alone_is_transposed": "do.stride(2) > do.stride(1) > 1 and do.stride() != q.stride()"
     " and time.sleep(600)",
+    "crash_in_one_layout_and_hang_in_another": "do.stride(2) > do.stride(1) > 1 and (q.is_contiguous()"
+    " and os.kill(os.getpid(), signal.SIGSEGV) or do.stride() != q.stride() and time.sleep(600))",
     "refuses_a_transposed_do": "assert not do.stride(2) > do.stride(1) > 1, f'dO has strides {do.stride()}'",
     "wrong_beyond_32_bits": "k = k * 2 if k.stride(2) > 2**20 else k",
     "wrong_where_rows_lie_far_apart": "k = k * 2 if k.stride(2) > 2**12 else k",
@@ -53,7 +55,7 @@ def backward(q, k, v, do, *, alibi, causal=False, scale=1.0):
     bias = -alibi[:, None, None] * (rows - keys).abs()
     q, k, v = (x.detach().clone(memory_format=torch.contiguous_format).requires_grad_() for x in (q, k, v))
     o = (scale * q @ k.mT + bias).softmax(-1) @ v
-    return dict(zip(("dQ", "dK", "dV"), torch.autograd.grad(o, (q, k, v), do.contiguous())))
+    return dict(zip(("dQ", "dK", "dV"), torch.autograd.grad((o * do).sum(), (q, k, v))))
 """
 OF_SLOPES = {
     "right_slopes": "pass",
