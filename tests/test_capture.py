@@ -228,6 +228,7 @@ def test_a_mode_that_counts_operations_sees_none_of_the_watching(watched):
     assert len(watched.watch.files) == 1
 
 
+@pytest.mark.nightly
 def test_a_function_compiled_is_left_alone(watched):
     compiled = torch.compile(watched, backend="eager", fullgraph=True)
     q, k, v = inputs()

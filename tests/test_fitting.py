@@ -138,13 +138,13 @@ def test_a_refusal_is_told_in_its_own_words():
     )
 
 
-@pytest.mark.parametrize("given", ["--head-dim 32", "--dtype float32", "--seqlen 72", "--no-as-cuda", "--seqlen-q 100"])
+@sampled("given", ["--head-dim 32", "--dtype float32", "--seqlen 72", "--no-as-cuda", "--seqlen-q 100"], push=3)
 def test_an_option_that_was_given_is_never_changed(given):
     ran = run(f"check forms.py:fussy {SMALL} --heads 1 {given}")
     assert (ran.code, ran.out) == (3, "")
 
 
-@pytest.mark.parametrize("given", ["--no-causal", "--shapes bhld", "--implied scale"])
+@sampled("given", ["--no-causal", "--shapes bhld", "--implied scale"], push=["--no-causal"])
 def test_a_meaning_is_not_found_against_what_was_given(given):
     code, report = checked(f"forms.py:causal_blhd {SMALL} --heads 2 --seqlen 20 --head-dim 8 {given}")
     assert (code, report["verdict"]) == (1, "mismatch")
@@ -177,6 +177,7 @@ def test_lengths_that_are_wrong_and_not_refused_stay_a_mismatch_and_it_is_said_w
     )
 
 
+@pytest.mark.nightly
 def test_axes_are_found_of_a_target_that_is_wrong_throughout_at_lengths_that_end_inside_a_block():
     code, report = checked(f"forms.py:padded_keys_of_three_axes {SMALL}")
     assert (code, report["case"]["shapes"], report["case"]["seqlen_q"]) == (1, "hld", 72)
@@ -235,6 +236,7 @@ def test_nothing_is_tried_of_a_target_that_takes_the_case_as_it_is(folder):
     assert searched == calls.read_text() != ""
 
 
+@pytest.mark.nightly
 def test_strides_tries_every_layout_of_what_was_found():
     ran = run("strides forms.py:causal_blhd --fast --batch 1 --heads 2 --seqlen 20 --head-dim 8")
     assert ran.code == 0, ran.out + ran.err

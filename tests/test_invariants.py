@@ -68,7 +68,7 @@ def test_softcaps_missing_derivative_breaks_no_identity_and_is_a_mismatch_of_ds(
 @sampled(
     "pattern, dtype",
     product(["small", "large", "negative", "offset", "lowrank"], ["float32", "float16", "bfloat16"]),
-    push=7,
+    push=4,
 )
 def test_a_right_kernel_keeps_every_identity(dtype, pattern):
     def right(q, k, v, do, *, causal=False, scale=None, window=None):

@@ -109,6 +109,7 @@ def test_two_programs_that_store_to_one_dv_are_the_cause(tmp_path):
     assert report.runs[0].strays[0].kind == RACE
 
 
+@pytest.mark.nightly
 @interpreted
 def test_a_store_outside_is_no_race_where_a_look_inside_with_more_batches_shows_one(tmp_path):
     path = tmp_path / f"{tmp_path.name}.py"

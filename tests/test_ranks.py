@@ -5,6 +5,7 @@ import json
 import pytest
 
 from .cli.command import run
+from .sampling import sampled
 
 WRITTEN = """
 import torch
@@ -80,8 +81,8 @@ def checked(words):
     return ran.code, json.loads(ran.out)
 
 
-@pytest.mark.parametrize(
-    ("words", "added"),
+@sampled(
+    "words, added",
     [
         ("mask_of_2 --mask random", "--mask-axes mn --mask-rank 2"),
         ("mask_of_3 --mask random", "--mask-axes bmn --mask-rank 3"),
@@ -94,6 +95,7 @@ def checked(words):
         ("bias_and_mask --bias --mask random", "--bias-rank 3 --mask-axes mn --mask-rank 2"),
         ("bias_read_as_3 --bias", "--bias-rank 3"),
     ],
+    push=5,
 )
 def test_the_rank_is_found_and_stands_in_the_command_that_repeats_it(words, added):
     code, report = checked(f"ranks.py:{words}")

@@ -30,7 +30,7 @@ def findings_of(case, how=None, **options):
     return measure_of(case, how)(recovered.values, recovered.trace, recovered.recovery).comparison.findings
 
 
-@sampled("group", range(8), push=2)
+@sampled("group", range(8), push=1)
 def test_looking_into_a_right_softmax_kernel_accuses_nothing(group):
     """160 drawn cases, 40 of them on every push, of every option; dropout, which hides P, in every third at most."""
     for index in range(20):

@@ -256,6 +256,7 @@ def test_in_a_pipe_without_utf8_and_narrow_it_is_ascii_and_no_line_is_lost(kerne
     assert sum(line.startswith("  dQ ") for line in ran.out.splitlines()) == 2, "two layouts, then one"
 
 
+@pytest.mark.nightly
 def test_a_triton_kernel_has_a_baseline_too(folder):
     small = "--batch 1 --heads 1 --seqlen 20 --head-dim 8 --seeds 4 --layout all=contiguous"
     assert run(f"baseline save lazy {small}").code == 0

@@ -47,7 +47,7 @@ def test_a_word_on_the_command_line_checks_that_alone_under_what_is_in_force(fol
 
 def test_without_targets_check_without_words_stays_lazy(folder):
     configure(folder, '[tool.gradprobe]\nlayouts = ["contiguous"]\n')
-    ran = run("check")
+    ran = run("check", GRADPROBE_BATCH="1", GRADPROBE_HEADS="2", GRADPROBE_SEQLEN="20", GRADPROBE_HEAD_DIM="8")
     assert ran.code == 0
     assert ran.out.startswith("MATCH  lazy: ")
     assert "in 1 layout (" in ran.out

@@ -53,11 +53,19 @@ def test_without_a_last_check_diff_runs_what_it_is_given():
     assert ran.out.splitlines()[:2] == ["layout contiguous", "dQ  batch 0, head 1: 160 of 160 elements wrong"]
 
 
-def test_diff_ds_works_with_no_other_word():
-    ran = run("diff dS")
+@pytest.mark.parametrize(
+    ("environment", "elements"),
+    [
+        ({"BATCH": "1", "HEADS": "2", "SEQLEN": "20", "HEAD_DIM": "8"}, "400"),
+        pytest.param({}, "5,184", marks=pytest.mark.nightly),
+    ],
+    ids=["small", "default"],
+)
+def test_diff_ds_works_with_no_other_word(environment, elements):
+    ran = run("diff dS", **{f"GRADPROBE_{name}": value for name, value in environment.items()})
     assert ran.code == 0
     assert "dS  batch " in ran.out
-    assert "all 5,184 elements within budget" in ran.out
+    assert f"all {elements} elements within budget" in ran.out
 
 
 @sampled(

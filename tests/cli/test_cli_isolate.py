@@ -56,6 +56,11 @@ def without_seconds(text):
     return re.sub(r"seconds:.*?total [\d.]+", "", text, flags=re.DOTALL)
 
 
+def run_apart(words):
+    """The command in this process, and its target in another one."""
+    return run(words, GRADPROBE_ISOLATE="1")
+
+
 def at_night(*values):
     return pytest.param(*values, marks=pytest.mark.nightly)
 
@@ -113,7 +118,7 @@ def test_a_crash_exits_3_with_the_signal_and_the_line_and_an_error_report(name, 
 )
 def test_what_was_measured_before_the_end_is_reported_and_the_layout_that_came_to_it(name, kind, words, line, folder):
     timeout = "--timeout 9" if name == "hang" else ""
-    ran = run_process(f"check fatal.py:right_then_{name} {SMALL} {timeout} --json report.json")
+    ran = run_apart(f"check fatal.py:right_then_{name} {SMALL} {timeout} --json report.json")
     assert ran.code == 3
     document = json.loads((folder / "report.json").read_text())
     first, last, *after = document["runs"]
@@ -133,9 +138,10 @@ def test_what_was_measured_before_the_end_is_reported_and_the_layout_that_came_t
     assert shown[3].startswith("  do=expanded    match, worst " if kept else "  again: ")
 
 
+@pytest.mark.nightly
 def test_a_layout_after_the_crash_that_is_wrong_comes_first_and_every_crash_has_its_line(folder):
     layouts = "".join(f" --runs {layout}" for layout in ("contiguous", "q=distinct", "k=distinct", "do=expanded"))
-    ran = run_process(f"check fatal.py:crashes_or_wrong {SMALL} {layouts} --json report.json")
+    ran = run_apart(f"check fatal.py:crashes_or_wrong {SMALL} {layouts} --json report.json")
     document = json.loads((folder / "report.json").read_text())
     assert [run["verdict"] for run in document["runs"]] == ["match", "crashed", "crashed", "mismatch"]
     assert (ran.code, document["verdict"], document["error"]["kind"]) == (1, "mismatch", "Crash")
@@ -148,7 +154,7 @@ def test_a_layout_after_the_crash_that_is_wrong_comes_first_and_every_crash_has_
 
 def test_a_mismatch_before_a_crash_exits_1_and_is_shown_whole_with_the_crash_in_every_form(folder):
     words = f"check fatal.py:wrong_then_segfault {SMALL} --json report.json --junit report.xml --sarif report.sarif"
-    ran = run_process(words)
+    ran = run_apart(words)
     assert ran.code == 1
     assert ran.out.startswith("MISMATCH  dQ is the first wrong intermediate in every head ")
     assert ran.first_mismatches[0].startswith("FIRST MISMATCH dQ ")
@@ -171,12 +177,12 @@ def test_a_mismatch_before_a_crash_exits_1_and_is_shown_whole_with_the_crash_in_
 def test_a_wish_to_end_the_process_at_the_import_or_in_a_call_is_an_error_of_the_target(word, folder):
     (folder / "wish.py").write_text(f"{word}\ndef f(q, k, v, do, *, scale): pass\n")
     kind = word.split()[1].partition("(")[0]
-    ran = run_process(f"check wish.py:f {SMALL}")
+    ran = run_apart(f"check wish.py:f {SMALL}")
     assert (ran.code, ran.out) == (3, "")
     assert ran.err.startswith("gradprobe: target 'wish.py:f' ")
     assert kind in ran.err
     if kind == "KeyboardInterrupt":
-        assert run_process(f"check fatal.py:interrupted {SMALL}").err.startswith(
+        assert run_apart(f"check fatal.py:interrupted {SMALL}").err.startswith(
             "gradprobe: target 'fatal.py:interrupted' raised KeyboardInterrupt (contiguous)\n"
         )
 

@@ -105,7 +105,15 @@ def test_faults_are_listed_without_being_tried(tiny):
     assert ran.out.splitlines()[-1] == "10 faults can be planted"
 
 
-def test_a_gate_that_fails_without_any_fault_exits_3(tiny):
+def test_a_gate_that_fails_without_any_fault_exits_3_with_what_it_said(tiny):
+    code, out, err = quoted("tiny.py", "--check", "sh -c 'echo no such day; exit 1'")
+    assert (code, out) == (3, "")
+    assert err.startswith("gradprobe: the gate fails without any fault: ")
+    assert "no such day" in err
+
+
+@pytest.mark.nightly
+def test_tests_that_fail_without_any_fault_exit_3(tiny):
     (tiny / "test_weak.py").write_text(WEAK_TEST + "\n\ndef test_no():\n    import tiny\n    assert False\n")
     code, out, err = quoted("tiny.py", "--check", WEAK)
     assert (code, out) == (3, "")

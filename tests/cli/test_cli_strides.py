@@ -67,17 +67,22 @@ def assert_fits(ran, folder, columns):
     assert [line for line in long if not line.startswith(free) and str(folder) not in line] == []
 
 
-def test_refusals_and_crashes_are_told_with_their_layouts_and_a_crash_exits_3(tmp_path):
+def test_refusals_are_told_with_their_layouts(tmp_path):
     refused = strides(tmp_path, "refuses_a_transposed_do")
     assert refused.code == 0
     assert 'refused in blhd, packed, "packed qkv, dO a [B, L, H, D] view" and 2 more' in " ".join(refused.out.split())
     assert "dO has strides" in " ".join(refused.out.split())
+
+
+@pytest.mark.nightly
+def test_crashes_are_told_with_their_layouts_and_exit_3(tmp_path):
     crashed = strides(tmp_path, "crash_where_do_alone_is_transposed")
     assert crashed.code == 3
     assert crashed.out.startswith("NOT RUN  ")
     assert "killed by SIGSEGV (segmentation fault)" in " ".join(crashed.out.split())
 
 
+@pytest.mark.nightly
 def test_json_on_stdout_stands_there_alone(tmp_path):
     ran = strides(tmp_path, "do_by_q_heads", "--json -")
     assert (ran.code, json.loads(ran.out)["verdict"]) == (1, "mismatch")

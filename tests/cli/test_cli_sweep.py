@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from .command import run, run_process, start
+from .command import run, start
 
 TINY = "--batch 1 --head-dim 8"
 FEW = f"{TINY} --seqlen 9 --heads 1 --heads 2"
@@ -69,13 +69,17 @@ def test_a_crash_and_a_hang_are_cases_among_others(folder):
     assert ran.out.splitlines()[-1].endswith(": 2 match, 2 errors")
 
 
-@pytest.mark.nightly
-def test_without_several_values_a_dozen_cases_suit_the_target(folder):
-    ran = run("sweep lazily.py:backward --batch 1 --heads 1 --dtype float32 --json all.json")
+@pytest.mark.parametrize(
+    ("given", "suiting"),
+    [
+        ("--head-dim 8", ["L=1", "L=37", "L=72"]),
+        pytest.param("", ["L=1 D=16", "L=37 D=16", "L=72 D=16", "L=72 D=72"], marks=pytest.mark.nightly),
+    ],
+)
+def test_without_several_values_a_dozen_cases_suit_the_target(folder, given, suiting):
+    ran = run(f"sweep lazily.py:backward --batch 1 --heads 1 --dtype float32 {given} --json all.json")
     assert ran.code == 0
-    assert [report["title"] for report in reports(folder)] == [
-        "L=1 D=16", "L=37 D=16", "L=72 D=16", "L=72 D=72",
-    ]  # fmt: skip
+    assert [report["title"] for report in reports(folder)] == suiting
 
 
 def test_a_project_s_targets_are_swept_where_none_is_named(folder):
@@ -92,11 +96,15 @@ def test_a_project_s_targets_are_swept_where_none_is_named(folder):
     assert {len(report["runs"]) for report in reports(folder)[:2]} == {1}
 
 
-def test_a_target_that_is_not_there_exits_2_and_one_that_fails_to_import_3(folder):
-    (folder / "broken.py").write_text("1 / 0\n")
+def test_a_target_that_is_not_there_exits_2():
     ran = run(f"sweep no_such.py:f {FEW}")
     assert ran.code == 2
     assert "there is no file no_such.py" in ran.err
+
+
+@pytest.mark.nightly
+def test_a_target_that_fails_to_import_exits_3(folder):
+    (folder / "broken.py").write_text("1 / 0\n")
     ran = run(f"sweep broken.py:f {FEW} --json all.json")
     assert ran.code == 3
     assert reports(folder)[0]["error"]["kind"] == "TargetFailure"
@@ -140,6 +148,6 @@ def test_an_interrupt_keeps_what_came_and_is_no_mismatch(folder):
 
 
 def test_json_on_stdout_is_one_document():
-    ran = run_process(f"sweep soft.py:backward {TINY} --seqlen 9 --heads 1 --heads 2 --json -")
+    ran = run(f"sweep soft.py:backward {TINY} --seqlen 9 --heads 1 --heads 2 --json -")
     document = json.loads(ran.out)
     assert (ran.code, document["schema"], len(document["reports"])) == (0, "gradprobe.reports/1", 2)

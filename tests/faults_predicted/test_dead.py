@@ -1,10 +1,13 @@
 """N1: rows that see no key."""
 
+import pytest
+
 from .plain import Planted, making, seen_both_ways
 
 DEAD = {"mask": "dead-rows"}
 
 
+@pytest.mark.nightly
 def test_rows_without_a_key_that_are_nan_are_named():
     def unguarded(kernel, name, tensor):
         return tensor.masked_fill(tensor.isneginf(), float("nan")) if (kernel, name) == ("forward", "LSE") else tensor

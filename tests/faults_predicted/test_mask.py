@@ -52,7 +52,10 @@ def test_padding_that_is_not_masked_is_named():
 
 @pytest.mark.parametrize(
     ("fault", "name", "options"),
-    [("mask/alibi", "alibi", {"alibi": True}), ("mask/sinks", "sinks", {"sinks": True})],
+    [
+        ("mask/alibi", "alibi", {"alibi": True}),
+        pytest.param("mask/sinks", "sinks", {"sinks": True}, marks=pytest.mark.nightly),
+    ],
 )
 def test_an_input_of_the_scores_that_is_left_out_is_named(fault, name, options):
     without = (lambda t: t - float("inf")) if name == "sinks" else lambda t: t * 0
@@ -64,6 +67,7 @@ def test_a_tau_that_is_left_out_is_named():
     assert seen_both_ways(lambda: reading("tau", lambda t: t * 0), "lazy") == ("mask/tau", "mask/tau")
 
 
+@pytest.mark.nightly
 def test_a_softcap_that_is_left_out_is_named():
     def without(kernel, name, tensor):  # noqa: ARG001
         if name == "slope":

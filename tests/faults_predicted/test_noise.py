@@ -31,7 +31,7 @@ NOISES = {
 
 
 @pytest.mark.parametrize("exposed", [EVERYTHING, GRADIENTS], ids=["exposed", "black box"])
-@sampled("name", NOISES, push=3)
+@sampled("name", NOISES, push=1)
 def test_noise_in_ds_is_no_fault_of_any_kind_and_is_described(name, exposed):
     report = told(making("dS", NOISES[name]), exposed=exposed, causal=True)
     assert named(report) == ""

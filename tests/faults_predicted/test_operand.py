@@ -1,5 +1,7 @@
 """A: another operand in a product, or one that is not transposed; H1: gradients that changed places."""
 
+import pytest
+
 from tests.sampling import sampled
 
 from .plain import Planted, making, remembering, seen_both_ways
@@ -13,7 +15,7 @@ PLANTED = {
 }
 
 
-@sampled("fault", PLANTED, push=2)
+@sampled("fault", PLANTED, push=1)
 def test_another_operand_is_named_by_the_product_that_it_stands_in(fault):
     name, change = PLANTED[fault]
     assert seen_both_ways(lambda: remembering(name, change)) == (fault, fault)
@@ -29,6 +31,7 @@ def test_gradients_that_changed_places_are_named():
     assert seen_both_ways(lambda: swapped) == ("swap/dQ-dK", "swap/dQ-dK")
 
 
+@pytest.mark.nightly
 def test_a_gradient_that_stands_in_two_places_is_named_by_the_wrong_one():
     """No swap: the other came right."""
     twice = Planted(call=lambda found: found | {"dK": found["dV"].clone()})

@@ -13,7 +13,7 @@ PLANTED = {
 }
 
 
-@sampled("fault", PLANTED, push=2)
+@sampled("fault", PLANTED, push=1)
 def test_a_stride_of_another_tensor_is_named_with_the_tensor_and_the_axis(fault):
     name, other, axes, kernels = PLANTED[fault]
     found = seen_both_ways(lambda: with_strides_of(name, other, axes, kernels), **DISTINCT, causal=True)

@@ -23,6 +23,7 @@ def test_a_tau_that_is_divided_by_another_position_is_named(position):
     assert seen_both_ways(lambda: making("Z", other), "lazy") == ("tau/position", "tau/position")
 
 
+@pytest.mark.nightly
 def test_a_relu_mask_that_is_missing_in_dp_is_named():
     unmasked = lambda of, t: of("do") @ of("v").mT * of("valid")  # noqa: E731
     assert seen_both_ways(lambda: remembering("dP", unmasked), "lazy") == ("relu/mask", "relu/mask")
@@ -38,6 +39,7 @@ def test_a_dtau_of_what_is_masked_is_named_and_not_called_a_mask_of_minus_60():
     assert (cause.fault, cause.summary) == ("tau/gradient", "dTau sums dP before it is masked")
 
 
+@pytest.mark.nightly
 def test_two_numbers_near_0_are_no_proof_of_any_of_the_many_faults_that_would_leave_0_there():
     """A row of dS sums to 0, and so does a dTau that is made of dS."""
     of_ds = lambda of, t: (of("dS") / (rows_of(of("dS")) + 1)).sum((0, 2, 3))  # noqa: E731, ARG005

@@ -1,5 +1,7 @@
 """M2, M3, ACC: tiles that a sum leaves out, or that alone are left of it."""
 
+import pytest
+
 from tests.faults.planting import Edit
 from tests.faults.trials import Changed
 from tests.sampling import sampled
@@ -15,7 +17,7 @@ PLANTED = {
 }
 
 
-@sampled("fault", PLANTED, push=3)
+@sampled("fault", PLANTED, push=2)
 def test_what_tiles_leave_of_a_sum_is_named_by_the_first_sum_that_they_spoil(fault):
     change, kernels = PLANTED[fault]
     assert seen_both_ways(lambda: making("valid", change, kernels)) == (fault, fault)
@@ -26,6 +28,7 @@ def test_rows_beyond_the_last_whole_tile_are_told_with_the_size_of_the_tile():
     assert report.diagnoses[0].summary == "dK leaves out the rows beyond the last whole tile of 32"
 
 
+@pytest.mark.nightly
 def test_keys_that_a_load_pads_with_zeros_and_no_mask_leaves_out_of_the_softmax_are_counted():
     # 40 keys fill tiles of 32 up to 64; each of the 24 adds exp(0) to the sum.
     def padded(lse):

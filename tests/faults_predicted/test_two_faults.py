@@ -17,6 +17,7 @@ def test_a_misread_do_and_a_doubled_dv_are_told_apart(exposed):
     assert (first.explained, second.explained, second.also) == (1.0, 1.0, True)
 
 
+@pytest.mark.nightly
 def test_one_fault_in_two_kernels_of_three_is_named_once():
     report = told(Planted(read=read), exposed=GRADIENTS, causal=True)
     assert report.diagnoses[0].fault == "index/do-head"

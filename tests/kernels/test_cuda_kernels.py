@@ -63,7 +63,7 @@ def test_lazy_matches_with_every_option(dtype, options):
     assert_matches(case_of("lazy", dtype=dtype, **options), "lazy-cuda")
 
 
-@sampled("family, layout", product(ADAPTERS, LAYOUTS), push=5)
+@sampled("family, layout", product(ADAPTERS, LAYOUTS), push=4)
 def test_every_layout_matches(family, layout):
     assert_matches(case_of(family, layouts=(layout,)), f"{family}-cuda")
 
@@ -90,7 +90,7 @@ PLANTED = [
 ]
 
 
-@sampled("family, right, wrong, first", PLANTED, push=3)
+@sampled("family, right, wrong, first", PLANTED, push=1)
 def test_a_fault_planted_in_the_source_is_found_where_it_is(tmp_path, monkeypatch, family, right, wrong, first):
     source = ADAPTERS[family].SOURCE.read_text(encoding="utf-8")
     assert right in source

@@ -24,8 +24,6 @@ PACKED = {"cu_seqlens_q": (0, 10, 17), "cu_seqlens_k": (0, 5, 17)}
 INPUTS = (*SHAPES, "seqlens")
 OUTPUTS = ("dq", "dk", "dv")
 AXES = [(name, axis) for name in SHAPES for axis in range(len(SHAPES[name]))] + [("seqlens", 0)]
-# Of each tensor an axis, and of those of four each axis.
-AN_AXIS_EACH = [(name, number % len(SHAPES[name])) for number, name in enumerate(SHAPES)] + [("seqlens", 0)]
 
 
 def drawn():
@@ -87,7 +85,7 @@ ALL = [("all", layout) for layout in ("blhd", "packed", "distinct", "strided-las
 @sampled(
     "tensor, layout",
     [*product((*INPUTS, *OUTPUTS), ("distinct", "offset")), *ALL],
-    push=[*ALL, ("q", "distinct"), ("seqlens", "offset"), ("dq", "distinct")],
+    push=[("all", "blhd"), ("all", "distinct"), ("seqlens", "offset"), ("dq", "distinct")],
 )
 def test_another_layout_of_any_tensor_gives_the_same_bits(padded, tensor, layout):
     values, expected = padded
@@ -108,14 +106,14 @@ def test_a_gradient_is_written_where_the_caller_says_and_nowhere_beside(padded, 
 @sampled(
     "tensor, layout",
     product([*PACKED, *OUTPUTS, "all"], ["blhd", "distinct", "offset"]),
-    push=[("cu_seqlens_q", "distinct"), ("dk", "blhd"), ("all", "blhd"), ("all", "distinct"), ("all", "offset")],
+    push=[("cu_seqlens_q", "distinct"), ("all", "distinct")],
 )
 def test_another_layout_of_packed_sequences_gives_the_same_bits(packed, tensor, layout):
     values, expected = packed
     assert_same_bits(run(place(values | unwritten(values), ((tensor, layout),)).tensors), expected)
 
 
-@sampled("tensor, axis", AXES, push=[("q", 0), ("v", 2), ("do", 3), ("mask", 1), ("seqlens", 0)])
+@sampled("tensor, axis", AXES, push=[("q", 0), ("do", 3), ("mask", 1)])
 def test_stride_0_along_any_axis_gives_the_bits_of_the_repeated_values(padded, tensor, axis):
     values, _ = padded
     if tensor == "seqlens":  # the longer length in both batches: O and LSE have to be of all rows then
@@ -159,7 +157,7 @@ def far_away(value, axis, file):
 @sampled(
     "tensor, axis",
     AXES + [(name, axis) for name in OUTPUTS for axis in range(4)],
-    push=[*AN_AXIS_EACH, ("dq", 2), ("dk", 1), ("dv", 0)],
+    push=[("q", 2), ("k", 1), ("v", 0), ("do", 2), ("bias", 3), ("dq", 2), ("dk", 1)],
 )
 def test_offsets_beyond_2_to_the_31_elements_give_the_same_bits(padded, tensor, axis, tmp_path):
     values, expected = padded
@@ -171,7 +169,7 @@ def test_offsets_beyond_2_to_the_31_elements_give_the_same_bits(padded, tensor, 
     "tensor, axis",
     [("q", 2), ("k", 2), ("v", 2), ("do", 2), ("bias", 2), ("bias", 3), ("mask", 2), ("mask", 3)]
     + [(name, 0) for name in PACKED] + [(name, 2) for name in OUTPUTS],
-    push=[("q", 2), ("v", 2), ("bias", 3), ("mask", 2), ("cu_seqlens_q", 0), ("cu_seqlens_k", 0), ("dk", 2)],
+    push=[("q", 2), ("bias", 3), ("cu_seqlens_q", 0), ("dk", 2)],
 )  # fmt: skip
 def test_packed_offsets_beyond_2_to_the_31_elements_give_the_same_bits(packed, tensor, axis, tmp_path):
     values, expected = packed

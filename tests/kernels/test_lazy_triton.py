@@ -20,8 +20,6 @@ INPUTS = (*FORWARD, "do", "bias", "tau", "seqlens", "lse")
 OUTPUTS = ("dq", "dk", "dv")
 DTYPES = ("float32", "float16", "bfloat16")
 AXES = [(name, axis) for name in INPUTS for axis in range({"lse": 3, "bias": 2, "tau": 1, "seqlens": 1}.get(name, 4))]
-# Of each tensor an axis, and of those of four each axis.
-AN_AXIS_EACH = [("q", 0), ("k", 1), ("v", 2), ("do", 3), ("bias", 0), ("tau", 0), ("seqlens", 0), ("lse", 1)]
 on_cpu = pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter adds in one order, atomics do not")
 
 
@@ -75,7 +73,7 @@ def assert_same_bits(actual, expected):
         assert torch.equal(actual[name].contiguous().view(integers), value.contiguous().view(integers)), name
 
 
-@sampled("size, dtype", product([(1, 8), (1, 80), (15, 1), (17, 24), (33, 80), (33, 1), (72, 8)], DTYPES), push=8)
+@sampled("size, dtype", product([(1, 8), (1, 80), (15, 1), (17, 24), (33, 80), (33, 1), (72, 8)], DTYPES), push=4)
 def test_every_intermediate_is_right_in_every_dtype_at_awkward_lengths_and_dims(size, dtype):
     n_ctx, head_dim = size
     assert_right(batch=2, heads=2, seqlen=n_ctx, head_dim=head_dim, dtype=dtype, bias_window=n_ctx // 2 + 1)
@@ -92,7 +90,7 @@ def test_tau_of_either_sign_and_0(tau):
     assert_right(heads=2, seqlen=33, head_dim=8, tau=tau)
 
 
-@sampled("seqlens, dtype", product([(0, 1, 33), (33, 33, 33), (16, 17, 32), (0, 0, 0)], DTYPES), push=5)
+@sampled("seqlens, dtype", product([(0, 1, 33), (33, 33, 33), (16, 17, 32), (0, 0, 0)], DTYPES), push=3)
 def test_right_padding_to_0_1_and_full_length_leaves_zeros_beyond(seqlens, dtype):
     given = assert_right(batch=3, heads=2, seqlen=33, head_dim=8, seqlens=seqlens, dtype=dtype)
     for b, length in enumerate(seqlens):
@@ -101,7 +99,7 @@ def test_right_padding_to_0_1_and_full_length_leaves_zeros_beyond(seqlens, dtype
         assert given["LSE"][b, :, length:].eq(-float("inf")).all()
 
 
-@sampled("block_m, block_n", [(16, 16), (16, 64), (64, 16), (32, 128), (128, 32)], push=3)
+@sampled("block_m, block_n", [(16, 16), (16, 64), (64, 16), (32, 128), (128, 32)], push=2)
 def test_tiles_of_any_two_sizes_give_what_72_rows_need(block_m, block_n):
     assert_right(batch=2, heads=2, head_dim=8, block_m=block_m, block_n=block_n, seqlens=(72, 41))
 
@@ -128,7 +126,7 @@ def small():
 @sampled(
     "tensor, layout",
     product([*INPUTS, *OUTPUTS, "all"], LAYOUTS),
-    push=[*product(["all"], LAYOUTS), ("q", "distinct"), ("seqlens", "offset"), ("dq", "distinct")],
+    push=[("all", "blhd"), ("all", "distinct"), ("seqlens", "offset"), ("dq", "distinct")],
 )
 def test_another_layout_of_any_tensor_gives_the_same_bits(small, tensor, layout):
     case, values, expected = small
@@ -162,7 +160,7 @@ def test_stride_0_along_any_axis_gives_the_bits_of_the_repeated_values(small, te
 @sampled(
     "tensor, axis",
     AXES + [(name, axis) for name in OUTPUTS for axis in range(4)],
-    push=[*AN_AXIS_EACH, ("dq", 2), ("dk", 1), ("dv", 0)],
+    push=[("q", 2), ("k", 1), ("v", 0), ("do", 2), ("bias", 1), ("dq", 2), ("dk", 1)],
 )
 def test_offsets_beyond_2_to_the_31_elements_give_the_same_bits(small, tensor, axis, tmp_path):
     case, values, expected = small

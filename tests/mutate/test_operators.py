@@ -66,7 +66,9 @@ def test_so_many_faults_of_each_kind_can_be_planted_in_gradprobe_s_own_kernels(n
     assert Counter(operator_of(mutant) for mutant in mutants_of(of_own(name))) == COUNTS[name]
 
 
-@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.nightly] if name == "flash" else []) for name in COUNTS]
+)
 def test_every_mutant_is_python_and_differs_in_the_line_that_it_says_alone(name):
     file = of_own(name)
     mutants = mutants_of(file)

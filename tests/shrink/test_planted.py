@@ -14,6 +14,7 @@ from gradprobe.shrink.ordering import AXES
 from gradprobe.shrink.shown import case_in_words
 from gradprobe.shrink.shrinking import shrink
 from gradprobe.shrink.steps import simpler
+from tests.cli.written_targets import write_targets
 from tests.faults import flash_faults, lazy_faults
 from tests.faults.planting import KERNELS
 
@@ -79,9 +80,22 @@ def test_a_planted_fault_shrinks_to_what_it_needs_and_its_script_shows_it(name, 
     assert script_code(script) == 0
 
 
-def test_no_single_simpler_case_fails_in_the_same_way(tmp_path, monkeypatch):
+def shrunk_torch(folder, monkeypatch):
+    """A fault in a target of a few lines of torch, which takes milliseconds a call."""
+    monkeypatch.chdir(folder)
+    write_targets(folder)
+    asked = Asked("soft.py:doubled_dq", None, None, {"batch": 1, "heads": 3, "seqlen": 9, "head_dim": 4})
+    return shrink(asked, most=200, alone=False, timeout=None, told=lambda *_: None, echo=print)
+
+
+def shrunk_lazy(folder, monkeypatch):
+    return shrunk_in(folder, "scale_missing_in_dq", monkeypatch, batch=1, heads=2, seqlen=4, head_dim=2)
+
+
+@pytest.mark.parametrize("shrunk", [shrunk_torch, pytest.param(shrunk_lazy, marks=pytest.mark.nightly)])
+def test_no_single_simpler_case_fails_in_the_same_way(shrunk, tmp_path, monkeypatch):
     # What the search ends at is the point, not how far from it the search began.
-    result = shrunk_in(tmp_path, "scale_missing_in_dq", monkeypatch, batch=1, heads=2, seqlen=4, head_dim=2)
+    result = shrunk(tmp_path, monkeypatch)
     attempts = Attempts(result.asked, False, None, 1000, print)
     wanted, facts = result.shrunk.symptom, result.facts
     steps = [step for axis in AXES for step in simpler(result.shrunk.case, axis, facts.tensors)]

@@ -83,7 +83,11 @@ def test_a_kernel_as_most_are_published_is_right_with_two_warnings_and_a_fault_i
 
 
 @pytest.mark.parametrize(
-    ("name", "code", "kinds"), [("crash_beyond_32_bits", 0, ["huge"]), ("crash_where_rows_lie_far_apart", 3, [])]
+    ("name", "code", "kinds"),
+    [
+        ("crash_beyond_32_bits", 0, ["huge"]),
+        pytest.param("crash_where_rows_lie_far_apart", 3, [], marks=pytest.mark.nightly),
+    ],
 )
 def test_a_crash_beyond_2_to_the_31_is_a_warning_unless_the_same_strides_crash_it_when_small(
     tmp_path, name, code, kinds

@@ -46,6 +46,7 @@ def test_a_read_behind_the_rows_of_q_is_named_with_its_line_and_spoils_dk(tmp_pa
     assert result.first.intermediate == "dK"
 
 
+@pytest.mark.nightly
 def test_every_address_is_seen_in_layouts_that_are_run_once_too(tmp_path):
     (result,), line, _ = tried(tmp_path, DKDV, LOAD_Q, LOAD_Q.replace("n_ctx", "n_ctx + 32"), "do=blhd")
     assert len(result.trial.fills) == 1
@@ -100,6 +101,7 @@ def test_two_programs_that_store_to_one_dv_are_a_race_named_with_both(tmp_path):
     assert "from two programs without an atomic" in race.sentence
 
 
+@pytest.mark.nightly
 def test_a_read_of_memory_that_nothing_wrote_and_that_no_result_sees_is_no_finding(tmp_path):
     load = "delta = tl.load(delta_ptr + offs_m * stride_deltam, mask=offs_m < length, other=0.0)"
     padded = (

@@ -103,6 +103,7 @@ def test_a_mismatch_is_documented_with_its_matrix_its_first_place_and_what_is_to
     assert document["compared"]["elements"] == sum(run["compared"]["elements"] for run in document["runs"])
 
 
+@pytest.mark.nightly
 def test_a_layout_that_costs_the_device_is_a_crash_with_the_line_that_the_interpreter_names(tmp_path):
     word = write_crashing(tmp_path, "narrow", losing=True)
     found, _ = surveyed(word)

@@ -80,6 +80,7 @@ def test_a_failure_is_a_document_with_the_code_that_check_would_end_with(target,
     assert checked.lines == ()
 
 
+@pytest.mark.nightly
 def test_tracebacks_are_kept_where_they_are_asked_for():
     (checked,) = check_each([planned("soft.py:raising")], Setting(PLAIN.look, tracebacks=True))
     assert (checked.lines, checked.left[0]) == ((), "Traceback (most recent call last):")
@@ -91,6 +92,7 @@ def test_a_check_that_takes_long_is_not_stopped_before_its_timeout():
     assert checked.verdict == "match"
 
 
+@pytest.mark.nightly
 def test_what_one_target_does_to_torch_does_not_reach_another(folder):
     (folder / "rude.py").write_text(
         "import torch\ntorch.set_default_dtype(torch.float64)\nimport builtins\nbuiltins.rude = True\n"
@@ -115,6 +117,7 @@ def test_what_a_target_prints_is_echoed_and_is_no_line_of_its_report():
     assert "the target speaks" not in "".join(checked.lines)
 
 
+@pytest.mark.nightly
 def test_lines_are_coloured_and_as_wide_as_the_terminal_that_asks(monkeypatch):
     monkeypatch.setenv("TERM", "xterm-256color")
     (checked,) = check_each([planned("soft.py:doubled_dq")], Setting(Look(60, 24, utf8=False)))

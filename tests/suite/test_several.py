@@ -75,6 +75,7 @@ def test_diff_repeats_the_failing_one():
     assert last.load() == PLAN[2].asked
 
 
+@pytest.mark.nightly
 def test_json_on_stdout_is_one_document_and_nothing_else(capsys):
     assert check_several(PLAN[:2], Forms("-"), PATIENT) == 3
     document = json.loads(capsys.readouterr().out)

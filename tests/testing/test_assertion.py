@@ -37,8 +37,14 @@ def attention(q, k, v, *, scale, is_causal=False):
     return s.softmax(-1) @ v
 
 
-def too_steep(q, k, v, *, scale):
-    return attention(q, k, v, scale=1.01 * scale)
+def off(change, q, k, v, *, scale):
+    """Wrong in head 1 alone: of a target that is wrong throughout every other meaning would be tried."""
+    o = attention(q, k, v, scale=scale)
+    return torch.cat([o[:, :1], change * o[:, 1:]], 1)
+
+
+def too_large(q, k, v, *, scale):
+    return off(1.01, q, k, v, scale=scale)
 
 
 def without_seconds(table):
@@ -82,8 +88,8 @@ def test_the_table_is_as_wide_as_columns_says(monkeypatch):
 def test_a_function_is_repeated_by_the_word_of_its_file(monkeypatch):
     monkeypatch.chdir(ROOT)
     module = sys.modules[__name__]
-    word = "tests.testing.test_assertion:too_steep"
-    table = table_of(module.too_steep, causal=None, layout="do=blhd", recover=False)
+    word = "tests.testing.test_assertion:too_large"
+    table = table_of(module.too_large, causal=None, layout="do=blhd", recover=False)
     again = table.splitlines()[-1]
     assert again == f"  again: gradprobe check {word} {SMALL} --layout do=blhd --no-recover"
     first = [line for line in table.splitlines() if line.startswith("FIRST MISMATCH ")]
@@ -92,8 +98,7 @@ def test_a_function_is_repeated_by_the_word_of_its_file(monkeypatch):
 
 def made_inside(change):
     def backward(q, k, v, do, *, scale):
-        o = attention(q, k, v, scale=change * scale)
-        return {"O": o}
+        return {"O": off(change, q, k, v, scale=scale)}
 
     return backward
 
@@ -103,7 +108,7 @@ class Scaled:
         self.change = change
 
     def __call__(self, q, k, v, *, scale):
-        return attention(q, k, v, scale=self.change * scale)
+        return off(self.change, q, k, v, scale=scale)
 
     def method(self, q, k, v, *, scale):
         return self(q, k, v, scale=scale)
@@ -118,35 +123,35 @@ def decorated(function):
 
 
 def made_class():
-    class Steep(torch.autograd.Function):
+    class Large(torch.autograd.Function):
         @staticmethod
         def forward(ctx, q, k, v, scale):
             ctx.save_for_backward(q, k, v)
-            ctx.scale = 1.01 * scale
-            return attention(q, k, v, scale=ctx.scale)
+            ctx.scale = scale
+            return off(1.01, q, k, v, scale=scale)
 
         @staticmethod
         def backward(ctx, do):
             with torch.enable_grad():
                 leaves = [tensor.detach().requires_grad_() for tensor in ctx.saved_tensors]
-                return (*torch.autograd.grad(attention(*leaves, scale=ctx.scale), leaves, do), None)
+                return (*torch.autograd.grad(off(1.01, *leaves, scale=ctx.scale), leaves, do), None)
 
-    return Steep
+    return Large
 
 
-def too_steep_by(change, q, k, v, *, scale):
-    return attention(q, k, v, scale=change * scale)
+def too_large_by(change, q, k, v, *, scale):
+    return off(change, q, k, v, scale=scale)
 
 
 FORMS = {
-    "a lambda": (lambda q, k, v, scale: attention(q, k, v, scale=1.01 * scale), "<lambda>"),
-    "a partial": (functools.partial(too_steep_by, 1.01), "too_steep_by"),
+    "a lambda": (lambda q, k, v, scale: off(1.01, q, k, v, scale=scale), "<lambda>"),
+    "a partial": (functools.partial(too_large_by, 1.01), "too_large_by"),
     "a method": (Scaled(1.01).method, "Scaled.method"),
     "an object that is called": (Scaled(1.01), "Scaled.__call__"),
     "a function of a function": (made_inside(1.01), "made_inside.<locals>.backward"),
-    "a wrapped function": (decorated(too_steep), "too_steep"),
-    "a function with a partial in it": (decorated(functools.partial(too_steep_by, 1.01)), "too_steep_by"),
-    "the apply of an autograd function": (made_class().apply, "made_class.<locals>.Steep.forward"),
+    "a wrapped function": (decorated(too_large), "too_large"),
+    "a function with a partial in it": (decorated(functools.partial(too_large_by, 1.01)), "too_large_by"),
+    "the apply of an autograd function": (made_class().apply, "made_class.<locals>.Large.forward"),
 }
 
 
@@ -164,7 +169,7 @@ def test_every_form_of_a_function_is_checked_under_its_name_and_its_own_source(f
 WORDS = """
 import functools
 import torch
-from soft import doubled_dq
+from soft import attention, doubled_dq
 
 def plain(q, k, v, do, *, scale):
     return doubled_dq(q, k, v, do, scale=scale)
@@ -181,11 +186,14 @@ partial = functools.partial(plain)
 class Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, k, v, scale):
-        return torch.zeros_like(q)
+        ctx.scale = scale
+        ctx.save_for_backward(q, k, v)
+        return attention(q, k, v, scale=scale)
 
     @staticmethod
     def backward(ctx, do):
-        return do, do, do, None
+        found = doubled_dq(*ctx.saved_tensors, do, scale=ctx.scale)
+        return found["dQ"], found["dK"], found["dV"], None
 
 apply = Attention.apply
 if True:

@@ -250,12 +250,14 @@ def test_collecting_tests_that_use_it_loads_no_torch(project):
     ran.stdout.fnmatch_lines(["*::test_marked", "*::test_fixture", "*::test_function", "LOADED [[]] *"])
 
 
+@pytest.mark.nightly
 def test_its_marker_fixture_and_setting_are_described(project):
     project.runpytest_subprocess("--markers").stdout.fnmatch_lines(["@pytest.mark.gradprobe(target, [*][*]options): *"])
     project.runpytest_subprocess("--fixtures").stdout.fnmatch_lines(["check_backward -- *pytest_plugin.py:*"])
     project.runpytest_subprocess("--help").stdout.fnmatch_lines(["*gradprobe_interpret (bool):*"])
 
 
+@pytest.mark.nightly
 def test_it_can_be_left_out(project):
     project.makepyfile(
         HEAD
@@ -304,6 +306,7 @@ def test_with_the_setting_triton_interprets_from_the_first_import_on(project, op
     project.runpytest_subprocess("-W", "error", *options.split()).assert_outcomes(passed=1)
 
 
+@pytest.mark.nightly
 def test_the_setting_leaves_what_the_environment_says(project, monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     project.makeini("[pytest]\ngradprobe_interpret = true\n")

@@ -58,17 +58,17 @@ def found_nothing(target, case, assigned):
     assert (memory.counts.equal, memory.counts.ordered) == (0, 0)
 
 
-@sampled("layout", LAYOUTS, push=["expanded", "packed", "huge"])
+@sampled("layout", LAYOUTS, push=["packed", "huge"])
 def test_nothing_is_found_in_lazy_in_any_layout(layout):
     found_nothing("lazy", lazy_case(**SIZES), (("all", layout),))
 
 
-@sampled("layout", LAYOUTS, push=["blhd", "offset", "strided-last"])
+@sampled("layout", LAYOUTS, push=["strided-last"])
 def test_nothing_is_found_in_flash_in_any_layout(layout):
     found_nothing("flash", softmax_case(**SIZES, causal=True, bias=True), (("all", layout),))
 
 
-@sampled("name", LAZY, push=["short batches", "bfloat16", "one row"])
+@sampled("name", LAZY, push=["short batches", "bfloat16"])
 def test_nothing_is_found_in_lazy_in_any_case(name):
     found_nothing("lazy", lazy_case(**{**SIZES, **LAZY[name]}), (("all", "distinct"),))
 
@@ -122,7 +122,7 @@ def test_the_own_kernels_read_nothing_that_they_have_not_written(target, monkeyp
         ("lazy", "float32", "packed"), ("lazy", "float16", "distinct"), ("lazy", "bfloat16", "contiguous"),
         ("flash", "float32", "expanded"), ("flash", "bfloat16", "distinct"),
     ],
-    push=[("lazy", "float16", "distinct"), ("lazy", "bfloat16", "contiguous"), ("flash", "float32", "expanded")],
+    push=[("lazy", "bfloat16", "contiguous"), ("flash", "float32", "expanded")],
 )  # fmt: skip
 def test_results_have_the_same_bits_with_and_without_the_watcher(target, dtype, layout):
     case = lazy_case(**SIZES, dtype=dtype) if target == "lazy" else softmax_case(**SIZES, dtype=dtype, causal=True)

@@ -154,6 +154,7 @@ def test_a_load_of_a_partial_tile_without_a_mask_is_named(tmp_path):
     assert len(finding.places) == 1
 
 
+@pytest.mark.nightly
 def test_a_negative_offset_is_before_its_tensor(tmp_path):
     memory, _ = planted(tmp_path, DQ, LOAD_LSE, LOAD_LSE.replace("lse_ptr + offs_m", "lse_ptr + (offs_m - 3)"))
     finding = the_finding(memory)
@@ -237,6 +238,7 @@ def test_a_fault_under_a_tap_is_named_by_the_users_own_file_and_line(tmp_path):
     assert {place.file for place in finding.places} == {str(tmp_path / "planted.py")}
 
 
+@pytest.mark.nightly
 def test_findings_are_the_same_in_the_same_order_in_every_run(tmp_path):
     edits = [
         Edit(DKDV, STORE_DV, STORE_DV.replace("n_ctx", "n_ctx + 11")),
