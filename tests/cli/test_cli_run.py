@@ -9,7 +9,7 @@ import torch
 
 from tests.sampling import sampled
 
-from .command import ROOT, run_process
+from .command import ROOT, run, run_process
 
 # The backward reads dK of batch 0 for every batch; or takes dO for contiguous, which a transposed one is not.
 ATTENTION = """
@@ -179,6 +179,7 @@ def test_a_function_of_a_test_file_is_watched_past_pytest_s_own_importing(progra
     assert "B 2, H 3, L 6, D 8" in ran.out
 
 
+@pytest.mark.nightly
 def test_another_target_is_checked_with_the_real_inputs(program):
     ran = watched("right", "--target model.py:one_batch")
     assert ran.code == 1
@@ -276,7 +277,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("words", "piece"), WRONG)
 def test_wrong_words_exit_2_before_anything_runs(program, words, piece):
-    ran = run_process(words)
+    ran = run(words)
     assert (ran.code, ran.out) == (2, "")
     assert piece in ran.err
     assert "Traceback" not in ran.err
@@ -310,6 +311,7 @@ def test_a_command_that_a_signal_ends_is_said_by_name(program):
     assert "the command was ended by SIGKILL" in ran.err
 
 
+@pytest.mark.nightly
 def test_a_mask_that_nobody_told_is_found_out(program):
     ran = watched("always_causal")
     assert ran.code == 0
@@ -371,6 +373,30 @@ def test_processes_started_by_fork_and_by_spawn_are_seen(program):
     document = json.loads(ran.out)
     assert sorted(report["case"]["batch"] for report in document["captures"]) == [2, 3]
     assert document["seen"]["calls"] == 2
+
+
+def test_heads_in_rows_chosen_layouts_a_limit_a_fork_and_the_user_s_sitecustomize_go_together(program):
+    own = program / "own"
+    own.mkdir()
+    (own / "sitecustomize.py").write_text("import builtins\nbuiltins.mine = 5\n")
+    (program / "forks.py").write_text(
+        "import os, torch, model\nassert mine == 5\ntorch.set_num_threads(1)\n"
+        "def work(batch):\n"
+        "    q, k, v = (torch.randn(batch, 6, 2, 4, requires_grad=True) for _ in 'qkv')\n"
+        "    model.rows_first(q, k, v, 0.5).square().sum().backward()\n"
+        "if os.fork() == 0:\n    work(2)\n"
+        "else:\n    os.wait()\n    work(3)\n"
+    )
+    ran = run_process(
+        f"run --watch model:rows_first --order blhd --keep 1 --layout all=distinct --json - -- {PYTHON} forks.py",
+        PYTHONPATH=os.pathsep.join([str(own), str(ROOT)]),
+    )
+    document = json.loads(ran.out)
+    (report,) = document["captures"]
+    assert (ran.code, document["seen"]["calls"], document["seen"]["kept"]) == (0, 2, 1)
+    assert [found["layout"] for found in report["runs"]] == ["distinct"]
+    assert (report["case"]["heads"], report["case"]["seqlen_q"]) == (2, 6)
+    assert "1 set more not kept: the limit is 1" in ran.err
 
 
 @pytest.mark.nightly
