@@ -1,11 +1,29 @@
-"""Many parameters of one test: some on every push, all of them at night."""
+"""Many parameters or draws of one test: some on every push, all of them at night.
+
+What is drawn is the same on every push; with `GRADPROBE_TESTS=night` it is drawn anew, and far more often.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+
+NIGHT = os.environ.get("GRADPROBE_TESTS") == "night"
+# A random.Random whose draws Hypothesis makes, and makes simpler where they fail.
+DRAWS = st.randoms(use_true_random=False)
+
+
+def tries(push: int, night: int = 10_000) -> settings:
+    """So many tries on every push, the same each time, and others at night."""
+    return settings(
+        max_examples=night if NIGHT else push, derandomize=not NIGHT, deadline=None, database=None,
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
 
 
 def sampled(

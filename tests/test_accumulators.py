@@ -122,7 +122,8 @@ def test_a_report_tells_coarse_sums_and_a_strict_one_fails_for_them():
     assert [one.name for one in strict.measured[0][1].coarser] == ["dK", "dV"]
 
 
-@pytest.mark.parametrize("group", [2, pytest.param(1, marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("group", [2, 1])
 def test_pytorchs_flash_attention_on_the_cpu_keeps_its_gradients_in_bfloat16(group):
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.functional import scaled_dot_product_attention

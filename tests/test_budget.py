@@ -79,6 +79,7 @@ def test_inputs_that_are_all_positive_do_not_accuse_dk(seed, dtype):
     assert_right(compared(case, Arithmetic(exp2=True), values=values))
 
 
+@pytest.mark.nightly
 def test_what_tensor_cores_cut_off_every_rows_delta_alike_is_allowed_to_dk():
     """They add towards zero, so O comes out smaller in every row; with one dO for all rows delta does so too."""
     case = case_of("softmax", batch=1, heads=1, seqlen=2048, head_dim=64, dtype="float16", pattern="offset")

@@ -102,6 +102,7 @@ def test_delta_that_nothing_wrote_is_the_cause_and_both_kernels_that_read_it_are
     assert {stray.kernel for stray in report.runs[0].strays} == {"lazy_dq_kernel", DKDV}
 
 
+@pytest.mark.nightly
 @interpreted
 def test_two_programs_that_store_to_one_dv_are_the_cause(tmp_path):
     report, line = checked(tmp_path, DKDV, DV_HEAD, DV_HEAD.replace("h *", "h // 2 *"))

@@ -87,7 +87,7 @@ def one_element(ds):
     return ds
 
 
-@pytest.mark.parametrize("spoil", [without_delta, off_by_two_per_cent, one_element])
+@sampled("spoil", [without_delta, off_by_two_per_cent, one_element], push=2)
 def test_a_fault_beside_a_rounded_operand_stays_a_mismatch(spoil):
     report = probed(spoil=spoil)
     assert report.verdict == "mismatch"

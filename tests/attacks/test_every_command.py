@@ -58,7 +58,7 @@ def ended(words, **environment):
     return process, out, err
 
 
-@sampled("command, moment", CASES, push=4)
+@sampled("command, moment", CASES, push=2)
 def test_a_target_that_ends_its_process_ends_no_command(command, moment, folder):
     source, words = FATAL[moment]
     (folder / "fatal.py").write_text(source)

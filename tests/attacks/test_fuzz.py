@@ -5,12 +5,11 @@ On every push some hundred tries, the same each time; `GRADPROBE_TESTS=night` dr
 
 import json
 import math
-import os
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gradprobe.answer import answer
@@ -23,8 +22,8 @@ from gradprobe.last import Asked
 from gradprobe.options import OPTIONS
 from gradprobe.problem import problem_of
 from tests.cli.command import run
+from tests.sampling import tries
 
-NIGHT = os.environ.get("GRADPROBE_TESTS") == "night"
 SMALL = 1 << 14
 RIGHT = """
 import torch
@@ -46,14 +45,6 @@ def told(action):
     assert words.strip()
     assert "gradprobe itself failed" not in words
     return None
-
-
-def tries(push):
-    """So many tries on every push, the same each time; 10,000 at night."""
-    return settings(
-        max_examples=10_000 if NIGHT else push, derandomize=not NIGHT, deadline=None, database=None,
-        suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
 
 
 INTEGERS = st.one_of(st.integers(-3, 40), st.sampled_from([0, -1, 2**31, 2**63, 10**30]))

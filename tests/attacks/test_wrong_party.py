@@ -4,6 +4,7 @@ import pytest
 
 from tests.cli.command import SMALL, run
 from tests.cli.written_targets import write_targets
+from tests.sampling import sampled
 
 TABLE = '[tool.gradprobe]\ntargets = ["soft.py:backward"]\n'
 DEEP = "[" * 100_000
@@ -49,8 +50,10 @@ def test_an_exception_that_has_no_words_is_the_targets(command, moment, folder):
     assert "Wordless" in ran.err or command == "lint"
 
 
-@pytest.mark.parametrize(
-    "command", ["check", "lint", "strides", "shrink", "diff dQ", "sweep", "mutate", "baseline save", "baseline diff"]
+@sampled(
+    "command",
+    ["check", "lint", "strides", "shrink", "diff dQ", "sweep", "mutate", "baseline save", "baseline diff"],
+    push=["check", "lint", "shrink", "diff dQ", "sweep", "baseline save", "baseline diff"],
 )
 def test_a_target_that_is_the_empty_word_of_an_unset_variable_is_not_the_default_one(command):
     assert run([*command.split(), ""]).code == 2

@@ -246,6 +246,7 @@ def test_json_of_a_failure_of_a_mismatch_and_of_no_file(kernel):
     assert (nothing.code, json.loads(nothing.out)["verdict"]) == (2, "error")
 
 
+@pytest.mark.nightly
 def test_in_a_pipe_without_utf8_and_narrow_it_is_ascii_and_no_line_is_lost(kernel):
     coarsen(kernel, "dq_twice=True")
     ran = run_process("baseline diff", PYTHONIOENCODING="ascii", COLUMNS="40")

@@ -25,7 +25,7 @@ LINE = re.compile(
         ("infinite_dq", "FIRST MISMATCH dQ batch=0 head=1 row=4 col=5 tile=0,- actual=inf expected="),
     ],
 )
-@sampled("columns", [40, 80, 120], push=2)
+@sampled("columns", [40, 80, 120], push=[80])
 def test_the_first_mismatch_is_one_line_of_a_fixed_form_at_any_width(name, beginning, columns):
     ran = run(f"check soft.py:{name} {SMALL}", COLUMNS=str(columns))
     assert ran.code == 1
@@ -122,6 +122,7 @@ def test_the_receipt_counts_every_element_that_was_compared():
     assert "compared 10,200 elements: every one of 7 intermediates in 3 runs, 1 batch, 2 heads" in ran.out
 
 
+@pytest.mark.nightly
 def test_a_pipe_gets_no_escape_code():
     ran = run_process(FAILING)
     assert ran.code == 1
@@ -146,6 +147,7 @@ def test_no_color_leaves_no_escape_code_on_a_terminal(words):
     assert "\x1b" not in ran.out
 
 
+@pytest.mark.nightly
 def test_force_color_colours_a_pipe_and_keeps_the_first_mismatch_on_one_line():
     ran = run_process(FAILING, FORCE_COLOR="1", COLUMNS="40")
     assert ran.code == 1
@@ -162,6 +164,7 @@ def test_a_terminal_that_is_not_utf_8_gets_ascii_only(words):
     assert ran.err == ""
 
 
+@pytest.mark.nightly
 def test_a_path_that_the_terminal_cannot_write_is_escaped(folder):
     (folder / "größe.py").write_text((folder / "soft.py").read_text())
     ran = run_process(f"check größe.py:wrong_delta {SMALL}", PYTHONIOENCODING="ascii")

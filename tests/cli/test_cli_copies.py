@@ -40,6 +40,7 @@ def test_k_read_with_the_head_stride_of_v_behind_a_wrapper_that_copies_is_found(
     assert "  distinct-unit  mismatch" in ran.out
 
 
+@pytest.mark.nightly
 def test_what_reaches_the_kernels_as_it_lies_or_is_copied_always_needs_no_further_run(folder):
     _written(folder, "sound", "")
     assert "in 4 layouts" in run(f"check around_sound.py:f {CASE}").out

@@ -130,6 +130,7 @@ def test_the_command_line_in_the_report_repeats_the_run(real):
     assert again["first_mismatch"] is not None
 
 
+@pytest.mark.nightly
 def test_diff_repeats_the_last_check_on_the_same_file(real):
     assert run("check own.py:do_assumed_contiguous --inputs real.pt").code == 1
     ran = run("diff dV")

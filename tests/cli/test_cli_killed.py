@@ -108,7 +108,9 @@ def test_of_a_hundred_kills_none_reads_as_right(name, folder):
     kills(folder, name, earlier, [random.uniform(0.0, time.monotonic() - begun) for _ in range(34)])
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, -signal.SIGTERM, marks=pytest.mark.nightly)]
+)
 def test_an_interruption_is_neither_a_match_nor_a_mismatch(number, code, folder):
     (folder / "sleeping.py").write_text("import time\nprint('here', flush=True)\ntime.sleep(600)\n")
     with start("check sleeping.py:f --json out.json") as process:

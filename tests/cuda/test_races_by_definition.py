@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
 from dataclasses import dataclass
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gradprobe.cuda.findings import RACE
+from tests.sampling import tries
 
 from .written import findings, loaded
 
@@ -104,24 +108,22 @@ def by_definition(accesses: list[Access], is_fenced: bool) -> set[tuple[str, fro
 
 
 @pytest.fixture(scope="module")
-def module(tmp_path_factory):
-    return loaded(tmp_path_factory.mktemp("races"), SOURCE)
+def told(tmp_path_factory):
+    """What a run of a program is told of."""
+    return functools.partial(findings, loaded(tmp_path_factory.mktemp("races"), SOURCE), "run", BLOCKS, THREADS, 0)
 
 
-@pytest.mark.parametrize("tens", range(20))
-def test_races_are_those_of_the_definition(module, tens):
-    for seed in range(tens * 10, tens * 10 + 10):
-        program, accesses = drawn(seed)
-        is_fenced, order = seed % 4 == 3, seed if seed % 2 else 0
-        a, b = torch.zeros(1, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
-        sums = torch.zeros(BLOCKS * THREADS, dtype=torch.int32)
-        told = findings(
-            module, "run", BLOCKS, THREADS, 0, program, program.shape[2], int(is_fenced), a, b, sums, seed=order
-        )  # fmt: skip
-        races = [finding for finding in told if finding.kind == RACE]
-        found = {(race.array, frozenset((race.now.how, race.before.how))) for race in races}
-        assert found == by_definition(accesses, is_fenced), f"seed {seed}"
-        assert all(are_in(race, accesses, is_fenced) for race in races), f"seed {seed}"
+@tries(60)
+@given(seed=st.integers(0, 2**31 - 1), is_fenced=st.sampled_from([False, False, False, True]), in_order=st.booleans())
+def test_races_are_those_of_the_definition(told, seed, is_fenced, in_order):
+    program, accesses = drawn(seed)
+    a, b = torch.zeros(1, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
+    sums, order = torch.zeros(BLOCKS * THREADS, dtype=torch.int32), 0 if in_order else seed
+    seen = told(program, program.shape[2], int(is_fenced), a, b, sums, seed=order)
+    races = [finding for finding in seen if finding.kind == RACE]
+    found = {(race.array, frozenset((race.now.how, race.before.how))) for race in races}
+    assert found == by_definition(accesses, is_fenced)
+    assert all(are_in(race, accesses, is_fenced) for race in races)
 
 
 def are_in(race, accesses: list[Access], is_fenced: bool) -> bool:

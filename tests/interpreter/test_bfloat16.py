@@ -401,6 +401,7 @@ def test_the_self_test_finds_the_shipped_interpreter_wrong():
         assert operation in wrong
 
 
+@pytest.mark.nightly
 def test_an_interpreter_without_a_patched_place_is_refused_and_left_alone():
     code = """
 from gradprobe.running import interpreter

@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from gradprobe.cases.case import resolve
 from gradprobe.lint.survey import survey_of
 from gradprobe.targets.find import find_target
@@ -23,6 +25,7 @@ def _peak():
     return int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) / 1024
 
 
+@pytest.mark.nightly
 def test_a_wrapper_that_allocates_by_extents_is_read_as_it_is_and_takes_no_memory():
     survey, grown = most_mib(lambda: survey_of([find_target(f"{FILE}:backward")], [CASE]))
     # Its own buffer lies as dO does, so the one wrong stride is that of q.

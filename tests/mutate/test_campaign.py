@@ -76,6 +76,7 @@ def test_a_gate_that_never_imports_the_file_is_refused(file):
         made(file, gate_of("print('fine')"))
 
 
+@pytest.mark.nightly
 def test_words_that_gradprobe_s_own_gate_refuses_are_a_wrong_command(file):
     with pytest.raises(UsageFailure, match="--kv-heads must divide --heads"):
         made(file, own_gate("gradprobe check flash --heads 3 --kv-heads 2"))

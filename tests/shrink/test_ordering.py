@@ -1,10 +1,14 @@
 """What simpler means: the key, and that every step goes down by it."""
 
-import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gradprobe.shrink.ordering import AXES, key, options_on
 from gradprobe.shrink.sizes import ladder
 from gradprobe.shrink.steps import simpler
+from tests.sampling import DRAWS, tries
+from tests.test_recover import drawn_lazy
+from tests.test_softmax_no_false_alarm import drawn
 
 from .cases import ALL, facts_of, settled_case
 
@@ -19,7 +23,14 @@ def test_the_axes_stand_in_the_order_that_is_written():
     assert len(key(ALL[0])) == 9
 
 
-@pytest.mark.parametrize("case", ALL)
+@tries(30, night=1000)
+@given(
+    st.one_of(
+        DRAWS.map(lambda draws: settled_case("softmax", **drawn(draws)[2])),
+        DRAWS.map(lambda draws: settled_case("lazy", **drawn_lazy(draws)[1])),
+        st.sampled_from(ALL),
+    )
+)
 def test_every_step_is_strictly_simpler_and_the_simplest_of_its_axis_comes_first(case):
     for number, axis in enumerate(AXES):
         steps = simpler(case, axis, facts_of(case).tensors)

@@ -72,6 +72,7 @@ def test_titles_hold_what_differs_and_nothing_else():
     assert titles([{"heads": 3}]) == [""]
 
 
+@pytest.mark.nightly
 def test_targets_are_described_in_processes_of_their_own(folder):
     (folder / "dies.py").write_text("import os\nos._exit(1)\n")
     asked = [planned(word).asked for word in ("lazily.py:backward", "dies.py:f", "soft.py:attention")]

@@ -61,6 +61,7 @@ def test_the_first_error_is_shown_in_full_where_nothing_mismatches(capsys):
     assert lines[-1].endswith(" s: 1 match, 2 errors")
 
 
+@pytest.mark.nightly
 def test_all_right_is_a_table_and_one_line_and_diff_repeats_the_first(capsys):
     assert check_several([PLAN[0], planned("soft.py:backward", "more", heads=3)], Forms(), PLAIN) == 0
     lines = capsys.readouterr().out.splitlines()

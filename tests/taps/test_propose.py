@@ -123,6 +123,7 @@ def test_nothing_is_proposed_where_batch_head_or_axes_cannot_be_told():
     assert propose([nameless_kernel]) == []
 
 
+@pytest.mark.nightly
 @on_cpu
 def test_every_proposal_for_the_lazy_backward_gives_what_the_kernels_export():
     case = lazy_case(batch=2, heads=2, seqlen=40, head_dim=16, block_m=16, block_n=32)

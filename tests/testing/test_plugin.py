@@ -286,6 +286,7 @@ KERNEL_AT_THE_TOP = """
 without_driver = pytest.mark.skipif(has_driver(), reason="a CUDA driver is there, so that no default is needed")
 
 
+@pytest.mark.nightly
 @without_driver
 def test_triton_imported_before_the_first_check_needs_the_setting_and_the_message_says_so(project):
     project.makepyfile(KERNEL_AT_THE_TOP.replace('== "{value}"', "is None"))
