@@ -54,15 +54,12 @@ def test_without_a_last_check_diff_runs_what_it_is_given():
 
 
 @pytest.mark.parametrize(
-    ("environment", "elements"),
-    [
-        ({"BATCH": "1", "HEADS": "2", "SEQLEN": "20", "HEAD_DIM": "8"}, "400"),
-        pytest.param({}, "5,184", marks=pytest.mark.nightly),
-    ],
-    ids=["small", "default"],
+    ("last", "elements"),
+    [(f"check lazy {SMALL} --runs contiguous", "400"), pytest.param("", "5,184", marks=pytest.mark.nightly)],
 )
-def test_diff_ds_works_with_no_other_word(environment, elements):
-    ran = run("diff dS", **{f"GRADPROBE_{name}": value for name, value in environment.items()})
+def test_diff_ds_works_with_no_other_word(last, elements):
+    assert not last or run(last).code == 0
+    ran = run("diff dS")
     assert ran.code == 0
     assert "dS  batch " in ran.out
     assert f"all {elements} elements within budget" in ran.out
