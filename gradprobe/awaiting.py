@@ -1,4 +1,4 @@
-"""Awaiting: something done with a module as soon as it is imported."""
+"""Awaiting: calls a function with a module as soon as the module is imported."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Awaiting(importlib.abc.MetaPathFinder):
-    """Finds nothing itself; has the awaited module's loader call back when the module is complete."""
+    """A finder that finds nothing itself, but makes the loader of the awaited module call back."""
 
     def __init__(self, module: str, then: Callable[[ModuleType], object]) -> None:
         self.module, self.then = module, then
@@ -20,10 +20,10 @@ class Awaiting(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """The awaited module as the other finders find it; None for every other one."""
+        """The awaited module as the other finders find it; None for every other module."""
         if self.done or self.busy:
             return None
-        if sys.meta_path[0] is not self:  # pytest puts a finder of its own, for test files, before all others
+        if sys.meta_path[0] is not self:  # pytest puts its finder for test files before all others
             sys.meta_path.remove(self)
             sys.meta_path.insert(0, self)
         if fullname != self.module:
@@ -49,20 +49,20 @@ class Awaiting(importlib.abc.MetaPathFinder):
         return None
 
     def notice(self) -> None:
-        """Calls with a module that another finder brought in past this one: late, but better than not at all."""
+        """Calls back for a module that another finder imported past this one: late, but better than not at all."""
         module = None if self.done else sys.modules.get(self.module)
         if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
             self.complete(module)
 
     def complete(self, module: ModuleType) -> None:
-        """The module is there: the call is made, once."""
+        """Calls back with the complete module, once."""
         if not self.done:
             self.done = True
             self.then(module)
 
 
 class _CallingBack(importlib.abc.Loader):
-    """A loader that is another one, but for the call at the end."""
+    """A loader that does what another one does, and calls back at the end."""
 
     def __init__(self, loader: Any, awaiting: Awaiting) -> None:
         self._loader, self._awaiting = loader, awaiting
@@ -71,12 +71,12 @@ class _CallingBack(importlib.abc.Loader):
         return getattr(self._loader, name)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        """As the other one does."""
+        """See `importlib.abc.Loader`."""
         module: ModuleType | None = self._loader.create_module(spec)
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Runs the module, puts its own loader back, and calls."""
+        """Gives the module its own loader back, runs it, and calls back."""
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader

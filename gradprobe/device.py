@@ -1,4 +1,4 @@
-"""Whether this process still has its GPU: after an illegal or misaligned access, or an assertion, every call fails."""
+"""Whether this process still has its GPU. After an illegal or misaligned access or an assertion, every call fails."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import sys
 
 
 def words_of_loss() -> str | None:
-    """What the device says, in one line, where this process has lost it; None where it answers, or was never used.
+    """The device's error in one line, where this process has lost it; None where it works or was never used.
 
-    Asked and not guessed from an exception: a library may put its own words in the place of CUDA's, or go on as if
-    nothing had happened, and an error such as a launch that does not fit leaves the device as it was.
+    An exception alone does not tell. A library may replace CUDA's message or go on as if nothing had happened, and a
+    failed launch may leave the device as it was. So the device itself is asked.
     """
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():

@@ -1,4 +1,4 @@
-"""Files written whole or not at all."""
+"""Writes files whole or not at all."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 
 def replace_file(path: str | Path, text: str) -> None:
-    """The file holds the text, in UTF-8, and at no moment a part of it: a reader sees what was there before, or all.
+    """Replaces a file's content by the text, in UTF-8, at once: a reader sees the old content or all of the new.
 
-    A link is followed. What is no plain file, or stands for an open one (a pipe, /dev/stdout), is added to instead.
+    A link is followed. To a pipe, a device or an open file (/dev/stdout), the text is appended instead.
 
     Raises:
-        OSError: it cannot be written; what was there before is there still.
+        OSError: the file cannot be written, and keeps its old content.
     """
     if os.path.abspath(path).startswith(("/dev/", "/proc/")) or (os.path.exists(path) and not os.path.isfile(path)):
         with open(path, "a", encoding="utf-8") as stream:
@@ -39,10 +39,10 @@ def replace_file(path: str | Path, text: str) -> None:
 
 
 def _mode(file: str) -> int:
-    """The permissions that the file has, or that a new one gets; a temporary one's are the owner's alone.
+    """The permissions that the file has, or that a new one would get.
 
     Raises:
-        OSError: it is there and may not be written.
+        OSError: the file exists and may not be written.
     """
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_APPEND)
@@ -56,5 +56,5 @@ def _mode(file: str) -> int:
 
 
 def keeps_changing(file: str) -> bool:
-    """Whether a file may be written again and again; not a stream, which would hold all that was ever written."""
+    """Whether a file may be written again and again. A stream may not: it would keep every version."""
     return file != "-" and (os.path.isfile(file) or not os.path.exists(file))

@@ -1,6 +1,6 @@
 """The table of intermediates: name, axes, formula and parents in each family, in dataflow order.
 
-One row added here is one intermediate supported everywhere: traces, comparison, blame, tables and labels.
+A row added here adds an intermediate everywhere: to traces, comparison, blame, tables and labels.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Intermediate:
 
     name: str
     needs: str
-    """The optional input without which this does not exist, or ""."""
+    """The optional input without which this does not exist; "" where it always does."""
     softmax: Step | None
     lazy: Step | None
 
@@ -88,7 +88,7 @@ def lookup(name: str) -> Intermediate | None:
 
 
 def steps(family: str) -> Iterator[tuple[Intermediate, Step]]:
-    """The rows that exist in a family, with how it computes them, in dataflow order."""
+    """The rows that exist in a family, each with the family's step, in dataflow order."""
     for row in TABLE:
         step = row.step(family)
         if step is not None:

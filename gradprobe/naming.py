@@ -1,4 +1,4 @@
-"""What the names of kernels say of what they compute."""
+"""What the name of a kernel says about its results."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ _GRADIENTS = re.compile(r"(?:dbias|dsink|dtau|delta|lse|dq|dk|dv|dp|ds)+")
 
 
 def is_named_after(kernel: str, intermediate: str) -> bool:
-    """Whether a kernel's name says that it computes a gradient: `lazy_dkdv_kernel` dK and dV, and no other.
+    """Whether a kernel's name says that it computes a gradient: `lazy_dkdv_kernel` computes dK and dV, and no other.
 
-    A word of the name must be names of gradients and nothing else, so that no letter inside another word counts.
+    Only words made up entirely of names of gradients count, and no letters inside other words.
     """
     name = intermediate.lower()
     words = [word for word in re.split(r"[^a-z]+", kernel.lower()) if _GRADIENTS.fullmatch(word)]

@@ -11,16 +11,16 @@
     @pytest.mark.gradprobe("lazy", layout="do=blhd")
     def test_do_as_a_transposed_view(): ...
 
-The fixture takes what `gradprobe.testing.assert_backward_matches` takes; what the markers of the test, its class and
-its module say stands in where the call says nothing. A marked test that does not ask for the fixture is checked before
-its body runs, and one that asks for it and never calls it fails: a marker is never there in vain. Target, verdict,
-layouts and first mismatch become properties of the test in pytest's JUnit XML.
+The fixture takes the arguments of `gradprobe.testing.assert_backward_matches`. The markers of the test, its class and
+its module give the arguments that the call leaves out. A marked test that does not use the fixture is checked before
+its body runs. A marked test that uses the fixture and never calls it fails, so that no marker is without effect.
+Target, verdict, layouts and first mismatch become properties of the test in pytest's JUnit XML.
 
-Triton decides when it is imported whether it interprets. Where tests import kernels at their top and there may be no
-GPU, `gradprobe_interpret = true` in pytest's settings sets TRITON_INTERPRET=1 before any of them is imported, unless it
-is set already or there is a driver. It is no default: it would change every test of every project.
+Triton decides at its import whether it interprets. Where test files import kernels and there may be no GPU, the setting
+`gradprobe_interpret = true` sets TRITON_INTERPRET=1 before any of them is imported, unless it is set already or there
+is a driver. It is off by default, since it would change every test of every project.
 
-Neither gradprobe's own modules nor torch are imported before the first check.
+Before the first check, neither gradprobe's other modules nor torch are imported.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class Mismatch(pytest.fail.Exception, AssertionError):  # type: ignore[misc,name-defined]
-    """That of a marked test: an AssertionError which has no line of the test to show, and so is told without one."""
+    """The mismatch of a marked test: an AssertionError without a traceback, since no line of the test raised it."""
 
 
 @pytest.fixture
 def check_backward(request: pytest.FixtureRequest) -> Callable[..., Report]:
-    """`assert_backward_matches` of gradprobe.testing, with the test's gradprobe markers as defaults."""
+    """`gradprobe.testing.assert_backward_matches`, with the test's gradprobe markers as defaults."""
 
     def check(target: Subject | None = None, **options: Any) -> Report:
         __tracebackhide__ = True
@@ -81,7 +81,7 @@ def check_backward(request: pytest.FixtureRequest) -> Callable[..., Report]:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, None]:
-    """Checks what a marked test leaves unchecked; here, and not at setup, so that a mismatch is a failure."""
+    """Checks a marked test that does not use the fixture. At setup, a mismatch would be an error and no failure."""
     __tracebackhide__ = True
     marked = item.get_closest_marker(MARKER) is not None
     if marked and FIXTURE not in getattr(item, "fixturenames", ()):
@@ -93,7 +93,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, None]:
 
 
 def _show(report: Report) -> None:
-    """Not hidden from tracebacks: pytest remarks on one without any entry, and of a Mismatch shows none."""
+    """Raises a mismatch. This frame is not hidden, since pytest warns of a traceback without entries."""
     from .testing import table_of
 
     if report.failing:
@@ -101,7 +101,7 @@ def _show(report: Report) -> None:
 
 
 def _report(item: pytest.Item, target: Subject | None, options: dict[str, Any]) -> Report:
-    """A check with the markers' target and options where none are given; told in the test's report."""
+    """Makes a check, with the markers' target and options where none are given, and adds it to the test's report."""
     __tracebackhide__ = True
     from .testing import report_on
 
@@ -113,7 +113,7 @@ def _report(item: pytest.Item, target: Subject | None, options: dict[str, Any]) 
 
 
 def _with_markers(item: pytest.Item, target: Subject | None, options: dict[str, Any]) -> tuple[Subject, dict[str, Any]]:
-    """The call's own words, then those of the nearest marker, then those of its class and module."""
+    """The target and options of the call, completed by the nearest marker, then by those of the class and module."""
     __tracebackhide__ = True
     for marker in item.iter_markers(MARKER):
         named = dict(marker.kwargs)
@@ -128,7 +128,7 @@ def _with_markers(item: pytest.Item, target: Subject | None, options: dict[str, 
 
 
 def _tell(item: pytest.Item, report: Report) -> None:
-    """Properties of the test, which pytest writes into its JUnit XML."""
+    """Adds properties to the test, which pytest writes into its JUnit XML."""
     from .report.console import greppable
     from .testing import table_of
 

@@ -1,4 +1,4 @@
-"""How much memory a command may take: what --max-memory says, else half of what is free when it begins."""
+"""The memory that a command may take: what --max-memory says, or else half of what is free when it begins."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 
 from .failures import UsageFailure
 
-# What the user says, and what a process of several has of it, in bytes.
+# The environment variables of the user's limit, and of one process's share of it in bytes.
 VARIABLE, SHARE = "GRADPROBE_MAX_MEMORY", "GRADPROBE_MEMORY_SHARE"
-# What torch, Triton and a small case take by themselves is less than this.
+# Torch, Triton and a small case together take less than this.
 LEAST = 500 << 20
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-# Of control groups, version 2 and 1: where they are, their limit, what they use, and what of that can be dropped.
+# For control groups of version 2 and 1: their folder, their limit, what they use, and what of that can be dropped.
 _VERSIONS = (
     ("", "sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
     ("memory", "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -25,10 +25,10 @@ _VERSIONS = (
 
 
 def parsed(word: str, where: str = "--max-memory") -> int:
-    """Bytes of a word such as 3G, 500M or 1.5GiB.
+    """The bytes of a word such as 3G, 500M or 1.5GiB.
 
     Raises:
-        UsageFailure: it has another form, or is less than anything can be run in.
+        UsageFailure: it has another form, or nothing can run in so little.
     """
     match = re.fullmatch(r"(\d{1,12}(?:\.\d{1,6})?)\s*([kmgt]?)(?:i?b)?", word.strip().lower())
     if match is None:
@@ -45,7 +45,7 @@ def in_words(size: int) -> str:
 
 
 def asked() -> int | None:
-    """What the user says; None where nothing is said.
+    """The user's limit; None where there is none.
 
     Raises:
         UsageFailure: from `parsed`.
@@ -55,24 +55,23 @@ def asked() -> int | None:
 
 
 def limit() -> int:
-    """The bytes of memory that this process may take, or its children together where it runs the target in some."""
+    """The bytes of memory that this process may take, or its children together where they run the target."""
     share = os.environ.get(SHARE, "")
     return int(share) if share else asked() or _half_of_what_is_free()
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=1)  # as it was at the first call: this command itself has taken memory since
 def _half_of_what_is_free() -> int:
-    """As it was at the first question: what is taken since was taken by this command."""
     return max(free() // 2, 2 * LEAST)
 
 
 def left() -> int:
-    """What of it this process has not taken yet."""
+    """The part of the limit that this process has not taken yet."""
     return limit() - held_by(os.getpid())
 
 
 def held_by(process: int) -> int:
-    """The bytes of memory that a process has to itself, other than as a view of a file; 0 of one that is over."""
+    """The bytes of memory of a process that are not mapped from files; 0 for one that has ended."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         _, resident, shared, *_ = map(int, Path(f"/proc/{process}/statm").read_text().split())
         return (resident - shared) * _PAGE
@@ -80,7 +79,7 @@ def held_by(process: int) -> int:
 
 
 def free(root: Path = Path("/")) -> int:
-    """The bytes that may be taken before the machine, or a control group that this process is in, has none left."""
+    """The bytes that are free on this machine and in every control group of this process."""
     return max(0, min([_of_the_machine(root), *_of_groups(root)]))
 
 
@@ -92,7 +91,7 @@ def _of_the_machine(root: Path) -> int:
 
 
 def _of_groups(root: Path) -> Iterator[int]:
-    """What is left to each group that holds this process; in a container its own is the root of what can be seen."""
+    """What is left to each group of this process. In a container, its own group is the root that can be seen."""
     lines: list[str] = []
     with contextlib.suppress(OSError):
         lines = (root / "proc/self/cgroup").read_text().splitlines()

@@ -1,7 +1,8 @@
-"""NVIDIA's compute-sanitizer on a check in a process of its own: its findings, in the report of this one."""
+"""Runs a check under NVIDIA's compute-sanitizer in another process, and puts its findings into this report."""
 
 from __future__ import annotations
 
+import linecache
 import os
 import re
 import shutil
@@ -19,21 +20,19 @@ if TYPE_CHECKING:
     from .judging.strays import Stray
     from .verdict import Report
 
-# What each of its tools looks for, as findings here are called.
+# The kind of finding that each of its tools looks for.
 TOOLS = {"memcheck": "outside", "racecheck": "race", "initcheck": "unwritten", "synccheck": "barrier"}
 _MOST = 100
 _LINE = re.compile(r"^=========( *)(.*)$")
 _AT = re.compile(
     r"(?:at |access at )(?P<kernel>[^+\n]*?)(?:\+0x[0-9a-f]+)?(?: in (?P<file>[^\n]*?):(?P<line>\d+))?(?= \[|$)"
 )
-# Not findings: what it says of itself, and of errors that torch's own calls had returned.
-_TALK = (
-    "COMPUTE-SANITIZER", "ERROR SUMMARY", "RACECHECK SUMMARY", "LEAK SUMMARY", "Target application", "No attachable",
-)  # fmt: skip
+# Lines that are no findings, but about itself or about errors that calls of torch returned.
+_TALK = ("COMPUTE-SANITIZER", "ERROR SUMMARY", "RACECHECK SUMMARY", "LEAK SUMMARY", "Target application", "No attach")
 
 
 def sanitizer_for(tool: str) -> str:
-    """The program.
+    """The path of compute-sanitizer.
 
     Raises:
         UsageFailure: there is no such tool, no such program, or no GPU.
@@ -56,11 +55,11 @@ def sanitizer_for(tool: str) -> str:
 
 
 def strays_under(program: str, tool: str, words: Sequence[str], kernels: Sequence[str] = ()) -> list[Stray]:
-    """What a tool finds while a check runs once more under it, in a process of its own.
+    """What a tool finds while a check runs again under it, in another process.
 
     Args:
-        words: of the command line that repeats the check, without `gradprobe`.
-        kernels: those to look at, which is many times faster than all of torch's too; none for all.
+        words: the command line that repeats the check, without `gradprobe`.
+        kernels: the kernels to watch; none for all, which is many times slower, since torch's are among them.
 
     Raises:
         TargetFailure: the sanitizer itself failed.
@@ -70,7 +69,7 @@ def strays_under(program: str, tool: str, words: Sequence[str], kernels: Sequenc
         options = ["--tool", tool, "--log-file", str(log), "--print-limit", str(_MOST), "--report-api-errors", "no"]
         for kernel in kernels:
             options += ["--kernel-name", f"kernel_substring={kernel.partition('<')[0]}"]
-        # Where torch gives out parts of larger allocations, an access beyond one is inside another.
+        # With torch's caching allocator, an access beyond one tensor may be inside another allocation.
         environment = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
         check = Program([program, *options, *gradprobe_command(*words, "--no-isolate")], environment)
         (ran,) = run_programs([check], grouped=False)
@@ -82,17 +81,15 @@ def strays_under(program: str, tool: str, words: Sequence[str], kernels: Sequenc
 
 
 def with_strays(report: Report, tool: str, strays: Sequence[Stray]) -> Report:
-    """The report, with what a tool found."""
+    """The report with what a tool found."""
     first, *others = report.runs
     count = plural(len(strays), "finding") if strays else "nothing"
-    note = f"compute-sanitizer's {tool} found {count}"
-    return replace(
-        report, runs=(replace(first, strays=(*first.strays, *strays)), *others), notes=(*report.notes, note)
-    )  # fmt: skip
+    runs = (replace(first, strays=(*first.strays, *strays)), *others)
+    return replace(report, runs=runs, notes=(*report.notes, f"compute-sanitizer's {tool} found {count}"))
 
 
 def with_words(failure: TargetFailure, tool: str, strays: Sequence[Stray]) -> TargetFailure:
-    """What kept a check from being made, with the first thing that a tool found: often its cause."""
+    """The failure of a check, with the first finding of a tool, which is often its cause."""
     if not strays:
         return failure
     place = f" ({strays[0].code})" if strays[0].code else ""
@@ -100,7 +97,7 @@ def with_words(failure: TargetFailure, tool: str, strays: Sequence[Stray]) -> Ta
 
 
 def findings_in(printed: str, kind: str) -> Iterator[Stray]:
-    """Each finding of a log once, with the line of the kernel that it names."""
+    """Each finding of a log once, with the line of the kernel."""
     from .judging.strays import Stray
 
     seen: dict[tuple[str, str, int | None], Stray] = {}
@@ -109,12 +106,13 @@ def findings_in(printed: str, kind: str) -> Iterator[Stray]:
         kernel = at["kernel"].partition("(")[0].strip() if at else ""
         file, line = (at["file"], int(at["line"])) if at else ("", None)
         sentence = ". ".join(part.rstrip(".") for part in (head, *rest))
-        seen.setdefault((head, file, line), Stray(kind, "", sentence, kernel, file, line, _code(file, line)))
+        code = linecache.getline(file, line).strip() if line else ""
+        seen.setdefault((head, file, line), Stray(kind, "", sentence, kernel, file, line, code))
     yield from seen.values()
 
 
 def _blocks(printed: str) -> Iterator[tuple[str, list[str]]]:
-    """(what it says first, what it says of it) of each finding; host frames are left out."""
+    """The first line and the other lines of each finding, without host frames."""
     head, rest = "", list[str]()
     for line in printed.splitlines():
         found = _LINE.match(line)
@@ -131,9 +129,3 @@ def _blocks(printed: str) -> Iterator[tuple[str, list[str]]]:
             head = words.removeprefix("Error: ").removeprefix("Warning: ")
     if head:
         yield head, rest
-
-
-def _code(file: str, line: int | None) -> str:
-    import linecache
-
-    return linecache.getline(file, line).strip() if line else ""

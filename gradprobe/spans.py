@@ -1,4 +1,4 @@
-"""Runs of neighbouring whole numbers, as inclusive ranges and in words; counted nouns."""
+"""Ranges of neighbouring integers, counted nouns and lists, in words."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 
 def spans(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """Ascending numbers as inclusive ranges: 0, 1, 2, 5 as (0, 2), (5, 5)."""
+    """Turns ascending numbers into inclusive ranges: 0, 1, 2, 5 into (0, 2), (5, 5)."""
     found: list[tuple[int, int]] = []
     for number in numbers:
         if found and number == found[-1][1] + 1:
@@ -17,7 +17,7 @@ def spans(numbers: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def in_words(ranges: Sequence[tuple[int, int]], most: int = 8) -> str:
-    """The first `most` ranges, as "0-2, 5"."""
+    """The first `most` ranges in words: "0-2, 5"."""
     shown = [f"{first}" if first == last else f"{first}-{last}" for first, last in ranges[:most]]
     rest = len(ranges) - most
     return ", ".join(shown) + (f" and {rest} more ranges" if rest > 0 else "")

@@ -19,30 +19,30 @@ if TYPE_CHECKING:
     from .verdict import Report
 
 Subject = str | Callable[..., Any]
-_ALONE = "  no command line repeats this: a lambda, a partial and a function made in another one have no word"
+_ALONE = "  no command line repeats this: a lambda, a partial and a function inside another one have no word"
 
 
 def assert_backward_matches(
     target: Subject, *, reference: Subject | None = None, family: str | None = None, **options: Any
 ) -> Report:
-    """Checks a target as `gradprobe check` does: the report where it matches, its table as an AssertionError if not.
+    """Checks a target as `gradprobe check` does. Returns the report where it matches, else raises its table.
 
         assert_backward_matches(my_backward, heads=4, kv_heads=2, causal=True, dtype=torch.float16)
         assert_backward_matches("attention.py:backward", window=(16, 0), layout=["do=blhd", "q=distinct"])
 
     Args:
         target: a function that the command line could check, or the word by which it would find one.
-        reference: of your own, likewise; audited first.
+        reference: a reference of your own, given in the same way. It is audited first.
         family: "softmax" or "lazy"; by default lazy where the target takes tau.
         options: the case options of `gradprobe check --help` by the same names, as Python values: numbers, True and
-            False, `dtype` also one of torch's, `layout` and `tap` one word, several, or a dict; where the command line
-            takes numbers with commas, a tuple. None stands for the default.
+            False; for `dtype` also one of torch's; for `layout` and `tap` one word, several, or a dict; a tuple where
+            the command line takes numbers with commas. None stands for the default.
 
     Raises:
         AssertionError: a mismatch. The message is what `gradprobe check` prints.
-        TypeError: an option that does not exist, or a value of another type than it takes.
-        Failure: from gradprobe.failures, where no verdict could be reached: a wrong option (UsageFailure), a target
-            that could not be run or of which nothing could be compared (TargetFailure), an unsound reference.
+        TypeError: an option does not exist, or a value has another type than the option takes.
+        Failure: from gradprobe.failures, where there is no verdict: an option is wrong (UsageFailure), the target could
+            not be run or gave nothing to compare (TargetFailure), or the reference failed its audit.
     """
     __tracebackhide__ = True
     report = report_on(target, reference=reference, family=family, **options)
@@ -65,20 +65,21 @@ def report_on(
     try:
         refuse_untested()
         with ordinary_torch():
-            return answer(asked, _again(asked), target=_function(target), reference=_function(reference))
+            functions = [None if isinstance(each, str) else each for each in (target, reference)]
+            return answer(asked, _again(asked), target=functions[0], reference=functions[1])
     except Exception as error:
         failure = as_failure(error)
         raise _told(failure) from _seen_from_outside(failure.__cause__ if failure is error else error)
 
 
 def _told(failure: Failure) -> Failure:
-    """The failure with its way out in its message, which is all that a test runner shows."""
-    way_out = "" if "--traceback" in failure.way_out else failure.way_out  # that is shown in any case
+    """The failure with its way out in its message, since a test runner shows only that."""
+    way_out = "" if "--traceback" in failure.way_out else failure.way_out  # a test runner shows the traceback anyway
     return type(failure)(f"{failure}\n  {way_out}" if way_out else str(failure), way_out)
 
 
 def _seen_from_outside(error: BaseException | None) -> BaseException | None:
-    """An error with its traceback from where it left this package, if it did."""
+    """The error, with its traceback cut to begin where it leaves this package, if it does."""
     trace = error.__traceback__ if error else None
     while trace is not None and trace.tb_frame.f_globals.get("__name__", "").partition(".")[0] == __package__:
         trace = trace.tb_next
@@ -90,7 +91,7 @@ def table_of(report: Report) -> str:
     from .report.console import render
     from .screen import utf8, width
 
-    # Not the stream that a test runner captures with: what it took is shown on the real one.
+    # The real stream and not the one that captures: what a test runner captures, it shows on the real one.
     lines = [line.plain for line in render(report, width(), utf8=utf8(sys.__stdout__))]
     return "\n".join([*lines, *([] if report.reproduce else [_ALONE])])
 
@@ -104,12 +105,8 @@ def _word(subject: Subject) -> str:
     return name_of(subject).word
 
 
-def _function(subject: Subject | None) -> Callable[..., Any] | None:
-    return None if isinstance(subject, str) else subject
-
-
 def _again(asked: Asked) -> str:
-    """The command line that does the same; "" where one of the functions has no word."""
+    """The command line that repeats the check; "" where one of the functions has no word."""
     if not asked.target or asked.reference == "":
         return ""
     more = {"family": asked.family, "reference": asked.reference}

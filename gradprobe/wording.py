@@ -1,4 +1,4 @@
-"""Case options as Python values -> the words that the command line would hold for them."""
+"""Turns case options given as Python values into the words of a command line."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _BY_NAME = {option.name: option for option in OPTIONS}
 
 
 def words_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What the command line would hold for options such as `heads=4, window=(16, 0), dtype=torch.float16`.
+    """The words of a command line for options such as `heads=4, window=(16, 0), dtype=torch.float16`.
 
-    None means: not given. What the words may be is judged where those of the command line are.
+    None stands for an option that is not given. The words are judged with those of the command line, not here.
 
     Raises:
-        TypeError: an option that does not exist, or a value of another type than it takes.
+        TypeError: an option does not exist, or a value has another type than the option takes.
     """
     __tracebackhide__ = True
     words = {}
@@ -37,7 +37,7 @@ def words_of(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as TOML could hold it: a path, torch's dtype or device, an array, a tuple, or a dict as NAME=VALUE."""
+    """A value in a form of TOML: for a path, torch's dtype or device, an array, a tuple, or a dict as NAME=VALUE."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if type(value).__name__ in ("dtype", "device") and type(value).__module__ == "torch":

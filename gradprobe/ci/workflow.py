@@ -1,4 +1,4 @@
-"""The workflow that `gradprobe init --ci github` writes: a check and its strides on every push, without a GPU."""
+"""Writes the workflow of `gradprobe init --ci github`: a check and its strides on every push, without a GPU."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from .origin import requirement
 
 CIS = ("github",)
 DEFAULT = ".github/workflows/gradprobe.yml"
-# What GitHub evaluates before any shell sees it.
+# The start of an expression that GitHub evaluates before a shell sees it.
 _EXPRESSION = "${{"
 
 
 def write_workflow(path: Path, ci: str, target: str | None, *, force: bool = False) -> None:
-    """Writes a workflow for a target; for None, for what pyproject.toml configures, else the default one.
+    """Writes a workflow for a target; for None, for the one that pyproject.toml configures, or else the default one.
 
     Raises:
-        UsageFailure: no such CI, the target is no word of one in this folder or cannot stand in a workflow, the path is
-            no YAML file or cannot be written, or it is there without `force`.
+        UsageFailure: there is no such CI; the target is not in this folder or cannot stand in a workflow; the path is
+            no YAML file, cannot be written, or exists without `force`.
     """
     if ci not in CIS:
         raise UsageFailure(f"--ci must be {' or '.join(CIS)}, got {ci!r}")
@@ -46,13 +46,11 @@ def _check_target(word: str) -> None:
     if place.suffix == ".py" and (place.is_absolute() or ".." in place.parts):
         raise UsageFailure(f"--target {word}: a workflow knows no folder but the repository's", "name it from its root")
     if place.suffix == ".py" and not place.is_file():
-        raise UsageFailure(
-            f"--target {word}: there is no file {place}", "the path is relative to the repository's root"
-        )
+        raise UsageFailure(f"--target {word}: there is no file {place}", "the path begins at the repository's root")
 
 
 def _quoted(word: str) -> str:
-    """A word as a YAML scalar. JSON's strings are such, and keep the signs that YAML or a shell would read."""
+    """A word as a YAML scalar. A JSON string is one, and quotes all that YAML or a shell would read."""
     if _EXPRESSION in word or not word.isprintable():
         raise UsageFailure(f"{word!r} cannot stand in a workflow: GitHub would read more in it than a word")
     return json.dumps(word, ensure_ascii=False)

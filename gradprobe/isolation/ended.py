@@ -70,6 +70,11 @@ class Ended:
     crash: Crash | None = None
     raised: Raised | None = None
 
+    @property
+    def why(self) -> str:
+        """Why there is no result; "" where there is one."""
+        return self.crash.words if self.crash else self.raised.message if self.raised else ""
+
 
 def raised_of(error: BaseException) -> Raised:
     """An exception as a value that any process can read."""

@@ -1,4 +1,4 @@
-"""Whether two runs of the same values gave the same bits, or differ no more than the target does from run to run."""
+"""Compares runs of the same values: whether their bits agree, or they differ no more than repeats of one run."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ from ..running.trace import Trace
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Few repeats show less than the most that atomics can do; a difference within this multiple of what they showed is no
-# reason to look further, and one beyond it is not yet wrong: it is compared with the reference.
+# A few repeats show less than the largest difference that atomics can make. A difference within this multiple of theirs
+# needs no further look. One beyond it is not wrong yet: it is compared with the reference.
 ROOM = 4.0
 
 
 def floors(traces: Sequence[Trace]) -> dict[str, float]:
-    """By intermediate, the largest difference between repeats: 0 where each has the very bits of the others."""
-    first, *others = traces
-    return {name: max(_difference(value, other.values[name]) for other in others)
-            for name, value in first.values.items()}  # fmt: skip
+    """By intermediate, the largest difference between repeats; 0 where their bits agree."""
+    first, *others = (trace.values for trace in traces)
+    return {name: max(_difference(value, other[name]) for other in others) for name, value in first.items()}
 
 
 def differing(trace: Trace, base: Trace, allowed: Mapping[str, float]) -> tuple[str, ...]:
-    """The intermediates that differ in a single bit, or by more than the floor of repeats where there is one."""
+    """The intermediates that differ in any bit, or, where repeats differ too, by more than those."""
     return tuple(
         name for name, value in base.values.items() if not _agrees(trace.values.get(name), value, allowed[name])
     )
@@ -37,7 +36,7 @@ def _agrees(tensor: Tensor | None, base: Tensor, floor: float) -> bool:
 
 
 def _difference(one: Tensor, other: Tensor) -> float:
-    """The largest absolute difference; infinite where one is not finite and the other is not the same."""
+    """The largest absolute difference; infinite where an element is not finite and its partner is not the same."""
     apart = (one.double() - other.double()).abs().masked_fill(one == other, 0.0)
     both = one.isnan() & other.isnan()
     worst = apart.masked_fill(both, 0.0).nan_to_num(nan=float("inf"), posinf=float("inf"))

@@ -1,4 +1,4 @@
-"""Claim: a condition on strides under which a target seems to be wrong, as words and as a test of any layout."""
+"""Claim: a condition on strides under which a target seems to be wrong, in words and as a test of any layout."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from .wide import Stride
 
 Strides = Mapping[str, tuple[int, ...]]
-"""Of every tensor, by name."""
+"""The strides of every tensor, by name."""
 MIX_UP, STRIDE, CONTIGUOUS = "mix-up", "stride", "contiguous"
 ALL_AXES = -1
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A target is wrong where this is so."""
+    """A condition under which a target is wrong."""
 
     kind: str
     """MIX_UP (strides that must be equal), STRIDE (one that must be as its like) or CONTIGUOUS (within one tensor)."""
@@ -26,28 +26,27 @@ class Claim:
 
 
 def differ(group: Sequence[Stride]) -> Claim:
-    """Strides of several tensors are not all equal."""
+    """Claims that these strides of several tensors are not all equal."""
     names = [f"{name}.stride({axis})" for name, axis in group]
     return Claim(MIX_UP, tuple(group), _unequal(names), lambda of: len({of[name][axis] for name, axis in group}) > 1)
 
 
 def tensors_differ(names: Sequence[str], axes: Sequence[int]) -> Claim:
-    """Several tensors do not all have the same strides along any of their axes, which are these."""
-    return Claim(
-        MIX_UP, tuple((name, ALL_AXES) for name in names), _unequal([f"{name}.stride()" for name in names]),
-        lambda of: len({tuple(of[name][axis] for axis in axes) for name in names}) > 1,
-    )  # fmt: skip
+    """Claims that these tensors do not all have the same strides along these axes."""
+    strides = tuple((name, ALL_AXES) for name in names)
+    words = _unequal([f"{name}.stride()" for name in names])
+    return Claim(MIX_UP, strides, words, lambda of: len({tuple(of[name][axis] for axis in axes) for name in names}) > 1)
 
 
 def unlike(stride: Stride, like: Sequence[Stride]) -> Claim:
-    """One stride is not what its like are in other tensors."""
+    """Claims that one stride differs from its counterparts in other tensors."""
     name, axis = stride
     words = f"{name}.stride({axis}) is not what it is in other tensors"
     return Claim(STRIDE, (stride,), words, lambda of: any(of[name][axis] != of[other][at] for other, at in like))
 
 
 def not_dense(name: str, axes: Sequence[int], shape: tuple[int, ...]) -> Claim:
-    """Of one tensor, an axis begins elsewhere than where the one inside it ends, or the last one's stride is not 1."""
+    """Claims that the stride of an axis is not the span of the axis inside it, or that the last stride is not 1."""
 
     def words(axis: int) -> str:
         inner = f"{name}.shape[{axis + 1}] * {name}.stride({axis + 1})"
@@ -61,7 +60,7 @@ def not_dense(name: str, axes: Sequence[int], shape: tuple[int, ...]) -> Claim:
 
 
 def not_contiguous(name: str, shape: tuple[int, ...]) -> Claim:
-    """One tensor does not lie contiguous."""
+    """Claims that one tensor is not contiguous."""
     axes = [axis for axis, size in enumerate(shape) if size > 1]
     holds = not_dense(name, axes, shape).holds
     return Claim(CONTIGUOUS, ((name, ALL_AXES),), f"{name} is not contiguous", holds)
@@ -73,6 +72,6 @@ def any_of(names: Sequence[str]) -> str:
 
 
 def _unequal(names: Sequence[str]) -> str:
-    """The last first: what is taken for another's comes after it where tensors are listed."""
+    """Names the last tensor first, since a kernel usually takes an earlier tensor's stride for a later one's."""
     *others, last = reversed(names)
     return f"{others[0]} != {last}" if len(names) == 2 else f"{', '.join(others)} and {last} are not all equal"

@@ -1,7 +1,7 @@
-"""Culprit: what the layouts that fail have in common, found by making one stride of one tensor longer at a time.
+"""Culprits: what failing layouts have in common, found by making one stride of one tensor longer at a time.
 
-What that spoils is misread wherever it differs from another stride. Two strides that each spoil alone, and do not where
-both are longer alike, are one mix-up. What is said of it is held against the layouts that were tried.
+A stride that spoils the results is misread where it differs from another one. Two strides that each spoil the results
+alone, but not when both are longer, are one mix-up. Each claim is tested against the layouts that were tried.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .wide import Stride, Wide
 if TYPE_CHECKING:
     from .bench import Bench
 
-# As many tensors as may be misread by themselves beside others that are mixed up: each more is many more runs.
+# How many tensors may be misread by themselves beside a mix-up of others. Each further one costs many more runs.
 _MOST_APART = 2
 
 
@@ -34,10 +34,10 @@ class Culprit:
 
 
 def culprits(bench: Bench, failing: Collection[Trial], right: Collection[Trial] = ()) -> tuple[Culprit, ...]:
-    """The reasons of the trials that fail; nothing where they fail whatever the layout.
+    """Why trials fail; nothing where they fail in every layout.
 
     Args:
-        right: trials that are right although every kernel saw the strides of the trial.
+        right: trials that are right although every kernel saw their strides.
     """
     if any(trial.layout == CONTIGUOUS for trial in failing):
         return ()
@@ -47,7 +47,7 @@ def culprits(bench: Bench, failing: Collection[Trial], right: Collection[Trial] 
 
 
 def _said(claim: Claim, wrong: Sequence[Strides], fine: Sequence[Strides], *, is_sole: bool) -> Culprit:
-    """The claim in words that no layout that was tried belies."""
+    """The claim in words that agree with every layout that was tried."""
     when = "wrong only when" if is_sole and all(map(claim.holds, wrong)) else "wrong when"
     if any(map(claim.holds, fine)):
         when = "wrong in some layouts when"
@@ -67,7 +67,7 @@ def _claims(bench: Bench) -> list[Claim]:
 
 
 def _assumed(bench: Bench, wide: Wide, name: str) -> Claim:
-    """What is taken for granted of one tensor's strides, the other tensors being contiguous."""
+    """What the target assumes of one tensor's strides, while the other tensors are contiguous."""
     shape = bench.shapes()[name]
     axes = [axis for axis, size in enumerate(shape) if size > 1]
     broken = [axis for axis in axes if bench.is_wrong({name: wide.with_a_gap(name, axis)})]
@@ -75,7 +75,7 @@ def _assumed(bench: Bench, wide: Wide, name: str) -> Claim:
 
 
 def _mixed_up(bench: Bench, wide: Wide, apart: Collection[str] = ()) -> list[Claim]:
-    """The mix-ups of strides, those tensors being contiguous that are set apart."""
+    """The mix-ups of strides, while the tensors set apart are contiguous."""
     strides = [stride for stride in wide.strides() if stride[0] not in apart]
     spoiling = [stride for stride in strides if bench.is_spoilt(wide.placements([stride], apart), stride[0])]
     claims: list[Claim] = []
@@ -87,7 +87,7 @@ def _mixed_up(bench: Bench, wide: Wide, apart: Collection[str] = ()) -> list[Cla
 
 
 def _mixed_with(spoiling: Sequence[Stride], bench: Bench, wide: Wide, apart: Collection[str]) -> tuple[Stride, ...]:
-    """The fewest strides, the first among them, that spoil nothing where all are longer alike; else itself."""
+    """The fewest strides with the first among them that spoil nothing when all are longer; else the first alone."""
     first, *others = spoiling
     like = [other for other in others if wide.kind(other) == wide.kind(first)]
     for count in range(1, len(like) + 1):
@@ -98,7 +98,7 @@ def _mixed_with(spoiling: Sequence[Stride], bench: Bench, wide: Wide, apart: Col
 
 
 def _single(stride: Stride, strides: Sequence[Stride], bench: Bench, wide: Wide) -> Claim:
-    """A stride that must be what it is, whatever that of other tensors: 1, where it is the innermost one."""
+    """The claim about one stride that is misread alone. An innermost stride is assumed to be 1."""
     name, axis = stride
     if wide.kind(stride) == "d":
         return not_dense(name, [axis], bench.shapes()[name])
@@ -106,7 +106,7 @@ def _single(stride: Stride, strides: Sequence[Stride], bench: Bench, wide: Wide)
 
 
 def _merged(claims: Sequence[Claim], strides: Sequence[Stride]) -> Iterator[Claim]:
-    """The claims; one of whole tensors in place of those that mix up the same ones along every axis."""
+    """The claims, where one about whole tensors replaces those that mix up the same tensors along every axis."""
     groups: dict[tuple[str, ...], list[Claim]] = {}
     for claim in claims:
         names = tuple(name for name, _ in claim.strides)

@@ -1,4 +1,4 @@
-"""Result: what one trial came to, as plain values that any process can read."""
+"""The result of one trial, as plain values that any process can read."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ NOT_RUN = "error"
 
 @dataclass(frozen=True)
 class Result:
-    """One trial, or the contiguous run that the others are held against."""
+    """The result of one trial, or of the contiguous run with which the others are compared."""
 
     trial: Trial
     verdict: str
     """match, mismatch, skipped or error."""
     how: str = ""
-    """Of a match: BITS (as when contiguous) or BUDGET."""
+    """For a match: BITS (the same as when contiguous) or BUDGET."""
     words: str = ""
-    """Why it was skipped, or what kept it from being run."""
+    """Why it was skipped or could not be run."""
     blame: str = ""
-    """Of a mismatch: which intermediates are wrong by themselves, and which inherit."""
+    """For a mismatch: which intermediates are wrong by themselves, and which inherit the error."""
     line: str = ""
-    """Of a mismatch, the greppable one."""
+    """For a mismatch: the line that scripts can search for."""
     first: Location | None = None
     strays: tuple[Stray, ...] = ()
     copied: tuple[str, ...] = ()
-    """The tensors of which the kernels were given copies, here and not when all lay contiguous."""
+    """The tensors of which kernels got copies here, but not when all were contiguous."""
     document: Mapping[str, Any] | None = None
     """The run, as in a report; None where there was none."""
     hazard: str = ""
-    """Of one that fails: the trial's hazard, where the same without it is right; so it is no fault of another kind."""
+    """For a failing trial: its hazard, where the same trial without the hazard is right."""
     severity: str = ERROR
-    """WARNING of one that fails by such a hazard and is not to count."""
+    """WARNING for a trial that fails by a hazard and does not count."""
 
     @property
     def is_failing(self) -> bool:
@@ -50,13 +50,13 @@ class Result:
 
     @property
     def is_warning(self) -> bool:
-        """Whether it fails, and that is shown and does not count."""
+        """Whether it fails, is shown, and does not count."""
         return self.is_failing and self.severity == WARNING
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a target is to be tried under, and what a report says of it."""
+    """The trials of a target, and what a report says of it."""
 
     trials: tuple[Trial, ...]
     """The contiguous one first."""
@@ -65,7 +65,7 @@ class Plan:
     precision: str
     """The arithmetic that the target is held to, in words."""
     more: str = ""
-    """What was found out of what the target takes, as words of the command line."""
+    """Options that were found to fit what the target takes, as words of the command line."""
 
 
 @dataclass(frozen=True)
@@ -77,4 +77,4 @@ class Setup:
     """The command line that repeats it."""
     fast: bool
     given: frozenset[str]
-    """The options of it that were given; the others are what strides takes by itself."""
+    """The options that the user gave. `strides` chooses the others by itself."""

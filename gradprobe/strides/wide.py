@@ -1,4 +1,4 @@
-"""Wide strides: the same for every tensor, so that no mix-up shows, with room to make any of them longer."""
+"""Wide strides: equal for all tensors, so that no mix-up shows, with room to make any of them longer."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ..cases.placement import Placement, spanned
 Stride = tuple[str, int]
 """(tensor, axis)."""
 
-# By how much a stride is made longer; all but the innermost keep rows aligned for vector loads.
+# By how much a stride is made longer. All but the innermost keep rows aligned for vector loads.
 _MORE = {"d": 1, "m": VECTOR, "h": 2 * VECTOR, "b": 3 * VECTOR}
 _GAP = VECTOR
-# Axes that stand for one another: batches, heads of queries and keys, rows and keys, and what lies innermost.
+# The kinds of axes whose strides may be mixed up: batches, heads, rows or keys, and innermost axes.
 _KINDS = {"b": "b", "h": "h", "g": "h", "m": "m", "n": "m", "d": "d", "e": "d", "w": "d"}
-# The kinds of four axes, whatever they are: a bias has keys innermost.
+# The kinds of any four axes; the innermost of a bias are keys.
 _FOUR = "bhmd"
 
 
 class Wide:
-    """The tensors of a case under wide strides; vectors of parameters stay contiguous."""
+    """The tensors of a case with wide strides. Vectors of parameters stay contiguous."""
 
     def __init__(self, case: Case, shapes: Mapping[str, tuple[int, ...]]) -> None:
         moved = (name for name in shapes if case.input_axes(name) and name not in VECTORS)
@@ -30,17 +30,17 @@ class Wide:
         self._strides = self._common()
 
     def strides(self) -> Iterator[Stride]:
-        """Every stride that addresses anything."""
+        """Every stride of an axis longer than 1; other strides address nothing."""
         for name, shape in self._shapes.items():
             yield from ((name, axis) for axis, size in enumerate(shape) if size > 1)
 
     def kind(self, stride: Stride) -> str:
-        """Which strides of other tensors a stride may be taken for."""
+        """The kind of a stride. It may be mixed up with strides of the same kind."""
         name, axis = stride
         return self._kinds[name][axis]
 
     def placements(self, longer: Collection[Stride] = (), apart: Collection[str] = ()) -> dict[str, Placement]:
-        """Every tensor but those set apart under wide strides, some of which are longer than their like."""
+        """Wide strides for every tensor that is not set apart, with some strides longer."""
         return {
             name: Placement(tuple(self._stride(name, axis, longer) for axis in range(len(shape))), 0, f"of {name}")
             for name, shape in self._shapes.items()
@@ -48,7 +48,7 @@ class Wide:
         }
 
     def with_a_gap(self, name: str, axis: int) -> Placement:
-        """A tensor that would be contiguous but for a gap between the steps along one axis."""
+        """Contiguous strides with a gap between the steps along one axis."""
         shape, strides, span = self._shapes[name], [], 1
         for at in reversed(range(len(shape))):
             strides.append(span + (_GAP if at == axis else 0))
@@ -60,7 +60,7 @@ class Wide:
         return self._strides[kind] + (_MORE[kind] if (name, axis) in longer else 0)
 
     def _common(self) -> dict[str, int]:
-        """A stride for each kind of axis, beyond what the kinds inside it span when they are longer."""
+        """A stride for each kind of axis, greater than what the kinds inside it span when they are longer."""
         most = dict.fromkeys("dmhb", 1)
         for name, shape in self._shapes.items():
             for kind, size in zip(self._kinds[name], shape, strict=True):

@@ -1,6 +1,6 @@
-"""What Triton's interpreter lacks, mended from outside: right bfloat16, and less time lost between calls.
+"""Patches of Triton's interpreter, each applied once: right bfloat16, scalars and bools, and less time lost.
 
-Import only once TRITON_INTERPRET=1 is in the environment: triton is imported here.
+Import this only once TRITON_INTERPRET=1 is in the environment, since it imports triton.
 """
 
 from .arguments import keep_arguments_in_place, take_bools

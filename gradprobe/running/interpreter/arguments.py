@@ -1,26 +1,23 @@
-"""What the interpreter makes of a launch's arguments, mended: no copies onto themselves, and bools as numbers.
+"""Patches for the arguments of a launch: no tensor is copied onto itself, and bools are taken.
 
-The interpreter copies tensors to the host and back, the whole storage of each. On the CPU both are one storage, and a
-copy onto itself brings every page of it into memory, also of one that was mapped to be mostly never touched. And it
-holds a bool in 32 bits, which it refuses itself: a bool that is no tl.constexpr stops every launch.
+The interpreter copies the whole storage of each tensor to the host and back. On the CPU both are one storage, and a
+copy onto itself brings every page into memory, also where most of a large mapping is never touched. The interpreter
+also keeps a bool in 32 bits and then refuses it: without the patch, a bool that is no tl.constexpr stops every launch.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 import triton.language as tl
 from triton.runtime import interpreter as shipped
 
-KEPT = "_host_arguments_kept_in_place"
-TAKEN = "_bools_taken"
 
-
+@functools.cache
 def keep_arguments_in_place() -> None:
-    """Patch the interpreter, once, so that results are copied back only where they lie elsewhere."""
-    if getattr(shipped, KEPT, False):
-        return
+    """Patches the interpreter to copy results back only where they lie elsewhere."""
     restore = shipped.GridExecutor._restore_args_dev
 
     def restore_copies(self: Any, args_dev: Any, args_hst: Any, kwargs: Any, kwargs_hst: Any) -> None:
@@ -29,13 +26,11 @@ def keep_arguments_in_place() -> None:
             restore(self, args_dev, args_hst, kwargs, kwargs_hst)
 
     shipped.GridExecutor._restore_args_dev = restore_copies
-    setattr(shipped, KEPT, True)
 
 
+@functools.cache
 def take_bools() -> None:
-    """Patch the interpreter, once, so that an argument that is a bool is one of Triton's own, of one bit."""
-    if getattr(shipped, TAKEN, False):
-        return
+    """Patches the interpreter to turn a bool argument into Triton's own bool of one bit."""
     converted = shipped._implicit_cvt
 
     def convert(argument: Any) -> Any:
@@ -44,11 +39,10 @@ def take_bools() -> None:
         return tl.tensor(shipped.TensorHandle(np.array([argument], np.bool_), tl.int1), tl.int1)
 
     shipped._implicit_cvt = convert
-    setattr(shipped, TAKEN, True)
 
 
 def _flat(arguments: Any) -> list[Any]:
-    """The tensors among a launch's arguments, in tuples and under descriptors and wrappers too."""
+    """The tensors among a launch's arguments, also those in tuples, descriptors and wrappers."""
     found = []
     for argument in arguments:
         inner = getattr(argument, "base", argument)

@@ -1,7 +1,7 @@
 """Patches that make bfloat16 right in Triton's interpreter.
 
-The interpreter keeps bfloat16 as its bits in numpy's uint16 and hands those to numpy as if they were numbers.
-Import this only once TRITON_INTERPRET=1 is in the environment: it imports triton.
+The interpreter keeps the bits of bfloat16 in numpy's uint16, and computes with them as if they were integers.
+Import this only once TRITON_INTERPRET=1 is in the environment, since it imports triton.
 """
 
 from __future__ import annotations
@@ -19,16 +19,15 @@ from triton.runtime import interpreter as shipped
 Handle: Any = shipped.TensorHandle
 Method = Callable[..., Any]
 Array = Any
-"""numpy arrays, of whatever dtype the interpreter keeps a type in."""
-PATCHED = "_bfloat16_made_right"
+"""A numpy array, of the dtype in which the interpreter keeps a type."""
 
 
 class InterpreterNotKnown(RuntimeError):
-    """This release of Triton lacks something that has to be patched."""
+    """This release of Triton lacks something that must be patched."""
 
 
 def _is_bf16(thing: Any) -> bool:
-    """Whether an argument is bfloat16 kept as bits (a comparison of bfloat16 keeps bools), or the type itself."""
+    """Whether an argument is the type bfloat16, or holds its bits. (A comparison of bfloat16 holds bools.)"""
     if isinstance(thing, tl.dtype):
         return bool(thing.scalar == tl.bfloat16)
     handle = getattr(thing, "handle", thing)
@@ -36,12 +35,12 @@ def _is_bf16(thing: Any) -> bool:
 
 
 def _to_values(bits: Array) -> Array:
-    """The float32 values of bfloat16 bits, exactly."""
+    """The exact float32 values of bfloat16 bits."""
     return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
 def _to_odd_float32(values: Array) -> Array:
-    """float64 to float32, inexact results made odd: a second rounding, to bfloat16, then errs no more."""
+    """Rounds float64 to float32, to odd where inexact, so that the second rounding, to bfloat16, adds no error."""
     single = values.astype(np.float32)
     bits = single.view(np.uint32) - (np.abs(single) > np.abs(values)).astype(np.uint32)
     return (bits | (single != values).astype(np.uint32)).view(np.float32)
@@ -49,7 +48,7 @@ def _to_odd_float32(values: Array) -> Array:
 
 @np.errstate(over="ignore", under="ignore", invalid="ignore")
 def _to_bits(values: Array) -> Array:
-    """Round any numbers once to bfloat16, to nearest even; NaN stays NaN."""
+    """Rounds numbers once to bfloat16, to nearest even. NaN stays NaN."""
     exact_in_single = values.dtype.itemsize <= 2 or values.dtype == np.float32
     single = values.astype(np.float32) if exact_in_single else _to_odd_float32(values.astype(np.float64))
     bits = single.view(np.uint32)
@@ -59,19 +58,19 @@ def _to_bits(values: Array) -> Array:
 
 
 def _widened(thing: Any, dtype: tl.dtype = tl.float32) -> Any:
-    """A bfloat16 handle as a float32 (or float64) one; anything else as it is."""
+    """A bfloat16 handle as one of float32 or float64; anything else unchanged."""
     if not isinstance(thing, Handle) or not _is_bf16(thing):
         return thing
     return Handle(_to_values(thing.data).astype(shipped._get_np_dtype(dtype)), dtype)
 
 
 def _narrowed(values: Array) -> Any:
-    """What came of bfloat16 operands only, under the type that compiled Triton gives it."""
+    """The result of an operation on bfloat16 alone, with the type that compiled Triton gives it."""
     return Handle(values, tl.int1) if values.dtype == np.bool_ else Handle(_to_bits(values), tl.bfloat16)
 
 
 def _on_values(self: Any, original: Method, *args: Any, wide: tl.dtype = tl.float32) -> Any:
-    """A builder's method computed on values; the result is bfloat16 where every operand is."""
+    """Computes a builder's method on values. The result is bfloat16 where every operand is."""
     if args[-1] is np.where:
         return original(*args)
     result = original(*(_widened(arg, wide) for arg in args))
@@ -80,13 +79,13 @@ def _on_values(self: Any, original: Method, *args: Any, wide: tl.dtype = tl.floa
 
 
 def _cast(self: Any, original: Method, src: Any, dst_type: tl.dtype) -> Any:
-    """Casts: the shipped one truncates float32 to bfloat16, and takes float64 and ints for bits."""
+    """Casts with rounding. The shipped method truncates float32 to bfloat16, and takes float64 and ints for bits."""
     src = _widened(src)
     return Handle(_to_bits(src.data), tl.bfloat16) if _is_bf16(dst_type) else original(src, dst_type)
 
 
 def _atomic_add(self: Any, original: Method, op: Any, ptr: Any, val: Any, mask: Any, *order: Any) -> Any:
-    """Atomic addition, the only atomic that Triton has for bfloat16: equal pointers take turns."""
+    """Atomic addition, Triton's only atomic for bfloat16. Lanes with equal pointers take turns."""
     if op != shipped._ir.ATOMIC_OP.FADD:
         return original(op, ptr, val, mask, *order)
     before, turn = np.zeros(val.data.size, np.uint16), np.flatnonzero(mask.data)
@@ -98,7 +97,7 @@ def _atomic_add(self: Any, original: Method, op: Any, ptr: Any, val: Any, mask: 
 
 
 def _add_in_memory(pointers: Array, addends: Array) -> Array:
-    """Add to the bfloat16 at each of these different pointers; what was there before."""
+    """Adds to the bfloat16 at each of these distinct pointers, and returns the old values."""
     everywhere = np.ones(pointers.shape, bool)
     before = shipped._interpreter.load(pointers, everywhere, np.zeros_like(addends), addends.dtype)
     shipped._interpreter.store(pointers, _to_bits(_to_values(before) + _to_values(addends)), everywhere)
@@ -106,7 +105,7 @@ def _add_in_memory(pointers: Array, addends: Array) -> Array:
 
 
 def _sum(self: Any, original: Method, tensor: tl.tensor) -> tl.tensor:
-    """tl.sum: it stays in bfloat16, so each addition rounds; halves are added, as warps add."""
+    """tl.sum stays in bfloat16, so each addition rounds. Halves are added to halves, as warps do."""
     values = _to_values(tensor.handle.data)
     axes = tuple(range(values.ndim)) if self.axis is None else self.axis
     parts = values.reshape(-1) if self.axis is None else np.moveaxis(values, self.axis, 0)
@@ -119,7 +118,7 @@ def _sum(self: Any, original: Method, tensor: tl.tensor) -> tl.tensor:
 
 
 def _min_max(self: Any, original: Method, tensor: tl.tensor, *args: Any, **kwargs: Any) -> Any:
-    """Extremes and where they are, which need no rounding."""
+    """Minima, maxima and their indices, which need no rounding."""
     found = original(self.to_tensor(_to_values(tensor.handle.data), tl.float32), *args, **kwargs)
     parts = found if isinstance(found, tuple) else (found,)
     parts = tuple(part.to(tl.bfloat16) if part.dtype == tl.float32 else part for part in parts)
@@ -127,7 +126,7 @@ def _min_max(self: Any, original: Method, tensor: tl.tensor, *args: Any, **kwarg
 
 
 def _scan(self: Any, original: Method, tensor: tl.tensor, combine: np.ufunc) -> list[tl.tensor]:
-    """A cumulative sum or product, rounded at each step."""
+    """A cumulative sum or product that rounds at each step."""
     values = _to_values(tensor.handle.data)
     for last, step in itertools.pairwise(np.moveaxis(values, self.axis, 0)):
         step[...] = _to_values(_to_bits(combine(last, step)))
@@ -135,7 +134,7 @@ def _scan(self: Any, original: Method, tensor: tl.tensor, combine: np.ufunc) -> 
 
 
 def _constant(self: Any, value: float) -> Any:
-    """A bfloat16 constant, which releases before 3.9 lack."""
+    """A bfloat16 constant, which Triton before 3.9 lacks."""
     return Handle(_to_bits(np.array([value], np.float64)), tl.bfloat16)
 
 
@@ -153,7 +152,7 @@ PATCHES: dict[tuple[str, str], Callable[..., Any]] = {
 
 
 def _mended(original: Method, mend: Callable[..., Any]) -> Method:
-    """The shipped method, but for bfloat16 the mended one."""
+    """The shipped method, replaced by the mended one where an argument is bfloat16."""
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not any(map(_is_bf16, args)):
@@ -163,14 +162,12 @@ def _mended(original: Method, mend: Callable[..., Any]) -> Method:
     return method
 
 
+@functools.cache
 def make_bfloat16_right() -> None:
-    """Patch the interpreter, once, so that operations on bfloat16 compute on values and round as compiled."""
-    if getattr(shipped, PATCHED, False):
-        return
+    """Patches the interpreter so that operations on bfloat16 compute with values and round as compiled kernels do."""
     missing = [f"{owner}.{name}" for owner, name in PATCHES if not hasattr(getattr(shipped, owner, None), name)]
     if missing:
         raise InterpreterNotKnown(f"triton {triton.__version__}: its interpreter has no {', '.join(missing)}")
     for (owner, name), mend in PATCHES.items():
         setattr(getattr(shipped, owner), name, _mended(getattr(getattr(shipped, owner), name), mend))
     shipped.InterpreterBuilder.get_bf16 = _constant
-    setattr(shipped, PATCHED, True)

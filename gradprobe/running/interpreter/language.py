@@ -1,26 +1,24 @@
-"""What the interpreter does over and over in one launch, done once.
+"""Patches that make the interpreter do once in a launch what it would do again and again.
 
-It swaps the functions of triton.language for its own at each call of a device function, again for the same modules: in
-kernels made of small functions over a quarter of the time. And it builds its table of NumPy's dtypes anew for every
-operation: a tenth.
+At each call of a device function it replaces the functions of triton.language by its own, each time in the same
+modules. In kernels made of small functions this takes over a quarter of the time. For every operation it builds its
+table of NumPy's dtypes, which takes a tenth.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
 
 from triton.runtime import interpreter as shipped
 
-KEPT = "_language_kept_patched"
 
-
+@functools.cache
 def keep_patched_language() -> None:
-    """Patch the interpreter, once, so that within a launch each module's language is swapped a single time."""
-    if getattr(shipped, KEPT, False):
-        return
-    # Of functions whose globals were looked at, and of sets of modules: files of kernels often import the same ones.
+    """Patches the interpreter to replace each module's triton.language once in a launch."""
+    # The ids of globals of functions, and sets of ids of modules, since files of kernels often import the same ones.
     swapped: set[int | frozenset[int]] = set()
     dtypes: dict[str, Any] = {}
     swap, launch, look_up = shipped._patch_lang, shipped.GridExecutor.__call__, shipped._get_np_dtype
@@ -48,4 +46,3 @@ def keep_patched_language() -> None:
     shipped._get_np_dtype = dtype_of
     shipped._patch_lang = swap_once
     shipped.GridExecutor.__call__ = launch_afresh
-    setattr(shipped, KEPT, True)

@@ -1,20 +1,18 @@
-"""Mends what releases of Triton's interpreter get wrong about scalars."""
+"""Patches what some releases of Triton's interpreter get wrong about scalars."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 import triton.language as tl
 from triton.runtime import interpreter as shipped
 
-MENDED = "_scalars_made_right"
 
-
+@functools.cache
 def make_scalars_right() -> None:
-    """Patch the interpreter, once, so that a scalar counts a loop and a compared one makes a mask."""
-    if getattr(shipped, MENDED, False):
-        return
+    """Patches the interpreter so that a scalar can count a loop, and a comparison of scalars is a mask."""
     language, splat = shipped._patch_lang_tensor, shipped.InterpreterBuilder.create_splat
 
     def patch_tensor(tensor: Any, scope: Any) -> None:
@@ -29,4 +27,3 @@ def make_scalars_right() -> None:
 
     shipped._patch_lang_tensor = patch_tensor
     shipped.InterpreterBuilder.create_splat = splat_bools
-    setattr(shipped, MENDED, True)

@@ -1,4 +1,4 @@
-"""A quick check that bfloat16 is right in the interpreter as it stands: one small kernel, compared with torch."""
+"""A quick check that bfloat16 is right in the patched interpreter: one small kernel, compared with torch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _probe(a_ptr, b_ptr, out_ptr, size: tl.constexpr):
 
 
 def wrong_bfloat16_operations() -> list[str]:
-    """The operations on bfloat16 whose result in the interpreter is not torch's."""
+    """The operations on bfloat16 whose results in the interpreter differ from torch's."""
     if not isinstance(_probe, shipped.InterpretedFunction):
         raise InterpreterNotKnown("TRITON_INTERPRET=1 has to be set before triton is imported")
     a = (torch.arange(256).reshape(16, 16) * 7 % 17 - 8).to(torch.bfloat16) / 4
