@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from ..failures import UsageFailure
+from ..spans import plural
 from .watch import Keeping, Watch
 
 
@@ -82,8 +83,8 @@ def put_in_place(module: ModuleType, name: str, word: str, how: Keeping) -> Watc
 def _tell(watch: Watch) -> None:
     """Says on stderr what was kept and what was not."""
     if watch.files:
-        sets, them = ("1 set", "it") if len(watch.files) == 1 else (f"{len(watch.files)} sets", "them")
-        words = [f"kept {sets} of inputs of {watch.name} in {watch.folder}"]
+        them = "it" if len(watch.files) == 1 else "them"
+        words = [f"kept {plural(len(watch.files), 'set')} of inputs of {watch.name} in {watch.folder}"]
         words.append(f"check {them} with: gradprobe check TARGET --inputs {watch.files[0]}")
     else:
         words = [f"no inputs were kept: {watch.seen.why_nothing(watch.name)}"]

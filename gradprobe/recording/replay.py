@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from ..cases.saved import layouts_in_words, load
 from ..failures import Failure, TargetFailure, UsageFailure, as_failure
 from ..isolation.programs import run_in_foreground
+from ..spans import plural
 from . import seen
 from .capturing import parted
 from .seen import Seen
@@ -47,7 +48,7 @@ class Ended:
 
     def sentences(self, watch: str) -> list[str]:
         """How the command ended, what was kept, and what was left out."""
-        sets = "1 set" if len(self.files) == 1 else f"{len(self.files)} sets"
+        sets = plural(len(self.files), "set")
         return [f"{self.in_words}; {sets} of real inputs of {watch} kept", *self.seen.troubles()]
 
 

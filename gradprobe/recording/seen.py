@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from ..spans import plural
+
 
 @dataclass
 class Seen:
@@ -63,7 +65,7 @@ class Seen:
         if self.failures:
             return f"{called}; {self.troubles()[0]}"
         if self.not_finite:
-            return f"{called}; {_sets(self.not_finite)} held NaN or infinite numbers, and no other came"
+            return f"{called}; {plural(self.not_finite, 'set')} held NaN or infinite numbers, and no other came"
         if self.without_grad == self.calls:
             return f"{called}, each time without gradients (no_grad, or no input needs one)"
         return f"{called}, and no gradient came back to its output"
@@ -72,17 +74,12 @@ class Seen:
         """One sentence for everything that went wrong or was left out."""
         words = [f"{what} ({_times(times)})" for what, times in self.failures.items()]
         if self.over:
-            words.append(f"{_sets(self.over)} more not kept: the limit is {self.kept}")
+            words.append(f"{plural(self.over, 'set')} more not kept: the limit is {self.kept}")
         if self.kept and self.not_finite:
-            words.append(f"{_sets(self.not_finite)} not kept for holding NaN or infinite numbers")
+            words.append(f"{plural(self.not_finite, 'set')} not kept for holding NaN or infinite numbers")
         if self.layouts_missed:
-            layouts = "1 layout" if self.layouts_missed == 1 else f"{self.layouts_missed:,} layouts"
-            words.append(f"{layouts} of dO came too late to be kept with their inputs")
+            words.append(f"{plural(self.layouts_missed, 'layout')} of dO came too late to be kept with their inputs")
         return [*words, *self.notes]
-
-
-def _sets(count: int) -> str:
-    return "1 set" if count == 1 else f"{count:,} sets"
 
 
 def _times(count: int) -> str:

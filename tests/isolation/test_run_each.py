@@ -226,9 +226,10 @@ def test_closing_the_iterator_leaves_no_process(tmp_path):
     assert gone(grandchild)
 
 
-def test_a_timeout_stops_grandchildren_too(tmp_path):
+@pytest.mark.parametrize("how", ["with_a_grandchild", "with_a_program"])
+def test_a_timeout_stops_grandchildren_too(how, tmp_path):
     file = tmp_path / "grandchild"
-    (end,) = ended(("with_a_grandchild", str(file)), timeout=1.5)
+    (end,) = ended((how, str(file)), timeout=1.5)
     assert end.crash.kind == "Timeout"
     assert gone(int(file.read_text()))
 

@@ -13,6 +13,8 @@ import time
 import types
 from pathlib import Path
 
+from gradprobe.isolation.programs import Program, run_programs
+
 
 class Doing:
     """`worker((what, *details))` does it."""
@@ -117,6 +119,10 @@ class Doing:
         started = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         Path(file).write_text(str(started.pid))
         time.sleep(600)
+
+    def with_a_program(self, file):
+        code = f"import os, time; open({file!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+        list(run_programs([Program([sys.executable, "-c", code], os.environ)], grouped=False))
 
     def interpreter(self):
         from gradprobe.running.backend import interpreting, prepare_backend
