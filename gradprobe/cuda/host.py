@@ -37,7 +37,7 @@ class LeftOut:
 
 
 def host_code(text: str, plain: str) -> tuple[LeftOut, ...]:
-    """The pieces of a file that are host code; none where no function of it launches a kernel or names PyTorch.
+    """The pieces of a file that are host code. None if no function launches a kernel or uses PyTorch or CUDA's API.
 
     Args:
         text: of the file.

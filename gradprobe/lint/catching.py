@@ -47,8 +47,8 @@ class Caught:
 def catch(target: Target, case: Case) -> list[Caught]:
     """The launches of the richest problem that the target takes, and of the same with padded sequences.
 
-    Only where it comes to its end with none, one is enough that it fails in after its launches; and only where there is
-    none of these, its kernels are run. Empty where it launches nothing or refuses all.
+    A problem is sought in which the call ends. If there is none, one is enough in which it fails after its launches. If
+    there is none of these either, the kernels are run. Empty where it launches nothing or refuses all.
     """
     for way in (_Way(), _Way(ends=False)):
         for problem in problems(target, case):
@@ -97,8 +97,8 @@ def _in_some_layout(target: Target, case: Case, way: _Way) -> Caught | None:
 def _attempt(target: Target, case: Case, values: Mapping[str, Tensor], way: _Way) -> Caught | None:
     """What one call launched; None where it failed or refused.
 
-    Only addresses count where no kernel runs, so what would take much memory takes none: torch's fake tensors have
-    shapes and strides alone. They are not the first choice because torch takes two seconds to load what they need.
+    Only addresses count where no kernel runs. Where memory is short, torch's fake tensors take its place: they have
+    shapes and strides and no values. They are the second choice, because torch takes two seconds to load them.
     """
     try:
         return _attempted(target, case, values, way, Strange(unit=bool(way.unit)), contextlib.nullcontext())
@@ -140,7 +140,7 @@ def _attempted(
 
 @contextlib.contextmanager
 def _caught(launches: list[Launch], strange: Strange, way: _Way) -> Iterator[None]:
-    """While open, launches are noted, and run only where that is said; what the target warns of is told elsewhere."""
+    """While open, launches are noted, and run only if `way` says so. Warnings of the target are not shown here."""
 
     def note(run: Any, kernel: Any, *args: Any, **kwargs: Any) -> Any:
         launch = _launch(kernel, args, kwargs)
@@ -169,7 +169,7 @@ def _launch(jit: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Launc
 
 @contextlib.contextmanager
 def _cuda(launches: list[Launch], way: _Way) -> Iterator[None]:
-    """The same of launches of CUDA kernels: those that are not run are not even compiled."""
+    """The same for CUDA kernels. Those that are not run are not compiled either."""
     from ..cuda.module import Kernel
 
     original = Kernel.__call__

@@ -144,9 +144,9 @@ def axis_like(held: Held, kind: str) -> int | None:
 
 
 def wrong_spot(view: View, advance: Advance, factor: Factor) -> SourceLine:
-    """Where the wrong name stands: in the kernel, or in a function whose own names contradict each other there.
+    """Where the wrong name stands: in the kernel, or in a function whose own names contradict each other.
 
-    An offset that is right for its own tensor is wrong where it is added to another's pointer.
+    An offset that another pointer uses rightly is wrong only where it is added to this pointer.
     """
     term = advance.term
     if term.via is not None and _is_right_elsewhere(view, factor):

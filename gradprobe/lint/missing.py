@@ -19,7 +19,7 @@ def missing(view: View, accused: Sequence[Finding]) -> Iterator[Finding]:
     """The axes of a launched kernel's tensors along which no pointer moves although the stride is there.
 
     Args:
-        accused: what was found of its pointers otherwise; an axis of which something is said is passed over.
+        accused: other findings of the kernel. Axes that they name are left out.
     """
     uses = uses_of(view)
     told = {(finding.tensor, finding.axis) for finding in accused}

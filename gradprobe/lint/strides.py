@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 BEYOND = 64
 # Elements before and behind each tensor.
 _MARGIN = 128
-# Bytes of one tensor beyond which it is not laid out in memory: strides beyond every size make much of little, and
-# a wrapper that allocates by its inputs' extents makes as much more of that.
+# No tensor of more bytes is laid out in memory. Large strides make large tensors of small ones, and a wrapper that
+# allocates by the extents of its inputs doubles them.
 MOST = 1 << 26
 
 
@@ -30,7 +30,7 @@ class Strange:
         """
         Args:
             unit: whether every last stride is 1, and the others are multiples of what vector loads need.
-            bounded: whether a tensor of more than MOST bytes is refused, as none is that takes no memory.
+            bounded: whether a tensor of more than MOST bytes is refused. Fake ones need no bound.
         """
         self._unit, self._bounded = unit, bounded
         self._made: dict[tuple[int, ...], tuple[int, ...]] = {}
@@ -49,8 +49,7 @@ class Strange:
     def allocating(self) -> Any:
         """A context in which what a caller allocates has such strides too.
 
-        Tensors of one shape have the same, as they have where nobody interferes: a kernel that takes one's for the
-        other's is right.
+        Tensors of one shape get the same strides, as they do otherwise. A kernel may take one's stride for another's.
         """
         return factory_mode(self._allocated, lambda _: None, copies=False)
 

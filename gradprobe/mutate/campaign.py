@@ -18,9 +18,9 @@ from .gate import INVALID, KILLED, SURVIVED, Gate
 from .mutant import Mutant
 from .source import KernelFile
 
-# Times the seconds of the gate on the file as it is, and so many more: for a mutant that ends slowly and not never.
+# A mutant is stopped after so many times the seconds of the gate on the file as it is, and so many seconds more.
 _TIMES, _MORE = 5.0, 30.0
-# How the words about a gate that was stopped begin.
+# The first words of what is said of a gate that was stopped.
 LATE = "no answer within"
 
 

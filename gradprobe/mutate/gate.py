@@ -26,8 +26,8 @@ class Gate:
     def judged(self, code: int) -> str:
         """KILLED, SURVIVED or INVALID, from the exit code as Popen gives it.
 
-        Of gradprobe's own gate 1 alone is a judgement; anything else but 0 is a kernel that does not run. Of any other
-        gate all that is not 0 is a failing test.
+        gradprobe's own gate exits with 1 for a mismatch, and with more for a kernel that does not run. Every other gate
+        exits with anything but 0 for a failing test.
         """
         if code == 0:
             return SURVIVED

@@ -9,13 +9,13 @@ from .mutant import CLASSES, Mutant
 
 
 def sampled(mutants: Sequence[Mutant], most: int | None, seed: int) -> list[Mutant]:
-    """So many mutants, one of each class in turn, and of each class one of each operator in turn.
+    """A number of mutants. Classes take turns, and so do the operators of a class.
 
     Args:
         most: None for all.
 
     Returns:
-        They, in the order of the file.
+        The mutants, in the order of the file.
     """
     if most is None or most >= len(mutants):
         return _in_order(mutants)

@@ -41,7 +41,7 @@ def recorded_launches(
 
 @contextlib.contextmanager
 def launching_through(launch: Callable[..., Any]) -> Iterator[None]:
-    """While open, Triton kernels are launched by a function of Triton's own way to do so, the kernel and arguments."""
+    """While open, each Triton kernel is launched by `launch(run, kernel, *args, **kwargs)`; `run` is Triton's own."""
     kinds = kernel_types()
     originals = [kind.run for kind in kinds]
     for kind, original in zip(kinds, originals, strict=True):

@@ -48,8 +48,8 @@ def always_assigns(statement: ast.stmt, variable: str) -> bool:
 def staleness(function: Function, statement: ast.stmt, variable: str, index: frozenset[str]) -> str:
     """Why an index behind a statement may still be that of another tile, in words; "" where it is the tile's own.
 
-    In every loop around the statement some variable of the index has to change, and those that change have to do so in
-    every turn: a variable that is set before the loop, or in a branch of it, is that of the tile of then.
+    In every loop around the statement some variable of the index must change, and each that changes must do so in every
+    turn. A variable that is set before the loop, or in a branch of it, may still belong to an earlier tile.
     """
     for loop in [node for node in ast.walk(function.tree) if isinstance(node, LOOPS) and _holds(node, statement)]:
         changing = sorted(index & set(bound_in([loop])))

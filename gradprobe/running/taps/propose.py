@@ -99,8 +99,8 @@ def _blocks(
 ) -> Iterator[tuple[list[str], bool]]:
     """What may index rows and columns (or rows alone), and whether the tile is held with columns first.
 
-    First the blocks that the tile is known to run along, then what else has a name of rows or columns, then what is
-    assigned to these: where a block is renewed in some turns of a loop only, that holds in every turn.
+    First come the blocks that the tile is known to run along, then others that are named as rows or columns, then the
+    expressions assigned to these. Such an expression is right in every turn of a loop, also where the block is not.
     """
     tile = shape_of(variable, function, shapes)
     if tile is not None and len(tile) != rank:
