@@ -1,4 +1,4 @@
-"""Asked -> Report: imports what the words need, resolves the case, and probes."""
+"""Asked -> Probed: imports what the words need, resolves the case, and probes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .problem import problem_of
 
 if TYPE_CHECKING:
     from .probing.experiment import Tick
-    from .verdict import Report
+    from .verdict import Probed
 
 
 def answer(
@@ -24,8 +24,8 @@ def answer(
     target: Callable[..., Any] | None = None,
     reference: Callable[..., Any] | None = None,
     tick: Tick | None = None,
-    told: Callable[[Report], object] = lambda so_far: None,
-) -> Report:
+    told: Callable[[Probed], object] = lambda so_far: None,
+) -> Probed:
     """The report that a target and its options ask for.
 
     Args:

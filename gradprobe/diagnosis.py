@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 # The share of wrong elements that a hypothesis must reproduce to be named as the cause; with less it is consistent with
 # what came, and below the second nothing is said of it.
 NAMED, CONSISTENT = 0.9, 0.5
 
 
-@dataclass(frozen=True)
-class Where:
+class Where(Struct, frozen=True):
     """A line of source that a diagnosis names."""
 
     file: str
@@ -30,8 +29,7 @@ class Where:
     """How far the line is indented beyond that."""
 
 
-@dataclass(frozen=True)
-class Diagnosis:
+class Diagnosis(Struct, frozen=True, rename={"fault_class": "class"}):
     """One hypothesis, tested."""
 
     fault: str

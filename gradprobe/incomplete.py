@@ -75,7 +75,7 @@ def unfinished(document: Mapping[str, Any]) -> dict[str, Any]:
 def document(reproduce: str) -> dict[str, Any]:
     """What stands in the place of a report."""
     return {
-        "schema": "gradprobe.report/1",
+        "schema": "gradprobe.report/2",
         "verdict": INCOMPLETE,
         "error": ERROR,
         "runs": [],

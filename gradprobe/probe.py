@@ -1,4 +1,4 @@
-"""Chains the stages: probe(case, target) -> Report."""
+"""Chains the stages: probe(case, target) -> Probed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .probing.receipt import environment, notes_of, provenance
 from .probing.runs import Record, outcomes_of, pinned, records_of, with_strays
 from .probing.symmetries import with_symmetries
 from .targets.find import Target
-from .verdict import MISMATCH, Report, Run
+from .verdict import MISMATCH, Probed, Run
 
 
 def probe(
@@ -31,11 +31,11 @@ def probe(
     reproduce: str = "",
     why: bool = True,
     tick: Tick = silent,
-    told: Callable[[Report], object] = lambda so_far: None,
+    told: Callable[[Probed], object] = lambda so_far: None,
     given: Collection[str] = (),
     first: Callable[[Run], None] = lambda run: None,
     found_out: tuple[str, ...] = (),
-) -> Report:
+) -> Probed:
     """Runs a target on a case under each layout, beside the reference, and says where it goes wrong, and why.
 
     Args:
@@ -103,15 +103,15 @@ def _not_shown(experiment: Experiment, runs: Sequence[Run], given: Collection[st
         return [f"which options this case shows could not be found out, by a fault of gradprobe: {fault}"]
 
 
-def _tell(told: Callable[[Report], object], experiment: Experiment, records: Sequence[Record]) -> None:
+def _tell(told: Callable[[Probed], object], experiment: Experiment, records: Sequence[Record]) -> None:
     report = _so_far(experiment, records)
     if report.measured:
         told(report)
 
 
-def _so_far(experiment: Experiment, records: Sequence[Record]) -> Report:
+def _so_far(experiment: Experiment, records: Sequence[Record]) -> Probed:
     """What was measured, without a reason."""
-    return Report(
+    return Probed(
         case=replace(experiment.case, dots=dots_of(experiment)),
         provenance=provenance(experiment, records),
         environment=environment(experiment.case.device),

@@ -33,7 +33,7 @@ import pytest
 
 if TYPE_CHECKING:
     from .testing import Subject
-    from .verdict import Report
+    from .verdict import Probed
 
 MARKER, FIXTURE, SETTING = "gradprobe", "check_backward", "gradprobe_interpret"
 _CHECKED = pytest.StashKey[bool]()
@@ -64,10 +64,10 @@ class Mismatch(pytest.fail.Exception, AssertionError):  # type: ignore[misc,name
 
 
 @pytest.fixture
-def check_backward(request: pytest.FixtureRequest) -> Callable[..., Report]:
+def check_backward(request: pytest.FixtureRequest) -> Callable[..., Probed]:
     """`gradprobe.testing.assert_backward_matches`, with the test's gradprobe markers as defaults."""
 
-    def check(target: Subject | None = None, **options: Any) -> Report:
+    def check(target: Subject | None = None, **options: Any) -> Probed:
         __tracebackhide__ = True
         from .testing import table_of
 
@@ -92,7 +92,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, None]:
         outcome.force_exception(pytest.fail.Exception(words, pytrace=False))
 
 
-def _show(report: Report) -> None:
+def _show(report: Probed) -> None:
     """Raises a mismatch. This frame is not hidden, since pytest warns of a traceback without entries."""
     from .testing import table_of
 
@@ -100,7 +100,7 @@ def _show(report: Report) -> None:
         raise Mismatch(table_of(report), pytrace=False)  # type: ignore[call-arg]
 
 
-def _report(item: pytest.Item, target: Subject | None, options: dict[str, Any]) -> Report:
+def _report(item: pytest.Item, target: Subject | None, options: dict[str, Any]) -> Probed:
     """Makes a check, with the markers' target and options where none are given, and adds it to the test's report."""
     __tracebackhide__ = True
     from .testing import report_on
@@ -127,14 +127,15 @@ def _with_markers(item: pytest.Item, target: Subject | None, options: dict[str, 
     return target, options
 
 
-def _tell(item: pytest.Item, report: Report) -> None:
+def _tell(item: pytest.Item, report: Probed) -> None:
     """Adds properties to the test, which pytest writes into its JUnit XML."""
-    from .report.console import greppable
+    from .report.console import first_line
+    from .report.reported import report_of
     from .testing import table_of
 
     told = {"target": report.provenance.target, "verdict": report.verdict}
     told |= {"layouts": " ".join(run.layout for run in report.runs)}
-    told |= {"first_mismatch": greppable(*report.failing).plain} if report.failing else {}
+    told |= {"first_mismatch": first_line(report_of(report))} if report.failing else {}
     if not report.failing:  # a mismatch has its table in the failure itself
         item.add_report_section("call", MARKER, table_of(report))
     item.user_properties += [(f"{MARKER}_{name}", value) for name, value in told.items()]

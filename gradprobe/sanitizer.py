@@ -17,8 +17,8 @@ from .isolation.programs import Program, gradprobe_command, run_programs
 from .spans import plural
 
 if TYPE_CHECKING:
-    from .judging.strays import Stray
-    from .verdict import Report
+    from .model.memory import Stray
+    from .verdict import Probed
 
 # The kind of finding that each of its tools looks for.
 TOOLS = {"memcheck": "outside", "racecheck": "race", "initcheck": "unwritten", "synccheck": "barrier"}
@@ -80,7 +80,7 @@ def strays_under(program: str, tool: str, words: Sequence[str], kernels: Sequenc
     return list(findings_in(printed, TOOLS[tool]))
 
 
-def with_strays(report: Report, tool: str, strays: Sequence[Stray]) -> Report:
+def with_strays(report: Probed, tool: str, strays: Sequence[Stray]) -> Probed:
     """The report with what a tool found."""
     first, *others = report.runs
     count = plural(len(strays), "finding") if strays else "nothing"
@@ -98,7 +98,7 @@ def with_words(failure: TargetFailure, tool: str, strays: Sequence[Stray]) -> Ta
 
 def findings_in(printed: str, kind: str) -> Iterator[Stray]:
     """Each finding of a log once, with the line of the kernel."""
-    from .judging.strays import Stray
+    from .model.memory import Stray
 
     seen: dict[tuple[str, str, int | None], Stray] = {}
     for head, rest in _blocks(printed):

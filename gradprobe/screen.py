@@ -17,7 +17,7 @@ from .files import replace_file
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from .verdict import Report
+    from .model.report import Report
 
 
 def say(failure: Failure) -> None:
@@ -32,18 +32,6 @@ def _folded(text: str, columns: int) -> str:
     """Each line of a text in lines of so many columns at most, the further ones indented; 0 for no limit."""
     fold = textwrap.TextWrapper(columns, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False).fill
     return "\n".join(map(fold, text.split("\n"))) if columns else text
-
-
-def write_json(json_file: str | None, report: Report, more: dict[str, Any] | None = None) -> None:
-    """The report as JSON where a file, or - for stdout, was named.
-
-    Raises:
-        UsageFailure: the file cannot be written.
-    """
-    if json_file is not None:
-        from .report.as_json import as_json
-
-        dump(json_file, as_json(report) | (more or {}))
 
 
 def dump(json_file: str, document: dict[str, Any]) -> None:
@@ -64,7 +52,7 @@ def dump(json_file: str, document: dict[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Look:
-    """What stdout can show. Other processes are told it, and write for this one."""
+    """What stdout can show."""
 
     columns: int
     rows: int | None
@@ -78,13 +66,26 @@ def look() -> Look:
 
 
 def rendered(report: Report, on: Look | None = None) -> list[Text]:
-    """The report; where the terminal is too short to show its first line still, the verdict once more at the end."""
+    """The report, or the close-up that was asked for.
+
+    Where the terminal is too short to show the first line still, the verdict stands once more at the end.
+    """
+    from .report.closeup import render_close_up
     from .report.console import headline, render
 
     on = on or look()
+    if report.close_up is not None:
+        return render_close_up(report.close_up, on.columns, utf8=on.utf8)
     lines = render(report, on.columns, utf8=on.utf8)
     scrolls = on.rows is not None and len(lines) >= on.rows
     return [*lines, *headline(report, on.columns)] if scrolls else lines
+
+
+def render_layouts(report: Report, on: Look) -> list[Text]:
+    """A line for each layout of the report."""
+    from .report import console
+
+    return list(console.render_layouts(report, on.columns, utf8=on.utf8))
 
 
 def width() -> int:

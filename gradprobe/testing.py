@@ -16,7 +16,7 @@ from .versions import refuse_untested
 from .wording import words_of
 
 if TYPE_CHECKING:
-    from .verdict import Report
+    from .verdict import Probed
 
 Subject = str | Callable[..., Any]
 _ALONE = "  no command line repeats this: a lambda, a partial and a function inside another one have no word"
@@ -24,7 +24,7 @@ _ALONE = "  no command line repeats this: a lambda, a partial and a function ins
 
 def assert_backward_matches(
     target: Subject, *, reference: Subject | None = None, family: str | None = None, **options: Any
-) -> Report:
+) -> Probed:
     """Checks a target as `gradprobe check` does. Returns the report where it matches, else raises its table.
 
         assert_backward_matches(my_backward, heads=4, kv_heads=2, causal=True, dtype=torch.float16)
@@ -53,7 +53,7 @@ def assert_backward_matches(
 
 def report_on(
     target: Subject, *, reference: Subject | None = None, family: str | None = None, **options: Any
-) -> Report:
+) -> Probed:
     """The report of `gradprobe check`, whatever its verdict.
 
     Raises:
@@ -86,13 +86,14 @@ def _seen_from_outside(error: BaseException | None) -> BaseException | None:
     return error.with_traceback(trace) if error and trace else error
 
 
-def table_of(report: Report) -> str:
+def table_of(report: Probed) -> str:
     """What `gradprobe check` prints, without colour."""
     from .report.console import render
+    from .report.reported import report_of
     from .screen import utf8, width
 
     # The real stream and not the one that captures: what a test runner captures, it shows on the real one.
-    lines = [line.plain for line in render(report, width(), utf8=utf8(sys.__stdout__))]
+    lines = [line.plain for line in render(report_of(report), width(), utf8=utf8(sys.__stdout__))]
     return "\n".join([*lines, *([] if report.reproduce else [_ALONE])])
 
 

@@ -1,4 +1,4 @@
-"""Report: everything that one probe found, as frozen values. What is shown, saved or exported is made from it alone."""
+"""Probed: everything that one probe found, tensors and all. What is shown, saved or sent is the Report of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .targets.provenance import Source
 
 if TYPE_CHECKING:  # a document of a failure is made without torch
     from .judging.measured import Inside, Measured
-    from .judging.strays import Stray
+    from .model.memory import Stray
 
 MATCH, MISMATCH, SKIPPED = "match", "mismatch", "skipped"
 
@@ -86,7 +86,7 @@ class Provenance:
 
 
 @dataclass(frozen=True)
-class Report:
+class Probed:
     """What a probe came to."""
 
     case: Case
@@ -130,24 +130,3 @@ class Report:
                 if stray.severity == WARNING:
                     layouts.setdefault((stray.kind, stray.tensor, stray.sentence), []).append(run.layout)
         return [Warned(*about, tuple(dict.fromkeys(named))) for about, named in layouts.items()]
-
-    @property
-    def compared(self) -> dict[str, int]:
-        """What was compared, in all runs together: (batch, head) pairs, their query rows, elements, intermediates."""
-        return add_counts([compared(self.case, measured) for _, measured in self.measured])
-
-
-def compared(case: Case, measured: Measured) -> dict[str, int]:
-    """What one run compared."""
-    findings = measured.comparison.findings.values()
-    return {
-        "heads": case.batch * case.heads,
-        "rows": case.batch * case.heads * case.seqlen_q,
-        "elements": sum(finding.total for finding in findings),
-        "intermediates": len(findings),
-    }
-
-
-def add_counts(counts: list[dict[str, int]]) -> dict[str, int]:
-    """Counts of several runs, key by key."""
-    return {key: sum(count[key] for count in counts) for key in ("heads", "rows", "elements", "intermediates")}

@@ -12,7 +12,6 @@ from gradprobe.device import words_of_loss
 from gradprobe.failures import DeviceLost, TargetFailure
 from gradprobe.last import Asked
 from gradprobe.running.run import run_target
-from gradprobe.screen import Look
 from gradprobe.smaller import for_the_interpreter
 from gradprobe.suite.checked import Planned
 from gradprobe.suite.checking import check_each
@@ -96,7 +95,7 @@ def test_what_cost_a_gpu_is_asked_of_the_interpreter_no_larger_than_it_need_be()
 def test_a_check_that_costs_the_device_keeps_what_it_measured_and_names_the_line_that_the_interpreter_sees(tmp_path):
     options = {"seqlen": 20, "head_dim": 8, "runs": ["contiguous", "huge"]}
     asked = Asked(write(tmp_path, "narrow", losing=True), None, None, options)
-    (checked,) = check_each([Planned("", asked)], Setting(Look(80, None, utf8=False)))
+    (checked,) = check_each([Planned("", asked)], Setting())
     assert (checked.code, checked.verdict, checked.document["error"]["kind"]) == (3, "error", "DeviceLost")
     assert [(run["layout"], run["verdict"]) for run in checked.document["runs"]] == [
         ("contiguous", "match"), ("huge", "crashed"),

@@ -9,11 +9,12 @@ from gradprobe.answer import answer
 from gradprobe.cases.layouts import place
 from gradprobe.failures import UsageFailure
 from gradprobe.judging.held import of_dtypes
-from gradprobe.judging.strays import CHANGED, DTYPE, SHARED
 from gradprobe.last import Asked
+from gradprobe.model.documents import document_of
+from gradprobe.model.memory import CHANGED, DTYPE, SHARED
 from gradprobe.probe import probe
-from gradprobe.report.as_json import as_json
-from gradprobe.report.console import greppable, render
+from gradprobe.report.console import first_line, render
+from gradprobe.report.reported import report_of
 from gradprobe.running.changes import Given
 from gradprobe.running.trace import Trace
 from tests.faults.planting import KERNELS
@@ -67,10 +68,8 @@ def test_inputs_written_over_after_their_last_read_are_a_mismatch_that_names_ten
     assert (k.file, k.code) == (__file__, 'given["k"][1, 0, 3, 2] = torch.nan')
     assert do.lanes == 640
     assert [one.fault for one in report.diagnoses] == ["overwritten/do", "overwritten/k"]
-    assert greppable(*report.failing).plain.startswith(
-        "FIRST MISMATCH do batch=0 head=0 row=0 col=0 tile=-,- actual=0 "
-    )
-    document = as_json(report)
+    assert first_line(report_of(report)).startswith("FIRST MISMATCH do batch=0 head=0 row=0 col=0 tile=-,- actual=0 ")
+    document = document_of(report_of(report))
     assert document["runs"][0]["memory"][1]["place"] == [1, 0, 3, 2]
 
 
@@ -238,12 +237,12 @@ def test_a_gradient_in_a_coarser_or_the_other_16_bit_dtype_is_a_mismatch_that_na
     assert report.runs[0].strays[0].sentence == (
         f"dK came as {words}, which does not hold the numbers of {own}, the dtype of k"
     )
-    assert greppable(*report.failing).plain == (
+    assert first_line(report_of(report)) == (
         f"FIRST MISMATCH dK batch=- head=- row=- col=- tile=-,- actual={words} expected={own} ratio=-"
     )
-    said = "\n".join(text.plain for text in render(report, 120))
+    said = "\n".join(text.plain for text in render(report_of(report), 120))
     assert f"{own}: dQ, dV; {words}: dK" in said
-    (entry,) = (entry for entry in as_json(report)["runs"][0]["intermediates"] if entry["name"] == "dK")
+    (entry,) = (entry for entry in document_of(report_of(report))["runs"][0]["intermediates"] if entry["name"] == "dK")
     assert entry["dtype"] == words
 
 
@@ -252,7 +251,9 @@ def test_a_gradient_in_a_coarser_or_the_other_16_bit_dtype_is_a_mismatch_that_na
 def test_a_wider_dtype_is_right(own, came):
     report = probed(as_(came, *ENDS), dtype=own, runs=((),))
     assert report.verdict == "match"
-    assert f"all results are {str(came).removeprefix('torch.')}" in "\n".join(t.plain for t in render(report, 120))
+    assert f"all results are {str(came).removeprefix('torch.')}" in "\n".join(
+        t.plain for t in render(report_of(report), 120)
+    )
 
 
 def every(family, **narrow):
@@ -269,7 +270,7 @@ def every(family, **narrow):
     case = {"softmax": {"bias": True, "sinks": True}, "lazy": {}}[family]
     target = target_of(of_softmax if family == "softmax" else of_lazy, family)
     report = probe(case_of(family, **SMALL | case, dtype="float16", runs=((),)), target)
-    return [(stray.tensor, stray.stood) for run in report.runs for stray in run.strays]
+    return [(stray.tensor, (stray.actual, stray.expected)) for run in report.runs for stray in run.strays]
 
 
 @pytest.mark.parametrize("family", ["softmax", "lazy"])

@@ -19,6 +19,7 @@ ORDER = (
     "isolation.programs", "naming", "severity", "spans", "intermediates",
     "cases.shapes", "cases.case", "cases.draw", "cases.outputs", "cases.placement", "cases.guards", "cases.layouts",
     "cases.contents", "cases.saved",
+    "diagnosis", "model", "model.number", "model.memory", "model.report", "model.documents",
     "cases.decided",
     "targets.provenance", "targets.signatures", "targets.naming", "targets.stand_in", "targets.surroundings",
     "running.trace",
@@ -51,7 +52,6 @@ ORDER = (
     "judging.unshown", "judging.strays", "judging.held", "judging.invariants", "judging.locate",
     "judging.measured", "judging.misreading",
     "inside.onehot", "inside.recover", "inside.rereading",
-    "diagnosis",
     "faults.variant", "faults.hypothesis", "faults.memory", "faults.products", "faults.stride", "faults.store",
     "faults.layout", "faults.index", "faults.wrap", "faults.mask", "faults.tile", "faults.tail", "faults.dead",
     "faults.factor", "faults.delta", "faults.softcap", "faults.tau", "faults.operand", "faults.dropout", "faults.group",
@@ -73,9 +73,9 @@ ORDER = (
     "probe",
     "judging.closeup",
     "recording.replay",
-    "report", "report.text", "report.paths", "report.reasons", "report.as_json",
-    "report.captures", "report.console", "report.closeup",
-    "report.documents", "report.places", "report.rules", "report.alerts",
+    "report", "report.text", "report.paths", "report.reasons", "report.reported",
+    "report.console", "report.captures", "report.closeup",
+    "report.phrases", "report.places", "report.rules", "report.alerts",
     "report.junit", "report.sarif", "report.github", "report.markdown",
     "options",
     "lint.inquiry", "report.lint",
@@ -90,9 +90,9 @@ ORDER = (
     "strides.bits", "strides.bench", "strides.wide", "strides.claims", "strides.culprits", "strides.hazards",
     "strides.worker",
     "strides.survey",
-    "report.survey", "report.survey_as_json",
+    "report.survey", "report.surveyed",
     "progress", "answer", "screen",
-    "suite.checked", "suite.heard", "suite.documents", "suite.worker", "suite.watched", "suite.rest", "suite.checking",
+    "suite.checked", "suite.heard", "suite.unfinished", "suite.worker", "suite.watched", "suite.rest", "suite.checking",
     "suite.described", "suite.matrix",
     "suite.battery", "suite.table", "suite.weighing",
     "shrink", "shrink.ordering", "shrink.sizes", "shrink.steps", "shrink.symptom", "shrink.fewest",
@@ -111,6 +111,7 @@ ORDER = (
     "cli.forms", "cli.failing", "cli.words", "cli.apart", "cli.several", "cli.alone", "cli.battery", "cli.root",
     "cli.check",
     "cli.sweep", "cli.strides", "cli.mutate", "cli.lint", "cli.baseline", "cli.diff", "cli.shrink", "cli.run",
+    "report.comparison", "cli.show", "cli.compare",
     "cli.targets", "cli.init",
     "cli.commands", "cli.completion", "cli.unread", "cli.app", "cli", "__main__",
 )  # fmt: skip
@@ -177,7 +178,7 @@ def test_a_module_imports_only_what_stands_above_it(name):
 
 
 def test_the_order_test_sees_imports_inside_functions_and_type_checking_blocks():
-    assert {"answer", "report.closeup", "verdict"} <= set(own_imports("suite.worker"))
+    assert {"answer", "report.reported", "verdict"} <= set(own_imports("suite.worker"))
     assert "running.interpreter" in set(own_imports("running.backend"))
     assert "reference" in set(own_imports("judging.compare"))
 

@@ -9,6 +9,7 @@ import torch
 
 from gradprobe.probe import probe
 from gradprobe.report.console import render
+from gradprobe.report.reported import report_of
 
 from .emulated import case_of, changed, compared, lazy, softmax, target_of
 from .sampling import sampled
@@ -100,5 +101,5 @@ def test_errors_of_a_few_budgets_are_said_to_be_a_coarser_arithmetic(budgets, sa
     def coarse(q, k, v, do, *, scale=None):
         return softmax(q, k, v, do, scale=scale, fault=fault)
 
-    lines = [line.plain for line in render(probe(case, target_of(coarse)), 120)]
+    lines = [line.plain for line in render(report_of(probe(case, target_of(coarse))), 120)]
     assert any("coarser arithmetic than float32, ieee dots" in line for line in lines) is said

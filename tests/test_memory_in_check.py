@@ -6,12 +6,14 @@ import torch
 from gradprobe.answer import answer
 from gradprobe.diagnosing.strays import of_strays
 from gradprobe.failures import Refusal
-from gradprobe.judging.strays import OUTSIDE, RACE, Stray, grouped, worst_first
+from gradprobe.judging.strays import grouped, worst_first
 from gradprobe.last import Asked
+from gradprobe.model.documents import document_of
+from gradprobe.model.memory import OUTSIDE, RACE, Stray
 from gradprobe.probing import observe
 from gradprobe.problem import problem_of
-from gradprobe.report.as_json import as_json
 from gradprobe.report.console import render
+from gradprobe.report.reported import report_of
 from gradprobe.strides.trials import trials_of
 from gradprobe.strides.worker import bench_of
 from tests.faults.planting import KERNELS, Edit, Planted
@@ -44,7 +46,7 @@ def test_a_store_behind_dv_fails_a_check_of_right_gradients_and_is_named_with_it
     assert report.diagnoses[0].fix == "mask the access by the lengths of the tensor"
     for run in report.runs[:2]:
         assert (run.strays[0].kind, run.strays[0].access, run.strays[0].line) == (OUTSIDE, "store", line)
-    said = "\n".join(text.plain for text in render(report, 200))
+    said = "\n".join(text.plain for text in render(report_of(report), 200))
     assert "in contiguous, distinct: lazy_dkdv_kernel stores outside dv" in said
     assert said.count("stores outside dv") == 1
     assert "NO HYPOTHESIS FITS" not in said
@@ -75,10 +77,10 @@ def test_a_store_outside_counts_where_the_layout_is_refused_only_after_it(tmp_pa
     assert [run.verdict for run in report.runs] == ["match", "mismatch", "skipped"]
     assert report.diagnoses[0].fix.startswith("address dv by its own strides")
     assert (report.runs[1].strays[0].tensor, report.runs[1].strays[0].access) == ("dv", "store")
-    said = "\n".join(text.plain for text in render(report, 200))
+    said = "\n".join(text.plain for text in render(report_of(report), 200))
     assert "lazy_dkdv_kernel touches what is not its own before the layout is refused" in said
     assert "distinct       mismatch, then refused: ValueError: dO must be contiguous" in said
-    (document,) = (run for run in as_json(report)["runs"] if run["layout"] == "distinct")
+    (document,) = (run for run in document_of(report_of(report))["runs"] if run["layout"] == "distinct")
     assert (document["verdict"], document["memory"][0]["tensor"]) == ("mismatch", "dv")
     bench = bench_of(problem_of(asked()))
     trials = {trial.title: trial for trial in trials_of(bench.shapes(), (), fast=True)}

@@ -68,9 +68,9 @@ def test_a_close_up_shows_nothing_wrong_where_the_check_found_a_rounded_operand(
     report = probed()
     _, measured = report.measured[0]
     assert measured.coarser
-    view = close_up(report.case, measured, name, None)
-    assert view.wrong == 0
-    assert all(not cell > 1 for line in view.map for cell in line)
+    view = close_up(report.case, "contiguous", measured, name, None)
+    assert view.mismatched == 0
+    assert all(cell is None or cell <= 1 for line in view.map for cell in line)
 
 
 def without_delta(ds):

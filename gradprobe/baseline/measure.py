@@ -14,7 +14,7 @@ from .entry import Entry, Errors
 
 if TYPE_CHECKING:
     from ..judging.tally import Finding
-    from ..verdict import Report
+    from ..verdict import Probed
 
 # Significant digits of a figure: what the last one stands for is far below any noise.
 DIGITS = 4
@@ -23,9 +23,9 @@ DIGITS = 4
 def measure(
     asked: Asked,
     seeds: Sequence[int],
-    accept: Callable[[Report], None] = lambda report: None,
+    accept: Callable[[Probed], None] = lambda report: None,
     told: Callable[[int, int], object] = lambda number, of: None,
-) -> Entry | Report:
+) -> Entry | Probed:
     """The errors of a target over several draws; the report of the first draw that is a mismatch, where one is.
 
     A black box is not looked into unless `--recover` asks for it: recovered intermediates are not the target's results.
@@ -35,7 +35,7 @@ def measure(
         accept: given the first report, raises where there is no use in going on.
         told: told before each draw its number, from 1, and how many there are.
     """
-    reports: list[Report] = []
+    reports: list[Probed] = []
     for number, seed in enumerate(seeds, 1):
         told(number, len(seeds))
         drawn = replace(asked, options={"recover": False, **asked.options, "seed": seed})
@@ -48,7 +48,7 @@ def measure(
     return _entry(asked, tuple(seeds), reports)
 
 
-def _entry(asked: Asked, seeds: tuple[int, ...], reports: Sequence[Report]) -> Entry:
+def _entry(asked: Asked, seeds: tuple[int, ...], reports: Sequence[Probed]) -> Entry:
     report = reports[0]
     return Entry(
         asked=asked,
@@ -62,19 +62,24 @@ def _entry(asked: Asked, seeds: tuple[int, ...], reports: Sequence[Report]) -> E
     )
 
 
-def ran_on(report: Report) -> str:
+def ran_on(report: Probed) -> str:
     return f"{report.provenance.backend} on {report.case.device}"
 
 
-def case_of(report: Report) -> dict[str, Any]:
+def case_of(report: Probed) -> dict[str, Any]:
     """The resolved options, without those that are off and the seed."""
-    from ..report.as_json import as_json
+    from ..model.documents import document_of
+    from ..report.reported import report_of
 
     off: tuple[object, ...] = (None, False, [])
-    return {name: value for name, value in as_json(report)["case"].items() if name != "seed" and value not in off}
+    return {
+        name: value
+        for name, value in document_of(report_of(report))["case"].items()
+        if name != "seed" and value not in off
+    }
 
 
-def _coarser(reports: Sequence[Report]) -> tuple[str, ...]:
+def _coarser(reports: Sequence[Probed]) -> tuple[str, ...]:
     """Of most reports: a kernel at the border of its budget may show it in one draw and not in the next."""
     found = Counter(
         name for report in reports for name in {one.name for _, found in report.measured for one in found.coarser}
@@ -82,7 +87,7 @@ def _coarser(reports: Sequence[Report]) -> tuple[str, ...]:
     return tuple(sorted(name for name, times in found.items() if 2 * times > len(reports)))
 
 
-def _errors(reports: Sequence[Report]) -> dict[str, dict[str, Errors]]:
+def _errors(reports: Sequence[Probed]) -> dict[str, dict[str, Errors]]:
     """What every draw has, in the order of the first."""
     draws = [{run.layout: found.comparison.findings for run, found in report.measured} for report in reports]
     return {

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from .. import last
 from ..cases.layouts import parse_run, planned_runs
 from ..failures import Failure
+from ..model.documents import Reports
+from ..model.report import FAILED
 from ..progress import Progress
-from ..screen import put, say
+from ..screen import rendered, say, show
 from ..suite.checked import Checked, Planned
 from ..suite.checking import check_each
 from ..suite.worker import Setting
@@ -24,12 +26,12 @@ def check_one(planned: Planned, forms: Forms, setting: Setting) -> int:
     with Progress() as tick:
         tick("importing torch and the target", 0.0)
         (checked,) = check_each([planned], setting, echo=sys.stderr.write, tick=_by_layout(planned, tick))
-    if checked.verdict != "error" and planned.close_up is None:
+    if checked.verdict != FAILED and planned.close_up is None:
         last.save(planned.asked)
     said = _say(checked)
     if not forms.on_stdout:
-        put("".join(f"{line}\n" for line in _shown(checked)))
-    return forms.write([checked.document], checked.code, said=said)
+        show(rendered(checked.report))
+    return forms.write(Reports(reports=(checked.report,)), checked.code, said=said)
 
 
 def _by_layout(planned: Planned, tick: Progress) -> Callable[[str, float, str], None]:
@@ -50,19 +52,11 @@ def _by_layout(planned: Planned, tick: Progress) -> Callable[[str, float, str], 
     return told
 
 
-def _shown(checked: Checked) -> tuple[str, ...]:
-    """What stands on stdout: of a check that was ended before anything was measured, nothing."""
-    if checked.verdict != "error" or not checked.lines:
-        return checked.lines
-    again = f"  again: {checked.document['reproduce']}"
-    return (f"ERROR  {checked.document['error']['message']}", *checked.lines, again)
-
-
 def _say(checked: Checked) -> str:
     """Says on stderr what ended a check before its end; the words, "" where nothing did."""
-    error = checked.document.get("error")
+    error = checked.report.error
     if error is None:
         return ""
     sys.stderr.write("".join(f"{line}\n" for line in checked.left))
-    say(Failure(error["message"], error["way_out"]))
-    return str(error["message"])
+    say(Failure(error.message, error.way_out))
+    return error.message

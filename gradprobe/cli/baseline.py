@@ -18,6 +18,8 @@ from ..baseline.noise import FEWEST, growth
 from ..failures import UsageFailure
 from ..incomplete import unfinished
 from ..isolation import tell
+from ..model.documents import document_of
+from ..model.report import failed_report
 from ..options import command_line
 from ..progress import interrupted
 from ..screen import dump, put, rendered, say, show, utf8, width
@@ -72,10 +74,12 @@ def save(
 
 def _saved(asked: last.Asked, file: str, seeds: range) -> int:
     """Measures the draws of a target, and keeps their errors in a file; the exit code."""
+    from ..report.reported import report_of
+
     entries = kept.load(file) if Path(file).exists() else ()
     found = measure(asked, seeds, told=functools.partial(_tell_draw, asked.target))
     if not isinstance(found, Entry):
-        show(rendered(found))
+        show(rendered(report_of(found)))
         put(f"not saved: seed {found.case.seed} is a mismatch, whose errors are no baseline\n")
         return 1
     kept.save(file, kept.with_entry(entries, found))
@@ -164,8 +168,8 @@ def _compared_apart(
 
 def _compared_again(entry: Entry, device: str | None, comparisons: int, quiet: bool) -> tuple[int, dict[str, Any]]:
     """The exit code of one entry, run again and shown, and its document."""
-    from ..report.as_json import as_json
     from ..report.baseline import changes_as_json, render
+    from ..report.reported import report_of
 
     asked = entry.asked if device is None else replace(entry.asked, options={**entry.asked.options, "device": device})
     found = measure(
@@ -175,15 +179,14 @@ def _compared_again(entry: Entry, device: str | None, comparisons: int, quiet: b
         functools.partial(_tell_draw, asked.target),
     )
     if not isinstance(found, Entry):
-        show([] if quiet else rendered(found))
-        return 1, as_json(found)
+        report = report_of(found)
+        show([] if quiet else rendered(report))
+        return 1, document_of(report)
     became = changes(entry, found, comparisons)
     show([] if quiet else render(became, width(), utf8=utf8()))
     return int(became.fails), changes_as_json(became)
 
 
 def _failed(error: Exception, entry: Entry, again: str, show_traceback: bool) -> tuple[int, dict[str, Any]]:
-    from ..report.as_json import failure_as_json
-
     failure = told(error, show_traceback)
-    return failure.exit_code, failure_as_json(failure, again) | {"target": {"name": entry.asked.target}}
+    return failure.exit_code, document_of(failed_report(failure, again, entry.asked.target))

@@ -9,9 +9,11 @@ from typing import Any
 from ..configuration.force import Force
 from ..failures import UsageFailure
 from ..last import Asked
+from ..model.documents import Untaken
+from ..model.report import Report
 from ..options import command_line
 from ..suite.battery import Entry, battery, set_by
-from ..suite.checked import Checked, Planned, Untaken
+from ..suite.checked import Checked, Planned
 from ..suite.checking import check_each
 from ..suite.described import described
 from ..suite.weighing import hinted, weighed
@@ -70,7 +72,7 @@ def _planned(entry: Entry, asked: Asked, beside: Mapping[str, Any]) -> Planned:
 
 def _looked_into(failing: Checked, setting: Setting) -> Checked:
     """The check once more with the inside of a black box; as it was where there is none, or nothing is wrong now."""
-    if failing.verdict != "mismatch" or not _is_black_box(failing.document):
+    if failing.verdict != "mismatch" or not _is_black_box(failing.report):
         return failing
     options = {name: word for name, word in failing.asked.options.items() if name != "recover"}
     planned = Planned(failing.title, replace(failing.asked, options=options))
@@ -78,6 +80,5 @@ def _looked_into(failing: Checked, setting: Setting) -> Checked:
     return replace(again, number=failing.number) if again.verdict == "mismatch" else failing
 
 
-def _is_black_box(document: Mapping[str, Any]) -> bool:
-    hidden = {one["name"] for run in document["runs"] for one in run["intermediates"] if one["status"] == "not exposed"}
-    return bool({"P", "dS"} & hidden)
+def _is_black_box(report: Report) -> bool:
+    return any({"P", "dS"} & set(run.absent) for run in report.runs)

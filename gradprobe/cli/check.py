@@ -12,7 +12,6 @@ from ..configuration.force import configured, in_force
 from ..failures import UsageFailure
 from ..options import command_line
 from ..sanitizer import sanitizer_for
-from ..screen import look
 from ..spans import plural
 from ..suite.checked import Planned
 from ..suite.worker import Setting
@@ -79,7 +78,7 @@ def check(
         tell_force(force.line(options, timeout, more))
         program = sanitizer_for(sanitize) if sanitize is not None else None
         seconds = _refuse(sanitize, timeout, seconds, several=bool(plan) or battery, isolate=isolate)
-        how = Setting(look(), show_traceback, isolate=isolate, timeout=seconds)
+        how = Setting(show_traceback, isolate=isolate, timeout=seconds)
         if plan:
             raise typer.Exit(check_several(plan, forms, how))
         if battery:

@@ -10,7 +10,7 @@ from .. import last
 from ..failures import UsageFailure, did_you_mean
 from ..intermediates import lookup, names
 from ..options import command_line
-from ..screen import look, put
+from ..screen import put
 from ..suite.checked import Planned
 from ..suite.worker import Setting
 from .alone import check_one
@@ -60,7 +60,7 @@ def diff(
             else:
                 put(line + "\n")
         planned = Planned("", asked, close_up=(row.name, place))
-        raise typer.Exit(check_one(planned, Forms(json_file), Setting(look(), show_traceback, isolate=isolate)))
+        raise typer.Exit(check_one(planned, Forms(json_file), Setting(show_traceback, isolate=isolate)))
 
 
 def like_the_last(

@@ -39,11 +39,12 @@ def failures_told(
         raise
     except Exception as error:
         failure = told(error, show_traceback)
-        from ..report.as_json import failure_as_json
+        from ..model.documents import Reports
+        from ..model.report import failed_report
 
         asked = forms if isinstance(forms, Forms) else Forms(forms)
-        document = failure_as_json(failure, again, target)
-        raise typer.Exit(asked.write([document], failure.exit_code, said=str(failure))) from None
+        made = Reports(reports=(failed_report(failure, again, target),))
+        raise typer.Exit(asked.write(made, failure.exit_code, said=str(failure))) from None
 
 
 def told(error: Exception, show_traceback: bool) -> Failure:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from .. import incomplete
 from ..failures import UsageFailure
 from ..files import keeps_changing, replace_file
+from ..model.documents import Reports, report_from, several_document, text_of
+from ..model.report import Report
 from ..report.places import Base
 from ..screen import put, say
 
@@ -23,6 +24,9 @@ SarifFile = Annotated[str | None, typer.Option("--sarif", metavar="FILE", help="
 GitHub = Annotated[
     bool, typer.Option("--github", help="Annotate lines on GitHub, and add a table to the step's summary")
 ]
+
+
+INCOMPLETE_REPORT = report_from(incomplete.document(""))
 
 
 @dataclass(frozen=True)
@@ -58,52 +62,37 @@ class Forms:
                 where = "stdout" if file == "-" else file
                 raise UsageFailure(f"{other} and {flag} both write to {where}", "give each a file of its own")
 
-    def write_so_far(
-        self, documents: Sequence[Mapping[str, Any]], planned: int | None, more: Mapping[str, Any] | None = None
-    ) -> int:
+    def write_so_far(self, several: Reports) -> int:
         """Writes what came into every file that may be written again, so that nothing is lost, and none is right yet.
 
         Returns:
             0, or 2 where a file cannot be written.
         """
         kept = {flag: file for flag, file in self.files.items() if keeps_changing(file)}
-        forms = Forms(kept.get("--json"), kept.get("--junit"), kept.get("--sarif"))
-        return forms.write(documents, None, planned=planned, more=more)
+        return Forms(kept.get("--json"), kept.get("--junit"), kept.get("--sarif")).write(several, None)
 
-    def write(
-        self,
-        documents: Sequence[Mapping[str, Any]],
-        code: int | None,
-        *,
-        said: str = "",
-        planned: int | None = None,
-        more: Mapping[str, Any] | None = None,
-    ) -> int:
+    def write(self, several: Reports, code: int | None, *, said: str = "") -> int:
         """Writes every form that was asked for, and says on stderr which of them cannot be written.
 
         Args:
-            documents: of gradprobe.report/1, one a check.
             code: the exit code that the checks came to; None as long as more of them are to come.
             said: a message that is on stderr already.
-            planned: how many checks there are to be; None for one that is made alone.
-            more: what else the JSON of several holds.
 
         Returns:
             The exit code: 2 in place of 0 where something could not be written. A mismatch stays 1, and a failure what
             it is: neither may be taken for the other by a script that asks only for the code.
         """
-        failures = [failure for failure in self._attempts(documents, code, planned, more or {}) if failure is not None]
+        failures = [failure for failure in self._attempts(several, code) if failure is not None]
         for failure in failures:
             if str(failure) != said:
                 say(failure)
         return code or (2 if failures else 0)
 
-    def _attempts(
-        self, documents: Sequence[Mapping[str, Any]], code: int | None, planned: int | None, more: Mapping[str, Any]
-    ) -> list[UsageFailure | None]:
-        told = documents if code is not None else [*documents, incomplete.document("")]
+    def _attempts(self, several: Reports, code: int | None) -> list[UsageFailure | None]:
+        reports = several.reports
+        told = reports if code is not None else (*reports, INCOMPLETE_REPORT)
         texts: dict[str, Callable[[], str]] = {
-            "--json": lambda: _as_json(documents, code, planned, more),
+            "--json": lambda: _as_json(several, code),
             "--junit": lambda: _as_junit(told),
             "--sarif": lambda: _as_sarif(told, code),
         }
@@ -113,7 +102,7 @@ class Forms:
         made = [(flag, file, texts[flag]()) for flag, file in reversed(places.values())]
         attempts = [_write(flag, file, text) for flag, file, text in made]
         if self.github:
-            attempts.append(_annotate(documents))
+            attempts.append(_annotate(reports))
         return attempts
 
 
@@ -121,26 +110,21 @@ def _place(file: str) -> str:
     return file if file == "-" else os.path.realpath(file)
 
 
-def _as_json(
-    documents: Sequence[Mapping[str, Any]], code: int | None, planned: int | None, more: Mapping[str, Any]
-) -> str:
-    from ..report.as_json import together
-
-    whole = together(documents, planned)
-    whole = incomplete.unfinished(whole) if code is None else whole
-    return json.dumps({**whole, **more}, indent=2, allow_nan=False) + "\n"
+def _as_json(several: Reports, code: int | None) -> str:
+    whole = several_document(several)
+    return text_of(incomplete.unfinished(whole) if code is None else whole)
 
 
-def _as_junit(documents: Sequence[Mapping[str, Any]]) -> str:
+def _as_junit(reports: Sequence[Report]) -> str:
     from ..report.junit import as_junit
 
-    return as_junit(documents, _base())
+    return as_junit(reports, _base())
 
 
-def _as_sarif(documents: Sequence[Mapping[str, Any]], code: int | None) -> str:
+def _as_sarif(reports: Sequence[Report], code: int | None) -> str:
     from ..report.sarif import as_sarif
 
-    return json.dumps(as_sarif(documents, _base(), code), indent=2, allow_nan=False) + "\n"
+    return text_of(as_sarif(reports, _base(), code))
 
 
 def _write(flag: str, file: str, text: str) -> UsageFailure | None:
@@ -155,18 +139,18 @@ def _write(flag: str, file: str, text: str) -> UsageFailure | None:
     return None
 
 
-def _annotate(documents: Sequence[Mapping[str, Any]]) -> UsageFailure | None:
+def _annotate(reports: Sequence[Report]) -> UsageFailure | None:
     """Annotations on stderr, where GitHub reads them as it does on stdout: that may hold a document."""
     from ..report.github import annotation_commands
 
     base = _base()
-    for line in annotation_commands(documents, base):
+    for line in annotation_commands(reports, base):
         print(line, file=sys.stderr)
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
-    return _summarize(summary, documents, base) if summary else None
+    return _summarize(summary, reports, base) if summary else None
 
 
-def _summarize(summary: str, documents: Sequence[Mapping[str, Any]], base: Base) -> UsageFailure | None:
+def _summarize(summary: str, reports: Sequence[Report], base: Base) -> UsageFailure | None:
     """Adds to what the step has written there, as far as there is room."""
     from ..report.markdown import MOST_BYTES, as_markdown
 
@@ -174,7 +158,7 @@ def _summarize(summary: str, documents: Sequence[Mapping[str, Any]], base: Base)
     try:
         there = file.stat().st_size if file.exists() else 0
         with file.open("a", encoding="utf-8") as stream:
-            stream.write(as_markdown(documents, base, MOST_BYTES - there))
+            stream.write(as_markdown(reports, base, MOST_BYTES - there))
     except OSError as error:
         return UsageFailure(f"--github: the summary {summary} cannot be written, {error.strerror}")
     return None

@@ -90,6 +90,7 @@ def _tell_each(ended: Ended, asked: last.Asked, watch: str, json_file: str | Non
     """Checks every set that was kept, and prints or writes what came of each; the exit code."""
     from ..recording.replay import check_each, exit_code
     from ..report.captures import as_document, captures_as_json, line_of, summary_line
+    from ..report.reported import report_of
 
     typer.echo("\n".join(f"gradprobe: {line}" for line in ended.sentences(watch)), err=True)
 
@@ -118,5 +119,5 @@ def _tell_each(ended: Ended, asked: last.Asked, watch: str, json_file: str | Non
     if shown is not None and shown.report is not None:
         last.save(of(shown.file))
         if json_file != "-" and shown.code:
-            show(rendered(shown.report))
+            show(rendered(report_of(shown.report)))
     return exit_code(codes)

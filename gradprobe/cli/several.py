@@ -5,17 +5,18 @@ from __future__ import annotations
 import functools
 import time
 from bisect import insort
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import typer
+from rich.text import Text
 
 from .. import last
 from ..failures import INTERRUPTED, Failure
+from ..model.documents import Reports, Untaken
+from ..model.report import FAILED
 from ..progress import Progress, interrupted
-from ..screen import put, say, show
-from ..suite.checked import Checked, Planned, Untaken, code_of
+from ..screen import look, say, show
+from ..suite.checked import Checked, Planned, code_of
 from ..suite.checking import check_each
 from ..suite.table import LISTED, Table, in_full, not_taken, simplest, summary, warnings, words_of
 from ..suite.worker import Setting
@@ -45,7 +46,8 @@ def check_several(
         weigh: makes a warning of one that does not count.
     """
     start, shown = time.perf_counter(), not forms.on_stdout
-    table, checks, warned = Table(planned, setting.look), list[Checked](), list[Checked]()
+    on, checks, warned = look(), list[Checked](), list[Checked]()
+    table = Table(planned, on)
     expected = len(planned)
     if expected and (code := _write_so_far(forms, checks, warned, expected, untaken)):
         return code
@@ -58,13 +60,13 @@ def check_several(
             for number, checked in enumerate(map(weigh, check_each(planned, setting)), 1):
                 tick(f"check {number} of {len(planned)} made", number / len(planned))
                 if untaken is not None and checked.is_refused:
-                    untaken, expected = [*untaken, Untaken(checked.title, words_of(checked.document))], expected - 1
+                    untaken, expected = [*untaken, Untaken(checked.title, words_of(checked.report))], expected - 1
                     continue
-                insort(warned if checked.is_warning else checks, checked, key=lambda one: one.number)
-                expected -= checked.is_warning
+                insort(warned if checked.report.is_warning else checks, checked, key=lambda one: one.number)
+                expected -= checked.report.is_warning
                 _write_so_far(forms, checks, warned, expected, untaken)
                 if shown:
-                    tick.over(functools.partial(show, table.line_of(checked)))
+                    tick.over(functools.partial(show, table.line_of(checked.report)))
                 _tell_how_far(len(checks), expected)
             failing = simplest(checks)
             if failing is not None:
@@ -79,8 +81,8 @@ def check_several(
     if not (checks or stopped):
         say(Failure("nothing was compared: the target takes none of the cases"))
     if shown:
-        show([*not_taken(untaken or ()), *warnings(warned)])
-        put("".join(f"{line}\n" for line in ["", *in_full(failing), ""]) if failing else "")
+        show([*not_taken(untaken or ()), *warnings([checked.report for checked in warned])])
+        show([Text(), *in_full(failing.report, on, failing.left), Text()] if failing else [])
         show([summary(checks, expected, time.perf_counter() - start, len(warned))])
     if stopped:
         say(stopped)
@@ -88,21 +90,20 @@ def check_several(
         return INTERRUPTED
     # Nothing compared is no match.
     code = code_of([checked.code for checked in checks]) if checks or expected else Failure.exit_code
-    return forms.write(_documents(checks, warned), code, planned=expected, more=_more(untaken))
+    return forms.write(_together(checks, warned, expected, untaken), code)
 
 
 def _write_so_far(
     forms: Forms, checks: Sequence[Checked], warned: Sequence[Checked], planned: int, untaken: Sequence[Untaken] | None
 ) -> int:
-    return forms.write_so_far(_documents(checks, warned), planned, _more(untaken))
+    return forms.write_so_far(_together(checks, warned, planned, untaken))
 
 
-def _documents(checks: Sequence[Checked], warned: Sequence[Checked]) -> list[Mapping[str, Any]]:
-    return [checked.document for checked in (*checks, *warned)]
-
-
-def _more(untaken: Sequence[Untaken] | None) -> dict[str, Any]:
-    return {} if untaken is None else {"not_taken": [asdict(one) for one in untaken]}
+def _together(
+    checks: Sequence[Checked], warned: Sequence[Checked], planned: int, untaken: Sequence[Untaken] | None
+) -> Reports:
+    reports = tuple(checked.report for checked in (*checks, *warned))
+    return Reports(reports=reports, planned=planned, not_taken=None if untaken is None else tuple(untaken))
 
 
 def _tell_how_far(done: int, planned: int) -> None:
@@ -112,6 +113,6 @@ def _tell_how_far(done: int, planned: int) -> None:
 
 def _remember(checks: Sequence[Checked]) -> None:
     """`diff` repeats the simplest failing check, else the first."""
-    made = [checked for checked in checks if checked.verdict != "error"]
+    made = [checked for checked in checks if checked.verdict != FAILED]
     if made:
         last.save((simplest(made) or made[0]).asked)

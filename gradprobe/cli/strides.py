@@ -14,6 +14,8 @@ import typer
 from .. import last
 from ..configuration.force import in_force
 from ..failures import UsageFailure
+from ..model.documents import Reports
+from ..model.report import Report
 from ..options import command_line
 from ..progress import Progress, interrupted
 from ..screen import put, say, show, utf8, width
@@ -84,19 +86,19 @@ class _Tour:
     fast: bool
     timeout: float | None
     planned: int
-    documents: list[dict[str, Any]] = field(default_factory=list)
+    reports: list[Report] = field(default_factory=list)
     codes: list[int] = field(default_factory=list)
 
     def begin(self) -> int:
         """0 where every file can be written; else the exit code, and why is said before anything is tried."""
-        return self.forms.write_so_far([], self.planned)
+        return self.forms.write_so_far(Reports(reports=(), planned=self.planned))
 
     def add(self, asked: last.Asked) -> None:
         """Surveys a target and shows what came of it; what is known so far is in every file after each layout."""
         options = {name: word for name, word in asked.options.items() if name not in _LAYOUTS}
         again = command_line("strides", asked.target, options, chosen(asked) | self.words)
         found = self._surveyed(replace(asked, options=_with_lengths(options)), again, frozenset(options))
-        self.documents.append(_document(found))
+        self.reports.append(_report(found))
         self.codes.append(found.exit_code)
         if not self.forms.on_stdout:
             from ..report.survey import render_survey
@@ -105,7 +107,7 @@ class _Tour:
 
     def end(self) -> int:
         """Writes every form that was asked for; the exit code of all."""
-        return self.forms.write(self.documents, code_of(self.codes), planned=self._several())
+        return self.forms.write(self._together(), code_of(self.codes))
 
     def _surveyed(self, asked: last.Asked, again: str, given: frozenset[str]) -> Survey:
         from ..strides.survey import survey
@@ -116,7 +118,7 @@ class _Tour:
             latest[:] = [found]
             done, of = len(found.results), len(found.plan.trials)
             tick(f"{asked.target}, layout {done} of {of}", done / of)
-            self.forms.write_so_far([*self.documents, _document(found)], self._several())
+            self.forms.write_so_far(self._together(_report(found)))
 
         with Progress() as tick:
             tick("importing torch and the target", 0.0)
@@ -144,8 +146,8 @@ class _Tour:
         done, of = (len(latest[0].results), len(latest[0].plan.trials)) if latest else (0, 0)
         say(interrupted(done, of, "layouts"))
 
-    def _several(self) -> int | None:
-        return self.planned if self.planned > 1 else None
+    def _together(self, *more: Report) -> Reports:
+        return Reports(reports=(*self.reports, *more), planned=self.planned if self.planned > 1 else None)
 
 
 def _workers() -> int:
@@ -153,10 +155,10 @@ def _workers() -> int:
     return 1 if has_driver() else min(_MOST_WORKERS, len(os.sched_getaffinity(0)))
 
 
-def _document(found: Survey) -> dict[str, Any]:
-    from ..report.survey_as_json import survey_as_json
+def _report(found: Survey) -> Report:
+    from ..report.surveyed import report_of
 
-    return survey_as_json(found)
+    return report_of(found)
 
 
 def _with_lengths(options: dict[str, Any]) -> dict[str, Any]:

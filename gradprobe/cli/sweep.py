@@ -14,7 +14,6 @@ from .. import last
 from ..configuration.force import in_force, merged
 from ..failures import UsageFailure
 from ..options import OPTIONS, command_line, parse
-from ..screen import look
 from ..spans import plural
 from ..suite.checked import Planned
 from ..suite.described import described
@@ -75,7 +74,7 @@ def sweep(
         alike = [force.over(replace(asked, target=word, options=fixed)) for word in targets]
         plan = _plan(alike, varied, seconds)
         tell_force(force.line(options, timeout, [plural(len(targets), "target")] if target is None else []))
-        raise typer.Exit(check_several(plan, forms, Setting(look(), show_traceback, at_a_time, timeout=seconds)))
+        raise typer.Exit(check_several(plan, forms, Setting(show_traceback, at_a_time, timeout=seconds)))
 
 
 def _checked_workers(given: int | None) -> int:

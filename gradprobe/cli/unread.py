@@ -58,6 +58,8 @@ def forms_in(words: Sequence[str], options: set[str]) -> Forms:
 
 
 def _write(forms: Forms, words: Sequence[str], message: str) -> None:
-    from ..report.as_json import failure_as_json
+    from ..model.documents import Reports
+    from ..model.report import failed_report
 
-    forms.write([failure_as_json(UsageFailure(message), shlex.join(["gradprobe", *words]))], UsageFailure.exit_code)
+    report = failed_report(UsageFailure(message), shlex.join(["gradprobe", *words]))
+    forms.write(Reports(reports=(report,)), UsageFailure.exit_code)

@@ -6,20 +6,8 @@ from collections.abc import Collection, Iterable, Sequence
 
 from ..diagnosis import Diagnosis, Where
 from ..intermediates import lookup
-from ..judging.strays import (
-    BARRIER,
-    CHANGED,
-    DTYPE,
-    GUARD,
-    MISALIGNED,
-    OUTSIDE,
-    RACE,
-    SHARED,
-    UNWRITTEN,
-    Group,
-    Stray,
-    grouped,
-)
+from ..judging.strays import Group, grouped
+from ..model.memory import BARRIER, CHANGED, DTYPE, GUARD, MISALIGNED, OUTSIDE, RACE, SHARED, UNWRITTEN, Stray
 from ..severity import HUGE
 from .lines import among
 

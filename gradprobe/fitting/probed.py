@@ -1,4 +1,4 @@
-"""Problem -> Report, of the problem as it is or of what the target takes in its place."""
+"""Problem -> Probed, of the problem as it is or of what the target takes in its place."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ..options import flags
 from ..probe import probe
 from ..probing.experiment import Tick
 from ..problem import Problem
-from ..verdict import MISMATCH, Report, Run
+from ..verdict import MISMATCH, Probed, Run
 from .adaptations import OF_LENGTH, WHOLE_BLOCKS, given_as
 from .fit import WRONG_THROUGHOUT, Fit, fit
 from .trial import refuses, share_wrong, tried
 
-Told = Callable[[Report], object]
+Told = Callable[[Probed], object]
 
 
-def probed(problem: Problem, again: str, tick: Tick, told: Told = lambda so_far: None) -> tuple[Report, Problem]:
+def probed(problem: Problem, again: str, tick: Tick, told: Told = lambda so_far: None) -> tuple[Probed, Problem]:
     """The report, and the problem that it is about: another one where the target does not take the one given.
 
     Args:
@@ -79,7 +79,7 @@ class _Otherwise(Exception):
         self.fit = fit
 
 
-def _report(found: Fit, again: str, telling: tuple[Tick, Told], first: Callable[[Run], None]) -> Report:
+def _report(found: Fit, again: str, telling: tuple[Tick, Told], first: Callable[[Run], None]) -> Probed:
     problem = found.problem
     line = shlex.join([*shlex.split(again), *flags(found.options)]) if again else ""
     return probe(
@@ -88,7 +88,7 @@ def _report(found: Fit, again: str, telling: tuple[Tick, Told], first: Callable[
     )  # fmt: skip
 
 
-def _with_known(report: Report, problem: Problem) -> Report:
+def _with_known(report: Probed, problem: Problem) -> Probed:
     """The report, with a sentence where another length or number of key heads is right."""
     # What a kernel does to memory may itself come of them.
     explained = any(one.explained >= NAMED for one in report.diagnoses) and not report.runs[0].strays

@@ -2,69 +2,58 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..budgets.roundings import rounding_shift
 from ..cases.case import Case
 from ..failures import UsageFailure
 from ..intermediates import slots
+from ..model.number import Number
+from ..model.report import CloseUp, Row
 from ..reference import Tile
-from ..verdict import Report
+from ..verdict import Probed
 from .compare import BY_TILE, Judge, allowed_on, judge_whole, tile_size
-from .locate import Location, locate_at
+from .locate import element_of, locate_at
 from .measured import Measured
 from .tally import Finding
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-
-@dataclass(frozen=True)
-class Row:
-    """The worst element of one row."""
-
-    row: int
-    wrong: int
-    col: int
-    actual: float
-    expected: float
-    ratio: float
+# Of a map and its rows together; what has more is not kept in a report: 100 kB of JSON each.
+MOST_CELLS = 2048
 
 
-@dataclass(frozen=True)
-class CloseUp:
-    """One intermediate of one head."""
-
-    name: str
-    batch: int | None
-    head: int
-    shape: tuple[int, int]
-    """Rows and columns; a vector has one column."""
-    tile: tuple[int, int]
-    """Rows and columns of one cell of the map."""
-    map: tuple[tuple[float, ...], ...]
-    """The worst multiple of the budget in each cell; NaN where every entry is masked."""
-    rows: tuple[Row, ...]
-    """The wrong rows; where none is wrong, the worst one."""
-    wrong: int
-    location: Location
-    """The first wrong element, or the worst one where none is wrong, with the numbers around it."""
-
-
-def close_up_of(report: Report, name: str, at: tuple[int, int] | None) -> tuple[str, CloseUp]:
-    """The first layout in which an intermediate is wrong, or is at all, and the close-up there.
+def close_up_of(probed: Probed, name: str, at: tuple[int, int] | None) -> CloseUp:
+    """An intermediate in the first layout in which it is wrong, or is at all.
 
     Raises:
         UsageFailure: the target did not expose it, or there is no such batch or head.
     """
-    having = [(run, found) for run, found in report.measured if name in found.comparison.findings]
+    having = [(run, found) for run, found in probed.measured if name in found.comparison.findings]
     wrong = [(run, found) for run, found in having if found.comparison.findings[name].mismatched]
-    run, shown = (wrong or having or report.measured)[0]
-    return run.layout, close_up(report.case, run.holding(name) or shown, name, at)
+    run, shown = (wrong or having or probed.measured)[0]
+    return close_up(probed.case, run.layout, run.holding(name) or shown, name, at)
 
 
-def close_up(case: Case, measured: Measured, name: str, at: tuple[int, int] | None) -> CloseUp:
+def kept_close_ups(probed: Probed) -> Iterator[CloseUp]:
+    """What a report keeps of each intermediate of a mismatch, unless it is large."""
+    names = dict.fromkeys(name for _, found in probed.measured for name in found.comparison.findings)
+    for name in names if probed.failing else ():
+        if _cells(probed.case, name) <= MOST_CELLS:
+            yield close_up_of(probed, name, None)
+
+
+def _cells(case: Case, name: str) -> int:
+    """How many numbers its map and its rows have at most."""
+    rows, cols = (case.size(letter) if letter else 1 for letter in slots(case.axes(name))[2:])
+    tile = _tile(case, case.axes(name), cols)
+    return -(-rows // tile[0]) * -(-cols // tile[1]) + rows
+
+
+def close_up(case: Case, layout: str, measured: Measured, name: str, at: tuple[int, int] | None) -> CloseUp:
     """An intermediate of one head: of `at` (batch, head), else of its first wrong element, else of its worst.
 
     Raises:
@@ -74,16 +63,21 @@ def close_up(case: Case, measured: Measured, name: str, at: tuple[int, int] | No
     batch, head = _checked(finding, at) if at is not None else _interesting(finding)
     actual, expected, bound, right, masked = _whole_head(case, measured, name, batch, head)
     ratio = _ratios(actual, expected, bound, right)
-    tile = _tile(case, finding.axes, actual.shape[1])
-    rows = _rows(actual, expected, ratio, right)
-    first = _first(ratio, right)
-    place = (batch, head, *first)
-    budget = float(bound[first])
+    tile, first = _tile(case, finding.axes, actual.shape[1]), _first(ratio, right)
+    place, budget = (batch, head, *first), float(bound[first])
     return CloseUp(
-        name, batch if finding.axes[0] == "b" else None, head, (actual.shape[0], actual.shape[1]), tile,
-        _pooled(ratio.masked_fill(masked & right, float("nan")), tile), rows, int((~right).sum()),
-        locate_at(case, measured.x, measured.trace, measured.comparison, name, place, budget),
-    )  # fmt: skip
+        layout=layout,
+        intermediate=name,
+        batch=batch if finding.axes[0] == "b" else None,
+        head=head,
+        mismatched=int((~right).sum()),
+        total=actual.numel(),
+        shape=(actual.shape[0], actual.shape[1]),
+        tile=tile,
+        map=_pooled(ratio.masked_fill(masked & right, float("nan")), tile),
+        rows=_rows(actual, expected, ratio, right),
+        element=element_of(locate_at(case, measured.x, measured.trace, measured.comparison, name, place, budget)),
+    )
 
 
 def _exposed(measured: Measured, name: str) -> Finding:
@@ -156,17 +150,14 @@ def _tile(case: Case, axes: str, cols: int) -> tuple[int, int]:
     return case.block_m if row == "m" else case.block_n, case.block_n if col == "n" else min(cols, 8)
 
 
-def _pooled(ratio: Tensor, tile: tuple[int, int]) -> tuple[tuple[float, ...], ...]:
-    """The maximum over each cell, NaN only where every entry is NaN."""
-    import torch
-
+def _pooled(ratio: Tensor, tile: tuple[int, int]) -> tuple[tuple[Number | None, ...], ...]:
+    """The maximum over each cell, None only where every entry is NaN."""
     filled = ratio.nan_to_num(-1.0, posinf=float("inf"))
     rows, cols = -(-ratio.shape[0] // tile[0]), -(-ratio.shape[1] // tile[1])
     padded = filled.new_full((rows * tile[0], cols * tile[1]), -1.0)
     padded[: ratio.shape[0], : ratio.shape[1]] = filled
     pooled = padded.reshape(rows, tile[0], cols, tile[1]).amax((1, 3))
-    pooled = torch.where(pooled < 0, torch.full_like(pooled, float("nan")), pooled)
-    return tuple(tuple(row) for row in pooled.tolist())
+    return tuple(tuple(None if cell < 0 else Number(cell) for cell in row) for row in pooled.tolist())
 
 
 def _rows(actual: Tensor, expected: Tensor, ratio: Tensor, right: Tensor) -> tuple[Row, ...]:
@@ -175,14 +166,14 @@ def _rows(actual: Tensor, expected: Tensor, ratio: Tensor, right: Tensor) -> tup
     cols = ratio.argmax(1).tolist()
     return tuple(
         Row(
-            row,
-            int(wrong[row]),
-            cols[row],
-            float(actual[row, cols[row]]),
-            float(expected[row, cols[row]]),
-            float(ratio[row, cols[row]]),
+            row=row,
+            mismatched=int(wrong[row]),
+            col=col,
+            actual=Number(actual[row, col]),
+            expected=Number(expected[row, col]),
+            ratio=Number(ratio[row, col]),
         )
-        for row in chosen
+        for row, col in ((row, cols[row]) for row in chosen)
     )
 
 

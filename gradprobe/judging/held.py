@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from ..cases.guards import Breach
 from ..cases.outputs import coarser_than
 from ..intermediates import slots
+from ..model.memory import CHANGED, DTYPE, GUARD, SHARED, UNWRITTEN, Stray
 from ..running.changes import Change, Writer
 from ..running.sharing import Shared
 from ..running.trace import Trace, dtype_of
-from .strays import CHANGED, DTYPE, GUARD, SHARED, UNWRITTEN, Stray
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,8 +60,17 @@ def of_change(change: Change, axes: str, writer: Writer | None) -> Stray:
         f"{change.tensor}, an input, is overwritten{_by(by)}: {at} was {change.before} and is {change.after}; "
         f"{change.count:,} of {change.total:,} elements differ"
     )
-    place, stood = _placed(axes, change.index), (change.after, change.before)
-    return Stray(CHANGED, change.tensor, words, *where, access="store", lanes=change.count, place=place, stood=stood)
+    return Stray(
+        CHANGED,
+        change.tensor,
+        words,
+        *where,
+        access="store",
+        lanes=change.count,
+        place=_placed(axes, change.index),
+        actual=change.after,
+        expected=change.before,
+    )
 
 
 def _by(writer: Writer) -> str:
@@ -93,7 +102,7 @@ def of_dtypes(trace: Trace, values: Mapping[str, Tensor]) -> Iterator[Stray]:
         if like is not None:
             came, due = dtype_of(trace, name) or "", str(values[like].dtype).removeprefix("torch.")
             sentence = f"{name} came as {came}, which does not hold the numbers of {due}, the dtype of {like}"
-            yield Stray(DTYPE, name, sentence, stood=(came, due))
+            yield Stray(DTYPE, name, sentence, actual=came, expected=due)
 
 
 def never_written(first: Trace, second: Trace, unwritten: tuple[float, float]) -> Iterator[Stray]:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from ..cases.case import Case
 from ..intermediates import slots
+from ..model import report as model
+from ..model.number import Number
 from ..spans import in_words, spans
 from .tally import MISMATCH, Place
 
@@ -140,6 +142,23 @@ def _around(at: int, size: int, width: int) -> tuple[int, ...]:
 
 def _numbers(tensor: Tensor) -> tuple[tuple[float, ...], ...]:
     return tuple(tuple(row) for row in tensor.tolist())
+
+
+def element_of(location: Location) -> model.Element:
+    """A place with the numbers around it, as a report holds it."""
+    place, window = location.place, location.window
+    return model.Element(
+        intermediate=location.intermediate,
+        batch=place.batch, head=place.head, row=place.row, col=place.col,
+        tile=location.tile,
+        actual=Number(place.actual), expected=Number(place.expected), budget=Number(place.budget),
+        masked=location.masked,
+        window=model.Window(window.rows, window.cols, _typed(window.actual), _typed(window.expected)),
+    )  # fmt: skip
+
+
+def _typed(rows: Sequence[Sequence[float]]) -> tuple[tuple[Number, ...], ...]:
+    return tuple(tuple(map(Number, row)) for row in rows)
 
 
 def zeros_by_design(case: Case) -> list[str]:

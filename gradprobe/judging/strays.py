@@ -1,56 +1,27 @@
-"""Stray: a finding about memory. A run stored or read where it may not, or its results lie where they may not."""
+"""The order in which findings about memory are told, and which of them belong together."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ..model.memory import (
+    BARRIER,
+    CHANGED,
+    DTYPE,
+    GUARD,
+    MISALIGNED,
+    OUTSIDE,
+    RACE,
+    SHARED,
+    UNWRITTEN,
+    Stray,
+)
 from ..severity import ERROR
 
-OUTSIDE, GUARD, UNWRITTEN, RACE, BARRIER = "outside", "guard", "unwritten", "race", "barrier"
-MISALIGNED = "misaligned"
-CHANGED, SHARED, DTYPE = "changed", "shared", "dtype"
 # What spoils memory before what only reads it, and what two programs leave to chance before what each does alone.
 _ACCESSES = ("atomic", "store", "", "load")
 _KINDS = (RACE, OUTSIDE, MISALIGNED, GUARD, CHANGED, BARRIER, UNWRITTEN, SHARED, DTYPE)
-
-
-@dataclass(frozen=True)
-class Stray:
-    """One finding about memory, or about how a result is held there."""
-
-    kind: str
-    """OUTSIDE (an access), GUARD (a band that was written), UNWRITTEN (what was never written), RACE, BARRIER,
-    MISALIGNED, CHANGED (an input), SHARED (a result in the memory of another tensor) or DTYPE (a coarser one)."""
-    tensor: str
-    sentence: str
-    kernel: str = ""
-    """What follows is "" or None where no line is known."""
-    file: str = ""
-    line: int | None = None
-    code: str = ""
-    severity: str = ERROR
-    """WARNING of what is shown and changes no verdict."""
-    access: str = ""
-    """"load", "store" or "atomic"."""
-    lanes: int = 0
-    """How many elements were accessed so; 0 where nobody counted."""
-    place: tuple[int | None, ...] = (None,) * 4
-    """Batch, head, row and column of the first element, where it has one."""
-    stood: tuple[str, str] = ("-", "-")
-    """What came there, and what was due."""
-    wraps: bool = False
-    """Whether the offset of an element of the tensor leads there when it is cut to 32 bits."""
-
-    @property
-    def identity(self) -> tuple[str, str, str, str, int | None]:
-        """The same for the same finding, in whichever layout it was seen."""
-        return self.kind, *self.place_of_access
-
-    @property
-    def place_of_access(self) -> tuple[str, str, str, int | None]:
-        """The same for whatever one line does to one tensor."""
-        return self.tensor, self.kernel, self.file, self.line
 
 
 def worst_first(strays: Iterable[Stray]) -> list[Stray]:

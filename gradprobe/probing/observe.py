@@ -14,7 +14,7 @@ from ..cases.guards import Breach, Guards
 from ..cases.layouts import Inputs
 from ..failures import Failure, KernelStopped, TargetFailure
 from ..judging.held import of_access, of_breach, of_change, of_cuda, of_dtypes, of_shared
-from ..judging.strays import Stray
+from ..model.memory import Stray
 from ..running.allocations import Allocations
 from ..running.backend import interpreting
 from ..running.changes import Given, Steps, Writer

@@ -13,7 +13,8 @@ from ..cases.layouts import UNIT_RUN, Assigned, planned_runs, run_name
 from ..failures import TargetFailure, UsageFailure
 from ..judging.invariants import agreement
 from ..judging.measured import Measured
-from ..judging.strays import RACE, UNWRITTEN, Stray, telling, worst_first
+from ..judging.strays import telling, worst_first
+from ..model.memory import RACE, UNWRITTEN, Stray
 from ..running.run import Outcome
 from ..verdict import Run
 from .experiment import Experiment, inputs_of

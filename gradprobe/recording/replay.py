@@ -22,7 +22,7 @@ from .seen import Seen
 from .watch import ENDING, Keeping
 
 if TYPE_CHECKING:
-    from ..verdict import Report
+    from ..verdict import Probed
 
 FOLDER = Path(".gradprobe") / "captures"
 
@@ -57,7 +57,7 @@ class Checked:
     """One set of inputs, checked."""
 
     file: str
-    report: Report | None
+    report: Probed | None
     failure: Failure | None
     """Why there is no report."""
     layouts: str
@@ -128,7 +128,7 @@ def look_where_it_looked(ended: Ended) -> None:
     sys.path += [entry for entry in ended.seen.path if entry not in sys.path]
 
 
-def check_each(files: Sequence[str], check: Callable[[str], Report]) -> Iterator[Checked]:
+def check_each(files: Sequence[str], check: Callable[[str], Probed]) -> Iterator[Checked]:
     """Checks one set after another. One that fails does not stop the others."""
     for file in files:
         try:

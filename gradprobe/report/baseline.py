@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,6 @@ from rich.text import Text
 from ..baseline.changes import Cell, Changes
 from ..baseline.noise import ALARMS, GROWN, IMPROVED, SAME, Growth
 from ..spans import plural
-from .as_json import number
 from .text import ASCII, UTF8
 
 SCHEMA = "gradprobe.baseline.diff/1"
@@ -105,7 +105,7 @@ def _cell_as_json(changes: Changes, cell: Cell) -> dict[str, Any]:
 
 
 def _growth(one: Growth) -> dict[str, Any]:
-    return {"factor": number(one.factor), "noise": number(one.noise), "verdict": one.verdict}
+    return {"factor": _number(one.factor), "noise": _number(one.noise), "verdict": one.verdict}
 
 
 def together(documents: list[dict[str, Any]]) -> dict[str, Any]:
@@ -113,3 +113,8 @@ def together(documents: list[dict[str, Any]]) -> dict[str, Any]:
     verdicts = {document["verdict"] for document in documents}
     verdict = next(known for known in ("mismatch", GROWN, "error", SAME) if known in verdicts)
     return {"schema": SCHEMA, "verdict": verdict, "alarms": ALARMS, "entries": documents}
+
+
+def _number(value: float) -> float | None:
+    """None where it is not finite."""
+    return value if math.isfinite(value) else None

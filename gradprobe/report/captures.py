@@ -9,12 +9,14 @@ from typing import Any
 from rich.text import Text
 
 from ..cases.case import Case
+from ..model.documents import document_of
+from ..model.report import MISMATCH, failed_report
 from ..recording.replay import Checked, Ended
 from ..recording.seen import Seen
 from ..spans import plural
-from ..verdict import MISMATCH
-from .as_json import as_json, failure_as_json
-from .text import CAUTION, first_mismatch_line
+from .console import first_line
+from .reported import report_of
+from .text import CAUTION
 
 SCHEMA = "gradprobe.runs/1"
 
@@ -30,7 +32,7 @@ def line_of(number: int, checked: Checked) -> Text:
     verdict = ("MISMATCH", "bold red") if wrong else ("MATCH   ", "bold green")
     line = Text.assemble(f"  {number:>2}  ", verdict, f"  {_shape(report.case)}; {checked.layouts}")
     if wrong:
-        place = first_mismatch_line(wrong[1].first).split()[2:7] if wrong[1].first else [wrong[1].broken[0].name]
+        place = first_line(report_of(report)).split()[2:7] if wrong[1].first else [wrong[1].broken[0].name]
         line.append(f"; first wrong: {' '.join(place)}")
     return line
 
@@ -38,9 +40,9 @@ def line_of(number: int, checked: Checked) -> Text:
 def as_document(checked: Checked, again: str) -> dict[str, Any]:
     """The report that `check --json` gives for that set, or what stands in its place."""
     if checked.report is not None:
-        return as_json(checked.report)
+        return document_of(report_of(checked.report))
     assert checked.failure is not None
-    return failure_as_json(checked.failure, again)
+    return document_of(failed_report(checked.failure, again))
 
 
 def summary_line(verdicts: Sequence[str]) -> Text:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from rich.text import Text
 
-from ..judging.closeup import CloseUp
-from ..judging.tally import MISMATCH
+from ..model.number import Number
+from ..model.report import MISMATCH, CloseUp
 from ..spans import in_words, plural, spans
-from .as_json import number
 from .console import window
 from .text import STYLES, ratio, value
 
@@ -25,45 +22,22 @@ _MOST_ROWS = 10
 def render_close_up(view: CloseUp, width: int, *, utf8: bool = True) -> list[Text]:
     """The close-up as lines that fit `width`."""
     return [
+        Text(f"layout {view.layout}", "dim"),
         *_head(view),
         Text(),
         *_map(view, width, _UTF8 if utf8 else _ASCII),
         Text(),
         *_rows(view),
         Text(),
-        *window(view.location, width),
+        *window(view.element, width),
     ]
-
-
-def close_up_as_json(view: CloseUp) -> dict[str, Any]:
-    """The close-up for the JSON report."""
-    return {
-        "intermediate": view.name,
-        "batch": view.batch,
-        "head": view.head,
-        "mismatched": view.wrong,
-        "total": view.shape[0] * view.shape[1],
-        "tile": list(view.tile),
-        "map": [[None if math.isnan(cell) else number(cell) for cell in row] for row in view.map],
-        "rows": [
-            {
-                "row": row.row, "mismatched": row.wrong, "col": row.col, "actual": number(row.actual),
-                "expected": number(row.expected), "ratio": number(row.ratio),
-            }
-            for row in view.rows
-        ],
-    }  # fmt: skip
 
 
 def _head(view: CloseUp) -> Iterator[Text]:
     where = f"batch {view.batch}, head {view.head}" if view.batch is not None else f"head {view.head}"
-    total = view.shape[0] * view.shape[1]
-    state = (
-        f"{view.wrong:,} of {plural(total, 'element')} wrong"
-        if view.wrong
-        else f"all {plural(total, 'element')} within budget"
-    )
-    yield Text.assemble((view.name, "bold"), f"  {where}: ", (state, STYLES[MISMATCH] if view.wrong else "green"))
+    elements, is_wrong = plural(view.total, "element"), view.mismatched > 0
+    state = f"{view.mismatched:,} of {elements} wrong" if is_wrong else f"all {elements} within budget"
+    yield Text.assemble((view.intermediate, "bold"), f"  {where}: ", (state, STYLES[MISMATCH] if is_wrong else "green"))
 
 
 def _map(view: CloseUp, width: int, signs: str) -> Iterator[Text]:
@@ -74,39 +48,36 @@ def _map(view: CloseUp, width: int, signs: str) -> Iterator[Text]:
     for at, line in enumerate(cells):
         text = Text(f"  row {at * rows:<6}")
         for cell in line:
-            text.append(_sign(cell, signs), STYLES[MISMATCH] if cell > 1 else "")
+            text.append(_sign(cell, signs), STYLES[MISMATCH] if cell is not None and cell > 1 else "")
         yield text
     words = ("within budget", "over it", "over 10x", "over 100x", "over 1000x")
     yield Text("  " + "   ".join(f"{sign} {word}" for sign, word in zip(signs, words, strict=True)), "dim")
 
 
-def _fitted(cells: Sequence[Sequence[float]], most: int) -> list[list[float]]:
+def _fitted(cells: Sequence[Sequence[Number | None]], most: int) -> list[list[Number | None]]:
     """Neighbouring columns pooled until they fit."""
     step = -(-len(cells[0]) // most)
     return [[_worst(line[first : first + step]) for first in range(0, len(line), step)] for line in cells]
 
 
-def _worst(cells: Sequence[float]) -> float:
-    numbers = [cell for cell in cells if not math.isnan(cell)]
-    return max(numbers) if numbers else math.nan
+def _worst(cells: Sequence[Number | None]) -> Number | None:
+    return max((cell for cell in cells if cell is not None), default=None)
 
 
-def _sign(cell: float, signs: str) -> str:
-    if math.isnan(cell):
-        return " "
-    return signs[sum(cell > least for least in _SCALE[1:])]
+def _sign(cell: Number | None, signs: str) -> str:
+    return " " if cell is None else signs[sum(cell > least for least in _SCALE[1:])]
 
 
 def _rows(view: CloseUp) -> Iterator[Text]:
-    if view.wrong:
+    if view.mismatched:
         yield Text(
             f"  wrong rows: {in_words(spans(row.row for row in view.rows))} ({len(view.rows)} of {view.shape[0]})"
         )
     yield Text(f"  {'row':>6}{'wrong':>8}{'worst col':>11}{'actual':>13}{'expected':>13}{'ratio':>9}", "dim")
     for row in view.rows[:_MOST_ROWS]:
         yield Text(
-            f"  {row.row:>6}{row.wrong:>8}{row.col:>11}{value(row.actual):>13}{value(row.expected):>13}"
-            f"{ratio(row.ratio) + 'x':>9}"
+            f"  {row.row:>6}{row.mismatched:>8}{row.col:>11}{value(row.actual):>13}{value(row.expected):>13}"
+            f"{ratio(float('inf') if row.ratio is None else row.ratio) + 'x':>9}"
         )
     if len(view.rows) > _MOST_ROWS:
         yield Text(f"  {len(view.rows) - _MOST_ROWS} more wrong rows", "dim")

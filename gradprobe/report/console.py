@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -9,9 +10,8 @@ from rich.text import Text
 
 from ..budgets.precision import LAMBDA
 from ..cases.case import Case
-from ..judging.locate import Location
-from ..judging.measured import Measured
-from ..judging.strays import (
+from ..judging.strays import grouped
+from ..model.memory import (
     BARRIER,
     CHANGED,
     DTYPE,
@@ -21,26 +21,12 @@ from ..judging.strays import (
     RACE,
     SHARED,
     UNWRITTEN,
-    grouped,
-)  # fmt: skip
-from ..judging.tally import INHERITED, MATCH, MISMATCH, Finding
-from ..running.trace import dtype_of
+)
+from ..model.report import FAILED, INHERITED, MATCH, MISMATCH, Element, Error, Head, Intermediate, Report, Run, Source
 from ..spans import in_words, plural, spans
-from ..verdict import Report, Run
 from .paths import short
 from .reasons import render_reasons
-from .text import (
-    ASCII,
-    CAUTION,
-    STYLES,
-    UTF8,
-    Marks,
-    broken_identity_line,
-    first_mismatch_line,
-    ratio,
-    stray_line,
-    value,
-)
+from .text import ASCII, CAUTION, STYLES, UTF8, Marks, greppable, ratio, value
 
 _NAME, _CELL = 9, 8
 _MOST_STRAYS = 4
@@ -53,47 +39,57 @@ _STRAYED = {
 # A fault of the formula moves an element by its own size, thousands of roundings. An accumulator of fewer bits than
 # declared stays within the confidence factor of what was allowed, the room that a bound leaves beyond one rounding.
 COARSE = LAMBDA
+_OF_TARGET = r"^target '.*?' "
 
 
 def render(report: Report, width: int, *, utf8: bool = True) -> list[Text]:
-    """The report as lines; tables fit `width`, sentences are folded to it."""
+    """The report as lines; tables fit `width`, sentences are folded to it. Nothing where nothing was measured."""
+    if report.verdict == FAILED or not report.measured:
+        return _unfinished(report, width, utf8=utf8)
     marks = UTF8 if utf8 else ASCII
-    failing = report.failing
-    shown = failing[1] if failing else report.measured[0][1]
     lines = [*_verdict(report, width)]
-    if failing:
-        lines += _place(report, failing[0], failing[1], width)
+    if report.failing:
+        lines += _place(report, width)
         lines += render_reasons(report, width)
     lines += [line for sentence in _reasons(report) for line in folded(sentence, width)]
-    lines += [Text(), *_table(report, shown, width, marks), Text()]
+    lines += [Text(), *_table(report, report.shown, width, marks), Text()]
     lines += render_layouts(report, width, utf8=utf8)
-    lines += [line for sentence in _sentences(report, shown) for line in folded(sentence, width)]
-    return [*lines, *_provenance(report, width)]
+    lines += [line for sentence in _sentences(report) for line in folded(sentence, width)]
+    return [*lines, *_provenance(report, width), *(Text(f"  {hint}") for hint in report.hints)]
 
 
 def headline(report: Report, width: int) -> list[Text]:
     """The verdict and the greppable line alone, to close a report that is taller than the screen."""
-    return [*_verdict(report, width), *([greppable(*report.failing)] if report.failing else [])]
+    if report.verdict == FAILED:
+        return []
+    return [*_verdict(report, width), *([Text(first_line(report), "bold")] if report.failing else [])]
 
 
-def greppable(run: Run, measured: Measured) -> Text:
-    """The one line that names the first mismatch, or the first identity broken, or what memory was touched wrongly."""
-    if measured.first:
-        return Text(first_mismatch_line(measured.first), "bold")
-    if measured.broken:
-        return Text(broken_identity_line(measured.broken[0]), "bold")
-    return Text(stray_line(run.strays[0]), "bold")
+def first_line(report: Report) -> str:
+    """The one line that names the first mismatch, identity broken or memory touched wrongly; "" where all matches."""
+    run = report.failing
+    return "" if run is None else greppable(report.shown, run.memory)
+
+
+def _unfinished(report: Report, width: int, *, utf8: bool) -> list[Text]:
+    """What was measured before an error ended the check."""
+    if report.error is None or not report.runs:
+        return []
+    layouts = render_layouts(report, width, utf8=utf8)
+    return [Text(f"ERROR  {report.error.message}"), *layouts, Text(f"  again: {report.reproduce}")]
 
 
 def _verdict(report: Report, width: int) -> Iterator[Text]:
-    target, precision = report.provenance.target, report.measured[0][1].comparison.precision.name
-    if report.failing is None:
-        count, runs = len(report.measured[0][1].comparison.findings), len(report.measured)
-        words = f"{target}: {plural(count, 'intermediate')} within budget in {plural(runs, 'layout')} ({precision})"
+    target, first = report.target.name, report.measured[0]
+    run = report.failing
+    if run is None:
+        count, runs = len(first.compares), len(report.measured)
+        words = (
+            f"{target}: {plural(count, 'intermediate')} within budget in {plural(runs, 'layout')} ({first.precision})"
+        )
         yield from headed("MATCH", "bold green", words, width)
     else:
-        run, measured = report.failing
-        yield from headed("MISMATCH", "bold red", f"{_blame_of(run, measured)} ({target}, {run.layout})", width)
+        yield from headed("MISMATCH", "bold red", f"{_blame_of(run)} ({target}, {run.layout})", width)
 
 
 def headed(verdict: str, style: str, words: str, width: int) -> Iterator[Text]:
@@ -103,59 +99,63 @@ def headed(verdict: str, style: str, words: str, width: int) -> Iterator[Text]:
     yield from (Text(" " * (len(verdict) + 2) + line) for line in rest)
 
 
-def _blame_of(run: Run, measured: Measured) -> str:
-    if not measured.matches:
-        return blame(measured)
-    kinds = " and ".join(dict.fromkeys(_STRAYED[stray.kind] for stray in run.strays))
-    whose = f"{run.strays[0].kernel or 'the target'} {kinds}"
-    return f"every element is within budget, but {whose}{'' if run.measured else ' before the layout is refused'}"
+def _blame_of(run: Run) -> str:
+    if run.has_wrong_elements or run.broken:
+        return blame(run)
+    kinds = " and ".join(dict.fromkeys(_STRAYED[stray.kind] for stray in run.memory))
+    whose = f"{run.memory[0].kernel or 'the target'} {kinds}"
+    return f"every element is within budget, but {whose}{'' if run.compares else ' before the layout is refused'}"
 
 
-def blame(measured: Measured) -> str:
+def blame(run: Run) -> str:
     """Which intermediates are wrong by themselves, in which heads, and which only inherit."""
-    findings = measured.comparison.findings
-    own = [name for name, finding in findings.items() if finding.status == MISMATCH]
-    inherited = [name for name, finding in findings.items() if finding.status == INHERITED]
+    own = [one for one in run.intermediates if one.status == MISMATCH]
+    inherited = [one.name for one in run.intermediates if one.status == INHERITED]
     if not own:
-        return f"every element is within budget, but the target breaks {measured.broken[0].name}"
-    words = f"{own[0]} is the first wrong intermediate{_which_heads(findings[own[0]])}"
-    words += f"; wrong by itself too: {', '.join(own[1:])}" if own[1:] else ""
+        return f"every element is within budget, but the target breaks {run.broken[0].name}"
+    words = f"{own[0].name} is the first wrong intermediate{_which_heads(own[0])}"
+    words += f"; wrong by itself too: {', '.join(one.name for one in own[1:])}" if own[1:] else ""
     return words + (f"; only inherited: {', '.join(inherited)}" if inherited else "")
 
 
-def _which_heads(finding: Finding) -> str:
-    wrong, heads = _wrong_heads(finding), finding.wrong.shape[1]
+def _which_heads(one: Intermediate) -> str:
+    wrong, heads = sorted({head.head for head in one.having(MISMATCH)}), _count(one)
     if len(wrong) == heads:
         return " in every head" if heads > 1 else ""
     return f" in head{'s' if len(wrong) > 1 else ''} {in_words(spans(wrong))} of {heads}"
 
 
-def _wrong_heads(finding: Finding) -> list[int]:
-    return [head for head in range(finding.own.shape[1]) if bool(finding.own[:, head].any())]
+def _count(one: Intermediate) -> int:
+    """How many heads it has."""
+    return len({head.head for head in one.heads})
 
 
-def _place(report: Report, run: Run, measured: Measured, width: int) -> Iterator[Text]:
-    yield greppable(run, measured)
-    if measured.first is None:
+def _place(report: Report, width: int) -> Iterator[Text]:
+    yield Text(first_line(report), "bold")
+    first = report.shown.first_mismatch
+    if first is None:
         return
-    yield from _whereabouts(report.case, measured.first)
+    if report.case is not None:
+        yield from _whereabouts(report.case, first)
     # Beside the cause one row of numbers is enough.
-    yield from window(measured.first, width, one_row=any(one.is_named for one in report.diagnoses[:1]))
+    yield from window(first, width, one_row=bool(report.causes))
 
 
-def _whereabouts(case: Case, location: Location) -> Iterator[Text]:
-    m, n = location.tile
+def _whereabouts(case: Case, element: Element) -> Iterator[Text]:
+    m, n = element.tile
     parts = [f"row tile {m} (of {case.block_m} rows)"] if m is not None else []
     parts += [f"key tile {n} (of {case.block_n} keys)"] if n is not None else []
-    if location.masked is not None:
-        parts.append("masked, so nothing may be there" if location.masked else "not masked")
+    if element.masked is not None:
+        parts.append("masked, so nothing may be there" if element.masked else "not masked")
     if parts:
         yield Text(f"  {', '.join(parts)}", "dim")
 
 
-def window(location: Location, width: int, *, one_row: bool = False) -> Iterator[Text]:
-    """The numbers around a place, actual above expected, the place in brackets; or those of its row alone."""
-    around, place = location.window, location.place
+def window(place: Element, width: int, *, one_row: bool = False) -> Iterator[Text]:
+    """The numbers around an element, actual above expected, it in brackets; or those of its row alone."""
+    around = place.window
+    if around is None:
+        return
     cells = max(1, min(len(around.cols), (width - 22) // 12))
     first = max(0, min(around.cols.index(place.col or 0) - cells // 2, len(around.cols) - cells))
     cols = around.cols[first : first + cells]
@@ -174,44 +174,41 @@ def window(location: Location, width: int, *, one_row: bool = False) -> Iterator
             yield text
 
 
-def _table(report: Report, measured: Measured, width: int, marks: Marks) -> Iterator[Text]:
-    findings = measured.comparison.findings
-    states = [[_status(one, report, [head]) for one in findings.values()] for head in range(report.case.heads)]
+def _table(report: Report, run: Run, width: int, marks: Marks) -> Iterator[Text]:
+    heads = report.case.heads if report.case else max(map(_count, run.compares))
+    states = [[_status(one, heads, [head]) for one in run.compares] for head in range(heads)]
     groups = head_groups(states, max(1, (width - _NAME) // _CELL))
-    label, each = ("head", "head") if len(groups) == report.case.heads else ("heads", "group of heads")
+    label, each = ("head", "head") if len(groups) == heads else ("heads", "group of heads")
     yield Text(f"  worst error of each {each}, as a multiple of what is allowed", "dim")
     yield Text(f"  {label:<{_NAME - 2}}" + "".join(f"{_group_name(group):>{_CELL}}" for group in groups), "dim")
-    for name, finding in findings.items():
-        yield Text.assemble(f"  {name:<{_NAME - 2}}", *_cells(finding, groups, report, marks))
-    yield from (
-        Text(line, "dim") for words in (_sources(measured), _dtypes(measured)) for line in _wrapped(words, width)
-    )
-    if report.failing and measured.first:
+    for one in run.compares:
+        yield Text.assemble(f"  {one.name:<{_NAME - 2}}", *_cells(one, groups, heads, marks))
+    yield from (Text(line, "dim") for words in (_sources(run), _dtypes(run)) for line in _wrapped(words, width))
+    if report.failing and run.first_mismatch:
         yield Text(
             f"  {marks.mismatch} wrong by itself   {marks.inherited} wrong, but right given its wrong inputs",
             "dim",
         )
 
 
-def _sources(measured: Measured) -> str:
+def _sources(run: Run) -> str:
     """Which intermediates were exported, tapped or recovered, and which were not seen at all."""
     by_source: dict[str, list[str]] = {}
-    reading = measured.comparison.reading
-    for name in measured.comparison.findings:
+    for one in run.compares:
         # What dP and delta come to lies in their budgets: it is large wherever P is small.
-        adds = f" (to {reading[name]:.0e})" if name in reading and name in ("P", "dS") else ""
-        by_source.setdefault(measured.trace.sources[name], []).append(name + adds)
-    by_source["not exposed"] = list(measured.comparison.absent)
+        adds = f" (to {one.reading_adds:.0e})" if one.reading_adds is not None and one.name in ("P", "dS") else ""
+        by_source.setdefault(one.source or "", []).append(one.name + adds)
+    by_source["not exposed"] = list(run.absent)
     order = ("exported", "tapped", "recovered", "not exposed")
     return "; ".join(f"{source}: {', '.join(by_source[source])}" for source in order if by_source.get(source))
 
 
-def _dtypes(measured: Measured) -> str:
+def _dtypes(run: Run) -> str:
     """In which dtypes it came; what was recovered has none."""
     names: dict[str, list[str]] = {}
-    for name in measured.comparison.findings:
-        names.setdefault(dtype_of(measured.trace, name) or "", []).append(name)
-    names.pop("", None)
+    for one in run.compares:
+        if one.dtype:
+            names.setdefault(one.dtype, []).append(one.name)
     if len(names) == 1:
         return f"all results are {next(iter(names))}"
     return "; ".join(f"{dtype}: {', '.join(of_it)}" for dtype, of_it in names.items())
@@ -236,114 +233,115 @@ def _group_name(group: range) -> str:
     return str(group.start) if len(group) == 1 else f"{group.start}-{group.stop - 1}"
 
 
-def _cells(finding: Finding, groups: Sequence[range], report: Report, marks: Marks) -> Iterator[tuple[str, str]]:
+def _cells(one: Intermediate, groups: Sequence[range], heads: int, marks: Marks) -> Iterator[tuple[str, str]]:
     for group in groups:
-        worst = float(finding.ratio[:, _held(finding, report, group)].max())
-        status = _status(finding, report, group)
+        worst = max((head.ratio for head in _held(one, heads, group)), key=lambda by: (by != by, by))
+        status = _status(one, heads, group)
         mark = {MISMATCH: marks.mismatch, INHERITED: marks.inherited, MATCH: ""}[status]
         times = marks.times if mark else ""
         yield f"{mark + ratio(worst) + times:>{_CELL}}", STYLES.get(status, "")
 
 
-def _held(finding: Finding, report: Report, heads: Iterable[int]) -> list[int]:
-    """The heads of an intermediate that some query heads have: key heads of dK and dV."""
-    group_size = report.case.heads // finding.ratio.shape[1]
-    return sorted({head // group_size for head in heads})
+def _held(one: Intermediate, heads: int, wanted: Iterable[int]) -> list[Head]:
+    """What an intermediate has of some query heads, in every batch: key heads of dK and dV."""
+    group_size = heads // _count(one)
+    held = {head // group_size for head in wanted}
+    return [head for head in one.heads if head.head in held]
 
 
-def _status(finding: Finding, report: Report, heads: Iterable[int]) -> str:
-    """The worst of them, in every batch."""
-    held = _held(finding, report, heads)
-    statuses = {finding.head_status(batch, head) for batch in range(finding.ratio.shape[0]) for head in held}
+def _status(one: Intermediate, heads: int, wanted: Iterable[int]) -> str:
+    """The worst of them."""
+    statuses = {head.status for head in _held(one, heads, wanted)}
     return next(known for known in (MISMATCH, INHERITED, MATCH) if known in statuses)
 
 
 def render_layouts(report: Report, width: int, *, utf8: bool = True) -> Iterator[Text]:
     """A line for each layout."""
     marks = UTF8 if utf8 else ASCII
-    styles = {"match": "green", "mismatch": "bold red", "skipped": CAUTION}
+    styles = {"match": "green", "mismatch": "bold red"}
     for run in report.runs:
-        shown = run.shown
-        if shown is None:  # the target's words, of any length
-            how = "skipped" if run.matches else "mismatch, then refused"
-            words = _wrapped(f"{run.layout:<14} {how}: {run.skipped}", width)
-            yield from (Text(line, styles[run.verdict]) for line in words)
+        style = styles.get(run.verdict, CAUTION)
+        if run.told_error:
+            yield Text(f"  {run.layout:<14} {run.verdict}: {_words_of_end(run)}", style)
             continue
-        line = Text.assemble(f"  {run.layout:<14} ", (run.verdict, styles[run.verdict]))
-        worst = max(shown.comparison.findings.values(), key=lambda finding: finding.max_ratio)
-        line.append(f", worst {ratio(worst.max_ratio)}{marks.times} in {worst.name}")
+        if not run.compares:  # the target's words, of any length
+            how = "mismatch, then refused" if run.verdict == MISMATCH else run.verdict
+            words = _wrapped(f"{run.layout:<14} {how}: {run.skipped}", width)
+            yield from (Text(line, style) for line in words)
+            continue
+        line = Text.assemble(f"  {run.layout:<14} ", (run.verdict, style))
+        worst = max(run.compares, key=lambda one: one.ratio)
+        line.append(f", worst {ratio(worst.ratio)}{marks.times} in {worst.name}")
         yield line
+
+
+def _words_of_end(run: Run) -> str:
+    words = run.error.words if isinstance(run.error, Error) else ""
+    return words or re.sub(_OF_TARGET, "", run.told_error[1] if run.told_error else "")
 
 
 def _reasons(report: Report) -> Iterator[str]:
     """Why, as far as it is known."""
-    verdicts = {run.layout: run.verdict for run in report.runs if run.is_plain}
-    if verdicts.get("contiguous") == "match" and "mismatch" in verdicts.values():
+    if report.is_right_when_contiguous:
         yield "right when contiguous and wrong otherwise: the arithmetic is right, an address (a stride) is not"
-    run, shown = report.failing or report.measured[0]
     yield from _of_memory(report)
-    yield from run.inside.sentences if run.inside else ()
-    coarser = {coarser.name: coarser for _, found in report.measured for coarser in found.coarser}
-    yield from (one.words for one in coarser.values())
-    if report.failing and not coarser and _is_coarse(report):
-        name = shown.comparison.precision.name
+    yield from (report.failing or report.measured[0]).inside
+    yield from report.coarser
+    if report.failing and not report.coarser and _is_coarse(report):
+        name = report.shown.precision
         yield f"no error exceeds {COARSE:.0f}x: rather a coarser arithmetic than {name} than a wrong formula"
 
 
 def _of_memory(report: Report) -> Iterator[str]:
     """What kernels did to memory, the worst first, where no cause says it already."""
-    causes = {one.summary for one in report.diagnoses[:1] if one.is_named}
-    groups = grouped((run.layout, stray) for run in report.runs for stray in run.strays)
+    causes = {one.summary for one in report.causes[:1]}
+    groups = grouped((run.layout, stray) for run in report.runs if not run.told_error for stray in run.memory)
     groups = [group for group in groups if group.sentence not in causes]
     yield from (group.sentence for group in groups[:_MOST_STRAYS])
     if len(groups) > _MOST_STRAYS:
         yield f"and {plural(len(groups) - _MOST_STRAYS, 'finding')} more about memory, none worse, in --json FILE"
 
 
-def _sentences(report: Report, shown: Measured) -> Iterator[str]:
+def _sentences(report: Report) -> Iterator[str]:
+    shown, broken = report.shown, next((run.broken for run in report.measured if run.broken), [])
     if report.failing:
-        yield f"wrong rows: {_wrong_rows(shown)}" if shown.first else "no single element is out of bounds"
-    for _, measured in report.measured:
-        if measured.broken:
-            yield f"identities broken: {'; '.join(invariant.name for invariant in measured.broken)}"
-            break
-    kept = [invariant.key for _, measured in report.measured for invariant in measured.invariants if invariant.holds]
-    reference = [i.key for i in shown.invariants if i.of == "reference"]
-    if not any(measured.broken for _, measured in report.measured):
-        held, of_reference = (" ".join(sorted(set(keys), key=_rank)) for keys in (kept, reference))
-        yield f"identities hold: {held} (and {of_reference} for the reference)"
+        yield f"wrong rows: {_wrong_rows(shown)}" if shown.first_mismatch else "no single element is out of bounds"
+    if broken:
+        yield f"identities broken: {'; '.join(identity.name for identity in broken)}"
+    else:
+        kept = [identity.key for run in report.measured for identity in run.invariants if identity.holds]
+        of_reference = [identity.key for identity in shown.invariants if identity.of == "reference"]
+        held, audited = (" ".join(sorted(set(keys), key=_rank)) for keys in (kept, of_reference))
+        yield f"identities hold: {held} (and {audited} for the reference)"
     yield from report.notes
-    undecided = shown.comparison.undecided
-    if undecided:
-        yield f"{plural(undecided, 'entry')} on the ReLU's kink, where rounding decides: either side is right"
+    if shown.undecided:
+        yield f"{plural(shown.undecided, 'entry')} on the ReLU's kink, where rounding decides: either side is right"
     yield _receipt(report)
 
 
 def _is_coarse(report: Report) -> bool:
     """Whether elements are wrong, and none by much."""
-    ratios = [finding.max_ratio for _, found in report.measured for finding in found.comparison.findings.values()]
-    return 1.0 < max(ratios) <= COARSE
+    return 1.0 < max(one.ratio for run in report.measured for one in run.compares) <= COARSE
 
 
-def _wrong_rows(measured: Measured) -> str:
-    assert measured.first is not None
-    name, place = measured.first.intermediate, measured.first.place
-    finding = measured.comparison.findings[name]
-    ranges = finding.row_ranges(place.batch or 0, place.head)
-    where = f"batch {place.batch}, head {place.head}" if place.batch is not None else f"head {place.head}"
-    rows = sum(last - first + 1 for first, last in ranges)
-    return f"{name} {where}: {in_words(ranges, 6)} ({rows} of {finding.wrong_rows.shape[2]})"
+def _wrong_rows(run: Run) -> str:
+    first = run.first_mismatch
+    assert first is not None
+    one = next(one for one in run.compares if one.name == first.intermediate)
+    ranges = next(head.rows for head in one.heads if (head.batch, head.head) == (first.batch, first.head))
+    where = f"batch {first.batch}, head {first.head}" if first.batch is not None else f"head {first.head}"
+    rows = sum(last - start + 1 for start, last in ranges)
+    return f"{one.name} {where}: {in_words(ranges, 6)} ({rows} of {one.length})"
 
 
 def _receipt(report: Report) -> str:
     counts, case, runs = report.compared, report.case, len(report.measured)
-    seen = sorted({len(found.comparison.findings) for _, found in report.measured})
+    seen = sorted({len(run.compares) for run in report.measured})
     names = plural(seen[0], "intermediate") if len(seen) == 1 else f"{seen[0]} to {plural(seen[-1], 'intermediate')}"
-    return (
-        f"compared {plural(counts['elements'], 'element')}: every one of {names} in "
-        f"{plural(runs, 'run')}, {plural(case.batch, 'batch')}, {plural(case.heads, 'head')} "
-        f"and {plural(case.seqlen_q, 'query row')}"
-    )
+    of_case = "" if case is None else (
+        f", {plural(case.batch, 'batch')}, {plural(case.heads, 'head')} and {plural(case.seqlen_q, 'query row')}"
+    )  # fmt: skip
+    return f"compared {plural(counts.elements, 'element')}: every one of {names} in {plural(runs, 'run')}{of_case}"
 
 
 def _rank(key: str) -> tuple[int, str]:
@@ -352,19 +350,20 @@ def _rank(key: str) -> tuple[int, str]:
 
 
 def _provenance(report: Report, width: int) -> Iterator[Text]:
-    provenance = report.provenance
+    target = report.target
     seconds = ", ".join(f"{stage} {took:.1f}" for stage, took in report.seconds.items())
-    yield from folded(f"ran {provenance.backend} on {report.environment['device']}; seconds: {seconds}", width)
+    yield from folded(f"ran {target.backend} on {report.environment.get('device')}; seconds: {seconds}", width)
     files: dict[tuple[str, str], list[str]] = {}
-    for source in provenance.kernels or (provenance.source,):
+    own = Source(name=target.function, file=target.file, line=target.line, sha256=target.sha256)
+    for source in target.kernels or (own,):
         files.setdefault((source.file, source.sha256), []).append(f"{source.name}:{source.line}")
     for (file, digest), names in files.items():
         yield Text(f"  {short(file)} sha256 {digest[:12]}", "dim", overflow="ignore")
         yield from folded("  " + " ".join(names), width)
-    for shadow in provenance.shadows:
+    for shadow in target.shadows:
         yield Text(f"  not this file, though of the same module name: {short(shadow)}", CAUTION)
-    if provenance.triton_cache:
-        yield Text(f"  Triton's cache: {short(provenance.triton_cache)}", "dim")
+    if cache := report.environment.get("triton_cache"):
+        yield Text(f"  Triton's cache: {short(cache)}", "dim")
     if report.failing and report.reproduce:
         yield Text(f"  again: {report.reproduce}")
 

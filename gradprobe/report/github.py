@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..model.report import Report
 from ..spans import plural
 from .alerts import Alert, alerts_of
-from .documents import Document
 from .places import Base
 from .text import visible
 
@@ -17,12 +17,12 @@ LONGEST_TITLE, LONGEST_MESSAGE = 255, 16_000
 KINDS = {"error": "error", "warning": "warning", "note": "notice"}
 
 
-def annotation_commands(documents: Sequence[Document], base: Base) -> list[str]:
+def annotation_commands(reports: Sequence[Report], base: Base) -> list[str]:
     """One line an annotation: errors, then warnings, then notices, each the worst first.
 
     Ten of each; the tenth says how many more there are.
     """
-    found = alerts_of(documents)
+    found = alerts_of(reports)
     lines = []
     for level, kind in KINDS.items():
         alerts = [alert for alert in found if alert.level == level]

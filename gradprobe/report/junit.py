@@ -3,32 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from xml.etree import ElementTree as Xml
 
-from ..judging.tally import INHERITED, MISMATCH
+from ..model.memory import Stray
+from ..model.report import INHERITED, MISMATCH, SKIPPED, Error, Head, Identity, Intermediate, Report, Run
 from ..severity import WARNING
-from ..verdict import SKIPPED
-from .documents import (
-    Document,
-    check_name,
-    counts_in_words,
-    errors_of,
-    first_line,
-    head_name,
-    identities,
-    identity_line,
-    is_silent,
-    is_warning,
-    memory_findings,
-    own_error,
-    residual,
-    run_error,
-    told_apart,
-)
-from .places import Base, Place, place_of_finding, places_of
-from .text import visible
+from .phrases import counts_in_words, errors_of, head_name, identities, is_silent, residual, told_apart
+from .places import Base, Place, place_of, places_of
+from .text import element_line, identity_line, visible
 
 
 @dataclass(frozen=True)
@@ -46,40 +30,41 @@ class Case:
     body: tuple[str, ...] = ()
 
 
-def as_junit(documents: Sequence[Document], base: Base) -> str:
-    """The documents as XML that Jenkins' schema takes (junit-10.xsd).
+def as_junit(reports: Sequence[Report], base: Base) -> str:
+    """The reports as XML that Jenkins' schema takes (junit-10.xsd).
 
     A check runs and compares all of its heads at once: its seconds are shared out among its test cases, equally, so
     that the times of every level add up.
     """
     root = Xml.Element("testsuites", name="gradprobe")
-    suites = [_suite(document, base) for document in told_apart(documents)]
+    suites = [_suite(report, base) for report in told_apart(reports)]
     root.extend(suites)
     for count in ("tests", "failures", "errors"):
         root.set(count, str(sum(int(suite.get(count, 0)) for suite in suites)))
-    root.set("time", _seconds(sum(_milliseconds(document) for document in documents)))
+    root.set("time", _seconds(sum(map(_milliseconds, reports))))
     Xml.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + Xml.tostring(root, encoding="unicode") + "\n"
 
 
-def _suite(document: Document, base: Base) -> Xml.Element:
-    cases = _unique(_cases(document, base))
+def _suite(report: Report, base: Base) -> Xml.Element:
+    cases = _unique(_cases(report, base))
     outcomes = Counter(case.outcome for case in cases)
-    suite = Xml.Element("testsuite", name=visible(check_name(document)), tests=str(len(cases)))
+    suite = Xml.Element("testsuite", name=visible(report.name), tests=str(len(cases)))
     for count, outcome in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
         suite.set(count, str(outcomes[outcome]))
-    suite.set("time", _seconds(_milliseconds(document)))
-    _add_properties(suite, document, base)
-    for case, share in zip(cases, _shares(_milliseconds(document), len(cases)), strict=True):
-        suite.append(_case(case, check_name(document), share))
+    suite.set("time", _seconds(_milliseconds(report)))
+    _add_properties(suite, report, base)
+    for case, share in zip(cases, _shares(_milliseconds(report), len(cases)), strict=True):
+        suite.append(_case(case, report.name, share))
     return suite
 
 
-def _add_properties(suite: Xml.Element, document: Document, base: Base) -> None:
-    target = document.get("target") or {}
-    properties = {name: target.get(name) for name in ("name", "family", "backend", "sha256")}
-    properties |= {"title": document.get("title"), "reproduce": document.get("reproduce")}
-    places = places_of(document)
+def _add_properties(suite: Xml.Element, report: Report, base: Base) -> None:
+    target, places = report.target, places_of(report)
+    properties: dict[str, object] = {
+        "name": target.name, "family": target.family, "backend": target.backend, "sha256": target.sha256,
+        "title": report.title, "reproduce": report.reproduce,
+    }  # fmt: skip
     if places:
         properties |= {"file": base.relative(places[0].file) or places[0].file, "line": places[0].line}
     properties |= {f"kernel {place.name}": base.told(place) for place in places[1:]}
@@ -100,97 +85,91 @@ def _case(case: Case, target: str, milliseconds: int) -> Xml.Element:
     return element
 
 
-def _cases(document: Document, base: Base) -> Iterator[Case]:
+def _cases(report: Report, base: Base) -> Iterator[Case]:
     """JUnit knows no warnings: they are skipped test cases, which fail nothing and are seen."""
-    for warned in document.get("warnings") or ():
-        name = f"{warned['kind']} {warned['about']}".rstrip()
-        yield Case("warnings", name, "skipped", WARNING, warned["words"], (warned["words"], _again(document)))
-    cases = _of_document(document, base)
-    yield from (_as_warning(case) for case in cases) if is_warning(document) else cases
+    for warned in report.warnings:
+        name = f"{warned.kind} {warned.about}".rstrip()
+        yield Case("warnings", name, "skipped", WARNING, warned.words, (warned.words, _again(report)))
+    cases = _of_report(report, base)
+    yield from map(_as_warning, cases) if report.is_warning else cases
 
 
 def _as_warning(case: Case) -> Case:
     return replace(case, outcome="skipped", kind=WARNING) if case.outcome in ("failure", "error") else case
 
 
-def _of_document(document: Document, base: Base) -> Iterator[Case]:
-    if error := own_error(document):
-        body = (error["message"], *filter(None, [error.get("way_out")]), _again(document))
-        yield Case("", document.get("title") or "check", "error", error["kind"], error["message"], body)
-    for run in document["runs"]:
-        cases = _of_run(document, run, base)
-        yield from (_as_warning(case) for case in cases) if is_warning(run) else cases
-    for finding in memory_findings(document):
-        case = _of_memory(document, finding, base)
-        yield _as_warning(case) if is_warning(finding) else case
-    if is_silent(errors_of(document)):
-        yield Case("", "verdict", "failure", MISMATCH, "the check is a mismatch", (_again(document),))
+def _of_report(report: Report, base: Base) -> Iterator[Case]:
+    if error := report.own_error:
+        body = (error.message, *filter(None, [error.way_out]), _again(report))
+        yield Case("", report.title or "check", "error", error.kind, error.message, body)
+    for run in report.runs:
+        cases = _of_run(report, run, base)
+        yield from map(_as_warning, cases) if run.severity == WARNING else cases
+    for finding in report.memory:
+        case = _of_memory(report, finding, base)
+        yield _as_warning(case) if finding.severity == WARNING else case
+    if is_silent(errors_of(report)):
+        yield Case("", "verdict", "failure", MISMATCH, "the check is a mismatch", (_again(report),))
 
 
-def _of_run(document: Document, run: Document, base: Base) -> Iterator[Case]:
-    layout, failed = run["layout"], run_error(run)
+def _of_run(report: Report, run: Run, base: Base) -> Iterator[Case]:
+    layout, failed = run.layout, run.told_error
     if failed:
-        error = run.get("error")
-        at = _at([place_of_finding(error)], base) if isinstance(error, Mapping) and error.get("file") else ()
-        yield Case(layout, "layout", "error", *failed, (failed[1], *at, _again(document)))
-    elif run["verdict"] == SKIPPED:
-        yield Case(layout, "layout", "skipped", "refused", str(run["skipped"]))
-    for entry in run.get("intermediates", ()):
-        if not entry["heads"]:
-            yield Case(layout, entry["name"], "skipped", entry["status"], entry["status"])
-        for head in entry["heads"]:
-            yield _of_head(document, run, entry, head, base)
-    for key, invariant in identities(run).items():
-        yield _of_identity(document, run, key, invariant)
+        at = _at([place_of(run.error)], base) if isinstance(run.error, Error) and run.error.file else ()
+        yield Case(layout, "layout", "error", *failed, (failed[1], *at, _again(report)))
+    elif run.verdict == SKIPPED:
+        yield Case(layout, "layout", "skipped", "refused", str(run.skipped))
+    for one in run.intermediates:
+        if not one.heads:
+            yield Case(layout, one.name, "skipped", one.status, one.status)
+        for head in one.heads:
+            yield _of_head(report, run, one, head, base)
+    for key, identity in identities(run).items():
+        yield _of_identity(report, run, key, identity)
 
 
-def _of_head(document: Document, run: Document, entry: Document, head: Document, base: Base) -> Case:
-    name, status = head_name(entry["name"], head), head["status"]
+def _of_head(report: Report, run: Run, one: Intermediate, head: Head, base: Base) -> Case:
+    name, status = head_name(one.name, head), head.status
     if status not in (MISMATCH, INHERITED):
-        return Case(run["layout"], name)
+        return Case(run.layout, name)
     own = status == MISMATCH
     counts = counts_in_words(head)
-    message = f"{entry['name']} {'is wrong by itself' if own else 'only inherits'}: {counts}"
+    message = f"{one.name} {'is wrong by itself' if own else 'only inherits'}: {counts}"
     why = "no: its own inputs do not explain it" if own else "yes: it is right given its wrong inputs, so look at those"
-    places = places_of(document, entry["name"] if own else None)
-    body = (counts, f"inherited: {why}", *_at(places, base), _again(document))
-    return Case(run["layout"], name, "failure", status, _first_line_of(run, entry, head) or message, body)
+    body = (counts, f"inherited: {why}", *_at(places_of(report, one.name, inherits=not own), base), _again(report))
+    return Case(run.layout, name, "failure", status, _first_line_of(run, one, head) or message, body)
 
 
-def _first_line_of(run: Document, entry: Document, head: Document) -> str:
+def _first_line_of(run: Run, one: Intermediate, head: Head) -> str:
     """The greppable line, where the run's first mismatch lies in this head."""
-    first = run.get("first_mismatch") or {}
-    here = (entry["name"], head["batch"], head["head"])
-    if head["status"] == MISMATCH and here == (first.get("intermediate"), first.get("batch"), first.get("head")):
-        return first_line(first)
+    first, here = run.first_mismatch, (one.name, head.batch, head.head)
+    if first and head.status == MISMATCH and here == (first.intermediate, first.batch, first.head):
+        return element_line(first)
     return ""
 
 
-def _of_identity(document: Document, run: Document, key: str, invariant: Document) -> Case:
-    if invariant["holds"]:
-        return Case(run["layout"], key)
-    words = residual(invariant)[0]
-    first = run.get("first_mismatch")
-    return Case(
-        run["layout"], key, "failure", "identity", words if first else identity_line(key, invariant),
-        (words, _again(document)),
-    )  # fmt: skip
+def _of_identity(report: Report, run: Run, key: str, identity: Identity) -> Case:
+    if identity.holds:
+        return Case(run.layout, key)
+    words = residual(identity)
+    message = words if run.first_mismatch else identity_line(identity)
+    return Case(run.layout, key, "failure", "identity", message, (words, _again(report)))
 
 
-def _of_memory(document: Document, finding: Document, base: Base) -> Case:
-    place = place_of_finding(finding)
-    words = (finding["kind"], finding.get("tensor") or "", f"in {finding['kernel']}" if finding.get("kernel") else "")
-    at = _at([place] if place.file else places_of(document), base)
-    body = (finding["sentence"], *at, *filter(None, [finding.get("code")]), _again(document))
-    return Case("memory", " ".join(filter(None, words)), "failure", finding["kind"], finding["sentence"], body)
+def _of_memory(report: Report, finding: Stray, base: Base) -> Case:
+    place = place_of(finding)
+    words = (finding.kind, finding.tensor, f"in {finding.kernel}" if finding.kernel else "")
+    at = _at([place] if place.file else places_of(report), base)
+    body = (finding.sentence, *at, *filter(None, [finding.code]), _again(report))
+    return Case("memory", " ".join(filter(None, words)), "failure", finding.kind, finding.sentence, body)
 
 
 def _at(places: Sequence[Place], base: Base) -> tuple[str, ...]:
     return (f"at: {base.told(places[0])} {places[0].name}".rstrip(),) if places else ()
 
 
-def _again(document: Document) -> str:
-    return f"again: {document['reproduce']}" if document.get("reproduce") else ""
+def _again(report: Report) -> str:
+    return f"again: {report.reproduce}" if report.reproduce else ""
 
 
 def _unique(cases: Iterable[Case]) -> list[Case]:
@@ -205,8 +184,8 @@ def _unique(cases: Iterable[Case]) -> list[Case]:
     return found
 
 
-def _milliseconds(document: Document) -> int:
-    return round(1000 * float((document.get("seconds") or {}).get("total", 0.0)))
+def _milliseconds(report: Report) -> int:
+    return round(1000 * report.seconds.get("total", 0.0))
 
 
 def _shares(whole: int, parts: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""A Markdown table of documents, for the summary of a GitHub step: a row a check and layout, the worst first."""
+"""A Markdown table of reports, for the summary of a GitHub step: a row a check and layout, the worst first."""
 
 from __future__ import annotations
 
@@ -7,31 +7,17 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ..judging.tally import INHERITED, MISMATCH
-from ..severity import WARNING
+from ..model.memory import Stray
+from ..model.report import CRASHED, FAILED, INHERITED, MATCH, MISMATCH, SKIPPED, Report, Run
+from ..severity import WARNING, Warned
 from ..spans import plural
-from ..verdict import SKIPPED
-from .documents import (
-    FAILED,
-    Document,
-    blamed,
-    check_name,
-    errors_of,
-    first_line,
-    identities,
-    is_warning,
-    memory_findings,
-    own_error,
-    run_error,
-    times,
-    told_apart,
-)
-from .places import Base, places_of
-from .text import ratio, visible
+from .phrases import errors_of, identities, told_apart
+from .places import Base, Place, places_of
+from .text import element_line, ratio, visible
 
 # GitHub drops a summary that is larger.
 MOST_BYTES = 2**20
-_ORDER = (*FAILED, MISMATCH, WARNING, SKIPPED, "match")
+_ORDER = (FAILED, CRASHED, MISMATCH, WARNING, SKIPPED, MATCH)
 _HEAD = "| verdict | check | layout | wrong by itself | only inherited | worst | what | where |\n" + "|--" * 8 + "|\n"
 # Signs of Markdown, HTML, mentions, issues, emoji and links.
 _MARKUP = re.compile(r"[\\`*_{}\[\]()<>#+!|&~$@:]|(?<=www)\.")
@@ -47,35 +33,30 @@ class Row:
     """Plain text, what follows the verdict."""
 
 
-def as_markdown(documents: Sequence[Document], base: Base, most: int = MOST_BYTES) -> str:
+def as_markdown(reports: Sequence[Report], base: Base, most: int = MOST_BYTES) -> str:
     """A heading, a table, and the commands that repeat what does not match, in `most` bytes of UTF-8 at most.
 
     Where that is too little, the rows at the end are left out, and the last line says how many; "" where not even the
     heading has room.
     """
-    documents = told_apart(documents)
+    reports = told_apart(reports)
     rows = sorted(
-        (row for document in documents for row in _rows(document, base)),
+        (row for report in reports for row in _rows(report, base)),
         key=lambda row: (_ORDER.index(row.verdict), -row.ratio),
     )
     lines = [_row(row) for row in rows]
-    again = [f"again: <code>{_plain(document['reproduce'])}</code><br>\n" for document in _not_right(documents)]
-    return _within(_heading(documents) + _HEAD, lines, ["\n", *again] if again else [], most)
+    wrong = [report for report in reports if errors_of(report).verdict != MATCH and report.reproduce]
+    again = [f"again: <code>{_plain(report.reproduce)}</code><br>\n" for report in wrong]
+    return _within(_heading(reports) + _HEAD, lines, ["\n", *again] if again else [], most)
 
 
-def _not_right(documents: Sequence[Document]) -> Iterator[Document]:
-    for document in documents:
-        if errors_of(document)["verdict"] != "match" and document.get("reproduce"):
-            yield document
-
-
-def _heading(documents: Sequence[Document]) -> str:
-    verdicts = Counter(document["verdict"] for document in documents if not is_warning(document))
-    verdicts[WARNING] = sum(len(document.get("warnings") or ()) for document in documents)
+def _heading(reports: Sequence[Report]) -> str:
+    verdicts = Counter(report.verdict for report in reports if not report.is_warning)
+    verdicts[WARNING] = sum(len(report.warnings) for report in reports)
     words = [f"{verdicts[word]} {said}" for word, said in (
         ("mismatch", "wrong"), ("error", "not checked"), ("match", "right"),
         (WARNING, "warned of")) if verdicts[word]]  # fmt: skip
-    return f"### gradprobe: {plural(len(documents), 'check')}, {', '.join(words)}\n\n"
+    return f"### gradprobe: {plural(len(reports), 'check')}, {', '.join(words)}\n\n"
 
 
 def _within(head: str, rows: Sequence[str], tail: Sequence[str], most: int) -> str:
@@ -93,48 +74,47 @@ def _within(head: str, rows: Sequence[str], tail: Sequence[str], most: int) -> s
     return "".join(text)
 
 
-def _rows(document: Document, base: Base) -> Iterator[Row]:
-    for row, part in _parts(document, base):
-        is_mild = is_warning(document) or is_warning(part)
-        yield replace(row, verdict=WARNING) if is_mild and row.verdict in (MISMATCH, *FAILED) else row
+def _rows(report: Report, base: Base) -> Iterator[Row]:
+    for row, part in _parts(report, base):
+        is_mild = report.is_warning or (isinstance(part, (Run, Stray)) and part.severity == WARNING)
+        yield replace(row, verdict=WARNING) if is_mild and row.verdict in (MISMATCH, FAILED, CRASHED) else row
 
 
-def _parts(document: Document, base: Base) -> Iterator[tuple[Row, Document]]:
-    """Each row with the part of the document that it tells."""
-    check = check_name(document)
-    place = next(iter(places_of(document)), None)
+def _parts(report: Report, base: Base) -> Iterator[tuple[Row, Report | Run | Stray | Warned]]:
+    """Each row with the part of the report that it tells."""
+    place = next(iter(places_of(report)), None)
     where = base.told(place) if place else ""
-    for warned in document.get("warnings") or ():
-        cells = (check, "; ".join(warned["layouts"]), "", "", "", warned["words"], where)
+    for warned in report.warnings:
+        cells = (report.name, "; ".join(warned.layouts), "", "", "", warned.words, where)
         yield Row(WARNING, float("inf"), cells), warned
-    if error := own_error(document):
-        words = " ".join(filter(None, (error["message"], error.get("way_out"))))
-        yield Row("error", float("inf"), (check, "", "", "", "", f"{error['kind']}: {words}", where)), document
-    for run in document["runs"]:
-        yield _of_run(run, check, where), run
-    for finding in memory_findings(document):
-        at = f"{finding.get('file') or ''}"
-        told = base.relative(at) or at
-        line = f"{told}:{finding['line']}" if finding.get("line") else told
-        seen = (check, finding["kind"], finding.get("tensor") or "", "", "", finding["sentence"], line)
+    if error := report.own_error:
+        words = " ".join(filter(None, (error.message, error.way_out)))
+        yield Row(FAILED, float("inf"), (report.name, "", "", "", "", f"{error.kind}: {words}", where)), report
+    for run in report.runs:
+        yield _of_run(run, report.name, where), run
+    for finding in report.memory:
+        line = base.told(Place(finding.file, finding.line)) if finding.file else ""
+        seen = (report.name, finding.kind, finding.tensor, "", "", finding.sentence, line)
         yield Row(MISMATCH, float("inf"), seen), finding
 
 
-def _of_run(run: Document, check: str, where: str) -> Row:
-    failed = run_error(run)
-    seen = [entry for entry in run.get("intermediates", ()) if entry["heads"]]
-    ratios = {entry["name"]: times(entry["max_budget_ratio"]) for entry in seen}
-    worst = max(ratios, key=lambda name: ratios[name], default=None)
-    what = f"{failed[0]}: {failed[1]}" if failed else str(run.get("skipped") or "")
-    if run.get("first_mismatch"):
-        what = first_line(run["first_mismatch"])
-    broken = [invariant["name"] for invariant in identities(run).values() if not invariant["holds"]]
+def _of_run(run: Run, check: str, where: str) -> Row:
+    failed, worst = run.told_error, max(run.compares, key=lambda one: one.ratio, default=None)
+    what = f"{failed[0]}: {failed[1]}" if failed else run.skipped or ""
+    if run.first_mismatch:
+        what = element_line(run.first_mismatch)
+    broken = [identity.name for identity in identities(run).values() if not identity.holds]
     what = "; ".join(filter(None, (what, f"broken: {', '.join(broken)}" if broken else "")))
-    told = f"{ratio(ratios[worst])}x in {worst}" if worst else ""
-    own, inherited = (", ".join(blamed(run, status)) for status in (MISMATCH, INHERITED))
-    wrong = run["verdict"] in (MISMATCH, *FAILED)
-    cells = (check, run["layout"], own, inherited, told, what, where if wrong else "")
-    return Row(run["verdict"], ratios[worst] if worst else 0.0, cells)
+    told = f"{ratio(worst.ratio)}x in {worst.name}" if worst else ""
+    own, inherited = (
+        ", ".join(one.name for one in run.intermediates if one.status == status) for status in (MISMATCH, INHERITED)
+    )
+    wrong = run.verdict in (MISMATCH, FAILED, CRASHED)
+    return Row(
+        run.verdict,
+        worst.ratio if worst else 0.0,
+        (check, run.layout, own, inherited, told, what, where if wrong else ""),
+    )
 
 
 def _row(row: Row) -> str:

@@ -1,16 +1,17 @@
-"""Places in source that a document names, and how a path is written for others: relative, or as a URI."""
+"""Places in source that a report names, and how a path is written for others: relative, or as a URI."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath, PurePosixPath, PureWindowsPath
-from typing import Any
 from urllib.parse import quote
 
-from ..diagnosis import NAMED
+from ..diagnosis import Where
+from ..model.memory import Stray
+from ..model.report import CheckedTarget, Error, Report
 from ..naming import is_named_after
 
 
@@ -70,49 +71,38 @@ def _decoded(path: str) -> bool:
     return all("\udc80" <= letter <= "\udcff" for letter in path if "\ud800" <= letter <= "\udfff")
 
 
-def places_of(document: Mapping[str, Any], intermediate: str | None = None) -> tuple[Place, ...]:
-    """Where to look, the best first: what a diagnosis names, kernels named after the intermediate, the target.
+def places_of(report: Report, intermediate: str | None = None, *, inherits: bool = False) -> tuple[Place, ...]:
+    """Where to look, the best first: what the causes name, kernels named after the intermediate, the target.
 
     Args:
-        intermediate: one that is wrong by itself; None for what no kernel may be blamed for.
+        intermediate: one that is wrong; None for what no kernel may be blamed for.
+        inherits: whether that only inherits, so that no line is accused but of a kernel named after it.
     """
-    target = document.get("target") or {}
-    kernels = [_place(kernel) for kernel in target.get("kernels", ())]
+    kernels = [Place(kernel.file, kernel.line or None, kernel.name) for kernel in report.target.kernels]
     found: list[Place] = []
     if intermediate is not None:
-        found += [place for diagnosis in _named(document) for place in _wheres(diagnosis, intermediate)]
-        found += [kernel for kernel in kernels if is_named_after(kernel.name, intermediate)]
-    found += [*_function(target), *kernels]
+        lines = _sorted([where for cause in report.causes for where in cause.where], intermediate)
+        found += [place_of(where) for where in lines if not inherits or is_named_after(where.kernel, intermediate)]
+        found += [kernel for kernel in kernels if not inherits and is_named_after(kernel.name, intermediate)]
+    found += [*_function(report.target), *kernels]
     return tuple(dict.fromkeys(place for place in found if place.file))
 
 
-def _function(target: Mapping[str, Any]) -> Iterator[Place]:
+def _function(target: CheckedTarget) -> Iterator[Place]:
     """The target's own function; of a target that did not get as far as being found, the file that its name gives."""
-    file, _, function = str(target.get("name", "")).rpartition(":")
-    if target.get("file"):
-        yield Place(target["file"], target.get("line") or None, function or file)
+    file, _, function = target.name.rpartition(":")
+    if target.file:
+        yield Place(target.file, target.line or None, function or file)
     elif file.endswith(".py"):
         yield Place(file, None, function)
 
 
-def _named(document: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The cause, where one is named: what is merely consistent with the numbers accuses no line."""
-    yield from (one for one in list(document.get("diagnoses") or ())[:1] if one.get("explained", 1.0) >= NAMED)
+def _sorted(lines: Sequence[Where], intermediate: str) -> list[Where]:
+    """Those in kernels that are named after the intermediate first."""
+    return sorted(lines, key=lambda where: not is_named_after(where.kernel, intermediate))
 
 
-def _wheres(diagnosis: Mapping[str, Any], intermediate: str) -> Iterable[Place]:
-    """Its lines, those in kernels that are named after the intermediate first."""
-    lines = sorted(
-        diagnosis.get("where") or (), key=lambda where: not is_named_after(where.get("kernel") or "", intermediate)
-    )
-    return (_place({"name": where.get("code", "")} | dict(where)) for where in lines)
-
-
-def _place(source: Mapping[str, Any]) -> Place:
-    return Place(source.get("file") or "", source.get("line") or None, source.get("name") or "")
-
-
-def place_of_finding(finding: Mapping[str, Any]) -> Place:
-    """The line of a kernel that a memory finding names."""
-    code, kernel = finding.get("code") or "", finding.get("kernel") or ""
-    return Place(finding.get("file") or "", finding.get("line") or None, code or kernel)
+def place_of(part: Where | Stray | Error) -> Place:
+    """The line that a cause, a finding about memory or an error names."""
+    kernel = "" if isinstance(part, Error) else part.kernel
+    return Place(part.file or "", part.line or None, part.code or kernel)

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from rich.text import Text
 
 from ..diagnosis import CONSISTENT, NAMED, Diagnosis, Where
+from ..model.report import Report
 from ..spans import plural
-from ..verdict import Report
 from .paths import short
 from .text import CAUTION
 
@@ -25,7 +25,7 @@ def render_reasons(report: Report, width: int) -> Iterator[Text]:
     first = report.diagnoses[0] if report.diagnoses else None
     if first is not None and first.explained >= NAMED:
         yield from _cause("CAUSE", first, width)
-        for other in (other for other in report.diagnoses[1:] if other.also and other.explained >= NAMED):
+        for other in report.causes[1:]:
             yield from _cause("AND ALSO", other, width)
     elif first is not None and first.explained >= CONSISTENT:
         yield from _cause("CONSISTENT WITH", first, width)

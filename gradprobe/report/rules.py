@@ -38,7 +38,14 @@ INHERITED = Rule(
     "GP002", "InheritedError", "note", 10.0,
     "An intermediate is wrong, but right given its wrong inputs",
     "Elements are beyond their budget beside the reference, but within it of what the target's own wrong inputs imply.",
-    "Correct what it inherits from; nothing is to be done here.",
+    "Correct the cause that it names, or else the intermediate that is wrong by itself, and check again.",
+)  # fmt: skip
+CAUSE = Rule(
+    "GP004", "Cause", "error", 85.0,
+    "A cause of what is wrong",
+    "A hypothesis about the code that was tested: it reproduces at least 90 % of the wrong elements within their "
+    "budget. Where two faults are at work, each is a cause of its own.",
+    "Correct the lines that are named as the fix says, and check again.",
 )  # fmt: skip
 IDENTITY = Rule(
     "GP003", "BrokenIdentity", "error", 70.0,
@@ -171,8 +178,8 @@ UNDECLARED = Rule(
 )  # fmt: skip
 
 RULES = (
-    WRONG, INHERITED, IDENTITY, OUTSIDE, GUARD, UNWRITTEN, RACE, BARRIER, MISALIGNED, CHANGED, SHARED, DTYPE, CRASH,
-    TIMEOUT, TARGET, REFERENCE, TOOL, USAGE, INCOMPLETE, REFUSED, HUGE, VECTOR, UNDECLARED,
+    WRONG, INHERITED, IDENTITY, CAUSE, OUTSIDE, GUARD, UNWRITTEN, RACE, BARRIER, MISALIGNED, CHANGED, SHARED, DTYPE,
+    CRASH, TIMEOUT, TARGET, REFERENCE, TOOL, USAGE, INCOMPLETE, REFUSED, HUGE, VECTOR, UNDECLARED,
 )  # fmt: skip
 OF_WARNING = {severity.HUGE: HUGE, severity.VECTOR: VECTOR, severity.UNDECLARED: UNDECLARED}
 OF_MEMORY = {"outside": OUTSIDE, "guard": GUARD, "unwritten": UNWRITTEN, "race": RACE, "barrier": BARRIER}

@@ -9,9 +9,10 @@ from typing import Any
 from urllib.parse import quote
 
 from .. import __version__
+from ..model.report import MATCH, MISMATCH, Report
 from ..spans import plural
 from .alerts import Alert, alerts_of
-from .documents import Document, errors_of
+from .phrases import errors_of
 from .places import Base, Place
 from .rules import RULES, USAGE, Rule
 from .text import visible
@@ -20,16 +21,16 @@ SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 # GitHub rejects a file with more results than this, and shows the first 5,000 by severity.
 MOST_RESULTS = 25_000
 MOST_RELATED = 10
+# Where the pages of docs/ can be read, without a slash at the end; "" where they are nowhere yet.
+DOCS = ""
 _EXITS = {
     0: "everything matches", 1: "a mismatch", 2: "the command or a configuration is wrong",
     3: "the target or the tool could not run",
 }  # fmt: skip
 
 
-def as_sarif(
-    documents: Sequence[Document], base: Base, code: int | None, *, most: int = MOST_RESULTS
-) -> dict[str, Any]:
-    """The documents as one SARIF log with one run, ready for `json.dumps`.
+def as_sarif(reports: Sequence[Report], base: Base, code: int | None, *, most: int = MOST_RESULTS) -> dict[str, Any]:
+    """The reports as one SARIF log with one run, ready for `json.dumps`.
 
     GitHub takes no result without a place. What has none (a wrong command) is a notification of the invocation instead,
     and so is a layout that the target refused.
@@ -38,12 +39,12 @@ def as_sarif(
         code: the exit code of the command; None as long as it runs.
         most: results; the least are left out and counted in a notification.
     """
-    found = alerts_of(documents)
+    found = alerts_of(reports)
     results = [alert for alert in found if alert.places and alert.level != "none"]
     told = [alert for alert in found if not alert.places or alert.level == "none"]
     run = {
         "tool": {"driver": _driver()},
-        "invocations": [_invocation(documents, code, told, len(results) - most)],
+        "invocations": [_invocation(reports, code, told, len(results) - most)],
         "originalUriBaseIds": {"%SRCROOT%": {"uri": f"file://{quote(base.root.rstrip('/'), errors='replace')}/"}},
         "columnKind": "unicodeCodePoints",
         "results": _results(results[:most], base),
@@ -61,28 +62,27 @@ def _rule(rule: Rule) -> dict[str, Any]:
         "id": rule.id, "name": rule.name,
         "shortDescription": {"text": f"{rule.summary}."},
         "fullDescription": {"text": rule.meaning},
-        "help": {"text": rule.help},
+        "help": {"text": f"{rule.meaning} {rule.help}", "markdown": f"{rule.meaning}\n\n**What to do:** {rule.help}"},
+        **({"helpUri": f"{DOCS}/rules/#{rule.id.lower()}"} if DOCS else {}),
         "defaultConfiguration": {"level": rule.level, "rank": rule.rank},
     }  # fmt: skip
 
 
-def _invocation(
-    documents: Sequence[Document], code: int | None, told: Sequence[Alert], left_out: int
-) -> dict[str, Any]:
+def _invocation(reports: Sequence[Report], code: int | None, told: Sequence[Alert], left_out: int) -> dict[str, Any]:
     execution = [_notification(alert) for alert in told if alert.rule is not USAGE]
     if left_out > 0:
         words = f"{plural(left_out, 'finding')} more, the least of them, left out: a log holds so many results at most."
         execution.append({"level": "warning", "message": {"text": words}})
     return {
-        "executionSuccessful": all(_came_to_its_end(errors_of(document)) for document in documents),
+        "executionSuccessful": all(_came_to_its_end(errors_of(report)) for report in reports),
         **({} if code is None else {"exitCode": code, "exitCodeDescription": _EXITS.get(code, "")}),
         "toolExecutionNotifications": execution,
         "toolConfigurationNotifications": [_notification(alert) for alert in told if alert.rule is USAGE],
     }
 
 
-def _came_to_its_end(document: Document) -> bool:
-    return document["verdict"] in ("match", "mismatch") and not document.get("error")
+def _came_to_its_end(report: Report) -> bool:
+    return report.verdict in (MATCH, MISMATCH) and report.error is None
 
 
 def _notification(alert: Alert) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from rich.text import Text
 
 from ..cases.layouts import LAYOUTS
-from ..judging.strays import GUARD, OUTSIDE, Stray, worst_first
+from ..judging.strays import worst_first
+from ..model.memory import GUARD, OUTSIDE, Stray
 from ..severity import COUNTED
 from ..spans import plural
 from ..strides.hazards import Hazard
@@ -42,7 +43,7 @@ def render_survey(found: Survey, width: int, *, utf8: bool = True) -> list[Text]
 
 
 def _verdict(found: Survey, width: int) -> Iterator[Text]:
-    target = found.plan.document["target"]["name"]
+    target = found.plan.report.target.name
     wrong, (failed, refused) = len(found.wrong), (len(found.having(verdict)) for verdict in ("error", SKIPPED))
     tried = plural(len(found.results), "layout")
     if wrong:
@@ -164,7 +165,7 @@ def _sentences(found: Survey) -> Iterator[str]:
         yield f"{names} reached the kernels as copies in {_named(titles)}: strides end in the wrapper there"
     if found.warnings:
         yield COUNTED
-    yield from found.plan.document["notes"]
+    yield from found.plan.report.notes
     counts = plural(len(found.results), "layout")
     yield f"tried {counts} in {found.seconds.get('total', 0.0):.1f} s, {_bands(found)}"
 

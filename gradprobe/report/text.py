@@ -5,15 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ..intermediates import lookup
-from ..judging.tally import INHERITED, MISMATCH
-
-if TYPE_CHECKING:
-    from ..judging.invariants import Invariant
-    from ..judging.locate import Location
-    from ..judging.strays import Stray
+from ..model.memory import Stray
+from ..model.report import INHERITED, MISMATCH, Element, Identity, Run
 
 
 @dataclass(frozen=True)
@@ -45,19 +40,32 @@ def ratio(value: float) -> str:
     return f"{value:.0f}" if value < 99_999.5 else f"{value:.0e}".replace("e+0", "e")
 
 
-def value(number: float) -> str:
+def value(number: float | None) -> str:
     """A tensor's element, four significant digits."""
+    if number is None:
+        return "non-finite"
     return f"{number + 0.0:.4g}"  # -0.0 + 0.0 is 0.0
 
 
-def first_mismatch_line(location: Location) -> str:
+def greppable(run: Run, memory: Sequence[Stray] = ()) -> str:
+    """The line of a run's first mismatch, else of the identity that is broken, else of what memory was touched."""
+    if run.first_mismatch:
+        return element_line(run.first_mismatch)
+    return identity_line(run.broken[0]) if run.broken else stray_line(memory[0])
+
+
+def element_line(element: Element) -> str:
     """The one greppable line; its form never changes."""
-    place = location.place
-    where = (place.batch, place.head, place.row, place.col)
-    return greppable(location.intermediate, where, location.tile, place.actual, place.expected, place.ratio)
+    where = (element.batch, element.head, element.row, element.col)
+    return _line(element.intermediate, where, element.tile, element.actual, element.expected, element.ratio)
 
 
-def greppable(
+def identity_line(identity: Identity) -> str:
+    """The same line where no element is wrong but an identity is broken: it has no place."""
+    return _line(identity.key, (None,) * 4, (None, None), identity.residual, 0.0, identity.ratio)
+
+
+def _line(
     name: str,
     where: Sequence[int | None],
     tile: Sequence[int | None],
@@ -65,26 +73,14 @@ def greppable(
     expected: float | None,
     times: float,
 ) -> str:
-    """The same from what a document holds, which for a number that is not finite is None.
-
-    Args:
-        where: batch, head, row and column.
-        times: the error as a multiple of the budget.
-    """
     at = " ".join(f"{axis}={_index(index)}" for axis, index in zip(_AXES, where, strict=True))
-    stood, due = ("non-finite" if number is None else value(number) for number in (actual, expected))
     tiles = ",".join(_index(index) for index in tile)
-    return f"FIRST MISMATCH {name} {at} tile={tiles} actual={stood} expected={due} ratio={ratio(times)}x"
+    stood = f"actual={value(actual)} expected={value(expected)} ratio={ratio(times)}x"
+    return f"FIRST MISMATCH {name} {at} tile={tiles} {stood}"
 
 
 def _index(index: int | None) -> str:
     return "-" if index is None else str(index)
-
-
-def broken_identity_line(invariant: Invariant) -> str:
-    """The same line where no element is wrong but an identity is broken: it has no place."""
-    times = invariant.residual / invariant.budget if invariant.budget else float("inf")
-    return greppable(invariant.key, (None,) * 4, (None, None), invariant.residual, 0.0, times)
 
 
 def stray_line(stray: Stray) -> str:
@@ -92,8 +88,7 @@ def stray_line(stray: Stray) -> str:
     row = lookup(stray.tensor)
     name = (row.name if row else stray.tensor) or stray.kind
     at = " ".join(f"{axis}={_index(index)}" for axis, index in zip(_AXES, stray.place, strict=True))
-    stood, due = stray.stood
-    return f"FIRST MISMATCH {name} {at} tile=-,- actual={stood} expected={due} ratio=-"
+    return f"FIRST MISMATCH {name} {at} tile=-,- actual={stray.actual} expected={stray.expected} ratio=-"
 
 
 # What XML 1.0 cannot hold or advises against, and what else ends a line: controls but tab and newline, separators,

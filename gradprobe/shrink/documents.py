@@ -8,13 +8,14 @@ from typing import Any
 
 from ..cases.layouts import run_name
 from ..failures import TargetFailure
-from ..report.as_json import failure_as_json
+from ..model import documents
+from ..model.report import failed_report
 from .shown import check_line
 from .shrinking import Result
 
 
 def document_of(result: Result, files: Mapping[str, str]) -> dict[str, Any]:
-    """gradprobe.report/1 of the shrunken case, with what was done under "shrink".
+    """The report of the shrunken case, with what was done under "shrink".
 
     Where the case asked for matches it is the report of that.
     """
@@ -29,9 +30,9 @@ def document_of(result: Result, files: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _report(result: Result) -> Mapping[str, Any]:
-    if result.shrunk is None:
-        return result.looked.document
+    if result.shrunk is None and result.looked.report is not None:
+        return documents.document_of(result.looked.report)
     if result.told is not None:
-        return result.told.document
+        return documents.document_of(result.told.report)
     crashed = TargetFailure(f"target {result.asked.target!r} crashed: the process that ran it ended")
-    return failure_as_json(crashed, check_line(result), result.asked.target)
+    return documents.document_of(failed_report(crashed, check_line(result), result.asked.target))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from ..cases.case import Case
     from ..cases.layouts import Inputs
-    from ..verdict import Report
+    from ..verdict import Probed
 
 _HERE = "@HERE@"
 
@@ -43,7 +43,7 @@ class Program:
         return self.source.replace(_HERE, os.path.relpath(self.path or ".", file.resolve().parent))
 
 
-def no_program(report: Report, case: Case, target: Target) -> str:
+def no_program(report: Probed, case: Case, target: Target) -> str:
     """Why no script without gradprobe can show the fault; "" where one can."""
     if report.failing is None:
         return "nothing is wrong"
@@ -69,7 +69,7 @@ def no_program(report: Report, case: Case, target: Target) -> str:
     return ""
 
 
-def program_of(report: Report, case: Case, target: Target, experiment: Experiment) -> Program | None:
+def program_of(report: Probed, case: Case, target: Target, experiment: Experiment) -> Program | None:
     """The script of a case with one run; None where a plain comparison does not see what is wrong."""
     inputs = inputs_of(experiment, layouts_of(case)[0])
     body = "".join(_body(report, case, target, inputs))
@@ -91,11 +91,11 @@ def _shows(body: str, results: Mapping[str, Tensor]) -> bool:
     return bool(space["wrong"]({name.lower(): value for name, value in results.items()}))
 
 
-def _head(report: Report, imports: Sequence[str]) -> str:
-    from ..report.console import greppable
+def _head(report: Probed, imports: Sequence[str]) -> str:
+    from ..report.console import first_line
+    from ..report.reported import report_of
 
-    assert report.failing is not None
-    first = greppable(*report.failing).plain
+    first = first_line(report_of(report))
     lines = [
         f'"""{report.provenance.target} is wrong: {first.removeprefix("FIRST MISMATCH ")}', "",
         "Needs torch and the target alone. It ends with an AssertionError while the fault is there. With gradprobe:",
@@ -129,7 +129,7 @@ def _import(target: Target) -> tuple[list[str], str, str]:
     return ["import sys", "from pathlib import Path"], found + line, os.getcwd()
 
 
-def _body(report: Report, case: Case, target: Target, inputs: Inputs) -> Iterator[str]:
+def _body(report: Probed, case: Case, target: Target, inputs: Inputs) -> Iterator[str]:
     as_bytes = sum(value.numel() for value in inputs.values.values()) > MOST_NUMBERS
     yield f"\nDEVICE = {case.device!r}\n"
     yield OF_BYTES if as_bytes else ""
@@ -142,7 +142,7 @@ def _body(report: Report, case: Case, target: Target, inputs: Inputs) -> Iterato
     yield "\n\n" + ARITHMETIC + (BACKWARD if target.is_backward else FORWARD)
 
 
-def _rounding(report: Report, case: Case) -> dict[str, Any]:
+def _rounding(report: Probed, case: Case) -> dict[str, Any]:
     coarse = {"float16": 2.0**-11, "bfloat16": 2.0**-8}.get(case.dtype, 2.0**-24)
     return {"dtype": case.dtype, "unit": 2.0**-10 if report.case.dots == "tf32" and case.dtype == "float32" else coarse}
 

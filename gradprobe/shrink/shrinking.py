@@ -117,7 +117,7 @@ def _looked(attempts: Attempts, asked: Asked) -> Looked:
     try:
         looked: Looked = attempts.ask(LOOK, asked.options)
     except TargetCrashed:
-        return Looked(CRASHED, CRASHED, None, {})
+        return Looked(CRASHED, CRASHED, None, None)
     return looked
 
 

@@ -10,7 +10,7 @@ from ..judging.tally import MISMATCH
 
 if TYPE_CHECKING:
     from ..judging.measured import Measured
-    from ..verdict import Report, Run
+    from ..verdict import Probed, Run
 
 NUMBERS, NAN, MEMORY, IDENTITY, CRASH = "wrong numbers", "not finite", "memory", "identity", "crash"
 
@@ -81,7 +81,7 @@ class Seen:
         return f"it does not run: {self.why_not}" if self.why_not else "it matches"
 
 
-def symptom_of(report: Report) -> Symptom | None:
+def symptom_of(report: Probed) -> Symptom | None:
     """In which way a report fails; None where it matches."""
     if report.failing is None:
         return None
@@ -99,7 +99,7 @@ def plain_symptom(runs: Sequence[Run], heads: int) -> tuple[Run, Symptom] | None
     return None
 
 
-def named_in(report: Report) -> str | None:
+def named_in(report: Probed) -> str | None:
     """The cause that the report's first diagnosis names; None where none is named."""
     first = next(iter(report.diagnoses), None)
     return first.fault if first is not None and first.is_named else None

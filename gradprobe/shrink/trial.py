@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -13,12 +12,13 @@ from ..answer import answer
 from ..failures import Failure, Refusal, UsageFailure
 from ..fitting.fit import fitted
 from ..last import Asked
+from ..model.report import Report
 from ..options import command_line
 from ..probing.experiment import Experiment, experiment_of, inputs_of
 from ..probing.runs import layouts_of, runs_of
 from ..problem import problem_of
-from ..report.as_json import as_json
-from ..report.console import greppable
+from ..report.console import first_line
+from ..report.reported import report_of
 from ..running.backend import choose_threads, make_interpreter_right
 from .fewest import Facts
 from .ordering import settled
@@ -28,7 +28,7 @@ from .symptom import Seen, Symptom, plain_symptom, symptom_of
 if TYPE_CHECKING:
     from ..cases.case import Case
     from ..problem import Problem
-    from ..verdict import Report
+    from ..verdict import Probed
 
 FACTORY = "gradprobe.shrink.trial:Trial"
 FACTS, LOOK, TRY, TRY_IN_FULL, TELL = "facts", "look", "try", "try in full", "tell"
@@ -53,8 +53,8 @@ class Looked:
     """What a quick try would see of it; None where it takes second runs or a look inside."""
     run: tuple[tuple[str, str], ...] | None
     """What the first failing run assigns; None where no run of the case itself fails."""
-    document: Mapping[str, Any]
-    """gradprobe.report/1; empty where the process that looked ended."""
+    report: Report | None
+    """None where the process that looked ended."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,7 @@ class Told:
     """The last look at the shrunken case."""
 
     symptom: Symptom | None
-    document: Mapping[str, Any]
-    """gradprobe.report/1."""
+    report: Report
     first_line: str
     """The greppable line; "" where it matches."""
     program: Program | None
@@ -135,33 +134,26 @@ class Trial:
         found = plain_symptom(runs, case.heads)
         return found[1] if found else None
 
-    def _report(self, order: Order) -> Report:
+    def _report(self, order: Order) -> Probed:
         asked = replace(self._asked, options=order.options)
         return answer(asked, command_line("check", asked.target, asked.options, _chosen(asked)))
 
     def _told(self, order: Order) -> Told:
-        report = self._report(order)
-        document = _document(report)
-        line = greppable(*report.failing).plain if report.failing else ""
+        probed = self._report(order)
+        report = report_of(probed)
         case = self._case(order)
         target = self._found().target
-        why = no_program(report, case, target)
-        program = None if why else program_of(report, case, target, self._experiment(case))
+        why = no_program(probed, case, target)
+        program = None if why else program_of(probed, case, target, self._experiment(case))
         why = why or ("" if program else "the error is too small for a plain comparison")
-        return Told(symptom_of(report), document, line, program, why)
+        return Told(symptom_of(probed), report, first_line(report), program, why)
 
 
 def _chosen(asked: Asked) -> dict[str, Any]:
     return {"family": asked.family, "reference": asked.reference}
 
 
-def _document(report: Report) -> Mapping[str, Any]:
-    """Some of a report's strings are of classes of torch, which the process that reads it need not import."""
-    document: dict[str, Any] = json.loads(json.dumps(as_json(report), allow_nan=False))
-    return document
-
-
-def _looked(report: Report) -> Looked:
+def _looked(report: Probed) -> Looked:
     assigned = {run for run in layouts_of(report.case)}
     own = [run for run in report.runs if run.layout.partition(", ")[0] == run.layout]
     plain = plain_symptom(own, report.case.heads)
@@ -169,5 +161,5 @@ def _looked(report: Report) -> Looked:
     first = plain[0] if plain else failing
     alone = first is not None and (first in own or first.assigned in assigned)
     return Looked(
-        symptom_of(report), plain[1] if plain else None, first.assigned if first and alone else None, _document(report)
+        symptom_of(report), plain[1] if plain else None, first.assigned if first and alone else None, report_of(report)
     )

@@ -7,18 +7,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from ..cases.layouts import Inputs, place
 from ..cases.outputs import outputs_of
 from ..failures import DeviceLost, NoRoom, TargetFailure
 from ..judging.held import never_written
 from ..judging.measured import Measured
-from ..judging.strays import UNWRITTEN, Stray, telling
+from ..judging.strays import telling
+from ..model.memory import UNWRITTEN, Stray
 from ..probing.experiment import Experiment, derived, effective
 from ..probing.measure import measure
 from ..probing.observe import Execution, observe
-from ..report.as_json import run_as_json
 from ..report.console import blame
-from ..report.text import broken_identity_line, first_mismatch_line
+from ..report.reported import run_of
+from ..report.text import greppable
 from ..running.trace import Trace
 from ..severity import ERROR, HUGE, WARNING
 from ..verdict import MATCH, MISMATCH, Run
@@ -185,16 +188,15 @@ class Bench:
 
     def _skipped(self, trial: Trial, words: str, strays: tuple[Stray, ...] = ()) -> Result:
         run = Run(trial.title, trial.assigned, None, words, strays=strays)
-        return Result(trial, run.verdict, words=words, strays=strays, document=run_as_json(self.experiment.case, run))
+        return Result(trial, run.verdict, words=words, strays=strays, run=run_of(self.experiment.case, run))
 
     def _result(self, trial: Trial, measured: Measured, strays: tuple[Stray, ...], how: str) -> Result:
         run = Run(trial.title, trial.assigned, measured, None)
         verdict = MISMATCH if strays else run.verdict
-        document = run_as_json(self.experiment.case, run) | {"verdict": verdict, "bits": how == BITS}
+        told = structs.replace(run_of(self.experiment.case, run), verdict=verdict, bits=how == BITS)
         if run.verdict == MATCH:
-            return Result(trial, verdict, "" if strays else how, strays=strays, document=document)
-        line = first_mismatch_line(measured.first) if measured.first else broken_identity_line(measured.broken[0])
-        return Result(trial, verdict, "", "", blame(measured), line, measured.first, strays, document=document)
+            return Result(trial, verdict, "" if strays else how, strays=strays, run=told)
+        return Result(trial, verdict, "", "", blame(told), greppable(told), told.first_mismatch, strays, run=told)
 
 
 def _trace(observed: Execution) -> Trace:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..cases.layouts import TENSORS
-from ..judging.strays import OUTSIDE
+from ..model.memory import OUTSIDE
 from ..severity import HUGE, Warned
 from .claims import ALL_AXES, CONTIGUOUS, any_of
 from .culprits import Culprit

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from ..judging.locate import Location
-from ..judging.strays import Stray
 from ..last import Asked
+from ..model.memory import Stray
+from ..model.report import Element, Report, Run
 from ..severity import ERROR, WARNING
 from ..verdict import MISMATCH
 from .trials import Trial
@@ -32,12 +30,12 @@ class Result:
     """For a mismatch: which intermediates are wrong by themselves, and which inherit the error."""
     line: str = ""
     """For a mismatch: the line that scripts can search for."""
-    first: Location | None = None
+    first: Element | None = None
     strays: tuple[Stray, ...] = ()
     copied: tuple[str, ...] = ()
     """The tensors of which kernels got copies here, but not when all were contiguous."""
-    document: Mapping[str, Any] | None = None
-    """The run, as in a report; None where there was none."""
+    run: Run | None = None
+    """As in a report; None where there was none."""
     hazard: str = ""
     """For a failing trial: its hazard, where the same trial without the hazard is right."""
     severity: str = ERROR
@@ -60,8 +58,8 @@ class Plan:
 
     trials: tuple[Trial, ...]
     """The contiguous one first."""
-    document: Mapping[str, Any]
-    """The report of the contiguous run alone."""
+    report: Report
+    """Of the contiguous run alone."""
     precision: str
     """The arithmetic that the target is held to, in words."""
     more: str = ""

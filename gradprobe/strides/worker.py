@@ -17,8 +17,8 @@ from ..probing.measure import dots_of
 from ..probing.receipt import environment, notes_of, provenance
 from ..probing.runs import Record
 from ..problem import Problem, problem_of
-from ..report.as_json import as_json
-from ..verdict import Report, Run
+from ..report.reported import report_of
+from ..verdict import Probed, Run
 from .bench import FIRST, Bench
 from .culprits import Culprit, culprits
 from .result import Plan, Result, Setup
@@ -47,7 +47,7 @@ class Trials:
         measured, more = bench.contiguous(), shlex.join(flags(found.options))
         experiment, run = bench.experiment, Run(FIRST.title, (), measured, None)
         records = [Record(run, tuple(bench.executions))]
-        report = Report(
+        probed = Probed(
             case=replace(experiment.case, dots=dots_of(experiment)),
             provenance=provenance(experiment, records),
             environment=environment(experiment.case.device),
@@ -56,7 +56,7 @@ class Trials:
             reproduce=f"{self._setup.again} {more}".rstrip(),
             seconds=experiment.stopwatch.seconds,
         )
-        return Plan(self._benches.trials, as_json(report), measured.comparison.precision.name, more)
+        return Plan(self._benches.trials, report_of(probed), measured.comparison.precision.name, more)
 
 
 class Named:

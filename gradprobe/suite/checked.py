@@ -1,12 +1,15 @@
-"""A check that is to be made, the same check made, and what several of them come to."""
+"""Planned: a check of several. Checked: the same, made. Their exit code."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from msgspec import structs
+
 from ..last import Asked
+from ..model.report import FAILED, Report
 from ..options import command_line
 from ..severity import WARNING, Warned
 
@@ -37,12 +40,9 @@ class Planned:
 class Checked:
     """A check that was made, also one that failed, crashed or took too long."""
 
-    title: str
     asked: Asked
-    document: Mapping[str, Any]
-    """gradprobe.report/1, with the title where there is one."""
-    lines: tuple[str, ...]
-    """What a person reads of it, as wide and as coloured as was asked for; of an error, what was measured before."""
+    report: Report
+    """With the title of its case."""
     code: int
     """The exit code that it would have alone: 0 match, 1 mismatch, 2 a wrong word, 3 an error."""
     left: tuple[str, ...] = ()
@@ -51,31 +51,23 @@ class Checked:
     """Its place in the plan."""
 
     @property
+    def title(self) -> str:
+        return self.report.title
+
+    @property
     def verdict(self) -> str:
         """match, mismatch or error."""
-        return str(self.document["verdict"])
+        return self.report.verdict
 
     @property
     def is_refused(self) -> bool:
         """Whether the target raised on purpose instead, or there is no room for what it is to be given."""
-        return self.verdict == "error" and self.document["error"]["kind"] in ("Refusal", "NoRoom")
-
-    @property
-    def is_warning(self) -> bool:
-        """Whether it fails, and that is shown and does not count."""
-        return self.document.get("severity") == WARNING
+        error = self.report.error
+        return self.verdict == FAILED and error is not None and error.kind in ("Refusal", "NoRoom")
 
     def as_warning(self, warned: Warned) -> Checked:
         """The same, of which one sentence is told and which does not count."""
-        return replace(self, document={**self.document, "severity": WARNING, "warnings": [asdict(warned)]}, code=0)
-
-
-@dataclass(frozen=True)
-class Untaken:
-    """A case that is no check of a target, since it does not take it."""
-
-    title: str
-    why: str
+        return replace(self, report=structs.replace(self.report, severity=WARNING, warnings=(warned,)), code=0)
 
 
 def code_of(codes: Sequence[int]) -> int:

@@ -10,9 +10,9 @@ from typing import Any
 from ..isolation import Ended, run_each, run_here
 from ..isolation.ended import DEVICE
 from .checked import Checked, Planned
-from .documents import of_crash, of_raised
 from .heard import Heard, Stage
 from .rest import joined, rest_of
+from .unfinished import of_crash, of_raised
 from .watched import findings_of
 from .worker import FACTORY, Setting
 

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+
+from msgspec import structs
 
 from ..cases.layouts import parse_run, planned_runs, run_name
 from ..isolation.ended import TIMEOUT
+from ..model.report import FAILED, MISMATCH, add_counts
 from .checked import Checked, Planned, code_of
-from .documents import run_ended
 from .heard import Heard
+from .unfinished import run_ended
 
 
 def rest_of(planned: Planned, checked: Checked) -> Planned | None:
     """A check of those layouts; None where there are none, where none was measured, or where one took too long."""
-    document, options = checked.document, planned.asked.options
-    error = document.get("error")
-    if error is None or error["kind"] == TIMEOUT or planned.close_up or "layout" in options:
+    error, options = checked.report.error, planned.asked.options
+    if error is None or error.kind == TIMEOUT or planned.close_up or "layout" in options:
         return None
     # "distinct, the reference" is where the user's reference crashed in `distinct`.
-    done = [run["layout"].partition(", ")[0] for run in document["runs"]]
+    done = [run.layout.partition(", ")[0] for run in checked.report.runs]
     if not (done and done[-1]):  # nothing was measured, or nobody knows which layout was run
         return None
     asked = tuple(parse_run(word) for word in options.get("runs") or ())
@@ -36,22 +36,17 @@ def joined(checked: Checked, rest: Checked, heard: Heard) -> Checked:
     Args:
         heard: what the later check said before it ended.
     """
-    runs, lines = rest.document["runs"], heard.so_far.layouts if heard.so_far else ()
-    if error := rest.document.get("error"):
-        layout = runs[-1]["layout"] if runs else heard.stage.layout if heard.stage else ""
-        run, line = run_ended(error, layout)
-        runs, lines = runs or [run], (*lines, line)
+    first, then = checked.report, rest.report
+    runs = then.runs
+    if then.error and not runs:
+        runs = (run_ended(then.error, heard.stage.layout if heard.stage else ""),)
     code = code_of([checked.code, rest.code])
-    # A report begins with what is wrong.
-    turned = code == rest.code == 1 != checked.code
-    lines = (*rest.lines, "  before:", *checked.lines) if turned else (*checked.lines, *lines)
-    own = rest.document if turned else checked.document
-    document = {**own, **_of_both(checked.document, rest.document, runs)}
-    document["verdict"] = "mismatch" if code == 1 else "error"
-    return replace(checked, document=document, lines=lines, code=code)
-
-
-def _of_both(first: Mapping[str, Any], rest: Mapping[str, Any], runs: list[Any]) -> dict[str, Any]:
-    total = round(first["seconds"]["total"] + rest["seconds"]["total"], 4)
-    kept = {name: first[name] for name in ("error", "reproduce")}
-    return kept | {"runs": [*first["runs"], *runs], "seconds": {**first["seconds"], "total": total}}
+    # What is wrong is shown with its reasons.
+    own = then if code == rest.code == 1 != checked.code else first
+    runs = (*first.runs, *runs)
+    total = round(first.seconds["total"] + then.seconds["total"], 4)
+    report = structs.replace(
+        own, verdict=MISMATCH if code == 1 else FAILED, error=first.error, reproduce=first.reproduce, runs=runs,
+        compared=add_counts(run.compared for run in runs), seconds={**first.seconds, "total": total},
+    )  # fmt: skip
+    return replace(checked, report=report, code=code)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 from rich.text import Text
 
+from ..model.documents import Reports, Untaken
+from ..model.report import FAILED, MATCH, MISMATCH, Report, Run
 from ..report.text import CAUTION, ratio
-from ..screen import Look
+from ..screen import Look, render_layouts, rendered
 from ..severity import COUNTED, WARNING
 from ..spans import plural
-from .checked import Checked, Planned, Untaken
-from .documents import CRASHED, LATE
+from .checked import Checked, Planned
+from .unfinished import LATE, LOST
 
+Made = TypeVar("Made", Checked, Report)
 # Beyond so many checks those that match are counted alone: they would take more than two screens.
 LISTED = 40
 _STYLES = {"match": "green", "mismatch": "bold red", "error": CAUTION, "warning": CAUTION}
@@ -24,7 +26,7 @@ _VERDICT, _SECONDS = 8, 7
 class Table:
     """The lines of so many checks. On a terminal none is longer than it is wide; in a pipe nothing is cut."""
 
-    def __init__(self, planned: Sequence[Planned], look: Look) -> None:
+    def __init__(self, planned: Sequence[Planned | Report], look: Look) -> None:
         self._look = look
         longest = max((len(one.title) for one in planned), default=4)
         self._title = max(4, min(longest, look.columns // 2 - 10)) if look.rows is not None else longest
@@ -37,14 +39,15 @@ class Table:
         )
         return [self._cut(Text(words, "dim"))]
 
-    def line_of(self, checked: Checked) -> list[Text]:
+    def line_of(self, report: Report) -> list[Text]:
         """One check; nothing where it matches and matches are only counted."""
-        if not self._listed and checked.verdict == "match":
+        if not self._listed and report.verdict == MATCH:
             return []
-        title, word = self._shortened(checked.title, self._title), WARNING if checked.is_warning else checked.verdict
+        title = self._shortened(report.title, self._title)
+        word = WARNING if report.is_warning else report.verdict
         line = Text.assemble(
             "  ", (f"{word.upper():<{_VERDICT}}", _STYLES[word]), f"  {title:<{self._title}}  ",
-            f"{checked.document['seconds']['total']:>{_SECONDS}.1f}  {words_of(checked.document)}",
+            f"{report.seconds.get('total', 0.0):>{_SECONDS}.1f}  {words_of(report)}",
         )  # fmt: skip
         line.rstrip()
         return [self._cut(line)]
@@ -64,39 +67,29 @@ class Table:
         return "…" if self._look.utf8 else "..."
 
 
-def words_of(document: Mapping[str, Any]) -> str:
+def words_of(report: Report) -> str:
     """Where a check first goes wrong, or why it could not be made; "" of a match."""
-    if document["verdict"] == "error":
-        message = str(document["error"]["message"]).removeprefix(f"target {document['target']['name']!r} ")
-        return " ".join(message.removeprefix(f"{CRASHED}: ").removeprefix(f"{LATE}: ").split())
-    if document["verdict"] == "match":
+    if report.verdict == FAILED:
+        message = report.error.message if report.error else ""
+        message = message.removeprefix(f"target {report.target.name!r} ")
+        return " ".join(message.removeprefix(f"{LOST}: ").removeprefix(f"{LATE}: ").split())
+    if report.verdict == MATCH:
         return ""
-    wrong = next(run for run in _worst_first(document) if run["verdict"] == "mismatch")
-    return _place(wrong) + (f", {wrong['layout']}" if wrong["layout"] != "contiguous" else "")
+    # One with a wrong element before those in which an identity alone is broken.
+    wrong = min((run for run in report.runs if run.verdict == MISMATCH), key=lambda run: run.first_mismatch is None)
+    return _place(wrong) + (f", {wrong.layout}" if wrong.layout != "contiguous" else "")
 
 
-def _worst_first(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The runs; one with a wrong element before those in which an identity alone is broken."""
-    return sorted(document["runs"], key=lambda run: run["first_mismatch"] is None)
-
-
-def _place(run: Mapping[str, Any]) -> str:
-    place = run["first_mismatch"]
+def _place(run: Run) -> str:
+    place = run.first_mismatch
     if place is None:
-        broken = (one["name"] for one in run["invariants"] if one["of"] == "target" and not one["holds"])
-        return f"breaks {next(broken, 'an identity')}"
-    axes = " ".join(f"{axis}={place[axis]}" for axis in ("batch", "head", "row", "col") if place[axis] is not None)
-    return f"{place['intermediate']} {axes} {ratio(_ratio(place))}x"
+        return f"breaks {run.broken[0].name if run.broken else 'an identity'}"
+    axes = {"batch": place.batch, "head": place.head, "row": place.row, "col": place.col}
+    told = " ".join(f"{axis}={index}" for axis, index in axes.items() if index is not None)
+    return f"{place.intermediate} {told} {ratio(place.ratio)}x"
 
 
-def _ratio(place: Mapping[str, Any]) -> float:
-    actual, expected, budget = (place[name] for name in ("actual", "expected", "budget"))
-    if actual is None or expected is None or not budget:
-        return math.inf
-    return float(abs(actual - expected) / budget)
-
-
-def simplest(checks: Sequence[Checked]) -> Checked | None:
+def simplest(checks: Sequence[Made]) -> Made | None:
     """The first that mismatches, else the first error; None where all match."""
     for verdict in ("mismatch", "error"):
         for checked in checks:
@@ -105,19 +98,22 @@ def simplest(checks: Sequence[Checked]) -> Checked | None:
     return None
 
 
-def in_full(checked: Checked) -> Iterator[str]:
-    """Everything that one check has to say, as it is written."""
-    yield f"{checked.title}:"
-    if checked.verdict == "error":
-        error = checked.document["error"]
-        yield f"ERROR  {error['message']}"
-        printed = str(error.get("stderr_tail", "")).splitlines()
-        ways = [error["way_out"]] if error["way_out"] else []
-        yield from (f"  {line}" for line in (*ways, *printed, *checked.left))
-        yield from checked.lines
-        yield f"  again: {checked.document['reproduce']}"
-    else:
-        yield from checked.lines
+def in_full(report: Report, look: Look, left: Sequence[str] = ()) -> Iterator[Text]:
+    """Everything that one check has to say.
+
+    Args:
+        left: where an error was raised.
+    """
+    yield Text(f"{report.title}:")
+    error = report.error
+    if report.verdict != FAILED or error is None:
+        yield from rendered(report, look)
+        return
+    yield Text(f"ERROR  {error.message}")
+    ways = [error.way_out] if error.way_out else []
+    yield from (Text(f"  {line}") for line in (*ways, *error.stderr_tail.splitlines(), *left))
+    yield from render_layouts(report, look)
+    yield Text(f"  again: {report.reproduce}")
 
 
 def not_taken(untaken: Sequence[Untaken]) -> list[Text]:
@@ -125,9 +121,9 @@ def not_taken(untaken: Sequence[Untaken]) -> list[Text]:
     return _with_reasons("not taken", [(one.title, one.why) for one in untaken], "dim")
 
 
-def warnings(warned: Sequence[Checked]) -> list[Text]:
+def warnings(warned: Sequence[Report]) -> list[Text]:
     """What is told and does not count, one line for each reason."""
-    told = [(one.title, one.document["warnings"][0]["words"]) for one in warned]
+    told = [(one.title, one.warnings[0].words) for one in warned]
     return _with_reasons(COUNTED, told, _STYLES[WARNING])
 
 
@@ -139,7 +135,7 @@ def _with_reasons(head: str, told: Sequence[tuple[str, str]], style: str) -> lis
     return [Text(head, style), *lines] if lines else []
 
 
-def summary(checks: Sequence[Checked], planned: int, seconds: float, warned: int = 0) -> Text:
+def summary(checks: Sequence[Checked | Report], planned: int, seconds: float, warned: int = 0) -> Text:
     """What they come to, in one line, and how many more are warnings."""
     verdicts = [checked.verdict for checked in checks]
     words = ", ".join(
@@ -149,3 +145,18 @@ def summary(checks: Sequence[Checked], planned: int, seconds: float, warned: int
     words += f", {plural(warned, 'warning')}" if warned else ""
     missing = f", {planned - len(checks)} not made" if len(checks) < planned else ""
     return Text(f"{plural(planned, 'check')} in {seconds:.1f} s: {words or 'none made'}{missing}", "bold")
+
+
+def render_several(several: Reports, look: Look) -> Iterator[Text]:
+    """Several checks that were made before, as they are shown when they are made."""
+    reports, failing = several.reports, simplest(several.counted)
+    table = Table(reports, look)
+    yield from table.head()
+    yield from (line for report in reports for line in table.line_of(report))
+    warned = [report for report in reports if report.is_warning]
+    yield from (*not_taken(several.not_taken or ()), *warnings(warned))
+    if failing is not None:
+        yield from (Text(), *in_full(failing, look), Text())
+    seconds = sum(report.seconds.get("total", 0.0) for report in reports)
+    planned = len(several.counted) if several.planned is None else several.planned
+    yield summary(several.counted, planned, seconds, len(warned))

@@ -11,8 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
+
 from ..cases.layouts import SCALED
 from ..failures import TargetFailure
+from ..model.report import FAILED
 from ..severity import HUGE, UNDECLARED, Warned
 from .battery import Entry
 from .checked import Checked
@@ -30,7 +33,8 @@ def weighed(checked: Checked, entry: Entry, made: Callable[[Mapping[str, Any]], 
     if entry.options.get("layout") == [f"all={HUGE}"]:
         is_right = made({**checked.asked.options, "layout": [f"all={SCALED}"]}).verdict == "match"
         return checked.as_warning(_overflow(checked)) if is_right else checked
-    if entry.beyond and checked.verdict == "error" and checked.document["error"]["kind"] == TargetFailure.__name__:
+    error = checked.report.error if checked.verdict == FAILED else None
+    if entry.beyond and error is not None and error.kind == TargetFailure.__name__:
         return checked.as_warning(_undeclared(checked, entry))
     return checked
 
@@ -39,15 +43,15 @@ def hinted(checked: Checked, entry: Entry) -> Checked:
     """The check; of wrong numbers where nothing says that the target takes such a case, with the way out."""
     if checked.verdict != "mismatch" or not entry.beyond:
         return checked
-    way = f"  not meant to take {entry.beyond}? let it raise a ValueError: what a target refuses counts nowhere"
-    return replace(checked, lines=(*checked.lines, way))
+    way = f"not meant to take {entry.beyond}? let it raise a ValueError: what a target refuses counts nowhere"
+    return replace(checked, report=structs.replace(checked.report, hints=(*checked.report.hints, way)))
 
 
 def _overflow(checked: Checked) -> Warned:
     words = "right in the same strides when they are small, so an index is held in 32 bits"
-    return Warned(HUGE, checked.title, f"{words}: {words_of(checked.document)}", (HUGE,))
+    return Warned(HUGE, checked.title, f"{words}: {words_of(checked.report)}", (HUGE,))
 
 
 def _undeclared(checked: Checked, entry: Entry) -> Warned:
-    words = f"given {entry.beyond}, which no parameter of it tells: {words_of(checked.document)}"
+    words = f"given {entry.beyond}, which no parameter of it tells: {words_of(checked.report)}"
     return Warned(UNDECLARED, checked.title, words, ())

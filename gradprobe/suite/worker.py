@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 import shlex
 import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from msgspec import structs
 
 from ..answer import answer
 from ..failures import TargetFailure
 from ..isolation import tell
 from ..sanitizer import strays_under, with_strays, with_words
-from ..screen import Look, painted, rendered
 from .checked import Checked, Planned
-from .documents import of_error, titled
-from .heard import Heard, SoFar, Stage
+from .heard import Heard, Stage
+from .unfinished import of_error
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
+    from ..model.report import Report
     from ..probing.experiment import Tick
-    from ..verdict import Report
+    from ..verdict import Probed
 
 # Seconds between two words of how far one stage is: a comparison has hundreds.
 _BETWEEN = 0.1
@@ -36,7 +35,6 @@ FACTORY = "gradprobe.suite.worker:Checker"
 class Setting:
     """What the process that shows the results says to those that make them."""
 
-    look: Look
     tracebacks: bool = False
     workers: int = 1
     """How many share the cores."""
@@ -59,52 +57,35 @@ class Checker:
             torch.set_num_threads(max(1, (os.cpu_count() or 1) // setting.workers))
 
     def __call__(self, planned: Planned) -> Checked:
+        from ..report.reported import report_of
+
         start, heard = time.perf_counter(), Heard()
 
-        def say(value: Stage | SoFar) -> None:
+        def say(value: Stage | Report) -> None:
             heard.take(value)
             tell(value)
 
         try:
-            return self._made(planned, report_on(planned, _Ticks(say), lambda so_far: say(self._so_far(so_far))))
+            return _made(planned, probed_as(planned, _Ticks(say), lambda so_far: say(report_of(so_far))))
         except BaseException as error:
             if not (self._setting.isolate or isinstance(error, Exception)):
                 raise  # by who sits before this process
             left = tuple(traceback.format_exc().splitlines()) if self._setting.tracebacks else ()
             return replace(of_error(planned, error, heard, time.perf_counter() - start), left=left)
 
-    def _made(self, planned: Planned, report: Report) -> Checked:
-        document, lines = _document(report), rendered(report, self._setting.look)
-        if planned.close_up is not None:
-            document, lines = self._close_up(report, *planned.close_up)
-        code = 1 if report.failing else 0
-        return Checked(planned.title, planned.asked, titled(document, planned.title), self._painted(lines), code)
 
-    def _close_up(self, report: Report, name: str, at: tuple[int, int] | None) -> tuple[dict[str, Any], list[Text]]:
-        """One intermediate, in the first layout in which it is wrong."""
-        from rich.text import Text
+def _made(planned: Planned, probed: Probed) -> Checked:
+    from ..judging.closeup import close_up_of, kept_close_ups
+    from ..report.reported import report_of
 
-        from ..judging.closeup import close_up_of
-        from ..report.closeup import close_up_as_json, render_close_up
-
-        look, (layout, view) = self._setting.look, close_up_of(report, name, at)
-        document = _document(report) | {"close_up": {"layout": layout} | close_up_as_json(view)}
-        return document, [Text(f"layout {layout}", "dim"), *render_close_up(view, look.columns, utf8=look.utf8)]
-
-    def _so_far(self, report: Report) -> SoFar:
-        from ..report.console import render_layouts
-
-        look, mismatch = self._setting.look, report.failing is not None
-        layouts = self._painted(list(render_layouts(report, look.columns, utf8=look.utf8)))
-        lines = self._painted(rendered(report, look)) if mismatch else layouts
-        return SoFar(_document(report), lines, layouts, mismatch)
-
-    def _painted(self, lines: list[Text]) -> tuple[str, ...]:
-        return tuple(painted(lines, self._setting.look).splitlines())
+    report = structs.replace(report_of(probed, kept_close_ups(probed)), title=planned.title)
+    if planned.close_up is not None:
+        report = structs.replace(report, close_up=close_up_of(probed, *planned.close_up))
+    return Checked(planned.asked, report, 1 if probed.failing else 0)
 
 
-def report_on(planned: Planned, tick: Tick, told: Callable[[Report], object]) -> Report:
-    """The report of a check, with what a tool of compute-sanitizer found in it; also where the check came to no end."""
+def probed_as(planned: Planned, tick: Tick, told: Callable[[Probed], object]) -> Probed:
+    """What a check came to, with what a tool of compute-sanitizer found in it; also where the check came to no end."""
     make = functools.partial(answer, planned.asked, planned.again, tick=tick, told=told)
     if planned.sanitizer is None:
         return make()
@@ -116,14 +97,6 @@ def report_on(planned: Planned, tick: Tick, told: Callable[[Report], object]) ->
         raise with_words(failure, tool, strays_under(program, tool, words)) from failure
     kernels = [kernel.name for kernel in report.provenance.kernels]
     return with_strays(report, tool, strays_under(program, tool, words, kernels))
-
-
-def _document(report: Report) -> dict[str, Any]:
-    """Some of a report's strings are of classes of torch, which the process that shows them need not import."""
-    from ..report.as_json import as_json
-
-    document: dict[str, Any] = json.loads(json.dumps(as_json(report), allow_nan=False))
-    return document
 
 
 class _Ticks:

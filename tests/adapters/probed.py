@@ -6,10 +6,10 @@ from gradprobe.cases.case import resolve
 from gradprobe.options import parse
 from gradprobe.probe import probe
 from gradprobe.targets.find import find_target
-from gradprobe.verdict import Report
+from gradprobe.verdict import Probed
 
 
-def probed(word: str, reference: str | None = None, **options: object) -> Report:
+def probed(word: str, reference: str | None = None, **options: object) -> Probed:
     """The report of a target, under options as words of the command line."""
     target = find_target(word)
     given = {**parse(options), "device": "cpu"}
@@ -17,7 +17,7 @@ def probed(word: str, reference: str | None = None, **options: object) -> Report
     return probe(case, target, reference=find_target(reference) if reference else None)
 
 
-def ratios(report: Report) -> dict[str, float]:
+def ratios(report: Probed) -> dict[str, float]:
     """The worst ratio of each intermediate over all layouts."""
     worst: dict[str, float] = {}
     for _, measured in report.measured:

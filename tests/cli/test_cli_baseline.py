@@ -237,7 +237,7 @@ def test_json_of_a_failure_of_a_mismatch_and_of_no_file(kernel):
     document = json.loads(run("baseline diff --json -").out)
     assert document["verdict"] == "mismatch"
     assert [one["verdict"] for one in document["entries"]] == ["mismatch", "same"]
-    assert document["entries"][0]["schema"] == "gradprobe.report/1"
+    assert document["entries"][0]["schema"] == "gradprobe.report/2"
     edit(kernel, "    def rounded(", "    raise IndexError('no')\n\n    def rounded(")
     document = json.loads(run("baseline diff --json -").out)
     assert [one["verdict"] for one in document["entries"]] == ["error", "same"]

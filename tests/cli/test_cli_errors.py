@@ -344,7 +344,7 @@ def test_a_failure_with_json_on_stdout_is_a_report_whose_verdict_is_error(words,
     ran = run(f"{words} --json -")
     report = json.loads(ran.out)
     assert ran.code == code
-    assert (report["schema"], report["verdict"]) == ("gradprobe.report/1", "error")
+    assert (report["schema"], report["verdict"]) == ("gradprobe.report/2", "error")
     assert report["error"]["kind"] == kind
     assert message in report["error"]["message"]
     assert (report["runs"], report["first_mismatch"], report["diagnoses"]) == ([], None, [])

@@ -195,7 +195,7 @@ def test_json_holds_a_report_of_each_set_and_stdout_is_it_alone(program):
     assert (document["watch"], document["command_exit"]) == ("model:one_batch", 0)
     assert document["command"] == [PYTHON, "train.py", "one_batch"]
     assert [report["verdict"] for report in document["captures"]] == ["match", "mismatch"]
-    assert [report["schema"] for report in document["captures"]] == ["gradprobe.report/1"] * 2
+    assert [report["schema"] for report in document["captures"]] == ["gradprobe.report/2"] * 2
     assert [report["runs"][0]["layout"] for report in document["captures"]] == ["as-saved", "as-saved"]
     assert document["captures"][1]["case"]["inputs"].endswith(".inputs.pt")
     assert (document["seen"]["calls"], document["seen"]["kept"]) == (8, 2)

@@ -131,7 +131,7 @@ def test_a_forward_is_shrunk_through_autograd_and_its_script_differentiates_it_t
 def test_the_document_is_the_report_of_the_small_case_with_what_was_done():
     ran = run(f"shrink soft.py:doubled_dq {CASE} --json -")
     document = json.loads(ran.out)
-    assert (ran.code, document["schema"], document["verdict"]) == (1, "gradprobe.report/1", "mismatch")
+    assert (ran.code, document["schema"], document["verdict"]) == (1, "gradprobe.report/2", "mismatch")
     assert (document["case"]["heads"], document["case"]["seqlen_q"]) == (2, 2)
     assert document["first_mismatch"]["intermediate"] == "dQ"
     assert document["reproduce"] == DOUBLED

@@ -137,5 +137,5 @@ def test_the_configured_targets_are_tried_and_written_together(tmp_path, monkeyp
     assert "2 targets" in ran.err
     assert "layouts" not in ran.err
     document = json.loads((tmp_path / "all.json").read_text())
-    assert (document["schema"], document["verdict"]) == ("gradprobe.reports/1", "mismatch")
+    assert (document["schema"], document["verdict"]) == ("gradprobe.reports/2", "mismatch")
     assert [report["verdict"] for report in document["reports"]] == ["match", "mismatch"]

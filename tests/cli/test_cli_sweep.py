@@ -150,4 +150,4 @@ def test_an_interrupt_keeps_what_came_and_is_no_mismatch(folder):
 def test_json_on_stdout_is_one_document():
     ran = run(f"sweep soft.py:backward {TINY} --seqlen 9 --heads 1 --heads 2 --json -")
     document = json.loads(ran.out)
-    assert (ran.code, document["schema"], len(document["reports"])) == (0, "gradprobe.reports/1", 2)
+    assert (ran.code, document["schema"], len(document["reports"])) == (0, "gradprobe.reports/2", 2)

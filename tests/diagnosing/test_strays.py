@@ -3,7 +3,7 @@
 import pytest
 
 from gradprobe.diagnosing.strays import of_strays
-from gradprobe.judging.strays import OUTSIDE, RACE, Stray
+from gradprobe.model.memory import OUTSIDE, RACE, Stray
 
 
 @pytest.mark.parametrize(

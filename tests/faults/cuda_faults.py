@@ -14,7 +14,7 @@ import gradprobe.kernels
 from gradprobe.probe import probe
 from gradprobe.targets.adapters import flash_cuda, lazy_cuda
 from gradprobe.targets.find import find_target
-from gradprobe.verdict import Report
+from gradprobe.verdict import Probed
 from tests.cases import lazy_case, softmax_case
 
 ADAPTERS = {"flash": flash_cuda, "lazy": lazy_cuda}
@@ -218,7 +218,7 @@ CUDA_FAULTS = (
 )  # fmt: skip
 
 
-def probed(fault: CudaFault, folder: Path, **options: Any) -> Report:
+def probed(fault: CudaFault, folder: Path, **options: Any) -> Probed:
     """The report on a copy of the file with the fault in it, in distinct strides."""
     source = folder / f"{fault.family}.cu"
     source.write_text(fault.plant())

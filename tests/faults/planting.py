@@ -11,7 +11,7 @@ import gradprobe.kernels
 from gradprobe.cases.case import Case
 from gradprobe.probe import probe
 from gradprobe.targets.find import find_target
-from gradprobe.verdict import Report
+from gradprobe.verdict import Probed
 
 KERNELS = Path(gradprobe.kernels.__path__[0]) / "triton"
 
@@ -82,7 +82,7 @@ def everywhere(kernels: tuple[str, ...], find: str, replace: str) -> tuple[Edit,
     return tuple(Edit(kernel, find, replace) for kernel in kernels)
 
 
-def probe_planted(fault: Planted, folder: Path, file: str, function: str, case: Case) -> Report:
+def probe_planted(fault: Planted, folder: Path, file: str, function: str, case: Case) -> Probed:
     """A probe of a function of a kernel file with the fault in it.
 
     Args:
@@ -94,7 +94,7 @@ def probe_planted(fault: Planted, folder: Path, file: str, function: str, case: 
     return probe(case, find_target(f"{copy}:{function}"), why=False)
 
 
-def assert_as_recorded(fault: Planted, report: Report) -> None:
+def assert_as_recorded(fault: Planted, report: Probed) -> None:
     """The verdict, the layouts, the first place and every status are those of the record."""
     assert report.verdict == "mismatch"
     measured = report.failing[1]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gradprobe.diagnosis import CONSISTENT, NAMED, Diagnosis
-from gradprobe.verdict import MATCH, MISMATCH, Report
+from gradprobe.verdict import MATCH, MISMATCH, Probed
 
 from .equivalents import EQUIVALENTS
 from .scored import SCORED
@@ -20,7 +20,7 @@ from .uncovered import UNCOVERED
 Trial = Scored | Unflagged | Uncovered
 TRIALS: dict[str, Trial] = {trial.name: trial for trial in (*SCORED, *EQUIVALENTS, *UNCOVERED)}
 FACTORY = "tests.faults.scoring:Prober"
-DIAGNOSES = any(field.name == "diagnoses" for field in dataclasses.fields(Report))
+DIAGNOSES = any(field.name == "diagnoses" for field in dataclasses.fields(Probed))
 """Whether reports say why."""
 
 
@@ -75,7 +75,7 @@ def _end_if_the_device_is_lost(error: Exception) -> None:
         os._exit(1)
 
 
-def _outcome(name: str, report: Report, seconds: float) -> Outcome:
+def _outcome(name: str, report: Probed, seconds: float) -> Outcome:
     outcome = Outcome(
         name, report.verdict, diagnoses=tuple(getattr(report, "diagnoses", ())), seconds=seconds,
         strays=frozenset(stray.tensor.lower() for run in report.runs for stray in run.strays),

@@ -14,7 +14,7 @@ import torch
 from gradprobe.probe import probe
 from gradprobe.targets.adapters import flash_cuda, lazy_cuda
 from gradprobe.targets.find import find_target
-from gradprobe.verdict import Report
+from gradprobe.verdict import Probed
 from tests.cases import lazy_case, softmax_case
 
 from .planting import KERNELS, Edit, edited
@@ -55,7 +55,7 @@ class Changed:
         source = TARGETS[self.of][0].read_text()
         return _edited_cuda(source, self.edits) if self.of in _ADAPTERS else edited(source, self.edits)
 
-    def probe(self, folder: Path) -> Report:
+    def probe(self, folder: Path) -> Probed:
         """The report on a copy of the file, written into a folder."""
         file, function, small = TARGETS[self.of]
         # A name of its own, since modules and compiled kernels are remembered by theirs.

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gradprobe.probe import probe
 from gradprobe.targets.find import Target
-from gradprobe.verdict import Report
+from gradprobe.verdict import Probed
 from tests.emulated import case_of, target_of
 
 KERNELS = ("forward", "preprocess", "dq", "dkdv")
@@ -248,7 +248,7 @@ TARGETS = {"softmax": softmax_target, "lazy": lazy_target}
 
 def told(
     planted: Planted = Planted(), family: str = "softmax", exposed: tuple[str, ...] = EVERYTHING, **options
-) -> Report:
+) -> Probed:
     """What a probe says of a fault, by default on a small case whose tensors lie contiguous."""
     sizes = {"batch": 2, "heads": 2, "seqlen": 40, "head_dim": 8}
     sizes |= {"head_dim_v": 8} if family == "softmax" else {}
@@ -258,7 +258,7 @@ def told(
     return probe(case_of(family, **{"runs": ((),)} | sizes | options), TARGETS[family](planted, exposed))
 
 
-def named(report: Report) -> str:
+def named(report: Probed) -> str:
     """The fault that is named as the cause, where one is."""
     assert not any("fault of gradprobe" in sentence for sentence in report.known), report.known
     first = next(iter(report.diagnoses), None)

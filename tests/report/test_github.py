@@ -7,7 +7,7 @@ import pytest
 from gradprobe.report.github import MOST, annotation_commands
 from gradprobe.report.markdown import MOST_BYTES, as_markdown
 
-from .written import BASE, FIRST_LINE, ODD, document, entry, failed, faulty, head, many_heads, run, with_memory
+from .written import BASE, FIRST_LINE, ODD, document, entry, failed, faulty, head, many_heads, reports, run, with_memory
 
 
 def read(line):
@@ -30,7 +30,7 @@ def unescaped(text, more):
 
 
 def commands(*documents, base=BASE):
-    return [read(line) for line in annotation_commands(documents, base)]
+    return [read(line) for line in annotation_commands(reports(*documents), base)]
 
 
 def test_a_faulty_check_is_errors_and_then_notices_at_their_lines():
@@ -108,7 +108,7 @@ def table(text):
 
 
 def test_the_summary_is_a_row_a_layout_the_worst_first():
-    text = as_markdown([document(run("contiguous", entry("dP", head(0)))), faulty(title="gqa")], BASE)
+    text = as_markdown(reports(document(run("contiguous", entry("dP", head(0)))), faulty(title="gqa")), BASE)
     heading, _, rows = text.splitlines()[0], None, table(text)[2:]
     assert heading == "### gradprobe: 2 checks, 1 wrong, 1 right"
     assert [(row[0], row[2]) for row in rows] == [
@@ -121,14 +121,16 @@ def test_the_summary_is_a_row_a_layout_the_worst_first():
 
 
 def test_a_failure_and_a_memory_finding_have_rows_of_their_own():
-    rows = table(as_markdown([failed(), with_memory("race")], BASE))[2:]
+    rows = table(as_markdown(reports(failed(), with_memory("race")), BASE))[2:]
     assert [row[0] for row in rows] == ["**error**", "**mismatch**", "match"]
     assert rows[0][6] == "UsageFailure&#58; --heads must be at least 1, got 0 give at least one"
     assert rows[1][7] == "kernels/lazy.py&#58;270"
 
 
 def test_no_cell_breaks_the_table_or_is_read_as_markup():
-    text = as_markdown([failed("Crash", ODD, title="a|b <img src=x> [l](u) @me #4 :x: www.a.b", reproduce=ODD)], BASE)
+    text = as_markdown(
+        reports(failed("Crash", ODD, title="a|b <img src=x> [l](u) @me #4 :x: www.a.b", reproduce=ODD)), BASE
+    )
     (row,) = table(text)[2:]
     assert len(row) == 8
     assert not re.search(r"[`*_\[\]<>@\\](?!br>)", "".join(row[1:]).replace("<br>", ""))
@@ -138,7 +140,7 @@ def test_no_cell_breaks_the_table_or_is_read_as_markup():
 @pytest.mark.parametrize("most", [0, 200, 1000, 5000, 50_000, MOST_BYTES])
 def test_a_summary_keeps_within_its_bytes_and_says_how_many_rows_it_left_out(most):
     documents = [faulty(title=f"é 漢 {number}") for number in range(200)]
-    text = as_markdown(documents, BASE, most)
+    text = as_markdown(reports(*documents), BASE, most)
     assert len(text.encode()) <= most
     rows = table(text)[2:]
     if len(rows) < 600 and text:
@@ -152,10 +154,10 @@ def test_a_summary_of_20000_rows_is_below_1_mib():
     rows = [
         run(f"layout{number}", entry("dP", head(0)), verdict="skipped", skipped="x" * 200) for number in range(20_000)
     ]
-    text = as_markdown([document(*rows)], BASE)
+    text = as_markdown(reports(document(*rows)), BASE)
     assert 2**20 - 1000 < len(text.encode()) <= 2**20
     assert "rows more left out" in text.splitlines()[-1]
 
 
 def test_128_heads_are_a_row_a_layout():
-    assert len(table(as_markdown([many_heads()], BASE))) == 2 + 3
+    assert len(table(as_markdown(reports(many_heads()), BASE))) == 2 + 3

@@ -18,13 +18,14 @@ from .written import (
     invariant,
     many_heads,
     read_junit,
+    reports,
     run,
     with_memory,
 )
 
 
 def cases_of(*documents):
-    return read_junit(as_junit(documents, BASE)).findall(".//testcase")
+    return read_junit(as_junit(reports(*documents), BASE)).findall(".//testcase")
 
 
 def case_of(cases, name, group="distinct"):
@@ -148,7 +149,7 @@ def counts(element, *names):
     ids=["none", "one", "three", "200", "128 heads", "memory"],
 )  # fmt: skip
 def test_counts_and_times_add_up_at_every_level(documents):
-    root = read_junit(as_junit(documents, BASE))
+    root = read_junit(as_junit(reports(*documents), BASE))
     suites = root.findall("testsuite")
     assert len(suites) == len(documents)
     for suite, of in zip(suites, documents, strict=True):
@@ -182,7 +183,7 @@ def test_every_text_may_hold_every_character():
     odd = failed("TargetFailure", ODD, title=ODD, reproduce=ODD, target={"name": f"{ODD}.py:f"})
     skipped = document(run(ODD, verdict="skipped", skipped=ODD), title=ODD)
     skipped["target"] = {"name": ODD, "file": f"/repository/{ODD}.py", "line": 1, "kernels": []}
-    root = read_junit(as_junit([odd, skipped], BASE))
+    root = read_junit(as_junit(reports(odd, skipped), BASE))
     message = root.findall(".//error")[0].get("message")
     for shown in (
         "]]>",
@@ -204,7 +205,8 @@ def test_every_text_may_hold_every_character():
 
 def test_a_suite_names_its_target_and_kernels_with_their_lines():
     properties = {
-        one.get("name"): one.get("value") for one in read_junit(as_junit([faulty()], BASE)).findall(".//property")
+        one.get("name"): one.get("value")
+        for one in read_junit(as_junit(reports(faulty()), BASE)).findall(".//property")
     }
     assert properties == {
         "name": "lazy", "backend": "triton", "reproduce": "gradprobe check lazy", "file": "targets/mine.py",

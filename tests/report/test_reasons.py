@@ -1,14 +1,13 @@
 """The cause stands above its lines, each with a caret; what is no cause is not called one."""
 
-from types import SimpleNamespace
-
 from gradprobe.diagnosing.lines import among
 from gradprobe.diagnosis import Diagnosis, Where
+from gradprobe.model.report import Report
 from gradprobe.report.alerts import alerts_of
 from gradprobe.report.places import places_of
 from gradprobe.report.reasons import render_reasons
 
-from .written import faulty
+from .written import faulty, reports
 
 WHERE = Where(
     "/somewhere/lazy.py", 204, "do_ptr += b * stride_dob + h * stride_qh", 31, 9, "lazy_dq_kernel", "q.stride(1)",
@@ -21,7 +20,7 @@ CAUSE = Diagnosis(
 
 
 def shown(*diagnoses, known=(), width=100):
-    report = SimpleNamespace(diagnoses=diagnoses, known=known)
+    report = Report(verdict="mismatch", diagnoses=diagnoses, known=known)
     return [line.plain for line in render_reasons(report, width)]
 
 
@@ -87,16 +86,16 @@ def written(explained):
     where = [{"file": "/somewhere/lazy.py", "line": 204, "code": "x"}]
     diagnosis = {"fault": "stride/do-head", "class": "S1", "summary": "dO is misread", "explained": explained}
     diagnosis |= {"evidence": [], "where": where, "fix": "y"}
-    return faulty() | {"diagnoses": [diagnosis]}
+    return reports(faulty() | {"diagnoses": [diagnosis]})
 
 
 def test_only_a_named_cause_gives_annotations_its_line():
-    assert places_of(written(1.0), "dP")[0].line == 204
-    assert all(place.line != 204 for place in places_of(written(0.6), "dP"))
+    assert places_of(written(1.0)[0], "dP")[0].line == 204
+    assert all(place.line != 204 for place in places_of(written(0.6)[0], "dP"))
 
 
 def test_an_alert_tells_a_cause_from_what_is_merely_consistent():
-    words = [sentence for alert in alerts_of([written(1.0)]) for sentence in alert.sentences]
+    words = [sentence for alert in alerts_of(written(1.0)) for sentence in alert.sentences]
     assert "Cause: dO is misread (explains 100% of what is wrong). Fix: y." in words
-    words = [sentence for alert in alerts_of([written(0.6)]) for sentence in alert.sentences]
+    words = [sentence for alert in alerts_of(written(0.6)) for sentence in alert.sentences]
     assert "Consistent with: dO is misread (explains 60% of what is wrong). Fix: y." in words

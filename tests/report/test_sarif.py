@@ -19,6 +19,7 @@ from .written import (
     head,
     invariant,
     many_heads,
+    reports,
     run,
     sarif_schema,
     with_memory,
@@ -26,7 +27,7 @@ from .written import (
 
 
 def run_of(*documents, code=1, **options):
-    log = as_sarif(documents, BASE, code, **options)
+    log = as_sarif(reports(*documents), BASE, code, **options)
     assert_is_sarif(log)
     (found,) = log["runs"]
     return found
@@ -41,7 +42,7 @@ def told(found):
 def test_the_schema_refuses_what_is_not_sarif():
     import jsonschema
 
-    log = as_sarif([faulty()], BASE, 1)
+    log = as_sarif(reports(faulty()), BASE, 1)
     for broken in (
         {"level": "bad"},
         {"message": {}},
@@ -205,7 +206,7 @@ def test_every_text_may_hold_every_character():
     odd = failed("TargetFailure", ODD, title=ODD, reproduce=ODD, target={"name": f"{ODD}.py:f"})
     wrong = faulty(title=ODD, reproduce=ODD)
     wrong["target"] = wrong["target"] | {"name": ODD, "file": f"/repository/{ODD}.py"}
-    text = json.dumps(as_sarif([odd, wrong], BASE, 1))
+    text = json.dumps(as_sarif(reports(odd, wrong), BASE, 1))
     assert json.loads(text.encode().decode()) == json.loads(text)
     found = run_of(odd, wrong)
     assert all(

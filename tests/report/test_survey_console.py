@@ -3,7 +3,8 @@
 import pytest
 from rich.color import Color
 
-from gradprobe.judging.strays import Stray
+from gradprobe.model.memory import Stray
+from gradprobe.model.report import CheckedTarget, Report
 from gradprobe.report.survey import render_survey
 from gradprobe.report.text import CAUTION
 from gradprobe.strides.bench import FIRST
@@ -11,11 +12,11 @@ from gradprobe.strides.result import Plan, Result
 from gradprobe.strides.survey import Survey
 from gradprobe.strides.trials import ALONE, PROGRAM, Trial
 
-DOCUMENT = {"target": {"name": "mine"}, "notes": []}
+REPORT = Report(verdict="match", target=CheckedTarget(name="mine"))
 
 
 def printed(results, culprits=(), width=100):
-    plan = Plan(tuple(result.trial for result in results), DOCUMENT, "float32")
+    plan = Plan(tuple(result.trial for result in results), REPORT, "float32")
     return [line.plain for line in render_survey(Survey(plan, results, culprits, "again", {"total": 1.0}), width)]
 
 

@@ -1,4 +1,4 @@
-"""Report documents as checks write them, small and by hand, and the schemas that their forms are held to."""
+"""Report documents as checks wrote them first, small and by hand, and the schemas that their forms are held to."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from gradprobe.model.documents import report_from
+from gradprobe.model.report import Report
 from gradprobe.report.places import Base
 
 FOLDER = Path(__file__).resolve().parents[1] / "schemas"
@@ -18,6 +20,11 @@ ODD = (
     "".join(map(chr, range(32)))
     + "]]> <&\"'> \x7f\x85\u2028\ud800\udfff\ufffe\uffff\U0001fffe é 漢 😀 %0A %25 a|b `c` ::x::"
 )
+
+
+def reports(*documents: dict[str, Any]) -> list[Report]:
+    """What the documents hold, written as gradprobe.report/1 was."""
+    return [report_from(document) for document in documents]
 
 
 def head(number: int, batch: int | None = 0, status: str = "match", **changes: Any) -> dict[str, Any]:

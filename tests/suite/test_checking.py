@@ -1,23 +1,27 @@
 """Checks in processes of their own: a crash is a document like any other, and does not keep the others from theirs."""
 
-import json
 from dataclasses import replace
 
 import pytest
 
-from gradprobe.report.as_json import together
-from gradprobe.screen import Look
+from gradprobe.model.documents import Reports, dump, load, several_document
+from gradprobe.model.report import CheckedTarget, Report
+from gradprobe.screen import Look, painted, rendered
 from gradprobe.suite.checked import code_of
 from gradprobe.suite.checking import check_each
 from gradprobe.suite.worker import Setting
 
 from .plans import planned
 
-PLAIN = Setting(Look(100, None, utf8=True))
+PLAIN = Setting()
 
 
 def at_night(*values):
     return pytest.param(*values, marks=pytest.mark.nightly)
+
+
+def lines(checked):
+    return [line.plain for line in rendered(checked.report, Look(100, None, utf8=True))]
 
 
 def made(*plan, timeout=None, **how):
@@ -28,13 +32,12 @@ def test_a_right_and_a_wrong_target_give_the_documents_that_check_gives():
     right, wrong = made(planned("soft.py:backward", "plain"), planned("soft.py:doubled_dq", heads=3))
     assert (right.title, right.verdict, right.code) == ("plain", "match", 0)
     assert (wrong.title, wrong.verdict, wrong.code) == ("soft.py:doubled_dq", "mismatch", 1)
-    assert list(right.document)[0] == "title"
-    assert right.document["schema"] == "gradprobe.report/1"
-    assert right.lines[0].startswith("MATCH  soft.py:backward: 7 intermediates within budget in 3 layouts")
-    assert wrong.document["first_mismatch"]["intermediate"] == "dQ"
-    assert wrong.lines[1].startswith("FIRST MISMATCH dQ batch=0 head=1 row=0 col=0 ")
+    assert right.report.schema == "gradprobe.report/2"
+    assert lines(right)[0].startswith("MATCH  soft.py:backward: 7 intermediates within budget in 3 layouts")
+    assert wrong.report.first_mismatch.intermediate == "dQ"
+    assert lines(wrong)[1].startswith("FIRST MISMATCH dQ batch=0 head=1 row=0 col=0 ")
     words = "check soft.py:doubled_dq --batch 1 --heads 3 --seqlen 20 --head-dim 8"
-    assert wrong.document["reproduce"] == f"gradprobe {words}"
+    assert wrong.report.reproduce == f"gradprobe {words}"
 
 
 @pytest.mark.parametrize(
@@ -52,16 +55,16 @@ def test_a_crash_is_an_error_document_between_the_others(name, kind, message):
         timeout=3,
     )  # fmt: skip
     assert (before.verdict, lost.verdict, after.verdict) == ("match", "error", "match")
-    assert (lost.code, lost.document["schema"], lost.document["runs"]) == (3, "gradprobe.report/1", [])
-    assert lost.document["error"]["kind"] == kind
-    error = lost.document["error"]
-    assert error["message"].startswith(f"target {target!r} {message}, last at fatal.py:{error['line']} in {name}: ")
-    assert error["function"] == name
-    assert (lost.document["target"], lost.document["title"]) == ({"name": target}, "crash")
-    assert lost.document["case"]["head_dim"] == 8
-    assert lost.document["reproduce"].startswith(f"gradprobe check {target} ")
-    assert lost.document["seconds"]["total"] >= 0
-    assert json.loads(json.dumps(lost.document)) == lost.document
+    assert (lost.code, lost.report.runs) == (3, ())
+    error = lost.report.error
+    assert error.kind == kind
+    assert error.message.startswith(f"target {target!r} {message}, last at fatal.py:{error.line} in {name}: ")
+    assert error.function == name
+    assert (lost.report.target, lost.title) == (CheckedTarget(name=target), "crash")
+    assert lost.report.options["head_dim"] == 8
+    assert lost.report.reproduce.startswith(f"gradprobe check {target} ")
+    assert lost.report.seconds["total"] >= 0
+    assert load(dump(lost.report)) == lost.report
 
 
 @pytest.mark.parametrize(
@@ -76,14 +79,14 @@ def test_a_crash_is_an_error_document_between_the_others(name, kind, message):
 def test_a_failure_is_a_document_with_the_code_that_check_would_end_with(target, options, code, kind):
     (checked,) = made(planned(target, **options))
     assert (checked.verdict, checked.code) == ("error", code)
-    assert checked.document["error"]["kind"] == kind
-    assert checked.lines == ()
+    assert checked.report.error.kind == kind
+    assert lines(checked) == []
 
 
 @pytest.mark.nightly
 def test_tracebacks_are_kept_where_they_are_asked_for():
-    (checked,) = check_each([planned("soft.py:raising")], Setting(PLAIN.look, tracebacks=True))
-    assert (checked.lines, checked.left[0]) == ((), "Traceback (most recent call last):")
+    (checked,) = check_each([planned("soft.py:raising")], Setting(tracebacks=True))
+    assert (lines(checked), checked.left[0]) == ([], "Traceback (most recent call last):")
 
 
 @pytest.mark.nightly
@@ -105,7 +108,7 @@ def test_what_one_target_does_to_torch_does_not_reach_another(folder):
         "    return soft.backward(q, k, v, do, scale=scale)\n"
     )
     rude, clean = made(planned("rude.py:backward"), planned("clean.py:backward"))
-    assert clean.verdict == "match", clean.document
+    assert clean.verdict == "match", clean.report
     assert rude.verdict in ("match", "error")
 
 
@@ -114,16 +117,18 @@ def test_what_a_target_prints_is_echoed_and_is_no_line_of_its_report():
     heard = []
     (checked,) = made(planned("fatal.py:speaks"), echo=heard.append)
     assert "the target speaks\n" in "".join(heard)
-    assert "the target speaks" not in "".join(checked.lines)
+    assert "the target speaks" not in "".join(lines(checked))
 
 
 @pytest.mark.nightly
 def test_lines_are_coloured_and_as_wide_as_the_terminal_that_asks(monkeypatch):
     monkeypatch.setenv("TERM", "xterm-256color")
-    (checked,) = check_each([planned("soft.py:doubled_dq")], Setting(Look(60, 24, utf8=False)))
-    assert any("\x1b[" in line for line in checked.lines)
-    assert "✗" not in "".join(checked.lines)
-    assert "! wrong by itself" in "".join(checked.lines)
+    (checked,) = made(planned("soft.py:doubled_dq"))
+    on = Look(60, 24, utf8=False)
+    text = painted(rendered(checked.report, on), on)
+    assert "\x1b[" in text
+    assert "✗" not in text
+    assert "! wrong by itself" in text
 
 
 @pytest.mark.parametrize(
@@ -148,6 +153,7 @@ def test_the_exit_code_of_several_is_that_of_a_mismatch_before_errors_before_wor
     ],
 )
 def test_documents_together_are_no_match_before_all_of_them_are(verdicts, planned_count, verdict):
-    document = together([{"verdict": word} for word in verdicts], planned_count)
-    assert (document["schema"], document["verdict"]) == ("gradprobe.reports/1", verdict)
+    reports = tuple(Report(verdict=word) for word in verdicts)
+    document = several_document(Reports(reports=reports, planned=planned_count))
+    assert (document["schema"], document["verdict"]) == ("gradprobe.reports/2", verdict)
     assert (document["planned"], len(document["reports"])) == (planned_count, len(verdicts))

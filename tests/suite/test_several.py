@@ -9,6 +9,7 @@ from gradprobe import last
 from gradprobe.cli import several
 from gradprobe.cli.forms import Forms
 from gradprobe.cli.several import check_several
+from gradprobe.model.documents import report_from
 from gradprobe.screen import Look
 from gradprobe.suite.checked import Checked
 from gradprobe.suite.table import Table
@@ -16,7 +17,7 @@ from gradprobe.suite.worker import Setting
 
 from .plans import planned
 
-PLAIN = Setting(Look(100, None, utf8=True))
+PLAIN = Setting()
 PATIENT = replace(PLAIN, timeout=60)
 PLAN = [
     planned("soft.py:backward", "right"),
@@ -85,16 +86,21 @@ def test_json_on_stdout_is_one_document_and_nothing_else(capsys):
 
 def fake(one, verdict="match"):
     place = {"intermediate": "dQ", "batch": 0, "head": 1, "row": 2, "col": None}
-    place |= {"actual": 2.0, "expected": 1.0, "budget": 0.01}
-    run = {"layout": "distinct", "verdict": verdict, "first_mismatch": place, "invariants": []}
+    place |= {"actual": 2.0, "expected": 1.0, "budget": 0.01, "tile": [None, None]}
+    heads = [
+        {"batch": 0, "head": head, "status": verdict, "max_budget_ratio": 100.0, "rows": [[2, 2]]} for head in (0, 1)
+    ]
+    found = {"name": "dQ", "status": verdict, "mismatched": 1, "max_budget_ratio": 100.0, "length": 4, "heads": heads}
+    run = {"layout": "distinct", "verdict": verdict, "first_mismatch": place, "intermediates": [found]}
     document = {
+        "schema": "gradprobe.report/2",
         "title": one.title,
         "verdict": verdict,
         "seconds": {"total": 1.25},
         "runs": [run],
         "target": {"name": "t"},
     }
-    return Checked(one.title, one.asked, document, ("in full",), 0 if verdict == "match" else 1)
+    return Checked(one.asked, report_from(document), 0 if verdict == "match" else 1)
 
 
 def test_the_file_holds_what_came_when_the_rest_is_lost(monkeypatch, folder):
@@ -121,7 +127,7 @@ def test_the_simplest_is_the_first_of_the_plan_also_where_another_came_before(mo
     results = [replace(fake(PLAN[number], "mismatch"), number=number) for number in (3, 0, 2)]
     monkeypatch.setattr(several, "check_each", lambda *_, **__: iter(results))
     check_several(PLAN, Forms("all.json"), PLAIN)
-    assert "\nright:\nin full\n" in capsys.readouterr().out
+    assert "\nright:\nMISMATCH  dQ " in capsys.readouterr().out
     titles = [report["title"] for report in json.loads((folder / "all.json").read_text())["reports"]]
     assert titles == ["right", "wrong", "wrong too"]
 
@@ -141,7 +147,7 @@ def test_beyond_40_checks_those_that_match_are_counted_only(monkeypatch, capsys)
     lines = out.splitlines()
     assert lines[1].split() == ["MISMATCH", "case", "7", "1.2", "dQ", "batch=0", "head=1", "row=2", "100x,", "distinct"]
     assert [line.split()[2] for line in lines[1:3]] == ["7", "150"]
-    assert lines[3:6] == ["", "case 7:", "in full"]
+    assert lines[3:5] == ["", "case 7:"]
     assert lines[-1].endswith(" s: 198 match, 2 mismatch")
     assert err.splitlines()[0] == "gradprobe: 20 of 200 checked"
     assert len(err.splitlines()) == 10
@@ -154,12 +160,12 @@ def test_no_line_is_longer_than_the_terminal_and_none_is_cut_in_a_pipe(columns):
     plan = [planned("t", "a very long title of a case " * 3), planned("t", "short")]
     terminal, pipe = Table(plan, Look(columns, 24, utf8=True)), Table(plan, Look(columns, None, utf8=True))
     for one in plan:
-        (line,) = terminal.line_of(fake(one, "mismatch"))
+        (line,) = terminal.line_of(fake(one, "mismatch").report)
         assert len(line) <= columns
-        (whole,) = pipe.line_of(fake(one, "mismatch"))
+        (whole,) = pipe.line_of(fake(one, "mismatch").report)
         assert one.title in whole.plain
         assert whole.plain.endswith("100x, distinct")
-    assert "…" in terminal.line_of(fake(plan[0], "mismatch"))[0].plain
-    ascii_line = Table(plan, Look(columns, 24, utf8=False)).line_of(fake(plan[0], "mismatch"))[0].plain
+    assert "…" in terminal.line_of(fake(plan[0], "mismatch").report)[0].plain
+    ascii_line = Table(plan, Look(columns, 24, utf8=False)).line_of(fake(plan[0], "mismatch").report)[0].plain
     assert "..." in ascii_line
     assert ascii_line.isascii()

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from gradprobe.failures import Failure, TargetFailure, UsageFailure
+from gradprobe.report.reported import report_of
 from gradprobe.testing import assert_backward_matches
 from tests.sampling import sampled
 
@@ -62,7 +63,7 @@ def test_a_target_that_matches_returns_its_report():
     report = assert_backward_matches(attention, heads=4, causal=True)
     assert (report.verdict, report.case.heads, report.case.causal) == ("match", 4, True)
     assert [run.layout for run in report.runs] == ["contiguous", "distinct", "do=expanded"]
-    assert report.compared["elements"] == sum(
+    assert report_of(report).compared.elements == sum(
         finding.total for _, measured in report.measured for finding in measured.comparison.findings.values()
     ) > 4 * 72 * 72  # fmt: skip
 

@@ -1,0 +1,35 @@
+"""`gradprobe compare OLD.json NEW.json`: what changed."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ..options import command_line
+from ..screen import dump, put
+from .failing import failures_told
+from .show import read
+from .words import JsonFile, Traceback
+
+
+def compare(
+    old: Annotated[str, typer.Argument(metavar="OLD.json", help="A report of before, as --json wrote it")],
+    new: Annotated[str, typer.Argument(metavar="NEW.json", help="One of now")],
+    json_file: JsonFile = None,
+    show_traceback: Traceback = False,
+) -> None:
+    """Say what changed from one saved report to another, and fail where something got worse.
+
+    Worse is a verdict, a head that became wrong, a cause that came, or an error beyond its budget that grew twofold.
+    The exit code is 0 where nothing is worse and 1 where something is.
+    """
+    with failures_told(json_file, command_line("compare", f"{old} {new}", {}), show_traceback, runs=False):
+        from ..report.comparison import WORSE, changes_of, comparison_as_json, render_comparison, verdict_of
+
+        changes = changes_of(read(old), read(new))
+        if json_file is not None:
+            dump(json_file, comparison_as_json(changes))
+        if json_file != "-":
+            put("".join(f"{line}\n" for line in render_comparison(changes)))
+        raise typer.Exit(int(verdict_of(changes) == WORSE))

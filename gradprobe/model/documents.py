@@ -1,0 +1,209 @@
+"""Reports as JSON, both ways: load(dump(report)) == report. Several together: schema gradprobe.reports/2.
+
+What gradprobe.report/1 said is read too: there, null stood for every number that is not finite.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from ..cases.layouts import parse_layout, parse_run, run_name
+from ..failures import UsageFailure
+from .number import Number, number_of
+from .report import FAILED, INCOMPLETE, MATCH, MISMATCH, SCHEMA, Report
+
+SCHEMA_OF_SEVERAL = "gradprobe.reports/2"
+KNOWN = {SCHEMA: 1, "gradprobe.report/1": 1, SCHEMA_OF_SEVERAL: 2, "gradprobe.reports/1": 2}
+
+
+class Untaken(Struct, frozen=True):
+    """A case that is no check of a target, since it does not take it."""
+
+    title: str
+    why: str
+
+
+class Reports(Struct, frozen=True, kw_only=True):
+    """What several checks came to."""
+
+    reports: tuple[Report, ...]
+    """Those that count, then those that are warnings."""
+    planned: int | None = None
+    """How many there are to be that count; None for one check that is made alone."""
+    not_taken: tuple[Untaken, ...] | None = None
+    """What the target does not take, where that is no error."""
+
+    @property
+    def counted(self) -> list[Report]:
+        return [report for report in self.reports if not report.is_warning]
+
+    @property
+    def verdict(self) -> str:
+        """The worst of theirs. As long as fewer came than are planned it is incomplete, and none at all is no match."""
+        verdicts = {report.verdict for report in self.counted}
+        verdicts |= {INCOMPLETE} if len(self.counted) < (self.planned or 0) else set()
+        return next((word for word in (MISMATCH, INCOMPLETE, FAILED, MATCH) if word in verdicts), FAILED)
+
+
+def document_of(report: Report) -> dict[str, Any]:
+    """The report in plain values, ready for `json.dumps`: lists, no tuples, and words for what is not finite."""
+    document = msgspec.to_builtins(report, enc_hook=_plain)
+    if report.case is not None:
+        document["case"] |= {
+            "layouts": [f"{tensor}={layout}" for tensor, layout in report.case.layouts],
+            "runs": [run_name(assigned) for assigned in report.case.runs],
+        }
+    listed: dict[str, Any] = _listed(document)
+    return listed
+
+
+def dump(report: Report) -> str:
+    """The report as JSON."""
+    return text_of(document_of(report))
+
+
+def text_of(document: Mapping[str, Any]) -> str:
+    """A document as every JSON file here is written."""
+    return json.dumps(document, indent=2, allow_nan=False) + "\n"
+
+
+def load(text: str | bytes) -> Report:
+    """The inverse of `dump`.
+
+    Raises:
+        UsageFailure: it is no report.
+    """
+    return report_from(_parsed(text))
+
+
+def report_from(document: Mapping[str, Any]) -> Report:
+    """A report of its document, of either schema.
+
+    Raises:
+        UsageFailure: it is none.
+    """
+    if KNOWN.get(document.get("schema", "")) != 1:
+        raise UsageFailure(f"expected a report of schema {SCHEMA}, got {document.get('schema')!r}", _WAY_OUT)
+    try:
+        return msgspec.convert(_as_today(document), Report, dec_hook=_typed)
+    except (msgspec.ValidationError, UsageFailure, TypeError, ValueError, AttributeError) as error:
+        raise UsageFailure(f"a report of schema {document['schema']} is damaged: {error}", _WAY_OUT) from error
+
+
+_WAY_OUT = "gradprobe check --json FILE writes one"
+
+
+def _parsed(text: str | bytes) -> dict[str, Any]:
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageFailure(f"expected a report, got what is no JSON: {error}", _WAY_OUT) from error
+    if not isinstance(document, dict):
+        raise UsageFailure(f"expected a report, got a JSON {type(document).__name__}", _WAY_OUT)
+    return document
+
+
+def several_document(several: Reports) -> dict[str, Any]:
+    """Several in one document; of one that was made alone, its own. Those that do not count stand under "warnings"."""
+    if several.planned is None and len(several.reports) == 1:
+        return document_of(several.reports[0])
+    more = {} if several.not_taken is None else {"not_taken": msgspec.to_builtins(several.not_taken)}
+    return {
+        "schema": SCHEMA_OF_SEVERAL,
+        "verdict": several.verdict,
+        "planned": len(several.counted) if several.planned is None else several.planned,
+        "reports": [document_of(report) for report in several.counted],
+        "warnings": [warned for report in several.reports for warned in _warned(report)],
+        **_listed(more),
+    }
+
+
+def _warned(report: Report) -> Iterator[dict[str, Any]]:
+    """The warnings of one of several, each with its target, and with the report of a check that is one."""
+    whole = {"report": document_of(report)} if report.is_warning else {}
+    for warned in report.warnings:
+        about = {"target": report.target.name or None, "title": report.title or None}
+        yield about | _listed(asdict(warned)) | whole
+
+
+def load_several(text: str | bytes) -> Reports:
+    """One report or several, of either schema.
+
+    Raises:
+        UsageFailure: it is neither.
+    """
+    document = _parsed(text)
+    if KNOWN.get(document.get("schema", "")) != 2:
+        return Reports(reports=(report_from(document),))
+    try:
+        parts = [*document["reports"], *_unique([one["report"] for one in document["warnings"] if one.get("report")])]
+        untaken = msgspec.convert(document.get("not_taken"), tuple[Untaken, ...] | None)
+        return Reports(reports=tuple(map(report_from, parts)), planned=document["planned"], not_taken=untaken)
+    except (msgspec.ValidationError, KeyError, TypeError, AttributeError) as error:
+        raise UsageFailure(f"reports of schema {document['schema']} are damaged: {error!r}", _WAY_OUT) from error
+
+
+def _unique(documents: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each once: a report with two warnings stands at both."""
+    return [one for at, one in enumerate(documents) if one not in documents[:at]]
+
+
+def _as_today(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The document as this schema has it: parsed layouts, and nothing where /1 had null in a word's place."""
+    found = {name: value for name, value in document.items() if not (value is None and name in _NEVER_NULL)}
+    case = found.get("case")
+    if case is not None and "family" in case and "runs" in case:
+        layouts, runs = map(parse_layout, case["layouts"]), map(parse_run, case["runs"])
+        found["case"] = {**case, "layouts": tuple(layouts), "runs": tuple(runs)}
+    elif case is not None:  # the words of a case that could not be made
+        found |= {"case": None, "options": case}
+    if document["schema"] == SCHEMA:
+        return found
+    return found | {"schema": SCHEMA, **_of_the_first_schema(found)}
+
+
+_NEVER_NULL = ("title", "target", "options", "compared", "reproduce")
+
+
+def _of_the_first_schema(document: Mapping[str, Any]) -> dict[str, Any]:
+    """What /1 named or held otherwise."""
+    changed: dict[str, Any] = {}
+    runs = [{**run, "memory": [_present(one) for one in run.get("memory") or ()]} for run in document["runs"]]
+    changed["runs"] = [{name: value for name, value in run.items() if value is not None} for run in runs]
+    if strides := document.get("strides"):
+        changed["strides"] = {**strides, "findings": [_present(one) for one in strides.get("findings") or ()]}
+    if error := document.get("error"):
+        changed["error"] = {**error, "memory": [_present(one) for one in error.get("memory") or ()]}
+    if view := document.get("close_up"):
+        changed["close_up"] = None if "element" not in view else view
+    environment = document.get("environment") or {}
+    changed["environment"] = {name: str(value) for name, value in environment.items()}
+    return changed
+
+
+def _present(part: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in part.items() if value is not None}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Number):
+        return value.plain
+    raise NotImplementedError(type(value).__name__)
+
+
+def _typed(kind: type, plain: Any) -> Any:
+    if kind is Number:
+        return number_of(plain)
+    raise NotImplementedError(kind.__name__)
+
+
+def _listed(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _listed(item) for key, item in value.items()}
+    return [_listed(item) for item in value] if isinstance(value, (tuple, list)) else value
