@@ -27,7 +27,12 @@ def check_one(planned: Planned, forms: Forms, setting: Setting) -> int:
         tick("importing torch and the target", 0.0)
         (checked,) = check_each([planned], setting, echo=sys.stderr.write, tick=_by_layout(planned, tick))
     if checked.verdict != FAILED and planned.close_up is None:
-        last.save(planned.asked)
+        last.save(planned.asked, checked.report)
+    return tell(checked, forms)
+
+
+def tell(checked: Checked, forms: Forms) -> int:
+    """Shows a check that was made, and writes every form that was asked for; its exit code."""
     said = _say(checked)
     if not forms.on_stdout:
         show(rendered(checked.report))

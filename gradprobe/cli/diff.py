@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
+from msgspec import structs
 
 from .. import last
 from ..failures import UsageFailure, did_you_mean
 from ..intermediates import lookup, names
+from ..model.report import CloseUp, Report
 from ..options import command_line
 from ..screen import put
-from ..suite.checked import Planned
+from ..suite.checked import Checked, Planned, code_of_report
 from ..suite.worker import Setting
-from .alone import check_one
+from .alone import check_one, tell
 from .failing import failures_told
 from .forms import Forms
 from .words import (
@@ -60,7 +63,32 @@ def diff(
             else:
                 put(line + "\n")
         planned = Planned("", asked, close_up=(row.name, place))
+        kept = last.kept_report(asked) if repeated else None
+        view = _close_up(kept, row.name, place) if kept else None
+        if repeated and asked == last.load():
+            typer.echo(f"gradprobe: {_from_where(row.name, kept, view)}", err=True)
+        if kept is not None and view is not None:
+            report = structs.replace(kept, close_up=view, reproduce=planned.again)
+            raise typer.Exit(tell(Checked(asked, report, code_of_report(report)), Forms(json_file)))
         raise typer.Exit(check_one(planned, Forms(json_file), Setting(show_traceback, isolate=isolate)))
+
+
+def _close_up(report: Report, name: str, at: tuple[int, int] | None) -> CloseUp | None:
+    """What the report keeps of an intermediate, where that is of this batch and head."""
+    kept = (view for view in report.close_ups if view.intermediate == name)
+    return next((view for view in kept if at in (None, (view.batch or 0, view.head))), None)
+
+
+def _from_where(name: str, kept: Report | None, view: CloseUp | None) -> str:
+    made = datetime.fromtimestamp(last.FILE.stat().st_mtime).strftime("%H:%M")
+    if view is not None:
+        return f"from the report of {made}, nothing was run"
+    why = (
+        f"the close-up of {name} is not in the report of {made}"
+        if kept
+        else f"the report of {made} is not of these sources"
+    )
+    return f"ran again: {why}"
 
 
 def like_the_last(

@@ -115,4 +115,5 @@ def _remember(checks: Sequence[Checked]) -> None:
     """`diff` repeats the simplest failing check, else the first."""
     made = [checked for checked in checks if checked.verdict != FAILED]
     if made:
-        last.save((simplest(made) or made[0]).asked)
+        chosen = simplest(made) or made[0]
+        last.save(chosen.asked, chosen.report)

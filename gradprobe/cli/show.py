@@ -9,7 +9,6 @@ import typer
 
 from ..failures import Failure, UsageFailure
 from ..model.documents import Reports, load_several
-from ..model.report import MATCH, MISMATCH, Report
 from ..options import command_line
 from ..screen import look, put, rendered
 from ..screen import show as show_lines
@@ -57,21 +56,11 @@ def read(file: str) -> Reports:
 
 def exit_code(several: Reports) -> int:
     """That of the command that made them."""
-    from ..suite.checked import code_of
+    from ..suite.checked import code_of, code_of_report
 
     codes = [code_of_report(report) for report in several.reports]
     # Nothing compared is no match.
     return code_of(codes) if several.counted else Failure.exit_code
-
-
-def code_of_report(report: Report) -> int:
-    """That of the check alone."""
-    if report.is_warning:
-        return 0
-    if report.verdict in (MATCH, MISMATCH):
-        return int(report.verdict == MISMATCH)
-    kind = report.error.kind if report.error else ""
-    return UsageFailure.exit_code if kind == UsageFailure.__name__ else Failure.exit_code
 
 
 def _print(several: Reports) -> None:

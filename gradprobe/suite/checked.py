@@ -8,8 +8,9 @@ from typing import Any
 
 from msgspec import structs
 
+from ..failures import Failure, UsageFailure
 from ..last import Asked
-from ..model.report import FAILED, Report
+from ..model.report import FAILED, MATCH, MISMATCH, Report
 from ..options import command_line
 from ..severity import WARNING, Warned
 
@@ -75,3 +76,13 @@ def code_of(codes: Sequence[int]) -> int:
     if 1 in codes:
         return 1
     return 3 if 3 in codes else max(codes, default=0)
+
+
+def code_of_report(report: Report) -> int:
+    """The exit code of a check alone, by what it came to."""
+    if report.is_warning:
+        return 0
+    if report.verdict in (MATCH, MISMATCH):
+        return int(report.verdict == MISMATCH)
+    kind = report.error.kind if report.error else ""
+    return UsageFailure.exit_code if kind == UsageFailure.__name__ else Failure.exit_code

@@ -1,6 +1,7 @@
 """`diff NAME` repeats the last check of the folder, draws the error map and lists the wrong rows."""
 
 import json
+import re
 
 import pytest
 
@@ -16,8 +17,34 @@ def test_diff_repeats_the_last_check_and_says_so_in_its_first_line():
     assert run(FAILING).code == 1
     ran = run("diff delta")
     lines = ran.out.splitlines()
-    assert (ran.code, ran.err) == (1, "")
+    assert ran.code == 1
     assert lines[:3] == [REPEATED, "layout contiguous", "delta  batch 0, head 1: 1 of 20 elements wrong"]
+
+
+def read_again(folder, words):
+    """What diff shows from the last report, and whether the target was run for it."""
+    (folder / "ran").unlink(missing_ok=True)
+    ran = run(words)
+    return ran, (folder / "ran").exists()
+
+
+def test_diff_reads_the_last_report_and_runs_again_only_for_what_is_not_in_it(folder):
+    (folder / "told.py").write_text(
+        "import soft\n\ndef f(q, k, v, do, *, scale):\n    open('ran', 'w').close()\n"
+        "    return soft.wrong_delta(q, k, v, do, scale=scale)\n"
+    )
+    assert run(f"check told.py:f {SMALL}").code == 1
+    kept, was_run = read_again(folder, "diff delta")
+    assert (kept.code, was_run) == (1, False)
+    assert re.fullmatch(r"gradprobe: from the report of \d\d:\d\d, nothing was run\n", kept.err)
+    other, was_run = read_again(folder, "diff delta --at 0,0")
+    assert (other.code, was_run) == (1, True)
+    assert "gradprobe: ran again: the close-up of delta is not in the report of " in other.err
+    (folder / "told.py").write_text((folder / "told.py").read_text() + "\n# edited\n")
+    edited, was_run = read_again(folder, "diff delta")
+    assert was_run
+    assert "is not of these sources" in edited.err
+    assert edited.out == kept.out
 
 
 def test_a_failing_check_after_a_good_one_leaves_the_good_one_to_repeat():
