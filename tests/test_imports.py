@@ -19,7 +19,7 @@ ORDER = (
     "isolation.programs", "naming", "severity", "spans", "intermediates",
     "cases.shapes", "cases.case", "cases.draw", "cases.outputs", "cases.placement", "cases.guards", "cases.layouts",
     "cases.contents", "cases.saved",
-    "diagnosis", "model", "model.number", "model.memory", "model.report", "model.documents",
+    "diagnosis", "model", "model.number", "model.memory", "model.report", "model.documents", "model.schema",
     "cases.decided",
     "targets.provenance", "targets.signatures", "targets.naming", "targets.stand_in", "targets.surroundings",
     "running.trace",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-_WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 class Number(float):
@@ -37,8 +37,8 @@ def number_of(plain: object) -> Number:
     Raises:
         ValueError: it is no number.
     """
-    if isinstance(plain, str) and plain in _WORDS:
-        return Number(_WORDS[plain])
+    if isinstance(plain, str) and plain in WORDS:
+        return Number(WORDS[plain])
     if isinstance(plain, (int, float)) and not isinstance(plain, bool):
         return Number(plain)
     raise ValueError(f"expected a number, NaN, Infinity or -Infinity, got {plain!r}")
