@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from .. import last
-from ..cases.layouts import parse_run, planned_runs
-from ..failures import Failure
+from ..failures import INTERRUPTED, Failure
 from ..model.documents import Reports
 from ..model.report import FAILED
-from ..progress import Progress
+from ..progress import Progress, interrupted
 from ..screen import rendered, say, show
 from ..suite.checked import Checked, Planned
 from ..suite.checking import check_each
@@ -23,12 +22,30 @@ def check_one(planned: Planned, forms: Forms, setting: Setting) -> int:
 
     What kept it from being made, or ended it, is said on stderr; what was measured before stands on stdout.
     """
-    with Progress() as tick:
-        tick("importing torch and the target", 0.0)
-        (checked,) = check_each([planned], setting, echo=sys.stderr.write, tick=_by_layout(planned, tick))
+    made: list[Checked] = []
+    try:
+        with Progress() as tick:
+            tick("importing torch and the target", 0.0)
+            for checked in check_each([planned], setting, echo=sys.stderr.write, tick=_by_layout(planned, tick)):
+                made.append(checked)
+    except KeyboardInterrupt:
+        return _tell_interrupted(made, forms)
+    (checked,) = made
     if checked.verdict != FAILED and planned.close_up is None:
         last.save(planned.asked, checked.report)
     return tell(checked, forms)
+
+
+def _tell_interrupted(made: Sequence[Checked], forms: Forms) -> int:
+    """Shows the layouts that were measured before Ctrl-C, which the files hold too, marked as incomplete."""
+    for checked in made:
+        if not forms.on_stdout:
+            show(rendered(checked.report))
+        _say(checked)
+        forms.write_so_far(Reports(reports=(checked.report,)))
+    if not made:
+        say(interrupted(0, 0, ""))
+    return INTERRUPTED
 
 
 def tell(checked: Checked, forms: Forms) -> int:
@@ -41,9 +58,7 @@ def tell(checked: Checked, forms: Forms) -> int:
 
 def _by_layout(planned: Planned, tick: Progress) -> Callable[[str, float, str], None]:
     """Tells how many of the layouts are done; of a single one, how far its comparison is."""
-    options, begun = planned.asked.options, list[str]()
-    asked = tuple(parse_run(word) for word in options.get("runs") or ())
-    of = 1 if "layout" in options else len(planned_runs(asked, are_saved="inputs" in options))
+    begun, of = list[str](), len(planned.layouts)
 
     def told(stage: str, fraction: float, layout: str) -> None:
         name = layout.partition(", ")[0]

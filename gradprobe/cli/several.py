@@ -58,6 +58,8 @@ def check_several(
         with Progress() as tick:
             tick("importing torch and the target", 0.0)
             for number, checked in enumerate(map(weigh, check_each(planned, setting)), 1):
+                if checked.is_interrupted:
+                    continue
                 tick(f"check {number} of {len(planned)} made", number / len(planned))
                 if untaken is not None and checked.is_refused:
                     untaken, expected = [*untaken, Untaken(checked.title, words_of(checked.report))], expected - 1

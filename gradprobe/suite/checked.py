@@ -8,11 +8,15 @@ from typing import Any
 
 from msgspec import structs
 
+from ..cases.layouts import parse_run, planned_runs, run_name
 from ..failures import Failure, UsageFailure
 from ..last import Asked
 from ..model.report import FAILED, MATCH, MISMATCH, Report
 from ..options import command_line
 from ..severity import WARNING, Warned
+
+INTERRUPTED = "Interrupted"
+"""The kind of error of a check that Ctrl-C ended."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,15 @@ class Planned:
     """Where it is one intermediate that is asked for: its name, and the batch and head to show."""
     sanitizer: tuple[str, str] | None = None
     """The program and its tool, where it is made under one as well."""
+
+    @property
+    def layouts(self) -> tuple[str, ...]:
+        """The names of the layouts that it is to run in; a run that tells more of one is not counted."""
+        options = self.asked.options
+        if "layout" in options:
+            return (" ".join(options["layout"]),)
+        asked = tuple(parse_run(word) for word in options.get("runs") or ())
+        return tuple(map(run_name, planned_runs(asked, are_saved="inputs" in options)))
 
     @property
     def again(self) -> str:
@@ -65,6 +78,12 @@ class Checked:
         """Whether the target raised on purpose instead, or there is no room for what it is to be given."""
         error = self.report.error
         return self.verdict == FAILED and error is not None and error.kind in ("Refusal", "NoRoom")
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether Ctrl-C ended it before anything was wrong."""
+        error = self.report.error
+        return self.verdict == FAILED and error is not None and error.kind == INTERRUPTED
 
     def as_warning(self, warned: Warned) -> Checked:
         """The same, of which one sentence is told and which does not count."""

@@ -12,7 +12,7 @@ from ..isolation.ended import DEVICE
 from .checked import Checked, Planned
 from .heard import Heard, Stage
 from .rest import joined, rest_of
-from .unfinished import of_crash, of_raised
+from .unfinished import of_crash, of_interrupt, of_raised
 from .watched import findings_of
 from .worker import FACTORY, Setting
 
@@ -35,6 +35,7 @@ def check_each(
 
     Raises:
         Failure: no process can be started at all.
+        KeyboardInterrupt: Ctrl-C, after the checks of which a layout was measured by then.
     """
     for _, group in groupby(enumerate(planned), lambda numbered: _shares(numbered[1])):
         numbers, plans = zip(*group, strict=True)
@@ -50,9 +51,16 @@ def check_each(
             if setting.isolate
             else run_here(FACTORY, setting, plans, told=take)
         )
-        for ended in ends:
-            checked = _checked(ended, heard[ended.index], setting)
-            yield replace(_with_rest(ended.item, checked, setting, echo), number=numbers[ended.index])
+        left = dict(enumerate(plans))
+        try:
+            for ended in ends:
+                checked = _checked(ended, heard[ended.index], setting)
+                del left[ended.index]
+                yield replace(_with_rest(ended.item, checked, setting, echo), number=numbers[ended.index])
+        except KeyboardInterrupt:
+            begun = [index for index in left if heard[index].so_far is not None]
+            yield from (replace(of_interrupt(left[index], heard[index]), number=numbers[index]) for index in begun)
+            raise
 
 
 def _shares(planned: Planned) -> tuple[object, ...]:

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from ..cases.layouts import parse_run, planned_runs, run_name
 from ..isolation.ended import TIMEOUT
 from ..model.report import FAILED, MISMATCH, add_counts
 from .checked import Checked, Planned, code_of
@@ -23,9 +22,7 @@ def rest_of(planned: Planned, checked: Checked) -> Planned | None:
     done = [run.layout.partition(", ")[0] for run in checked.report.runs]
     if not (done and done[-1]):  # nothing was measured, or nobody knows which layout was run
         return None
-    asked = tuple(parse_run(word) for word in options.get("runs") or ())
-    names = map(run_name, planned_runs(asked, are_saved="inputs" in options))
-    left = [name for name in names if name not in done]
+    left = [name for name in planned.layouts if name not in done]
     asked_again = replace(planned.asked, options={**options, "runs": left})
     return replace(planned, asked=asked_again, sanitizer=None) if left else None
 

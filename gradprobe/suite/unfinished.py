@@ -12,7 +12,8 @@ from ..isolation import Crash, Raised
 from ..isolation.ended import CRASH, DEVICE, MEMORY, TIMEOUT
 from ..model.memory import Stray
 from ..model.report import CRASHED, FAILED, MISMATCH, CheckedTarget, Error, Report, Run, error_of
-from .checked import Checked, Planned
+from ..progress import interrupted
+from .checked import INTERRUPTED, Checked, Planned
 from .heard import Heard
 
 LOST, LATE = "crashed", "took too long"
@@ -53,6 +54,14 @@ def of_crash(planned: Planned, crash: Crash, heard: Heard, memory: Sequence[Stra
         **(asdict(crash.last) if crash.last else {}),
     )  # fmt: skip
     return _ended(planned, error, Failure.exit_code, heard, crash.seconds)
+
+
+def of_interrupt(planned: Planned, heard: Heard) -> Checked:
+    """A check that Ctrl-C ended, with the layouts that were measured."""
+    done = len(heard.so_far.runs) if heard.so_far else 0
+    failure = interrupted(done, max(done, len(planned.layouts)), "layouts")
+    error = Error(kind=INTERRUPTED, message=str(failure), way_out=failure.way_out)
+    return _ended(planned, error, Failure.exit_code, heard, 0.0)
 
 
 def _subject(planned: Planned, heard: Heard) -> str:

@@ -199,7 +199,30 @@ def test_ctrl_c_exits_130_without_a_traceback(folder):
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, b"")
-    assert b"Traceback" not in err
+    assert err.endswith(b"gradprobe: interrupted\n  nothing was done yet\n")
+
+
+def test_ctrl_c_shows_the_layout_that_was_measured_and_keeps_it_in_the_file_as_incomplete(folder):
+    import json
+    import signal
+
+    from .command import start
+
+    (folder / "slow.py").write_text(
+        "import pathlib, time\nfrom soft import backward\ndef f(q, k, v, do, scale):\n"
+        "    if not q.is_contiguous():\n        pathlib.Path('begun').touch()\n        time.sleep(600)\n"
+        "    return backward(q, k, v, do, scale=scale)\n"
+    )
+    with start(f"check slow.py:f {SMALL} --json out.json") as process:
+        _wait_for(folder / "begun")
+        process.send_signal(signal.SIGINT)
+        out, err = (stream.decode() for stream in process.communicate(timeout=60))
+    assert process.returncode == 130
+    assert "  contiguous " in out
+    assert "gradprobe: interrupted after 1 of 3 layouts\n" in err
+    document = json.loads((folder / "out.json").read_text())
+    assert document["verdict"] == "incomplete"
+    assert "contiguous" in (folder / "out.json").read_text()
 
 
 def _wait_for(file):
