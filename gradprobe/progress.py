@@ -19,12 +19,13 @@ NOTHING = "nothing was done yet"
 class Progress:
     """`with Progress() as tick: tick("layout 7 of 24", 6 / 24)`: what is done now, and the share that is done.
 
-    A share of 0.0 is work of unknown length: the bar only moves to and fro. From the last such moment on the time that
-    is left is told, as though what is left took as long as what is done.
+    None is work of unknown length: the bar only moves to and fro. The time that is left is told as though what is left
+    took as long as what is done, since the share was known.
     """
 
     def __enter__(self) -> Progress:
-        self._stage, self._fraction, self._begun = "starting", 0.0, (0.0, 0.0)
+        self._stage, self._begun = "starting", (0.0, 0.0)
+        self._fraction: float | None = None
         self._at = time.monotonic()
         self._lock = threading.RLock()
         self._bar: Any = None
@@ -36,10 +37,10 @@ class Progress:
             self._timer.start()
         return self
 
-    def __call__(self, stage: str, fraction: float, layout: str = "") -> None:
+    def __call__(self, stage: str, fraction: float | None, layout: str = "") -> None:
         with self._lock:
             self._at = time.monotonic()
-            if fraction == 0.0 or fraction < self._fraction:
+            if fraction is not None and (self._fraction is None or fraction < self._fraction):
                 self._begun = (self._at, fraction)
             self._stage, self._fraction = stage, fraction
             self._update()
@@ -57,7 +58,7 @@ class Progress:
     def left(self) -> str:
         """Such as `about 2:05 left`; "" where that cannot be known."""
         since, before = self._begun
-        if not before < self._fraction < 1.0:
+        if self._fraction is None or not before < self._fraction < 1.0:
             return ""
         for_all = (self._at - since) / (self._fraction - before)
         seconds = for_all * (1.0 - self._fraction) - (time.monotonic() - self._at)
@@ -78,12 +79,12 @@ class Progress:
         with self._lock:
             if self._over:
                 return
-            # Of a narrow terminal the name of what is done now is cut, and never the time.
-            name = TextColumn(
-                "{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis"), markup=False
-            )
-            columns = (SpinnerColumn(), name, BarColumn(16), TimeElapsedColumn(), Left())
             console = Console(stderr=True)
+            # The bar, the times and what is between them take 48 columns, and `^C` is written behind them. Of a narrow
+            # terminal the name of what is done now is cut, and never the time.
+            narrow = Column(no_wrap=True, overflow="ellipsis", max_width=max(8, console.width - 52))
+            name = TextColumn("{task.description}", table_column=narrow, markup=False)
+            columns = (SpinnerColumn(), name, BarColumn(16), TimeElapsedColumn(), Left())
             self._bar = Progress(*columns, console=console, transient=True, redirect_stdout=False)
             self._task = self._bar.add_task(self._stage, total=1.0)
             self._bar.start()
@@ -91,8 +92,8 @@ class Progress:
 
     def _update(self) -> None:
         if self._bar is not None and self._task is not None:
-            total = None if self._fraction == 0.0 else 1.0
-            self._bar.update(self._task, description=self._stage, completed=self._fraction, total=total)
+            total = None if self._fraction is None else 1.0
+            self._bar.update(self._task, description=self._stage, completed=self._fraction or 0.0, total=total)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -25,7 +25,7 @@ def check_one(planned: Planned, forms: Forms, setting: Setting) -> int:
     made: list[Checked] = []
     try:
         with Progress() as tick:
-            tick("importing torch and the target", 0.0)
+            tick("importing torch and the target", None)
             for checked in check_each([planned], setting, echo=sys.stderr.write, tick=_by_layout(planned, tick)):
                 made.append(checked)
     except KeyboardInterrupt:
@@ -65,7 +65,7 @@ def _by_layout(planned: Planned, tick: Progress) -> Callable[[str, float, str], 
         if name and name not in begun:
             begun.append(name)
         if of == 1 or name not in begun[-1:] or len(begun) > of:  # or a look at what went wrong, of no known length
-            tick(stage, fraction)
+            tick(stage, fraction or None)
         else:
             tick(f"layout {len(begun)} of {of}: {stage}", (len(begun) - 1) / of)
 

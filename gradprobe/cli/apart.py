@@ -47,7 +47,7 @@ def apart(body: Callable[..., T], *arguments: Any, target: str, isolate: bool, s
     """
     last: list[Step] = []
     with Progress() as tick:
-        tick("importing torch and the target", 0.0)
+        tick("importing torch and the target", None)
 
         def told(_: int, value: str | Step) -> None:
             if isinstance(value, Step):

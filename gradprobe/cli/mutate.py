@@ -112,7 +112,7 @@ def mutate(
 
         told = _Told(json_file, again)
         with told.tick:
-            told.tick("the gate on the file as it is", 0.0)
+            told.tick("the gate on the file as it is", None)
             try:
                 found = campaign(asked.target, source, gate, mutants, drawn, terms, told)
             except KeyboardInterrupt:

@@ -56,7 +56,7 @@ def check_several(
     stopped: Failure | None = None
     try:
         with Progress() as tick:
-            tick("importing torch and the target", 0.0)
+            tick("importing torch and the target", None)
             for number, checked in enumerate(map(weigh, check_each(planned, setting)), 1):
                 if checked.is_interrupted:
                     continue
@@ -72,7 +72,7 @@ def check_several(
                 _tell_how_far(len(checks), expected)
             failing = simplest(checks)
             if failing is not None:
-                tick("the first that fails, once more and in full", 0.0)
+                tick("the first that fails, once more and in full", None)
                 checks[checks.index(failing)] = failing = closer(failing)
     except KeyboardInterrupt:
         failing, stopped = simplest(checks), interrupted(len(checks) + len(warned), expected + len(warned), "checks")

@@ -121,7 +121,7 @@ class _Tour:
             self.forms.write_so_far(self._together(_report(found)))
 
         with Progress() as tick:
-            tick("importing torch and the target", 0.0)
+            tick("importing torch and the target", None)
             try:
                 return survey(
                     asked,
