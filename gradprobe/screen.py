@@ -76,6 +76,11 @@ def rendered(report: Report, on: Look | None = None) -> list[Text]:
     on = on or look()
     if report.close_up is not None:
         return render_close_up(report.close_up, on.columns, utf8=on.utf8)
+    if report.strides is not None and any(run.tried for run in report.runs):
+        from .report.survey import render_survey
+        from .report.surveyed import survey_of
+
+        return render_survey(survey_of(report), on.columns, utf8=on.utf8)
     lines = render(report, on.columns, utf8=on.utf8)
     scrolls = on.rows is not None and len(lines) >= on.rows
     return [*lines, *headline(report, on.columns)] if scrolls else lines

@@ -18,7 +18,7 @@ from ..model.documents import Reports
 from ..model.report import Report
 from ..options import command_line
 from ..progress import Progress, interrupted
-from ..screen import put, say, show, utf8, width
+from ..screen import put, rendered, say, show
 from ..spans import plural
 from ..suite.checked import code_of
 from ..targets.builtin import has_driver
@@ -101,9 +101,7 @@ class _Tour:
         self.reports.append(_report(found))
         self.codes.append(found.exit_code)
         if not self.forms.on_stdout:
-            from ..report.survey import render_survey
-
-            show(render_survey(found, width(), utf8=utf8()))
+            show(rendered(self.reports[-1]))
 
     def end(self) -> int:
         """Writes every form that was asked for; the exit code of all."""
@@ -139,10 +137,8 @@ class _Tour:
 
     def _show_stopped(self, latest: list[Survey]) -> None:
         for found in latest if not self.forms.on_stdout else ():
-            from ..report.survey import render_survey
-
             put(f"INTERRUPTED  {len(found.results)} of {len(found.plan.trials)} layouts were tried; of these:\n")
-            show(render_survey(found, width(), utf8=utf8()))
+            show(rendered(_report(found)))
         done, of = (len(latest[0].results), len(latest[0].plan.trials)) if latest else (0, 0)
         say(interrupted(done, of, "layouts"))
 

@@ -188,6 +188,21 @@ class Counts(Struct, frozen=True):
     intermediates: int = 0
 
 
+class Tried(Struct, frozen=True, kw_only=True):
+    """What a survey says of one of its layouts."""
+
+    kind: str
+    """One tensor, all tensors, or a program's layout."""
+    row: str = ""
+    """The tensor that does not lie contiguous, "all", or "" of a program."""
+    layout: str = ""
+    """Its layout."""
+    thorough: bool = True
+    """Whether it was run twice, with either fill of the guard bands."""
+    hazard: str = ""
+    """What it takes to be wrong there, where without it the same is right."""
+
+
 class Run(Struct, frozen=True, kw_only=True):
     """One layout."""
 
@@ -217,6 +232,7 @@ class Run(Struct, frozen=True, kw_only=True):
     copied: tuple[str, ...] = ()
     """The tensors of which a survey's kernels were given copies."""
     bits: bool | None = None
+    tried: Tried | None = None
 
     @property
     def is_plain(self) -> bool:

@@ -1,17 +1,22 @@
-"""Report of a survey of layouts: a run for each, and under "strides" what is its own."""
+"""Report of a survey of layouts and back: a run for each, and under "strides" what is its own."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from msgspec import structs
 
 from ..model import report as model
+from ..model.memory import Stray
 from ..model.report import Report, Run, add_counts
-from ..severity import WARNING
-from ..strides.result import NOT_RUN, Result
+from ..severity import ERROR, WARNING
+from ..strides.culprits import Culprit
+from ..strides.result import NOT_RUN, Plan, Result
 from ..strides.survey import Survey
-from ..strides.trials import PROGRAM
+from ..strides.trials import PROGRAM, Trial
+from .console import blame
+from .text import greppable
 
 
 def report_of(found: Survey) -> Report:
@@ -41,7 +46,11 @@ def report_of(found: Survey) -> Report:
 def _run(result: Result) -> Run:
     run = result.run or Run(layout=result.trial.title, verdict=result.verdict)
     severity = result.severity if result.is_failing else None
-    run = structs.replace(run, how=result.how or None, copied=tuple(result.copied), severity=severity)
+    trial = result.trial
+    tried = model.Tried(
+        kind=trial.kind, row=trial.row, layout=trial.layout, thorough=trial.thorough, hazard=result.hazard
+    )
+    run = structs.replace(run, how=result.how or None, copied=tuple(result.copied), severity=severity, tried=tried)
     return structs.replace(run, error=result.words, memory=result.strays) if result.verdict == NOT_RUN else run
 
 
@@ -52,3 +61,33 @@ def _matrix(found: Survey) -> dict[str, dict[str, str]]:
         if result.trial.row:
             rows.setdefault(result.trial.row, {})[result.trial.layout] = result.verdict
     return rows
+
+
+def survey_of(report: Report) -> Survey:
+    """The survey that a report tells of."""
+    assert report.strides is not None
+    results = tuple(_result(run, report.strides.findings) for run in report.runs if run.tried)
+    plan = Plan(tuple(result.trial for result in results), report, report.runs[0].precision)
+    culprits = tuple(Culprit(one.kind, one.strides, one.words) for one in report.strides.culprits)
+    return Survey(plan, results, culprits, report.reproduce, report.seconds)
+
+
+def _result(run: Run, findings: Sequence[Stray]) -> Result:
+    tried = run.tried
+    assert tried is not None
+    words = run.skipped or (run.error if isinstance(run.error, str) else "")
+    is_wrong = run.has_wrong_elements or bool(run.broken)
+    return Result(
+        trial=Trial(run.layout, tried.kind, (), tried.row, tried.layout, thorough=tried.thorough),
+        verdict=run.verdict,
+        how=run.how or "",
+        words=words,
+        blame=blame(run) if is_wrong else "",
+        line=greppable(run) if is_wrong else "",
+        first=run.first_mismatch,
+        strays=tuple(replace(one, layout="") for one in findings if one.layout == run.layout),
+        copied=run.copied,
+        run=run,
+        hazard=tried.hazard,
+        severity=run.severity or ERROR,
+    )

@@ -202,7 +202,7 @@ def test_no_form_is_written_that_the_command_line_does_not_ask_for(folder, words
 def test_a_failure_names_its_target_in_every_form(folder):
     ran = run(f"{RAISING} --json out.json --junit out.xml --sarif out.sarif --github")
     assert ran.code == 3
-    assert json.loads((folder / "out.json").read_text())["target"] == {"name": "soft.py:raising"}
+    assert json.loads((folder / "out.json").read_text())["target"]["name"] == "soft.py:raising"
     (case,) = read_junit((folder / "out.xml").read_text()).findall(".//testcase")
     assert (case.get("classname"), case[0].get("type")) == ("soft.py:raising", "Refusal")
     (result,) = json.loads((folder / "out.sarif").read_text())["runs"][0]["results"]
@@ -245,7 +245,9 @@ def test_a_planted_fault_in_a_workflow_is_annotated_at_its_kernels_and_summed_up
     assert {properties["file"] for properties, _ in errors} == {"sub é/planted.py"}
     seen = [properties["title"] for properties, _ in errors if properties["title"].startswith("GP010 ")]
     assert {title.partition(": ")[2].partition(" in ")[0] for title in seen} == {"do"}
-    errors = [error for error in errors if error[0]["title"] not in seen]
+    (cause,) = (properties for properties, _ in errors if properties["title"].startswith("GP004 "))
+    assert int(cause["line"]) == report["diagnoses"][0]["where"][0]["line"]
+    errors = [error for error in errors if error[0]["title"] not in (*seen, cause["title"])]
     assert [properties["title"] for properties, _ in errors[:2]] == [
         "GP001 dP is wrong by itself", "GP001 dV is wrong by itself",
     ]  # fmt: skip

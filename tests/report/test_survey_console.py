@@ -1,16 +1,25 @@
 """A survey of layouts on the console: every sentence is true of what was tried."""
 
+from dataclasses import replace
+
 import pytest
+from msgspec import structs
 from rich.color import Color
 
+from gradprobe.model.documents import dump, load
 from gradprobe.model.memory import Stray
 from gradprobe.model.report import CheckedTarget, Report
+from gradprobe.report.console import blame
 from gradprobe.report.survey import render_survey
-from gradprobe.report.text import CAUTION
+from gradprobe.report.surveyed import report_of, survey_of
+from gradprobe.report.text import CAUTION, greppable
 from gradprobe.strides.bench import FIRST
+from gradprobe.strides.culprits import Culprit
 from gradprobe.strides.result import Plan, Result
 from gradprobe.strides.survey import Survey
 from gradprobe.strides.trials import ALONE, PROGRAM, Trial
+
+from .written import faulty, reports
 
 REPORT = Report(verdict="match", target=CheckedTarget(name="mine"))
 
@@ -69,3 +78,26 @@ def test_what_is_no_error_is_legible_on_white_and_on_black():
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
     luminance = sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
     assert min(1.05 / (luminance + 0.05), (luminance + 0.05) / 0.05) > 4.4
+
+
+def test_a_saved_survey_is_shown_as_it_was():
+    plain, wrong, *_ = reports(faulty())[0].runs
+    far = Stray("outside", "q", "kernel loads outside q", "kernel", "k.py", 7, access="load")
+    refused = structs.replace(
+        plain, layout="do=blhd", verdict="skipped", skipped="dO has strides (1, 1)", intermediates=()
+    )
+    told = {"blame": blame(wrong), "line": greppable(wrong), "first": wrong.first_mismatch}
+    results = (
+        Result(FIRST, "match", "same bits", run=plain),
+        result("distinct", "mismatch", "", thorough=False, strays=(far,), run=wrong, **told),
+        result("blhd", "skipped", "", words="dO has strides (1, 1)", run=refused),
+        result("offset", "error", "", words="killed by SIGSEGV", copied=("do",)),
+        Result(Trial("packed qkv", PROGRAM, ()), "match", "within budget", run=plain),
+    )
+    named = [replace(one, run=one.run and structs.replace(one.run, layout=one.trial.title)) for one in results]
+    plan = Plan(tuple(one.trial for one in named), structs.replace(REPORT, notes=("a note",)), plain.precision)
+    culprit = Culprit("stride", (("do", 1),), "do's stride 1 is read as o's")
+    found = Survey(plan, tuple(named), (culprit,), "gradprobe strides mine", {"total": 1.0})
+    shown = survey_of(load(dump(report_of(found))))
+    assert render_survey(shown, 100) == render_survey(found, 100)
+    assert len(render_survey(found, 100)) > 15

@@ -163,8 +163,9 @@ def test_every_form_of_a_function_is_checked_under_its_name_and_its_own_source(f
     assert f"test_assertion.py:{name}, contiguous)" in " ".join(table.split())
     assert re.search(rf"test_assertion.py sha256 [0-9a-f]{{12}}\n    {name.rpartition('.')[2]}:\d+\n", table)
     assert "again: " not in table
-    assert table.endswith("no command line repeats this: a lambda, a partial and a function made in another one "
-                          "have no word")  # fmt: skip
+    assert table.endswith(
+        "no command line repeats this: a lambda, a partial and a function inside another one have no word"
+    )
 
 
 WORDS = """
