@@ -324,7 +324,7 @@ def test_a_target_that_is_neither_a_function_nor_a_word_is_a_type_error(target):
     (SOFT, {"heads": 0}, UsageFailure, ["--heads must be at least 1, got 0"]),
     (SOFT, {"layout": "do=diagonal"}, UsageFailure, ["no layout 'diagonal'", "\n  known: contiguous, blhd"]),
     (SOFT, {"softcap": 5.0}, UsageFailure, ["cannot take --softcap", "\n  it takes q, k, v, do, scale, causal, bias"]),
-    ("lazyy", {}, UsageFailure, ["'lazyy' is neither a built-in nor", "\n  built in: lazy"]),
+    ("lazyy", {}, UsageFailure, ["'lazyy' is neither a built-in nor", "\n  did you mean 'lazy'? built in: lazy"]),
     ("none.py:f", {}, UsageFailure, ["there is no file none.py", "\n  the path is relative to the current folder"]),
     (SOFT, {"device": "cuda:7"}, UsageFailure, ["--device must be one of auto, cpu, cuda"]),
     (lambda *args: None, {}, UsageFailure, ["test_assertion.py:<lambda>' takes *args", "\n  name its parameters"]),
