@@ -10,7 +10,7 @@ nightly:
 
 # How many planted faults, equivalent edits and uncovered faults are found, placed and explained. Minutes.
 score:
-	python -m tests.faults.score
+	python -m tests.planted.score
 
 # What is sampled on every push, whole: 10,000 fuzzed command lines, configurations and files each, and 2,000 right cases.
 attacks:

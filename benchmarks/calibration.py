@@ -14,13 +14,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from gradprobe.model.case import PATTERNS, resolve
+from gradprobe.model.failures import TargetFailure
+from gradprobe.pipeline.probe import probe
+from gradprobe.runtime.backend import make_interpreter_right, prepare_backend
+from gradprobe.targets.find import find_target
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from gradprobe.cases.case import PATTERNS, resolve
-from gradprobe.failures import TargetFailure
-from gradprobe.probe import probe
-from gradprobe.running.backend import make_interpreter_right, prepare_backend
-from gradprobe.targets.find import find_target
 
 ARITHMETIC = (("float32", "ieee"), ("float32", "tf32"), ("float16", "ieee"), ("bfloat16", "ieee"))
 

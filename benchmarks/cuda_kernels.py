@@ -14,12 +14,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import torch
 
 from gradprobe.cuda import module as cuda_module
 from gradprobe.targets.adapters import flash_cuda, lazy_cuda
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 
 ROUNDS = 20
 

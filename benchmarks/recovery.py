@@ -13,15 +13,16 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
 import torch
 
-from gradprobe.cases.case import Case, resolve
-from gradprobe.probe import probe
-from gradprobe.running.backend import make_interpreter_right, prepare_backend
+from gradprobe.model.case import Case, resolve
+from gradprobe.pipeline.probe import probe
+from gradprobe.runtime.backend import make_interpreter_right, prepare_backend
 from gradprobe.targets.find import Target, find_target
-from gradprobe.targets.provenance import source_of
+from gradprobe.targets.naming import source_of
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
 
 MOST = 10.0
 

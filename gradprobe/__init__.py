@@ -30,7 +30,7 @@ def capture(function: Any = None, *, folder: str = ".gradprobe/captures", keep: 
     """
     from pathlib import Path
 
-    from .recording.capturing import capture as start
-    from .recording.watch import Keeping
+    from .commands.record.capturing import capture as start
+    from .commands.record.watch import Keeping
 
     return start(function, Keeping(Path(folder), keep, order))

@@ -6,17 +6,16 @@ from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
-from gradprobe.budgets.precision import precision_of
-from gradprobe.cases.case import Case
-from gradprobe.cases.draw import draw
-from gradprobe.inside.look import Examiner, look_inside
-from gradprobe.inside.recover import Answer, Recovered, recover
-from gradprobe.inside.recovery import Recovery
-from gradprobe.judging.compare import attention_of, compare
-from gradprobe.judging.measured import Inside, Measured
-from gradprobe.running.trace import Trace, read_trace
-
-from .emulated import Arithmetic, Fault, _no_fault, lazy, softmax
+from gradprobe.inputs.draw import draw
+from gradprobe.model.case import Case
+from gradprobe.numerics.black_box.look import Examiner, look_inside
+from gradprobe.numerics.black_box.recover import Answer, Recovered, recover
+from gradprobe.numerics.compare import attention_of, compare
+from gradprobe.numerics.measured import Inside, Measured
+from gradprobe.numerics.precision import precision_of
+from gradprobe.numerics.recovery import Recovery
+from gradprobe.runtime.trace import Trace, read_trace
+from tests.emulated import Arithmetic, Fault, _no_fault, lazy, softmax
 
 Results = Mapping[str, Tensor]
 Change = Callable[[Results], Results]
@@ -63,4 +62,4 @@ def inside_of(case: Case, how: Arithmetic | None = None, **options) -> Inside:
     """What a look into an emulated kernel shows."""
     values, answer, measure = draw(case), answer_of(how, **options), measure_of(case, how)
     own = measure(values, answer(case, values, values))
-    return look_inside(Examiner(case, values, (), lambda assigned, *asked: answer(*asked), measure, own, values))
+    return look_inside(Examiner(case, values, (), lambda assigned, *request: answer(*request), measure, own, values))

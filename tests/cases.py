@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradprobe.cases.case import Case, resolve
-from gradprobe.running.backend import make_interpreter_right, prepare_backend
+from gradprobe.model.case import Case, resolve
+from gradprobe.runtime.backend import make_interpreter_right, prepare_backend
 
 
 def lazy_case(**options: Any) -> Case:

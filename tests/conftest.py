@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gradprobe.running.backend import prepare_backend
+from gradprobe.runtime.backend import prepare_backend
 
 prepare_backend("auto")
 

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gradprobe.budgets.precision import precision_of
-from gradprobe.cases.case import Case, resolve
-from gradprobe.cases.draw import draw
-from gradprobe.judging.compare import Comparison, attention_of, compare
-from gradprobe.running.trace import read_trace
+from gradprobe.inputs.draw import draw
+from gradprobe.model.case import Case, resolve
+from gradprobe.numerics.compare import Comparison, attention_of, compare
+from gradprobe.numerics.precision import precision_of
+from gradprobe.runtime.trace import read_trace
 from gradprobe.targets.find import Target
-from gradprobe.targets.provenance import source_of
+from gradprobe.targets.naming import source_of
 
 Fault = Callable[[str, Tensor], Tensor]
 """What a faulty kernel makes of an intermediate (by name) before anything reads it."""

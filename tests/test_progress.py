@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 
-from gradprobe import progress
 from gradprobe.cli.apart import Step, apart
-from gradprobe.isolation import tell
+from gradprobe.processes import tell
+from gradprobe.render import progress
 
 
 @pytest.fixture

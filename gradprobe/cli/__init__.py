@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from ..failures import INTERRUPTED
+from ..model.failures import INTERRUPTED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def main() -> None:
     """The `gradprobe` command. Files of an earlier run are replaced before anything is imported that takes long."""
     try:
-        from ..incomplete import begin
+        from ..render.incomplete import begin
 
         begin(sys.argv[1:])
         from .app import main as run

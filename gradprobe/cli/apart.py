@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from .. import failures
-from ..failures import Failure, TargetFailure
-from ..isolation import Ended, Raised, run_each, tell
-from ..isolation.telling import heard_by
-from ..progress import KEPT, Progress, interrupted
-from ..screen import Look, look, put, say
+from ..model import failures
+from ..model.failures import Failure, TargetFailure
+from ..processes import Raised, TaskResult, run_each, tell
+from ..processes.child import heard_by
+from ..render.progress import KEPT, Progress, interrupted
+from ..render.terminal import Terminal, print_failure, terminal, write_stdout
 
 T = TypeVar("T")
 
@@ -54,16 +54,16 @@ def apart(body: Callable[..., T], *arguments: Any, target: str, isolate: bool, s
                 last[:] = [value]
                 tick(value.words, value.done / value.of)
             else:
-                tick.over(lambda: put(value))
+                tick.over(lambda: write_stdout(value))
 
         try:
             if not isolate:
                 with heard_by(lambda value: told(0, value)):
                     return body(*arguments)
-            (ended,) = run_each(f"{__name__}:Inside", look(), [(body, arguments)], echo=sys.stderr.write, told=told)
+            (ended,) = run_each(f"{__name__}:Inside", terminal(), [(body, arguments)], echo=sys.stderr.write, told=told)
         except KeyboardInterrupt:
             step = last[0] if last else Step("", 0, 0, "")
-            tick.over(functools.partial(say, interrupted(step.done, step.of, step.things, step.kept)))
+            tick.over(functools.partial(print_failure, interrupted(step.done, step.of, step.things, step.kept)))
             raise
     if ended.raised is not None and show_traceback:
         sys.stderr.write(ended.raised.traceback)
@@ -71,7 +71,7 @@ def apart(body: Callable[..., T], *arguments: Any, target: str, isolate: bool, s
     return result
 
 
-def _result(ended: Ended, target: str) -> Any:
+def _result(ended: TaskResult, target: str) -> Any:
     if ended.raised is not None:
         raise _failure(ended.raised)
     if ended.crash is not None:
@@ -89,7 +89,7 @@ def _failure(raised: Raised) -> Failure:
 class Inside:
     """The other end: `Inside(look)((body, arguments))` gives what the body returns, and tells what goes to stdout."""
 
-    def __init__(self, on: Look) -> None:
+    def __init__(self, on: Terminal) -> None:
         os.environ |= {"COLUMNS": str(on.columns)} | ({} if on.rows is None else {"LINES": str(on.rows)})
         self._on = on
 
@@ -102,7 +102,7 @@ class Inside:
 class _Stdout(io.TextIOBase):
     """The stdout of the process that was typed."""
 
-    def __init__(self, on: Look) -> None:
+    def __init__(self, on: Terminal) -> None:
         self._on = on
 
     @property

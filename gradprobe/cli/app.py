@@ -10,13 +10,13 @@ from typing import Any
 
 import typer
 
-from ..failures import Failure
-from ..screen import say
-from ..versions import refuse_click
+from ..model.failures import Failure
+from ..render.terminal import print_failure
+from ..runtime.versions import refuse_click
 from .commands import COMMANDS, Unimported
 from .completion import with_our_words
+from .parse_errors import Group
 from .root import root
-from .unread import Group
 
 # New objects between two searches for garbage; 700 is Python's own.
 _RARELY = 100_000
@@ -55,7 +55,7 @@ def main() -> None:
     try:
         refuse_click(typer.__version__)
     except Failure as failure:
-        say(failure)
+        print_failure(failure)
         sys.exit(failure.exit_code)
     # Importing torch makes a million objects and hardly any garbage; to look for it as often as usual only costs time.
     gc.set_threshold(_RARELY)

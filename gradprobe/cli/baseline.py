@@ -9,23 +9,21 @@ from typing import Annotated, Any
 
 import typer
 
-from .. import last
-from ..baseline import file as kept
-from ..baseline.changes import changes, compared, refuse_other
-from ..baseline.entry import Entry
-from ..baseline.measure import case_of, measure, ran_on
-from ..baseline.noise import FEWEST, growth
-from ..failures import UsageFailure
-from ..incomplete import unfinished
-from ..isolation import tell
+from ..commands.baseline import file as kept
+from ..commands.baseline.changes import FEWEST, Entry, changes, compared, growth, refuse_other
+from ..commands.baseline.measure import case_of, measure, ran_on
+from ..inputs import history as last
+from ..inputs.options import command_line
 from ..model.documents import document_of
+from ..model.failures import UsageFailure
 from ..model.report import failed_report
-from ..options import command_line
-from ..progress import interrupted
-from ..screen import dump, put, rendered, say, show, utf8, width
+from ..processes import tell
+from ..render.incomplete import unfinished
+from ..render.progress import interrupted
+from ..render.terminal import dump, print_failure, rendered, show, utf8, width, write_stdout
 from .apart import Step, apart
-from .failing import failures_told, told
-from .words import (
+from .error_output import failures_told, told
+from .shared_options import (
     FamilyWord,
     Isolate,
     JsonFile,
@@ -62,28 +60,28 @@ def save(
 ) -> None:
     """Check a target on several draws of its values, and keep its errors in a file."""
     words = {name: word for name, word in options.items() if name != "seed"}
-    asked = last.Asked("lazy" if target is None else target, family, reference, words)
-    again = command_line("baseline save", asked.target, options, chosen(asked) | {"file": file, "seeds": seeds})
+    request = last.CheckRequest("lazy" if target is None else target, family, reference, words)
+    again = command_line("baseline save", request.target, options, chosen(request) | {"file": file, "seeds": seeds})
     with failures_told(None, again, show_traceback):
         _refuse(options, seeds)
-        refuse_wrong_words(asked)
+        refuse_wrong_words(request)
         first = options.get("seed", 0)
-        how = (asked, file, range(first, first + seeds))
-        raise typer.Exit(apart(_saved, *how, target=asked.target, isolate=isolate, show_traceback=show_traceback))
+        how = (request, file, range(first, first + seeds))
+        raise typer.Exit(apart(_saved, *how, target=request.target, isolate=isolate, show_traceback=show_traceback))
 
 
-def _saved(asked: last.Asked, file: str, seeds: range) -> int:
+def _saved(request: last.CheckRequest, file: str, seeds: range) -> int:
     """Measures the draws of a target, and keeps their errors in a file; the exit code."""
-    from ..report.reported import report_of
+    from ..render.reported import report_of
 
     entries = kept.load(file) if Path(file).exists() else ()
-    found = measure(asked, seeds, told=functools.partial(_tell_draw, asked.target))
+    found = measure(request, seeds, told=functools.partial(_tell_draw, request.target))
     if not isinstance(found, Entry):
         show(rendered(report_of(found)))
-        put(f"not saved: seed {found.case.seed} is a mismatch, whose errors are no baseline\n")
+        write_stdout(f"not saved: seed {found.case.seed} is a mismatch, whose errors are no baseline\n")
         return 1
     kept.save(file, kept.with_entry(entries, found))
-    put(f"saved {found.words} in {file}: {_extent(found)}\n")
+    write_stdout(f"saved {found.words} in {file}: {_extent(found)}\n")
     return 0
 
 
@@ -127,7 +125,7 @@ def diff(
     """Run again what a file holds, on the same draws, and fail where an error grew beyond its noise."""
     again = command_line("baseline diff", target or "", {}, {"file": file, "device": device})
     with failures_told(json_file, again, show_traceback):
-        from ..report.baseline import together
+        from ..commands.baseline.shown import together
 
         entries = _meant(kept.load(file), target, file)
         comparisons = sum(compared(entry) for entry in entries)
@@ -140,7 +138,7 @@ def diff(
             except KeyboardInterrupt:
                 if json_file is not None and outcomes:
                     dump(json_file, unfinished(together([document for _, document in outcomes])))
-                say(interrupted(len(outcomes), len(entries), "targets"))
+                print_failure(interrupted(len(outcomes), len(entries), "targets"))
                 raise
         if json_file is not None:
             dump(json_file, together([document for _, document in outcomes]))
@@ -149,9 +147,9 @@ def diff(
 
 
 def _meant(entries: tuple[Entry, ...], target: str | None, file: str) -> list[Entry]:
-    meant = [entry for entry in entries if target in (None, entry.asked.target)]
+    meant = [entry for entry in entries if target in (None, entry.request.target)]
     if not meant:
-        known = ", ".join(dict.fromkeys(entry.asked.target for entry in entries))
+        known = ", ".join(dict.fromkeys(entry.request.target for entry in entries))
         what = "nothing" if target is None else f"no baseline of {target!r}"
         raise UsageFailure(
             f"--file {file}: it holds {what}", f"it holds {known}" if known else "add one: gradprobe baseline save"
@@ -163,20 +161,22 @@ def _compared_apart(
     entry: Entry, device: str | None, comparisons: int, quiet: bool, isolate: bool
 ) -> tuple[int, dict[str, Any]]:
     """The exit code of one entry and its document, made in a process of its own."""
-    return apart(_compared_again, entry, device, comparisons, quiet, target=entry.asked.target, isolate=isolate)
+    return apart(_compared_again, entry, device, comparisons, quiet, target=entry.request.target, isolate=isolate)
 
 
 def _compared_again(entry: Entry, device: str | None, comparisons: int, quiet: bool) -> tuple[int, dict[str, Any]]:
     """The exit code of one entry, run again and shown, and its document."""
-    from ..report.baseline import changes_as_json, render
-    from ..report.reported import report_of
+    from ..commands.baseline.shown import changes_as_json, render
+    from ..render.reported import report_of
 
-    asked = entry.asked if device is None else replace(entry.asked, options={**entry.asked.options, "device": device})
+    request = (
+        entry.request if device is None else replace(entry.request, options={**entry.request.options, "device": device})
+    )
     found = measure(
-        asked,
+        request,
         entry.seeds,
         lambda report: refuse_other(entry, ran_on(report), case_of(report)),
-        functools.partial(_tell_draw, asked.target),
+        functools.partial(_tell_draw, request.target),
     )
     if not isinstance(found, Entry):
         report = report_of(found)
@@ -189,4 +189,4 @@ def _compared_again(entry: Entry, device: str | None, comparisons: int, quiet: b
 
 def _failed(error: Exception, entry: Entry, again: str, show_traceback: bool) -> tuple[int, dict[str, Any]]:
     failure = told(error, show_traceback)
-    return failure.exit_code, document_of(failed_report(failure, again, entry.asked.target))
+    return failure.exit_code, document_of(failed_report(failure, again, entry.request.target))

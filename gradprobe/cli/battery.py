@@ -6,32 +6,32 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..configuration.force import Force
-from ..failures import UsageFailure
-from ..last import Asked
+from ..commands.configuration.effective import EffectiveSettings
+from ..commands.suite.battery import Entry, battery, set_by
+from ..commands.suite.checked import Checked, Planned
+from ..commands.suite.checking import check_each
+from ..commands.suite.described import described
+from ..commands.suite.weighing import hinted, weighed
+from ..commands.suite.worker import Setting
+from ..inputs.history import CheckRequest
+from ..inputs.options import command_line
 from ..model.documents import Untaken
+from ..model.failures import UsageFailure
 from ..model.report import Report
-from ..options import command_line
-from ..suite.battery import Entry, battery, set_by
-from ..suite.checked import Checked, Planned
-from ..suite.checking import check_each
-from ..suite.described import described
-from ..suite.weighing import hinted, weighed
-from ..suite.worker import Setting
+from .check_many import check_several
 from .forms import Forms
-from .several import check_several
 
 
-def check_battery(asked: Asked, force: Force, forms: Forms, setting: Setting) -> int:
+def check_battery(request: CheckRequest, effective: EffectiveSettings, forms: Forms, setting: Setting) -> int:
     """Makes the checks of the battery, one process for all; the exit code of all.
 
     Raises:
         UsageFailure: an option was given that an item of the battery sets.
     """
-    _refuse(asked.options)
-    asked = force.over(asked)
-    beside = {name: word for name, word in asked.options.items() if not set_by(name)}
-    (takes,) = described([asked], str(beside.get("device", "auto")), setting.timeout, isolate=setting.isolate)
+    _refuse(request.options)
+    request = effective.over(request)
+    beside = {name: word for name, word in request.options.items() if not set_by(name)}
+    (takes,) = described([request], str(beside.get("device", "auto")), setting.timeout, isolate=setting.isolate)
     # A target that cannot be imported is asked once, and that says why.
     entries = battery(takes.family, takes.names, takes.required) if takes else (Entry(1, "contiguous", {}, ""),)
     asked_for = {_title(entry): entry for entry in entries}
@@ -41,11 +41,11 @@ def check_battery(asked: Asked, force: Force, forms: Forms, setting: Setting) ->
         return hinted(checked if beside.get("strict") else weighed(checked, entry, made), entry)
 
     def made(options: Mapping[str, Any]) -> Checked:
-        (again,) = check_each([Planned("", replace(asked, options=options))], setting)
+        (again,) = check_each([Planned("", replace(request, options=options))], setting)
         return again
 
     return check_several(
-        [_planned(entry, asked, beside) for entry in entries if not entry.why_not],
+        [_planned(entry, request, beside) for entry in entries if not entry.why_not],
         forms,
         setting,
         untaken=[Untaken(_title(entry), entry.why_not) for entry in entries if entry.why_not],
@@ -65,17 +65,17 @@ def _title(entry: Entry) -> str:
     return f"battery {entry.number}: {entry.title}"
 
 
-def _planned(entry: Entry, asked: Asked, beside: Mapping[str, Any]) -> Planned:
+def _planned(entry: Entry, request: CheckRequest, beside: Mapping[str, Any]) -> Planned:
     """Black boxes are not looked into: of all that fail, the simplest alone is shown in full."""
-    return Planned(_title(entry), replace(asked, options={"recover": False, **beside, **entry.options}))
+    return Planned(_title(entry), replace(request, options={"recover": False, **beside, **entry.options}))
 
 
 def _looked_into(failing: Checked, setting: Setting) -> Checked:
     """The check once more with the inside of a black box; as it was where there is none, or nothing is wrong now."""
     if failing.verdict != "mismatch" or not _is_black_box(failing.report):
         return failing
-    options = {name: word for name, word in failing.asked.options.items() if name != "recover"}
-    planned = Planned(failing.title, replace(failing.asked, options=options))
+    options = {name: word for name, word in failing.request.options.items() if name != "recover"}
+    planned = Planned(failing.title, replace(failing.request, options=options))
     (again,) = check_each([planned], setting)
     return replace(again, number=failing.number) if again.verdict == "mismatch" else failing
 

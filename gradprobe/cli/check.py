@@ -7,20 +7,20 @@ from typing import Annotated, Any
 
 import typer
 
-from .. import last
-from ..configuration.force import configured, in_force
-from ..failures import UsageFailure
-from ..options import command_line
-from ..sanitizer import sanitizer_for
-from ..spans import plural
-from ..suite.checked import Planned
-from ..suite.worker import Setting
-from .alone import check_one
+from ..commands.configuration.effective import configured, effective_settings
+from ..commands.suite.checked import Planned
+from ..commands.suite.worker import Setting
+from ..inputs import history as last
+from ..inputs.options import command_line
+from ..model.failures import UsageFailure
+from ..model.spans import plural
+from ..pipeline.sanitizer import sanitizer_for
 from .battery import check_battery
-from .failing import failures_told, tell_force
+from .check_isolated import check_one
+from .check_many import check_several
+from .error_output import failures_told, print_settings
 from .forms import Forms, GitHub, JUnitFile, SarifFile
-from .several import check_several
-from .words import (
+from .shared_options import (
     FamilyWord,
     Isolate,
     JsonFile,
@@ -65,25 +65,25 @@ def check(
 
     Without any target or case option, what pyproject.toml configures under tool.gradprobe is checked.
     """
-    asked = last.Asked("lazy" if target is None else target, family, reference, options)
-    again = command_line("check", asked.target, options, chosen(asked) | ({"battery": True} if battery else {}))
+    request = last.CheckRequest("lazy" if target is None else target, family, reference, options)
+    again = command_line("check", request.target, options, chosen(request) | ({"battery": True} if battery else {}))
     forms = Forms(json_file, junit_file, sarif_file, github)
-    with failures_told(forms, again, show_traceback, asked.target):
+    with failures_told(forms, again, show_traceback, request.target):
         forms.refuse_one_file_twice()
-        refuse_wrong_words(asked)
-        force = in_force(Path.cwd())
-        seconds = force.timeout(timeout)
-        plan = configured(force) if target is None and not (family or reference or options or battery) else []
+        refuse_wrong_words(request)
+        effective = effective_settings(Path.cwd())
+        seconds = effective.timeout(timeout)
+        plan = configured(effective) if target is None and not (family or reference or options or battery) else []
         more = [plural(len(plan), "check")] if plan else []
-        tell_force(force.line(options, timeout, more))
+        print_settings(effective.line(options, timeout, more))
         program = sanitizer_for(sanitize) if sanitize is not None else None
         seconds = _refuse(sanitize, timeout, seconds, several=bool(plan) or battery, isolate=isolate)
         how = Setting(show_traceback, isolate=isolate, timeout=seconds)
         if plan:
             raise typer.Exit(check_several(plan, forms, how))
         if battery:
-            raise typer.Exit(check_battery(asked, force, forms, how))
-        planned = Planned("", force.over(asked), sanitizer=(program, sanitize) if program and sanitize else None)
+            raise typer.Exit(check_battery(request, effective, forms, how))
+        planned = Planned("", effective.over(request), sanitizer=(program, sanitize) if program and sanitize else None)
         raise typer.Exit(check_one(planned, forms, how))
 
 

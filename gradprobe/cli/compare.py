@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from ..options import command_line
-from ..screen import dump, put
-from .failing import failures_told
+from ..inputs.options import command_line
+from ..render.terminal import dump, write_stdout
+from .error_output import failures_told
+from .shared_options import JsonFile, Traceback
 from .show import read
-from .words import JsonFile, Traceback
 
 
 def compare(
@@ -25,11 +25,11 @@ def compare(
     The exit code is 0 where nothing is worse and 1 where something is.
     """
     with failures_told(json_file, command_line("compare", f"{old} {new}", {}), show_traceback, runs=False):
-        from ..report.comparison import WORSE, changes_of, comparison_as_json, render_comparison, verdict_of
+        from ..render.comparison import WORSE, changes_of, comparison_as_json, render_comparison, verdict_of
 
         changes = changes_of(read(old), read(new))
         if json_file is not None:
             dump(json_file, comparison_as_json(changes))
         if json_file != "-":
-            put("".join(f"{line}\n" for line in render_comparison(changes)))
+            write_stdout("".join(f"{line}\n" for line in render_comparison(changes)))
         raise typer.Exit(int(verdict_of(changes) == WORSE))

@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-from ..failures import UsageFailure
-from ..screen import put, say
+from ..model.failures import UsageFailure
+from ..render.terminal import print_failure, write_stdout
 
 INSTALL, SHOW = "--install-completion", "--show-completion"
 # What a person runs once in each shell. The script is the same until the parser is another one.
@@ -42,10 +42,10 @@ def _tell_steps(context: Any, parameter: Any, value: Any) -> Any:
     shell = value if isinstance(value, str) else _shell()
     if shell not in _STEPS:
         failure = UsageFailure(f"{INSTALL}: no steps are known for {shell!r}", f"known: {', '.join(_STEPS)}")
-        say(failure)
+        print_failure(failure)
         context.exit(failure.exit_code)
     steps = "".join(f"  {step}\n" for step in _STEPS[shell])
-    put(f"For completion in {shell}, run this once; it works in every shell that you open then:\n\n{steps}")
+    write_stdout(f"For completion in {shell}, run this once; it works in every shell that you open then:\n\n{steps}")
     context.exit(0)
     return None
 

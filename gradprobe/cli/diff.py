@@ -8,18 +8,18 @@ from typing import Annotated, Any
 import typer
 from msgspec import structs
 
-from .. import last
-from ..failures import UsageFailure, did_you_mean
-from ..intermediates import lookup, names
+from ..commands.suite.checked import Checked, Planned, code_of_report
+from ..commands.suite.worker import Setting
+from ..inputs import history as last
+from ..inputs.options import command_line
+from ..model.failures import UsageFailure, did_you_mean
+from ..model.intermediates import lookup, names
 from ..model.report import CloseUp, Report
-from ..options import command_line
-from ..screen import put
-from ..suite.checked import Checked, Planned, code_of_report
-from ..suite.worker import Setting
-from .alone import check_one, tell
-from .failing import failures_told
+from ..render.terminal import write_stdout
+from .check_isolated import check_one, tell
+from .error_output import failures_told
 from .forms import Forms
-from .words import (
+from .shared_options import (
     FamilyWord,
     Isolate,
     JsonFile,
@@ -48,28 +48,30 @@ def diff(
     options: dict[str, Any],
 ) -> None:
     """Show one intermediate close up: its error map over tiles and its wrong rows, actual beside expected."""
-    asked, repeated = like_the_last(target, family, reference, options)
-    again = command_line(f"diff {name}", asked.target, asked.options, chosen(asked) | {"at": at})
+    request, repeated = like_the_last(target, family, reference, options)
+    again = command_line(f"diff {name}", request.target, request.options, chosen(request) | {"at": at})
     with failures_told(json_file, again, show_traceback):
         row = lookup(name)
         if row is None:
             raise UsageFailure(f"diff: no intermediate {name!r}", did_you_mean(name, names()))
-        refuse_wrong_words(asked)
+        refuse_wrong_words(request)
         place = _parse_at(at)
         if repeated:
-            line = f"as in the last check here: {command_line('check', asked.target, asked.options, chosen(asked))}"
+            line = (
+                f"as in the last check here: {command_line('check', request.target, request.options, chosen(request))}"
+            )
             if json_file == "-":
                 typer.echo(line, err=True)
             else:
-                put(line + "\n")
-        planned = Planned("", asked, close_up=(row.name, place))
-        kept = last.kept_report(asked) if repeated else None
+                write_stdout(line + "\n")
+        planned = Planned("", request, close_up=(row.name, place))
+        kept = last.kept_report(request) if repeated else None
         view = _close_up(kept, row.name, place) if kept else None
-        if repeated and asked == last.load():
+        if repeated and request == last.load():
             typer.echo(f"gradprobe: {_from_where(row.name, kept, view)}", err=True)
         if kept is not None and view is not None:
             report = structs.replace(kept, close_up=view, reproduce=planned.again)
-            raise typer.Exit(tell(Checked(asked, report, code_of_report(report)), Forms(json_file)))
+            raise typer.Exit(tell(Checked(request, report, code_of_report(report)), Forms(json_file)))
         raise typer.Exit(check_one(planned, Forms(json_file), Setting(show_traceback, isolate=isolate)))
 
 
@@ -93,13 +95,13 @@ def _from_where(name: str, kept: Report | None, view: CloseUp | None) -> str:
 
 def like_the_last(
     target: str | None, family: str | None, reference: str | None, options: dict[str, Any]
-) -> tuple[last.Asked, bool]:
+) -> tuple[last.CheckRequest, bool]:
     """What to run: the last check of this folder where its target is meant, under the options given now."""
     before = last.load()
     if before is None or (target is not None and target != before.target):
-        return last.Asked("lazy" if target is None else target, family, reference, options), False
+        return last.CheckRequest("lazy" if target is None else target, family, reference, options), False
     merged = {**before.options, **options}
-    return last.Asked(before.target, family or before.family, reference or before.reference, merged), True
+    return last.CheckRequest(before.target, family or before.family, reference or before.reference, merged), True
 
 
 def _parse_at(word: str | None) -> tuple[int, int] | None:

@@ -11,13 +11,13 @@ from typing import Annotated
 
 import typer
 
-from .. import incomplete
-from ..failures import UsageFailure
-from ..files import keeps_changing, replace_file
 from ..model.documents import Reports, report_from, several_document, text_of
+from ..model.failures import UsageFailure
 from ..model.report import Report
-from ..report.places import Base
-from ..screen import put, say
+from ..render import incomplete
+from ..render.files import keeps_changing, replace_file
+from ..render.places import Base
+from ..render.terminal import print_failure, write_stdout
 
 JUnitFile = Annotated[str | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML; - for stdout")]
 SarifFile = Annotated[str | None, typer.Option("--sarif", metavar="FILE", help="Write SARIF 2.1.0; - for stdout")]
@@ -85,7 +85,7 @@ class Forms:
         failures = [failure for failure in self._attempts(several, code) if failure is not None]
         for failure in failures:
             if str(failure) != said:
-                say(failure)
+                print_failure(failure)
         return code or (2 if failures else 0)
 
     def _attempts(self, several: Reports, code: int | None) -> list[UsageFailure | None]:
@@ -116,13 +116,13 @@ def _as_json(several: Reports, code: int | None) -> str:
 
 
 def _as_junit(reports: Sequence[Report]) -> str:
-    from ..report.junit import as_junit
+    from ..render.junit import as_junit
 
     return as_junit(reports, _base())
 
 
 def _as_sarif(reports: Sequence[Report], code: int | None) -> str:
-    from ..report.sarif import as_sarif
+    from ..render.sarif import as_sarif
 
     return text_of(as_sarif(reports, _base(), code))
 
@@ -130,7 +130,7 @@ def _as_sarif(reports: Sequence[Report], code: int | None) -> str:
 def _write(flag: str, file: str, text: str) -> UsageFailure | None:
     """Why the text could not be written, where it could not."""
     if file == "-":
-        put(text)
+        write_stdout(text)
         return None
     try:
         replace_file(file, text)
@@ -141,7 +141,7 @@ def _write(flag: str, file: str, text: str) -> UsageFailure | None:
 
 def _annotate(reports: Sequence[Report]) -> UsageFailure | None:
     """Annotations on stderr, where GitHub reads them as it does on stdout: that may hold a document."""
-    from ..report.github import annotation_commands
+    from ..render.github import annotation_commands
 
     base = _base()
     for line in annotation_commands(reports, base):
@@ -152,7 +152,7 @@ def _annotate(reports: Sequence[Report]) -> UsageFailure | None:
 
 def _summarize(summary: str, reports: Sequence[Report], base: Base) -> UsageFailure | None:
     """Adds to what the step has written there, as far as there is room."""
-    from ..report.markdown import MOST_BYTES, as_markdown
+    from ..render.markdown import MOST_BYTES, as_markdown
 
     file = Path(summary)
     try:

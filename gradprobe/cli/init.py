@@ -8,18 +8,20 @@ from typing import Annotated
 
 import typer
 
-from ..ci import workflow
-from ..failures import UsageFailure
-from ..screen import put
-from ..targets import scaffold
-from .failing import failures_told
-from .words import Traceback
+from ..commands import init as scaffold
+from ..commands import init as workflow
+from ..model.failures import UsageFailure
+from ..render.terminal import write_stdout
+from .error_output import failures_told
+from .shared_options import Traceback
 
 
 def init(
     path: Annotated[
         str | None,
-        typer.Argument(metavar="PATH", help=f"The file to write (default: {scaffold.DEFAULT}, or the workflow's)"),
+        typer.Argument(
+            metavar="PATH", help=f"The file to write (default: {scaffold.DEFAULT_TEMPLATE}, or the workflow's)"
+        ),
     ] = None,
     family: Annotated[
         str | None, typer.Option(help=f"Family of your kernel: {' or '.join(scaffold.FAMILIES)} (default: softmax)")
@@ -37,30 +39,30 @@ def init(
             "--target", metavar="TARGET", help="What the workflow checks (default: as pyproject.toml says, else lazy)"
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there")] = False,
+    effective: Annotated[bool, typer.Option("--force", help="Write over a file that is there")] = False,
     show_traceback: Traceback = False,
 ) -> None:
     """Write a commented adapter for a kernel of your own, which runs and matches as it is; or a CI workflow."""
     with failures_told(None, "gradprobe init", show_traceback, runs=False):
         if ci is None:
-            _write_adapter(path or scaffold.DEFAULT, family, target, force)
+            _write_adapter(path or scaffold.DEFAULT_TEMPLATE, family, target, effective)
         else:
-            _write_workflow(path or workflow.DEFAULT, ci, family, target, force)
+            _write_workflow(path or workflow.DEFAULT_CI, ci, family, target, effective)
 
 
-def _write_adapter(path: str, family: str | None, target: str | None, force: bool) -> None:
+def _write_adapter(path: str, family: str | None, target: str | None, effective: bool) -> None:
     if target is not None:
         raise UsageFailure(
             "init: --target says what a workflow checks, and no workflow is asked for", "add --ci github"
         )
-    scaffold.write_adapter(Path(path), family or scaffold.FAMILIES[0], force=force)
-    put(f"wrote {path}\nnext: {shlex.join(['gradprobe', 'check', f'{path}:backward'])}\n")
+    scaffold.write_adapter(Path(path), family or scaffold.FAMILIES[0], effective=effective)
+    write_stdout(f"wrote {path}\nnext: {shlex.join(['gradprobe', 'check', f'{path}:backward'])}\n")
 
 
-def _write_workflow(path: str, ci: str, family: str | None, target: str | None, force: bool) -> None:
+def _write_workflow(path: str, ci: str, family: str | None, target: str | None, effective: bool) -> None:
     if family is not None:
         raise UsageFailure("init: --family says which adapter to write, and --ci writes a workflow", "drop one of them")
-    workflow.write_workflow(Path(path), ci, target, force=force)
-    put(f"wrote {path}\nnext: {shlex.join(['git', 'add', path])}, commit and push\n")
+    workflow.write_workflow(Path(path), ci, target, effective=effective)
+    write_stdout(f"wrote {path}\nnext: {shlex.join(['git', 'add', path])}, commit and push\n")
     if not Path(".git").exists():
         typer.echo("gradprobe: GitHub reads workflows at the root of a repository, which this folder is not", err=True)

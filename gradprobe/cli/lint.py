@@ -6,13 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
-from ..failures import UsageFailure
-from ..last import Asked
-from ..options import command_line
-from ..screen import dump, show, width
+from ..inputs.history import CheckRequest
+from ..inputs.options import command_line
+from ..model.failures import UsageFailure
+from ..render.terminal import dump, show, width
 from .apart import apart
-from .failing import failures_told
-from .words import FamilyWord, Isolate, JsonFile, Traceback, refuse_wrong_words, with_case_options
+from .error_output import failures_told
+from .shared_options import FamilyWord, Isolate, JsonFile, Traceback, refuse_wrong_words, with_case_options
 
 
 @with_case_options
@@ -37,17 +37,17 @@ def lint(
     with failures_told(json_file, command_line("lint", word, options, {"family": family}), show_traceback, word):
         if "configs" in options:
             raise UsageFailure("--configs: lint runs no configuration", "gradprobe check takes --configs")
-        refuse_wrong_words(Asked(word, family, None, options), takes_file=True)
-        asked = (word, family, options, json_file)
-        raise typer.Exit(apart(_linted, *asked, target=word, isolate=isolate, show_traceback=show_traceback))
+        refuse_wrong_words(CheckRequest(word, family, None, options), takes_file=True)
+        request = (word, family, options, json_file)
+        raise typer.Exit(apart(_linted, *request, target=word, isolate=isolate, show_traceback=show_traceback))
 
 
 def _linted(word: str, family: str | None, options: dict[str, Any], json_file: str | None) -> int:
     """Reads the kernels and shows what they are accused of; the exit code."""
-    from ..lint.inquiry import inquire
+    from ..commands.lint import inquire
 
     inquiry = inquire(word, family, options)
-    from ..report.lint import lint_as_json, render_lint
+    from ..commands.lint import lint_as_json, render_lint
 
     if json_file is not None:
         dump(json_file, lint_as_json(inquiry))

@@ -10,21 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .. import last
-from ..configuration.words import seconds
-from ..failures import UsageFailure
-from ..files import keeps_changing
-from ..incomplete import unfinished
-from ..options import command_line
-from ..progress import Progress, interrupted
-from ..screen import dump, put, say, show, width
+from ..commands.configuration.environment import seconds
+from ..inputs import history as last
+from ..inputs.options import command_line
+from ..model.failures import UsageFailure
+from ..render.files import keeps_changing
+from ..render.incomplete import unfinished
+from ..render.progress import Progress, interrupted
+from ..render.terminal import dump, print_failure, show, width, write_stdout
 from ..targets.builtin import has_driver
-from .failing import failures_told
-from .words import FamilyWord, JsonFile, TargetWord, Traceback, chosen, refuse_wrong_words, with_case_options
+from .error_output import failures_told
+from .shared_options import FamilyWord, JsonFile, TargetWord, Traceback, chosen, refuse_wrong_words, with_case_options
 
 if TYPE_CHECKING:
-    from ..mutate.campaign import Campaign, Terms
-    from ..mutate.gate import Gate
+    from ..commands.mutate.campaign import Campaign, Gate, Terms
 
 SAMPLE = 40
 # How many lie between two words on stderr of how far it is, where there is no terminal.
@@ -74,7 +73,7 @@ def mutate(
     The gate is gradprobe check with the case options given, or any command with --check. The kernel's own file is
     never written: the gate's processes load a copy in its place.
     """
-    asked = last.Asked("lazy" if target is None else target, family, None, options)
+    request = last.CheckRequest("lazy" if target is None else target, family, None, options)
     gates = _Gates(check, battery, strides)
     words = {
         "check": check,
@@ -86,35 +85,35 @@ def mutate(
         "class": classes,
         "timeout": timeout,
     }
-    again = command_line("mutate", target or "", options, chosen(asked) | words)
-    with failures_told(json_file, again, show_traceback, asked.target):
-        gate = _gate(asked, gates)
-        refuse_wrong_words(asked, takes_file=True)
+    again = command_line("mutate", target or "", options, chosen(request) | words)
+    with failures_told(json_file, again, show_traceback, request.target):
+        gate = _gate(request, gates)
+        refuse_wrong_words(request, takes_file=True)
         most = _most(sample, every)
         terms, wanted = _terms(workers, timeout), _wanted(classes)
-        from ..mutate.operators import mutants_of
-        from ..mutate.sample import sampled
-        from ..mutate.source import read_file
-        from ..mutate.subject import Word, subject_of
+        from ..commands.mutate.mutant import sampled
+        from ..commands.mutate.operators import mutants_of
+        from ..commands.mutate.source import read_file
+        from ..commands.mutate.subject import Word, subject_of
 
-        subject = subject_of(Word(asked.target, family, str(options.get("device", "auto"))), file)
+        subject = subject_of(Word(request.target, family, str(options.get("device", "auto"))), file)
         source = read_file(subject.file, subject.function)
         mutants = [mutant for mutant in mutants_of(source) if mutant.fault_class in wanted]
         if not mutants:
             raise UsageFailure(f"no fault of class {classes} can be planted in {subject.file}", "drop --class")
         drawn = sampled(mutants, most, int(options.get("seed", 0)))
         if listed:
-            from ..report.mutants import render_list
+            from ..commands.mutate.shown import render_list
 
             show(render_list(drawn, len(mutants)))
             raise typer.Exit(0)
-        from ..mutate.campaign import campaign
+        from ..commands.mutate.campaign import campaign
 
         told = _Told(json_file, again)
         with told.tick:
             told.tick("the gate on the file as it is", None)
             try:
-                found = campaign(asked.target, source, gate, mutants, drawn, terms, told)
+                found = campaign(request.target, source, gate, mutants, drawn, terms, told)
             except KeyboardInterrupt:
                 told.stop(len(drawn))
                 raise
@@ -148,40 +147,40 @@ class _Told:
         """Shows what was known when the campaign was interrupted; the file holds it."""
         if self._latest is not None:
             if self.json_file != "-":
-                put(f"INTERRUPTED  {len(self._latest.outcomes)} of {of} faults were tried; of these:\n")
+                write_stdout(f"INTERRUPTED  {len(self._latest.outcomes)} of {of} faults were tried; of these:\n")
             self.tick.over(functools.partial(self._show, self._latest))
-        say(interrupted(len(self._latest.outcomes) if self._latest else 0, of, "faults"))
+        print_failure(interrupted(len(self._latest.outcomes) if self._latest else 0, of, "faults"))
 
     def _show(self, found: Campaign) -> None:
         if self.json_file != "-":
-            from ..report.mutants import render_campaign
+            from ..commands.mutate.shown import render_campaign
 
             show(render_campaign(found, width()))
 
     def _document(self, found: Campaign) -> dict[str, Any]:
-        from ..report.mutants_as_json import campaign_as_json
+        from ..commands.mutate.shown import campaign_as_json
 
         return campaign_as_json(found, self.again)
 
 
-def _gate(asked: last.Asked, gates: _Gates) -> Gate:
-    from ..mutate.gate import other_gate, own_gate
+def _gate(request: last.CheckRequest, gates: _Gates) -> Gate:
+    from ..commands.mutate.campaign import other_gate, own_gate
 
     if sum([gates.check is not None, gates.battery, gates.strides]) > 1:
         raise UsageFailure("--check, --battery and --strides each name a gate", "give one of them")
     if gates.check is not None:
-        given = sorted(asked.options.keys() - {"seed", "device"})
+        given = sorted(request.options.keys() - {"seed", "device"})
         if given:
             flag = f"--{given[0].replace('_', '-')}"
             raise UsageFailure(f"{flag}: a case of gradprobe check, and --check names another gate", f"drop {flag}")
         return other_gate(gates.check)
-    if asked.target.endswith(".py"):
+    if request.target.endswith(".py"):
         raise UsageFailure(
-            f"target {asked.target!r} names no function for gradprobe to check",
+            f"target {request.target!r} names no function for gradprobe to check",
             "add :FUNCTION, or give --check COMMAND",
         )
     command, more = ("strides", {"fast": True}) if gates.strides else ("check", {"battery": gates.battery or None})
-    return own_gate(command_line(command, asked.target, asked.options, {"family": asked.family, **more}))
+    return own_gate(command_line(command, request.target, request.options, {"family": request.family, **more}))
 
 
 def _most(sample: int | None, every: bool) -> int | None:
@@ -193,7 +192,7 @@ def _most(sample: int | None, every: bool) -> int | None:
 
 
 def _terms(workers: int | None, timeout: float | None) -> Terms:
-    from ..mutate.campaign import Terms
+    from ..commands.mutate.campaign import Terms
 
     if workers is not None and workers < 1:
         raise UsageFailure(f"--workers must be at least 1, got {workers}")
@@ -203,7 +202,7 @@ def _terms(workers: int | None, timeout: float | None) -> Terms:
 
 
 def _wanted(classes: str | None) -> set[str]:
-    from ..mutate.mutant import CLASSES
+    from ..commands.mutate.mutant import CLASSES
 
     if classes is None:
         return set(CLASSES)

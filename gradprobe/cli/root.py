@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ..versions import installed
+from ..runtime.versions import installed
 
 
 def root(version: Annotated[bool, typer.Option("--version", help="Versions and device, in one line")] = False) -> None:

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .. import last
-from ..answer import answer
-from ..cases.shapes import PLAIN
-from ..failures import UsageFailure
-from ..files import keeps_changing
-from ..incomplete import unfinished
-from ..isolation import tell
-from ..options import command_line
-from ..screen import dump, rendered, show
+from ..inputs import history as last
+from ..inputs.options import command_line
+from ..model.failures import UsageFailure
+from ..model.shapes import PLAIN
+from ..pipeline.run_check import run_check
+from ..processes import tell
+from ..render.files import keeps_changing
+from ..render.incomplete import unfinished
+from ..render.terminal import dump, rendered, show
 from .apart import Step, apart
-from .failing import failures_told
-from .words import (
+from .error_output import failures_told
+from .shared_options import (
     FamilyWord,
     Isolate,
     JsonFile,
@@ -32,7 +32,7 @@ from .words import (
 )
 
 if TYPE_CHECKING:
-    from ..recording.replay import Ended
+    from ..commands.record.replay import TaskResult
 
 
 @with_case_options
@@ -69,40 +69,40 @@ def run(
     """
     # The same function takes its tensors as it did when it was watched.
     order_of_target = {"shapes": order} if target is None and order != PLAIN else {}
-    asked = last.Asked(target or watch or "", family, reference, order_of_target | options)
+    request = last.CheckRequest(target or watch or "", family, reference, order_of_target | options)
     words = {"watch": watch, "target": target, "keep": keep, "order": order, "folder": folder}
-    again = f"{command_line('run', '', options, words | chosen(asked))} -- {shlex.join(command or [])}"
+    again = f"{command_line('run', '', options, words | chosen(request))} -- {shlex.join(command or [])}"
     with failures_told(json_file, again, show_traceback):
         if watch is None:
             raise UsageFailure("run: nothing to watch", "add --watch MODULE:FUNCTION")
-        refuse_wrong_words(replace(asked, target=target or "lazy"))
-        from ..recording.replay import FOLDER, look_where_it_looked, run_watched
-        from ..recording.watch import Keeping
+        refuse_wrong_words(replace(request, target=target or "lazy"))
+        from ..commands.record.replay import FOLDER, look_where_it_looked, run_watched
+        from ..commands.record.watch import Keeping
 
         keeping = Keeping(Path(folder) if folder else FOLDER / watch.replace(":", "."), keep, order)
         ended = run_watched(command or [], watch, keeping, quiet=json_file == "-")
         look_where_it_looked(ended)
-        how = (ended, asked, watch, json_file)
-        raise typer.Exit(apart(_tell_each, *how, target=asked.target, isolate=isolate, show_traceback=show_traceback))
+        how = (ended, request, watch, json_file)
+        raise typer.Exit(apart(_tell_each, *how, target=request.target, isolate=isolate, show_traceback=show_traceback))
 
 
-def _tell_each(ended: Ended, asked: last.Asked, watch: str, json_file: str | None) -> int:
+def _tell_each(ended: TaskResult, request: last.CheckRequest, watch: str, json_file: str | None) -> int:
     """Checks every set that was kept, and prints or writes what came of each; the exit code."""
-    from ..recording.replay import check_each, exit_code
-    from ..report.captures import as_document, captures_as_json, line_of, summary_line
-    from ..report.reported import report_of
+    from ..commands.record.replay import check_each, exit_code
+    from ..commands.record.shown import as_document, captures_as_json, line_of, summary_line
+    from ..render.reported import report_of
 
     typer.echo("\n".join(f"gradprobe: {line}" for line in ended.sentences(watch)), err=True)
 
-    def of(file: str) -> last.Asked:
-        saved = {} if "runs" in asked.options else {"layout": ["all=as-saved"]}
-        return replace(asked, options={**saved, **asked.options, "inputs": file})
+    def of(file: str) -> last.CheckRequest:
+        saved = {} if "runs" in request.options else {"layout": ["all=as-saved"]}
+        return replace(request, options={**saved, **request.options, "inputs": file})
 
     def again(file: str) -> str:
-        return command_line("check", asked.target, of(file).options, chosen(asked))
+        return command_line("check", request.target, of(file).options, chosen(request))
 
     codes, documents, shown = [], [], None
-    for number, checked in enumerate(check_each(ended.files, lambda file: answer(of(file), again(file))), 1):
+    for number, checked in enumerate(check_each(ended.files, lambda file: run_check(of(file), again(file))), 1):
         codes.append(checked.code)
         documents.append(as_document(checked, again(checked.file)))
         if json_file != "-":

@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from ..failures import Failure, UsageFailure
+from ..inputs.options import command_line
 from ..model.documents import Reports, load_several
-from ..options import command_line
-from ..screen import look, put, rendered
-from ..screen import show as show_lines
-from .failing import failures_told
+from ..model.failures import Failure, UsageFailure
+from ..render.terminal import rendered, terminal, write_stdout
+from ..render.terminal import show as show_lines
+from .error_output import failures_told
 from .forms import Forms, GitHub, JUnitFile, SarifFile
-from .words import JsonFile, Traceback
+from .shared_options import JsonFile, Traceback
 
 
 def show(
@@ -56,7 +56,7 @@ def read(file: str) -> Reports:
 
 def exit_code(several: Reports) -> int:
     """That of the command that made them."""
-    from ..suite.checked import code_of, code_of_report
+    from ..commands.suite.checked import code_of, code_of_report
 
     codes = [code_of_report(report) for report in several.reports]
     # Nothing compared is no match.
@@ -64,12 +64,12 @@ def exit_code(several: Reports) -> int:
 
 
 def _print(several: Reports) -> None:
-    from ..suite.table import render_several
+    from ..commands.suite.table import render_several
 
     if several.planned is None or any(report.strides for report in several.reports):
         for report in several.reports:
             show_lines(rendered(report))
             if report.error is not None and not report.runs:
-                put(f"ERROR  {report.error.message}\n")
+                write_stdout(f"ERROR  {report.error.message}\n")
     else:
-        show_lines(list(render_several(several, look())))
+        show_lines(list(render_several(several, terminal())))

@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .. import incomplete, last
-from ..configuration.force import in_force
-from ..failures import UsageFailure
-from ..files import keeps_changing, replace_file
-from ..isolation import tell
-from ..options import command_line
-from ..screen import dump, show, width
+from ..commands.configuration.effective import effective_settings
+from ..inputs import history as last
+from ..inputs.options import command_line
+from ..model.failures import UsageFailure
+from ..processes import tell
+from ..render import incomplete
+from ..render.files import keeps_changing, replace_file
+from ..render.terminal import dump, show, width
 from .apart import Step as Reached
 from .apart import apart
 from .diff import like_the_last
-from .failing import failures_told, tell_force
-from .words import (
+from .error_output import failures_told, print_settings
+from .shared_options import (
     FamilyWord,
     IsolateEach,
     JsonFile,
@@ -36,9 +37,9 @@ from .words import (
 )
 
 if TYPE_CHECKING:
-    from ..cases.case import Case
-    from ..shrink.shrinking import Result
-    from ..shrink.steps import Step
+    from ..commands.shrink.shrinking import Result
+    from ..commands.shrink.steps import Step
+    from ..model.case import Case
 
 _FOLDER = Path(".gradprobe")
 ScriptFile = Annotated[
@@ -67,19 +68,21 @@ def shrink(
 
     It begins with the case that is given, else with that of the last check in this folder.
     """
-    asked, repeated = like_the_last(target, family, reference, options)
-    with failures_told(json_file, command_line("shrink", asked.target, asked.options, chosen(asked)), show_traceback):
-        refuse_wrong_words(asked)
-        force = in_force(Path.cwd())
-        seconds = force.timeout(timeout)
-        tell_force(force.line(asked.options, timeout))
-        asked = force.over(asked)
-        _tell_beginning(asked, repeated=repeated)
+    request, repeated = like_the_last(target, family, reference, options)
+    with failures_told(
+        json_file, command_line("shrink", request.target, request.options, chosen(request)), show_traceback
+    ):
+        refuse_wrong_words(request)
+        effective = effective_settings(Path.cwd())
+        seconds = effective.timeout(timeout)
+        print_settings(effective.line(request.options, timeout))
+        request = effective.over(request)
+        _tell_beginning(request, repeated=repeated)
         how = _How(tries, bool(isolate) or seconds is not None, seconds, {"script": script, "test": test}, json_file)
         # Where each case has a process of its own, none is run in this one.
         here = isolate is False or how.alone
         raise typer.Exit(
-            apart(_shrunken, asked, how, target=asked.target, isolate=not here, show_traceback=show_traceback)
+            apart(_shrunken, request, how, target=request.target, isolate=not here, show_traceback=show_traceback)
         )
 
 
@@ -94,31 +97,31 @@ class _How:
     json_file: str | None
 
 
-def _shrunken(asked: last.Asked, how: _How) -> int:
+def _shrunken(request: last.CheckRequest, how: _How) -> int:
     """Searches, writes the files and shows what came of it; the exit code."""
-    from ..shrink.shrinking import shrink as shrunken
+    from ..commands.shrink.shrinking import shrink as shrunken
 
     def told(case: Case, step: Step | None, count: int, options: Mapping[str, Any]) -> None:
-        again = command_line("check", asked.target, options, chosen(asked))
+        again = command_line("check", request.target, options, chosen(request))
         _tell(case, step, count)
         kept = f"the smallest case so far: {again}"
         tell(Reached(f"{count} cases tried, of at most {how.most}", count, how.most, "cases at most", kept))
         if how.json_file is not None and keeps_changing(how.json_file):
             dump(how.json_file, incomplete.document(again))
 
-    result = shrunken(asked, most=how.most, alone=how.alone, timeout=how.timeout, told=told, echo=sys.stderr.write)
+    result = shrunken(request, most=how.most, alone=how.alone, timeout=how.timeout, told=told, echo=sys.stderr.write)
     _show(result, _written(result, how.files), how.json_file)
     return result.exit_code
 
 
-def _tell_beginning(asked: last.Asked, *, repeated: bool) -> None:
+def _tell_beginning(request: last.CheckRequest, *, repeated: bool) -> None:
     if repeated:
-        line = command_line("check", asked.target, asked.options, chosen(asked))
+        line = command_line("check", request.target, request.options, chosen(request))
         typer.echo(f"gradprobe: as in the last check here: {line}", err=True)
 
 
 def _tell(case: Case, step: Step | None, count: int) -> None:
-    from ..shrink.shown import case_in_words
+    from ..commands.shrink.shown import case_in_words
 
     what = "it fails" if step is None else f"still so {step.change}"
     typer.echo(f"gradprobe: {count:>3} tried, {what}: {case_in_words(case)}", err=True)
@@ -144,18 +147,17 @@ def _written(result: Result, files: Mapping[str, str]) -> dict[str, str]:
 
 
 def _sources(result: Result, files: Mapping[str, str]) -> dict[str, str]:
-    from ..shrink.pytest_file import pytest_source
+    from ..commands.shrink.pytest_file import pytest_source
 
     if result.shrunk is None or result.told is None:
         return {}
     program, first = result.told.program, result.told.first_line
     sources = {"script": program.at(Path(files["script"]))} if program else {}
-    return sources | {"test": pytest_source(result.asked, first, Path(files["test"]))}
+    return sources | {"test": pytest_source(result.request, first, Path(files["test"]))}
 
 
 def _show(result: Result, files: Mapping[str, str], json_file: str | None) -> None:
-    from ..shrink.documents import document_of
-    from ..shrink.shown import rendered
+    from ..commands.shrink.shown import document_of, rendered
 
     if json_file is not None:
         dump(json_file, json.loads(json.dumps(document_of(result, files))))

@@ -11,23 +11,32 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .. import last
-from ..configuration.force import in_force
-from ..failures import UsageFailure
+from ..commands.configuration.effective import effective_settings
+from ..commands.suite.checked import code_of
+from ..inputs import history as last
+from ..inputs.options import command_line
 from ..model.documents import Reports
+from ..model.failures import UsageFailure
 from ..model.report import Report
-from ..options import command_line
-from ..progress import Progress, interrupted
-from ..screen import put, rendered, say, show
-from ..spans import plural
-from ..suite.checked import code_of
+from ..model.spans import plural
+from ..render.progress import Progress, interrupted
+from ..render.terminal import print_failure, rendered, show, write_stdout
 from ..targets.builtin import has_driver
-from .failing import failures_told, tell_force
+from .error_output import failures_told, print_settings
 from .forms import Forms, GitHub, JUnitFile, SarifFile
-from .words import FamilyWord, JsonFile, TargetWord, Timeout, Traceback, chosen, refuse_wrong_words, with_case_options
+from .shared_options import (
+    FamilyWord,
+    JsonFile,
+    TargetWord,
+    Timeout,
+    Traceback,
+    chosen,
+    refuse_wrong_words,
+    with_case_options,
+)
 
 if TYPE_CHECKING:
-    from ..strides.survey import Survey
+    from ..commands.strides.survey import Survey
 
 # A small case with a partial tile along both axes: there are many runs.
 SMALL = {"seqlen": 37, "head_dim": 16, "block_m": 32, "block_n": 32}
@@ -57,22 +66,22 @@ def strides(
     Without a target, those are tried that pyproject.toml names under tool.gradprobe.
     """
     forms = Forms(json_file, junit_file, sarif_file, github)
-    asked = last.Asked("lazy" if target is None else target, family, None, options)
+    request = last.CheckRequest("lazy" if target is None else target, family, None, options)
     words = {"fast": fast or None, "timeout": timeout}
-    with failures_told(forms, command_line("strides", target or "", options, chosen(asked) | words), show_traceback):
+    with failures_told(forms, command_line("strides", target or "", options, chosen(request) | words), show_traceback):
         forms.refuse_one_file_twice()
         _refuse(options)
-        refuse_wrong_words(asked)
-        force = in_force(Path.cwd())
-        targets = [target] if target is not None else list(force.top.targets) or ["lazy"]
+        refuse_wrong_words(request)
+        effective = effective_settings(Path.cwd())
+        targets = [target] if target is not None else list(effective.top.targets) or ["lazy"]
         # A project's own layouts are for check: here all are tried.
         told = dict.fromkeys(_LAYOUTS) | options
-        tell_force(force.line(told, timeout, [] if target else [plural(len(force.top.targets), "target")]))
-        tour = _Tour(forms, words, fast, force.timeout(timeout), len(targets))
+        print_settings(effective.line(told, timeout, [] if target else [plural(len(effective.top.targets), "target")]))
+        tour = _Tour(forms, words, fast, effective.timeout(timeout), len(targets))
         if code := tour.begin():
             raise typer.Exit(code)
         for word in targets:
-            tour.add(force.over(replace(asked, target=word)))
+            tour.add(effective.over(replace(request, target=word)))
         raise typer.Exit(tour.end())
 
 
@@ -93,11 +102,11 @@ class _Tour:
         """0 where every file can be written; else the exit code, and why is said before anything is tried."""
         return self.forms.write_so_far(Reports(reports=(), planned=self.planned))
 
-    def add(self, asked: last.Asked) -> None:
+    def add(self, request: last.CheckRequest) -> None:
         """Surveys a target and shows what came of it; what is known so far is in every file after each layout."""
-        options = {name: word for name, word in asked.options.items() if name not in _LAYOUTS}
-        again = command_line("strides", asked.target, options, chosen(asked) | self.words)
-        found = self._surveyed(replace(asked, options=_with_lengths(options)), again, frozenset(options))
+        options = {name: word for name, word in request.options.items() if name not in _LAYOUTS}
+        again = command_line("strides", request.target, options, chosen(request) | self.words)
+        found = self._surveyed(replace(request, options=_with_lengths(options)), again, frozenset(options))
         self.reports.append(_report(found))
         self.codes.append(found.exit_code)
         if not self.forms.on_stdout:
@@ -107,22 +116,22 @@ class _Tour:
         """Writes every form that was asked for; the exit code of all."""
         return self.forms.write(self._together(), code_of(self.codes))
 
-    def _surveyed(self, asked: last.Asked, again: str, given: frozenset[str]) -> Survey:
-        from ..strides.survey import survey
+    def _surveyed(self, request: last.CheckRequest, again: str, given: frozenset[str]) -> Survey:
+        from ..commands.strides.survey import survey
 
         latest: list[Survey] = []
 
         def told(found: Survey) -> None:
             latest[:] = [found]
             done, of = len(found.results), len(found.plan.trials)
-            tick(f"{asked.target}, layout {done} of {of}", done / of)
+            tick(f"{request.target}, layout {done} of {of}", done / of)
             self.forms.write_so_far(self._together(_report(found)))
 
         with Progress() as tick:
             tick("importing torch and the target", None)
             try:
                 return survey(
-                    asked,
+                    request,
                     again,
                     given=given,
                     fast=self.fast,
@@ -137,10 +146,12 @@ class _Tour:
 
     def _show_stopped(self, latest: list[Survey]) -> None:
         for found in latest if not self.forms.on_stdout else ():
-            put(f"INTERRUPTED  {len(found.results)} of {len(found.plan.trials)} layouts were tried; of these:\n")
+            write_stdout(
+                f"INTERRUPTED  {len(found.results)} of {len(found.plan.trials)} layouts were tried; of these:\n"
+            )
             show(rendered(_report(found)))
         done, of = (len(latest[0].results), len(latest[0].plan.trials)) if latest else (0, 0)
-        say(interrupted(done, of, "layouts"))
+        print_failure(interrupted(done, of, "layouts"))
 
     def _together(self, *more: Report) -> Reports:
         return Reports(reports=(*self.reports, *more), planned=self.planned if self.planned > 1 else None)
@@ -152,7 +163,7 @@ def _workers() -> int:
 
 
 def _report(found: Survey) -> Report:
-    from ..report.surveyed import report_of
+    from ..commands.strides.reported import report_of
 
     return report_of(found)
 

@@ -10,19 +10,19 @@ from typing import Annotated, Any
 
 import typer
 
-from .. import last
-from ..configuration.force import in_force, merged
-from ..failures import UsageFailure
-from ..options import OPTIONS, command_line, parse
-from ..spans import plural
-from ..suite.checked import Planned
-from ..suite.described import described
-from ..suite.matrix import combinations, suiting, titles
-from ..suite.worker import Setting
-from .failing import failures_told, tell_force
+from ..commands.configuration.effective import effective_settings, merged
+from ..commands.suite.checked import Planned
+from ..commands.suite.described import described
+from ..commands.suite.matrix import combinations, suiting, titles
+from ..commands.suite.worker import Setting
+from ..inputs import history as last
+from ..inputs.options import OPTIONS, command_line, parse
+from ..model.failures import UsageFailure
+from ..model.spans import plural
+from .check_many import check_several
+from .error_output import failures_told, print_settings
 from .forms import Forms, GitHub, JUnitFile, SarifFile
-from .several import check_several
-from .words import (
+from .shared_options import (
     FamilyWord,
     JsonFile,
     ReferenceWord,
@@ -58,22 +58,22 @@ def sweep(
     An option given several times takes each of its values: --heads 1 --heads 3 --dtype float32 --dtype float16 is four
     cases. Without any, a dozen cases are taken that suit the target.
     """
-    asked = last.Asked("lazy" if target is None else target, family, reference, options)
-    again = command_line("sweep", target or "", options, chosen(asked) | {"workers": workers, "timeout": timeout})
+    request = last.CheckRequest("lazy" if target is None else target, family, reference, options)
+    again = command_line("sweep", target or "", options, chosen(request) | {"workers": workers, "timeout": timeout})
     forms = Forms(json_file, junit_file, sarif_file, github)
     with failures_told(forms, again, show_traceback, target):
         forms.refuse_one_file_twice()
-        refuse_wrong_words(replace(asked, options={}))
+        refuse_wrong_words(replace(request, options={}))
         for name, words in options.items():
             parse({name: words} if name in _LISTS else {name: words[0]})
-        force = in_force(Path.cwd())
-        seconds = force.timeout(timeout)
+        effective = effective_settings(Path.cwd())
+        seconds = effective.timeout(timeout)
         at_a_time = _checked_workers(workers)
-        targets = [target] if target is not None else list(force.top.targets) or ["lazy"]
+        targets = [target] if target is not None else list(effective.top.targets) or ["lazy"]
         fixed, varied = _parted(options)
-        alike = [force.over(replace(asked, target=word, options=fixed)) for word in targets]
+        alike = [effective.over(replace(request, target=word, options=fixed)) for word in targets]
         plan = _plan(alike, varied, seconds)
-        tell_force(force.line(options, timeout, [plural(len(targets), "target")] if target is None else []))
+        print_settings(effective.line(options, timeout, [plural(len(targets), "target")] if target is None else []))
         raise typer.Exit(check_several(plan, forms, Setting(show_traceback, at_a_time, timeout=seconds)))
 
 
@@ -91,19 +91,21 @@ def _parted(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, list[
     return fixed | lists, {name: words for name, words in values.items() if len(words) > 1}
 
 
-def _plan(alike: Sequence[last.Asked], varied: Mapping[str, Sequence[Any]], seconds: float | None) -> list[Planned]:
+def _plan(
+    alike: Sequence[last.CheckRequest], varied: Mapping[str, Sequence[Any]], seconds: float | None
+) -> list[Planned]:
     """Every case of every target."""
     if varied:
         matrices = [combinations(varied)] * len(alike)
     else:
         device = str(alike[0].options.get("device", "auto"))
         takes = described(alike, device, seconds)
-        matrices = [suiting(one, asked.options) if one else [{}] for one, asked in zip(takes, alike, strict=True)]
+        matrices = [suiting(one, request.options) if one else [{}] for one, request in zip(takes, alike, strict=True)]
     return [
         Planned(
-            f"{asked.target} {title}".rstrip() if len(alike) > 1 or not title else title,
-            replace(asked, options=merged(case, asked.options)),
+            f"{request.target} {title}".rstrip() if len(alike) > 1 or not title else title,
+            replace(request, options=merged(case, request.options)),
         )
-        for asked, matrix in zip(alike, matrices, strict=True)
+        for request, matrix in zip(alike, matrices, strict=True)
         for case, title in zip(matrix, titles(matrix), strict=True)
     ]

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from ..screen import dump, show, width
-from .failing import failures_told
-from .words import Traceback
+from ..render.terminal import dump, show, width
+from .error_output import failures_told
+from .shared_options import Traceback
 
 
 def targets(
@@ -17,8 +17,7 @@ def targets(
 ) -> None:
     """List what can be checked here, with what each takes and exposes, and why something cannot."""
     with failures_told(None, "gradprobe targets", show_traceback, runs=False):
-        from ..report.targets import as_json, render
-        from ..targets.catalogue import catalogue
+        from ..commands.targets import as_json, catalogue, render
 
         entries = catalogue()
         if json_file is not None:

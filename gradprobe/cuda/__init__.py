@@ -4,8 +4,7 @@ module = gradprobe.cuda.load("my.cu", defines={"BLOCK_M": 32})
 module.my_kernel(grid, block, shared_bytes, q, k, 1.0, 128)
 """
 
-from .findings import Finding
 from .module import Kernel, Module, load
-from .watch import Watch, watched
+from .watch import Finding, Watch, watched
 
 __all__ = ["Finding", "Kernel", "Module", "Watch", "load", "watched"]

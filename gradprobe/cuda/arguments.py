@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..failures import TargetFailure
+from ..model.failures import TargetFailure
 from .source import Parameter
 from .unit import Entry, Unit
 

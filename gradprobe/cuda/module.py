@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..failures import TargetFailure
+from ..model.failures import TargetFailure
 from . import nvrtc, on_cpu
 from .source import read_source
 from .unit import Entry, Unit

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..failures import TargetFailure
+from ..model.failures import TargetFailure
 from .arguments import POINTER, c_values, taken_as_written
 from .unit import Entry, Sizes, Unit
 from .watch import Watch

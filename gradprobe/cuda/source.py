@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..failures import TargetFailure
+from ..model.failures import TargetFailure
 from ..source.cuda_syntax import (
     above,
     blank,

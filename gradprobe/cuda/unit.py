@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..failures import TargetFailure
+from ..model.failures import TargetFailure
 from .source import CudaSource, Parameter
 
 if TYPE_CHECKING:

@@ -1,20 +1,112 @@
-"""What launches are noted by: which kernels ran, where, and what was found of their memory."""
+"""Findings: faults of memory and of barriers in a kernel, with their lines, threads and arrays."""
 
 from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ..running.unwritten import Unwritten
-from .findings import Finding
+from ..inputs.memory import Unwritten
 from .unit import Entry
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+RACE, OUTSIDE, UNWRITTEN, BARRIER, MISALIGNED = "race", "outside", "unwritten", "barrier", "misaligned"
+_DID = {"read": "reads", "write": "writes", "atomic": "changes atomically"}
+_SENTENCES = {
+    RACE: "race on {array}{where}: {who} {did} it at {line}, {before.who} {before_did} it at {before.line.words}, "
+    "with no barrier between{times}",
+    OUTSIDE: "{who} {did} outside {array}, {where}, at {line}{times}",
+    UNWRITTEN: "{who} {did} {array}{where}, which nothing has written, at {line}{times}",
+    MISALIGNED: "{who} {did} {array}{where} by a type wider than its elements, at an address that is no multiple of "
+    "that type's alignment, at {line}",
+    BARRIER: "{who} waits at the barrier {line}, but {others}",
+}
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a source."""
+
+    file: str
+    line: int
+    """0 where it is not known."""
+    code: str
+    """Its text, without the blanks around it."""
+
+    @property
+    def words(self) -> str:
+        name = self.file.rpartition("/")[2] or "?"
+        return f"{name}:{self.line}" + (f" `{self.code}`" if self.code else "")
+
+
+@dataclass(frozen=True)
+class Site:
+    """An access or a wait: its thread, its kind and its line."""
+
+    line: Line
+    thread: tuple[int, int, int]
+    block: tuple[int, int, int]
+    how: str
+    """"read", "write" or "atomic"; at a barrier "waits" or "ended"."""
+
+    @property
+    def who(self) -> str:
+        thread, block = (", ".join(map(str, index)) for index in (self.thread, self.block))
+        return f"thread ({thread}) of block ({block})"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One fault, counted as often as it occurs at the same lines."""
+
+    kind: str
+    """RACE, OUTSIDE, UNWRITTEN, BARRIER or MISALIGNED."""
+    kernel: str
+    array: str
+    """The name of a tensor, a parameter or a shared array; "" for a barrier."""
+    is_shared: bool
+    where: str
+    """Which element: "[0, 1, 5, 3]", "[17]", or how far before or behind."""
+    now: Site
+    before: Site | None
+    """The other access of a race, or the other thread that a barrier waits for."""
+    count: int
+
+    @property
+    def sentence(self) -> str:
+        """What is wrong, with every line and thread."""
+        others = "others never come"
+        if self.before is not None:
+            waits = f"waits at {self.before.line.words}"
+            others = f"{self.before.who} {'has ended' if self.before.how == 'ended' else waits}"
+        words = _SENTENCES[self.kind].format(
+            array=f"shared {self.array}" if self.is_shared else self.array,
+            where=self.where,
+            who=self.now.who,
+            did=_DID.get(self.now.how),
+            line=self.now.line.words,
+            before=self.before,
+            before_did=self.before and _DID.get(self.before.how),
+            times=f" ({self.count:,} times)" if self.count > 1 else "",
+            others=others,
+        )
+        return f"{self.kernel}: {words}"
+
+
+def merged(findings: Sequence[Finding]) -> list[Finding]:
+    """The findings with each race once: either of its two lines may have been the second access."""
+    found: dict[object, Finding] = {}
+    for finding in findings:
+        lines = frozenset((finding.now.line, finding.before.line)) if finding.before else finding.now.line
+        key = (finding.kind, finding.kernel, finding.array, lines)
+        known = found.get(key)
+        found[key] = replace(known, count=known.count + finding.count) if known else finding
+    return list(found.values())
 
 
 @dataclass

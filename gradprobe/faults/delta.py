@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from .hypothesis import Hypothesis, Seen
-from .products import pe, slope
-from .variant import Hook, Scope, hooking
+from .variant import Hook, Scope, hooking, pe, slope
 
 if TYPE_CHECKING:
     from torch import Tensor

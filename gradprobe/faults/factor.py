@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..budgets.constants import constants
-from ..intermediates import TABLE
+from ..model.intermediates import TABLE
+from ..numerics.constants import constants
 from .hypothesis import Hypothesis, Seen
 from .variant import Hook, Scope, Variant, finishing, hooking
 

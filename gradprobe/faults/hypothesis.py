@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..cases.case import Case
-from ..intermediates import lookup, steps
+from ..model.case import Case
+from ..model.intermediates import lookup, steps
 from ..reference import Attention
 from .variant import Alter
 

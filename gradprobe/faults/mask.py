@@ -8,7 +8,7 @@ from functools import partial
 from operator import methodcaller
 from typing import TYPE_CHECKING
 
-from ..cases.case import Case
+from ..model.case import Case
 from ..reference import Attention, Tile, live_length
 from ..reference.problem import part
 from .hypothesis import Hypothesis, Seen

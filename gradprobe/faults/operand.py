@@ -8,8 +8,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 from .hypothesis import Hypothesis, Seen, title
-from .products import pe
-from .variant import Alter, Hook, Scope, finishing, hooking
+from .variant import Alter, Hook, Scope, finishing, hooking, pe
 
 if TYPE_CHECKING:
     from torch import Tensor

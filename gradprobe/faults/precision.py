@@ -7,8 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from .hypothesis import Hypothesis, Seen, entered, title
-from .products import pe
-from .variant import Alter, Hook, Scope, Variant, hooking
+from .variant import Alter, Hook, Scope, Variant, hooking, pe
 
 if TYPE_CHECKING:
     from torch import Tensor

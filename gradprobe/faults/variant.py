@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from ..reference import Attention, Tile, evaluate
+from ..reference.softmax import kept_share
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -138,3 +139,22 @@ def finishing(finish: Finish) -> Alter:
 def wide(tensor: Tensor) -> Tensor:
     """Floating-point numbers in float64."""
     return tensor.double() if tensor.is_floating_point() else tensor
+
+
+def pe(scope: Scope) -> Tensor:
+    """[h, m, N] what multiplies V: relu(P + tau / (i + 1)) in the lazy family, P with dropout in the other."""
+    p = scope.used["P"]
+    if scope.x.family == "lazy":
+        assert scope.x.tau is not None
+        floor = scope.x.tau[scope.tile.heads, None, None] / (scope.x.positions(scope.tile)[0] + 1.0)
+        return (p + floor).relu() * scope.x.valid(scope.tile)
+    share = kept_share(scope.x, scope.tile)
+    return p if share is None else p * share
+
+
+def slope(scope: Scope) -> Tensor | float:
+    """[h, m, N] the softcap's derivative; 1 without."""
+    if scope.x.softcap is None:
+        return 1.0
+    q, k, _, _ = scope.tensors
+    return 1 - (scope.x.scale * q @ k.mT / scope.x.softcap).tanh() ** 2

@@ -1,4 +1,4 @@
-"""Caught: the launches of one call of a target, with their arguments, most often without running a kernel."""
+"""Problems to catch launches in: the richest that a target may take, then plainer ones."""
 
 from __future__ import annotations
 
@@ -8,24 +8,167 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from ..cases.case import Case
-from ..cases.layouts import place
-from ..failures import Failure, NoRoom, Refusal
-from ..running.configurations import one_configuration
-from ..running.launches import launching_through
-from ..running.run import run_target
-from ..running.taps.functions import read_once
+from ..inputs.draw import draw, outputs_of
+from ..inputs.layouts import VECTOR, Inputs, place
+from ..inputs.placement import spanned
+from ..model.case import Case
+from ..model.failures import Failure, NoRoom, Refusal
+from ..runtime.allocations import factory_mode, is_plain
+from ..runtime.launches import launching_through, one_configuration
+from ..runtime.run import run_target
+from ..runtime.taps.functions import read_once
 from ..targets.find import Target
 from .cuda import kernel_of
-from .host import host_frame, line_of, site_of
-from .launch import Launch, bound, constants_of
-from .problems import padded, problems, values_of
-from .strides import Strange
+from .launch import Launch, bound, constants_of, host_frame, line_of, site_of
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+# Sizes that differ, none with a prime factor of strides.BEYOND or more; then what many kernels ask for.
+_SIZES: dict[str, Any] = {"batch": 2, "heads": 6, "kv_heads": 3, "seqlen_q": 20, "seqlen_k": 28}
+_SIZES |= {"head_dim": 24, "head_dim_v": 40, "block_m": 16, "block_n": 16}
+_LENGTHS_ALIKE = {"seqlen_q": 28}
+_DIMS_ALIKE = {"head_dim": 32, "head_dim_v": 32}
+_ROUND = {"seqlen_q": 128, "seqlen_k": 128, "head_dim": 64, "head_dim_v": 64, "block_m": 32, "block_n": 32}
+_PLAIN: dict[str, Any] = dict.fromkeys(("window", "softcap", "mask", "seqlens", "cu_seqlens_q", "cu_seqlens_k"))
+_PLAIN |= {"bias": False, "alibi": False, "sinks": False, "dropout": 0.0}
+
+
+def problems(target: Target, case: Case) -> Iterator[Case]:
+    """Cases from the richest on, without values; the last one is the case itself."""
+    base = replace(case, inputs=None, layouts=(), runs=(), taps=(), repeat=1, schedules=0, pattern="normal", **_PLAIN)
+    rich, plain = _options(target, case), {"bias": case.bias} if case.family == "lazy" else {}
+    if case.family == "lazy":
+        steps: list[dict[str, Any]] = [{**_SIZES, "kv_heads": 6, **_LENGTHS_ALIKE, "head_dim_v": 24}]
+        steps.append({**steps[0], **_DIMS_ALIKE, **_ROUND})
+    else:
+        steps = [_SIZES, _SIZES | {"kv_heads": 6}, _SIZES | _LENGTHS_ALIKE]
+        steps += [_SIZES | _LENGTHS_ALIKE | _DIMS_ALIKE, _SIZES | _DIMS_ALIKE | {"kv_heads": 6} | _LENGTHS_ALIKE]
+        steps.append(_SIZES | _DIMS_ALIKE | _ROUND | {"kv_heads": 6})
+    if target.packs:
+        packed = {"batch": 1, "seqlen_q": 28, "cu_seqlens_q": (0, 13, 28), "cu_seqlens_k": (0, 13, 28)}
+        steps = [sizes | packed for sizes in steps[:-1]]
+    for options in [rich, plain] if rich != plain else [plain]:
+        for sizes in steps:
+            yield _sized(base, sizes | options)
+    if case.dtype == "float32":  # which many take in no case
+        yield from (_sized(base, sizes | plain | {"dtype": "float16"}) for sizes in steps[-2:])
+    if case.inputs is None:
+        yield replace(case, layouts=(), runs=(), taps=(), repeat=1)
+
+
+def padded(case: Case) -> Case:
+    """The same with sequences of two lengths, which needs as many keys as rows."""
+    length = case.seqlen_q
+    return replace(case, seqlen_k=length, seqlens=tuple(length - 3 * batch for batch in range(case.batch)))
+
+
+def values_of(target: Target, case: Case) -> dict[str, Tensor]:
+    """Values of a case, contiguous, on its device. O, LSE and delta hold no more than numbers of their shapes."""
+    import torch
+
+    values = draw(case)
+    for name in ("o", "lse", "delta"):
+        if name in target.takes:
+            dtype = values["q"].dtype if name == "o" else torch.float32
+            values[name] = torch.ones([case.size(axis) for axis in case.input_axes(name)], dtype=dtype)
+    values = {name: value.to(case.device) for name, value in values.items()}
+    return {**values, **outputs_of(case, target.outputs, values, 0.0)}
+
+
+def _options(target: Target, case: Case) -> dict[str, Any]:
+    """Everything optional that brings a tensor, as far as the target has a parameter for it."""
+    takes = target.takes
+    options: dict[str, Any] = {"bias": "bias" in takes}
+    if case.family == "lazy":
+        return options
+    options |= {"alibi": "alibi" in takes, "sinks": "sinks" in takes}
+    options |= {"bias_axes": "bhmn"} if case.bias_rank == 4 else {}
+    options |= {"mask": "random"} if "mask" in takes else {}
+    return options | ({"dropout": 0.25} if "keep" in takes else {})
+
+
+def _sized(case: Case, options: dict[str, Any]) -> Case:
+    case = replace(case, **options)
+    tau = None if case.tau is None else tuple((case.tau * case.heads)[: case.heads])
+    return replace(case, tau=tau, scale=case.head_dim**-0.5, bias_window=13)
+
+
+# No size of a case that is read here has a prime factor as large, so no product of sizes is such a stride.
+BEYOND = 64
+# Elements before and behind each tensor.
+_MARGIN = 128
+# No tensor of more bytes is laid out in memory. Large strides make large tensors of small ones, and a wrapper that
+# allocates by the extents of its inputs doubles them.
+MOST = 1 << 26
+
+
+class Strange:
+    """Gives out strides, and remembers which it gave."""
+
+    def __init__(self, *, unit: bool, bounded: bool = True) -> None:
+        """
+        Args:
+            unit: whether every last stride is 1, and the others are multiples of what vector loads need.
+            bounded: whether a tensor of more than MOST bytes is refused. Fake ones need no bound.
+        """
+        self._unit, self._bounded = unit, bounded
+        self._made: dict[tuple[int, ...], tuple[int, ...]] = {}
+        self.given: set[int] = set()
+
+    def placed(self, values: Mapping[str, Tensor]) -> Inputs:
+        """The values, each tensor with strides that no other has.
+
+        Raises:
+            NoRoom: one takes more than MOST bytes.
+        """
+        name = "distinct-unit" if self._unit else "distinct"
+        tensors = {key: self._laid(value, self._strides(tuple(value.shape))) for key, value in values.items()}
+        return Inputs(name, dict(values), tensors)
+
+    def allocating(self) -> Any:
+        """A context in which what a caller allocates has such strides too.
+
+        Tensors of one shape get the same strides, as they do otherwise. A kernel may take one's stride for another's.
+        """
+        return factory_mode(self._allocated, lambda _: None, copies=False)
+
+    def _allocated(self, tensor: Tensor, has_values: bool) -> Tensor:  # noqa: ARG002
+        if not is_plain(tensor) or not tensor.dim():
+            return tensor
+        shape = tuple(tensor.shape)
+        if shape not in self._made:
+            self._made[shape] = self._strides(shape)
+        return self._laid(tensor, self._made[shape])
+
+    def _laid(self, value: Tensor, strides: tuple[int, ...]) -> Tensor:
+        size = 2 * _MARGIN + spanned(tuple(value.shape), strides)
+        if self._bounded and size * value.element_size() > MOST:
+            raise NoRoom(f"a tensor of {tuple(value.shape)} with strides {strides} takes more than {MOST >> 20} MiB")
+        storage = value.new_zeros(size)
+        return storage.as_strided(value.shape, strides, _MARGIN).copy_(value)
+
+    def _strides(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        strides, span = [], 1
+        for axis in reversed(range(len(shape))):
+            last = self._unit and axis == len(shape) - 1
+            strides.append(1 if last else self._next(span))
+            span = strides[-1] * max(shape[axis], 1)
+        return tuple(reversed(strides))
+
+    def _next(self, span: int) -> int:
+        step = VECTOR if self._unit else 1
+        first = max(span // step + 1, BEYOND)
+        found = next(step * prime for prime in count(first) if _is_prime(prime) and step * prime not in self.given)
+        self.given.add(found)
+        return found
+
+
+def _is_prime(number: int) -> bool:
+    return number > 1 and all(number % factor for factor in range(2, int(number**0.5) + 1))
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from ..cuda.unit import Entry
 from ..source.cuda_syntax import above, declared_name, nodes, words
 from ..source.line import SourceLine
-from .record import Advance, Record
-from .values import Factor, Term
+from .values import Advance, Factor, Record, Term
 
 if TYPE_CHECKING:
     from tree_sitter import Node

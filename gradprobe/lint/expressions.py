@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..running.taps.functions import Function, is_jit, read_once
-from .record import Record
+from ..runtime.taps.functions import Function, is_jit, read_once
 from .values import (
     NOTHING,
     Amount,
@@ -17,6 +16,7 @@ from .values import (
     Known,
     Parts,
     Pointer,
+    Record,
     Term,
     Value,
     joined,

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
-from ..diagnosis import Where
+from ..model.diagnosis import Where
+from ..runtime.taps.functions import Function, call_tree, is_jit
+from ..runtime.taps.propose import TILES, plain_name
 from ..source.line import SourceLine
 
 FOREIGN, MISSING, SWAPPED = "foreign", "missing", "swapped"
@@ -53,3 +58,69 @@ def where_of(finding: Finding) -> Where:
     """The line that a finding names, as diagnoses hold it."""
     at = (finding.file, finding.line, finding.code, finding.column, finding.length)
     return Where(*at, finding.kernel, finding.note)
+
+
+# Beside the tiles: what sums and vectors are called.
+_USUAL = TILES | {"dtau": "dTau", "lse": "LSE", "o": "O", "acco": "O"}
+_USUAL |= {name: f"d{x.upper()}" for x in "qkv" for name in (f"d{x}", f"d{x}acc", f"accd{x}")}
+_LOADS, _STARTS = frozenset({"load"}), frozenset({"zeros", "full", "zeros_like"})
+
+
+def computed_at(kernels: Sequence[Any], names: Collection[str], within: str = "") -> tuple[Where, ...]:
+    """The lines where intermediates get their last values, in the order of the kernels.
+
+    Values that are loaded are none that are computed there: they are left out.
+
+    Args:
+        kernels: launched kernels, Triton's objects or the Python functions under them.
+        names: of intermediates.
+        within: what a kernel's name must hold.
+    """
+    found: dict[tuple[str, int, str], Where] = {}
+    for kernel in kernels:
+        if within not in getattr(getattr(kernel, "fn", kernel), "__name__", ""):
+            continue
+        for function in _functions(kernel):
+            for name, spot in _computed(function):
+                if name in names:
+                    where = Where(spot.file, spot.line, spot.code, spot.column, spot.length, function.name, name)
+                    found.setdefault((spot.file, spot.line, name), where)
+    return tuple(found.values())
+
+
+def _functions(kernel: Any) -> list[Function]:
+    try:
+        return call_tree(kernel if is_jit(kernel) else SimpleNamespace(fn=kernel))
+    except (OSError, SyntaxError, TypeError):
+        return []
+
+
+def _computed(function: Function) -> Iterator[tuple[str, SourceLine]]:
+    """(intermediate, where) of the last statement that gives each variable of a usual name a computed value."""
+    nodes = [node for node in ast.walk(function.tree) if isinstance(node, (ast.Assign, ast.AugAssign))]
+    pairs = [(variable, node) for node in nodes for variable in _targets(node)]
+    loaded = {variable for variable, node in pairs if _calls(node.value, _LOADS)}
+    last: dict[str, ast.stmt] = {}
+    for variable, node in pairs:
+        name = _USUAL.get(plain_name(variable, _USUAL))
+        is_given = _calls(node.value, _LOADS | _STARTS) or (variable in loaded and variable in _names(node.value))
+        if name is not None and not is_given:
+            last[name] = max(last.get(name, node), node, key=lambda each: each.lineno)
+    for name, statement in last.items():
+        yield name, function.line_of(statement)
+
+
+def _targets(node: ast.Assign | ast.AugAssign) -> list[str]:
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    return [target.id for target in targets if isinstance(target, ast.Name)]
+
+
+def _calls(value: ast.expr, names: Collection[str]) -> bool:
+    """Whether functions of some names, or whose names begin with `load_`, are called in an expression."""
+    calls = [node.func for node in ast.walk(value) if isinstance(node, ast.Call)]
+    called = [func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "") for func in calls]
+    return any(name in names or name.startswith("load_") for name in called)
+
+
+def _names(value: ast.expr) -> set[str]:
+    return {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}

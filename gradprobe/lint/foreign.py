@@ -6,16 +6,13 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ..running.taps.functions import call_tree
+from ..runtime.taps.functions import call_tree
 from ..source.line import SourceLine
 from .cuda import CudaKernel
 from .finding import FOREIGN, Finding, finding_at
-from .host import Given
-from .memory import Held, Stride
-from .names import renamed, stride_of, word_of
-from .record import Advance
-from .values import Factor
-from .view import View
+from .launch import Given
+from .values import Advance, Factor
+from .view import Held, Stride, View, renamed, stride_of, word_of
 
 
 def foreign(view: View) -> Iterator[Finding]:

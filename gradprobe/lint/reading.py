@@ -6,10 +6,9 @@ import ast
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..running.taps.functions import Function, blocks
+from ..runtime.taps.functions import Function, blocks
 from .expressions import Evaluator
-from .record import Record
-from .values import Amount, Known, Parts, Pointer, Value, held_by, joined, opaque
+from .values import Amount, Known, Parts, Pointer, Record, Value, held_by, joined, opaque
 
 # How deep functions are followed that call functions.
 _DEPTH = 6

@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from ..cases.case import Case
-from ..running.taps.functions import Function
+from ..model.case import Case
+from ..runtime.taps.functions import Function
 from ..targets.find import Target
 from .catching import Caught, catch
 from .cuda import CudaKernel
 from .finding import Finding
 from .foreign import foreign
 from .launch import Launch
-from .memory import Memory, memory_of
-from .missing import missing
-from .record import Record
-from .siblings import functions_of, siblings
-from .swapped import swapped
-from .view import View, view_of
+from .rules import functions_of, missing, siblings, swapped
+from .values import Record
+from .view import Memory, View, memory_of, view_of
 
 
 @dataclass(frozen=True)

@@ -1,21 +1,203 @@
-"""View: a kernel as it was read, with what its parameters mean in one launch, or by their names."""
+"""What names of kernels' parameters say by the field's custom: which tensor a pointer is, whose stride a number is."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..running.taps.functions import Function
+from ..inputs.placement import spanned
+from ..model.case import Case
+from ..model.intermediates import lookup
+from ..runtime.launches import storage_of
+from ..runtime.taps.functions import Function
+from .catching import Caught
 from .cuda import CudaKernel, read_cuda
 from .launch import Launch
-from .memory import Held, Memory, Stride
-from .names import is_stride, stride_of, word_of
 from .reading import read_kernel
-from .record import Record
-from .values import Amount, Factor, Known, Parts, Pointer, Term, Value, opaque
+from .values import Amount, Factor, Known, Parts, Pointer, Record, Term, Value, opaque
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# What tensors are called in kernels, each with its name here. Single letters that are sizes as often are left out.
+_ITSELF = ("q", "k", "v", "o", "do", "lse", "delta", "dq", "dk", "dv", "bias", "dbias", "mask", "tau", "dtau", "alibi")
+_WORDS = {name: name for name in (*_ITSELF, "sinks", "dsink", "ds", "dp", "p", "seqlens")}
+_WORDS |= {"query": "q", "key": "k", "value": "v", "out": "o", "output": "o", "db": "dbias"}
+_WORDS |= {"gradq": "dq", "gradk": "dk", "gradv": "dv"}
+_WORDS |= dict.fromkeys(("dout", "grado", "gradout", "gradoutput"), "do")
+# The ends of strides' names, with the axis that each is: batch, head, position (of rows or keys), dim.
+_AXES = dict.fromkeys(("b", "z", "bs", "bz", "batch", "0"), "b")
+_AXES |= dict.fromkeys(("h", "head", "heads", "g", "1"), "h")
+_AXES |= dict.fromkeys(("m", "n", "s", "l", "t", "seq", "tok", "row", "rows", "seqlen", "i", "j", "2"), "m")
+_AXES |= dict.fromkeys(("d", "k", "dim", "e", "v", "3"), "d") | {"w": "w"}
+_STRIDE = re.compile(r"strides?", re.IGNORECASE)
+
+
+def word_of(pointer: str) -> str:
+    """What a pointer's parameter is called without what says that it is one: "do" of do_ptr, Do and p_do."""
+    word = pointer.lower()
+    for affix in ("_pointer", "_ptrs", "_ptr", "ptr"):
+        word = word.removesuffix(affix)
+    return word.removeprefix("ptr_").removeprefix("p_").replace("_", "") or pointer.lower()
+
+
+def tensor_of(pointer: str) -> str:
+    """The tensor that a pointer's name means by custom; "" where it means none for certain."""
+    return _WORDS.get(word_of(pointer), "")
+
+
+def is_stride(parameter: str) -> bool:
+    """Whether a parameter is called a stride."""
+    return _STRIDE.search(parameter) is not None
+
+
+def stride_of(parameter: str, words: Collection[str]) -> tuple[str, str]:
+    """(the word of the tensor, the axis) that a stride's name says: ("do", "h") of stride_doh, do_stride_h, ...
+
+    Args:
+        words: those of the kernel's pointers.
+
+    Returns:
+        ("", "") where the name is no stride's or does not tell.
+    """
+    if not is_stride(parameter):
+        return "", ""
+    rest = _STRIDE.sub("", parameter).replace("_", "").lower()
+    for word in sorted(words, key=len, reverse=True):
+        if rest == word:
+            return word, ""
+        if rest.startswith(word) and rest[len(word) :] in _AXES:
+            return word, _AXES[rest[len(word) :]]
+    return "", ""
+
+
+def renamed(parameter: str, own: str, other: str) -> str:
+    """A stride's name with another tensor's word in it: stride_doh of stride_qh, "q" and "do"."""
+    parts = [part for part in re.split(r"(strides?)", parameter, flags=re.IGNORECASE) if part]
+    for at, part in enumerate(parts):
+        found = re.match(rf"(_?){re.escape(own)}", part, re.IGNORECASE)
+        if found and not _STRIDE.fullmatch(part):
+            parts[at] = found.group(1) + other + part[found.end() :]
+            return "".join(parts)
+    return f"stride_{other}"
+
+
+@dataclass(frozen=True)
+class Stride:
+    """One stride of one tensor."""
+
+    tensor: str
+    axis: int
+    kind: str
+    """What the axis is, one letter of the table of intermediates; "" where that is not known."""
+
+    def __str__(self) -> str:
+        return f"{self.tensor}.stride({self.axis})"
+
+
+@dataclass(frozen=True)
+class Held:
+    """One tensor, whatever views of it there are."""
+
+    name: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    kinds: str
+    """What its axes are; "" where that is not known."""
+    is_given: bool
+    """Whether the target was given it, and did not allocate it."""
+
+    def stride(self, axis: int) -> Stride:
+        return Stride(self.name, axis, self.kinds[axis] if self.kinds else "")
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The tensors of one call."""
+
+    case: Case
+    held: Mapping[int, Held]
+    """By the address of the storage."""
+    meanings: Mapping[int, tuple[Stride, ...]]
+    """The strides that are a number, those of axes longer than 1."""
+    given: frozenset[int]
+    """The numbers that are a stride and nothing else."""
+    own: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    """By the address of the storage: every stride of its tensor and of any view of it."""
+
+    def tensor(self, value: Any) -> Held | None:
+        """The tensor that an argument points into."""
+        tensor = _plain(value)
+        return None if tensor is None else self.held.get(storage_of(tensor))
+
+    def is_as_long_as(self, flat: Held, name: str) -> bool:
+        """Whether a row of elements that the target allocated has room for a tensor as that lies: it lies so too."""
+        others = [spanned(each.shape, each.strides) for each in self.held.values() if each.name == name]
+        return not flat.is_given and len(flat.shape) == 1 and any(span <= flat.shape[0] for span in others)
+
+    def owns(self, value: Any, number: int) -> bool:
+        """Whether a number is a stride of the tensor that an argument points into."""
+        tensor = _plain(value)
+        return tensor is not None and number in self.own.get(storage_of(tensor), frozenset())
+
+
+def memory_of(caught: Caught) -> Memory:
+    """The tensors of a call and their strides."""
+    held = {storage_of(tensor): _held(caught, name, tensor, True) for name, tensor in caught.inputs.items()}
+    own: dict[int, set[int]] = {address: set(each.strides) for address, each in held.items()}
+    for parameter, tensor in _pointers(caught.launches):
+        address = storage_of(tensor)
+        if address not in held:
+            name = caught.storages.get(address, "").lower() or word_of(parameter)
+            held[address] = _held(caught, name, tensor, False)
+        own.setdefault(address, set()).update(tensor.stride(), held[address].strides)
+    frozen = {address: frozenset(strides) for address, strides in own.items()}
+    return Memory(caught.case, held, _meanings(held), caught.given, frozen)
+
+
+def _meanings(held: Mapping[int, Held]) -> dict[int, tuple[Stride, ...]]:
+    found: dict[int, tuple[Stride, ...]] = {}
+    for each in held.values():
+        for axis, (size, step) in enumerate(zip(each.shape, each.strides, strict=True)):
+            if size > 1 and step > 0:
+                found[step] = (*found.get(step, ()), each.stride(axis))
+    return found
+
+
+def _held(caught: Caught, name: str, tensor: Tensor, is_given: bool) -> Held:
+    kinds = _kinds(caught.case, name)
+    shape = [caught.case.size(axis) for axis in kinds]
+    # What a target allocates may have its axes in another order than its name says.
+    is_so = shape == list(tensor.shape) and (is_given or len(set(shape)) == len(shape))
+    kinds = kinds if is_so else ""
+    return Held(name, tuple(tensor.shape), tuple(tensor.stride()), kinds, is_given)
+
+
+def _kinds(case: Case, name: str) -> str:
+    if axes := case.input_axes(name):
+        return axes
+    row = lookup(name)
+    return case.axes(name) if row is not None and row.step(case.family) is not None and case.has(row.needs) else ""
+
+
+def _pointers(launches: tuple[Launch, ...]) -> Iterator[tuple[str, Tensor]]:
+    for launch in launches:
+        for name, value in launch.arguments.items():
+            tensor = _plain(value)
+            if tensor is not None:
+                yield name, tensor
+
+
+def _plain(value: Any) -> Tensor | None:
+    """The tensor that an argument is, or that a descriptor describes."""
+    import torch
+
+    value = getattr(value, "base", value)
+    return value if isinstance(value, torch.Tensor) else None
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""Values that a report is made of: frozen, typed, plain. They cross processes and go through JSON both ways."""
+"""The nouns: the case, the intermediates, the report, its diagnosis, failures."""

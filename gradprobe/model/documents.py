@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from ..cases.layouts import parse_layout, parse_run, run_name
-from ..failures import UsageFailure
+from .assignment import parse_layout, parse_run, run_name
+from .failures import UsageFailure
 from .number import Number, number_of
 from .report import FAILED, INCOMPLETE, MATCH, MISMATCH, SCHEMA, Report
 

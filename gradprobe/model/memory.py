@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..severity import ERROR
+from .severity import ERROR
 
 OUTSIDE, GUARD, UNWRITTEN, RACE, BARRIER = "outside", "guard", "unwritten", "race", "barrier"
 MISALIGNED = "misaligned"
@@ -12,7 +13,7 @@ CHANGED, SHARED, DTYPE = "changed", "shared", "dtype"
 
 
 @dataclass(frozen=True)
-class Stray:
+class MemoryFinding:
     """One finding about memory, or about how a result is held there."""
 
     kind: str
@@ -51,3 +52,75 @@ class Stray:
     def place_of_access(self) -> tuple[str, str, str, int | None]:
         """The same for whatever one line does to one tensor."""
         return self.tensor, self.kernel, self.file, self.line
+
+
+# What spoils memory before what only reads it, and what two programs leave to chance before what each does alone.
+_ACCESSES = ("atomic", "store", "", "load")
+_KINDS = (RACE, OUTSIDE, MISALIGNED, GUARD, CHANGED, BARRIER, UNWRITTEN, SHARED, DTYPE)
+
+
+def worst_first(memory: Iterable[MemoryFinding]) -> list[MemoryFinding]:
+    """Findings in the order of a report. A written guard band comes after the store that explains it."""
+    memory = list(memory)
+    explained = {
+        memory_finding.tensor.lower()
+        for memory_finding in memory
+        if memory_finding.kind == OUTSIDE and memory_finding.access != "load"
+    }
+    return sorted(
+        memory,
+        key=lambda memory_finding: (
+            memory_finding.severity != ERROR,
+            memory_finding.kind == GUARD and memory_finding.tensor.lower() in explained,
+            _ACCESSES.index(memory_finding.access),
+            _KINDS.index(memory_finding.kind),
+            -memory_finding.lanes,
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class Group:
+    """What one kernel did to one tensor in one way."""
+
+    layouts: tuple[str, ...]
+    """Those of the runs in which it did."""
+    memory: tuple[MemoryFinding, ...]
+    """One of each line, the one of most lanes."""
+
+    @property
+    def sentence(self) -> str:
+        """The worst of it, with its layouts."""
+        return f"in {', '.join(self.layouts)}: {self.memory[0].sentence}"
+
+
+def grouped(found: Iterable[tuple[str, MemoryFinding]]) -> list[Group]:
+    """(layout, finding) of several runs, the worst first."""
+    layouts: dict[object, dict[str, None]] = {}
+    groups: dict[object, dict[object, MemoryFinding]] = {}
+    for layout, memory_finding in found:
+        key = (
+            memory_finding.kind,
+            memory_finding.kernel,
+            memory_finding.tensor or memory_finding.line,
+            memory_finding.access,
+        )
+        layouts.setdefault(key, {})[layout] = None
+        lines = groups.setdefault(key, {})
+        lines[memory_finding.identity] = max(
+            lines.get(memory_finding.identity, memory_finding), memory_finding, key=lambda one: one.lanes
+        )
+    made = {key: Group(tuple(layouts[key]), tuple(worst_first(lines.values()))) for key, lines in groups.items()}
+    order = worst_first(group.memory[0] for group in made.values())
+    return sorted(made.values(), key=lambda group: order.index(group.memory[0]))
+
+
+def telling(memory: Iterable[MemoryFinding], non_finite: bool) -> tuple[MemoryFinding, ...]:
+    """The findings of one run that count, worst first.
+
+    What nothing has written holds NaN, so a read of it that shows in a result leaves something that is not finite; any
+    other is masked later, as that of padded scratch is.
+    """
+    return tuple(
+        worst_first(memory_finding for memory_finding in memory if memory_finding.kind != UNWRITTEN or non_finite)
+    )

@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from ..cases.case import Case
-from ..diagnosis import Diagnosis
-from ..failures import Failure
-from ..severity import WARNING, Warned
-from .memory import Stray
+from .case import Case
+from .diagnosis import Diagnosis
+from .failures import Failure
+from .memory import MemoryFinding
 from .number import Number
+from .severity import WARNING, Warned
 
 SCHEMA = "gradprobe.report/2"
 MATCH, MISMATCH, INHERITED, SKIPPED = "match", "mismatch", "inherited", "skipped"
@@ -173,7 +173,7 @@ class Error(Struct, frozen=True, kw_only=True):
     """What became of the process."""
     stderr_tail: str = ""
     stack: str = ""
-    memory: tuple[Stray, ...] = ()
+    memory: tuple[MemoryFinding, ...] = ()
     """What the interpreter's watch sees the kernels do there."""
 
 
@@ -215,7 +215,7 @@ class Run(Struct, frozen=True, kw_only=True):
     undecided: int = 0
     """Entries on the ReLU's kink, where rounding alone decides and either side is right."""
     coarser: tuple[str, ...] = ()
-    memory: tuple[Stray, ...] = ()
+    memory: tuple[MemoryFinding, ...] = ()
     inside: tuple[str, ...] = ()
     """What a look into a black box showed."""
     intermediates: tuple[Intermediate, ...] = ()
@@ -318,7 +318,7 @@ class Survey(Struct, frozen=True, kw_only=True):
     """Verdicts by tensor ("all" for all at once) and layout."""
     programs: Mapping[str, str] = field(default_factory=dict)
     culprits: tuple[Culprit, ...] = ()
-    findings: tuple[Stray, ...] = ()
+    findings: tuple[MemoryFinding, ...] = ()
 
 
 class Report(Struct, frozen=True, kw_only=True):
@@ -414,7 +414,7 @@ class Report(Struct, frozen=True, kw_only=True):
         return verdicts.get("contiguous") == MATCH and MISMATCH in verdicts.values()
 
     @property
-    def memory(self) -> tuple[Stray, ...]:
+    def memory(self) -> tuple[MemoryFinding, ...]:
         """What was seen of accesses, guard bands and outputs, each once."""
         if self.strides is not None:
             return self.strides.findings

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ..budgets.constants import constants
-from ..budgets.precision import precision_of
-from ..cases.case import Case
-from ..failures import ReferenceFailure
-from ..intermediates import lookup
-from ..judging.compare import compare
-from ..judging.invariants import Invariant, share_of_reference
-from ..judging.locate import Location, locate
+from ..model.case import Case
+from ..model.failures import ReferenceFailure
+from ..model.intermediates import lookup
+from ..numerics.compare import compare
+from ..numerics.constants import constants
+from ..numerics.identities import Invariant, share_of_reference
+from ..numerics.locate import Location, locate
+from ..numerics.precision import precision_of
 from ..reference import Attention
-from ..running.trace import Trace
+from ..runtime.trace import Trace
 from ..targets.find import Target
 
 _WAY_OUT = "a reference is judged before it judges; correct it, or do without --reference"

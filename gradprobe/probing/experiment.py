@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..cases.case import Case
-from ..cases.decided import values_of
-from ..cases.draw import draw
-from ..cases.guards import ORDINARY
-from ..cases.layouts import Assigned, Inputs, effective_values, place
-from ..cases.outputs import outputs_of
-from ..cases.saved import Saved
-from ..running.run import Outcome
-from ..running.taps import Tap, parse_tap
+from ..inputs.draw import draw, outputs_of
+from ..inputs.guards import ORDINARY
+from ..inputs.layouts import Inputs, effective_values, place
+from ..inputs.saved import Saved, values_of
+from ..model.assignment import Assigned
+from ..model.case import OUTPUTS, Case
+from ..model.shapes import PLAIN
+from ..numerics.coarser import Coarser, Operand, explained, rounded_operand
+from ..numerics.compare import Comparison, Evaluate, attention_of, compare
+from ..numerics.identities import identities
+from ..numerics.locate import locate
+from ..numerics.measured import Measured
+from ..numerics.precision import precision_of
+from ..numerics.recovery import Recovery
+from ..reference import Attention, Tile, evaluate
+from ..runtime.run import Outcome, run_target
+from ..runtime.taps import Tap, parse_tap
+from ..runtime.trace import Trace
 from ..targets.find import Target
+from .audit import refuse_broken, refuse_other_formulas
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -147,3 +157,79 @@ def derived(experiment: Experiment, values: Mapping[str, Tensor]) -> dict[str, T
         name: results[key].to(own if name == "o" else torch.promote_types(own, torch.float32))
         for name, key in taken.items()
     }
+
+
+def measure(
+    experiment: Experiment, inputs: Inputs, trace: Trace, recovery: Recovery | None = None, *, coarse: bool = False
+) -> Measured:
+    """Compares a trace, tries its identities, and locates its first mismatch.
+
+    Args:
+        coarse: whether by an arithmetic that is coarser than the contract.
+
+    Raises:
+        ReferenceFailure: the reference breaks an identity that it should keep.
+    """
+    case, stopwatch = experiment.case, experiment.stopwatch
+    x = attention_of(case, inputs.values)
+    reference = _reference_trace(experiment, inputs, x)
+    precision = precision_of(case.dtype, dots_of(experiment))
+
+    def timed(x: Attention, tile: Tile, given: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
+        with stopwatch.timed("reference"):
+            return evaluate(x, tile, given)
+
+    def tick(fraction: float) -> None:
+        experiment.tick(f"comparing {inputs.layout}", fraction, f"{inputs.layout}, compared")
+
+    def compared(evaluate: Evaluate) -> Comparison:
+        held = precision.coarser if coarse else precision
+        return compare(case, x, trace, held, reference=reference, recovery=recovery, evaluate=evaluate, tick=tick)
+
+    with stopwatch.timed("compare"):
+        comparison = compared(timed)
+        coarser: tuple[Coarser | Operand, ...] = ()
+        if not comparison.matches and reference is None and not coarse:
+            lenient, coarser = _explained(case, x, trace, comparison, compared)
+            comparison = comparison if case.strict else lenient
+        invariants = identities(case, x, trace, comparison)
+        refuse_broken(experiment.reference, invariants)
+        return Measured(x, trace, comparison, locate(case, x, trace, comparison), tuple(invariants), coarser)
+
+
+def _explained(
+    case: Case, x: Attention, trace: Trace, comparison: Comparison, compared: Callable[[Evaluate], Comparison]
+) -> tuple[Comparison, tuple[Coarser | Operand, ...]]:
+    """The comparison with a proven coarser arithmetic judged as such, and what that arithmetic is."""
+    found = rounded_operand(case, x, trace, comparison, compared)
+    if found is not None:
+        return found[0], (found[1],)
+    return explained(case, x, trace, comparison)
+
+
+def _reference_trace(experiment: Experiment, inputs: Inputs, x: Attention) -> Trace | None:
+    """The results of a user's own reference on the same values in float64, checked against the formulas."""
+    reference, case = experiment.reference, experiment.case
+    if reference is None:
+        return None
+    own = {name: value for name, value in inputs.values.items() if name not in (*OUTPUTS, *DERIVED)}
+    values = {name: value.double() if value.is_floating_point() else value for name, value in own.items()}
+    values |= derived(replace(experiment, target=reference), values)
+    wide = values | outputs_of(case, reference.outputs, values)
+    experiment.tick(f"reference {reference.name}", 0.0, f"{inputs.layout}, the reference")
+    with experiment.stopwatch.timed("reference"):
+        trace = run_target(reference, replace(case, shapes=PLAIN), place(wide, ())).trace
+        if trace is not None:
+            refuse_other_formulas(reference, case, x, trace, dots_of(experiment))
+    return trace
+
+
+def dots_of(experiment: Experiment) -> str:
+    """How dots multiply: as the case says; else TF32 for compiled float32 Triton kernels, their default."""
+    case = experiment.case
+    # TF32 is an arithmetic of GPUs; the interpreter multiplies in IEEE whatever it is told.
+    if case.device == "cpu":
+        return "ieee"
+    if case.dots is not None or "dots" in experiment.target.takes:
+        return case.dots or "ieee"
+    return "tf32" if experiment.is_compiled and case.dtype == "float32" else "ieee"

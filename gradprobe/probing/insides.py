@@ -6,19 +6,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..cases.case import Case
-from ..cases.layouts import AS_SAVED, Assigned, place
-from ..cases.outputs import outputs_of
-from ..cases.placement import for_more_batches, repeats
-from ..failures import TargetFailure
-from ..inside.look import Examiner, look_inside
-from ..inside.recover import obstacle, recoverable
-from ..inside.recovery import Recovery
-from ..judging.measured import Measured
-from ..running.trace import Trace
-from ..verdict import MISMATCH, Run
-from .experiment import Experiment, derived, inputs_of
-from .measure import measure
+from ..inputs.draw import outputs_of
+from ..inputs.layouts import place
+from ..inputs.placement import for_more_batches, repeats
+from ..model.assignment import AS_SAVED, Assigned
+from ..model.case import Case
+from ..model.failures import TargetFailure
+from ..numerics.black_box.look import Examiner, look_inside
+from ..numerics.black_box.recover import obstacle, recoverable
+from ..numerics.evidence import MISMATCH, Run
+from ..numerics.measured import Measured
+from ..numerics.recovery import Recovery
+from ..runtime.trace import Trace
+from .experiment import Experiment, derived, inputs_of, measure
 from .observe import Execution, accepted
 from .runs import Record
 

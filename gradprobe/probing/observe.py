@@ -9,18 +9,18 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..cases.case import OUTPUTS
-from ..cases.guards import Breach, Guards
-from ..cases.layouts import Inputs
-from ..failures import Failure, KernelStopped, TargetFailure
-from ..judging.held import of_access, of_breach, of_change, of_cuda, of_dtypes, of_shared
-from ..model.memory import Stray
-from ..running.allocations import Allocations
-from ..running.backend import interpreting
-from ..running.changes import Given, Steps, Writer
-from ..running.run import Outcome, run_target
-from ..running.trace import Trace, expected_shapes
-from ..running.unwritten import Unwritten
+from ..inputs.guards import Breach, Guards
+from ..inputs.layouts import Inputs
+from ..inputs.memory import Unwritten
+from ..model.case import OUTPUTS
+from ..model.failures import Failure, KernelStopped, TargetFailure
+from ..model.memory import MemoryFinding
+from ..numerics.memory import of_access, of_breach, of_change, of_cuda, of_dtypes, of_shared
+from ..runtime.allocations import Allocations
+from ..runtime.backend import interpreting
+from ..runtime.changes import Given, Steps, Writer
+from ..runtime.run import Outcome, run_target
+from ..runtime.trace import Trace, expected_shapes
 from .experiment import Experiment
 
 
@@ -30,7 +30,7 @@ class Execution:
 
     inputs: Inputs
     outcome: Outcome
-    strays: tuple[Stray, ...]
+    memory: tuple[MemoryFinding, ...]
     unwatched: tuple[str, ...] = ()
     """What went wrong in watching: the accesses concerned were executed, and not judged."""
 
@@ -122,15 +122,15 @@ def observe(
         given.restore()
         seen = setting.run()
     breaches = [*guards.breaches(), *seen.breaches()]
-    strays = [*seen.accesses(), *map(of_cuda, seen.outcome.findings), *map(of_breach, breaches)]
-    strays += map(of_shared, seen.outcome.shared)
+    memory = [*seen.accesses(), *map(of_cuda, seen.outcome.findings), *map(of_breach, breaches)]
+    memory += map(of_shared, seen.outcome.shared)
     if seen.outcome.trace is not None:
-        strays += of_dtypes(seen.outcome.trace, inputs.values)
-        strays += _overwritten(setting, given, seen)
-    return Execution(inputs, seen.outcome, tuple(strays), seen.failures())
+        memory += of_dtypes(seen.outcome.trace, inputs.values)
+        memory += _overwritten(setting, given, seen)
+    return Execution(inputs, seen.outcome, tuple(memory), seen.failures())
 
 
-def _overwritten(setting: _Setting, given: Given, seen: _Seen) -> list[Stray]:
+def _overwritten(setting: _Setting, given: Given, seen: _Seen) -> list[MemoryFinding]:
     """The inputs that a run changed, each with the kernel or line that did.
 
     Where nothing saw that, the target runs once more and the inputs are compared after each of its steps.
@@ -159,7 +159,7 @@ class _Seen:
     """The interpreter's watch; None where nothing is interpreted."""
     allocations: Allocations | None
 
-    def accesses(self) -> tuple[Stray, ...]:
+    def accesses(self) -> tuple[MemoryFinding, ...]:
         return tuple(map(of_access, self.memory.findings)) if self.memory else ()
 
     def failures(self) -> tuple[str, ...]:
@@ -220,7 +220,7 @@ def empty_outputs(inputs: Inputs) -> Unwritten:
 
 def _watched(inputs: Inputs, unwritten: Unwritten) -> AbstractContextManager[Any]:
     """Every access of Triton's interpreter, which imports Triton."""
-    from ..running.interpreter.memory import watched_memory
+    from ..runtime.interpreter.memory import watched_memory
 
     return watched_memory(inputs.tensors, unwritten)
 

@@ -6,11 +6,11 @@ import platform
 import shlex
 from collections.abc import Iterable, Sequence
 
-from ..cases.case import Case
-from ..judging.locate import zeros_by_design
-from ..running.taps import propose
-from ..targets.provenance import triton_cache
-from ..verdict import Provenance
+from ..model.case import Case
+from ..numerics.evidence import Provenance
+from ..numerics.locate import zeros_by_design
+from ..runtime.taps import propose
+from ..targets.naming import triton_cache
 from .experiment import Experiment
 from .runs import Record, outcomes_of
 

@@ -7,18 +7,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ..cases.case import Case
-from ..cases.guards import same_bits
-from ..cases.layouts import UNIT_RUN, Assigned, planned_runs, run_name
-from ..failures import TargetFailure, UsageFailure
-from ..judging.invariants import agreement
-from ..judging.measured import Measured
-from ..judging.strays import telling, worst_first
-from ..model.memory import RACE, UNWRITTEN, Stray
-from ..running.run import Outcome
-from ..verdict import Run
-from .experiment import Experiment, inputs_of
-from .measure import measure
+from ..inputs.guards import same_bits
+from ..model.assignment import UNIT_RUN, Assigned, planned_runs, run_name
+from ..model.case import Case
+from ..model.failures import TargetFailure, UsageFailure
+from ..model.memory import RACE, UNWRITTEN, MemoryFinding, telling, worst_first
+from ..numerics.evidence import Run
+from ..numerics.identities import agreement
+from ..numerics.measured import Measured
+from ..runtime.run import Outcome
+from .experiment import Experiment, inputs_of, measure
 from .observe import Execution, execute
 
 if TYPE_CHECKING:
@@ -67,12 +65,12 @@ def runs_of(experiment: Experiment) -> list[Run]:
 def _of_layout(experiment: Experiment, assigned: Assigned) -> Iterator[Record]:
     """One layout; where `distinct` is refused or never reaches the kernels, `distinct-unit` as well."""
     record, run = _record(experiment, assigned)
-    asked, experiment = experiment.case.layouts or experiment.case.runs, experiment.after(outcomes_of([record]))
+    request, experiment = experiment.case.layouts or experiment.case.runs, experiment.after(outcomes_of([record]))
     yield record
     configures = experiment.case.configs == "all" and assigned == layouts_of(experiment.case)[0]
     if configures:
         yield from _in_other_configurations(experiment, assigned, record)
-    if run.layout == "distinct" and not asked and (run.measured is None or _copied(experiment, record)):
+    if run.layout == "distinct" and not request and (run.measured is None or _copied(experiment, record)):
         yield _record(experiment, UNIT_RUN)[0]
 
 
@@ -109,14 +107,18 @@ def _copied(experiment: Experiment, latest: Record) -> bool:
 def _record(experiment: Experiment, assigned: Assigned) -> tuple[Record, Run]:
     inputs = inputs_of(experiment, assigned)
     first = execute(experiment, inputs)
-    experiment, trace, strays = experiment.after([first.outcome]), first.outcome.trace, list(first.strays)
+    experiment, trace, memory = experiment.after([first.outcome]), first.outcome.trace, list(first.memory)
     if trace is None:
-        run = Run(inputs.layout, assigned, None, first.outcome.refused, strays=telling(strays, False))
+        run = Run(inputs.layout, assigned, None, first.outcome.refused, memory=telling(memory, False))
         return Record(run, (first.without_tensors(),)), run
     measured = measure(experiment, inputs, trace)
     measured, ordered, notes = _in_other_orders(experiment, assigned, measured)
     for other in ordered:
-        strays += [stray for stray in other.strays if stray.identity not in {one.identity for one in strays}]
+        memory += [
+            memory_finding
+            for memory_finding in other.memory
+            if memory_finding.identity not in {one.identity for one in memory}
+        ]
     repeats = []
     for number in range(1, experiment.case.repeat):
         # In every second repeat memory without values holds 7.0, which a sum takes for a number.
@@ -124,26 +126,30 @@ def _record(experiment: Experiment, assigned: Assigned) -> tuple[Record, Run]:
         measured, execution = _repeated(sevens, assigned, measured)
         repeats.append(execution)
     non_finite = any(bool(finding.non_finite) for finding in measured.comparison.findings.values())
-    run = Run(inputs.layout, assigned, measured, None, strays=telling(strays, non_finite))
+    run = Run(inputs.layout, assigned, measured, None, memory=telling(memory, non_finite))
     return Record(run, (first.without_tensors(), *ordered, *repeats), tuple(notes)), run
 
 
 def with_strays(records: Iterable[Record]) -> list[Run]:
     """The runs, with the memory findings of their repeats and looks inside, which run in the same layout."""
     records = list(records)
-    found = [(execution.layout, execution.strays) for record in records for execution in record.executions]
+    found = [(execution.layout, execution.memory) for record in records for execution in record.executions]
     runs = [record.run for record in records if record.run is not None]
-    return [replace(run, strays=_with_those_of(run, found)) if run.measured else run for run in runs]
+    return [replace(run, memory=_with_those_of(run, found)) if run.measured else run for run in runs]
 
 
-def _with_those_of(run: Run, others: Sequence[tuple[str, tuple[Stray, ...]]]) -> tuple[Stray, ...]:
-    found = {stray.identity: stray for stray in run.strays}
-    told = {stray.place_of_access for stray in run.strays}
-    for stray in (stray for layout, strays in others if layout == run.layout for stray in strays):
+def _with_those_of(run: Run, others: Sequence[tuple[str, tuple[MemoryFinding, ...]]]) -> tuple[MemoryFinding, ...]:
+    found = {memory_finding.identity: memory_finding for memory_finding in run.memory}
+    told = {memory_finding.place_of_access for memory_finding in run.memory}
+    for memory_finding in (
+        memory_finding for layout, memory in others if layout == run.layout for memory_finding in memory
+    ):
         # Whether memory without values shows was decided by the run's own results. Looks inside have more batches,
         # and what leaves a tensor of the case meets another program there: it is the same fault, by another name.
-        if stray.kind != UNWRITTEN and not (stray.kind == RACE and stray.place_of_access in told):
-            found.setdefault(stray.identity, stray)
+        if memory_finding.kind != UNWRITTEN and not (
+            memory_finding.kind == RACE and memory_finding.place_of_access in told
+        ):
+            found.setdefault(memory_finding.identity, memory_finding)
     return tuple(worst_first(found.values()))
 
 

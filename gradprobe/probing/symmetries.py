@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ..cases.layouts import AS_SAVED
-from ..cases.outputs import outputs_of
-from ..judging.invariants import LINEAR_IN_DO, Invariant, agreement, doubled, permuted
-from ..judging.measured import Measured
-from ..judging.range import out_of_range
-from ..verdict import MISMATCH, Run
-from .experiment import Experiment, derived, effective
-from .measure import measure
+from ..inputs.draw import outputs_of
+from ..model.assignment import AS_SAVED
+from ..numerics.evidence import MISMATCH, Run
+from ..numerics.identities import LINEAR_IN_DO, Invariant, agreement, doubled, permuted
+from ..numerics.measured import Measured
+from ..numerics.range import out_of_range
+from .experiment import Experiment, derived, effective, measure
 from .observe import Execution, accepted
 from .runs import Record, summable
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ..failures import TargetFailure
+from ..model.failures import TargetFailure
 
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser

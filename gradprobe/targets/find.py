@@ -13,12 +13,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ..cases.case import OUTPUTS
-from ..failures import Failure, TargetFailure, UsageFailure, did_you_mean, text_of
+from ..model.case import OUTPUTS
+from ..model.failures import Failure, TargetFailure, UsageFailure, did_you_mean, text_of
 from .builtin import BUILTINS
-from .naming import name_of
-from .provenance import Source, source_of
-from .signatures import is_autograd_function, readable
+from .naming import Source, is_autograd_function, name_of, readable, source_of
 from .stand_in import gpu_stood_in
 from .surroundings import Surroundings
 

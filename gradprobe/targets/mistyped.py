@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
-from ..failures import did_you_mean
+from ..model.failures import did_you_mean
 from .builtin import BUILTINS
 from .find import existing_file, no_function, no_module, parts_of
 

@@ -1,17 +1,155 @@
-"""The name of a function in reports, and the word by which the command line finds it."""
+"""Which file really ran: its path, line and hash, and other files of the same module name."""
 
 from __future__ import annotations
 
 import ast
+import functools
+import hashlib
+import importlib.machinery
+import inspect
+import os
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, TypeGuard
 
-from .provenance import plain_function
-from .signatures import is_autograd_function, readable
+
+@dataclass(frozen=True)
+class Source:
+    """The file that a function or kernel was loaded from."""
+
+    name: str
+    file: str
+    line: int
+    sha256: str
+    """The hash of the file when it was read here."""
+    shadows: tuple[str, ...] = ()
+    """Other files that Python would import under the same name if the search path had another order."""
+
+
+def source_of(function: Callable[..., Any], module: ModuleType | None = None) -> Source:
+    """The file of a function; its name is empty where Python cannot tell (a builtin)."""
+    plain = plain_function(function)
+    try:
+        file = Path(inspect.getsourcefile(plain) or "").resolve()
+        line = inspect.getsourcelines(plain)[1]
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    except (TypeError, OSError):
+        return Source(getattr(function, "__name__", str(function)), "", 0, "")
+    name = module.__name__ if module is not None else getattr(plain, "__module__", "")
+    return Source(plain.__name__, str(file), line, digest, shadows(name.replace("gradprobe_target_", ""), file))
+
+
+def plain_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function whose source is meant, inside wrappers (`__wrapped__`), partials and callable objects."""
+    plain = inspect.unwrap(getattr(function, "fn", function))
+    while isinstance(plain, functools.partial):
+        plain = inspect.unwrap(plain.func)
+    return plain if inspect.isroutine(plain) or inspect.isclass(plain) else type(plain).__call__
+
+
+def shadows(module: str, file: Path) -> tuple[str, ...]:
+    """The other files of a module's name on the search path and in the current folder."""
+    found: dict[str, None] = {}
+    for folder in dict.fromkeys([os.getcwd(), *sys.path]):
+        other = _find_in(folder or os.getcwd(), module)
+        if other is not None and other != file:
+            found[str(other)] = None
+    return tuple(found)
+
+
+def _find_in(folder: str, module: str) -> Path | None:
+    """The file of a dotted module below a folder, with links resolved; None where there is none."""
+    path, names = [folder], module.split(".")
+    for name in names[:-1]:
+        path = [os.path.join(entry, name) for entry in path]
+    spec = importlib.machinery.PathFinder.find_spec(names[-1], path)
+    return Path(spec.origin).resolve() if spec is not None and spec.origin else None
+
+
+def triton_cache() -> str:
+    """The folder in which Triton keeps compiled kernels; "" in the interpreter, which compiles none."""
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        return ""
+    home = os.environ.get("TRITON_HOME", str(Path.home()))
+    return os.environ.get("TRITON_CACHE_DIR", str(Path(home) / ".triton" / "cache"))
+
+
+_TORCH_S_OWN = "scaled_dot_product_attention"
+
+
+def readable(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function itself, or an equal one that names its parameters."""
+    if _is_torch_s_own(function):
+        return _torch_s_own(function)
+    owner = function if isinstance(function, type) else getattr(function, "__self__", None)
+    if is_autograd_function(owner) and (owner is function or getattr(function, "__name__", "") == "apply"):
+        return _applied(owner)
+    return function
+
+
+def is_autograd_function(thing: object) -> TypeGuard[Any]:
+    """Whether it is a class with a forward and a backward, whose `apply` autograd differentiates."""
+    if "torch" not in sys.modules or not isinstance(thing, type):
+        return False
+    from torch.autograd import Function
+
+    return issubclass(thing, Function) and thing is not Function
+
+
+def conventions(function: Callable[..., Any]) -> Mapping[str, Any]:
+    """The options that a function is known to fix, whatever its arguments are."""
+    return {"align": "top-left"} if _is_torch_s_own(function) else {}
+
+
+def _is_torch_s_own(function: Callable[..., Any]) -> bool:
+    return isinstance(function, types.BuiltinFunctionType) and function.__name__ == _TORCH_S_OWN
+
+
+def _torch_s_own(function: Callable[..., Any]) -> Callable[..., Any]:
+    def attention(  # noqa: PLR0913, PLR0917 - torch's own parameters
+        query: Any,
+        key: Any,
+        value: Any,
+        attn_mask: Any = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Any:
+        grouped = enable_gqa or query.shape[1] != key.shape[1]
+        options = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale, "enable_gqa": grouped}
+        return function(query, key, value, attn_mask, **options)
+
+    return _naming(attention, inspect.signature(attention), function)
+
+
+def _applied(owner: Any) -> Callable[..., Any]:
+    """`Function.apply` by name: with the parameters of `forward`, without the ctx that some take first."""
+    from torch.autograd import Function
+
+    signature = inspect.signature(owner.forward)
+    if owner.setup_context is Function.setup_context:
+        signature = signature.replace(parameters=list(signature.parameters.values())[1:])
+
+    def by_name(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return owner.apply(*bound.args)
+
+    return _naming(by_name, signature, owner.forward)
+
+
+def _naming(
+    function: Callable[..., Any], signature: inspect.Signature, original: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Gives the function a signature, and the name and source of the original."""
+    functools.update_wrapper(function, original)
+    vars(function)["__signature__"] = signature
+    return function
 
 
 @dataclass(frozen=True)

@@ -12,15 +12,16 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gradprobe.answer import answer
-from gradprobe.cases.draw import draw
-from gradprobe.cases.layouts import LAYOUTS, TENSORS, place
-from gradprobe.cases.saved import Saved, load, save
-from gradprobe.configuration.force import configured, in_force
-from gradprobe.failures import Failure
-from gradprobe.last import Asked
-from gradprobe.options import OPTIONS
-from gradprobe.problem import problem_of
+from gradprobe.commands.configuration.effective import configured, effective_settings
+from gradprobe.inputs.draw import draw
+from gradprobe.inputs.history import CheckRequest
+from gradprobe.inputs.layouts import place
+from gradprobe.inputs.options import OPTIONS
+from gradprobe.inputs.saved import Saved, load, save
+from gradprobe.model.assignment import LAYOUTS, TENSORS
+from gradprobe.model.failures import Failure
+from gradprobe.pipeline.resolve import resolve_problem
+from gradprobe.pipeline.run_check import run_check
 from tests.cli.command import run
 from tests.sampling import tries
 
@@ -95,7 +96,7 @@ def _size(case):
 @example(options={"softcap": 1e300}, target="right")
 def test_the_options_of_a_case_are_taken_or_refused_in_words(right, options, target):
     words = {**MODEST, **options} if "seqlen_q" not in options else {**MODEST, "seqlen_k": 9, **options}
-    problem = told(lambda: problem_of(Asked(right if target == "right" else target, None, None, words)))
+    problem = told(lambda: resolve_problem(CheckRequest(right if target == "right" else target, None, None, words)))
     if problem is not None and _size(problem.case) < SMALL:
         for assigned in (problem.case.layouts, *(problem.case.runs or ())):
             told(lambda assigned=assigned: place(draw(problem.case), assigned))
@@ -111,9 +112,9 @@ def test_a_right_target_is_never_accused_whatever_the_case(right, options):
     words = {**MODEST, "recover": False, **chosen}
     if {"seqlen_q", "seqlen_k"} & chosen.keys():
         words = {"seqlen_q": 9, "seqlen_k": 9, **{name: word for name, word in words.items() if name != "seqlen"}}
-    asked = Asked(right, None, None, words)
-    problem = told(lambda: problem_of(asked))
-    report = told(lambda: answer(asked, "")) if problem is not None and _size(problem.case) < SMALL else None
+    request = CheckRequest(right, None, None, words)
+    problem = told(lambda: resolve_problem(request))
+    report = told(lambda: run_check(request, "")) if problem is not None and _size(problem.case) < SMALL else None
     assert report is None or report.verdict == "match", (words, report.failing)
 
 
@@ -174,7 +175,7 @@ def _toml(value):
 
 def _read(folder, content):
     (folder / "pyproject.toml").write_bytes(content)
-    told(lambda: configured(in_force(folder)))
+    told(lambda: configured(effective_settings(folder)))
 
 
 @tries(200)

@@ -5,9 +5,9 @@ from collections import Counter
 
 from hypothesis import given, reject
 
-from gradprobe.answer import answer
-from gradprobe.failures import Refusal, UsageFailure
-from gradprobe.last import Asked
+from gradprobe.inputs.history import CheckRequest
+from gradprobe.model.failures import Refusal, UsageFailure
+from gradprobe.pipeline.run_check import run_check
 from gradprobe.targets.builtin import BUILTINS
 from tests.sampling import DRAWS, tries
 
@@ -39,7 +39,7 @@ def drawn(draws):
 def test_a_right_target_matches_or_refuses_the_case_in_words(draws):
     target, options = drawn(draws)
     try:
-        report = answer(Asked(target, None, None, options), "")
+        report = run_check(CheckRequest(target, None, None, options), "")
     except (UsageFailure, Refusal):
         reject()
     assert report.verdict == "match", (target, options, report.failing)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from .written_targets import write_targets
+from tests.cli.written_targets import write_targets
 
 
 @pytest.fixture(autouse=True)

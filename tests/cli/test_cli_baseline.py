@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from .command import run, run_process
+from tests.cli.command import run, run_process
 
-COARSE = Path(__file__).resolve().parents[1] / "baseline" / "coarse.py"
+COARSE = Path(__file__).resolve().parents[1] / "commands" / "baseline" / "coarse.py"
 # A head dim whose scale is no power of two: what is scaled by one is not rounded by that.
 TINY = "--batch 1 --heads 2 --seqlen 40 --head-dim 24 --dtype float16"
 FILE = Path("gradprobe-baseline.json")

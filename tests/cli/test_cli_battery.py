@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gradprobe.suite.battery import battery
-
-from .command import run, run_process
+from gradprobe.commands.suite.battery import battery
+from tests.cli.command import run, run_process
 
 TARGETS = '''
 """Attention forwards in torch that are right in the default check, but for one."""

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from .command import SMALL, run, run_process
+from tests.cli.command import SMALL, run, run_process
 
 SEGFAULT = "import ctypes\ndef f(q, k, v, do, *, scale):\n    ctypes.string_at(0)\n"
 

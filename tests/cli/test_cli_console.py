@@ -4,9 +4,8 @@ import re
 
 import pytest
 
+from tests.cli.command import SMALL, run, run_on_terminal, run_process
 from tests.sampling import sampled
-
-from .command import SMALL, run, run_on_terminal, run_process
 
 FAILING = f"check soft.py:wrong_delta {SMALL}"
 LINE = re.compile(
@@ -177,7 +176,7 @@ def test_a_path_that_the_terminal_cannot_write_is_escaped(folder):
 @sampled("name, code", [("wrong_delta", 1), ("backward", 0)], push=1)
 @sampled("json", ["", "--json -"], push=1)
 def test_a_reader_that_leaves_early_does_not_change_the_exit_code(name, code, json):
-    from .command import start
+    from tests.cli.command import start
 
     with start(f"check soft.py:{name} {SMALL} {json}") as process:
         process.stdout.close()
@@ -189,7 +188,7 @@ def test_a_reader_that_leaves_early_does_not_change_the_exit_code(name, code, js
 def test_ctrl_c_exits_130_without_a_traceback(folder):
     import signal
 
-    from .command import start
+    from tests.cli.command import start
 
     (folder / "slow.py").write_text(
         "import pathlib, time\ndef f(q, k, v, do):\n    pathlib.Path('begun').touch()\n    time.sleep(60)\n"
@@ -206,7 +205,7 @@ def test_ctrl_c_shows_the_layout_that_was_measured_and_keeps_it_in_the_file_as_i
     import json
     import signal
 
-    from .command import start
+    from tests.cli.command import start
 
     (folder / "slow.py").write_text(
         "import pathlib, time\nfrom soft import backward\ndef f(q, k, v, do, scale):\n"
@@ -247,7 +246,7 @@ def test_a_slow_target_shows_a_bar_on_a_terminal_and_clears_it(folder):
 
 
 def test_a_bar_that_comes_too_late_is_not_drawn():
-    from gradprobe.progress import Progress
+    from gradprobe.render.progress import Progress
 
     progress = Progress()
     with progress:

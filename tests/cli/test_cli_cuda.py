@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from .command import run
+from tests.cli.command import run
 
 SOURCE = """
 extern "C" __global__ void rows(const float* o, const float* dout, float* delta, int n_rows, int width) {

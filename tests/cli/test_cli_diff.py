@@ -5,9 +5,8 @@ import re
 
 import pytest
 
+from tests.cli.command import SMALL, run
 from tests.sampling import sampled
-
-from .command import SMALL, run
 
 FAILING = f"check soft.py:wrong_delta {SMALL}"
 REPEATED = f"as in the last check here: gradprobe {FAILING}"

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from .command import SMALL, run, run_process
+from tests.cli.command import SMALL, run, run_process
 
 # The command after `gradprobe`, then pieces that its message must hold.
 WRONG_COMMANDS = [
@@ -363,7 +363,7 @@ def test_an_error_of_the_tool_itself_exits_3_and_never_1(monkeypatch):
     def broken(*_, **__):
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr("gradprobe.probing.measure.compare", broken)
+    monkeypatch.setattr("gradprobe.probing.experiment.compare", broken)
     ran = run(f"check soft.py:backward {SMALL}")
     assert (ran.code, ran.out) == (3, "")
     assert ran.err == (

@@ -8,12 +8,11 @@ import sys
 
 import pytest
 
-from tests.faults.lazy_faults import HISTORICAL
-from tests.faults.planting import KERNELS
-from tests.report.test_github import read, table
-from tests.report.written import assert_is_sarif, read_junit
-
-from .command import ROOT, SMALL, run, run_process
+from tests.cli.command import ROOT, SMALL, run, run_process
+from tests.planted.lazy_faults import HISTORICAL
+from tests.planted.planting import KERNELS
+from tests.render.test_github import read, table
+from tests.render.written import assert_is_sarif, read_junit
 
 WRONG = f"check soft.py:wrong_delta {SMALL}"
 RIGHT = f"check soft.py:backward {SMALL}"

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from .command import run
-from .test_cli_errors import assert_message
+from tests.cli.command import run
+from tests.cli.test_cli_errors import assert_message
 
 SOFTMAX = [
     "", "--causal", "--heads 4 --kv-heads 2",

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from .command import run
-from .test_cli_errors import assert_message
+from tests.cli.command import run
+from tests.cli.test_cli_errors import assert_message
 
 
 def tensors(batch=2, heads=3, rows=20, dim=8, **more):

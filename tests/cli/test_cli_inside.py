@@ -3,9 +3,8 @@
 import json
 import re
 
+from tests.cli.command import SMALL, run
 from tests.sampling import sampled
-
-from .command import SMALL, run
 
 FAILING = f"soft.py:half_a_delta_inside {SMALL}"
 SENTENCE = "  dS is wrong in the kernels of dQ and dK"

@@ -5,9 +5,8 @@ import re
 
 import pytest
 
+from tests.cli.command import SMALL, run, run_process
 from tests.sampling import sampled
-
-from .command import SMALL, run, run_process
 
 FATAL = """
 import ctypes, os, signal, sys, time

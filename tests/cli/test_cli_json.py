@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from .command import SMALL, run, run_process
+from tests.cli.command import SMALL, run, run_process
 
 NUMBER = (int, float)
 FAILING = f"check soft.py:wrong_delta {SMALL}"

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from .command import SMALL, run
+from tests.cli.command import SMALL, run
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the compiler says these things in its own way")
 

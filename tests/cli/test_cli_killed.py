@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 import typer
 
-from gradprobe import incomplete
 from gradprobe.cli import app
-from gradprobe.incomplete import ALL, FILES, begin
-from tests.report.written import assert_is_sarif, read_junit
-
-from .command import ROOT, SMALL, run, start
+from gradprobe.render import incomplete
+from gradprobe.render.incomplete import ALL, FILES, begin
+from tests.cli.command import ROOT, SMALL, run, start
+from tests.render.written import assert_is_sarif, read_junit
 
 NAMES = {"--json": "out.json", "--junit": "out.xml", "--sarif": "out.sarif"}
 FORMS = " ".join(f"{flag} {file}" for flag, file in NAMES.items())

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from tests.cli.command import run, run_on_terminal
-from tests.faults.lazy_faults import HISTORICAL
-from tests.faults.planting import KERNELS
 from tests.lint.written import SOURCE
+from tests.planted.lazy_faults import HISTORICAL
+from tests.planted.planting import KERNELS
 
 
 @pytest.fixture

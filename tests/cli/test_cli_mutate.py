@@ -10,9 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from gradprobe.cli import app
-from tests.mutate.written import TINY, WEAK_TEST
-
-from .command import run, start
+from tests.cli.command import run, start
+from tests.commands.mutate.written import TINY, WEAK_TEST
 
 CASE = "--batch 2 --heads 2 --seqlen 9 --head-dim 8"
 WEAK = f"{shlex.quote(sys.executable)} -m pytest -q -p no:cacheprovider test_weak.py"

@@ -7,9 +7,8 @@ import sys
 import pytest
 import torch
 
+from tests.cli.command import ROOT, run, run_process
 from tests.sampling import sampled
-
-from .command import ROOT, run, run_process
 
 # The backward reads dK of batch 0 for every batch; or takes dO for contiguous, which a transposed one is not.
 ATTENTION = """

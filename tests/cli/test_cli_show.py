@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from .command import SMALL, run
+from tests.cli.command import SMALL, run
 
 FORMS = ("--json", "--junit", "--sarif")
 
@@ -64,7 +64,7 @@ def test_show_imports_neither_torch_nor_triton(folder):
     import json
 
     from gradprobe.model.documents import dump, load
-    from tests.report.written import faulty
+    from tests.render.written import faulty
 
     (folder / "report.json").write_text(dump(load(json.dumps(faulty()))))
     script = (

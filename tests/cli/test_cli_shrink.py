@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from .command import ROOT, SMALL, run, run_process
-from .written_targets import CHANGES, SOFTMAX, WRAPPED
+from tests.cli.command import ROOT, SMALL, run, run_process
+from tests.cli.written_targets import CHANGES, SOFTMAX, WRAPPED
 
 CASE = "--batch 2 --heads 3 --seqlen 20 --head-dim 8"
 # For what is done with the case that the search ends at.

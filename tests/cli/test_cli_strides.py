@@ -5,9 +5,8 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from tests.strides.written import write
-
-from .command import run
+from tests.cli.command import run
+from tests.commands.strides.written import write
 
 SIZE = "--seqlen 20 --head-dim 8 --heads 2"
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from .command import SMALL, run, run_process
+from tests.cli.command import SMALL, run, run_process
 
 RUDE = """
 import math, os, sys, warnings

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from .command import run, start
+from tests.cli.command import run, start
 
 TINY = "--batch 1 --head-dim 8"
 FEW = f"{TINY} --seqlen 9 --heads 1 --heads 2"

@@ -2,7 +2,7 @@
 
 import json
 
-from .command import ROOT, SMALL, run
+from tests.cli.command import ROOT, SMALL, run
 
 
 def test_a_wrong_p_that_was_tapped_is_reported_as_tapped_beside_what_is_recovered(folder):

@@ -7,14 +7,13 @@ import sys
 
 import pytest
 
-from gradprobe.intermediates import names
+from gradprobe.commands.targets import catalogue
+from gradprobe.model.intermediates import names
 from gradprobe.targets import builtin
 from gradprobe.targets.builtin import BUILTINS
-from gradprobe.targets.catalogue import catalogue
 from gradprobe.targets.find import find_target
-
-from .command import ROOT, SMALL, run, run_process
-from .test_cli_errors import assert_message
+from tests.cli.command import ROOT, SMALL, run, run_process
+from tests.cli.test_cli_errors import assert_message
 
 
 @pytest.fixture(autouse=True)

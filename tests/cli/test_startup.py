@@ -10,10 +10,9 @@ import pytest
 import torch
 
 from gradprobe.cli.commands import COMMANDS, Unimported
-from gradprobe.failures import UsageFailure
+from gradprobe.model.failures import UsageFailure
 from gradprobe.targets.mistyped import refuse_mistyped
-
-from .command import ROOT, run
+from tests.cli.command import ROOT, run
 
 MISTYPED = {
     "check lasy": "did you mean 'lazy'?",

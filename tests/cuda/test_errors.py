@@ -6,11 +6,10 @@ import pytest
 import torch
 
 from gradprobe.cuda import Watch, load, watched
-from gradprobe.cuda.findings import BARRIER, RACE
 from gradprobe.cuda.on_cpu import build
-from gradprobe.failures import TargetFailure
-
-from .written import at, clean, findings, loaded
+from gradprobe.cuda.watch import BARRIER, RACE
+from gradprobe.model.failures import TargetFailure
+from tests.cuda.written import at, clean, findings, loaded
 
 SOURCE = r"""
 #include <cuda_fp16.h>

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from ..cli.command import run
+from tests.cli.command import run
 
 FILE = r"""#include <torch/extension.h>
 #include <cuda_runtime.h>

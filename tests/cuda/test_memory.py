@@ -6,11 +6,10 @@ import pytest
 import torch
 
 from gradprobe.cuda import Watch, load, watched
-from gradprobe.cuda.findings import OUTSIDE, RACE, UNWRITTEN
-from gradprobe.failures import KernelStopped, TargetFailure
-from gradprobe.running.unwritten import Unwritten
-
-from .written import at, clean, findings, loaded
+from gradprobe.cuda.watch import OUTSIDE, RACE, UNWRITTEN
+from gradprobe.inputs.memory import Unwritten
+from gradprobe.model.failures import KernelStopped, TargetFailure
+from tests.cuda.written import at, clean, findings, loaded
 
 SOURCE = r"""
 #include <cuda_fp16.h>

@@ -12,10 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradprobe.cuda.findings import RACE
+from gradprobe.cuda.watch import RACE
+from tests.cuda.written import findings, loaded
 from tests.sampling import tries
-
-from .written import findings, loaded
 
 NOTHING, READ, WRITE, ATOMIC, BARRIER, WARP_BARRIER = range(6)
 HOW = {READ: "read", WRITE: "write", ATOMIC: "atomic"}

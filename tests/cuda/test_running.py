@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from gradprobe.cuda import Watch, load, watched
+from tests.cuda.written import clean, loaded
 from tests.sampling import sampled
-
-from .written import clean, loaded
 
 SOURCE = r"""
 #include <cuda_bf16.h>

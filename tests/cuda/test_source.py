@@ -9,10 +9,9 @@ import pytest
 from gradprobe.cuda.arguments import taken_as_written
 from gradprobe.cuda.on_cpu.library import library_for
 from gradprobe.cuda.source import read_source
-from gradprobe.failures import TargetFailure
+from gradprobe.model.failures import TargetFailure
 from gradprobe.source import cuda_syntax
-
-from .written import loaded
+from tests.cuda.written import loaded
 
 SOURCE = r"""// __global__ void commented(int n);
 /* __global__ void commented_too(int n) {} extern __shared__ float no_room[]; */

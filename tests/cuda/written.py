@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gradprobe.cuda import Finding, Module, Watch, load, watched
-from gradprobe.cuda.findings import Site
+from gradprobe.cuda.watch import Site
 
 
 def loaded(folder: Path, source: str, **defines: object) -> Module:

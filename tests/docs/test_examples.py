@@ -9,8 +9,7 @@ import typer
 from markdown_it import MarkdownIt
 
 from gradprobe.cli import app
-
-from .examples import PAGES, Command, blocks, differences, outputs, rewritten
+from tests.docs.examples import PAGES, Command, blocks, differences, outputs, rewritten
 
 _MARKS = {"nightly": [pytest.mark.nightly], "gpu": [pytest.mark.gpu, pytest.mark.nightly], "": []}
 _BLOCKS = [pytest.param(block, id=block.name, marks=_MARKS[block.mark]) for page in PAGES for block in blocks(page)]

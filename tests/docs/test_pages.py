@@ -7,7 +7,7 @@ import pytest
 from markdown_it import MarkdownIt
 from rich.color import Color
 
-from .examples import ROOT
+from tests.docs.examples import ROOT
 
 _DOCS = ROOT / "docs"
 _ALL = [*sorted(ROOT.glob("*.md")), *sorted(_DOCS.rglob("*.md"))]

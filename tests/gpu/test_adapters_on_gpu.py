@@ -2,10 +2,10 @@
 
 import pytest
 
-from gradprobe.cases.case import resolve
-from gradprobe.failures import TargetFailure
-from gradprobe.options import parse
-from gradprobe.probe import probe
+from gradprobe.inputs.options import parse
+from gradprobe.model.case import resolve
+from gradprobe.model.failures import TargetFailure
+from gradprobe.pipeline.probe import probe
 from gradprobe.targets.find import find_target
 
 pytestmark = pytest.mark.gpu

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from ..cli.command import run
-from ..test_configs import SMALL, WRITTEN
+from tests.cli.command import run
+from tests.pipeline.test_configs import SMALL, WRITTEN
 
 pytestmark = pytest.mark.gpu
 

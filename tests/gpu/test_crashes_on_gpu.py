@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from gradprobe.isolation import run_each
-from gradprobe.last import Asked
-from gradprobe.report.survey import render_survey
-from gradprobe.strides.survey import survey
-from tests.strides.crashing import write
+from gradprobe.commands.strides.shown import render_survey
+from gradprobe.commands.strides.survey import survey
+from gradprobe.inputs.history import CheckRequest
+from gradprobe.processes import run_each
+from tests.commands.strides.crashing import write
 
 pytestmark = pytest.mark.gpu
 
@@ -30,9 +30,15 @@ extern "C" __global__ void stop(float* x, long long at) { asm("trap;"); }
 
 
 def surveyed(word, *, fast):
-    asked = Asked(word, None, None, OPTIONS)
+    request = CheckRequest(word, None, None, OPTIONS)
     found = survey(
-        asked, "again", given=frozenset(OPTIONS), fast=fast, timeout=200, told=lambda found: None, echo=sys.stderr.write
+        request,
+        "again",
+        given=frozenset(OPTIONS),
+        fast=fast,
+        timeout=200,
+        told=lambda found: None,
+        echo=sys.stderr.write,
     )
     print("\n".join(line.plain for line in render_survey(found, 100)))
     # Those that are warnings too.
@@ -89,7 +95,7 @@ def test_offsets_of_32_bits_cost_the_layouts_beyond_2_to_the_31_alone_and_the_in
     assert {*crashed, *wrong} <= {"do=huge", "huge"}
     for result in crashed.values():
         assert ILLEGAL in result.words
-        (stray,) = result.strays
+        (stray,) = result.memory
         assert (stray.kind, stray.tensor, stray.kernel) == ("outside", "do", "narrow_copy_kernel")
         assert stray.code.startswith("x = tl.load(x_ptr + b * stride_b + h * stride_h")
     assert {result.verdict for result in found.results} <= {"match", "error", "mismatch", "skipped"}
@@ -102,7 +108,7 @@ def test_a_misaligned_access_costs_the_layouts_off_every_alignment_alone_and_the
     found, crashed = surveyed(write(tmp_path, "dense_pairs"), fast=True)
     assert set(crashed) == {"offset"}
     assert MISALIGNED in crashed["offset"].words
-    (stray,) = crashed["offset"].strays
+    (stray,) = crashed["offset"].memory
     assert (stray.kind, stray.tensor, stray.kernel) == ("misaligned", "do", "copy_by_pairs_kernel")
     assert stray.code.startswith("x = tl.load(from_row[:, None]")
     assert {result.verdict for result in found.results} == {"match", "error", "skipped"}

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.faults.cuda_faults import CUDA_FAULTS, probed
+from tests.planted.cuda_faults import CUDA_FAULTS, probed
 
 pytestmark = pytest.mark.gpu
 

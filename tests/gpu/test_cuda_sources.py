@@ -5,7 +5,7 @@ import torch
 
 from gradprobe.cuda import load
 from gradprobe.cuda.nvrtc import _compiled
-from gradprobe.failures import TargetFailure
+from gradprobe.model.failures import TargetFailure
 
 pytestmark = pytest.mark.gpu
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from gradprobe.probe import probe
+from gradprobe.pipeline.probe import probe
 from gradprobe.targets.find import find_target
 from tests.cases import lazy_case, softmax_case
-from tests.faults import flash_faults
-from tests.faults.lazy_faults import HISTORICAL
-from tests.faults.planting import KERNELS
+from tests.planted import flash_faults
+from tests.planted.lazy_faults import HISTORICAL
+from tests.planted.planting import KERNELS
 
 pytestmark = pytest.mark.gpu
 BY_NAME = {fault.name: fault for fault in (*flash_faults.EXPORTED, *flash_faults.INSIDE)}

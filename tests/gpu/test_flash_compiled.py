@@ -2,11 +2,10 @@
 
 import pytest
 
-from gradprobe.cases.case import resolve
-from gradprobe.probe import probe
+from gradprobe.model.case import resolve
+from gradprobe.pipeline.probe import probe
 from gradprobe.targets.find import find_target
-
-from .test_lazy_compiled import ARITHMETIC, SIZES, blocks, shown
+from tests.gpu.test_lazy_compiled import ARITHMETIC, SIZES, blocks, shown
 
 pytestmark = pytest.mark.gpu
 

@@ -2,14 +2,14 @@
 
 import pytest
 
-from gradprobe.isolation import run_each
-from gradprobe.last import Asked
-from gradprobe.problem import problem_of
-from gradprobe.strides.bench import FIRST
-from gradprobe.strides.survey import survey
-from gradprobe.strides.trials import trials_of
-from gradprobe.strides.worker import Setup, bench_of
-from tests.faults.planting import KERNELS, Edit, Planted
+from gradprobe.commands.strides.bench import FIRST
+from gradprobe.commands.strides.survey import survey
+from gradprobe.commands.strides.trials import trials_of
+from gradprobe.commands.strides.worker import Setup, bench_of
+from gradprobe.inputs.history import CheckRequest
+from gradprobe.pipeline.resolve import resolve_problem
+from gradprobe.processes import run_each
+from tests.planted.planting import KERNELS, Edit, Planted
 
 pytestmark = pytest.mark.gpu
 
@@ -19,15 +19,15 @@ ROWS, NARROW = "offs_r[:, None] * stride_r", "offs_r[:, None].to(tl.int32) * str
 
 def tried(word, fast=False, chosen=lambda trial: True, **options):
     """The results of the chosen trials of a target, by title."""
-    bench = bench_of(problem_of(Asked(word, None, None, OPTIONS | options)))
+    bench = bench_of(resolve_problem(CheckRequest(word, None, None, OPTIONS | options)))
     trials = (FIRST, *trials_of(bench.shapes(), (), fast=fast))
     return {trial.title: bench.tried(trial) for trial in trials if chosen(trial)}
 
 
-def surveyed(asked):
-    given = frozenset(asked.options)
+def surveyed(request):
+    given = frozenset(request.options)
     return survey(
-        asked, "again", given=given, fast=True, timeout=120, told=lambda found: None, echo=lambda text: None
+        request, "again", given=given, fast=True, timeout=120, told=lambda found: None, echo=lambda text: None
     )  # fmt: skip
 
 
@@ -45,8 +45,8 @@ def test_right_kernels_are_right_in_every_layout_of_ordinary_size(word, dtype, r
     ("sdpa-flash", "bfloat16"),
 ])  # fmt: skip
 def test_pytorch_s_kernels_are_right_in_every_layout_that_they_take_and_survive(word, dtype, record_property):
-    asked = Asked(word, None, None, OPTIONS | {"dtype": dtype})
-    found = surveyed(asked)
+    request = CheckRequest(word, None, None, OPTIONS | {"dtype": dtype})
+    found = surveyed(request)
     verdicts = {result.trial.title: result.how or f"{result.verdict}: {result.words}" for result in found.results}
     record_property("verdicts", verdicts)
     assert {result.trial.title: result.line for result in found.having("mismatch")} == {}
@@ -54,8 +54,8 @@ def test_pytorch_s_kernels_are_right_in_every_layout_that_they_take_and_survive(
 
 
 def test_cudnn_s_gradient_is_wrong_where_do_lies_otherwise_than_o():
-    asked = Asked("sdpa-cudnn", None, None, OPTIONS | {"dtype": "float16"})
-    found = surveyed(asked)
+    request = CheckRequest("sdpa-cudnn", None, None, OPTIONS | {"dtype": "float16"})
+    found = surveyed(request)
     wrong = {result.trial.title for result in found.having("mismatch")}
     assert {"do=blhd", "[B, L, H, D] views, dO contiguous", "torch.cat of rows, its backward"} <= wrong
     assert {result.trial.title for result in found.having("match")} >= {"contiguous", "blhd", "packed", "distinct-unit"}
@@ -73,12 +73,15 @@ def test_an_index_of_32_bits_is_found_beyond_2_to_the_31_alone(tmp_path):
     path.write_text(Planted("narrow", "I64", (Edit("load_tile", ROWS, NARROW),), "", 0).plant(source))
     # In processes of their own: an access that the device refuses leaves a process without one.
     setup = Setup(
-        Asked(f"{path}:lazy_intermediates", None, None, OPTIONS | {"dtype": "float16"}), "again", False, frozenset()
+        CheckRequest(f"{path}:lazy_intermediates", None, None, OPTIONS | {"dtype": "float16"}),
+        "again",
+        False,
+        frozenset(),
     )
-    (plan,) = run_each("gradprobe.strides.worker:Trials", setup, [0])
+    (plan,) = run_each("gradprobe.commands.strides.worker:Trials", setup, [0])
     titles = [trial.title for trial in plan.result.trials]
     numbers = [titles.index(title) + 1 for title in ("contiguous", "distinct", "q=huge")]
-    ends = run_each("gradprobe.strides.worker:Trials", setup, numbers)
+    ends = run_each("gradprobe.commands.strides.worker:Trials", setup, numbers)
     verdicts = [ended.result.verdict if ended.result else "error" for ended in ends]
     assert verdicts[:2] == ["match", "match"]
     # The wrapped offset lies before the tensor: numbers from there, or an access that is refused.

@@ -3,15 +3,15 @@
 import pytest
 import torch
 
-from gradprobe.cases.draw import draw
-from gradprobe.cases.layouts import place
-from gradprobe.failures import UsageFailure
+from gradprobe.inputs.draw import draw
+from gradprobe.inputs.layouts import place
 from gradprobe.kernels.triton import lazy
-from gradprobe.running.taps import parse_tap, propose, tapped
-from gradprobe.running.trace import expected_shapes
+from gradprobe.model.failures import UsageFailure
+from gradprobe.runtime.taps import parse_tap, propose, tapped
+from gradprobe.runtime.trace import expected_shapes
 from tests.cases import lazy_case
-from tests.taps import written
-from tests.taps.test_session import OUTER, assert_close, softmax_inputs, softmax_shapes, softmax_values
+from tests.runtime.taps import written
+from tests.runtime.taps.test_session import OUTER, assert_close, softmax_inputs, softmax_shapes, softmax_values
 
 pytestmark = pytest.mark.gpu
 

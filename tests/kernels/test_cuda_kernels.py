@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 import torch
 
-from gradprobe.probe import probe
+from gradprobe.pipeline.probe import probe
 from gradprobe.targets.adapters import flash_cuda, lazy_cuda
 from gradprobe.targets.find import find_target
 from tests.cases import lazy_case, softmax_case

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from gradprobe.cases.layouts import place
-from gradprobe.running import interpreter
-from gradprobe.running.backend import interpreting
+from gradprobe.inputs.layouts import place
+from gradprobe.runtime import interpreter
+from gradprobe.runtime.backend import interpreting
 from tests.sampling import sampled
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter adds in one order, atomics do not")

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from gradprobe.budgets.precision import precision_of
-from gradprobe.cases.draw import draw
-from gradprobe.cases.layouts import place
-from gradprobe.judging.compare import attention_of, compare
-from gradprobe.running.trace import Trace, read_trace
+from gradprobe.inputs.draw import draw
+from gradprobe.inputs.layouts import place
+from gradprobe.numerics.compare import attention_of, compare
+from gradprobe.numerics.precision import precision_of
+from gradprobe.runtime.trace import Trace, read_trace
 from tests.cases import lazy_case
 from tests.reference.independent import by_autograd
 from tests.sampling import sampled

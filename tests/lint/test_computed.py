@@ -1,10 +1,8 @@
 """Where an intermediate gets its last value in a kernel."""
 
 from gradprobe.kernels.triton import flash, lazy
-from gradprobe.lint.computed import computed_at
-from gradprobe.lint.finding import where_of
-
-from .written import survey
+from gradprobe.lint.finding import computed_at, where_of
+from tests.lint.written import survey
 
 
 def code(found):

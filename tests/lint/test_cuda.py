@@ -4,11 +4,10 @@ import re
 
 import pytest
 
-from tests.faults.cuda_faults import ADAPTERS, KERNELS
-from tests.faults.stride_mixups import DIMS, TENSORS, _stride
+from tests.lint.written import survey_of_word
+from tests.planted.cuda_faults import ADAPTERS, KERNELS
+from tests.planted.stride_mixups import DIMS, TENSORS, _stride
 from tests.sampling import sampled
-
-from .written import survey_of_word
 
 KERNEL = re.compile(r'^extern "C" __global__ void (\w+)\(.*?^}', re.MULTILINE | re.DOTALL)
 

@@ -1,6 +1,6 @@
 """Each kind of finding names tensor, stride, place and edit; kernels that are right in their own way give none."""
 
-from .written import survey
+from tests.lint.written import survey
 
 
 def marked(finding):

@@ -3,12 +3,11 @@
 import pytest
 
 from gradprobe.targets.builtin import BUILTINS
-from tests.faults import flash_faults, lazy_faults
-from tests.faults.planting import KERNELS, edited
-from tests.faults.stride_mixups import DIMS, mixups, source_of
+from tests.lint.written import survey_of_word
+from tests.planted import flash_faults, lazy_faults
+from tests.planted.planting import KERNELS, edited
+from tests.planted.stride_mixups import DIMS, mixups, source_of
 from tests.sampling import sampled
-
-from .written import survey_of_word
 
 # What a planted fault of classes S1 and S3 is, in lint's words; the others have no stride in them.
 FOUND = {

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gradprobe.cases.case import resolve
 from gradprobe.lint.survey import survey_of
+from gradprobe.model.case import resolve
 from gradprobe.targets.find import find_target
 
 FILE = Path(__file__).with_name("flat.py")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gradprobe.cases.case import resolve
 from gradprobe.lint.survey import Survey, survey_of
+from gradprobe.model.case import resolve
 from gradprobe.targets.find import find_target
 
 SOURCE = """

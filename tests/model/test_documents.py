@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradprobe.cases.case import Case
-from gradprobe.cases.layouts import DEFAULT_RUNS
-from gradprobe.diagnosis import Diagnosis, Where
-from gradprobe.failures import UsageFailure
+from gradprobe.model.assignment import DEFAULT_RUNS
+from gradprobe.model.case import Case
+from gradprobe.model.diagnosis import Diagnosis, Where
 from gradprobe.model.documents import Reports, dump, load, load_several, several_document, text_of
-from gradprobe.model.memory import Stray
+from gradprobe.model.failures import UsageFailure
+from gradprobe.model.memory import MemoryFinding
 from gradprobe.model.number import Number
 from gradprobe.model.report import (
     CheckedTarget,
@@ -31,8 +31,8 @@ from gradprobe.model.report import (
     Survey,
     Window,
 )
-from gradprobe.severity import Warned
-from tests.report.written import faulty, many_heads, with_memory
+from gradprobe.model.severity import Warned
+from tests.render.written import faulty, many_heads, with_memory
 
 WORDS = st.text(max_size=6)
 NUMBERS = st.floats(width=32).map(Number)
@@ -62,7 +62,9 @@ INTERMEDIATES = st.builds(
     max_abs_err=st.none() | NUMBERS, max_budget_ratio=st.none() | NUMBERS, length=INDEX, heads=few(HEADS, 3),
 )  # fmt: skip
 IDENTITIES = st.builds(Identity, name=WORDS, of=WORDS, holds=st.booleans(), residual=NUMBERS, budget=NUMBERS)
-STRAYS = st.builds(Stray, kind=WORDS, tensor=WORDS, sentence=WORDS, line=INDEX, lanes=COUNTS, place=few(INDEX, 4))
+STRAYS = st.builds(
+    MemoryFinding, kind=WORDS, tensor=WORDS, sentence=WORDS, line=INDEX, lanes=COUNTS, place=few(INDEX, 4)
+)
 ERRORS = st.builds(Error, kind=WORDS, message=WORDS, line=INDEX, code=st.none() | WORDS, memory=few(STRAYS))
 RUNS = st.builds(
     Run, layout=WORDS, verdict=WORDS, skipped=st.none() | WORDS, coarser=few(WORDS), memory=few(STRAYS),
@@ -127,7 +129,7 @@ def test_the_first_schema_is_read_and_its_null_is_a_number_that_is_not_finite():
     first["runs"][1]["memory"] = [{"kind": "race", "tensor": "do", "sentence": "s", "access": None, "lanes": None}]
     report = load(json.dumps(first))
     assert report.runs[1].intermediates[1].ratio == math.inf
-    assert report.runs[1].memory == (Stray("race", "do", "s"),)
+    assert report.runs[1].memory == (MemoryFinding("race", "do", "s"),)
     assert (report.schema, report.verdict, report.first_mismatch.head) == ("gradprobe.report/2", "mismatch", 1)
     assert load(json.dumps(with_memory("race"))).memory[0].line == 270
 

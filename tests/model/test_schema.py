@@ -7,13 +7,12 @@ import jsonschema
 import pytest
 from hypothesis import given, settings
 
-from gradprobe.failures import UsageFailure
 from gradprobe.model.documents import document_of, report_from
+from gradprobe.model.failures import UsageFailure
 from gradprobe.model.report import failed_report
 from gradprobe.model.schema import report_schema
-from tests.report.written import faulty, with_memory
-
-from .test_documents import REPORTS
+from tests.model.test_documents import REPORTS
+from tests.render.written import faulty, with_memory
 
 FILE = Path(__file__).resolve().parents[2] / "docs" / "report.schema.json"
 VALIDATOR = jsonschema.Draft202012Validator(report_schema())

@@ -6,11 +6,10 @@ import sys
 
 import pytest
 
-from gradprobe.failures import UsageFailure
+from gradprobe.model.failures import UsageFailure
 from gradprobe.targets.find import find_target
 from tests.cli.command import run
-
-from .written import edited
+from tests.published.written import edited
 
 SMALL = "--batch 1 --heads 2 --seqlen 40 --head-dim 16 --runs contiguous --no-recover"
 

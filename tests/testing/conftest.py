@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from ..cli.command import ROOT
-from ..cli.written_targets import write_targets
+from tests.cli.command import ROOT
+from tests.cli.written_targets import write_targets
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from gradprobe.failures import Failure, TargetFailure, UsageFailure
-from gradprobe.report.reported import report_of
+from gradprobe.model.failures import Failure, TargetFailure, UsageFailure
+from gradprobe.render.reported import report_of
 from gradprobe.testing import assert_backward_matches
+from tests.cli.command import ROOT, SMALL, run
+from tests.cli.written_targets import softmax_targets, write_targets
 from tests.sampling import sampled
-
-from ..cli.command import ROOT, SMALL, run
-from ..cli.written_targets import softmax_targets, write_targets
 
 OF_SMALL = {"batch": 1, "heads": 2, "seqlen": 20, "head_dim": 8}
 SOFT = "soft.py:backward"
@@ -430,7 +429,7 @@ def test_what_the_target_prints_is_not_on_stdout(capsys):
 
 
 def test_nothing_heavy_is_imported_before_the_first_check():
-    script = "import sys, gradprobe.testing, gradprobe.pytest_plugin\n"
+    script = "import sys, gradprobe.testing, gradprobe.testing.pytest_plugin\n"
     script += "print(*sorted({'torch', 'triton', 'numpy', 'rich', 'typer'} & set(sys.modules)))"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     ran = subprocess.run(

@@ -104,7 +104,7 @@ def test_a_target_that_raises_shows_its_own_line_and_not_the_way_there(project):
         "E       ValueError: the target says no",
         "soft.py:*: ValueError",
         ">       check_backward(raising, [*][*]SMALL)",
-        "E       gradprobe.failures.Refusal: target 'soft.py:raising' raised ValueError (contiguous): the *",
+        "E       gradprobe.model.failures.Refusal: target 'soft.py:raising' raised ValueError (contiguous): the *",
     ])  # fmt: skip
     ran.stdout.no_fnmatch_line("*running/run.py*")
 
@@ -228,7 +228,7 @@ def test_a_run_of_unrelated_tests_loads_the_plugin_and_nothing_else(project):
     project.makepyfile(UNRELATED)
     ran = project.runpytest_subprocess("-W", "error")
     ran.assert_outcomes(passed=1)
-    ran.stdout.fnmatch_lines(["LOADED [[]] [[]'gradprobe', 'gradprobe.pytest_plugin']"])
+    ran.stdout.fnmatch_lines(["LOADED [[]] [[]'gradprobe', 'gradprobe.testing.pytest_plugin']"])
 
 
 def test_collecting_tests_that_use_it_loads_no_torch(project):

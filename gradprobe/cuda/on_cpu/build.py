@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from ...failures import TargetFailure
+from ...model.failures import TargetFailure
 from ..unit import Unit
 
 HERE = Path(__file__).parent

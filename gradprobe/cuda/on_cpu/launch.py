@@ -1,25 +1,49 @@
-"""Launches a kernel on the CPU and reports the faults that its runtime finds."""
+"""Finds the line of the source for an address in a library: the innermost that is not in our header."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import linecache
 import re
-from collections.abc import Sequence
+import subprocess
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...failures import KernelStopped, TargetFailure
+from ...model.failures import KernelStopped, TargetFailure
 from ..arguments import c_values, element_bytes
-from ..findings import BARRIER, MISALIGNED, OUTSIDE, RACE, UNWRITTEN, Finding, Line, Site, merged
 from ..unit import Entry, Sizes
-from ..watch import Watch, told
-from .build import MOST_SHARED
-from .library import Library, library_for
-from .lines import UNKNOWN, lines_of
-from .regions import CRegion, Dynamic, Named, Regions, span
+from ..watch import BARRIER, MISALIGNED, OUTSIDE, RACE, UNWRITTEN, Finding, Line, Site, Watch, merged, told
+from .build import HERE, MOST_SHARED
+from .library import CRegion, Dynamic, Library, Named, Regions, library_for, span
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+UNKNOWN = Line("", 0, "")
+
+
+def lines_of(library: Path, addresses: Iterable[int]) -> dict[int, Line]:
+    """The line of each return address, by addr2line; UNKNOWN where that finds none."""
+    return {address: _line(library, address) for address in set(addresses)}
+
+
+@functools.lru_cache(maxsize=4096)
+def _line(library: Path, address: int) -> Line:
+    # A return address is the address of the instruction after the call.
+    words = ["addr2line", "--inlines", "--exe", str(library), hex(address - 1)]
+    try:
+        ran = subprocess.run(words, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return UNKNOWN
+    for place in ran.stdout.splitlines():
+        file, _, number = place.partition(" (")[0].rpartition(":")
+        if file and number.isdigit() and not Path(file).resolve().is_relative_to(HERE):
+            linecache.checkcache(file)  # it may have changed since another library was compiled from it
+            return Line(file, int(number), linecache.getline(file, int(number)).strip())
+    return UNKNOWN
+
 
 _MOST_FINDINGS = 64
 _NONE = (1 << 64) - 1

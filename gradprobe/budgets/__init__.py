@@ -1,1 +1,0 @@
-"""The error allowed to each element, derived from the arithmetic that a kernel declares."""

@@ -1,1 +1,0 @@
-"""Checks on every push: the files that a repository needs for them."""

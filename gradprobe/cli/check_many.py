@@ -1,0 +1,121 @@
+"""Several checks on the command line: shown and written as they come, and one exit code for all."""
+
+from __future__ import annotations
+
+import functools
+import time
+from bisect import insort
+from collections.abc import Callable, Sequence
+
+import typer
+from rich.text import Text
+
+from ..commands.suite.checked import Checked, Planned, code_of
+from ..commands.suite.checking import check_each
+from ..commands.suite.table import LISTED, Table, in_full, not_taken, simplest, summary, warnings, words_of
+from ..commands.suite.worker import Setting
+from ..inputs import history as last
+from ..model.documents import Reports, Untaken
+from ..model.failures import INTERRUPTED, Failure
+from ..model.report import FAILED
+from ..render.progress import Progress, interrupted
+from ..render.terminal import print_failure, show, terminal
+from .forms import Forms
+
+# Of checks whose matches are not listed: how many lie between two words on stderr of how far it is.
+_BETWEEN = 20
+
+
+def check_several(
+    planned: Sequence[Planned],
+    forms: Forms,
+    setting: Setting,
+    *,
+    untaken: Sequence[Untaken] | None = None,
+    closer: Callable[[Checked], Checked] = lambda failing: failing,
+    weigh: Callable[[Checked], Checked] = lambda checked: checked,
+) -> int:
+    """Makes every check, shows a table of them and the simplest failing one in full; the exit code of all.
+
+    Every file that was asked for is written before the first check, which is not made where it cannot be, and after
+    each.
+
+    Args:
+        untaken: what the target does not take by its signature, where that is no error; nor is then what it refuses.
+        closer: makes the simplest failing check once more, as it is to be shown.
+        weigh: makes a warning of one that does not count.
+    """
+    start, shown = time.perf_counter(), not forms.on_stdout
+    on, checks, warned = terminal(), list[Checked](), list[Checked]()
+    table = Table(planned, on)
+    expected = len(planned)
+    if expected and (code := _write_so_far(forms, checks, warned, expected, untaken)):
+        return code
+    if shown:
+        show(table.head())
+    stopped: Failure | None = None
+    try:
+        with Progress() as tick:
+            tick("importing torch and the target", None)
+            for number, checked in enumerate(map(weigh, check_each(planned, setting)), 1):
+                if checked.is_interrupted:
+                    continue
+                tick(f"check {number} of {len(planned)} made", number / len(planned))
+                if untaken is not None and checked.is_refused:
+                    untaken, expected = [*untaken, Untaken(checked.title, words_of(checked.report))], expected - 1
+                    continue
+                insort(warned if checked.report.is_warning else checks, checked, key=lambda one: one.number)
+                expected -= checked.report.is_warning
+                _write_so_far(forms, checks, warned, expected, untaken)
+                if shown:
+                    tick.over(functools.partial(show, table.line_of(checked.report)))
+                _tell_how_far(len(checks), expected)
+            failing = simplest(checks)
+            if failing is not None:
+                tick("the first that fails, once more and in full", None)
+                checks[checks.index(failing)] = failing = closer(failing)
+    except KeyboardInterrupt:
+        failing, stopped = simplest(checks), interrupted(len(checks) + len(warned), expected + len(warned), "checks")
+    except BaseException:
+        _write_so_far(forms, checks, warned, expected, untaken)
+        raise
+    _remember(checks)
+    if not (checks or stopped):
+        print_failure(Failure("nothing was compared: the target takes none of the cases"))
+    if shown:
+        show([*not_taken(untaken or ()), *warnings([checked.report for checked in warned])])
+        show([Text(), *in_full(failing.report, on, failing.left), Text()] if failing else [])
+        show([summary(checks, expected, time.perf_counter() - start, len(warned))])
+    if stopped:
+        print_failure(stopped)
+        _write_so_far(forms, checks, warned, expected, untaken)
+        return INTERRUPTED
+    # Nothing compared is no match.
+    code = code_of([checked.code for checked in checks]) if checks or expected else Failure.exit_code
+    return forms.write(_together(checks, warned, expected, untaken), code)
+
+
+def _write_so_far(
+    forms: Forms, checks: Sequence[Checked], warned: Sequence[Checked], planned: int, untaken: Sequence[Untaken] | None
+) -> int:
+    return forms.write_so_far(_together(checks, warned, planned, untaken))
+
+
+def _together(
+    checks: Sequence[Checked], warned: Sequence[Checked], planned: int, untaken: Sequence[Untaken] | None
+) -> Reports:
+    reports = tuple(checked.report for checked in (*checks, *warned))
+    return Reports(reports=reports, planned=planned, not_taken=None if untaken is None else tuple(untaken))
+
+
+def _tell_how_far(done: int, planned: int) -> None:
+    if planned > LISTED and done % _BETWEEN == 0:
+        typer.echo(f"gradprobe: {done} of {planned} checked", err=True)
+
+
+def _remember(checks: Sequence[Checked]) -> None:
+    """`diff` repeats the simplest failing check, else the first."""
+    made = [checked for checked in checks if checked.verdict != FAILED]
+    if made:
+        chosen = simplest(made) or made[0]
+        last.save(chosen.request, chosen.report)

@@ -1,0 +1,148 @@
+"""Words of the command line that several commands share: the target, the case options, the file for JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any
+
+import typer
+
+from ..inputs.history import CheckRequest
+from ..inputs.options import OPTIONS, parse
+from ..model.failures import UsageFailure
+from ..processes.limits import VARIABLE, parsed
+from ..processes.limits import request as asked_memory
+from ..render.terminal import print_failure
+
+TargetWord = Annotated[
+    str | None,
+    typer.Argument(metavar="TARGET", help="Built-in name, FILE.py:FUNCTION or MODULE:FUNCTION (default: lazy)"),
+]
+FamilyWord = Annotated[str | None, typer.Option(help="softmax or lazy (default: lazy where the target takes tau)")]
+ReferenceWord = Annotated[
+    str | None, typer.Option(metavar="TARGET", help="FILE.py:FUNCTION, a reference of your own, which is audited first")
+]
+JsonFile = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write the report as JSON; - for stdout")]
+Isolate = Annotated[
+    bool,
+    typer.Option(
+        "--isolate/--no-isolate",
+        envvar="GRADPROBE_ISOLATE",
+        show_envvar=False,
+        show_default=False,
+        help="Run TARGET in a process of its own, or in this one for a debugger (default: its own)",
+    ),
+]
+IsolateEach = Annotated[
+    bool | None,
+    typer.Option(
+        "--isolate/--no-isolate",
+        envvar="GRADPROBE_ISOLATE",
+        show_envvar=False,
+        show_default=False,
+        help="Run each case in a process of its own, so that a crash counts as a failure, or all in this one (default: "
+        "all in another)",
+    ),
+]
+Timeout = Annotated[float | None, typer.Option(metavar="SECONDS", help="Stop a check that takes longer")]
+MaxMemory = Annotated[
+    str | None,
+    typer.Option(
+        "--max-memory",
+        metavar="SIZE",
+        help="The most memory to take in all, such as 3G or 500M (default: half of what is free)",
+    ),
+]
+Traceback = Annotated[bool, typer.Option("--traceback", help="Show where a failure was raised")]
+
+
+def refuse_wrong_words(request: CheckRequest, *, takes_file: bool = False) -> None:
+    """Does nothing where the options may be right and the target may be there. Neither it nor torch is imported.
+
+    Args:
+        takes_file: whether FILE.py without a function is a target.
+
+    Raises:
+        UsageFailure: an option has another form, or no target or reference can be meant; with what may be.
+    """
+    from ..targets.mistyped import refuse_mistyped
+
+    parse(request.options)
+    refuse_mistyped(request.target, takes_file=takes_file)
+    if request.reference:
+        refuse_mistyped(request.reference)
+
+
+def chosen(request: CheckRequest) -> dict[str, Any]:
+    return {"family": request.family, "reference": request.reference}
+
+
+def with_case_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command every case option; it receives those given as `options`, by name."""
+    return _with_options(command, several=False)
+
+
+def with_several_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The same where each option may be given several times, and its value is the list of them."""
+    return _with_options(command, several=True)
+
+
+def _with_options(command: Callable[..., None], *, several: bool) -> Callable[..., None]:
+    own = list(inspect.signature(command, eval_str=True).parameters.values())
+
+    def run(**words: Any) -> None:
+        word = words.pop("max_memory")
+        options = {option.name: words.pop(option.name) for option in OPTIONS}
+        given = {name: word for name, word in options.items() if word is not None and word != []}
+        with _bounded(word):
+            command(**words, options=given)
+
+    added = [
+        inspect.Parameter(
+            option.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(option, several)
+        )
+        for option in OPTIONS
+    ]
+    memory = inspect.Parameter("max_memory", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=MaxMemory)
+    parameters = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for parameter in (*own, memory)
+        if parameter.name != "options"
+    ]
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in (*parameters, *added)}
+    vars(run)["__signature__"] = inspect.Signature([*parameters, *added])
+    return run
+
+
+@contextlib.contextmanager
+def _bounded(word: str | None) -> Iterator[None]:
+    """While open, whatever runs, in this process or another, takes no more memory than was asked for."""
+    before = os.environ.get(VARIABLE)
+    try:
+        if word is not None:
+            parsed(word)
+            os.environ[VARIABLE] = word
+        asked_memory()
+    except UsageFailure as failure:
+        print_failure(failure)
+        raise typer.Exit(failure.exit_code) from failure
+    try:
+        yield
+    finally:
+        if word is not None:
+            os.environ.pop(VARIABLE)
+            os.environ.update({} if before is None else {VARIABLE: before})
+
+
+def _annotation(option: Any, several: bool) -> Any:
+    flags = f"{option.flag}/--no-{option.flag[2:]}" if option.kind is bool else option.flag
+    kind = list[str] if option.kind is list else list[option.kind] if several else option.kind
+    # Square brackets in a help text are markup to rich.
+    described = typer.Option(
+        flags, help=option.help.replace("[", r"\["), metavar=option.metavar, rich_help_panel="Case", show_default=False
+    )
+    return Annotated[kind | None, described]

@@ -1,0 +1,1 @@
+"""What each command does, without typer: several checks, strides, shrink, mutate, baseline, recorded runs."""

@@ -1,0 +1,1 @@
+"""What a project and its environment say once, and what of it is in force."""

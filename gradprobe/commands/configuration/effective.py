@@ -1,0 +1,140 @@
+"""What is in force: flags before the environment before the table; and the checks that a project configures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ...inputs.history import CheckRequest
+from ...model.failures import UsageFailure
+from ..suite.checked import Planned
+from .environment import options_of, seconds, timeout_of, variable_of
+from .settings import Scope, Settings, nearest_table, settings_of
+
+# Two options for the same thing: where a stronger source sets one, a weaker source's other is ignored.
+_EITHER = {"layout": "runs", "runs": "layout"}
+
+
+@dataclass(frozen=True)
+class EffectiveSettings:
+    """What the environment and the project say besides the command line."""
+
+    settings: Settings | None
+    """None where no project is configured."""
+    environment: Mapping[str, Any]
+    """Case options, as words of the command line."""
+    seconds: float | None
+    """The timeout that the environment gives."""
+
+    @property
+    def top(self) -> Scope:
+        """What the table says of all checks."""
+        return self.settings.top if self.settings else Scope()
+
+    def over(self, request: CheckRequest) -> CheckRequest:
+        """A check that the command line names: its own words first, then the environment's, then the table's.
+
+        The table's family and reference are those of its own targets.
+        """
+        own = request.target in self.top.targets
+        return replace(
+            request,
+            family=request.family or (self.top.family if own else None),
+            reference=request.reference or (self.top.reference if own else None),
+            options=merged(request.options, self.environment, self.top.options),
+        )
+
+    def timeout(self, given: float | None) -> float | None:
+        """The seconds for one check: those of the command line, the environment's, else the table's.
+
+        Raises:
+            UsageFailure: --timeout is no valid time.
+        """
+        if given is not None:
+            return seconds(given, "--timeout")
+        return self.seconds if self.seconds is not None or self.settings is None else self.settings.timeout
+
+    def line(self, given: Mapping[str, Any], timeout: float | None, more: Sequence[str] = ()) -> str | None:
+        """What is in force besides the command line, in one line; None where nothing is.
+
+        Args:
+            given: the case options of the command line, which win over all.
+            timeout: its timeout, likewise.
+            more: what else the table gives.
+        """
+        heard = {name for name in self.environment if name not in given and _EITHER.get(name) not in given}
+        words = [f"{variable_of(name)} is set" for name in self.environment if name in heard]
+        words += [f"{variable_of('timeout')} is set"] if self.seconds is not None and timeout is None else []
+        told = [*more, *self._of_table(merged(given, self.environment), timeout)]
+        if self.settings is not None and told:
+            words.insert(0, f"[tool.gradprobe] of {self.settings.place}: {', '.join(told)}")
+        return "; ".join(words) or None
+
+    def _of_table(self, stronger: Mapping[str, Any], timeout: float | None) -> list[str]:
+        options = {name: word for name, word in merged(stronger, self.top.options).items() if name not in stronger}
+        told = [f"layouts {' and '.join(options['runs'])}"] if "runs" in options else []
+        told += ["strict" if options["strict"] else "not strict"] if "strict" in options else []
+        if self.settings is not None and self.settings.timeout and self.seconds is None and timeout is None:
+            told.append(f"timeout {self.settings.timeout:g} s")
+        return told
+
+
+def effective_settings(folder: Path) -> EffectiveSettings:
+    """What the environment and the project of a folder say.
+
+    Raises:
+        UsageFailure: one of them holds an invalid value.
+    """
+    table = nearest_table(folder)
+    return EffectiveSettings(settings_of(table) if table is not None else None, options_of(), timeout_of())
+
+
+def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of several sources, the strongest first."""
+    found: dict[str, Any] = {}
+    for options in layers:
+        found = {
+            **{name: word for name, word in options.items() if _EITHER.get(name) not in found},
+            **found,
+        }
+    return found
+
+
+def configured(effective: EffectiveSettings) -> list[Planned]:
+    """Every configured target on every configured case; on the default case where none is. Empty: no targets.
+
+    One target's checks follow one another: they share a process.
+
+    Raises:
+        UsageFailure: a case has no target.
+    """
+    settings = effective.settings
+    if settings is None or not (settings.top.targets or settings.cases):
+        return []
+    cases = settings.cases or {"": Scope()}
+    plan = [
+        _planned(effective, settings, name, case, target)
+        for name, case in cases.items()
+        for target in _targets(settings, name, case)
+    ]
+    order = list(dict.fromkeys([*settings.top.targets, *(one.request.target for one in plan)]))
+    return sorted(plan, key=lambda one: order.index(one.request.target))
+
+
+def _targets(settings: Settings, name: str, case: Scope) -> tuple[str, ...]:
+    targets = case.targets or settings.top.targets
+    if not targets:
+        raise UsageFailure(
+            f"[tool.gradprobe.cases.{name}] of {settings.place} has no target",
+            'add targets = ["FILE.py:FUNCTION"] to it, or to [tool.gradprobe]',
+        )
+    return targets
+
+
+def _planned(effective: EffectiveSettings, settings: Settings, name: str, case: Scope, target: str) -> Planned:
+    top = settings.top
+    options = merged(effective.environment, case.options, top.options)
+    request = CheckRequest(target, case.family or top.family, case.reference or top.reference, options)
+    return Planned(f"{target} {name}".rstrip(), request)

@@ -1,0 +1,231 @@
+"""The table [tool.gradprobe]: which pyproject.toml has it, and what it holds, as TOML has it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...inputs.options import OPTIONS
+from ...model.failures import UsageFailure, did_you_mean
+from .environment import from_toml, seconds, told
+
+# What can only mean the table, for a file that cannot be read as TOML.
+_MEANT = re.compile(r"tool[\s.\"']*gradprobe|^\s*gradprobe\b.*=", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Table:
+    """The nearest table."""
+
+    file: Path
+    content: Mapping[str, Any]
+
+
+def nearest_table(folder: Path) -> Table | None:
+    """The table of the nearest pyproject.toml, from a folder upwards, that has one; None where none has.
+
+    Raises:
+        UsageFailure: one cannot be read, or seems to have it and is no TOML, or this Python reads none.
+    """
+    for above in (folder, *folder.parents):
+        table = _table_of(above / "pyproject.toml")
+        if table is not None:
+            return table
+    return None
+
+
+def _table_of(file: Path) -> Table | None:
+    try:
+        there = file.is_file()
+    except OSError:  # in a folder that may not be searched: nobody can say that it is there
+        return None
+    try:
+        raw = file.read_bytes() if there else b""
+    except OSError as error:
+        raise UsageFailure(
+            f"{file}: it may hold [tool.gradprobe] and cannot be read, {error.strerror}",
+            "make it readable, or add [tool.gradprobe] to one in a folder below it",
+        ) from None
+    if b"gradprobe" in raw.replace(b"\0", b"") and b"gradprobe" not in raw:
+        raise UsageFailure(f"{file} must be UTF-8, and is UTF-16 or UTF-32", "save it as UTF-8")
+    text = raw.decode("utf-8", errors="replace")
+    if "gradprobe" not in text:  # most files, read in no time and by no parser
+        return None
+    content = _content(file, text)
+    tools = content.get("tool") if content else None
+    if not isinstance(tools, dict) or "gradprobe" not in tools:
+        return None
+    if not isinstance(tools["gradprobe"], dict):
+        raise UsageFailure(f"{file}: tool.gradprobe must be a table", "write [tool.gradprobe]")
+    return Table(file, tools["gradprobe"])
+
+
+def _content(file: Path, text: str) -> dict[str, Any] | None:
+    """All of a file; None where it cannot be read and says nothing about this tool."""
+    toml = _reader()
+    if toml is None:
+        if not _MEANT.search(text):
+            return None
+        raise UsageFailure(f"{file}: this Python has no TOML reader", "pip install tomli, or use Python 3.11 or newer")
+    try:
+        return dict(toml.loads(text))
+    except (toml.TOMLDecodeError, RecursionError) as error:
+        if not _MEANT.search(text):
+            return None
+        if isinstance(error, RecursionError):
+            raise UsageFailure(
+                f"{file}: its values are nested too deeply to be read", "no option needs more than 3 levels"
+            ) from None
+        raise UsageFailure(f"{file} is not valid TOML: {error}") from None
+
+
+def _reader() -> Any:
+    for name in ("tomllib", "tomli"):
+        try:
+            return importlib.import_module(name)
+        except ImportError:
+            continue
+    return None
+
+
+_TABLE = "[tool.gradprobe]"
+_BY_NAME = {option.name: option for option in OPTIONS if option.name != "runs"}
+_LAYOUTS = next(option for option in OPTIONS if option.name == "runs")
+_FAMILIES = ("softmax", "lazy")
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What a table says, at the top or of one case. Files are told from the current folder."""
+
+    targets: tuple[str, ...] = ()
+    family: str | None = None
+    reference: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Words of the command line; of the top, only strict and runs."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One project's table."""
+
+    file: Path
+    top: Scope
+    timeout: float | None
+    """Seconds, for each check."""
+    cases: Mapping[str, Scope]
+    """By their names, in the order of the file."""
+
+    @property
+    def place(self) -> str:
+        """The file, from the current folder where that is shorter."""
+        return min(os.path.relpath(self.file), str(self.file), key=len)
+
+
+def settings_of(table: Table) -> Settings:
+    """A table, read.
+
+    Raises:
+        UsageFailure: a key is not known, or its value is not of its type; with the key and its table.
+    """
+    reader = _Reader(table.file)
+    own = {"timeout": _timeout, "cases": _tables}
+    found = reader.read(table.content, _TABLE, {**_OF_ALL, "strict": _strict, **own})
+    top = reader.scope(found)
+    cases = {
+        name: reader.scope(reader.read(content, f"[tool.gradprobe.cases.{name}]", _OF_A_CASE))
+        for name, content in found.get("cases", {}).items()
+    }
+    return Settings(table.file, top, found.get("timeout"), cases)
+
+
+@dataclass(frozen=True)
+class _Reader:
+    file: Path
+
+    def read(self, content: Mapping[str, Any], table: str, known: Mapping[str, Callable[..., Any]]) -> dict[str, Any]:
+        """The values of a table by their keys, with underscores."""
+        found: dict[str, Any] = {}
+        for key, value in content.items():
+            name, place = key.replace("-", "_"), f"in {table} of {self.file}"
+            if name not in known:
+                raise UsageFailure(
+                    f"unknown key {key!r} {place}", did_you_mean(name, known, "") or did_you_mean(name, known)
+                )
+            if name in found:
+                raise UsageFailure(f"{key!r} stands twice {place}, once with - and once with _", "keep one of them")
+            found[name] = known[name](name, value, f"{key} {place}")
+        return found
+
+    def scope(self, found: Mapping[str, Any]) -> Scope:
+        options = {name: value for name, value in found.items() if name in _BY_NAME}
+        options |= {"inputs": self._from_here(found["inputs"])} if "inputs" in found else {}
+        options |= {"runs": found["layouts"]} if "layouts" in found else {}
+        return Scope(
+            tuple(self._target(word) for word in found.get("targets", ())),
+            found.get("family"),
+            self._target(found["reference"]) if "reference" in found else None,
+            options,
+        )
+
+    def _target(self, word: str) -> str:
+        """A target with its file from the current folder; a built-in or a module's as it is."""
+        place, colon, name = word.rpartition(":")
+        return f"{self._from_here(place)}:{name}" if colon and place.endswith(".py") else word
+
+    def _from_here(self, file: str) -> str:
+        return os.path.relpath(self.file.parent / file)
+
+
+def _option(name: str, value: Any, where: str) -> Any:
+    return from_toml(_BY_NAME[name], value, where)
+
+
+def _strict(_: str, value: Any, where: str) -> Any:
+    return from_toml(_BY_NAME["strict"], value, where)
+
+
+def _layouts(_: str, value: Any, where: str) -> Any:
+    return from_toml(_LAYOUTS, _words("", value, where), where)
+
+
+def _words(_: str, value: Any, where: str) -> list[str]:
+    if not isinstance(value, list) or not value or not all(isinstance(word, str) for word in value):
+        raise UsageFailure(f"{where} must be an array of at least one string, got {told(value)}")
+    return value
+
+
+def _word(_: str, value: Any, where: str) -> str:
+    if not isinstance(value, str):
+        raise UsageFailure(f"{where} must be a string, got {told(value)}")
+    return value
+
+
+def _family(_: str, value: Any, where: str) -> str:
+    if value not in _FAMILIES:
+        raise UsageFailure(f"{where} must be {' or '.join(_FAMILIES)}, got {told(value)}")
+    return str(value)
+
+
+def _timeout(_: str, value: Any, where: str) -> float:
+    return seconds(value, where)
+
+
+def _tables(_: str, value: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping) or not all(isinstance(content, Mapping) for content in value.values()):
+        raise UsageFailure(f"{where} must hold tables", "write [tool.gradprobe.cases.NAME] above a case's options")
+    return value
+
+
+_OF_ALL: Mapping[str, Callable[..., Any]] = {
+    "targets": _words,
+    "layouts": _layouts,
+    "family": _family,
+    "reference": _word,
+}
+_OF_A_CASE = {**_OF_ALL, **dict.fromkeys(_BY_NAME, _option)}

@@ -1,0 +1,88 @@
+"""Writes the workflow of `gradprobe init --ci github`: a check and its strides on every push, without a GPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from ..model.failures import UsageFailure
+from ..targets.builtin import BUILTINS
+from ..targets.find import parts_of
+from .origin import requirement
+
+CIS = ("github",)
+DEFAULT_CI = ".github/workflows/gradprobe.yml"
+# The start of an expression that GitHub evaluates before a shell sees it.
+_EXPRESSION = "${{"
+
+
+def write_workflow(path: Path, ci: str, target: str | None, *, effective: bool = False) -> None:
+    """Writes a workflow for a target; for None, for the one that pyproject.toml configures, or else the default one.
+
+    Raises:
+        UsageFailure: there is no such CI; the target is not in this folder or cannot stand in a workflow; the path is
+            no YAML file, cannot be written, or exists without `force`.
+    """
+    if ci not in CIS:
+        raise UsageFailure(f"--ci must be {' or '.join(CIS)}, got {ci!r}")
+    if path.suffix not in (".yml", ".yaml"):
+        raise UsageFailure(f"init --ci writes a YAML file, got {path}", f"for example {DEFAULT_CI}")
+    if target is not None:
+        _check_target(target)
+    text = (Path(__file__).parent / f"{ci}.yml").read_text(encoding="utf-8")
+    words = {"target": target or "", "gradprobe": requirement(), "path": path.as_posix()}
+    for name, word in words.items():
+        text = text.replace(f"<<{name}>>", _quoted(word))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageFailure(f"{path.parent}: cannot be made, {error.strerror}") from error
+    write_new(path, text, effective=effective)
+
+
+def _check_target(word: str) -> None:
+    place = Path("" if word in BUILTINS else parts_of(word)[0])
+    if place.suffix == ".py" and (place.is_absolute() or ".." in place.parts):
+        raise UsageFailure(f"--target {word}: a workflow knows no folder but the repository's", "name it from its root")
+    if place.suffix == ".py" and not place.is_file():
+        raise UsageFailure(f"--target {word}: there is no file {place}", "the path begins at the repository's root")
+
+
+def _quoted(word: str) -> str:
+    """A word as a YAML scalar. A JSON string is one, and quotes all that YAML or a shell would read."""
+    if _EXPRESSION in word or not word.isprintable():
+        raise UsageFailure(f"{word!r} cannot stand in a workflow: GitHub would read more in it than a word")
+    return json.dumps(word, ensure_ascii=False)
+
+
+DEFAULT_TEMPLATE = "gradprobe_adapter.py"
+FAMILIES = ("softmax", "lazy")
+
+
+def write_adapter(path: Path, family: str, *, effective: bool = False) -> None:
+    """Writes an adapter that runs as it is, with functions `backward` and `forward`.
+
+    Raises:
+        UsageFailure: there is no such family; the path is no Python file, cannot be written, or exists without `force`.
+    """
+    if family not in FAMILIES:
+        raise UsageFailure(f"--family must be {' or '.join(FAMILIES)}, got {family!r}")
+    if path.suffix != ".py":
+        raise UsageFailure(f"init writes a Python file, got {path}", f"for example {path / DEFAULT_TEMPLATE}")
+    text = (Path(__file__).parents[1] / "targets" / "templates" / f"{family}.py").read_text(encoding="utf-8")
+    write_new(path, text, effective=effective)
+
+
+def write_new(path: Path, text: str, *, effective: bool) -> None:
+    """Writes a new file; with `force`, also over one that exists.
+
+    Raises:
+        UsageFailure: it exists without `force`, or cannot be written.
+    """
+    try:
+        with path.open("w" if effective else "x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise UsageFailure(f"{path} is there already", "name another file, or write over it with --force") from None
+    except OSError as error:
+        raise UsageFailure(f"{path}: cannot be written, {error.strerror}") from error

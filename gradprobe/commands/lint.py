@@ -1,0 +1,218 @@
+"""A word on the command line -> the survey of the kernels that it means."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..inputs.options import parse
+from ..lint.finding import Finding
+from ..lint.survey import Survey, surveyed, views_of
+from ..model.failures import Failure, TargetFailure, UsageFailure
+from ..model.spans import plural
+from ..render.text import visible
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from rich.text import Text
+
+    from ..model.case import Case
+    from ..targets.find import Target
+
+
+@dataclass(frozen=True)
+class Inquiry:
+    """What was asked for, and what came of it."""
+
+    word: str
+    survey: Survey
+    targets: tuple[str, ...]
+    """The functions that were called."""
+    refused: tuple[str, ...]
+    """Those whose launches could not be caught."""
+
+
+def inquire(word: str, family: str | None, options: Mapping[str, Any]) -> Inquiry:
+    """Reads the kernels of a target, or of every function of FILE.py that can be called as one.
+
+    Raises:
+        UsageFailure: there is no such file or target, or an option that none of them takes.
+        TargetFailure: it fails to import, or no kernel could be read.
+    """
+    given = parse(options)
+    from ..model.case import DEVICES
+    from ..runtime.backend import prepare_backend
+
+    device = given.get("device", "auto")
+    if device not in DEVICES:
+        raise UsageFailure(f"--device must be one of {', '.join(DEVICES)}, got {device!r}")
+    given = {**given, "device": prepare_backend(device)}
+    with contextlib.redirect_stdout(sys.stderr):
+        module = _module(word)
+        targets = list(_targets(module, family)) if module is not None else [_target(word, family)]
+        return _inquiry(word, module, targets, given)
+
+
+def _module(word: str) -> ModuleType | None:
+    """The module of a file that stands alone; None where the word names a function."""
+    if not word.endswith(".py"):
+        return None
+    from ..targets.find import load_file
+
+    return load_file(Path(word), word)
+
+
+def _target(word: str, family: str | None) -> Target:
+    from ..targets.find import find_target
+
+    return find_target(word, family)
+
+
+def _targets(module: ModuleType, family: str | None) -> Iterator[Target]:
+    """The functions of a module that can be called as a target."""
+    from ..targets.find import callables, find_target
+
+    for name in callables(module):
+        with contextlib.suppress(UsageFailure):
+            yield find_target(getattr(module, name), family)
+
+
+def _inquiry(word: str, module: ModuleType | None, targets: list[Target], given: Mapping[str, Any]) -> Inquiry:
+    views, refused = [], []
+    for target in targets:
+        found = views_of(target, _case(target, given, alone=len(targets) == 1))
+        views += found
+        refused += [] if found else [target.function.__name__]
+    scopes = [(vars(module), str(Path(module.__file__ or "").resolve()))] if module is not None else []
+    survey = surveyed(views, scopes)
+    if not survey.read:
+        raise _nothing_read(word, targets)
+    return Inquiry(word, survey, tuple(target.function.__name__ for target in targets), tuple(refused))
+
+
+def _case(target: Target, given: Mapping[str, Any], *, alone: bool) -> Case:
+    """The case in which a target is called; without options that only its siblings in the file know."""
+    from ..model.case import resolve
+    from ..runtime.backend import choose_threads, make_interpreter_right
+
+    takes_bias = "bias" in target.takes
+    try:
+        case = resolve(given, target.family, takes_bias=takes_bias, packs=target.packs)
+    except Failure:
+        if alone:
+            raise
+        case = resolve({"device": given["device"]}, target.family, takes_bias=takes_bias, packs=target.packs)
+    make_interpreter_right(case)
+    choose_threads(case)
+    return case
+
+
+def _nothing_read(word: str, targets: list[Target]) -> TargetFailure:
+    if not targets:
+        return TargetFailure(f"{word} has no Triton kernel with pointers that could be read, and no target to call")
+    names = ", ".join(target.function.__name__ for target in targets)
+    return TargetFailure(
+        f"no kernel of {word} was launched where {names} was called, so nothing was read",
+        "gradprobe check runs it; lint reads Triton kernels, and --traceback shows what failed",
+    )
+
+
+CLEAN, FOUND = "clean", "findings"
+# Code is shown as far as this from a line's ends at least, where lines are cut.
+_LEAST = 40
+
+
+def verdict_of(inquiry: Inquiry) -> str:
+    """CLEAN or FOUND."""
+    return FOUND if inquiry.survey.findings else CLEAN
+
+
+def lint_as_json(inquiry: Inquiry) -> dict[str, Any]:
+    """The document gradprobe.lint/1."""
+    return {
+        "schema": "gradprobe.lint/1",
+        "verdict": verdict_of(inquiry),
+        "target": inquiry.word,
+        "called": list(inquiry.targets),
+        "not_caught": list(inquiry.refused),
+        "findings": [asdict(finding) for finding in inquiry.survey.findings],
+        "kernels": [asdict(kernel) | {"lost": list(kernel.lost)} for kernel in inquiry.survey.kernels],
+    }
+
+
+def render_lint(inquiry: Inquiry, width: int) -> list[Text]:
+    """Lines of a console: the verdict first, then each finding, then what was read."""
+    from rich.text import Text
+
+    findings = inquiry.survey.findings
+    lines = [Text(_headline(inquiry), style="bold red" if findings else "bold green")]
+    for finding in findings:
+        lines += [Text(""), *_shown(finding, max(width, _LEAST))]
+    if findings:
+        lines.append(Text(""))
+    return lines + [Text(line, style="dim") for line in _read(inquiry, max(width, _LEAST))]
+
+
+def _headline(inquiry: Inquiry) -> str:
+    count = len(inquiry.survey.findings)
+    if not count and not any(kernel.launched for kernel in inquiry.survey.kernels):
+        return f"CLEAN  by the names of parameters alone, for nothing was launched ({inquiry.word})"
+    if not count:
+        return f"CLEAN  every stride that was read is its own tensor's ({inquiry.word})"
+    return f"FINDINGS  {plural(count, 'wrong stride')} ({inquiry.word})"
+
+
+def _shown(finding: Finding, width: int) -> Iterator[Text]:
+    from rich.text import Text
+
+    yield Text(f"{_place(finding.file)}:{finding.line}  {finding.kernel}  {finding.rule}", style="bold")
+    code, column = _window(visible(finding.code), finding.column, finding.length, width - 2)
+    yield Text(f"  {code}")
+    yield Text(f"  {' ' * column}{'^' * max(min(finding.length, len(code) - column), 1)}", style="red")
+    for line in _wrapped(finding.sentence, width, "  "):
+        yield Text(line)
+    if finding.fix:
+        for line in _wrapped(f"fix: {finding.fix}", width, "  "):
+            yield Text(line, style="green")
+
+
+def _window(code: str, column: int, length: int, width: int) -> tuple[str, int]:
+    """As much of a line as fits around what is wrong, and where that stands in it."""
+    if len(code) <= width:
+        return code, column
+    start = max(min(column - (width - length) // 2, len(code) - width), 0)
+    return code[start : start + width], column - start
+
+
+def _read(inquiry: Inquiry, width: int) -> Iterator[str]:
+    survey = inquiry.survey
+    launched = [kernel for kernel in survey.kernels if kernel.launched]
+    named = [kernel.name for kernel in survey.kernels if not kernel.launched]
+    lost = [f"{name} of {kernel.name}" for kernel in survey.kernels for name in kernel.lost]
+    read = f"read {plural(survey.read, 'pointer expression')} in {plural(len(survey.kernels), 'kernel')}"
+    yield from _wrapped(f"{read}, {len(launched)} of them caught at their launch", width, "  ")
+    if named:
+        yield from _wrapped(f"never launched, read by their parameters' names only: {', '.join(named)}", width, "  ")
+    if inquiry.refused:
+        yield from _wrapped(f"no launch could be caught of: {', '.join(inquiry.refused)}", width, "  ")
+    if lost:
+        yield from _wrapped(f"pointers that could not be followed everywhere: {', '.join(lost)}", width, "  ")
+
+
+def _wrapped(text: str, width: int, indent: str) -> list[str]:
+    return textwrap.wrap(
+        visible(text), width, initial_indent=indent, subsequent_indent=indent + "  ", break_long_words=False,
+        break_on_hyphens=False,
+    )  # fmt: skip
+
+
+def _place(file: str) -> str:
+    here = os.getcwd()
+    return os.path.relpath(file, here) if os.path.commonpath([file, here]) == here else file

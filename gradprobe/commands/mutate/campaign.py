@@ -1,0 +1,233 @@
+"""A gate: a command that is to fail where a kernel is wrong, and what its end means."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ...model.failures import Failure, TargetFailure, UsageFailure
+from ...processes.ended import words_of
+from ...processes.process import Program, Ran, gradprobe_command, run_programs
+from ...source.shadow import Shadow
+from .mutant import Mutant
+from .source import KernelFile
+
+KILLED, SURVIVED, INVALID = "killed", "survived", "did not run"
+_GREPPABLE = "FIRST MISMATCH "
+
+
+@dataclass(frozen=True)
+class Gate:
+    """What each mutant is put to."""
+
+    command: tuple[str, ...]
+    words: str
+    """The command as a person types it."""
+    own: bool
+    """Whether it is gradprobe's, whose exit codes tell a wrong number from a crash."""
+
+    def judged(self, code: int) -> str:
+        """KILLED, SURVIVED or INVALID, from the exit code as Popen gives it.
+
+        gradprobe's own gate exits with 1 for a mismatch, and with more for a kernel that does not run. Every other gate
+        exits with anything but 0 for a failing test.
+        """
+        if code == 0:
+            return SURVIVED
+        return KILLED if code == 1 or not self.own else INVALID
+
+    def telling(self, output: str) -> str:
+        """The line of what a gate wrote that says most: its first mismatch, its first failure, else the last."""
+        lines = [line.strip() for line in output.splitlines() if line.strip()]
+        if self.own:
+            told = [line for line in lines if line.startswith((_GREPPABLE, "gradprobe: "))]
+        else:
+            told = [line for line in lines if line.startswith(("FAILED ", "ERROR "))]
+        return (told or lines[-1:] or [""])[0]
+
+
+def own_gate(words: str) -> Gate:
+    """One of gradprobe's commands, run by this Python with this gradprobe."""
+    return Gate(gradprobe_command(*shlex.split(words)[1:]), words, own=True)
+
+
+def other_gate(words: str) -> Gate:
+    """A command of the user's.
+
+    Raises:
+        UsageFailure: it is empty, or its quotes do not close.
+    """
+    try:
+        command: Sequence[str] = shlex.split(words)
+    except ValueError as error:
+        raise UsageFailure(f"--check {words!r} cannot be read: {error}") from error
+    if not command:
+        raise UsageFailure("--check takes a command, got nothing", "such as --check 'pytest -q tests/test_flash.py'")
+    return Gate(tuple(command), words, own=False)
+
+
+# A mutant is stopped after so many times the seconds of the gate on the file as it is, and so many seconds more.
+_TIMES, _MORE = 5.0, 30.0
+# The first words of what is said of a gate that was stopped.
+LATE = "no answer within"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one mutant."""
+
+    mutant: Mutant
+    verdict: str
+    """KILLED, SURVIVED or INVALID."""
+    words: str
+    """Of the gate: its first mismatch, its error; or why it was not asked."""
+    seconds: float
+    ran: bool | None = None
+    """Whether the gate runs the line that is changed; None where that is not known."""
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """What came of a file's mutants, so far or in the end."""
+
+    target: str
+    gate: Gate
+    file: Path
+    planted: tuple[Mutant, ...]
+    """All that the file can be given, of the classes asked for."""
+    tried: int
+    """How many of them are to be tried."""
+    outcomes: tuple[Outcome, ...]
+    """In the order of the file."""
+    seconds: float
+    plain_seconds: float
+    """Of the gate on the file as it is."""
+
+    def having(self, verdict: str) -> list[Outcome]:
+        """The outcomes of one verdict."""
+        return [outcome for outcome in self.outcomes if outcome.verdict == verdict]
+
+    @property
+    def exit_code(self) -> int:
+        """0 where none survived and any was killed, 1 where one survived, 3 where nothing ran."""
+        if self.having(SURVIVED):
+            return 1
+        return 0 if self.having(KILLED) else 3
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How a campaign is run."""
+
+    workers: int
+    timeout: float | None
+    """Seconds for one mutant; None for what the gate's own time on the file gives."""
+    watches_lines: bool
+    """Whether lines that the gate never runs can be told: not where kernels are compiled or run in other threads."""
+
+
+def campaign(
+    target: str,
+    file: KernelFile,
+    gate: Gate,
+    mutants: Sequence[Mutant],
+    chosen: Sequence[Mutant],
+    terms: Terms,
+    told: Callable[[Campaign], None],
+) -> Campaign:
+    """Puts every chosen mutant to the gate.
+
+    Args:
+        mutants: all that there are, for the counts.
+        told: what is known after each.
+
+    Raises:
+        UsageFailure, TargetFailure: the gate does not pass the file as it is, or never imports it.
+    """
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="gradprobe-mutate-") as folder:
+        plain, lines = _on_the_file_as_it_is(gate, file, Path(folder), terms)
+        found = Campaign(target, gate, file.path, tuple(mutants), len(chosen), (), 0.0, plain.seconds)
+        reached = [(mutant, _reach(mutant, file, lines)) for mutant in chosen]
+        # gradprobe's gate does the same each time: a line that it did not run it will not run.
+        idle = [(mutant, ran) for mutant, ran in reached if ran is False and gate.own]
+        outcomes = [Outcome(mutant, SURVIVED, "", 0.0, ran=False) for mutant, _ in idle]
+        request = [pair for pair in reached if pair not in idle]
+        timeout = terms.timeout or _TIMES * plain.seconds + _MORE
+        shadows = [_shadow(file, Path(folder), mutant) for mutant, _ in request]
+        programs = [_program(gate, shadow) for shadow in shadows]
+        ends = run_programs(programs, timeout=timeout, workers=terms.workers)
+        with contextlib.closing(ends):  # type: ignore[type-var]
+            for ended in ends:
+                mutant, ran = request[ended.number]
+                outcomes.append(_outcome(gate, mutant, ended, shadows[ended.number], ran, timeout))
+                found = replace(found, outcomes=_in_order(outcomes, chosen), seconds=time.perf_counter() - start)
+                told(found)
+    return replace(found, outcomes=_in_order(outcomes, chosen), seconds=time.perf_counter() - start)
+
+
+def _on_the_file_as_it_is(gate: Gate, file: KernelFile, folder: Path, terms: Terms) -> tuple[Ran, frozenset[int]]:
+    shadow = Shadow(file.path, folder / "as-it-is", terms.watches_lines)
+    shadow.write(file.text)
+    (plain,) = run_programs([_program(gate, shadow)], timeout=terms.timeout)
+    if plain.code != 0:
+        raise _not_passed(gate, plain)
+    if not shadow.was_loaded:
+        way_out = f"name the file that it runs with --file, or import {file.path.name} as a module"
+        raise TargetFailure(f"{gate.words}: passes, but never imports {file.path}", way_out)
+    return plain, shadow.lines
+
+
+def _not_passed(gate: Gate, plain: Ran) -> Failure:
+    what = "took too long" if plain.code is None else f"ended with exit code {plain.code}"
+    words = f"the gate fails without any fault: {gate.words}: {what}: {gate.telling(plain.output)}"
+    wrong_words = gate.own and plain.code == UsageFailure.exit_code
+    return (UsageFailure if wrong_words else TargetFailure)(words, "make it pass on the file as it is first")
+
+
+def _shadow(file: KernelFile, folder: Path, mutant: Mutant) -> Shadow:
+    shadow = Shadow(file.path, folder / mutant.name)
+    shadow.write(mutant.plant(file.text))
+    return shadow
+
+
+def _program(gate: Gate, shadow: Shadow) -> Program:
+    return Program(gate.command, shadow.environment({**os.environ, "COLUMNS": "120"}))
+
+
+def _reach(mutant: Mutant, file: KernelFile, lines: frozenset[int]) -> bool | None:
+    """Whether the changed statement ran in the gate on the file as it is; None where it cannot be told.
+
+    Where no kernel ran a line in Python they were compiled, and nothing is known.
+    """
+    interpreted = any(lines & _inside(kernel.body[0].lineno, kernel.end_lineno) for kernel in file.kernels)
+    if not interpreted or mutant.statement is None:
+        return None
+    return bool(lines & _inside(*mutant.statement))
+
+
+def _inside(first: int, last: int | None) -> frozenset[int]:
+    return frozenset(range(first, (last or first) + 1))
+
+
+def _outcome(gate: Gate, mutant: Mutant, ended: Ran, shadow: Shadow, ran: bool | None, timeout: float) -> Outcome:
+    if ended.code is None:
+        return Outcome(mutant, KILLED, f"{LATE} {timeout:.0f} s: stopped", ended.seconds, ran)
+    if not shadow.was_loaded:
+        return Outcome(mutant, INVALID, "the gate ended without importing it", ended.seconds, ran)
+    verdict = gate.judged(ended.code)
+    words = "" if verdict == SURVIVED else gate.telling(ended.output)
+    if ended.code < 0:
+        words = "; ".join(filter(None, [words_of(ended.code), words]))
+    return Outcome(mutant, verdict, words, ended.seconds, ran)
+
+
+def _in_order(outcomes: Sequence[Outcome], chosen: Sequence[Mutant]) -> tuple[Outcome, ...]:
+    places = {mutant.name: place for place, mutant in enumerate(chosen)}
+    return tuple(sorted(outcomes, key=lambda outcome: places[outcome.mutant.name]))

@@ -1,0 +1,161 @@
+"""A campaign of mutants for people: how many were killed, by class, then every survivor with its edit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rich.text import Text
+
+from ...model.spans import plural
+from ...render.console import folded, headed
+from ...render.text import CAUTION
+from .campaign import INVALID, KILLED, LATE, SURVIVED, Campaign, Outcome
+from .mutant import CLASSES, Mutant
+
+_CELL = 9
+_GAP = "survived: the gate has a gap, or the edit changes no result"
+# Mutants that did not run and are named; the others are in the JSON.
+_NAMED = 3
+
+
+def render_campaign(found: Campaign, width: int) -> list[Text]:
+    """The campaign as lines; the table fits 80 columns, sentences are folded to `width`, code is never cut."""
+    lines = [*_verdict(found, width), Text(), *_table(found), Text()]
+    survivors = found.having(SURVIVED)
+    if survivors:
+        lines.append(Text(f"  {_GAP}", "dim"))
+    for outcome in survivors:
+        lines += _survivor(outcome)
+    return [*lines, *(line for sentence in _sentences(found) for line in folded(sentence, width))]
+
+
+def render_list(mutants: Sequence[Mutant], of: int) -> list[Text]:
+    """Mutants that are not tried, each with its edit.
+
+    Args:
+        of: how many there are in all.
+    """
+    lines = [line for mutant in mutants for line in (_head(mutant), *_edit(mutant))]
+    part = f", {len(mutants):,} of them here" if len(mutants) < of else ""
+    return [*lines, Text(f"{plural(of, 'fault')} can be planted{part}")]
+
+
+def _verdict(found: Campaign, width: int) -> Iterator[Text]:
+    killed, survived, invalid = (len(found.having(verdict)) for verdict in (KILLED, SURVIVED, INVALID))
+    count, verdict, style = killed, "KILLED", "bold green"
+    if survived:
+        count, verdict, style = survived, "SURVIVED", "bold red"
+    elif not killed:
+        count, verdict, style = invalid, "NOT RUN", f"bold {CAUTION}"
+    words = f"{count:,} of {plural(len(found.outcomes), 'fault')}"
+    words += f" ({invalid:,} did not run)" if invalid and count != invalid else ""
+    yield from headed(verdict, style, f"{words}: {found.target}, by {found.gate.words}", width)
+
+
+def _table(found: Campaign) -> Iterator[Text]:
+    heads = ("planted", "killed", "survived", "not run")
+    longest = max(map(len, CLASSES.values()))
+    yield Text(f"  {'class':<{longest + 6}}" + "".join(f"{head:>{_CELL}}" for head in heads), "dim")
+    for name, words in CLASSES.items():
+        counts = counts_of(found, name)
+        if counts["planted"]:
+            line = Text(f"  {name:<6}{words:<{longest}}")
+            line.append(f"{counts['planted']:>{_CELL}}")
+            line.append(f"{counts[KILLED]:>{_CELL}}", "green" if counts[KILLED] else "dim")
+            line.append(f"{counts[SURVIVED]:>{_CELL}}", "bold red" if counts[SURVIVED] else "dim")
+            line.append(f"{counts[INVALID]:>{_CELL}}", CAUTION if counts[INVALID] else "dim")
+            yield line
+
+
+def counts_of(found: Campaign, fault_class: str) -> dict[str, int]:
+    """How many mutants of a class were planted, and how many came to each verdict."""
+    those = [outcome.verdict for outcome in found.outcomes if outcome.mutant.fault_class == fault_class]
+    return {"planted": len(those), **{verdict: those.count(verdict) for verdict in (KILLED, SURVIVED, INVALID)}}
+
+
+def _survivor(outcome: Outcome) -> Iterator[Text]:
+    yield _head(outcome.mutant, "; this gate never runs that line" if outcome.ran is False else "")
+    yield from _edit(outcome.mutant)
+
+
+def _head(mutant: Mutant, more: str = "") -> Text:
+    words = f"  {mutant.fault_class}  {mutant.name} in {mutant.function}{more}"
+    return Text.assemble("  ", (f"{_shown(mutant)}:{mutant.line}", "bold"), words)
+
+
+def _edit(mutant: Mutant) -> Iterator[Text]:
+    yield Text(f"    - {mutant.before}", "red")
+    yield Text(f"    + {mutant.after}", "green")
+
+
+def _shown(mutant: Mutant) -> str:
+    return mutant.file.rpartition("/")[2]
+
+
+def _sentences(found: Campaign) -> Iterator[str]:
+    survivors, killed = found.having(SURVIVED), found.having(KILLED)
+    idle = [outcome for outcome in survivors if outcome.ran is False]
+    if idle:
+        lines = ", ".join(map(str, sorted({outcome.mutant.line for outcome in idle})))
+        yield f"{len(idle):,} of {plural(len(survivors), 'survivor')} changed a line that this gate never runs: {lines}"
+    yield from _not_run(found.having(INVALID))
+    late = sum(outcome.words.startswith(LATE) for outcome in killed)
+    if late:
+        yield f"{late:,} of the killed were stopped because the gate did not end"
+    possible = f"{plural(len(found.planted), 'fault')} that can be planted in {found.file.name}"
+    took = f"in {found.seconds:.0f} s; the gate alone takes {found.plain_seconds:.1f} s"
+    yield f"tried {len(found.outcomes):,} of {possible}, {took}"
+
+
+def _not_run(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    for outcome in outcomes[:_NAMED]:
+        words = outcome.words.removeprefix("gradprobe: ")
+        yield f"did not run: {outcome.mutant.name}, line {outcome.mutant.line}: {words}"
+    if len(outcomes) > _NAMED:
+        yield f"and {len(outcomes) - _NAMED:,} more did not run: --json FILE names them"
+
+
+SCHEMA = "gradprobe.mutate/1"
+_KEYS = {KILLED: "killed", SURVIVED: "survived", INVALID: "did_not_run", "planted": "planted"}
+
+
+def campaign_as_json(found: Campaign, again: str) -> dict[str, Any]:
+    """The document, ready for `json.dumps`; verdict "survived" where any mutant did, else "killed" or "error"."""
+    by_class = {name: counts_of(found, name) for name in CLASSES}
+    return {
+        "schema": SCHEMA,
+        "verdict": {0: "killed", 1: "survived", 3: "error"}[found.exit_code],
+        "target": found.target,
+        "file": str(found.file),
+        "gate": {"command": found.gate.words, "own": found.gate.own, "seconds": round(found.plain_seconds, 3)},
+        "possible": len(found.planted),
+        "chosen": found.tried,
+        "planted": len(found.outcomes),
+        **{_KEYS[verdict]: len(found.having(verdict)) for verdict in (KILLED, SURVIVED, INVALID)},
+        "classes": {
+            name: {_KEYS[key]: count for key, count in counts.items()}
+            for name, counts in by_class.items()
+            if counts["planted"]
+        },
+        "mutants": [_mutant(outcome) for outcome in found.outcomes],
+        "reproduce": again,
+        "seconds": round(found.seconds, 3),
+    }
+
+
+def _mutant(outcome: Outcome) -> dict[str, Any]:
+    mutant = outcome.mutant
+    return {
+        "name": mutant.name,
+        "class": mutant.fault_class,
+        "function": mutant.function,
+        "line": mutant.line,
+        "verdict": _KEYS[outcome.verdict],
+        "words": outcome.words,
+        "line_ran": outcome.ran,
+        "before": mutant.before,
+        "after": mutant.after,
+        "diff": mutant.diff,
+        "seconds": round(outcome.seconds, 3),
+    }

@@ -1,0 +1,92 @@
+"""Puts a Watch in a function's place: around the function, or in its module."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import importlib
+import inspect
+import sys
+from types import ModuleType
+from typing import Any
+
+from ...model.failures import UsageFailure
+from ...model.spans import plural
+from .watch import Keeping, Watch
+
+
+def capture(function: Any, how: Keeping) -> Any:
+    """See `gradprobe.capture`.
+
+    Raises:
+        UsageFailure: it is neither a function nor the name of one.
+    """
+    if function is None:
+        return functools.partial(capture, how=how)
+    if isinstance(function, str):
+        return Replaced(function, how)
+    if not callable(function) or isinstance(function, type):
+        raise UsageFailure(f"capture takes a function, got {type(function).__name__}")
+    watch = Watch(function, getattr(function, "__name__", type(function).__name__), how)
+    atexit.register(_tell, watch)
+    return watch.wrapped
+
+
+class Replaced:
+    """Within `with`, a module holds the wrapped function in place of its own."""
+
+    def __init__(self, word: str, how: Keeping) -> None:
+        self.word, self.how = word, how
+
+    def __enter__(self) -> Watch:
+        place, name = parted(self.word)
+        self.module = importlib.import_module(place)
+        self.original = getattr(self.module, name, None)
+        watch = put_in_place(self.module, name, self.word, self.how)
+        atexit.register(_tell, watch)
+        return watch
+
+    def __exit__(self, *_: object) -> None:
+        setattr(self.module, parted(self.word)[1], self.original)
+
+
+def parted(word: str) -> tuple[str, str]:
+    """The module and the function of "package.module:function".
+
+    Raises:
+        UsageFailure: the word has another form.
+    """
+    place, colon, name = word.partition(":")
+    if not colon or not name.isidentifier() or not all(part.isidentifier() for part in place.split(".")):
+        way_out = "for example --watch model.attention:attention; a method or a nested function cannot be watched"
+        raise UsageFailure(f"--watch takes MODULE:FUNCTION, got {word!r}", way_out)
+    return place, name
+
+
+def put_in_place(module: ModuleType, name: str, word: str, how: Keeping) -> Watch:
+    """Puts a Watch in the place of a module's function.
+
+    Raises:
+        UsageFailure: the module has no such function.
+    """
+    function = getattr(module, name, None)
+    if function is None:
+        own = sorted(key for key, value in vars(module).items() if inspect.isfunction(value))
+        raise UsageFailure(f"{word}: {module.__file__} has no function {name}", f"it has: {', '.join(own) or 'none'}")
+    if not callable(function) or isinstance(function, type):
+        raise UsageFailure(f"{word}: {name} is not a function but {type(function).__name__}")
+    watch = Watch(function, word, how)
+    setattr(module, name, watch.wrapped)
+    return watch
+
+
+def _tell(watch: Watch) -> None:
+    """Says on stderr what was kept and what was not."""
+    if watch.files:
+        them = "it" if len(watch.files) == 1 else "them"
+        words = [f"kept {plural(len(watch.files), 'set')} of inputs of {watch.name} in {watch.folder}"]
+        words.append(f"check {them} with: gradprobe check TARGET --inputs {watch.files[0]}")
+    else:
+        words = [f"no inputs were kept: {watch.seen.why_nothing(watch.name)}"]
+    for line in [*words, *watch.seen.troubles()]:
+        print(f"gradprobe: {line}", file=sys.stderr)

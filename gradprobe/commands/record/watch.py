@@ -1,0 +1,250 @@
+"""Watch: wraps a function and keeps its inputs and dO, once for each shape and layout. The program runs as before."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import re
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...inputs.placement import Placement, placements_of
+from ...inputs.saved import Saved, save
+from ...model.failures import UsageFailure
+from .call import ORDERS, Reader, Seen, Unfit
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ENDING = ".inputs.pt"
+# How many calls of one form are copied in the hope of a new layout of dO, which is known only after the copy.
+PATIENCE = 8
+# How many failures are counted apart: a message may hold a number that differs each time.
+_MOST_FAILURES = 10
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """Where and how many sets of inputs are kept."""
+
+    folder: Path
+    """It holds one file for each set, and is made with the first."""
+    keep: int
+    """How many sets are kept at most."""
+    order: str
+    """The function's order of axes, bhld or blhd. Sets are kept as [B, H, L, D]."""
+
+    def __post_init__(self) -> None:
+        if self.keep < 1:
+            raise UsageFailure(f"keep must be at least 1, got {self.keep}")
+        if self.order not in ORDERS:
+            raise UsageFailure(f"order must be one of {', '.join(ORDERS)}, got {self.order!r}")
+
+
+@dataclass
+class _Form:
+    """All calls with one shape and layout of the inputs."""
+
+    waiting: weakref.WeakSet[_Waiting] = field(default_factory=weakref.WeakSet)
+    """Copies that wait for their dO. A copy disappears with the graph of its call."""
+    idle: int = 0
+    """Copies since the last new layout of dO that brought no new one."""
+    layouts: set[Any] = field(default_factory=set)
+    """The layouts of dO that were kept."""
+    missed: set[Any] = field(default_factory=set)
+
+
+class _Waiting:
+    """A call whose dO has not come yet. It lives as long as the graph behind the call's output."""
+
+    def __init__(self, form: _Form, key: tuple[Any, ...], copy: Saved | None) -> None:
+        self.form, self.key, self.copy = form, key, copy
+
+
+class Watch:
+    """Watches a function; the program calls `wrapped` in its place.
+
+    Results, gradients and the program's random numbers are those of the function itself. No failure in here reaches
+    the program; each is counted in `seen`.
+    """
+
+    def __init__(self, function: Callable[..., Any], name: str, how: Keeping) -> None:
+        """`name` is what sentences call the function."""
+        self.name, self.folder, self.keep = name, how.folder, how.keep
+        self.files: list[Path] = []
+        self.seen = Seen(imported=True)
+        self.told: Callable[[], None] = lambda: None
+        self._forms: dict[tuple[Any, ...], _Form] = {}
+        self._lock = threading.RLock()
+        self._reader = Reader(function, name, how.order)
+        self.wrapped = self._wrap(function)
+
+        def begin_anew() -> None:
+            self.seen, self._lock = Seen(imported=True), threading.RLock()
+
+        os.register_at_fork(after_in_child=begin_anew)
+
+    def _wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            import torch  # only now: the function may be one of torch's own, wrapped while torch is imported
+
+            if torch.compiler.is_compiling():  # else the watching would become part of the compiled program
+                return function(*args, **kwargs)
+            waiting = self._guarded(self._before, torch.is_grad_enabled(), args, kwargs)
+            output = function(*args, **kwargs)
+            if waiting is not None:
+                self._guarded(self._after, waiting, output)
+            return output
+
+        vars(wrapped)["watch"] = self
+        return wrapped
+
+    def _guarded(self, act: Callable[..., Any], *args: Any) -> Any:
+        """Runs one step of the watching apart from the program: outside its graph and modes, and catching failures."""
+        with self._lock:
+            before = self._kinds()
+            try:
+                with _apart():
+                    return act(*args)
+            except Exception as error:
+                own = f"watching {self.name} failed: {type(error).__name__}: {error}"
+                words, failures = str(error) if isinstance(error, Unfit) else own, self.seen.failures
+                if words in failures or len(failures) < _MOST_FAILURES:
+                    failures[words] = failures.get(words, 0) + 1
+                return None
+            finally:
+                if self._kinds() != before:
+                    self.told()
+
+    def _kinds(self) -> tuple[Any, ...]:
+        seen = self.seen
+        counts = (seen.calls, seen.without_grad, seen.arrived, seen.not_finite, seen.layouts_missed, seen.over)
+        return seen.kept, len(seen.failures), len(seen.notes), *map(bool, counts)
+
+    def _before(self, grad_enabled: bool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _Waiting | None:
+        self.seen.calls += 1
+        call = self._reader.read(args, kwargs)
+        self.seen.notes += [note for note in call.notes if note not in self.seen.notes]
+        tensors, options = dict(call.tensors), call.options
+        grad = tensors.pop("do", None)
+        if grad is None and not (grad_enabled and any(tensor.requires_grad for tensor in tensors.values())):
+            self.seen.without_grad += 1
+            return None
+        placements = placements_of(tensors)
+        key = (_layout(tensors, placements), tuple(sorted(options.items())))
+        form = self._forms.setdefault(key, _Form())
+        enough = len(self.files) >= self.keep or (
+            len(form.waiting) + form.idle >= PATIENCE
+            if grad is None
+            else _layout({"do": grad}, placements_of({"do": grad})) in form.layouts
+        )
+        waiting = _Waiting(form, key, None if enough else Saved(_copies(tensors), placements, options))
+        if grad is not None:  # the function is itself a backward, whose dO is an argument
+            self._arrived(waiting, grad)
+            return None
+        return waiting
+
+    def _after(self, waiting: _Waiting, output: Any) -> None:
+        import torch
+
+        output = output[0] if isinstance(output, (tuple, list)) and output else output
+        if not isinstance(output, torch.Tensor):
+            raise Unfit(f"{self.name} returned {type(output).__name__} and not its output tensor first")
+        if not output.requires_grad:
+            self.seen.without_grad += 1
+            return
+        if waiting.copy is not None:
+            waiting.form.waiting.add(waiting)
+
+        def hook(grad: Tensor | None) -> None:
+            self._guarded(self._arrived, waiting, None if grad is None else self._reader.in_order(grad))
+
+        output.register_hook(hook)
+
+    def _arrived(self, waiting: _Waiting, grad: Tensor | None) -> None:
+        if grad is None:
+            return
+        self.seen.arrived += 1
+        form, copy = waiting.form, waiting.copy
+        form.waiting.discard(waiting)
+        placement = placements_of({"do": grad})
+        layout = _layout({"do": grad}, placement)
+        if layout in form.layouts:
+            form.idle += copy is not None
+            waiting.copy = None
+        elif len(self.files) >= self.keep:
+            self.seen.over += layout not in form.missed
+            form.missed.add(layout)
+        elif copy is None:
+            form.idle = 0  # so that the next call is copied
+            form.missed.add(layout)
+            self._count_missed()
+        else:
+            waiting.copy = None
+            values = {**copy.values, **_copies({"do": grad})}
+            self._keep(waiting, Saved(values, {**copy.placements, **placement}, copy.options), layout)
+
+    def _keep(self, waiting: _Waiting, found: Saved, layout: Any) -> None:
+        if not all(bool(found.values[name].isfinite().all()) for name in ("q", "k", "v", "do")):
+            self.seen.not_finite += 1
+            return
+        form = waiting.form
+        form.layouts.add(layout)
+        form.missed.discard(layout)
+        form.idle = 0
+        self._count_missed()
+        digest = hashlib.sha256(repr((waiting.key, layout)).encode()).hexdigest()[:10]
+        self.folder.mkdir(parents=True, exist_ok=True)
+        word = re.sub(r"\W", "", self.name.rpartition(":")[2])
+        path = self.folder / f"{word}-{digest}{ENDING}"
+        save(path, found)
+        self.files.append(path)
+        self.seen.kept += 1
+
+    def _count_missed(self) -> None:
+        self.seen.layouts_missed = sum(len(form.missed) for form in self._forms.values())
+
+
+@contextlib.contextmanager
+def _apart() -> Iterator[None]:
+    """While open, no graph is recorded, and the program's modes (a counter of operations, say) are off."""
+    import torch
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with torch.no_grad(), _disable_current_modes():
+        yield
+
+
+def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Contiguous copies of the values on the CPU, which later changes in place do not reach."""
+    import torch
+
+    return {
+        name: torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu").copy_(tensor.detach())
+        for name, tensor in tensors.items()
+    }
+
+
+def _layout(tensors: Mapping[str, Tensor], placements: Mapping[str, Placement]) -> tuple[Any, ...]:
+    """The shapes, dtypes, strides, alignments and sharing by which two sets of tensors count as the same.
+
+    Strides of axes of size 1 address nothing, and PyTorch sets them as it likes.
+    """
+
+    def steps(tensor: Tensor) -> tuple[int, ...]:
+        return tuple(step for size, step in zip(tensor.shape, tensor.stride(), strict=True) if size > 1)
+
+    def memory(name: str, tensor: Tensor) -> tuple[Any, ...]:
+        return tensor.data_ptr() % 16 == 0, placements[name].buffer if name in placements else None
+
+    return tuple(
+        (name, str(tensor.dtype), tuple(tensor.shape), steps(tensor), *memory(name, tensor))
+        for name, tensor in sorted(tensors.items())
+    )

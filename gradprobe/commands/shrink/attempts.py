@@ -1,0 +1,252 @@
+"""The worker that tries cases: the facts of a target, a case looked at in full, and quick tries of smaller ones."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from ...inputs.history import CheckRequest
+from ...inputs.options import command_line
+from ...model.case import Case
+from ...model.failures import Failure, Refusal, TargetFailure, UsageFailure
+from ...model.report import Report
+from ...pipeline.fit import fitted
+from ...pipeline.resolve import resolve_problem
+from ...pipeline.run_check import run_check
+from ...probing.experiment import Experiment, experiment_of, inputs_of
+from ...probing.runs import layouts_of, runs_of
+from ...processes import Crash, run_each
+from ...render.console import first_line
+from ...render.reported import report_of
+from ...runtime.backend import choose_threads, make_interpreter_right
+from .minimal_command import Facts, fewest_words
+from .ordering import settled
+from .program import Program, no_program, program_of
+from .steps import Step
+from .symptom import CRASH, Seen, Symptom, plain_symptom, symptom_of
+
+if TYPE_CHECKING:
+    from ...model.case import Case
+    from ...numerics.evidence import Probed
+    from ...pipeline.resolve import Problem
+
+FACTORY = "gradprobe.commands.shrink.attempts:Trial"
+FACTS, LOOK, TRY, TRY_IN_FULL, TELL = "facts", "look", "try", "try in full", "tell"
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a trial is to do, and with which case options, as words of the command line."""
+
+    what: str
+    """FACTS, LOOK, TRY, TRY_IN_FULL or TELL."""
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Looked:
+    """A case looked at as `gradprobe check` does."""
+
+    symptom: Symptom | None
+    """None where it matches."""
+    plain: Symptom | None
+    """What a quick try would see of it; None where it takes second runs or a look inside."""
+    run: tuple[tuple[str, str], ...] | None
+    """What the first failing run assigns; None where no run of the case itself fails."""
+    report: Report | None
+    """None where the process that looked ended."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """The last look at the shrunken case."""
+
+    symptom: Symptom | None
+    report: Report
+    first_line: str
+    """The greppable line; "" where it matches."""
+    program: Program | None
+    """What shows the fault without gradprobe."""
+    no_program: str
+    """Why there is none."""
+
+
+class Trial:
+    """`Trial(asked)(order)`: the target is imported once for all quick tries."""
+
+    def __init__(self, request: CheckRequest) -> None:
+        import torch  # noqa: F401 - outside the timeout of any order
+
+        self._asked = request
+        self._problem: Problem | None = None
+
+    def __call__(self, order: Order) -> Facts | Looked | Seen | Told:
+        if order.what == FACTS:
+            return self._facts()
+        if order.what == LOOK:
+            return _looked(self._report(order))
+        if order.what == TELL:
+            return self._told(order)
+        return self._seen(order)
+
+    def _found(self) -> Problem:
+        if self._problem is None:
+            with contextlib.redirect_stdout(sys.stderr):
+                self._problem = fitted(resolve_problem(self._asked)).problem
+        return self._problem
+
+    def _facts(self) -> Facts:
+        problem = self._found()
+        target = problem.target
+        tensors = tuple(inputs_of(self._experiment(problem.case), ()).tensors)
+        return Facts(settled(problem.case), "bias" in target.takes, target.packs, tensors)
+
+    def _experiment(self, case: Case) -> Experiment:
+        problem = self._found()
+        return experiment_of(case, problem.target, problem.reference)
+
+    def _case(self, order: Order) -> Case:
+        """The case of an order, with what the backend needs for it made ready."""
+        problem = self._found()
+        facts = Facts(problem.case, "bias" in problem.target.takes, problem.target.packs, ())
+        case = facts.resolved(order.options)
+        make_interpreter_right(case)
+        choose_threads(case)
+        return case
+
+    def _seen(self, order: Order) -> Seen:
+        try:
+            return Seen(self._tried(order) if order.what == TRY else symptom_of(self._report(order)))
+        except Failure as failure:
+            return Seen(None, str(failure), isinstance(failure, UsageFailure))
+
+    def _tried(self, order: Order) -> Symptom | None:
+        """What the runs of a case show by themselves: no second runs, no look inside.
+
+        Raises:
+            Failure: the target does not take the case, or could not be run.
+        """
+        case = self._case(order)
+        with contextlib.redirect_stdout(sys.stderr):
+            runs = runs_of(self._experiment(case))
+        if not any(run.measured for run in runs):
+            raise Refusal("; ".join(run.skipped or "" for run in runs))
+        found = plain_symptom(runs, case.heads)
+        return found[1] if found else None
+
+    def _report(self, order: Order) -> Probed:
+        request = replace(self._asked, options=order.options)
+        return run_check(request, command_line("check", request.target, request.options, _chosen(request)))
+
+    def _told(self, order: Order) -> Told:
+        probed = self._report(order)
+        report = report_of(probed)
+        case = self._case(order)
+        target = self._found().target
+        why = no_program(probed, case, target)
+        program = None if why else program_of(probed, case, target, self._experiment(case))
+        why = why or ("" if program else "the error is too small for a plain comparison")
+        return Told(symptom_of(probed), report, first_line(report), program, why)
+
+
+def _chosen(request: CheckRequest) -> dict[str, Any]:
+    return {"family": request.family, "reference": request.reference}
+
+
+def _looked(report: Probed) -> Looked:
+    assigned = {run for run in layouts_of(report.case)}
+    own = [run for run in report.runs if run.layout.partition(", ")[0] == run.layout]
+    plain = plain_symptom(own, report.case.heads)
+    failing = report.failing[0] if report.failing else None
+    first = plain[0] if plain else failing
+    alone = first is not None and (first in own or first.assigned in assigned)
+    return Looked(
+        symptom_of(report), plain[1] if plain else None, first.assigned if first and alone else None, report_of(report)
+    )
+
+
+CRASHED = Symptom(CRASH, CRASH)
+
+
+class TargetCrashed(TargetFailure):
+    """The process that ran the target crashed or timed out, where a crash is not a way to fail."""
+
+
+@dataclass
+class Attempts:
+    """Tries cases of one target, none of them twice, and no more than were allowed."""
+
+    request: CheckRequest
+    alone: bool
+    """Whether each order is carried out in a process that may crash."""
+    timeout: float | None
+    most: int
+    """How many tries there may be."""
+    echo: Callable[[str], object]
+    count: int = 0
+    known: dict[Case, Seen] = field(default_factory=dict)
+    _trial: Trial | None = None
+
+    def ask(self, what: str, options: Mapping[str, Any]) -> Any:
+        """Carries out one order, of any kind.
+
+        Raises:
+            Failure: from the trial; where the process that ran it died, TargetCrashed.
+        """
+        (result,) = self._carried_out([Order(what, options)])
+        if isinstance(result, Crash):
+            raise TargetCrashed(f"target {self.request.target!r} crashed: {result.words}")
+        return result
+
+    def seen(
+        self, steps: Sequence[Step], facts: Facts, kept: Mapping[str, Any], wanted: Symptom, *, in_full: bool
+    ) -> Iterator[tuple[Step, Seen]]:
+        """The outcome of each step, in order. A case seen before takes no try; no more than `most` tries are made.
+
+        Args:
+            kept: words that stand in each case.
+            in_full: whether the symptom shows only in a whole check, with second runs and a look inside.
+        """
+        named = [(step, fewest_words(step.case, facts, kept)) for step in steps]
+        left = [(step, words) for step, words in named if words is not None]
+        fresh = [(step, words) for step, words in left if step.case not in self.known]
+        what = TRY_IN_FULL if in_full else TRY
+        results = self._carried_out([Order(what, words) for _, words in fresh[: max(0, self.most - self.count)]])
+        for step, words in left:
+            if step.case not in self.known:
+                result = next(results, None)
+                if result is None:
+                    return
+                self.count += 1
+                self.known[step.case] = self._named(_as_seen(result), words, wanted, in_full=in_full)
+            yield step, self.known[step.case]
+
+    def _named(self, seen: Seen, words: Mapping[str, Any], wanted: Symptom, *, in_full: bool) -> Seen:
+        """The outcome; with its cause where all but the cause is as wanted, and a cause is wanted."""
+        like = seen.symptom is not None and seen.symptom.is_like(wanted)
+        if not like or wanted.fault is None or in_full or seen.symptom is None:
+            return seen
+        whole = _as_seen(next(self._carried_out([Order(TRY_IN_FULL, words)])))
+        fault, alike = (whole.symptom.fault, whole.symptom.alike) if whole.symptom else (None, ())
+        return Seen(replace(seen.symptom, fault=fault, alike=alike))
+
+    def _carried_out(self, orders: Sequence[Order]) -> Iterator[Any]:
+        if not self.alone:
+            self._trial = self._trial or Trial(self.request)
+            yield from map(self._trial, orders)
+            return
+        for ended in run_each(FACTORY, self.request, orders, timeout=self.timeout, echo=self.echo) if orders else ():
+            if ended.raised is not None:
+                kind = UsageFailure if ended.raised.exit_code == UsageFailure.exit_code else Failure
+                raise kind(ended.raised.message, ended.raised.way_out)
+            yield ended.crash or ended.result
+
+
+def _as_seen(result: Any) -> Seen:
+    if isinstance(result, Crash):
+        return Seen(CRASHED)
+    assert isinstance(result, Seen)
+    return result

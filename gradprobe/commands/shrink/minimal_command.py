@@ -1,0 +1,99 @@
+"""Case -> the fewest words of the command line that resolve to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from ...inputs.options import parse
+from ...model.assignment import run_name
+from ...model.case import SOFTMAX_ALONE, Case, resolve
+from ...model.failures import UsageFailure
+from ...probing.runs import layouts_of
+from .ordering import settled
+
+# What is said in another way than by an option of the same name, or is no option of a case that is drawn.
+_OTHERWISE = {"family", "device", "inputs", "pinned", "seqlen_q", "seqlen_k", "cu_seqlens_q", "layouts", "runs"}
+_OTHERWISE |= {"implied", "taps", "inplace"}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a target and the case asked for, before anything runs."""
+
+    case: Case
+    takes_bias: bool
+    packs: bool
+    """Whether the target takes its sequences packed."""
+    tensors: tuple[str, ...]
+    """What the target is given in the case, by the names that --layout takes."""
+
+    def resolved(self, words: Mapping[str, Any]) -> Case:
+        """The case that words of the command line mean for this target, settled.
+
+        Raises:
+            UsageFailure: no case has them.
+        """
+        given = {**parse(words), "device": self.case.device}
+        return settled(resolve(given, self.case.family, takes_bias=self.takes_bias, packs=self.packs))
+
+
+def fewest_words(case: Case, facts: Facts, kept: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The fewest options that resolve to a case, none of which could be left out; None where no options do.
+
+    Args:
+        kept: words that stand in any case, such as --device.
+    """
+    words = {**_all_words(case, packs=facts.packs), **kept}
+    if _meant(facts, words) != case:
+        return None
+    for name in [name for name in words if name not in kept]:
+        fewer = {other: word for other, word in words.items() if other != name}
+        if _meant(facts, fewer) == case:
+            words = fewer
+    return words
+
+
+def _meant(facts: Facts, words: Mapping[str, Any]) -> Case | None:
+    try:
+        return facts.resolved(words)
+    except UsageFailure:
+        return None
+
+
+def _all_words(case: Case, *, packs: bool) -> dict[str, Any]:
+    """Every option of a case as the command line writes it, defaults included."""
+    plain = {field.name: getattr(case, field.name) for field in fields(case) if field.name not in _OTHERWISE}
+    words: dict[str, Any] = {name: _joined(one) if isinstance(one, tuple) else one for name, one in plain.items()}
+    words |= {"cu_seqlens": _joined(case.cu_seqlens_q), "implied": ",".join(case.implied) or None}
+    words |= {"tau": words["tau"].partition(",")[0]} if case.tau and len(set(case.tau)) == 1 else {}
+    words |= {"tap": list(case.taps), "inplace": list(case.inplace), **_length_words(case), **_layout_words(case)}
+    words = {name: word for name, word in words.items() if word is not None and word != []}
+    return {name: word for name, word in words.items() if not _is_foreign(name, case)}
+
+
+def _is_foreign(name: str, case: Case) -> bool:
+    """Whether the family, or a case without a bias or a mask, has no such option."""
+    foreign = SOFTMAX_ALONE if case.family == "lazy" else {"bias_window"}
+    without = not case.bias and name in ("bias_axes", "bias_rank", "bias_window")
+    return name in foreign or without or (case.mask is None and name in ("mask_axes", "mask_rank"))
+
+
+def _length_words(case: Case) -> dict[str, int]:
+    if case.cu_seqlens_q is not None:
+        return {}
+    if case.seqlen_q == case.seqlen_k:
+        return {"seqlen": case.seqlen_q}
+    return {"seqlen_q": case.seqlen_q, "seqlen_k": case.seqlen_k}
+
+
+def _layout_words(case: Case) -> dict[str, list[str]]:
+    runs = layouts_of(case)
+    if len(runs) == 1 and runs[0]:
+        return {"layout": [f"{tensor}={layout}" for tensor, layout in runs[0]]}
+    return {"runs": [run_name(assigned) for assigned in runs]}
+
+
+def _joined(numbers: tuple[float, ...] | None) -> str | None:
+    return None if numbers is None else ",".join(map(str, numbers))

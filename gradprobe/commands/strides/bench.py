@@ -1,0 +1,254 @@
+"""Compares runs of the same values: whether their bits agree, or they differ no more than repeats of one run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from msgspec import structs
+
+from ...inputs.draw import outputs_of
+from ...inputs.guards import same_bits
+from ...inputs.layouts import Inputs, place
+from ...model.failures import DeviceLost, NoRoom, TargetFailure
+from ...model.memory import UNWRITTEN, MemoryFinding, telling
+from ...model.severity import ERROR, HUGE, WARNING
+from ...numerics.evidence import MATCH, MISMATCH, Run
+from ...numerics.measured import Measured
+from ...numerics.memory import never_written
+from ...probing.experiment import Experiment, derived, effective, measure
+from ...probing.observe import Execution, observe
+from ...render.console import blame
+from ...render.reported import run_of
+from ...render.text import greppable
+from ...runtime.trace import Trace
+from .trials import BITS, BUDGET, CONTIGUOUS, EXPANDED, NOT_RUN, TOGETHER, Fill, Result, Trial
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ...inputs.placement import Placement
+
+# A few repeats show less than the largest difference that atomics can make. A difference within this multiple of theirs
+# needs no further look. One beyond it is not wrong yet: it is compared with the reference.
+ROOM = 4.0
+
+
+def floors(traces: Sequence[Trace]) -> dict[str, float]:
+    """By intermediate, the largest difference between repeats; 0 where their bits agree."""
+    first, *others = (trace.values for trace in traces)
+    return {name: max(_difference(value, other[name]) for other in others) for name, value in first.items()}
+
+
+def differing(trace: Trace, base: Trace, allowed: Mapping[str, float]) -> tuple[str, ...]:
+    """The intermediates that differ in any bit, or, where repeats differ too, by more than those."""
+    return tuple(
+        name for name, value in base.values.items() if not _agrees(trace.values.get(name), value, allowed[name])
+    )
+
+
+def _agrees(tensor: Tensor | None, base: Tensor, floor: float) -> bool:
+    if tensor is None or tensor.dtype != base.dtype:
+        return False
+    return bool(same_bits(tensor, base).all()) or (floor > 0 and _difference(tensor, base) <= ROOM * floor)
+
+
+def _difference(one: Tensor, other: Tensor) -> float:
+    """The largest absolute difference; infinite where an element is not finite and its partner is not the same."""
+    apart = (one.double() - other.double()).abs().masked_fill(one == other, 0.0)
+    both = one.isnan() & other.isnan()
+    worst = apart.masked_fill(both, 0.0).nan_to_num(nan=float("inf"), posinf=float("inf"))
+    return float(worst.max()) if worst.numel() else 0.0
+
+
+# What every other is held against.
+FIRST = Trial(CONTIGUOUS, TOGETHER, (), "all", CONTIGUOUS)
+# Elements of one tensor that an offset of 32 bits still reaches.
+_NARROW = 2**31
+
+
+@dataclass(frozen=True)
+class _Base:
+    """One set of values, and what the target makes of them laid contiguous."""
+
+    values: Mapping[str, Tensor]
+    trace: Trace
+    floors: Mapping[str, float]
+    """What repeats of the run differ by."""
+    taken: frozenset[str]
+    """The tensors that kernels were given where they lay."""
+    measured: Measured
+    result: Result
+
+
+class Bench:
+    """A target that is tried. Its contiguous runs are made once for each set of values that layouts leave."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self.experiment, self._shapes = experiment, experiment.case.shapes
+        self.executions: list[Execution] = []
+        """Of all trials so far, without their tensors."""
+        self._bases: dict[tuple[str, ...], _Base] = {}
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the tensors that the target is given, by name; a forward's dO comes through autograd."""
+        given = self._given(self._values(FIRST), float("nan"))
+        taken = {"do", *self.experiment.target.takes}
+        taken |= {"cu_seqlens_q"} if "cu_seqlens" in taken else set()
+        return {name: tuple(value.shape) for name, value in given.items() if name in taken}
+
+    def tried(self, trial: Trial) -> Result:
+        """What a trial comes to. What the target raises where it may not is a value here.
+
+        Raises:
+            DeviceLost: nothing more can be tried in this process.
+        """
+        try:
+            base = self._base(trial)
+            result = replace(base.result, trial=trial) if trial == FIRST else self._tried(trial, base)
+        except DeviceLost:
+            raise
+        except TargetFailure as failure:
+            result = Result(trial, NOT_RUN, words=str(failure).replace(f" ({trial.title})", ""))
+        except NoRoom as failure:
+            return self._skipped(trial, str(failure))
+        return self.weighed(result)
+
+    def weighed(self, result: Result) -> Result:
+        """The result; one that fails by a hazard alone is a warning, unless the case is strict or itself that large."""
+        trial = result.trial
+        if not (trial.hazard and result.is_failing and self._is_right_without(trial)):
+            return result
+        is_large = any(math.prod(shape) > _NARROW for shape in self.shapes().values())
+        is_asked = self.experiment.case.strict or (trial.hazard == HUGE and is_large)
+        severity = ERROR if is_asked else WARNING
+        memory = tuple(replace(memory_finding, severity=severity) for memory_finding in result.memory)
+        return replace(result, hazard=trial.hazard, severity=severity, memory=memory)
+
+    def _is_right_without(self, trial: Trial) -> bool:
+        """Whether the same layout without its hazard is right, so that it shows no fault of another kind."""
+        if trial.hazard == HUGE:
+            return self.tried(trial.scaled()).verdict == MATCH
+        try:
+            return self._base(trial).result.verdict == MATCH
+        except TargetFailure:
+            return False
+
+    def contiguous(self) -> Measured:
+        """The contiguous run of the case's own values.
+
+        Raises:
+            TargetFailure: the target cannot be run so.
+        """
+        return self._base(FIRST).measured
+
+    def is_wrong(self, placements: Mapping[str, Placement]) -> bool:
+        """Whether tensors placed so, the others contiguous, give wrong results or stray."""
+        return self._placed(placements).is_failing
+
+    def is_spoilt(self, placements: Mapping[str, Placement], name: str) -> bool:
+        """Whether that is so and kernels had one of the tensors as it lies there: a copy has strides of its own."""
+        result = self._placed(placements)
+        return result.is_failing and name not in result.copied
+
+    def strides(self, trial: Trial) -> dict[str, tuple[int, ...]]:
+        """The strides that a trial gives each tensor."""
+        given = self._given(self._values(trial), float("nan"))
+        placed = place(given, trial.assigned, trial.placements or None, shapes=self._shapes)
+        return {name: tuple(tensor.stride()) for name, tensor in placed.tensors.items()}
+
+    def _placed(self, placements: Mapping[str, Placement]) -> Result:
+        assigned = tuple((name, "as-saved") for name in placements)
+        return self.tried(Trial("placed one by one", TOGETHER, assigned, placements=placements, thorough=False))
+
+    def _base(self, trial: Trial) -> _Base:
+        """The contiguous runs of the values that a trial leaves: `expanded` repeats some."""
+        repeated = tuple(sorted(name for name, layout in trial.assigned if layout == EXPANDED))
+        if repeated not in self._bases:
+            # How a target differs from run to run is seen once, on the case's own values.
+            first = self._base(FIRST) if repeated else None
+            self._bases[repeated] = self._contiguous(self._values(trial), first)
+        return self._bases[repeated]
+
+    def _values(self, trial: Trial) -> Mapping[str, Tensor]:
+        values = effective(self.experiment.values, trial.assigned)
+        return {**derived(self.experiment, values), **values}
+
+    def _given(self, values: Mapping[str, Tensor], unwritten: float) -> dict[str, Tensor]:
+        target = self.experiment.target
+        return {**values, **outputs_of(self.experiment.case, target.outputs, values, unwritten)}
+
+    def _contiguous(self, values: Mapping[str, Tensor], first: _Base | None) -> _Base:
+        trial = replace(FIRST, thorough=first is None)
+        observed = [self._observed(trial, fill, values) for fill in trial.fills]
+        traces = [_trace(each) for each in observed]
+        measured = measure(self.experiment, observed[0].inputs, traces[0])
+        result = self._result(FIRST, measured, _strays(observed, trial.fills), BITS)
+        allowed = floors(traces) if first is None else first.floors
+        return _Base(values, traces[0], allowed, observed[0].outcome.taken, measured, result)
+
+    def _tried(self, trial: Trial, base: _Base) -> Result:
+        observed = []
+        for fill in trial.fills:
+            observed.append(self._observed(trial, fill, base.values))
+            if (refused := observed[-1].outcome.refused) is not None:
+                return self._skipped(trial, refused, telling(observed[-1].memory, False))
+        memory = _strays(observed, trial.fills)
+        copied = tuple(sorted(base.taken - observed[0].outcome.taken))
+        other = [each for each in observed if differing(_trace(each), base.trace, base.floors)]
+        if not other:
+            return replace(self._result(trial, base.measured, memory, BITS), copied=copied)
+        results = [
+            self._result(trial, measure(self.experiment, each.inputs, _trace(each)), memory, BUDGET) for each in other
+        ]
+        return replace(next((one for one in results if one.verdict == MISMATCH), results[0]), copied=copied)
+
+    def _observed(self, trial: Trial, fill: Fill, values: Mapping[str, Tensor]) -> Execution:
+        around, unwritten = fill
+        inputs = place(self._given(values, unwritten), trial.assigned, trial.placements or None, around, self._shapes)
+        inputs = Inputs(trial.title, inputs.values, inputs.tensors)
+        experiment = replace(self.experiment, fill=around, unwritten=unwritten)
+        execution = observe(experiment, inputs, copies=bool(self.experiment.cuda))
+        self.experiment = self.experiment.after([execution.outcome])
+        self.executions.append(execution.without_tensors())
+        return execution
+
+    def _skipped(self, trial: Trial, words: str, memory: tuple[MemoryFinding, ...] = ()) -> Result:
+        run = Run(trial.title, trial.assigned, None, words, memory=memory)
+        return Result(trial, run.verdict, words=words, memory=memory, run=run_of(self.experiment.case, run))
+
+    def _result(self, trial: Trial, measured: Measured, memory: tuple[MemoryFinding, ...], how: str) -> Result:
+        run = Run(trial.title, trial.assigned, measured, None)
+        verdict = MISMATCH if memory else run.verdict
+        told = structs.replace(run_of(self.experiment.case, run), verdict=verdict, bits=how == BITS)
+        if run.verdict == MATCH:
+            return Result(trial, verdict, "" if memory else how, memory=memory, run=told)
+        return Result(trial, verdict, "", "", blame(told), greppable(told), told.first_mismatch, memory, run=told)
+
+
+def _trace(observed: Execution) -> Trace:
+    if observed.outcome.trace is None:
+        raise TargetFailure(f"the target refused {observed.inputs.layout}: {observed.outcome.refused}")
+    return observed.outcome.trace
+
+
+def _strays(observed: list[Execution], fills: tuple[Fill, ...]) -> tuple[MemoryFinding, ...]:
+    """What the runs of one trial did to memory, each finding once.
+
+    A read of memory that nothing wrote is one where it shows in a result: what that memory holds in one run and in the
+    other makes them differ. Where there is one run alone, that memory holds NaN, which a result shows by itself.
+    """
+    found = [memory_finding for each in observed for memory_finding in each.memory]
+    first, *others = (_trace(each) for each in observed)
+    if not any(differing(first, other, dict.fromkeys(first.values, 0.0)) for other in others):
+        found = [memory_finding for memory_finding in found if memory_finding.kind != UNWRITTEN]
+    for other in others:
+        found += never_written(first, other, (fills[0][1], fills[1][1]))
+    kept: dict[object, MemoryFinding] = {}
+    for memory_finding in found:
+        kept.setdefault(
+            (memory_finding.kind, memory_finding.tensor, memory_finding.file, memory_finding.line), memory_finding
+        )
+    return tuple(kept.values())

@@ -1,0 +1,184 @@
+"""Survey: runs every trial of a target in child processes, so that a layout that crashes costs no other trial."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ...inputs.history import CheckRequest
+from ...model.failures import TargetFailure, UsageFailure
+from ...model.severity import ERROR, WARNING
+from ...numerics.evidence import MATCH, MISMATCH
+from ...processes import TaskResult, run_each
+from ...processes.ended import DEVICE
+from ..smaller import for_the_interpreter
+from .culprits import Culprit
+from .hazards import Hazard, hazards
+from .trials import ALONE, CONTIGUOUS, EXPANDED, NOT_RUN, PROGRAM, TOGETHER, Plan, Result, Setup
+
+# More than any case has trials. Their true number comes with the plan.
+_MOST = 10_000
+# The order of kinds in which wrong trials are shown, the simplest first.
+_SIMPLEST = (ALONE, PROGRAM, TOGETHER)
+
+
+@dataclass(frozen=True)
+class Survey:
+    """The results so far, or in the end."""
+
+    plan: Plan
+    results: tuple[Result, ...]
+    """The contiguous one first."""
+    culprits: tuple[Culprit, ...]
+    again: str
+    seconds: Mapping[str, float]
+
+    @property
+    def verdict(self) -> str:
+        if self.wrong:
+            return MISMATCH
+        return NOT_RUN if self.having(NOT_RUN) else MATCH
+
+    @property
+    def exit_code(self) -> int:
+        return {MATCH: 0, MISMATCH: 1, NOT_RUN: 3}[self.verdict]
+
+    @property
+    def wrong(self) -> list[Result]:
+        """The wrong trials: the contiguous one first, then those with a first mismatch, then the simplest.
+
+        A trial that ended its process is wrong where it is known what its kernels did to memory.
+        """
+
+        def order(result: Result) -> tuple[bool, bool, int]:
+            return result.trial.title != CONTIGUOUS, not result.line, _SIMPLEST.index(result.trial.kind)
+
+        wrong = [each for each in self.results if each.verdict == MISMATCH or each.memory]
+        return sorted((each for each in wrong if not each.is_warning), key=order)
+
+    def having(self, verdict: str) -> list[Result]:
+        """The trials of one verdict that are no warnings."""
+        return [result for result in self.results if result.verdict == verdict and not result.is_warning]
+
+    @property
+    def warnings(self) -> list[Hazard]:
+        """The hazards that are shown and do not count."""
+        return [hazard for hazard in hazards(self.results) if hazard.severity == WARNING]
+
+
+def survey(
+    request: CheckRequest,
+    again: str,
+    *,
+    given: frozenset[str],
+    fast: bool,
+    timeout: float | None,
+    workers: int = 1,
+    told: Callable[[Survey], None],
+    echo: Callable[[str], object],
+) -> Survey:
+    """Tries a target under every layout.
+
+    Args:
+        again: the command line that repeats it.
+        given: the options that a user gave. The others may be replaced by what the target takes.
+        fast: whether to try fewer layouts of single tensors, most of them only with NaN around.
+        timeout: seconds for one trial; None for no limit.
+        workers: processes that share the trials.
+        told: called with what is known after each trial.
+        echo: called with what the target prints.
+
+    Raises:
+        Failure: the target cannot be run contiguous.
+    """
+    start, setup = time.perf_counter(), Setup(request, again, fast, given)
+    plan: Plan | None = None
+    came: dict[int, TaskResult] = {}
+    ends = run_each(f"{__package__}.worker:Trials", setup, range(_MOST), timeout=timeout, workers=workers, echo=echo)
+    with contextlib.closing(ends):  # type: ignore[type-var]
+        for ended in ends:
+            came[ended.index] = ended
+            plan = _plan_of(came[0]) if plan is None and 0 in came else plan
+            if plan is not None:
+                found = _so_far(plan, came, again, time.perf_counter() - start)
+                if found.results:  # the plan alone gives no verdict
+                    told(found)
+                if len(found.results) == len(plan.trials):
+                    break
+    crashes = {index: ended.crash for index, ended in came.items() if index and ended.crash} if plan else {}
+    lost = [plan.trials[index - 1].title for index, crash in crashes.items() if plan and crash.kind == DEVICE]
+    blaming = replace(setup, request=for_the_interpreter(request)) if lost else setup
+    if lost:
+        found = replace(found, results=_in_the_interpreter(blaming, found.results, lost, timeout, echo))
+        told(found)
+    found = replace(found, results=_weighed(setup, found, timeout, echo))
+    found = replace(found, culprits=_blamed(blaming, found, timeout, echo))
+    return replace(found, seconds={"total": time.perf_counter() - start})
+
+
+def _so_far(plan: Plan, came: Mapping[int, TaskResult], again: str, seconds: float) -> Survey:
+    """The results that have come, in the order of the plan."""
+    results = [_result_of(came[number], plan) for number in range(1, len(plan.trials) + 1) if number in came]
+    return Survey(plan, tuple(results), (), f"{again} {plan.more}".rstrip(), {"total": seconds})
+
+
+def _plan_of(ended: TaskResult) -> Plan:
+    if ended.raised is not None:
+        kind = UsageFailure if ended.raised.exit_code == UsageFailure.exit_code else TargetFailure
+        raise kind(ended.raised.message, ended.raised.way_out)
+    if ended.crash is not None:
+        raise TargetFailure(f"the target crashed on contiguous tensors: {ended.crash.words}{ended.crash.where}")
+    assert isinstance(ended.result, Plan)
+    return ended.result
+
+
+def _result_of(ended: TaskResult, plan: Plan) -> Result:
+    if isinstance(ended.result, Result):
+        return ended.result
+    return Result(plan.trials[ended.index - 1], NOT_RUN, words=ended.why)
+
+
+def _in_the_interpreter(
+    setup: Setup, results: tuple[Result, ...], lost: Sequence[str], timeout: float | None, echo: Callable[[str], object]
+) -> tuple[Result, ...]:
+    """The results. For layouts that cost the GPU, they hold what the kernels do to memory in the interpreter."""
+    ends = run_each(f"{__package__}.worker:Named", setup, lost, timeout=timeout, echo=echo)
+    seen = {ended.item: ended for ended in ends}
+    return tuple(
+        _explained(result, seen[result.trial.title]) if result.trial.title in seen else result for result in results
+    )
+
+
+def _explained(crashed: Result, seen: TaskResult) -> Result:
+    watched = seen.result if isinstance(seen.result, Result) else None
+    memory = watched.memory if watched else ()
+    if watched and memory:
+        return replace(crashed, memory=memory, hazard=watched.hazard, severity=watched.severity)
+    why = seen.why or (watched.words if watched else "")
+    shows = f"could not be run: {why}" if why else "shows no access that a GPU would not allow"
+    return replace(crashed, words=f"{crashed.words}; the same layout run small on the CPU {shows}")
+
+
+def _weighed(setup: Setup, found: Survey, timeout: float | None, echo: Callable[[str], object]) -> tuple[Result, ...]:
+    """The results. Trials that ended their processes are run again without their hazards, to see what is to blame."""
+    ended = [result for result in found.having(NOT_RUN) if result.trial.hazard]
+    weighed = run_each(f"{__package__}.worker:Trials", setup, ended, timeout=timeout, echo=echo) if ended else ()
+    others = {each.item.trial.title: each.result for each in weighed if each.result is not None}
+    return tuple(others.get(result.trial.title, result) for result in found.results)
+
+
+def _blamed(setup: Setup, found: Survey, timeout: float | None, echo: Callable[[str], object]) -> tuple[Culprit, ...]:
+    """The culprits, where layouts are to blame. A crash during the search changes no verdict."""
+    known = tuple(hazard.culprit for hazard in hazards(found.results) if hazard.severity == ERROR)
+    failing = [result for result in found.results if result.is_failing]
+    if all(result.hazard for result in failing):
+        return known
+    # Copies hide a fault of strides, and so do values that are all equal.
+    bare = [result for result in found.having(MATCH) if not result.copied]
+    fine = [result for result in bare if all(layout != EXPANDED for _, layout in result.trial.assigned)]
+    titles = tuple([result.trial.title for result in results] for results in (failing, fine))
+    limit = None if timeout is None else timeout * len(found.results)
+    ended = next(run_each(f"{__package__}.worker:Blame", setup, [titles], timeout=limit, echo=echo))
+    return (*(ended.result or ()), *known)

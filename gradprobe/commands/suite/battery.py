@@ -1,0 +1,177 @@
+"""The battery: cases that each expose a class of faults which other inputs hide, as far as a target takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+from ...model.severity import HUGE
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One case of the battery."""
+
+    number: int
+    """Of its item; an item may have several cases."""
+    title: str
+    options: Mapping[str, Any]
+    """Words of the command line, as `last.Asked` holds them; empty where the target is not asked."""
+    why_not: str
+    """Why the target is not asked, by its signature; "" where it is."""
+    beyond: str = ""
+    """What it asks for that no parameter of the target says that it takes; "" where there is no such thing."""
+
+
+@dataclass(frozen=True)
+class _Row:
+    number: int
+    title: str
+    layout: tuple[str, ...] = ("all=contiguous",)
+    """What is not about a layout runs contiguous, which every target takes; () for the three default runs."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    needs: tuple[str, ...] = ()
+    """The parameters without which a target does not take it."""
+    not_lazy: str = ""
+    """Why the lazy family does not have it; "" where it does."""
+    of_lazy: bool = False
+    """Whether the lazy family alone has it, for what it does not have."""
+    rows: int = 37
+    """37 is two tiles and a partial one of 16; of 32, one and a partial one."""
+    keys: int = 37
+    batch: int = 2
+    heads: int = 3
+    beyond: str = ""
+    """What it asks for that no signature need tell."""
+    told_by: frozenset[str] = frozenset()
+    """The parameters that tell it nevertheless."""
+
+
+_SQUARE = "lazy attention has as many keys as rows"
+_CAUSAL = "the lazy family is always causal"
+_UNGROUPED = "the lazy family has as many key heads as heads"
+_NO_WINDOW = "the lazy family has no window"
+_ONE_DIM = "the lazy family has one head dim for q, k and v"
+_GROUPED = {"heads": 6, "kv_heads": 2}
+_FEWER = "fewer key heads than heads"
+_OWN_DIM = "a head dim of v that is not that of q and k"
+_TWO_LENGTHS: dict[str, Any] = {
+    "beyond": "lengths of queries and keys that differ",
+    "told_by": frozenset({"align", "cu_seqlens_k", "max_seqlen_k"}),
+}
+# Three tiles of 32 rows and 4 rows more, six of 16 keys and 4 keys more; 45 and 21 end inside a tile of either.
+_LONG: dict[str, Any] = {"batch": 1, "heads": 2, "rows": 100, "keys": 100}
+_LONGER: dict[str, Any] = _LONG | {"rows": 200, "keys": 200}
+_WIDE: dict[str, Any] = {"rows": 37, "keys": 50, "not_lazy": _SQUARE} | _TWO_LENGTHS
+_TALL: dict[str, Any] = {"rows": 50, "keys": 37, "not_lazy": _SQUARE} | _TWO_LENGTHS
+
+# The simplest first.
+_ROWS = (
+    _Row(1, "contiguous"),
+    _Row(2, "distinct strides", ("all=distinct",)),
+    _Row(2, "distinct strides, the last 1", ("all=distinct-unit",)),
+    _Row(3, "dO transposed", ("do=blhd",)),
+    _Row(4, "dO expanded", ("do=expanded",)),
+    _Row(5, "packed qkv", ("q=packed", "k=packed", "v=packed")),
+    _Row(6, "heads 6/2", options=_GROUPED, not_lazy=_UNGROUPED, beyond=_FEWER),
+    _Row(6, "heads 6/2, a bias each", (), _GROUPED | {"bias": True, "bias_axes": "hmn"}, ("bias",),
+         _UNGROUPED, batch=1, beyond=_FEWER),
+    _Row(6, "6 heads, a tau each", options={"heads": 6, "tau": "-0.5,0.5,-3,1,-1.5,2"}, of_lazy=True),
+    _Row(7, "M < N", **_WIDE),
+    _Row(7, "M < N, causal", options={"causal": True}, needs=("causal",), **_WIDE),
+    _Row(8, "M > N, causal", options={"causal": True}, needs=("causal",), **_TALL),
+    _Row(8, "rows that see no key", options={"mask": "dead-rows"}, needs=("mask",),
+         not_lazy="the lazy family has no mask"),
+    _Row(8, "an empty sequence, padded", options={"seqlens": "20,0"}, needs=("seqlens",)),
+    _Row(8, "an empty sequence, packed", options={"cu_seqlens": "0,20,20,57"}, needs=("cu_seqlens",),
+         not_lazy="the lazy family packs no sequences"),
+    _Row(9, "not causal", options={"causal": False}, not_lazy=_CAUSAL, **_LONG),
+    _Row(9, "window 45,21", options={"window": "45,21"}, needs=("window",), not_lazy=_NO_WINDOW, **_LONG),
+    _Row(9, "window 45, causal", options={"window": "45,-1", "causal": True}, needs=("window", "causal"),
+         not_lazy=_NO_WINDOW, **_LONG),
+    _Row(9, "bias window 45", options={"bias_window": 45}, needs=("bias",), of_lazy=True, **_LONG),
+    _Row(10, "logits x4", options={"pattern": "large"}),
+    _Row(10, "every logit near -120", options={"pattern": "negative"}),
+    _Row(10, "every logit near -120, causal", options={"pattern": "negative", "causal": True}, needs=("causal",),
+         not_lazy=_CAUSAL),
+    _Row(11, "four calls, memory full of NaN or 7.0", options={"repeat": 4, "poison": True}),
+    _Row(12, "strides beyond 2^31", (f"all={HUGE}",)),
+    _Row(13, "L = 200", **_LONGER),
+    _Row(13, "L = 200, causal", options={"causal": True}, needs=("causal",), not_lazy=_CAUSAL, **_LONGER),
+    _Row(14, "D = 72", options={"head_dim": 72}, beyond="a head dim that is no power of two"),
+    _Row(15, "Dv > D", options={"head_dim": 16, "head_dim_v": 32}, not_lazy=_ONE_DIM, beyond=_OWN_DIM),
+    _Row(15, "Dv < D", options={"head_dim": 32, "head_dim_v": 16}, not_lazy=_ONE_DIM, beyond=_OWN_DIM),
+    _Row(16, "tiles 16 x 32", options={"block_m": 16, "block_n": 32}, needs=("block_m", "block_n"),
+         **_LONG),
+    _Row(17, "scale 0.4", options={"scale": 0.4}, needs=("scale",)),
+    _Row(17, "softcap 1.5", options={"softcap": 1.5}, needs=("softcap",),
+         not_lazy="the lazy family has no softcap"),
+    _Row(17, "dropout 0.3", options={"dropout": 0.3}, needs=("keep",), not_lazy="the lazy family has no dropout"),
+)  # fmt: skip
+
+# What a target that cannot do without a parameter is given in every case.
+_ALWAYS: Mapping[str, Mapping[str, Any]] = {
+    "bias": {"bias": True}, "window": {"window": "45,21"}, "softcap": {"softcap": 1.5}, "alibi": {"alibi": True},
+    "mask": {"mask": "random"}, "sinks": {"sinks": True}, "keep": {"dropout": 0.3},
+}  # fmt: skip
+_PACKING = frozenset({"cu_seqlens", "cu_seqlens_q"})
+# What every case has of its own.
+_OWN = ("batch", "heads", "seqlen", "seqlen_q", "seqlen_k", "head_dim", "layout", "runs", "cu_seqlens_k", "inputs")
+
+
+def battery(family: str, takes: Collection[str], required: Collection[str] = ()) -> tuple[Entry, ...]:
+    """The cases of the battery for a target, the simplest first; those that it does not take say why.
+
+    Args:
+        takes: the canonical names of the target's parameters.
+        required: of those without a default.
+    """
+    needed = frozenset(required)
+    rows = (row for row in _ROWS if family == "lazy" or not row.of_lazy)
+    return tuple(_entry(row, _why_not(row, family, frozenset(takes), needed), needed, frozenset(takes)) for row in rows)
+
+
+def _why_not(row: _Row, family: str, takes: frozenset[str], required: frozenset[str]) -> str:
+    if family == "lazy" and row.not_lazy:
+        return row.not_lazy
+    takes |= {"cu_seqlens"} if _PACKING & takes else set()
+    called = {"keep": "mask of what dropout keeps"}
+    lacking = [called.get(name, name) for name in row.needs if name not in takes]
+    if lacking:
+        return f"takes no {' and no '.join(lacking)}"
+    one = sorted(required & {"seqlens", "cu_seqlens"}) if row.rows != row.keys else []
+    return f"takes one {one[0]} for rows and keys" if one else ""
+
+
+def _entry(row: _Row, why_not: str, required: frozenset[str], takes: frozenset[str]) -> Entry:
+    if why_not:
+        return Entry(row.number, row.title, {}, why_not)
+    always = {name: word for parameter in sorted(required) for name, word in _ALWAYS.get(parameter, {}).items()}
+    lengths = {} if "cu_seqlens" in row.options else _lengths(row, required)
+    layout = {"layout": list(row.layout)} if row.layout else {}
+    options = {"heads": row.heads, "head_dim": 16, **lengths, **always, **row.options, **layout}
+    return Entry(row.number, row.title, options, "", "" if row.told_by & takes else row.beyond)
+
+
+def _lengths(row: _Row, required: frozenset[str]) -> dict[str, Any]:
+    """Batches and lengths in words; where the target needs a length of each, the second is half as long."""
+    rows, keys = ((size, size // 2)[: row.batch] for size in (row.rows, row.keys))
+    if _PACKING & required:
+        more = {"cu_seqlens_k": _ends(keys)} if rows != keys else {}
+        return {"cu_seqlens": _ends(rows), **more}
+    sizes = {"seqlen": row.rows} if rows == keys else {"seqlen_q": row.rows, "seqlen_k": row.keys}
+    return {"batch": row.batch, **sizes, **({"seqlens": ",".join(map(str, rows))} if "seqlens" in required else {})}
+
+
+def _ends(lengths: Collection[int]) -> str:
+    return ",".join(map(str, accumulate(lengths, initial=0)))
+
+
+def set_by(option: str) -> str:
+    """What of the battery sets an option, in words; "" where nothing does, and it may be given beside."""
+    if option in _OWN:
+        return "every item"
+    by = next((row for row in _ROWS if option in row.options), None)
+    return f"item {by.number} ({by.title})" if by else ""

@@ -1,0 +1,100 @@
+"""Planned -> Checked, in processes of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+from ...processes import TaskResult, run_each, run_here
+from ...processes.ended import DEVICE
+from .checked import Checked, Planned
+from .heard import Heard, Stage
+from .rest import joined, rest_of
+from .unfinished import of_crash, of_interrupt, of_raised
+from .watched import findings_of
+from .worker import FACTORY, Setting
+
+
+def check_each(
+    planned: Sequence[Planned],
+    setting: Setting,
+    *,
+    echo: Callable[[str], object] | None = None,
+    tick: Callable[[str, float, str], object] = lambda stage, fraction, layout: None,
+) -> Iterator[Checked]:
+    """Each check as it is made; with one worker in the order of the plan. One that crashes or hangs is one too.
+
+    Checks of one target on one device share a process. Others do not: what a module does to torch at its import, and
+    whether Triton interprets, holds for a process as a whole.
+
+    Args:
+        echo: told what targets print, as it comes, from another thread.
+        tick: told how far a check is.
+
+    Raises:
+        Failure: no process can be started at all.
+        KeyboardInterrupt: Ctrl-C, after the checks of which a layout was measured by then.
+    """
+    for _, group in groupby(enumerate(planned), lambda numbered: _shares(numbered[1])):
+        numbers, plans = zip(*group, strict=True)
+        heard = [Heard() for _ in plans]
+
+        def take(index: int, value: Any, heard: list[Heard] = heard) -> None:
+            heard[index].take(value)
+            if isinstance(value, Stage):
+                tick(value.words, value.fraction, value.layout)
+
+        ends = (
+            run_each(FACTORY, setting, plans, timeout=setting.timeout, workers=setting.workers, echo=echo, told=take)
+            if setting.isolate
+            else run_here(FACTORY, setting, plans, told=take)
+        )
+        left = dict(enumerate(plans))
+        try:
+            for ended in ends:
+                checked = _checked(ended, heard[ended.index], setting)
+                del left[ended.index]
+                yield replace(_with_rest(ended.item, checked, setting, echo), number=numbers[ended.index])
+        except KeyboardInterrupt:
+            begun = [index for index in left if heard[index].so_far is not None]
+            yield from (replace(of_interrupt(left[index], heard[index]), number=numbers[index]) for index in begun)
+            raise
+
+
+def _shares(planned: Planned) -> tuple[object, ...]:
+    request = planned.request
+    return request.target, request.reference, request.options.get("device")
+
+
+def _with_rest(planned: Planned, checked: Checked, setting: Setting, echo: Callable[[str], object] | None) -> Checked:
+    """The check; where a layout ended it, with those that it had not come to, in processes after it."""
+    before = None
+    while setting.isolate and (rest := rest_of(planned, checked)) not in (None, before):
+        before, heard = rest, Heard()
+        checked = joined(checked, _alone(rest, setting, echo, heard), heard)
+    return checked
+
+
+def _alone(planned: Planned, setting: Setting, echo: Callable[[str], object] | None, heard: Heard) -> Checked:
+    """A check made in a process that no other shares."""
+    (ended,) = run_each(
+        FACTORY, setting, [planned], timeout=setting.timeout, echo=echo, told=lambda _, value: heard.take(value)
+    )
+    return _checked(ended, heard, setting)
+
+
+def _checked(ended: TaskResult, heard: Heard, setting: Setting) -> Checked:
+    planned: Planned = ended.item
+    if ended.crash is not None:
+        stack = ended.crash.stack if setting.tracebacks or ended.crash.last is None else ""
+        left = tuple(stack.splitlines())
+        layout = heard.stage.layout if heard.stage else ""
+        memory = findings_of(planned, layout, setting) if ended.crash.kind == DEVICE else ()
+        return replace(of_crash(planned, ended.crash, heard, memory), left=left)
+    if ended.raised is not None:
+        left = tuple(ended.raised.traceback.splitlines()) if setting.tracebacks else ()
+        return replace(of_raised(planned, ended.raised, heard), left=left)
+    assert isinstance(ended.result, Checked)
+    return ended.result

@@ -1,0 +1,162 @@
+"""Several checks on the console: a line each as it comes, the simplest failing one in full, and what they come to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+from rich.text import Text
+
+from ...model.documents import Reports, Untaken
+from ...model.report import FAILED, MATCH, MISMATCH, Report, Run
+from ...model.severity import COUNTED, WARNING
+from ...model.spans import plural
+from ...render.terminal import Terminal, render_layouts, rendered
+from ...render.text import CAUTION, ratio
+from .checked import Checked, Planned
+from .unfinished import LATE, LOST
+
+Made = TypeVar("Made", Checked, Report)
+# Beyond so many checks those that match are counted alone: they would take more than two screens.
+LISTED = 40
+_STYLES = {"match": "green", "mismatch": "bold red", "error": CAUTION, "warning": CAUTION}
+_VERDICT, _SECONDS = 8, 7
+
+
+class Table:
+    """The lines of so many checks. On a terminal none is longer than it is wide; in a pipe nothing is cut."""
+
+    def __init__(self, planned: Sequence[Planned | Report], look: Terminal) -> None:
+        self._look = look
+        longest = max((len(one.title) for one in planned), default=4)
+        self._title = max(4, min(longest, look.columns // 2 - 10)) if look.rows is not None else longest
+        self._listed = len(planned) <= LISTED
+
+    def head(self) -> list[Text]:
+        """What stands above the lines."""
+        words = (
+            f"  {'verdict':<{_VERDICT}}  {'case':<{self._title}}  {'seconds':>{_SECONDS}}  first mismatch, or why not"
+        )
+        return [self._cut(Text(words, "dim"))]
+
+    def line_of(self, report: Report) -> list[Text]:
+        """One check; nothing where it matches and matches are only counted."""
+        if not self._listed and report.verdict == MATCH:
+            return []
+        title = self._shortened(report.title, self._title)
+        word = WARNING if report.is_warning else report.verdict
+        line = Text.assemble(
+            "  ", (f"{word.upper():<{_VERDICT}}", _STYLES[word]), f"  {title:<{self._title}}  ",
+            f"{report.seconds.get('total', 0.0):>{_SECONDS}.1f}  {words_of(report)}",
+        )  # fmt: skip
+        line.rstrip()
+        return [self._cut(line)]
+
+    def _cut(self, line: Text) -> Text:
+        if self._look.rows is not None and len(line) > self._look.columns:
+            end = self._end()
+            line = line[: self._look.columns - len(end)]
+            line.append(end)
+        return line
+
+    def _shortened(self, words: str, most: int) -> str:
+        end = self._end()
+        return words if len(words) <= most else words[: most - len(end)] + end
+
+    def _end(self) -> str:
+        return "…" if self._look.utf8 else "..."
+
+
+def words_of(report: Report) -> str:
+    """Where a check first goes wrong, or why it could not be made; "" of a match."""
+    if report.verdict == FAILED:
+        message = report.error.message if report.error else ""
+        message = message.removeprefix(f"target {report.target.name!r} ")
+        return " ".join(message.removeprefix(f"{LOST}: ").removeprefix(f"{LATE}: ").split())
+    if report.verdict == MATCH:
+        return ""
+    # One with a wrong element before those in which an identity alone is broken.
+    wrong = min((run for run in report.runs if run.verdict == MISMATCH), key=lambda run: run.first_mismatch is None)
+    return _place(wrong) + (f", {wrong.layout}" if wrong.layout != "contiguous" else "")
+
+
+def _place(run: Run) -> str:
+    place = run.first_mismatch
+    if place is None:
+        return f"breaks {run.broken[0].name if run.broken else 'an identity'}"
+    axes = {"batch": place.batch, "head": place.head, "row": place.row, "col": place.col}
+    told = " ".join(f"{axis}={index}" for axis, index in axes.items() if index is not None)
+    return f"{place.intermediate} {told} {ratio(place.ratio)}x"
+
+
+def simplest(checks: Sequence[Made]) -> Made | None:
+    """The first that mismatches, else the first error; None where all match."""
+    for verdict in ("mismatch", "error"):
+        for checked in checks:
+            if checked.verdict == verdict:
+                return checked
+    return None
+
+
+def in_full(report: Report, look: Terminal, left: Sequence[str] = ()) -> Iterator[Text]:
+    """Everything that one check has to say.
+
+    Args:
+        left: where an error was raised.
+    """
+    yield Text(f"{report.title}:")
+    error = report.error
+    if report.verdict != FAILED or error is None:
+        yield from rendered(report, look)
+        return
+    yield Text(f"ERROR  {error.message}")
+    ways = [error.way_out] if error.way_out else []
+    yield from (Text(f"  {line}") for line in (*ways, *error.stderr_tail.splitlines(), *left))
+    yield from render_layouts(report, look)
+    yield Text(f"  again: {report.reproduce}")
+
+
+def not_taken(untaken: Sequence[Untaken]) -> list[Text]:
+    """What a target does not take, one line for each reason."""
+    return _with_reasons("not taken", [(one.title, one.why) for one in untaken], "dim")
+
+
+def warnings(warned: Sequence[Report]) -> list[Text]:
+    """What is told and does not count, one line for each reason."""
+    told = [(one.title, one.warnings[0].words) for one in warned]
+    return _with_reasons(COUNTED, told, _STYLES[WARNING])
+
+
+def _with_reasons(head: str, told: Sequence[tuple[str, str]], style: str) -> list[Text]:
+    titles: dict[str, list[str]] = {}
+    for title, why in told:
+        titles.setdefault(why, []).append(title)
+    lines = [Text(f"  {'; '.join(those)}: {why}", style) for why, those in titles.items()]
+    return [Text(head, style), *lines] if lines else []
+
+
+def summary(checks: Sequence[Checked | Report], planned: int, seconds: float, warned: int = 0) -> Text:
+    """What they come to, in one line, and how many more are warnings."""
+    verdicts = [checked.verdict for checked in checks]
+    words = ", ".join(
+        f"{verdicts.count(verdict)} {verdict}" if verdict != "error" else plural(verdicts.count(verdict), verdict)
+        for verdict in _STYLES if verdict in verdicts
+    )  # fmt: skip
+    words += f", {plural(warned, 'warning')}" if warned else ""
+    missing = f", {planned - len(checks)} not made" if len(checks) < planned else ""
+    return Text(f"{plural(planned, 'check')} in {seconds:.1f} s: {words or 'none made'}{missing}", "bold")
+
+
+def render_several(several: Reports, look: Terminal) -> Iterator[Text]:
+    """Several checks that were made before, as they are shown when they are made."""
+    reports, failing = several.reports, simplest(several.counted)
+    table = Table(reports, look)
+    yield from table.head()
+    yield from (line for report in reports for line in table.line_of(report))
+    warned = [report for report in reports if report.is_warning]
+    yield from (*not_taken(several.not_taken or ()), *warnings(warned))
+    if failing is not None:
+        yield from (Text(), *in_full(failing, look), Text())
+    seconds = sum(report.seconds.get("total", 0.0) for report in reports)
+    planned = len(several.counted) if several.planned is None else several.planned
+    yield summary(several.counted, planned, seconds, len(warned))

@@ -1,0 +1,109 @@
+"""Checks that came to no end: their reports, with what was measured before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from msgspec.structs import replace
+
+from ...model.failures import Failure, ReferenceFailure, TargetFailure, as_failure
+from ...model.memory import MemoryFinding
+from ...model.report import CRASHED, FAILED, MISMATCH, CheckedTarget, Error, Report, Run, error_of
+from ...processes import Crash, Raised
+from ...processes.ended import CRASH, DEVICE, MEMORY, TIMEOUT
+from ...render.progress import interrupted
+from .checked import INTERRUPTED, Checked, Planned
+from .heard import Heard
+
+LOST, LATE = "crashed", "took too long"
+_DEBUGGED = "--no-isolate runs it in this process, for a debugger"
+_WAYS_OUT = {
+    TIMEOUT: "a smaller case may do, or a longer --timeout",
+    MEMORY: "a smaller case may do, or a higher --max-memory",
+}
+
+
+def of_error(planned: Planned, error: BaseException, heard: Heard, seconds: float) -> Checked:
+    """A check that an exception ended, also one that asks for the end of its process."""
+    failure = as_failure(error)
+    if not isinstance(error, Exception):
+        where = f" ({_layout(heard)})" if _layout(heard) else ""
+        failure = TargetFailure(f"{_subject(planned, heard)} raised {type(error).__name__}{where}", failure.way_out)
+    return _ended(planned, error_of(failure), failure.exit_code, heard, seconds)
+
+
+def of_raised(planned: Planned, raised: Raised, heard: Heard) -> Checked:
+    """The same of an exception in another process."""
+    error = Error(kind=raised.kind, message=raised.message, way_out=raised.way_out)
+    return _ended(planned, error, raised.exit_code, heard, 0.0)
+
+
+def of_crash(planned: Planned, crash: Crash, heard: Heard, memory: Sequence[MemoryFinding] = ()) -> Checked:
+    """A check whose process died or was stopped.
+
+    Args:
+        memory: what the interpreter's watch sees the kernels do there.
+    """
+    what = LATE if crash.kind == TIMEOUT else LOST
+    subject, where = _subject(planned, heard), f" ({_layout(heard)})" if _layout(heard) else ""
+    words = f"{crash.words}{crash.where}" + (f"; small in the interpreter {memory[0].sentence}" if memory else "")
+    error = Error(
+        kind=crash.kind, message=f"{subject} {what}{where}: {words}", way_out=_WAYS_OUT.get(crash.kind, _DEBUGGED),
+        words=words, stderr_tail=crash.stderr_tail, stack=crash.stack, memory=tuple(memory),
+        **(asdict(crash.last) if crash.last else {}),
+    )  # fmt: skip
+    return _ended(planned, error, Failure.exit_code, heard, crash.seconds)
+
+
+def of_interrupt(planned: Planned, heard: Heard) -> Checked:
+    """A check that Ctrl-C ended, with the layouts that were measured."""
+    done = len(heard.so_far.runs) if heard.so_far else 0
+    failure = interrupted(done, max(done, len(planned.layouts)), "layouts")
+    error = Error(kind=INTERRUPTED, message=str(failure), way_out=failure.way_out)
+    return _ended(planned, error, Failure.exit_code, heard, 0.0)
+
+
+def _subject(planned: Planned, heard: Heard) -> str:
+    if heard.stage is not None and heard.stage.words.startswith("reference "):
+        return f"reference {planned.request.reference!r}"
+    return f"target {planned.request.target!r}"
+
+
+def _layout(heard: Heard) -> str:
+    """What was run when it ended, as no run that is measured is called; "" before the first."""
+    if heard.stage is None or not heard.stage.layout:
+        return ""
+    measured = {run.layout for run in heard.so_far.runs} if heard.so_far else set()
+    return f"{heard.stage.layout}, once more" if heard.stage.layout in measured else heard.stage.layout
+
+
+def _ended(planned: Planned, error: Error, code: int, heard: Heard, seconds: float) -> Checked:
+    """What was measured counts, whatever came after it, unless that says that nobody may judge by it."""
+    so_far = heard.so_far
+    if so_far is None or code != Failure.exit_code or error.kind == ReferenceFailure.__name__:
+        return Checked(planned.request, _nothing(planned, error, seconds), code)
+    is_wrong = so_far.failing is not None
+    report = replace(
+        so_far, title=planned.title, verdict=MISMATCH if is_wrong else FAILED, error=error,
+        runs=(*so_far.runs, run_ended(error, _layout(heard))),
+        seconds={**so_far.seconds, "total": round(seconds, 4)},
+    )  # fmt: skip
+    return Checked(planned.request, report, 1 if is_wrong else code)
+
+
+def run_ended(error: Error, layout: str) -> Run:
+    """The layout that ended a check, as one of its runs."""
+    verdict = CRASHED if error.kind in (CRASH, DEVICE, MEMORY) else FAILED
+    told = replace(error, way_out="", stderr_tail="", stack="", memory=())
+    return Run(layout=layout, verdict=verdict, memory=error.memory, error=told)
+
+
+def _nothing(planned: Planned, error: Error, seconds: float) -> Report:
+    """What stands in a report's place, with the target and the words of the case that it would have been about."""
+    request = planned.request
+    target = CheckedTarget(name=request.target, family=request.family or "", reference=request.reference or "")
+    return Report(
+        title=planned.title, verdict=FAILED, target=target, options=dict(request.options), error=error,
+        reproduce=planned.again, seconds={"total": round(seconds, 4)},
+    )  # fmt: skip

@@ -1,0 +1,200 @@
+"""Again: runs a target once more on what went wrong, and says which wrong elements changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ..model.assignment import Assigned
+from ..model.diagnosis import Diagnosis
+from ..model.failures import Failure
+from ..probing.experiment import Experiment, inputs_of
+from ..probing.observe import execute
+from .prediction import Observed
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..targets.find import Target
+
+Results = Mapping[str, "Tensor"]
+
+
+@dataclass(frozen=True)
+class Again:
+    """Runs of one target, in the layout that went wrong."""
+
+    experiment: Experiment
+    assigned: Assigned
+    seen: Observed
+
+    def run(
+        self,
+        *,
+        target: Target | None = None,
+        unwritten: float | None = None,
+        schedule: int = 0,
+        around: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    ) -> Results | None:
+        """The results of another run, in float64; None where it failed.
+
+        Args:
+            target: another one in its place.
+            unwritten: what memory holds that nobody wrote, where that is not left to chance.
+            schedule: of the threads of CUDA kernels on the CPU.
+            around: entered around it.
+        """
+        experiment = replace(self.experiment, target=target or self.experiment.target)
+        if unwritten is not None:
+            experiment = replace(experiment, unwritten=unwritten, case=replace(experiment.case, poison=True))
+        try:
+            with around():
+                outcome = execute(experiment, inputs_of(experiment, self.assigned), schedule).outcome
+        except Failure:
+            return None
+        if outcome.trace is None:
+            return None
+        device = self.seen.x.q.device
+        return {name: value.double().to(device) for name, value in outcome.trace.values.items()}
+
+    def right(self, results: Results) -> float:
+        """The share of the wrong elements that are right in another run."""
+        found = sum(int((self._right(name, results) & ~self.seen.right[name]).sum()) for name in self._common(results))
+        return found / self._wrong
+
+    def is_right(self, results: Results) -> bool:
+        """Whether all of another run is right."""
+        return all(bool((self._right(name, results) | self._free(name)).all()) for name in self._common(results))
+
+    def moved(self, one: Results, other: Results) -> dict[str, Tensor]:
+        """Where two runs differ by more than what is allowed of either, by intermediate."""
+        return {name: self._differ(name, one[name], other[name]) for name in self._common(one) if name in other}
+
+    def share(self, moved: Mapping[str, Tensor]) -> float:
+        """The share of the wrong elements that lie where runs differ."""
+        return sum(int((where & ~self.seen.right[name]).sum()) for name, where in moved.items()) / self._wrong
+
+    @property
+    def came(self) -> Results:
+        """What the run gave that went wrong."""
+        return self.seen.actual
+
+    @property
+    def _wrong(self) -> int:
+        return max(1, sum(self.seen.wrong(name) for name in self.seen.right))
+
+    def _common(self, results: Results) -> list[str]:
+        return [name for name in self.seen.actual if name in results]
+
+    def _right(self, name: str, results: Results) -> Tensor:
+        return (results[name] - self.seen.expected[name]).abs() <= self.seen.allowed[name]
+
+    def _free(self, name: str) -> Tensor:
+        """Where the value that came is right, though not by the reference's value."""
+        within = (self.seen.actual[name] - self.seen.expected[name]).abs() <= self.seen.allowed[name]
+        return self.seen.right[name] & ~within
+
+    def _differ(self, name: str, one: Tensor, other: Tensor) -> Tensor:
+        same = (one == other) | (one.isnan() & other.isnan())
+        return ~same & ~((one - other).abs() <= 2 * self.seen.allowed[name])
+
+
+def first_moved(moved: Mapping[str, Tensor]) -> str:
+    """The first intermediate that differs; "" where none does."""
+    return next((name for name, where in moved.items() if bool(where.any())), "")
+
+
+# Orders of threads that are tried where kernels run on the CPU.
+_SCHEDULES = (1, 2)
+
+
+def wrong_in_the_first_call_alone(again: Again) -> Diagnosis | None:
+    """The first call is wrong; a second and a third are right."""
+    second, third = again.run(), again.run()
+    if second is None or third is None or not again.is_right(second) or not again.is_right(third):
+        return None
+    name = first_moved(again.moved(again.came, second))
+    ratio = _ratio(again, name)
+    times = f" ({ratio:.4g} times what is right)" if ratio else ""
+    return Diagnosis(
+        f"autotune/{name}",
+        "ATUNE",
+        f"{name} is wrong in the first call{times} and right in later ones",
+        again.right(second),
+        ("two further calls with the same values gave right results",),
+        fix="what a kernel adds to must be zeroed before each config that is tried: triton.autotune(reset_to_zero=...)",
+    )
+
+
+def later_call_differs(again: Again) -> Diagnosis | None:
+    """The first call was right; another with the same values gives other results."""
+    results = again.run()
+    moved = {} if results is None else again.moved(again.came, results)
+    name = first_moved(moved)
+    if not name:
+        return None
+    count = int(moved[name].sum())
+    return Diagnosis(
+        f"race/{name}",
+        "RACE",
+        f"{name} is right in the first call, and with the same values wrong in a later one",
+        1.0,
+        (f"{count:,} elements of {name} differ between the two calls",),
+        fix="what one call leaves (buffers, caches, counters) must not reach the next",
+    )
+
+
+def _ratio(again: Again, name: str) -> float:
+    """The one factor by which the first call was wrong; 0 where there is none."""
+    actual, expected = again.came[name], again.seen.expected[name]
+    squares = float((expected**2).sum())
+    factor = float((actual * expected).sum()) / squares if squares else 0.0
+    return factor if bool(((actual - factor * expected).abs() <= 1e-4 * expected.abs().max()).all()) else 0.0
+
+
+def differs_from_run_to_run(again: Again) -> Diagnosis | None:
+    """Repeated calls differ; where kernels run on the CPU, calls with other orders of threads."""
+    on_cpu = again.experiment.cuda == "cuda-on-cpu"
+    runs = [again.run(schedule=number) for number in (_SCHEDULES if on_cpu else (0, 0, 0))]
+    results = [again.came, *(run for run in runs if run is not None)]
+    moved = {name: again.seen.right[name] & False for name in again.came}
+    for run in results[1:]:
+        moved = {name: moved[name] | where for name, where in again.moved(results[0], run).items()}
+    name = first_moved(moved)
+    if not name:
+        return None
+    how = "in another order of threads and blocks" if on_cpu else "from call to call"
+    others = [each for each, where in moved.items() if not bool(where.any())]
+    steady = f"; {', '.join(others)} stay as they are" if others else ""
+    count = int(moved[name].sum())
+    where = ", ".join(map(str, moved[name].nonzero()[0].tolist()))
+    return Diagnosis(
+        f"race/{name}",
+        "RACE",
+        f"{name} differs {how}, by more than the order of atomic additions allows",
+        again.share(moved),
+        (f"{count:,} elements of {name} differ between {len(results)} runs, the first at [{where}]{steady}",),
+    )
+
+
+def reads_what_was_never_written(again: Again) -> Diagnosis | None:
+    """Two runs differ whose memory held NaN and 7.0 before them."""
+    with_nan, with_seven = again.run(unwritten=float("nan")), again.run(unwritten=7.0)
+    if with_nan is None or with_seven is None:
+        return None
+    moved = again.moved(with_nan, with_seven)
+    name = first_moved(moved)
+    if not name:
+        return None
+    wrong = {each: where | ~again.seen.right[each] & ~again.came[each].isfinite() for each, where in moved.items()}
+    count = int(moved[name].sum())
+    return Diagnosis(
+        f"unwritten/{name}",
+        "N2",
+        f"{name} depends on what memory held before the run: it, or scratch that it is made from, is read unwritten",
+        again.share(wrong),
+        (f"{count:,} elements of {name} differ between memory full of NaN and full of 7.0",),
+        fix="allocate with torch.zeros what is added to, and store every element of what torch.empty gave",
+    )

@@ -1,0 +1,109 @@
+"""COMP: right with another number of pipeline stages, or in the interpreter; or right in another copy of the file."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shlex
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ..model.diagnosis import Diagnosis
+from ..model.failures import Failure
+from ..processes.process import Program, gradprobe_command, run_programs
+from ..runtime.launches import kernel_types
+from ..targets.find import find_target
+from .behaviour import Again, first_moved
+
+_SECONDS = 120
+
+
+def right_without_pipelining(again: Again) -> Diagnosis | None:
+    """Compiled Triton kernels are right with one pipeline stage."""
+    if not again.experiment.is_compiled:
+        return None
+    results = again.run(around=_one_stage)
+    if results is None or not again.is_right(results):
+        return None
+    name = first_moved(again.moved(again.came, results))
+    return Diagnosis(
+        f"compiler/{name}",
+        "COMP",
+        f"{name} is right with num_stages=1 and wrong as it is compiled",
+        again.right(results),
+        ("the same kernels, launched with num_stages=1, give right results",),
+        fix="launch with num_stages=1, or look for a load that a store of the same loop overtakes",
+    )
+
+
+def right_in_the_interpreter(again: Again) -> Diagnosis | None:
+    """The same check is right in Triton's interpreter, in a process of its own."""
+    command = shlex.split(again.experiment.command)
+    if not command or not again.experiment.is_compiled:
+        return None
+    environment = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        words = gradprobe_command(*command[1:], "--device", "cpu", "--json", str(report))
+        try:
+            list(run_programs([Program(words, environment)], timeout=_SECONDS, grouped=False))
+            verdict = json.loads(report.read_text())["verdict"]
+        except (Failure, OSError, ValueError, KeyError):
+            return None
+    if verdict != "match":
+        return None
+    name = again.seen.own[0]
+    return Diagnosis(
+        f"compiler/{name}",
+        "COMP",
+        f"{name} is right in Triton's interpreter and wrong compiled",
+        1.0,
+        ("the same check with --device cpu matches",),
+        fix="clear Triton's cache; then compare num_stages, num_warps and --dots ieee",
+    )
+
+
+@contextlib.contextmanager
+def _one_stage() -> Iterator[None]:
+    """While open, every Triton kernel is launched with one pipeline stage."""
+    kind = next((kind for kind in kernel_types() if kind.__name__ == "JITFunction"), None)
+    if kind is None:
+        yield
+        return
+    original = kind.run
+
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return original(self, *args, **kwargs | {"num_stages": 1})
+
+    kind.run = run
+    try:
+        yield
+    finally:
+        kind.run = original
+
+
+def right_in_another_file(again: Again) -> Diagnosis | None:
+    """Another file of the same module name is right; the one that ran is perhaps an older copy."""
+    source = again.experiment.target.source
+    for file in source.shadows:
+        if hashlib.sha256(Path(file).read_bytes()).hexdigest() == source.sha256:  # what it calls is what differs
+            continue
+        try:
+            other = find_target(f"{file}:{source.name}", again.experiment.case.family)
+        except Failure:
+            continue
+        results = again.run(target=other)
+        if results is not None and again.is_right(results):
+            return Diagnosis(
+                "cache/other-file",
+                "COMP",
+                f"another file of this name is right, and is not the one that ran: {file}",
+                1.0,
+                (f"ran: {source.file} sha256 {source.sha256[:12]}", f"right: {file}"),
+                fix=f"remove one of the two, or put {Path(file).parent} first on the search path",
+            )
+    return None

@@ -1,0 +1,232 @@
+"""The lines that a diagnosis names: of a stride as it is read off the kernels, of a value where it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from ..faults.hypothesis import Hypothesis, title
+from ..faults.memory import in_words
+from ..lint.finding import FOREIGN, Finding, computed_at, where_of
+from ..lint.survey import findings_of
+from ..model.diagnosis import Diagnosis, Where
+from ..model.intermediates import is_named_after, lookup
+from ..model.memory import (
+    BARRIER,
+    CHANGED,
+    DTYPE,
+    GUARD,
+    MISALIGNED,
+    OUTSIDE,
+    RACE,
+    SHARED,
+    UNWRITTEN,
+    Group,
+    MemoryFinding,
+    grouped,
+)
+from ..model.severity import HUGE
+from ..probing.experiment import Experiment
+
+# What a kind of fault makes wrong first, where its word does not say it.
+_MADE = {
+    "mask": "P", "dead": "P", "delta": "dS", "softcap": "dS", "tau": "dP", "relu": "dP", "tail": "dK", "dropout": "dP",
+    "stride": "", "index": "", "layout": "", "store": "", "wrap": "",
+}  # fmt: skip
+_INSTEAD = {"S": "P", "O": "O"}
+_FORWARD = ("forward", "fwd")
+# What stands in the forward alone, where P is computed.
+_OF_FORWARD = ("tail/scores",)
+
+
+class Lines:
+    """The kernels of a target, read once for all diagnoses."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self._experiment = experiment
+        self._findings: tuple[Finding, ...] | None = None
+
+    def of(self, hypothesis: Hypothesis, active: Collection[str], diagnosis: Diagnosis) -> Diagnosis:
+        """A diagnosis with where it stands, as far as that can be read off the kernels.
+
+        Args:
+            active: the intermediates that the fault itself explains, which tell the kernels that have it.
+        """
+        findings = self._about(hypothesis)
+        if findings:
+            return _with_findings(diagnosis, hypothesis, findings)
+        return replace(diagnosis, where=tuple(map(among, self._made(hypothesis, active))))
+
+    def _about(self, hypothesis: Hypothesis) -> list[Finding]:
+        """What the source says of the tensor that is misread: of those axes, if it says anything of them."""
+        if not hypothesis.tensor:
+            return []
+        if self._findings is None:
+            self._findings = findings_of(self._experiment.target, self._experiment.case)
+        found = [finding for finding in self._findings if finding.tensor == hypothesis.tensor]
+        of_axes = [finding for finding in found if not finding.kind or finding.kind in hypothesis.axes]
+        return sorted(of_axes or found, key=lambda finding: finding.by_name)
+
+    def _made(self, hypothesis: Hypothesis, active: Collection[str]) -> tuple[Where, ...]:
+        """Where the kernels at fault make the value that is wrong; else where those kernels begin."""
+        launched = self._experiment.first.launched if self._experiment.first else ()
+        if hypothesis.fault in _OF_FORWARD:
+            found = computed_at([kernel for kernel in dict.fromkeys(launched) if _is_forward(kernel)], {"P"})
+            return tuple(replace(where, note=f"{where.note} is computed here") for where in found)
+        kernels = _at_fault(dict.fromkeys(launched), active)
+        found = computed_at(kernels, {_value_of(hypothesis.fault, active)})
+        return tuple(replace(where, note=f"{where.note} is computed here") for where in found) or self._kernels(active)
+
+    def _kernels(self, active: Collection[str]) -> tuple[Where, ...]:
+        sources = self._experiment.first.kernels if self._experiment.first else ()
+        return tuple(
+            Where(source.file, source.line, _line_of(source.file, source.line).strip(), kernel=source.name)
+            for source in sources
+            if source.line and any(is_named_after(source.name, name) for name in active)
+        )
+
+
+def _at_fault(kernels: Collection[Any], active: Collection[str]) -> list[Any]:
+    """The kernels named after what is wrong; without such names all of them, forwards only where a forward is wrong."""
+    named = [kernel for kernel in kernels if any(is_named_after(_name(kernel), name) for name in active)]
+    if named:
+        return named
+    of_forward = bool({"LSE", "O"} & set(active))
+    return [kernel for kernel in kernels if of_forward or not _is_forward(kernel)]
+
+
+def _is_forward(kernel: Any) -> bool:
+    return any(word in _name(kernel) for word in _FORWARD)
+
+
+def _name(kernel: Any) -> str:
+    return str(getattr(getattr(kernel, "fn", kernel), "__name__", ""))
+
+
+def _value_of(fault: str, active: Collection[str]) -> str:
+    """The intermediate that is computed where a fault stands."""
+    kind, _, rest = fault.partition("/")
+    word = rest.partition("-")[0]
+    row = lookup(word)
+    if kind in _MADE:
+        return _MADE[kind] or next(iter(active), "")
+    return _INSTEAD.get(word) or (row.name if row is not None else next(iter(active), ""))
+
+
+def _with_findings(diagnosis: Diagnosis, hypothesis: Hypothesis, findings: Sequence[Finding]) -> Diagnosis:
+    """The diagnosis with what the source adds to the numbers: whose stride stands there, and the edit."""
+    notes = [finding.sentence for finding in findings if finding.by_name]
+    launched = [finding for finding in findings if not finding.by_name] or list(findings)
+    said = (*diagnosis.evidence, *dict.fromkeys(notes))
+    return replace(
+        diagnosis,
+        summary=_summary(diagnosis, hypothesis, launched),
+        evidence=said,
+        where=tuple(among(_where(finding)) for finding in findings),
+        fix="; ".join(_edits(launched)) or diagnosis.fix,
+    )
+
+
+def _where(finding: Finding) -> Where:
+    """The line, with whose stride stands there and what became of the right one."""
+    said = finding.sentence.partition(": ")[2]
+    return replace(where_of(finding), note="; ".join(filter(None, (finding.note, said))))
+
+
+def _edits(findings: Sequence[Finding]) -> Iterator[str]:
+    """Each edit once, with the kernels that it is to be made in."""
+    kernels: dict[str, list[str]] = {}
+    for finding in findings:
+        kernels.setdefault(finding.fix, []).append(finding.kernel)
+    for fix, names in kernels.items():
+        where = ", ".join(dict.fromkeys(names))
+        yield fix if where in fix or not fix else f"{fix} in {where}"
+
+
+def _summary(diagnosis: Diagnosis, hypothesis: Hypothesis, findings: Sequence[Finding]) -> str:
+    """The summary with the tensor whose stride the source shows: numbers cannot tell equal strides apart."""
+    others = {finding.other for finding in findings if finding.rule == FOREIGN and finding.other}
+    if not hypothesis.fault.startswith("stride/") or len(others) != 1 or others == {hypothesis.other}:
+        return diagnosis.summary
+    return f"{title(hypothesis.tensor)} is read with {title(others.pop())}'s {in_words(hypothesis.axes)} stride"
+
+
+def among(where: Where) -> Where:
+    """A line with its neighbours; their relative indentation is kept."""
+    lines = [_line_of(where.file, where.line + step).rstrip() for step in (-1, 0, 1)]
+    indents = [len(line) - len(line.lstrip()) for line in lines if line]
+    before, code, after = (line[min(indents, default=0) :] for line in lines)
+    return replace(where, around=(before, after), margin=len(code) - len(code.lstrip()))
+
+
+def _line_of(file: str, line: int) -> str:
+    """A line of a file, from 1; "" where there is none."""
+    try:
+        lines = Path(file).read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return lines[line - 1] if 0 < line <= len(lines) else ""
+
+
+_KINDS = {
+    RACE: ("race", "RACE"), UNWRITTEN: ("unwritten", "N2"), OUTSIDE: ("outside", "M3"), GUARD: ("outside", "M3"),
+    BARRIER: ("barrier", "RACE"), MISALIGNED: ("misaligned", "M3"),
+    CHANGED: ("overwritten", "H1"), SHARED: ("shared", "H1"), DTYPE: ("dtype", "PREC"),
+}  # fmt: skip
+_FIX = {
+    RACE: "let one program alone write each element, or add to it by atomics",
+    UNWRITTEN: "write every element before it is read, or allocate with zeros",
+    OUTSIDE: "mask the access by the lengths of the tensor",
+    BARRIER: "let every thread of the block reach the barrier",
+    CHANGED: "write into a tensor of its own; where it is meant, allow it: --inplace TENSOR",
+    SHARED: "return a tensor of its own",
+    DTYPE: "return it in the dtype of that tensor, or in float32",
+    MISALIGNED: "load element by element where the stride or the offset is no multiple of what is loaded at once",
+}
+_FIX_IN_A_BLOCK = "put a barrier between the two: __syncthreads()"
+# Where the same access stays inside, and alone, as long as all is contiguous, no mask and no barrier is missing.
+_FIX_BY_STRIDES = "address TENSOR by its own strides, all of them; or refuse other layouts before the first launch"
+_FIX_OF_HUGE = "widen the index before it is multiplied, .to(tl.int64), and address TENSOR by its own strides"
+
+
+def of_strays(found: Iterable[tuple[str, MemoryFinding]], clean: Collection[str] = ()) -> tuple[Diagnosis, ...]:
+    """One diagnosis for what a kernel did to a tensor; it was seen, so nothing about it is a hypothesis.
+
+    An access outside that the offset of an element leads to when it is cut to 32 bits is an offset that wrapped around.
+
+    Args:
+        found: (layout, finding) of every run.
+        clean: the layouts of the runs that are right.
+    """
+    made = (_diagnosis(group, by_strides="contiguous" in clean) for group in grouped(found))
+    return tuple(sorted(made, key=lambda one: one.fault_class != "RACE"))
+
+
+def _diagnosis(group: Group, *, by_strides: bool) -> Diagnosis:
+    worst, *others = group.memory
+    wraps = worst.kind == OUTSIDE and worst.wraps
+    word, fault_class = ("wrap", "I64") if wraps else _KINDS[worst.kind]
+    row = None if wraps else lookup(worst.tensor)
+    fault = f"{word}/{row.name if row else worst.tensor}" if worst.tensor else word
+    evidence = tuple(dict.fromkeys(memory_finding.sentence for memory_finding in others))
+    fix = _FIX_BY_STRIDES if by_strides and worst.kind in (OUTSIDE, RACE) else _FIX.get(worst.kind, "")
+    is_huge = worst.kind == OUTSIDE and all(HUGE in layout for layout in group.layouts)
+    fix = _FIX_OF_HUGE if wraps or is_huge else fix
+    fix = _FIX_IN_A_BLOCK if "race on shared " in worst.sentence else fix
+    return Diagnosis(
+        fault,
+        fault_class,
+        group.sentence,
+        1.0,
+        evidence,
+        _lines(group.memory),
+        fix.replace("TENSOR", worst.tensor or "that tensor"),
+    )
+
+
+def _lines(memory: Sequence[MemoryFinding]) -> tuple[Where, ...]:
+    lines = {(s.file, s.line): among(Where(s.file, s.line, s.code.strip(), kernel=s.kernel)) for s in memory if s.line}
+    return tuple(lines.values())

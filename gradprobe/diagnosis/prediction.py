@@ -1,0 +1,148 @@
+"""A measured run -> Seen: every element that came, what was expected of it, and whether it is right."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ..faults.hypothesis import Seen
+from ..faults.memory import whole_storage
+from ..faults.variant import Variant
+from ..model.case import Case
+from ..numerics.budget import summed_bound, tile_budget
+from ..numerics.compare import BY_TILE, Judge, allowed_on, judge_whole, tile_size, tiles_of
+from ..numerics.measured import Measured
+from ..numerics.precision import Precision, output_rounding
+from ..numerics.roundings import rounding_shift
+from ..numerics.tally import MISMATCH
+from ..reference import Attention, Tile, evaluate, tiles
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_FEW_SCORES, _FEW_ELEMENTS = 1 << 19, 1 << 24
+
+
+@dataclass(frozen=True)
+class Observed(Seen):
+    """What hypotheses are tested against."""
+
+    allowed: Mapping[str, Tensor]
+    """The error allowed to each element, by intermediate."""
+    measured: Measured
+
+
+def observed(case: Case, measured: Measured, tensors: Mapping[str, Tensor]) -> Observed:
+    """What a run showed.
+
+    Args:
+        tensors: the inputs as they lay in memory before it.
+    """
+    x, trace, comparison = measured.x, measured.trace, measured.comparison
+    actual = {name: value.double() for name, value in trace.values.items()}
+    right = {name: value.new_zeros(value.shape, dtype=bool) for name, value in actual.items()}  # type: ignore[call-overload]
+    expected, allowed = ({name: value * 0 for name, value in actual.items()} for _ in range(2))
+    for tile in tiles_of(case, x):
+        place, values = (tile.batch, tile.heads, tile.rows), evaluate(x, tile)
+        shift = rounding_shift(x, tile, values, comparison.precision)
+        budget = allowed_on(x, tile, values, comparison.precision, shift, comparison.recovery)
+        for name in (name for name in BY_TILE if name in actual):
+            judge = Judge(trace.values[name][place], values, budget, name)
+            expected[name][place], allowed[name][place] = judge.expected, judge.bound
+            right[name][place] = judge.right()
+    for name in (name for name in actual if name not in BY_TILE):
+        _, expected[name], allowed[name], right[name] = judge_whole(trace, comparison, name)
+    expected |= {name: value for name, value in comparison.expected.items() if name not in expected}
+    own = tuple(name for name, finding in comparison.findings.items() if finding.status == MISMATCH)
+    return _at_hand(Observed(case, x, actual, expected, right, own, tensors, allowed, measured))
+
+
+def _at_hand(seen: Observed) -> Observed:
+    """The same on the CPU where it is small: on a GPU, launches would dominate hundreds of small evaluations."""
+    case, storages = seen.case, [whole_storage(tensor) for tensor in seen.tensors.values()]
+    scores = case.batch * case.heads * case.seqlen_q * case.seqlen_k
+    if not seen.x.q.is_cuda or scores > _FEW_SCORES or sum(map(len, storages)) > _FEW_ELEMENTS:
+        return seen
+    fields = {name: getattr(seen.x, name) for name in Attention.__dataclass_fields__}
+    x = replace(seen.x, **{name: value.cpu() for name, value in fields.items() if hasattr(value, "cpu")})
+    tensors = {
+        name: storage.cpu().as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+        for (name, tensor), storage in zip(seen.tensors.items(), storages, strict=True)
+    }
+    actual, expected, right, allowed = (
+        {name: value.cpu() for name, value in values.items()}
+        for values in (seen.actual, seen.expected, seen.right, seen.allowed)
+    )
+    return replace(seen, x=x, tensors=tensors, actual=actual, expected=expected, right=right, allowed=allowed)
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """What would come, by intermediate."""
+
+    values: Mapping[str, Tensor]
+    bounds: Mapping[str, Tensor]
+    """The errors allowed to it; empty where they were not asked for."""
+
+
+def predict(seen: Observed, variant: Variant, buffers: Mapping[str, Tensor], precision: Precision | None) -> Predicted:
+    """What a variant gives where the target exposes anything.
+
+    Args:
+        buffers: LSE, O and delta as kernels find them, as far as they are no part of the prediction.
+        precision: the arithmetic that bounds are derived from; None for no bounds.
+    """
+    whole = _Whole(seen, variant, precision)
+    heads, rows = tile_size(seen.case)
+    for tile in tiles(seen.x, rows=rows, heads=heads):
+        whole.add(tile, variant.on(tile, buffers))
+    return whole.predicted()
+
+
+class _Whole:
+    """Collects tiles."""
+
+    def __init__(self, seen: Observed, variant: Variant, precision: Precision | None) -> None:
+        self.seen, self.variant, self.precision = seen, variant, precision
+        self.values = {name: actual.new_zeros(actual.shape) for name, actual in seen.actual.items()}
+        self.bounds = {name: value.clone() for name, value in self.values.items()} if precision else {}
+        self.squares = {name: bound.clone() for name, bound in self.bounds.items() if name not in BY_TILE}
+
+    def add(self, tile: Tile, values: Mapping[str, Tensor]) -> None:
+        self._add(tile, self.values, values)
+        if self.precision is None:
+            return
+        budget = tile_budget(self.variant.x, tile, values, self.precision)
+        rows = {name: bound.nan_to_num(0.0) for name, bound in budget.rows.items()}
+        self._add(tile, self.bounds, {**rows, **budget.sums})
+        self._add(tile, self.squares, budget.squares)
+
+    def predicted(self) -> Predicted:
+        finished = dict(self.values)
+        for finish in self.variant.finishes:
+            finished |= finish(finished)
+        for name, squares in self.squares.items():
+            assert self.precision is not None
+            self.bounds[name] = summed_bound(name, self.values[name], squares, self.bounds[name], self.precision)
+        dtypes = {name: value.dtype for name, value in self.seen.measured.trace.values.items()}
+        bounds = {
+            name: bound + output_rounding(self.values[name], bound, dtypes[name]) for name, bound in self.bounds.items()
+        }
+        return Predicted(finished, bounds)
+
+    def _add(self, tile: Tile, into: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
+        """Like the reference's `add_tile`, with the variant's own sums over the heads of a group."""
+        x = self.seen.x
+        for name, whole in into.items():
+            if name in BY_TILE:
+                whole[tile.batch, tile.heads, tile.rows] = values[name]
+            elif name in ("dK", "dV") and self.variant.share is not None:
+                share = self.variant.share[:, tile.heads]
+                whole[tile.batch] += (share @ values[name].flatten(1)).unflatten(1, values[name].shape[1:])
+            elif name in ("dK", "dV"):
+                whole[tile.batch].index_add_(0, x.kv_heads(tile), values[name])
+            elif name in ("dTau", "dSink"):
+                whole[tile.heads] += values[name]
+            else:
+                x.bias_part(whole, tile).add_(values[name])

@@ -1,0 +1,275 @@
+"""The hypotheses that explain a run, best first, each with the share that it explains."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+from ..faults.hypothesis import EVERYTHING, Hypothesis, may_show
+from ..faults.table import hypotheses
+from ..inputs.draw import draw
+from ..model.assignment import Assigned
+from ..model.case import Case
+from ..model.diagnosis import NAMED
+from ..model.failures import Failure
+from ..numerics.evidence import Run
+from ..probing.experiment import Experiment, inputs_of, measure
+from ..probing.observe import execute
+from .prediction import Observed, observed
+from .testing import Explanation, Tester, merged
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# How many of those that fit roughly are tested in full, and what they must explain roughly to be; nor is one that
+# explains less than half of what the best does.
+_FINALISTS, _ROUGHLY = 16, 0.25
+# A chance of one in a thousand is none.
+_SURE = 10.0
+# What each of two faults must add to what the other explains.
+_ADDS = 0.05
+
+
+@dataclass(frozen=True)
+class _Rough:
+    """A hypothesis with about the share that it explains of each intermediate."""
+
+    hypothesis: Hypothesis
+    shares: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Tested:
+    """A hypothesis with what it explains, or two at once."""
+
+    hypotheses: tuple[Hypothesis, ...]
+    explanation: Explanation
+    tried: int
+    """How many hypotheses were."""
+    again: Explanation | None = None
+    """What it explains of a second draw of values, where it was held against one."""
+    said: str = ""
+    """What came of that, in words."""
+
+    @property
+    def explained(self) -> float:
+        """The share that it explains; or less, that which it reproduces of the second draw.
+
+        That what is right stays right the first has shown: of a few dozen zeros the rounding of a fault spoils six.
+        """
+        return min(self.explanation.explained, self.again.reproduced if self.again is not None else 1.0)
+
+    @property
+    def is_by_chance(self) -> bool:
+        """Whether one of so many hypotheses may well explain as much without being true.
+
+        Of two numbers many hypotheses explain both. Each of them counts log2(1 / p), p being the share of what a
+        prediction might have been that would have counted as well; n hypotheses take log2(n) off, and two at once twice
+        that. What a hypothesis says of the numbers that came, it does not guess.
+        """
+        if all(one.is_plain for one in self.hypotheses):
+            return False
+        bits = sum(one.bits for one in (self.explanation, self.again) if one is not None)
+        return bits < len(self.hypotheses) * math.log2(self.tried) + _SURE
+
+
+def ranked(seen: Observed) -> list[Tested]:
+    """The hypotheses that explain anything, best first; each fault once, in its best form.
+
+    Where none explains nearly all, two of them at once are tried: the best, and what explains most of the rest.
+    """
+    tester = Tester(seen)
+    if not any(tester.wrong.values()):
+        return []
+    rough = [_Rough(one, tester.roughly(one)) for one in hypotheses(seen)]
+    tested = [Tested((one,), tester.fully(one), len(rough)) for one in _likely(tester, rough)]
+    order = {id(one.hypothesis): number for number, one in enumerate(rough)}
+    tested.sort(key=lambda one: (-round(one.explained, 3), one.explanation.contradicted, order[id(one.hypotheses[0])]))
+    if tested and tested[0].explained < NAMED:
+        both = _two_at_once(tester, tested[0], rough)
+        tested = [both, *tested] if both is not None else tested
+    return _each_once(tested)
+
+
+def _likely(tester: Tester, rough: Sequence[_Rough], names: Collection[str] = EVERYTHING) -> list[Hypothesis]:
+    """Those that are worth a full test, the likeliest first."""
+    shares = [(tester.share(one.shares, names), one.hypothesis) for one in rough]
+    least = max(_ROUGHLY, max((share for share, _ in shares), default=0.0) / 2)
+    best = sorted((pair for pair in shares if pair[0] >= least), key=lambda pair: -pair[0])
+    return [one for _, one in best[:_FINALISTS]]
+
+
+def _each_once(tested: Iterable[Tested]) -> list[Tested]:
+    kept: dict[tuple[str, ...], Tested] = {}
+    for one in tested:
+        kept.setdefault(tuple(hypothesis.fault for hypothesis in one.hypotheses), one)
+    return list(kept.values())
+
+
+def _two_at_once(tester: Tester, first: Tested, rough: Sequence[_Rough]) -> Tested | None:
+    """The best with what explains the rest, where both together explain nearly everything, and neither does alone.
+
+    Each must explain nearly all that is wrong in some intermediate: two halves of one are no explanation. What explains
+    the rest alone is tried first; then what does only together with the other, in the same kernel.
+    """
+    wrong, own = tester.wrong, tester.seen.own
+    rest = [name for name in wrong if wrong[name] and not first.explanation.whole(name, wrong[name])]
+    if not set(own) - set(rest) or len(rest) == sum(map(bool, wrong.values())):
+        return None
+    one = first.hypotheses[0]
+    others = [other for other in rough if other.hypothesis.fault != one.fault]
+    found = _best_pair(tester, first, _likely(tester, others, rest), rest)
+    if found is not None:
+        return found
+    reaching = [other.hypothesis for other in others if may_show(other.hypothesis.changes, tester.seen, rest)]
+    beside = [_Rough(other, tester.roughly(one, other, names=rest, stored=False)) for other in reaching]
+    return _best_pair(tester, first, _likely(tester, beside, rest), rest)
+
+
+def _best_pair(tester: Tester, first: Tested, likely: Sequence[Hypothesis], rest: Collection[str]) -> Tested | None:
+    """The pair that explains most; of several, one whose other fault changes nothing but the rest."""
+    one = first.hypotheses[0]
+    pairs = [
+        replace(
+            first,
+            hypotheses=(one, other),
+            explanation=merged([first.explanation, tester.fully(other), tester.fully(one, other)]),
+        )
+        for other in likely
+    ]
+    best = max(
+        pairs, key=lambda pair: (round(pair.explained, 3), pair.hypotheses[1].changes <= set(rest)), default=None
+    )
+    return best if best is not None and best.explained >= max(NAMED, first.explained + _ADDS) else None
+
+
+# How many of those that explain the first draw are held against the second.
+_MOST = 8
+_NOT_TAKEN = "held against one draw of values alone: the target did not take another"
+
+
+def causes(experiment: Experiment, assigned: Assigned, seen: Observed) -> list[Tested]:
+    """The hypotheses that explain a run, best first; those that may be called its cause explain a second draw too."""
+    tested = ranked(seen)
+    named = [one for one in tested if one.explained >= NAMED]
+    held = _held(experiment, assigned, named[:_MOST]) if named else []
+    # What was not held against the second draw stands behind what was, or is not told where nothing held.
+    others = [one for one in tested if one not in named[: len(held) if any(map(_is_sure, held)) else None]]
+    found = [one for one in (*held, *others) if not one.is_by_chance]
+    return sorted(found, key=lambda one: -round(one.explained, 3))
+
+
+def _held(experiment: Experiment, assigned: Assigned, named: list[Tested]) -> list[Tested]:
+    """Those tested on a second draw, until none that is left can explain more than one that holds."""
+    second, held = _second(experiment, assigned), list[Tested]()
+    for one in named:
+        best = max((other.explained for other in held if _is_sure(other)), default=0.0)
+        if best and round(one.explained, 3) <= round(best, 3):
+            break
+        held.append(_again(one, second, experiment) if second else replace(one, said=_NOT_TAKEN))
+    return held
+
+
+def _is_sure(one: Tested) -> bool:
+    return one.explained >= NAMED and not one.is_by_chance
+
+
+def _second(experiment: Experiment, assigned: Assigned) -> Tester | None:
+    """The same run with other values; None where the target does not take them."""
+    values = _other_values(experiment)
+    experiment = replace(experiment, values=values)
+    try:
+        inputs = inputs_of(experiment, assigned)
+        trace = execute(experiment, inputs).outcome.trace
+        return Tester(observed(experiment.case, measure(experiment, inputs, trace), inputs.tensors)) if trace else None
+    except Failure:
+        return None
+
+
+def _other_values(experiment: Experiment) -> dict[str, Tensor]:
+    """Those of another seed; of a file, the same with the rows of q, k, v and dO in another order."""
+    if experiment.saved is None:
+        other = replace(experiment.case, seed=experiment.case.seed ^ 1)
+        return {name: value.to(experiment.case.device) for name, value in draw(other).items()}
+    return _shuffled(experiment.case, experiment.values)
+
+
+def _shuffled(case: Case, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """q, k, v and do, the rows of each shuffled by itself; without O and LSE, which belong to the old order."""
+    import torch
+
+    generator = torch.Generator().manual_seed(case.seqlen_q)
+    left = {name: value for name, value in values.items() if name not in ("o", "lse", "delta")}
+    for name in ("q", "k", "v", "do"):
+        order = torch.randperm(left[name].shape[2], generator=generator)
+        left[name] = left[name][:, :, order.to(left[name].device)]
+    return left
+
+
+def _again(one: Tested, second: Tester, experiment: Experiment) -> Tested:
+    """A hypothesis with what it explains of the second draw."""
+    wrong = sum(second.wrong.values())
+    again = _best(second, one)
+    draw = "a second draw of values" if experiment.saved is None else "the values in another order"
+    said = f"of {draw} it explains {again.reproduced:.0%}: {wrong:,} elements are wrong there"
+    return replace(one, again=again, said=said)
+
+
+def _best(second: Tester, one: Tested) -> Explanation:
+    """What the same fault explains of the second draw, in the same form where it has that there too."""
+    if not any(second.wrong.values()):
+        return second.nothing
+    every = list(hypotheses(second.seen))
+    forms = [_alike(every, each) for each in one.hypotheses]
+    if not all(forms):
+        return second.nothing
+    found = [max(of, key=lambda form: second.fully(form).explained) if of[1:] else of[0] for of in forms]
+    alone = [second.fully(each) for each in found]
+    return merged([*alone, second.fully(*found)]) if len(found) > 1 else alone[0]
+
+
+def _alike(every: Sequence[Hypothesis], one: Hypothesis) -> list[Hypothesis]:
+    """The same hypothesis about other values; all forms of its fault, where a number in it is measured off them."""
+
+    def key(other: Hypothesis) -> tuple[str, ...]:
+        return (other.fault, other.tensor, other.axes, other.other)
+
+    same = [other for other in every if key(other) == key(one)]
+    return [other for other in same if other.summary == one.summary] or same
+
+
+def other_causes(experiment: Experiment, named: Tested, others: Sequence[Run]) -> list[tuple[Run, Observed, Tested]]:
+    """What else explains a run that the cause leaves unexplained; the fault that is new stands first."""
+    known = {hypothesis.fault for hypothesis in named.hypotheses}
+    found: list[tuple[Run, Observed, Tested]] = []
+    for run in others:
+        assert run.measured is not None
+        seen = observed(experiment.case, run.measured, inputs_of(experiment, run.assigned).tensors)
+        if _explain(seen, known):
+            continue
+        best = next((one for one in causes(experiment, run.assigned, seen) if one.explained >= NAMED), None)
+        new = [] if best is None else [one for one in best.hypotheses if one.fault not in known]
+        if best is not None and new:
+            rest = [one for one in best.hypotheses if one.fault in known]
+            found.append((run, seen, replace(best, hypotheses=(*new, *rest))))
+            known |= {one.fault for one in new}
+    return found
+
+
+def _explain(seen: Observed, faults: set[str]) -> bool:
+    """Whether faults that are known explain a run: one of them alone, or two together."""
+    tester, same = Tester(seen), dict[str, list[Hypothesis]]()
+    for one in hypotheses(seen):
+        if one.fault in faults:
+            same.setdefault(one.fault, []).append(one)
+    best = [max(forms, key=lambda one: tester.fully(one).explained) for forms in same.values()]
+    alone = [tester.fully(one) for one in best]
+    if any(one.explained >= NAMED for one in alone):
+        return True
+    pairs = ((one, two) for one, two in combinations(range(len(best)), 2))
+    return any(
+        merged([alone[one], alone[two], tester.fully(best[one], best[two])]).explained >= NAMED for one, two in pairs
+    )

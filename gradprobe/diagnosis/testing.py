@@ -1,0 +1,351 @@
+"""A hypothesis tested against everything that came: which wrong elements it reproduces, which right ones it spoils."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from ..faults.hypothesis import EVERYTHING, Hypothesis
+from ..faults.variant import BUFFERS, Variant
+from ..model.diagnosis import NAMED
+from ..numerics.compare import BY_TILE
+from ..reference import Tile, tiles
+from .prediction import Observed, Predicted, predict
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# The errors that a fault makes are thousands of roundings. Rounding itself is allowed four budgets here, because what a
+# fault reads is of another size than what the budget was made for; verdicts are never judged by this.
+ROOM = 4.0
+SHARPER = 8.0
+# Right elements of an intermediate that may be right by chance: of four numbers in a coarse arithmetic one may well be.
+_BY_CHANCE = 2
+# Below this no element speaks more for a prediction: a budget of 0 leaves no room at all.
+_LEAST_CHANCE = 2.0**-40
+# Of a rough test, which only chooses what is tested in full: relative errors.
+_ROUGH = {"float32": 1e-4, "float16": 0.02, "bfloat16": 0.1}
+# What a buffer is made of: where none of it changes, its right values and a fault's own are the same.
+_BEHIND = {"O": frozenset({"LSE", "P", "O"}), "delta": frozenset({"LSE", "P", "O", "dP", "delta"})}
+
+
+@dataclass(frozen=True)
+class Score:
+    """What one prediction of one intermediate is good for."""
+
+    reproduced: int
+    """Wrong elements that it reproduces."""
+    spoilt: int
+    """Right elements that it would make wrong."""
+    bits: float = 0.0
+    """How unlikely it is that a prediction of something else reproduces as many, as a negative logarithm to base 2."""
+
+    @property
+    def gain(self) -> int:
+        return self.reproduced - self.spoilt
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a hypothesis explains of a run."""
+
+    scores: Mapping[str, Score]
+    """By intermediate: of the fault itself, or of right arithmetic on wrong parents, whichever is better."""
+    active: tuple[str, ...]
+    """The intermediates that the fault itself explains."""
+    right: Mapping[str, int]
+    """How many elements of each intermediate are right."""
+    wrong: Mapping[str, int]
+    """How many are not."""
+    own: tuple[str, ...]
+    """The intermediates that are wrong by themselves."""
+    contradicted: int
+    """How many intermediates came right that the fault would have made wrong, had it stood in what computes them."""
+
+    @property
+    def explained(self) -> float:
+        """The share of wrong elements reproduced, times the share of right ones that stay right where it is active."""
+        spoilt = {name: max(0, self.scores[name].spoilt - _BY_CHANCE) for name in self.active}
+        kept = [1 - count / max(1, self.right[name]) for name, count in spoilt.items()]
+        return self.reproduced * min(kept, default=1.0)
+
+    @property
+    def reproduced(self) -> float:
+        """The share of wrong elements reproduced.
+
+        Or less, the mean of that share over what is wrong by itself: three elements may be the cause of thousands.
+        """
+        total = sum(self.wrong.values())
+        if not total:
+            return 0.0
+        reproduced = sum(score.reproduced for score in self.scores.values()) / total
+        of_own = [self.scores[name].reproduced / self.wrong[name] for name in self.own if self.wrong[name]]
+        return min(reproduced, sum(of_own) / len(of_own) if of_own else 1.0)
+
+    @property
+    def bits(self) -> float:
+        """How unlikely it is that the fault itself explains what it does by chance; what is inherited says nothing."""
+        return sum(self.scores[name].bits for name in self.active)
+
+    def whole(self, name: str, wrong: int) -> bool:
+        """Whether nearly all that is wrong in an intermediate is explained."""
+        return self.scores[name].gain >= NAMED * wrong
+
+
+def merged(explanations: Sequence[Explanation]) -> Explanation:
+    """The best of several for each intermediate."""
+    first = explanations[0]
+    of = {name: [one.scores[name] for one in explanations] for name in first.scores}
+    best = {name: max(scores, key=lambda score: score.gain) for name, scores in of.items()}
+    active = tuple(name for name in first.scores if any(name in one.active for one in explanations))
+    return replace(first, scores=best, active=active)
+
+
+class Tester:
+    """Tests hypotheses against one run."""
+
+    def __init__(self, seen: Observed) -> None:
+        self.seen = seen
+        self.wrong = {name: seen.wrong(name) for name in seen.right}
+        self._right = {name: int(right.sum()) for name, right in seen.right.items()}
+
+    @property
+    def nothing(self) -> Explanation:
+        """What explains nothing."""
+        return Explanation({name: Score(0, 0) for name in self.wrong}, (), self._right, self.wrong, self.seen.own, 0)
+
+    @cached_property
+    def branches(self) -> tuple[Mapping[str, Tensor], ...]:
+        """What kernels may have found in LSE, O and delta: what came, else the right values or the fault's own."""
+        seen = self.seen
+        came = {name: seen.actual[name] for name in BUFFERS if name in seen.actual}
+        right = {name: seen.expected[name] for name in BUFFERS if name not in came and name in seen.expected}
+        without_delta = {name: value for name, value in right.items() if name != "delta"}
+        choices = {tuple(choice): {**came, **choice} for choice in (right, without_delta, {})}
+        return tuple(choices.values())
+
+    def roughly(
+        self, *hypotheses: Hypothesis, names: Collection[str] = EVERYTHING, stored: bool = True
+    ) -> Mapping[str, float]:
+        """About the share of each intermediate that hypotheses explain where the run first went wrong.
+
+        That is in one key head's query heads; everywhere, where a fault concerns several or nothing is wrong there.
+
+        Args:
+            names: the intermediates that are looked at.
+            stored: whether also where the faults stand only in what stores a buffer.
+        """
+        here, variant = [name for name in self._here if name in names], altered(hypotheses, Variant(self.seen.x))
+        whole, not_finite = variant.finishes or variant.share is not None or not here, self._may_be_nan(hypotheses)
+        if whole:
+            wrong = {name: self.wrong[name] for name in self.seen.own if name in names}
+            ways = self._ways(hypotheses, (*tiles(self.seen.x),), stored=stored)
+            gains = [self._gains(one, buffers, wrong, not_finite) for one, buffers in ways]
+        else:
+            wrong = {name: int((~self._here[name][3]).sum()) for name in here}
+            ways = self._ways(hypotheses, self._place[:1], stored=stored)
+            gains = [self._gains_here(one, buffers, here, not_finite) for one, buffers in ways]
+        return {name: max(0, *(of[name] for of in gains)) / count for name, count in wrong.items() if count}
+
+    def share(self, rough: Mapping[str, float], names: Collection[str] = EVERYTHING) -> float:
+        """The mean share over some intermediates, without those whose errors are only inherited."""
+        known = [name for name in rough if name in names and self._inherited_roughly.get(name, 0.0) < NAMED]
+        return sum(rough[name] for name in known) / max(1, len(known))
+
+    @cached_property
+    def _inherited_roughly(self) -> Mapping[str, float]:
+        return self.roughly()
+
+    @cached_property
+    def _place(self) -> tuple[Tile, int]:
+        """The first wrong key head's query heads, whole; and its number."""
+        case, first = self.seen.case, self.seen.measured.first
+        group = case.heads // case.kv_heads
+        batch, head = (first.place.batch or 0, first.place.head) if first else (0, 0)
+        own = first is not None and self.seen.case.axes(first.intermediate)[1:2] == "g"
+        key_head = head if own else head // group
+        return Tile(batch, slice(key_head * group, (key_head + 1) * group), slice(0, case.seqlen_q)), key_head
+
+    def _gains_here(
+        self, variant: Variant, buffers: Mapping[str, Tensor], names: Collection[str], not_finite: bool
+    ) -> dict[str, int]:
+        """What a prediction explains in the one place, by intermediate."""
+        values, gains = variant.on(self._place[0], buffers), {}
+        for name in names:
+            actual, expected, allowed, right = self._here[name]
+            value = values[name].sum(0) if name in ("dK", "dV") else values[name]
+            bound = allowed * ROOM + self._rough * value.abs()
+            gains[name] = _scored(actual, expected, allowed, right, value, bound, not_finite).gain
+        return gains
+
+    def _gains(
+        self, variant: Variant, buffers: Mapping[str, Tensor], names: Collection[str], not_finite: bool
+    ) -> dict[str, int]:
+        predicted = predict(self.seen, variant, buffers, None)
+        return {name: self._score(name, predicted, not_finite).gain for name in names}
+
+    @cached_property
+    def _here(self) -> dict[str, tuple[Tensor, Tensor, Tensor, Tensor]]:
+        """In that place: actual, expected, allowed and right, of each intermediate that is wrong by itself."""
+        (tile, key_head), seen = self._place, self.seen
+        places: dict[str, tuple[int, int | slice]] = {name: (tile.batch, tile.heads) for name in BY_TILE}
+        places |= {name: (tile.batch, key_head) for name in ("dK", "dV")}
+        found = {
+            name: tuple(of[name][places[name]] for of in (seen.actual, seen.expected, seen.allowed, seen.right))
+            for name in seen.own
+            if name in places
+        }
+        return {name: parts for name, parts in found.items() if not bool(parts[3].all())}  # type: ignore[misc]
+
+    @property
+    def _rough(self) -> float:
+        return _ROUGH[self.seen.case.dtype]
+
+    def fully(self, *hypotheses: Hypothesis) -> Explanation:
+        """What hypotheses explain together, each in whichever kernels explain most."""
+        tested = sorted(self._tested(hypotheses), key=lambda one: -one.explained)
+        return merged(tested)
+
+    def _ways(
+        self, hypotheses: Sequence[Hypothesis], where: Sequence[Tile], *, stored: bool = True
+    ) -> Iterator[tuple[Variant, Mapping[str, Tensor]]]:
+        """Where faults may stand: in all that computes, with each set of buffers; or in what stored a buffer alone.
+
+        Args:
+            where: the tiles that are looked at.
+            stored: whether in a buffer alone, too.
+        """
+        right = Variant(self.seen.x)
+        changes = frozenset[str]().union(*(one.changes for one in hypotheses))
+        variant = altered(hypotheses, right)
+        yield from ((variant, buffers) for buffers in self._branches_of(changes))
+        for earlier, later in _splits(hypotheses, right):
+            for names in self._stores if stored else ():
+                if changes & set(names):
+                    yield later, {**self.branches[0], **self._stored(names, earlier, where)}
+
+    def _branches_of(self, changes: frozenset[str]) -> Sequence[Mapping[str, Tensor]]:
+        """The sets of buffers that differ for faults in these intermediates."""
+        if not changes & _BEHIND["delta"]:
+            return self.branches[:1]
+        return self.branches if changes & _BEHIND["O"] else self.branches[:2]
+
+    @cached_property
+    def _stores(self) -> tuple[tuple[str, ...], ...]:
+        """What one kernel may have stored wrongly for others, of what the target does not expose."""
+        hidden = tuple(name for name in BUFFERS if name not in self.seen.actual)
+        alone = tuple((name,) for name in ("LSE", "delta") if name in hidden)
+        return (*alone, hidden) if {"LSE", "O"} & set(hidden) and "delta" in hidden else alone
+
+    def _stored(self, names: Sequence[str], variant: Variant, where: Sequence[Tile]) -> dict[str, Tensor]:
+        """Buffers as a faulty kernel would leave them for right ones; of a forward, delta is made of them rightly."""
+        whole = {name: self.seen.expected[name].clone() for name in names}
+        kept = {name: value for name, value in self.branches[0].items() if name not in names}
+        for tile in where:
+            place, values = (tile.batch, tile.heads, tile.rows), variant.on(tile, kept)
+            for name in names:
+                whole[name][place] = values[name]
+            if len(names) > 1:
+                forward = {name: value for name, value in {**kept, **whole}.items() if name != "delta"}
+                whole["delta"][place] = Variant(self.seen.x).on(tile, forward)["delta"]
+        return whole
+
+    def _tested(self, hypotheses: Sequence[Hypothesis]) -> Iterator[Explanation]:
+        precision = self.seen.measured.comparison.precision
+        inherited, not_finite = self._of_right_arithmetic, self._may_be_nan(hypotheses)
+        for variant, buffers in self._ways(hypotheses, (*tiles(self.seen.x),)):
+            found = self._scores(predict(self.seen, variant, buffers, precision), not_finite)
+            active = tuple(
+                name
+                for name, score in found.items()
+                if self.seen.wrong(name) and score.gain > max(0, inherited[name].gain)
+            )
+            scores = {name: found[name] if name in active else inherited[name] for name in found}
+            contradicted = sum(not self.seen.wrong(name) and score.spoilt > 0 for name, score in found.items())
+            yield Explanation(scores, active, self._right, self.wrong, self.seen.own, contradicted)
+
+    def _may_be_nan(self, hypotheses: Sequence[Hypothesis]) -> bool:
+        """Whether NaN is evidence for hypotheses: all of them make NaN, and some intermediate holds NaN and numbers."""
+        return self._has_shape_of_nan and all(one.not_finite for one in hypotheses)
+
+    @cached_property
+    def _has_shape_of_nan(self) -> bool:
+        of = ((value.isfinite(), self.seen.right[name]) for name, value in self.seen.actual.items())
+        return any(bool(finite.any()) and not bool((finite | right).all()) for finite, right in of)
+
+    @cached_property
+    def _of_right_arithmetic(self) -> dict[str, Score]:
+        """What is explained by the LSE, O and delta that came, and no fault besides."""
+        precision = self.seen.measured.comparison.precision
+        found = self._scores(predict(self.seen, Variant(self.seen.x), self.branches[0], precision), not_finite=True)
+        return {name: one if one.gain > 0 else Score(0, 0) for name, one in found.items()}
+
+    def _scores(self, predicted: Predicted, not_finite: bool) -> dict[str, Score]:
+        return {name: self._score(name, predicted, not_finite) for name in self.seen.actual}
+
+    def _score(self, name: str, predicted: Predicted, not_finite: bool) -> Score:
+        seen = self.seen
+        of = (seen.actual[name], seen.expected[name], seen.allowed[name], seen.right[name])
+        return _scored(*of, predicted.values[name], self._allowed(name, predicted), not_finite)
+
+    def _allowed(self, name: str, predicted: Predicted) -> Tensor:
+        expected = predicted.values[name]
+        if name in predicted.bounds:
+            return ROOM * predicted.bounds[name].nan_to_num(0.0) * self._growth(name, expected)
+        return ROOM * self.seen.allowed[name] + self._rough * expected.abs().nan_to_num(0.0, 0.0, 0.0)
+
+    def _growth(self, name: str, expected: Tensor) -> float:
+        """By how much larger a fault makes values than bounds were made for."""
+        reference = float(self.seen.expected[name].abs().nan_to_num(0.0, 0.0, 0.0).max())
+        largest = float(expected.abs().nan_to_num(0.0, 0.0, 0.0).max())
+        return max(1.0, largest / reference) if reference else 1.0
+
+
+def _scored(
+    actual: Tensor,
+    expected: Tensor,
+    budget: Tensor,
+    right: Tensor,
+    predicted: Tensor,
+    allowed: Tensor,
+    not_finite: bool,
+) -> Score:
+    """How many wrong elements a prediction reproduces, and how many right ones it spoils.
+
+    Whatever a prediction is allowed: where it explains an error, it lies much nearer to what came than the reference.
+    A NaN spreads, and anything that goes wrong makes one: it counts only for a fault that is known to make them.
+    """
+    error, off = (actual - predicted).abs(), (actual - expected).abs()
+    sharp = off / SHARPER
+    near = (actual == predicted) | (error <= budget) | ((error <= allowed) & ~(error > sharp))
+    near |= ~actual.isfinite() & ~predicted.isfinite() & (predicted != expected) if not_finite else False
+    reproduced = near & ~right
+    room = budget.maximum(allowed.minimum(sharp))
+    # A NaN is one of two, and so is a 0: nothing flows for many reasons.
+    plain = off.isfinite() & (predicted.abs() > room)
+    bits = _bits(room[reproduced], off.masked_fill(~plain, 0.0)[reproduced])
+    return Score(int(reproduced.sum()), int((~near & right).sum()), bits)
+
+
+def _bits(room: Tensor, off: Tensor) -> float:
+    """How unlikely it is that predictions of something else, off by up to as much, lie as near; 1 where `off` is 0."""
+    chance = (room / off).masked_fill(off == 0, 0.5).clamp(_LEAST_CHANCE, 1.0)
+    return float(-chance.log2().sum())
+
+
+def altered(hypotheses: Sequence[Hypothesis], variant: Variant) -> Variant:
+    """A variant with one fault after another."""
+    for hypothesis in hypotheses:
+        variant = hypothesis.alter(variant)
+    return variant
+
+
+def _splits(hypotheses: Sequence[Hypothesis], right: Variant) -> Iterator[tuple[Variant, Variant]]:
+    """What computes a buffer and what reads it: the faults in the first alone; of two, one in each."""
+    yield altered(hypotheses, right), right
+    if len(hypotheses) == 2:
+        one, two = hypotheses
+        yield one.alter(right), two.alter(right)
+        yield two.alter(right), one.alter(right)

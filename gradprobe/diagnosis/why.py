@@ -1,0 +1,223 @@
+"""Runs -> Reasons: the diagnoses of the first failing run, best first, and what is known where none fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from ..faults.hypothesis import Hypothesis
+from ..model.diagnosis import CONSISTENT, NAMED, Diagnosis
+from ..model.intermediates import is_named_after
+from ..model.spans import plural
+from ..numerics.evidence import MATCH, MISMATCH, Run
+from ..probing.experiment import Experiment, inputs_of
+from .behaviour import (
+    Again,
+    differs_from_run_to_run,
+    later_call_differs,
+    reads_what_was_never_written,
+    wrong_in_the_first_call_alone,
+)
+from .compiled import right_in_another_file, right_in_the_interpreter, right_without_pipelining
+from .dead_rows import right_without_dead_rows
+from .error_patterns import known
+from .lines import Lines, of_strays
+from .prediction import Observed, observed
+from .search import Tested, causes, other_causes
+
+# Elements of all score matrices together beyond which no hypothesis is tried: each takes an evaluation or two.
+_MOST_SCORES = 1 << 18
+_TOO_LARGE = "no hypothesis was tried: the case is too large for it; gradprobe shrink finds a small one"
+RACE_CLASS = "RACE"
+# What makes no number wrong, and what does only where it comes before the last read.
+_SHARED = "shared/"
+_OF_RESULTS, _OF_INPUTS = (_SHARED, "dtype/"), "overwritten/"
+# What makes two programs write to one place.
+_OF_STORES = ("store/", "accumulation/")
+# Tried one after another until one explains what is wrong.
+_BEHAVIOURS: tuple[Callable[[Again], Diagnosis | None], ...] = (
+    right_in_another_file, wrong_in_the_first_call_alone, differs_from_run_to_run, reads_what_was_never_written,
+    right_without_dead_rows, right_without_pipelining, right_in_the_interpreter,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Reasons:
+    """Why a target is wrong, as far as it was found out."""
+
+    diagnoses: tuple[Diagnosis, ...] = ()
+    """Best first."""
+    known: tuple[str, ...] = ()
+    """Sentences about the error, where no hypothesis is named."""
+
+
+def reasons_of(experiment: Experiment, runs: Sequence[Run]) -> Reasons:
+    """Why the first of some runs with a wrong element went wrong; and what is told of memory.
+
+    What goes wrong in here is told, and no verdict depends on it.
+    """
+    found = ((run.layout, memory_finding) for run in runs for memory_finding in run.memory)
+    memory = of_strays(found, [run.layout for run in runs if run.verdict == MATCH])
+    try:
+        return _reasons_of(experiment, runs, memory)
+    except Exception as error:
+        return Reasons(
+            memory, (f"no reason could be sought, by a fault of gradprobe: {type(error).__name__}: {error}",)
+        )
+
+
+def _reasons_of(experiment: Experiment, runs: Sequence[Run], memory: tuple[Diagnosis, ...]) -> Reasons:
+    failing = [run for run in runs if run.measured is not None and not run.measured.comparison.matches]
+    if not failing:
+        return Reasons(memory)
+    case = experiment.case
+    of_results = [one for one in memory if one.fault.startswith(_OF_RESULTS)]
+    memory = tuple(one for one in memory if one not in of_results)
+    if case.batch * case.heads * case.seqlen_q * case.seqlen_k > _MOST_SCORES:
+        return Reasons(memory, (_TOO_LARGE,))
+    plain = [run for run in failing if run.is_plain]
+    if not plain:
+        return _of_other_values(experiment, runs, failing[0], memory)
+    reasons = _of_failing(experiment, plain, memory)
+    named = reasons.diagnoses and reasons.diagnoses[0].explained >= NAMED
+    written = () if named else _written_over(of_results, plain[0])
+    return Reasons((*written, *reasons.diagnoses), () if written else reasons.known)
+
+
+def _written_over(of_results: Sequence[Diagnosis], run: Run) -> tuple[Diagnosis, ...]:
+    """Where two gradients have memory in common and one is wrong by itself: the other was written over it."""
+    assert run.measured is not None
+    wrong = [name for name, one in run.measured.comparison.findings.items() if one.status == MISMATCH]
+    shared = (one for one in of_results if one.fault.startswith(_SHARED))
+    return tuple(one for one in shared if set(wrong) & set(one.summary.replace(":", " ").split()))
+
+
+def _of_failing(experiment: Experiment, failing: Sequence[Run], memory: Sequence[Diagnosis]) -> Reasons:
+    run, *others = failing
+    assert run.measured is not None
+    seen = observed(experiment.case, run.measured, inputs_of(experiment, run.assigned).tensors)
+    again, lines = Again(experiment, run.assigned, seen), Lines(experiment)
+    tested = causes(experiment, run.assigned, seen)
+    first = _tried_first(again, tested)
+    found = [*first, *_diagnoses(lines, seen, tested)]
+    if tested and tested[0].explained >= NAMED:
+        beside = len(first) + len(tested[0].hypotheses)
+        for other, there, one in other_causes(experiment, tested[0], others):
+            found[beside:beside] = _diagnoses(lines, there, [one], f"in {other.layout}: ", also=True)[:1]
+    else:
+        found = [*_behaving(again), *found]
+    found = _in_order(*_seen_too(found, memory), seen)
+    return Reasons(tuple(found), () if found and found[0].explained >= NAMED else tuple(known(seen)))
+
+
+def _of_other_values(experiment: Experiment, runs: Sequence[Run], failing: Run, memory: Sequence[Diagnosis]) -> Reasons:
+    """Where the case's own values came out right and others did not: is it the values, or that calls differ?"""
+    tensors = inputs_of(experiment, failing.assigned).tensors
+    right = next((run.measured for run in runs if run.is_plain and run.assigned == failing.assigned), None)
+    if right is not None:
+        later = later_call_differs(Again(experiment, failing.assigned, observed(experiment.case, right, tensors)))
+        if later is not None:
+            return Reasons((later, *memory))
+    assert failing.measured is not None
+    facts = known(observed(experiment.case, failing.measured, tensors))
+    words = () if failing.inside else ("right with the case's own values: what is wrong shows with others",)
+    return Reasons(tuple(memory), (*words, *facts))
+
+
+def _diagnoses(
+    lines: Lines, seen: Observed, tested: Sequence[Tested], where: str = "", *, also: bool = False
+) -> list[Diagnosis]:
+    """Diagnoses of the hypotheses that explain half or more, with the runner-up and the lines; both of a pair."""
+    pairs = zip(tested, [*tested[1:], None], strict=False)
+    return [
+        lines.of(
+            hypothesis, one.explanation.active,
+            _diagnosis(hypothesis, one, second, seen, where, also=also or number > 0),
+        )
+        for one, second in pairs if one.explained >= CONSISTENT
+        for number, hypothesis in enumerate(one.hypotheses)
+    ]  # fmt: skip
+
+
+def _tried_first(again: Again, tested: Sequence[Tested]) -> list[Diagnosis]:
+    """Faults whose numbers look like a wrong formula: NaN that nobody wrote over, a first call that adds twice."""
+    best = tested[0].hypotheses[0].fault if tested and tested[0].explained >= NAMED else ""
+    found = None
+    # What is stored elsewhere leaves its own place unwritten.
+    if not best.startswith(("store/", "wrap/")) and any(not bool(v.isfinite().all()) for v in again.came.values()):
+        found = reads_what_was_never_written(again)
+    if found is None and best.startswith(("factor/", "accumulation/")):
+        found = wrong_in_the_first_call_alone(again)
+    return [found] if found is not None and found.explained >= NAMED else []
+
+
+def _behaving(again: Again) -> list[Diagnosis]:
+    """What running it again shows: the first explanation of nearly all, or those of a part."""
+    found = []
+    for behaviour in _BEHAVIOURS:
+        diagnosis = behaviour(again)
+        if diagnosis is not None and diagnosis.explained >= NAMED:
+            return [diagnosis]
+        found += [diagnosis] if diagnosis is not None and diagnosis.explained >= CONSISTENT else []
+    return found
+
+
+def _seen_too(found: Sequence[Diagnosis], memory: Sequence[Diagnosis]) -> tuple[list[Diagnosis], list[Diagnosis]]:
+    """A named cause that was seen in memory too has that for evidence, and is told once."""
+    named = {one.fault for one in found if one.explained >= NAMED}
+    summaries = {one.fault: one.summary for one in memory if one.fault in named}
+    with_evidence = [
+        replace(one, evidence=(*one.evidence, summaries[one.fault])) if one.fault in summaries else one for one in found
+    ]
+    return with_evidence, [one for one in memory if one.fault not in named]
+
+
+def _in_order(found: Sequence[Diagnosis], memory: Sequence[Diagnosis], seen: Observed) -> list[Diagnosis]:
+    """What explains most; but what was seen of memory comes before numbers that only depend on it.
+
+    A race does, unless a named fault stores that very tensor elsewhere, or where it is to add; an access outside and a
+    read of what nothing wrote do in the kernels of what is wrong, unless a named fault reads that very tensor.
+    """
+    named = [one for one in found if one.explained >= NAMED]
+    arrays = {_tensor_of(one) for one in memory}
+    explains_them = any(_tensor_of(one) in arrays for one in named[:1])
+    stored = {_tensor_of(one) for one in named[:1] if one.fault.startswith(_OF_STORES)}
+    first = [
+        one
+        for one in memory
+        if (one.fault_class == RACE_CLASS and _tensor_of(one) not in stored)
+        or (not explains_them and _in_kernel_of(one, seen.own))
+    ]
+    order = [*first, *named, *(one for one in memory if one not in first), *found]
+    return list(dict.fromkeys(order))
+
+
+def _tensor_of(diagnosis: Diagnosis) -> str:
+    return diagnosis.fault.partition("/")[2].partition("-")[0].lower()
+
+
+def _in_kernel_of(diagnosis: Diagnosis, own: Sequence[str]) -> bool:
+    """Whether a finding lies in a kernel that computes one of these; P, dP and dS are computed in several.
+
+    An input that is overwritten may be so after its last read.
+    """
+    if diagnosis.fault.startswith(_OF_INPUTS):
+        return False
+    anywhere = bool({"P", "dP", "dS"} & set(own))
+    return anywhere or any(is_named_after(where.kernel, name) for where in diagnosis.where for name in own)
+
+
+def _diagnosis(
+    hypothesis: Hypothesis, tested: Tested, runner_up: Tested | None, seen: Observed, where: str, *, also: bool
+) -> Diagnosis:
+    names = seen.wrong_names
+    wrong = sum(seen.wrong(name) for name in names)
+    together = "with the other, " if len(tested.hypotheses) > 1 else ""
+    share = f"explains {tested.explained:.0%} of {wrong:,} wrong elements in {plural(len(names), 'intermediate')}"
+    second = "no other hypothesis comes near it"
+    if runner_up is not None:
+        second = f"runner-up: {runner_up.hypotheses[0].summary}, {runner_up.explained:.0%}"
+    sentence = f"{where}{together}{share}, and what is right stays right" + ("" if also else f"; {second}")
+    evidence, fix = (sentence, *filter(None, [tested.said]), *hypothesis.evidence), hypothesis.fix
+    fault, fault_class, summary = hypothesis.fault, hypothesis.fault_class, hypothesis.summary
+    return Diagnosis(fault, fault_class, summary, tested.explained, evidence, fix=fix, also=also)

@@ -1,0 +1,180 @@
+"""What a set of inputs may hold: names, dtypes, shapes and numbers, each with its own error message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..model.failures import UsageFailure
+from .placement import Placement, overlaps, spanned, within
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+REQUIRED = ("q", "k", "v", "do")
+OPTIONAL = ("bias", "alibi", "mask", "sinks", "keep", "seqlens", "cu_seqlens_q", "cu_seqlens_k", "tau", "lse", "o")
+TENSORS = (*REQUIRED, *OPTIONAL)
+WHOLE = ("seqlens", "cu_seqlens_q", "cu_seqlens_k")
+BOOLEAN = ("mask", "keep")
+# What each option must be, in words.
+OPTIONS = {
+    "causal": "True or False", "scale": "a number", "window": "two whole numbers", "softcap": "a number",
+    "dropout": "a number", "align": "a word", "family": "softmax or lazy",
+}  # fmt: skip
+# What may stand beside a tensor called q, as q.strides.
+COMPANIONS = ("strides", "offset", "buffer", "dtype")
+
+# Elements that a tensor may span, or eight times its own: the strides of a broken file must not take all memory.
+_MOST_SPANNED = 1 << 28
+
+
+def check_names(content: Mapping[Any, Any]) -> None:
+    """Every name is known, and none of q, k, v and do is missing."""
+    known = {*TENSORS, *OPTIONS, *(f"{name}.{of}" for name in TENSORS for of in COMPANIONS)}
+    unknown = [key for key in content if not isinstance(key, str) or key not in known]
+    listed = f"tensors: {', '.join(TENSORS)}; options: {', '.join(OPTIONS)}"
+    if unknown:
+        raise UsageFailure(f"unknown name {unknown[0]!r}", listed)
+    missing = [name for name in REQUIRED if name not in content]
+    if missing:
+        held = ", ".join(content) or "nothing"
+        raise UsageFailure(f"a set of inputs needs q, k, v and do; {', '.join(missing)} missing among {held}", listed)
+
+
+def checked_option(name: str, value: Any) -> Any:
+    """An option's value, as `case.resolve` takes it."""
+    number = isinstance(value, float) or (type(value) is int and abs(value) < 1 << 63)
+    sound = {
+        "causal": isinstance(value, bool),
+        "window": isinstance(value, (tuple, list)) and len(value) == 2 and all(type(part) is int for part in value),
+        "family": value in ("softmax", "lazy"),
+        "align": isinstance(value, str),
+    }.get(name, number)
+    if not sound:
+        raise UsageFailure(f"{name} must be {OPTIONS[name]}, got {value!r}")
+    return tuple(value) if name == "window" else float(value) if number else value
+
+
+def check_dtypes(tensors: Mapping[str, Any]) -> None:
+    """Refuses what is no dense tensor of a dtype that its name may have, and q, k, v and do of several dtypes."""
+    import torch
+
+    floating = (torch.float32, torch.float16, torch.bfloat16)
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, torch.Tensor):
+            raise UsageFailure(f"{name} must be a dense tensor, got {type(tensor).__name__}")
+        if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested or tensor.is_meta:
+            kind = "nested" if tensor.is_nested else "meta, without values" if tensor.is_meta else str(tensor.layout)
+            raise UsageFailure(f"{name} must be a dense tensor, got {kind}")
+        allowed: tuple[torch.dtype, ...] = floating
+        allowed = (torch.int32, torch.int64) if name in WHOLE else (torch.bool,) if name in BOOLEAN else allowed
+        if tensor.dtype not in allowed:
+            rule = " or ".join(dtype_name(dtype) for dtype in allowed)
+            raise UsageFailure(f"{name} must be {rule}, got {dtype_name(tensor.dtype)}")
+    if len({tensors[name].dtype for name in REQUIRED}) > 1:
+        listed = ", ".join(f"{name} {dtype_name(tensors[name].dtype)}" for name in REQUIRED)
+        raise UsageFailure(
+            f"q, k, v and do must have one dtype, got {listed}",
+            "where autocast casts inside the function, keep what it casts to",
+        )
+
+
+def dtype_name(dtype: Any) -> str:
+    """float32 of torch.float32."""
+    return str(dtype).removeprefix("torch.")
+
+
+def check_shapes(tensors: Mapping[str, Tensor], family: str) -> None:
+    """The shapes agree with one another; those of q, k, v and do by the reference's own rules."""
+    from ..reference import Attention
+
+    try:
+        x = Attention("softmax", tensors["q"], tensors["k"], tensors["v"], tensors["do"], scale=1.0, causal=False)
+    except ValueError as error:
+        raise UsageFailure(str(error)) from error
+    full = (x.n_batch, x.n_heads, x.n_query, x.n_key)
+    if 0 in (*full, x.q.shape[3], x.v.shape[3]):
+        raise UsageFailure(f"a tensor is empty: q is {list(x.q.shape)}, v {list(x.v.shape)}")
+    per_head = dict.fromkeys(("tau", "alibi", "sinks"), (x.n_heads,))
+    exact = per_head | {"seqlens": (x.n_batch,), "keep": full, "lse": full[:3], "o": tuple(x.do.shape)}
+    for name, shape in exact.items():
+        if name in tensors and tensors[name].shape != shape:
+            raise UsageFailure(f"{name} must be {list(shape)}, got {list(tensors[name].shape)}")
+    for name in ("mask", "bias") if family == "softmax" else ("mask",):
+        if name in tensors and not _broadcasts(tuple(tensors[name].shape), full):
+            got = list(tensors[name].shape)
+            raise UsageFailure(f"{name} must broadcast to [B, H, M, N] = {list(full)}, got {got}")
+    lazy_bias = tensors.get("bias") if family == "lazy" else None
+    if lazy_bias is not None and (lazy_bias.dim() != 2 or len(lazy_bias) != x.n_heads or not lazy_bias.shape[1]):
+        raise UsageFailure(f"lazy bias must be [H, W] with H = {x.n_heads} and W > 0, got {list(lazy_bias.shape)}")
+    for name in ("cu_seqlens_q", "cu_seqlens_k"):
+        if name in tensors and tensors[name].dim() != 1:
+            raise UsageFailure(f"{name} must have one axis, got {list(tensors[name].shape)}")
+    for name, length in (("cu_seqlens_q", x.n_query), ("cu_seqlens_k", x.n_key)):
+        if name in tensors:
+            _check_ascends(name, tensors[name].tolist(), length)
+    if ("cu_seqlens_q" in tensors) != ("cu_seqlens_k" in tensors):
+        raise UsageFailure("of cu_seqlens_q and cu_seqlens_k one is missing", "where they are equal, write both")
+
+
+def _check_ascends(name: str, ends: list[int], length: int) -> None:
+    if len(ends) < 2 or ends != sorted(ends) or (ends[0], ends[-1]) != (0, length):
+        raise UsageFailure(
+            f"{name} must ascend from 0 to {length}, got {','.join(map(str, ends)) or 'nothing'}",
+            "it holds where each packed sequence begins and where the last one ends",
+        )
+
+
+def _broadcasts(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:
+    return len(shape) == 4 and all(size in (1, whole) for size, whole in zip(shape, full, strict=True))
+
+
+def check_finite(tensors: Mapping[str, Tensor]) -> None:
+    """No NaN and no infinity: nothing computed from one can be judged.
+
+    But -inf in a bias, which masks; and anything at all beyond a batch's live length, which nothing reads.
+    """
+    for name in ("q", "k", "v", "do", "bias", "alibi", "sinks", "tau"):
+        if name in tensors:
+            wrong = ~tensors[name].isfinite()
+            wrong &= tensors[name] != -float("inf") if name == "bias" else True
+            if name in REQUIRED and "seqlens" in tensors:
+                wrong &= _live(tensors[name], tensors["seqlens"])
+            if bool(wrong.any()):
+                raise UsageFailure(
+                    f"{name} holds {int(wrong.sum()):,} NaN or infinite numbers, the first at "
+                    f"{wrong.nonzero()[0].tolist()}",
+                    "nothing computed from them can be judged; they were there before the attention backward ran",
+                )
+
+
+def _live(tensor: Tensor, seqlens: Tensor) -> Tensor:
+    import torch
+
+    return (torch.arange(tensor.shape[2]) < seqlens[:, None])[:, None, :, None]
+
+
+def declared_placement(name: str, tensor: Tensor, content: Mapping[str, Any]) -> Placement | None:
+    """The placement that a tensor's companions declare; None without them."""
+    import torch
+
+    strides = content.get(f"{name}.strides")
+    if strides is None:
+        return None
+    offset, buffer = content.get(f"{name}.offset", 0), content.get(f"{name}.buffer", name)
+    numbers = [*strides, offset] if isinstance(strides, (list, tuple)) else [None]
+    if not all(type(number) is int and number >= 0 for number in numbers) or not isinstance(buffer, str):
+        raise UsageFailure(f"{name}.strides and {name}.offset must be whole numbers, and {name}.buffer a word")
+    if len(strides) != tensor.dim():
+        raise UsageFailure(f"{name}.strides must be {tensor.dim()} numbers, one an axis, got {len(strides)}")
+    strides, shape = tuple(strides), tuple(tensor.shape)
+    if offset + spanned(shape, strides) > max(_MOST_SPANNED, 8 * tensor.numel()):
+        raise UsageFailure(
+            f"{name}.strides and {name}.offset reach {offset + spanned(shape, strides):,} elements far, for "
+            f"{tensor.numel():,} elements",
+            f"leave them out, and {name} lies contiguous",
+        )
+    once = tensor[tuple(slice(0, 1) if step == 0 else slice(None) for step in strides)]
+    if overlaps(shape, strides) or not torch.equal(once.expand(shape).nan_to_num(), tensor.nan_to_num()):
+        raise UsageFailure(f"{name}.strides put several elements of {name} into one place", "correct them")
+    return Placement(within(shape, strides), offset, buffer)

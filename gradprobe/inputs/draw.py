@@ -1,0 +1,144 @@
+"""The values of a case, the same for a seed on every machine."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
+
+from ..model.case import OUTPUTS, Case
+from ..model.intermediates import lookup
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+def draw(case: Case) -> dict[str, Tensor]:
+    """The values of a case: contiguous CPU tensors by name, the same for a seed on every machine.
+
+    Returns:
+        q [B, H, M, D], k [B, Hkv, N, D], v [B, Hkv, N, Dv], do [B, H, M, Dv] in the case's dtype. Where the case has
+        them: bias, [H, W] float32 in lazy, in softmax four axes (1 where it is broadcast) in the case's dtype; tau,
+        alibi and sinks [H] float32; mask, four axes, and keep [B, H, M, N] bool; seqlens [B], cu_seqlens_q and
+        cu_seqlens_k int32.
+    """
+    import torch
+
+    generator = torch.Generator().manual_seed(case.seed)
+
+    drawn = ("q", "k", "v", "do", "bias") if case.bias else ("q", "k", "v", "do")
+    values = {name: torch.randn(_shape(case, name), generator=generator) for name in drawn}
+    values = _patterned(values, case)
+    for name in values:
+        if not (name == "bias" and case.family == "lazy"):
+            values[name] = values[name].to(getattr(torch, case.dtype))
+    if case.tau is not None:
+        values["tau"] = torch.tensor(case.tau, dtype=torch.float32)
+    values |= _of_softmax(case, generator)
+    for name in ("seqlens", "cu_seqlens_q", "cu_seqlens_k"):
+        if getattr(case, name) is not None:
+            values[name] = torch.tensor(getattr(case, name), dtype=torch.int32)
+    return values
+
+
+def _of_softmax(case: Case, generator: torch.Generator) -> dict[str, Tensor]:
+    """The optional inputs that only the softmax family has."""
+    import torch
+
+    values = {}
+    if case.alibi:  # the slopes of Press, Smith and Lewis (2022): a geometric sequence that ends at 2^-8
+        values["alibi"] = 2.0 ** (-8.0 * torch.arange(1, case.heads + 1) / case.heads)
+    if case.sinks:
+        values["sinks"] = torch.randn(_shape(case, "sinks"), generator=generator)
+    if case.mask is not None:
+        values["mask"] = _mask(case, generator)
+    if case.dropout:
+        values["keep"] = torch.rand(_shape(case, "keep"), generator=generator) >= case.dropout
+    return values
+
+
+def _shape(case: Case, name: str) -> list[int]:
+    return [case.size(axis) for axis in case.input_axes(name)]
+
+
+def _mask(case: Case, generator: torch.Generator) -> Tensor:
+    """True where a key may be seen: "padding" [B, 1, 1, N], the others [B, H, M, N].
+
+    "random" leaves every row a key, the one on its diagonal; "dead-rows" takes all keys from every seventh row.
+    """
+    import torch
+
+    i, j = torch.arange(case.seqlen_q)[:, None], torch.arange(case.seqlen_k)
+    if case.mask == "padding":
+        lengths = torch.randint(1, case.seqlen_k + 1, (case.batch, 1, 1, 1), generator=generator)
+        return j < lengths
+    mask = torch.rand(_shape(case, "mask"), generator=generator) < 0.8
+    shift = case.seqlen_k - case.seqlen_q if case.align == "bottom-right" else 0
+    mask |= j == (i + shift).clamp(0, case.seqlen_k - 1)
+    return mask & (i % 7 != 3) if case.mask == "dead-rows" else mask
+
+
+def _patterned(values: dict[str, Tensor], case: Case) -> dict[str, Tensor]:
+    """The pattern laid over standard normal values; each is known to expose a class of faults that the others hide."""
+    q, k = values["q"], values["k"]
+    if case.pattern == "small":  # scores near 0: P is nearly uniform, and lazy rows at tau = -1 sit on the kink
+        values |= {"q": q * 0.02, "k": k * 0.02}
+        values |= {"bias": values["bias"] * 0} if "bias" in values else {}
+    elif case.pattern == "large":  # scores four times as wide: P is nearly one-hot
+        values |= {"q": q * 4}
+    elif case.pattern == "negative":  # every score near -120, so exp(S) underflows unless the maximum is subtracted
+        root = (120.0 / (case.scale * case.head_dim)) ** 0.5 if case.scale > 0 else 1.0
+        width = 0.2 / max(1.0, case.scale) ** 0.5  # scores spread by 3.1 at most: all below -88.7
+        values |= {"q": q * width + root, "k": k * width - root}
+    elif case.pattern == "offset":  # a mean that rounding and cancellation feel
+        values |= {name: values[name] + 1.0 for name in ("q", "k", "v", "do")}
+    elif case.pattern == "lowrank":  # rows that nearly repeat one another
+        values |= {name: _low_rank(values[name]) for name in ("q", "k", "v")}
+    return values
+
+
+def _low_rank(tensor: Tensor) -> Tensor:
+    head = tensor[..., :2, :]
+    mix = tensor[..., :2]
+    return (mix @ head[..., : mix.shape[-1], :]) if tensor.shape[-2] > 1 and tensor.shape[-1] > 1 else tensor
+
+
+# The input whose gradient it is, where the two have one dtype; the others are sums in float32.
+_LIKE = {"dq": "q", "dk": "k", "dv": "v", "dbias": "bias"}
+# The input of whose dtype an intermediate must hold every number: a gradient is added to what it is the gradient of, O
+# is a mean of rows of v, and of LSE the backward makes P.
+_HOLDS = {"dQ": "q", "dK": "k", "dV": "v", "dBias": "bias", "dSink": "sinks", "dTau": "tau", "O": "v", "LSE": "q"}
+
+
+def outputs_of(
+    case: Case, names: Collection[str], values: Mapping[str, Tensor], fill: float = float("nan")
+) -> dict[str, Tensor]:
+    """The outputs of a run before it: contiguous tensors, by name, of those `names` that exist in the case.
+
+    Args:
+        values: the inputs of the run, whose dtypes and device they have; dtau and dsink are float32.
+        fill: what they hold, so that an element that is never written shows.
+    """
+    import torch
+
+    found = {}
+    for name in (name for name in OUTPUTS if name in names and _exists(name, case)):
+        shape = [case.size(axis) for axis in case.input_axes(name)]
+        dtype = values[_LIKE[name]].dtype if name in _LIKE else torch.float32
+        found[name] = torch.full(shape, fill, dtype=dtype, device=values["q"].device)
+    return found
+
+
+def coarser_than(name: str, dtype: torch.dtype, values: Mapping[str, Tensor]) -> str | None:
+    """The input whose numbers an intermediate of a dtype cannot all hold; None where it can, or need not."""
+    import torch
+
+    like = _HOLDS.get(name)
+    if like is None or like not in values or torch.promote_types(dtype, values[like].dtype) == dtype:
+        return None
+    return like
+
+
+def _exists(name: str, case: Case) -> bool:
+    row = lookup(name)
+    return row is not None and row.step(case.family) is not None and case.has(row.needs)

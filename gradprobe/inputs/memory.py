@@ -1,0 +1,294 @@
+"""Elements: which addresses, counted from a tensor's first element, are those of its elements, whatever its strides."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .placement import spanned
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Array = Any
+# Elements from first to last up to which a map of them is kept: 16 MiB.
+MAPPED = 1 << 24
+# Elements up to which they are listed where a map would be larger: 128 MiB. Of a view of yet more elements that is not
+# dense, everything between the first and the last counts as an element, gaps included.
+LISTED = 1 << 24
+_WRAP = 1 << 32
+# Of so many elements one has a given offset modulo 2^32 by a chance of 2^-10.
+_FEW = 1 << 22
+
+
+@dataclass(frozen=True)
+class Elements:
+    """The elements of a view, as offsets in bytes from its first one."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    """In elements, none negative."""
+    itemsize: int
+
+    @functools.cached_property
+    def count(self) -> int:
+        """How many different ones there are: an axis of stride 0 adds none."""
+        return math.prod(size for size, step in zip(self.shape, self.strides, strict=True) if step or not size)
+
+    @functools.cached_property
+    def span(self) -> int:
+        """From the first to the last one, both included; in elements, 0 where there is none."""
+        return spanned(self.shape, self.strides) if self.count else 0
+
+    @functools.cached_property
+    def _has_no_gaps(self) -> bool:
+        reach = 1
+        for size, step, _ in reversed(self._axes):
+            if step > reach:
+                return False
+            reach += (size - 1) * step
+        return True
+
+    @functools.cached_property
+    def _axes(self) -> tuple[tuple[int, int, int], ...]:
+        """(size, stride, number) of each axis along which elements differ, the longest stride first."""
+        axes = zip(self.shape, self.strides, range(len(self.shape)), strict=True)
+        return tuple(sorted(((n, s, i) for n, s, i in axes if n > 1 and s), key=lambda axis: (-axis[1], axis[2])))
+
+    @functools.cached_property
+    def _members(self) -> Array:
+        """A map of the span, or the offsets in ascending order; None where the span says all."""
+        if self._has_no_gaps or (self.span > MAPPED and self.count > LISTED):
+            return None
+        offsets = self.listed()
+        if self.span > MAPPED:
+            return np.unique(offsets)
+        members = np.zeros(self.span, bool)
+        members[offsets] = True
+        return members
+
+    def listed(self) -> Array:
+        """The offset of each element, in elements, in no particular order."""
+        offsets = np.zeros(1 if self.count else 0, np.int64)
+        for size, step, _ in self._axes:
+            offsets = (offsets[:, None] + np.arange(size) * step).reshape(-1)
+        return offsets
+
+    def hold(self, offsets: Array, width: int) -> Array:
+        """Which accesses of `width` bytes begin at an element and reach no other place than elements.
+
+        Args:
+            offsets: [N] int64, in bytes.
+        """
+        held = offsets % min(width, self.itemsize) == 0
+        for part in range(0, width, self.itemsize):
+            held &= self._hold_elements((offsets + part) // self.itemsize)
+        return held
+
+    def _hold_elements(self, offsets: Array) -> Array:
+        held = (offsets >= 0) & (offsets < self.span)
+        members = self._members
+        if members is None:
+            return held
+        if members.dtype == bool:
+            held[held] = members[offsets[held]]
+            return held
+        places = np.minimum(np.searchsorted(members, offsets), len(members) - 1)
+        return members[places] == offsets
+
+    def last_up_to(self, offset: int) -> int | None:
+        """The last element at or before an offset; both in elements. None where there is none, or it is not known."""
+        if self._members is None:
+            return offset if 0 <= offset < self.span else None
+        if self._members.dtype == bool:
+            found = np.flatnonzero(self._members[: max(offset + 1, 0)])
+            return int(found[-1]) if found.size else None
+        place = int(np.searchsorted(self._members, offset, side="right"))
+        return int(self._members[place - 1]) if place else None
+
+    def index(self, offset: int) -> tuple[int, ...] | None:
+        """The index of the element at an offset, in elements: 0 along axes of stride 0. None where there is none."""
+        found = _index(self._axes, offset) if self.count else None
+        if found is None:
+            return None
+        by_axis = {axis: at for (_, _, axis), at in zip(self._axes, found, strict=True)}
+        return tuple(by_axis.get(axis, 0) for axis in range(len(self.shape)))
+
+    def wrapped(self, offset: int) -> tuple[int, ...] | None:
+        """The index of an element whose offset, from 2^31 on, is another one plus a multiple of 2^32.
+
+        None where there is none, or where there are so many elements that one may be met by chance.
+        """
+        if self.count > _FEW:
+            return None
+        alike = (self.index(at) for at in range(offset % _WRAP, self.span, _WRAP) if at > offset and at >= _WRAP // 2)
+        return next((index for index in alike if index is not None), None)
+
+
+def _index(axes: tuple[tuple[int, int, int], ...], offset: int) -> tuple[int, ...] | None:
+    """The index along each axis that adds up to an offset; where there are several, one of them."""
+    if not axes:
+        return () if offset == 0 else None
+    (size, step, _), rest = axes[0], axes[1:]
+    reach = sum((n - 1) * s for n, s, _ in rest)
+    for at in range(min(offset // step, size - 1), -1, -1):
+        if offset - at * step > reach:
+            return None
+        found = _index(rest, offset - at * step)
+        if found is not None:
+            return (at, *found)
+    return None
+
+
+# Units up to which there is room for all of them: 256 MiB, of which the system gives only what is touched.
+ROOM_FOR_ALL = 1 << 26
+
+
+class Marks:
+    """Marks of a storage of any size. An access is given by its offset in the storage and its width, both in bytes."""
+
+    def __init__(self, nbytes: int, unit: int, dtype: Any = np.int32) -> None:
+        """All 0. `unit`: in bytes; a smaller access stands for its whole unit."""
+        self._nbytes = nbytes
+        self.unit = unit
+        count = -(-nbytes // unit)
+        self._marks: _Room | _Sorted = _Room(count, dtype) if count <= ROOM_FOR_ALL else _Sorted()
+
+    @property
+    def whole(self) -> Array | None:
+        """[units] the marks themselves; None where there are too many to have room for all."""
+        return self._marks.values if isinstance(self._marks, _Room) else None
+
+    def refined(self, unit: int) -> Marks:
+        """The same marks for smaller units, of which each old one holds a whole number."""
+        finer = Marks(self._nbytes, unit)
+        units, values = self._marks.all_set()
+        for part in range(self.unit // unit):
+            finer._marks.write(units * (self.unit // unit) + part, values)
+        return finer
+
+    def read(self, offsets: Array, width: int) -> Array:
+        """[N, units of an access]."""
+        return self._marks.read(self._units(offsets, width))
+
+    def write(self, offsets: Array, width: int, marks: Array | int) -> None:
+        """Sets one mark, or [N, units of an access] of them."""
+        units = self._units(offsets, width)
+        self._marks.write(units.reshape(-1), np.broadcast_to(np.int32(marks), units.shape).reshape(-1))
+
+    def _units(self, offsets: Array, width: int) -> Array:
+        return (offsets // self.unit)[:, None] + np.arange(max(1, width // self.unit))
+
+
+class _Room:
+    """Room for every unit."""
+
+    def __init__(self, count: int, dtype: Any) -> None:
+        self.values = np.zeros(count, dtype)
+
+    def read(self, units: Array) -> Array:
+        return self.values[units]
+
+    def write(self, units: Array, values: Array) -> None:
+        self.values[units] = values
+
+    def all_set(self) -> tuple[Array, Array]:
+        units = np.flatnonzero(self.values)
+        return units, self.values[units]
+
+
+class _Sorted:
+    """Those units only that were set, in ascending order: for storages of which little is ever touched."""
+
+    def __init__(self) -> None:
+        self._units, self._values = np.zeros(0, np.int64), np.zeros(0, np.int32)
+
+    def read(self, units: Array) -> Array:
+        if not self._units.size:
+            return np.zeros(units.shape, np.int32)
+        places = np.minimum(np.searchsorted(self._units, units), self._units.size - 1)
+        return np.where(self._units[places] == units, self._values[places], np.int32(0))
+
+    def write(self, units: Array, values: Array) -> None:
+        # Of equal units np.unique takes the first one it meets, and the last one written is to stay.
+        units = np.concatenate([units[::-1], self._units])
+        self._units, first = np.unique(units, return_index=True)
+        self._values = np.concatenate([values[::-1], self._values])[first]
+
+    def all_set(self) -> tuple[Array, Array]:
+        return self._units, self._values
+
+
+class Unwritten:
+    """A register of the elements that have no value, such as those that torch.empty gave.
+
+    Whoever sees torch's operations tells it of allocations and of writes; a watcher of kernels tells it of their
+    stores. It keeps the storages alive that it knows, so that no other tensor can take their addresses.
+    """
+
+    def __init__(self) -> None:
+        self._storages: dict[int, tuple[Tensor, Marks]] = {}
+        """By address: a tensor of the storage, and a 1 for each of its elements without a value."""
+
+    def allocated(self, tensor: Tensor) -> None:
+        """The tensor's elements have no value now; the rest of its storage stays as it was."""
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in self._storages:
+            marks = Marks(storage.nbytes(), tensor.element_size(), np.uint8)
+            self._storages[storage.data_ptr()] = (tensor, marks)
+        self._mark(tensor, 1)
+
+    def written(self, tensor: Tensor) -> None:
+        """All of the tensor's elements have values now."""
+        if str(tensor.layout) != "torch.strided":
+            return
+        elements, storage = elements_of(tensor), tensor.untyped_storage()
+        if elements.count * elements.itemsize == storage.nbytes():
+            self._storages.pop(storage.data_ptr(), None)
+        else:
+            self._mark(tensor, 0)
+
+    def stored(self, home: int, offsets: Array, width: int) -> None:
+        """A kernel has stored `width` bytes at each of these offsets, in bytes, of the storage at address `home`."""
+        if home in self._storages:
+            self._storages[home][1].write(offsets, width, 0)
+
+    def among(self, home: int, offsets: Array, width: int) -> Array | None:
+        """Which of these accesses, [N] bool, meet what nothing has written; None where the whole storage has values."""
+        return self._storages[home][1].read(offsets, width).any(1) if home in self._storages else None
+
+    def by_granule(self, home: int, granule: int) -> Array | None:
+        """[granules] uint8, 1 where nothing was written, to be read and changed; None where no such account is kept."""
+        marks = self._storages[home][1] if home in self._storages else None
+        return marks.whole if marks is not None and marks.unit == granule else None
+
+    def _mark(self, tensor: Tensor, mark: int) -> None:
+        home = tensor.untyped_storage().data_ptr()
+        if home not in self._storages:
+            return
+        marks, elements = self._storages[home][1], elements_of(tensor)
+        if marks.whole is not None and marks.unit == elements.itemsize:
+            entries_of(tensor, marks.whole)[...] = mark
+        elif elements.count <= LISTED:
+            first = tensor.storage_offset() * elements.itemsize
+            marks.write(first + elements.listed() * elements.itemsize, elements.itemsize, mark)
+        else:  # too much to keep account of: no read of it is reported
+            del self._storages[home]
+
+
+def elements_of(tensor: Tensor) -> Elements:
+    """The elements of a tensor."""
+    return Elements(tuple(tensor.shape), tuple(tensor.stride()), tensor.element_size())
+
+
+def entries_of(tensor: Tensor, by_element: Any) -> Any:
+    """The part of an array with an entry for each element of a storage that a view of it covers."""
+    at = by_element[tensor.storage_offset() :]
+    if tensor.numel() == 0:
+        return at[:0]
+    strides = [step * at.itemsize for step in tensor.stride()]
+    return np.lib.stride_tricks.as_strided(at, tuple(tensor.shape), strides)

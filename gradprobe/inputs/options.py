@@ -1,0 +1,171 @@
+"""The case options of the command line: one row each, and how their words become values."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..model.assignment import AS_SAVED, LAYOUTS, TENSORS, parse_layout, parse_run
+from ..model.case import ALIGNMENTS, DEVICES, DOTS, DTYPES, IMPLIED, MASKS, OUTPUTS, PATTERNS, refuse_unknown
+from ..model.failures import UsageFailure, did_you_mean
+from ..model.shapes import PLAIN, SHAPES, parse_shapes
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option, by the name that Case gives it."""
+
+    name: str
+    kind: Any
+    """The type of what the command line holds: int, float, str, bool or a list of str."""
+    help: str
+    metavar: str | None = None
+    parse: Callable[[Any], Any] = lambda word: word
+    numbers: bool = False
+    """Whether the word is numbers separated by commas."""
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+
+def _numbers(flag: str, convert: Callable[[str], Any], form: str, count: int | None = None) -> Callable[[str], Any]:
+    def parse(word: str) -> tuple[Any, ...]:
+        try:
+            values = tuple(convert(part) for part in word.split(","))
+        except ValueError:
+            values = ()
+        if not values or (count is not None and len(values) != count):
+            raise UsageFailure(f"{flag} takes {form}, got {word!r}")
+        return values
+
+    return parse
+
+
+def _implied(word: str) -> tuple[str, ...]:
+    names = tuple(part.strip() for part in word.split(","))
+    if not set(names) <= set(IMPLIED):
+        unknown = next(name for name in names if name not in IMPLIED)
+        way_out = did_you_mean(unknown, IMPLIED, "")
+        raise UsageFailure(f"--implied takes some of {', '.join(IMPLIED)}, got {word!r}", way_out)
+    return names
+
+
+def _runs(words: list[str]) -> tuple[tuple[tuple[str, str], ...], ...] | None:
+    return tuple(parse_run(word) for word in words) or None
+
+
+def _inputs(words: list[str]) -> tuple[str, ...] | None:
+    known = [name for name in TENSORS if name not in OUTPUTS]
+    for word in words:
+        if word.lower() not in known:
+            raise UsageFailure(f"--inplace: no input {word!r}", did_you_mean(word, known))
+    return tuple(word.lower() for word in words) or None
+
+
+def _layouts(words: list[str]) -> tuple[tuple[str, str], ...] | None:
+    return tuple(parse_layout(word) for word in words) or None
+
+
+OPTIONS = (
+    Option("batch", int, "Batches (default: 2)"),
+    Option("heads", int, "Query heads (default: 3)"),
+    Option("kv_heads", int, "Key/value heads, a divisor of --heads (default: as many)"),
+    Option("seqlen", int, "Query rows and keys (default: 72)"),
+    Option("seqlen_q", int, "Query rows"),
+    Option("seqlen_k", int, "Keys"),
+    Option("head_dim", int, "Head dim of q and k (default: 24)"),
+    Option("head_dim_v", int, "Head dim of v (default: --head-dim)"),
+    Option("dtype", str, f"{', '.join(DTYPES)} (default: float32)"),
+    Option("causal", bool, "Causal mask (default: lazy always, softmax not)"),
+    Option("align", str, f"Corner of the causal diagonal for M != N: {', '.join(ALIGNMENTS)} (default: bottom-right)"),
+    Option("window", str, "Sliding window, keys to the left and right; -1 for no limit", "LEFT,RIGHT",
+           _numbers("--window", int, "two whole numbers, LEFT,RIGHT", 2), True),
+    Option("softcap", float, "Scores become c * tanh(S / c)"),
+    Option("scale", float, "Factor of the scores (default: 1 / sqrt(head dim))"),
+    Option("bias", bool, "Additive bias and its gradient (default: lazy with, softmax without)"),
+    Option("bias_window", int, "Distances that the lazy bias covers (default: 40)"),
+    Option("bias_axes", str, "Axes that the softmax bias has, of b, h, m, n; else broadcast (default: hmn)"),
+    Option("bias_rank", int, "Number of axes of TARGET's bias, 2 to 4, without leading broadcast ones (default: 4)"),
+    Option("alibi", bool, "ALiBi slopes, one a head"),
+    Option("mask", str, f"Boolean mask, True where a key may be seen: {', '.join(MASKS)}"),
+    Option("mask_axes", str, "Axes that the mask has, as --bias-axes (default: bhmn; of padding bn)"),
+    Option("mask_rank", int, "Number of axes of TARGET's mask, as --bias-rank"),
+    Option("sinks", bool, "A learnable sink logit per head, and its gradient"),
+    Option("dropout", float, "Probability that dropout zeroes an entry of P; TARGET is given the mask"),
+    Option("tau", str, "Lazy attention's tau, one number or one a head (default: both signs)", "T,...",
+           _numbers("--tau", float, "numbers separated by commas"), True),
+    Option("seqlens", str, "Live length of each batch, right padding", "N,...",
+           _numbers("--seqlens", int, "whole numbers separated by commas"), True),
+    Option("cu_seqlens", str, "Packed sequences: where each begins, and where the last one ends", "0,N,...",
+           _numbers("--cu-seqlens", int, "whole numbers separated by commas"), True),
+    Option("cu_seqlens_k", str, "The same of the keys (default: as --cu-seqlens)", "0,N,...",
+           _numbers("--cu-seqlens-k", int, "whole numbers separated by commas"), True),
+    Option("seed", int, "Seed of the drawn values (default: 0)"),
+    Option("device", str, f"Where TARGET runs: {', '.join(DEVICES)} (default: auto)"),
+    Option("layout", list,
+           f"How a tensor, or all, lies, in place of the default layouts: {', '.join(LAYOUTS)}; of --inputs {AS_SAVED}",
+           "[TENSOR=]NAME", _layouts),
+    Option("runs", list, "A layout to run in, in place of the default ones; may be given several times: contiguous, "
+           "distinct, do=expanded, q=blhd,do=blhd", "LAYOUT", _runs),
+    Option("block_m", int, "Query rows of a tile, in reported places and for a TARGET that takes it (default: 32)"),
+    Option("block_n", int, "Keys of a tile, likewise (default: 16)"),
+    Option("inputs", str, "File of real q, k, v, do (.pt, .npz), which run as they lay, contiguous and distinct",
+           "FILE"),
+    Option("shapes", str, f"Order of axes in which TARGET takes q, k, v, dO: {', '.join(SHAPES)} (default: {PLAIN})",
+           parse=parse_shapes),
+    Option("implied", str, f"What TARGET does by itself and has no parameter for: {', '.join(IMPLIED)}", "NAME,...",
+           _implied),
+    Option("as_cuda", bool, "In Triton's interpreter, let tensors say that they are on a GPU, for wrappers that ask"),
+    Option("pattern", str, f"Pattern of the drawn values: {', '.join(PATTERNS)} (default: normal)"),
+    Option("dots", str, f"Arithmetic of float32 dots: {', '.join(DOTS)} (default: what the backend does)"),
+    Option("repeat", int, "Runs of each layout, compared with one another (default: 1)"),
+    Option("configs", str, "Configurations of autotuned kernels: first (on a GPU the tuner's choice), or all"),
+    Option("schedules", int, "More drawn orders of threads and blocks for CUDA kernels on the CPU (default: 0)"),
+    Option("poison", bool, "Fill what TARGET allocates with NaN, in every second run with 7.0 (default: neither)"),
+    Option("tap", list, "Compare a variable inside a kernel, with the indices of its place: dS=ds[b,h,offs_m,offs_n]",
+           "TAP", lambda words: tuple(words) or None),
+    Option("inplace", list, "An input that TARGET may write over (default: none)", "TENSOR", _inputs),
+    Option("recover", bool, "Recover P, dP, delta and dS of a TARGET that exposes gradients only (default: yes)"),
+    Option("strict", bool, "Count warnings as mismatches, and sums that a kernel keeps in 16 bits (default: no)"),
+)  # fmt: skip
+
+_BY_NAME = {option.name: option for option in OPTIONS}
+
+
+def parse(words: Mapping[str, Any]) -> dict[str, Any]:
+    """Option values for `case.resolve`, from what the command line holds; options not given are left out.
+
+    Raises:
+        UsageFailure: a value that does not have the option's form.
+    """
+    if words.get("layout") and words.get("runs"):
+        raise UsageFailure("--layout and --runs both say where tensors lie", "give one: --layout is a single run")
+    given = {name: _BY_NAME[name].parse(word) for name, word in words.items() if word is not None and word != []}
+    if "inputs" not in given:  # a file of inputs holds some of them
+        refuse_unknown(given)
+    plural = {"layout": "layouts", "tap": "taps"}
+    return {plural.get(name, name): value for name, value in given.items()}
+
+
+def flags(words: Mapping[str, Any]) -> list[str]:
+    """Words of the command line that give options."""
+    parts: list[str] = []
+    for name, word in words.items():
+        flag = "--" + name.replace("_", "-")
+        if isinstance(word, bool):
+            parts.append(flag if word else "--no-" + name.replace("_", "-"))
+        elif isinstance(word, list):
+            parts += [part for item in word for part in (flag, str(item))]
+        elif word is not None:
+            parts += [flag, str(word)]
+    return parts
+
+
+def command_line(command: str, target: str, words: Mapping[str, Any], extra: Mapping[str, Any] | None = None) -> str:
+    """One command line that repeats a run with these options."""
+    return shlex.join(
+        ["gradprobe", *command.split(), *([target] if target else []), *flags({**words, **(extra or {})})]
+    )

@@ -1,0 +1,313 @@
+"""Saved: a set of inputs in a file, with the layout of each tensor. Only tensors are ever unpickled."""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..model.failures import UsageFailure
+from .contents import (
+    OPTIONS,
+    REQUIRED,
+    TENSORS,
+    check_dtypes,
+    check_finite,
+    check_names,
+    check_shapes,
+    checked_option,
+    declared_placement,
+    dtype_name,
+)
+from .placement import Placement, in_words, placements_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A set of inputs."""
+
+    values: Mapping[str, Tensor]
+    """By name, contiguous, on the CPU; mask and the softmax family's bias with four axes."""
+    placements: Mapping[str, Placement]
+    """Where they lay."""
+    options: Mapping[str, Any]
+    """Those of `contents.OPTIONS` that are known."""
+
+
+def layouts_in_words(saved: Saved) -> str:
+    """The layouts of q, k, v and do: "q k v blhd, do expanded"; packed where they share a buffer."""
+    found: dict[str, list[str]] = {}
+    for name in REQUIRED:
+        place = saved.placements.get(name)
+        shared = place is not None and [other.buffer for other in saved.placements.values()].count(place.buffer) > 1
+        words = "packed" if shared else in_words(tuple(saved.values[name].shape), place)
+        found.setdefault(words, []).append(name)
+    return ", ".join(f"{' '.join(names)} {words}" for words, names in found.items())
+
+
+def save(path: Path, saved: Saved) -> None:
+    """Writes a set, .npz or .pt by the path's ending; a reader sees the whole file or none.
+
+    Values are written contiguous, however far apart they lay. `q.strides` and `q.offset`, in elements, say where, and
+    tensors with the same word in `q.buffer` lay in one buffer. .npz holds bfloat16 as the uint16 of its bits, and
+    `q.dtype` says so.
+    """
+    content: dict[str, Any] = dict(saved.options)
+    for name, value in saved.values.items():
+        content[name] = value
+        place = saved.placements.get(name)
+        if place is not None:
+            content |= {f"{name}.strides": list(place.strides), f"{name}.offset": place.offset}
+            content |= {f"{name}.buffer": place.buffer}
+    partial = path.with_name(f".{os.getpid()}-{path.name}")
+    try:
+        _write_npz(partial, content) if path.suffix == ".npz" else _write_pt(partial, content)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _write_pt(path: Path, content: dict[str, Any]) -> None:
+    import torch
+
+    torch.save(content, path)
+
+
+def _write_npz(path: Path, content: dict[str, Any]) -> None:
+    import numpy as np
+    import torch
+
+    arrays: dict[str, Any] = {}
+    for name, value in content.items():
+        if isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16:
+            arrays |= {name: value.view(torch.int16).numpy().view(np.uint16), f"{name}.dtype": np.array("bfloat16")}
+        else:
+            arrays[name] = value.numpy() if isinstance(value, torch.Tensor) else np.array(value)
+    with path.open("wb") as file:
+        np.savez(file, allow_pickle=False, **arrays)
+
+
+def load(word: str) -> Saved:
+    """The set in the file that a word names.
+
+    Raises:
+        UsageFailure: the file is not there or not one; it holds anything but tensors and plain values; a tensor is
+            missing, unknown or of a wrong shape or dtype; or one holds numbers that are not finite.
+    """
+    try:
+        return _sound(_read(Path(word)))
+    except UsageFailure as failure:
+        raise UsageFailure(f"--inputs {word}: {failure}", failure.way_out) from failure
+
+
+def _read(path: Path) -> dict[Any, Any]:
+    if not os.path.isfile(path):  # which is no error for a name too long to be one
+        raise UsageFailure("there is no such file", "the path is relative to the current folder")
+    if path.suffix == ".npz":
+        return _read_npz(path)
+    if path.suffix == ".pt":
+        return _read_pt(path)
+    raise UsageFailure(f"the name must end in .npz or .pt, got {path.suffix or 'no ending'}")
+
+
+def _sound(content: dict[Any, Any]) -> Saved:
+    check_names(content)
+    options = {name: checked_option(name, content[name]) for name in OPTIONS if name in content}
+    tensors = {name: content[name] for name in TENSORS if name in content}
+    check_dtypes(tensors)
+    placements = placements_of(tensors)
+    for name, tensor in tensors.items():
+        declared = declared_placement(name, tensor, content)
+        placements |= {name: declared} if declared is not None else {}
+    family = options.get("family", "lazy" if "tau" in tensors else "softmax")
+    for name in ("mask", "bias") if family == "softmax" else ("mask",):
+        if name in tensors and tensors[name].dim() < 4:
+            more = 4 - tensors[name].dim()
+            tensors[name] = tensors[name][(None,) * more]
+            if name in placements:
+                place = placements[name]
+                placements[name] = Placement((0,) * more + place.strides, place.offset, place.buffer)
+    check_shapes(tensors, family)
+    check_finite(tensors)
+    return Saved({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, placements, options)
+
+
+def _read_pt(path: Path) -> dict[Any, Any]:
+    import torch
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a broken file fails in as many ways as it can be broken
+        raise UsageFailure(
+            f"cannot be read as tensors alone ({_in_short(error)})",
+            "write it with torch.save of a dict of tensors and plain numbers; anything else is never unpickled",
+        ) from error
+    if not isinstance(content, dict):
+        raise UsageFailure(
+            f"it must hold a dict of tensors by name, got {type(content).__name__}", f"tensors: {', '.join(TENSORS)}"
+        )
+    return content
+
+
+def _read_npz(path: Path) -> dict[Any, Any]:
+    import numpy as np
+
+    try:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+            arrays = {name: _checked_array(name, file[name]) for name in file.files}
+    except Exception as error:
+        raise UsageFailure(
+            f"cannot be read as arrays alone ({_in_short(error)})",
+            "write it with numpy.savez of arrays of numbers; objects are never unpickled",
+        ) from error
+    return {name: _from_numpy(name, arrays) for name in arrays if not name.endswith(".dtype")}
+
+
+def _in_short(error: Exception) -> str:
+    """An error's first sentence: PyTorch's go on for a page."""
+    line = (str(error).strip().splitlines() or [""])[0].partition(". ")[0]
+    return f"{type(error).__name__}: {line[:200]}"
+
+
+def _checked_array(name: str, array: Any) -> Any:
+    import numpy as np
+
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "biufU":
+        raise TypeError(f"{name} is no array of numbers")
+    return array
+
+
+def _from_numpy(name: str, arrays: Mapping[str, Any]) -> Any:
+    import numpy as np
+    import torch
+
+    array = arrays[name]
+    if name not in TENSORS:
+        return array.tolist()
+    if f"{name}.dtype" in arrays:
+        if str(arrays[f"{name}.dtype"]) != "bfloat16" or array.dtype != np.uint16:
+            raise UsageFailure(f"{name}.dtype may only be bfloat16, beside the uint16 of {name}'s bits")
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    native = array.astype(array.dtype.newbyteorder("="), copy=False)
+    try:
+        return torch.from_numpy(native)
+    except TypeError as error:
+        raise UsageFailure(f"{name} must be an array of numbers, got {array.dtype}") from error
+
+
+# What only values that are drawn have.
+_OF_DRAWING = ("seed", "pattern", "bias_axes", "mask_axes", "bias_window")
+# The tensors whose presence an option of the same name switches on.
+_SWITCHES = ("bias", "alibi", "sinks")
+
+
+def with_inputs(given: Mapping[str, Any], saved: Saved, word: str, family: str) -> dict[str, Any]:
+    """The options of a case on saved inputs, for `case.resolve`.
+
+    Args:
+        given: the options of the command line, parsed.
+        word: the file, as it was written.
+        family: of the target.
+
+    Raises:
+        UsageFailure: an option contradicts the inputs, or they lack what it needs.
+    """
+    decided = _decided(saved, family)
+    _check_family(saved, word, family)
+    for name, value in given.items():
+        _check_agrees(name, value, decided, word)
+    left = {name: value for name, value in given.items() if name != "seqlen"}
+    if family == "lazy" and "tau" not in {**left, **decided}:
+        raise UsageFailure(f"--inputs {word}: the lazy family needs tau, which it does not hold", "add --tau T")
+    if {**left, **decided}.get("dropout") and "keep" not in saved.values:
+        raise UsageFailure(
+            f"--inputs {word}: it has no keep, the mask of what dropout kept",
+            "save keep [B, H, M, N] with it, or use no dropout",
+        )
+    return {**left, **decided, "inputs": word}
+
+
+def _check_family(saved: Saved, word: str, family: str) -> None:
+    own = saved.options.get("family") or ("lazy" if "tau" in saved.values else None)
+    if own is not None and own != family:
+        raise UsageFailure(
+            f"--inputs {word}: inputs of the {own} family, and the target is of the {family} family",
+            f"check a target of the {own} family",
+        )
+
+
+def _check_agrees(name: str, value: Any, decided: Mapping[str, Any], word: str) -> None:
+    flag = "--" + name.replace("_", "-")
+    if name in _OF_DRAWING or (name == "mask" and "mask" not in decided):
+        raise UsageFailure(f"{flag}: nothing is drawn, the values come from {word}", "drop it, or drop --inputs")
+    for decided_name in ("seqlen_q", "seqlen_k") if name == "seqlen" else (name,):
+        if decided_name in decided and not _same(decided[decided_name], value):
+            raise UsageFailure(
+                f"{_words(flag, value)} contradicts {word}, {_has(decided_name, decided[decided_name])}",
+                "drop it, or drop --inputs",
+            )
+
+
+def _same(decided: Any, value: Any) -> bool:
+    if isinstance(decided, float) and isinstance(value, (int, float)):
+        return math.isclose(decided, value, rel_tol=1e-6)
+    return bool(decided == value)
+
+
+def _words(flag: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return flag if value else "--no-" + flag[2:]
+    return f"{flag} {','.join(map(str, value)) if isinstance(value, tuple) else value}"
+
+
+def _has(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return f"which has {name if value else 'no ' + name}"
+    return f"where it is {','.join(map(str, value)) if isinstance(value, tuple) else value}"
+
+
+def _decided(saved: Saved, family: str) -> dict[str, Any]:
+    values = saved.values
+    batch, heads, rows, dim = values["q"].shape
+    _, kv_heads, keys, value_dim = values["v"].shape
+    decided: dict[str, Any] = {name: value for name, value in saved.options.items() if name != "family"}
+    decided |= {"batch": batch, "heads": heads, "seqlen_q": rows, "seqlen_k": keys, "head_dim": dim}
+    decided |= {"dtype": dtype_name(values["q"].dtype), "bias": "bias" in values}
+    if family == "lazy" and (kv_heads, value_dim) == (heads, dim):
+        decided |= {"bias_window": values["bias"].shape[1]} if "bias" in values else {}
+    else:
+        decided |= {"kv_heads": kv_heads, "head_dim_v": value_dim}
+        decided |= {name: name in values for name in _SWITCHES if family == "softmax" or name in values}
+    decided |= {"bias_axes": _axes(values["bias"])} if family == "softmax" and "bias" in values else {}
+    decided |= {"mask": "given", "mask_axes": _axes(values["mask"])} if "mask" in values else {}
+    for name, option in (("tau", "tau"), ("seqlens", "seqlens"), ("cu_seqlens_q", "cu_seqlens")):
+        decided |= {option: tuple(values[name].tolist())} if name in values else {}
+    decided |= {"cu_seqlens_k": tuple(values["cu_seqlens_k"].tolist())} if "cu_seqlens_k" in values else {}
+    return decided
+
+
+def _axes(tensor: Any) -> str:
+    """The axes that a bias or a mask of four axes has. One of size 1 is none."""
+    return "".join(letter for letter, size in zip("bhmn", tensor.shape, strict=True) if size > 1)
+
+
+def values_of(saved: Saved, case: Any) -> dict[str, Any]:
+    """The values of a case on saved inputs: theirs, and what the command line gave as numbers."""
+    import torch
+
+    values = dict(saved.values)
+    if case.tau is not None and "tau" not in values:
+        values["tau"] = torch.tensor(case.tau, dtype=torch.float32)
+    for name in ("seqlens", "cu_seqlens_q", "cu_seqlens_k"):
+        if getattr(case, name) is not None:
+            values[name] = torch.tensor(getattr(case, name), dtype=torch.int32)
+    return values

@@ -1,1 +1,0 @@
-"""Black boxes: their intermediates recovered from their gradients."""

@@ -1,0 +1,314 @@
+"""Uses: which variable multiplies which stride of which tensor, in one kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..runtime.taps.functions import Function, is_jit, read_once
+from ..source.line import SourceLine
+from .finding import FOREIGN, MISSING, SWAPPED, Finding, finding_at
+from .foreign import product_at
+from .values import Advance, Factor, Record
+from .view import Held, Stride, View, by_name, is_stride, renamed, stride_of, tensor_of, word_of
+
+
+@dataclass(frozen=True)
+class Use:
+    """A tensor's own stride in a pointer of that tensor."""
+
+    advance: Advance
+    factor: Factor
+    held: Held
+    stride: Stride
+
+    @property
+    def base(self) -> str:
+        return self.advance.base
+
+    @property
+    def index(self) -> str:
+        """The one variable that it is multiplied with; "" where there are more, or none."""
+        words = self.advance.term.index
+        return next(iter(words)) if len(words) == 1 else ""
+
+    @property
+    def family(self) -> str:
+        """What the axis is; the dims of keys and of values are one."""
+        return family(self.stride.kind)
+
+
+def uses_of(view: View) -> list[Use]:
+    """Every use in a kernel whose axis is known."""
+    found = []
+    for advance in view.record.advances:
+        held = view.held(advance.base)
+        if held is not None and len(advance.term.factors) == 1:
+            factor = advance.term.factors[0]
+            axes = axes_of(held, view.number(factor.parameter))
+            if len(axes) == 1:
+                found.append(Use(advance, factor, held, held.stride(axes[0])))
+    return found
+
+
+def axes_of(held: Held, number: int) -> Sequence[int]:
+    """The axes longer than 1 along which a tensor has a stride."""
+    return [axis for axis, step in enumerate(held.strides) if step == number and held.shape[axis] > 1]
+
+
+def family(kind: str) -> str:
+    """One letter for axes that one variable may run along: heads and key heads, dims and value dims."""
+    return {"g": "h", "e": "d"}.get(kind, kind)
+
+
+# As many other tensors must agree on what a variable runs along.
+_WITNESSES = 2
+
+
+def swapped(view: View) -> Iterator[Finding]:
+    """The strides of a launched kernel that stand where another axis's stride of the same tensor is meant."""
+    uses = uses_of(view)
+    for use in uses:
+        meant = _meant(uses, use)
+        if meant is None:
+            continue
+        right = [each for each in uses if each.base == use.base and each.stride.axis == meant]
+        crossed = [each for each in right if _runs_along(uses, each) == use.family]
+        if len(crossed) == len(right) and (crossed or {use.family, family(use.held.kinds[meant])} != {"m", "n"}):
+            yield _swapped(view, use, meant)
+
+
+def _meant(uses: Sequence[Use], use: Use) -> int | None:
+    """The axis of its tensor that its variable runs along; None where it is that of the stride, or not certain."""
+    along = _runs_along(uses, use)
+    if not along or along == use.family or not use.family:
+        return None
+    axes = [axis for axis, kind in enumerate(use.held.kinds) if family(kind) == along and use.held.shape[axis] > 1]
+    return axes[0] if len(axes) == 1 else None
+
+
+def _runs_along(uses: Sequence[Use], use: Use) -> str:
+    """The axis that a variable runs along in other tensors; "" where they do not agree, or are too few."""
+    if not use.index:
+        return ""
+    others = {(each.held.name, each.family) for each in uses if each.index == use.index and each.base != use.base}
+    families = {kind for _, kind in others}
+    return families.pop() if len(families) == 1 and len(others) >= _WITNESSES else ""
+
+
+def _swapped(view: View, use: Use, meant: int) -> Finding:
+    spot, held = use.factor.spots[0], use.held
+    own = next(iter(view.parameters_of(use.base, meant)), f"{held.name}.stride({meant})")
+    sentence = (
+        f"{spot.text} is {use.stride}, and {use.index} runs along axis {meant} of {held.name}, "
+        f"as it does in other tensors: {held.name}.stride({meant}) is meant"
+    )
+    product = product_at(view, spot)
+    fix = f"{product} -> {product.replace(spot.text, own)}"
+    axis = {"axis": meant, "kind": held.kinds[meant], "note": str(use.stride)}
+    return finding_at(spot, SWAPPED, view.name, sentence, fix, held.name, other=held.name, **axis)
+
+
+_WORDS = {"b": "batch", "h": "head", "g": "key head", "m": "row", "n": "key", "d": "column", "e": "column"}
+
+
+def missing(view: View, accused: Sequence[Finding]) -> Iterator[Finding]:
+    """The axes of a launched kernel's tensors along which no pointer moves although the stride is there.
+
+    Args:
+        accused: other findings of the kernel. Axes that they name are left out.
+    """
+    uses = uses_of(view)
+    told = {(finding.tensor, finding.axis) for finding in accused}
+    for base in view.record.accesses:
+        held = view.held(base)
+        if held is None or base in view.record.lost or _has_more_terms(view, base, held):
+            continue
+        for axis in range(len(held.shape)):
+            if (held.name, axis) not in told and _is_missing(view, uses, base, held, axis):
+                yield _missing(view, uses, base, held, axis)
+
+
+def _has_more_terms(view: View, base: str, held: Held) -> bool:
+    """Whether something is added to a pointer that may stand for an axis whose stride is taken for granted."""
+    terms = [advance.term for advance in view.record.advances if advance.base == base]
+    loose = {term.index for term in terms if term.index and not term.factors}
+    spare = [axis for axis, size in enumerate(held.shape) if size > 1 and not view.parameters_of(base, axis)]
+    return any(len(term.factors) > 1 for term in terms) or len(loose) > len(spare)
+
+
+def _is_missing(view: View, uses: Sequence[Use], base: str, held: Held, axis: int) -> bool:
+    own = view.parameters_of(base, axis)
+    number = held.strides[axis]
+    if not own or number < 2 or not view.is_certain(own[0]):
+        return False
+    if any(use.base == base and use.stride.axis == axis for use in uses):
+        return False
+    if any(_is_read(view, base, name) for name in own):
+        return False
+    return held.is_given or _is_apart(uses, base, held, axis)
+
+
+def _is_read(view: View, base: str, parameter: str) -> bool:
+    """Whether the kernel reads a stride elsewhere than in pointers of other tensors."""
+    others = [advance.term.factors for advance in view.record.advances if advance.base != base]
+    elsewhere = {each.spots[0] for factors in others for each in factors if each.parameter == parameter}
+    return view.mentioned.get(parameter.partition("[")[0], 0) > len(elsewhere)
+
+
+def _is_apart(uses: Sequence[Use], base: str, held: Held, axis: int) -> bool:
+    """Whether no other axis of a tensor can stand for this one too, as b * n_heads + h does where it is contiguous.
+
+    The variable that runs along the next axis must run along such an axis of another tensor whose own axis of this kind
+    is walked apart.
+    """
+    inner = next((at for at in range(axis + 1, len(held.shape)) if held.shape[at] > 1), None)
+    if inner is None:
+        return True
+    running = {use.index for use in uses if use.base == base and use.stride.axis == inner} - {""}
+    kinds = [family(kind) for kind in held.kinds]
+    if not kinds:
+        return False
+    alike = [use for use in uses if use.base != base and use.index in running and use.family == kinds[inner]]
+    others = {use.base for use in alike if use.held.is_given}
+    return any(use.base in others and use.family == kinds[axis] for use in uses)
+
+
+def _missing(view: View, uses: Sequence[Use], base: str, held: Held, axis: int) -> Finding:
+    spot = _where(view, base)
+    own = view.parameters_of(base, axis)[0]
+    kind = held.kinds[axis] if held.kinds else ""
+    word = _WORDS.get(kind, f"index of axis {axis}")
+    sentence = (
+        f"{own} of {view.name} is {held.name}.stride({axis}) and is never used for {held.name}: "
+        f"every {word} has {held.name} of {word} 0"
+    )
+    fix = f"add {_product(view, uses, own, kind)} to {base}"
+    note = f"no {held.name}.stride({axis})"
+    return finding_at(spot, MISSING, view.name, sentence, fix, held.name, axis=axis, kind=kind, note=note)
+
+
+def _product(view: View, uses: Sequence[Use], own: str, kind: str) -> str:
+    """The term that is lacking, after the way in which another tensor has it."""
+    alike = [use for use in uses if kind and use.family == family(kind) and len(use.factor.spots) == 1]
+    alike.sort(key=lambda use: use.stride.kind != kind)
+    for use in alike:
+        product = product_at(view, use.factor.spots[0])
+        if product != use.factor.parameter:
+            return product.replace(use.factor.parameter, own)
+    return f"the index times {own}"
+
+
+def _where(view: View, base: str) -> SourceLine:
+    """The pointer's name where it is first advanced in the kernel itself, else where it is first used."""
+    advances = [each for each in view.record.advances if each.base == base and each.spot.function == view.name]
+    spot = advances[0].spot if advances else view.record.accesses[base]
+    column = spot.code.find(base)
+    return spot if column < 0 else replace(spot, column=column, length=len(base))
+
+
+# Tensors that walk by one other's strides: as many are a kernel's way, and no slip.
+_A_WAY = 2
+
+
+@dataclass(frozen=True)
+class Sibling:
+    """A kernel that was read by names."""
+
+    function: Function
+    record: Record
+    findings: tuple[Finding, ...]
+
+
+def siblings(functions: Iterable[Function], views: Sequence[View]) -> list[Sibling]:
+    """The kernels among functions that were never launched, and what their names contradict."""
+    launched = {view.name for view in views}
+    called = {id(jit) for function in functions for _, jit in function.calls}
+    tensors = _tensors(views)
+    alone = [each for each in functions if each.name not in launched and id(each.jit) not in called]
+    return [found for function in alone if (found := _sibling(function, tensors)) is not None]
+
+
+def functions_of(scope: Mapping[str, Any], file: str) -> list[Function]:
+    """The Triton functions that are defined in a file, of those that a module's names mean."""
+    found: dict[int, Function] = {}
+    for value in list(scope.values()):
+        jit = _unwrapped(value)
+        if jit is None or id(jit) in found:
+            continue
+        try:
+            function = read_once(jit)
+        except (OSError, SyntaxError, TypeError):
+            continue
+        if function.file == file:
+            found[id(jit)] = function
+    return sorted(found.values(), key=lambda function: function.line)
+
+
+def _unwrapped(value: Any) -> Any:
+    """The kernel below what tunes it or fills in its constants."""
+    for _ in range(4):
+        if is_jit(value):
+            return value
+        if not type(value).__module__.startswith("triton.runtime"):
+            return None
+        value = getattr(value, "fn", None)
+    return None
+
+
+def _tensors(views: Sequence[View]) -> dict[str, str]:
+    """What the parameters of pointers were given in every launch that has them."""
+    found: dict[str, set[str]] = {}
+    for view in views:
+        for name in view.words:
+            held = view.held(name)
+            found.setdefault(name, set()).add(held.name if held is not None else "")
+    return {name: next(iter(tensors)) for name, tensors in found.items() if len(tensors) == 1}
+
+
+def _sibling(function: Function, tensors: Mapping[str, str]) -> Sibling | None:
+    names = [name for name in function.parameters if not is_stride(name)]
+    pointers = {name: tensor for name in names if (tensor := tensors.get(name) or tensor_of(name))}
+    # What is called a pointer is one, also where nobody knows of which tensor.
+    pointers |= {name: word_of(name) for name in names if name not in pointers and "ptr" in name.lower()}
+    record = by_name(function, pointers)
+    return Sibling(function, record, tuple(_foreign(record, pointers))) if record.accesses else None
+
+
+def _foreign(record: Record, pointers: Mapping[str, str]) -> Iterator[Finding]:
+    words = {word_of(name): tensor for name, tensor in pointers.items()}
+    accused: list[tuple[Advance, str]] = []
+    own: set[str] = set()
+    for advance in record.advances:
+        word, _ = _named(advance, words)
+        if word and words[word] == pointers[advance.base]:
+            own.add(advance.base)
+        elif word and advance.term.via is None:
+            accused.append((advance, word))
+    for advance, word in accused:
+        users = {each.base for each, other in accused if other == word}
+        if advance.base in own and len(users) < _A_WAY:
+            yield _sibling_finding(record, advance, word, words, pointers)
+
+
+def _named(advance: Advance, words: Mapping[str, str]) -> tuple[str, str]:
+    if len(advance.term.factors) != 1:
+        return "", ""
+    return stride_of(advance.term.factors[0].parameter, set(words))
+
+
+def _sibling_finding(
+    record: Record, advance: Advance, word: str, words: Mapping[str, str], pointers: Mapping[str, str]
+) -> Finding:
+    spot, tensor, own_word = advance.term.factors[0].spots[0], pointers[advance.base], word_of(advance.base)
+    name = renamed(advance.term.factors[0].parameter, word, own_word)
+    _, letter = stride_of(name, set(words))
+    known = name in record.function.parameters
+    passed = f"{name} is a parameter" if known else f"it has no parameter {name}"
+    sentence = (
+        f"by the names alone, for it was not launched: {tensor} is advanced by {spot.text}, {words[word]}'s; {passed}"
+    )
+    fix = f"{spot.text} -> {name}" + ("" if known else ", a parameter to add here and in the launch")
+    kernel, told = record.function.name, {"other": words[word], "kind": letter, "note": f"of {words[word]}"}
+    return finding_at(spot, FOREIGN, kernel, sentence, fix, tensor, **told, by_name=True)

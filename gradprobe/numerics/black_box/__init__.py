@@ -1,0 +1,1 @@
+"""What a black box computes inside, found by one-hot problems."""

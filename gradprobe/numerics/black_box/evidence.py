@@ -1,0 +1,319 @@
+"""Evidence: what each exported result of the one-hot problems says, and how it stands beside the ordinary run's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+from ...model.case import Case
+from ...model.intermediates import names
+from ...reference import Attention, evaluate
+from ...reference.attention import add_tile
+from ...runtime.trace import Trace
+from ..compare import Comparison, promoted, tiles_of
+from ..identities import Invariant
+from ..locate import Location, locate
+from ..measured import Measured
+from ..recovery import RECOVERABLE, Recovery
+from ..tally import MISMATCH, Finding
+from .recover import SHOWN, Recovered
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+RIGHT, COARSE, WRONG = range(3)
+"""Within the contract's budget; within that of the coarser arithmetic that such a kernel may have; beyond."""
+
+
+class Measure(Protocol):
+    """Compares a trace with the reference on the values that it came of."""
+
+    def __call__(
+        self, values: Mapping[str, Tensor], trace: Trace, recovery: Recovery | None = None, *, coarse: bool = False
+    ) -> Measured:
+        """What it comes to; by the arithmetic that is coarser than the contract, if `coarse`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What one exported result says of one intermediate: dV of P, dQ of dS, dK of dS, and each of itself.
+
+    Every element of it came from the target, so it is exported as that of the ordinary run is. Only, its sums have one
+    term where the ordinary ones have many: a coarser arithmetic than the contract's shows whole here, and averages out
+    there. So what the ordinary run has right is wrong here beyond that arithmetic alone. And where the ordinary run has
+    it more wrong than this, this does not reach what is wrong there.
+    """
+
+    name: str
+    through: str
+    grade: int
+    beside: int
+    """The grade of the exported result in the ordinary run."""
+    whole: int
+    """The grade of the exported result here, its other elements included."""
+    ratio: float
+    """The worst error as a multiple of what the contract allows."""
+
+    @property
+    def is_wrong(self) -> bool:
+        return self.grade == WRONG or self.grade == self.beside == COARSE
+
+    @property
+    def is_coarse(self) -> bool:
+        """Whether it is held to the coarser arithmetic, and keeps it."""
+        return self.grade == COARSE and not self.is_wrong
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether what is wrong in the ordinary run shows here too."""
+        return self.beside <= self.whole
+
+    @property
+    def note(self) -> str:
+        """The disagreement of one that is coarse, in words."""
+        seen = f"{self.name}, seen through {self.through}," if self.name != self.through else f"{self.name} of them"
+        return (
+            f"in one-hot problems {seen} errs by {self.ratio:.3g}x what is allowed, and with the case's own values "
+            f"{self.through} is right: rather a coarser arithmetic than a wrong kernel"
+        )
+
+
+class Scales:
+    """What weighs the results of one-hot problems against those of the ordinary run."""
+
+    def __init__(self, measure: Measure, own: Measured, values: Mapping[str, Tensor]) -> None:
+        self._measure, self._own, self._values = measure, own, values
+        self._beside: dict[str, int] = {}
+
+    def all(self, recovered: Recovered, measured: Measured) -> list[Evidence]:
+        """What every exported result says.
+
+        Args:
+            measured: the recovered trace, compared.
+        """
+        findings, trace = measured.comparison.findings, recovered.trace
+        exported = [
+            self._evidence(recovered, name, name, trace.values[name], finding)
+            for name, finding in findings.items()
+            if trace.sources[name] != "recovered"
+        ]
+        whole = {one.name: one.grade for one in exported}
+        known = {name: finding for name, finding in findings.items() if trace.sources[name] == "recovered"}
+        return exported + self.shown(recovered, whole, known)
+
+    def shown(
+        self, recovered: Recovered, whole: Mapping[str, int] = {}, findings: Mapping[str, Finding] = {}
+    ) -> list[Evidence]:
+        """What each gradient shows of its intermediate."""
+        found = []
+        for name, value in recovered.by.items():
+            compared = findings if value is recovered.trace.values.get(SHOWN[name]) else {}
+            found.append(self.of(recovered, name, value, whole.get(name, RIGHT), compared))
+        return found
+
+    def of(
+        self, recovered: Recovered, through: str, value: Tensor, whole: int = RIGHT, known: Mapping[str, Finding] = {}
+    ) -> Evidence:
+        """What a gradient shows of its intermediate.
+
+        Args:
+            value: how it shows it.
+            whole: the grade of the gradient itself.
+            known: where the value was compared already.
+        """
+        name = SHOWN[through]
+        finding = known.get(name) or self._alone(recovered, name, value).findings[name]
+        one = self._evidence(recovered, name, through, value, finding)
+        return replace(one, whole=max(one.grade, whole))
+
+    def _evidence(self, recovered: Recovered, name: str, through: str, value: Tensor, finding: Finding) -> Evidence:
+        grade = RIGHT
+        if finding.mismatched:
+            grade = COARSE if self._alone(recovered, name, value, coarse=True).matches else WRONG
+        return Evidence(name, through, grade, self.beside(through), grade, finding.max_ratio)
+
+    def beside(self, name: str) -> int:
+        """The grade of a result of the ordinary run."""
+        if name not in self._beside:
+            finding = self._own.comparison.findings.get(name)
+            grade = RIGHT
+            if finding is not None and finding.mismatched:
+                alone = self._measure(self._values, _only(name, self._own.trace.values[name]), coarse=True)
+                grade = COARSE if alone.comparison.matches else WRONG
+            self._beside[name] = grade
+        return self._beside[name]
+
+    def _alone(self, recovered: Recovered, name: str, value: Tensor, *, coarse: bool = False) -> Comparison:
+        # What a gradient shows was read, even where the target exposes it besides.
+        read = value is not recovered.trace.values.get(name) or recovered.trace.sources[name] == "recovered"
+        recovery = replace(recovered.recovery, names=frozenset(RECOVERABLE if read else ()))
+        return self._measure(recovered.values, _only(name, value), recovery, coarse=coarse).comparison
+
+
+def _only(name: str, value: Tensor) -> Trace:
+    return Trace({name: value}, {name: "exported"})
+
+
+def beside(case: Case, own: Measured, inner: Measured) -> Measured:
+    """What a report shows of a run that was looked into.
+
+    What the target exposed stays as it came, number for number. Where it is wrong, and is so in the one-hot problems
+    too but inherits it there from parents that the ordinary run does not show, it is called inherited.
+    """
+    known = {name: _blamed(one, inner.comparison.findings.get(name)) for name, one in own.comparison.findings.items()}
+    recovered = {name: one for name, one in inner.comparison.findings.items() if name not in known}
+    order = [name for name in names() if name in known or name in recovered]
+    findings = {name: known.get(name) or recovered[name] for name in order}
+    comparison = replace(
+        own.comparison,
+        findings=findings,
+        absent=tuple(name for name in own.comparison.absent if name not in findings),
+        reading={name: most for name, most in inner.comparison.reading.items() if name in recovered},
+    )
+    sources = {name: (own if name in known else inner).trace.sources[name] for name in order}
+    shown = replace(own, trace=replace(own.trace, sources=sources), comparison=promoted(comparison))
+    return replace(
+        shown, first=_first(case, own, inner, findings), invariants=_either(own.invariants, inner.invariants)
+    )
+
+
+def _first(case: Case, own: Measured, inner: Measured, findings: Mapping[str, Finding]) -> Location | None:
+    """The first mismatch, in the run whose it is."""
+    name = next((name for name, finding in findings.items() if finding.status == MISMATCH), None)
+    if name is None:
+        return None
+    of = own if name in own.trace.values else inner
+    return locate(case, of.x, of.trace, replace(of.comparison, findings={name: findings[name]}))
+
+
+def _blamed(own: Finding, inner: Finding | None) -> Finding:
+    """A finding of the ordinary run, of whose wrong heads those inherit that do so in the one-hot problems."""
+    if inner is None or not own.mismatched:
+        return own
+    inherits = (inner.wrong > 0) & (inner.own == 0)
+    left = own.own.masked_fill(inherits, 0)
+    return replace(own, own=left, first=own.first if bool(left.any()) else None)
+
+
+def _either(own: tuple[Invariant, ...], inner: tuple[Invariant, ...]) -> tuple[Invariant, ...]:
+    """Each identity once: the one-hot problems' where the run's own results do not show it, or keep it."""
+    kept = {(invariant.of, invariant.name): invariant for invariant in own}
+    for invariant in inner:
+        before = kept.get((invariant.of, invariant.name))
+        if before is None or (before.holds and not invariant.holds):
+            kept[invariant.of, invariant.name] = invariant
+    return tuple(kept.values())
+
+
+# Sets of axes whose strides kernels are known to mix up: one, those of a program's offset, or all.
+_AXES = ("b", "h", "m", "d", "bh", "bhm", "md", "bhmd")
+# Above so many scores no reading is tried, each of which takes two evaluations.
+_MOST_SCORES = 1 << 22
+# What one reading may leave of a gradient, as a share of its squares: a 16-bit rounding leaves 2^-16 at most.
+_UNEXPLAINED = 2.0**-10
+
+
+@dataclass(frozen=True)
+class Rereading:
+    """One way to misread a tensor."""
+
+    tensor: str
+    how: str
+    """After "is read": "with q's head stride", "of head 0 in every head"."""
+    gives: str
+    """The gradient that it explains."""
+
+    @property
+    def words(self) -> str:
+        name = "dO" if self.tensor == "do" else self.tensor
+        return f"{name} is read {self.how}: so read it gives the {self.gives} that came"
+
+
+def reread_do(case: Case, x: Attention, dv: Tensor, tensors: Mapping[str, Tensor]) -> Rereading | None:
+    """The misreading of dO that explains a wrong dV; None where none does.
+
+    Args:
+        x: the problem, with the values meant.
+        dv: what the target gave.
+        tensors: the inputs as they lay in memory, guard bands around them.
+    """
+    readings = dict(_readings("do", "dV", tensors)) | dict(_of_other_heads(case, x.do))
+    predicted = {reading: dv.double() * 0 for reading in readings}
+    for tile in tiles_of(case, x):
+        pe, kv_heads = evaluate(x, tile)["PE"], x.kv_heads(tile)
+        for reading, do in readings.items():
+            share = pe.mT @ do[tile.batch, tile.heads, tile.rows].double()
+            predicted[reading][tile.batch].index_add_(0, kv_heads, share)
+    return next((reading for reading, expected in predicted.items() if _explains(expected, dv)), None)
+
+
+def reread_for_dp(
+    case: Case, x: Attention, name: str, gradient: Tensor, tensors: Mapping[str, Tensor]
+) -> Rereading | None:
+    """The misreading of dO or V in dP that explains a wrong dQ or dK; None where none does, or the case is too large.
+
+    Args:
+        name: "dQ" or "dK".
+        gradient: what the target gave.
+        The others are those of `reread_do`.
+    """
+    if case.batch * case.heads * case.seqlen_q * case.seqlen_k > _MOST_SCORES:
+        return None
+    for tensor in ("do", "v"):
+        for reading, read in _readings(tensor, name, tensors):
+            misread = replace(x, do=read.double()) if tensor == "do" else replace(x, v=read.double())
+            if _explains(_of_dp(case, x, misread, name), gradient):
+                return reading
+    return None
+
+
+def _of_dp(case: Case, x: Attention, misread: Attention, name: str) -> Tensor:
+    """dQ or dK of a problem with the dP of another."""
+    results = {name: (x.q if name == "dQ" else x.k) * 0}
+    for tile in tiles_of(case, x):
+        add_tile(x, results, tile, evaluate(x, tile, {"dP": evaluate(misread, tile)["dP"]}))
+    return results[name]
+
+
+def _explains(expected: Tensor, gradient: Tensor) -> bool:
+    error = ((gradient.double() - expected) ** 2).sum() / (expected**2).sum().clamp(min=1e-300)
+    return bool(error <= _UNEXPLAINED)
+
+
+def _readings(tensor: str, gives: str, tensors: Mapping[str, Tensor]) -> Iterator[tuple[Rereading, Tensor]]:
+    """Every other reading of a tensor, each once."""
+    own, tried = tensors[tensor], {tensors[tensor].stride()}
+    for name, other in tensors.items():
+        if name == tensor or other.dim() != 4 or not other.is_floating_point():
+            continue
+        for axes in _AXES:
+            pairs = zip("bhmd", own.stride(), other.stride(), strict=True)
+            strides = tuple(theirs if axis in axes else mine for axis, mine, theirs in pairs)
+            reach = own.storage_offset() + sum((n - 1) * stride for n, stride in zip(own.shape, strides, strict=True))
+            if strides not in tried and reach < own.untyped_storage().nbytes() // own.element_size():
+                tried.add(strides)
+                yield Rereading(tensor, _in_words(name, axes), gives), own.as_strided(own.shape, strides)
+
+
+def _in_words(other: str, axes: str) -> str:
+    named = {"b": "batch", "h": "head", "m": "row", "d": "dim"}
+    strides = "every stride" if len(axes) == 4 else f"{' and '.join(named[axis] for axis in axes)} stride"
+    return f"with {other}'s {strides}"
+
+
+def _of_other_heads(case: Case, do: Tensor) -> Iterator[tuple[Rereading, Tensor]]:
+    """dO of the head or batch that a wrong index leads to."""
+    import torch
+
+    heads, kv_heads = torch.arange(case.heads, device=do.device), case.kv_heads
+    maps = {"of head 0 in every head": heads * 0}
+    if 1 < kv_heads < case.heads:
+        maps["of head h // group, its key head's number"] = heads // (case.heads // kv_heads)
+        maps["of head h % kv_heads"] = heads % kv_heads
+    for how, index in maps.items():
+        if case.heads > 1:
+            yield Rereading("do", how, "dV"), do[:, index]
+    if case.batch > 1:
+        yield Rereading("do", "of batch 0 in every batch", "dV"), do[:1].expand_as(do)

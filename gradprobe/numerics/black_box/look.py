@@ -1,0 +1,262 @@
+"""A look inside a black box: its intermediates recovered, judged, and what their disagreements say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ...model.assignment import Assigned
+from ...model.case import Case
+from ...model.spans import listed
+from ...runtime.trace import Trace
+from ..measured import Inside, Measured
+from ..tally import MISMATCH
+from .evidence import RIGHT, Evidence, Measure, Scales, beside, reread_do, reread_for_dp
+from .recover import (
+    SUMS,
+    ZERO,
+    Recovered,
+    are_one_fault,
+    factor_in_words,
+    is_one_delta_a_row,
+    recover,
+    shape_in_words,
+    with_matrices,
+    with_sums,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# What is read off P and dS.
+_QUOTIENTS = ("dP", "delta")
+_ONLY_HERE = "with the case's own values all that is exported is right; in one-hot problems it is not"
+
+
+@dataclass(frozen=True)
+class Examiner:
+    """A black box under one layout: how it is run and judged, and what its ordinary run gave."""
+
+    case: Case
+    values: Mapping[str, Tensor]
+    assigned: Assigned
+    run: Callable[[Assigned, Case, Mapping[str, Tensor], Mapping[str, Tensor]], Trace]
+    """Runs the target, given a layout and what an `Answer` is given."""
+    measure: Measure
+    own: Measured
+    """The ordinary run."""
+    tensors: Mapping[str, Tensor]
+    """Its inputs as they lay in memory."""
+
+    def recovered(
+        self, assigned: Assigned | None = None, *, one_by_one: bool = False, with_p: bool = True
+    ) -> Recovered:
+        """What the target's answers show, in its layout or another one."""
+        answer = partial(self.run, self.assigned if assigned is None else assigned)
+        return recover(self.case, self.values, answer, one_by_one=one_by_one, with_p=with_p)
+
+    def compared(self, recovered: Recovered) -> Measured:
+        """What was recovered, judged."""
+        return self.measure(recovered.values, recovered.trace, recovered.recovery)
+
+
+def look_inside(examiner: Examiner) -> Inside:
+    """Recovers what a target does not expose under one layout, judges it, and says which kernel is at fault."""
+    recovered = examiner.recovered()
+    measured = examiner.compared(recovered)
+    scales = Scales(examiner.measure, examiner.own, examiner.values)
+    evidence = scales.all(recovered, measured)
+    words: list[str] = []
+    if any(one.is_wrong for one in evidence):
+        measured, words = _with_a_fault(examiner, recovered, scales, evidence)
+    elif any(one.is_coarse or not one.is_reached for one in evidence):
+        # What is wrong in the one-hot problems, if anything, is no more than a coarser arithmetic makes.
+        recovered, unreached = _reached(examiner, _held(recovered, evidence), evidence)
+        notes = {one.through: one.note for one in evidence if one.is_coarse and one.beside == RIGHT}
+        measured, words = examiner.compared(recovered), [*notes.values(), *unreached]
+    return Inside(measured, tuple(words), beside(examiner.case, examiner.own, measured))
+
+
+def _with_a_fault(
+    examiner: Examiner, recovered: Recovered, scales: Scales, evidence: Sequence[Evidence]
+) -> tuple[Measured, list[str]]:
+    """What the one-hot problems show of a fault, and which kernel has it."""
+    words = [_ONLY_HERE] if examiner.own.comparison.matches else []
+    recovered, of_p = _p_without_do(examiner, recovered, scales)
+    # A P of another layout shows what is right; that dV is wrong was reached in this one.
+    whole = {one.through: one.whole for one in evidence if one.name != one.through}
+    evidence = [*(one for one in evidence if one.name == one.through), *scales.shown(recovered, whole)]
+    recovered, unreached = _reached(examiner, _held(recovered, evidence), evidence)
+    recovered, of_ds = _either_ds(examiner, recovered, [one for one in evidence if one.is_reached])
+    recovered = _with_sums(examiner, recovered)
+    measured, of_dp = _inseparable(examiner, recovered, examiner.compared(recovered))
+    return measured, [*words, *of_p, *of_ds, *of_dp, *unreached, *shape_in_words(examiner.case, measured)]
+
+
+def _held(recovered: Recovered, evidence: Sequence[Evidence]) -> Recovered:
+    """The same, with what is coarse and not wrong held to the coarser arithmetic."""
+    coarse = {one.name for one in evidence if one.is_coarse} - {one.name for one in evidence if one.is_wrong}
+    return replace(recovered, recovery=replace(recovered.recovery, coarse=frozenset(coarse)))
+
+
+def _reached(examiner: Examiner, recovered: Recovered, evidence: Sequence[Evidence]) -> tuple[Recovered, list[str]]:
+    """Without what is right here through a gradient that is wrong in the ordinary run: it tells nothing of that run."""
+    shown = [one for one in evidence if one.name != one.through]
+    through = [one.through for one in shown if not one.is_reached]
+    if not through:
+        return recovered, []
+    lost = {one.name for one in shown if not one.is_reached}
+    lost -= {one.name for one in shown if one.is_wrong and one.is_reached}
+    kept = _without(recovered, (*lost, *_QUOTIENTS) if lost else ())
+    gone = [name for name in recovered.trace.values if name not in kept.trace.values]
+    where = "one-hot problems, whose tau is 0" if examiner.case.tau else "one-hot problems"
+    words = f"{listed(through)} {_is(through)} wrong, and right in {where}: what is wrong shows with other values only"
+    return kept, [words + (f", and {listed(gone)} {_is(gone)} not reached" if gone else "")]
+
+
+def _is(names: Collection[str]) -> str:
+    return "is" if len(names) == 1 else "are"
+
+
+def _with_sums(examiner: Examiner, recovered: Recovered) -> Recovered:
+    if not set(SUMS) & examiner.own.trace.values.keys() - recovered.trace.values.keys():
+        return recovered
+    alone = examiner.run(examiner.assigned, examiner.case, recovered.values, recovered.values)
+    return with_sums(recovered, examiner.case, alone)
+
+
+def _p_without_do(examiner: Examiner, recovered: Recovered, scales: Scales) -> tuple[Recovered, list[str]]:
+    """P once more where it came out wrong, in ways that no misread dO can spoil.
+
+    P is read off dV = P^T dO. With dO contiguous and one probe a call, every head and batch is given the same one-hot
+    rows, so that another head's or batch's dO does no harm; nor do other strides where all tensors are contiguous, but
+    that counts only if a rereading of dO explains the dV that came.
+    """
+    if "dV" not in recovered.by or not scales.of(recovered, "dV", recovered.by["dV"]).is_wrong:
+        return recovered, []
+    p = _right_p(examiner, (*examiner.assigned, ("do", "contiguous")), recovered, scales)
+    lay = "lies contiguous and the same in all heads" if examiner.assigned else "is the same in all heads"
+    words = f"dO is misread: P, seen through dV, is right once dO {lay}"
+    if p is None:
+        own = examiner.own
+        reading = reread_do(examiner.case, own.x, own.trace.values["dV"], examiner.tensors)
+        if reading is None:
+            return recovered, []
+        p, words = _right_p(examiner, (), recovered, scales), reading.words
+    if p is None:  # several query heads share the dV that would show each one's P
+        return _without(recovered, ("P", *_QUOTIENTS)), [words]
+    # What is read in dO's place must be the same in every probe: no one-hot rows, and no other neighbours.
+    of_ds = examiner.recovered(one_by_one=True, with_p=False)
+    return with_matrices(replace(of_ds, by={**of_ds.by, "dV": p}), examiner.case, {"P": p}), [words]
+
+
+def _right_p(examiner: Examiner, assigned: Assigned, recovered: Recovered, scales: Scales) -> Tensor | None:
+    """P from another layout, one probe a call; None where it is wrong there too."""
+    p = examiner.recovered(assigned, one_by_one=True).by["dV"]
+    return None if scales.of(recovered, "dV", p).is_wrong else p
+
+
+def _either_ds(examiner: Examiner, recovered: Recovered, evidence: Sequence[Evidence]) -> tuple[Recovered, list[str]]:
+    """The dS to go on with, of the two that dQ and dK show; and which kernel is at fault where one is right.
+
+    Where they differ neither stands for both kernels, and none is shown. A right dS convicts dV alone of a wrong P,
+    which is then left out, and so does one factor that dS does not have; but else, if dK's is wrong too, that P and
+    that dS are of one kernel and belong together.
+    """
+    case = examiner.case
+    of_ds = [one for one in evidence if one.name == "dS" and one.through in recovered.by]
+    through, wrong = ([one.through for one in ones] for ones in (of_ds, [one for one in of_ds if one.is_wrong]))
+    odd_p = "P" in recovered.trace.values and any(one.name == "P" and one.is_wrong for one in evidence)
+    factors = [factor_in_words(case, recovered, "dS", recovered.by[name]) for name in wrong]
+    of_p = factor_in_words(case, recovered, "P", recovered.by["dV"]) if odd_p and "dV" in recovered.by else ""
+    wrong_gradients = [name for name, one in examiner.own.comparison.findings.items() if one.mismatched]
+    two = len(wrong) == 2 and not are_one_fault(case, recovered)
+    words = _of_kernels(through, wrong, factors, wrong_gradients, two=two)
+    words += _of_dp(examiner, wrong[0]) if wrong and not factors[0] else []
+    # A P that one factor is missing from leaves that factor in the dS of its kernel.
+    alone = bool(of_p) and of_p not in factors
+    if odd_p and (alone or ("dK" not in wrong and len(wrong) < len(through))):
+        recovered, odd_p = _without(recovered, ("P", *_QUOTIENTS)), False
+        right = [name for name in through if name not in wrong]
+        beside = f", while dS is right in {listed(right)}" if right else ""
+        words.append(f"what computes dV is at fault: it alone shows a wrong P{of_p}{beside}")
+    if two or (len(wrong) == 1 and len(through) == 2):
+        of_dk = with_matrices(recovered, case, {"dS": recovered.by["dK"]})
+        # That dK is 0 of a dS that is 0 throughout explains nothing.
+        tells = odd_p and dict(zip(wrong, factors, strict=True)).get("dK") != ZERO
+        recovered = of_dk if tells else _without(recovered, ("dS", *_QUOTIENTS))
+    return recovered, words
+
+
+def _of_dp(examiner: Examiner, name: str) -> list[str]:
+    """Which misreading of dO or V in dP a wrong gradient of the ordinary run comes of."""
+    own = examiner.own
+    if name not in own.trace.values or own.matches:
+        return []
+    reading = reread_for_dp(examiner.case, own.x, name, own.trace.values[name], examiner.tensors)
+    return [reading.words] if reading else []
+
+
+def _of_kernels(
+    seen: list[str], wrong: list[str], factors: list[str], wrong_gradients: list[str], *, two: bool
+) -> list[str]:
+    if not wrong:
+        return []
+    how = factors[0]
+    if two:
+        return ["dS is wrong in the kernels of dQ and dK, in two ways: they have a fault each"]
+    if len(wrong) == len(seen):
+        return [f"dS is wrong in the kernel{'s' if len(wrong) > 1 else ''} of {' and '.join(wrong)}{how}"]
+    right = next(name for name in seen if name not in wrong)
+    if right in wrong_gradients:
+        return [f"{wrong[0]} shows dS wrong{how}; {right}, which is wrong too, shows it right"]
+    return [
+        f"the kernel of {wrong[0]} is at fault: {wrong[0]} shows dS wrong{how}; dS in the kernel of {right} is right"
+    ]
+
+
+def _without(recovered: Recovered, names: Collection[str]) -> Recovered:
+    """The same without some of what was recovered; what the target exposes stays."""
+    trace = recovered.trace
+    sources = {name: how for name, how in trace.sources.items() if name not in names or how != "recovered"}
+    return replace(recovered, trace=Trace({name: trace.values[name] for name in sources}, sources))
+
+
+def _inseparable(examiner: Examiner, recovered: Recovered, measured: Measured) -> tuple[Measured, list[str]]:
+    """Where dP or delta came out wrong: both left out again where the split of dS into them means nothing.
+
+    So it is where dS as a whole is explained; where P is wrong and does not explain them, since dV may show another P
+    than the one that dS was made of; and where the keys without a value, each of which shows its row's delta, differ
+    about it: then what is wrong is neither delta nor dO.
+    """
+    findings = {name: one for name, one in measured.comparison.findings.items() if one.mismatched}
+    quotients = [
+        findings[name] for name in _QUOTIENTS if name in findings and recovered.trace.sources[name] == "recovered"
+    ]
+    if not quotients:
+        return measured, []
+    sentence = []
+    if "P" in findings and any(one.status == MISMATCH for one in quotients):
+        sentence = ["P and dS do not fit together: what dP and delta are these gradients do not tell"]
+    elif not factor_in_words(examiner.case, recovered, "dS", recovered.trace.values["dS"]):
+        if is_one_delta_a_row(examiner.case, measured, recovered):
+            return measured, []
+        # A delta made of misread dO is another in every probe, unless they all have the same dO.
+        again = _with_one_do(examiner, recovered)
+        measured_again = examiner.compared(again)
+        if is_one_delta_a_row(examiner.case, measured_again, again):
+            return measured_again, []
+        if "P" not in findings:
+            sentence = ["whether dS itself is wrong, or its dP or delta, these gradients do not tell"]
+    return examiner.compared(_without(recovered, _QUOTIENTS)), sentence
+
+
+def _with_one_do(examiner: Examiner, recovered: Recovered) -> Recovered:
+    """dS once more, of probes that have one dO, beside the P known."""
+    again = examiner.recovered(one_by_one=True, with_p=False)
+    found = {"P": recovered.trace.values["P"]}
+    if recovered.trace.values["dS"] is recovered.by.get("dK"):
+        found["dS"] = again.by["dK"]
+    return _with_sums(examiner, with_matrices(again, examiner.case, found))

@@ -1,0 +1,305 @@
+"""Recovers P, dP, delta and dS of a target that exposes gradients alone, from its answers to one-hot problems."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ...model.case import Case
+from ...model.failures import TargetFailure
+from ...model.spans import in_words, spans
+from ...reference import Attention, evaluate, tiles
+from ...runtime.trace import Trace, expected_shapes
+from ..compare import TILE_ELEMENTS, allowed_on, attention_of, tiles_of
+from ..measured import Measured
+from ..range import out_of_range
+from ..recovery import RECOVERABLE, Recovery, quotient_error, slope_of
+from ..roundings import rounding_shift
+from .onehot import ZERO_KEYS, Plan, end_to_end, plan, problem, read_probe, shown_together
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+# Elements of q, and of scores, that the probes of one call have at most: a target may hold its scores.
+CALL_ELEMENTS = 1 << 22
+CALL_SCORES = 1 << 24
+# Elements of each recovered matrix, all of which are held.
+MOST_SCORES = 1 << 26
+SHOWN = {"dQ": "dS", "dK": "dS", "dV": "P"}
+"""What each gradient shows."""
+GRADIENTS = tuple(SHOWN)
+SUMS = ("dBias", "dSink", "dTau")
+
+Answer = Callable[[Case, Mapping[str, "Tensor"], Mapping[str, "Tensor"]], Trace]
+"""Runs the target on several probes, in the layout under examination; given the first of them alone as well."""
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """What the one-hot problems showed."""
+
+    values: Mapping[str, Tensor]
+    """The inputs of the first probe, which stand for all: they are one problem."""
+    trace: Trace
+    """The first probe's own results, with P, dP, delta and dS recovered."""
+    by: Mapping[str, Tensor]
+    """[B, H, M, N] P as dV shows it, dS as dQ and as dK show it, by the gradient."""
+    recovery: Recovery
+
+
+def recoverable(trace: Trace) -> bool:
+    """Whether there is something to recover, and the gradients to do it."""
+    return bool({"P", "dS"} - trace.values.keys()) and bool(set(GRADIENTS) & trace.values.keys())
+
+
+def obstacle(case: Case, values: Mapping[str, Tensor]) -> str:
+    """Why P and dS of a case with some values cannot be recovered; "" where they can be."""
+    scores = math.prod(expected_shapes(case)["P"])
+    if scores > MOST_SCORES:
+        return f"each would take {scores:,} elements, and at most {MOST_SCORES:,} are held; check shorter sequences"
+    if case.scale == 0:
+        return "at scale 0 nothing of dS reaches dQ and dK"
+    layout = plan(case)
+    if layout is None:
+        return f"that takes 3 head dims of q and k and 2 of v, and there are {case.head_dim} and {case.head_dim_v}"
+    beyond = out_of_range(case, problem(case, layout, values, 0))
+    return f"in one-hot problems {beyond}" if beyond else ""
+
+
+def recover(
+    case: Case, values: Mapping[str, Tensor], answer: Answer, *, one_by_one: bool = False, with_p: bool = True
+) -> Recovered:
+    """Runs a target on the one-hot problems of a case and reads its intermediates off the gradients.
+
+    Args:
+        one_by_one: one probe a call, in the case's own shapes; else as many as fit, end to end along the batch, where
+            the target takes another batch than the case's.
+        with_p: whether to recover P, which takes another dO in every probe.
+
+    Raises:
+        TargetFailure: the target raised on a probe, or refused it.
+    """
+    with_p = with_p and not case.dropout
+    if one_by_one or case.cu_seqlens_q is not None:
+        return _recover(case, values, answer, one_by_one=True, with_p=with_p)
+    try:
+        return _recover(case, values, answer, one_by_one=False, with_p=with_p)
+    except TargetFailure:
+        return _recover(case, values, answer, one_by_one=True, with_p=with_p)
+
+
+def _recover(case: Case, values: Mapping[str, Tensor], answer: Answer, *, one_by_one: bool, with_p: bool) -> Recovered:
+    layout = plan(case, with_p=with_p)
+    assert layout is not None
+    first: Trace | None = None
+    shown: dict[str, Tensor] = {}
+    for indices in _calls(case, layout, one_by_one):
+        problems = [problem(case, layout, values, index) for index in indices]
+        several = replace(case, batch=case.batch * len(problems), seqlens=(case.seqlens or ()) * len(problems) or None)
+        trace = answer(several, end_to_end(case, problems), problems[0])
+        first = first or _of_first(trace, case)
+        shown = shown or _nothing(case, layout, trace)
+        for place, index in enumerate(indices):
+            batch = slice(place * case.batch, (place + 1) * case.batch)
+            read_probe(case, layout, index, {name: trace.values[name][batch] for name in _gradients(trace)}, shown)
+    assert first is not None
+    return _recovered(case, layout, problem(case, layout, values, 0), first, shown)
+
+
+def _calls(case: Case, layout: Plan, one_by_one: bool) -> list[range]:
+    size = case.batch * case.heads * max(case.seqlen_q, case.seqlen_k) * max(case.head_dim, case.head_dim_v)
+    scores = math.prod(expected_shapes(case)["P"])
+    step = 1 if one_by_one else max(1, min(CALL_ELEMENTS // size, CALL_SCORES // scores))
+    return [range(at, min(at + step, layout.count)) for at in range(0, layout.count, step)]
+
+
+def _gradients(trace: Trace) -> list[str]:
+    return [name for name in GRADIENTS if name in trace.values]
+
+
+def _of_first(trace: Trace, case: Case) -> Trace:
+    """The results of the first probe of a call, as far as they belong to its batches alone."""
+    kept = {name: tensor[: case.batch] for name, tensor in trace.values.items() if case.axes(name)[0] == "b"}
+    return Trace(kept, {name: trace.sources[name] for name in kept})
+
+
+def _nothing(case: Case, layout: Plan, trace: Trace) -> dict[str, Tensor]:
+    import torch
+
+    shape, device = expected_shapes(case)["P"], next(iter(trace.values.values())).device
+    names = [name for name in _gradients(trace) if name != "dV" or layout.rows_v]
+    return {name: torch.zeros(shape, device=device) for name in names}
+
+
+def _recovered(
+    case: Case, layout: Plan, values: Mapping[str, Tensor], first: Trace, shown: Mapping[str, Tensor]
+) -> Recovered:
+    found = {SHOWN[name]: shown[name] for name in reversed(GRADIENTS) if name in shown}
+    unseen = next(iter(first.values.values())).new_full(expected_shapes(case)["LSE"], -1).long()
+    recovery = Recovery(_dtype(first, "dV"), _dtype(first, "dQ", "dK"), abs(layout.factor), unseen)
+    return with_matrices(Recovered(values, first, shown, recovery), case, found)
+
+
+def with_matrices(recovered: Recovered, case: Case, found: Mapping[str, Tensor]) -> Recovered:
+    """The same with other P or dS, and with delta and dP derived from them; exposed intermediates stay."""
+    known, recovery = recovered.trace, recovered.recovery
+    exposed = {name: value for name, value in known.values.items() if known.sources[name] != "recovered"}
+    values = {**known.values, **found, **exposed}
+    if {"P", "dS"} <= values.keys():
+        quotients, zero_key = _quotients(attention_of(case, recovered.values), values["P"], values["dS"])
+        values, recovery = values | quotients | exposed, replace(recovery, zero_key=zero_key)
+    order = [name for name in expected_shapes(case) if name in values]
+    sources = {name: known.sources.get(name, "recovered") for name in order}
+    names = frozenset(RECOVERABLE) - exposed.keys()
+    trace = Trace({name: values[name] for name in order}, sources)
+    return replace(recovered, trace=trace, recovery=replace(recovery, names=names))
+
+
+def with_sums(recovered: Recovered, case: Case, alone: Trace) -> Recovered:
+    """The same with dBias, dSink and dTau of the first probe run alone: of several at once they are one sum."""
+    known = recovered.trace
+    order = [name for name in expected_shapes(case) if name in known.values or (name in SUMS and name in alone.values)]
+    values = {name: known.values[name] if name in known.values else alone.values[name] for name in order}
+    return replace(recovered, trace=Trace(values, {name: known.sources.get(name, "exported") for name in order}))
+
+
+def _dtype(trace: Trace, *names: str) -> torch.dtype:
+    import torch
+
+    dtypes = [trace.values[name].dtype for name in names if name in trace.values]
+    return max(dtypes, key=lambda dtype: torch.finfo(dtype).eps, default=torch.float32)
+
+
+def _quotients(x: Attention, p: Tensor, ds: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    """delta = -dS / (P * slope) where dP is 0, and dP = dS / (P * slope) + delta; 0 where P * slope is.
+
+    delta is read at the key without a value that its row sees best: the second result, -1 where it sees none.
+    """
+    import torch
+
+    found = {"delta": torch.zeros_like(p[..., 0]), "dP": torch.zeros_like(p)}
+    zero_key = torch.full_like(p[..., 0], -1, dtype=torch.long)
+    for tile in tiles(x, rows=max(1, TILE_ELEMENTS // x.n_key), heads=1):
+        place = (tile.batch, tile.heads, tile.rows)
+        share = p[place] * slope_of(x, tile)
+        g = (ds[place] / share).masked_fill(share == 0, 0.0)
+        best = share[..., ::ZERO_KEYS].max(-1)
+        seen = best.values > 0
+        delta = -g.gather(-1, best.indices[..., None] * ZERO_KEYS).masked_fill(~seen[..., None], 0.0)
+        zero_key[place] = (best.indices * ZERO_KEYS).masked_fill(~seen, -1)
+        found["delta"][place] = delta[..., 0].to(p.dtype)
+        found["dP"][place] = (g + delta).masked_fill(share == 0, 0.0).to(p.dtype)
+    return found, zero_key
+
+
+# P that is no rounding error of 0.
+_SEEN = 1e-3
+# How far one factor may be from a row of P, of its largest: five roundings of bfloat16. It chooses words, no verdict.
+_ALIKE = 0.02
+# What an explanation of a wrong dS may leave of its squared error.
+_UNEXPLAINED = 0.01
+# What is said of a dS of which nothing came.
+ZERO = ", 0 throughout"
+
+
+def factor_in_words(case: Case, recovered: Recovered, name: str, tensor: Tensor) -> str:
+    """By which one factor P or dS is wrong, in words; "" where no single factor explains it."""
+    x = attention_of(case, recovered.values)
+    # Sums of actual * expected and of expected^2, for what is meant and for dS before the softcap's derivative.
+    sums = {name: [0.0, 0.0], "dT": [0.0, 0.0]}
+    own = 0.0
+    for tile in tiles_of(case, x):
+        actual, values = tensor[tile.batch, tile.heads, tile.rows].double(), evaluate(x, tile)
+        own += float((actual**2).sum())
+        before = values["P"] * (values["dP"] - values["delta"][..., None])
+        for of, expected in ((name, values[name]), ("dT", before)):
+            sums[of][0] += float((actual * expected).sum())
+            sums[of][1] += float((expected**2).sum())
+    if not 0.0 < own < float("inf"):
+        return ZERO if own == 0.0 else ""
+    products, squares = sums[name]
+    factor = products / squares if squares else 0.0
+    # Of an error that one factor makes, only rounding is left once it is taken out.
+    most = _UNEXPLAINED * (own - 2 * products + squares)
+    if own - factor * products <= most:
+        return f" by the factor {factor:.4g} throughout"
+    of_dt = own - 2 * sums["dT"][0] + sums["dT"][1]
+    return ", as without the softcap's derivative" if name == "dS" and x.softcap is not None and of_dt <= most else ""
+
+
+def are_one_fault(case: Case, recovered: Recovered) -> bool:
+    """Whether the dS that dQ shows is wrong in the same way as the dS that dK shows.
+
+    Compared are elements that one probe shows in both: between probes a misread value may differ.
+    """
+    x, layout = attention_of(case, recovered.values), plan(case)
+    assert layout is not None
+    together = shown_together(case, layout).to(x.q.device)
+    apart = errors = 0.0
+    for tile in tiles_of(case, x):
+        place = (tile.batch, tile.heads, tile.rows)
+        one, other = (recovered.by[name][place].double() for name in ("dQ", "dK"))
+        expected, both = evaluate(x, tile)["dS"], together[tile.heads, tile.rows]
+        apart += float(((one - other) ** 2 * both).nan_to_num(0.0).sum())
+        errors += float((((one - expected) ** 2 + (other - expected) ** 2) * both).nan_to_num(0.0).sum())
+    return apart <= _UNEXPLAINED * errors
+
+
+def is_one_delta_a_row(case: Case, measured: Measured, recovered: Recovered) -> bool:
+    """Whether all keys without a value show the same delta for each row."""
+    x, values, precision = measured.x, recovered.trace.values, measured.comparison.precision
+    for tile in tiles_of(case, x):
+        place = (tile.batch, tile.heads, tile.rows)
+        expected = evaluate(x, tile)
+        shift = rounding_shift(x, tile, expected, precision)
+        rows = allowed_on(x, tile, expected, precision, shift, recovered.recovery).rows
+        slope, seen = slope_of(x, tile), (expected["P"] > rows["P"])[..., ::ZERO_KEYS]
+        quotients = values["dS"][place].double() / (values["P"][place].double() * slope)
+        g = quotients[..., ::ZERO_KEYS].masked_fill(~seen, 0.0)
+        allowed = quotient_error(expected, rows, slope)[..., ::ZERO_KEYS].masked_fill(~seen, 0.0)
+        # Errors were bounded for the delta expected; they grow with the one that came.
+        growth = 1 + g.abs().amax(-1, keepdim=True) / expected["delta"].abs()[..., None]
+        delta = values["delta"][place].double()[..., None]
+        if bool((seen & ((g + delta).abs() > 2 * growth * allowed)).any()):
+            return False
+    return True
+
+
+def shape_in_words(case: Case, measured: Measured) -> list[str]:
+    """What the errors of P look like: rows that are lost, another mask, or one factor a row."""
+    finding = measured.comparison.findings.get("P")
+    if finding is None or not finding.mismatched:
+        return []
+    leaked = hidden = 0
+    by_row, alike, scattered = True, True, False
+    lost: set[int] = set()
+    heads: set[int] = set()
+    for tile in tiles_of(case, measured.x):
+        actual = measured.trace.values["P"][tile.batch, tile.heads, tile.rows].double()
+        expected = evaluate(measured.x, tile)
+        p, valid = expected["P"], expected["valid"].expand_as(actual)
+        gone = (actual == 0).all(-1) & (p > _SEEN).any(-1)
+        lost |= {tile.rows.start + row for row in gone.any(0).nonzero().flatten().tolist()}
+        heads |= {tile.heads.start + head for head in gone.any(1).nonzero().flatten().tolist()}
+        leaked += int((~valid & (actual != 0)).sum())
+        missing = valid & (actual == 0) & (p > _SEEN)
+        hidden += int(missing.sum())
+        scattered |= bool((missing & ~gone[..., None]).any())
+        by_row &= _one_factor_a_row(actual, p)
+        alike &= _one_factor_a_row(actual * valid, p * (actual != 0))
+    if alike and (leaked or scattered):
+        counts = [f"{leaked:,} entries are seen that are masked"] if leaked else []
+        counts += [f"{hidden:,} entries are masked that are seen"] if hidden else []
+        return [f"the backward has another mask: {' and '.join(counts)}"]
+    if lost and not (leaked or scattered):
+        rows, of_heads = in_words(spans(sorted(lost)), 6), in_words(spans(sorted(heads)), 6)
+        return [f"whole rows of P are 0 (rows {rows}, heads {of_heads}): they never reach dV"]
+    return ["P is off by one factor a row: the LSE that the backward reads is not that row's"] if by_row else []
+
+
+def _one_factor_a_row(actual: Tensor, p: Tensor) -> bool:
+    factor = (actual * p).sum(-1, keepdim=True) / (p * p).sum(-1, keepdim=True).clamp(min=1e-300)
+    return bool(((actual - factor * p).abs() <= _ALIKE * factor * p.amax(-1, keepdim=True)).all())

@@ -1,0 +1,166 @@
+"""The errors of what is summed over rows: dK, dV, dBias, dTau and dSink. Each row errs on its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ..reference import Attention, Tile
+from ..reference.softmax import sink_weight
+from .bounds import Chain
+from .precision import TINY, U32, U_FUNCTION, Precision, long_sum
+from .roundings import like_bias
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Error = tuple["Tensor", "Tensor"]
+"""What a tile adds to the squares of independent errors, and what it adds as it is."""
+
+
+def errors_of_sums(chain: Chain) -> Iterator[tuple[str, Error]]:
+    """By name, in the shapes of the tile's own shares. A row's delta and LSE err for all its entries at once."""
+    steps = {"dK": _dk, "dV": _dv, "dBias": _dbias, "dTau": _dtau, "dSink": _dsink}
+    for name, step in steps.items():
+        if name in chain.values:
+            yield name, step(chain)
+
+
+def _dk(of: Chain) -> Error:
+    scale = abs(of.x.scale)
+    cut = ((of.p * of.cut_delta).mT @ of.q).abs()
+    sums = scale * (of.kink_ds.mT @ of.q.abs() + cut + _dot_over_rows(of, of.ds, of.q))
+    return _copies(of) * scale**2 * (_by_row(of, of.ds).mT @ of.q**2), sums
+
+
+def _dv(of: Chain) -> Error:
+    return _copies(of) * ((of.i_pe + of.s_pe**2).mT @ of.do**2), _dot_over_rows(of, of.values["PE"], of.do)
+
+
+def _copies(of: Chain) -> Tensor:
+    """[h, 1, 1] how many rows of a head err alike: all of them where q and dO repeat one row, else each on its own.
+
+    Errors of n copies add up to n times one, which is sqrt(n) times what n independent ones come to.
+    """
+    heads = (of.tile.batch, of.tile.heads)
+    alike = [(tensor[heads] == tensor[heads][:, :1]).all(-1).all(-1) for tensor in (of.x.q, of.x.do)]
+    return 1.0 + (alike[0] & alike[1])[:, None, None] * (of.x.n_query - 1.0)
+
+
+def _by_row(of: Chain, ds: Tensor) -> Tensor:
+    return of.i_ds + (of.p * of.i_delta) ** 2 + (ds * of.common) ** 2
+
+
+def _dot_over_rows(of: Chain, matrix: Tensor, b: Tensor) -> Tensor:
+    terms = of.x.n_query * of.x.n_heads // of.x.k.shape[1]
+    return of.precision.accumulate * long_sum(terms) * (matrix.abs().mT @ b.abs())
+
+
+def _dbias(of: Chain) -> Error:
+    """The sum of dT, which is dS before softcap's derivative."""
+    x = of.x
+    assert x.bias is not None
+    dt = of.ds if x.softcap is None else of.p * (of.dp - of.delta)
+    if x.family == "lazy":
+        addends, along_rows = x.n_batch * x.n_query, False
+    else:
+        addends = x.n_batch * x.n_heads * x.n_query * x.n_key // x.bias.numel()
+        along_rows = x.n_key > 1 and (x.bias.dim() == 0 or x.bias.shape[-1] == 1)
+    squares = _by_whole_row(of, dt) if along_rows else _by_row(of, dt)
+    sums = of.kink_ds + U32 * long_sum(addends) * dt.abs()
+    cut = like_bias(x, of.tile, of.p * of.cut_delta).abs()
+    return like_bias(x, of.tile, squares), like_bias(x, of.tile, sums) + cut
+
+
+def _by_whole_row(of: Chain, dt: Tensor) -> Tensor:
+    """[h, m, 1]: along a row the errors of its delta and its LSE add up as they are."""
+    p, dt = of.p.sum(-1, keepdim=True), dt.sum(-1, keepdim=True)
+    return of.i_ds.sum(-1, keepdim=True) + (p * of.i_delta) ** 2 + (dt * of.common) ** 2
+
+
+def _dtau(of: Chain) -> Error:
+    """Each row's sum errs on its own, by its terms; what adds the rows up errs by their sums."""
+    i, j = of.x.positions(of.tile)
+    rows = U32 * long_sum(of.x.n_batch * of.x.n_query)
+    of_terms = U32 * long_sum(j.shape[-1]) * (of.dp.abs() + of.flip).sum(-1, keepdim=True) / (i + 1)
+    of_rows = rows * of.dp.sum(-1, keepdim=True).abs() / (i + 1)
+    squares = ((of.i_dp / (i + 1)) ** 2).sum(-1, keepdim=True) + of_terms**2
+    flips = (of.flip / (i + 1)).sum(-1, keepdim=True) * (1 + rows)
+    return squares.sum((-2, -1)), (of_rows + flips).sum((-2, -1))
+
+
+def _dsink(of: Chain) -> Error:
+    """-sum of w * delta with w = exp(sink - LSE), which errs by LSE's whole error and as an exponential does."""
+    x = of.x
+    assert x.sinks is not None
+    sink, lse, delta = x.sinks[of.tile.heads, None], of.values["LSE"], of.values["delta"]
+    weight = sink_weight(x, of.tile, lse)
+    argument = ((sink - lse).abs() + 2 * sink.abs()).nan_to_num(posinf=0.0)
+    # One rounding each: the product with delta, its sign or scale, and what sums a block of rows.
+    relative = of.e_lse[..., 0] + U32 * (argument + 3) + U_FUNCTION
+    share = (weight * delta).abs()
+    squares = (weight * of.e_delta[..., 0] + share * relative) ** 2
+    cut = (weight * of.cut_delta[..., 0]).sum(-1).abs()
+    return squares.sum(-1), U32 * long_sum(x.n_batch * x.n_query) * share.sum(-1) + cut
+
+
+@dataclass(frozen=True)
+class TileBudget:
+    """The allowed errors on one tile."""
+
+    rows: Mapping[str, Tensor]
+    """Whole bounds of what belongs to the tile's rows: LSE, P, O, dP, delta, dS, dQ."""
+    squares: Mapping[str, Tensor]
+    """This tile's share of the squared independent errors of what is summed over rows, in the shapes on the tile."""
+    sums: Mapping[str, Tensor]
+    """This tile's share of the errors that are added as they are."""
+    unmasked_dp: Tensor
+    """[h, m, N] the bound of dO V^T before any mask."""
+    undecided: Tensor
+    """[h, m, N] bool: entries on the ReLU's kink, where rounding alone decides whether dP is 0 or dO V^T."""
+
+
+def tile_budget(
+    x: Attention,
+    tile: Tile,
+    values: Mapping[str, Tensor],
+    precision: Precision,
+    shift: Mapping[str, Tensor] | None = None,
+) -> TileBudget:
+    """The allowed errors of every intermediate on a tile, from the values on it.
+
+    Args:
+        values: what `reference.evaluate` gives, with a target's own values in place of some where its results are
+            judged by their own parents.
+        shift: from `rounding_shift`, for arithmetics that need it.
+    """
+    chain = Chain(x, tile, values, precision)
+    errors = dict(errors_of_sums(chain))
+    squares, sums = ({name: _known(error[which]) for name, error in errors.items()} for which in (0, 1))
+    rows = {name: _known(bound) for name, bound in chain.rows().items()}
+    budget = TileBudget(rows, squares, sums, chain.unmasked_dp, chain.undecided)
+    return _widened(budget, shift) if shift else budget
+
+
+def _known(bound: Tensor) -> Tensor:
+    """A bound, infinite where it is not known: scores of 1e30 may err by more than float64 squares."""
+    return bound.nan_to_num(float("inf"), float("inf"))
+
+
+def _widened(budget: TileBudget, shift: Mapping[str, Tensor]) -> TileBudget:
+    if "dPE" in shift:
+        decided = (budget.rows["dP"] > 0) & ~budget.undecided
+        shift = {**shift, "dP": shift["dPE"] * decided}
+    rows = {name: bound + shift.get(name, 0.0) for name, bound in budget.rows.items()}
+    sums = {name: bound + shift.get(name, 0.0) for name, bound in budget.sums.items()}
+    return replace(budget, rows=rows, sums=sums, unmasked_dp=budget.unmasked_dp + shift.get("dPE", 0.0))
+
+
+def summed_bound(name: str, expected: Tensor, squares: Tensor, sums: Tensor, precision: Precision) -> Tensor:
+    """The bound of a sum over all tiles, from the tiles' shares of it.
+
+    Where all of P, or of dS, are nearly alike, they round alike, and dV and dK are off by as much as each of them.
+    """
+    shared = max(2 * precision.operand, precision.matrix if name in ("dK", "dV") else 0.0)
+    return squares.sqrt() + sums + (shared + 2 * U32) * expected.abs() + TINY

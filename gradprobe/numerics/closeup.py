@@ -1,0 +1,182 @@
+"""One intermediate of one head close up: every element's verdict, pooled over tiles and by row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ..model.case import Case
+from ..model.failures import UsageFailure
+from ..model.intermediates import slots
+from ..model.number import Number
+from ..model.report import CloseUp, Row
+from ..reference import Tile
+from .compare import BY_TILE, Judge, allowed_on, judge_whole, tile_size
+from .evidence import Probed
+from .locate import element_of, locate_at
+from .measured import Measured
+from .roundings import rounding_shift
+from .tally import Finding
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# Of a map and its rows together; what has more is not kept in a report: 100 kB of JSON each.
+MOST_CELLS = 2048
+
+
+def close_up_of(probed: Probed, name: str, at: tuple[int, int] | None) -> CloseUp:
+    """An intermediate in the first layout in which it is wrong, or is at all.
+
+    Raises:
+        UsageFailure: the target did not expose it, or there is no such batch or head.
+    """
+    having = [(run, found) for run, found in probed.measured if name in found.comparison.findings]
+    wrong = [(run, found) for run, found in having if found.comparison.findings[name].mismatched]
+    run, shown = (wrong or having or probed.measured)[0]
+    return close_up(probed.case, run.layout, run.holding(name) or shown, name, at)
+
+
+def kept_close_ups(probed: Probed) -> Iterator[CloseUp]:
+    """What a report keeps of each intermediate of a mismatch, unless it is large."""
+    names = dict.fromkeys(name for _, found in probed.measured for name in found.comparison.findings)
+    for name in names if probed.failing else ():
+        if _cells(probed.case, name) <= MOST_CELLS:
+            yield close_up_of(probed, name, None)
+
+
+def _cells(case: Case, name: str) -> int:
+    """How many numbers its map and its rows have at most."""
+    rows, cols = (case.size(letter) if letter else 1 for letter in slots(case.axes(name))[2:])
+    tile = _tile(case, case.axes(name), cols)
+    return -(-rows // tile[0]) * -(-cols // tile[1]) + rows
+
+
+def close_up(case: Case, layout: str, measured: Measured, name: str, at: tuple[int, int] | None) -> CloseUp:
+    """An intermediate of one head: of `at` (batch, head), else of its first wrong element, else of its worst.
+
+    Raises:
+        UsageFailure: the target did not expose it, or there is no such batch or head.
+    """
+    finding = _exposed(measured, name)
+    batch, head = _checked(finding, at) if at is not None else _interesting(finding)
+    actual, expected, bound, right, masked = _whole_head(case, measured, name, batch, head)
+    ratio = _ratios(actual, expected, bound, right)
+    tile, first = _tile(case, finding.axes, actual.shape[1]), _first(ratio, right)
+    place, budget = (batch, head, *first), float(bound[first])
+    return CloseUp(
+        layout=layout,
+        intermediate=name,
+        batch=batch if finding.axes[0] == "b" else None,
+        head=head,
+        mismatched=int((~right).sum()),
+        total=actual.numel(),
+        shape=(actual.shape[0], actual.shape[1]),
+        tile=tile,
+        map=_pooled(ratio.masked_fill(masked & right, float("nan")), tile),
+        rows=_rows(actual, expected, ratio, right),
+        element=element_of(locate_at(case, measured.x, measured.trace, measured.comparison, name, place, budget)),
+    )
+
+
+def _exposed(measured: Measured, name: str) -> Finding:
+    finding = measured.comparison.findings.get(name)
+    if finding is None:
+        shown = ", ".join(measured.comparison.findings)
+        raise UsageFailure(f"diff {name}: the target does not expose {name}", f"it exposes {shown}")
+    return finding
+
+
+def _checked(finding: Finding, at: tuple[int, int]) -> tuple[int, int]:
+    n_batch, n_heads = finding.ratio.shape
+    if not (0 <= at[0] < n_batch and 0 <= at[1] < n_heads):
+        raise UsageFailure(
+            f"--at {at[0]},{at[1]}: {finding.name} has batches 0 to {n_batch - 1} and heads 0 to {n_heads - 1}"
+        )
+    return at
+
+
+def _interesting(finding: Finding) -> tuple[int, int]:
+    place = finding.first or finding.first_wrong
+    if place is not None:
+        return place.batch or 0, place.head
+    return divmod(int(finding.ratio.argmax()), finding.ratio.shape[1])
+
+
+def _whole_head(case: Case, measured: Measured, name: str, batch: int, head: int) -> tuple[Tensor, ...]:
+    """Actual, expected, bound, right and masked of one head, each [R, C]."""
+    import torch
+
+    if name not in BY_TILE:
+        parts = judge_whole(measured.trace, measured.comparison, name)
+        index = head if measured.comparison.findings[name].axes[0] not in "b1" else (batch, head)
+        whole = [part[index].reshape(part[index].shape[0] if part[index].dim() else 1, -1) for part in parts]
+        return (*whole, torch.zeros_like(whole[-1]))
+    _, rows = tile_size(case)
+    pieces = []
+    for first in range(0, case.seqlen_q, rows):
+        tile = Tile(batch, slice(head, head + 1), slice(first, min(first + rows, case.seqlen_q)))
+        values = measured.comparison.values(measured.x, tile)
+        precision, recovery = measured.comparison.precision, measured.comparison.recovery
+        shift = rounding_shift(measured.x, tile, values, precision)
+        budget = allowed_on(measured.x, tile, values, precision, shift, recovery)
+        if name in measured.comparison.bounds:  # wider than the budget where a sum proved to be coarser
+            known = measured.comparison.bounds[name][tile.batch, tile.heads, tile.rows]
+            budget = replace(budget, rows={**budget.rows, name: known})
+        judge = Judge(measured.trace.values[name][tile.batch, tile.heads, tile.rows], values, budget, name)
+        masked = (
+            ~values["valid"]
+            if judge.actual.dim() == 3 and name in ("P", "dP", "dS")
+            else torch.zeros_like(judge.right())
+        )
+        pieces.append(
+            [
+                part[0].reshape(part.shape[1], -1)
+                for part in (judge.actual, judge.expected, judge.bound, judge.right(), masked)
+            ]
+        )
+    return tuple(torch.cat(part) for part in zip(*pieces, strict=True))
+
+
+def _ratios(actual: Tensor, expected: Tensor, bound: Tensor, right: Tensor) -> Tensor:
+    ratio = ((actual - expected).abs() / bound).nan_to_num(float("inf"), posinf=float("inf"))
+    return ratio.masked_fill(right & ~(ratio <= 1), 0.0).masked_fill(actual == expected, 0.0)
+
+
+def _tile(case: Case, axes: str, cols: int) -> tuple[int, int]:
+    """Score tiles for matrices; whole rows in BLOCK_M or BLOCK_N steps for the others, eight columns to a cell."""
+    _, _, row, col = slots(axes)
+    return case.block_m if row == "m" else case.block_n, case.block_n if col == "n" else min(cols, 8)
+
+
+def _pooled(ratio: Tensor, tile: tuple[int, int]) -> tuple[tuple[Number | None, ...], ...]:
+    """The maximum over each cell, None only where every entry is NaN."""
+    filled = ratio.nan_to_num(-1.0, posinf=float("inf"))
+    rows, cols = -(-ratio.shape[0] // tile[0]), -(-ratio.shape[1] // tile[1])
+    padded = filled.new_full((rows * tile[0], cols * tile[1]), -1.0)
+    padded[: ratio.shape[0], : ratio.shape[1]] = filled
+    pooled = padded.reshape(rows, tile[0], cols, tile[1]).amax((1, 3))
+    return tuple(tuple(None if cell < 0 else Number(cell) for cell in row) for row in pooled.tolist())
+
+
+def _rows(actual: Tensor, expected: Tensor, ratio: Tensor, right: Tensor) -> tuple[Row, ...]:
+    wrong = (~right).sum(1)
+    chosen = wrong.nonzero().flatten().tolist() or [int(ratio.amax(1).argmax())]
+    cols = ratio.argmax(1).tolist()
+    return tuple(
+        Row(
+            row=row,
+            mismatched=int(wrong[row]),
+            col=col,
+            actual=Number(actual[row, col]),
+            expected=Number(expected[row, col]),
+            ratio=Number(ratio[row, col]),
+        )
+        for row, col in ((row, cols[row]) for row in chosen)
+    )
+
+
+def _first(ratio: Tensor, right: Tensor) -> tuple[int, int]:
+    wrong = (~right).flatten().nonzero()
+    return divmod(int(wrong[0]) if len(wrong) else int(ratio.argmax()), ratio.shape[1])

@@ -1,0 +1,335 @@
+"""Coarser accumulators: whether errors beyond the budget are those of sums that a kernel keeps in 16 bits.
+
+A kernel that adds tile after tile into a 16-bit dQ, dK or dV rounds once a tile, which its declared contract (sums in
+float32) does not allow. That is a claim about every bit, so it is tested as one: the sum is done again in that way, and
+has to give the very bits of most elements that the contract's sum does not explain. Only then is the target judged by
+that model in place of the contract's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import TYPE_CHECKING
+
+from ..model.case import Case
+from ..reference import Attention, Tile, evaluate
+from ..runtime.trace import Trace
+from .compare import Comparison, Evaluate, judge_whole, tile_size
+from .tally import Tally
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+TILES = (16, 32, 64, 128, 256, 512, 1024)
+# Of the elements whose bits are not those of one rounding at the end, the share that a model must get right. The rest
+# are those where float32 noise decides a rounding: 1 % to 10 % of all where a kernel keeps such sums, and half of all
+# where it does not.
+EXPLAINED = 2 / 3
+# A model with so many of the bits needs no better one.
+NEARLY_ALL = 0.97
+# What it may leave unexplained of any one region, which float32 noise alone never does: a fault there, small enough to
+# pass for a turned rounding, moves nearly every bit.
+LEFT_OVER = 2 / 3
+NOISE = 0.1
+REGION = 1024
+# Beyond this multiple of the budget no rounding of sums is the reason: 128 tiles reach 6 (emulated, values with a mean)
+# and twice as many 1.7 times that, so a thousand stay below.
+LARGEST = 64.0
+
+
+@dataclass(frozen=True)
+class Model:
+    """One way to keep a sum in 16 bits."""
+
+    tile: int
+    """Rows (dK, dV) or keys (dQ) between two roundings."""
+    scaled: bool
+    """Whether each tile is scaled, or the whole sum at its end."""
+    backwards: bool
+    """Whether the last tile comes first."""
+    shared: bool
+    """Whether the query heads of a group share one accumulator, or have one each that are added at the end."""
+
+
+@dataclass(frozen=True)
+class Coarser:
+    """An intermediate whose sum is kept in fewer bits than the contract says."""
+
+    name: str
+    dtype: str
+    model: Model
+    share: float
+    """Of the elements, those with the very bits of the model."""
+    share_of_contract: float
+    """Those with the bits of a sum in float32."""
+
+    @property
+    def words(self) -> str:
+        """The finding in one sentence."""
+        along = "keys" if self.name == "dQ" else "query rows"
+        return (
+            f"coarser than its contract: accumulates {self.name} in {self.dtype}, rounding every {self.model.tile} "
+            f"{along} ({self.share:.0%} of its elements have the very bits of that, "
+            f"{self.share_of_contract:.0%} those of float32 sums)"
+        )
+
+
+def explained(case: Case, x: Attention, trace: Trace, comparison: Comparison) -> tuple[Comparison, tuple[Coarser, ...]]:
+    """The comparison with each sum that is proved to be kept in 16 bits judged as such, and these sums.
+
+    Where one is beyond its budget for that reason, those within it are tried as well.
+    """
+    narrow = [name for name in ("dQ", "dK", "dV") if name in trace.values and trace.values[name].dtype.itemsize == 2]
+    beyond = [name for name in narrow if 1.0 < comparison.findings[name].max_ratio <= LARGEST]
+    found: list[Coarser] = []
+    for name in [*beyond, *(name for name in narrow if comparison.findings[name].max_ratio <= 1.0)]:
+        if name in beyond or found:
+            sums = _Sums(case, x, trace, name)
+            model = _best_model(sums, comparison)
+            if model is not None:
+                comparison, coarser = _judged_by(model, sums, case, trace, comparison)
+                found += [coarser] if coarser else []
+    return comparison, tuple(sorted(found, key=lambda coarser: narrow.index(coarser.name)))
+
+
+def _best_model(sums: _Sums, comparison: Comparison) -> Model | None:
+    """The model that reproduces most elements of the worst head, if it explains that head; None otherwise."""
+    ratio = comparison.findings[sums.name].ratio
+    place = divmod(int(ratio.argmax()), ratio.shape[1])
+    of_contract = sums.share(place, sums.by_contract(place))
+    best, most = None, 0.0
+    for model in _models(sums):
+        share = sums.share(place, sums.modelled(place, model)[0])
+        best, most = (model, share) if share > most else (best, most)
+        if most > NEARLY_ALL and _explains(most, of_contract):
+            break
+    return best if _explains(most, of_contract) else None
+
+
+def _models(sums: _Sums) -> Iterator[Model]:
+    scaled = (True,) if sums.name == "dV" else (True, False)
+    shared = (False,) if sums.group == 1 else (False, True)
+    tiles = [tile for tile in TILES if tile < sums.length]
+    for backwards, is_scaled, is_shared, tile in product((False, True), scaled, shared, tiles):
+        yield Model(tile, is_scaled, backwards, is_shared)
+
+
+def _explains(share: float, share_of_contract: float) -> bool:
+    return 1 - share < (1 - EXPLAINED) * (1 - share_of_contract)
+
+
+def _judged_by(
+    model: Model, sums: _Sums, case: Case, trace: Trace, comparison: Comparison
+) -> tuple[Comparison, Coarser | None]:
+    """The comparison with a sum judged by its model; unchanged where the model does not hold in all heads.
+
+    Where float32 noise turns a rounding, the accumulator is off by one unit in the last place from there on: two such
+    turns are allowed. Rows whose bits are not the model's have no such excuse, and are judged by the contract.
+    """
+    import torch
+
+    name = sums.name
+    actual, expected, bound, _ = judge_whole(trace, comparison, name)
+    modelled, turns, shares = torch.empty_like(expected), torch.empty_like(expected), []
+    for place in product(range(expected.shape[0]), range(expected.shape[1])):
+        modelled[place], largest = sums.modelled(place, model)
+        turns[place] = 2 * torch.finfo(sums.dtype).eps * largest
+        by_contract = sums.by_contract(place)
+        shares.append((sums.share(place, modelled[place]), sums.share(place, by_contract)))
+        for rows in _other_rows(actual[place], modelled[place], by_contract):
+            modelled[place][rows], turns[place][rows] = expected[place][rows], 0.0
+    share, share_of_contract = (sum(side) / len(shares) for side in zip(*shares, strict=True))
+    if not _explains(share, share_of_contract):
+        return comparison, None
+    tally = Tally(case, name, tuple(actual.shape))
+    tally.add_whole(actual, modelled, bound + turns, (actual - modelled).abs() <= bound + turns, None)
+    wider = comparison.bounds[name] + (modelled - expected).abs() + turns
+    return replace(
+        comparison,
+        bounds={**comparison.bounds, name: wider},
+        findings={**comparison.findings, name: tally.finding()},
+    ), Coarser(name, str(sums.dtype).removeprefix("torch."), model, share, share_of_contract)
+
+
+def _other_rows(actual: Tensor, modelled: Tensor, by_contract: Tensor) -> Iterator[slice]:
+    """The rows of a head for which the model does not hold, in blocks."""
+    step = -(-REGION // actual.shape[1])
+    for first in range(0, len(actual), step):
+        rows = slice(first, first + step)
+        wrong, wrong_of_contract = (
+            float((actual[rows] != sums[rows]).double().mean()) for sums in (modelled, by_contract)
+        )
+        if wrong > max(NOISE, LEFT_OVER * wrong_of_contract):
+            yield rows
+
+
+Place = tuple[int, int]
+"""Batch, and head of the intermediate: a key/value head of dK and dV."""
+
+
+class _Sums:
+    """One of dQ, dK and dV of a problem: its terms, and any way to add them up."""
+
+    def __init__(self, case: Case, x: Attention, trace: Trace, name: str) -> None:
+        self.x, self.trace, self.name = x, trace, name
+        self.group = x.n_heads // x.k.shape[1] if name != "dQ" else 1
+        self.length = x.n_key if name == "dQ" else x.n_query
+        self.dtype: torch.dtype = trace.values[name].dtype
+        self.scale = 1.0 if name == "dV" else x.scale
+        self.rows = tile_size(case)[1]
+        self._kept: tuple[Place, list[tuple[Tensor, Tensor]]] | None = None
+
+    def share(self, place: Place, expected: Tensor) -> float:
+        """The share of a head's elements that are bit for bit as expected."""
+        return float((self.trace.values[self.name][place].double() == expected).double().mean())
+
+    def by_contract(self, place: Place) -> Tensor:
+        """A head's sum, rounded once."""
+        import torch
+
+        return self._narrow(torch.stack([a @ b for a, b in self._terms(place)]).sum(0) * self.scale)
+
+    def modelled(self, place: Place, model: Model) -> tuple[Tensor, Tensor]:
+        """A head's sum as the model has it, and the largest that its accumulator was."""
+        inner, outer = (self.scale, 1.0) if model.scaled else (1.0, self.scale)
+        nothing = self.x.q.new_zeros(self.trace.values[self.name][place].shape)
+        total, largest = nothing, nothing
+        for matrix, b in self._terms(place):
+            one, most = self._accumulated(total if model.shared else nothing, matrix, b * inner, model)
+            total = one if model.shared else total + one
+            largest = largest + most
+        return self._narrow(total * outer), largest * abs(outer)
+
+    def _accumulated(self, start: Tensor, matrix: Tensor, b: Tensor, model: Model) -> tuple[Tensor, Tensor]:
+        total, largest = start, start.abs()
+        firsts = range(0, self.length, model.tile)
+        for first in reversed(firsts) if model.backwards else firsts:
+            part = slice(first, first + model.tile)
+            total = self._narrow(total + matrix[:, part] @ b[part])
+            largest = largest.maximum(total.abs())
+        return total, largest
+
+    def _terms(self, place: Place) -> list[tuple[Tensor, Tensor]]:
+        """For each query head of the group, the two factors of its product, the computed one rounded; float64."""
+        if self._kept is None or self._kept[0] != place:
+            batch, head = place
+            heads = range(head * self.group, (head + 1) * self.group)
+            self._kept = place, [self._factors(batch, h) for h in heads]
+        return self._kept[1]
+
+    def _factors(self, batch: int, head: int) -> tuple[Tensor, Tensor]:
+        import torch
+
+        x, end = self.x, self.x.n_query
+        parts = [slice(first, min(first + self.rows, end)) for first in range(0, end, self.rows)]
+        matrix = torch.cat([self._rows(batch, head, rows) for rows in parts])
+        if self.name == "dQ":
+            return matrix, x.k[batch, head // (x.n_heads // x.k.shape[1])]
+        return matrix.mT, (x.do if self.name == "dV" else x.q)[batch, head]
+
+    def _rows(self, batch: int, head: int, rows: slice) -> Tensor:
+        """Some rows of P or dS as the kernel rounds them. delta is of the O that it stored, where that is known."""
+        tile = Tile(batch, slice(head, head + 1), rows)
+        known = {name: self.trace.values[name] for name in ("O", "delta") if self.trace.sources.get(name) == "exported"}
+        given = {name: value[tile.batch, tile.heads, tile.rows].double() for name, value in known.items()}
+        return self._narrow(evaluate(self.x, tile, given)["PE" if self.name == "dV" else "dS"][0])
+
+    def _narrow(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.dtype).double()
+
+
+# Of the squared error of a wrong dQ, P or dS, the share that a model must take away before it is tried in full.
+_WORTH_TRYING = 0.5
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One way to round an operand of the scores."""
+
+    name: str
+    """"q" or "k"."""
+    with_log2e: bool
+    """Whether log2(e) is multiplied in as well, for exp2."""
+    in_forward: bool
+    """Whether the forward does so too; else LSE and O are those of the operand as it was given."""
+    dtype: str
+
+    @property
+    def words(self) -> str:
+        """The finding in one sentence."""
+        factor = "scale * log2(e)" if self.with_log2e else "scale"
+        where = "" if self.in_forward else " of its backward"
+        return f"coarser than its contract: rounds {factor} * {self.name} to {self.dtype} before the scores{where}"
+
+
+def rounded_operand(
+    case: Case, x: Attention, trace: Trace, plain: Comparison, compared: Callable[[Evaluate], Comparison]
+) -> tuple[Comparison, Operand] | None:
+    """The comparison with a reference that rounds an operand as the target does; None where none matches.
+
+    Args:
+        plain: the comparison with the reference as it is.
+        compared: compares the trace with another evaluation of the reference.
+    """
+    if case.dtype == "float32" or case.family != "softmax" or not case.scale:
+        return None
+    for in_forward, with_log2e, name in product((False, True), (True, False), ("k", "q")):
+        operand = Operand(name, with_log2e, in_forward, case.dtype)
+        rounded = _rounded(x, operand)
+        if _is_worth_trying(case, x, rounded, operand, trace):
+            evaluation = _evaluation(rounded, operand)
+            comparison = compared(evaluation)
+            if comparison.matches:
+                return replace(_about(plain, comparison), evaluate=evaluation), operand
+    return None
+
+
+def _about(plain: Comparison, modelled: Comparison) -> Comparison:
+    """The comparison that identities need: values of the exact reference, with bounds widened as far as the model."""
+    moved = {name: (modelled.expected[name] - expected).abs() for name, expected in plain.expected.items()}
+    bounds = {name: bound + moved[name].nan_to_num(0.0) for name, bound in plain.bounds.items()}
+    row_sums = {
+        name: (actual, expected, allowed + (modelled.row_sums[name][1] - expected).abs())
+        for name, (actual, expected, allowed) in plain.row_sums.items()
+    }
+    return replace(modelled, expected=plain.expected, bounds=bounds, row_sums=row_sums)
+
+
+def _rounded(x: Attention, operand: Operand) -> Attention:
+    """The problem whose q or k went through 16 bits after it was scaled."""
+    import torch
+
+    factor = x.scale * (math.log2(math.e) if operand.with_log2e else 1.0)
+    dtype: torch.dtype = getattr(torch, operand.dtype)
+    scaled = (getattr(x, operand.name).float() * factor).to(dtype).double() / factor
+    return replace(x, **{operand.name: scaled})
+
+
+def _evaluation(rounded: Attention, operand: Operand) -> Evaluate:
+    def evaluated(x: Attention, tile: Tile, given: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
+        if operand.in_forward:
+            return evaluate(rounded, tile, given)
+        # LSE and O come from a forward that saw the operand as it was.
+        forward = evaluate(x, tile, {name: value for name, value in (given or {}).items() if name in ("LSE", "P")})
+        known = {"LSE": forward["LSE"], "O": forward["O"], **(given or {})}
+        return evaluate(rounded, tile, known) | {"LSE": forward["LSE"], "O": forward["O"]}
+
+    return evaluated
+
+
+def _is_worth_trying(case: Case, x: Attention, rounded: Attention, operand: Operand, trace: Trace) -> bool:
+    """Whether a model takes away most of the error of the first head's matrices or dQ."""
+    names = [name for name in ("P", "dS", "dQ") if name in trace.values]
+    heads, rows = tile_size(case)
+    tile = Tile(0, slice(0, heads), slice(0, rows))
+    plain, model = evaluate(x, tile), _evaluation(rounded, operand)(x, tile, None)
+    place = (tile.batch, tile.heads, tile.rows)
+
+    def error(values: Mapping[str, Tensor]) -> float:
+        return sum(float(((trace.values[name][place].double() - values[name]) ** 2).sum()) for name in names)
+
+    return bool(names) and error(model) < _WORTH_TRYING * error(plain)

@@ -1,0 +1,379 @@
+"""Two traces and a budget -> Comparison: per intermediate, head and row, every element, NaN-safe.
+
+The reference is evaluated tile by tile, and each tile is compared at once, so nothing of size [B, H, M, N] is held but
+what the target itself exposed. A second pass, only when something is wrong, evaluates the reference with the target's
+own values in place of each parent and so tells a mismatch from an error that is merely inherited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from ..model.case import Case
+from ..reference import Attention, Tile, evaluate, tiles
+from ..runtime.trace import Trace, expected_shapes
+from .budget import TileBudget, summed_bound, tile_budget
+from .precision import Precision, output_rounding
+from .recovery import Recovery
+from .roundings import rounding_shift
+from .tally import INHERITED, Finding, Tally
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+BY_TILE = ("LSE", "P", "O", "dP", "delta", "dS", "dQ")
+OTHER_DELTA = "delta, otherwise"
+# Elements of one tile's matrices: 16 MiB in float64, of which some twenty are alive at once.
+TILE_ELEMENTS = 1 << 21
+
+
+Evaluate = Callable[[Attention, Tile, "Mapping[str, Tensor] | None"], "dict[str, Tensor]"]
+"""The form of `reference.evaluate`."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a comparison found."""
+
+    findings: Mapping[str, Finding]
+    """By intermediate, in dataflow order; those that the target exposed."""
+    absent: tuple[str, ...]
+    """The intermediates of the case that the target did not expose."""
+    precision: Precision
+    undecided: int
+    """Entries on the ReLU's kink, where rounding alone decides and either side is right."""
+    expected: Mapping[str, Tensor]
+    """The reference's values of what grows linearly with length (all but P, dP and dS)."""
+    bounds: Mapping[str, Tensor]
+    """The allowed errors of the same."""
+    row_sums: Mapping[str, tuple[Tensor, Tensor, Tensor]]
+    """For P and dS: the target's row sums, the reference's, and what the budget allows of each row, [B, H, M]."""
+    leaks: Mapping[str, int]
+    """For P and dS: how many of the target's masked entries are not 0."""
+    recovery: Recovery | None = None
+    reading: Mapping[str, float] = field(default_factory=dict)
+    """For each recovered intermediate, the most that reading it out of the gradients may add to an element's error."""
+    evaluate: Evaluate = field(default=evaluate)
+    """What it was compared with: the reference, or a coarser arithmetic that the target proved to have."""
+    replaced: Mapping[str, Tensor] = field(default_factory=dict)
+    """The values of a user's own reference, by which it was judged in place of those."""
+
+    def values(self, x: Attention, tile: Tile) -> dict[str, Tensor]:
+        """What was expected of a tile."""
+        return with_replaced(self.evaluate(x, tile, None), self.replaced, tile)
+
+    @property
+    def matches(self) -> bool:
+        return all(finding.mismatched == 0 for finding in self.findings.values())
+
+
+def attention_of(case: Case, values: Mapping[str, Tensor]) -> Attention:
+    """The reference's problem for the values of a run, in float64 on their device."""
+    wide = {name: value.double() if value.is_floating_point() else value for name, value in values.items()}
+    optional = ("bias", "tau", "seqlens", "alibi", "mask", "sinks", "keep", "cu_seqlens_q", "cu_seqlens_k")
+    options: dict[str, Any] = {name: wide[name] for name in optional if name in wide}
+    options |= {name: wide[name] for name in ("q", "k", "v", "do")}
+    names = ("family", "scale", "causal", "window", "softcap", "align", "dropout")
+    return Attention(**{name: getattr(case, name) for name in names}, **options)
+
+
+def compare(
+    case: Case,
+    x: Attention,
+    trace: Trace,
+    precision: Precision,
+    *,
+    reference: Trace | None = None,
+    recovery: Recovery | None = None,
+    evaluate: Evaluate = evaluate,
+    tick: Callable[[float], None] = lambda fraction: None,
+) -> Comparison:
+    """Compares every element with the reference, and a wrong one also with what the target's own parents imply.
+
+    Args:
+        reference: values to judge by in place of the built-in reference's, where it has them.
+        recovery: how intermediates of the trace were recovered, where they were.
+        evaluate: the built-in reference, or that with something around it.
+        tick: told the fraction done of a pass, after each tile.
+    """
+    comparison = _Pass(case, x, trace, precision, reference, recovery, evaluate, blame=False).run(tick)
+    if comparison.matches:
+        return comparison
+    return promoted(_Pass(case, x, trace, precision, reference, recovery, evaluate, blame=True).run(tick))
+
+
+def within_budget(case: Case, x: Attention, trace: Trace, precision: Precision) -> bool:
+    """Whether every element of a trace is right."""
+    nobody = (None, None, evaluate)
+    return _Pass(case, x, trace, precision, *nobody, blame=False).run(lambda fraction: None).matches
+
+
+def wrong_on(x: Attention, tile: Tile, trace: Mapping[str, Tensor], precision: Precision) -> bool:
+    """Whether any element of a tile is wrong."""
+    values = evaluate(x, tile)
+    budget = tile_budget(x, tile, values, precision, rounding_shift(x, tile, values, precision))
+    return not all(bool(Judge(came, values, budget, name).right().all()) for name, came in trace.items())
+
+
+def promoted(comparison: Comparison) -> Comparison:
+    """Where everything wrong is explained by its parents, the first in dataflow order is the fault's own.
+
+    That happens only when its parents have used up nearly their whole budget without leaving it.
+    """
+    wrong = [finding for finding in comparison.findings.values() if finding.mismatched]
+    if not wrong or any(finding.status != INHERITED for finding in wrong):
+        return comparison
+    first = replace(wrong[0], own=wrong[0].wrong, first=wrong[0].first_wrong)
+    return replace(comparison, findings={**comparison.findings, first.name: first})
+
+
+class _Pass:
+    """One walk over the tiles."""
+
+    def __init__(
+        self,
+        case: Case,
+        x: Attention,
+        trace: Trace,
+        precision: Precision,
+        reference: Trace | None,
+        recovery: Recovery | None,
+        evaluate: Evaluate,
+        *,
+        blame: bool,
+    ) -> None:
+        shapes = expected_shapes(case)
+        self.evaluate, self.recovery = evaluate, recovery
+        self.reading: dict[str, float] = {}
+        self.replaced: Mapping[str, Tensor] = reference.values if reference is not None else {}
+        self.case, self.x, self.trace, self.precision = case, x, trace, precision
+        self.tallies = {name: Tally(case, name, trace.values[name].shape) for name in trace.values}
+        linear = [name for name in shapes if name not in ("P", "dP", "dS")]
+        self.expected = {name: x.q.new_zeros(shapes[name]) for name in linear}
+        self.bounds = {name: x.q.new_zeros(shapes[name]) for name in linear}
+        summed = [name for name in linear if name not in BY_TILE]
+        self.squares = {name: x.q.new_zeros(shapes[name]) for name in summed}
+        self.own = _Sums(summed, shapes, x) if blame else None
+        rows = (case.batch, case.heads, case.seqlen_q)
+        self.row_sums = {
+            name: (x.q.new_zeros(rows), x.q.new_zeros(rows), x.q.new_zeros(rows))
+            for name in ("P", "dS")
+            if name in trace.values
+        }
+        self.leaks = dict.fromkeys(self.row_sums, 0)
+        self.undecided = 0
+
+    def run(self, tick: Callable[[float], None]) -> Comparison:
+        every = list(tiles_of(self.case, self.x))
+        for done, tile in enumerate(every, 1):
+            self._tile(tile)
+            tick(done / len(every))
+        self._summed()
+        shapes = expected_shapes(self.case)
+        return Comparison(
+            {name: self.tallies[name].finding() for name in shapes if name in self.tallies},
+            tuple(name for name in shapes if name not in self.tallies),
+            *(self.precision, self.undecided, self.expected, self.bounds, self.row_sums, self.leaks, self.recovery),
+            reading=self.reading,
+            replaced=self.replaced,
+        )
+
+    def _tile(self, tile: Tile) -> None:
+        place = (tile.batch, tile.heads, tile.rows)
+        values = self.evaluate(self.x, tile, None)
+        shift = rounding_shift(self.x, tile, values, self.precision)
+        values = with_replaced(values, self.replaced, tile)
+        plain = tile_budget(self.x, tile, values, self.precision, shift)
+        budget = plain if self.recovery is None else self._read(tile, values, plain)
+        self.undecided += int(budget.undecided.sum())
+        _add(self.x, tile, self.expected, values)
+        _add(self.x, tile, self.squares, budget.squares)
+        _add(self.x, tile, self.bounds, {**budget.rows, **budget.sums})
+        own, own_budget = self._own_tile(tile, shift)
+        for name in BY_TILE:
+            if name in self.tallies:
+                actual = self.trace.values[name][place]
+                judge = Judge(actual, values, budget, name)
+                inherited = Judge(actual, own, own_budget, name).right(poisoned=True) if own_budget else None
+                self.tallies[name].add(tile, judge.actual, values[name], judge.bound, judge.right(), inherited)
+                self._sums_of_rows(name, place, judge, values)
+
+    def _read(self, tile: Tile, values: Mapping[str, Tensor], plain: TileBudget) -> TileBudget:
+        """The budget of a tile of recovered intermediates; notes how much of it comes from reading them out."""
+        assert self.recovery is not None
+        budget = self.recovery.widened(self.x, tile, values, plain, self.precision)
+        for name in self.recovery.names & self.tallies.keys():
+            added = budget.rows[name] - plain.rows[name]
+            most = float(added.masked_fill(~added.isfinite(), 0.0).max()) if added.numel() else 0.0
+            self.reading[name] = max(self.reading.get(name, 0.0), most)
+        return budget
+
+    def _own_tile(self, tile: Tile, shift: Mapping[str, Tensor] | None) -> tuple[dict[str, Tensor], TileBudget | None]:
+        """What the target's own parents imply for each intermediate, and the errors allowed to that."""
+        if self.own is None:
+            return {}, None
+        place = (tile.batch, tile.heads, tile.rows)
+        given = {name: self.trace.values[name][place].double() for name in BY_TILE if name in self.trace.values}
+        given.pop("dQ", None)
+        implied = self.evaluate(self.x, tile, given)
+        budget = allowed_on(self.x, tile, implied | given, self.precision, shift, self.recovery)
+        self.own.add(self.x, tile, implied, budget)
+        return {**implied, OTHER_DELTA: _other_delta(self.x, tile, implied | given)}, budget
+
+    def _sums_of_rows(
+        self, name: str, place: tuple[int, slice, slice], judge: Judge, values: Mapping[str, Tensor]
+    ) -> None:
+        if name in self.row_sums:
+            self.leaks[name] += int((judge.actual[~values["valid"]] != 0).sum())
+            actual, expected, allowed = self.row_sums[name]
+            actual[place] = judge.actual.sum(-1)
+            expected[place] = values[name].sum(-1)
+            allowed[place] = judge.bound.sum(-1)
+
+    def _summed(self) -> None:
+        """Compares dK, dV, dBias and dTau, which are complete only after the last tile."""
+        for name, squares in self.squares.items():
+            self.expected[name] = self.replaced.get(name, self.expected[name]).double()
+            self.bounds[name] = summed_bound(name, self.expected[name], squares, self.bounds[name], self.precision)
+            if name in self.tallies:
+                actual, expected, bound, right = _judged(self.trace, self.expected, self.bounds, name)
+                inherited = (
+                    self.own.right(name, actual, bound - self.bounds[name], self.precision) if self.own else None
+                )
+                self.tallies[name].add_whole(actual, expected, bound, right, inherited)
+
+
+def with_replaced(values: dict[str, Tensor], replaced: Mapping[str, Tensor], tile: Tile) -> dict[str, Tensor]:
+    """The reference's values of a tile, where another reference has values those."""
+    place = (tile.batch, tile.heads, tile.rows)
+    return values | {name: replaced[name][place].double() for name in BY_TILE if name in replaced}
+
+
+def allowed_on(
+    x: Attention,
+    tile: Tile,
+    values: Mapping[str, Tensor],
+    precision: Precision,
+    shift: Mapping[str, Tensor] | None,
+    recovery: Recovery | None,
+) -> TileBudget:
+    """The errors allowed on a tile, with what recovering intermediates adds to them."""
+    budget = tile_budget(x, tile, values, precision, shift)
+    return budget if recovery is None else recovery.widened(x, tile, values, budget, precision)
+
+
+class Judge:
+    """One intermediate on one tile: the values that came, and whether each is right."""
+
+    def __init__(self, actual: Tensor, values: Mapping[str, Tensor], budget: TileBudget, name: str) -> None:
+        self.name, self.values, self.budget = name, values, budget
+        self.dtype, self.actual, self.expected = actual.dtype, actual.double(), values[name]
+        # Where 0 is expected because nothing flows there, nothing is allowed either.
+        bound = budget.rows[name]
+        rounding = output_rounding(self.expected, bound, actual.dtype) * ((self.expected != 0) | (bound > 0))
+        self.bound = bound + rounding
+
+    def right(self, *, poisoned: bool = False) -> Tensor:
+        right = _within(self.actual, self.expected, self.bound, poisoned=poisoned)
+        right |= may_overflow(self.actual, self.expected, self.bound, self.dtype)
+        if self.name == "dP":
+            right |= self._other_side(poisoned)
+        if OTHER_DELTA in self.values and self.name == "delta":
+            right |= _within(self.actual, self.values[OTHER_DELTA], self.bound, poisoned=poisoned)
+        if self.name == "LSE":  # of a row that sees no key there are several conventions, and nothing reads it
+            right |= ~self.values["valid"].any(-1) & ~self.actual.isnan()
+        return right
+
+    def _other_side(self, poisoned: bool) -> Tensor:
+        """Where dP may be 0 and dO V^T alike.
+
+        On the ReLU's kink; and in the softmax family where no key is seen, since P masks dP once more there. Not so in
+        the lazy family, whose dTau sums dP as it is.
+        """
+        dpe = self.values["dPE"]
+        free = self.budget.undecided if "Z" in self.values else ~self.values["valid"]
+        other = dpe.masked_fill(self.expected != 0, 0.0)
+        bound = self.budget.unmasked_dp
+        bound = bound + output_rounding(other, bound, self.dtype)
+        return free & _within(self.actual, other, bound, poisoned=poisoned)
+
+
+def _other_delta(x: Attention, tile: Tile, values: Mapping[str, Tensor]) -> Tensor:
+    """delta by the formula that the reference does not use: the two differ once P, dP or O is wrong."""
+    if x.tau is None:
+        return (values["P"] * values["dP"]).sum(-1)
+    i, _ = x.positions(tile)
+    share = x.tau[tile.heads, None] / (i[:, 0] + 1)
+    return (x.do[tile.batch, tile.heads, tile.rows] * values["O"]).sum(-1) - share * values["dP"].sum(-1)
+
+
+def judge_whole(trace: Trace, comparison: Comparison, name: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Actual, expected, bound and right of an intermediate that is summed over rows (dK, dV, dBias, dTau), whole."""
+    return _judged(trace, comparison.expected, comparison.bounds, name)
+
+
+def _judged(
+    trace: Trace, expected: Mapping[str, Tensor], bounds: Mapping[str, Tensor], name: str
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    actual = trace.values[name].double()
+    bound = bounds[name] + output_rounding(expected[name], bounds[name], trace.values[name].dtype)
+    right = _within(actual, expected[name], bound)
+    return actual, expected[name], bound, right | may_overflow(actual, expected[name], bound, trace.values[name].dtype)
+
+
+class _Sums:
+    """dK, dV, dBias and dTau as the target's own P, dP, delta and dS imply them."""
+
+    def __init__(self, names: list[str], shapes: Mapping[str, tuple[int, ...]], x: Attention) -> None:
+        self.expected, self.squares, self.bounds = (
+            {name: x.q.new_zeros(shapes[name]) for name in names} for _ in range(3)
+        )
+
+    def add(self, x: Attention, tile: Tile, values: Mapping[str, Tensor], budget: TileBudget) -> None:
+        _add(x, tile, self.expected, values)
+        _add(x, tile, self.squares, budget.squares)
+        _add(x, tile, self.bounds, budget.sums)
+
+    def right(self, name: str, actual: Tensor, rounding: Tensor, precision: Precision) -> Tensor:
+        bound = summed_bound(name, self.expected[name], self.squares[name], self.bounds[name], precision)
+        return _within(actual, self.expected[name], bound + rounding, poisoned=True)
+
+
+def _add(x: Attention, tile: Tile, into: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
+    from ..reference.attention import add_tile
+
+    add_tile(x, {name: whole for name, whole in into.items() if name in values}, tile, values)
+
+
+def _within(actual: Tensor, expected: Tensor, bound: Tensor, *, poisoned: bool = False) -> Tensor:
+    """Whether each element is right. A NaN or infinity never is, save where it is expected.
+
+    Args:
+        poisoned: where the expectation is not finite, because a parent was not, anything not finite is explained by it.
+    """
+    error = (actual - expected).abs()
+    right = (actual == expected) | (error.isfinite() & (error <= bound))
+    return right | (~actual.isfinite() & ~expected.isfinite()) if poisoned else right
+
+
+def may_overflow(actual: Tensor, expected: Tensor, bound: Tensor, dtype: torch.dtype) -> Tensor:
+    """Where an infinity is right: it has the right sign, and the exact value may lie outside the range of the dtype."""
+    import torch
+
+    return actual.isinf() & bound.isfinite() & (actual.sign() * expected + bound >= torch.finfo(dtype).max)
+
+
+def tiles_of(case: Case, x: Attention) -> Iterator[Tile]:
+    """The tiles that a comparison works through."""
+    heads, rows = tile_size(case)
+    return tiles(x, heads=heads, rows=rows)
+
+
+def tile_size(case: Case) -> tuple[int, int]:
+    """(heads, rows) of each of them."""
+    rows = max(1, min(case.seqlen_q, TILE_ELEMENTS // max(case.seqlen_k, 1)))
+    heads = max(1, min(case.heads, TILE_ELEMENTS // (rows * max(case.seqlen_k, 1))))
+    return heads, rows

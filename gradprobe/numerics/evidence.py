@@ -1,0 +1,134 @@
+"""Probed: everything that one probe found, tensors and all. What is shown, saved or sent is the Report of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ..model.assignment import run_name
+from ..model.case import Case
+from ..model.diagnosis import Diagnosis
+from ..model.severity import ERROR, WARNING, Warned
+from ..targets.naming import Source
+
+if TYPE_CHECKING:
+    from ..model.memory import MemoryFinding
+    from .measured import Inside, Measured
+
+MATCH, MISMATCH, SKIPPED = "match", "mismatch", "skipped"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One layout."""
+
+    layout: str
+    assigned: tuple[tuple[str, str], ...]
+    """(tensor, layout), what makes the layout."""
+    measured: Measured | None
+    """None where the target refused the layout."""
+    skipped: str | None
+    """Why it was skipped: the target's words. What its kernels did to memory before counts all the same."""
+    inside: Inside | None = None
+    """Where the target was looked into under this layout."""
+    memory: tuple[MemoryFinding, ...] = ()
+    """What its kernels did to memory that they should not have, where every access was seen."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its values are the case's own: other runs bear the name of their layout with more behind it."""
+        return self.layout == run_name(self.assigned)
+
+    @property
+    def verdict(self) -> str:
+        if not self.matches:
+            return MISMATCH
+        return SKIPPED if self.measured is None else MATCH
+
+    @property
+    def matches(self) -> bool:
+        """Whether all that the target exported is right; so also where nothing was measured."""
+        is_clean = all(memory_finding.severity != ERROR for memory_finding in self.memory)
+        return is_clean and (self.measured is None or self.measured.matches)
+
+    @property
+    def shown(self) -> Measured | None:
+        """The run's own results, and with them what was recovered where the target exposes nothing."""
+        return self.measured if self.inside is None else self.inside.shown
+
+    def holding(self, name: str) -> Measured | None:
+        """The measurement whose values of an intermediate are shown, where any has it."""
+        if self.measured is None or self.inside is None or name in self.measured.comparison.findings:
+            return self.measured
+        return self.inside.measured
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What really ran."""
+
+    target: str
+    backend: str
+    """triton, triton-interpreter, cuda, cuda-on-cpu or torch."""
+    source: Source
+    """The target's function."""
+    kernels: tuple[Source, ...]
+    """The kernels that were launched."""
+    reference: str
+    triton_cache: str
+    """The folder of compiled kernels; "" where nothing is compiled."""
+
+    @property
+    def shadows(self) -> tuple[str, ...]:
+        found = [shadow for source in (self.source, *self.kernels) for shadow in source.shadows]
+        return tuple(dict.fromkeys(found))
+
+
+@dataclass(frozen=True)
+class Probed:
+    """What a probe came to."""
+
+    case: Case
+    provenance: Provenance
+    environment: Mapping[str, str]
+    runs: tuple[Run, ...]
+    notes: tuple[str, ...]
+    """What is 0 by design."""
+    reproduce: str
+    """One command line that repeats this."""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    diagnoses: tuple[Diagnosis, ...] = ()
+    """Why, best first; empty where all matches, and where nothing is known."""
+    known: tuple[str, ...] = ()
+    """Sentences about the error, where no diagnosis is named."""
+
+    @property
+    def verdict(self) -> str:
+        return MISMATCH if self.failing else MATCH
+
+    @property
+    def measured(self) -> list[tuple[Run, Measured]]:
+        return [(run, run.shown) for run in self.runs if run.shown is not None]
+
+    @property
+    def failing(self) -> tuple[Run, Measured] | None:
+        """The first run with a wrong element; else the first that fails otherwise, and last what was refused too late.
+
+        Such a one has no results; those of the first run that has stand beside it, and all of them are right.
+        """
+        wrong = [(run, found) for run, found in self.measured if not run.matches]
+        wrong += [(run, self.measured[0][1]) for run in self.runs if run.shown is None and not run.matches]
+        return next(((run, found) for run, found in wrong if not found.comparison.matches), wrong[0] if wrong else None)
+
+    @property
+    def warnings(self) -> list[Warned]:
+        """What was seen of memory that is shown and does not count, each finding once with its layouts."""
+        layouts: dict[tuple[str, str, str], list[str]] = {}
+        for run in self.runs:
+            for memory_finding in run.memory:
+                if memory_finding.severity == WARNING:
+                    layouts.setdefault(
+                        (memory_finding.kind, memory_finding.tensor, memory_finding.sentence), []
+                    ).append(run.layout)
+        return [Warned(*about, tuple(dict.fromkeys(named))) for about, named in layouts.items()]

@@ -1,0 +1,311 @@
+"""Adaptations: changes of a case that are tried on a target that refuses it or reads its tensors otherwise."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..inputs.options import flags
+from ..model.case import Case, ranked
+from ..model.failures import Failure, Refusal, TargetFailure
+from ..model.shapes import in_words, missing
+from ..numerics.evidence import Run
+from ..probing.experiment import experiment_of
+from ..probing.runs import records_of
+from ..targets.find import Target
+from .resolve import Problem
+
+# Many kernels take powers of two alone; many take no length that ends inside a block, of up to 128.
+_HEAD_DIMS = (32, 64, 128)
+WHOLE_BLOCKS = 128
+_ORDERS = ("bhld", "blhd", "hld", "lhd")
+# The axes that a bias and a mask may have, and how many of them a target's own has.
+_BIASES = (("hmn", 3), ("mn", 2), ("bhmn", 4), ("bmn", 3), ("mn", 4))
+_MASKS = (("bmn", 3), ("mn", 2), ("bmn", 4), ("hmn", 3), ("mn", 4))
+_PADDINGS = (("bn", 2), ("bn", 3))
+OF_LENGTH = ("seqlen", "seqlen_q", "seqlen_k", "seqlens", "cu_seqlens", "cu_seqlens_k")
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """A change of options that nobody gave."""
+
+    options: Mapping[str, Any]
+    """As words of the command line hold them."""
+    about: str
+    """What of the case was refused, "head dim 24"; or what the target takes it for."""
+
+    @property
+    def flags(self) -> str:
+        """As the command line gives them."""
+        return " ".join(flags(self.options))
+
+
+def of_a_refusal(case: Case, target: Target, given: Collection[str]) -> Iterator[Adaptation]:
+    """Changes that may make a target run that raised, in the order in which they are tried.
+
+    Args:
+        given: the names of the options that the user gave, none of which is changed.
+    """
+    for adaptation in _of_a_refusal(case, target, given):
+        if not adaptation.options.keys() & set(given):
+            yield adaptation
+
+
+def _of_a_refusal(case: Case, target: Target, given: Collection[str]) -> Iterator[Adaptation]:
+    yield from _of_a_rank(case, given)
+    for size in _HEAD_DIMS:
+        yield Adaptation({"head_dim": size}, f"head dim {case.head_dim}")
+    if case.dtype == "float32":
+        yield Adaptation({"dtype": "float16"}, "float32")
+    if not set(OF_LENGTH) & set(given):
+        for length in (WHOLE_BLOCKS, 2 * WHOLE_BLOCKS):
+            yield Adaptation({"seqlen": length}, f"length {case.seqlen_q}")
+    if case.device == "cpu":
+        yield Adaptation({"as_cuda": True}, "tensors on the CPU")
+    if "causal" in target.takes and not case.causal:
+        yield Adaptation({"causal": True}, "no causal mask")
+    for shapes in ("hld", "lhd", "blhd"):
+        yield Adaptation({"shapes": shapes}, in_words(case.shapes))
+
+
+def _of_a_rank(case: Case, given: Collection[str]) -> Iterator[Adaptation]:
+    """Other axes and ranks of the bias and the mask; options that were given are not changed."""
+    masks = _PADDINGS if case.mask == "padding" else _MASKS
+    known = {"bias": _BIASES if case.bias and case.family == "softmax" else (), "mask": masks if case.mask else ()}
+    for name, forms in known.items():
+        for axes, rank in forms:
+            new = {f"{name}_axes": axes, f"{name}_rank": rank}
+            options = {option: word for option, word in new.items() if word != getattr(case, option)}
+            if options and not options.keys() & set(given):
+                yield Adaptation(options, given_as(name, case))
+
+
+def given_as(name: str, case: Case) -> str:
+    """A bias or a mask with the shape that the target is given, "bias of shape [3, 72, 72]"."""
+    axes, rank = ranked(name, case) or ("", 0)
+    return f"{name} of shape {[case.size(axes[at]) for at in range(len(axes)) if at not in missing(axes, rank)]}"
+
+
+def of_a_reading(case: Case, target: Target, given: Collection[str]) -> Iterator[Adaptation]:
+    """Other ways in which a target may read the tensors of a case, where its parameters do not say."""
+    alike = [shapes for shapes in _ORDERS if len(shapes) == len(case.shapes) and shapes != case.shapes]
+    # On a GPU a kernel that takes heads for rows may leave its memory, and the process its device.
+    shapes = [case.shapes, *([] if "shapes" in given or case.device == "cuda" else alike)]
+    told = "causal" in target.takes or {"causal", "implied"} & set(given) or case.family != "softmax"
+    for order in shapes:
+        for causal in [False] if told else [False, True]:
+            options = ({"shapes": order} if order != case.shapes else {}) | ({"implied": "causal"} if causal else {})
+            words = [f"q, k and v are {in_words(order)}"] if order != case.shapes else []
+            words += ["it is always causal"] if causal else []
+            if options:
+                yield Adaptation(options, " and ".join(words))
+    for adaptation in _of_a_rank(case, given):
+        # Other axes would make a kernel right that takes one head's for all.
+        if not adaptation.options.keys() & {"bias_axes", "mask_axes"}:
+            yield replace(adaptation, about=f"{adaptation.about} is taken for another")
+
+
+# The intermediates by which a meaning is judged: O, which nothing of the backward enters; else the gradients.
+_FORWARD, _GRADIENTS = ("O",), ("dQ", "dK", "dV")
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What came of one run."""
+
+    problem: Problem
+    failure: Failure | None
+    """Why there is no result; None where there is one."""
+    wrong: float
+    """The share of the wrong elements among those that tell most of a meaning; 1 where there is no result."""
+    matches: bool = False
+    """Whether all that came is right."""
+
+
+def tried(problem: Problem, options: Mapping[str, Any]) -> Tried:
+    """One run of the target in the first layout, with further options."""
+    try:
+        problem = problem.with_options(options)
+        run = _run(problem)
+    except Failure as failure:
+        return Tried(problem, failure, 1.0)
+    return Tried(problem, None, share_wrong(run), run.matches)
+
+
+def refuses(failure: Failure) -> bool:
+    """Whether the target's own code raised. A wrong result, or harm to memory or the device, is a fault instead."""
+    return isinstance(failure, Refusal) or (type(failure) is TargetFailure and failure.__cause__ is not None)
+
+
+def _run(problem: Problem) -> Run:
+    case = replace(problem.case, repeat=1, schedules=0, configs="first", taps=())
+    run = next(records_of(experiment_of(case, problem.target, saved=problem.saved))).run
+    if run is None or run.measured is None:
+        raise Refusal((run and run.skipped) or "it refused")
+    return run
+
+
+def share_wrong(run: Run) -> float:
+    """The share of wrong elements in O, else in the gradients, else in all that came; 0 where nothing came."""
+    findings = run.measured.comparison.findings if run.measured is not None else {}
+    names = next((some for some in (_FORWARD, _GRADIENTS) if set(some) & findings.keys()), tuple(findings))
+    chosen = [findings[name] for name in names if name in findings]
+    total = sum(finding.total for finding in chosen)
+    return sum(finding.mismatched for finding in chosen) / total if total else 0.0
+
+
+# A share of wrong elements above which nothing is right but by chance, and one below which a meaning is the target's:
+# where it has a fault besides, that is in some heads, rows or tiles, and under another meaning nearly all is wrong.
+WRONG_THROUGHOUT, _RIGHT_MOSTLY = 0.9, 0.5
+# The options that give the numbers of a tensor another meaning.
+_MEANINGS = frozenset({"shapes", "bias_axes", "bias_rank", "mask_axes", "mask_rank"})
+# Runs of the target that a search may take; most of them end with a refusal, before any kernel has run.
+_MOST_RUNS = 40
+_LONGEST_WORDS = 160
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A problem that the target takes, and how it was found."""
+
+    problem: Problem
+    found: tuple[tuple[Adaptation, str], ...] = ()
+    """What was changed, each with the sentence that says why."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What was added to the options that were given, as words of the command line."""
+        return {name: word for adaptation, _ in self.found for name, word in adaptation.options.items()}
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        return tuple(sentence for _, sentence in self.found)
+
+
+def fit(problem: Problem, failure: Failure | None, wrong: float = 1.0) -> Fit | None:
+    """The changes with which the target runs and reads its tensors rightly; None where none is needed or none helps.
+
+    An option that was given is never changed. A meaning is found only where nearly all that came is wrong without it,
+    and most is right with it.
+
+    Args:
+        failure: why the problem as it is gave no result; None where it gave one.
+        wrong: the share of it that is wrong.
+    """
+    search = _Search(problem)
+    found = search.past(failure) if failure else Fit(problem)
+    if found is None and failure:
+        failure.way_out = "; ".join(filter(None, (search.what_came_next, failure.way_out)))
+    if found is None:
+        return None
+    wrong = search.latest.wrong if failure else wrong
+    read = search.read(found, wrong) if wrong > WRONG_THROUGHOUT else None
+    return read or (found if found.found else None)
+
+
+def fitted(problem: Problem) -> Fit:
+    """The problem, or another one that the target takes in its place. It costs one run at least."""
+    came = tried(problem, {})
+    return (fit(problem, came.failure, came.wrong) if came.wrong > WRONG_THROUGHOUT else None) or Fit(problem)
+
+
+class _Search:
+    """Tries adaptations on one target, a limited number of times."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem, self._runs = problem, 0
+        self.latest = Tried(problem, None, 1.0)
+        self._refused: list[tuple[Fit, Failure]] = []
+
+    def _tried(self, fit: Fit, adaptation: Adaptation) -> Tried:
+        self._runs += 1
+        self.latest = tried(self._problem, {**fit.options, **adaptation.options})
+        return self.latest
+
+    def past(self, failure: Failure) -> Fit | None:
+        """The fewest adaptations with which the target runs; each on the way leads at least to another refusal."""
+        waiting, seen = self._refused, {_about(failure)}
+        waiting.append((Fit(self._problem), failure))
+        for fit, why in waiting if refuses(failure) else ():
+            for adaptation in of_a_refusal(fit.problem.case, self._problem.target, self._given(fit)):
+                if self._runs >= _MOST_RUNS:
+                    return None
+                came = self._tried(fit, adaptation)
+                was = f"{adaptation.about} was refused ({_short(str(why))})"
+                sentence = f"{was}: it runs with {adaptation.flags}, found by trying"
+                further = Fit(came.problem, (*fit.found, (adaptation, sentence)))
+                if came.failure is None:
+                    if (right := self._mostly_right(self._needed(further))) is not None:
+                        return right
+                elif refuses(came.failure) and _about(came.failure) not in seen:
+                    seen.add(_about(came.failure))
+                    waiting.append((further, came.failure))
+        return None
+
+    @property
+    def what_came_next(self) -> str:
+        """What is raised after the first refusal: whoever mends that one meets it next; "" where nothing is."""
+        further = [one for one in self._refused[1:] if not _MEANINGS & one[0].options.keys()]
+        if not further:
+            return ""
+        fit, failure = further[-1]
+        return f"with {' '.join(flags(fit.options))} it raised {_short(str(failure))}"
+
+    def _mostly_right(self, fit: Fit) -> Fit | None:
+        """The fit, or a reading of it; None where its tensors have other axes and nothing shows that these are meant.
+
+        A target that refuses for another reason may run on those, and is not wrong for what comes.
+        """
+        if not _MEANINGS & fit.options.keys() or self.latest.wrong <= _RIGHT_MOSTLY:
+            return fit
+        return self.read(fit, self.latest.wrong) or self._right_in_whole_blocks(fit)
+
+    def _right_in_whole_blocks(self, fit: Fit) -> Fit | None:
+        """The fit, where most is right at another length: then its axes are right, and errors here are a fault."""
+        if self._given(fit) & set(OF_LENGTH):
+            return None
+        came = self._tried(fit, Adaptation({"seqlen": WHOLE_BLOCKS}, ""))
+        return fit if came.wrong <= _RIGHT_MOSTLY else None
+
+    def _needed(self, fit: Fit) -> Fit:
+        """The adaptations that the target needs in order to run; the latest run has exactly those."""
+        for adaptation, _ in fit.found[:-1]:
+            fewer = Fit(fit.problem, tuple(one for one in fit.found if one[0] is not adaptation))
+            came = tried(self._problem, fewer.options)
+            if came.failure is None:
+                fit, self.latest = Fit(came.problem, fewer.found), came
+        return fit
+
+    def read(self, fit: Fit, wrong: float) -> Fit | None:
+        """The reading under which most elements are right, if there is one; the first of several that are as good."""
+        best: tuple[float, Fit] = (_RIGHT_MOSTLY, fit)
+        for adaptation in of_a_reading(fit.problem.case, self._problem.target, self._given(Fit(self._problem))):
+            if self._runs >= _MOST_RUNS:
+                break
+            came = self._tried(fit, adaptation)
+            if came.wrong < best[0]:
+                right = f"{1 - came.wrong:.0%} of its results are right so, {1 - wrong:.0%} otherwise"
+                sentence = f"{adaptation.about}, found by trying ({adaptation.flags}): {right}"
+                best = (came.wrong, Fit(came.problem, (*fit.found, (adaptation, sentence))))
+            if came.wrong < 1 - WRONG_THROUGHOUT:
+                break
+        return best[1] if best[1] is not fit else None
+
+    def _given(self, fit: Fit) -> set[str]:
+        """The options that may not be changed: what the user gave or a file holds, and what was found before."""
+        saved = self._problem.saved
+        of_a_file = {"head_dim", "dtype", "shapes", *OF_LENGTH, *saved.options} if saved is not None else set()
+        return {*self._problem.fixed, *fit.options, *of_a_file}
+
+
+def _about(refusal: Failure) -> str:
+    """The message with every number as 0: refusals that differ in sizes alone are one."""
+    return re.sub(r"\d+", "0", str(refusal))
+
+
+def _short(words: str) -> str:
+    said = re.sub(r"^target .*? raised (\w+) \([^()]*\)", r"\1", words)
+    return said if len(said) <= _LONGEST_WORDS else said[:_LONGEST_WORDS] + "..."

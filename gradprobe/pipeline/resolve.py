@@ -1,0 +1,117 @@
+"""CheckRequest -> Problem: the words of a command line as a case, resolved, and the functions to run on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ..inputs.history import CheckRequest
+from ..inputs.options import parse
+from ..model.failures import UsageFailure
+
+if TYPE_CHECKING:
+    from ..inputs.saved import Saved
+    from ..model.case import Case
+    from ..targets.find import Target
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is to be run."""
+
+    case: Case
+    target: Target
+    reference: Target | None
+    """A user's own; None for the built-in one."""
+    saved: Saved | None
+    """The values of a case that has `inputs`."""
+    given: tuple[str, ...]
+    """The options that somebody gave, or a file of inputs, and that are not off."""
+    request: CheckRequest
+    """What it was made from."""
+    fixed: frozenset[str]
+    """The options that stay as they are, since they were given; also those that are off."""
+
+    def with_options(self, options: Mapping[str, Any]) -> Problem:
+        """The same target on a case with some more options, as words of the command line.
+
+        Raises:
+            Failure: no case has them, or the backend cannot run it.
+        """
+        request = replace(self.request, options={**self.request.options, **options})
+        case = _case(_options(request, self.target, self.saved), self.target, self.saved, self.case.device)
+        return replace(self, request=request, case=case)
+
+
+def resolve_problem(
+    request: CheckRequest,
+    *,
+    target: Callable[..., Any] | None = None,
+    reference: Callable[..., Any] | None = None,
+) -> Problem:
+    """Imports what the words need, chooses the backend, and resolves the case.
+
+    Args:
+        target: a function to check in place of the one that is asked for by a word.
+        reference: likewise.
+
+    Raises:
+        Failure: whatever keeps it from being run.
+    """
+    given = parse(request.options)
+    if request.family not in (None, "softmax", "lazy"):
+        raise UsageFailure(f"--family must be softmax or lazy, got {request.family!r}")
+    from ..runtime.backend import prepare_backend
+
+    device = prepare_backend(_device(given))
+    from ..inputs.saved import load
+    from ..targets.find import find_target
+
+    word = given.get("inputs")
+    saved = load(word) if word is not None else None
+    found = find_target(request.target if target is None else target, request.family)
+    judge = (request.reference or None) if reference is None else reference
+    beside = None if judge is None else find_target(judge, request.family or found.family)
+    given = _options(request, found, saved)
+    on = tuple(name for name, value in given.items() if value is not False)
+    return Problem(_case(given, found, saved, device), found, beside, saved, on, request, frozenset(request.options))
+
+
+def _options(request: CheckRequest, target: Target, saved: Saved | None) -> dict[str, Any]:
+    """What was given and what a file of inputs holds."""
+    from ..inputs.saved import with_inputs
+
+    given = parse(request.options)
+    return with_inputs(given, saved, str(given["inputs"]), target.family) if saved else given
+
+
+def _case(given: Mapping[str, Any], target: Target, saved: Saved | None, device: str) -> Case:
+    """The case, with what the backend needs for it made ready."""
+    from ..model.case import resolve
+    from ..runtime.backend import choose_threads, make_interpreter_right
+
+    packs = target.packs and saved is None
+    case = resolve({**given, "device": device}, target.family, takes_bias="bias" in target.takes, packs=packs)
+    _check_inplace(case, target)
+    make_interpreter_right(case)
+    choose_threads(case)
+    return case
+
+
+def _check_inplace(case: Case, target: Target) -> None:
+    """What may be written over is given to the target; dO of a forward comes through autograd."""
+    given = {"do", *target.takes, *({"cu_seqlens_q", "cu_seqlens_k"} if target.packs else ())}
+    for name in case.inplace:
+        if name not in given:
+            taken = ", ".join(target.takes.values())
+            raise UsageFailure(f"--inplace {name}: target {target.name!r} is not given it", f"it takes {taken}")
+
+
+def _device(given: dict[str, Any]) -> str:
+    from ..model.case import DEVICES
+
+    device = given.get("device", "auto")
+    if device not in DEVICES:
+        raise UsageFailure(f"--device must be one of {', '.join(DEVICES)}, got {device!r}")
+    return str(device)

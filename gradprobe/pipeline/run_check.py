@@ -1,0 +1,57 @@
+"""CheckRequest -> Probed: imports what the words need, resolves the case, and probes."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ..inputs.history import CheckRequest
+from .resolve import resolve_problem
+
+if TYPE_CHECKING:
+    from ..numerics.evidence import Probed
+    from ..probing.experiment import Tick
+
+
+def run_check(
+    request: CheckRequest,
+    again: str,
+    *,
+    target: Callable[..., Any] | None = None,
+    reference: Callable[..., Any] | None = None,
+    tick: Tick | None = None,
+    told: Callable[[Probed], object] = lambda so_far: None,
+) -> Probed:
+    """The report that a target and its options ask for.
+
+    Args:
+        again: the command line that repeats it.
+        target: a function to check in place of the one that is asked for by a word.
+        reference: likewise.
+        tick: told how far it is; without one, a progress bar of this process shows it.
+        told: given the report of what is measured so far, again and again.
+
+    Raises:
+        Failure: whatever keeps it from being made.
+    """
+    from ..render.progress import Progress
+
+    start = time.perf_counter()
+    # What a target prints is no data of this command.
+    with contextlib.redirect_stdout(sys.stderr), Progress() if tick is None else contextlib.nullcontext(tick) as tick:
+        tick("importing torch and the target", 0.0)
+        problem = resolve_problem(request, target=target, reference=reference)
+        from .misreading import refuse_misreading
+        from .probed import probed
+
+        imported = time.perf_counter() - start
+        report, problem = probed(problem, again, tick, told)
+        if problem.saved is not None:
+            wrong = report.failing[0].measured if report.failing else None
+            refuse_misreading(wrong, problem.saved, problem.target)
+    seconds = {"import": imported, **report.seconds, "total": time.perf_counter() - start}
+    return replace(report, seconds=seconds)

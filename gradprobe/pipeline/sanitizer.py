@@ -1,0 +1,131 @@
+"""Runs a check under NVIDIA's compute-sanitizer in another process, and puts its findings into this report."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..model.failures import TargetFailure, UsageFailure
+from ..model.spans import plural
+from ..processes.process import Program, gradprobe_command, run_programs
+
+if TYPE_CHECKING:
+    from ..model.memory import MemoryFinding
+    from ..numerics.evidence import Probed
+
+# The kind of finding that each of its tools looks for.
+TOOLS = {"memcheck": "outside", "racecheck": "race", "initcheck": "unwritten", "synccheck": "barrier"}
+_MOST = 100
+_LINE = re.compile(r"^=========( *)(.*)$")
+_AT = re.compile(
+    r"(?:at |access at )(?P<kernel>[^+\n]*?)(?:\+0x[0-9a-f]+)?(?: in (?P<file>[^\n]*?):(?P<line>\d+))?(?= \[|$)"
+)
+# Lines that are no findings, but about itself or about errors that calls of torch returned.
+_TALK = ("COMPUTE-SANITIZER", "ERROR SUMMARY", "RACECHECK SUMMARY", "LEAK SUMMARY", "Target application", "No attach")
+
+
+def sanitizer_for(tool: str) -> str:
+    """The path of compute-sanitizer.
+
+    Raises:
+        UsageFailure: there is no such tool, no such program, or no GPU.
+    """
+    if tool not in TOOLS:
+        raise UsageFailure(f"--sanitize must be one of {', '.join(TOOLS)}, got {tool!r}")
+    from ..targets.builtin import has_driver
+
+    if not has_driver():
+        raise UsageFailure(
+            "--sanitize runs a check under NVIDIA's compute-sanitizer, which needs a GPU, and there is none",
+            "without one, CUDA sources run on the CPU, where every access is looked at anyway",
+        )
+    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
+    places = [None, *(f"{home}/bin" for home in homes if home)]
+    found = next((path for place in places if (path := shutil.which("compute-sanitizer", path=place))), None)
+    if found is None:
+        raise UsageFailure("--sanitize: there is no compute-sanitizer", "install the CUDA toolkit, or set CUDA_HOME")
+    return found
+
+
+def strays_under(program: str, tool: str, words: Sequence[str], kernels: Sequence[str] = ()) -> list[MemoryFinding]:
+    """What a tool finds while a check runs again under it, in another process.
+
+    Args:
+        words: the command line that repeats the check, without `gradprobe`.
+        kernels: the kernels to watch; none for all, which is many times slower, since torch's are among them.
+
+    Raises:
+        TargetFailure: the sanitizer itself failed.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log"
+        options = ["--tool", tool, "--log-file", str(log), "--print-limit", str(_MOST), "--report-api-errors", "no"]
+        for kernel in kernels:
+            options += ["--kernel-name", f"kernel_substring={kernel.partition('<')[0]}"]
+        # With torch's caching allocator, an access beyond one tensor may be inside another allocation.
+        environment = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+        check = Program([program, *options, *gradprobe_command(*words, "--no-isolate")], environment)
+        (ran,) = run_programs([check], grouped=False)
+        printed = log.read_text(errors="replace") if log.is_file() else ""
+    if "SUMMARY" not in printed:
+        said = (printed or ran.output).strip().rpartition("\n")[2]
+        raise TargetFailure(f"compute-sanitizer could not run the check: {said}", "run it by hand")
+    return list(findings_in(printed, TOOLS[tool]))
+
+
+def with_strays(report: Probed, tool: str, memory: Sequence[MemoryFinding]) -> Probed:
+    """The report with what a tool found."""
+    first, *others = report.runs
+    count = plural(len(memory), "finding") if memory else "nothing"
+    runs = (replace(first, memory=(*first.memory, *memory)), *others)
+    return replace(report, runs=runs, notes=(*report.notes, f"compute-sanitizer's {tool} found {count}"))
+
+
+def with_words(failure: TargetFailure, tool: str, memory: Sequence[MemoryFinding]) -> TargetFailure:
+    """The failure of a check, with the first finding of a tool, which is often its cause."""
+    if not memory:
+        return failure
+    place = f" ({memory[0].code})" if memory[0].code else ""
+    return TargetFailure(f"{failure}; compute-sanitizer's {tool}: {memory[0].sentence}{place}", failure.way_out)
+
+
+def findings_in(printed: str, kind: str) -> Iterator[MemoryFinding]:
+    """Each finding of a log once, with the line of the kernel."""
+    from ..model.memory import MemoryFinding
+
+    seen: dict[tuple[str, str, int | None], MemoryFinding] = {}
+    for head, rest in _blocks(printed):
+        at = next((found for line in (head, *rest) if (found := _AT.search(line)) and found["file"]), None)
+        kernel = at["kernel"].partition("(")[0].strip() if at else ""
+        file, line = (at["file"], int(at["line"])) if at else ("", None)
+        sentence = ". ".join(part.rstrip(".") for part in (head, *rest))
+        code = linecache.getline(file, line).strip() if line else ""
+        seen.setdefault((head, file, line), MemoryFinding(kind, "", sentence, kernel, file, line, code))
+    yield from seen.values()
+
+
+def _blocks(printed: str) -> Iterator[tuple[str, list[str]]]:
+    """The first line and the other lines of each finding, without host frames."""
+    head, rest = "", list[str]()
+    for line in printed.splitlines():
+        found = _LINE.match(line)
+        indent, words = (len(found[1]), found[2].strip()) if found else (0, "")
+        if indent > 1 and head and words:
+            rest += [] if words.startswith(("Host Frame", "Saved host", "Device Frame", "#")) else [words]
+            continue
+        if head and not (indent == 1 and words.startswith("and ")):
+            yield head, rest
+            head, rest = "", []
+        if head:
+            rest.append(words)
+        elif words and not words.startswith(_TALK):
+            head = words.removeprefix("Error: ").removeprefix("Warning: ")
+    if head:
+        yield head, rest

@@ -1,0 +1,7 @@
+"""Runs work and programs in other processes, so that one that crashes or hangs takes nothing else with it."""
+
+from .child import tell
+from .each import run_each, run_here
+from .ended import Crash, Line, Raised, TaskResult
+
+__all__ = ["Crash", "TaskResult", "Line", "Raised", "run_each", "run_here", "tell"]

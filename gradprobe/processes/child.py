@@ -1,0 +1,165 @@
+"""The child's side: a fresh interpreter that makes one worker and calls it for each item that it receives."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import importlib
+import os
+import pickle
+import queue
+import signal
+import socket
+import struct
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from .ended import raised_of
+from .limits import words_of_loss
+
+# The signal by which the parent asks a child that is late for its stack.
+WHERE = signal.SIGUSR1
+_PR_SET_PDEATHSIG = 1
+
+
+def main(descriptor: int, stacks: int, *, dies_with_parent: bool) -> None:
+    """Serves until the other end of the descriptor is closed, then kills this whole process group.
+
+    Args:
+        stacks: a descriptor for the stack of a crash, so that it is apart from what a target writes.
+    """
+    os.set_inheritable(descriptor, False)
+    os.set_inheritable(stacks, False)
+    _say_where_it_ends(stacks)
+    if dies_with_parent:
+        # A hang in C that holds the GIL keeps `_receive` from seeing that the parent is gone. The kernel sees it.
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    stream = socket.socket(fileno=descriptor)
+    received: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(stream, received), daemon=True).start()
+    worker = _made(stream, received.get())
+    with heard_by(lambda value: send(stream, TOLD, pickle.dumps(value))):
+        while True:
+            send(stream, *_answered(worker, received.get()))
+
+
+def _say_where_it_ends(stacks: int) -> None:
+    """Has a crash, the signal WHERE and `os._exit` write the stack of this process."""
+    faulthandler.enable(stacks)
+    faulthandler.register(WHERE, stacks, all_threads=False)
+    process, leave = os.getpid(), os._exit
+
+    def leaving(status: int) -> None:
+        if os.getpid() == process:  # not in a fork that the target made, which may well end so
+            faulthandler.dump_traceback(stacks, all_threads=False)
+        leave(status)
+
+    os._exit = leaving  # type: ignore[assignment]
+
+
+def _receive(stream: socket.socket, received: queue.SimpleQueue[bytes]) -> None:
+    frames = Frames()
+    try:
+        while piece := stream.recv(1 << 20):
+            for _, payload in frames.feed(piece):
+                received.put(payload)
+    except ConnectionError:
+        pass
+    except OSError:
+        return  # the worker closed this end, which the parent learns when no answer can be sent
+    os.killpg(0, signal.SIGKILL)
+
+
+def _made(stream: socket.socket, payload: bytes) -> Callable[[Any], Any]:
+    """Makes the worker and reports it to the parent. Where that fails, this process ends."""
+    try:
+        factory, setup = pickle.loads(payload)
+        worker = worker_of(factory, pickle.loads(setup))
+    except BaseException as error:
+        send(stream, UNREADY, pickle.dumps(raised_of(error)))
+        sys.exit(1)
+    send(stream, READY, b"")
+    return worker
+
+
+def worker_of(factory: str, setup: Any) -> Callable[[Any], Any]:
+    """An instance of `package.module:Class`, made from its setup."""
+    module, _, name = factory.partition(":")
+    return getattr(importlib.import_module(module), name)(setup)  # type: ignore[no-any-return]
+
+
+def _answered(worker: Callable[[Any], Any], payload: bytes) -> tuple[bytes, bytes]:
+    """The message that answers an item. Any exception of the worker is an answer, also one that ends a process.
+
+    Where the item cost this process its device, neither its result nor anything later means anything.
+    """
+    try:
+        answer = ANSWER, pickle.dumps(worker(pickle.loads(payload)), pickle.HIGHEST_PROTOCOL)
+    except BaseException as error:
+        answer = RAISED, pickle.dumps(raised_of(error))
+    lost = words_of_loss()
+    return answer if lost is None else (LOST, lost.encode())
+
+
+READY, UNREADY, TOLD, ANSWER, RAISED, LOST = b"r", b"u", b"t", b"a", b"x", b"l"
+_HEAD = struct.Struct("!cQ")
+# No result is longer, so a greater length is something else that was written on the stream.
+_LONGEST = 1 << 40
+
+
+class NotAMessage(Exception):
+    """The stream holds something other than messages."""
+
+
+def send(stream: socket.socket, kind: bytes, payload: bytes) -> None:
+    """Writes one message, as slowly as the other side reads."""
+    stream.sendall(_HEAD.pack(kind, len(payload)))
+    stream.sendall(payload)
+
+
+class Frames:
+    """Puts together messages from pieces of any length."""
+
+    def __init__(self) -> None:
+        self._held = bytearray()
+
+    def feed(self, piece: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Adds a piece, and yields the (kind, payload) of every message that is now complete.
+
+        Raises:
+            NotAMessage: the bytes cannot be the beginning of a message.
+        """
+        self._held += piece
+        while len(self._held) >= _HEAD.size:
+            kind, length = _HEAD.unpack_from(self._held)
+            if kind not in (READY, UNREADY, TOLD, ANSWER, RAISED, LOST) or length > _LONGEST:
+                raise NotAMessage
+            end = _HEAD.size + length
+            if len(self._held) < end:
+                return
+            payload = bytes(self._held[_HEAD.size : end])
+            del self._held[:end]
+            yield kind, payload
+
+
+_listeners: list[Callable[[Any], object]] = []
+
+
+def tell(value: Any) -> None:
+    """Hands a value at once to whoever made this worker; to nobody where nobody listens."""
+    if _listeners:
+        _listeners[-1](value)
+
+
+@contextlib.contextmanager
+def heard_by(listener: Callable[[Any], object]) -> Iterator[None]:
+    """While open, the listener gets every value that is told in this process."""
+    _listeners.append(listener)
+    try:
+        yield
+    finally:
+        _listeners.pop()

@@ -1,0 +1,192 @@
+"""`run_each`: gives items to workers in child processes, and replaces a child that dies or hangs."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+import queue
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from . import limits as room
+from .child import ANSWER, LOST, READY, TOLD, UNREADY, heard_by, worker_of
+from .ended import CRASH, DEVICE, MEMORY, TIMEOUT, Crash, Raised, TaskResult, raised_of, words_of
+from .process import Child, Heard
+
+# Seconds in which a child must be ready. Importing torch takes up to twenty seconds on a busy machine with cold disks.
+START_LIMIT = 180.0
+
+
+def run_each(
+    factory: str,
+    setup: Any,
+    items: Iterable[Any],
+    *,
+    timeout: float | None = None,
+    workers: int = 1,
+    start_limit: float = START_LIMIT,
+    echo: Callable[[str], object] | None = None,
+    told: Callable[[int, Any], object] = lambda index, value: None,
+) -> Iterator[TaskResult]:
+    """Yields the end of each item as it comes; with one worker, in the order of the items.
+
+    Each child makes `worker = Class(setup)` once and calls `worker(item)` for each item. A child that dies ends only
+    its own item, and another takes its place. When the iterator ends or is closed, all children and their process
+    groups are gone. Together they take no more memory than `room.limit` allows, and none more than its share.
+
+    Args:
+        factory: "package.module:Class". It, `setup`, items and results are pickled, by name where they are classes.
+        timeout: seconds for one item, once its child is ready; None for no limit.
+        start_limit: seconds for a child to be ready. Where no child ever was ready, or two in a row were not, all
+            remaining items end as that child did.
+        echo: called in another thread with what the children write on stdout and stderr, as it comes.
+        told: called with the index of an item and a value that its worker tells (`telling.tell`) before the item ends.
+
+    Raises:
+        Failure: no process can be started at all.
+    """
+    events: queue.SimpleQueue[Heard] = queue.SimpleQueue()
+    workers = max(1, min(workers, room.limit() // room.LEAST))
+    start = functools.partial(Child, factory, pickle.dumps(setup), events, echo, most=room.limit() // workers)
+    crew = _Crew(start, events, list(items), timeout, workers, start_limit, told)
+    try:
+        yield from crew.ends()
+    finally:
+        for child in crew.children:
+            child.stop()
+
+
+def run_here(
+    factory: str, setup: Any, items: Iterable[Any], *, told: Callable[[int, Any], object] = lambda index, value: None
+) -> Iterator[TaskResult]:
+    """`run_each` in this process, for debuggers: exceptions of the worker come out, and crashes end this process."""
+    worker = worker_of(factory, setup)
+    for index, item in enumerate(items):
+        with heard_by(functools.partial(told, index)):
+            result = worker(item)
+        yield TaskResult(item, index, result)
+
+
+class _Crew:
+    """The children, and the items that are left."""
+
+    def __init__(
+        self,
+        start: Callable[[], Child],
+        events: queue.SimpleQueue[Heard],
+        items: Sequence[Any],
+        timeout: float | None,
+        workers: int,
+        start_limit: float,
+        told: Callable[[int, Any], object],
+    ) -> None:
+        self._start, self._events = start, events
+        self._items, self._left = items, deque(range(len(items)))
+        self._timeout, self._workers, self._start_limit = timeout, max(1, workers), start_limit
+        self._told = told
+        self.children: list[Child] = []
+        self._ever_ready, self._failed_starts = False, 0
+
+    def ends(self) -> Iterator[TaskResult]:
+        self._hire()
+        while self._left or any(child.index is not None for child in self.children):
+            heard = self._next()
+            ended = self._judged(heard) if heard is not None else self._late()
+            self._hire()  # before the caller looks at these, so that no child waits meanwhile
+            yield from ended
+
+    def _hire(self) -> None:
+        """Gives items to idle children, and starts as many more as there can be work for."""
+        for child in self.children:
+            if child.ready and child.index is None and self._left:
+                index = self._left.popleft()
+                child.give(index, pickle.dumps(self._items[index]))
+        waiting = sum(not child.ready for child in self.children)
+        while len(self.children) < self._workers and waiting < len(self._left):
+            self.children.append(self._start())
+            waiting += 1
+
+    def _next(self) -> Heard | None:
+        """The next message; None where a child is late. A message that has already come is never late."""
+        late = min((limit for child in self.children if (limit := self._limit(child)) is not None), default=None)
+        try:
+            return self._events.get(timeout=None if late is None else max(0.0, late - time.monotonic()))
+        except queue.Empty:
+            return None
+
+    def _limit(self, child: Child) -> float | None:
+        """The time at which a child is late; None where it has no limit."""
+        if not child.ready:
+            return child.since + self._start_limit
+        return None if self._timeout is None or child.index is None else child.since + self._timeout
+
+    def _judged(self, heard: Heard) -> list[TaskResult]:
+        child = heard.child
+        if child not in self.children:
+            return []
+        if heard.kind is None:
+            return self._died(child)
+        if heard.kind == READY:
+            child.ready, self._ever_ready, self._failed_starts = True, True, 0
+            return []
+        if heard.kind == UNREADY:
+            return self._without(child, raised=pickle.loads(heard.payload))
+        if heard.kind == LOST:
+            return self._died(child, heard.payload.decode())
+        assert child.index is not None
+        if heard.kind == TOLD:
+            self._told(child.index, pickle.loads(heard.payload))
+            return []
+        index, child.index = child.index, None
+        return [self._answered(index, heard)]
+
+    def _answered(self, index: int, heard: Heard) -> TaskResult:
+        item = self._items[index]
+        try:
+            value = pickle.loads(heard.payload)
+        except Exception as error:
+            return TaskResult(item, index, raised=raised_of(error))
+        return TaskResult(item, index, value) if heard.kind == ANSWER else TaskResult(item, index, raised=value)
+
+    def _died(self, child: Child, lost: str = "") -> list[TaskResult]:
+        """The item that ends with a child that died or lost its device; `lost` says how."""
+        seconds = time.monotonic() - child.since
+        self.children.remove(child)
+        code = child.stop()
+        words = lost or child.over or child.broken or words_of(code)
+        kind = DEVICE if lost else MEMORY if child.over else CRASH
+        return self._lost(child, Crash(kind, words, child.tail, seconds, child.stack))
+
+    def _late(self) -> list[TaskResult]:
+        now, ended = time.monotonic(), []
+        for child in list(self.children):
+            limit = self._limit(child)
+            if limit is not None and limit <= now:
+                child.say_where()
+                self.children.remove(child)
+                child.stop()
+                words = f"no answer within {limit - child.since:g} s: stopped"
+                ended += self._lost(child, Crash(TIMEOUT, words, child.tail, now - child.since, child.stack))
+        return ended
+
+    def _lost(self, child: Child, crash: Crash) -> list[TaskResult]:
+        if child.ready:
+            return [] if child.index is None else [TaskResult(self._items[child.index], child.index, crash=crash)]
+        while_starting = replace(crash, words=f"{crash.words} while it started")
+        return self._without(child, crash=while_starting)
+
+    def _without(self, child: Child, *, crash: Crash | None = None, raised: Raised | None = None) -> list[TaskResult]:
+        """The items that end with a child that failed to start: none where others work, else the next one, or all."""
+        if child in self.children:
+            self.children.remove(child)
+            child.stop()
+        if any(other.ready for other in self.children):
+            self._workers -= 1
+            return []
+        self._failed_starts += 1
+        hopeless = not self._ever_ready or self._failed_starts > 1
+        lost = [self._left.popleft() for _ in range(len(self._left) if hopeless else min(1, len(self._left)))]
+        return [TaskResult(self._items[index], index, crash=crash, raised=raised) for index in lost]

@@ -1,0 +1,185 @@
+"""How an item ended: with a result, an exception, or a crash of its process; and the words for a crash."""
+
+from __future__ import annotations
+
+import importlib.util
+import linecache
+import os
+import re
+import signal
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ..model.failures import as_failure
+
+CRASH, TIMEOUT, DEVICE, MEMORY = "Crash", "Timeout", "DeviceLost", "NoRoom"
+# The meaning of signals whose names do not say enough.
+_MEANINGS = {
+    signal.SIGKILL: "from outside; most often the system was out of memory",
+    signal.SIGABRT: "abort",
+    signal.SIGXCPU: "more processor time than its limit",
+}
+
+
+@dataclass(frozen=True)
+class Raised:
+    """An exception of the worker. The process that raised it lives on."""
+
+    kind: str
+    """The name of its class."""
+    message: str
+    way_out: str
+    """"" where there is none."""
+    exit_code: int
+    """The command's exit code: 2 for wrong usage, else 3."""
+    traceback: str
+
+
+@dataclass(frozen=True)
+class Crash:
+    """A process that died, or was stopped, before it answered."""
+
+    kind: str
+    """CRASH, TIMEOUT, DEVICE where it lost its GPU, or MEMORY where it was stopped for taking too much."""
+    words: str
+    """What happened, such as "killed by SIGSEGV (segmentation fault)"; for a lost GPU, the driver's message."""
+    stderr_tail: str
+    """The last lines that it wrote to stdout or stderr."""
+    seconds: float
+    """The time since it was given the item or was started."""
+    stack: str = ""
+    """Its stack, as Python writes it; "" where it could not be had."""
+
+    @property
+    def last(self) -> Line | None:
+        """The innermost line of the user's code that it was running."""
+        return last_line(self.stack)
+
+    @property
+    def where(self) -> str:
+        """`, last at attention.py:37 in kernel: x = tl.load(ptr)`; "" where that is not known."""
+        return f", last at {self.last.words}" if self.last else ""
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """An item that is over. Where `crash` and `raised` are both None, `result` is what the worker returned."""
+
+    item: Any
+    index: int
+    """Its place among the items, from 0."""
+    result: Any | None = None
+    crash: Crash | None = None
+    raised: Raised | None = None
+
+    @property
+    def why(self) -> str:
+        """Why there is no result; "" where there is one."""
+        return self.crash.words if self.crash else self.raised.message if self.raised else ""
+
+
+def raised_of(error: BaseException) -> Raised:
+    """An exception as a value that any process can read."""
+    failure = as_failure(error)
+    return Raised(
+        kind=type(failure).__name__,
+        message=str(failure),
+        way_out=failure.way_out,
+        exit_code=failure.exit_code,
+        traceback="".join(traceback.format_exception(error)),
+    )
+
+
+def words_of(code: int) -> str:
+    """How a process ended, from its exit code as Popen gives it, where a negative one is a signal."""
+    if code >= 0:
+        return f"ended with exit code {code} before it answered (os._exit?)"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        return f"killed by signal {-code}"
+    meaning = _MEANINGS.get(signal.Signals(-code)) or (signal.strsignal(-code) or "").lower()
+    return f"killed by {name} ({meaning})"
+
+
+_HEAD = re.compile(r"^(?:(Current thread|Stack)|Thread\b).*\(most recent call first\):$")
+_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
+_ESCAPED = re.compile(r"\\x[0-9a-f]{2}|\\u[0-9a-f]{4}|\\U[0-9a-f]{8}")
+# Libraries that run a user's kernel.
+_LIBRARIES = ("torch", "triton", "numpy")
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+# The parts of this package that are targets like any other.
+_TARGETS = tuple(os.path.join(_PACKAGE, *folder) for folder in (("kernels",), ("targets", "adapters")))
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of source."""
+
+    file: str
+    line: int
+    function: str
+    code: str
+    """Its text; "" where the file cannot be read."""
+
+    @property
+    def words(self) -> str:
+        """`attention.py:37 in kernel: x = tl.load(ptr)`."""
+        told = min(os.path.relpath(self.file), self.file, key=len)
+        return f"{told}:{self.line} in {self.function}" + (f": {self.code}" if self.code else "")
+
+
+def last_line(written: str) -> Line | None:
+    """The innermost line that is not Python's, torch's, Triton's, numpy's or this tool's; None where there is none.
+
+    Args:
+        written: the last output of a process, in which the stack may be. Of several stacks the last one counts, and of
+            several threads the one that failed.
+    """
+    stacks = list(_stacks(written))
+    at_fault = [frames for is_current, frames in stacks if is_current]
+    for frames in (*reversed(at_fault), *(frames for _, frames in reversed(stacks))):
+        for file, line, function in frames:
+            if _is_users(file):
+                return Line(file, line, function, linecache.getline(file, line).strip())
+    return None
+
+
+def _stacks(written: str) -> Iterator[tuple[bool, list[tuple[str, int, str]]]]:
+    """For each stack, whether its thread failed, and its frames, the innermost first."""
+    frames: list[tuple[str, int, str]] | None = None
+    for line in written.splitlines():
+        head, frame = _HEAD.match(line), _FRAME.match(line)
+        if head:
+            frames = []
+            yield head[1] is not None, frames
+        elif frame and frames is not None:
+            frames.append((_file(frame[1]), int(frame[2]), frame[3]))
+
+
+def _file(written: str) -> str:
+    """The name of a file, which faulthandler writes in ASCII with escapes."""
+    name = _ESCAPED.sub(lambda found: chr(int(found[0][2:], 16)), written)
+    return name if os.path.exists(name) else written
+
+
+def _is_users(file: str) -> bool:
+    if file.startswith("<") or _lies_in(file, *_libraries()):
+        return False
+    if _lies_in(file, _PACKAGE):
+        return _lies_in(file, *_TARGETS)
+    paths = sysconfig.get_paths()
+    is_installed = _lies_in(file, paths["purelib"], paths["platlib"]) or "-packages" in file
+    return is_installed or not _lies_in(file, paths["stdlib"], paths["platstdlib"])
+
+
+def _libraries() -> list[str]:
+    specs = [importlib.util.find_spec(name) for name in _LIBRARIES]
+    return [os.path.dirname(spec.origin) for spec in specs if spec is not None and spec.origin]
+
+
+def _lies_in(file: str, *folders: str) -> bool:
+    return any(file.startswith(folder + os.sep) for folder in folders)

@@ -1,0 +1,131 @@
+"""The memory that a command may take: what --max-memory says, or else half of what is free when it begins."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+from ..model.failures import UsageFailure
+
+# The environment variables of the user's limit, and of one process's share of it in bytes.
+VARIABLE, SHARE = "GRADPROBE_MAX_MEMORY", "GRADPROBE_MEMORY_SHARE"
+# Torch, Triton and a small case together take less than this.
+LEAST = 500 << 20
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+# For control groups of version 2 and 1: their folder, their limit, what they use, and what of that can be dropped.
+_VERSIONS = (
+    ("", "sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
+    ("memory", "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+
+
+def parsed(word: str, where: str = "--max-memory") -> int:
+    """The bytes of a word such as 3G, 500M or 1.5GiB.
+
+    Raises:
+        UsageFailure: it has another form, or nothing can run in so little.
+    """
+    match = re.fullmatch(r"(\d{1,12}(?:\.\d{1,6})?)\s*([kmgt]?)(?:i?b)?", word.strip().lower())
+    if match is None:
+        raise UsageFailure(f"{where} takes a number of bytes such as 3G or 500M, got {word!r}")
+    found = int(float(match[1]) * _UNITS[match[2]])
+    if found < LEAST:
+        raise UsageFailure(f"{where} {word}: torch and a small case take up to {in_words(LEAST)}", "give it more")
+    return found
+
+
+def in_words(size: int) -> str:
+    """Such as "2.5 GiB", or "500 MiB" below one."""
+    return f"{size / (1 << 30):.1f} GiB" if size >= 1 << 30 else f"{size / (1 << 20):.0f} MiB"
+
+
+def request() -> int | None:
+    """The user's limit; None where there is none.
+
+    Raises:
+        UsageFailure: from `parsed`.
+    """
+    word = os.environ.get(VARIABLE, "")
+    return parsed(word, VARIABLE) if word else None
+
+
+def limit() -> int:
+    """The bytes of memory that this process may take, or its children together where they run the target."""
+    share = os.environ.get(SHARE, "")
+    return int(share) if share else request() or _half_of_what_is_free()
+
+
+@lru_cache(maxsize=1)  # as it was at the first call: this command itself has taken memory since
+def _half_of_what_is_free() -> int:
+    return max(free() // 2, 2 * LEAST)
+
+
+def left() -> int:
+    """The part of the limit that this process has not taken yet."""
+    return limit() - held_by(os.getpid())
+
+
+def held_by(process: int) -> int:
+    """The bytes of memory of a process that are not mapped from files; 0 for one that has ended."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        _, resident, shared, *_ = map(int, Path(f"/proc/{process}/statm").read_text().split())
+        return (resident - shared) * _PAGE
+    return 0
+
+
+def free(root: Path = Path("/")) -> int:
+    """The bytes that are free on this machine and in every control group of this process."""
+    return max(0, min([_of_the_machine(root), *_of_groups(root)]))
+
+
+def _of_the_machine(root: Path) -> int:
+    with contextlib.suppress(OSError):
+        if match := re.search(r"^MemAvailable:\s+(\d+) kB", (root / "proc/meminfo").read_text(), re.MULTILINE):
+            return int(match[1]) << 10
+    return os.sysconf("SC_PHYS_PAGES") * _PAGE
+
+
+def _of_groups(root: Path) -> Iterator[int]:
+    """What is left to each group of this process. In a container, its own group is the root that can be seen."""
+    lines: list[str] = []
+    with contextlib.suppress(OSError):
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        for controller, folder, most, used, cached in _VERSIONS:
+            if controller in controllers.split(","):
+                top = root / folder
+                for group in (top / path.lstrip("/"), *(top / path.lstrip("/")).parents):
+                    if group.is_relative_to(top):
+                        with contextlib.suppress(OSError, ValueError):
+                            yield int((group / most).read_text()) - _used(group, used, cached)
+
+
+def _used(group: Path, used: str, cached: str) -> int:
+    found = int((group / used).read_text())
+    with contextlib.suppress(OSError):
+        match = re.search(rf"^{cached} (\d+)$", (group / "memory.stat").read_text(), re.MULTILINE)
+        found -= int(match[1]) if match else 0
+    return found
+
+
+def words_of_loss() -> str | None:
+    """The device's error in one line, where this process has lost it; None where it works or was never used.
+
+    An exception alone does not tell. A library may replace CUDA's message or go on as if nothing had happened, and a
+    failed launch may leave the device as it was. So the device itself is asked.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return None
+    try:
+        torch.cuda.synchronize()
+    except Exception as error:
+        return str(error).strip().partition("\n")[0] or type(error).__name__
+    return None

@@ -1,0 +1,333 @@
+"""The parent's side of one child process: starts it, gives it items, reads its messages, and stops it."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import json
+import os
+import pickle
+import queue
+import selectors
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import IO
+
+from ..model.failures import Failure, UsageFailure
+from .child import READY, WHERE, Frames, NotAMessage, send
+from .limits import SHARE, held_by, in_words
+
+# Not -m: a file in the current folder with the name of a standard module would be imported in its place.
+_START = (
+    "import sys; number, stacks, dies, *sys.path[:] = sys.argv[1:]; del sys.argv[1:]; "
+    "from gradprobe.processes.child import main; main(int(number), int(stacks), dies_with_parent=dies == 'True')"
+)
+# Seconds between two checks that the child lives; for a child to end once it has closed its stream; and for a child
+# that is late to write its stack.
+_LOOK, _CLOSING, _SAYING = 0.05, 1.0, 0.3
+_TAIL_BYTES, _TAIL_LINES = 1 << 16, 30
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A message of a child. Its kind is None where the child can send no more."""
+
+    child: Child
+    kind: bytes | None
+    payload: bytes = b""
+
+
+@dataclass(eq=False)
+class Child:
+    """A process with a session of its own, so that it can be killed with all that it started."""
+
+    factory: str
+    setup: bytes
+    events: queue.SimpleQueue[Heard]
+    echo: Callable[[str], object] | None = None
+    """Called with what the child writes to stdout or stderr, as it comes."""
+    index: int | None = None
+    """The index of the item that it works on."""
+    ready: bool = False
+    since: float = field(default_factory=time.monotonic)
+    """When it was started or got its item."""
+    most: int | None = None
+    """The bytes of memory that it may take; None for no limit."""
+    over: str = ""
+    """The sentence that says that it took more; "" where it did not."""
+    broken: str = ""
+    """What was wrong with its stream of messages; "" where nothing was."""
+
+    def __post_init__(self) -> None:
+        self._stream, theirs = socket.socketpair()
+        self._errors, writing = os.pipe()
+        self._stacks, stacks = os.pipe()
+        dies = threading.current_thread() is threading.main_thread()
+        path = [entry for entry in sys.path if isinstance(entry, str)]
+        command = [sys.executable, "-u", "-c", _START, str(theirs.fileno()), str(stacks), str(dies), *path]
+        self._tail = self._stack = b""
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        environment = {**os.environ} | ({} if self.most is None else {SHARE: str(self.most)})
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=writing,
+                stderr=writing,
+                pass_fds=(theirs.fileno(), stacks),
+                start_new_session=True,
+                env=environment,
+            )
+        except OSError as error:
+            self._close()
+            raise Failure(f"no process can be started: {error.strerror}", "run fewer at a time: --workers 1") from error
+        finally:
+            theirs.close()
+            os.close(writing)
+            os.close(stacks)
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+        self._send(pickle.dumps((self.factory, self.setup)))
+
+    def give(self, index: int, payload: bytes) -> None:
+        """Sends an item, pickled."""
+        self.index, self.since = index, time.monotonic()
+        self._tail = self._stack = b""
+        self._send(payload)
+
+    def say_where(self) -> None:
+        """Has a child that is late write its stack."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._process.pid, WHERE)
+        self._listener.join(_SAYING)
+
+    def stop(self) -> int:
+        """Kills the process and all of its group, and returns its exit code as Popen gives it."""
+        self._kill()
+        self._listener.join()
+        code = self._process.wait()
+        self._close()
+        return code
+
+    @property
+    def tail(self) -> str:
+        """The last lines that it has written since it got its item."""
+        return "\n".join(self._tail.decode(errors="replace").splitlines()[-_TAIL_LINES:])
+
+    @property
+    def stack(self) -> str:
+        """Its stack when it crashed or was asked, without the list of compiled modules; "" where there is none."""
+        lines = self._stack.decode(errors="replace").splitlines()
+        return "\n".join(line for line in lines if not line.startswith("Extension modules:")).strip()
+
+    def _close(self) -> None:
+        self._stream.close()
+        os.close(self._errors)
+        os.close(self._stacks)
+
+    def _send(self, payload: bytes) -> None:
+        # A child that is dead is noticed by the listener; one that does not read is late.
+        with contextlib.suppress(OSError):
+            send(self._stream, READY, payload)
+
+    def _kill(self) -> None:
+        """Kills the group. This is safe only before the process is waited for: its id may then be another process's."""
+        for kill in (os.killpg, os.kill):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                kill(self._process.pid, signal.SIGKILL)
+
+    def _listen(self) -> None:
+        """Reads all streams as they come, so that the child never blocks, and puts its end among the events."""
+        frames, closed = Frames(), 0.0
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._stream, selectors.EVENT_READ)
+            selector.register(self._errors, selectors.EVENT_READ)
+            selector.register(self._stacks, selectors.EVENT_READ)
+            while self._lives() and not self._is_over() and not (closed and time.monotonic() - closed > _CLOSING):
+                if not self._read(selector, frames, _LOOK) and not closed:
+                    closed = time.monotonic()
+            self.broken = self.broken or ("closed the stream that it answers on" if self._lives() else "")
+            self._kill()
+            over = time.monotonic() + _CLOSING
+            while time.monotonic() < over and selector.select(0):
+                self._read(selector, frames, 0)
+        self.events.put(Heard(self, None))
+
+    def _is_over(self) -> bool:
+        """Whether it takes too much memory. The parent asks, since a child that is busy in C cannot."""
+        if self.most is not None and held_by(self._process.pid) > self.most:
+            self.over = f"stopped when it took more than {in_words(self.most)} of memory (--max-memory)"
+        return bool(self.over)
+
+    def _lives(self) -> bool:
+        return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+
+    def _read(self, selector: selectors.BaseSelector, frames: Frames, wait: float) -> bool:
+        """Reads what has come; False once no more messages can come."""
+        for key, _ in selector.select(wait):
+            piece = self._piece(key.fd)
+            if not piece:
+                selector.unregister(key.fileobj)
+            elif key.fd == self._stacks:
+                self._stack = (self._stack + piece)[-_TAIL_BYTES:]
+            elif key.fd == self._errors:
+                self._write(piece)
+            else:
+                self._hear(frames, piece)
+        return self._stream in selector.get_map() and not self.broken
+
+    def _write(self, piece: bytes) -> None:
+        self._tail = (self._tail + piece)[-_TAIL_BYTES:]
+        if self.echo is not None:
+            self.echo(self._decode(piece))
+
+    def _piece(self, descriptor: int) -> bytes:
+        try:
+            return os.read(descriptor, 1 << 20)
+        except OSError:  # the other end may reset the stream
+            return b""
+
+    def _hear(self, frames: Frames, piece: bytes) -> None:
+        if self.broken:
+            return
+        try:
+            for kind, payload in frames.feed(piece):
+                self.events.put(Heard(self, kind, payload))
+        except NotAMessage:
+            self.broken = "wrote something else on the stream that it answers on"
+
+
+_POLL = 0.02  # seconds between two looks at what runs
+_TAIL = 1 << 20
+# Not -m: a file in the current folder with the name of a standard module would be imported in its place.
+_START_PROGRAM = (
+    "import sys, json; sys.path[:] = json.loads(sys.argv.pop(1)); from gradprobe.cli import main; "
+    "sys.argv[0] = 'gradprobe'; main()"
+)
+
+
+def gradprobe_command(*words: str) -> tuple[str, ...]:
+    """The command that runs this gradprobe in this Python, with the same search path."""
+    path = json.dumps([entry for entry in sys.path if isinstance(entry, str)])
+    return (sys.executable, "-c", _START_PROGRAM, path, *words)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A command and its environment."""
+
+    command: Sequence[str]
+    environment: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A program that has ended."""
+
+    number: int
+    """Its index among the programs."""
+    code: int | None
+    """Its exit code as Popen gives it; None where it was late and was stopped."""
+    seconds: float
+    output: str
+    """The end of what it wrote to stdout and stderr."""
+
+
+def run_programs(
+    programs: Sequence[Program], *, timeout: float | None = None, workers: int = 1, grouped: bool = True
+) -> Iterator[Ran]:
+    """Yields each program's end as it comes. When the iterator is closed, no program is left running.
+
+    Args:
+        timeout: seconds for one program; None for no limit.
+        grouped: whether each program gets a process group, which is killed with it. A worker of `run_each` says no:
+            its programs must die with the worker's own group.
+
+    Raises:
+        UsageFailure: a command cannot be started.
+    """
+    left, running = deque(enumerate(programs)), list[_Running]()
+    try:
+        while left or running:
+            while left and len(running) < workers:
+                running.append(_started(*left.popleft(), grouped))
+            over = [(one, ran) for one in running if (ran := one.ran(timeout)) is not None]
+            for one, _ in over:
+                running.remove(one)
+            yield from (ran for _, ran in over)
+            if not over:
+                time.sleep(_POLL)
+    finally:
+        for one in running:
+            with one.output:
+                one.stop()
+
+
+@dataclass(eq=False)
+class _Running:
+    number: int
+    process: subprocess.Popen[bytes]
+    output: IO[bytes]
+    since: float
+    grouped: bool
+
+    def ran(self, timeout: float | None) -> Ran | None:
+        """How the program ended; None while it runs and has time left."""
+        code, seconds = self.process.poll(), time.monotonic() - self.since
+        if code is None and (timeout is None or seconds < timeout):
+            return None
+        with self.output:
+            self.stop()
+            self.output.seek(max(0, self.output.seek(0, os.SEEK_END) - _TAIL))
+            return Ran(self.number, code, seconds, self.output.read().decode(errors="replace"))
+
+    def stop(self) -> None:
+        """Kills the program and, where it has a group, what it started, which may outlive the program itself."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if self.grouped:
+                os.killpg(self.process.pid, signal.SIGKILL)
+            else:
+                self.process.kill()
+        self.process.wait()
+
+
+def _started(number: int, program: Program, grouped: bool) -> _Running:
+    output = tempfile.TemporaryFile()  # noqa: SIM115 - closed once it has been read
+    command, environment = list(program.command), dict(program.environment)
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=environment,
+            start_new_session=grouped,
+        )
+    except OSError as error:
+        output.close()
+        raise UsageFailure(f"{shlex.join(command)}: cannot be started, {error.strerror}") from error
+    return _Running(number, process, output, time.monotonic(), grouped)
+
+
+def run_in_foreground(command: Sequence[str], environment: Mapping[str, str], *, quiet: bool) -> int:
+    """Runs a user's command on this terminal, and returns its exit code as Popen gives it.
+
+    The first Ctrl-C belongs to the command: it is waited for until it ends.
+
+    Args:
+        quiet: its stdout goes to stderr.
+    """
+    process = subprocess.Popen(list(command), env=dict(environment), stdout=2 if quiet else None)
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        return process.wait()

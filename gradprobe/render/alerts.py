@@ -1,0 +1,236 @@
+"""What is wrong in reports, one alert a finding and the worst first: what SARIF and annotations show."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from msgspec import structs
+
+from ..model.diagnosis import Diagnosis
+from ..model.memory import MemoryFinding
+from ..model.report import INHERITED, MISMATCH, SKIPPED, Error, Identity, Intermediate, Report, Run
+from ..model.severity import WARNING
+from . import rules
+from .phrases import counts_in_words, errors_of, heads_in_words, identities, is_silent, residual, told_apart
+from .places import Place, place_of, places_of
+from .rules import Rule
+from .text import element_line, identity_line
+
+Found = Sequence[tuple[Run, Intermediate]]
+"""An intermediate, in the runs in which it has a status."""
+
+
+@dataclass(frozen=True)
+class Alert:
+    """One finding. The same finding in several layouts is one."""
+
+    rule: Rule
+    check: str
+    """The target, and the title of its case."""
+    what: str
+    """What it is about: an intermediate, an identity, a tensor and its kernel."""
+    title: str
+    """In a few words."""
+    sentences: tuple[str, ...]
+    places: tuple[Place, ...]
+    """Where to look, the best first."""
+    ratio: float = float("inf")
+    """The worst error as a multiple of what is allowed."""
+    is_first: bool = False
+    """Whether it is the report's first mismatch."""
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """Plain values for programs."""
+    level: str = ""
+    """SARIF's: that of the rule, or lower where it is told as a warning."""
+
+    @property
+    def fingerprint(self) -> str:
+        """The same for the same finding of the same check, wherever its line has moved and however large it is."""
+        lower = () if self.level == self.rule.level else (self.level,)
+        words = "\0".join((self.rule.id, self.check, self.what, *lower))
+        return hashlib.sha256(words.encode(errors="replace")).hexdigest()
+
+
+def alerts_of(reports: Iterable[Report]) -> list[Alert]:
+    """Every finding of the reports, the worst first.
+
+    That is: by the rank of their rule, then what comes first in dataflow order, then by ratio.
+    """
+    found = [alert for report in told_apart(reports) for alert in (*_errors(errors_of(report)), *_warnings(report))]
+    return sorted(found, key=lambda alert: (-alert.rule.rank, not alert.is_first, -alert.ratio))
+
+
+def _errors(report: Report) -> Iterator[Alert]:
+    if error := report.own_error:
+        yield _failed(report, error)
+    yield from (_cause(report, cause) for cause in report.causes)
+    for name, found in report.by_status(MISMATCH):
+        yield _wrong(report, name, found)
+    for name, found in report.by_status(INHERITED):
+        yield _inherited(report, name, found)
+    yield from _broken(report)
+    yield from (_of_memory(report, finding) for finding in report.memory)
+    yield from _of_runs(report)
+    if is_silent(report):
+        sentences = ["The check is a mismatch; its report says no more."]
+        yield _alert(report, rules.WRONG, "check", "The check is a mismatch", sentences, places_of(report))
+
+
+def _warnings(report: Report) -> Iterator[Alert]:
+    """What a report tells and does not count, at the lines that were seen in its layouts."""
+    for warned in report.warnings:
+        rule = rules.OF_WARNING.get(warned.kind) or rules.OF_MEMORY[warned.kind]
+        about, layouts = warned.about, list(warned.layouts)
+        seen = [place_of(one) for one in report.memory if one.layout in ("", *layouts)]
+        places = dict.fromkeys([*(place for place in seen if place.file), *places_of(report)])
+        sentences = [f"{warned.words}.", f"{_layouts(layouts)}." if layouts else ""]
+        title = rule.summary + (f": {about}" if about else "")
+        alert = _alert(report, rule, about, title, sentences, tuple(places), kind=warned.kind, layouts=layouts)
+        yield replace(alert, level=WARNING)
+
+
+def _alert(
+    report: Report,
+    rule: Rule,
+    what: str,
+    title: str,
+    sentences: Sequence[str],
+    places: Sequence[Place],
+    worst: float = float("inf"),
+    **details: Any,
+) -> Alert:
+    """With what every alert of a report says."""
+    told = (*filter(None, sentences), *([f"Again: {report.reproduce}"] if report.reproduce else []))
+    first = report.first_mismatch
+    is_first = rule is rules.WRONG and first is not None and what == first.intermediate
+    details = {"check": report.name, **details}
+    return Alert(rule, report.name, what, title, told, tuple(places), worst, is_first, details, rule.level)
+
+
+def _cause(report: Report, cause: Diagnosis) -> Alert:
+    """One of the causes, at its own lines."""
+    sentences = [_reason(cause), *(f"{sentence}." for sentence in cause.evidence)]
+    places = dict.fromkeys([*map(place_of, cause.where), *places_of(report)])
+    title = f"{rules.CAUSE.summary}: {cause.fault}"
+    return _alert(
+        report, rules.CAUSE, cause.fault, title, sentences, tuple(place for place in places if place.file),
+        fault=cause.fault, explained=cause.explained,
+    )  # fmt: skip
+
+
+def _wrong(report: Report, name: str, found: Found) -> Alert:
+    firsts = (run.first_mismatch for run, _ in found)
+    first = next((one for one in firsts if one is not None and one.intermediate == name), None)
+    run, one = _worst(found)
+    sentences = [f"{name} is wrong by itself: its own inputs do not explain it.", _extent(found, MISMATCH)]
+    if report.is_right_when_contiguous:
+        sentences.append("Right when contiguous: the arithmetic is right, an address (a stride) is not.")
+    sentences += [_reason(diagnosis) for diagnosis in report.causes or report.diagnoses[:1]]
+    sentences += [element_line(first)] if first else []
+    return _alert(
+        report, rules.WRONG, name, f"{name} is wrong by itself", sentences, places_of(report, name),
+        one.ratio, **_details(found, MISMATCH),
+    )  # fmt: skip
+
+
+def _reason(diagnosis: Diagnosis) -> str:
+    share = f"explains {diagnosis.explained:.0%} of what is wrong"
+    cause = "Cause" if diagnosis.is_named else "Consistent with"
+    fix = f" Fix: {diagnosis.fix}." if diagnosis.fix else ""
+    return f"{cause}: {diagnosis.summary} ({share}).{fix}"
+
+
+def _inherited(report: Report, name: str, found: Found) -> Alert:
+    sentences = [f"{name} only inherits: it is wrong, but right given its wrong inputs.", _extent(found, INHERITED)]
+    sentences += [f"It comes from {_listed_faults(report.causes)}."] if report.causes else []
+    return _alert(
+        report, rules.INHERITED, name, f"{name} only inherits its error", sentences,
+        places_of(report, name, inherits=True), _worst(found)[1].ratio, **_details(found, INHERITED),
+    )  # fmt: skip
+
+
+def _listed_faults(causes: Sequence[Diagnosis]) -> str:
+    return " and ".join(f"{cause.fault} ({cause.summary})" for cause in causes)
+
+
+def _worst(found: Found) -> tuple[Run, Intermediate]:
+    return max(found, key=lambda pair: pair[1].ratio)
+
+
+def _extent(found: Found, status: str) -> str:
+    """In which layouts and heads, and how much."""
+    run, one = _worst(found)
+    layouts = _layouts([each.layout for each, _ in found])
+    return f"{layouts}: {heads_in_words(one, status)}; {counts_in_words(one)} in {run.layout}."
+
+
+def _details(found: Found, status: str) -> dict[str, Any]:
+    run, one = _worst(found)
+    head = next(iter(one.having(status)), None)
+    worst = one.max_budget_ratio
+    return {
+        "intermediate": one.name, "layout": run.layout, "layouts": [each.layout for each, _ in found],
+        "batch": head.batch if head else None, "head": head.head if head else None,
+        "ratio": None if worst is None else worst.plain, "mismatched": one.mismatched, "total": one.total,
+    }  # fmt: skip
+
+
+def _broken(report: Report) -> Iterator[Alert]:
+    """One alert an identity, with the layout in which it is furthest off."""
+    found: dict[str, list[tuple[str, Identity]]] = {}
+    for run in report.runs:
+        for key, identity in identities(run).items():
+            if not identity.holds:
+                found.setdefault(key, []).append((run.layout, identity))
+    for key, broken in found.items():
+        layout, identity = max(broken, key=lambda one: one[1].ratio)
+        layouts = [one[0] for one in broken]
+        sentences = [f"{residual(identity)} in {layout}.", f"{_layouts(layouts)}." if len(layouts) > 1 else ""]
+        sentences += [] if report.first_mismatch else [identity_line(identity)]
+        left, budget = (None if one is None else one.plain for one in (identity.residual, identity.budget))
+        yield _alert(
+            report, rules.IDENTITY, key, f"{identity.name} is broken", sentences, places_of(report), identity.ratio,
+            identity=key, layout=layout, layouts=layouts, residual=left, budget=budget,
+        )  # fmt: skip
+
+
+def _of_memory(report: Report, finding: MemoryFinding) -> Alert:
+    rule, place = rules.OF_MEMORY[finding.kind], place_of(finding)
+    about = " in ".join(filter(None, (finding.tensor, finding.kernel)))
+    places = dict.fromkeys([*([place] if place.file else []), *places_of(report)])
+    sentences = [finding.sentence, f"The line: {finding.code}" if finding.code else ""]
+    return _alert(
+        report, rule, f"{about}: {finding.code}", f"{rule.summary}: {about}", sentences, tuple(places),
+        kind=finding.kind, tensor=finding.tensor, kernel=finding.kernel,
+    )  # fmt: skip
+
+
+def _of_runs(report: Report) -> Iterator[Alert]:
+    """Layouts that came to an error, and those that the target refused."""
+    for run in report.runs:
+        layout, told = run.layout, run.told_error
+        if told:
+            own = run.error if isinstance(run.error, Error) else Error(kind="", message="")
+            error = structs.replace(own, kind=told[0], message=f"{layout}: {told[1]}")
+            yield _failed(report, error, layout)
+        elif run.verdict == SKIPPED:
+            sentences = [f"Layout {layout} was skipped: {run.skipped}"]
+            title, places = f"Layout {layout} was refused", places_of(report)
+            yield _alert(report, rules.REFUSED, layout, title, sentences, places, layout=layout)
+
+
+def _failed(report: Report, error: Error, what: str = "check") -> Alert:
+    rule = rules.OF_FAILURE.get(error.kind, rules.TOOL)
+    # A wrong command is no fault of any file.
+    places = () if rule in (rules.USAGE, rules.TOOL, rules.REFERENCE) else places_of(report)
+    places = (place_of(error), *places) if error.file else places
+    return _alert(report, rule, what, rule.summary, [error.message, error.way_out], places, kind=error.kind)
+
+
+def _layouts(layouts: Sequence[str]) -> str:
+    unique = list(dict.fromkeys(layouts))
+    shown = "; ".join(unique[:8]) + (f" and {len(unique) - 8} more" if len(unique) > 8 else "")
+    return f"Layout{'s' if len(unique) > 1 else ''} {shown}"

@@ -1,0 +1,368 @@
+"""What a person reads in the terminal: the verdict first, the place second, the reason third."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+
+from rich.text import Text
+
+from ..model.case import Case
+from ..model.memory import BARRIER, CHANGED, DTYPE, GUARD, MISALIGNED, OUTSIDE, RACE, SHARED, UNWRITTEN, grouped
+from ..model.report import FAILED, INHERITED, MATCH, MISMATCH, Element, Error, Head, Intermediate, Report, Run, Source
+from ..model.spans import in_words, plural, spans
+from ..numerics.precision import LAMBDA
+from .paths import short
+from .reasons import render_reasons
+from .text import ASCII, CAUTION, STYLES, UTF8, Marks, greppable, ratio, value
+
+_NAME, _CELL = 9, 8
+_MOST_STRAYS = 4
+_STRAYED = {
+    RACE: "races", OUTSIDE: "touches what is not its own", UNWRITTEN: "reads what nothing wrote",
+    BARRIER: "has a barrier that not all threads reach", GUARD: "touches what is not its own",
+    MISALIGNED: "makes a misaligned access", CHANGED: "writes over its inputs",
+    SHARED: "returns what lies in another tensor's memory", DTYPE: "returns a coarser dtype than it was given",
+}  # fmt: skip
+# A fault of the formula moves an element by its own size, thousands of roundings. An accumulator of fewer bits than
+# declared stays within the confidence factor of what was allowed, the room that a bound leaves beyond one rounding.
+COARSE = LAMBDA
+_OF_TARGET = r"^target '.*?' "
+
+
+def render(report: Report, width: int, *, utf8: bool = True) -> list[Text]:
+    """The report as lines; tables fit `width`, sentences are folded to it. Nothing where nothing was measured."""
+    if report.verdict == FAILED or not report.measured:
+        return _unfinished(report, width, utf8=utf8)
+    marks = UTF8 if utf8 else ASCII
+    lines = [*_verdict(report, width)]
+    if report.failing:
+        lines += _place(report, width)
+        lines += render_reasons(report, width)
+    lines += [line for sentence in _reasons(report) for line in folded(sentence, width)]
+    lines += [Text(), *_table(report, report.shown, width, marks), Text()]
+    lines += render_layouts(report, width, utf8=utf8)
+    lines += [line for sentence in _sentences(report) for line in folded(sentence, width)]
+    return [*lines, *_provenance(report, width), *(Text(f"  {hint}") for hint in report.hints)]
+
+
+def headline(report: Report, width: int) -> list[Text]:
+    """The verdict and the greppable line alone, to close a report that is taller than the screen."""
+    if report.verdict == FAILED:
+        return []
+    return [*_verdict(report, width), *([Text(first_line(report), "bold")] if report.failing else [])]
+
+
+def first_line(report: Report) -> str:
+    """The one line that names the first mismatch, identity broken or memory touched wrongly; "" where all matches."""
+    run = report.failing
+    return "" if run is None else greppable(report.shown, run.memory)
+
+
+def _unfinished(report: Report, width: int, *, utf8: bool) -> list[Text]:
+    """What was measured before an error ended the check."""
+    if report.error is None or not report.runs:
+        return []
+    layouts = render_layouts(report, width, utf8=utf8)
+    return [Text(f"ERROR  {report.error.message}"), *layouts, Text(f"  again: {report.reproduce}")]
+
+
+def _verdict(report: Report, width: int) -> Iterator[Text]:
+    target, first = report.target.name, report.measured[0]
+    run = report.failing
+    if run is None:
+        count, runs = len(first.compares), len(report.measured)
+        words = (
+            f"{target}: {plural(count, 'intermediate')} within budget in {plural(runs, 'layout')} ({first.precision})"
+        )
+        yield from headed("MATCH", "bold green", words, width)
+    else:
+        yield from headed("MISMATCH", "bold red", f"{_blame_of(run)} ({target}, {run.layout})", width)
+
+
+def headed(verdict: str, style: str, words: str, width: int) -> Iterator[Text]:
+    """A verdict, and what it is about in lines of a width."""
+    first, *rest = textwrap.wrap(words, max(width, 40) - len(verdict) - 2)
+    yield Text.assemble((verdict, style), f"  {first}")
+    yield from (Text(" " * (len(verdict) + 2) + line) for line in rest)
+
+
+def _blame_of(run: Run) -> str:
+    if run.has_wrong_elements or run.broken:
+        return blame(run)
+    kinds = " and ".join(dict.fromkeys(_STRAYED[memory_finding.kind] for memory_finding in run.memory))
+    whose = f"{run.memory[0].kernel or 'the target'} {kinds}"
+    return f"every element is within budget, but {whose}{'' if run.compares else ' before the layout is refused'}"
+
+
+def blame(run: Run) -> str:
+    """Which intermediates are wrong by themselves, in which heads, and which only inherit."""
+    own = [one for one in run.intermediates if one.status == MISMATCH]
+    inherited = [one.name for one in run.intermediates if one.status == INHERITED]
+    if not own:
+        return f"every element is within budget, but the target breaks {run.broken[0].name}"
+    words = f"{own[0].name} is the first wrong intermediate{_which_heads(own[0])}"
+    words += f"; wrong by itself too: {', '.join(one.name for one in own[1:])}" if own[1:] else ""
+    return words + (f"; only inherited: {', '.join(inherited)}" if inherited else "")
+
+
+def _which_heads(one: Intermediate) -> str:
+    wrong, heads = sorted({head.head for head in one.having(MISMATCH)}), _count(one)
+    if len(wrong) == heads:
+        return " in every head" if heads > 1 else ""
+    return f" in head{'s' if len(wrong) > 1 else ''} {in_words(spans(wrong))} of {heads}"
+
+
+def _count(one: Intermediate) -> int:
+    """How many heads it has."""
+    return len({head.head for head in one.heads})
+
+
+def _place(report: Report, width: int) -> Iterator[Text]:
+    yield Text(first_line(report), "bold")
+    first = report.shown.first_mismatch
+    if first is None:
+        return
+    if report.case is not None:
+        yield from _whereabouts(report.case, first)
+    # Beside the cause one row of numbers is enough.
+    yield from window(first, width, one_row=bool(report.causes))
+
+
+def _whereabouts(case: Case, element: Element) -> Iterator[Text]:
+    m, n = element.tile
+    parts = [f"row tile {m} (of {case.block_m} rows)"] if m is not None else []
+    parts += [f"key tile {n} (of {case.block_n} keys)"] if n is not None else []
+    if element.masked is not None:
+        parts.append("masked, so nothing may be there" if element.masked else "not masked")
+    if parts:
+        yield Text(f"  {', '.join(parts)}", "dim")
+
+
+def window(place: Element, width: int, *, one_row: bool = False) -> Iterator[Text]:
+    """The numbers around an element, actual above expected, it in brackets; or those of its row alone."""
+    around = place.window
+    if around is None:
+        return
+    cells = max(1, min(len(around.cols), (width - 22) // 12))
+    first = max(0, min(around.cols.index(place.col or 0) - cells // 2, len(around.cols) - cells))
+    cols = around.cols[first : first + cells]
+    yield Text(" " * 21 + "".join(f"{f'col {col}':>12}" for col in cols), "dim")
+    for at, row in enumerate(around.rows):
+        if one_row and row != (place.row or 0):
+            continue
+        for label, numbers in (("actual", around.actual[at]), ("expected", around.expected[at])):
+            head = f"  row {row:<6}" if label == "actual" else " " * 12
+            text = Text(f"{head}{label:>9}")
+            for col, number in zip(cols, numbers[first : first + cells], strict=True):
+                here = row == (place.row or 0) and col == (place.col or 0)
+                written = f"[{value(number)}]" if here else f"{value(number)} "
+                text.append(f"{written:>12}", STYLES[MISMATCH] if here and label == "actual" else "")
+            text.rstrip()
+            yield text
+
+
+def _table(report: Report, run: Run, width: int, marks: Marks) -> Iterator[Text]:
+    heads = report.case.heads if report.case else max(map(_count, run.compares))
+    states = [[_status(one, heads, [head]) for one in run.compares] for head in range(heads)]
+    groups = head_groups(states, max(1, (width - _NAME) // _CELL))
+    label, each = ("head", "head") if len(groups) == heads else ("heads", "group of heads")
+    yield Text(f"  worst error of each {each}, as a multiple of what is allowed", "dim")
+    yield Text(f"  {label:<{_NAME - 2}}" + "".join(f"{_group_name(group):>{_CELL}}" for group in groups), "dim")
+    for one in run.compares:
+        yield Text.assemble(f"  {one.name:<{_NAME - 2}}", *_cells(one, groups, heads, marks))
+    yield from (Text(line, "dim") for words in (_sources(run), _dtypes(run)) for line in _wrapped(words, width))
+    if report.failing and run.first_mismatch:
+        yield Text(
+            f"  {marks.mismatch} wrong by itself   {marks.inherited} wrong, but right given its wrong inputs",
+            "dim",
+        )
+
+
+def _sources(run: Run) -> str:
+    """Which intermediates were exported, tapped or recovered, and which were not seen at all."""
+    by_source: dict[str, list[str]] = {}
+    for one in run.compares:
+        # What dP and delta come to lies in their budgets: it is large wherever P is small.
+        adds = f" (to {one.reading_adds:.0e})" if one.reading_adds is not None and one.name in ("P", "dS") else ""
+        by_source.setdefault(one.source or "", []).append(one.name + adds)
+    by_source["not exposed"] = list(run.absent)
+    order = ("exported", "tapped", "recovered", "not exposed")
+    return "; ".join(f"{source}: {', '.join(by_source[source])}" for source in order if by_source.get(source))
+
+
+def _dtypes(run: Run) -> str:
+    """In which dtypes it came; what was recovered has none."""
+    names: dict[str, list[str]] = {}
+    for one in run.compares:
+        if one.dtype:
+            names.setdefault(one.dtype, []).append(one.name)
+    if len(names) == 1:
+        return f"all results are {next(iter(names))}"
+    return "; ".join(f"{dtype}: {', '.join(of_it)}" for dtype, of_it in names.items())
+
+
+def head_groups(states: Sequence[object], columns: int) -> list[range]:
+    """The heads of a table of so many columns: one each where they all fit, else neighbours of one state together.
+
+    Args:
+        states: of each head, what is wrong there. Where they change too often, the shortest neighbours share a column.
+    """
+    heads = range(len(states))
+    first = [head for head in heads if len(heads) <= columns or head == 0 or states[head] != states[head - 1]]
+    groups = [range(start, stop) for start, stop in zip(first, [*first[1:], len(heads)], strict=True)]
+    while len(groups) > columns:
+        at = min(range(len(groups) - 1), key=lambda left: groups[left + 1].stop - groups[left].start)
+        groups[at : at + 2] = [range(groups[at].start, groups[at + 1].stop)]
+    return groups
+
+
+def _group_name(group: range) -> str:
+    return str(group.start) if len(group) == 1 else f"{group.start}-{group.stop - 1}"
+
+
+def _cells(one: Intermediate, groups: Sequence[range], heads: int, marks: Marks) -> Iterator[tuple[str, str]]:
+    for group in groups:
+        worst = max((head.ratio for head in _held(one, heads, group)), key=lambda by: (by != by, by))
+        status = _status(one, heads, group)
+        mark = {MISMATCH: marks.mismatch, INHERITED: marks.inherited, MATCH: ""}[status]
+        times = marks.times if mark else ""
+        yield f"{mark + ratio(worst) + times:>{_CELL}}", STYLES.get(status, "")
+
+
+def _held(one: Intermediate, heads: int, wanted: Iterable[int]) -> list[Head]:
+    """What an intermediate has of some query heads, in every batch: key heads of dK and dV."""
+    group_size = heads // _count(one)
+    held = {head // group_size for head in wanted}
+    return [head for head in one.heads if head.head in held]
+
+
+def _status(one: Intermediate, heads: int, wanted: Iterable[int]) -> str:
+    """The worst of them."""
+    statuses = {head.status for head in _held(one, heads, wanted)}
+    return next(known for known in (MISMATCH, INHERITED, MATCH) if known in statuses)
+
+
+def render_layouts(report: Report, width: int, *, utf8: bool = True) -> Iterator[Text]:
+    """A line for each layout."""
+    marks = UTF8 if utf8 else ASCII
+    styles = {"match": "green", "mismatch": "bold red"}
+    for run in report.runs:
+        style = styles.get(run.verdict, CAUTION)
+        if run.told_error:
+            yield Text(f"  {run.layout:<14} {run.verdict}: {_words_of_end(run)}", style)
+            continue
+        if not run.compares:  # the target's words, of any length
+            how = "mismatch, then refused" if run.verdict == MISMATCH else run.verdict
+            words = _wrapped(f"{run.layout:<14} {how}: {run.skipped}", width)
+            yield from (Text(line, style) for line in words)
+            continue
+        line = Text.assemble(f"  {run.layout:<14} ", (run.verdict, style))
+        worst = max(run.compares, key=lambda one: one.ratio)
+        line.append(f", worst {ratio(worst.ratio)}{marks.times} in {worst.name}")
+        yield line
+
+
+def _words_of_end(run: Run) -> str:
+    words = run.error.words if isinstance(run.error, Error) else ""
+    return words or re.sub(_OF_TARGET, "", run.told_error[1] if run.told_error else "")
+
+
+def _reasons(report: Report) -> Iterator[str]:
+    """Why, as far as it is known."""
+    if report.is_right_when_contiguous:
+        yield "right when contiguous and wrong otherwise: the arithmetic is right, an address (a stride) is not"
+    yield from _of_memory(report)
+    yield from (report.failing or report.measured[0]).inside
+    yield from report.coarser
+    if report.failing and not report.coarser and _is_coarse(report):
+        name = report.shown.precision
+        yield f"no error exceeds {COARSE:.0f}x: rather a coarser arithmetic than {name} than a wrong formula"
+
+
+def _of_memory(report: Report) -> Iterator[str]:
+    """What kernels did to memory, the worst first, where no cause says it already."""
+    causes = {one.summary for one in report.causes[:1]}
+    groups = grouped(
+        (run.layout, memory_finding) for run in report.runs if not run.told_error for memory_finding in run.memory
+    )
+    groups = [group for group in groups if group.sentence not in causes]
+    yield from (group.sentence for group in groups[:_MOST_STRAYS])
+    if len(groups) > _MOST_STRAYS:
+        yield f"and {plural(len(groups) - _MOST_STRAYS, 'finding')} more about memory, none worse, in --json FILE"
+
+
+def _sentences(report: Report) -> Iterator[str]:
+    shown, broken = report.shown, next((run.broken for run in report.measured if run.broken), [])
+    if report.failing:
+        yield f"wrong rows: {_wrong_rows(shown)}" if shown.first_mismatch else "no single element is out of bounds"
+    if broken:
+        yield f"identities broken: {'; '.join(identity.name for identity in broken)}"
+    else:
+        kept = [identity.key for run in report.measured for identity in run.invariants if identity.holds]
+        of_reference = [identity.key for identity in shown.invariants if identity.of == "reference"]
+        held, audited = (" ".join(sorted(set(keys), key=_rank)) for keys in (kept, of_reference))
+        yield f"identities hold: {held} (and {audited} for the reference)"
+    yield from report.notes
+    if shown.undecided:
+        yield f"{plural(shown.undecided, 'entry')} on the ReLU's kink, where rounding decides: either side is right"
+    yield _receipt(report)
+
+
+def _is_coarse(report: Report) -> bool:
+    """Whether elements are wrong, and none by much."""
+    return 1.0 < max(one.ratio for run in report.measured for one in run.compares) <= COARSE
+
+
+def _wrong_rows(run: Run) -> str:
+    first = run.first_mismatch
+    assert first is not None
+    one = next(one for one in run.compares if one.name == first.intermediate)
+    ranges = next(head.rows for head in one.heads if (head.batch, head.head) == (first.batch, first.head))
+    where = f"batch {first.batch}, head {first.head}" if first.batch is not None else f"head {first.head}"
+    rows = sum(last - start + 1 for start, last in ranges)
+    return f"{one.name} {where}: {in_words(ranges, 6)} ({rows} of {one.length})"
+
+
+def _receipt(report: Report) -> str:
+    counts, case, runs = report.compared, report.case, len(report.measured)
+    seen = sorted({len(run.compares) for run in report.measured})
+    names = plural(seen[0], "intermediate") if len(seen) == 1 else f"{seen[0]} to {plural(seen[-1], 'intermediate')}"
+    of_case = "" if case is None else (
+        f", {plural(case.batch, 'batch')}, {plural(case.heads, 'head')} and {plural(case.seqlen_q, 'query row')}"
+    )  # fmt: skip
+    return f"compared {plural(counts.elements, 'element')}: every one of {names} in {plural(runs, 'run')}{of_case}"
+
+
+def _rank(key: str) -> tuple[int, str]:
+    """I2 before I10, and what is no number last."""
+    return (int(key[1:]) if key[1:].isdigit() else 99, key)
+
+
+def _provenance(report: Report, width: int) -> Iterator[Text]:
+    target = report.target
+    seconds = ", ".join(f"{stage} {took:.1f}" for stage, took in report.seconds.items())
+    yield from folded(f"ran {target.backend} on {report.environment.get('device')}; seconds: {seconds}", width)
+    files: dict[tuple[str, str], list[str]] = {}
+    own = Source(name=target.function, file=target.file, line=target.line, sha256=target.sha256)
+    for source in target.kernels or (own,):
+        files.setdefault((source.file, source.sha256), []).append(f"{source.name}:{source.line}")
+    for (file, digest), names in files.items():
+        yield Text(f"  {short(file)} sha256 {digest[:12]}", "dim", overflow="ignore")
+        yield from folded("  " + " ".join(names), width)
+    for shadow in target.shadows:
+        yield Text(f"  not this file, though of the same module name: {short(shadow)}", CAUTION)
+    if cache := report.environment.get("triton_cache"):
+        yield Text(f"  Triton's cache: {short(cache)}", "dim")
+    if report.failing and report.reproduce:
+        yield Text(f"  again: {report.reproduce}")
+
+
+def folded(sentence: str, width: int) -> Iterator[Text]:
+    """A sentence in lines of a width, indented."""
+    yield from (Text(line) for line in _wrapped(sentence, width))
+
+
+def _wrapped(sentence: str, width: int) -> list[str]:
+    return textwrap.wrap(sentence, max(width, 40), initial_indent="  ", subsequent_indent="    ")

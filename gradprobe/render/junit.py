@@ -1,0 +1,198 @@
+"""JUnit XML: one test case an intermediate, head and layout, and one an identity; a test suite a check."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from xml.etree import ElementTree as Xml
+
+from ..model.memory import MemoryFinding
+from ..model.report import INHERITED, MISMATCH, SKIPPED, Error, Head, Identity, Intermediate, Report, Run
+from ..model.severity import WARNING
+from .phrases import counts_in_words, errors_of, head_name, identities, is_silent, residual, told_apart
+from .places import Base, Place, place_of, places_of
+from .text import element_line, identity_line, visible
+
+
+@dataclass(frozen=True)
+class Case:
+    """One test case."""
+
+    group: str
+    """The layout; JUnit's class name is the target and this."""
+    name: str
+    outcome: str = ""
+    """failure, error or skipped; "" where it passes."""
+    kind: str = ""
+    """mismatch, inherited, the kind of an error, ..."""
+    message: str = ""
+    body: tuple[str, ...] = ()
+
+
+def as_junit(reports: Sequence[Report], base: Base) -> str:
+    """The reports as XML that Jenkins' schema takes (junit-10.xsd).
+
+    A check runs and compares all of its heads at once: its seconds are shared out among its test cases, equally, so
+    that the times of every level add up.
+    """
+    root = Xml.Element("testsuites", name="gradprobe")
+    suites = [_suite(report, base) for report in told_apart(reports)]
+    root.extend(suites)
+    for count in ("tests", "failures", "errors"):
+        root.set(count, str(sum(int(suite.get(count, 0)) for suite in suites)))
+    root.set("time", _seconds(sum(map(_milliseconds, reports))))
+    Xml.indent(root)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + Xml.tostring(root, encoding="unicode") + "\n"
+
+
+def _suite(report: Report, base: Base) -> Xml.Element:
+    cases = _unique(_cases(report, base))
+    outcomes = Counter(case.outcome for case in cases)
+    suite = Xml.Element("testsuite", name=visible(report.name), tests=str(len(cases)))
+    for count, outcome in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+        suite.set(count, str(outcomes[outcome]))
+    suite.set("time", _seconds(_milliseconds(report)))
+    _add_properties(suite, report, base)
+    for case, share in zip(cases, _shares(_milliseconds(report), len(cases)), strict=True):
+        suite.append(_case(case, report.name, share))
+    return suite
+
+
+def _add_properties(suite: Xml.Element, report: Report, base: Base) -> None:
+    target, places = report.target, places_of(report)
+    properties: dict[str, object] = {
+        "name": target.name, "family": target.family, "backend": target.backend, "sha256": target.sha256,
+        "title": report.title, "reproduce": report.reproduce,
+    }  # fmt: skip
+    if places:
+        properties |= {"file": base.relative(places[0].file) or places[0].file, "line": places[0].line}
+    properties |= {f"kernel {place.name}": base.told(place) for place in places[1:]}
+    element = Xml.SubElement(suite, "properties")
+    for name, value in properties.items():
+        if value:
+            Xml.SubElement(element, "property", name=visible(name), value=visible(str(value)))
+
+
+def _case(case: Case, target: str, milliseconds: int) -> Xml.Element:
+    classname = f"{target}.{case.group}" if case.group else target
+    element = Xml.Element(
+        "testcase", classname=visible(classname), name=visible(case.name), time=_seconds(milliseconds)
+    )
+    if case.outcome:
+        told = Xml.SubElement(element, case.outcome, type=visible(case.kind), message=visible(case.message))
+        told.text = visible("\n".join(filter(None, case.body))) or None
+    return element
+
+
+def _cases(report: Report, base: Base) -> Iterator[Case]:
+    """JUnit knows no warnings: they are skipped test cases, which fail nothing and are seen."""
+    for warned in report.warnings:
+        name = f"{warned.kind} {warned.about}".rstrip()
+        yield Case("warnings", name, "skipped", WARNING, warned.words, (warned.words, _again(report)))
+    cases = _of_report(report, base)
+    yield from map(_as_warning, cases) if report.is_warning else cases
+
+
+def _as_warning(case: Case) -> Case:
+    return replace(case, outcome="skipped", kind=WARNING) if case.outcome in ("failure", "error") else case
+
+
+def _of_report(report: Report, base: Base) -> Iterator[Case]:
+    if error := report.own_error:
+        body = (error.message, *filter(None, [error.way_out]), _again(report))
+        yield Case("", report.title or "check", "error", error.kind, error.message, body)
+    for run in report.runs:
+        cases = _of_run(report, run, base)
+        yield from map(_as_warning, cases) if run.severity == WARNING else cases
+    for finding in report.memory:
+        case = _of_memory(report, finding, base)
+        yield _as_warning(case) if finding.severity == WARNING else case
+    if is_silent(errors_of(report)):
+        yield Case("", "verdict", "failure", MISMATCH, "the check is a mismatch", (_again(report),))
+
+
+def _of_run(report: Report, run: Run, base: Base) -> Iterator[Case]:
+    layout, failed = run.layout, run.told_error
+    if failed:
+        at = _at([place_of(run.error)], base) if isinstance(run.error, Error) and run.error.file else ()
+        yield Case(layout, "layout", "error", *failed, (failed[1], *at, _again(report)))
+    elif run.verdict == SKIPPED:
+        yield Case(layout, "layout", "skipped", "refused", str(run.skipped))
+    for one in run.intermediates:
+        if not one.heads:
+            yield Case(layout, one.name, "skipped", one.status, one.status)
+        for head in one.heads:
+            yield _of_head(report, run, one, head, base)
+    for key, identity in identities(run).items():
+        yield _of_identity(report, run, key, identity)
+
+
+def _of_head(report: Report, run: Run, one: Intermediate, head: Head, base: Base) -> Case:
+    name, status = head_name(one.name, head), head.status
+    if status not in (MISMATCH, INHERITED):
+        return Case(run.layout, name)
+    own = status == MISMATCH
+    counts = counts_in_words(head)
+    message = f"{one.name} {'is wrong by itself' if own else 'only inherits'}: {counts}"
+    why = "no: its own inputs do not explain it" if own else "yes: it is right given its wrong inputs, so look at those"
+    body = (counts, f"inherited: {why}", *_at(places_of(report, one.name, inherits=not own), base), _again(report))
+    return Case(run.layout, name, "failure", status, _first_line_of(run, one, head) or message, body)
+
+
+def _first_line_of(run: Run, one: Intermediate, head: Head) -> str:
+    """The greppable line, where the run's first mismatch lies in this head."""
+    first, here = run.first_mismatch, (one.name, head.batch, head.head)
+    if first and head.status == MISMATCH and here == (first.intermediate, first.batch, first.head):
+        return element_line(first)
+    return ""
+
+
+def _of_identity(report: Report, run: Run, key: str, identity: Identity) -> Case:
+    if identity.holds:
+        return Case(run.layout, key)
+    words = residual(identity)
+    message = words if run.first_mismatch else identity_line(identity)
+    return Case(run.layout, key, "failure", "identity", message, (words, _again(report)))
+
+
+def _of_memory(report: Report, finding: MemoryFinding, base: Base) -> Case:
+    place = place_of(finding)
+    words = (finding.kind, finding.tensor, f"in {finding.kernel}" if finding.kernel else "")
+    at = _at([place] if place.file else places_of(report), base)
+    body = (finding.sentence, *at, *filter(None, [finding.code]), _again(report))
+    return Case("memory", " ".join(filter(None, words)), "failure", finding.kind, finding.sentence, body)
+
+
+def _at(places: Sequence[Place], base: Base) -> tuple[str, ...]:
+    return (f"at: {base.told(places[0])} {places[0].name}".rstrip(),) if places else ()
+
+
+def _again(report: Report) -> str:
+    return f"again: {report.reproduce}" if report.reproduce else ""
+
+
+def _unique(cases: Iterable[Case]) -> list[Case]:
+    """Cases whose names differ within their group: two of one name are one to those who read JUnit."""
+    seen: Counter[tuple[str, str]] = Counter()
+    found = []
+    for case in cases:
+        seen[case.group, case.name] += 1
+        again = seen[case.group, case.name]
+        name = f"{case.name} ({again})" if again > 1 else case.name
+        found.append(Case(case.group, name, case.outcome, case.kind, case.message, case.body))
+    return found
+
+
+def _milliseconds(report: Report) -> int:
+    return round(1000 * report.seconds.get("total", 0.0))
+
+
+def _shares(whole: int, parts: int) -> list[int]:
+    """Whole numbers that differ by 1 at most and add up."""
+    share, rest = divmod(whole, parts) if parts else (0, 0)
+    return [share + (at < rest) for at in range(parts)]
+
+
+def _seconds(milliseconds: int) -> str:
+    return f"{milliseconds // 1000}.{milliseconds % 1000:03d}"

@@ -1,0 +1,128 @@
+"""A Markdown table of reports, for the summary of a GitHub step: a row a check and layout, the worst first."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from ..model.memory import MemoryFinding
+from ..model.report import CRASHED, FAILED, INHERITED, MATCH, MISMATCH, SKIPPED, Report, Run
+from ..model.severity import WARNING, Warned
+from ..model.spans import plural
+from .phrases import errors_of, identities, told_apart
+from .places import Base, Place, places_of
+from .text import element_line, ratio, visible
+
+# GitHub drops a summary that is larger.
+MOST_BYTES = 2**20
+_ORDER = (FAILED, CRASHED, MISMATCH, WARNING, SKIPPED, MATCH)
+_HEAD = "| verdict | check | layout | wrong by itself | only inherited | worst | what | where |\n" + "|--" * 8 + "|\n"
+# Signs of Markdown, HTML, mentions, issues, emoji and links.
+_MARKUP = re.compile(r"[\\`*_{}\[\]()<>#+!|&~$@:]|(?<=www)\.")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One check in one layout, or what is told of the check as a whole."""
+
+    verdict: str
+    ratio: float
+    cells: tuple[str, ...]
+    """Plain text, what follows the verdict."""
+
+
+def as_markdown(reports: Sequence[Report], base: Base, most: int = MOST_BYTES) -> str:
+    """A heading, a table, and the commands that repeat what does not match, in `most` bytes of UTF-8 at most.
+
+    Where that is too little, the rows at the end are left out, and the last line says how many; "" where not even the
+    heading has room.
+    """
+    reports = told_apart(reports)
+    rows = sorted(
+        (row for report in reports for row in _rows(report, base)),
+        key=lambda row: (_ORDER.index(row.verdict), -row.ratio),
+    )
+    lines = [_row(row) for row in rows]
+    wrong = [report for report in reports if errors_of(report).verdict != MATCH and report.reproduce]
+    again = [f"again: <code>{_plain(report.reproduce)}</code><br>\n" for report in wrong]
+    return _within(_heading(reports) + _HEAD, lines, ["\n", *again] if again else [], most)
+
+
+def _heading(reports: Sequence[Report]) -> str:
+    verdicts = Counter(report.verdict for report in reports if not report.is_warning)
+    verdicts[WARNING] = sum(len(report.warnings) for report in reports)
+    words = [f"{verdicts[word]} {said}" for word, said in (
+        ("mismatch", "wrong"), ("error", "not checked"), ("match", "right"),
+        (WARNING, "warned of")) if verdicts[word]]  # fmt: skip
+    return f"### gradprobe: {plural(len(reports), 'check')}, {', '.join(words)}\n\n"
+
+
+def _within(head: str, rows: Sequence[str], tail: Sequence[str], most: int) -> str:
+    """As many rows as there is room for, and then as much of the tail."""
+    text, left = [head], most - len(head.encode()) - 120  # the last line's own length
+    if left < 0:
+        return ""
+    for at, line in enumerate((*rows, *tail)):
+        left -= len(line.encode())
+        if left < 0:
+            rest = len(rows) - at
+            said = f"{plural(rest, 'row')} more" if rest > 0 else "Some commands"
+            return "".join(text) + f"\n{said} left out: a summary holds {most:,} bytes at most.\n"
+        text.append(line)
+    return "".join(text)
+
+
+def _rows(report: Report, base: Base) -> Iterator[Row]:
+    for row, part in _parts(report, base):
+        is_mild = report.is_warning or (isinstance(part, (Run, MemoryFinding)) and part.severity == WARNING)
+        yield replace(row, verdict=WARNING) if is_mild and row.verdict in (MISMATCH, FAILED, CRASHED) else row
+
+
+def _parts(report: Report, base: Base) -> Iterator[tuple[Row, Report | Run | MemoryFinding | Warned]]:
+    """Each row with the part of the report that it tells."""
+    place = next(iter(places_of(report)), None)
+    where = base.told(place) if place else ""
+    for warned in report.warnings:
+        cells = (report.name, "; ".join(warned.layouts), "", "", "", warned.words, where)
+        yield Row(WARNING, float("inf"), cells), warned
+    if error := report.own_error:
+        words = " ".join(filter(None, (error.message, error.way_out)))
+        yield Row(FAILED, float("inf"), (report.name, "", "", "", "", f"{error.kind}: {words}", where)), report
+    for run in report.runs:
+        yield _of_run(run, report.name, where), run
+    for finding in report.memory:
+        line = base.told(Place(finding.file, finding.line)) if finding.file else ""
+        seen = (report.name, finding.kind, finding.tensor, "", "", finding.sentence, line)
+        yield Row(MISMATCH, float("inf"), seen), finding
+
+
+def _of_run(run: Run, check: str, where: str) -> Row:
+    failed, worst = run.told_error, max(run.compares, key=lambda one: one.ratio, default=None)
+    what = f"{failed[0]}: {failed[1]}" if failed else run.skipped or ""
+    if run.first_mismatch:
+        what = element_line(run.first_mismatch)
+    broken = [identity.name for identity in identities(run).values() if not identity.holds]
+    what = "; ".join(filter(None, (what, f"broken: {', '.join(broken)}" if broken else "")))
+    told = f"{ratio(worst.ratio)}x in {worst.name}" if worst else ""
+    own, inherited = (
+        ", ".join(one.name for one in run.intermediates if one.status == status) for status in (MISMATCH, INHERITED)
+    )
+    wrong = run.verdict in (MISMATCH, FAILED, CRASHED)
+    return Row(
+        run.verdict,
+        worst.ratio if worst else 0.0,
+        (check, run.layout, own, inherited, told, what, where if wrong else ""),
+    )
+
+
+def _row(row: Row) -> str:
+    verdict = row.verdict if row.verdict in ("match", SKIPPED) else f"**{row.verdict}**"
+    return f"| {verdict} | {' | '.join(_plain(cell) for cell in row.cells)} |\n"
+
+
+def _plain(text: str) -> str:
+    """Text in which Markdown and HTML find nothing of theirs, in one line."""
+    escaped = _MARKUP.sub(lambda found: f"&#{ord(found[0])};", visible(text))
+    return escaped.replace("\n", "<br>")

@@ -1,0 +1,108 @@
+"""Places in source that a report names, and how a path is written for others: relative, or as a URI."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath, PurePosixPath, PureWindowsPath
+from urllib.parse import quote
+
+from ..model.diagnosis import Where
+from ..model.intermediates import is_named_after
+from ..model.memory import MemoryFinding
+from ..model.report import CheckedTarget, Error, Report
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of a file."""
+
+    file: str
+    line: int | None
+    """From 1; None where the file alone is known."""
+    name: str = ""
+    """The function or kernel that is defined there, or the code that stands there."""
+
+
+@dataclass(frozen=True)
+class Base:
+    """Against what paths are told; both absolute."""
+
+    root: str
+    """The folder that paths are relative to: a repository."""
+    here: str
+    """The current folder, which relative paths begin at."""
+
+    def relative(self, file: str) -> str | None:
+        """The file from the root, with slashes; None where it does not lie below."""
+        path = self._whole(file)
+        root = type(path)(os.path.normpath(self.root))
+        return path.relative_to(root).as_posix() if path.is_relative_to(root) else None
+
+    def told(self, place: Place) -> str:
+        """`kernels/lazy.py:120`."""
+        file = self.relative(place.file) or place.file
+        return f"{file}:{place.line}" if place.line else file
+
+    def uri(self, file: str) -> tuple[str, bool]:
+        """The file as a URI, and whether that is relative to the root."""
+        below = self.relative(file)
+        if below is not None:
+            return quote(_bytes(below)), True
+        path = self._whole(file)
+        if isinstance(path, PureWindowsPath):
+            return "file:///" + quote(_bytes(path.as_posix()), safe="/:"), False
+        return "file://" + quote(_bytes(path.as_posix())), False
+
+    def _whole(self, file: str) -> PurePath:
+        if re.match(r"[A-Za-z]:[\\/]", file):
+            return PureWindowsPath(file)
+        return PurePosixPath(os.path.normpath(os.path.join(self.here, file)))
+
+
+def _bytes(path: str) -> bytes:
+    """What a URI quotes; names of files may hold bytes that are no text, which Python keeps as lone surrogates."""
+    return path.encode("utf-8", "surrogateescape" if _decoded(path) else "surrogatepass")
+
+
+def _decoded(path: str) -> bool:
+    return all("\udc80" <= letter <= "\udcff" for letter in path if "\ud800" <= letter <= "\udfff")
+
+
+def places_of(report: Report, intermediate: str | None = None, *, inherits: bool = False) -> tuple[Place, ...]:
+    """Where to look, the best first: what the causes name, kernels named after the intermediate, the target.
+
+    Args:
+        intermediate: one that is wrong; None for what no kernel may be blamed for.
+        inherits: whether that only inherits, so that no line is accused but of a kernel named after it.
+    """
+    kernels = [Place(kernel.file, kernel.line or None, kernel.name) for kernel in report.target.kernels]
+    found: list[Place] = []
+    if intermediate is not None:
+        lines = _sorted([where for cause in report.causes for where in cause.where], intermediate)
+        found += [place_of(where) for where in lines if not inherits or is_named_after(where.kernel, intermediate)]
+        found += [kernel for kernel in kernels if not inherits and is_named_after(kernel.name, intermediate)]
+    found += [*_function(report.target), *kernels]
+    return tuple(dict.fromkeys(place for place in found if place.file))
+
+
+def _function(target: CheckedTarget) -> Iterator[Place]:
+    """The target's own function; of a target that did not get as far as being found, the file that its name gives."""
+    file, _, function = target.name.rpartition(":")
+    if target.file:
+        yield Place(target.file, target.line or None, function or file)
+    elif file.endswith(".py"):
+        yield Place(file, None, function)
+
+
+def _sorted(lines: Sequence[Where], intermediate: str) -> list[Where]:
+    """Those in kernels that are named after the intermediate first."""
+    return sorted(lines, key=lambda where: not is_named_after(where.kernel, intermediate))
+
+
+def place_of(part: Where | MemoryFinding | Error) -> Place:
+    """The line that a cause, a finding about memory or an error names."""
+    kernel = "" if isinstance(part, Error) else part.kernel
+    return Place(part.file or "", part.line or None, part.code or kernel)

@@ -1,0 +1,139 @@
+"""Report of a probe: the one place where tensors become numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ..model.case import Case
+from ..model.intermediates import steps
+from ..model.number import Number
+from ..model.report import (
+    NOT_EXPOSED,
+    CheckedTarget,
+    CloseUp,
+    Counts,
+    Head,
+    Identity,
+    Intermediate,
+    Report,
+    Run,
+    Source,
+    add_counts,
+)
+from ..numerics import evidence as verdict
+from ..numerics.evidence import Probed, Provenance
+from ..numerics.identities import Invariant
+from ..numerics.locate import element_of
+from ..numerics.measured import Measured
+from ..numerics.tally import Finding
+from ..runtime.trace import dtype_of
+from ..targets.naming import Source as Loaded
+
+
+def report_of(probed: Probed, close_ups: Iterable[CloseUp] = ()) -> Report:
+    """What a probe found, without its tensors."""
+    failing, runs = probed.failing, tuple(run_of(probed.case, run) for run in probed.runs)
+    environment = dict(probed.environment) | {"triton_cache": probed.provenance.triton_cache}
+    return Report(
+        verdict=probed.verdict,
+        target=_target(probed.provenance, probed.case.family),
+        # Some are of classes of torch, which whoever reads this need not import.
+        environment={name: str(value) for name, value in environment.items()},
+        case=probed.case,
+        runs=runs,
+        first_mismatch=element_of(failing[1].first) if failing and failing[1].first else None,
+        diagnoses=probed.diagnoses,
+        known=probed.known,
+        coarser=tuple({one.name: one.words for _, found in probed.measured for one in found.coarser}.values()),
+        notes=probed.notes,
+        compared=add_counts(run.compared for run in runs),
+        warnings=tuple(probed.warnings),
+        reproduce=probed.reproduce,
+        seconds={stage: round(seconds, 4) for stage, seconds in probed.seconds.items()},
+        close_ups=tuple(close_ups),
+    )
+
+
+def _target(provenance: Provenance, family: str) -> CheckedTarget:
+    source = provenance.source
+    return CheckedTarget(
+        name=provenance.target, family=family, backend=provenance.backend, function=source.name, file=source.file,
+        line=source.line, sha256=source.sha256, shadows=provenance.shadows,
+        kernels=tuple(map(_source, provenance.kernels)), reference=provenance.reference,
+    )  # fmt: skip
+
+
+def _source(source: Loaded) -> Source:
+    return Source(name=source.name, file=source.file, line=source.line, sha256=source.sha256)
+
+
+def run_of(case: Case, run: verdict.Run) -> Run:
+    """One of a probe's runs: its own results, and what was recovered beside them."""
+    measured = run.shown
+    if measured is None:
+        return Run(layout=run.layout, verdict=run.verdict, skipped=run.skipped, memory=run.memory)
+    return Run(
+        layout=run.layout,
+        verdict=run.verdict,
+        skipped=run.skipped,
+        precision=measured.comparison.precision.name,
+        undecided=measured.comparison.undecided,
+        coarser=tuple(coarser.words for coarser in measured.coarser),
+        memory=run.memory,
+        inside=run.inside.sentences if run.inside else (),
+        intermediates=tuple(_intermediates(case, measured)),
+        first_mismatch=element_of(measured.first) if measured.first else None,
+        compared=_counts(case, measured),
+        invariants=tuple(map(_identity, measured.invariants)),
+    )
+
+
+def _counts(case: Case, measured: Measured) -> Counts:
+    findings, heads = measured.comparison.findings.values(), case.batch * case.heads
+    return Counts(heads, heads * case.seqlen_q, sum(finding.total for finding in findings), len(findings))
+
+
+def _identity(tried: Invariant) -> Identity:
+    residual, budget = Number(tried.residual), Number(tried.budget)
+    return Identity(name=tried.name, of=tried.of, holds=tried.holds, residual=residual, budget=budget)
+
+
+def _intermediates(case: Case, measured: Measured) -> Iterator[Intermediate]:
+    findings, absent = measured.comparison.findings, measured.comparison.absent
+    for row, _ in steps(case.family):
+        if row.name in findings:
+            yield _intermediate(findings[row.name], measured)
+        elif row.name in absent:
+            yield Intermediate(name=row.name, status=NOT_EXPOSED)
+
+
+def _intermediate(finding: Finding, measured: Measured) -> Intermediate:
+    adds = measured.comparison.reading.get(finding.name)
+    return Intermediate(
+        name=finding.name,
+        status=finding.status,
+        source=measured.trace.sources[finding.name],
+        dtype=dtype_of(measured.trace, finding.name),
+        reading_adds=None if adds is None else Number(adds),
+        mismatched=finding.mismatched,
+        total=finding.total,
+        non_finite=finding.non_finite,
+        max_abs_err=Number(finding.max_abs_err),
+        max_budget_ratio=Number(finding.max_ratio),
+        length=finding.wrong_rows.shape[2],
+        heads=tuple(_heads(finding)),
+    )
+
+
+def _heads(finding: Finding) -> Iterator[Head]:
+    ratios, wrong = finding.ratio.tolist(), finding.wrong.tolist()
+    for batch, of_batch in enumerate(ratios):
+        for head, ratio in enumerate(of_batch):
+            yield Head(
+                batch=batch if finding.axes[0] == "b" else None,
+                head=head,
+                status=finding.head_status(batch, head),
+                mismatched=wrong[batch][head],
+                max_budget_ratio=Number(ratio),
+                rows=tuple(finding.row_ranges(batch, head)) if wrong[batch][head] else (),
+            )

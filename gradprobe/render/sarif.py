@@ -1,0 +1,150 @@
+"""SARIF 2.1.0: one result a finding, the worst first, as GitHub's code scanning takes it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import quote
+
+from .. import __version__
+from ..model.report import MATCH, MISMATCH, Report
+from ..model.spans import plural
+from .alerts import Alert, alerts_of
+from .phrases import errors_of
+from .places import Base, Place
+from .rules import RULES, USAGE, Rule
+from .text import visible
+
+SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+# GitHub rejects a file with more results than this, and shows the first 5,000 by severity.
+MOST_RESULTS = 25_000
+MOST_RELATED = 10
+# Where the pages of docs/ can be read, without a slash at the end; "" where they are nowhere yet.
+DOCS = ""
+_EXITS = {
+    0: "everything matches", 1: "a mismatch", 2: "the command or a configuration is wrong",
+    3: "the target or the tool could not run",
+}  # fmt: skip
+
+
+def as_sarif(reports: Sequence[Report], base: Base, code: int | None, *, most: int = MOST_RESULTS) -> dict[str, Any]:
+    """The reports as one SARIF log with one run, ready for `json.dumps`.
+
+    GitHub takes no result without a place. What has none (a wrong command) is a notification of the invocation instead,
+    and so is a layout that the target refused.
+
+    Args:
+        code: the exit code of the command; None as long as it runs.
+        most: results; the least are left out and counted in a notification.
+    """
+    found = alerts_of(reports)
+    results = [alert for alert in found if alert.places and alert.level != "none"]
+    told = [alert for alert in found if not alert.places or alert.level == "none"]
+    run = {
+        "tool": {"driver": _driver()},
+        "invocations": [_invocation(reports, code, told, len(results) - most)],
+        "originalUriBaseIds": {"%SRCROOT%": {"uri": f"file://{quote(base.root.rstrip('/'), errors='replace')}/"}},
+        "columnKind": "unicodeCodePoints",
+        "results": _results(results[:most], base),
+    }
+    return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
+
+
+def _driver() -> dict[str, Any]:
+    semantic = {"semanticVersion": __version__} if re.fullmatch(r"\d+\.\d+\.\d+", __version__) else {}
+    return {"name": "gradprobe", "version": __version__, **semantic, "rules": [_rule(rule) for rule in RULES]}
+
+
+def _rule(rule: Rule) -> dict[str, Any]:
+    return {
+        "id": rule.id, "name": rule.name,
+        "shortDescription": {"text": f"{rule.summary}."},
+        "fullDescription": {"text": rule.meaning},
+        "help": {"text": f"{rule.meaning} {rule.help}", "markdown": f"{rule.meaning}\n\n**What to do:** {rule.help}"},
+        **({"helpUri": f"{DOCS}/rules/#{rule.id.lower()}"} if DOCS else {}),
+        "defaultConfiguration": {"level": rule.level, "rank": rule.rank},
+    }  # fmt: skip
+
+
+def _invocation(reports: Sequence[Report], code: int | None, told: Sequence[Alert], left_out: int) -> dict[str, Any]:
+    execution = [_notification(alert) for alert in told if alert.rule is not USAGE]
+    if left_out > 0:
+        words = f"{plural(left_out, 'finding')} more, the least of them, left out: a log holds so many results at most."
+        execution.append({"level": "warning", "message": {"text": words}})
+    return {
+        "executionSuccessful": all(_came_to_its_end(errors_of(report)) for report in reports),
+        **({} if code is None else {"exitCode": code, "exitCodeDescription": _EXITS.get(code, "")}),
+        "toolExecutionNotifications": execution,
+        "toolConfigurationNotifications": [_notification(alert) for alert in told if alert.rule is USAGE],
+    }
+
+
+def _came_to_its_end(report: Report) -> bool:
+    return report.verdict in (MATCH, MISMATCH) and report.error is None
+
+
+def _notification(alert: Alert) -> dict[str, Any]:
+    level = "note" if alert.level == "none" else alert.level
+    return {
+        "level": level, "message": {"text": _text(alert)},
+        "associatedRule": {"id": alert.rule.id, "index": RULES.index(alert.rule)},
+    }  # fmt: skip
+
+
+def _results(alerts: Sequence[Alert], base: Base) -> list[dict[str, Any]]:
+    """Those of one fingerprint are told apart by how many came before."""
+    seen: Counter[str] = Counter()
+    found = []
+    for alert in alerts:
+        seen[alert.fingerprint] += 1
+        found.append(_result(alert, base, seen[alert.fingerprint]))
+    return found
+
+
+def _result(alert: Alert, base: Base, number: int) -> dict[str, Any]:
+    first, *others = alert.places
+    related = [{"id": at} | _location(place, base) for at, place in enumerate(others[:MOST_RELATED], 1)]
+    return {
+        "ruleId": alert.rule.id,
+        "ruleIndex": RULES.index(alert.rule),
+        "kind": "fail",
+        "level": alert.level,
+        "message": {"text": _text(alert)},
+        "locations": [_location(first, base)],
+        **({"relatedLocations": related} if related else {}),
+        "partialFingerprints": _fingerprints(alert, number),
+        "rank": alert.rule.rank,
+        "properties": {name: _cleaned(value) for name, value in alert.details.items()},
+    }
+
+
+def _fingerprints(alert: Alert, number: int) -> dict[str, str]:
+    """GitHub knows results by the second one alone, and where it is absent takes a hash of the line.
+
+    Several intermediates of one kernel share a line, and would be one alert.
+    """
+    whole, short = (f"{known}:{number}" for known in (alert.fingerprint, alert.fingerprint[:16]))
+    return {"gradprobeFinding/v1": whole, "primaryLocationLineHash": short}
+
+
+def _location(place: Place, base: Base) -> dict[str, Any]:
+    uri, below = base.uri(place.file)
+    physical: dict[str, Any] = {"artifactLocation": {"uri": uri} | ({"uriBaseId": "%SRCROOT%"} if below else {})}
+    if place.line:
+        physical["region"] = {"startLine": place.line}
+    location: dict[str, Any] = {"physicalLocation": physical}
+    if place.name:
+        location["message"] = {"text": visible(place.name)}
+    return location
+
+
+def _text(alert: Alert) -> str:
+    return visible("\n".join((f"{alert.check}: {alert.sentences[0]}", *alert.sentences[1:])))
+
+
+def _cleaned(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_cleaned(item) for item in value]
+    return visible(value) if isinstance(value, str) else value

@@ -1,0 +1,134 @@
+"""What a person and a pipe see: lines on stdout as wide as the terminal, documents, and failures on stderr."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import sys
+import textwrap
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TextIO, cast
+
+from ..model.failures import Failure, UsageFailure
+from .files import replace_file
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from ..model.report import Report
+
+
+def print_failure(failure: Failure) -> None:
+    """A failure and its way out, on stderr; on a terminal folded between words."""
+    columns = shutil.get_terminal_size().columns - 1 if sys.stderr.isatty() else 0
+    for line, indent in ((f"gradprobe: {failure}", ""), (failure.way_out, "  ")):
+        if line:
+            print(_folded(indent + line, columns), file=sys.stderr, flush=True)
+
+
+def _folded(text: str, columns: int) -> str:
+    """Each line of a text in lines of so many columns at most, the further ones indented; 0 for no limit."""
+    fold = textwrap.TextWrapper(columns, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False).fill
+    return "\n".join(map(fold, text.split("\n"))) if columns else text
+
+
+def dump(json_file: str, document: dict[str, Any]) -> None:
+    """A JSON document in a file, or on stdout for -. A file that was there is replaced at once, never half written.
+
+    Raises:
+        UsageFailure: the file cannot be written.
+    """
+    text = json.dumps(document, indent=2, allow_nan=False)
+    if json_file == "-":
+        write_stdout(text + "\n")
+        return
+    try:
+        replace_file(json_file, text + "\n")
+    except OSError as error:
+        raise UsageFailure(f"--json {json_file}: cannot be written, {error.strerror}") from error
+
+
+@dataclass(frozen=True)
+class Terminal:
+    """What stdout can show."""
+
+    columns: int
+    rows: int | None
+    """None where it is no terminal."""
+    utf8: bool
+
+
+def terminal() -> Terminal:
+    """Of the stdout of this process."""
+    return Terminal(width(), shutil.get_terminal_size().lines if sys.stdout.isatty() else None, utf8())
+
+
+def rendered(report: Report, on: Terminal | None = None) -> list[Text]:
+    """The report, or the close-up that was asked for.
+
+    Where the terminal is too short to show the first line still, the verdict stands once more at the end.
+    """
+    from .closeup import render_close_up
+    from .console import headline, render
+
+    on = on or terminal()
+    if report.close_up is not None:
+        return render_close_up(report.close_up, on.columns, utf8=on.utf8)
+    if report.strides is not None and any(run.tried for run in report.runs):
+        from ..commands.strides.reported import survey_of
+        from ..commands.strides.shown import render_survey
+
+        return render_survey(survey_of(report), on.columns, utf8=on.utf8)
+    lines = render(report, on.columns, utf8=on.utf8)
+    scrolls = on.rows is not None and len(lines) >= on.rows
+    return [*lines, *headline(report, on.columns)] if scrolls else lines
+
+
+def render_layouts(report: Report, on: Terminal) -> list[Text]:
+    """A line for each layout of the report."""
+    from . import console
+
+    return list(console.render_layouts(report, on.columns, utf8=on.utf8))
+
+
+def width() -> int:
+    """Columns of the terminal, or what COLUMNS says."""
+    return shutil.get_terminal_size((100, 24)).columns
+
+
+def utf8(stream: TextIO | None = None) -> bool:
+    """Whether stdout, or another stream, takes signs beyond ASCII."""
+    return ((stream or sys.stdout).encoding or "").lower().replace("-", "") == "utf8"
+
+
+def show(lines: list[Text]) -> None:
+    """Prints lines as they are: never folded again, in colour only on a terminal that wants it."""
+    write_stdout(painted(lines, terminal()))
+
+
+def painted(lines: list[Text], on: Terminal) -> str:
+    """Lines as they are written, each with its end; with colours where that terminal wants them."""
+    from rich.console import Console
+
+    console = Console(
+        file=io.StringIO(),  # stdout may be closed, where a target did so
+        soft_wrap=True,
+        highlight=False,
+        force_terminal=None if "FORCE_COLOR" in os.environ else on.rows is not None,
+        # rich takes NO_COLOR to leave bold and dim as they are
+        color_system=None if os.environ.get("NO_COLOR") else "auto",
+    )
+    for line in lines:
+        console.print(line)
+    return cast(io.StringIO, console.file).getvalue()
+
+
+def write_stdout(text: str) -> None:
+    """Writes to stdout. The exit code stays the verdict where a reader leaves early (`| head -1`)."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

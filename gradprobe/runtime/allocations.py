@@ -1,0 +1,157 @@
+"""The tensors that a target allocates itself: put into guard bands, and filled with what must not remain."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from ..inputs.guards import Breach, Guards, guarded
+from ..inputs.memory import Unwritten
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# Elements of guard band on either side; a multiple of 128 keeps the alignment of an allocation.
+BAND = 1024
+# Bytes from which an allocation is left as it is.
+LARGEST = 1 << 28
+PACKAGE = Path(__file__).resolve().parents[1]
+
+
+class Allocations:
+    """While entered, every floating-point tensor that torch allocates for the caller lies in a guard band.
+
+    `torch.empty` and its kin give memory that is filled with one number; `torch.zeros` and its kin their values. A
+    tensor that an operation returns as its result is the operation's own affair. What was allocated is kept alive until
+    the next entry, so that no two share an address.
+    """
+
+    def __init__(self, fill: str, unwritten: float, register: Unwritten | None = None, *, copies: bool = False) -> None:
+        """
+        Args:
+            fill: what the guard bands hold, one of guards.FILLS.
+            unwritten: what memory without values holds.
+            register: told of memory without values, and of what torch writes.
+            copies: whether what `contiguous`, `clone` and `to` return lies in a guard band too.
+        """
+        self._fill, self._unwritten, self._copies = fill, unwritten, copies
+        self._register = Unwritten() if register is None else register
+        self.made: list[tuple[Tensor, str, Guards]] = []
+        """Each tensor, FILE:LINE of the Python code that asked for it ("" where there is none), and its guard band."""
+        self._mode: Any = None
+
+    def __enter__(self) -> Allocations:
+        self.made = []
+        self._mode = factory_mode(self._allocated, self._register.written, copies=self._copies)
+        self._mode.__enter__()
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        self._mode.__exit__(*raised)
+
+    def breaches(self, names: dict[int, str]) -> list[Breach]:
+        """The guard bands that were written.
+
+        Args:
+            names: what a storage is called, by its address; one that is not in it goes by where it was allocated.
+        """
+        found = []
+        for tensor, place, guards in self.made:
+            name = names.get(tensor.untyped_storage().data_ptr(), f"the tensor allocated at {place}")
+            found += [Breach(name, breach.side, breach.offset, breach.count) for breach in guards.breaches()]
+        return found
+
+    def _allocated(self, tensor: Tensor, has_values: bool) -> Tensor:
+        if not is_plain(tensor):
+            return tensor
+        inside = self._in_a_band(tensor, has_values)
+        file, line = asked_at()
+        self.made.append((inside, f"{Path(file).name}:{line}" if file else "", Guards({"": inside})))
+        if not has_values:
+            self._register.allocated(inside)
+        return inside
+
+    def _in_a_band(self, tensor: Tensor, has_values: bool) -> Tensor:
+        own = tensor.untyped_storage().nbytes() // tensor.element_size()
+        storage = guarded(2 * BAND + own, tensor.dtype, tensor.device, self._fill, reserve=0)
+        inside = storage.as_strided(tensor.shape, tensor.stride(), BAND)
+        return inside.copy_(tensor) if has_values else inside.fill_(self._unwritten)
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Whether a tensor is a dense one of numbers, of a size that can be had twice."""
+    import torch
+
+    return (
+        type(tensor) is torch.Tensor
+        and tensor.layout == torch.strided
+        and tensor.is_floating_point()
+        and tensor.device.type in ("cpu", "cuda")
+        and 0 < tensor.untyped_storage().nbytes() < LARGEST
+        and tensor.storage_offset() == 0
+    )
+
+
+def asked_at() -> tuple[str, int]:
+    """File and line of the innermost Python code that is neither torch's nor this tool's; "" and 0 where none is."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = Path(frame.f_code.co_filename)
+        own = file.is_relative_to(PACKAGE) and not file.is_relative_to(PACKAGE / "kernels")
+        if not own and "torch" not in file.parts:
+            return str(file), frame.f_lineno
+        frame = frame.f_back
+    return "", 0
+
+
+def factory_mode(made: Callable[[Tensor, bool], Tensor], wrote: Callable[[Tensor], None], *, copies: bool) -> Any:
+    """A mode of torch's dispatcher that hands on what factories of tensors return, and what operations write into."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    aten = torch.ops.aten
+    without = {aten.empty, aten.empty_strided, aten.empty_like, aten.new_empty, aten.new_empty_strided}
+    kinds = ("zeros", "zeros_like", "new_zeros", "ones", "ones_like", "new_ones", "full", "full_like", "new_full")
+    having = {getattr(aten, kind) for kind in kinds}
+    having |= {aten.clone, aten._to_copy} if copies else set()
+
+    class Mode(TorchDispatchMode):
+        # Without it torch refuses flex_attention and its like. What one allocates inside is its own affair.
+        supports_higher_order_operators = True
+
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            """torch.compile must not trace what follows; where nobody compiles, hiding it would import all of it."""
+            return "torch._dynamo" in sys.modules
+
+        @classmethod
+        def ignore_compile_internals(cls) -> bool:
+            """Whether torch.compile, through which flex_attention goes even uncompiled, works while this is entered."""
+            return True
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **(kwargs or {}))
+            packet = getattr(func, "overloadpacket", None)
+            if packet in without or packet in having:
+                return made(result, packet in having)
+            if torch.Tag.inplace_view not in getattr(func, "tags", ()):  # which moves a tensor, and writes nothing
+                for tensor in _written(func, args, kwargs or {}):
+                    wrote(tensor)
+            return result
+
+    return Mode()
+
+
+def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
+    """The tensors that an operation writes into, as its schema says."""
+    import torch
+
+    schema = getattr(func, "_schema", None)  # which higher-order operators lack: they write into none of theirs
+    for at, argument in enumerate(schema.arguments if schema else ()):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = args[at] if at < len(args) else kwargs.get(argument.name)
+            tensors = value if isinstance(value, (list, tuple)) else [value]
+            yield from (tensor for tensor in tensors if isinstance(tensor, torch.Tensor))

@@ -1,0 +1,104 @@
+"""Chooses where kernels run, a GPU or Triton's interpreter, before Triton is imported; and mends the interpreter."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+
+from ..model.case import Case
+from ..model.failures import TargetFailure, UsageFailure
+
+# With fewer scores in one batch, a second thread gains nothing: a dot of that size takes under a millisecond.
+SMALL = 1 << 18
+
+
+def prepare_backend(device: str) -> str:
+    """Returns the device to run on, "cpu" or "cuda". Without a GPU, it sets Triton to its interpreter.
+
+    Raises:
+        UsageFailure: cuda was asked for and there is none, or Triton was imported before in the other mode.
+    """
+    if device == "cpu":
+        _choose_interpreter()
+        return "cpu"
+    import torch
+
+    if torch.cuda.is_available():
+        return "cuda"
+    if device == "cuda":
+        raise UsageFailure(
+            "--device cuda: torch sees no CUDA device", "use --device cpu, or check the driver with nvidia-smi"
+        )
+    _choose_interpreter()
+    return "cpu"
+
+
+def _choose_interpreter() -> None:
+    if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") != "1":
+        raise UsageFailure(
+            "Triton was imported before gradprobe could choose its interpreter",
+            "set TRITON_INTERPRET=1 in the environment; of pytest, its setting gradprobe_interpret = true does so",
+        )
+    os.environ["TRITON_INTERPRET"] = "1"
+
+
+def choose_threads(case: Case) -> None:
+    """Takes one CPU thread for small problems. On busy cores, waiting for a second thread made them 12 times slower."""
+    import torch
+
+    if case.device == "cpu" and case.heads * case.seqlen_q * case.seqlen_k < SMALL:
+        torch.set_num_threads(1)
+
+
+def make_interpreter_right(case: Case) -> None:
+    """Makes the arithmetic of Triton's interpreter right for the case's dtype, where it runs.
+
+    Raises:
+        TargetFailure: bfloat16 is asked for and still not right in this version of Triton's interpreter.
+    """
+    if not interpreting():
+        return
+    from . import interpreter
+
+    interpreter.make_scalars_right()
+    interpreter.keep_patched_language()
+    interpreter.keep_arguments_in_place()
+    interpreter.take_bools()
+    if case.dtype == "bfloat16":
+        interpreter.make_bfloat16_right()
+        wrong = interpreter.wrong_bfloat16_operations()
+        if wrong:
+            raise TargetFailure(
+                f"bfloat16 cannot be checked here: Triton's interpreter computes {', '.join(wrong)} on its bits",
+                "use --dtype float16 or float32, or a GPU",
+            )
+
+
+def interpreting() -> bool:
+    """Whether Triton's interpreter runs the kernels of this process."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+@contextlib.contextmanager
+def ordinary_torch() -> Iterator[None]:
+    """While open, torch is as in a new process. Afterwards its state is as before.
+
+    Gradients are recorded, autocast is off, and tensors are float32 and on the CPU by default. The number of threads,
+    which a check may lower, is restored.
+    """
+    import torch
+
+    with contextlib.ExitStack() as stack:
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
+        stack.callback(torch.set_default_dtype, torch.get_default_dtype())
+        torch.set_default_dtype(torch.float32)
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
+        for kind in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        if torch.get_default_device().type != "cpu":  # a mode that every call of torch passes through
+            stack.enter_context(torch.device("cpu"))
+        yield

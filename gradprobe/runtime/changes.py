@@ -1,0 +1,195 @@
+"""The inputs that a run changed: which, where, and what changed them."""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+import math
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ..inputs.guards import same_bits
+from ..inputs.layouts import Inputs, write
+from ..model.case import OUTPUTS
+from ..model.intermediates import lookup
+from .allocations import asked_at, factory_mode
+from .launches import storage_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# What a backward may write into: its results, and delta, which no other step of a program reads.
+_ITS_OWN = (*OUTPUTS, "delta")
+
+
+@dataclass(frozen=True)
+class Change:
+    """An input that does not hold the bits that it held before."""
+
+    tensor: str
+    index: tuple[int, ...] | None
+    """The first element that differs; None where the tensor object was made another view."""
+    before: str
+    after: str
+    """The value that stood there, and the value now; for a view, its shape and strides."""
+    count: int
+    """How many elements differ."""
+    total: int
+
+
+@dataclass(frozen=True)
+class Writer:
+    """The kernel or the line of Python that changed an input first."""
+
+    kernel: str = ""
+    """"" where it is a line of Python."""
+    file: str = ""
+    line: int | None = None
+    """None where only the kernel is known."""
+    code: str = ""
+
+
+class Given:
+    """The inputs of a run as they were when it began."""
+
+    def __init__(self, inputs: Inputs, allowed: Collection[str]) -> None:
+        """`allowed` names the inputs that the target may write over."""
+        names = [name for name in inputs.tensors if name not in _ITS_OWN and name not in allowed]
+        self._tensors = {name: inputs.tensors[name] for name in names}
+        # The same memory, since a target may turn a tensor that it was given into another view, in place.
+        self._memory = {name: tensor.detach() for name, tensor in self._tensors.items()}
+        self._values = inputs.values
+
+    def changes(self) -> tuple[Change, ...]:
+        """The inputs that differ now, compared bit by bit, so that a NaN equals itself."""
+        found = ((self._bits(name), self._view(name)) for name in self._tensors)
+        return tuple(change for both in found for change in both if change is not None)
+
+    def changed(self, storage: int | None = None) -> Iterator[str]:
+        """The names of the inputs whose bits differ; only those in `storage` where it is given."""
+        for name, tensor in self._memory.items():
+            if storage in (None, tensor.untyped_storage().data_ptr()) and self._bits(name) is not None:
+                yield name
+
+    def restore(self) -> None:
+        """Puts back every value, and every view."""
+        for name, tensor in self._memory.items():
+            write(tensor, self._values[name])
+            self._tensors[name].data = tensor
+
+    def _bits(self, name: str) -> Change | None:
+        now, before = self._memory[name], self._values[name]
+        differ = ~same_bits(now, before)
+        count = int(differ.sum())
+        if not count:
+            return None
+        index = tuple(differ.nonzero()[0].tolist())
+        return Change(name, index, _number(before[index]), _number(now[index]), count, now.numel())
+
+    def _view(self, name: str) -> Change | None:
+        views = (self._tensors[name], self._memory[name])
+        now, before = (f"shape {list(view.shape)} with strides {list(view.stride())}" for view in views)
+        return None if now == before else Change(name, None, before, now, 0, self._memory[name].numel())
+
+
+def _number(element: Tensor) -> str:
+    return f"{element.item():.6g}" if element.is_floating_point() else str(element.item())
+
+
+@dataclass
+class Steps:
+    """Compares the inputs after every launch and every operation that writes into one, and notes the writer."""
+
+    given: Given
+    writers: dict[str, Writer] = field(default_factory=dict)
+
+    def launched(self, kernel: str) -> None:
+        """Notes the inputs that a kernel has just changed."""
+        for name in self.given.changed():
+            self.writers.setdefault(name, Writer(kernel))
+
+    def operations(self) -> AbstractContextManager[Any]:
+        """While entered, notes the inputs that operations of torch change, with the line of Python that called them."""
+        mode: AbstractContextManager[Any] = factory_mode(lambda tensor, has_values: tensor, self._wrote, copies=False)
+        return mode
+
+    def _wrote(self, tensor: Tensor) -> None:
+        for name in self.given.changed(tensor.untyped_storage().data_ptr()):
+            file, line = asked_at()
+            self.writers.setdefault(name, Writer("", file, line or None, linecache.getline(file, line).strip()))
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A gradient, some of whose elements lie in the memory of another tensor."""
+
+    name: str
+    other: str
+    """An input or another gradient."""
+    count: int
+    """How many elements of the gradient."""
+
+
+def shared(
+    result: object, given: Mapping[str, Tensor], allowed: Collection[str], *, by_autograd: bool
+) -> Iterator[Shared]:
+    """What each gradient shares with the inputs and with later gradients. Disjoint parts of one buffer share nothing.
+
+    Autograd may return one tensor as several gradients, or dO itself as the gradient of a summand. It clones them where
+    they are kept. So its gradients are compared only with the inputs other than dO.
+
+    Args:
+        result: what a target returned.
+        given: what it was given, including the tensors to write into.
+        allowed: the inputs that it may write over.
+    """
+    gradients = {_intermediate(name): given[name] for name in OUTPUTS if name in given}
+    returned = result.items() if isinstance(result, Mapping) else ()
+    gradients |= {_intermediate(str(key)): tensor for key, tensor in returned if tensor is not None}
+    gradients = {name: gradients[name] for name in map(_intermediate, OUTPUTS) if name in gradients}
+    apart = {*OUTPUTS, *allowed, *(["do"] if by_autograd else [])}
+    inputs = {name: tensor for name, tensor in given.items() if name not in apart}
+    pairs = itertools.product(gradients, inputs)
+    among = () if by_autograd else itertools.combinations(gradients, 2)
+    every = {**inputs, **gradients}
+    for name, other in itertools.chain(pairs, among):
+        if count := _elements_of_both(every[name], every[other]):
+            yield Shared(name, other, count)
+
+
+def _intermediate(name: str) -> str:
+    row = lookup(name)
+    return row.name if row is not None else name
+
+
+def _elements_of_both(one: Tensor, other: Tensor) -> int:
+    """How many elements of one tensor share a byte with the other."""
+    import torch
+
+    if one.device != other.device or storage_of(one) != storage_of(other) or not (one.numel() and other.numel()):
+        return 0
+    unit = math.gcd(one.element_size(), other.element_size())
+    (first, last), (start, end) = _reach(one, unit), _reach(other, unit)
+    if last <= start or end <= first:
+        return 0
+    # The system maps zeroed memory only where something is written.
+    held = torch.zeros(max(last, end) - min(first, start), dtype=torch.bool, device="cpu")
+    _laid(other, held, unit, min(first, start)).fill_(True)
+    return int(_laid(one, held, unit, min(first, start)).any(-1).sum())
+
+
+def _reach(tensor: Tensor, unit: int) -> tuple[int, int]:
+    """Where a tensor begins and ends in its storage, in units of `unit` bytes."""
+    size = tensor.element_size() // unit
+    first = int(tensor.storage_offset())
+    furthest = first + sum((count - 1) * step for count, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return first * size, (furthest + 1) * size
+
+
+def _laid(tensor: Tensor, held: Tensor, unit: int, start: int) -> Tensor:
+    """[*shape, units of one element] the tensor's elements in `held`, which begins at unit `start` of its storage."""
+    size = tensor.element_size() // unit
+    strides = [step * size for step in tensor.stride()]
+    return held.as_strided([*tensor.shape, size], [*strides, 1], tensor.storage_offset() * size - start)

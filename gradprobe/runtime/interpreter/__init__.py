@@ -1,0 +1,18 @@
+"""Patches of Triton's interpreter, each applied once: right bfloat16, scalars and bools, and less time lost.
+
+Import this only once TRITON_INTERPRET=1 is in the environment, since it imports triton.
+"""
+
+from .bfloat16 import InterpreterNotKnown, make_bfloat16_right
+from .language import keep_arguments_in_place, keep_patched_language, make_scalars_right, take_bools
+from .selfcheck import wrong_bfloat16_operations
+
+__all__ = [
+    "InterpreterNotKnown",
+    "keep_arguments_in_place",
+    "keep_patched_language",
+    "take_bools",
+    "make_bfloat16_right",
+    "make_scalars_right",
+    "wrong_bfloat16_operations",
+]

@@ -1,0 +1,111 @@
+"""Patches for the arguments of a launch: no tensor is copied onto itself, and bools are taken.
+
+The interpreter copies the whole storage of each tensor to the host and back. On the CPU both are one storage, and a
+copy onto itself brings every page into memory, also where most of a large mapping is never touched. The interpreter
+also keeps a bool in 32 bits and then refuses it: without the patch, a bool that is no tl.constexpr stops every launch.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import triton.language as tl
+from triton.runtime import interpreter as shipped
+
+
+@functools.cache
+def keep_arguments_in_place() -> None:
+    """Patches the interpreter to copy results back only where they lie elsewhere."""
+    restore = shipped.GridExecutor._restore_args_dev
+
+    def restore_copies(self: Any, args_dev: Any, args_hst: Any, kwargs: Any, kwargs_hst: Any) -> None:
+        given, held = _flat((*args_dev, *kwargs.values())), _flat((*args_hst, *kwargs_hst.values()))
+        if [_address(tensor) for tensor in given] != [_address(tensor) for tensor in held]:
+            restore(self, args_dev, args_hst, kwargs, kwargs_hst)
+
+    shipped.GridExecutor._restore_args_dev = restore_copies
+
+
+@functools.cache
+def take_bools() -> None:
+    """Patches the interpreter to turn a bool argument into Triton's own bool of one bit."""
+    converted = shipped._implicit_cvt
+
+    def convert(argument: Any) -> Any:
+        if not isinstance(argument, bool):
+            return converted(argument)
+        return tl.tensor(shipped.TensorHandle(np.array([argument], np.bool_), tl.int1), tl.int1)
+
+    shipped._implicit_cvt = convert
+
+
+def _flat(arguments: Any) -> list[Any]:
+    """The tensors among a launch's arguments, also those in tuples, descriptors and wrappers."""
+    found = []
+    for argument in arguments:
+        inner = getattr(argument, "base", argument)
+        if isinstance(argument, tuple):
+            found += _flat(argument)
+        elif hasattr(inner, "untyped_storage") or hasattr(inner, "base"):
+            found.append(getattr(inner, "base", inner))
+    return found
+
+
+def _address(tensor: Any) -> int:
+    return int(tensor.untyped_storage().data_ptr())
+
+
+@functools.cache
+def make_scalars_right() -> None:
+    """Patches the interpreter so that a scalar can count a loop, and a comparison of scalars is a mask."""
+    language, splat = shipped._patch_lang_tensor, shipped.InterpreterBuilder.create_splat
+
+    def patch_tensor(tensor: Any, scope: Any) -> None:
+        # 3.6 asks numpy for the integer of an array with an axis, which numpy 2.4 refuses.
+        language(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    def splat_bools(self: Any, shape: Any, scalar: Any) -> Any:
+        # A comparison keeps its operands' type beside its bools; 3.9 spreads them as that type, and refuses the mask.
+        is_compared = scalar.data.dtype == np.bool_ and scalar.dtype != tl.int1
+        return splat(self, shape, shipped.TensorHandle(scalar.data, tl.int1) if is_compared else scalar)
+
+    shipped._patch_lang_tensor = patch_tensor
+    shipped.InterpreterBuilder.create_splat = splat_bools
+
+
+@functools.cache
+def keep_patched_language() -> None:
+    """Patches the interpreter to replace each module's triton.language once in a launch."""
+    # The ids of globals of functions, and sets of ids of modules, since files of kernels often import the same ones.
+    swapped: set[int | frozenset[int]] = set()
+    dtypes: dict[str, Any] = {}
+    swap, launch, look_up = shipped._patch_lang, shipped.GridExecutor.__call__, shipped._get_np_dtype
+
+    def swap_once(fn: Callable[..., Any]) -> Any:
+        if id(fn.__globals__) in swapped:
+            return shipped._LangPatchScope()
+        swapped.add(id(fn.__globals__))
+        modules = frozenset(id(value) for value in fn.__globals__.values() if inspect.ismodule(value))
+        if modules in swapped:
+            return shipped._LangPatchScope()
+        swapped.add(modules)
+        return swap(fn)
+
+    def dtype_of(dtype: Any) -> Any:
+        scalar = dtype.scalar
+        if scalar.name not in dtypes:
+            dtypes[scalar.name] = look_up(scalar)
+        return dtypes[scalar.name]
+
+    def launch_afresh(self: Any, *args: Any, **kwargs: Any) -> Any:
+        swapped.clear()
+        return launch(self, *args, **kwargs)
+
+    shipped._get_np_dtype = dtype_of
+    shipped._patch_lang = swap_once
+    shipped.GridExecutor.__call__ = launch_afresh

@@ -1,0 +1,11 @@
+"""Watches the memory of kernels in Triton's interpreter: accesses outside their tensors, races, reads of nothing.
+
+Import only once TRITON_INTERPRET=1 is in the environment: triton is imported here.
+"""
+
+from ....inputs.memory import Unwritten
+from .accesses import Counts
+from .findings import Earlier, Finding, Place, Spot
+from .watch import Memory, watched_memory
+
+__all__ = ["Counts", "Earlier", "Finding", "Memory", "Place", "Spot", "Unwritten", "watched_memory"]

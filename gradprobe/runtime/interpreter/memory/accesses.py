@@ -1,0 +1,236 @@
+"""Accesses: judges each load, store and atomic of a launch, counts its findings, and says which lanes to leave out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from triton.runtime import interpreter as shipped
+
+from ....inputs.memory import Array, Unwritten
+from ....model.case import OUTPUTS
+from .findings import (
+    MISALIGNED,
+    NAMED,
+    OUTSIDE,
+    RACE,
+    UNWRITTEN,
+    Earlier,
+    Finding,
+    Line,
+    Program,
+    Spot,
+    executing,
+    places,
+)
+from .launch import Launch
+from .origins import Origins
+from .views import View
+
+_ORDER = (OUTSIDE, MISALIGNED, RACE, UNWRITTEN)
+_ACCESSES = ("store", "atomic", "load")
+
+
+@dataclass(frozen=True)
+class Access:
+    """One load, store or atomic of many lanes."""
+
+    kind: str
+    """"load", "store" or "atomic"."""
+    program: Program
+    lines: tuple[Line, ...]
+    width: int
+    """In bytes, of a lane."""
+    kernel: str
+    launch: int
+
+
+@dataclass
+class _Count:
+    """All accesses of one kind that one line made to one tensor, and the first of them."""
+
+    kind: str
+    first: Access
+    view: View
+    spot: Spot
+    earlier: Earlier | None
+    lanes: int = 0
+    programs: dict[tuple[int, Program], None] = field(default_factory=dict)
+
+    def finding(self) -> Finding:
+        first, view, known = self.first, self.view, self.view.known is not None
+        named = tuple(dict.fromkeys(program for _, program in self.programs))[:NAMED]
+        return Finding(
+            self.kind,
+            first.kind,
+            view.name,
+            view.parameter,
+            known,
+            first.kernel,
+            places(first.lines),
+            first.program,
+            self.spot,
+            self.earlier,
+            self.lanes,
+            first.width,
+            len(self.programs),
+            named,
+        )
+
+
+@dataclass
+class Counts:
+    """How many lanes were seen that are no finding."""
+
+    equal: int = 0
+    """Stores that left at an address the bits that another program had stored there."""
+    ordered: int = 0
+    """Stores over another program's by one that had done an exchange, and so may have held a lock."""
+    unfollowed: int = 0
+    """Accesses at addresses in no storage that was known."""
+
+
+@dataclass(frozen=True)
+class _Contest:
+    """An atomic, not executed yet, on addresses to which other programs made plain stores."""
+
+    access: Access
+    view: View
+    addresses: Array
+    events: Array
+    before: Array
+
+
+class Accesses:
+    """Judges the accesses of all launches."""
+
+    def __init__(self, origins: Origins, unwritten: Unwritten) -> None:
+        self._origins = origins
+        self._unwritten = unwritten
+        self._findings: dict[tuple[object, ...], _Count] = {}
+        self.counts = Counts()
+        self.launch: Launch | None = None
+        """The one that runs."""
+        self.writers: dict[str, tuple[str, tuple[Line, ...]]] = {}
+        """By the caller's input: the kernel, and the lines, that first stored other bits there than it held."""
+        self._contests: list[_Contest] = []
+
+    def look(
+        self, kind: str, program: Program, pointers: Any, on: Array, width: int, values: Array | None = None
+    ) -> Array | None:
+        """Judges an access before it is done.
+
+        Args:
+            on: bool, the lanes that are not masked.
+            width: in bytes, of a lane.
+            values: what a plain store is to leave.
+
+        Returns:
+            The lanes that may be executed, flat, or None for all that are not masked.
+        """
+        launch = self._running()
+        launch.stores.enter(program)
+        lanes = np.flatnonzero(np.broadcast_to(on, pointers.data.shape))
+        addresses = pointers.data.reshape(-1)[lanes]
+        bits = None if values is None else _bits(np.broadcast_to(values, pointers.data.shape).reshape(-1)[lanes])
+        access = Access(kind, program, executing(launch.code), width, launch.kernel, launch.number)
+        keep = np.ones(len(lanes), bool)
+        for view, some in launch.by_view(self._origins.of(pointers), addresses, lanes):
+            if view is None:
+                self.counts.unfollowed += len(addresses[some])
+            elif not view.is_own:
+                keep[some] = self._judge(access, view, addresses[some], None if bits is None else bits[some])
+        if keep.all():
+            return None
+        kept = np.zeros(pointers.data.size, bool)
+        kept[lanes[keep]] = True
+        return kept
+
+    def settle(self) -> None:
+        """Called after an atomic: where it changed a bit, it raced with the plain store of another program."""
+        contests, self._contests = self._contests, []
+        for contest in contests:
+            changed = _read(contest.addresses, contest.access.width) != contest.before
+            self._contested(contest.access, contest.view, contest.addresses, contest.events, changed)
+
+    def _judge(self, access: Access, view: View, addresses: Array, bits: Array | None) -> Array:
+        """Which of these accesses may be executed: those that stay in the view's storage."""
+        inside = view.hold(addresses, access.width)
+        stays = inside
+        if not inside.all():
+            stays = view.in_storage(addresses, access.width)
+            self._found(OUTSIDE, access, view, addresses, ~inside)
+        if access.width > view.elements.itemsize:  # an element by itself lies where its tensor does
+            self._found(MISALIGNED, access, view, addresses[inside], addresses[inside] % access.width != 0)
+        if access.kind != "store":
+            unread = self._unwritten.among(view.home, view.in_bytes(addresses[inside]), access.width)
+            self._found(UNWRITTEN, access, view, addresses[inside], unread)
+        if access.kind != "load":
+            self._overwritten(access, view, addresses[inside], None if bits is None else bits[inside])
+            self._stored(access, view, addresses[stays], None if bits is None else bits[stays])
+        return stays
+
+    def _overwritten(self, access: Access, view: View, addresses: Array, bits: Array | None) -> None:
+        if view.known is None or view.name in OUTPUTS or view.name in self.writers:
+            return
+        if bits is None or (_read(addresses, access.width) != bits).any():
+            self.writers[view.name] = (self._running().kernel, access.lines)
+
+    def _stored(self, access: Access, view: View, addresses: Array, bits: Array | None) -> None:
+        stores = self._running().stores
+        is_atomic = access.kind == "atomic"
+        events = stores.add(view, addresses, access.width, access.lines, is_atomic=is_atomic)
+        self._unwritten.stored(view.home, view.in_bytes(addresses), access.width)
+        by_others = events != 0
+        if not by_others.any():
+            return
+        addresses, events = addresses[by_others], events[by_others]
+        before = _read(addresses, access.width)
+        if bits is None:
+            self._contests.append(_Contest(access, view, addresses, events, before))
+        else:
+            self._contested(access, view, addresses, events, before != bits[by_others])
+
+    def _contested(self, access: Access, view: View, addresses: Array, events: Array, differ: Array) -> None:
+        """Two programs stored to these addresses, and left different bits at some."""
+        stores = self._running().stores
+        self.counts.equal += int((~differ).sum())
+        if stores.is_ordered:
+            self.counts.ordered += int(differ.sum())
+        elif differ.any():
+            self._found(RACE, access, view, addresses, differ, stores.earlier(int(events[differ][0])))
+
+    def _found(
+        self, kind: str, access: Access, view: View, addresses: Array, which: Array | None, other: Earlier | None = None
+    ) -> None:
+        """Counts `which` of the addresses as a finding; only the first of its kind is described."""
+        if which is None or not which.any():
+            return
+        key = (kind, access.kind, view.name, access.kernel, access.lines)
+        if key not in self._findings:
+            spot = view.spot(int(addresses[which][0]), access.width, self._running().around)
+            self._findings[key] = _Count(kind, access, view, spot, other)
+        self._findings[key].lanes += int(which.sum())
+        self._findings[key].programs[access.launch, access.program] = None
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """By kind, stores before loads; among these in the order in which they were first seen."""
+        found = [count.finding() for count in self._findings.values()]
+        return tuple(sorted(found, key=lambda one: (_ORDER.index(one.kind), _ACCESSES.index(one.access))))
+
+    def _running(self) -> Launch:
+        assert self.launch is not None
+        return self.launch
+
+
+def _bits(values: Array) -> Array:
+    return np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}")
+
+
+def _read(addresses: Array, width: int) -> Array:
+    """The bits at addresses."""
+    dtype = np.dtype(f"u{width}")
+    on = np.ones(addresses.shape, bool)
+    return shipped._interpreter.load(np.ascontiguousarray(addresses), on, np.zeros(addresses.shape, dtype), dtype)

@@ -1,0 +1,161 @@
+"""Launch: the tensors that one launch of a kernel was given, where its pointers come from, and what it stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import CodeType
+from typing import Any
+
+import numpy as np
+
+from ....inputs.memory import Array, Marks
+from .findings import Earlier, Line, Program, places
+from .origins import NO_ORIGIN
+from .views import View, argument_view
+
+
+@dataclass(frozen=True)
+class _Event:
+    """One line storing in one program."""
+
+    program: Program
+    lines: tuple[Line, ...]
+    is_atomic: bool
+
+
+class Stores:
+    """The stores of one launch, whose programs the interpreter runs one after another.
+
+    A plain store leaves its number at each address, an atomic leaves its negative number where nothing has stored yet:
+    of several atomics the first one stays, since a later program's plain store races with it as with any other.
+    """
+
+    def __init__(self) -> None:
+        self._marks: dict[int, Marks] = {}
+        self._events: list[_Event | None] = [None]
+        self._first = 1
+        """The first event of the program that runs."""
+        self._program: Program | None = None
+        self.is_ordered = False
+        """Whether the running program did an atomic that locks are made of, so that its stores may be ordered."""
+
+    def enter(self, program: Program) -> None:
+        """Notes that this program runs now."""
+        if program != self._program:
+            self._program, self._first, self.is_ordered = program, len(self._events), False
+
+    def add(self, view: View, addresses: Array, width: int, lines: tuple[Line, ...], *, is_atomic: bool) -> Array:
+        """Notes a store of the running program.
+
+        Returns:
+            [N] for each address the number of an event of another program that it may race with, or 0.
+        """
+        marks = self._marks_of(view, width)
+        offsets, event = view.in_bytes(addresses), self._event(lines, is_atomic)
+        before = marks.read(offsets, width)
+        by_others = (before != 0) & (np.abs(before) < self._first)
+        if is_atomic:
+            by_others &= before > 0
+            marks.write(offsets, width, np.where(before == 0, -event, before))
+        else:
+            marks.write(offsets, width, event)
+        return np.where(by_others, np.abs(before), 0).max(1)
+
+    def earlier(self, number: int) -> Earlier:
+        """The event of that number."""
+        event = self._events[number]
+        assert event is not None
+        return Earlier(event.program, places(event.lines)[0], event.is_atomic)
+
+    def _marks_of(self, view: View, width: int) -> Marks:
+        """The marks of a view's storage, fine enough to tell neighbours of this width in bytes apart."""
+        marks = self._marks.get(view.low)
+        if marks is None:
+            marks = Marks(view.high - view.low, min(width, view.elements.itemsize))
+        self._marks[view.low] = marks if marks.unit <= width else marks.refined(width)
+        return self._marks[view.low]
+
+    def _event(self, lines: tuple[Line, ...], is_atomic: bool) -> int:
+        assert self._program is not None
+        event = _Event(self._program, lines, is_atomic)
+        running = self._events[self._first :]
+        if event not in running:
+            self._events.append(event)
+            return len(self._events) - 1
+        return self._first + running.index(event)
+
+
+class Launch:
+    """One launch, from its arguments on."""
+
+    def __init__(self, number: int, function: Any, known: Sequence[View]) -> None:
+        self.number = number
+        self.kernel: str = getattr(function, "__name__", str(function))
+        self.code: CodeType | None = getattr(function, "__code__", None)
+        self.stores = Stores()
+        self.views: list[View] = []
+        """By the number that is the origin of their pointers."""
+        self.around: tuple[View, ...] = tuple(known)
+        """All tensors that an address may belong to, the caller's before the arguments."""
+        self._known = tuple(known)
+        self._origins: dict[int, int] = {}
+
+    def learn(self, given: Mapping[str, Any], on_host: Mapping[str, Any]) -> None:
+        """Takes the arguments by parameter name, as torch has them and as the interpreter gives them to the kernel."""
+        for parameter, theirs in given.items():
+            for name, tensor, host, handed in _tensors(parameter, theirs, on_host[parameter]):
+                self._origins[id(handed)] = len(self.views)
+                self.views.append(argument_view(tensor, host, name, self._known))
+        moved = {view.home: view.low - view.home for view in self.views}
+        known = (_moved(view, moved.get(view.home, 0)) for view in self._known)
+        self.around = (*known, *(view for view in self.views if not view.is_own))
+
+    def origin_of(self, argument: Any) -> int:
+        """The origin of a pointer made from an argument; NO_ORIGIN for an unknown argument."""
+        return self._origins.get(id(argument), NO_ORIGIN)
+
+    def by_view(self, origins: int | Array, addresses: Array, lanes: Array) -> Iterator[tuple[View | None, Any]]:
+        """(view, index of its addresses) for all addresses; the view is None where no known storage holds them.
+
+        Args:
+            origins: one for all pointers, or an array of which the addresses are those at `lanes`.
+        """
+        if isinstance(origins, int) and origins != NO_ORIGIN:
+            yield self.views[origins], slice(None)
+            return
+        numbers = np.full(len(lanes), origins) if isinstance(origins, int) else origins.reshape(-1)[lanes]
+        for number in np.unique(numbers):
+            chosen = np.flatnonzero(numbers == number)
+            if number != NO_ORIGIN:
+                yield self.views[number], chosen
+            else:
+                yield from ((view, chosen[some]) for view, some in self._by_storage(addresses[chosen]))
+
+    def _by_storage(self, addresses: Array) -> Iterator[tuple[View | None, Array]]:
+        """Pointers of lost origin: the view that has the address as an element, else one of its storage."""
+        left = np.ones(len(addresses), bool)
+        for owns in (lambda view: view.hold(addresses, 1), lambda view: view.in_storage(addresses, 1)):
+            for view in (*self.views, *self.around):
+                chosen = np.flatnonzero(left & owns(view))
+                if chosen.size:
+                    left[chosen] = False
+                    yield view, chosen
+        if left.any():
+            yield None, np.flatnonzero(left)
+
+
+def _moved(view: View, by: int) -> View:
+    return replace(view, start=view.start + by, low=view.low + by, high=view.high + by) if by else view
+
+
+def _tensors(parameter: str, given: Any, on_host: Any) -> Iterator[tuple[str, Any, Any, Any]]:
+    """(name, tensor, tensor on the host, what the interpreter makes a pointer of) of an argument and of its parts."""
+    if isinstance(given, tuple):
+        for at, (part, its_host) in enumerate(zip(given, on_host, strict=True)):
+            yield from _tensors(f"{parameter}[{at}]", part, its_host)
+    elif hasattr(given, "data_ptr"):
+        # Triton wraps a tensor whose bits it is to take for another dtype.
+        yield parameter, getattr(given, "base", given), getattr(on_host, "base", on_host), on_host
+    elif hasattr(given, "block_shape") and hasattr(given, "base"):
+        yield from _tensors(parameter, given.base, on_host.base)

@@ -1,0 +1,132 @@
+"""Views: tensors as kernels see them, each a first address, elements and a storage around them, and a name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ....inputs.memory import LISTED, Array, Elements, elements_of
+from .findings import Spot
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# Parameters that the tool itself adds to a kernel, as taps do, begin so.
+_OWN = "gradprobe_"
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """A tensor at the addresses that a kernel sees."""
+
+    name: str
+    parameter: str
+    """"" where no launch was given it."""
+    start: int
+    """The address of its first element."""
+    elements: Elements
+    low: int
+    """The address of its storage."""
+    high: int
+    """The address behind its storage."""
+    home: int
+    """The address of its storage as torch has it: another one where the interpreter copied it from a GPU."""
+    known: View | None = None
+    """The caller's tensor that all of its elements are elements of, where there is one."""
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it belongs to the tool, so that its accesses are not judged."""
+        return self.parameter.startswith(_OWN)
+
+    def hold(self, addresses: Array, width: int) -> Array:
+        """Which accesses of `width` bytes, at [N] uint64 addresses, meet elements and nothing else."""
+        return self.elements.hold(_from(self.start, addresses), width)
+
+    def in_storage(self, addresses: Array, width: int) -> Array:
+        """Which of them stay inside the storage."""
+        offsets = _from(self.low, addresses)
+        return (offsets >= 0) & (offsets <= self.high - self.low - width)
+
+    def in_bytes(self, addresses: Array) -> Array:
+        """[N] int64, the offsets in the storage."""
+        return _from(self.low, addresses)
+
+    def element_at(self, address: int) -> str:
+        """Its name and index where there is an element of it, else ""."""
+        offset, off = divmod(address - self.start, self.elements.itemsize)
+        index = None if off else self.elements.index(offset)
+        return "" if index is None else f"{self.name}[{', '.join(map(str, index))}]"
+
+    def spot(self, address: int, width: int, others: Sequence[View]) -> Spot:
+        """Where an access of `width` bytes lies, and of which of the other views it meets an element."""
+        itemsize, span = self.elements.itemsize, self.elements.span
+        offset, off = divmod(address - self.start, itemsize)
+        beyond = not self.low <= address <= self.high - width
+        if offset < 0 or offset >= span:
+            side, distance, index = ("before", -offset, None) if offset < 0 else ("after", offset - span + 1, None)
+        elif self.elements.hold(np.array([address - self.start]), width)[0]:
+            known = self.known or self
+            return Spot(offset, off, "", 0, known.elements.index((address - known.start) // known.elements.itemsize))
+        else:
+            last = self.elements.last_up_to(offset)
+            side, distance = "between", 0 if last is None else offset - last
+            index = None if last is None else self.elements.index(last)
+        holder = next((word for other in others if other is not self and (word := other.element_at(address))), "")
+        wrapped = None if off else self.elements.wrapped(offset)
+        return Spot(offset, off, side, distance, index, holder, wrapped, beyond)
+
+    def lies_in(self, other: View) -> bool:
+        """Whether all of its elements are elements of another view."""
+        same = (self.home, self.elements.itemsize) == (other.home, other.elements.itemsize)
+        first, off = divmod((self.start - self.low) - (other.start - other.low), self.elements.itemsize)
+        if not same or off or not self.elements.count:
+            return False
+        if (first, self.elements) == (0, other.elements):
+            return True
+        listed = self.elements.listed() if self.elements.count <= LISTED else np.array([0, self.elements.span - 1])
+        itemsize = self.elements.itemsize
+        return bool(other.elements.hold((first + listed) * itemsize, itemsize).all())
+
+
+def known_views(tensors: Mapping[str, Tensor]) -> tuple[View, ...]:
+    """The caller's tensors, at torch's own addresses."""
+    return tuple(_view(tensor, tensor, name, "") for name, tensor in tensors.items())
+
+
+def argument_view(tensor: Tensor, on_host: Tensor, parameter: str, known: Sequence[View]) -> View:
+    """An argument of a kernel, named after the smallest of the caller's tensors that it lies in, else its parameter.
+
+    Args:
+        on_host: the tensor that the interpreter gives the kernel in its stead, the same one's storage on the CPU.
+    """
+    view = _view(tensor, on_host, without_ptr(parameter), parameter)
+    around = [other for other in known if view.lies_in(other)]
+    if not around:
+        return view
+    # One tensor under several names is taken by the name that the kernel has for it.
+    other = min(around, key=lambda one: (one.elements.count, one.name.lower() != view.name.lower()))
+    moved = view.low - view.home
+    return replace(view, name=other.name, known=replace(other, start=other.start + moved))
+
+
+def without_ptr(parameter: str) -> str:
+    """ "lse" for lse_ptr, ptr_lse or lse_ptrs; a parameter that is nothing but that keeps its name."""
+    return re.sub(r"^ptr_?(?!s$)(?=.)|(?<=.)(_?ptrs?)$", "", parameter)
+
+
+def _view(tensor: Tensor, on_host: Tensor, name: str, parameter: str) -> View:
+    low = on_host.untyped_storage().data_ptr()
+    elements = elements_of(tensor)
+    start = low + int(on_host.storage_offset()) * elements.itemsize
+    home = tensor.untyped_storage().data_ptr()
+    return View(name, parameter, start, elements, low, low + on_host.untyped_storage().nbytes(), home)
+
+
+def _from(start: int, addresses: Array) -> Array:
+    """Differences of uint64, which wrap, as int64."""
+    return (addresses - np.uint64(start)).view(np.int64)

@@ -1,0 +1,219 @@
+"""Notes which Triton kernels are launched, compiled or interpreted, and which inputs they are given."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .backend import interpreting
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Launched = Callable[[str], None]
+
+
+@contextlib.contextmanager
+def recorded_launches(
+    inputs: Mapping[str, Tensor], taken: set[str], launched: Launched = lambda kernel: None
+) -> Iterator[list[Any]]:
+    """While open, lists the Triton kernels that are launched, and adds to `taken` the inputs that they are given.
+
+    An input that kernels get only as a copy is not taken: its strides never reach them.
+
+    Args:
+        launched: called with the name of each kernel after its launch.
+    """
+    launches: list[Any] = []
+    storages = {name: storage_of(tensor) for name, tensor in inputs.items()}
+
+    def record(run: Any, kernel: Any, *args: Any, **kwargs: Any) -> Any:
+        launches.append(kernel.fn)
+        given = {storage_of(tensor) for tensor in _tensors((*args, *kwargs.values()))}
+        taken.update(name for name, storage in storages.items() if storage in given)
+        result = run(kernel, *args, **kwargs)
+        launched(kernel.fn.__name__)
+        return result
+
+    with launching_through(record):
+        yield launches
+
+
+@contextlib.contextmanager
+def launching_through(launch: Callable[..., Any]) -> Iterator[None]:
+    """While open, each Triton kernel is launched by `launch(run, kernel, *args, **kwargs)`; `run` is Triton's own."""
+    kinds = kernel_types()
+    originals = [kind.run for kind in kinds]
+    for kind, original in zip(kinds, originals, strict=True):
+        kind.run = _through(launch, original)
+    try:
+        yield
+    finally:
+        for kind, original in zip(kinds, originals, strict=True):
+            kind.run = original
+
+
+def _through(launch: Callable[..., Any], original: Any) -> Any:
+    return lambda kernel, *args, **kwargs: launch(original, kernel, *args, **kwargs)
+
+
+def given_where_they_lay(inputs: Mapping[str, Tensor], tensors: Iterable[Tensor]) -> set[str]:
+    """The inputs whose storage is among those of the tensors; copies have storages of their own."""
+    given = {storage_of(tensor) for tensor in tensors}
+    return {name for name, tensor in inputs.items() if storage_of(tensor) in given}
+
+
+def storage_of(tensor: Tensor) -> int:
+    """A number that all views of one storage share: its address. A fake tensor has none; it gives its record's."""
+    from torch._subclasses import FakeTensor
+
+    storage = tensor.untyped_storage()
+    return int(storage._cdata if isinstance(tensor, FakeTensor) else storage.data_ptr())
+
+
+def _tensors(arguments: Iterable[Any]) -> Iterator[Tensor]:
+    """The tensors among a kernel's arguments, also those in descriptors."""
+    import torch
+
+    for argument in arguments:
+        tensor = getattr(argument, "base", argument)
+        if isinstance(tensor, torch.Tensor):
+            yield tensor
+
+
+def kernel_types() -> list[Any]:
+    """Triton's classes of compiled and interpreted kernels; none where Triton has not been imported."""
+    if "triton" not in sys.modules:
+        return []
+    from triton.runtime.interpreter import InterpretedFunction
+    from triton.runtime.jit import JITFunction
+
+    return [JITFunction, InterpretedFunction]
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """One configuration of an autotuned kernel, as it ran."""
+
+    kernel: str
+    number: int
+    """From 1, in the order of the decorator."""
+    count: int
+    """How many the kernel has."""
+    words: str
+    """BLOCK_M=64, BLOCK_N=32, num_warps=4, num_stages=3."""
+    same: tuple[int, ...]
+    """For each configuration of the kernel, the number of the first one that the interpreter runs alike."""
+    pinned: bool = False
+    """Whether it was asked for. If not, it is the first that fits."""
+    others: tuple[int, ...] = ()
+    """The numbers of the other configurations that pruning leaves; of those that run alike, the first."""
+
+    @property
+    def sentence(self) -> str:
+        why = "as asked" if self.pinned else "the first that fits"
+        which = f"configuration {self.number} of {self.count}, {why}"
+        return f"{self.kernel} is autotuned: it ran with {which}: {self.words}"
+
+
+@contextlib.contextmanager
+def one_configuration(ran: list[Configuration], pinned: Mapping[str, int]) -> Iterator[None]:
+    """While open, an autotuned kernel runs with the configuration that is asked for, else with the first that fits.
+
+    Nothing is timed. A configuration does not fit where the interpreter's first program raises, as
+    `tl.static_assert(BLOCK_N <= HEAD_DIM)` does. Where none fits, this raises what the first one raised.
+
+    Args:
+        ran: gets the configuration of each launch.
+        pinned: the numbers of the configurations that are asked for, by kernel.
+    """
+    tuner: Any = getattr(sys.modules.get("triton.runtime.autotuner"), "Autotuner", None)
+    if tuner is None:
+        yield
+        return
+    original = tuner.run
+
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        launch = _Launch(self, args, kwargs)
+        return launch.pinned_or_first(pinned.get(launch.kernel), ran)
+
+    tuner.run = run
+    try:
+        yield
+    finally:
+        tuner.run = original
+
+
+@dataclass(frozen=True)
+class _Launch:
+    """One launch of an autotuned kernel."""
+
+    tuner: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+    @property
+    def kernel(self) -> str:
+        return str(self.tuner.base_fn.__name__)
+
+    def pinned_or_first(self, number: int | None, ran: list[Configuration]) -> Any:
+        """Runs with configuration `number` where pruning leaves it and it fits, else with the first that fits."""
+        allowed = self._allowed()
+        request = self.tuner.configs[number - 1 : number] if number is not None else []
+        pinned = [config for config in allowed if any(config is one for one in request)]
+        failures: list[Exception] = []
+        for config in (*pinned, *allowed):
+            try:
+                return self.with_configuration(config, ran, pinned=len(failures) < len(pinned))
+            except Exception as error:
+                if not _does_not_fit(error):
+                    raise
+                failures.append(error)
+        raise failures[len(pinned)]
+
+    def with_configuration(self, config: Any, ran: list[Configuration], *, pinned: bool = False) -> Any:
+        """Launches the kernel as the tuner does once it has chosen."""
+        words = config.all_kwargs()
+        twice = sorted(config.kwargs.keys() & self.kwargs.keys())
+        if twice:
+            raise ValueError(f"{self.kernel} is given {', '.join(twice)} by its launch and by its configurations")
+        if config.pre_hook is not None:
+            config.pre_hook({**dict(zip(self.tuner.arg_names, self.args, strict=False)), **self.kwargs, **words})
+        result = self.tuner.fn.run(*self.args, **self.kwargs, **words)
+        ran.append(self._described(config, pinned=pinned))
+        return result
+
+    def _allowed(self) -> Sequence[Any]:
+        """The configurations that the decorator's pruning leaves; of those that mean the same, the first."""
+        self.tuner.nargs = dict(zip(self.tuner.arg_names, self.args, strict=False))
+        left = self.tuner.prune_configs(dict(self.kwargs)) if len(self.tuner.configs) > 1 else self.tuner.configs
+        kept: dict[str, Any] = {}
+        for config in left:
+            kept.setdefault(_meaning(config), config)
+        return list(kept.values())
+
+    def _described(self, config: Any, *, pinned: bool) -> Configuration:
+        meanings = [_meaning(each) for each in self.tuner.configs]
+        number = next(at for at, each in enumerate(self.tuner.configs) if each is config) + 1
+        words = {**config.kwargs, "num_warps": config.num_warps, "num_stages": config.num_stages}
+        shown = ", ".join(f"{name}={value}" for name, value in words.items())
+        same = tuple(meanings.index(meaning) + 1 for meaning in meanings)
+        kept = {id(each) for each in self._allowed()}
+        others = tuple(at for at, each in enumerate(self.tuner.configs, 1) if id(each) in kept and at != number)
+        return Configuration(self.kernel, number, len(meanings), shown, same, pinned, others)
+
+
+def _meaning(config: Any) -> str:
+    """What identifies a configuration. The interpreter sees only the kernel's arguments and the hook."""
+    return repr((sorted(config.kwargs.items()), config.pre_hook) if interpreting() else config)
+
+
+def _does_not_fit(error: Exception) -> bool:
+    """Whether the compiler, the GPU's limits, or the first program in the interpreter refused the configuration."""
+    if type(error).__name__ in ("OutOfResources", "CompileTimeAssertionFailure"):
+        return True
+    builder = getattr(sys.modules.get("triton.runtime.interpreter"), "interpreter_builder", None)
+    return type(error).__name__ == "InterpreterError" and getattr(builder, "grid_idx", None) == (0, 0, 0)

@@ -1,0 +1,276 @@
+"""Runs a target on inputs. The Outcome holds its Trace, or the words with which it refused the layout."""
+
+from __future__ import annotations
+
+import traceback
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..cuda import Finding, Watch, watched
+from ..cuda.unit import Entry
+from ..inputs.layouts import Inputs
+from ..inputs.memory import Unwritten
+from ..model.assignment import AS_SAVED
+from ..model.case import Case
+from ..model.failures import DeviceLost, NoRoom, Refusal, TargetFailure, text_of
+from ..model.intermediates import lookup
+from ..model.shapes import taken
+from ..processes.limits import words_of_loss
+from ..targets.bind import bind
+from ..targets.find import Target
+from ..targets.naming import Source, source_of
+from ..targets.stand_in import gpu_stood_in
+from .backend import interpreting
+from .changes import Shared, shared
+from .launches import Configuration, Launched, given_where_they_lay, one_configuration, recorded_launches, storage_of
+from .taps import Tap, tapped
+from .trace import Trace, expected_shapes, read_trace, straightened, with_tapped
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# What a wrapper raises on purpose. Anything else (IndexError, AttributeError, ...) is an accident, not a refusal.
+_DELIBERATE = (ValueError, TypeError, NotImplementedError, AssertionError, RuntimeError)
+# What tensor descriptors require of a layout, in the words of Triton's interpreter.
+_OF_DESCRIPTORS = ("base must be 16-byte aligned", "stride must be 16-byte aligned", "last dim must be contiguous")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of one run of a target."""
+
+    trace: Trace | None
+    """None where the target refused the layout."""
+    refused: str | None
+    """Its words where it refused the layout."""
+    kernels: tuple[Source, ...]
+    """The kernels that it launched, in order of their first launch."""
+    interpreted: bool
+    """Whether Triton's interpreter ran them."""
+    launched: tuple[Any, ...]
+    """The kernels themselves."""
+    taken: frozenset[str]
+    """The inputs that kernels were given in place, and not only as copies."""
+    notes: tuple[str, ...] = ()
+    """What a reader should know about the taps."""
+    storages: Mapping[int, str] = field(default_factory=dict)
+    """The address of each storage that the target returned, and the intermediate that lies there."""
+    cuda: str = ""
+    """Where CUDA kernels of a source ran, "cuda" or "cuda-on-cpu"; "" where none did."""
+    findings: tuple[Finding, ...] = ()
+    """The faults of memory of CUDA kernels on the CPU."""
+    shared: tuple[Shared, ...] = ()
+    """The gradients that share memory with an input or with another gradient."""
+    configurations: tuple[Configuration, ...] = ()
+    """The configurations of autotuned kernels that ran, where none was chosen by time."""
+
+
+def run_target(
+    target: Target,
+    case: Case,
+    inputs: Inputs,
+    taps: Sequence[Tap] = (),
+    around: AbstractContextManager[Any] = nullcontext(),  # noqa: B008 - it holds nothing
+    *,
+    schedule: int = 0,
+    unwritten: Unwritten | None = None,
+    launched: Launched = lambda kernel: None,
+) -> Outcome:
+    """Runs the target once, with taps in its Triton kernels where some are given.
+
+    A target that raises on purpose has refused the layout, and its words are kept. It may not refuse tensors that are
+    contiguous or lie as in the user's own program. Outputs are read before this returns, so that an error of an
+    asynchronous kernel is blamed on the target.
+
+    Args:
+        around: entered around the target's own code, and nothing else.
+        schedule: the order of the threads and blocks of CUDA kernels on the CPU; 0 is the order of their numbers.
+        unwritten: the memory that is known to have no value yet.
+        launched: called with the name of each kernel after its launch.
+
+    Raises:
+        UsageFailure: from `bind`.
+        Refusal: the target raised on purpose where it may not.
+        DeviceLost: its kernels failed so that this process has no device any more.
+        TargetFailure: it raised by accident, or returned what it may not.
+    """
+    arguments = bind(target, case, inputs.tensors)
+    taken: set[str] = set()
+    watch = Watch(inputs.tensors, schedule, unwritten or Unwritten(), after=launched)
+    ran: list[Configuration] = []
+    recorded = recorded_launches(inputs.tensors, taken, launched)
+    tapping = tapped(taps, expected_shapes(case), case.device) if taps else nullcontext()
+    # In the interpreter, and where all configurations are asked for, nothing is chosen by time.
+    chosen = interpreting() or case.configs == "all"
+    configured = one_configuration(ran, dict(case.pinned)) if chosen else nullcontext()
+    lost = _telling_of_a_lost_device(target, inputs)
+    with tapping as session, recorded as launches, watched(watch):
+        try:
+            with around, lost, gpu_stood_in(as_cuda=case.as_cuda), configured:
+                result = _call(target, case, arguments, inputs)
+                if inputs.tensors["q"].is_cuda:
+                    import torch
+
+                    torch.cuda.synchronize()
+        except (TargetFailure, NoRoom):
+            raise
+        except Exception as error:
+            if not _refuses(error):
+                raise TargetFailure(*_raised(target, case, inputs, error)) from error
+            if inputs.layout in ("contiguous", AS_SAVED):
+                raise Refusal(*_raised(target, case, inputs, error)) from error
+            kernels = _sources(launches, watch.launches)
+            return Outcome(None, _words(error), kernels, interpreting(), tuple(launches), frozenset(taken))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # SystemExit, and what test runners fail and skip by
+            raise TargetFailure(*_raised(target, case, inputs, error)) from error
+    outputs = {name: inputs.tensors[name] for name in target.outputs if name in inputs.tensors}
+    trace = read_trace(result, case, f"target {target.name!r}", outputs)
+    reading = session.read() if session else None
+    trace = with_tapped(trace, reading.values, case) if reading else trace
+    left_out = [source.left_out for source in dict.fromkeys(entry.unit.source for entry in watch.launches)]
+    notes = (*(reading.notes if reading else ()), *filter(None, left_out))
+    taken |= given_where_they_lay(inputs.tensors, watch.given)
+    named = result.items() if isinstance(result, Mapping) else ()
+    return Outcome(
+        trace=trace,
+        refused=None,
+        kernels=_sources(launches, watch.launches),
+        interpreted=interpreting(),
+        launched=tuple(launches),
+        taken=frozenset(taken),
+        notes=notes,
+        storages={storage_of(tensor): str(name) for name, tensor in named if tensor is not None},
+        cuda=max(watch.backends, default=""),
+        findings=tuple(watch.findings),
+        shared=tuple(shared(result, inputs.tensors, case.inplace, by_autograd=not target.is_backward)),
+        configurations=tuple(dict.fromkeys(ran)),
+    )
+
+
+def _call(target: Target, case: Case, arguments: dict[str, Any], inputs: Inputs) -> object:
+    import numpy as np
+
+    # A target's warnings are its own affair. In the interpreter, numpy warns of numbers that no GPU would warn of.
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("default")
+        warnings.filterwarnings("ignore", category=RuntimeWarning, module="triton")
+        with target.around.inside():
+            if target.is_backward:
+                return target.function(**arguments)
+            return _through_autograd(target, case, arguments, inputs.tensors["do"])
+
+
+def _through_autograd(target: Target, case: Case, arguments: dict[str, Any], do: Tensor) -> Mapping[str, Any]:
+    """A forward's gradients for the case's dO, and the intermediates that it returned. Leaves keep their layouts."""
+    import torch
+
+    gradients = {"q": "dQ", "k": "dK", "v": "dV", "bias": "dBias", "sinks": "dSink", "tau": "dTau"}
+    names = {name: own for name, own in target.takes.items() if name in gradients and own in arguments}
+    floating = [name for name, own in names.items() if arguments[own].is_floating_point()]
+    leaves = {name: arguments[names[name]].detach().requires_grad_() for name in floating}
+    result = target.function(**arguments | {names[name]: leaf for name, leaf in leaves.items()})
+    exposed = _by_name(target, result)
+    output = exposed["O"]
+    straightened(output, "O", case, f"target {target.name!r}")
+    if not output.requires_grad:
+        raise TargetFailure(
+            f"target {target.name!r} is not differentiable: its output does not require grad",
+            "a forward is differentiated through autograd; a backward takes a parameter `do`",
+        )
+    found = torch.autograd.grad(output, list(leaves.values()), taken(do, "do", case.shapes), allow_unused=True)
+    results = {name: gradient for name, gradient in zip(leaves, found, strict=True)}
+    # To autograd and to an optimizer, a gradient that never comes is 0. For bias and sinks, None says that a forward
+    # does not differentiate them, which is common. q, k and v are always differentiated.
+    for name in ("q", "k", "v"):
+        results[name] = torch.zeros_like(leaves[name]) if results[name] is None else results[name]
+    return exposed | {gradients[name]: gradient for name, gradient in results.items()}
+
+
+def _by_name(target: Target, result: object) -> dict[str, Any]:
+    """The results of a forward: O and, where it returned a dict, the other intermediates in it."""
+    import torch
+
+    if isinstance(result, Mapping):
+        o = [key for key in result if (row := lookup(str(key))) is not None and row.name == "O"]
+        exposed = {key: value for key, value in result.items() if key not in o}
+        output = result[o[0]] if len(o) == 1 else None
+    else:
+        exposed = {}
+        output = result[0] if isinstance(result, (tuple, list)) and result else result
+    if not isinstance(output, torch.Tensor):
+        what = f"a dict of {', '.join(map(str, result))}" if isinstance(result, Mapping) else type(output).__name__
+        raise TargetFailure(
+            f"target {target.name!r} takes no dO, so it is a forward and must return its output tensor, got {what}",
+            "return O, or (O, ...), or {'O': o, 'LSE': lse}; or take a parameter `do`, as a backward does",
+        )
+    return {"O": output} | exposed
+
+
+@contextmanager
+def _telling_of_a_lost_device(target: Target, inputs: Inputs) -> Iterator[None]:
+    """Asks the device after any exception: once the device is lost, every exception follows from that."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        if (words := words_of_loss()) is None:
+            raise
+        raise DeviceLost(
+            f"target {target.name!r} left this process without its device ({inputs.layout}): {words}",
+            "gradprobe check TARGET --device cpu watches every access; --sanitize memcheck names the line on the GPU",
+        ) from error
+
+
+def _refuses(error: Exception) -> bool:
+    """Whether the target raised it on purpose. The device, the allocator and Triton raise RuntimeErrors by accident."""
+    inner = _in_the_kernel(error)
+    # The interpreter refuses a descriptor of these tensors, as a GPU's copy engine would.
+    if inner is not error and isinstance(inner, AssertionError) and str(inner) in _OF_DESCRIPTORS:
+        return True
+    words = text_of(error)
+    of_driver = any(word in words for word in ("CUDA error", "[CUDA]", "CUDA_ERROR_"))
+    without_room = "out of memory" in words or "DefaultCPUAllocator: " in words
+    is_accident = of_driver or without_room or type(error).__module__.partition(".")[0] == "triton"
+    return isinstance(error, _DELIBERATE) and not is_accident
+
+
+def _raised(target: Target, case: Case, inputs: Inputs, error: BaseException) -> tuple[str, str]:
+    """The message and the way out of a failure."""
+    kind, _, words = _words(error).partition(": ")
+    if isinstance(error, TypeError) and case.window is not None and "window" in target.takes:
+        pair = f"{target.takes['window']}={case.window}"
+        words += f"; it was passed the pair {pair}, which --window says"
+    made = f"it changes, for all of its process, {target.around.words}; " if target.around.words else ""
+    return f"target {target.name!r} raised {kind} ({inputs.layout}): {words}", f"{made}--traceback shows where"
+
+
+def _words(error: BaseException) -> str:
+    """One line for an exception. The line of code is added where there is no message, or where a kernel raised it."""
+    inner = _in_the_kernel(error)
+    words = text_of(inner).strip()
+    frames = list(traceback.extract_tb(inner.__traceback__))
+    if inner is not error:
+        frames = [frame for frame in frames if Path(frame.filename).parent.name not in ("runtime", "language")]
+    if frames and (not words or inner is not error):
+        words = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}: {words or frames[-1].line}"
+    return f"{type(error).__name__}: {words}"
+
+
+def _in_the_kernel(error: BaseException) -> BaseException:
+    """The exception that a kernel raised, which Triton's interpreter wraps in its own."""
+    while type(error).__name__ == "InterpreterError" and error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def _sources(launches: list[Any], entries: list[Entry]) -> tuple[Source, ...]:
+    of_triton = [source_of(kernel) for kernel in dict.fromkeys(launches)]
+    hashed = [(entry, entry.unit.source.sha256) for entry in dict.fromkeys(entries)]
+    return (*of_triton, *(Source(entry.name, str(entry.file), entry.line, sha256) for entry, sha256 in hashed))

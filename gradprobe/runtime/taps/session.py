@@ -1,0 +1,216 @@
+"""A run in which kernels are launched with taps."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ...model.failures import Failure, UsageFailure
+from ...model.intermediates import lookup
+from ..launches import launching_through
+from . import sentences
+from .buffer import Buffer, Contents, new_buffer
+from .functions import Function, call_tree, named
+from .rewrite import Rewritten, Sighting, outermost, parameters, rewrite, sight
+from .words import Tap
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What taps saw in a run."""
+
+    values: Mapping[str, Tensor]
+    """By intermediate, in its shape and in the dtype that the kernel held; 0 where nothing was stored."""
+    notes: tuple[str, ...]
+    """What a reader should know of a tap: heads in which nothing was stored, an index out of range."""
+
+
+@dataclass(frozen=True)
+class _Launch:
+    """A kernel that was launched."""
+
+    kernel: Any
+    tree: Sequence[Function]
+    sightings: Mapping[int, Sighting]
+    """By the number of the tap."""
+    rewritten: Rewritten | None
+    arguments: Mapping[str, Any]
+    """What the rewritten kernel takes besides its own arguments."""
+
+
+class Session:
+    """Taps while they are open; `read` gives what they saw."""
+
+    def __init__(self, taps: Sequence[Tap], shapes: Mapping[str, Sequence[int]], device: str) -> None:
+        self._taps = tuple(taps)
+        self._shapes = shapes
+        self._device = device
+        self._launches: dict[int, _Launch] = {}
+        self._chosen: dict[int, Function] = {}
+        self._buffers: dict[tuple[int, Any], Buffer] = {}
+        """By the number of the tap and the Python function that it taps."""
+        self.failure: Failure | None = None
+        """Why a tap made a launch fail."""
+
+    @property
+    def kernels(self) -> tuple[Any, ...]:
+        """The Python functions of the kernels that were launched, in order."""
+        return tuple(launch.kernel.fn for launch in self._launches.values())
+
+    def read(self) -> Reading:
+        """What every tap saw. Where several tap one intermediate, the later given wins where both stored.
+
+        Raises:
+            UsageFailure: no kernel has a tap's variable, or more than one has, or its index does not fit.
+            TargetFailure: the code with the variable never ran.
+        """
+        if self.failure is not None:
+            raise self.failure
+        seen = [(tap, self._contents(number)) for number, tap in enumerate(self._taps)]
+        values: dict[str, Tensor] = {}
+        for tap, contents in seen:
+            values[tap.intermediate] = _over(values.get(tap.intermediate), contents)
+        return Reading(values, tuple(note for tap, contents in seen for note in sentences.notes(tap, contents)))
+
+    def _contents(self, number: int) -> Contents:
+        tap = self._taps[number]
+        trees = [launch.tree for launch in self._launches.values()]
+        sighted = [launch.sightings[number] for launch in self._launches.values() if number in launch.sightings]
+        usable = {sighting.function.plain: sighting for sighting in sighted if sighting.places}
+        exact = {plain: sighting for plain, sighting in usable.items() if sighting.function.name == tap.function}
+        usable = exact or usable
+        if not usable:
+            raise sentences.not_found(tap, trees, sighted)
+        if len(usable) > 1:
+            raise sentences.ambiguous(tap, [sighting.function.name for sighting in usable.values()])
+        ((plain, sighting),) = usable.items()
+        if sighting.stale:
+            raise sentences.stale(tap, sighting)
+        contents = self._buffers[number, plain].read()
+        if not contents.stored.any():
+            raise sentences.nothing_stored(tap, sighting.function, contents)
+        return contents
+
+    def launch(self, run: Any, kernel: Any, *args: Any, **kwargs: Any) -> Any:
+        """Launches a kernel with the taps that it has the variables of."""
+        launch = self._launches.get(id(kernel))
+        if launch is None:
+            launch = self._launches[id(kernel)] = self._prepared(kernel)
+        if launch.rewritten is None:
+            return run(kernel, *args, **kwargs)
+        launch.rewritten.refresh()
+        try:
+            return run(launch.rewritten.jit, *args, **kwargs, **launch.arguments)
+        except Exception as error:
+            self.failure = self.failure or sentences.raised(error, self._taps, launch.sightings)
+            raise
+
+    def _prepared(self, kernel: Any) -> _Launch:
+        try:
+            tree = call_tree(kernel)
+        except (OSError, SyntaxError):
+            return _Launch(kernel, (), {}, None, {})
+        sightings = {number: found for number, tap in enumerate(self._taps) if (found := self._sighted(tree, tap))}
+        storable = {number: found for number, found in sightings.items() if found.places and not found.stale}
+        used = {number: found for number, found in storable.items() if self._is_chosen(number, found)}
+        arguments: dict[str, Any] = {}
+        for number, sighting in used.items():
+            buffer = self._buffer(number, sighting.function.plain)
+            arguments |= dict(zip(parameters(number), buffer.arguments(), strict=True))
+        return _Launch(kernel, tree, sightings, rewrite(tree, used, self._taps) if used else None, arguments)
+
+    def _is_chosen(self, number: int, sighting: Sighting) -> bool:
+        """One function only is tapped; if another has the variable too, `read` says so unless one has the very name."""
+        word, chosen = self._taps[number].function, self._chosen.get(number)
+        if chosen is None or (sighting.function.name == word and chosen.name != word):
+            self._chosen[number] = chosen = sighting.function
+        return chosen.plain is sighting.function.plain
+
+    def _sighted(self, tree: Sequence[Function], tap: Tap) -> Sighting | None:
+        """The tap in one function of a kernel's call tree: the outermost, where what comes of the others ends up."""
+        found = [sighting for function in named(tree, tap.function) if (sighting := sight(tree, function, tap))]
+        usable = outermost([sighting for sighting in found if sighting.places])
+        if len(usable) > 1:
+            self.failure = self.failure or sentences.ambiguous(tap, [each.function.name for each in usable])
+            return None
+        if tap.is_transposed and any(place.is_transposed is False for each in usable for place in each.places):
+            self.failure = self.failure or sentences.not_transposed(tap, usable[0].function)
+            return None
+        return next(iter(usable or found), None)
+
+    def _buffer(self, number: int, plain: Any) -> Buffer:
+        if (number, plain) not in self._buffers:
+            self._buffers[number, plain] = new_buffer(self._shapes[self._taps[number].intermediate], self._device)
+        return self._buffers[number, plain]
+
+    def close(self) -> None:
+        for launch in self._launches.values():
+            if launch.rewritten is not None:
+                launch.rewritten.forget()
+
+
+@contextlib.contextmanager
+def tapped(taps: Sequence[Tap], shapes: Mapping[str, Sequence[int]], device: str) -> Iterator[Session]:
+    """While open, every Triton kernel that has a tap's variable is launched with a store of it.
+
+    The kernels, their files and their modules stay as they are. To be opened around `recorded_launches`, which then
+    notes the kernels that the user wrote. A tap that fails makes the launch fail; the exception that leaves here is
+    then the tap's own.
+
+    Args:
+        shapes: the intermediates that exist, as `trace.expected_shapes` gives them.
+        device: "cpu" or "cuda", where the target runs.
+
+    Raises:
+        UsageFailure: a tap of an intermediate that does not exist, or with too few or too many indices, or whose index
+            does not fit its variable.
+    """
+    import triton  # noqa: F401 - a target may import it no sooner than it launches
+
+    for tap in taps:
+        _check(tap, shapes)
+    session = Session(taps, shapes, device)
+    with launching_through(session.launch):
+        try:
+            yield session
+        except Exception as error:
+            if session.failure is not None:
+                raise session.failure from error
+            raise
+        finally:
+            session.close()
+
+
+def _check(tap: Tap, shapes: Mapping[str, Sequence[int]]) -> None:
+    if tap.intermediate not in shapes:
+        raise UsageFailure(
+            f"tap {tap.word!r}: {tap.intermediate} does not exist in this case", f"it has {', '.join(shapes)}"
+        )
+    shape = shapes[tap.intermediate]
+    if len(tap.indices) != len(shape):
+        raise UsageFailure(
+            f"tap {tap.word!r} has {len(tap.indices)} indices, but {tap.intermediate} has {len(shape)} axes",
+            f"give one for each of {_axes(tap.intermediate, len(shape))}",
+        )
+
+
+def _axes(intermediate: str, count: int) -> str:
+    """The axes by their letters, as the table of intermediates has them in either family."""
+    row = lookup(intermediate)
+    steps = (row.softmax, row.lazy) if row is not None else ()
+    return next(
+        (", ".join(step.axes) for step in steps if step is not None and len(step.axes) == count), f"{count} axes"
+    )
+
+
+def _over(below: Tensor | None, contents: Contents) -> Tensor:
+    if below is None:
+        return contents.values
+    import torch
+
+    return torch.where(contents.stored, contents.values, below)

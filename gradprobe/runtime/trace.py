@@ -1,0 +1,130 @@
+"""Trace: the intermediates of a run by name, each with its source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..model.case import Case, ranked
+from ..model.failures import TargetFailure
+from ..model.intermediates import lookup, names, steps
+from ..model.shapes import given_back, sizes_taken, with_broadcast
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What a run exposed."""
+
+    values: Mapping[str, Tensor]
+    """By name, in the axes of the table of intermediates and in the target's dtype."""
+    sources: Mapping[str, str]
+    """By name: "exported" by the target; later also "tapped" or "recovered"."""
+
+
+def dtype_of(trace: Trace, name: str) -> str | None:
+    """The dtype in which the target gave an intermediate; None where it did not give it."""
+    if trace.sources.get(name) == "recovered" or name not in trace.values:
+        return None
+    return str(trace.values[name].dtype).removeprefix("torch.")
+
+
+def expected_shapes(case: Case) -> dict[str, tuple[int, ...]]:
+    """The shape of every intermediate that exists in the case's family, in dataflow order."""
+    return {
+        row.name: tuple(case.size(axis) for axis in case.axes(row.name))
+        for row, _ in steps(case.family)
+        if case.has(row.needs)
+    }
+
+
+def read_trace(result: object, case: Case, subject: str, outputs: Mapping[str, Tensor] | None = None) -> Trace:
+    """A target's result as a Trace. Names are matched without case; a value of None means "not exposed".
+
+    Args:
+        outputs: the tensors, by parameter, into which the target writes gradients. Each is a result where the target
+            returns none of that name. A target that only writes may return None.
+
+    Raises:
+        TargetFailure: not a dict, nothing in it, an unknown name, one name twice, not a tensor, or a wrong shape.
+    """
+    result = {} if result is None and outputs else result
+    if not isinstance(result, Mapping):
+        or_none = f"; or None, after writing into {', '.join(outputs)}" if outputs else ""
+        raise TargetFailure(
+            f"{subject} must return a dict of named intermediates, got {type(result).__name__}",
+            f"return any of {', '.join(names())}, for example {{'dQ': dq, 'dK': dk, 'dV': dv}}{or_none}",
+        )
+    values = {}
+    for key, tensor in result.items():
+        if tensor is not None:
+            name = _name(key, case, subject)
+            if name in values:
+                raise TargetFailure(f"{subject} returned {name} twice, once as {key!r}", "keep one of them")
+            values[name] = _checked(tensor, name, case, subject)
+    for key, tensor in (outputs or {}).items():
+        name = _name(key, case, subject)
+        values.setdefault(name, tensor.detach().clone())
+    if not values:
+        raise TargetFailure(f"{subject} returned nothing to compare", f"return any of {', '.join(names())}")
+    order = [name for name in expected_shapes(case) if name in values]
+    return Trace({name: values[name] for name in order}, dict.fromkeys(order, "exported"))
+
+
+def with_tapped(trace: Trace, tapped: Mapping[str, Tensor], case: Case) -> Trace:
+    """The trace with the taps' values. A tap that was asked for replaces what the target exports."""
+    values = {**trace.values, **tapped}
+    sources = {**trace.sources, **dict.fromkeys(tapped, "tapped")}
+    order = [name for name in expected_shapes(case) if name in values]
+    return Trace({name: values[name] for name in order}, {name: sources[name] for name in order})
+
+
+def _name(key: object, case: Case, subject: str) -> str:
+    row = lookup(str(key))
+    if row is None:
+        raise TargetFailure(f"{subject} returned an unknown intermediate {key!r}", f"known: {', '.join(names())}")
+    if row.step(case.family) is None or not case.has(row.needs):
+        raise TargetFailure(f"{subject} returned {row.name}, which does not exist in this case", "leave it out")
+    return row.name
+
+
+def _checked(tensor: object, name: str, case: Case, subject: str) -> Tensor:
+    import torch
+
+    if not isinstance(tensor, torch.Tensor) or not tensor.dtype.is_floating_point:
+        what = tensor.dtype if isinstance(tensor, torch.Tensor) else type(tensor).__name__
+        raise TargetFailure(f"{subject} returned {name} as {what}; it must be a floating-point tensor")
+    if tensor.layout != torch.strided or tensor.is_nested or tensor.is_meta or tensor.dtype.itemsize == 1:
+        what = f"{tensor.layout}, {tensor.dtype}, on {tensor.device}"
+        raise TargetFailure(
+            f"{subject} returned {name} as {what}; it must be dense, of 16 bits or more, with values",
+            "what is on meta has no values; is it the default device?" if tensor.is_meta else "",
+        )
+    # A copy: a target may write its next results over these.
+    return straightened(tensor, name, case, subject).detach().clone()
+
+
+def straightened(tensor: Tensor, name: str, case: Case, subject: str) -> Tensor:
+    """A result in the axes of the table of intermediates.
+
+    Raises:
+        TargetFailure: it does not have the shape that the case's order of axes gives.
+    """
+    rank = ranked(name, case)
+    tensor = tensor if rank is None else with_broadcast(tensor, *rank)
+    plain, got = expected_shapes(case)[name], tuple(tensor.shape)
+    expected = sizes_taken(plain, name, case.shapes)
+    if got == expected:
+        return given_back(tensor, name, case.shapes)
+    # A target with rows before heads may give LSE and delta in either order.
+    rows_first = case.shapes.find("l") < case.shapes.find("h")
+    if rows_first and len(got) in (2, 3) and got == (*expected[:-2], expected[-1], expected[-2]):
+        return given_back(tensor.transpose(-1, -2), name, case.shapes)
+    swapped = len(expected) == 4 and got == (expected[0], expected[2], expected[1], expected[3])
+    axes = ", ".join(case.axes(name) if expected == plain else case.shapes)
+    words = f"{subject} returned {name} of the wrong shape: expected [{axes}] = {list(expected)}, got {list(got)}"
+    way_out = f"that looks like [B, L, H, D]: return {name} transposed, or --shapes blhd if q comes so too"
+    raise TargetFailure(words, way_out if swapped else "")

@@ -1,0 +1,108 @@
+"""Versions: with which releases of other packages gradprobe runs, asked of their metadata before any is imported."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+from ..model.failures import Untested
+
+# What a check computes with.
+_JUDGED = ("torch", "triton", "numpy")
+
+
+@functools.cache
+def refuse_untested() -> None:
+    """Does nothing where gradprobe is tested with the installed versions; imports none of the packages.
+
+    Raises:
+        Untested: it is not, with the command that installs some that it is tested with.
+    """
+    # Not at the top: --help needs none of it.
+    from importlib import metadata
+
+    bounds, outside = _bounds(), {}
+    for name, bound in bounds.items():
+        try:
+            found = metadata.version(name)
+        except metadata.PackageNotFoundError:  # or under another name, as other builds of triton are
+            continue
+        if not _holds(bound, found):
+            outside[f"{name} {found}"] = f"{name}{bound}"
+    if outside:
+        wanted = " ".join(f"'{name}{bound}'" for name, bound in bounds.items())
+        raise Untested(
+            f"{' and '.join(outside)}: outside what gradprobe is tested with, {' and '.join(outside.values())}",
+            f"pip install {wanted}",
+        )
+
+
+def _bounds() -> dict[str, str]:
+    """Of each package, such as ">=2.11,<2.16"; of none where these sources were not installed."""
+    from importlib import metadata
+
+    try:
+        required = metadata.requires("gradprobe") or []
+    except metadata.PackageNotFoundError:
+        return {}
+    parts = (re.match(r"([\w-]+)([<>=,.\d]*)", requirement) for requirement in required)
+    named = {part[1]: sorted(part[2].split(","), reverse=True) for part in parts if part}
+    return {name: ",".join(named[name]) for name in _JUDGED if name in named}
+
+
+def _holds(bound: str, version: str) -> bool:
+    """Whether a version is within a bound of `>=` and `<`, by its release: 2.11.0a0+git is 2.11.0."""
+    least, _, below = bound.removeprefix(">=").partition(",<")
+    return release(least) <= release(version) and (not below or release(version) < release(below))
+
+
+def installed() -> dict[str, str]:
+    """The versions that a report names, in words; none of the packages is imported."""
+    import platform
+    from importlib.metadata import PackageNotFoundError, version
+
+    from .. import __version__
+
+    try:
+        triton = version("triton")
+    except PackageNotFoundError:
+        triton = "none"
+    torch = _torch()
+    return {
+        "gradprobe": __version__,
+        "python": platform.python_version(),
+        "torch": torch.get("__version__", "none"),
+        "triton": triton,
+        "cuda": torch.get("cuda") or "none",
+    }
+
+
+def _torch() -> dict[str, Any]:
+    """What torch says of itself in a file that imports nothing; its metadata do not name its CUDA."""
+    import runpy
+    from importlib.machinery import PathFinder
+
+    found = PathFinder.find_spec("torch")
+    folders = (found.submodule_search_locations if found else None) or ()
+    return {} if not folders else runpy.run_path(f"{next(iter(folders))}/version.py")
+
+
+def refuse_click(typer: str) -> None:
+    """Does nothing where this version of typer runs with the click that is installed.
+
+    Raises:
+        Untested: it does not. Before 0.15.4 it asks for any click from 8.0 on, and fails on every command from 8.2 on.
+    """
+    if release(typer) >= (0, 15, 4):
+        return
+    from importlib import metadata
+
+    click = metadata.version("click")
+    if release(click) >= (8, 2):
+        raise Untested(f"typer {typer} does not run with click {click}", "pip install --upgrade typer, or 'click<8.2'")
+
+
+def release(version: str) -> tuple[int, ...]:
+    """The numbers that a version begins with."""
+    return tuple(int(number) for number in re.split(r"[^\d.]", version)[0].split(".") if number)

@@ -1,0 +1,141 @@
+"""The pytest plugin: the fixture `check_backward`, the marker `gradprobe`, and the setting `gradprobe_interpret`.
+
+    def test_my_backward(check_backward):
+        check_backward(my_backward, heads=4, causal=True)
+
+    @pytest.mark.gradprobe("attention.py:backward", heads=4)
+    @pytest.mark.parametrize("dtype", ["float32", "float16"])
+    def test_in_every_dtype(check_backward, dtype):
+        check_backward(dtype=dtype)
+
+    @pytest.mark.gradprobe("lazy", layout="do=blhd")
+    def test_do_as_a_transposed_view(): ...
+
+The fixture takes the arguments of `gradprobe.testing.assert_backward_matches`. The markers of the test, its class and
+its module give the arguments that the call leaves out. A marked test that does not use the fixture is checked before
+its body runs. A marked test that uses the fixture and never calls it fails, so that no marker is without effect.
+Target, verdict, layouts and first mismatch become properties of the test in pytest's JUnit XML.
+
+Triton decides at its import whether it interprets. Where test files import kernels and there may be no GPU, the setting
+`gradprobe_interpret = true` sets TRITON_INTERPRET=1 before any of them is imported, unless it is set already or there
+is a driver. It is off by default, since it would change every test of every project.
+
+Before the first check, neither gradprobe's other modules nor torch are imported.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from ..numerics.evidence import Probed
+    from . import Subject
+
+MARKER, FIXTURE, SETTING = "gradprobe", "check_backward", "gradprobe_interpret"
+_CHECKED = pytest.StashKey[bool]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    words = "without a CUDA driver, set TRITON_INTERPRET=1 before tests are imported (gradprobe)"
+    parser.addini(SETTING, words, type="bool", default=False)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Before any conftest.py, which may import Triton."""
+    if early_config.getini(SETTING):
+        from ..targets.builtin import has_driver
+
+        if not has_driver():
+            os.environ.setdefault("TRITON_INTERPRET", "1")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    words = f"{MARKER}(target, **options): check an attention backward with gradprobe, as the fixture {FIXTURE} does"
+    config.addinivalue_line("markers", words)
+
+
+class Mismatch(pytest.fail.Exception, AssertionError):  # type: ignore[misc,name-defined]
+    """The mismatch of a marked test: an AssertionError without a traceback, since no line of the test raised it."""
+
+
+@pytest.fixture
+def check_backward(request: pytest.FixtureRequest) -> Callable[..., Probed]:
+    """`gradprobe.testing.assert_backward_matches`, with the test's gradprobe markers as defaults."""
+
+    def check(target: Subject | None = None, **options: Any) -> Probed:
+        __tracebackhide__ = True
+        from . import table_of
+
+        report = _report(request.node, target, options)
+        if report.failing:
+            raise AssertionError(table_of(report))
+        return report
+
+    return check
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, None]:
+    """Checks a marked test that does not use the fixture. At setup, a mismatch would be an error and no failure."""
+    __tracebackhide__ = True
+    marked = item.get_closest_marker(MARKER) is not None
+    if marked and FIXTURE not in getattr(item, "fixturenames", ()):
+        _show(_report(item, None, {}))
+    outcome = yield
+    if marked and outcome.excinfo is None and not item.stash.get(_CHECKED, False):
+        words = f"nothing was compared: a test marked {MARKER} asks for {FIXTURE} and does not call it"
+        outcome.force_exception(pytest.fail.Exception(words, pytrace=False))
+
+
+def _show(report: Probed) -> None:
+    """Raises a mismatch. This frame is not hidden, since pytest warns of a traceback without entries."""
+    from . import table_of
+
+    if report.failing:
+        raise Mismatch(table_of(report), pytrace=False)  # type: ignore[call-arg]
+
+
+def _report(item: pytest.Item, target: Subject | None, options: dict[str, Any]) -> Probed:
+    """Makes a check, with the markers' target and options where none are given, and adds it to the test's report."""
+    __tracebackhide__ = True
+    from . import report_on
+
+    item.stash[_CHECKED] = True
+    target, options = _with_markers(item, target, options)
+    report = report_on(target, **options)
+    _tell(item, report)
+    return report
+
+
+def _with_markers(item: pytest.Item, target: Subject | None, options: dict[str, Any]) -> tuple[Subject, dict[str, Any]]:
+    """The target and options of the call, completed by the nearest marker, then by those of the class and module."""
+    __tracebackhide__ = True
+    for marker in item.iter_markers(MARKER):
+        named = dict(marker.kwargs)
+        of_keyword = named.pop("target", None)
+        if len(marker.args) > 1:
+            raise TypeError(f"the marker {MARKER} takes one target, and options by name, got {marker.args!r}")
+        target = target if target is not None else next(iter(marker.args), of_keyword)
+        options = named | options
+    if target is None:
+        raise TypeError(f"nothing to check: neither a call of {FIXTURE} nor a marker {MARKER} names a target")
+    return target, options
+
+
+def _tell(item: pytest.Item, report: Probed) -> None:
+    """Adds properties to the test, which pytest writes into its JUnit XML."""
+    from ..render.console import first_line
+    from ..render.reported import report_of
+    from . import table_of
+
+    told = {"target": report.provenance.target, "verdict": report.verdict}
+    told |= {"layouts": " ".join(run.layout for run in report.runs)}
+    told |= {"first_mismatch": first_line(report_of(report))} if report.failing else {}
+    if not report.failing:  # a mismatch has its table in the failure itself
+        item.add_report_section("call", MARKER, table_of(report))
+    item.user_properties += [(f"{MARKER}_{name}", value) for name, value in told.items()]

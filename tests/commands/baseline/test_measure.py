@@ -1,0 +1,116 @@
+"""Errors over several draws: real regressions that stay within budget are found, and other draws are no alarm."""
+
+import math
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+
+from gradprobe.commands.baseline.changes import Entry, changes, compared
+from gradprobe.commands.baseline.measure import measure
+from gradprobe.inputs.history import CheckRequest
+from tests.sampling import sampled
+
+HERE = Path(__file__).parent
+SMALL = {"batch": 1, "heads": 2, "seqlen": 48, "head_dim": 16}
+
+
+def measured(function, seeds=range(5), **options):
+    target = function if ":" in function or function in ("sdpa-math", "lazy") else f"{HERE / 'coarse.py'}:{function}"
+    return measure(CheckRequest(target, None, None, options), seeds)
+
+
+@pytest.fixture(scope="module")
+def right():
+    return {dtype: measured("right", dtype=dtype) for dtype in ("float32", "float16")}
+
+
+def test_the_figures_are_those_of_every_run_and_draw(right):
+    entry = right["float32"]
+    assert list(entry.errors) == ["contiguous", "distinct", "do=expanded"]
+    assert list(entry.errors["distinct"]) == ["O", "dQ", "dK", "dV"]
+    assert entry.seeds == (0, 1, 2, 3, 4)
+    assert entry.ran == "torch on cpu"
+    assert (entry.case["seqlen_q"], "seed" in entry.case, "softcap" in entry.case) == (72, False, False)
+    for errors in entry.errors["distinct"].values():
+        assert len(set(errors.rms)) == 5, "each draw has an error of its own"
+        assert all(0 < rms < worst <= 1 for rms, worst in zip(errors.rms, errors.worst, strict=True))
+        assert all(figure == float(f"{figure:.3e}") for figure in (*errors.rms, *errors.worst))
+
+
+def test_a_draw_that_is_run_again_has_the_same_errors(right):
+    assert measured("right", range(1, 5), dtype="float16").errors["distinct"]["dQ"].rms == right["float16"].errors[
+        "distinct"
+    ]["dQ"].rms[1:]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("dtype", "function", "grown"),
+    [
+        ("float16", "p_twice", {"O", "dQ", "dK", "dV"}),
+        ("float16", "ds_twice", {"dQ", "dK"}),
+        ("float16", "dq_twice", {"dQ"}),
+        ("float32", "k_without_3_bits", {"O", "dQ", "dK", "dV"}),
+    ],
+)
+def test_one_rounding_more_is_found_where_it_is_and_nowhere_else(dtype, function, grown, right):
+    after = measured(function, dtype=dtype)
+    assert isinstance(after, Entry), "all of it is within budget"
+    found = changes(right[dtype], after, compared(right[dtype]))
+    assert {cell.name for cell in found.grown} == grown
+    assert max(max(errors.worst) for of_layout in after.errors.values() for errors in of_layout.values()) < 1
+
+
+def test_and_where_that_is_the_baseline_it_is_an_improvement(right):
+    found = changes(measured("ds_twice", dtype="float16"), right["float16"], 24)
+    assert {cell.name for cell in found.cells if cell.verdict == "improved"} == {"dQ", "dK"}
+    assert not found.fails
+
+
+def test_what_leaves_its_budget_comes_back_as_the_report_of_the_first_draw_that_does():
+    report = measured("k_as_in_tf32", range(3, 8))
+    assert report.verdict == "mismatch"
+    assert report.case.seed == 3
+    assert "--seed 3" in report.reproduce
+
+
+@sampled("options", [{"dtype": "float16"}, {"dtype": "float32"}, {"pattern": "lowrank", "bias": True}], push=1)
+def test_no_draws_of_a_right_kernel_are_an_alarm_beside_other_draws(options):
+    sets = [measured("sdpa-math", range(first, first + 5), **SMALL, **options) for first in range(0, 40, 5)]
+    pairs = list(permutations(sets, 2))
+    assert len(pairs) == 56
+    assert [changes(before, after, compared(before)).fails for before, after in pairs] == [False] * 56
+
+
+def test_a_black_box_is_not_looked_into_unless_that_is_asked_for():
+    assert "P" not in measured("sdpa-math", range(4), **SMALL).errors["contiguous"]
+    assert "P" in measured("sdpa-math", range(4), **SMALL, recover=True).errors["contiguous"]
+
+
+def test_the_first_report_may_end_it():
+    seen = []
+
+    def refuse(report):
+        seen.append(report.case.seed)
+        raise ValueError("no use")
+
+    with pytest.raises(ValueError, match="no use"):
+        measure(CheckRequest("sdpa-math", None, None, SMALL), range(5), refuse)
+    assert seen == [0]
+
+
+def test_the_rms_is_that_of_the_elements_themselves():
+    """Beside the budget that the comparison gives out, which is that of dQ, dK and dV."""
+    from gradprobe.pipeline.run_check import run_check
+
+    entry = measured("right", range(7, 11), **SMALL)
+    report = run_check(
+        CheckRequest(f"{HERE / 'coarse.py'}:right", None, None, {**SMALL, "seed": 7, "recover": False}), ""
+    )
+    _, found = report.measured[0]
+    for name in ("dQ", "dK", "dV"):
+        comparison = found.comparison
+        error = (found.trace.values[name].double() - comparison.expected[name]).abs()
+        allowed = comparison.bounds[name] + 2.0**-24 * comparison.expected[name].abs()
+        rms = math.sqrt(float(((error / allowed) ** 2).mean()))
+        assert entry.errors["contiguous"][name].rms[0] == pytest.approx(rms, rel=0.05), name

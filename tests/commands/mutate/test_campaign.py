@@ -1,0 +1,123 @@
+"""Every mutant is put to the gate, in processes that end, and the file as it is before them."""
+
+import os
+import shlex
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gradprobe.commands.mutate.campaign import Terms, campaign, other_gate, own_gate
+from gradprobe.commands.mutate.operators import mutants_of
+from gradprobe.commands.mutate.source import read_file
+from gradprobe.model.failures import TargetFailure, UsageFailure
+from gradprobe.processes.process import Program, run_programs
+from gradprobe.source.shadow import Shadow
+
+# Triton is not needed: any decorator called jit makes a kernel, and this one runs as it stands.
+FILE = """
+class triton:
+    jit = staticmethod(lambda function: function)
+
+@triton.jit
+def kernel(x, scale, FLAG):
+    y = x * scale
+    if FLAG:
+        y = y * scale
+    return y
+
+def run(x):
+    return kernel(x, 3, False)
+"""
+TERMS = Terms(workers=2, timeout=20.0, watches_lines=True)
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kernels.py").write_text(FILE)
+    return read_file(tmp_path / "kernels.py", None)
+
+
+def gate_of(program):
+    return other_gate(shlex.join([sys.executable, "-c", program]))
+
+
+def made(file, gate, terms=TERMS):
+    mutants = mutants_of(file)
+    return campaign("kernels.py", file, gate, mutants, mutants, terms, lambda found: None)
+
+
+def test_a_fault_that_the_gate_sees_is_killed_and_one_on_a_line_that_never_runs_survives(file):
+    found = made(file, gate_of("import kernels; assert kernels.run(2) == 6, 'six'"))
+    assert [(outcome.mutant.line, outcome.verdict, outcome.ran) for outcome in found.outcomes] == [
+        (7, "killed", True), (9, "survived", False),
+    ]  # fmt: skip
+    assert found.outcomes[0].words == "AssertionError: six"
+    assert found.exit_code == 1
+    assert file.path.read_text() == FILE
+
+
+def test_a_mutant_that_hangs_is_stopped_and_counts_as_killed(file):
+    program = "import kernels, time; kernels.run(2) == 6 or time.sleep(600)"
+    found = made(file, gate_of(program), Terms(workers=1, timeout=2.0, watches_lines=False))
+    assert [outcome.words for outcome in found.having("killed")] == ["no answer within 2 s: stopped"]
+
+
+def test_a_gate_that_fails_without_any_fault_is_refused(file):
+    with pytest.raises(TargetFailure, match="the gate fails without any fault: .*AssertionError: seven"):
+        made(file, gate_of("import kernels; assert kernels.run(2) == 7, 'seven'"))
+
+
+def test_a_gate_that_never_imports_the_file_is_refused(file):
+    with pytest.raises(TargetFailure, match=r"passes, but never imports .*kernels\.py"):
+        made(file, gate_of("print('fine')"))
+
+
+@pytest.mark.nightly
+def test_words_that_gradprobe_s_own_gate_refuses_are_a_wrong_command(file):
+    with pytest.raises(UsageFailure, match="--kv-heads must divide --heads"):
+        made(file, own_gate("gradprobe check flash --heads 3 --kv-heads 2"))
+
+
+def test_a_command_that_is_not_there_is_refused(file):
+    with pytest.raises(UsageFailure, match="cannot be started"):
+        made(file, other_gate("no-such-command"))
+
+
+def test_programs_that_are_not_waited_for_are_stopped_with_what_they_started(file, tmp_path):
+    inner = "import os, time; open('pid', 'w').write(str(os.getpid())); time.sleep(600)"
+    program = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}])"
+    shadows = [Shadow(file.path, tmp_path / "a"), Shadow(file.path, tmp_path / "b")]
+    for shadow in shadows:
+        shadow.write(file.text)
+    first = gate_of(f"import os\nif os.path.exists('first'): exec({program!r})\nopen('first', 'w')")
+    programs = [Program(first.command, shadow.environment(os.environ)) for shadow in shadows]
+    ends = run_programs(programs)
+    assert next(ends).code == 0
+    ends.close()
+    ends = run_programs(programs, timeout=3.0)
+    assert next(ends).code is None
+    ends.close()
+    pid = int((tmp_path / "pid").read_text())
+    deadline = time.monotonic() + 10
+    while _lives(pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _lives(pid)
+
+
+def _lives(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_the_check_of_a_mutant_is_not_remembered_as_the_last(tmp_path, monkeypatch):
+    from gradprobe.inputs import history as last
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GRADPROBE_MUTANT", "{}")
+    last.save(last.CheckRequest("lazy", None, None, {}))
+    assert os.listdir(tmp_path) == []

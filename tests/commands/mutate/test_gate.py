@@ -1,0 +1,39 @@
+"""What a gate's end means, and which of its lines is told."""
+
+import pytest
+
+from gradprobe.commands.mutate.campaign import Gate, other_gate, own_gate
+from gradprobe.model.failures import UsageFailure
+
+
+@pytest.mark.parametrize(
+    ("code", "own", "other"),
+    [(0, "survived", "survived"), (1, "killed", "killed"), (2, "did not run", "killed"),
+     (3, "did not run", "killed"), (-11, "did not run", "killed")],
+)  # fmt: skip
+def test_of_gradprobe_s_gate_only_1_is_a_kill_and_of_another_all_but_0(code, own, other):
+    assert own_gate("gradprobe check lazy").judged(code) == own
+    assert other_gate("pytest -q").judged(code) == other
+
+
+def test_gradprobe_s_gate_is_told_by_its_first_mismatch_or_its_error():
+    gate = own_gate("gradprobe check lazy")
+    assert gate.telling("MISMATCH  dP\nFIRST MISMATCH dP batch=0\n  more\n") == "FIRST MISMATCH dP batch=0"
+    assert gate.telling("a note\ngradprobe: target fails\n  a way out\n") == "gradprobe: target fails"
+
+
+def test_another_gate_is_told_by_its_first_failure_else_by_its_last_line():
+    gate = other_gate("pytest -q")
+    assert gate.telling("..F\nFAILED test_x.py::test_y - assert\nFAILED z\n1 failed\n").startswith("FAILED test_x.py")
+    assert gate.telling("one\ntwo\n\n") == "two"
+    assert gate.telling("") == ""
+
+
+def test_a_command_keeps_its_quoted_words():
+    assert other_gate("pytest -k 'a or b'") == Gate(("pytest", "-k", "a or b"), "pytest -k 'a or b'", own=False)
+
+
+@pytest.mark.parametrize("words", ["", "pytest 'x"])
+def test_a_command_that_is_none_is_refused(words):
+    with pytest.raises(UsageFailure, match="--check"):
+        other_gate(words)

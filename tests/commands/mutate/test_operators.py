@@ -1,0 +1,228 @@
+"""What each operator plants: where, how often in gradprobe's own kernels, and always one line of Python."""
+
+import ast
+from collections import Counter
+
+import pytest
+
+from gradprobe.commands.mutate.mutant import CLASSES, changed_line, operator_of
+from gradprobe.commands.mutate.operators import OPERATORS, mutants_of
+from gradprobe.commands.mutate.operators.addresses import stride_of
+from gradprobe.commands.mutate.source import read_file
+from gradprobe.model.failures import TargetFailure, UsageFailure
+from tests.planted.planting import KERNELS
+
+HEAD = """import triton
+import triton.language as tl
+
+@triton.jit
+def kernel(x_ptr, q_ptr, do_ptr, stride_qh, stride_qm, stride_doh, stride_dom, seen_ptr, scale, delta, n_heads, n_ctx,
+           window, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    h = tl.program_id(0)
+    offs_m = tl.arange(0, BLOCK_M)
+    dq = tl.zeros([BLOCK_M], tl.float32)
+"""
+
+
+def of_own(name):
+    return read_file(KERNELS / f"{name}.py", f"{name}_intermediates")
+
+
+def of_text(folder, text, function=None):
+    path = folder / "written.py"
+    path.write_text(text)
+    return read_file(path, function)
+
+
+def of_line(folder, line):
+    """The mutants of a line behind HEAD, as (operator, the line with the fault)."""
+    body = "".join(f"    {part}\n" for part in line.splitlines())
+    last = len((HEAD + body).splitlines())
+    found = mutants_of(of_text(folder, HEAD + body))
+    return [(operator_of(mutant), mutant.after) for mutant in found if mutant.line == last]
+
+
+COUNTS = {
+    "lazy": {
+        "another-stride": 127, "other-tensors-strides": 11, "own-strides-swapped": 54, "term-dropped": 68,
+        "divisions-mixed-up": 20, "wide-offset-dropped": 19, "bound-off-by-one": 30, "operand-dropped": 34,
+        "guard-dropped": 13, "mask-dropped": 11, "padding-changed": 7, "range-cut": 10, "last-tile-lost": 7,
+        "blocks-mixed-up": 19, "zeros-not-written": 3, "factor-dropped": 7, "subtrahend-changed": 4, "other-base": 7,
+        "transpose-dropped": 8, "sum-overwritten": 6, "atomic-stored": 2, "rounded-early": 11,
+    },
+    "flash": {
+        "another-stride": 186, "other-tensors-strides": 13, "own-strides-swapped": 66, "term-dropped": 118,
+        "divisions-mixed-up": 23, "wide-offset-dropped": 30, "bound-off-by-one": 17, "operand-dropped": 13,
+        "guard-dropped": 13, "mask-dropped": 11, "padding-changed": 7, "range-cut": 6, "last-tile-lost": 2,
+        "blocks-mixed-up": 21, "zeros-not-written": 3, "factor-dropped": 7, "subtrahend-changed": 4, "other-base": 7,
+        "transpose-dropped": 5, "sum-overwritten": 3, "atomic-stored": 2, "rounded-early": 8,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_so_many_faults_of_each_kind_can_be_planted_in_gradprobe_s_own_kernels(name):
+    assert Counter(operator_of(mutant) for mutant in mutants_of(of_own(name))) == COUNTS[name]
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.nightly] if name == "flash" else []) for name in COUNTS]
+)
+def test_every_mutant_is_python_and_differs_in_the_line_that_it_says_alone(name):
+    file = of_own(name)
+    mutants = mutants_of(file)
+    assert len({mutant.name for mutant in mutants}) == len(mutants)
+    places = {node.name: (node.lineno - 1, node.end_lineno) for node in file.functions}
+    for mutant in mutants:
+        text = mutant.plant(file.text)
+        assert changed_line(file.text, text) == mutant.line
+        lines = text.splitlines()
+        assert lines[mutant.line - 1].strip() == mutant.after != mutant.before
+        first, end = places[mutant.function]  # no function here lies in another
+        ast.parse("\n".join(lines[first:end]))
+        assert mutant.fault_class in CLASSES
+        assert len(mutant.diff.splitlines()) == 5
+        first, last = mutant.statement or (mutant.line, mutant.line)
+        assert first <= mutant.line <= last
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("p = do_ptr + h * stride_doh", [
+            ("another-stride", "p = do_ptr + h * stride_qh"), ("term-dropped", "p = do_ptr"),
+        ]),
+        ("q_ptr += h * stride_qh", [
+            ("another-stride", "q_ptr += h * stride_doh"), ("term-dropped", "q_ptr += 0"),
+        ]),
+        ("p = f(q_ptr, stride_qm, stride_qh)", [
+            ("another-stride", "p = f(q_ptr, stride_dom, stride_qh)"),
+            ("another-stride", "p = f(q_ptr, stride_qm, stride_doh)"),
+            ("own-strides-swapped", "p = f(q_ptr, stride_qh, stride_qm)"),
+        ]),
+        ("b, m = h // n_heads, h // BLOCK_N", [
+            ("divisions-mixed-up", "b, m = h % n_heads, h // BLOCK_N"),
+            ("blocks-mixed-up", "b, m = h // n_heads, h // BLOCK_M"),
+        ]),
+        ("x = h.to(tl.int64)", [("wide-offset-dropped", "x = h")]),
+        ("seen = (offs_m >= h) & (offs_m < window)", [
+            ("bound-off-by-one", "seen = (offs_m > h) & (offs_m < window)"),
+            ("bound-off-by-one", "seen = (offs_m >= h) & (offs_m <= window)"),
+            ("operand-dropped", "seen = (offs_m < window)"), ("operand-dropped", "seen = (offs_m >= h)"),
+        ]),
+        ("seen &= h", [("operand-dropped", "pass")]),
+        ("x = tl.where(x > 0.0, x, y)", []),
+        ("x = tl.where(m == float('-inf'), 0.0, m)", [("guard-dropped", "x = m")]),
+        ("x = tl.where(seen, f(x), float('-inf'))", [("guard-dropped", "x = f(x)")]),
+        ("x = tl.load(x_ptr, mask=seen, other=0.0)", [
+            ("mask-dropped", "x = tl.load(x_ptr)"), ("padding-changed", "x = tl.load(x_ptr, mask=seen, other=1.0)"),
+        ]),
+        ("x = tl.load(x_ptr, mask=seen, other=float('inf'))", [
+            ("mask-dropped", "x = tl.load(x_ptr)"), ("padding-changed", "x = tl.load(x_ptr, mask=seen, other=0.0)"),
+        ]),
+        ("tl.store(x_ptr, x, mask=seen)", [("mask-dropped", "tl.store(x_ptr, x)")]),
+        ("for m in range(h * 2, n_ctx + 1, BLOCK_N): pass", [
+            ("range-cut", "for m in range(h * 2 + BLOCK_N, n_ctx + 1, BLOCK_N): pass"),
+            ("range-cut", "for m in range(h * 2, (n_ctx + 1) // BLOCK_N * BLOCK_N, BLOCK_N): pass"),
+            ("blocks-mixed-up", "for m in range(h * 2, n_ctx + 1, BLOCK_M): pass"),
+        ]),
+        ("n = tl.cdiv(n_ctx, 32)", [("last-tile-lost", "n = (n_ctx // 32)")]),
+        ("x = (dq) * scale", [("factor-dropped", "x = (dq)")]),
+        ("dq *= softer", [("factor-dropped", "dq *= 1.0")]),
+        ("ds = p * (dp - delta[:, None])", [
+            ("subtrahend-changed", "ds = p * (dp)"), ("subtrahend-changed", "ds = p * (dp + delta[:, None])"),
+        ]),
+        ("x = 1 + tl.exp2(x)", [("other-base", "x = 1 + tl.exp(x)")]),
+        ("x = f(tl.trans(k), k.T)", [
+            ("transpose-dropped", "x = f(k, k.T)"), ("transpose-dropped", "x = f(tl.trans(k), k)"),
+        ]),
+        ("for _ in range(2):\n    dq += x", [("sum-overwritten", "dq = x")]),
+        ("for _ in range(2):\n    q_ptr += x", []),
+        ("dq += x", []),
+        ("tl.atomic_add(x_ptr, x)", [("atomic-stored", "tl.store(x_ptr, x)")]),
+        ("tl.debug_barrier()", [("barrier-dropped", "pass")]),
+        ("x = tl.dot(q, k)", [("rounded-early", "x = tl.dot(q, k).to(tl.bfloat16).to(tl.float32)")]),
+        ("é = do_ptr + h * stride_doh  # é", [
+            ("another-stride", "é = do_ptr + h * stride_qh  # é"), ("term-dropped", "é = do_ptr  # é"),
+        ]),
+    ],
+)  # fmt: skip
+def test_a_line_holds_these_faults_and_no_others(tmp_path, line, expected):
+    assert of_line(tmp_path, line) == expected
+
+
+def test_of_a_vector_s_term_nothing_is_dropped(tmp_path):
+    found = of_line(tmp_path, "p = do_ptr + offs_m * stride_dom")
+    assert found == [("another-stride", "p = do_ptr + offs_m * stride_qm")]
+
+
+def test_a_launch_is_given_the_strides_of_another_tensor_and_memory_that_nobody_wrote(tmp_path):
+    host = "def run(q, do):\n    dq = torch.zeros(q.shape)\n    kernel[(1,)](q, do, *q.stride(), do.stride(1))\n"
+    found = [
+        (operator_of(one), one.after) for one in mutants_of(of_text(tmp_path, HEAD + host)) if one.function == "run"
+    ]
+    assert found == [
+        ("other-tensors-strides", "kernel[(1,)](q, do, *do.stride(), do.stride(1))"),
+        ("other-tensors-strides", "kernel[(1,)](q, do, *q.stride(), q.stride(1))"),
+        ("zeros-not-written", "dq = torch.empty(q.shape)"),
+    ]
+
+
+def test_what_would_change_two_lines_is_left_out(tmp_path):
+    assert of_line(tmp_path, "x = tl.load(x_ptr, mask=seen,\n            other=0.0)") == [
+        ("padding-changed", "other=1.0)")
+    ]
+
+
+def test_every_operator_is_named_after_no_number_and_every_class_has_an_operator():
+    assert not [name for name in OPERATORS if name[-1].isdigit()]
+    planted = {mutant.fault_class for name in COUNTS for mutant in mutants_of(of_own(name))}
+    assert planted == set(CLASSES) - {"RACE"}  # neither file has a barrier
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("stride_qh", ("q", "h")), ("stride_biasw", ("bias", "w")), ("stride_q_h", ("q", "h")), ("stride_r", ("", "r")),
+        ("q_stride_h", ("q", "h")), ("q_stride_0", ("q", "0")), ("q_head_stride", ("q", "head")), ("scale", None),
+    ],
+)  # fmt: skip
+def test_a_stride_s_name_says_its_tensor_and_axis(name, parts):
+    assert stride_of(name) == parts
+
+
+def test_only_what_the_target_s_function_reaches_holds_faults(tmp_path):
+    text = """
+@triton.jit
+def used(x_ptr, n): tl.store(x_ptr, 0.0, mask=n < 3)
+
+@triton.jit
+def unused(x_ptr, n): tl.store(x_ptr, 0.0, mask=n < 3)
+
+class Attention:
+    def backward(self): used[(1,)]()
+
+def attention(q): return Attention.apply(q)
+"""
+    assert {mutant.function for mutant in mutants_of(of_text(tmp_path, text, "attention"))} == {"used"}
+    assert {mutant.function for mutant in mutants_of(of_text(tmp_path, text, None))} == {"used", "unused"}
+    assert {mutant.function for mutant in mutants_of(of_text(tmp_path, text, "elsewhere"))} == {"used", "unused"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "failure", "words"),
+    [
+        ("kernels.cu", "", UsageFailure, "not yet in CUDA C"),
+        ("plain.py", "def f(q): pass\n", UsageFailure, "holds no Triton kernel"),
+        ("broken.py", "def f(:\n", TargetFailure, "is not Python"),
+    ],
+)
+def test_a_file_without_triton_kernels_is_refused_with_a_reason(tmp_path, name, text, failure, words):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(failure, match=words):
+        read_file(tmp_path / name, None)
+
+
+def test_a_file_that_is_not_there_is_refused():
+    with pytest.raises(UsageFailure, match="cannot be read: No such file"):
+        read_file(KERNELS / "none.py", None)

@@ -1,0 +1,393 @@
+"""Capturing keeps real inputs and dO once per shape and layout, and leaves the program what it was."""
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+import gradprobe
+from gradprobe.commands.record.watch import PATIENCE
+from gradprobe.inputs.layouts import place
+from gradprobe.inputs.saved import load
+from gradprobe.model.assignment import AS_SAVED
+from gradprobe.model.failures import UsageFailure
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def attention(q, k, v, scale=0.5, causal=False):
+    scores = scale * q @ k.mT
+    if causal:
+        scores = scores.masked_fill(torch.ones(scores.shape[-2:]).triu(1).bool(), -torch.inf)
+    return scores.softmax(-1) @ v
+
+
+def inputs(batch=2, heads=3, rows=5, dim=4):
+    return [torch.randn(batch, rows, heads, dim).transpose(1, 2).requires_grad_() for _ in range(3)]
+
+
+@pytest.fixture(autouse=True)
+def _untold(monkeypatch):
+    monkeypatch.setattr("gradprobe.commands.record.capturing._tell_at_the_end", lambda watch: None)
+
+
+@pytest.fixture
+def watched(tmp_path):
+    """attention, watched; its sets go to a folder of the test's own."""
+    return gradprobe.capture(attention, folder=str(tmp_path / "kept"))
+
+
+def sets(function):
+    return [load(str(path)) for path in function.watch.files]
+
+
+def laid_out(saved):
+    return place(saved.values, (("all", AS_SAVED),), saved.placements).tensors
+
+
+def test_values_layouts_options_and_do_are_those_of_the_call(watched):
+    q, k, v = inputs()
+    do = torch.randn(2, 5, 3, 4).transpose(1, 2)
+    watched(q, k, v=v, causal=True).backward(do)
+    (found,) = sets(watched)
+    assert found.options == {"scale": 0.5, "causal": True}
+    again = laid_out(found)
+    for name, tensor in {"q": q, "k": k, "v": v, "do": do}.items():
+        assert torch.equal(again[name], tensor)
+        assert again[name].stride() == (60, 4, 12, 1)
+
+
+def test_gradients_values_and_random_numbers_are_bit_for_bit_the_program_s_own(watched):
+    def program(function):
+        torch.manual_seed(3)
+        q, k, v = inputs()
+        torch.nn.functional.dropout(function(q, k, v)).square().sum().backward()
+        return [q.grad, k.grad, v.grad, torch.rand(4), torch.get_rng_state()]
+
+    assert all(
+        torch.equal(with_it, without) for with_it, without in zip(program(watched), program(attention), strict=True)
+    )
+    assert len(watched.watch.files) == 1
+
+
+def test_12_calls_of_one_form_are_one_set_and_a_second_shape_another(watched):
+    for batch in (1, 2, 1) * 4:
+        watched(*inputs(batch)).sum().backward()
+    assert [found.values["q"].shape[0] for found in sets(watched)] == [1, 2]
+    assert (watched.watch.seen.calls, watched.watch.seen.arrived) == (12, 12)
+
+
+def test_each_layout_of_q_of_do_and_each_option_is_a_set_of_its_own(watched):
+    q, k, v = inputs()
+    for causal in (False, True):
+        watched(q, k, v, causal=causal).sum().backward()
+        watched(q, k, v, causal=causal).backward(torch.randn(2, 3, 5, 4))
+        watched(q.contiguous(), k, v, causal=causal).sum().backward()
+    found = sets(watched)
+    assert len(found) == 6
+    assert [laid_out(one)["do"].stride() for one in found[:3]] == [(0, 0, 0, 0), (60, 20, 4, 1), (0, 0, 0, 0)]
+
+
+def test_strides_of_axes_of_size_1_make_no_new_set(watched):
+    for stride in (20, 999):
+        q, k, v = (torch.randn(20).as_strided((1, 1, 5, 4), (stride, 20, 4, 1)).requires_grad_() for _ in range(3))
+        watched(q, k, v).sum().backward()
+    assert len(watched.watch.files) == 1
+
+
+def test_changes_in_place_after_the_call_do_not_reach_the_set(watched):
+    leaves = inputs()
+    q, k, v = (leaf * 1 for leaf in leaves)
+    before = [tensor.detach().clone() for tensor in (q, k, v)]
+
+    def own(q, k, v):
+        output = (q * 2 + k + v) * 1
+        with torch.no_grad():
+            q.zero_()
+        return output
+
+    function = gradprobe.capture(own, folder=str(watched.watch.folder))
+    output = function(q, k, v)
+    with torch.no_grad():
+        k.zero_()
+    do = torch.ones(2, 3, 5, 4)
+    output.register_hook(lambda grad: None)
+    output.backward(do)
+    do.zero_()
+    (found,) = sets(function)
+    assert all(torch.equal(found.values[name], value) for name, value in zip("qkv", before, strict=True))
+    assert bool((found.values["do"] == 1).all())
+
+
+def test_do_is_what_arrives_at_the_output_and_not_what_the_loss_began_with(watched):
+    q, k, v = inputs()
+    (watched(q, k, v) * 3).sum().backward()
+    (found,) = sets(watched)
+    assert bool((found.values["do"] == 3).all())
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_without_gradients_nothing_is_kept_and_3_calls_are_counted(watched, mode):
+    q, k, v = inputs()
+    with mode():
+        for _ in range(3):
+            watched(q, k, v)
+    seen = watched.watch.seen
+    assert (watched.watch.files, seen.calls, seen.without_grad) == ([], 3, 3)
+    assert "called 3 times, each time without gradients" in seen.why_nothing("attention")
+
+
+def test_an_output_whose_gradient_never_comes_is_said(watched):
+    watched(*inputs())
+    assert "no gradient came back to its output" in watched.watch.seen.why_nothing("attention")
+
+
+def test_graphs_that_are_dropped_leave_no_copy_waiting_and_block_nothing(watched):
+    for _ in range(3 * PATIENCE):
+        watched(*inputs())
+    (form,) = watched.watch._forms.values()
+    assert len(form.waiting) == 0
+    watched(*inputs()).sum().backward()
+    assert len(watched.watch.files) == 1
+
+
+def test_at_most_8_copies_wait_for_a_backward(watched):
+    outputs = [watched(*inputs()) for _ in range(3 * PATIENCE)]
+    (form,) = watched.watch._forms.values()
+    assert len(form.waiting) == PATIENCE == 8
+    sum(output.sum() for output in outputs).backward()
+    assert (len(form.waiting), len(watched.watch.files)) == (0, 1)
+
+
+def test_a_layout_of_do_that_comes_after_100_others_is_kept_at_its_second_coming(watched):
+    q, k, v = inputs()
+    for _ in range(100):
+        watched(q, k, v).sum().backward()
+    watched(q, k, v).backward(torch.randn(2, 3, 5, 4))
+    assert (len(watched.watch.files), watched.watch.seen.layouts_missed) == (1, 1)
+    watched(q, k, v).backward(torch.randn(2, 3, 5, 4))
+    assert (len(watched.watch.files), watched.watch.seen.layouts_missed) == (2, 0)
+
+
+def test_the_third_set_beyond_a_limit_of_2_is_not_kept_and_said(tmp_path):
+    function = gradprobe.capture(attention, folder=str(tmp_path), keep=2)
+    for rows in (4, 5, 6, 7, 6):
+        function(*inputs(rows=rows)).sum().backward()
+    assert (len(function.watch.files), function.watch.seen.over) == (2, 2)
+    assert function.watch.seen.troubles() == ["2 sets more not kept: the limit is 2"]
+
+
+def test_a_set_with_an_infinite_do_is_passed_over_until_a_finite_one_comes(watched):
+    q, k, v = inputs()
+    (watched(q, k, v) * torch.inf).sum().backward()
+    assert (watched.watch.files, watched.watch.seen.not_finite) == ([], 1)
+    watched(q, k, v).sum().backward()
+    assert len(watched.watch.files) == 1
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_checkpointing_calls_twice_and_keeps_one_set(watched, reentrant):
+    from torch.utils.checkpoint import checkpoint
+
+    q, k, v = inputs()
+    checkpoint(watched, q, k, v, use_reentrant=reentrant).square().sum().backward()
+    found = [tensor.grad for tensor in (q, k, v)]
+    assert (watched.watch.seen.calls, len(watched.watch.files)) == (2, 1)
+    expected = torch.autograd.grad(attention(q, k, v).square().sum(), (q, k, v))
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
+def test_a_graph_kept_for_a_second_and_a_double_backward_stays_right(watched):
+    q, k, v = (tensor.detach().double().requires_grad_() for tensor in inputs())
+    assert torch.autograd.gradgradcheck(watched, (q, k, v))
+    output = watched(*inputs())
+    output.sum().backward(retain_graph=True)
+    output.sum().backward()
+    assert watched.watch.seen.failures == {}
+
+
+def test_a_mode_that_counts_operations_sees_none_of_the_watching(watched):
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Counting(TorchDispatchMode):
+        calls: list
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ARG002
+            self.calls.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    def operations(function):
+        with Counting() as mode:
+            mode.calls = []
+            function(*inputs()).sum().backward()
+        return mode.calls
+
+    assert operations(watched) == operations(attention)
+    assert len(watched.watch.files) == 1
+
+
+@pytest.mark.nightly
+def test_a_function_compiled_is_left_alone(watched):
+    compiled = torch.compile(watched, backend="eager", fullgraph=True)
+    q, k, v = inputs()
+    assert torch.equal(compiled(q, k, v), attention(q, k, v))
+    assert watched.watch.seen.calls == 0
+    assert "calls inside torch.compile are not seen" in watched.watch.seen.why_nothing("attention")
+
+
+def test_a_tuple_s_first_tensor_is_the_output_and_its_other_parts_come_through(tmp_path):
+    function = gradprobe.capture(lambda q, k, v: (attention(q, k, v), "more"), folder=str(tmp_path))
+    output, more = function(*inputs())
+    output.sum().backward()
+    assert (more, len(function.watch.files)) == ("more", 1)
+
+
+def test_what_cannot_be_kept_is_counted_and_the_program_goes_on(tmp_path):
+    function = gradprobe.capture(lambda q, k, v: [q, k, v], folder=str(tmp_path))
+    assert function(1, 2, 3) == [1, 2, 3]
+    with pytest.raises(TypeError):
+        function(1)
+    failures = function.watch.seen.failures
+    assert [words.split(" was called ")[-1] for words in failures][0] == "without a tensor for q, k, v"
+    assert "TypeError" in list(failures)[1]
+
+
+def test_a_folder_that_cannot_be_written_breaks_no_backward(tmp_path):
+    (tmp_path / "file").write_text("")
+    function = gradprobe.capture(attention, folder=str(tmp_path / "file" / "below"))
+    q, k, v = inputs()
+    function(q, k, v).sum().backward()
+    assert q.grad is not None
+    assert "NotADirectoryError" in function.watch.seen.troubles()[0]
+
+
+def test_an_exception_of_the_function_comes_through_as_it_is(tmp_path):
+    def broken(q, k, v):
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        gradprobe.capture(broken, folder=str(tmp_path))(*inputs())
+
+
+def test_masks_and_dropout_are_told_apart_by_their_dtype_and_noted(tmp_path):
+    def own(query, key, value, attn_mask=None, dropout_p=0.0, rope=None):
+        return attention(query, key, value)
+
+    function = gradprobe.capture(own, folder=str(tmp_path))
+    q, k, v = inputs()
+    function(q, k, v, torch.ones(5, 5).bool(), 0.1, rope=torch.ones(3)).sum().backward()
+    function(q, k, v, torch.ones(5, 5)).sum().backward()
+    first, second = sets(function)
+    assert ("mask" in first.values, "bias" in first.values) == (True, False)
+    assert ("mask" in second.values, "bias" in second.values) == (False, True)
+    assert "dropout" not in first.options
+    assert [note.split(" is ")[0] for note in function.watch.seen.notes] == ["the argument rope of own", "dropout"]
+
+
+def test_a_backward_keeps_the_do_o_and_lse_that_it_is_given(tmp_path):
+    def backward(q, k, v, do, o, lse):
+        return {"dV": do}
+
+    function = gradprobe.capture(backward, folder=str(tmp_path))
+    q, k, v = (tensor.detach() for tensor in inputs())
+    for _ in range(20):
+        function(q, k, v, torch.ones(2, 3, 5, 4), torch.zeros(2, 3, 5, 4), torch.zeros(2, 3, 5))
+    function(q, k, v, torch.ones(()).expand(2, 3, 5, 4), torch.zeros(2, 3, 5, 4), torch.zeros(2, 3, 5))
+    found = sets(function)
+    assert len(found) == 2
+    assert set(found[0].values) == {"q", "k", "v", "do", "o", "lse"}
+
+
+def test_tensors_of_b_l_h_d_are_kept_as_b_h_l_d_in_their_own_memory(tmp_path):
+    def rows_first(q, k, v):
+        return attention(*(tensor.transpose(1, 2) for tensor in (q, k, v))).transpose(1, 2)
+
+    function = gradprobe.capture(rows_first, folder=str(tmp_path), order="blhd")
+    q, k, v = (torch.randn(2, 5, 3, 4, requires_grad=True) for _ in "qkv")
+    do = torch.randn(2, 5, 3, 4)
+    function(q, k, v).backward(do)
+    again = laid_out(sets(function)[0])
+    for name, tensor in {"q": q, "do": do}.items():
+        assert torch.equal(again[name], tensor.transpose(1, 2))
+        assert again[name].stride() == (60, 4, 12, 1)
+
+
+def test_torch_s_own_attention_is_kept_with_its_options(tmp_path):
+    from torch.nn import functional
+
+    original = functional.scaled_dot_product_attention
+    with gradprobe.capture("torch.nn.functional:scaled_dot_product_attention", folder=str(tmp_path)) as watch:
+        q, k, v = inputs()
+        functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.3).sum().backward()
+        functional.scaled_dot_product_attention(q[:, :, :3], k, v, is_causal=True).sum().backward()
+    assert functional.scaled_dot_product_attention is original
+    options = [load(str(path)).options for path in watch.files]
+    assert options == [{"causal": True, "scale": 0.3}, {"causal": True, "align": "top-left"}]
+
+
+def test_the_apply_of_an_autograd_function_is_read_by_the_names_of_its_forward(tmp_path):
+    class Own(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, q, k, v, causal, sm_scale):  # noqa: ARG004
+            return attention(q, k, v, sm_scale)
+
+        @staticmethod
+        def backward(ctx, do):  # noqa: ARG004
+            return do, do, do, None, None
+
+    function = gradprobe.capture(Own.apply, folder=str(tmp_path))
+    function(*inputs(), False, 0.25).sum().backward()
+    assert sets(function)[0].options == {"causal": False, "scale": 0.25}
+
+
+def test_4_threads_keep_one_set_of_each_form(watched):
+    def work():
+        for _ in range(20):
+            watched(*inputs()).sum().backward()
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (watched.watch.seen.calls, len(watched.watch.files)) == (80, 1)
+    assert watched.watch.seen.failures == {}
+
+
+def test_it_decorates_with_and_without_options(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    plain = gradprobe.capture(attention)
+    chosen = gradprobe.capture(folder="other", keep=1)(attention)
+    for function in (plain, chosen):
+        function(*inputs()).sum().backward()
+    assert function.__name__ == "attention"
+    assert [path.parent.as_posix() for path in (*plain.watch.files, *chosen.watch.files)] == [
+        ".gradprobe/captures", "other",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("function", "words"), [(3, "got int"), (torch.nn.Linear, "got type"), ("math", "got 'math'")])
+def test_what_is_no_function_is_refused(function, words):
+    with pytest.raises(UsageFailure, match=words), gradprobe.capture(function):
+        pass
+
+
+def test_importing_gradprobe_loads_no_torch_and_the_end_says_what_was_kept(tmp_path):
+    script = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+import gradprobe
+assert "torch" not in sys.modules
+import torch
+attention = gradprobe.capture(lambda q, k, v: q * 1, folder="kept")
+attention(*(torch.ones(1, 1, 2, 3, requires_grad=True) for _ in "qkv")).sum().backward()
+"""
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert ran.stdout == ""
+    first, second = ran.stderr.splitlines()
+    assert first == "gradprobe: kept 1 set of inputs of <lambda> in kept"
+    assert second.startswith("gradprobe: check it with: gradprobe check TARGET --inputs kept/")
+    assert (tmp_path / second.split()[-1]).is_file()

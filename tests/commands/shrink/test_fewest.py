@@ -1,0 +1,45 @@
+"""A case as the fewest words of the command line that mean it."""
+
+import contextlib
+
+import pytest
+
+from gradprobe.commands.shrink.minimal_command import fewest_words
+from gradprobe.commands.shrink.ordering import AXES
+from gradprobe.commands.shrink.steps import simpler
+from gradprobe.model.failures import UsageFailure
+from tests.commands.shrink.cases import ALL, facts_of, settled_case
+
+
+@pytest.mark.parametrize("case", ALL)
+def test_a_case_and_every_step_from_it_have_words_that_mean_them(case):
+    facts = facts_of(case)
+    cases = [case, *(step.case for axis in AXES for step in simpler(case, axis, facts.tensors))]
+    for one in cases:
+        words = fewest_words(one, facts, {})
+        assert words is not None
+        assert facts.resolved(words) == one
+
+
+def test_words_that_mean_the_default_are_left_out():
+    case = settled_case("softmax", heads=2, seqlen=9, causal=True, layouts=(("do", "distinct"),))
+    words = {"heads": 2, "seqlen": 9, "causal": True, "layout": ["do=distinct"]}
+    assert fewest_words(case, facts_of(case), {}) == words
+
+
+def test_no_word_of_them_could_be_left_out():
+    for case in ALL:
+        words = fewest_words(case, facts_of(case), {})
+        for name in words:
+            with contextlib.suppress(UsageFailure):
+                assert facts_of(case).resolved({other: word for other, word in words.items() if other != name}) != case
+
+
+def test_a_contiguous_run_alone_is_said_as_one():
+    case = settled_case("softmax", runs=((),))
+    assert fewest_words(case, facts_of(case), {}) == {"runs": ["contiguous"]}
+
+
+def test_words_that_are_kept_stand_in_any_case():
+    case = settled_case("softmax", heads=1)
+    assert fewest_words(case, facts_of(case), {"device": "cpu"}) == {"heads": 1, "device": "cpu"}

@@ -1,0 +1,45 @@
+"""Runs agree to the bit, or within what repeats of one run differ by."""
+
+import torch
+
+from gradprobe.commands.strides.bench import differing, floors
+from gradprobe.numerics.memory import never_written
+from gradprobe.runtime.trace import Trace
+
+NAN = float("nan")
+
+
+def trace(**values):
+    tensors = {name: torch.tensor(value) for name, value in values.items()}
+    return Trace(tensors, dict.fromkeys(tensors, "exported"))
+
+
+def test_one_bit_is_a_difference_and_nan_is_equal_to_itself():
+    base = trace(dQ=[1.0, NAN], dK=[2.0, 3.0])
+    assert differing(trace(dQ=[1.0, NAN], dK=[2.0, 3.0]), base, {"dQ": 0.0, "dK": 0.0}) == ()
+    assert differing(trace(dQ=[1.0, 1.0], dK=[2.0, 3.0000002]), base, {"dQ": 0.0, "dK": 0.0}) == ("dQ", "dK")
+    assert differing(trace(dQ=[1.0, NAN], dK=[-0.0, 3.0]), trace(dQ=[1.0, NAN], dK=[0.0, 3.0]),
+                     {"dQ": 0.0, "dK": 0.0}) == ("dK",)  # fmt: skip
+
+
+def test_an_intermediate_that_is_missing_or_of_another_dtype_differs():
+    base = trace(dQ=[1.0])
+    assert differing(trace(dK=[1.0]), base, {"dQ": 1.0}) == ("dQ",)
+    assert differing(Trace({"dQ": torch.tensor([1.0]).half()}, {}), base, {"dQ": 1.0}) == ("dQ",)
+
+
+def test_where_repeats_differ_a_few_times_that_is_no_difference_and_more_is():
+    repeats = [trace(dQ=[1.0, 2.0], dK=[1.0, 2.0]), trace(dQ=[1.0, 2.25], dK=[1.0, 2.0])]
+    allowed = floors(repeats)
+    assert allowed == {"dQ": 0.25, "dK": 0.0}
+    assert differing(trace(dQ=[2.0, 1.0], dK=[1.0, 2.0]), repeats[0], allowed) == ()
+    assert differing(trace(dQ=[2.25, 1.0], dK=[1.0, 2.0]), repeats[0], allowed) == ("dQ",)
+    assert differing(trace(dQ=[NAN, 1.0], dK=[1.0, 2.0]), repeats[0], allowed) == ("dQ",)
+
+
+def test_what_holds_nan_and_then_7_was_never_written_and_what_holds_one_of_them_was():
+    first = trace(dQ=[[1.0, NAN], [NAN, 4.0]], dK=[NAN, 1.0])
+    second = trace(dQ=[[1.0, 7.0], [7.0, 4.0]], dK=[NAN, 7.0])
+    (stray,) = never_written(first, second, (NAN, 7.0))
+    assert (stray.kind, stray.tensor) == ("unwritten", "dQ")
+    assert stray.sentence == "dQ: 2 of 4 elements were never written, the first at [0, 1]"

@@ -1,0 +1,126 @@
+"""What failing layouts have in common is named: which strides are taken for which, or what is assumed."""
+
+import pytest
+
+from gradprobe.commands.strides.bench import FIRST
+from gradprobe.commands.strides.culprits import culprits
+from gradprobe.commands.strides.trials import trials_of
+from gradprobe.commands.strides.worker import bench_of
+from gradprobe.inputs.history import CheckRequest
+from gradprobe.pipeline.resolve import resolve_problem
+from tests.commands.strides.written import write
+from tests.planted.planting import KERNELS
+
+OPTIONS = {"seqlen": 20, "head_dim": 8, "causal": True}
+
+
+def blamed(word):
+    """The verdict of every fast trial, and the culprits of those that fail."""
+    bench = bench_of(resolve_problem(CheckRequest(word, None, None, OPTIONS)))
+    trials = (FIRST, *trials_of(bench.shapes(), (), fast=True))
+    verdicts = {trial.title: bench.tried(trial).verdict for trial in trials}
+    failing = [trial for trial in trials if verdicts[trial.title] == "mismatch"]
+    right = [trial for trial in trials if verdicts[trial.title] == "match" and trial.layout != "expanded"]
+    return verdicts, culprits(bench, failing, right) if failing else ()
+
+
+def test_a_right_target_is_right_in_every_layout_and_nothing_is_to_blame(tmp_path):
+    verdicts, found = blamed(write(tmp_path, "right"))
+    assert set(verdicts.values()) == {"match"}
+    assert found == ()
+
+
+def test_do_read_with_the_head_stride_of_q_is_wrong_only_where_the_two_differ(tmp_path):
+    verdicts, (culprit,) = blamed(write(tmp_path, "do_by_q_heads"))
+    wrong = {title for title, verdict in verdicts.items() if verdict == "mismatch"}
+    assert wrong == {"distinct", "distinct-unit", "do=blhd", "do=distinct"}
+    assert (culprit.kind, culprit.strides) == ("mix-up", (("q", 1), ("do", 1)))
+    assert culprit.words == "wrong only when do.stride(1) != q.stride(1)"
+
+
+def test_two_tensors_read_with_the_stride_of_a_third_are_one_mix_up_of_three(tmp_path):
+    _, (culprit,) = blamed(write(tmp_path, "k_and_v_by_q_rows"))
+    assert culprit.strides == (("q", 2), ("k", 2), ("v", 2))
+    assert culprit.words == "wrong only when v.stride(2), k.stride(2) and q.stride(2) are not all equal"
+
+
+def test_two_mix_ups_at_once_are_told_apart_and_neither_is_said_to_be_the_only_one(tmp_path):
+    _, found = blamed(write(tmp_path, "two_at_once"))
+    assert [culprit.words for culprit in found] == [
+        "wrong when do.stride(1) != q.stride(1)",
+        "wrong when v.stride(0) != k.stride(0)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "strides", "words"),
+    [
+        ("q_taken_for_contiguous", "contiguous", [("q", -1)], "wrong only when q is not contiguous"),
+        (
+            "k_taken_for_dense_in_its_heads", "contiguous", [("k", 1)],
+            "wrong only when k.stride(1) != k.shape[2] * k.stride(2)",
+        ),
+        ("do_taken_for_dense_in_its_rows", "contiguous", [("do", 3)], "wrong only when do.stride(3) != 1"),
+        (
+            "k_v_and_do_by_q", "mix-up", [("q", -1), ("k", -1), ("v", -1), ("do", -1)],
+            "wrong only when do.stride(), v.stride(), k.stride() and q.stride() are not all equal",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_taken_for_granted_is_named_as_the_rule_that_was_broken(tmp_path, fault, kind, strides, words):
+    _, (culprit,) = blamed(write(tmp_path, fault))
+    assert (culprit.kind, list(culprit.strides), culprit.words) == (kind, strides, words)
+
+
+def test_a_mix_up_is_named_beside_a_tensor_that_is_taken_for_contiguous(tmp_path):
+    _, found = blamed(write(tmp_path, "q_taken_for_contiguous_and_do_by_v"))
+    assert [culprit.words for culprit in found] == [
+        "wrong when q is not contiguous",
+        "wrong when do.stride(1) != v.stride(1)",
+    ]
+
+
+def test_what_a_right_layout_belies_is_said_of_some_layouts_only(tmp_path):
+    verdicts, found = blamed(write(tmp_path, "do_heads_by_q_rows"))
+    assert verdicts["strided-last"] == "match"
+    assert [culprit.words.partition(" when ")[0] for culprit in found] == ["wrong in some layouts"] * 2
+    assert all("stride(3) != 1" in culprit.words for culprit in found)
+
+
+def test_where_contiguous_is_wrong_too_no_stride_is_blamed(tmp_path):
+    verdicts, found = blamed(write(tmp_path, "wrong_always"))
+    assert set(verdicts.values()) == {"mismatch"}
+    assert found == ()
+
+
+@pytest.mark.parametrize("kv_heads", [1, 3])
+def test_grouped_heads_and_other_lengths_have_a_common_wide_layout_too(tmp_path, kv_heads):
+    bench = bench_of(
+        resolve_problem(
+            CheckRequest("sdpa-math", None, None, {"heads": 3, "kv_heads": kv_heads, "seqlen_q": 9, "seqlen_k": 14})
+        )
+    )
+    assert culprits(bench, [trial for trial in trials_of(bench.shapes(), (), fast=True)]) == ()
+
+
+def test_a_stride_that_only_makes_a_wrapper_copy_is_not_blamed(tmp_path):
+    edits = (
+        ("*v.stride(), *do.stride(),", "*v.stride(), do.stride(0), q.stride(1), *do.stride()[2:],"),
+        (
+            "    o, lse = lazy_forward(q, k, v, **options)\n    gradients",
+            "    q, do = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, do))\n"
+            "    o, lse = lazy_forward(q, k, v, **options)\n    gradients",
+        ),
+    )
+    source = (KERNELS / "lazy.py").read_text()
+    for find, replace in edits:
+        assert source.count(find) == 1
+        source = source.replace(find, replace)
+    (tmp_path / "copying.py").write_text(source)
+    options = {"batch": 1, "heads": 2, "seqlen": 17, "head_dim": 16, "bias": False}
+    bench = bench_of(
+        resolve_problem(CheckRequest(f"{tmp_path / 'copying.py'}:lazy_intermediates", None, None, options))
+    )
+    trials = {trial.title: trial for trial in trials_of(bench.shapes(), (), fast=True)}
+    (culprit,) = culprits(bench, [trials["distinct-unit"]])
+    assert culprit.words == "wrong only when do.stride(1) != q.stride(1)"

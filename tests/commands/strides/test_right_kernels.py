@@ -1,0 +1,60 @@
+"""The right kernels are right in every layout there is, bit for bit, and stray nowhere."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from gradprobe.commands.strides.bench import FIRST
+from gradprobe.commands.strides.trials import programs_of, trials_of
+from gradprobe.commands.strides.worker import bench_of
+from gradprobe.inputs.history import CheckRequest
+from gradprobe.pipeline.resolve import resolve_problem
+
+# One tile of 32 rows with a part of it unused: there are many runs.
+SIZES = {"batch": 2, "heads": 2, "seqlen": 17, "head_dim": 16, "block_m": 32, "block_n": 32}
+CASES = {
+    "lazy": ("lazy", {"bias": True, "bias_window": 9}),
+    "flash": ("flash", {"causal": True, "bias": True, "bias_axes": "hmn"}),
+    "flash_backward": ("gradprobe.kernels.triton.flash:flash_backward", {"kv_heads": 1, "sinks": True}),
+}
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu holds what a GPU is asked")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_seventh_layout_gives_the_bits_of_contiguous_ones(case):
+    found, trials = tried(case, every=7)
+    assert len(found) > 8
+    assert_right(found)
+    # Of every kind: one tensor's layout, all tensors' at once, a program's.
+    assert len({trial.kind for trial in trials}) == 3
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("case", CASES)
+def test_every_layout_of_every_tensor_gives_the_bits_of_contiguous_ones(case):
+    found, trials = tried(case)
+    assert len(found) > 60
+    assert {"q=huge", "dv=packed", "distinct", "torch.cat of rows, its backward"} <= found.keys()
+    assert_right(found)
+    taken = {"lazy": {"bias", "tau"}, "flash": {"bias"}, "flash_backward": {"o", "lse", "sinks"}}[case]
+    assert {"q", "k", "v", "do", "dq", "dk", "dv"} | taken <= {trial.row for trial in trials}
+
+
+def tried(case, every=1):
+    """What came of every trial, or of so many of them, by its title; and the trials."""
+    word, options = CASES[case]
+    bench = bench_of(resolve_problem(CheckRequest(word, None, None, SIZES | options)))
+    shapes = bench.shapes()
+    trials = [FIRST, *trials_of(shapes, programs_of(shapes, fast=False), fast=False)[::every]]
+    # Alone each is run once: all at once they are watched, and run with both fills.
+    trials = [replace(trial, thorough=trial.kind != "one tensor") for trial in trials]
+    return {trial.title: bench.tried(trial) for trial in trials}, trials
+
+
+def assert_right(found):
+    """All have the bits of contiguous tensors, and no kernel strays."""
+    assert {title: result.words for title, result in found.items() if result.verdict != "match"} == {}
+    assert {title for title, result in found.items() if result.how != "same bits"} == set()
+    assert [stray for result in found.values() for stray in result.memory] == []

@@ -1,0 +1,121 @@
+"""A survey keeps what came when a layout crashes the target or hangs, and says what happened."""
+
+from dataclasses import replace
+
+import pytest
+
+from gradprobe.commands.strides.reported import report_of
+from gradprobe.commands.strides.survey import survey
+from gradprobe.inputs.history import CheckRequest
+from gradprobe.model.documents import document_of
+from gradprobe.model.failures import TargetFailure
+from tests.commands.strides.crashing import write as write_crashing
+from tests.commands.strides.written import write
+
+OPTIONS = {"batch": 2, "heads": 2, "seqlen": 20, "head_dim": 8}
+# Those of the fast ones in which dO has heads inside rows, and those in which its strides are not q's either.
+TRANSPOSED = {
+    "blhd",
+    "do=blhd",
+    "packed",
+    "packed qkv, dO a [B, L, H, D] view",
+    "packed kv, q and dO [B, L, H, D] views",
+}
+ALONE = {"do=blhd", "packed qkv, dO a [B, L, H, D] view"}
+
+
+def surveyed(word, timeout=None, **options):
+    told = []
+    request = CheckRequest(word, None, None, OPTIONS | options)
+    given = frozenset(request.options)
+    found = survey(
+        request, "again", given=given, fast=True, timeout=timeout, told=told.append, echo=lambda text: None
+    )  # fmt: skip
+    return found, told
+
+
+def test_a_right_target_is_a_match_and_something_is_told_after_every_layout(tmp_path):
+    found, told = surveyed(write(tmp_path, "right"))
+    assert (found.verdict, found.exit_code) == ("match", 0)
+    assert [len(each.results) for each in told] == list(range(1, len(found.plan.trials) + 1))
+    assert {result.how for result in found.results} <= {"same bits", "within budget"}
+    assert document_of(report_of(found))["verdict"] == "match"
+
+
+def test_a_crash_and_a_hang_in_one_layout_each_are_errors_there_and_the_others_are_tried(tmp_path):
+    found, _ = surveyed(write(tmp_path, "crash_in_one_layout_and_hang_in_another"), timeout=3)
+    assert (found.verdict, found.exit_code) == ("error", 3)
+    assert {result.trial.title: result.words for result in found.having("error")} == {
+        "do=blhd": "killed by SIGSEGV (segmentation fault)",
+        "packed qkv, dO a [B, L, H, D] view": "no answer within 3 s: stopped",
+    }
+    assert len(found.having("match")) == len(found.plan.trials) - 2
+
+
+@pytest.mark.nightly
+def test_a_crash_in_some_layouts_is_an_error_there_and_the_others_are_tried(tmp_path):
+    found, _ = surveyed(write(tmp_path, "crash_where_do_alone_is_transposed"))
+    assert (found.verdict, found.exit_code) == ("error", 3)
+    crashed = {result.trial.title: result.words for result in found.having("error")}
+    assert set(crashed) == ALONE
+    assert set(crashed.values()) == {"killed by SIGSEGV (segmentation fault)"}
+    assert len(found.having("match")) == len(found.plan.trials) - len(ALONE)
+
+
+@pytest.mark.nightly
+def test_a_hang_ends_with_the_timeout_and_the_others_are_tried(tmp_path):
+    found, _ = surveyed(write(tmp_path, "hang_where_do_alone_is_transposed"), timeout=4)
+    late = {result.trial.title: result.words for result in found.having("error")}
+    assert set(late) == ALONE
+    assert set(late.values()) == {"no answer within 4 s: stopped"}
+    assert found.exit_code == 3
+
+
+def test_a_refusal_is_a_value_with_the_words_of_the_target_and_no_failure(tmp_path):
+    found, _ = surveyed(write(tmp_path, "refuses_a_transposed_do"))
+    assert found.exit_code == 0
+    refused = {result.trial.title: result.words for result in found.having("skipped")}
+    assert set(refused) == TRANSPOSED
+    assert all("AssertionError: dO has strides" in words for words in refused.values())
+
+
+def test_a_target_that_crashes_on_contiguous_tensors_is_a_failure(tmp_path):
+    with pytest.raises(TargetFailure, match="crashed on contiguous tensors: killed by SIGSEGV"):
+        surveyed(write(tmp_path, "crash_always"))
+
+
+def test_a_mismatch_is_documented_with_its_matrix_its_first_place_and_what_is_to_blame(tmp_path):
+    found, _ = surveyed(write(tmp_path, "do_by_q_heads"), causal=True)
+    document = document_of(report_of(found))
+    assert (document["schema"], document["verdict"], found.exit_code) == ("gradprobe.report/2", "mismatch", 1)
+    assert document["strides"]["matrix"]["do"] == {"blhd": "mismatch", "distinct": "mismatch"}
+    assert document["strides"]["matrix"]["all"]["blhd"] == "match"
+    assert document["strides"]["culprits"] == [
+        {
+            "kind": "mix-up",
+            "strides": [["q", 1], ["do", 1]],
+            "words": "wrong only when do.stride(1) != q.stride(1)",
+        }
+    ]
+    assert document["first_mismatch"]["head"] == 1
+    assert document["runs"][0]["layout"] == "contiguous"
+    assert document["runs"][0]["verdict"] == "match"
+    assert document["compared"]["elements"] == sum(run["compared"]["elements"] for run in document["runs"])
+
+
+@pytest.mark.nightly
+def test_a_layout_that_costs_the_device_is_a_crash_with_the_line_that_the_interpreter_names(tmp_path):
+    word = write_crashing(tmp_path, "narrow", losing=True)
+    found, _ = surveyed(word)
+    (crashed,) = [result for result in found.results if result.verdict == "error"]
+    assert (crashed.trial.title, crashed.words) == ("huge", "CUDA error: an illegal memory access was encountered")
+    (stray,) = crashed.memory
+    assert (stray.kind, stray.tensor, stray.kernel) == ("outside", "do", "narrow_copy_kernel")
+    assert stray.code.startswith("x = tl.load(x_ptr + b * stride_b + h * stride_h")
+    assert [hazard.culprit.kind for hazard in found.warnings] == ["overflow"]
+    assert len(found.having("match")) == len(found.plan.trials) - 1
+    assert (found.verdict, found.exit_code, stray.severity) == ("match", 0, "warning")
+    counted = replace(found, results=tuple(replace(result, severity="error") for result in found.results))
+    assert (counted.verdict, counted.exit_code) == ("mismatch", 1)
+    (run,) = (run for run in document_of(report_of(found))["runs"] if run["verdict"] == "error")
+    assert (run["error"], run["memory"][0]["line"]) == (crashed.words, stray.line)

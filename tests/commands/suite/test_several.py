@@ -1,0 +1,170 @@
+"""Several checks on the command line: a table, the simplest failing one in full, one line, a file that grows."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from gradprobe.cli import check_many as several
+from gradprobe.cli.check_many import check_several
+from gradprobe.cli.forms import Forms
+from gradprobe.commands.suite.checked import Checked
+from gradprobe.commands.suite.table import Table
+from gradprobe.commands.suite.worker import Setting
+from gradprobe.inputs import history as last
+from gradprobe.model.documents import report_from
+from gradprobe.model.failures import INTERRUPTED
+from gradprobe.render.terminal import Terminal
+from tests.commands.suite.plans import planned
+
+PLAIN = Setting()
+PATIENT = replace(PLAIN, timeout=60)
+PLAN = [
+    planned("soft.py:backward", "right"),
+    planned("fatal.py:segfault", "fatal"),
+    planned("soft.py:doubled_dq", "wrong"),
+    planned("soft.py:wrong_delta", "wrong too"),
+]
+
+
+def test_a_table_then_the_first_mismatch_in_full_then_one_line(capsys):
+    code = check_several(PLAN, Forms("all.json"), PATIENT)
+    out, err = capsys.readouterr()
+    assert (code, err) == (1, "")
+    lines = out.splitlines()
+    assert lines[0].split()[:3] == ["verdict", "case", "seconds"]
+    assert [line.split()[0] for line in lines[1:5]] == ["MATCH", "ERROR", "MISMATCH", "MISMATCH"]
+    assert lines[2].split(maxsplit=3)[3].startswith("crashed (contiguous): killed by SIGSEGV (segmentation fault), ")
+    assert " dQ batch=0 head=1 row=0 col=0 " in lines[3]
+    assert lines[3].endswith("x")
+    assert lines[5:7] == ["", "wrong:"]
+    assert lines[7].startswith("MISMATCH  dQ is the first wrong intermediate")
+    assert len([line for line in lines if line.startswith("FIRST MISMATCH")]) == 1
+    assert lines[-1].startswith("4 checks in ")
+    assert lines[-1].endswith(" s: 1 match, 2 mismatch, 1 error")
+    with open("all.json", encoding="utf-8") as file:
+        document = json.load(file)
+    assert [report["title"] for report in document["reports"]] == ["right", "fatal", "wrong", "wrong too"]
+    assert (document["verdict"], document["planned"]) == ("mismatch", 4)
+    assert last.load() == PLAN[2].request
+
+
+@pytest.mark.nightly
+def test_the_first_error_is_shown_in_full_where_nothing_mismatches(capsys):
+    code = check_several([PLAN[0], PLAN[1], planned("soft.py:raising", "raises")], Forms(), PATIENT)
+    lines = capsys.readouterr().out.splitlines()
+    at = lines.index("fatal:")
+    assert code == 3
+    words = "target 'fatal.py:segfault' crashed (contiguous): killed by SIGSEGV (segmentation fault), last at fatal.py:"
+    assert lines[at + 1].startswith(f"ERROR  {words}")
+    assert lines[at + 1].endswith(" in segfault: ctypes.string_at(0)")
+    assert any(line.startswith("  again: gradprobe check fatal.py:segfault ") for line in lines[at:])
+    assert lines[-1].endswith(" s: 1 match, 2 errors")
+
+
+@pytest.mark.nightly
+def test_all_right_is_a_table_and_one_line_and_diff_repeats_the_first(capsys):
+    assert check_several([PLAN[0], planned("soft.py:backward", "more", heads=3)], Forms(), PLAIN) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 4
+    assert lines[-1].endswith(" s: 2 match")
+    assert last.load() == PLAN[0].request
+
+
+@pytest.mark.nightly
+def test_diff_repeats_the_failing_one():
+    check_several(PLAN[:3], Forms(), PLAIN)
+    assert last.load() == PLAN[2].request
+
+
+@pytest.mark.nightly
+def test_json_on_stdout_is_one_document_and_nothing_else(capsys):
+    assert check_several(PLAN[:2], Forms("-"), PATIENT) == 3
+    document = json.loads(capsys.readouterr().out)
+    assert [report["verdict"] for report in document["reports"]] == ["match", "error"]
+
+
+def fake(one, verdict="match"):
+    place = {"intermediate": "dQ", "batch": 0, "head": 1, "row": 2, "col": None}
+    place |= {"actual": 2.0, "expected": 1.0, "budget": 0.01, "tile": [None, None]}
+    heads = [
+        {"batch": 0, "head": head, "status": verdict, "max_budget_ratio": 100.0, "rows": [[2, 2]]} for head in (0, 1)
+    ]
+    found = {"name": "dQ", "status": verdict, "mismatched": 1, "max_budget_ratio": 100.0, "length": 4, "heads": heads}
+    run = {"layout": "distinct", "verdict": verdict, "first_mismatch": place, "intermediates": [found]}
+    document = {
+        "schema": "gradprobe.report/2",
+        "title": one.title,
+        "verdict": verdict,
+        "seconds": {"total": 1.25},
+        "runs": [run],
+        "target": {"name": "t"},
+    }
+    return Checked(one.request, report_from(document), 0 if verdict == "match" else 1)
+
+
+def test_the_file_holds_what_came_when_the_rest_is_lost(monkeypatch, folder):
+    seen = []
+
+    def dying(plan, *_, **__):
+        seen.append(json.loads((folder / "all.json").read_text()))
+        yield fake(plan[0])
+        seen.append(json.loads((folder / "all.json").read_text()))
+        raise KeyboardInterrupt
+
+    (folder / "all.json").write_text("of an older run")
+    monkeypatch.setattr(several, "check_each", dying)
+    assert check_several(PLAN, Forms("all.json"), PLAIN) == INTERRUPTED
+    seen.append(json.loads((folder / "all.json").read_text()))
+    assert [(document["verdict"], len(document["reports"])) for document in seen] == [
+        ("incomplete", 0), ("incomplete", 1), ("incomplete", 1),
+    ]  # fmt: skip
+    assert sorted(path.name for path in folder.glob("*all.json*")) == ["all.json"]
+
+
+def test_the_simplest_is_the_first_of_the_plan_also_where_another_came_before(monkeypatch, capsys, folder):
+    results = [replace(fake(PLAN[number], "mismatch"), number=number) for number in (3, 0, 2)]
+    monkeypatch.setattr(several, "check_each", lambda *_, **__: iter(results))
+    check_several(PLAN, Forms("all.json"), PLAIN)
+    assert "\nright:\nMISMATCH  dQ " in capsys.readouterr().out
+    titles = [report["title"] for report in json.loads((folder / "all.json").read_text())["reports"]]
+    assert titles == ["right", "wrong", "wrong too"]
+
+
+def test_a_file_that_cannot_be_written_is_told_before_anything_runs(monkeypatch, capsys):
+    monkeypatch.setattr(several, "check_each", lambda *_, **__: pytest.fail("it ran"))
+    assert check_several(PLAN, Forms("no/such/all.json"), PLAIN) == 2
+    assert "--json no/such/all.json: cannot be written, No such file or directory" in capsys.readouterr().err
+
+
+def test_beyond_40_checks_those_that_match_are_counted_only(monkeypatch, capsys):
+    plan = [planned("t", f"case {number}") for number in range(200)]
+    results = [fake(one, "mismatch" if number in (7, 150) else "match") for number, one in enumerate(plan)]
+    monkeypatch.setattr(several, "check_each", lambda *_, **__: iter(results))
+    assert check_several(plan, Forms("all.json"), PLAIN) == 1
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    assert lines[1].split() == ["MISMATCH", "case", "7", "1.2", "dQ", "batch=0", "head=1", "row=2", "100x,", "distinct"]
+    assert [line.split()[2] for line in lines[1:3]] == ["7", "150"]
+    assert lines[3:5] == ["", "case 7:"]
+    assert lines[-1].endswith(" s: 198 match, 2 mismatch")
+    assert err.splitlines()[0] == "gradprobe: 20 of 200 checked"
+    assert len(err.splitlines()) == 10
+    with open("all.json", encoding="utf-8") as file:
+        assert len(json.load(file)["reports"]) == 200
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120])
+def test_no_line_is_longer_than_the_terminal_and_none_is_cut_in_a_pipe(columns):
+    plan = [planned("t", "a very long title of a case " * 3), planned("t", "short")]
+    terminal, pipe = Table(plan, Terminal(columns, 24, utf8=True)), Table(plan, Terminal(columns, None, utf8=True))
+    for one in plan:
+        (line,) = terminal.line_of(fake(one, "mismatch").report)
+        assert len(line) <= columns
+        (whole,) = pipe.line_of(fake(one, "mismatch").report)
+        assert one.title in whole.plain
+        assert whole.plain.endswith("100x, distinct")
+    assert "…" in terminal.line_of(fake(plan[0], "mismatch").report)[0].plain
+    ascii_line = Table(plan, Terminal(columns, 24, utf8=False)).line_of(fake(plan[0], "mismatch").report)[0].plain
+    assert "..." in ascii_line
+    assert ascii_line.isascii()

@@ -1,0 +1,26 @@
+"""What was seen of memory becomes a cause whose fix is one of that kind."""
+
+import pytest
+
+from gradprobe.diagnosis.lines import of_strays
+from gradprobe.model.memory import OUTSIDE, RACE, MemoryFinding
+
+
+@pytest.mark.parametrize(
+    ("sentence", "fix"),
+    [
+        ("dq_kernel: race on shared k_tile[0]: ..., with no barrier between", "put a barrier between the two"),
+        ("dq_kernel: race on dq[0]: ..., with no barrier between", "let one program alone write each element"),
+    ],
+)
+def test_a_barrier_mends_a_race_within_one_block_alone(sentence, fix):
+    (cause,) = of_strays([("contiguous", MemoryFinding(RACE, "k_tile", sentence, "dq_kernel", access="load"))])
+    assert cause.fix.startswith(fix)
+
+
+def test_an_access_outside_to_which_an_offset_of_32_bits_leads_is_an_offset_that_wrapped_around():
+    (cause,) = of_strays(
+        [("distinct", MemoryFinding(OUTSIDE, "do", "far away", "k", "f", 7, access="load", wraps=True))]
+    )
+    assert (cause.fault, cause.fault_class) == ("wrap/do", "I64")
+    assert cause.fix.startswith("widen the index")

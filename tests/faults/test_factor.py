@@ -1,0 +1,63 @@
+"""A: one constant factor; H1: a gradient that is 0."""
+
+import math
+
+import pytest
+
+from tests.faults.plain import BACKWARD, GRADIENTS, KERNELS, making, named, seen_both_ways, told
+from tests.sampling import sampled
+
+
+@pytest.mark.parametrize("family", ["softmax", "lazy"])
+@sampled("step", ["P", "dP", "delta", "dS", "dQ", "dK", "dV"], push=4)
+def test_the_first_step_that_is_doubled_is_named_where_everything_is_exposed(step, family):
+    report = told(making(step, lambda t: t * 2), family)
+    assert named(report) == f"factor/{step}"
+    assert report.diagnoses[0].summary == f"{step} is off by the factor 2 throughout"
+
+
+@sampled("step, factor", [("dQ", 8**0.5), ("dK", -1.0), ("dV", 1.2345), ("dP", 0.5)], push=2)
+def test_a_factor_of_a_black_box_is_named_by_the_step_that_it_multiplies(step, factor):
+    assert named(told(making(step, lambda t: t * factor), exposed=GRADIENTS)) == f"factor/{step}"
+
+
+def test_a_scale_that_is_missing_in_dq_is_said_so():
+    report = told(making("dQ", lambda t: t * 8**0.5))
+    assert report.diagnoses[0].summary == ("dQ is off by the factor 2.8284 = 1/scale throughout: the scale is missing")
+
+
+@sampled(
+    "factor, fix",
+    [
+        (math.log(2), "multiply dV by 1.4427 = log2 e"), (1 / math.log(2), "multiply dV by 0.69315 = ln 2"),
+        (2.0, "multiply dV by 0.5 = 1/2"), (0.5, "multiply dV by 2"), (-1.0, "negate dV"), (1.2345, ""),
+    ],
+    push=2,
+)  # fmt: skip
+def test_the_edit_undoes_the_factor_that_came(factor, fix):
+    cause = told(making("dV", lambda t: t * factor), exposed=GRADIENTS).diagnoses[0]
+    assert cause.fix == fix
+    by = float(fix.split(" by ")[1].split()[0]) if " by " in fix else -1.0
+    assert not fix or abs(by * factor - 1) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("factor", "kernels"), [(math.log(2), KERNELS), pytest.param(1 / math.log(2), BACKWARD, marks=pytest.mark.nightly)]
+)
+def test_scores_in_units_of_log_2_are_named(factor, kernels):
+    found = seen_both_ways(lambda: making("S", lambda t: t * factor, kernels))
+    assert found == ("factor/S", "factor/S")
+    with_bias = told(making("S", lambda t: t * factor, kernels), "lazy")
+    assert named(with_bias) == "factor/S"
+    assert with_bias.diagnoses[0].summary.startswith("the scores and bias are off by the factor ")
+    fix = "multiply the scores by log2 e" if factor < 1 else "leave log2 e = 1.4427 out of the scores"
+    assert with_bias.diagnoses[0].fix.startswith(fix)
+
+
+@sampled(
+    "step, family, options",
+    [("dQ", "softmax", {}), ("dV", "lazy", {}), ("dBias", "softmax", {"bias": True}), ("dTau", "lazy", {})],
+    push=1,
+)
+def test_a_gradient_of_zeros_is_named(step, family, options):
+    assert named(told(making(step, lambda t: t * 0), family, GRADIENTS, **options)) == f"zero/{step}"

@@ -1,0 +1,19 @@
+"""S2: a tensor is addressed as if it lay contiguous."""
+
+import pytest
+import torch
+
+from tests.faults.plain import BACKWARD, reading, seen_both_ways
+
+# Some of each kind are tried on every push by the score.
+pytestmark = pytest.mark.nightly
+
+
+def as_if_contiguous(tensor):
+    return tensor.as_strided(tensor.shape, torch.empty(tensor.shape).stride(), tensor.storage_offset())
+
+
+@pytest.mark.parametrize(("tensor", "layout"), [("do", "blhd"), ("v", "distinct"), ("q", "blhd")])
+def test_a_tensor_that_is_taken_for_contiguous_is_named(tensor, layout):
+    found = seen_both_ways(lambda: reading(tensor, as_if_contiguous, BACKWARD), runs=((("all", layout),),))
+    assert found == (f"layout/{tensor}", f"layout/{tensor}")

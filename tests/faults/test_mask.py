@@ -1,0 +1,77 @@
+"""M1: kernels that see other keys, or leave out an input of the scores."""
+
+import pytest
+
+from tests.faults.plain import (
+    BACKWARD,
+    EVERYTHING,
+    GRADIENTS,
+    KERNELS,
+    Planted,
+    keys_of,
+    making,
+    named,
+    reading,
+    rows_of,
+    seen_both_ways,
+    told,
+)
+
+CAUSAL, WINDOW = {"causal": True}, {"window": (7, 3)}
+PLANTED = {
+    "the diagonal is masked": ("mask/diagonal", lambda t: t & (keys_of(t) < rows_of(t)), CAUSAL),
+    "a key beyond the diagonal": ("mask/beyond-diagonal", lambda t: t | (keys_of(t) == rows_of(t) + 1), CAUSAL),
+    "no causal mask": ("mask/causal", lambda t: t | True, CAUSAL),
+    "a causal mask unasked": ("mask/causal", lambda t: t & (keys_of(t) <= rows_of(t)), {}),
+    "a key fewer to the left": ("mask/window-left", lambda t: t & (keys_of(t) > rows_of(t) - 7), WINDOW),
+    "a key more to the right": ("mask/window-right", lambda t: t | (keys_of(t) == rows_of(t) + 4), WINDOW),
+    "the other corner": (
+        "mask/align", lambda t: (keys_of(t) <= rows_of(t)).expand_as(t), CAUSAL | {"seqlen_q": 24, "seqlen_k": 40},
+    ),
+    "no mask": ("mask/mask", lambda t: t | True, {"mask": "random"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kernels", "exposed"),
+    [
+        pytest.param(("dq",), GRADIENTS, id="dq of a black box", marks=pytest.mark.nightly),
+        pytest.param(BACKWARD, EVERYTHING, id="backward"),
+    ],
+)
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_comparison_of_the_mask_is_named_in_whichever_kernels_it_is_wrong(name, kernels, exposed):
+    fault, change, options = PLANTED[name]
+    assert named(told(making("valid", change, kernels), exposed=exposed, **options)) == fault
+
+
+def test_padding_that_is_not_masked_is_named():
+    planted = making("valid", lambda t: (keys_of(t) <= rows_of(t)).expand_as(t))
+    assert seen_both_ways(lambda: planted, causal=True, seqlens=(40, 21)) == ("mask/length", "mask/length")
+
+
+@pytest.mark.parametrize(
+    ("fault", "name", "options"),
+    [
+        ("mask/alibi", "alibi", {"alibi": True}),
+        pytest.param("mask/sinks", "sinks", {"sinks": True}, marks=pytest.mark.nightly),
+    ],
+)
+def test_an_input_of_the_scores_that_is_left_out_is_named(fault, name, options):
+    without = (lambda t: t - float("inf")) if name == "sinks" else lambda t: t * 0
+    kernels = ("forward",) if name == "sinks" else KERNELS
+    assert seen_both_ways(lambda: reading(name, without, kernels), **options) == (fault, fault)
+
+
+def test_a_tau_that_is_left_out_is_named():
+    assert seen_both_ways(lambda: reading("tau", lambda t: t * 0), "lazy") == ("mask/tau", "mask/tau")
+
+
+@pytest.mark.nightly
+def test_a_softcap_that_is_left_out_is_named():
+    def without(kernel, name, tensor):  # noqa: ARG001
+        if name == "slope":
+            return tensor * 0 + 1
+        return (tensor / 8.0).double().atanh().mul(8.0).float() if name == "S" else tensor
+
+    assert seen_both_ways(lambda: Planted(make=without), softcap=8.0) == ("mask/softcap", "mask/softcap")

@@ -1,0 +1,37 @@
+"""A: another operand in a product, or one that is not transposed; H1: gradients that changed places."""
+
+import pytest
+
+from tests.faults.plain import Planted, making, remembering, seen_both_ways
+from tests.sampling import sampled
+
+SCALE = 8**-0.5
+PLANTED = {
+    "operand/dQ": ("dQ", lambda of, t: of("dS") @ of("v") * SCALE),
+    "operand/dK": ("dK", lambda of, t: of("dS").mT @ of("do") * SCALE),
+    "operand/dV": ("dV", lambda of, t: of("dS").mT @ of("do")),
+    "transposed/dV": ("dV", lambda of, t: of("P") @ of("do")),
+}
+
+
+@sampled("fault", PLANTED, push=1)
+def test_another_operand_is_named_by_the_product_that_it_stands_in(fault):
+    name, change = PLANTED[fault]
+    assert seen_both_ways(lambda: remembering(name, change)) == (fault, fault)
+
+
+def test_a_ds_that_is_not_transposed_is_named_by_the_dk_that_it_makes():
+    found = seen_both_ways(lambda: making("dS", lambda t: t.mT, ("dkdv",)))
+    assert found == ("transposed/dK", "transposed/dK")
+
+
+def test_gradients_that_changed_places_are_named():
+    swapped = Planted(call=lambda found: found | {"dQ": found["dK"], "dK": found["dQ"]})
+    assert seen_both_ways(lambda: swapped) == ("swap/dQ-dK", "swap/dQ-dK")
+
+
+@pytest.mark.nightly
+def test_a_gradient_that_stands_in_two_places_is_named_by_the_wrong_one():
+    """No swap: the other came right."""
+    twice = Planted(call=lambda found: found | {"dK": found["dV"].clone()})
+    assert seen_both_ways(lambda: twice) == ("twice/dV", "twice/dV")

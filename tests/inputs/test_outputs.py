@@ -1,0 +1,257 @@
+"""A target that is given where to write its gradients: what it leaves there counts unless it returns another."""
+
+import pytest
+import torch
+
+from gradprobe.inputs.draw import draw, outputs_of
+from gradprobe.inputs.layouts import place
+from gradprobe.inputs.placement import Placement
+from gradprobe.inputs.saved import Saved
+from gradprobe.model.case import OUTPUTS
+from gradprobe.model.failures import TargetFailure
+from gradprobe.pipeline.probe import probe
+from gradprobe.targets.find import find_target
+from tests.cases import lazy_case, softmax_case
+
+SMALL = {"batch": 2, "heads": 2, "seqlen": 20, "head_dim": 8}
+GIVEN = []
+"""What the targets below were given to write into, one dict a call."""
+
+
+def gradients(q, k, v, do, scale):
+    p = (scale * q @ k.mT).softmax(-1)
+    ds = p * (do @ v.mT - (do * (p @ v)).sum(-1, keepdim=True))
+    return {"dQ": scale * ds @ k, "dK": scale * ds.mT @ q, "dV": p.mT @ do}
+
+
+def note(**given):
+    GIVEN.append({name: (tensor, tensor.isnan().all().item()) for name, tensor in given.items()})
+
+
+def written(dq, dk, dv, results):
+    note(dq=dq, dk=dk, dv=dv)
+    for tensor, name in ((dq, "dQ"), (dk, "dK"), (dv, "dV")):
+        tensor.copy_(results[name])
+
+
+def writes(q, k, v, do, dq, dk, dv, *, scale):
+    written(dq, dk, dv, gradients(q, k, v, do, scale))
+
+
+def writes_and_returns_dv(q, k, v, do, dq, dk, dv, *, scale):
+    results = gradients(q, k, v, do, scale)
+    written(dq, dk, dv.clone(), results)
+    return {"dQ": None, "dV": results["dV"]}
+
+
+def returns_what_it_wrote(q, k, v, do, dq, dk, dv, *, scale):
+    written(dq, dk, dv, gradients(q, k, v, do, scale))
+    return {"dQ": dq, "dK": dk, "dV": dv}
+
+
+def ignores(q, k, v, do, dq=None, dk=None, dv=None, *, scale):
+    note(dq=dq, dk=dk, dv=dv)
+    return gradients(q, k, v, do, scale)
+
+
+def writes_right_and_returns_wrong(q, k, v, do, dq, *, scale):
+    results = gradients(q, k, v, do, scale)
+    dq.copy_(results["dQ"])
+    return {"dQ": 2 * results["dQ"]}
+
+
+def loses_its_last_row(q, k, v, do, dq, dk, dv, *, scale):
+    results = gradients(q, k, v, do, scale)
+    dq[:, :, :-1], dk[:], dv[:] = results["dQ"][:, :, :-1], results["dK"], results["dV"]
+
+
+def writes_by_the_strides_of_q(q, k, v, do, dq, *, scale):
+    dq.as_strided(q.shape, q.stride(), dq.storage_offset()).copy_(gradients(q, k, v, do, scale)["dQ"])
+
+
+def takes_contiguous_gradients_only(q, k, v, do, dq, *, scale):
+    if not dq.is_contiguous():
+        raise ValueError("dq must be contiguous")
+    dq.copy_(gradients(q, k, v, do, scale)["dQ"])
+
+
+def writes_all(q, k, v, do, dq, dk, dv, dbias, dsink, *, scale, bias, sinks):
+    from gradprobe.reference import manual_attention_backward
+
+    found = manual_attention_backward(q, k, v, do, scale=scale, bias=bias, sinks=sinks, matrices=False)
+    for tensor, name in ((dq, "dQ"), (dk, "dK"), (dv, "dV"), (dbias, "dBias"), (dsink, "dSink")):
+        tensor.copy_(found[name])
+
+
+def writes_of_lazy(q, k, v, do, dtau, dbias, *, scale, tau, bias):
+    from gradprobe.reference import manual_attention_backward
+
+    found = manual_attention_backward(q, k, v, do, family="lazy", scale=scale, bias=bias, tau=tau, matrices=False)
+    dtau.copy_(found["dTau"])
+    dbias.copy_(found["dBias"])
+
+
+def returns_none(q, k, v, do): ...
+
+
+def returns_a_tensor(q, k, v, do, dk, dq):
+    return dq
+
+
+@pytest.fixture(autouse=True)
+def given():
+    GIVEN.clear()
+
+
+def probed(function, case=None, **options):
+    case = case or softmax_case(**SMALL | options)
+    name = function if isinstance(function, str) else f"{__name__}:{function.__name__}"
+    return probe(case, find_target(name))
+
+
+def verdicts(report):
+    return {run.layout: run.verdict for run in report.runs}
+
+
+def test_outputs_have_the_shapes_of_the_gradients_and_the_dtypes_of_the_inputs():
+    case = softmax_case(
+        heads=4, kv_heads=2, seqlen=9, seqlen_k=11, head_dim=8, head_dim_v=5, dtype="float16", bias=True,
+        bias_axes="hn", sinks=True,
+    )  # fmt: skip
+    outputs = outputs_of(case, OUTPUTS, draw(case))
+    assert {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in outputs.items()} == {
+        "dq": ((2, 4, 9, 8), torch.float16), "dk": ((2, 2, 11, 8), torch.float16), "dv": ((2, 2, 11, 5), torch.float16),
+        "dbias": ((1, 4, 1, 11), torch.float16), "dsink": ((4,), torch.float32),
+    }  # fmt: skip
+    assert all(tensor.isnan().all() for tensor in outputs.values())
+    case = lazy_case(heads=4, seqlen=9, head_dim=8, bias_window=7, dtype="bfloat16")
+    outputs = outputs_of(case, ("dtau", "dbias", "dsink"), draw(case), fill=7.0)
+    assert {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in outputs.items()} == {
+        "dbias": ((4, 7), torch.float32), "dtau": ((4,), torch.float32),
+    }  # fmt: skip
+    assert all((tensor == 7.0).all() for tensor in outputs.values())
+    assert outputs_of(lazy_case(bias=False), ("dbias",), draw(lazy_case(bias=False))) == {}
+
+
+@pytest.mark.parametrize("function", [writes, writes_and_returns_dv, returns_what_it_wrote, ignores])
+def test_what_is_written_or_returned_is_compared_in_every_layout(function):
+    report = probed(function)
+    assert verdicts(report) == {"contiguous": "match", "distinct": "match", "do=expanded": "match"}
+    assert list(report.runs[0].measured.comparison.findings) == ["dQ", "dK", "dV"]
+
+
+@pytest.mark.parametrize("function", [writes, ignores])
+def test_every_run_is_given_tensors_of_its_own_that_hold_nan(function):
+    probed(function, repeat=2, recover=False)
+    # Two runs of each layout, and one with dO doubled and heads reversed.
+    assert len(GIVEN) == 7
+    assert all(was_nan for call in GIVEN for _, was_nan in call.values())
+    assert len({tensor.data_ptr() for call in GIVEN for tensor, _ in call.values()}) == 21
+    strides = [stride for tensor, _ in GIVEN[2].values() for stride in tensor.stride()]
+    assert len(set(strides)) == 12
+    assert all(tensor.is_contiguous() for call in (*GIVEN[:2], *GIVEN[4:]) for tensor, _ in call.values())
+
+
+def test_what_a_target_returns_counts_before_what_it_wrote():
+    finding = probed(writes_right_and_returns_wrong, recover=False).runs[0].measured.comparison.findings["dQ"]
+    assert finding.mismatched
+    assert finding.first.actual == pytest.approx(2 * finding.first.expected)
+
+
+def test_a_row_that_is_never_written_is_the_first_mismatch():
+    first = probed(loses_its_last_row, recover=False).failing[1].first
+    assert (first.intermediate, first.place.row) == ("dQ", 19)
+    assert first.place.actual != first.place.actual  # NaN
+
+
+def test_a_gradient_written_by_the_strides_of_q_is_wrong_in_distinct_alone():
+    report = probed(writes_by_the_strides_of_q, recover=False)
+    assert verdicts(report) == {"contiguous": "match", "distinct": "mismatch", "do=expanded": "match"}
+
+
+def test_a_layout_of_what_is_written_may_be_refused():
+    report = probed(takes_contiguous_gradients_only, recover=False)
+    assert verdicts(report) == {
+        "contiguous": "match", "distinct": "skipped", "distinct-unit": "skipped", "do=expanded": "match"
+    }  # fmt: skip
+    assert report.runs[1].skipped == "ValueError: dq must be contiguous"
+
+
+@pytest.mark.parametrize("bias_axes", ["hmn", "bn"])
+def test_dbias_and_dsink_may_be_written_too(bias_axes):
+    report = probed(writes_all, bias=True, bias_axes=bias_axes, sinks=True, heads=3, head_dim_v=5, recover=False)
+    assert set(verdicts(report).values()) == {"match"}
+    assert list(report.runs[0].measured.comparison.findings) == ["dQ", "dK", "dV", "dBias", "dSink"]
+
+
+def test_dtau_and_dbias_of_the_lazy_family_may_be_written_too():
+    report = probed(writes_of_lazy, lazy_case(**SMALL))
+    assert set(verdicts(report).values()) == {"match"}
+    assert list(report.runs[0].measured.comparison.findings) == ["dBias", "dTau"]
+
+
+def test_a_target_that_returns_nothing_and_is_given_nowhere_to_write_is_told_what_to_return():
+    with pytest.raises(TargetFailure, match="must return a dict of named intermediates, got NoneType") as failure:
+        probed(returns_none)
+    assert "None" not in failure.value.way_out
+
+
+def test_a_target_that_returns_a_tensor_is_told_that_it_may_return_none_after_writing():
+    with pytest.raises(TargetFailure, match="must return a dict of named intermediates, got Tensor") as failure:
+        probed(returns_a_tensor)
+    assert failure.value.way_out.endswith("; or None, after writing into dq, dk")
+
+
+def test_one_hot_problems_have_tensors_of_their_own_batch_and_show_p_and_ds():
+    report = probed(writes)
+    findings = report.runs[0].inside.measured.comparison.findings
+    assert {"P", "dP", "delta", "dS"} <= findings.keys()
+    assert not any(finding.mismatched for finding in findings.values())
+    # Of 7 probes, each of which shows 3 of the 20 keys and rows, in one call.
+    assert {tensor.shape[0] for call in GIVEN for tensor, _ in call.values()} == {2, 2 * 7}
+
+
+def test_dq_may_be_laid_out_by_name():
+    probed(writes, layouts=(("dq", "blhd"), ("dk", "packed"), ("dv", "packed")), recover=False)
+    dq, dk, dv = (GIVEN[0][name][0] for name in ("dq", "dk", "dv"))
+    assert dq.transpose(1, 2).is_contiguous()
+    assert dk.stride() == (640, 8, 32, 1)
+    assert dv.data_ptr() - dk.data_ptr() == 16 * dk.element_size()
+
+
+def test_values_of_a_file_leave_dq_contiguous_in_their_own_layout():
+    case = softmax_case(**SMALL)
+    values = draw(case)
+    blhd = Placement((320, 8, 16, 1), 0, "q")
+    saved = Saved(values, {"q": blhd}, {})
+    case = softmax_case(**SMALL, inputs="real.pt", recover=False)
+    report = probe(case, find_target(f"{__name__}:writes"), saved=saved)
+    assert verdicts(report) == {"as-saved": "match", "contiguous": "match", "distinct": "match"}
+    assert GIVEN[0]["dq"][0].is_contiguous()
+
+
+def test_a_reference_may_write_its_gradients_too_in_float64():
+    case = softmax_case(**SMALL, recover=False)
+    report = probe(case, find_target(f"{__name__}:ignores"), reference=find_target(f"{__name__}:writes"))
+    assert set(verdicts(report).values()) == {"match"}
+    assert {tensor.dtype for call in GIVEN for tensor, _ in call.values()} == {torch.float32, torch.float64}
+
+
+@pytest.mark.parametrize("name", ["lazy", "flash", "gradprobe.kernels.triton.flash:flash_black_box"])
+def test_the_kernels_that_come_along_write_where_they_are_told(name):
+    case = lazy_case(**SMALL) if name == "lazy" else softmax_case(**SMALL)
+    target = find_target(name)
+    values = draw(case)
+    inputs = place(values | outputs_of(case, target.outputs, values), (("all", "distinct"),))
+    results = target.function(**inputs.tensors)
+    for own, key in (("dq", "dQ"), ("dk", "dK"), ("dv", "dV")):
+        assert results[key] is inputs.tensors[own]
+
+
+@pytest.mark.parametrize("name", ["lazy", "flash"])
+def test_a_stride_of_0_along_an_axis_of_one_element_may_be_written(name):
+    case = (lazy_case if name == "lazy" else softmax_case)(**SMALL | {"batch": 1})
+    target, values = find_target(name), draw(case)
+    expected = target.function(**values)["dQ"]
+    dq = torch.zeros(expected.shape).as_strided(expected.shape, (0, *expected.stride()[1:]))
+    assert torch.equal(target.function(**values, dq=dq)["dQ"], expected)

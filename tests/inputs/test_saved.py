@@ -1,0 +1,277 @@
+"""A set of inputs comes back as it lay, in either format, and a broken file ends in a sentence and exit 2."""
+
+import os
+import pickle
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+
+from gradprobe.inputs.layouts import place
+from gradprobe.inputs.placement import for_more_batches, placements_of
+from gradprobe.inputs.saved import Saved, load, save
+from gradprobe.model.assignment import AS_SAVED
+from gradprobe.model.failures import UsageFailure
+
+SHAPE = (2, 3, 5, 4)
+
+
+def drawn(*shape, dtype=torch.float32):
+    return torch.randn(shape or SHAPE, generator=torch.Generator().manual_seed(len(shape))).to(dtype)
+
+
+def plain(**more):
+    return {name: drawn() for name in ("q", "k", "v", "do")} | more
+
+
+def as_set(tensors, **options):
+    return Saved({name: tensor.contiguous() for name, tensor in tensors.items()}, placements_of(tensors), options)
+
+
+def written(tmp_path, ending, tensors, **options):
+    path = tmp_path / f"set.{ending}"
+    save(path, as_set(tensors, **options))
+    return path
+
+
+def laid_out(saved):
+    return place(saved.values, (("all", AS_SAVED),), saved.placements).tensors
+
+
+@pytest.mark.parametrize("ending", ["pt", "npz"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_values_strides_and_options_come_back_in_both_formats(tmp_path, ending, dtype):
+    tensors = {name: drawn(2, 5, 3, 4, dtype=dtype).transpose(1, 2) for name in ("q", "k", "v", "do")}
+    tensors |= {"mask": drawn(1, 1, 5, 5) > 0, "sinks": drawn(3)}
+    options = {"causal": True, "scale": 0.3, "window": (2, -1), "align": "top-left"}
+    found = load(str(written(tmp_path, ending, tensors, **options)))
+    assert found.options == options
+    again = laid_out(found)
+    assert again.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert again[name].dtype == tensor.dtype
+        assert torch.equal(again[name], tensor)
+        assert again[name].stride() == tensor.stride(), name
+
+
+@pytest.mark.parametrize("ending", ["pt", "npz"])
+def test_packed_qkv_comes_back_in_one_buffer_24_elements_apart(tmp_path, ending):
+    qkv = drawn(2, 5, 3, 3, 8)
+    q, k, v = (qkv[:, :, at].transpose(1, 2) for at in range(3))
+    found = laid_out(load(str(written(tmp_path, ending, {"q": q, "k": k, "v": v, "do": drawn(2, 3, 5, 8)}))))
+    assert len({found[name].untyped_storage().data_ptr() for name in "qkv"}) == 1
+    assert found["do"].untyped_storage().data_ptr() != found["q"].untyped_storage().data_ptr()
+    assert [found[name].storage_offset() - found["q"].storage_offset() for name in "qkv"] == [0, 24, 48]
+    assert found["q"].stride() == (360, 8, 72, 1)
+    assert all(torch.equal(found[name], tensor) for name, tensor in (("q", q), ("k", k), ("v", v)))
+
+
+@pytest.mark.parametrize("ending", ["pt", "npz"])
+def test_an_expanded_do_keeps_strides_of_0_and_an_offset_of_3_its_misalignment(tmp_path, ending):
+    odd = drawn(200)[3 : 3 + 120].view(SHAPE)
+    tensors = plain(do=drawn(2, 1, 5, 1).expand(SHAPE), q=odd)
+    found = laid_out(load(str(written(tmp_path, ending, tensors))))
+    assert found["do"].stride() == (5, 0, 1, 0)
+    assert torch.equal(found["do"], tensors["do"])
+    assert found["q"].storage_offset() % 128 == 3
+    assert torch.equal(found["q"], odd)
+
+
+@pytest.mark.parametrize("ending", ["pt", "npz"])
+def test_a_small_view_of_a_buffer_of_4_million_numbers_is_written_as_its_480_bytes(tmp_path, ending):
+    cache = torch.zeros(2, 1000, 1000, 2)
+    view = cache[:, 100:105, :3, :].transpose(1, 2)
+    path = written(tmp_path, ending, {name: view for name in ("q", "k", "v", "do")})
+    assert path.stat().st_size < 20_000
+    assert laid_out(load(str(path)))["q"].stride() == view.stride() == (2_000_000, 2, 2000, 1)
+
+
+def test_a_file_that_a_user_saves_keeps_the_layout_of_its_views(tmp_path):
+    tensors = plain(q=drawn(2, 5, 3, 4).transpose(1, 2))
+    torch.save(tensors | {"causal": True}, tmp_path / "own.pt")
+    found = load(str(tmp_path / "own.pt"))
+    assert laid_out(found)["q"].stride() == (60, 4, 12, 1)
+    assert found.options == {"causal": True}
+
+
+def test_a_bias_of_two_axes_gets_four_and_a_lazy_one_stays(tmp_path):
+    found = load(str(written(tmp_path, "pt", plain(bias=drawn(7, 7)[:5, :5]))))
+    assert laid_out(found)["bias"].stride()[2:] == (7, 1)
+    assert laid_out(found)["bias"].shape == (1, 1, 5, 5)
+    lazy = load(str(written(tmp_path, "pt", plain(bias=drawn(3, 5), tau=drawn(3)))))
+    assert lazy.values["bias"].shape == (3, 5)
+
+
+def test_a_tensor_that_overlaps_itself_lies_contiguous():
+    windows = drawn(20).as_strided(SHAPE, (1, 1, 1, 1))
+    assert "q" not in placements_of({"q": windows})
+    assert "q" in placements_of({"q": drawn(*SHAPE)})
+
+
+class Sneaky:
+    """Makes a folder wherever it is unpickled."""
+
+    def __reduce__(self):
+        return (os.mkdir, ("was-here",))
+
+
+def saved_by_torch(content):
+    return lambda path: torch.save(content, path)
+
+
+def saved_by_numpy(**arrays):
+    def write(path):
+        with path.open("wb") as file:
+            np.savez(file, **arrays)
+
+    return write
+
+
+def numbers(**more):
+    return {name: np.zeros(SHAPE, np.float32) for name in ("q", "k", "v", "do")} | more
+
+
+def one_array(path):
+    np.save(path.with_suffix(".npy"), np.zeros(3))
+    path.with_suffix(".npy").rename(path)
+
+
+def no_array(path):
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("q", b"abc")
+
+
+def truncated(ending):
+    def write(path):
+        save(path.with_name(f"whole.{ending}"), as_set(plain()))
+        path.write_bytes(path.with_name(f"whole.{ending}").read_bytes()[:700])
+
+    return write
+
+
+def nan_at(name):
+    tensors = plain()
+    tensors[name][1, 2, 3, 0] = torch.nan
+    return tensors
+
+
+def without(*names):
+    return {name: tensor for name, tensor in plain().items() if name not in names}
+
+
+HUGE = {"q.strides": [1 << 40, 20, 4, 1]}
+WRONG = [
+    ("set.pt", saved_by_torch(plain(q=Sneaky())), ("cannot be read as tensors alone", "never unpickled")),
+    ("set.pt", saved_by_torch(Sneaky()), ("cannot be read as tensors alone",)),
+    ("set.pt", lambda path: path.write_bytes(pickle.dumps(plain())), ("cannot be read as tensors alone",)),
+    ("set.pt", lambda path: path.write_bytes(b""), ("cannot be read as tensors alone",)),
+    ("set.pt", lambda path: path.write_text("q k v do"), ("cannot be read as tensors alone",)),
+    ("set.pt", truncated("pt"), ("cannot be read as tensors alone",)),
+    ("set.pt", saved_by_torch([drawn()]), ("must hold a dict of tensors by name, got list",)),
+    ("set.npz", saved_by_numpy(**numbers(q=np.array([Sneaky()], dtype=object))), ("cannot be read as arrays alone",)),
+    ("set.npz", lambda path: path.write_bytes(pickle.dumps(1)), ("cannot be read as arrays alone",)),
+    ("set.npz", lambda path: path.write_bytes(b"PK\x03\x04 not a zip"), ("cannot be read as arrays alone",)),
+    ("set.npz", truncated("npz"), ("cannot be read as arrays alone",)),
+    ("set.npz", one_array, ("cannot be read as arrays alone",)),
+    ("set.npz", no_array, ("cannot be read as arrays alone",)),
+    ("set.npz", saved_by_numpy(**numbers(q=np.array("words"))), ("q must be an array of numbers",)),
+    ("set.npz", saved_by_numpy(**numbers(**{"q.dtype": np.array("float8")})), ("q.dtype may only be bfloat16",)),
+    ("set.safetensors", saved_by_torch(plain()), ("must end in .npz or .pt, got .safetensors",)),
+    ("set.pt", saved_by_torch(without("do")), ("do missing among q, k, v",)),
+    ("set.pt", saved_by_torch({}), ("q, k, v, do missing among nothing",)),
+    ("set.pt", saved_by_torch(plain(query=drawn())), ("unknown name 'query'", "tensors: q, k, v, do, bias")),
+    ("set.pt", saved_by_torch(plain() | {3: drawn()}), ("unknown name 3",)),
+    ("set.pt", saved_by_torch(plain(q=drawn(3, 5, 4))), ("q must have four axes, [B, H, L, D], got [3, 5, 4]",)),
+    ("set.pt", saved_by_torch(plain(k=drawn(2, 2, 5, 4), v=drawn(2, 2, 5, 4))), ("heads of k must divide", "2 and 3")),
+    ("set.pt", saved_by_torch(plain(do=drawn(2, 3, 6, 4))), ("do must be [2, 3, 5, 4]", "got [2, 3, 6, 4]")),
+    ("set.pt", saved_by_torch({name: torch.zeros(0, 3, 5, 4) for name in plain()}), ("a tensor is empty",)),
+    ("set.pt", saved_by_torch(plain(q=torch.zeros(SHAPE, dtype=torch.int64))), ("q must be float32 or", "got int64")),
+    ("set.pt", saved_by_torch(plain(q=drawn().double())), ("q must be float32", "got float64")),
+    ("set.pt", saved_by_torch(plain(q=drawn().half())), ("must have one dtype, got q float16, k float32", "autocast")),
+    ("set.pt", saved_by_torch(plain(q=drawn().to_sparse())), ("q must be a dense tensor, got torch.sparse_coo",)),
+    ("set.pt", saved_by_torch(plain(q=3.0)), ("q must be a dense tensor, got float",)),
+    ("set.pt", saved_by_torch(plain(mask=drawn())), ("mask must be bool, got float32",)),
+    ("set.pt", saved_by_torch(plain(mask=torch.ones(2, 2, 5, 5).bool())), ("mask must broadcast to [B, H, M, N]",)),
+    ("set.pt", saved_by_torch(plain(bias=drawn(4, 5, 5))), ("bias must broadcast", "got [1, 4, 5, 5]")),
+    ("set.pt", saved_by_torch(plain(tau=drawn(2))), ("tau must be [3], got [2]",)),
+    ("set.pt", saved_by_torch(plain(tau=drawn(3), bias=drawn(5, 5))), ("lazy bias must be [H, W] with H = 3",)),
+    ("set.pt", saved_by_torch(plain(lse=drawn(2, 3))), ("lse must be [2, 3, 5], got [2, 3]",)),
+    ("set.pt", saved_by_torch(nan_at("do")), ("do holds 1 NaN or infinite numbers, the first at [1, 2, 3, 0]",)),
+    ("set.pt", saved_by_torch(plain(causal=1)), ("causal must be True or False, got 1",)),
+    ("set.pt", saved_by_torch(plain(scale="wide")), ("scale must be a number, got 'wide'",)),
+    ("set.pt", saved_by_torch(plain(window=[1])), ("window must be two whole numbers, got [1]",)),
+    ("set.pt", saved_by_torch(plain(family="linear")), ("family must be softmax or lazy, got 'linear'",)),
+    ("set.pt", saved_by_torch(plain() | HUGE), ("q.strides and q.offset reach", "leave them out")),
+    ("set.pt", saved_by_torch(plain() | {"q.strides": [60, 20, 4]}), ("q.strides must be 4 numbers", "got 3")),
+    ("set.pt", saved_by_torch(plain() | {"q.strides": [-60, 20, 4, 1]}), ("must be whole numbers",)),
+    ("set.pt", saved_by_torch(plain() | {"q.strides": [0, 20, 4, 1]}), ("put several elements of q into one place",)),
+    ("set.pt", saved_by_torch(plain() | {"q.strides": [1, 1, 1, 1]}), ("put several elements of q into one place",)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "write", "pieces"), WRONG)
+def test_a_broken_or_hostile_file_is_refused_in_a_sentence_and_nothing_in_it_is_called(
+    tmp_path, monkeypatch, name, write, pieces
+):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / name)
+    with pytest.raises(UsageFailure) as failure:
+        load(str(tmp_path / name))
+    words = f"{failure.value} {failure.value.way_out}"
+    assert words.startswith(f"--inputs {tmp_path / name}: ")
+    assert all(piece in words for piece in pieces), words
+    assert "\n" not in words
+    assert not (tmp_path / "was-here").exists()
+
+
+def test_a_nan_beyond_the_live_length_and_minus_infinity_in_a_bias_may_stand(tmp_path):
+    tensors = plain(seqlens=torch.tensor([5, 3]), bias=torch.full((1, 1, 5, 5), -torch.inf))
+    tensors["k"][1, :, 3:] = torch.nan
+    assert load(str(written(tmp_path, "pt", tensors))).values["k"].isnan().sum() == 24
+    tensors["k"][1, :, 2] = torch.nan
+    with pytest.raises(UsageFailure, match="k holds 12 NaN"):
+        load(str(written(tmp_path, "pt", tensors)))
+
+
+def test_packed_tensors_of_2_batches_lie_packed_for_6():
+    qkv = drawn(2, 5, 3, 3, 8)
+    q, k, v = (qkv[:, :, at].transpose(1, 2) for at in range(3))
+    placements = placements_of({"q": q, "k": k, "v": v})
+    more = {name: tensor.repeat(3, 1, 1, 1) for name, tensor in (("q", q), ("k", k), ("v", v))}
+    again = for_more_batches(placements, {name: tuple(tensor.shape) for name, tensor in more.items()})
+    assert again == placements
+    found = place(more, (("all", AS_SAVED),), again).tensors
+    assert all(torch.equal(found[name], tensor) for name, tensor in more.items())
+    alone = drawn(2, 3, 5, 4).permute(2, 1, 0, 3)  # [5, 3, 2, 4], batches inside of rows
+    places = for_more_batches(placements_of({"q": alone}), {"q": (9, 3, 2, 4)})
+    nine = drawn(9, 3, 2, 4)
+    assert torch.equal(place({"q": nine}, (("all", AS_SAVED),), places).tensors["q"], nine)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"q": torch.ones(SHAPE, device="meta")}, "q must be a dense tensor, got meta, without values"),
+        ({"k": torch.ones(SHAPE).to_sparse()}, "k must be a dense tensor, got torch.sparse_coo"),
+        ({"scale": 10**400}, "scale must be a number, got 1000"),
+        ({"cu_seqlens_q": torch.tensor([0, 4, 2, 5])}, "cu_seqlens_q must ascend from 0 to 5, got 0,4,2,5"),
+        ({"cu_seqlens_q": torch.tensor([0, 4])}, "cu_seqlens_q must ascend from 0 to 5, got 0,4"),
+        ({"cu_seqlens_q": torch.tensor([], dtype=torch.int32)}, "cu_seqlens_q must ascend from 0 to 5, got nothing"),
+    ],
+    ids=["meta", "sparse", "huge number", "falling", "short", "empty"],
+)
+def test_what_cannot_be_computed_with_is_refused_by_name(tmp_path, changes, words):
+    path = tmp_path / "set.pt"
+    torch.save(
+        plain(cu_seqlens_k=torch.tensor([0, 5])) | changes if "cu_seqlens_q" in changes else plain(**changes), path
+    )
+    with pytest.raises(UsageFailure) as failure:
+        load(str(path))
+    assert words in str(failure.value)
+    assert str(path) in str(failure.value)
+
+
+def test_a_name_too_long_for_a_file_is_no_such_file():
+    with pytest.raises(UsageFailure, match="there is no such file"):
+        load("x" * 5000 + ".pt")

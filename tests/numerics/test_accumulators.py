@@ -1,0 +1,141 @@
+"""Sums kept in 16 bits: proven by their bits and told in words; never an excuse for anything else."""
+
+import pytest
+import torch
+
+from gradprobe.inputs.draw import draw
+from gradprobe.numerics.coarser import explained
+from gradprobe.numerics.compare import attention_of, compare
+from gradprobe.numerics.precision import precision_of
+from gradprobe.pipeline.probe import probe
+from gradprobe.runtime.trace import read_trace
+from tests.emulated import case_of, softmax, target_of
+from tests.sampling import sampled
+
+
+def kept(actual_sums, tile, *, backwards=False, dtype=torch.bfloat16):
+    """[B, H, n_tiles, N, D] shares of each tile -> their sum, rounded after each."""
+    total = torch.zeros_like(actual_sums[:, :, 0])
+    for part in range(actual_sums.shape[2])[:: -1 if backwards else 1]:
+        total = (total + actual_sums[:, :, part]).to(dtype).float()
+    return total
+
+
+def coarse(q, k, v, do, *, scale=None, tile=32, backwards=False, causal=False, fault=None):
+    """Softmax attention whose dK and dV are kept in the inputs' dtype, rounded after every `tile` query rows."""
+    exact = softmax(q, k, v, do, scale=scale, causal=causal)
+    p, ds = (exact[name].to(q.dtype).float() for name in ("P", "dS"))
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    parts = range(0, q.shape[2], tile)
+
+    def summed(matrix, b):
+        shares = [matrix[:, :, m : m + tile].mT @ b[:, :, m : m + tile].float() for m in parts]
+        return kept(torch.stack(shares, 2), tile, backwards=backwards, dtype=q.dtype)
+
+    found = {"O": exact["O"], "dQ": exact["dQ"], "dK": (summed(ds, q) * scale), "dV": summed(p, do)}
+    return (fault or (lambda results: results))({name: value.to(q.dtype) for name, value in found.items()})
+
+
+def judged(case, results):
+    values = draw(case)
+    x, trace = attention_of(case, values), read_trace(results, case, "emulated")
+    comparison = compare(case, x, trace, precision_of(case.dtype, "ieee"))
+    return comparison, *explained(case, x, trace, comparison)
+
+
+CASE = {"seqlen": 640, "heads": 2, "batch": 1, "head_dim": 16, "head_dim_v": 16, "dtype": "bfloat16"}
+
+
+@sampled("tile, backwards", [(16, True), (16, False), (32, False), (32, True)], push=2)
+def test_dk_and_dv_kept_in_bfloat16_are_proven_with_the_tile_and_the_order(tile, backwards):
+    case = case_of("softmax", **CASE)
+    comparison, lenient, coarser = judged(case, coarse(**draw(case), tile=tile, backwards=backwards))
+    wrong = [name for name, finding in comparison.findings.items() if finding.mismatched]
+    assert wrong
+    assert [one.name for one in coarser] == ["dK", "dV"]
+    assert lenient.matches
+    for one in coarser:
+        assert (one.dtype, one.model.tile, one.model.backwards) == ("bfloat16", tile, backwards)
+        assert one.share > 0.95
+        assert f"accumulates {one.name} in bfloat16, rounding every {tile} query rows" in one.words
+
+
+def test_nothing_is_proven_of_a_kernel_that_sums_in_float32():
+    case = case_of("softmax", **CASE)
+    comparison, lenient, coarser = judged(case, softmax(**draw(case)))
+    assert comparison.matches
+    assert (lenient, coarser) == (comparison, ())
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil"),
+    [
+        ("a lost row", lambda t: t[:, :, 5].zero_()),
+        ("two per cent", lambda t: t.mul_(1.02)),
+        ("one element", lambda t: t[0, 1, 7, 3].add_(0.5)),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_fault_beside_coarse_sums_stays_a_mismatch(name, spoil):
+    case = case_of("softmax", **CASE)
+
+    def fault(results):
+        spoil(results["dK"])
+        return results
+
+    _, lenient, _ = judged(case, coarse(**draw(case), tile=16, fault=fault))
+    assert lenient.findings["dK"].mismatched, name
+    assert not lenient.matches
+
+
+@sampled("factor", [0.99, 1.005], push=1)
+def test_one_head_of_six_off_by_a_rounding_is_not_excused_by_the_coarse_sums_of_the_others(factor):
+    case = case_of("softmax", **CASE | {"heads": 6})
+
+    def fault(results):
+        results["dK"][:, 1] *= factor
+        return results
+
+    _, lenient, coarser = judged(case, coarse(**draw(case), tile=16, fault=fault))
+    assert [one.name for one in coarser] == ["dK", "dV"]
+    assert (lenient.findings["dK"].ratio[0] > 1).nonzero().flatten().tolist() == [1]
+
+
+def test_noise_of_the_size_of_coarse_sums_is_not_taken_for_them():
+    case = case_of("softmax", **CASE)
+    results = coarse(**draw(case), tile=16)
+    exact = softmax(**draw(case))["dK"].float()
+    error = (results["dK"].float() - exact).flatten()
+    mixed = error[torch.randperm(error.numel(), generator=torch.Generator().manual_seed(0))].view_as(exact)
+    comparison, lenient, _ = judged(case, results | {"dK": (exact + mixed).bfloat16()})
+    assert comparison.findings["dK"].mismatched
+    assert lenient.findings["dK"].mismatched
+
+
+def test_a_report_tells_coarse_sums_and_a_strict_one_fails_for_them():
+    options = {**CASE, "layouts": (("q", "contiguous"),), "recover": False}
+    report = probe(case_of("softmax", **options), target_of(coarse))
+    assert report.verdict == "match"
+    assert [one.name for one in report.measured[0][1].coarser] == ["dK", "dV"]
+    strict = probe(case_of("softmax", **options, strict=True), target_of(coarse), why=False)
+    assert strict.verdict == "mismatch"
+    assert [one.name for one in strict.measured[0][1].coarser] == ["dK", "dV"]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("group", [2, 1])
+def test_pytorchs_flash_attention_on_the_cpu_keeps_its_gradients_in_bfloat16(group):
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.nn.functional import scaled_dot_product_attention
+
+    def flash(q, k, v, *, causal=False, scale=None):
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            return scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale, enable_gqa=True)
+
+    case = case_of(
+        "softmax", batch=1, seqlen=700, heads=4, kv_heads=4 // group, head_dim=32, dtype="bfloat16", causal=True,
+        layouts=(("q", "contiguous"),), recover=False,
+    )  # fmt: skip
+    report = probe(case, target_of(flash))
+    assert report.verdict == "match"
+    assert {one.name: one.model.tile for one in report.measured[0][1].coarser} == {"dQ": 512, "dK": 64, "dV": 64}

@@ -1,0 +1,136 @@
+"""Mismatch or inherited: what the target's own parents explain, NaN and infinity among it."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+import torch
+
+from tests.emulated import Arithmetic, case_of, changed, compared
+from tests.sampling import sampled
+
+CASE = {"batch": 1, "heads": 4, "seqlen": 160, "head_dim": 32}
+ARITHMETICS = {
+    "float32": Arithmetic(),
+    "tf32": Arithmetic(tf32="cut", tensor_core=True),
+    "float16": Arithmetic(tensor_core=True),
+    "bfloat16": Arithmetic(tensor_core=True),
+}
+NAMES = ("P", "dP", "delta", "dS", "dQ", "dK", "dV")
+
+
+def compared_in(arithmetic, family, fault, names=None, **options):
+    dtype = arithmetic if arithmetic != "tf32" else "float32"
+    causal = {"causal": True} if family == "softmax" else {"tau": (-0.5, 0.5, 0.5, 1.0)}
+    case = case_of(family, **CASE | {"dtype": dtype} | causal | options)
+    return compared(case, ARITHMETICS[arithmetic], fault=fault, names=names)
+
+
+def statuses(comparison):
+    return {name: finding.status for name, finding in comparison.findings.items() if finding.mismatched}
+
+
+def own_heads(comparison, name):
+    return sorted(set(comparison.findings[name].own.nonzero()[:, 1].tolist()))
+
+
+def zero_diagonal_in_one_tile(t):
+    t[0, 2].diagonal()[64:80] = 0
+
+
+def swapped(t):
+    t[0, 1:3, 50:54] = t[0, [2, 1], 50:54]
+
+
+MUTANTS = {
+    "head 2 off by 2 %": (lambda t: t[0, 2].mul_(1.02), [2]),
+    "head 2 off by 10 %": (lambda t: t[0, 2].mul_(1.1), [2]),
+    "row 40 zero": (lambda t: t[0, 2, 40].zero_(), [2]),
+    "last rows zero": (lambda t: t[0, 2, -5:].zero_(), [2]),
+    "heads 1 and 2 swapped on rows 50 to 53": (swapped, [1, 2]),
+    "all off by 2 %": (lambda t: t.mul_(1.02), [0, 1, 2, 3]),
+}
+
+
+FAMILIES = ("softmax", "lazy")
+# Every mutant in both families, and in both of them every arithmetic.
+SOME = [
+    (list(ARITHMETICS)[(number + 2 * of_lazy) % 4], FAMILIES[of_lazy], mutant)
+    for number, mutant in enumerate(MUTANTS)
+    for of_lazy in (0, 1)
+]
+
+
+@sampled("arithmetic, family, mutant", product(ARITHMETICS, FAMILIES, MUTANTS), push=SOME)
+def test_a_structural_mutant_is_a_mismatch_where_it_was_made_and_nowhere_else(arithmetic, family, mutant):
+    change, heads = MUTANTS[mutant]
+    for name in NAMES:
+        found = compared_in(arithmetic, family, changed(name, change), NAMES)
+        assert [n for n, status in statuses(found).items() if status == "mismatch"] == [name]
+        assert own_heads(found, name) == heads
+
+
+@pytest.mark.parametrize("arithmetic", ARITHMETICS)
+@pytest.mark.parametrize("name", ["P", "dS"])
+def test_a_dropped_diagonal_shows_in_dq_dk_and_dv_alone(arithmetic, name):
+    fault = changed(name, zero_diagonal_in_one_tile)
+    found = compared_in(arithmetic, "softmax", fault, ("dQ", "dK", "dV"))
+    assert list(statuses(found)) == (["dQ", "dK", "dV"] if name == "P" else ["dQ", "dK"])
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize(
+    ("name", "inherited"),
+    [
+        ("P", {"O", "delta", "dS", "dQ", "dK", "dV"}),
+        ("dP", {"dS", "dQ", "dK"}),
+        ("delta", {"dS", "dQ", "dK"}),
+        ("dS", {"dQ", "dK"}),
+    ],
+)
+def test_one_element_that_is_no_number_is_inherited_downstream_and_never_a_match(value, name, inherited):
+    def one(t):
+        t[(0, 2, 40, 3)[: t.dim()]] = value
+
+    found = statuses(compared_in("float32", "softmax", changed(name, one)))
+    assert found == {name: "mismatch"} | dict.fromkeys(inherited, "inherited")
+
+
+def test_a_fault_in_p_of_head_1_does_not_hide_one_of_dq_in_head_2():
+    in_p, in_dq = changed("P", lambda t: t[0, 1].mul_(1.1)), changed("dQ", lambda t: t[0, 2, 9].zero_())
+    found = compared_in("float32", "softmax", lambda name, t: in_dq(name, in_p(name, t)))
+    assert [found.findings["dQ"].head_status(0, h) for h in range(4)] == ["match", "inherited", "mismatch", "match"]
+    assert (found.findings["dQ"].first.head, found.findings["dQ"].first.row) == (2, 9)
+
+
+def test_an_lse_exposed_wrong_is_the_first_mismatch_and_p_inherits_it():
+    found = statuses(compared_in("float32", "softmax", changed("LSE", lambda t: t[0, 1].mul_(1.03))))
+    assert found.pop("LSE") == "mismatch"
+    assert set(found.values()) == {"inherited"}
+
+
+@pytest.mark.parametrize("from_o", [True, False])
+@pytest.mark.parametrize("family", ["softmax", "lazy"])
+def test_a_wrong_dp_is_no_fault_of_delta_however_the_kernel_comes_by_it(family, from_o):
+    case = case_of(family, **CASE)
+    found = compared(case, Arithmetic(delta_from_o=from_o), fault=changed("dP", lambda t: t[0, 2].mul_(1.1)))
+    assert [name for name, status in statuses(found).items() if status == "mismatch"][:1] == ["dP"]
+    assert statuses(found).get("delta") in (None, "inherited")
+
+
+def test_drift_within_every_budget_is_a_match():
+    def drift(name, tensor):
+        return tensor * (1 + 2e-7)
+
+    assert statuses(compared_in("float32", "softmax", drift)) == {}
+
+
+@pytest.mark.parametrize("family", ["softmax", "lazy"])
+def test_a_future_key_that_leaks_is_found_in_masked_entries(family):
+    def leak(t):
+        t[0, 2, 40, 41] = 0.25
+
+    for name in ("P", "dS", "dP"):
+        found = compared_in("bfloat16", family, changed(name, leak))
+        assert found.findings[name].first.col == 41

@@ -1,0 +1,390 @@
+"""What a target does to the tensors that it was given, and in which memory and dtype it returns its results."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gradprobe.inputs.history import CheckRequest
+from gradprobe.inputs.layouts import place
+from gradprobe.model.documents import document_of
+from gradprobe.model.failures import UsageFailure
+from gradprobe.model.memory import CHANGED, DTYPE, SHARED
+from gradprobe.numerics.memory import of_dtypes
+from gradprobe.pipeline.probe import probe
+from gradprobe.pipeline.run_check import run_check
+from gradprobe.render.console import first_line, render
+from gradprobe.render.reported import report_of
+from gradprobe.runtime.changes import Given
+from gradprobe.runtime.trace import Trace
+from tests.cuda.written import loaded
+from tests.emulated import case_of, lazy, softmax, target_of
+from tests.planted.planting import KERNELS
+
+SMALL = {"batch": 2, "heads": 2, "seqlen": 20, "head_dim": 8, "recover": False}
+ENDS = ("dQ", "dK", "dV")
+LAYOUTS = ("contiguous", "distinct", "do=expanded")
+
+
+def wrapped(change, takes="q, k, v, do"):
+    """A right backward of softmax, after which something is done to what it was given or returns."""
+
+    def body(q, k, v, do, scale, **others):
+        results = {name: value.to(q.dtype) for name, value in softmax(q, k, v, do, scale=scale).items() if name in ENDS}
+        return change(dict(q=q, k=k, v=v, do=do, **others), results) or results
+
+    names = {"body": body}
+    given = ", ".join(f"{name}={name}" for name in takes.split(", "))
+    exec(f"def backward({takes}, *, scale): return body({given}, scale=scale)", names)
+    return target_of(names["backward"])
+
+
+def probed(change, takes="q, k, v, do", **options):
+    return probe(case_of("softmax", **SMALL | options), wrapped(change, takes))
+
+
+def memory(report, kind):
+    return {run.layout: [stray for stray in run.memory if stray.kind == kind] for run in report.runs}
+
+
+def overwritten(report):
+    return {layout: [stray.tensor for stray in found] for layout, found in memory(report, CHANGED).items()}
+
+
+def zero_do_and_spoil_k(given, results):
+    given["do"].zero_()
+    given["k"][1, 0, 3, 2] = torch.nan
+
+
+def test_inputs_written_over_after_their_last_read_are_a_mismatch_that_names_tensor_element_and_line():
+    report = probed(zero_do_and_spoil_k)
+    assert report.verdict == "mismatch"
+    assert overwritten(report) == dict.fromkeys(LAYOUTS, ["do", "k"])
+    do, k = report.runs[0].memory
+    assert k.sentence.startswith("k, an input, is overwritten by test_held.py:")
+    assert k.sentence.endswith(" and is nan; 1 of 640 elements differ")
+    assert k.place == (1, 0, 3, 2)
+    assert (k.file, k.code) == (__file__, 'given["k"][1, 0, 3, 2] = torch.nan')
+    assert do.lanes == 640
+    assert [one.fault for one in report.diagnoses] == ["overwritten/do", "overwritten/k"]
+    assert first_line(report_of(report)).startswith("FIRST MISMATCH do batch=0 head=0 row=0 col=0 tile=-,- actual=0 ")
+    document = document_of(report_of(report))
+    assert document["runs"][0]["memory"][1]["place"] == [1, 0, 3, 2]
+
+
+def test_what_goes_on_after_an_input_was_changed_is_judged_by_the_values_as_they_were():
+    report = probed(zero_do_and_spoil_k, repeat=3, pattern="large")
+    assert all(run.measured.matches for run in report.runs)
+
+
+def test_an_input_that_may_be_written_over_is_no_finding_and_the_others_are():
+    assert overwritten(probed(zero_do_and_spoil_k, inplace=("do",))) == dict.fromkeys(LAYOUTS, ["k"])
+    report = probed(zero_do_and_spoil_k, inplace=("do", "k"))
+    assert (report.verdict, report.diagnoses) == ("match", ())
+
+
+def held(change, value):
+    """What one change of an input of some values, one NaN and one 0 among them, is told to be."""
+    inputs = place({"q": torch.tensor([[1.0, value], [torch.nan, 0.0]])}, (("all", "distinct"),))
+    given = Given(inputs, ())
+    change(inputs.tensors["q"])
+    return [(one.tensor, one.index, one.before, one.after, one.count) for one in given.changes()]
+
+
+@pytest.mark.parametrize(
+    ("change", "value", "found"),
+    [
+        (lambda q: None, 2.0, []),
+        (lambda q: q.mul_(1.0), torch.nan, []),
+        (lambda q: q[0, 1].fill_(-0.0), 0.0, [("q", (0, 1), "0", "-0", 1)]),
+        (lambda q: q[1, 0].fill_(7.0), 2.0, [("q", (1, 0), "nan", "7", 1)]),
+    ],
+)
+def test_bits_are_compared_so_that_a_nan_is_itself_and_a_zero_of_another_sign_is_a_change(change, value, found):
+    assert held(change, value) == found
+
+
+@pytest.mark.parametrize("layout", ["expanded", "packed", "blhd", "huge", "strided-last"])
+def test_a_change_is_seen_in_layouts_whose_elements_lie_apart_or_in_one_place(layout):
+    def halve(given, results):
+        given["v"][0, 1, 3, 4] *= 0.5
+
+    report = probed(halve, layouts=(("q", layout), ("k", layout), ("v", layout)))
+    (found,) = next(iter(overwritten(report).values()))
+    assert found == "v"
+
+
+def test_an_input_made_another_view_in_place_is_a_change_and_the_run_that_looks_for_who_did_it_has_it_as_it_was():
+    def turn_q_and_zero_do(given, results):
+        given["q"].transpose_(1, 2)
+        given["do"].zero_()
+
+    found = {stray.tensor: stray.sentence for stray in probed(turn_q_and_zero_do, runs=((),)).runs[0].memory}
+    assert "is another view after the run: shape [2, 20, 2, 8]" in found["q"]
+    assert "is overwritten by test_held.py:" in found["do"]
+
+
+def test_gradients_written_where_they_are_to_be_written_and_a_scratch_delta_are_no_change():
+    def fill(given, results):
+        given["dq"].copy_(results.pop("dQ"))
+        given["delta"].zero_()
+
+    report = probed(fill, "q, k, v, do, delta, dq")
+    assert (report.verdict, [run.memory for run in report.runs]) == ("match", [()] * 3)
+
+
+def test_the_lse_that_a_backward_was_given_may_not_be_written_over():
+    report = probed(lambda given, results: [given["lse"].mul_(1.4427)][1:], "q, k, v, do, lse")
+    assert overwritten(report) == dict.fromkeys(LAYOUTS, ["lse"])
+    assert report.runs[0].memory[0].place[2:] == (0, None)
+
+
+def test_a_change_that_only_a_repeat_or_only_a_look_inside_makes_is_told():
+    calls = []
+
+    def in_the_second_call(given, results):
+        calls.append(given)
+        if len(calls) == 2:
+            given["q"][0, 0, 0, 0] += 1.0
+
+    def of_more_batches(given, results):
+        if given["q"].shape[0] > 2:
+            given["q"][0, 0, 0, 0] += 1.0
+
+    assert overwritten(probed(in_the_second_call, runs=((),), repeat=2)) == {"contiguous": ["q"]}
+    options = {"recover": True, "seqlen": 40}
+    assert overwritten(probed(of_more_batches, **options)) == {"contiguous": ["q"], "distinct": [], "do=expanded": []}
+
+
+def test_a_forward_that_spoils_what_autograd_gives_it_is_named():
+    class Function(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, q, k, v, scale):
+            ctx.save_for_backward(q, k, v)
+            ctx.scale = scale
+            return (scale * q @ k.mT).softmax(-1) @ v
+
+        @staticmethod
+        def backward(ctx, do):
+            q, k, v = ctx.saved_tensors
+            results = softmax(q, k, v, do, scale=ctx.scale)
+            do[1, 1, 2, 3] += 2.0
+            return (*(results[name] for name in ENDS), None)
+
+    def attention(q, k, v, *, scale):
+        return Function.apply(q, k, v, scale)
+
+    report = probe(case_of("softmax", **SMALL), target_of(attention))
+    assert overwritten(report) == dict.fromkeys(LAYOUTS, ["do"])
+
+
+def test_a_kernel_that_stores_into_an_input_is_named_with_its_line(tmp_path):
+    source = (KERNELS / "flash.py").read_text()
+    find = "    store_tile(dv_ptr, dv, offs_n, offs_dv, stride_dvn, stride_dvd, n_keys, head_dim_v)\n"
+    assert source.count(find) == 1
+    more = "    store_tile(v_ptr, dv, offs_n, offs_dv, stride_vn, stride_vd, n_keys, head_dim_v)\n"
+    path = tmp_path / "spoils_v.py"
+    path.write_text(source.replace(find, find + more))
+    options = {"batch": 1, "heads": 1, "kv_heads": 1, "seqlen": 20, "head_dim": 8, "recover": False, "device": "cpu"}
+    options |= {"runs": ["contiguous"]}
+    report = run_check(CheckRequest(f"{path}:flash_black_box", None, None, options), "")
+    (stray,) = report.runs[0].memory
+    line = source[: source.index(find)].count("\n") + 2
+    assert (stray.kind, stray.tensor, stray.kernel, stray.line) == (CHANGED, "v", "flash_dkdv_kernel", line)
+    assert stray.code == more.strip()
+    assert report.runs[0].measured.matches
+    allowed = run_check(CheckRequest(f"{path}:flash_black_box", None, None, {**options, "inplace": ["v"]}), "")
+    assert allowed.verdict == "match"
+
+
+SPOILS = """
+extern "C" __global__ void leaves(const float* k, float* scratch) { scratch[threadIdx.x] = k[0]; }
+extern "C" __global__ void spoils(float* k) { k[threadIdx.x] += 1.0f; }
+"""
+
+
+def test_a_cuda_kernel_that_stores_into_an_input_is_named(tmp_path):
+    module = loaded(tmp_path, SPOILS)
+
+    def spoil(given, results):
+        scratch = torch.zeros(4)
+        module["leaves"](1, 4, 0, given["k"], scratch)
+        module["spoils"](1, 4, 0, given["k"])
+        module["leaves"](1, 4, 0, given["k"], scratch)
+
+    report = probed(spoil, runs=((),))
+    (stray,) = report.runs[0].memory
+    assert (stray.kind, stray.tensor, stray.kernel, stray.lanes) == (CHANGED, "k", "spoils", 4)
+    assert "k, an input, is overwritten by spoils: k[0, 0, 0, 0] was " in stray.sentence
+
+
+def as_(dtype, *names):
+    def change(given, results):
+        return results | {name: results[name].to(dtype) for name in names}
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("own", "came"),
+    [("float32", torch.bfloat16), ("float32", torch.float16), ("float16", torch.bfloat16), ("bfloat16", torch.float16)],
+)
+def test_a_gradient_in_a_coarser_or_the_other_16_bit_dtype_is_a_mismatch_that_names_both(own, came):
+    report = probed(as_(came, "dK"), dtype=own, pattern="small")
+    words = str(came).removeprefix("torch.")
+    assert [stray.tensor for found in memory(report, DTYPE).values() for stray in found] == ["dK"] * 3
+    assert report.runs[0].memory[0].sentence == (
+        f"dK came as {words}, which does not hold the numbers of {own}, the dtype of k"
+    )
+    assert first_line(report_of(report)) == (
+        f"FIRST MISMATCH dK batch=- head=- row=- col=- tile=-,- actual={words} expected={own} ratio=-"
+    )
+    said = "\n".join(text.plain for text in render(report_of(report), 120))
+    assert f"{own}: dQ, dV; {words}: dK" in said
+    (entry,) = (entry for entry in document_of(report_of(report))["runs"][0]["intermediates"] if entry["name"] == "dK")
+    assert entry["dtype"] == words
+
+
+@pytest.mark.parametrize("own", ["float16", "bfloat16"])
+@pytest.mark.parametrize("came", [torch.float32, torch.float64])
+def test_a_wider_dtype_is_right(own, came):
+    report = probed(as_(came, *ENDS), dtype=own, runs=((),))
+    assert report.verdict == "match"
+    assert f"all results are {str(came).removeprefix('torch.')}" in "\n".join(
+        t.plain for t in render(report_of(report), 120)
+    )
+
+
+def every(family, **narrow):
+    """All that a kernel exposes, in the dtypes of kernels, and some narrower."""
+
+    def of_softmax(q, k, v, do, *, scale, bias, sinks):
+        results = softmax(q, k, v, do, scale=scale, bias=bias, sinks=sinks)
+        return {name: value.to(narrow.get(name, value.dtype)) for name, value in results.items()}
+
+    def of_lazy(q, k, v, do, *, scale, tau, bias):
+        results = lazy(q, k, v, do, scale=scale, tau=tau, bias=bias)
+        return {name: value.to(narrow.get(name, value.dtype)) for name, value in results.items()}
+
+    case = {"softmax": {"bias": True, "sinks": True}, "lazy": {}}[family]
+    target = target_of(of_softmax if family == "softmax" else of_lazy, family)
+    report = probe(case_of(family, **SMALL | case, dtype="float16", runs=((),)), target)
+    return [(stray.tensor, (stray.actual, stray.expected)) for run in report.runs for stray in run.memory]
+
+
+@pytest.mark.parametrize("family", ["softmax", "lazy"])
+def test_lse_delta_and_sums_in_float32_beside_16_bit_inputs_are_right(family):
+    assert every(family) == []
+
+
+@pytest.mark.parametrize("name", ["dSink", "dTau", "O", "LSE"])
+def test_what_belongs_to_a_float32_input_or_is_read_by_the_backward_may_not_be_coarser(name):
+    family = "lazy" if name == "dTau" else "softmax"
+    narrow = torch.bfloat16 if name in ("O", "LSE") else torch.float16
+    due = "float16" if name in ("O", "LSE") else "float32"
+    assert every(family, **{name: narrow}) == [(name, (str(narrow).removeprefix("torch."), due))]
+
+
+def test_what_a_tap_saw_may_be_coarser_than_what_is_returned():
+    values = {"q": torch.ones(2), "dQ": torch.ones(2, dtype=torch.float16)}
+    trace = {source: Trace({"dQ": values["dQ"]}, {"dQ": source}) for source in ("tapped", "exported")}
+    assert {source: len(list(of_dtypes(one, values))) for source, one in trace.items()} == {"tapped": 0, "exported": 1}
+
+
+@pytest.mark.parametrize("name", ["P", "dP", "dS", "delta"])
+def test_what_is_exposed_for_looking_at_may_have_any_dtype(name):
+    assert every("softmax", **{name: torch.float16}) == []
+
+
+def packed(given, results):
+    """dQ, dK and dV as slices of one buffer, as a packed projection takes them."""
+    buffer = torch.empty(*given["q"].shape[:3], 3, 8, dtype=given["q"].dtype)
+    for at, name in enumerate(ENDS):
+        buffer[..., at, :] = results[name]
+    return {name: buffer[..., at, :] for at, name in enumerate(ENDS)}
+
+
+def zeros(given, results):
+    """Of one key: dQ and dK are 0, and are one tensor."""
+    return results | {"dK": results["dQ"].zero_()}
+
+
+def over_q(given, results):
+    given["q"].copy_(results["dQ"])
+    return results | {"dQ": given["q"]}
+
+
+def overlapping(given, results):
+    buffer = torch.zeros(2 * 2 * 2 * 8)
+    return {"dQ": buffer[:32].view(2, 2, 1, 8), "dK": buffer[24:56].view(2, 2, 1, 8), "dV": results["dV"]}
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "found"),
+    [
+        (packed, {}, []),
+        (zeros, {"seqlen": 1}, [("dQ", "dK: 32 of its elements")]),
+        (overlapping, {"seqlen": 1}, [("dQ", "dK: 8 of its elements")]),
+        (over_q, {}, [("dQ", "q: 640 of its elements")]),
+        (over_q, {"inplace": ("q",)}, []),
+        (lambda given, results: results | {"dV": given["do"]}, {"seqlen": 1}, [("dV", "do: 32 of its elements")]),
+    ],
+)
+def test_a_gradient_in_the_memory_of_an_input_or_of_another_is_a_mismatch_and_parts_of_one_buffer_are_not(
+    change, options, found
+):
+    report = probed(change, runs=((),), **options)
+    assert report.runs[0].measured.matches
+    shared = memory(report, SHARED)["contiguous"]
+    assert [(stray.tensor, stray.sentence.partition("of ")[2].partition(" are")[0]) for stray in shared] == found
+    assert (report.verdict == "match") == (not found)
+
+
+def test_a_gradient_that_another_of_the_same_memory_was_written_over_is_wrong_by_that():
+    """Of 640 elements of dK the 8 are right that dV does not reach."""
+
+    def laid(given, results):
+        buffer = torch.empty(648)
+        dk, dv = buffer[:640].view_as(results["dK"]), buffer[8:].view_as(results["dV"])
+        return results | {"dK": dk.copy_(results["dK"]), "dV": dv.copy_(results["dV"])}
+
+    report = probed(laid, runs=((),))
+    assert report.runs[0].measured.comparison.findings["dK"].mismatched == 632
+    assert (report.diagnoses[0].fault, report.known) == ("shared/dK", ())
+
+
+def test_what_autograd_shares_is_no_finding_and_a_gradient_that_a_function_lays_over_its_input_is():
+    def attention(q, k, v, *, scale):
+        return (scale * (q @ k.mT)).softmax(-1) @ v
+
+    case = case_of("softmax", **SMALL | {"seqlen": 1})
+    # Of one key P is 1: dV is dO, handed on, and dQ and dK are one tensor of zeros.
+    assert probe(case, target_of(lambda q, k, v, *, scale: 0.0 * (q + k) + v)).verdict == "match"
+
+    class Function(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, q, k, v, scale):
+            ctx.save_for_backward(q, k, v)
+            ctx.scale = scale
+            return attention(q, k, v, scale=scale)
+
+        @staticmethod
+        def backward(ctx, do):
+            q, k, v = ctx.saved_tensors
+            results = softmax(q, k, v, do, scale=ctx.scale)
+            with torch.no_grad():
+                q.detach().copy_(results["dQ"])
+            return q.detach(), results["dK"], results["dV"], None
+
+    def over(q, k, v, *, scale):
+        return Function.apply(q, k, v, scale)
+
+    report = probe(case_of("softmax", **SMALL), target_of(over))
+    assert {(stray.kind, stray.tensor) for stray in report.runs[0].memory} == {(CHANGED, "q"), (SHARED, "dQ")}
+
+
+def test_inplace_names_inputs_that_the_target_is_given():
+    with pytest.raises(UsageFailure, match="--inplace: no input 'dq'"):
+        run_check(CheckRequest("lazy", None, None, {"inplace": ["dq"]}), "")
+    with pytest.raises(UsageFailure, match="--inplace sinks: target 'lazy' is not given it"):
+        run_check(CheckRequest("lazy", None, None, {"inplace": ["sinks"]}), "")

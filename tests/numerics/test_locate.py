@@ -1,0 +1,104 @@
+"""The first mismatch: the intermediate, batch, head, row, column and tile that a fault was made at."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+import torch
+
+from gradprobe.pipeline.probe import probe
+from gradprobe.render.console import render
+from gradprobe.render.reported import report_of
+from tests.emulated import case_of, changed, compared, lazy, softmax, target_of
+from tests.sampling import sampled
+
+CASE = {"batch": 2, "heads": 3, "seqlen": 72, "head_dim": 24, "layouts": (("q", "contiguous"),)}
+
+
+def first_of(fault, family="softmax", **options):
+    def on_softmax(q, k, v, do, *, causal=False, scale=None):
+        return softmax(q, k, v, do, causal=causal, scale=scale, fault=fault)
+
+    def on_lazy(q, k, v, do, *, tau, bias=None, scale=None):
+        return lazy(q, k, v, do, tau=tau, bias=bias, scale=scale, fault=fault)
+
+    function = on_lazy if family == "lazy" else on_softmax
+    report = probe(case_of(family, **CASE | options), target_of(function, family), why=False)
+    return report.failing[1].first
+
+
+ELEMENTS = (
+    ("P", (1, 2, 40, 33), (1, 2)),
+    ("dP", (0, 1, 71, 64), (2, 4)),
+    ("dS", (1, 0, 31, 15), (0, 0)),
+    ("dQ", (1, 2, 64, 23), (2, None)),
+    ("dK", (0, 2, 17, 5), (None, 1)),
+    ("dV", (1, 1, 70, 0), (None, 4)),
+)
+FAMILIES = ("softmax", "lazy")
+
+
+@sampled(
+    "family, element", product(FAMILIES, ELEMENTS), push=[(FAMILIES[at % 2], each) for at, each in enumerate(ELEMENTS)]
+)
+def test_one_wrong_element_is_found_at_its_place(family, element):
+    name, at, tile = element
+    first = first_of(changed(name, lambda t: t[at].add_(1.0)), family, **({"tau": (0.5,)} if family == "lazy" else {}))
+    place = first.place
+    assert (first.intermediate, place.batch, place.head, place.row, place.col) == (name, *at)
+    assert first.tile == tile
+    assert place.actual - place.expected == pytest.approx(1.0, abs=1e-3)
+
+
+def test_delta_0_on_row_40_is_found_there_and_has_no_column():
+    first = first_of(changed("delta", lambda t: t[1, 2, 40].zero_()))
+    assert (first.intermediate, first.place.head, first.place.row, first.place.col) == ("delta", 2, 40, None)
+    assert first.masked is None
+
+
+def test_a_leaked_future_key_is_said_to_be_masked():
+    first = first_of(changed("P", lambda t: t[0, 1, 9, 10].fill_(0.5)), causal=True)
+    assert (first.intermediate, first.place.row, first.place.col, first.masked) == ("P", 9, 10, True)
+
+
+def test_the_window_shows_the_numbers_around_the_place():
+    first = first_of(changed("dQ", lambda t: t[0, 0, 0, 0].fill_(9.0)))
+    assert first.window.rows == (0, 1)
+    assert first.window.cols == (0, 1, 2, 3, 4)
+    assert first.window.actual[0][0] == 9.0
+    assert first.window.expected[0][0] == pytest.approx(first.place.expected, rel=1e-12)
+
+
+def test_of_two_faults_the_one_earlier_in_the_dataflow_comes_first():
+    def both(name, tensor):
+        tensor = changed("dV", lambda t: t[0, 0, 0].zero_())(name, tensor)
+        return changed("dP", lambda t: t[1, 2, 70].mul_(1.5))(name, tensor)
+
+    first = first_of(both)
+    assert (first.intermediate, first.place.batch, first.place.head, first.place.row) == ("dP", 1, 2, 70)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_one_element_of_p_that_is_no_number_is_the_first_mismatch_with_an_infinite_ratio(value):
+    first = first_of(changed("P", lambda t: t[0, 1, 5, 3].fill_(value)))
+    assert (first.intermediate, first.place.row, first.place.col) == ("P", 5, 3)
+    assert first.place.ratio == float("inf")
+
+
+def test_a_lost_update_of_dk_is_found_in_the_tile_that_lost_it():
+    first = first_of(changed("dK", lambda t: t[0, 1, 32:48].mul_(0.7)))
+    assert (first.intermediate, first.place.head, first.place.row, first.tile) == ("dK", 1, 32, (None, 2))
+
+
+@pytest.mark.parametrize(("budgets", "said"), [(2.0, True), (9.0, False)])
+def test_errors_of_a_few_budgets_are_said_to_be_a_coarser_arithmetic(budgets, said):
+    case = case_of("softmax", **CASE | {"batch": 1, "heads": 1})
+    bounds = compared(case).bounds["dQ"].float()
+    fault = changed("dQ", lambda dq: dq.add_(budgets * bounds))
+
+    def coarse(q, k, v, do, *, scale=None):
+        return softmax(q, k, v, do, scale=scale, fault=fault)
+
+    lines = [line.plain for line in render(report_of(probe(case, target_of(coarse))), 120)]
+    assert any("coarser arithmetic than float32, ieee dots" in line for line in lines) is said

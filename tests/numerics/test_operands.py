@@ -1,0 +1,100 @@
+"""A q or k that is scaled and then rounded: proven by the numbers that come of it, told, and no excuse for more."""
+
+import math
+from itertools import product
+
+import pytest
+
+from gradprobe.numerics.closeup import close_up
+from gradprobe.pipeline.probe import probe
+from tests.emulated import case_of, softmax, target_of
+from tests.sampling import sampled
+
+
+def as_in_the_tutorial(q, k, v, do, *, scale=None, causal=False, rounds="k", forward=False, log2e=True, spoil=None):
+    """Softmax attention whose backward (with `forward`, all of it) takes its scores of a rounded operand."""
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    factor = scale * (math.log2(math.e) if log2e else 1.0)
+    tensors = {"q": q, "k": k}
+    tensors[rounds] = (tensors[rounds].float() * factor).to(q.dtype).float() / factor
+    wide = {name: tensor.float() for name, tensor in tensors.items()}
+    exact = softmax(q, k, v, do, scale=scale, causal=causal)
+    rounded = softmax(wide["q"], wide["k"], v.float(), do.float(), scale=scale, causal=causal)
+    lse = rounded["LSE"] if forward else exact["LSE"]
+    p = rounded["P"] * (rounded["LSE"] - lse).exp()[..., None]
+    o = (p.to(q.dtype).float() @ v.float()).to(q.dtype) if forward else exact["O"].to(q.dtype)
+    dp = do.float() @ v.float().mT
+    ds = p * (dp - (do.float() * o.float()).sum(-1, keepdim=True))
+    ds = spoil(ds) if spoil else ds
+    ds_16, p_16 = ds.to(q.dtype).float(), p.to(q.dtype).float()
+    results = {"dQ": scale * ds_16 @ wide["k"], "dK": scale * ds_16.mT @ wide["q"], "dV": p_16.mT @ do.float()}
+    return {"O": o, "P": p, "dS": ds} | {name: value.to(q.dtype) for name, value in results.items()}
+
+
+CASE = {"batch": 1, "heads": 2, "seqlen": 96, "head_dim": 16, "causal": True, "pattern": "large", "scale": 0.9}
+ONE_RUN = {"layouts": (("q", "contiguous"),)}
+
+
+def probed(options=None, **how):
+    def target(q, k, v, do, *, scale=None, causal=False):
+        return as_in_the_tutorial(q, k, v, do, scale=scale, causal=causal, **how)
+
+    case = case_of("softmax", **CASE, **ONE_RUN, **{"dtype": "float16", **(options or {})})
+    return probe(case, target_of(target), why=False)
+
+
+# On every push each operand and factor, in both dtypes, and in a backward alone and in both passes.
+@sampled(
+    "operand, forward, dtype",
+    product([("k", True), ("q", True), ("k", False)], [False, True], ["float16", "bfloat16"]),
+    push=[
+        (("k", True), False, "float16"), (("k", True), True, "bfloat16"),
+        (("q", True), False, "bfloat16"), (("k", False), True, "float16"),
+    ],
+)  # fmt: skip
+def test_a_rounded_operand_of_the_scores_is_told_and_matches_and_fails_when_strict(operand, forward, dtype):
+    rounds, log2e = operand
+    how = {"rounds": rounds, "log2e": log2e, "forward": forward}
+    report = probed({"dtype": dtype}, **how)
+    factor = "scale * log2(e)" if log2e else "scale"
+    words = f"rounds {factor} * {rounds} to {dtype} before the scores{'' if forward else ' of its backward'}"
+    assert report.verdict == "match"
+    assert [one.words for one in report.measured[0][1].coarser] == [f"coarser than its contract: {words}"]
+    assert probed({"dtype": dtype, "strict": True}, **how).verdict == "mismatch"
+
+
+@pytest.mark.parametrize("name", ["P", "dS", "dQ", "dK"])
+def test_a_close_up_shows_nothing_wrong_where_the_check_found_a_rounded_operand(name):
+    report = probed()
+    _, measured = report.measured[0]
+    assert measured.coarser
+    view = close_up(report.case, "contiguous", measured, name, None)
+    assert view.mismatched == 0
+    assert all(cell is None or cell <= 1 for line in view.map for cell in line)
+
+
+def without_delta(ds):
+    return ds + 0.05
+
+
+def off_by_two_per_cent(ds):
+    return ds * 1.02
+
+
+def one_element(ds):
+    ds = ds.clone()
+    ds[0, 1, 50, 7] += 0.3
+    return ds
+
+
+@sampled("spoil", [without_delta, off_by_two_per_cent, one_element], push=2)
+def test_a_fault_beside_a_rounded_operand_stays_a_mismatch(spoil):
+    report = probed(spoil=spoil)
+    assert report.verdict == "mismatch"
+    assert report.measured[0][1].coarser == ()
+
+
+def test_an_exact_kernel_is_told_nothing():
+    report = probe(case_of("softmax", **CASE, **ONE_RUN, dtype="float16"), target_of(softmax))
+    assert report.verdict == "match"
+    assert report.measured[0][1].coarser == ()

@@ -1,0 +1,95 @@
+"""Options that a case cannot show are told: a kernel without them would be judged right."""
+
+from __future__ import annotations
+
+import pytest
+
+from gradprobe.inputs.draw import draw
+from gradprobe.numerics.compare import attention_of
+from gradprobe.numerics.precision import precision_of
+from gradprobe.numerics.range import unshown
+from gradprobe.pipeline.probe import probe
+from gradprobe.reference import evaluate
+from gradprobe.runtime.trace import Trace
+from tests.emulated import case_of, lazy, softmax, target_of
+
+SMALL = {"batch": 2, "heads": 2, "seqlen": 20, "head_dim": 8, "recover": False, "runs": ((),)}
+
+
+def notes(names, family="softmax", **options):
+    """The options that are unshown, of some that were given, where everything is exposed."""
+    case = case_of(family, **SMALL | options)
+    values = draw(case)
+    more = {name: getattr(case, name) for name in ("causal", "window", "softcap", "dropout")}
+    results = (lazy if family == "lazy" else softmax)(**values, scale=case.scale, **({} if family == "lazy" else more))
+    trace = Trace(results, dict.fromkeys(results, "exported"))
+    said = unshown(case, attention_of(case, values), trace, precision_of("float32", "ieee"), names)
+    return [words.partition(": this case cannot show")[0].removeprefix("--") for words in said]
+
+
+@pytest.mark.parametrize(
+    ("name", "below", "above"),
+    [
+        ("softcap", {"softcap": 1e4}, {"softcap": 5.0}),
+        ("window", {"window": (19, 19)}, {"window": (18, 19)}),
+        ("seqlens", {"seqlens": (20, 20)}, {"seqlens": (20, 19)}),
+        ("dropout", {"dropout": 0.0}, {"dropout": 0.3}),
+        ("causal", {"causal": True, "seqlen": 1}, {"causal": True, "seqlen": 2}),
+        ("scale", {"scale": 8**-0.5}, {"scale": 0.36}),
+        ("bias", {}, {"bias": True}),
+        ("sinks", {}, {"sinks": True}),
+        ("alibi", {}, {"alibi": True}),
+    ],
+)
+def test_an_option_is_unshown_where_a_kernel_without_it_is_right_and_shown_where_it_is_wrong(name, below, above):
+    assert notes([name], **below) == ([name] if below else [])
+    assert notes([name], **above) == []
+
+
+def test_tau_of_0_is_unshown_and_any_other_is_shown():
+    assert notes(["tau"], "lazy", tau=(0.0,)) == ["tau"]
+    assert notes(["tau"], "lazy", tau=(0.5,)) == []
+
+
+def test_a_match_says_so_once_for_each_option_that_was_given_and_exits_0():
+    def ignoring(q, k, v, do, *, scale, softcap=None, window=None):
+        return softmax(q, k, v, do, scale=scale)
+
+    case = case_of("softmax", **SMALL, softcap=1e4, window=(19, 19))
+    report = probe(case, target_of(ignoring), given=("softcap", "window", "heads"))
+    assert report.verdict == "match"
+    assert [note.partition(":")[0] for note in report.notes if "cannot show" in note] == ["--softcap", "--window"]
+    assert not any("cannot show" in note for note in probe(case, target_of(ignoring)).notes)
+
+
+def test_an_option_that_acts_takes_one_tile_and_one_that_does_not_is_not_tried_where_the_case_is_large(monkeypatch):
+    case = case_of("softmax", **SMALL | {"seqlen": 64}, causal=True, softcap=1e4)
+    values = draw(case)
+    x, evaluated = attention_of(case, values), []
+
+    def counted(off, tile, *rest):
+        evaluated.append(tile)
+        return evaluate(off, tile, *rest)
+
+    results = softmax(**values, scale=case.scale, causal=True)
+    trace = Trace(results, dict.fromkeys(results, "exported"))
+    monkeypatch.setattr("gradprobe.numerics.range.evaluate", counted)
+    monkeypatch.setattr("gradprobe.numerics.range.tile_size", lambda case: (1, 8))
+    precision = precision_of("float32", "ieee")
+    assert list(unshown(case, x, trace, precision, ["causal"])) == []
+    assert len(evaluated) == 1
+    monkeypatch.setattr("gradprobe.numerics.range._MOST_SCORES", 2 * 2 * 64 * 64 - 1)
+    assert list(unshown(case, x, trace, precision, ["softcap"])) == [
+        "--softcap: whether this case shows it was not tried: it is too large for it"
+    ]
+    assert len(evaluated) == 1
+
+
+def test_a_fault_in_finding_it_out_is_told_and_changes_no_verdict(monkeypatch):
+    def raising(*arguments):
+        raise KeyError("tiles")
+
+    monkeypatch.setattr("gradprobe.pipeline.probe.unshown", raising)
+    report = probe(case_of("softmax", **SMALL, softcap=1e4), target_of(softmax), given=("softcap",))
+    assert report.verdict == "match"
+    assert "could not be found out, by a fault of gradprobe: KeyError: 'tiles'" in report.notes[-1]

@@ -1,0 +1,76 @@
+"""Each configuration of an autotuned kernel is judged where all are asked for, and a wrong one is named."""
+
+import json
+
+import pytest
+
+from tests.cli.command import run
+
+WRITTEN = """
+import torch
+import triton
+import triton.language as tl
+
+CONFIGS = [triton.Config({"BLOCK": block}, num_warps=4) for block in (16, 32, 64)]
+
+@triton.autotune(configs=CONFIGS, key=["rows"])
+@triton.jit
+def delta_kernel(do, o, delta, rows, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+    tl.static_assert(BLOCK < 64)
+    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    at = row[:, None] * SIZE + tl.arange(0, SIZE)[None, :]
+    seen = row[:, None] < rows
+    sums = tl.sum(tl.load(do + at, seen, 0.0) * tl.load(o + at, seen, 0.0), 1)
+    tl.store(delta + row, sums, row < rows)
+
+def launched(grid, do, o):
+    do, o = do.contiguous(), o.contiguous()
+    delta = torch.zeros(do.shape[:3], device=do.device)
+    delta_kernel[grid](do, o, delta, delta.numel(), do.shape[3])
+    return {"delta": delta}
+
+def right(q, k, v, do, *, o):
+    rows = do[..., 0].numel()
+    return launched(lambda meta: (triton.cdiv(rows, meta["BLOCK"]),), do, o)
+
+def misses_a_tail(q, k, v, do, *, o):
+    # As many whole blocks of 32 as there are, and one more of 16.
+    rows = do[..., 0].numel()
+    return launched(lambda meta: (rows // meta["BLOCK"] + (meta["BLOCK"] < 32),), do, o)
+"""
+SMALL = "--batch 1 --heads 1 --seqlen 72 --head-dim 16 --runs contiguous"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tuned.py").write_text(WRITTEN)
+
+
+def checked(words):
+    """The exit code, the report, and its runs' verdicts by name."""
+    ran = run(f"check tuned.py:{words} {SMALL} --json -")
+    report = json.loads(ran.out)
+    return ran.code, report, {one["layout"]: one["verdict"] for one in report["runs"]}
+
+
+def test_a_configuration_whose_blocks_miss_a_tail_is_wrong_by_name_and_the_first_alone_is_right():
+    assert checked("misses_a_tail")[::2] == (0, {"contiguous": "match"})
+    code, report, runs = checked("misses_a_tail --configs all")
+    name = "contiguous, delta_kernel with configuration 2 of 3 (BLOCK=32, num_warps=4, num_stages=3)"
+    assert (code, runs) == (1, {"contiguous": "match", name: "mismatch"})
+    assert "delta_kernel: configuration 3 of 3 does not fit" in report["notes"]
+    # The call before was another configuration's: that calls differ is no cause.
+    assert report["diagnoses"] == []
+    assert "rows 64-71 of 72" in report["known"][0]
+
+
+def test_a_kernel_that_is_right_in_every_configuration_matches_in_each():
+    code, _, runs = checked("right --configs all")
+    assert (code, list(runs.values())) == (0, ["match", "match"])
+
+
+def test_a_word_that_is_neither_is_a_wrong_command():
+    ran = run(f"check tuned.py:right {SMALL} --configs every")
+    assert ran.code == 2
+    assert "--configs must be one of first, all, got 'every'" in ran.err

@@ -1,0 +1,243 @@
+"""What a target takes is found out where the case did not fix it, told, and never against what was given."""
+
+import json
+
+import pytest
+
+from tests.cli.command import run
+from tests.sampling import sampled
+
+WRITTEN = """
+import torch
+
+def attend(q, k, v, causal=False, scale=None):
+    s = (q @ k.mT).float() * (scale or q.shape[-1] ** -0.5)
+    if causal:
+        s = s.masked_fill(~torch.ones(s.shape[-2:], dtype=torch.bool).tril(), float("-inf"))
+    return (s.softmax(-1) @ v.float()).to(q.dtype)
+
+def always_causal(q, k, v):
+    return attend(q, k, v, causal=True)
+
+def causal_with_a_fault_in_head_2(q, k, v):
+    return torch.cat([attend(q[:, :2], k[:, :2], v[:, :2], True), attend(q[:, 2:], k[:, 2:] * 1.1, v[:, 2:], True)], 1)
+
+def blhd(q, k, v, causal):
+    return attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), causal).transpose(1, 2)
+
+def causal_blhd(q, k, v):
+    return blhd(q, k, v, True)
+
+def three_axes(q, k, v):
+    h, l, d = q.shape
+    return attend(q, k, v)
+
+def fussy(q, k, v, causal):
+    assert q.is_cuda, "tensors must lie on the GPU"
+    assert q.shape[-1] in (64, 128)
+    if q.dtype not in (torch.float16, torch.bfloat16):
+        raise TypeError("only fp16 and bf16")
+    if q.shape[2] % 128:
+        raise ValueError("length must be a multiple of 128")
+    return attend(q, k, v, causal)
+
+def whole_blocks(q, k, v):
+    o = torch.zeros_like(q)
+    rows = q.shape[2] // 64 * 64
+    o[:, :, :rows] = attend(q[:, :, :rows], k, v)
+    return o
+
+def spoiling(q, k, v):
+    o = whole_blocks(q, k, v)
+    if q.shape[2] % 64:
+        q.data.zero_()  # as a store beyond the last block may do
+    return o
+
+def padded_keys_of_three_axes(q, k, v):
+    h, l, d = q.shape
+    k, v = (torch.nn.functional.pad(tensor, (0, 0, 0, -l % 64)) for tensor in (k, v))
+    return attend(q, k, v)
+
+def a_key_head_each(q, k, v):
+    beyond = (0, 0, 0, 0, 0, q.shape[1] - k.shape[1])  # what a kernel reads behind the last of them
+    return attend(q, torch.nn.functional.pad(k, beyond), torch.nn.functional.pad(v, beyond))
+
+def refuses_groups(q, k, v):
+    assert q.shape == k.shape
+    return attend(q, k, v)
+
+def wrong_throughout(q, k, v):
+    return attend(q, k, v, scale=0.9)
+
+def refuses_the_length(q, k, v):
+    if q.shape[2] < 1000 and q.shape[2] > 10:
+        raise ValueError("no block is that long")
+    return attend(q, k, v)
+
+def raises(q, k, v):
+    raise IndexError("list index out of range")
+
+def old(q, k, v):
+    assert q.shape[-1] in (64, 128)
+    return torch.no_such_function(q)
+
+def padded(q, k, v):
+    o = attend(q, k, v)
+    return torch.nn.functional.pad(o, (0, 0, 0, -o.shape[2] % 128))
+
+def forgets_the_mask(q, k, v, causal):
+    return attend(q, k, v)
+
+def counted(q, k, v, causal):
+    with open("calls", "a") as file:
+        file.write(".")
+    return attend(q, k, v, causal)
+"""
+SMALL = "--batch 1 --runs contiguous --no-recover"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "forms.py").write_text(WRITTEN)
+    return tmp_path
+
+
+def checked(words):
+    """The exit code, and the report."""
+    ran = run(f"check {words} --json -")
+    return ran.code, json.loads(ran.out)
+
+
+@pytest.mark.parametrize(
+    ("target", "flags"),
+    [
+        ("always_causal", "--implied causal"),
+        ("blhd", "--shapes blhd"),
+        ("causal_blhd", "--shapes blhd --implied causal"),
+        ("three_axes", "--shapes hld"),
+        ("fussy", "--as-cuda --head-dim 64 --dtype float16 --seqlen 128"),
+    ],
+)
+def test_what_is_found_matches_and_stands_in_the_notes_and_in_the_command_that_repeats_it(target, flags):
+    small = "" if target == "three_axes" else "--heads 2"
+    code, report = checked(f"forms.py:{target} {SMALL} {small}")
+    assert (code, report["verdict"]) == (0, "match")
+    assert all(any(f"--{flag}" in note for note in report["notes"]) for flag in flags.strip("-").split(" --"))
+    words = report["reproduce"].split()
+    assert {*flags.split()} == {*words} - {*f"gradprobe check forms.py:{target} {SMALL} {small}".split()}
+    again = run(report["reproduce"].partition("gradprobe ")[2])
+    assert (again.code, "found by trying" in again.out) == (0, False)
+
+
+def test_a_refusal_is_told_in_its_own_words():
+    _, report = checked(f"forms.py:fussy {SMALL} --heads 1 --as-cuda --dtype float16 --seqlen 128")
+    assert report["notes"][0] == (
+        "head dim 24 was refused (AssertionError: forms.py:28: assert q.shape[-1] in (64, 128)): it runs with "
+        "--head-dim 64, found by trying"
+    )
+
+
+@sampled("given", ["--head-dim 32", "--dtype float32", "--seqlen 72", "--no-as-cuda", "--seqlen-q 100"], push=3)
+def test_an_option_that_was_given_is_never_changed(given):
+    ran = run(f"check forms.py:fussy {SMALL} --heads 1 {given}")
+    assert (ran.code, ran.out) == (3, "")
+
+
+@sampled("given", ["--no-causal", "--shapes bhld", "--implied scale"], push=["--no-causal"])
+def test_a_meaning_is_not_found_against_what_was_given(given):
+    code, report = checked(f"forms.py:causal_blhd {SMALL} --heads 2 --seqlen 20 --head-dim 8 {given}")
+    assert (code, report["verdict"]) == (1, "mismatch")
+    assert not any("found by trying" in note for note in report["notes"])
+
+
+def test_a_fault_stays_one_under_the_meaning_that_was_found():
+    code, report = checked(f"forms.py:causal_with_a_fault_in_head_2 {SMALL}")
+    assert (code, report["case"]["causal"]) == (1, True)
+    assert report["first_mismatch"]["head"] == 2
+    assert (
+        "it is always causal, found by trying (--implied causal): 67% of its results are right so, 1% otherwise"
+        in (report["notes"])
+    )
+
+
+def test_a_target_that_is_wrong_under_every_meaning_is_judged_as_it_is():
+    code, report = checked(f"forms.py:wrong_throughout {SMALL} --heads 2")
+    assert (code, report["case"]["causal"], report["case"]["shapes"]) == (1, False, "bhld")
+    assert report["notes"] == []
+
+
+@sampled("name", ["whole_blocks", "spoiling"], push=["spoiling"])
+def test_lengths_that_are_wrong_and_not_refused_stay_a_mismatch_and_it_is_said_where_it_is_right(name):
+    code, report = checked(f"forms.py:{name} {SMALL} --heads 2")
+    assert bool(report["runs"][0]["memory"]) == (name == "spoiling")
+    assert (code, report["case"]["seqlen_q"]) == (1, 72)
+    assert report["known"][0] == (
+        "contiguous, it is right at --seqlen 128: it takes multiples of a block, and does not refuse other lengths"
+    )
+
+
+@pytest.mark.nightly
+def test_axes_are_found_of_a_target_that_is_wrong_throughout_at_lengths_that_end_inside_a_block():
+    code, report = checked(f"forms.py:padded_keys_of_three_axes {SMALL}")
+    assert (code, report["case"]["shapes"], report["case"]["seqlen_q"]) == (1, "hld", 72)
+    assert report["diagnoses"][0]["fault"] == "tail/scores"
+    assert checked(f"forms.py:padded_keys_of_three_axes {SMALL} --seqlen 72")[0] == 3
+
+
+@pytest.mark.parametrize(("name", "expected"), [("a_key_head_each", 1), ("refuses_groups", 3)])
+def test_a_target_that_is_right_with_a_key_head_for_each_query_head_alone_is_told_so(name, expected):
+    ran = run(f"check forms.py:{name} {SMALL} --heads 4 --kv-heads 2")
+    assert ran.code == expected
+    said = " ".join((ran.out + ran.err).split())
+    assert "it is right at --kv-heads 4: it takes a key head for each query head" in said
+
+
+def test_what_no_adaptation_mends_is_told_as_it_came():
+    ran = run(f"check forms.py:raises {SMALL}")
+    assert ran.code == 3
+    assert "raised IndexError (contiguous): list index out of range" in ran.err
+
+
+def test_what_a_target_raises_once_its_first_refusal_is_past_is_told_with_the_first():
+    ran = run(f"check forms.py:old {SMALL}")
+    assert (ran.code, ran.out) == (3, "")
+    assert "assert q.shape[-1] in (64, 128)" in ran.err
+    assert "with --head-dim 64 it raised AttributeError: module 'torch' has no attribute 'no_such_function'" in ran.err
+
+
+def test_tensors_of_other_axes_that_a_target_only_runs_on_are_not_what_it_takes():
+    ran = run(f"check forms.py:refuses_the_length {SMALL} --heads 2")
+    assert (ran.code, ran.out) == (3, "")
+    assert "raised ValueError (contiguous): no block is that long" in ran.err
+
+
+def test_a_result_of_the_wrong_shape_is_no_refusal():
+    ran = run(f"check forms.py:padded {SMALL} --heads 1")
+    assert (ran.code, ran.out) == (3, "")
+    assert "returned O of the wrong shape: expected [b, h, m, e] = [1, 1, 72, 24], got [1, 1, 128, 24]" in ran.err
+
+
+def test_a_mask_that_was_asked_for_and_is_missing_is_a_mismatch():
+    code, report = checked(f"forms.py:forgets_the_mask {SMALL} --heads 1 --seqlen 20 --head-dim 8 --causal")
+    assert (code, report["verdict"], report["case"]["causal"]) == (1, "mismatch", True)
+    assert not any("found by trying" in note for note in report["notes"])
+
+
+def test_nothing_is_tried_of_a_target_that_takes_the_case_as_it_is(folder):
+    calls = folder / "calls"
+    run(f"check forms.py:counted {SMALL} --heads 1")
+    searched = calls.read_text()
+    calls.unlink()
+    run(
+        f"check forms.py:counted {SMALL} --heads 1 --head-dim 24 --dtype float32 --seqlen 72 --shapes bhld "
+        "--no-causal --no-as-cuda"
+    )
+    assert searched == calls.read_text() != ""
+
+
+@pytest.mark.nightly
+def test_strides_tries_every_layout_of_what_was_found():
+    ran = run("strides forms.py:causal_blhd --fast --batch 1 --heads 2 --seqlen 20 --head-dim 8")
+    assert ran.code == 0, ran.out + ran.err
+    assert "it is always causal" in ran.out

@@ -1,0 +1,136 @@
+"""Faults in the options of the softmax family: each is found, and the first wrong intermediate is the fault's own."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gradprobe.inputs.draw import draw
+from tests.emulated import Arithmetic, case_of, changed, compared, softmax
+
+ENDS = ("O", "dQ", "dK", "dV", "dBias", "dSink")
+DTYPES = ("float32", "float16", "bfloat16")
+OPTIONS = {
+    "heads": 4, "kv_heads": 2, "seqlen_q": 45, "seqlen_k": 60, "head_dim": 16, "head_dim_v": 16, "causal": True,
+}  # fmt: skip
+PACKED = {name: value for name, value in OPTIONS.items() if "seqlen" not in name} | {"cu_seqlens": (0, 20, 20, 50)}
+
+
+def first_wrong(comparison):
+    return next((name for name, finding in comparison.findings.items() if finding.status == "mismatch"), None)
+
+
+def mismatched(comparison):
+    return {name for name, finding in comparison.findings.items() if finding.status == "mismatch"}
+
+
+def head_0(tensor):
+    return tensor[:1].expand_as(tensor)
+
+
+def batch_0(tensor):
+    return tensor[:1].expand_as(tensor)
+
+
+def off_by_one(ends):
+    return torch.tensor([0, 21, 21, 50], dtype=ends.dtype)
+
+
+IN_THE_FORWARD = {
+    "aligned to the top left": ({}, lambda values: {"align": "top-left"}),
+    "not aligned to the top left": ({"align": "top-left"}, lambda values: {"align": "bottom-right"}),
+    "window aligned otherwise": ({"window": (9, 4), "causal": False}, lambda values: {"align": "top-left"}),
+    "no sink": ({"sinks": True}, lambda values: {"sinks": values["sinks"] - torch.inf}),
+    "the sink of head 0": ({"sinks": True}, lambda values: {"sinks": head_0(values["sinks"])}),
+    "no alibi": ({"alibi": True}, lambda values: {"alibi": None}),
+    "the slope of head 0": ({"alibi": True}, lambda values: {"alibi": head_0(values["alibi"])}),
+    "alibi aligned otherwise": (
+        {"alibi": True, "causal": False}, lambda values: {"align": "top-left"},
+    ),
+    "no mask": ({"mask": "random"}, lambda values: {"mask": None}),
+    "the mask of batch 0": ({"mask": "random"}, lambda values: {"mask": batch_0(values["mask"])}),
+    "the mask of head 0": ({"mask": "random"}, lambda values: {"mask": values["mask"][:, :1]}),
+    "the bias of batch 0": (
+        {"bias": True, "bias_axes": "bn"}, lambda values: {"bias": batch_0(values["bias"])},
+    ),
+    "a sequence that ends a row late": (
+        PACKED, lambda values: {"cu_seqlens_q": off_by_one(values["cu_seqlens_q"])},
+    ),
+    "sequences that see each other": (
+        PACKED, lambda values: {name: values[name][[0, -1]] for name in ("cu_seqlens_q", "cu_seqlens_k")},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", IN_THE_FORWARD)
+def test_a_kernel_that_misreads_an_option_is_wrong_from_lse_on_or_from_o_where_that_is_the_first_exposed(name, dtype):
+    options, wrong = IN_THE_FORWARD[name]
+    base = PACKED if options is PACKED else OPTIONS
+    case = case_of("softmax", **base | options, dtype=dtype)
+    values = draw(case)
+    how = Arithmetic(tensor_core=dtype != "float32")
+    comparison = compared(case, how, values=values, wrong=wrong(values))
+    assert first_wrong(comparison) == "LSE"
+    # A wrong mask is read again by P and dP, a wrong score by P; a wrong sink by dSink, and not by P, given its LSE.
+    assert mismatched(comparison) <= ({"LSE", "dSink"} if "sink" in name else {"LSE", "P", "dP"})
+    ends = compared(case, how, values=values, wrong=wrong(values), names=[n for n in ENDS if n in comparison.findings])
+    assert first_wrong(ends) == "O"
+
+
+def undropped(case, values):
+    """What a backward that forgets keep has for dP."""
+    return softmax(**{name: value for name, value in values.items() if name != "keep"}, causal=case.causal)["dP"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("late", [False, True], ids=["", "late"])
+def test_a_backward_that_ignores_keep_has_its_first_wrong_values_in_dp(late, dtype):
+    case = case_of("softmax", **OPTIONS, dropout=0.3, dtype=dtype)
+    values = draw(case)
+    wrong = undropped(case, values)
+    comparison = compared(
+        case, Arithmetic(late=late), values=values, fault=lambda name, t: wrong if name == "dP" else t
+    )
+    assert mismatched(comparison) == {"dP"}
+    assert comparison.findings["dS"].status == comparison.findings["dQ"].status == "inherited"
+    assert {comparison.findings[name].status for name in ("LSE", "P", "O", "delta", "dV")} == {"match"}
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "options"),
+    [
+        ("O", lambda t: t.mul_(0.7), {"dropout": 0.3}),
+        ("dP", lambda t: t.mul_(0.7), {"dropout": 0.3}),
+        ("dV", lambda t: t.mul_(0.7), {"dropout": 0.3}),
+        ("dQ", lambda t: t.mul_(0.7), {"dropout": 0.3}),
+        ("dSink", lambda t: t.neg_(), {"sinks": True}),
+        ("dSink", lambda t: t[1].mul_(1.1), {"sinks": True}),
+        ("dBias", lambda t: t[:, 1].mul_(1.1), {"bias": True, "bias_axes": "hn"}),
+        ("dBias", lambda t: t.mul_(2), {"bias": True, "bias_axes": "n"}),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_factor_missing_from_one_intermediate_is_a_mismatch_of_that_one_alone(name, change, options, dtype):
+    case = case_of("softmax", **OPTIONS | options, dtype=dtype)
+    assert mismatched(compared(case, fault=changed(name, change))) == {name}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("name", "at"), [("delta", "delta"), ("LSE", "LSE")])
+def test_a_dsink_off_by_its_parents_is_inherited(name, at, dtype):
+    case = case_of("softmax", **OPTIONS, sinks=True, dtype=dtype)
+    comparison = compared(case, fault=changed(at, lambda t: t[0, 1].add_(0.5)))
+    assert first_wrong(comparison) == name
+    assert comparison.findings["dSink"].status == "inherited"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_one_row_missing_from_a_dsink_of_90_is_found(dtype):
+    case = case_of("softmax", **OPTIONS, sinks=True, dtype=dtype)
+    values = draw(case)
+    results = softmax(**values, causal=True)
+    weight = torch.exp(values["sinks"][1] - results["LSE"][0, 1])
+    largest = (weight * results["delta"][0, 1]).abs().argmax()
+    lost = changed("dSink", lambda t: t[1].add_((weight * results["delta"][0, 1])[largest]))
+    assert mismatched(compared(case, values=values, fault=lost)) == {"dSink"}

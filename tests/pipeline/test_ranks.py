@@ -1,0 +1,139 @@
+"""How many axes a target's bias and mask have is found out where it was not given, and named where nothing fits."""
+
+import json
+
+import pytest
+
+from tests.cli.command import run
+from tests.sampling import sampled
+
+WRITTEN = """
+import torch
+
+def attend(q, k, v, seen=True, bias=0.0):
+    s = (q @ k.mT) * q.shape[-1] ** -0.5 + bias
+    return s.masked_fill(~torch.as_tensor(seen), float("-inf")).softmax(-1) @ v
+
+def mask_of_2(q, k, v, mask):
+    rows, keys = mask.shape
+    return attend(q, k, v, mask)
+
+def mask_of_3(q, k, v, mask):
+    if mask.dim() != 3:
+        raise ValueError("mask must be [B, M, N]")
+    return attend(q, k, v, mask[:, None])
+
+def mask_of_heads(q, k, v, mask):
+    assert mask.dim() == 3
+    return attend(q, k, v, mask if len(mask) == q.shape[1] else mask[0].roll(5, -1))
+
+def mask_of_4(q, k, v, mask):
+    assert mask.dim() == 4
+    return attend(q, k, v, mask)
+
+def padding_of_2(q, k, v, mask):
+    batches, keys = mask.shape
+    return attend(q, k, v, mask[:, None, None])
+
+def bias_of_2(q, k, v, bias):
+    rows, keys = bias.shape
+    return attend(q, k, v, True, bias)
+
+def bias_of_3(q, k, v, bias):
+    heads, rows, keys = bias.shape
+    return attend(q, k, v, True, bias[None])
+
+def bias_of_4(q, k, v, bias):
+    assert bias.shape == (2, 3, 72, 72)
+    return attend(q, k, v, True, bias)
+
+def bias_and_mask(q, k, v, bias, mask):
+    assert mask.dim() == 2
+    assert bias.dim() == 3
+    return attend(q, k, v, mask, bias)
+
+def bias_read_as_3(q, k, v, bias):
+    of_head, of_row, of_key = bias.contiguous().stride()[:3]
+    h, m, n = (torch.arange(size) for size in (q.shape[1], q.shape[2], k.shape[2]))
+    at = h[:, None, None] * of_head + m[:, None] * of_row + n * of_key
+    return attend(q, k, v, True, bias.flatten()[at % bias.numel()])
+
+def one_head_for_all(q, k, v, bias):
+    return attend(q, k, v, True, bias[:, :1])
+
+def bias_of_5(q, k, v, bias):
+    batches, heads, groups, rows, keys = bias.shape
+    return attend(q, k, v, True, bias)
+"""
+SMALL = "--runs contiguous --runs distinct --no-recover"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ranks.py").write_text(WRITTEN)
+    return tmp_path
+
+
+def checked(words):
+    """The exit code, and the report."""
+    ran = run(f"check {words} {SMALL} --json -")
+    return ran.code, json.loads(ran.out)
+
+
+@sampled(
+    "words, added",
+    [
+        ("mask_of_2 --mask random", "--mask-axes mn --mask-rank 2"),
+        ("mask_of_3 --mask random", "--mask-axes bmn --mask-rank 3"),
+        ("mask_of_heads --mask random", "--mask-axes hmn --mask-rank 3"),
+        ("mask_of_4 --mask random", ""),
+        ("padding_of_2 --mask padding", "--mask-rank 2"),
+        ("bias_of_2 --bias", "--bias-axes mn --bias-rank 2"),
+        ("bias_of_3 --bias", "--bias-rank 3"),
+        ("bias_of_4 --bias", "--bias-axes bhmn"),
+        ("bias_and_mask --bias --mask random", "--bias-rank 3 --mask-axes mn --mask-rank 2"),
+        ("bias_read_as_3 --bias", "--bias-rank 3"),
+    ],
+    push=5,
+)
+def test_the_rank_is_found_and_stands_in_the_command_that_repeats_it(words, added):
+    code, report = checked(f"ranks.py:{words}")
+    assert (code, report["verdict"]) == (0, "match")
+    assert {*added.split()} == {*report["reproduce"].split()} - {*f"gradprobe check ranks.py:{words} {SMALL}".split()}
+    assert ("found by trying" in " ".join(report["notes"])) == bool(added)
+    came = [row["name"] for row in report["runs"][0]["intermediates"] if row["status"] != "not exposed"]
+    assert ("dBias" in came) == ("--bias" in words)
+
+
+def test_a_kernel_that_takes_one_head_s_bias_for_all_stays_wrong():
+    code, report = checked("ranks.py:one_head_for_all --bias --heads 16 --batch 1 --seqlen 20 --head-dim 8")
+    assert (code, report["notes"]) == (1, [])
+
+
+@pytest.mark.parametrize("given", ["--bias-rank 4", "--bias-axes bhm", "--bias-axes hmn --bias-rank 3"])
+def test_a_rank_that_was_given_is_not_changed(given):
+    ran = run(f"check ranks.py:bias_of_2 --bias {given} {SMALL}")
+    assert (ran.code, ran.out) == (3, "")
+
+
+def test_where_no_rank_is_taken_the_shapes_are_named():
+    ran = run(f"check ranks.py:bias_of_5 --bias {SMALL}")
+    assert ran.code == 3
+    assert "bias of shape [1, 3, 72, 72] was given; --bias-axes and --bias-rank say another" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("words", "piece"),
+    [
+        ("--mask random --mask-rank 2", "--mask-rank 2: this mask has the 4 axes bhmn"),
+        ("--bias --bias-rank 5", "--bias-rank must be 2, 3 or 4, got 5"),
+        ("--bias-rank 3", "--bias-rank: this case has no bias"),
+        ("--mask padding --mask-axes mn", "--mask-axes mn: a padding mask has the axes bn"),
+        ("--mask random --mask-axes bn", "--mask-axes: a random mask has m and n, got 'bn'"),
+    ],
+)
+def test_a_rank_that_no_mask_has_is_a_wrong_command(words, piece):
+    ran = run(f"check ranks.py:bias_and_mask {words}")
+    assert ran.code == 2
+    assert piece in ran.err

@@ -1,0 +1,21 @@
+"""An error makes a mismatch; a warning is shown and changes no verdict."""
+
+import pytest
+
+from gradprobe.model.memory import OUTSIDE, MemoryFinding
+from gradprobe.model.severity import ERROR, WARNING
+from gradprobe.numerics.evidence import Run
+
+ACCESS = MemoryFinding(OUTSIDE, "q", "dq_kernel loads outside q")
+
+
+@pytest.mark.parametrize(("severities", "matches"), [((WARNING,), True), ((WARNING, ERROR), False), ((), True)])
+def test_a_run_fails_by_a_finding_of_severity_error_and_not_by_a_warning(severities, matches):
+    memory = tuple(
+        MemoryFinding(OUTSIDE, "q", "dq_kernel loads outside q", severity=severity) for severity in severities
+    )
+    assert Run("contiguous", (), None, None, memory=memory).matches is matches
+
+
+def test_a_finding_is_an_error_unless_somebody_says_otherwise_and_its_document_says_which():
+    assert ACCESS.severity == ERROR == "error"

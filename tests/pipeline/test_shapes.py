@@ -1,0 +1,104 @@
+"""Targets that take [B, L, H, D], [L, H, D] and the like are checked without an adapter."""
+
+import pytest
+import torch
+
+from gradprobe.inputs.layouts import place
+from gradprobe.model.case import resolve
+from gradprobe.model.failures import UsageFailure
+from gradprobe.model.shapes import SHAPES, given_back, sizes_taken, taken
+from tests.cli.command import run
+
+SIZES = {"q": (1, 1, 5, 4), "lse": (1, 1, 5)}
+WRITTEN = '''
+import torch
+
+def attention(q, k, v, *, causal, scale):
+    """Of [..., L, D]: its backward is autograd's."""
+    s = scale * q @ k.transpose(-1, -2)
+    seen = torch.ones(s.shape[-2:], dtype=torch.bool).tril() | (not causal)
+    s = s.masked_fill(~seen, float("-inf"))
+    return s.softmax(-1) @ v, s.logsumexp(-1)
+
+def blhd(q, k, v, *, causal, scale):
+    assert all(tensor.is_contiguous() for tensor in (q, k, v)) and q.shape[1:] == (37, 2, 8)
+    o, lse = attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), causal=causal, scale=scale)
+    return {"O": o.transpose(1, 2), "LSE": lse.transpose(1, 2)}
+
+def thd(q, k, v, *, causal, scale):
+    assert q.shape == (37, 2, 8)
+    o, lse = attention(q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1), causal=causal, scale=scale)
+    return {"O": o.transpose(0, 1), "LSE": lse}
+
+def bld(q, k, v, *, causal, scale):
+    assert q.shape == (2, 37, 8)
+    o, lse = attention(q, k, v, causal=causal, scale=scale)
+    return {"O": o, "LSE": lse}
+
+def blhd_backward(q, k, v, do, *, causal, scale, o, lse, dq):
+    q, k, v, do, o = (tensor.transpose(1, 2) for tensor in (q, k, v, do, o))
+    p = (scale * q @ k.mT - lse[..., None]).exp()
+    p = p.tril() if causal else p
+    ds = p * (do @ v.mT - (do * o).sum(-1, keepdim=True))
+    dq.copy_((scale * ds @ k).transpose(1, 2))
+    return {"dS": ds, "dK": (scale * ds.mT @ q).transpose(1, 2), "dV": (p.mT @ do).transpose(1, 2)}
+'''
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shaped.py").write_text(WRITTEN)
+    return tmp_path
+
+
+@pytest.mark.parametrize("shapes", SHAPES)
+@pytest.mark.parametrize("name", SIZES)
+def test_what_a_target_takes_is_a_view_and_comes_back_as_it_was(shapes, name):
+    tensor = torch.randn(SIZES[name])
+    turned = taken(tensor, name, shapes)
+    assert turned.data_ptr() == tensor.data_ptr()
+    assert tuple(turned.shape) == sizes_taken(tuple(tensor.shape), name, shapes)
+    assert torch.equal(given_back(turned, name, shapes), tensor)
+
+
+@pytest.mark.parametrize("shapes", ["bhld", "blhd", "lbhd"])
+def test_contiguous_is_what_is_contiguous_to_the_target_and_blhd_is_not(shapes):
+    values = {"q": torch.randn(2, 3, 5, 4)}
+    contiguous = place(values, (), shapes=shapes).tensors["q"]
+    other = place(values, (("q", "blhd"),), shapes=shapes).tensors["q"]
+    assert taken(contiguous, "q", shapes).is_contiguous()
+    assert not taken(other, "q", shapes).is_contiguous()
+    assert torch.equal(contiguous, values["q"])
+    assert torch.equal(other, values["q"])
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("blhd", "--shapes bshd --runs contiguous"),
+        ("thd", "--shapes thd"),
+        ("bld", "--shapes bld --causal"),
+        ("blhd_backward", "--shapes blhd --causal"),
+    ],
+)
+def test_a_target_of_other_shapes_matches_in_every_run_with_its_lse_in_the_order_that_it_has(folder, target, words):
+    heads = "" if target == "bld" else "--heads 2"
+    found = run(f"check shaped.py:{target} {words} {heads} --seqlen 37 --head-dim 8")
+    assert (found.code, found.err) == (0, "")
+    assert "LSE" in found.out.split("exported:")[1] or target == "blhd_backward"
+
+
+def test_a_result_of_another_shape_is_told_in_the_targets_own_order(folder):
+    text = (folder / "shaped.py").read_text().replace('return {"O": o.transpose(1, 2)', 'return {"O": o')
+    (folder / "shaped.py").write_text(text)
+    found = run("check shaped.py:blhd --shapes blhd --heads 2 --seqlen 37 --head-dim 8 --runs contiguous")
+    assert found.code == 3
+    assert "expected [b, l, h, d] = [2, 37, 2, 8], got [2, 2, 37, 8]" in " ".join(found.err.split())
+
+
+def test_shapes_without_batches_take_one(folder):
+    assert (resolve({"shapes": "lhd"}, "softmax", takes_bias=False).batch) == 1
+    assert (resolve({"shapes": "bld"}, "softmax", takes_bias=False).heads) == 1
+    with pytest.raises(UsageFailure, match=r"--shapes lhd: \[L, H, D\] holds one of --batch, got 2"):
+        resolve({"shapes": "lhd", "batch": 2}, "softmax", takes_bias=False)

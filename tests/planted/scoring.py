@@ -1,0 +1,137 @@
+"""A planted fault, an equivalent edit or an uncovered fault probed, and what that says of the tool."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from gradprobe.model.diagnosis import CONSISTENT, NAMED, Diagnosis
+from gradprobe.numerics.evidence import MATCH, MISMATCH, Probed
+from tests.planted.equivalents import EQUIVALENTS
+from tests.planted.scored import SCORED
+from tests.planted.trials import Scored, Uncovered, Unflagged
+from tests.planted.uncovered import UNCOVERED
+
+Trial = Scored | Unflagged | Uncovered
+TRIALS: dict[str, Trial] = {trial.name: trial for trial in (*SCORED, *EQUIVALENTS, *UNCOVERED)}
+FACTORY = "tests.faults.scoring:Prober"
+DIAGNOSES = any(field.name == "diagnoses" for field in dataclasses.fields(Probed))
+"""Whether reports say why."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one probe."""
+
+    name: str
+    verdict: str = ""
+    """"" where there was no report."""
+    first: str | None = None
+    """The first wrong intermediate; None where no number is wrong."""
+    batch: int | None = None
+    head: int | None = None
+    row: int | None = None
+    memory: frozenset[str] = frozenset()
+    """The arrays that findings about memory name, in small letters."""
+    diagnoses: tuple[Diagnosis, ...] = ()
+    seconds: float = 0.0
+    diagnosing: float | None = None
+    """Seconds of the diagnosis alone."""
+    failure: str = ""
+    """Why there was no report."""
+
+
+class Prober:
+    """Called with the name of a trial, it probes a copy in its folder. One lives in each process, for many trials."""
+
+    def __init__(self, folder: str) -> None:
+        from gradprobe.runtime.backend import prepare_backend
+
+        prepare_backend("auto")
+        import torch
+
+        torch.set_num_threads(1)
+        self._folder = Path(folder)
+
+    def __call__(self, name: str) -> Outcome:
+        start = time.perf_counter()
+        try:
+            report = TRIALS[name].changed.probe(self._folder)
+        except Exception as error:
+            _end_if_the_device_is_lost(error)
+            raise
+        return _outcome(name, report, time.perf_counter() - start)
+
+
+def _end_if_the_device_is_lost(error: Exception) -> None:
+    """After an error of the device every further call of a process fails: its other trials go to another one."""
+    if "CUDA error" in str(error) or "[CUDA]" in str(error):
+        print(str(error).splitlines()[0], file=sys.stderr, flush=True)
+        os._exit(1)
+
+
+def _outcome(name: str, report: Probed, seconds: float) -> Outcome:
+    outcome = Outcome(
+        name, report.verdict, diagnoses=tuple(getattr(report, "diagnoses", ())), seconds=seconds,
+        memory=frozenset(stray.tensor.lower() for run in report.runs for stray in run.memory),
+        diagnosing=report.seconds.get("diagnose"),
+    )  # fmt: skip
+    first = report.failing[1].first if report.failing else None
+    if first is None:
+        return outcome
+    place = first.place
+    return dataclasses.replace(
+        outcome, first=first.intermediate, batch=place.batch, head=place.head, row=place.row
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What one outcome counts for."""
+
+    trial: Trial
+    outcome: Outcome
+
+    @property
+    def found(self) -> bool:
+        return self.outcome.verdict == MISMATCH
+
+    @property
+    def placed(self) -> bool:
+        """Of a planted fault: whether the first wrong intermediate is right, and of its place what the record knows."""
+        trial, outcome = self.trial, self.outcome
+        assert isinstance(trial, Scored)
+        if outcome.first is None:
+            return any(trial.first.lower() in array.split("_") for array in outcome.memory)
+        known = ((trial.head, outcome.head), (trial.batch, outcome.batch), (trial.row, outcome.row))
+        return outcome.first == trial.first and all(record in (None, came) for record, came in known)
+
+    @property
+    def named(self) -> bool:
+        """Of a planted fault: whether its cause is named first."""
+        assert isinstance(self.trial, Scored)
+        foremost = self.outcome.diagnoses[:1]
+        return self.found and any(each.is_named and each.fault in self.trial.causes for each in foremost)
+
+    @property
+    def right(self) -> bool:
+        """Whether all that was asked of this trial came out."""
+        if isinstance(self.trial, Unflagged):
+            return self.outcome.verdict == MATCH and not self.outcome.diagnoses
+        if isinstance(self.trial, Uncovered):
+            return self.found and self.best < NAMED
+        return self.found and self.placed and (self.named or not DIAGNOSES)
+
+    @property
+    def best(self) -> float:
+        """The share that the best diagnosis explains; 0 without any."""
+        return max((each.explained for each in self.outcome.diagnoses), default=0.0)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether nothing is even said to be consistent with what came."""
+        return self.best < CONSISTENT

@@ -1,0 +1,45 @@
+"""A fault in a flash kernel that exposes dQ, dK and dV alone is placed inside it, by what its answers show."""
+
+import pytest
+
+from tests.cases import softmax_case
+from tests.planted.flash_faults import EXPORTED, INSIDE
+from tests.planted.planting import assert_as_recorded, probe_planted
+
+# What is tried on every push; the others at night, and by the score.
+OFTEN = ("scale_missing_in_dq", "do_read_with_q_head_stride_in_dq", "delta_dropped_in_dkdv", "lse_of_head_0_in_dq")
+EXPOSED = [fault.name for fault in EXPORTED][:2]
+
+
+def probed(fault, folder, function):
+    """36 rows and keys: a full and a partial tile along both axes."""
+    case = softmax_case(**{"batch": 1, "heads": 2, "seqlen": 36, "head_dim": 16} | fault.options)
+    return probe_planted(fault, folder, "flash.py", function, case)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param(f, id=f.name, marks=[] if f.name in OFTEN else [pytest.mark.nightly]) for f in INSIDE],
+)
+def test_a_fault_in_a_black_box_is_placed_and_told(fault, tmp_path):
+    report = probed(fault, tmp_path, "flash_black_box")
+    assert_as_recorded(fault, report)
+    said = "\n".join(report.failing[0].inside.sentences)
+    for words in fault.says:
+        assert words in said
+    assert bool(said) == bool(fault.says)
+
+
+@pytest.mark.parametrize(
+    "fault", [pytest.param(f, id=f.name, marks=[] if f.name in EXPOSED else [pytest.mark.nightly]) for f in EXPORTED]
+)
+def test_a_fault_in_flash_that_exposes_all_is_placed(fault, tmp_path):
+    report = probed(fault, tmp_path, "flash_intermediates")
+    assert_as_recorded(fault, report)
+    assert report.failing[0].inside is None
+
+
+def test_the_planted_faults_are_at_least_20_inside_and_8_exported_over_five_classes():
+    assert len(INSIDE) >= 20
+    assert len(EXPORTED) >= 8
+    assert len({fault.fault_class for fault in INSIDE}) >= 5

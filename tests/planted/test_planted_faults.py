@@ -1,0 +1,41 @@
+"""Every planted fault gets the verdict and the place that its record says, and nothing else is blamed."""
+
+import pytest
+
+from tests.cases import lazy_case
+from tests.planted.lazy_faults import FAULTS, HISTORICAL
+from tests.planted.planting import assert_as_recorded, probe_planted
+
+# HISTORICAL has a test of its own, and the score's sample one of each class: the others at night.
+OFTEN = [fault for fault in FAULTS if fault.name == "mask_without_the_diagonal_in_dq"]
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(fault, id=fault.name, marks=[] if fault in OFTEN else [pytest.mark.nightly]) for fault in FAULTS
+    ]
+)
+def found(request, tmp_path):
+    return request.param, probed(request.param, tmp_path)
+
+
+def probed(fault, folder):
+    return probe_planted(fault, folder, "lazy.py", "lazy_intermediates", lazy_case(**fault.options))
+
+
+def test_a_planted_fault_is_found_and_placed(found):
+    assert_as_recorded(*found)
+
+
+def test_the_planted_faults_are_at_least_12_over_five_classes():
+    assert len(FAULTS) >= 12
+    assert len({fault.fault_class for fault in FAULTS}) >= 5
+
+
+def test_do_read_with_q_head_stride_never_blames_head_0(tmp_path):
+    report = probed(HISTORICAL, tmp_path)
+    assert_as_recorded(HISTORICAL, report)
+    for run, measured in report.measured:
+        for name, finding in measured.comparison.findings.items():
+            assert int(finding.wrong[:, 0].sum()) == 0, (run.layout, name)
+        assert measured.comparison.findings["P"].status == "match"

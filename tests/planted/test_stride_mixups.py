@@ -1,0 +1,84 @@
+"""Every mix-up of two tensors' strides that lazy and flash can hold is found by strides, and none by `contiguous`."""
+
+from collections import Counter
+
+import pytest
+import torch
+
+from gradprobe.processes import run_each
+from tests.planted.stride_mixups import DIMS, TENSORS, mixups, source_of
+
+# Tensors that no kernel reads or writes both of: the backward of lazy needs no O.
+APART = {
+    "lazy": {"o do", "o dq", "o dk", "o dv", "dq dk", "dq dv"},
+    "flash": {"o dq", "o dk", "o dv", "dq dk", "dq dv"},
+}
+EXPRESSIBLE = {"lazy": 176, "flash": 184}
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter adds in one order, atomics do not")
+
+
+@pytest.fixture(params=EXPRESSIBLE)
+def file(request):
+    return request.param
+
+
+def test_the_224_are_all_there_and_those_of_tensors_that_no_kernel_has_both_of_say_so(file):
+    found = mixups(file)
+    assert len(found) == len({(mixup.tensor, mixup.other, mixup.dim) for mixup in found}) == 224
+    assert len(found) == len(TENSORS) * (len(TENSORS) - 1) * len(DIMS)
+    obstacles = {mixup.obstacle for mixup in found if mixup.obstacle}
+    pairs = [pair.split() for pair in APART[file]]
+    both_ways = [*pairs, *(reversed(pair) for pair in pairs)]
+    assert obstacles == {f"no kernel of {file} has both {first} and {second}" for first, second in both_ways}
+    assert sum(not mixup.obstacle for mixup in found) == 224 - 8 * len(pairs) == EXPRESSIBLE[file]
+
+
+def test_each_is_another_program_that_compiles(file):
+    source, planted = source_of(file), set()
+    for mixup in mixups(file):
+        text = mixup.plant(source)
+        compile(text, mixup.name, "exec")
+        assert (text == source) == bool(mixup.obstacle), mixup.name
+        planted.add(text)
+    assert len(planted) == EXPRESSIBLE[file] + 1
+
+
+def test_a_plant_replaces_whole_names_in_bodies_and_leaves_parameters():
+    mixup = next(mixup for mixup in mixups("flash") if mixup.name == "dq by q, row")
+    assert mixup.kernels == ("flash_dq_kernel",)
+    before, after = source_of("flash").splitlines(), mixup.plant(source_of("flash")).splitlines()
+    changed = [(old.strip(), new.strip()) for old, new in zip(before, after, strict=True) if old != new]
+    assert changed == [
+        (
+            "dq_ptr += b * stride_dqb + h * stride_dqh + first_m * stride_dqm",
+            "dq_ptr += b * stride_dqb + h * stride_dqh + first_m * stride_qm",
+        ),
+        (
+            "store_tile(dq_ptr, dq * scale, offs_m, offs_d, stride_dqm, stride_dqd, n_rows, head_dim)",
+            "store_tile(dq_ptr, dq * scale, offs_m, offs_d, stride_qm, stride_dqd, n_rows, head_dim)",
+        ),
+    ]
+
+
+# Every 25th on every push, of all tensors and dims in turn, and all of them at night: they take minutes.
+@pytest.mark.parametrize(
+    ("first", "step"), [(0, 25), *(pytest.param(sixth, 6, marks=pytest.mark.nightly) for sixth in range(6))]
+)
+def test_strides_finds_every_one_and_contiguous_alone_finds_none(file, first, step, record_property):
+    planted = [mixup for mixup in mixups(file) if not mixup.obstacle][first::step]
+    right, *ends = run_each("tests.faults.stride_runs:Mixups", file, [None, *planted], timeout=120)
+    assert (right.result.contiguous, right.result.distinct) == ("match", "match")
+    assert {ended.item.name: ended.crash or ended.raised for ended in ends if ended.result is None} == {}
+    by_contiguous = [ended.item.name for ended in ends if ended.result.contiguous != "match"]
+    missed = [ended.item.name for ended in ends if ended.result.distinct != "mismatch"]
+    shown = Counter(kind for ended in ends for kind in ended.result.shown_by)
+    seconds = sum(ended.result.seconds for ended in ends) / len(ends)
+    record_property(
+        "figure",
+        f"{file}: of 224 mix-ups of strides {EXPRESSIBLE[file]} can be planted; of {len(planted)} of them contiguous "
+        f"alone finds {len(by_contiguous)}, strides finds {len(planted) - len(missed)}; {seconds:.2f} s each; shown by "
+        + ", ".join(f"{kind} {count}" for kind, count in sorted(shown.items())),
+    )
+    assert by_contiguous == []
+    assert missed == []

@@ -1,0 +1,149 @@
+"""A kernel file with replacements made in it, how it is probed, and what a probe of it must come to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gradprobe.numerics.evidence import Probed
+from gradprobe.pipeline.probe import probe
+from gradprobe.targets.adapters import flash_cuda, lazy_cuda
+from gradprobe.targets.find import find_target
+from tests.cases import lazy_case, softmax_case
+from tests.planted.planting import KERNELS, Edit, edited
+
+# Of what is probed: the file, the function in it ("" for a built-in target), and the smallest case that shows most: a
+# full and a partial tile along both axes, and two heads.
+_SMALL = {"batch": 1, "heads": 2, "seqlen": 36, "head_dim": 16}
+_LAZY = {"batch": 2, "heads": 2, "seqlen": 44, "head_dim": 16}
+_CUDA = _SMALL | {"causal": True, "layouts": (("all", "distinct"),)}
+TARGETS: dict[str, tuple[Path, str, dict[str, Any]]] = {
+    "lazy": (KERNELS / "lazy.py", "lazy_intermediates", _LAZY),
+    "lazy-backward": (KERNELS / "lazy.py", "lazy_backward", _SMALL),
+    "flash": (KERNELS / "flash.py", "flash_intermediates", _SMALL),
+    "flash-backward": (KERNELS / "flash.py", "flash_backward", _SMALL),
+    "flash-black-box": (KERNELS / "flash.py", "flash_black_box", _SMALL),
+    "flash-cuda": (KERNELS.parent / "cuda" / "flash.cu", "", _CUDA),
+    "lazy-cuda": (KERNELS.parent / "cuda" / "lazy.cu", "", _LAZY | {"layouts": (("all", "distinct"),)}),
+    "dropout": (Path(__file__).parent / "dropout_attention.py", "dropout_backward", _SMALL | {"dropout": 0.3}),
+}
+_ADAPTERS = {"flash-cuda": flash_cuda, "lazy-cuda": lazy_cuda}
+
+
+@dataclass(frozen=True)
+class Changed:
+    """A kernel file with replacements made in it, and the case that it is probed on."""
+
+    name: str
+    of: str
+    """One of TARGETS."""
+    edits: tuple[Edit, ...]
+    options: dict[str, Any] = field(default_factory=dict)
+    """Of the case, where they are other than the target's own."""
+    unzeroed: bool = False
+    """Whether memory that a host of CUDA kernels sets to 0 is left as it is found."""
+
+    def plant(self) -> str:
+        """The file's source with the replacements made."""
+        source = TARGETS[self.of][0].read_text()
+        return _edited_cuda(source, self.edits) if self.of in _ADAPTERS else edited(source, self.edits)
+
+    def probe(self, folder: Path) -> Probed:
+        """The report on a copy of the file, written into a folder."""
+        file, function, small = TARGETS[self.of]
+        # A name of its own, since modules and compiled kernels are remembered by theirs.
+        copy = folder / f"{re.sub('[^a-z0-9]', '_', f'{self.of} {self.name}')}{file.suffix}"
+        copy.write_text(self.plant())
+        case = lazy_case if self.of.startswith("lazy") else softmax_case
+        small = {name: value for name, value in small.items() if not (name == "seqlen" and "seqlens" in self.options)}
+        options = small | self.options
+        if function:
+            return probe(case(**options), find_target(f"{copy}:{function}"))
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(_ADAPTERS[self.of], "SOURCE", copy)
+            if self.unzeroed:
+                patched.setattr(torch, "zeros", torch.empty)
+            return probe(case(**options), find_target(self.of))
+
+
+def _edited_cuda(source: str, edits: tuple[Edit, ...]) -> str:
+    for edit in edits:
+        start = re.compile(rf"^[^\n]*\b{edit.kernel}\(", re.MULTILINE).search(source)
+        assert start is not None, f"no {edit.kernel}"
+        end = re.compile(r"^}", re.MULTILINE).search(source, start.start())
+        assert end is not None
+        body = source[start.start() : end.end()]
+        assert body.count(edit.find) == 1, f"{edit.find!r} stands {body.count(edit.find)} times in {edit.kernel}"
+        source = source[: start.start()] + body.replace(edit.find, edit.replace) + source[end.end() :]
+    return source
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A planted fault that the score counts."""
+
+    changed: Changed
+    fault_class: str
+    """Of the field's faults: S1, S2, ..."""
+    cause: str
+    """The `fault` of the diagnosis that must be named first; of several words, any of which is right, the likeliest
+    first."""
+    first: str
+    """The first wrong intermediate; of a race whose numbers come out right on the CPU, what is raced for."""
+    head: int | None = 0
+    """Of the first mismatch; None where it is not known beforehand."""
+    batch: int | None = None
+    """Where it is known beforehand; so is `row`."""
+    row: int | None = None
+    why: str = ""
+    """Why any of several causes is right."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.changed.of}/{self.changed.name}"
+
+    @property
+    def causes(self) -> frozenset[str]:
+        return frozenset(self.cause.split())
+
+
+@dataclass(frozen=True)
+class Unflagged:
+    """An edit after which a kernel is as right as before."""
+
+    changed: Changed
+
+    @property
+    def name(self) -> str:
+        return f"{self.changed.of}/{self.changed.name}"
+
+
+@dataclass(frozen=True)
+class Uncovered:
+    """A fault of a kind that no hypothesis is about: it must be found, and no cause may be named."""
+
+    changed: Changed
+
+    @property
+    def name(self) -> str:
+        return f"{self.changed.of}/{self.changed.name}"
+
+
+def planter(of: str) -> Callable[..., Scored]:
+    """A short way to write the records of one target: class, name, cause, first, then edits or the words of edits."""
+
+    def record(
+        fault_class: str, name: str, cause: str, first: str, *edits: Edit | tuple[str, str, str], head: int | None = 0,
+        row: int | None = None, in_batch: int | None = None, why: str = "", unzeroed: bool = False, **options: Any,
+    ) -> Scored:  # fmt: skip
+        made = tuple(edit if isinstance(edit, Edit) else Edit(*edit) for edit in edits)
+        changed = Changed(name, of, made, options, unzeroed)
+        return Scored(changed, fault_class, cause, first, head, in_batch, row, why)
+
+    return record

@@ -1,0 +1,108 @@
+"""An error of a GPU is no refusal, and one that costs this process its device is told apart by asking the device."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from gradprobe.commands.smaller import for_the_interpreter
+from gradprobe.commands.suite.checked import Planned
+from gradprobe.commands.suite.checking import check_each
+from gradprobe.commands.suite.worker import Setting
+from gradprobe.inputs.draw import draw
+from gradprobe.inputs.history import CheckRequest
+from gradprobe.inputs.layouts import place
+from gradprobe.model.case import resolve
+from gradprobe.model.failures import DeviceLost, TargetFailure
+from gradprobe.processes.limits import words_of_loss
+from gradprobe.runtime.run import run_target
+from gradprobe.targets.find import find_target
+from tests.commands.strides.crashing import write
+
+CASE = resolve({"seqlen": 8, "head_dim": 4, "device": "cpu"}, "softmax", takes_bias=False)
+DISTINCT = (("all", "distinct"),)
+
+
+class CUDAError(Exception):
+    """As cuda-core has one: no RuntimeError."""
+
+
+def ran(error):
+    def backward(q, k, v, do):
+        raise error
+
+    return run_target(find_target(backward), CASE, place(draw(CASE), DISTINCT))
+
+
+def lose(monkeypatch, words):
+    def fail():
+        raise RuntimeError(f"{words}\nCompile with ...")
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", fail)
+
+
+ERRORS = [
+    RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"),
+    RuntimeError("CUDA error: misaligned address"),
+    CUDAError("CUDA_ERROR_ASSERT: device-side assert triggered"),
+    ValueError("dO must be contiguous"),  # said by a wrapper that took the device's error for its own
+    IndexError("list index out of range"),
+    TargetFailure("a kernel could not run to its end"),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=repr)
+def test_whatever_a_target_raises_once_the_device_is_lost_is_the_loss(monkeypatch, error):
+    lose(monkeypatch, "CUDA error: unspecified launch failure")
+    with pytest.raises(DeviceLost, match=r"without its device \(distinct\): CUDA error: unspecified launch failure$"):
+        ran(error)
+
+
+@pytest.mark.parametrize("words", [
+    "Triton Error [CUDA]: invalid argument", "CUDA error: no kernel image", "CUDA_ERROR_X",
+    "CUDA out of memory. Tried to allocate 2.00 GiB", "[enforce fail] DefaultCPUAllocator: can't allocate memory",
+])  # fmt: skip
+def test_an_error_of_the_driver_or_want_of_memory_is_a_failure_and_no_refusal(words):
+    with pytest.raises(TargetFailure, match="raised RuntimeError") as caught:
+        ran(RuntimeError(words))
+    assert not isinstance(caught.value, DeviceLost)
+
+
+def test_a_process_that_has_not_used_a_gpu_has_lost_none():
+    assert words_of_loss() is None
+
+
+def test_what_cost_a_gpu_is_asked_of_the_interpreter_no_larger_than_it_need_be():
+    options = {
+        "heads": 32,
+        "kv_heads": 8,
+        "batch": 4,
+        "seqlen": 8192 + 37,
+        "head_dim": 128,
+        "dots": "tf32",
+        "softcap": 2.0,
+    }
+    small = for_the_interpreter(CheckRequest("x", None, None, options)).options
+    assert small == {
+        "heads": 8, "kv_heads": 2, "batch": 2, "seqlen": 128 + 37, "head_dim": 128, "softcap": 2.0, "device": "cpu",
+    }  # fmt: skip
+    named = {"heads": 4, "tau": "1,2,3,4", "seqlens": "4000,300", "batch": 2, "seqlen": 100}
+    request = CheckRequest("x", None, None, named)
+    assert for_the_interpreter(request) == dataclasses.replace(request, options=named | {"device": "cpu"})
+
+
+def test_a_check_that_costs_the_device_keeps_what_it_measured_and_names_the_line_that_the_interpreter_sees(tmp_path):
+    options = {"seqlen": 20, "head_dim": 8, "runs": ["contiguous", "huge"]}
+    request = CheckRequest(write(tmp_path, "narrow", losing=True), None, None, options)
+    (checked,) = check_each([Planned("", request)], Setting())
+    assert (checked.code, checked.verdict, checked.report.error.kind) == (3, "error", "DeviceLost")
+    assert [(run.layout, run.verdict) for run in checked.report.runs] == [
+        ("contiguous", "match"), ("huge", "crashed"),
+    ]  # fmt: skip
+    (finding,) = checked.report.runs[1].memory
+    assert (finding.kind, finding.tensor, finding.kernel) == ("outside", "do", "narrow_copy_kernel")
+    assert (
+        "an illegal memory access was encountered; small in the interpreter narrow_copy_kernel loads outside do"
+        in checked.report.error.message
+    )

@@ -1,0 +1,296 @@
+"""`run_each`: what a child may do, what its parent says of it, and that nothing is left over."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gradprobe.processes import run_each
+
+ROOT = Path(__file__).resolve().parents[2]
+DOING = "tests.isolation.workers:Doing"
+
+
+def ended(*items, setup="set up", **how):
+    return list(run_each(DOING, setup, items, **how))
+
+
+def lives(number):
+    """Whether a process runs; one that is over and not waited for does not."""
+    try:
+        return "Z" not in Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+
+
+def gone(number, within=5.0):
+    deadline = time.monotonic() + within
+    while lives(number) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not lives(number)
+
+
+def test_results_come_in_order_from_one_worker_that_is_made_once():
+    ends = ended(("twice", 3), ("twice", 4), ("twice", 5))
+    assert [(end.index, end.item, end.result[:3]) for end in ends] == [
+        (0, ("twice", 3), (6, "set up", 1)),
+        (1, ("twice", 4), (8, "set up", 2)),
+        (2, ("twice", 5), (10, "set up", 3)),
+    ]
+    assert {(end.crash, end.raised) for end in ends} == {(None, None)}
+    assert len({end.result[3] for end in ends}) == 1
+    assert os.getpid() != ends[0].result[3]
+
+
+def test_no_items_start_no_process_and_end_at_once():
+    assert list(run_each("no.such:Class", None, [])) == []
+
+
+CRASHES = [
+    (("segfault",), "killed by SIGSEGV (segmentation fault)"),
+    (("leave", 0), "ended with exit code 0 before it answered (os._exit?)"),
+    (("leave", 5), "ended with exit code 5 before it answered (os._exit?)"),
+    (("abort",), "killed by SIGABRT (abort)"),
+    (("kill", signal.SIGKILL), "killed by SIGKILL (from outside; most often the system was out of memory)"),
+    (("kill", signal.SIGRTMIN + 3), f"killed by signal {signal.SIGRTMIN + 3}"),
+    (("becoming", "sleep", "600"), "closed the stream that it answers on"),
+    (("rubbish",), "wrote something else on the stream that it answers on"),
+]
+
+
+@pytest.mark.parametrize(("item", "words"), CRASHES, ids=[words.replace(" ", "_") for _, words in CRASHES])
+def test_a_crash_is_the_end_of_its_item_alone(item, words):
+    before, crashed, after = ended(("twice", 1), item, ("twice", 2), timeout=20)
+    assert (crashed.item, crashed.index, crashed.result, crashed.raised) == (item, 1, None, None)
+    assert (crashed.crash.kind, crashed.crash.words) == ("Crash", words)
+    assert 0 <= crashed.crash.seconds < 20
+    assert (before.result[0], after.result[0]) == (2, 4)
+    assert after.result[2] == 1, "the child that died was replaced"
+
+
+@pytest.mark.parametrize("raised", ["", "Triton Error [CUDA]: misaligned address"])
+def test_a_process_that_lost_its_device_is_replaced_whatever_its_worker_made_of_that(raised):
+    before, lost, after = ended(("twice", 1), ("lose_the_device", raised), ("twice", 2))
+    assert (lost.result, lost.raised) == (None, None)
+    assert (lost.crash.kind, lost.crash.words) == ("DeviceLost", "CUDA error: misaligned address")
+    assert (before.result[0], after.result[0], after.result[2]) == (2, 4, 1)
+
+
+def test_a_process_that_takes_more_memory_than_its_share_is_stopped_and_replaced(monkeypatch):
+    monkeypatch.setenv("GRADPROBE_MAX_MEMORY", "1G")
+    before, large, after = ended(("its_limit",), ("take", 3 << 29), ("twice", 2))
+    assert before.result == 1 << 30
+    assert (large.crash.kind, large.crash.words) == (
+        "NoRoom", "stopped when it took more than 1.0 GiB of memory (--max-memory)"
+    )  # fmt: skip
+    assert large.crash.seconds < 10
+    assert after.result[0] == 4
+
+
+def test_processes_share_the_memory_and_are_no_more_than_it_allows(monkeypatch):
+    monkeypatch.setenv("GRADPROBE_MAX_MEMORY", "1100M")
+    ends = ended(*[("its_limit",)] * 4, workers=4)
+    assert {end.result for end in ends} == {1100 << 19}
+
+
+def test_a_segmentation_fault_says_the_line_that_made_it_apart_from_what_was_printed():
+    (end,) = ended(("segfault",))
+    assert end.crash.stderr_tail == "about to read address 0"
+    assert end.crash.stack.startswith("Fatal Python error: Segmentation fault")
+    assert (end.crash.last.function, end.crash.last.code) == ("segfault", "ctypes.string_at(0)")
+    assert end.crash.where.endswith(f"workers.py:{end.crash.last.line} in segfault: ctypes.string_at(0)")
+
+
+def test_a_child_whose_descriptors_a_target_closes_ends_and_says_why():
+    closed, after = ended(("closing",), ("twice", 2), timeout=20)
+    assert closed.crash.words == "ended with exit code 1 before it answered (os._exit?)"
+    assert "Bad file descriptor" in closed.crash.stderr_tail
+    assert after.result[2] == 1
+
+
+@pytest.mark.parametrize("what", ["hang", "hang_in_c"])
+def test_a_hang_is_stopped_after_the_timeout_and_says_where_it_was(what):
+    start = time.monotonic()
+    before, hung, after = ended(("twice", 1), (what,), ("twice", 2), timeout=1.0)
+    assert time.monotonic() - start < 20
+    assert (hung.crash.kind, hung.crash.words) == ("Timeout", "no answer within 1 s: stopped")
+    assert 1.0 <= hung.crash.seconds < 5
+    assert hung.crash.last.function == what
+    assert (before.result[0], after.result[0]) == (2, 4)
+
+
+def test_a_timeout_counts_for_each_item_anew():
+    ends = ended(("nap", 0.6), ("nap", 0.6), ("nap", 0.6), timeout=1.2)
+    assert [end.result for end in ends] == [0.6, 0.6, 0.6]
+
+
+def test_what_was_answered_in_time_counts_however_late_it_is_looked_at():
+    ends = []
+    for end in run_each(DOING, None, [("nap", 0.1), ("nap", 0.2), ("hang",)], timeout=0.8):
+        ends.append(end)
+        time.sleep(1.2)
+    assert [end.result for end in ends] == [0.1, 0.2, None]
+    assert ends[2].crash.kind == "Timeout"
+
+
+def test_memory_that_a_limit_refuses_is_an_exception_and_the_child_lives_on():
+    refused, after = ended(("without_memory",), ("twice", 2))
+    assert (refused.crash, refused.raised.exit_code) == (None, 3)
+    assert "MemoryError" in refused.raised.message
+    assert after.result[2] == 2
+
+
+def test_a_result_of_64_mib_comes_whole():
+    huge, after = ended(("huge", 64 << 20), ("twice", 1))
+    assert huge.result == b"x" * (64 << 20)
+    assert after.result[2] == 2
+
+
+def test_what_a_target_prints_goes_neither_to_stdout_nor_into_the_protocol(capfd):
+    ends = ended(("printing", 20_000), ("twice", 2), timeout=60)
+    assert [end.result if isinstance(end.result, int) else end.result[0] for end in ends] == [20_000, 4]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_exception_comes_back_with_its_traceback_and_the_child_lives_on():
+    raised, left, unpicklable, after = ended(
+        ("raising", "no such luck"), ("sys_exit", 0), ("unpicklable",), ("twice", 2)
+    )
+    assert raised.crash is None
+    assert "ValueError: no such luck" in raised.raised.message
+    assert "in raising" in raised.raised.traceback
+    assert (left.raised.message, left.raised.exit_code) == ("the target raised SystemExit: 0", 3)
+    assert "cannot pickle" in unpicklable.raised.message
+    assert after.result[2] == 4
+
+
+@pytest.mark.parametrize(
+    ("worker", "words"),
+    [("Crashing", "killed by SIGSEGV (segmentation fault) while it started"), ("Hanging", "no answer within 2 s")],
+)
+def test_a_worker_that_dies_in_setup_ends_every_item_after_one_start(worker, words, tmp_path):
+    log = str(tmp_path / "log")
+    ends = list(run_each(f"tests.isolation.workers:{worker}", log, range(40), start_limit=2.0))
+    assert [end.index for end in ends] == list(range(40))
+    assert all(end.crash.words.startswith(words) for end in ends)
+    assert {end.crash.kind for end in ends} == {"Crash" if worker == "Crashing" else "Timeout"}
+    assert Path(log).read_text() == "made\n"
+
+
+@pytest.mark.parametrize(
+    ("factory", "words"),
+    [
+        ("tests.isolation.workers:Raising", "RuntimeError: no worker today"),
+        ("tests.isolation.workers:NoSuch", "has no attribute 'NoSuch'"),
+        ("tests.isolation.no_such:Doing", "No module named 'tests.isolation.no_such'"),
+    ],
+)
+def test_a_worker_that_cannot_be_made_ends_every_item_with_the_reason(factory, words, tmp_path):
+    ends = list(run_each(factory, str(tmp_path / "log"), range(3), workers=2))
+    assert [end.index for end in ends] == [0, 1, 2]
+    assert all(words in end.raised.message for end in ends)
+
+
+def test_starts_that_fail_twice_after_one_that_did_not_end_the_rest(tmp_path):
+    log = str(tmp_path / "log")
+    ends = list(run_each("tests.isolation.workers:OnceAlone", log, range(9)))
+    assert [end.crash.words.endswith("while it started") for end in ends] == [False] + [True] * 8
+    assert Path(log).read_text() == "made\n" * 3
+
+
+def test_two_workers_work_at_once_and_results_come_as_they_are_done():
+    start = time.monotonic()
+    ends = ended(("nap", 3.0), ("nap", 0.1), ("segfault",), ("nap", 0.2), workers=2)
+    assert sorted(end.index for end in ends) == [0, 1, 2, 3]
+    assert ends[-1].index == 0
+    assert [end.index for end in ends if end.crash] == [2]
+    assert time.monotonic() - start < 30
+
+
+def test_closing_the_iterator_leaves_no_process(tmp_path):
+    file = tmp_path / "grandchild"
+    ends = run_each(DOING, None, [("twice", 1), ("with_a_grandchild", str(file))])
+    child = next(ends).result[3]
+    deadline = time.monotonic() + 10
+    while not (file.exists() and file.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    grandchild = int(file.read_text())
+    assert lives(child)
+    assert lives(grandchild)
+    ends.close()
+    assert gone(child)
+    assert gone(grandchild)
+
+
+@pytest.mark.parametrize("how", ["with_a_grandchild", "with_a_program"])
+def test_a_timeout_stops_grandchildren_too(how, tmp_path):
+    file = tmp_path / "grandchild"
+    (end,) = ended((how, str(file)), timeout=1.5)
+    assert end.crash.kind == "Timeout"
+    assert gone(int(file.read_text()))
+
+
+SCRIPT = """
+import sys
+from gradprobe.processes import run_each
+items = [("twice", 1), ("{hang}",)]
+for end in run_each("tests.isolation.workers:Doing", None, items):
+    print(end.result[3], flush=True)
+print("not reached")
+"""
+
+
+@pytest.mark.parametrize("hang", ["hang", "hang_in_c"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_parent_that_is_interrupted_or_killed_leaves_no_child(number, hang, tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT.format(hang=hang))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        [sys.executable, "script.py"], cwd=tmp_path, env=environment, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as parent:  # fmt: skip
+        child = int(parent.stdout.readline())
+        time.sleep(0.3)
+        assert lives(child)
+        parent.send_signal(number)
+        out, err = parent.communicate(timeout=20)
+    assert parent.returncode == -number if number != signal.SIGINT else parent.returncode in (-2, 130, 1)
+    assert out == ""
+    assert ("KeyboardInterrupt" in err) == (number == signal.SIGINT)
+    assert gone(child)
+
+
+def test_the_main_module_of_the_user_is_not_run_again(tmp_path):
+    (tmp_path / "script.py").write_text(
+        "print('once', flush=True)\nfrom gradprobe.processes import run_each\n"
+        "print([end.result for end in run_each('tests.isolation.workers:Doing', None, [('main_module',)])])\n"
+    )
+    (tmp_path / "json.py").write_text("raise SystemExit('this is not the json of Python')\n")
+    ran = subprocess.run(
+        [sys.executable, "-P" if sys.version_info >= (3, 11) else "-B", "script.py"], cwd=tmp_path, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    if sys.version_info >= (3, 11):
+        assert (ran.returncode, ran.stdout, ran.stderr) == (0, "once\n[None]\n", "")
+
+
+def test_the_interpreter_is_chosen_in_the_child(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    (end,) = ended(("interpreter",))
+    assert end.result == ((False, False, False), "cpu", True)
+    assert "TRITON_INTERPRET" not in os.environ
+
+
+def test_it_works_from_a_thread_that_ends_before_its_children():
+    import threading
+
+    ends = run_each(DOING, None, [("twice", 1), ("nap", 0.5), ("twice", 3)])
+    first = []
+    thread = threading.Thread(target=lambda: first.append(next(ends)))
+    thread.start()
+    thread.join()
+    assert [end.crash for end in [*first, *ends]] == [None, None, None]

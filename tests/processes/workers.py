@@ -1,0 +1,174 @@
+"""Workers for `run_each`: what each item says is what happens."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+import types
+from pathlib import Path
+
+from gradprobe.processes.process import Program, run_programs
+
+
+class Doing:
+    """`worker((what, *details))` does it."""
+
+    def __init__(self, setup):
+        self.setup = setup
+        self.calls = 0
+
+    def __call__(self, item):
+        self.calls += 1
+        what, *details = item
+        return getattr(self, what)(*details)
+
+    def twice(self, number):
+        return (2 * number, self.setup, self.calls, os.getpid())
+
+    def segfault(self):
+        print("about to read address 0", flush=True)
+        ctypes.string_at(0)
+
+    def leave(self, code):
+        os._exit(code)
+
+    def take(self, size):
+        taken = bytearray(size)
+        time.sleep(20)
+        return len(taken)
+
+    def its_limit(self):
+        from gradprobe.processes.limits import limit
+
+        return limit()
+
+    def lose_the_device(self, raised):
+        def fail():
+            raise RuntimeError("CUDA error: misaligned address\nCompile with ...")
+
+        cuda = types.SimpleNamespace(is_initialized=lambda: True, synchronize=fail)
+        sys.modules["torch"] = types.SimpleNamespace(cuda=cuda)
+        if raised:
+            raise RuntimeError(raised)
+        return "as if nothing had happened"
+
+    def sys_exit(self, code):
+        sys.exit(code)
+
+    def abort(self):
+        os.abort()
+
+    def kill(self, number):
+        os.kill(os.getpid(), number)
+
+    def hang(self):
+        time.sleep(600)
+
+    def hang_in_c(self):
+        # PyDLL keeps the GIL: no Python thread of this process runs meanwhile.
+        sleep = ctypes.PyDLL(None).sleep
+        while True:
+            sleep(600)
+
+    def nap(self, seconds):
+        time.sleep(seconds)
+        return seconds
+
+    def huge(self, count):
+        return b"x" * count
+
+    def printing(self, lines):
+        for number in range(lines):
+            print(f"line {number} of Python", "." * 80)
+        ctypes.CDLL(None).puts(b"a line of C")
+        os.write(1, b"a line on descriptor 1\n")
+        return lines
+
+    def without_memory(self):
+        now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (now + (64 << 20), resource.RLIM_INFINITY))
+        return bytearray(1 << 30)
+
+    def closing(self):
+        os.closerange(3, 256)
+
+    def becoming(self, *command):
+        os.execvp(command[0], command)
+
+    def rubbish(self):
+        for descriptor in range(3, 64):
+            try:
+                os.write(descriptor, b"not a message, and long enough to be one")
+            except OSError:
+                continue
+        time.sleep(600)
+
+    def raising(self, words):
+        raise ValueError(words)
+
+    def unpicklable(self):
+        return threading.Lock()
+
+    def with_a_grandchild(self, file):
+        started = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        Path(file).write_text(str(started.pid))
+        time.sleep(600)
+
+    def with_a_program(self, file):
+        code = f"import os, time; open({file!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+        list(run_programs([Program([sys.executable, "-c", code], os.environ)], grouped=False))
+
+    def interpreter(self):
+        from gradprobe.runtime.backend import interpreting, prepare_backend
+
+        before = (interpreting(), "triton" in sys.modules, "torch" in sys.modules)
+        return before, prepare_backend("cpu"), interpreting()
+
+    def main_module(self):
+        return vars(sys.modules["__main__"]).get("__file__")
+
+
+class Raising:
+    """Cannot be made."""
+
+    def __init__(self, setup):
+        with open(setup, "a") as file:
+            file.write("made\n")
+        raise RuntimeError("no worker today")
+
+
+class Crashing:
+    """Kills its process before it is made."""
+
+    def __init__(self, setup):
+        with open(setup, "a") as file:
+            file.write("made\n")
+        ctypes.string_at(0)
+
+
+class Hanging:
+    """Is never made."""
+
+    def __init__(self, setup):
+        with open(setup, "a") as file:
+            file.write("made\n")
+        time.sleep(600)
+
+
+class OnceAlone:
+    """Is made once, and then crashes; each item kills its process."""
+
+    def __init__(self, setup):
+        with open(setup, "a") as file:
+            file.write("made\n")
+        if len(Path(setup).read_text().splitlines()) > 1:
+            ctypes.string_at(0)
+
+    def __call__(self, item):
+        os.kill(os.getpid(), signal.SIGSEGV)

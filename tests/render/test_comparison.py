@@ -1,0 +1,94 @@
+"""What changed between two reports is told head by head, and what is worse is an exit code."""
+
+import json
+
+import pytest
+
+from gradprobe.cli.compare import compare
+from gradprobe.model.documents import Reports, report_from
+from gradprobe.render.comparison import BETTER, SAME, WORSE, changes_of, render_comparison, verdict_of
+from tests.render.written import document, entry, head, run
+
+
+def reports(*runs, **changes):
+    return Reports(reports=(report_from(document(*runs, **changes)),))
+
+
+def wrong_in(*heads, layout="contiguous", ratio=51.0):
+    statuses = ["mismatch" if number in heads else "match" for number in range(12)]
+    entries = [head(number, status=status) for number, status in enumerate(statuses)]
+    entries = [one | ({"max_budget_ratio": ratio} if one["status"] == "mismatch" else {}) for one in entries]
+    return run(layout, entry("dS", *entries))
+
+
+def told(before, after):
+    return [(change.what, change.before, change.after, change.became) for change in changes_of(before, after)]
+
+
+def test_heads_that_became_right_are_better_and_one_that_became_wrong_is_worse():
+    all_wrong, few, others = reports(wrong_in(*range(12))), reports(wrong_in(1, 2, 3, 4)), reports(wrong_in(1, 7))
+    assert told(all_wrong, few) == [("dS in contiguous", "12 heads wrong", "4 heads wrong", BETTER)]
+    # Fewer are wrong, but one that was right is not.
+    assert told(few, others) == [("dS in contiguous", "4 heads wrong", "2 heads wrong", WORSE)]
+    assert told(few, few) == []
+
+
+def test_a_verdict_is_worse_or_better_and_a_layout_that_is_new_and_wrong_is_worse():
+    right, wrong = reports(wrong_in()), reports(wrong_in(1))
+    assert told(right, wrong)[:2] == [
+        ("verdict", "match", "mismatch", WORSE),
+        ("contiguous", "match", "mismatch", WORSE),
+    ]
+    assert {change.became for change in changes_of(wrong, right)} == {BETTER}
+    assert told(wrong, reports(wrong_in(1), wrong_in(1, layout="distinct"))) == [
+        ("distinct", "not run", "mismatch", WORSE)
+    ]
+
+
+@pytest.mark.parametrize(("before", "after", "became"), [(10.0, 19.0, None), (10.0, 21.0, WORSE), (21.0, 10.0, BETTER)])
+def test_an_error_beyond_its_budget_is_worse_where_it_grew_more_than_twofold(before, after, became):
+    found = told(reports(wrong_in(1, ratio=before)), reports(wrong_in(1, ratio=after)))
+    assert [change[3] for change in found] == ([] if became is None else [became])
+
+
+def test_an_error_within_its_budget_is_told_and_not_worse():
+    small, large = (reports(run("contiguous", entry("dS", head(0, max_budget_ratio=by)))) for by in (0.1, 0.9))
+    assert told(small, large) == [("dS in contiguous", "worst 0.10x", "worst 0.90x", "")]
+    assert verdict_of(changes_of(small, large)) == SAME
+
+
+def test_a_cause_that_came_is_worse_and_one_that_went_is_better():
+    cause = {"fault": "stride/do-head", "class": "S1", "summary": "dO is misread", "explained": 1.0}
+    without, having = reports(wrong_in(1)), reports(wrong_in(1), diagnoses=[cause])
+    assert told(without, having) == [("cause stride/do-head", "none", "dO is misread", WORSE)]
+    assert told(having, without) == [("cause stride/do-head", "dO is misread", "gone", BETTER)]
+
+
+def test_a_check_that_is_no_longer_made_is_worse():
+    parts = [reports(wrong_in(), title=title).reports[0] for title in ("one", "two", "three")]
+    both, one = Reports(reports=tuple(parts[:2]), planned=2), Reports(reports=tuple(parts[:1]), planned=1)
+    (change,) = changes_of(both, Reports(reports=(parts[0], parts[2]), planned=2))[:1]
+    assert (change.check, change.after, change.became) == ("lazy (two)", "not made", WORSE)
+    assert [change.became for change in changes_of(both, Reports(reports=(*parts,), planned=3))] == [""]
+    assert verdict_of(changes_of(one, one)) == SAME
+
+
+def test_the_command_tells_what_is_worse_first_and_exits_1_only_there(tmp_path, capsys):
+    import typer
+
+    files = {}
+    for name, runs in (("few", [wrong_in(1, 2)]), ("more", [wrong_in(1, 2, 3)])):
+        files[name] = tmp_path / f"{name}.json"
+        files[name].write_text(json.dumps(document(*runs)))
+    codes = []
+    for pair in (("few", "more"), ("more", "few"), ("few", "few")):
+        with pytest.raises(typer.Exit) as end:
+            compare(*(str(files[name]) for name in pair))
+        codes.append(end.value.exit_code)
+    assert codes == [1, 0, 0]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == [
+        "WORSE  1 change: 1 worse, 0 better", "  worse   lazy, dS in contiguous: 2 heads wrong -> 3 heads wrong",
+    ]  # fmt: skip
+    assert lines[-1] == "SAME  0 changes: 0 worse, 0 better"
+    assert list(render_comparison([])) == ["SAME  0 changes: 0 worse, 0 better"]

@@ -1,0 +1,86 @@
+"""A file is written whole or not at all, keeps its permissions and links, and what is no file is not replaced."""
+
+import os
+import stat
+import threading
+
+import pytest
+
+from gradprobe.render.files import replace_file
+
+
+def test_a_file_holds_the_text_and_nothing_is_left_beside_it(tmp_path):
+    file = tmp_path / "ä.xml"
+    replace_file(file, "first é\n")
+    replace_file(str(file), "😀\r\n")
+    assert file.read_bytes() == "😀\r\n".encode()
+    assert os.listdir(tmp_path) == ["ä.xml"]
+
+
+def test_a_text_that_cannot_be_written_leaves_what_was_there(tmp_path):
+    file = tmp_path / "out"
+    file.write_text("before")
+    with pytest.raises(UnicodeEncodeError):
+        replace_file(file, "x" * 100_000 + "\ud800")
+    assert file.read_text() == "before"
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def test_a_new_file_has_the_permissions_of_any_and_an_old_one_keeps_its_own(tmp_path):
+    before = os.umask(0o027)
+    try:
+        replace_file(tmp_path / "new", "")
+    finally:
+        os.umask(before)
+    (tmp_path / "old").write_text("")
+    (tmp_path / "old").chmod(0o604)
+    replace_file(tmp_path / "old", "x")
+    modes = {name: stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("new", "old")}
+    assert modes == {"new": 0o640, "old": 0o604}
+
+
+def test_a_link_is_followed(tmp_path):
+    (tmp_path / "real").write_text("")
+    (tmp_path / "link").symlink_to("real")
+    replace_file(tmp_path / "link", "x")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_text() == "x"
+
+
+def test_a_pipe_is_written_into(tmp_path):
+    os.mkfifo(tmp_path / "named")
+    reading, writing = os.pipe()
+    seen = []
+    reader = threading.Thread(target=lambda: seen.append((tmp_path / "named").read_text()))
+    reader.start()
+    replace_file(tmp_path / "named", "through")
+    reader.join(10)
+    replace_file(f"/dev/fd/{writing}", "through too")
+    os.close(writing)
+    with os.fdopen(reading) as stream:
+        seen.append(stream.read())
+    assert seen == ["through", "through too"]
+    assert stat.S_ISFIFO((tmp_path / "named").stat().st_mode)
+
+
+def test_what_stands_for_an_open_file_is_added_to(tmp_path):
+    with (tmp_path / "out").open("w") as stream:
+        stream.write("before\n")
+        stream.flush()
+        replace_file(f"/dev/fd/{stream.fileno()}", "after\n")
+    assert (tmp_path / "out").read_text() == "before\nafter\n"
+
+
+def test_dev_null_stays_what_it_is():
+    replace_file("/dev/null", "x")
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+
+
+@pytest.mark.parametrize(
+    ("file", "error"), [("no/such", FileNotFoundError), ("f/x", NotADirectoryError), (".", IsADirectoryError)]
+)
+def test_what_cannot_be_written_raises_what_the_system_says(tmp_path, file, error):
+    (tmp_path / "f").write_text("")
+    with pytest.raises(error):
+        replace_file(tmp_path / file, "x")
+    assert os.listdir(tmp_path) == ["f"]

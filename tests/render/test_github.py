@@ -1,0 +1,175 @@
+"""Workflow commands come back through the runner's own rules, at most ten a kind; the summary keeps within bounds."""
+
+import re
+
+import pytest
+
+from gradprobe.render.github import MOST, annotation_commands
+from gradprobe.render.markdown import MOST_BYTES, as_markdown
+from tests.render.written import (
+    BASE,
+    FIRST_LINE,
+    ODD,
+    document,
+    entry,
+    failed,
+    faulty,
+    head,
+    many_heads,
+    reports,
+    run,
+    with_memory,
+)
+
+
+def read(line):
+    """(command, properties, message) as GitHub documents it: %25, %0D, %0A, and in properties %3A and %2C too."""
+    form = re.fullmatch(r"::([a-z]+) ([^\n\r]*?)::([^\n\r]*)", line)
+    assert form, line
+    command, words, data = form.groups()
+    properties = {}
+    for word in words.split(","):
+        name, value = word.split("=", 1)
+        assert ":" not in value
+        properties[name] = unescaped(value, {"%3A": ":", "%2C": ","})
+    return command, properties, unescaped(data, {})
+
+
+def unescaped(text, more):
+    known = {"%25": "%", "%0D": "\r", "%0A": "\n", **more}
+    assert re.sub("|".join(known), "", text).count("%") == 0
+    return re.sub("|".join(known), lambda found: known[found[0]], text)
+
+
+def commands(*documents, base=BASE):
+    return [read(line) for line in annotation_commands(reports(*documents), base)]
+
+
+def test_a_faulty_check_is_errors_and_then_notices_at_their_lines():
+    found = commands(faulty())
+    assert [(kind, properties) for kind, properties, _ in found] == [
+        ("error", {"file": "targets/mine.py", "line": "12", "title": "GP001 dP is wrong by itself"}),
+        ("error", {"file": "kernels/lazy.py", "line": "251", "title": "GP001 dV is wrong by itself"}),
+        ("error", {"file": "targets/mine.py", "line": "12", "title": "GP003 I4 <V, dV> = <O, dO> is broken"}),
+        ("notice", {"file": "targets/mine.py", "line": "12", "title": "GP002 dS only inherits its error"}),
+        ("notice", {"file": "targets/mine.py", "line": "12", "title": "GP002 dTau only inherits its error"}),
+    ]
+    assert FIRST_LINE in found[0][2].splitlines()
+    assert (
+        found[0][2]
+        .splitlines()[-1]
+        .startswith("Where: targets/mine.py:12 lazy, kernels/lazy.py:56 lazy_forward_kernel")
+    )
+
+
+def test_a_memory_finding_is_annotated_at_its_own_line():
+    assert commands(with_memory("race"))[0][1]["line"] == "270"
+
+
+def test_a_file_outside_the_checkout_is_named_in_the_message_alone():
+    outside = faulty()
+    outside["target"] = outside["target"] | {"file": "/elsewhere/k.py", "kernels": []}
+    _, properties, message = commands(outside)[0]
+    assert properties.keys() == {"title"}
+    assert "Where: /elsewhere/k.py:12 lazy" in message
+
+
+def test_ten_of_each_kind_and_the_tenth_says_how_many_more():
+    found = commands(*[faulty()] * 20)
+    assert [kind for kind, _, _ in found] == ["error"] * 10 + ["notice"] * 10
+    assert MOST == 10
+    assert found[9][2].endswith("\nAnd 50 more findings of this kind, not shown here.")
+    assert found[19][2].endswith("\nAnd 30 more findings of this kind, not shown here.")
+    assert not any("not shown here" in message for _, _, message in found[:9] + found[10:19])
+    assert {properties["title"] for _, properties, _ in found[:10]} == {"GP001 dP is wrong by itself"}
+
+
+def test_a_match_and_a_refused_layout_are_no_annotation():
+    assert (
+        commands(document(run("contiguous", entry("dP", head(0))), run("distinct", verdict="skipped", skipped="no")))
+        == []
+    )
+
+
+def test_every_text_may_hold_every_character_and_stays_in_one_line():
+    odd = failed("TargetFailure", ODD, title=ODD, reproduce=ODD, target={"name": f"{ODD}.py:f"})
+    wrong = faulty(title=ODD)
+    wrong["target"] = wrong["target"] | {"file": f"/repository/{ODD.replace('/', '')}.py"}
+    found = commands(odd, wrong)
+    assert found[0][1]["file"] == BASE.relative(f"{ODD}.py")
+    assert r"\x1b" in found[0][2]
+    assert "%0A %25 a|b `c` ::x::" in found[0][2]
+    assert all(len(properties["title"]) <= 255 and len(message) < 20_000 for _, properties, message in found)
+
+
+def test_a_long_title_is_cut():
+    document = with_memory("race")
+    document["strides"]["findings"][0]["tensor"] = "é" * 500
+    assert [len(properties["title"]) for _, properties, _ in commands(document)] == [255]
+
+
+def test_a_long_message_is_cut_and_still_one_command():
+    (found,) = commands(failed("TargetFailure", "%\n" * 100_000))
+    assert len(found[2].encode()) < 64_000
+
+
+def table(text):
+    """The cells of each row, split where GitHub splits them."""
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in rows]
+
+
+def test_the_summary_is_a_row_a_layout_the_worst_first():
+    text = as_markdown(reports(document(run("contiguous", entry("dP", head(0)))), faulty(title="gqa")), BASE)
+    heading, _, rows = text.splitlines()[0], None, table(text)[2:]
+    assert heading == "### gradprobe: 2 checks, 1 wrong, 1 right"
+    assert [(row[0], row[2]) for row in rows] == [
+        ("**mismatch**", "distinct"), ("skipped", "do=expanded"), ("match", "contiguous"), ("match", "contiguous"),
+    ]  # fmt: skip
+    assert rows[0][3:6] == ["dP, dV", "dS, dTau", "3e8x in dV"]
+    assert FIRST_LINE in rows[0][6]
+    assert rows[0][7] == "targets/mine.py&#58;12"
+    assert "again: <code>gradprobe check lazy</code>" in text
+
+
+def test_a_failure_and_a_memory_finding_have_rows_of_their_own():
+    rows = table(as_markdown(reports(failed(), with_memory("race")), BASE))[2:]
+    assert [row[0] for row in rows] == ["**error**", "**mismatch**", "match"]
+    assert rows[0][6] == "UsageFailure&#58; --heads must be at least 1, got 0 give at least one"
+    assert rows[1][7] == "kernels/lazy.py&#58;270"
+
+
+def test_no_cell_breaks_the_table_or_is_read_as_markup():
+    text = as_markdown(
+        reports(failed("Crash", ODD, title="a|b <img src=x> [l](u) @me #4 :x: www.a.b", reproduce=ODD)), BASE
+    )
+    (row,) = table(text)[2:]
+    assert len(row) == 8
+    assert not re.search(r"[`*_\[\]<>@\\](?!br>)", "".join(row[1:]).replace("<br>", ""))
+    assert "a&#124;b &#60;img src=x&#62; &#91;l&#93;&#40;u&#41; &#64;me &#35;4 &#58;x&#58; www&#46;a.b" in row[1]
+
+
+@pytest.mark.parametrize("most", [0, 200, 1000, 5000, 50_000, MOST_BYTES])
+def test_a_summary_keeps_within_its_bytes_and_says_how_many_rows_it_left_out(most):
+    documents = [faulty(title=f"é 漢 {number}") for number in range(200)]
+    text = as_markdown(reports(*documents), BASE, most)
+    assert len(text.encode()) <= most
+    rows = table(text)[2:]
+    if len(rows) < 600 and text:
+        assert f"{600 - len(rows)} rows more left out" in text
+        assert all(row[0] == "**mismatch**" for row in rows[:200])
+    assert bool(text) == (most >= 1000)
+    assert (len(rows) == 600) == (most == MOST_BYTES)
+
+
+def test_a_summary_of_20000_rows_is_below_1_mib():
+    rows = [
+        run(f"layout{number}", entry("dP", head(0)), verdict="skipped", skipped="x" * 200) for number in range(20_000)
+    ]
+    text = as_markdown(reports(document(*rows)), BASE)
+    assert 2**20 - 1000 < len(text.encode()) <= 2**20
+    assert "rows more left out" in text.splitlines()[-1]
+
+
+def test_128_heads_are_a_row_a_layout():
+    assert len(table(as_markdown(reports(many_heads()), BASE))) == 2 + 3

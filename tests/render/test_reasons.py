@@ -1,0 +1,100 @@
+"""The cause stands above its lines, each with a caret; what is no cause is not called one."""
+
+from gradprobe.diagnosis.lines import among
+from gradprobe.model.diagnosis import Diagnosis, Where
+from gradprobe.model.report import Report
+from gradprobe.render.alerts import alerts_of
+from gradprobe.render.places import places_of
+from gradprobe.render.reasons import render_reasons
+from tests.render.written import faulty, reports
+
+WHERE = Where(
+    "/somewhere/lazy.py", 204, "do_ptr += b * stride_dob + h * stride_qh", 31, 9, "lazy_dq_kernel", "q.stride(1)",
+    ("lse_ptr += b * stride_lseb", "dq_ptr += b * stride_dqb"),
+)  # fmt: skip
+CAUSE = Diagnosis(
+    "stride/do-head", "S1", "dO is read with q's head stride", 1.0, ("explains 100% of 18,432 wrong elements",),
+    (WHERE,), "h * stride_qh -> h * stride_doh",
+)  # fmt: skip
+
+
+def shown(*diagnoses, known=(), width=100):
+    report = Report(verdict="mismatch", diagnoses=diagnoses, known=known)
+    return [line.plain for line in render_reasons(report, width)]
+
+
+def test_a_cause_is_named_with_its_share_its_line_a_caret_and_the_fix():
+    assert shown(CAUSE) == [
+        "CAUSE  dO is read with q's head stride (stride/do-head)",
+        "  explains 100% of 18,432 wrong elements",
+        "  /somewhere/lazy.py:204 in lazy_dq_kernel",
+        "      lse_ptr += b * stride_lseb",
+        "      do_ptr += b * stride_dob + h * stride_qh",
+        "                                     ^^^^^^^^^ q.stride(1)",
+        "      dq_ptr += b * stride_dqb",
+        "  fix: h * stride_qh -> h * stride_doh",
+    ]
+
+
+def test_the_lines_around_keep_their_indentation_and_nothing_of_them_is_cut(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "    for n in tiles:\n        if CAUSAL:\n            s = tl.where(m > n, s, -1.0)\n        p = tl.exp(s)\n"
+    )
+    where = among(Where(str(file), 3, "s = tl.where(m > n, s, -1.0)", 13, 5))
+    assert shown(Diagnosis("mask/diagonal", "M1", "the diagonal is masked", 1.0, (), (where,)))[2:] == [
+        "      if CAUSAL:",
+        "          s = tl.where(m > n, s, -1.0)",
+        "                       ^^^^^",
+        "      p = tl.exp(s)",
+    ]
+
+
+def test_the_caret_stands_under_the_wrong_name():
+    lines = shown(CAUSE)
+    code, caret = lines[4], lines[5]
+    assert code[caret.index("^") : caret.rindex("^") + 1] == "stride_qh"
+
+
+def test_nothing_is_wider_than_80_columns_but_paths():
+    assert all(len(line) <= 80 for line in shown(CAUSE, width=80))
+
+
+def test_less_than_nine_tenths_is_consistent_and_less_than_half_is_nothing():
+    partly = Diagnosis("mask/diagonal", "M1", "the key on the diagonal is masked", 0.89)
+    assert shown(partly)[0].startswith("CONSISTENT WITH  the key on the diagonal")
+    little = Diagnosis("mask/diagonal", "M1", "the key on the diagonal is masked", 0.49)
+    assert shown(little, known=("dQ: 3 elements are wrong",)) == [
+        "NO HYPOTHESIS FITS; what is known:", "  dQ: 3 elements are wrong",
+    ]  # fmt: skip
+
+
+def test_two_faults_at_once_are_both_shown_and_the_runner_up_is_not():
+    other = Diagnosis("factor/dQ", "A", "dQ is off by the factor 4", 1.0, also=True)
+    third = Diagnosis("factor/dS", "A", "dS is off by the factor 4", 1.0)
+    lines = shown(CAUSE, other, third)
+    assert "AND ALSO  dQ is off by the factor 4 (factor/dQ)" in lines
+    assert not any("factor/dS" in line for line in lines)
+
+
+def test_nothing_is_said_where_nothing_is_known():
+    assert shown() == []
+
+
+def written(explained):
+    where = [{"file": "/somewhere/lazy.py", "line": 204, "code": "x"}]
+    diagnosis = {"fault": "stride/do-head", "class": "S1", "summary": "dO is misread", "explained": explained}
+    diagnosis |= {"evidence": [], "where": where, "fix": "y"}
+    return reports(faulty() | {"diagnoses": [diagnosis]})
+
+
+def test_only_a_named_cause_gives_annotations_its_line():
+    assert places_of(written(1.0)[0], "dP")[0].line == 204
+    assert all(place.line != 204 for place in places_of(written(0.6)[0], "dP"))
+
+
+def test_an_alert_tells_a_cause_from_what_is_merely_consistent():
+    words = [sentence for alert in alerts_of(written(1.0)) for sentence in alert.sentences]
+    assert "Cause: dO is misread (explains 100% of what is wrong). Fix: y." in words
+    words = [sentence for alert in alerts_of(written(0.6)) for sentence in alert.sentences]
+    assert "Consistent with: dO is misread (explains 60% of what is wrong). Fix: y." in words

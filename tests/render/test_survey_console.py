@@ -1,0 +1,102 @@
+"""A survey of layouts on the console: every sentence is true of what was tried."""
+
+from dataclasses import replace
+
+import pytest
+from msgspec import structs
+from rich.color import Color
+
+from gradprobe.commands.strides.bench import FIRST
+from gradprobe.commands.strides.culprits import Culprit
+from gradprobe.commands.strides.reported import report_of, survey_of
+from gradprobe.commands.strides.shown import render_survey
+from gradprobe.commands.strides.survey import Survey
+from gradprobe.commands.strides.trials import ALONE, PROGRAM, Plan, Result, Trial
+from gradprobe.model.documents import dump, load
+from gradprobe.model.memory import MemoryFinding
+from gradprobe.model.report import CheckedTarget, Report
+from gradprobe.render.console import blame
+from gradprobe.render.text import CAUTION, greppable
+from tests.render.written import faulty, reports
+
+REPORT = Report(verdict="match", target=CheckedTarget(name="mine"))
+
+
+def printed(results, culprits=(), width=100):
+    plan = Plan(tuple(result.trial for result in results), REPORT, "float32")
+    return [line.plain for line in render_survey(Survey(plan, results, culprits, "again", {"total": 1.0}), width)]
+
+
+def result(layout, verdict="match", how="same bits", thorough=True, **more):
+    return Result(Trial(f"do={layout}", ALONE, (), "do", layout, thorough=thorough), verdict, how, **more)
+
+
+@pytest.mark.parametrize(
+    ("thorough", "words"),
+    [
+        ((True, True), "tried 2 layouts in 1.0 s, each in guard bands of NaN and of large numbers"),
+        ((True, False), "tried 2 layouts in 1.0 s, each in guard bands of NaN, 1 of them also of large numbers"),
+    ],
+)
+def test_what_guard_bands_held_is_said_as_it_was(thorough, words):
+    lines = printed(tuple(result(f"layout {at}", thorough=often) for at, often in enumerate(thorough)))
+    assert f"  {words}" in lines
+
+
+def test_layouts_that_say_the_same_are_one_sentence_that_names_few_of_them():
+    refused = [result(f"layout {at}", "skipped", "", words=f"dO has strides ({at}, 1)") for at in range(6)]
+    text = " ".join(line.strip() for line in printed((result("blhd"), *refused)))
+    assert "refused in do=layout 0, do=layout 1, do=layout 2 and 3 more: dO has strides (0, 1)" in text
+
+
+def test_a_title_with_a_comma_is_quoted_among_others():
+    titles = ("packed qkv, dO a view", "out.sum()")
+    failed = tuple(Result(Trial(title, PROGRAM, ()), "error", words="boom") for title in titles)
+    assert '  not run in "packed qkv, dO a view", out.sum(): boom' in printed((result("blhd"), *failed))
+
+
+def test_findings_of_the_layout_that_is_shown_come_before_those_of_others():
+    unwritten = MemoryFinding("unwritten", "dK", "dK: 16 of 32 elements were never written, the first at [1, 0]")
+    far = [
+        MemoryFinding("outside", name, f"kernel loads outside {name}", "kernel", "k.py", 7, access="load")
+        for name in "qkvo"
+    ]
+    results = (
+        Result(FIRST, "mismatch", line="FIRST MISMATCH dK", memory=(unwritten,)),
+        result("huge", "mismatch", "", line="FIRST MISMATCH dQ", memory=tuple(far)),
+    )
+    lines = printed(results)
+    said = [line for line in lines if "never written" in line or "loads outside" in line]
+    assert said == [f"  with contiguous: {unwritten.sentence}", *(f"  with do=huge: {one.sentence}" for one in far[:3])]
+    assert "  and 1 finding more about memory, none worse, in --json FILE" in lines
+
+
+def test_what_is_no_error_is_legible_on_white_and_on_black():
+    """Contrast after WCAG 2: (L + 0.05) of the lighter over that of the darker."""
+    channels = [value / 255 for value in Color.parse(CAUTION).get_truecolor()]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    luminance = sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+    assert min(1.05 / (luminance + 0.05), (luminance + 0.05) / 0.05) > 4.4
+
+
+def test_a_saved_survey_is_shown_as_it_was():
+    plain, wrong, *_ = reports(faulty())[0].runs
+    far = MemoryFinding("outside", "q", "kernel loads outside q", "kernel", "k.py", 7, access="load")
+    refused = structs.replace(
+        plain, layout="do=blhd", verdict="skipped", skipped="dO has strides (1, 1)", intermediates=()
+    )
+    told = {"blame": blame(wrong), "line": greppable(wrong), "first": wrong.first_mismatch}
+    results = (
+        Result(FIRST, "match", "same bits", run=plain),
+        result("distinct", "mismatch", "", thorough=False, memory=(far,), run=wrong, **told),
+        result("blhd", "skipped", "", words="dO has strides (1, 1)", run=refused),
+        result("offset", "error", "", words="killed by SIGSEGV", copied=("do",)),
+        Result(Trial("packed qkv", PROGRAM, ()), "match", "within budget", run=plain),
+    )
+    named = [replace(one, run=one.run and structs.replace(one.run, layout=one.trial.title)) for one in results]
+    plan = Plan(tuple(one.trial for one in named), structs.replace(REPORT, notes=("a note",)), plain.precision)
+    culprit = Culprit("stride", (("do", 1),), "do's stride 1 is read as o's")
+    found = Survey(plan, tuple(named), (culprit,), "gradprobe strides mine", {"total": 1.0})
+    shown = survey_of(load(dump(report_of(found))))
+    assert render_survey(shown, 100) == render_survey(found, 100)
+    assert len(render_survey(found, 100)) > 15

@@ -1,0 +1,77 @@
+"""A warning is seen in every form for CI, and fails nothing in any of them."""
+
+import pytest
+
+from gradprobe.render.github import annotation_commands
+from gradprobe.render.junit import as_junit
+from gradprobe.render.markdown import as_markdown
+from gradprobe.render.sarif import as_sarif
+from tests.render.written import BASE, FIRST, assert_is_sarif, document, entry, failed, head, read_junit, reports, run
+
+ACCESS = {
+    "kind": "outside", "tensor": "q", "kernel": "lazy_dkdv_kernel", "file": "/repository/kernels/lazy.py", "line": 260,
+    "code": "q = tl.load(p_q)", "sentence": "lazy_dkdv_kernel loads outside q", "severity": "warning",
+}  # fmt: skip
+WARNED = {
+    "kind": "huge", "about": "q k", "words": "wrong once an offset into q or k passes 2^31 elements",
+    "layouts": ["huge"],
+}  # fmt: skip
+UNTAKEN = {"kind": "undeclared", "about": "battery 15: Dv > D", "words": "not taken: it raised", "layouts": []}
+
+
+def surveyed(severity="warning"):
+    """A survey that is right contiguous and wrong in `huge`, which is a warning or counts."""
+    wrong = run("huge", entry("dP", head(1, status="mismatch")), first_mismatch=FIRST, severity=severity)
+    is_warned = severity == "warning"
+    return document(
+        run("contiguous", entry("dP", head(1)), severity=None), wrong, verdict="match" if is_warned else "mismatch",
+        first_mismatch=None if is_warned else FIRST, warnings=[WARNED] if is_warned else [],
+        strides={"findings": [ACCESS | {"severity": severity, "layout": "huge"}]},
+    )  # fmt: skip
+
+
+def untaken():
+    """A check of the battery that is a warning."""
+    return failed(title="battery 15: Dv > D", severity="warning", warnings=[UNTAKEN])
+
+
+def test_sarif_has_one_result_of_level_warning_at_the_line_that_was_seen_and_none_for_what_it_came_to():
+    log = as_sarif(reports(surveyed()), BASE, 0)
+    assert_is_sarif(log)
+    (result,) = log["runs"][0]["results"]
+    assert (result["ruleId"], result["level"]) == ("GP040", "warning")
+    place = result["locations"][0]["physicalLocation"]
+    assert (place["artifactLocation"]["uri"], place["region"]["startLine"]) == ("kernels/lazy.py", 260)
+    counted = as_sarif(reports(surveyed("error")), BASE, 1)["runs"][0]["results"]
+    assert {(one["ruleId"], one["level"]) for one in counted} == {("GP001", "error"), ("GP010", "error")}
+
+
+def test_junit_has_no_failing_case_and_a_skipped_one_that_says_what_is_warned_of():
+    root = read_junit(as_junit(reports(surveyed(), untaken()), BASE))
+    assert (root.get("failures"), root.get("errors")) == ("0", "0")
+    told = {case.get("name"): case.find("skipped") for case in root.iter("testcase") if case.get("classname")}
+    assert told["huge q k"].get("message") == WARNED["words"]
+    assert told["undeclared battery 15: Dv > D"].get("type") == "warning"
+    assert "dP batch 0 head 1" in told
+    assert read_junit(as_junit(reports(surveyed("error")), BASE)).get("failures") == "2"
+
+
+def test_github_annotates_warnings_and_no_error():
+    (line,) = annotation_commands(reports(surveyed()), BASE)
+    assert line.startswith("::warning file=kernels/lazy.py,line=260,title=GP040 ")
+    assert WARNED["words"] in line
+    assert {line.split()[0] for line in annotation_commands(reports(surveyed("error")), BASE)} == {"::error"}
+    (line,) = annotation_commands(reports(untaken()), BASE)
+    assert line.startswith("::warning ")
+    assert "GP042" in line
+
+
+@pytest.mark.parametrize(("made", "rows"), [(surveyed, ["warning", "warning", "warning", "match"]),
+                                            (untaken, ["warning", "warning"])])  # fmt: skip
+def test_the_summary_has_rows_of_warnings_and_counts_them_and_repeats_nothing(made, rows):
+    text = as_markdown(reports(made()), BASE)
+    table = [line for line in text.splitlines() if line.startswith("|")][2:]
+    assert [line.split(" | ")[0].strip("| *") for line in table] == rows
+    assert "1 warned of" in text.splitlines()[0]
+    assert "wrong" not in text.splitlines()[0]
+    assert "again:" not in text

@@ -1,0 +1,115 @@
+"""Tensor descriptors, made in a kernel or by its wrapper: their accesses are watched, and their strides tried."""
+
+import json
+
+import pytest
+
+from tests.cli.command import run
+
+WRITTEN = """
+import torch
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+@triton.jit
+def of_rows(do, o, delta, rows, of_do, of_o, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+    start = tl.program_id(0) * BLOCK
+    given = tl.make_tensor_descriptor(do, [rows, SIZE], [of_do, 1], [BLOCK, SIZE])
+    output = tl.make_tensor_descriptor(o, [rows, SIZE], [of_o, 1], [BLOCK, SIZE])
+    sums = tl.sum(given.load([start, 0]) * output.load([start, 0]), 1)
+    found = tl.make_tensor_descriptor(delta, [rows], [1], [BLOCK])
+    found.store([start], sums)
+
+@triton.jit
+def of_descriptors(do, o, delta, BLOCK: tl.constexpr):
+    start = tl.program_id(0) * BLOCK
+    sums = tl.sum(do.load([start, 0]) * o.load([start, 0]), 1)
+    delta.store([start], sums)
+
+def with_rows(tensor):
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+def device(do, o, *, more=0, foreign=False):
+    do, o = (do, o) if foreign else (with_rows(do), with_rows(o))
+    delta = do.new_empty(do.shape[:3])
+    for head in range(do.shape[1]):
+        given, output, rows = do[0, head], o[0, head], do.shape[2] + more
+        of_do = output.stride(0) if foreign else given.stride(0)
+        grid = (triton.cdiv(do.shape[2], 32),)
+        of_rows[grid](given, output, delta[0, head], rows, of_do, output.stride(0), do.shape[3], 32)
+    return {"delta": delta}
+
+def host(do, o, *, more=0):
+    do, o = with_rows(do), with_rows(o)
+    delta = do.new_empty(do.shape[:3])
+    for head in range(do.shape[1]):
+        shape = [do.shape[2] + more, do.shape[3]]
+        given = [TensorDescriptor(x[0, head], shape, x[0, head].stride(), [32, shape[1]]) for x in (do, o)]
+        found = TensorDescriptor(delta[0, head], shape[:1], [1], [32])
+        of_descriptors[(triton.cdiv(do.shape[2], 32),)](*given, found, 32)
+    return {"delta": delta}
+
+def device_right(q, k, v, do, *, o):
+    return device(do, o)
+
+def device_too_long(q, k, v, do, *, o):
+    return device(do, o, more=2)
+
+def device_foreign_stride(q, k, v, do, *, o):
+    return device(do, o, foreign=True)
+
+def host_right(q, k, v, do, *, o):
+    return host(do, o)
+
+def host_too_long(q, k, v, do, *, o):
+    return host(do, o, more=2)
+"""
+SMALL = "--batch 1 --heads 2 --seqlen 40 --head-dim 16"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "described.py").write_text(WRITTEN)
+
+
+@pytest.mark.parametrize("way", ["device", "host"])
+def test_a_right_kernel_matches_where_rows_are_aligned_and_refuses_where_they_are_not(way):
+    layouts = "--runs contiguous --runs distinct-unit --runs offset"
+    ran = run(f"check described.py:{way}_right {SMALL} {layouts} --json -")
+    report = json.loads(ran.out)
+    assert (ran.code, report["verdict"]) == (0, "match")
+    assert [one["verdict"] for one in report["runs"]][:2] == ["match", "match"]
+    assert "base must be 16-byte aligned" in report["runs"][2]["skipped"]
+
+
+@pytest.mark.parametrize("way", ["device", "host"])
+def test_an_access_through_a_descriptor_that_is_too_long_is_named_with_its_line(way):
+    ran = run(f"check described.py:{way}_too_long {SMALL} --runs contiguous")
+    line = next(
+        at
+        for at, text in enumerate(WRITTEN.splitlines(), 1)
+        if f"{'found' if way == 'device' else 'delta'}.store(" in text
+    )
+    assert ran.code == 1
+    assert f"described.py:{line} in of_{'rows' if way == 'device' else 'descriptors'}" in ran.out
+    assert "stores outside delta: 1 element after its end" in " ".join(ran.out.split())
+
+
+def test_a_descriptor_with_another_tensor_s_stride_is_wrong_in_check_and_in_lint():
+    runs = "--runs contiguous --runs distinct-unit --no-recover"
+    assert run(f"check described.py:device_foreign_stride {SMALL} {runs}").code == 1
+    ran = run("lint described.py:device_foreign_stride")
+    assert ran.code == 1
+    assert "do is advanced by of_do, which is o.stride(2)" in ran.out
+
+
+@pytest.mark.nightly
+def test_of_a_right_and_a_wrong_kernel_strides_finds_the_wrong_one():
+    assert run(f"strides described.py:device_foreign_stride {SMALL} --fast").code == 1
+    assert run(f"strides described.py:device_right {SMALL} --fast").code == 0
+
+
+def test_lint_has_nothing_to_say_of_a_right_kernel():
+    assert run("lint described.py:device_right").code == 0

@@ -1,0 +1,51 @@
+"""Runs kernels, and targets with planted faults, under the watcher."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from gradprobe.inputs.draw import draw
+from gradprobe.inputs.layouts import place
+from gradprobe.model.case import Case
+from gradprobe.runtime.interpreter.memory import Finding, Memory, Unwritten, watched_memory
+from gradprobe.runtime.run import Outcome, run_target
+from gradprobe.targets.find import find_target
+from tests.planted.planting import KERNELS, Edit, Planted
+
+
+def watched(launch: Callable[[], Any], tensors: Mapping[str, Tensor], unwritten: Unwritten | None = None) -> Memory:
+    """What is seen of some launches, none of which may trouble the watcher."""
+    with watched_memory(tensors, unwritten) as memory:
+        launch()
+    assert memory.failures == ()
+    return memory
+
+
+def the_finding(memory: Memory) -> Finding:
+    (finding,) = memory.findings
+    return finding
+
+
+def run_watched(target: str, case: Case, assigned: tuple[tuple[str, str], ...] = ()) -> tuple[Memory, Outcome]:
+    """A target under one layout, as a check runs it."""
+    inputs = place(draw(case), assigned)
+    with watched_memory(inputs.tensors) as memory:
+        outcome = run_target(find_target(target), case, inputs)
+    assert memory.failures == ()
+    assert memory.counts.unfollowed == 0
+    return memory, outcome
+
+
+def run_planted(
+    folder: Path, edits: Sequence[Edit], case: Case, assigned: tuple[tuple[str, str], ...] = (), file: str = "lazy.py"
+) -> tuple[Memory, list[str]]:
+    """One of the tool's own targets with faults in its kernels, and the lines of the file that ran."""
+    fault = Planted("planted", "", tuple(edits), "", 0)
+    copy = folder / "planted.py"
+    copy.write_text(fault.plant((KERNELS / file).read_text()))
+    memory, _ = run_watched(f"{copy}:{file.removesuffix('.py')}_intermediates", case, assigned)
+    return memory, copy.read_text().splitlines()

@@ -1,0 +1,116 @@
+"""What a target allocates lies in guard bands, and holds what must not remain."""
+
+import math
+
+import pytest
+import torch
+
+from gradprobe.runtime.allocations import Allocations
+
+
+class Noting:
+    """A register that notes what it is told."""
+
+    def __init__(self):
+        self.told = []
+
+    def allocated(self, tensor):
+        self.told.append(("allocated", tuple(tensor.shape)))
+
+    def written(self, tensor):
+        self.told.append(("written", tuple(tensor.shape)))
+
+
+def whole(tensor):
+    return tensor.as_strided((tensor.untyped_storage().nbytes() // tensor.element_size(),), (1,), 0)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.empty(3, 4),
+        lambda: torch.empty_like(torch.randn(4, 3).t()),
+        lambda: torch.randn(2).new_empty(3, 4),
+        lambda: torch.empty_strided((3, 4), (1, 3)),
+    ],
+    ids=["empty", "empty_like", "new_empty", "empty_strided"],
+)
+def test_memory_without_values_holds_the_number_and_keeps_shape_strides_and_dtype(make):
+    plain = make()
+    with Allocations("large", 7.0) as allocations:
+        tensor = make()
+    assert (tensor.shape, tensor.stride(), tensor.dtype) == (plain.shape, plain.stride(), plain.dtype)
+    assert bool((tensor == 7.0).all())
+    assert tensor.untyped_storage().nbytes() >= 2 * 1024 * 4
+    assert allocations.breaches({}) == []
+
+
+def test_zeros_and_ones_keep_their_values_and_results_of_operations_are_left_alone():
+    with Allocations("nan", math.nan) as allocations:
+        zeros, ones, like = torch.zeros(5), torch.ones(5), torch.zeros_like(torch.randn(5))
+        added = zeros + ones
+    assert [bool((tensor == number).all()) for tensor, number in ((zeros, 0), (ones, 1), (like, 0), (added, 1))] == [
+        True, True, True, True,
+    ]  # fmt: skip
+    assert len(allocations.made) == 3
+    assert added.storage_offset() == 0
+
+
+def test_a_store_outside_is_told_with_the_name_of_the_result_or_the_line_that_allocated_it():
+    with Allocations("nan", math.nan) as allocations:
+        named, other = torch.empty(4), torch.zeros(4)
+        whole(named)[named.storage_offset() + 4] = 1.0
+        whole(other)[other.storage_offset() - 2] = 1.0
+    first, second = allocations.breaches({named.untyped_storage().data_ptr(): "dV"})
+    assert (first.tensor, first.side, first.offset, first.count) == ("dV", "after", 1, 1)
+    assert second.tensor.startswith("the tensor allocated at test_allocations.py:")
+    assert (second.side, second.offset) == ("before", 2)
+
+
+def test_integers_booleans_and_nothing_at_all_are_left_alone():
+    with Allocations("nan", math.nan) as allocations:
+        torch.empty(4, dtype=torch.int32), torch.zeros(4, dtype=torch.bool), torch.empty(0)
+    assert allocations.made == []
+
+
+def test_the_register_hears_of_memory_without_values_and_of_what_torch_writes_but_not_of_what_only_moves():
+    register = Noting()
+    with Allocations("nan", math.nan, register):
+        tensor = torch.empty(3)
+        torch.zeros(7)
+        torch.empty(0).set_(tensor.untyped_storage(), 0, (2,), (1,))
+        tensor[1:].fill_(1.0)
+        torch.add(torch.ones(3), 1.0, out=tensor)
+    assert register.told == [("allocated", (3,)), ("written", (2,)), ("written", (3,))]
+
+
+def test_what_a_backward_of_autograd_allocates_is_filled_too():
+    class Function(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            return torch.empty_like(grad)
+
+    x = torch.randn(3, requires_grad=True)
+    with Allocations("nan", 7.0):
+        (found,) = torch.autograd.grad(Function.apply(x), x, torch.ones(3))
+    assert found.tolist() == [7.0, 7.0, 7.0]
+
+
+def test_flex_attention_runs_while_allocations_are_watched_and_gives_the_same_bits():
+    from gradprobe.targets.adapters.flex import flex
+
+    values = [torch.randn(1, 2, 20, 16, generator=torch.Generator().manual_seed(seed)) for seed in range(4)]
+
+    def gradients():
+        *inputs, do = (value.clone().requires_grad_() for value in values)
+        return torch.autograd.grad(flex(*inputs, scale=0.25, causal=True)["O"], inputs, do)
+
+    alone = gradients()
+    with Allocations("nan", float("nan")) as allocations:
+        watched = gradients()
+    assert allocations.breaches({}) == []
+    assert [bool((one == other).all()) for one, other in zip(watched, alone, strict=True)] == [True] * 3

@@ -1,0 +1,131 @@
+"""Versions of other packages: those that gradprobe is tested with run, and others are refused before anything does."""
+
+import json
+import re
+from importlib import metadata
+
+import pytest
+
+from gradprobe.model.failures import Untested
+from gradprobe.runtime import versions
+from gradprobe.testing import report_on
+from tests.cli.command import ROOT, run, run_process
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10
+    import tomli as tomllib
+
+REQUIRED = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+TABLE = ROOT / "docs" / "versions.md"
+WANTED = "pip install 'torch>=2.11,<2.16' 'triton>=3.6,<3.10' 'numpy>=1.26,<2.6'"
+
+
+@pytest.fixture
+def pretend(tmp_path, monkeypatch):
+    """Puts packages of given versions, as far as metadata goes, before those that are installed."""
+
+    def install(**packages):
+        for name, version in packages.items():
+            needs = [f"Requires-Dist: {need}\n" for need in REQUIRED] if name == "gradprobe" else []
+            folder = tmp_path / f"{name}-{version}.dist-info"
+            folder.mkdir(exist_ok=True)
+            (folder / "METADATA").write_text(
+                f"Metadata-Version: 2.4\nName: {name}\nVersion: {version}\n{''.join(needs)}"
+            )
+        monkeypatch.syspath_prepend(tmp_path)
+        versions.refuse_untested.cache_clear()
+        return f"{tmp_path}:{ROOT}"
+
+    yield install
+    versions.refuse_untested.cache_clear()
+
+
+INSIDE = {"gradprobe": "0.1.0", "torch": "2.11.0a0+git12", "triton": "3.9.0", "numpy": "1.26.0"}
+
+
+@pytest.mark.parametrize("given", [{}, {"torch": "2.15.9+cpu"}, {"torch": "2.15.0.dev20260101"}, {"numpy": "2.5.9"}])
+def test_every_release_within_the_bounds_is_taken_builds_of_it_too(pretend, given):
+    pretend(**INSIDE | given)
+    versions.refuse_untested()
+
+
+OUTSIDE = "outside what gradprobe is tested with, "
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"torch": "2.10.1+cpu"}, f"torch 2.10.1+cpu: {OUTSIDE}torch>=2.11,<2.16"),
+        ({"torch": "2.16.0a0+git12"}, f"torch 2.16.0a0+git12: {OUTSIDE}torch>=2.11,<2.16"),
+        ({"numpy": "2.6.0rc1"}, f"numpy 2.6.0rc1: {OUTSIDE}numpy>=1.26,<2.6"),
+        (
+            {"torch": "2.9", "triton": "3.10.0"},
+            f"torch 2.9 and triton 3.10.0: {OUTSIDE}torch>=2.11,<2.16 and triton>=3.6,<3.10",
+        ),
+    ],
+)
+def test_any_other_release_is_refused_with_what_pip_is_to_be_told(pretend, given, said):
+    pretend(**INSIDE | given)
+    with pytest.raises(Untested) as refused:
+        versions.refuse_untested()
+    assert (str(refused.value), refused.value.way_out, refused.value.exit_code) == (said, WANTED, 3)
+    with pytest.raises(Untested, match=re.escape(WANTED)):  # pytest shows no more than the message
+        report_on("no such target")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "check lazy", "check --battery", "strides", "sweep", "lint", "shrink", "mutate", "diff dQ", "baseline save",
+        "baseline diff", "run --watch a:b -- true",
+    ],
+)  # fmt: skip
+def test_every_command_that_runs_a_target_exits_3_outside_of_them(words, pretend, tmp_path, monkeypatch):
+    pretend(**INSIDE | {"torch": "2.10.0"})
+    monkeypatch.chdir(tmp_path)
+    ran = run(words)
+    assert (ran.code, ran.out) == (3, "")
+    assert ran.err == f"gradprobe: torch 2.10.0: {OUTSIDE}torch>=2.11,<2.16\n  {WANTED}\n"
+
+
+def test_nothing_is_imported_for_it_and_its_document_says_it_too(pretend, tmp_path):
+    path = pretend(**INSIDE | {"torch": "2.10.0"})
+    for name in ("torch", "triton", "numpy"):
+        (tmp_path / f"{name}.py").write_text("import os; os._exit(77)")
+    ran = run_process("check lazy --json - --github", PYTHONPATH=path)
+    error = json.loads(ran.out)["error"]
+    assert (ran.code, error["kind"], error["way_out"]) == (3, "Untested", WANTED)
+    assert "::error title=GP025" in ran.err
+    assert run_process("check --help", PYTHONPATH=path).code == 0
+    assert run_process(f"init {tmp_path / 'mine.py'}", PYTHONPATH=path).code == 0
+
+
+def test_sources_that_nobody_installed_have_no_bounds(monkeypatch):
+    versions.refuse_untested.cache_clear()
+    monkeypatch.setattr(metadata, "requires", lambda name: metadata.distribution(f"no {name}").requires)
+    versions.refuse_untested()
+
+
+def test_an_old_typer_beside_a_click_that_it_does_not_run_with_is_named(pretend):
+    pretend(click="8.5.1")
+    versions.refuse_click("0.15.4")
+    with pytest.raises(Untested) as refused:
+        versions.refuse_click("0.12.5")
+    assert str(refused.value) == "typer 0.12.5 does not run with click 8.5.1"
+    pretend(click="8.1.8")
+    versions.refuse_click("0.12.5")
+
+
+def test_the_bounds_are_the_oldest_and_newest_releases_that_were_run():
+    head, _, *rows = [line.strip("| ").split(" | ") for line in TABLE.read_text().splitlines() if line.startswith("|")]
+    ran = {name: [row[at] for row in rows] for at, name in enumerate(head)}
+    assert "fail" not in str(rows)
+    for requirement in REQUIRED:
+        name, least, above = re.match(r"(\w+)>=([\d.]+)(?:,<([\d.]+))?", requirement).groups()
+        tried = sorted(map(versions.release, ran[name]))
+        bound = versions.release(least)
+        assert tried[0][: len(bound)] == bound
+        if above:
+            *major, minor = versions.release(above)
+            assert tried[-1][:2] == (*major, minor - 1)

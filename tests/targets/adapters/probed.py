@@ -1,0 +1,26 @@
+"""Built-in and other targets through the tool, on the CPU."""
+
+from __future__ import annotations
+
+from gradprobe.inputs.options import parse
+from gradprobe.model.case import resolve
+from gradprobe.numerics.evidence import Probed
+from gradprobe.pipeline.probe import probe
+from gradprobe.targets.find import find_target
+
+
+def probed(word: str, reference: str | None = None, **options: object) -> Probed:
+    """The report of a target, under options as words of the command line."""
+    target = find_target(word)
+    given = {**parse(options), "device": "cpu"}
+    case = resolve(given, target.family, takes_bias="bias" in target.takes, packs=target.packs)
+    return probe(case, target, reference=find_target(reference) if reference else None)
+
+
+def ratios(report: Probed) -> dict[str, float]:
+    """The worst ratio of each intermediate over all layouts."""
+    worst: dict[str, float] = {}
+    for _, measured in report.measured:
+        for name, finding in measured.comparison.findings.items():
+            worst[name] = max(worst.get(name, 0.0), finding.max_ratio)
+    return worst

@@ -1,0 +1,177 @@
+"""Stand-ins for the packages flash-attn and xFormers: their signatures and shapes, computed in plain torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def _attention(q: Tensor, k: Tensor, v: Tensor, scale: float, seen: Tensor, cap: float, added: Tensor) -> Any:
+    """O and LSE of [B, L, H, D] tensors with as many heads each, in float32; 0 and -inf where a row sees nothing."""
+    q, k, v = (tensor.float().transpose(1, 2) for tensor in (q, k, v))
+    s = scale * q @ k.mT
+    s = cap * torch.tanh(s / cap) if cap else s
+    s = (s + added).masked_fill(~seen, -torch.inf)
+    lse = s.logsumexp(-1)
+    p = torch.exp(s - lse.masked_fill(lse.isinf(), 0)[..., None])
+    return (p @ v).transpose(1, 2), lse
+
+
+def flash_attn_func(
+    q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None,
+    deterministic=False, return_attn_probs=False,
+):  # fmt: skip
+    """As the package: [B, L, H, D] of 16 bits, one D, the diagonal ending at the bottom right."""
+    if q.dtype not in (torch.float16, torch.bfloat16):
+        raise RuntimeError("FlashAttention only support fp16 and bf16 data type")
+    assert q.dim() == 4
+    assert q.shape[3] == k.shape[3] == v.shape[3]
+    assert q.shape[0] == k.shape[0]
+    assert q.shape[2] % k.shape[2] == 0
+    rows, keys, group = q.shape[1], k.shape[1], q.shape[2] // k.shape[2]
+    i, j = torch.arange(rows)[:, None] + keys - rows, torch.arange(keys)
+    left, right = window_size[0], 0 if causal else window_size[1]
+    seen = torch.ones(rows, keys, dtype=torch.bool)
+    seen &= (j >= i - left) if left >= 0 else seen
+    seen &= (j <= i + right) if right >= 0 else seen
+    added = torch.zeros(())
+    if alibi_slopes is not None:
+        assert alibi_slopes.dtype == torch.float32
+        added = alibi_slopes[:, None, None] * (j if causal else -(i - j).abs())
+    k, v = k.repeat_interleave(group, 2), v.repeat_interleave(group, 2)
+    scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
+    o, lse = _attention(q, k, v, scale, seen, softcap, added)
+    return (o.to(q.dtype), lse, None) if return_attn_probs else o.to(q.dtype)
+
+
+def flash_attn_varlen_func(
+    q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p=0.0, softmax_scale=None, causal=False,
+    window_size=(-1, -1), softcap=0.0, alibi_slopes=None, deterministic=False, return_attn_probs=False,
+    block_table=None,
+):  # fmt: skip
+    """As the package: [T, H, D], sequence after sequence; LSE [H, T]."""
+    assert q.dim() == k.dim() == v.dim() == 3
+    assert cu_seqlens_q.dtype == cu_seqlens_k.dtype == torch.int32
+    assert isinstance(max_seqlen_q, int)
+    assert max_seqlen_q == int(cu_seqlens_q.diff().max())
+    assert max_seqlen_k == int(cu_seqlens_k.diff().max())
+    assert int(cu_seqlens_q[-1]) == len(q)
+    assert int(cu_seqlens_k[-1]) == len(k) == len(v)
+    outputs, lses = [], []
+    for (q_start, q_end), (k_start, k_end) in zip(
+        pairwise(cu_seqlens_q.tolist()), pairwise(cu_seqlens_k.tolist()), strict=True
+    ):
+        one = (q[None, q_start:q_end], k[None, k_start:k_end], v[None, k_start:k_end])
+        o, lse, _ = flash_attn_func(
+            *one, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, True
+        )
+        outputs.append(o[0])
+        lses.append(lse[0])
+    o, lse = torch.cat(outputs), torch.cat(lses, 1)
+    return (o, lse, None) if return_attn_probs else o
+
+
+def flash_attn_package() -> dict[str, ModuleType]:
+    """sys.modules with it installed."""
+    package = ModuleType("flash_attn")
+    vars(package).update(flash_attn_func=flash_attn_func, flash_attn_varlen_func=flash_attn_varlen_func)
+    return {"flash_attn": package}
+
+
+def _band(rows: int, keys: int, shift: int, left: int, right: int) -> Tensor:
+    distance = torch.arange(rows)[:, None] + shift - torch.arange(keys)
+    return (distance <= left) & (distance >= -right)
+
+
+class LowerTriangularMask:
+    def seen(self, rows: int, keys: int) -> Tensor:
+        return _band(rows, keys, 0, keys + rows, 0)
+
+
+class LowerTriangularFromBottomRightMask:
+    def seen(self, rows: int, keys: int) -> Tensor:
+        return _band(rows, keys, keys - rows, keys + rows, 0)
+
+
+@dataclass
+class LocalAttentionFromBottomRightMask:
+    window_left: int
+    window_right: int
+
+    def __post_init__(self) -> None:
+        assert self.window_left >= 0
+        assert self.window_right >= 0
+
+    def seen(self, rows: int, keys: int) -> Tensor:
+        return _band(rows, keys, keys - rows, self.window_left, self.window_right)
+
+
+@dataclass
+class BlockDiagonalMask:
+    q_seqlen: list[int]
+    kv_seqlen: list[int]
+    causal: bool = False
+    device: torch.device | None = None
+
+    @classmethod
+    def from_seqlens(cls, q_seqlen, kv_seqlen=None, *, device=None):
+        assert all(isinstance(length, int) for length in q_seqlen)
+        return cls(q_seqlen, q_seqlen if kv_seqlen is None else kv_seqlen, device=device)
+
+    def make_causal_from_bottomright(self):
+        assert all(keys >= rows for rows, keys in zip(self.q_seqlen, self.kv_seqlen, strict=True))
+        return BlockDiagonalMask(self.q_seqlen, self.kv_seqlen, True, self.device)
+
+    def to(self, device):
+        return BlockDiagonalMask(self.q_seqlen, self.kv_seqlen, self.causal, device)
+
+    def seen(self, rows: int, keys: int) -> Tensor:
+        assert self.device is not None
+        blocks = [
+            _band(m, n, n - m, m + n, 0 if self.causal else m + n)
+            for m, n in zip(self.q_seqlen, self.kv_seqlen, strict=True)
+        ]
+        return torch.block_diag(*blocks).bool().view(rows, keys)
+
+
+ATTN_BIASES = (
+    LowerTriangularMask, LowerTriangularFromBottomRightMask, LocalAttentionFromBottomRightMask, BlockDiagonalMask,
+)  # fmt: skip
+request: list[object] = []
+
+
+def memory_efficient_attention(query, key, value, attn_bias=None, p=0.0, scale=None, *, op=None, output_dtype=None):
+    """As the package: [B, L, H, D] with as many heads each; a bias of the whole shape, in q's dtype, aligned to 8."""
+    assert query.dim() == 4
+    assert query.shape[2] == key.shape[2] == value.shape[2]
+    assert p == 0.0
+    request.append(attn_bias)
+    rows, keys = query.shape[1], key.shape[1]
+    seen, added = torch.ones(rows, keys, dtype=torch.bool), torch.zeros(())
+    if isinstance(attn_bias, Tensor):
+        assert attn_bias.shape == (query.shape[0], query.shape[2], rows, keys)
+        assert attn_bias.dtype == query.dtype
+        assert attn_bias.stride(3) == 1
+        assert all(stride % 8 == 0 for stride in attn_bias.stride()[:3])
+        seen, added = ~attn_bias.isneginf(), attn_bias.float()
+        added = torch.where(seen, added, 0)
+    elif attn_bias is not None:
+        seen = attn_bias.seen(rows, keys)
+    o, _ = _attention(query, key, value, query.shape[-1] ** -0.5 if scale is None else scale, seen, 0.0, added)
+    return o.to(query.dtype)
+
+
+def xformers_package() -> dict[str, ModuleType]:
+    """sys.modules with it installed."""
+    names = ("xformers", "xformers.ops", "xformers.ops.fmha", "xformers.ops.fmha.attn_bias")
+    package, ops, fmha, attn_bias = (ModuleType(name) for name in names)
+    vars(attn_bias).update({kind.__name__: kind for kind in ATTN_BIASES})
+    vars(fmha).update(attn_bias=attn_bias)
+    vars(ops).update(fmha=fmha, memory_efficient_attention=memory_efficient_attention)
+    vars(package).update(ops=ops)
+    return dict(zip(names, (package, ops, fmha, attn_bias), strict=True))

@@ -1,0 +1,147 @@
+"""PyTorch's SDPA through the tool on the CPU: every option matches, fused paths are taken, refusals are sentences."""
+
+import warnings
+
+import pytest
+import torch
+
+from gradprobe.model.failures import TargetFailure, UsageFailure
+from gradprobe.targets.adapters import sdpa as adapter
+from tests.targets.adapters.probed import probed, ratios
+
+RECTANGLE = {"seqlen_q": 60, "seqlen_k": 80}
+TALL = {"seqlen_q": 80, "seqlen_k": 60}
+PACKED = {"cu_seqlens": "0,30,30,71,90", "cu_seqlens_k": "0,20,45,45,100"}
+MASKED = [
+    {"causal": True}, {"causal": True, **RECTANGLE}, {"causal": True, **TALL},
+    {"causal": True, "align": "top-left", **RECTANGLE}, {"causal": True, "align": "top-left", **TALL},
+    {"window": "9,4"}, {"window": "9,-1", "align": "top-left", **RECTANGLE}, {"window": "9,4", "causal": True, **TALL},
+    {"mask": "random"}, {"mask": "dead-rows"}, {"mask": "padding"}, {"seqlens": "40,72"}, {"seqlens": "0,72"},
+    PACKED, {**PACKED, "causal": True}, {"alibi": True}, {"alibi": True, "causal": True, **RECTANGLE},
+    {"heads": 4, "kv_heads": 2}, {"scale": 0.7},
+]  # fmt: skip
+BIASED = [{"bias": True, "bias_axes": axes} for axes in ("hmn", "bhmn", "b", "bn", "m")] + [
+    {"bias": True, "causal": True, "window": "20,-1", "mask": "random", "alibi": True, "seqlens": "40,72",
+     "heads": 4, "kv_heads": 2},
+]  # fmt: skip
+
+
+def named(options):
+    return ",".join(f"{name}={value}" for name, value in options.items())
+
+
+@pytest.mark.parametrize("options", [*MASKED, *BIASED, {"head_dim_v": 40}], ids=named)
+def test_the_math_kernel_matches_under_every_option(options):
+    report = probed("sdpa-math", **options)
+    assert report.verdict == "match", ratios(report)
+    assert [run.layout for run, _ in report.measured] == ["contiguous", "distinct", "do=expanded"]
+    assert ("dBias" in ratios(report)) == ("bias" in options)
+
+
+@pytest.mark.parametrize(
+    "options", [{"mask": "random"}, {"seqlens": "40,72"}, {**PACKED, "causal": True}, {"alibi": True, "bias": True}],
+    ids=named,
+)  # fmt: skip
+def test_the_math_kernel_in_float64_is_a_reference_that_passes_its_audit_and_agrees(options):
+    report = probed("sdpa-flash" if "bias" not in options else "sdpa", reference="sdpa-math", **options)
+    assert report.verdict == "match", ratios(report)
+    assert report.provenance.reference == "sdpa-math"
+
+
+@pytest.mark.parametrize("options", MASKED, ids=named)
+def test_the_flash_kernel_of_the_cpu_matches_under_every_mask(options):
+    report = probed("sdpa-flash", **options)
+    assert report.verdict == "match", ratios(report)
+    assert [run.layout for run, _ in report.measured] == ["contiguous", "distinct-unit", "do=expanded"]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    "options", [{}, {"causal": True, "alibi": True}, {"mask": "dead-rows", "bias": True}], ids=named
+)
+def test_the_choice_of_pytorch_matches_in_16_bits(dtype, options):
+    report = probed("sdpa", dtype=dtype, **options)
+    assert report.verdict == "match", ratios(report)
+
+
+@pytest.mark.parametrize(("options", "words"), [
+    ({"softcap": 2.0}, "cannot take --softcap"), ({"sinks": True}, "cannot take --sinks"),
+    ({"dropout": 0.1}, "cannot take --dropout"),
+])  # fmt: skip
+def test_what_sdpa_cannot_express_exits_as_wrong_usage(options, words):
+    with pytest.raises(UsageFailure, match=words):
+        probed("sdpa-math", **options)
+
+
+def test_the_flash_kernel_takes_no_bias_since_it_gives_it_no_gradient():
+    with pytest.raises(UsageFailure, match="cannot take --bias"):
+        probed("sdpa-flash", bias=True)
+
+
+def test_a_kernel_that_refuses_says_why_in_one_sentence():
+    with pytest.raises(TargetFailure) as refused:
+        probed("sdpa-flash", head_dim_v=40)
+    words = "PyTorch's flash kernel does not take this: Flash attention requires q,k,v to have the same last dimension"
+    assert words in str(refused.value)
+    assert "Triggered internally" not in str(refused.value)
+    assert "because:" not in str(refused.value)
+
+
+def test_a_kernel_that_refuses_a_layout_is_skipped_there_with_its_reason():
+    skipped = {run.layout: run.skipped for run in probed("sdpa-flash").runs if run.skipped}
+    assert list(skipped) == ["distinct"]
+    assert "require the last dimension of the input to have stride 1" in skipped["distinct"]
+
+
+def called_with(monkeypatch, **options):
+    """The arguments with which scaled_dot_product_attention is called."""
+    seen = {}
+    original = adapter.scaled_dot_product_attention
+
+    def spy(*tensors, **arguments):
+        seen.update(arguments)
+        return original(*tensors, **arguments)
+
+    monkeypatch.setattr(adapter, "scaled_dot_product_attention", spy)
+    probed("sdpa-math", layout=["q=contiguous"], **options)
+    return seen
+
+
+@pytest.mark.parametrize("options", [{"causal": True}, {"causal": True, "align": "top-left", **RECTANGLE}], ids=named)
+def test_plain_causal_is_passed_as_is_causal_without_a_mask(monkeypatch, options):
+    arguments = called_with(monkeypatch, **options)
+    assert (arguments["is_causal"], arguments["attn_mask"]) == (True, None)
+
+
+@pytest.mark.parametrize("options", [{"causal": True, **RECTANGLE}, {"causal": True, "seqlens": "40,72"}], ids=named)
+def test_causal_with_anything_else_is_a_boolean_mask(monkeypatch, options):
+    arguments = called_with(monkeypatch, **options)
+    assert arguments["is_causal"] is False
+    assert arguments["attn_mask"].dtype == torch.bool
+
+
+def test_nothing_at_all_is_no_mask(monkeypatch):
+    arguments = called_with(monkeypatch)
+    assert (arguments["is_causal"], arguments["attn_mask"], arguments["enable_gqa"]) == (False, None, False)
+
+
+def test_alibi_is_added_in_float32_to_scores_of_16_bits(monkeypatch):
+    mask = called_with(monkeypatch, alibi=True, causal=True, dtype="float16")["attn_mask"]
+    assert mask.dtype == torch.float32
+    assert mask.isneginf().any()
+
+
+def test_reasons_leave_out_headings_and_kernels_that_were_turned_off():
+    told = [
+        "Memory efficient kernel not used because: (Triggered internally at sdp_utils.cpp:1.)",
+        "Memory Efficient attention has been runtime disabled. (Triggered internally at sdp_utils.h:2.)",
+        "CuDNN attention kernel not used because: (Triggered internally at sdp_utils.cpp:3.)",
+        "Expected dtype Half or BFloat16. (Triggered internally at sdp_utils.h:4.)",
+        "Expected dtype Half or BFloat16. (Triggered internally at sdp_utils.h:4.)",
+    ]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for line in told:
+            warnings.warn(line, UserWarning, stacklevel=1)
+    assert adapter._reasons(caught) == "Expected dtype Half or BFloat16"
+    assert adapter._reasons(caught[:3]) == "PyTorch gives no reason"

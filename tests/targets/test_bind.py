@@ -1,0 +1,138 @@
+"""A case's tensors and options under a target's own names; what it cannot take is said, never dropped."""
+
+import pytest
+
+from gradprobe.inputs.draw import draw, outputs_of
+from gradprobe.model.case import resolve
+from gradprobe.model.failures import UsageFailure
+from gradprobe.targets.bind import bind
+from gradprobe.targets.find import find_target
+
+
+def bound(function, **options):
+    case, target = resolve(options, "softmax", takes_bias=False), find_target(f"{__name__}:{function.__name__}")
+    values = draw(case)
+    return bind(target, case, values | outputs_of(case, target.outputs, values))
+
+
+def plain(q, k, v, do): ...
+
+
+def writes(q, k, v, dout, dq, dk, dv, dbias=None, dsinks=None, dtau=None): ...
+
+
+def writes_in_other_words(
+    query, key, value, grad_out, grad_query, dkey, grad_v, grad_bias, d_sink, bias=None, sinks=None
+): ...
+
+
+def has_head_dims(q, k, v, do, d_q=24, d_k=24, d_v=24): ...
+
+
+def forward_that_writes(q, k, v, dq): ...
+
+
+def forward_that_may_write(q, k, v, dq=None): ...
+
+
+def packs(q, k, v, do, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k): ...
+
+
+def packs_alike(q, k, v, do, cu_seqlens, max_seqlen=None): ...
+
+
+def drops(q, k, v, do, dropout=0.0): ...
+
+
+def masks(q, k, v, do, mask=None): ...
+
+
+def torch_like(q, k, v, do, attn_mask=None): ...
+
+
+def additive(q, k, v, do, bias=None): ...
+
+
+@pytest.mark.parametrize(
+    ("options", "flag"),
+    [
+        ({"alibi": True}, "--alibi"),
+        ({"sinks": True}, "--sinks"),
+        ({"mask": "random"}, "--mask"),
+        ({"dropout": 0.5}, "--dropout"),
+        ({"window": (3, 0)}, "--window"),
+        ({"softcap": 2.0}, "--softcap"),
+        ({"bias": True}, "--bias"),
+        ({"causal": True}, "--causal"),
+        ({"scale": 0.5}, "--scale"),
+        ({"seqlens": (9, 5)}, "--seqlens"),
+        ({"cu_seqlens": (0, 9)}, "--cu-seqlens"),
+        ({"cu_seqlens": (0, 9), "cu_seqlens_k": (0, 8)}, "--cu-seqlens-k"),
+    ],
+)
+def test_an_option_that_the_target_has_no_parameter_for_is_refused_by_name(options, flag):
+    with pytest.raises(UsageFailure, match=f"plain' cannot take {flag}: it has no such parameter"):
+        bound(plain, **options)
+
+
+def test_alignment_is_a_convention_that_no_target_needs_to_be_told():
+    assert set(bound(plain, align="top-left")) == {"q", "k", "v", "do"}
+
+
+def test_packed_sequences_come_with_their_longest_lengths():
+    found = bound(packs, cu_seqlens=(0, 5, 9), cu_seqlens_k=(0, 2, 9))
+    assert (found["cu_seqlens_q"].tolist(), found["cu_seqlens_k"].tolist()) == ([0, 5, 9], [0, 2, 9])
+    assert (found["max_seqlen_q"], found["max_seqlen_k"]) == (5, 7)
+    found = bound(packs_alike, cu_seqlens=(0, 5, 9))
+    assert (found["cu_seqlens"].tolist(), found["max_seqlen"]) == ([0, 5, 9], 5)
+    with pytest.raises(UsageFailure, match="cannot take --cu-seqlens-k"):
+        bound(packs_alike, cu_seqlens=(0, 5), cu_seqlens_k=(0, 7))
+    with pytest.raises(UsageFailure, match="needs 'cu_seqlens', which this case does not have"):
+        bound(packs_alike)
+
+
+def test_dropout_needs_the_mask_that_was_drawn_and_not_its_probability_alone():
+    with pytest.raises(UsageFailure, match="cannot take --dropout"):
+        bound(drops, dropout=0.5)
+    assert bound(drops)["dropout"] == 0.0
+
+
+def test_a_boolean_mask_goes_to_mask_or_to_attn_mask_but_to_no_other_bias():
+    assert str(bound(masks, mask="random")["mask"].dtype) == "torch.bool"
+    assert str(bound(torch_like, mask="random")["attn_mask"].dtype) == "torch.bool"
+    with pytest.raises(UsageFailure, match="cannot take --mask"):
+        bound(torch_like, mask="random", bias=True)
+    with pytest.raises(UsageFailure, match="cannot take --mask"):
+        bound(additive, mask="random")
+
+
+def test_somewhere_to_write_is_given_for_the_gradients_that_the_case_has():
+    found = bound(writes, heads=4, kv_heads=2, seqlen_k=50, head_dim_v=8)
+    shapes = {"dq": (2, 4, 72, 24), "dk": (2, 2, 50, 24), "dv": (2, 2, 50, 8)}
+    assert {name: tuple(found[name].shape) for name in found if name not in ("q", "k", "v", "dout")} == shapes
+    assert all(found[name].isnan().all() for name in shapes)
+    found = bound(writes_in_other_words, bias=True, sinks=True)
+    assert found.keys() - {"query", "key", "value", "grad_out", "bias", "sinks"} == {
+        "grad_query", "dkey", "grad_v", "grad_bias", "d_sink"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "name", "way_out"),
+    [({"sinks": True}, "grad_bias", "add --bias"), ({"bias": True}, "d_sink", "add --sinks")],
+)
+def test_a_gradient_that_must_be_written_needs_the_input_that_it_is_of(options, name, way_out):
+    with pytest.raises(UsageFailure, match=f"needs '{name}', which this case does not have") as refusal:
+        bound(writes_in_other_words, **options)
+    assert refusal.value.way_out == way_out
+
+
+def test_parameters_called_like_head_dims_keep_their_defaults():
+    assert bound(has_head_dims).keys() == {"q", "k", "v", "do"}
+
+
+def test_a_forward_is_given_nowhere_to_write_since_autograd_finds_its_gradients():
+    assert bound(forward_that_may_write).keys() == {"q", "k", "v"}
+    with pytest.raises(UsageFailure, match="needs 'dq', where a backward writes, and takes no dO") as refusal:
+        bound(forward_that_writes)
+    assert "take a parameter `do`" in refusal.value.way_out

@@ -1,0 +1,43 @@
+"""A file of a package is a target as it stands: its imports are those of the package, relative or not."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SCALED = "def scaled(x):\n    return 2 * x\n"
+NESTED = ("kernels/__init__.py", "kernels/flash/__init__.py")
+LOOK = """
+import sys
+from gradprobe.targets.find import find_target
+target = find_target(sys.argv[1])
+print(target.function(0.5, None, None), target.source.shadows)
+"""
+
+
+@pytest.mark.parametrize(
+    ("files", "word", "body"),
+    [
+        (NESTED, "kernels/flash/attention.py", "from .ops import scaled"),
+        pytest.param(
+            ("flash/__init__.py",), "flash/flash.py", "from flash.ops import scaled", marks=pytest.mark.nightly
+        ),
+        pytest.param(("flash/__init__.py",), "flash/attention.py", "from ops import scaled", marks=pytest.mark.nightly),
+    ],
+)  # fmt: skip
+def test_its_imports_are_those_of_its_package(tmp_path, files, word, body):
+    file = tmp_path / word
+    file.parent.mkdir(parents=True, exist_ok=True)
+    for name in files:
+        (tmp_path / name).touch()
+    (file.parent / "ops.py").write_text(SCALED)
+    # Where its folder stood first on the search path, the standard library's imports would end here.
+    (file.parent / "random.py").write_text("raise ImportError('this is not the one meant')")
+    file.write_text(f"import random\n{body}\n\n\ndef attention(q, k, v):\n    return scaled(q)\n")
+    command = [sys.executable, "-c", LOOK, f"{word}:attention"]
+    ran = subprocess.run(
+        command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
+    )
+    assert ran.stdout.split() == ["1.0", "()"], ran.stderr
