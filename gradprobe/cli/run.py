@@ -32,7 +32,7 @@ from .shared_options import (
 )
 
 if TYPE_CHECKING:
-    from ..commands.record.replay import TaskResult
+    from ..commands.record.replay import ProgramResult
 
 
 @with_case_options
@@ -75,18 +75,18 @@ def run(
     with failures_told(json_file, again, show_traceback):
         if watch is None:
             raise UsageFailure("run: nothing to watch", "add --watch MODULE:FUNCTION")
-        refuse_wrong_words(replace(request, target=target or "lazy"))
         from ..commands.record.replay import FOLDER, look_where_it_looked, run_watched
         from ..commands.record.watch import Keeping
 
         keeping = Keeping(Path(folder) if folder else FOLDER / watch.replace(":", "."), keep, order)
+        refuse_wrong_words(replace(request, target=target or "lazy"))
         ended = run_watched(command or [], watch, keeping, quiet=json_file == "-")
         look_where_it_looked(ended)
         how = (ended, request, watch, json_file)
         raise typer.Exit(apart(_tell_each, *how, target=request.target, isolate=isolate, show_traceback=show_traceback))
 
 
-def _tell_each(ended: TaskResult, request: last.CheckRequest, watch: str, json_file: str | None) -> int:
+def _tell_each(ended: ProgramResult, request: last.CheckRequest, watch: str, json_file: str | None) -> int:
     """Checks every set that was kept, and prints or writes what came of each; the exit code."""
     from ..commands.record.replay import check_each, exit_code
     from ..commands.record.shown import as_document, captures_as_json, line_of, summary_line

@@ -10,8 +10,8 @@ import typer
 from ..inputs.options import command_line
 from ..model.documents import Reports, load_several
 from ..model.failures import Failure, UsageFailure
-from ..render.terminal import rendered, terminal, write_stdout
 from ..render.terminal import show as show_lines
+from ..render.terminal import terminal, write_stdout
 from .error_output import failures_told
 from .forms import Forms, GitHub, JUnitFile, SarifFile
 from .shared_options import JsonFile, Traceback
@@ -64,11 +64,12 @@ def exit_code(several: Reports) -> int:
 
 
 def _print(several: Reports) -> None:
+    from ..commands.strides.shown import survey_lines
     from ..commands.suite.table import render_several
 
     if several.planned is None or any(report.strides for report in several.reports):
         for report in several.reports:
-            show_lines(rendered(report))
+            show_lines(survey_lines(report))
             if report.error is not None and not report.runs:
                 write_stdout(f"ERROR  {report.error.message}\n")
     else:

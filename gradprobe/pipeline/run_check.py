@@ -23,7 +23,7 @@ def run_check(
     *,
     target: Callable[..., Any] | None = None,
     reference: Callable[..., Any] | None = None,
-    tick: Tick | None = None,
+    tick: Tick = lambda stage, fraction, layout="": None,
     told: Callable[[Probed], object] = lambda so_far: None,
 ) -> Probed:
     """The report that a target and its options ask for.
@@ -32,17 +32,15 @@ def run_check(
         again: the command line that repeats it.
         target: a function to check in place of the one that is asked for by a word.
         reference: likewise.
-        tick: told how far it is; without one, a progress bar of this process shows it.
+        tick: told how far it is.
         told: given the report of what is measured so far, again and again.
 
     Raises:
         Failure: whatever keeps it from being made.
     """
-    from ..render.progress import Progress
-
     start = time.perf_counter()
     # What a target prints is no data of this command.
-    with contextlib.redirect_stdout(sys.stderr), Progress() if tick is None else contextlib.nullcontext(tick) as tick:
+    with contextlib.redirect_stdout(sys.stderr):
         tick("importing torch and the target", 0.0)
         problem = resolve_problem(request, target=target, reference=reference)
         from .misreading import refuse_misreading

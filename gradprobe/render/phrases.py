@@ -16,7 +16,7 @@ from .text import ratio
 def errors_of(report: Report) -> Report:
     """The report without what does not count: runs, findings about memory, or all of a check that is a warning."""
     if report.is_warning:
-        return replace(report, verdict=MATCH, runs=(), error=None, strides=None, first_mismatch=None)
+        return replace(report, verdict=MATCH, runs=(), error=None, strides=None, first_mismatch=None, diagnoses=())
     runs = tuple(replace(run, memory=_counted(run.memory)) for run in report.runs if run.severity != WARNING)
     survey = report.strides and replace(report.strides, findings=_counted(report.strides.findings))
     return replace(report, runs=runs, strides=survey)

@@ -76,11 +76,6 @@ def rendered(report: Report, on: Terminal | None = None) -> list[Text]:
     on = on or terminal()
     if report.close_up is not None:
         return render_close_up(report.close_up, on.columns, utf8=on.utf8)
-    if report.strides is not None and any(run.tried for run in report.runs):
-        from ..commands.strides.reported import survey_of
-        from ..commands.strides.shown import render_survey
-
-        return render_survey(survey_of(report), on.columns, utf8=on.utf8)
     lines = render(report, on.columns, utf8=on.utf8)
     scrolls = on.rows is not None and len(lines) >= on.rows
     return [*lines, *headline(report, on.columns)] if scrolls else lines

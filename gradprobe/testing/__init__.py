@@ -41,8 +41,8 @@ def assert_backward_matches(
     Raises:
         AssertionError: a mismatch. The message is what `gradprobe check` prints.
         TypeError: an option does not exist, or a value has another type than the option takes.
-        Failure: from gradprobe.model.failures, where there is no verdict: an option is wrong (UsageFailure), the target could
-            not be run or gave nothing to compare (TargetFailure), or the reference failed its audit.
+        Failure: from gradprobe.model.failures, where there is no verdict: an option is wrong (UsageFailure), the
+            target could not be run or gave nothing to compare (TargetFailure), or the reference failed its audit.
     """
     __tracebackhide__ = True
     report = report_on(target, reference=reference, family=family, **options)

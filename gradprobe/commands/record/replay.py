@@ -28,7 +28,7 @@ FOLDER = Path(".gradprobe") / "captures"
 
 
 @dataclass(frozen=True)
-class TaskResult:
+class ProgramResult:
     """A command that has run."""
 
     command: tuple[str, ...]
@@ -71,7 +71,7 @@ class Checked:
         return 1 if self.report is not None and self.report.failing else 0
 
 
-def run_watched(command: Sequence[str], watch: str, how: Keeping, *, quiet: bool) -> TaskResult:
+def run_watched(command: Sequence[str], watch: str, how: Keeping, *, quiet: bool) -> ProgramResult:
     """Runs a command and watches a function in every Python process that it starts.
 
     Args:
@@ -91,13 +91,13 @@ def run_watched(command: Sequence[str], watch: str, how: Keeping, *, quiet: bool
     _clear(folder)
     code = run_in_foreground(command, _environment(watch, how), quiet=quiet)
     found = sorted(folder.glob(f"*{ENDING}"), key=lambda file: file.stat().st_mtime_ns)
-    ended = TaskResult(tuple(command), code, tuple(map(str, found[: how.keep])), seen.together(seen.read(folder)))
+    ended = ProgramResult(tuple(command), code, tuple(map(str, found[: how.keep])), seen.together(seen.read(folder)))
     if not found:
         raise _nothing(ended, watch, seen.read(folder))
     return ended
 
 
-def _nothing(ended: TaskResult, watch: str, found: list[Seen]) -> Failure:
+def _nothing(ended: ProgramResult, watch: str, found: list[Seen]) -> Failure:
     why = "it ran no Python that reads PYTHONPATH and runs sitecustomize (python -I, -S and -E do not)"
     why = ended.seen.why_nothing(watch) if found else why
     ways = [*ended.seen.troubles(), "nothing was checked"] if ended.seen.calls else ["nothing was checked"]
@@ -123,7 +123,7 @@ def _environment(watch: str, how: Keeping) -> dict[str, str]:
     return {**os.environ, **own, "PYTHONPATH": os.pathsep.join(entry for entry in path if entry)}
 
 
-def look_where_it_looked(ended: TaskResult) -> None:
+def look_where_it_looked(ended: ProgramResult) -> None:
     """Appends the command's search path to this one, so that the module is found where the command found it."""
     sys.path += [entry for entry in ended.seen.path if entry not in sys.path]
 

@@ -16,7 +16,7 @@ from ...render.console import first_line
 from ...render.reported import report_of
 from ...render.text import CAUTION
 from .call import Seen
-from .replay import Checked, TaskResult
+from .replay import Checked, ProgramResult
 
 SCHEMA = "gradprobe.runs/1"
 
@@ -62,7 +62,7 @@ def _shape(case: Case) -> str:
     return ", ".join(words)
 
 
-def captures_as_json(ended: TaskResult, watch: str, reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def captures_as_json(ended: ProgramResult, watch: str, reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """All of it, ready for `json.dumps`; each report is what `check --inputs` gives for that set."""
     verdicts = [report["verdict"] for report in reports]
     whole = next((word for word in (MISMATCH, "error") if word in verdicts), "match")

@@ -9,12 +9,15 @@ from rich.text import Text
 
 from ...model.assignment import LAYOUTS
 from ...model.memory import GUARD, OUTSIDE, MemoryFinding, worst_first
+from ...model.report import Report
 from ...model.severity import COUNTED
 from ...model.spans import plural
 from ...numerics.evidence import MATCH, MISMATCH, SKIPPED
 from ...render.console import folded, headed, window
+from ...render.terminal import rendered, terminal
 from ...render.text import ASCII, CAUTION, UTF8, Marks, stray_line
 from .hazards import Hazard
+from .reported import survey_of
 from .survey import Survey
 from .trials import BITS, CONTIGUOUS, PROGRAM, Result
 
@@ -25,6 +28,14 @@ _MOST = 4
 _NAMED = 4
 _STYLES = {MATCH: "green", MISMATCH: "bold red", SKIPPED: CAUTION, "error": f"bold {CAUTION}"}
 _WARNING, _WARNED = CAUTION, "!"
+
+
+def survey_lines(report: Report) -> list[Text]:
+    """A survey's report as lines; where no layout was tried, as those of any other."""
+    if report.strides is None or not any(run.tried for run in report.runs):
+        return rendered(report)
+    on = terminal()
+    return render_survey(survey_of(report), on.columns, utf8=on.utf8)
 
 
 def render_survey(found: Survey, width: int, *, utf8: bool = True) -> list[Text]:
