@@ -239,7 +239,7 @@ def test_a_slow_target_shows_a_bar_on_a_terminal_and_clears_it(folder):
     (folder / "slow.py").write_text(text + "    return backward(q, k, v, do, scale=scale)\n")
     ran = run_on_terminal(f"check slow.py:f {SMALL} --layout q=contiguous")
     assert ran.code == 0
-    assert "run 1, slow.py:f, q=contiguous" in ran.out
+    assert "run 1, slow.py:f, q=conti" in ran.out
     before, _, report = ran.out.partition("MATCH")
     assert "\x1b[?25h" in before
     assert "run 1" not in report

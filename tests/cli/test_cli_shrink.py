@@ -173,7 +173,7 @@ def test_a_kept_case_that_fails_still_is_told_where_the_one_asked_for_matches():
 @pytest.mark.nightly
 def test_a_damaged_file_of_kept_cases_is_ignored():
     Path(".gradprobe").mkdir()
-    for text in ("", "[]", '{"soft.py:doubled_dq": 3}', '{"soft.py:doubled_dq": [{"asked": {}}]}'):
+    for text in ("", "[]", '{"soft.py:doubled_dq": 3}', '{"soft.py:doubled_dq": [{"request": {}}]}'):
         Path(".gradprobe/failing.json").write_text(text)
         assert run(f"shrink soft.py:doubled_dq {NEAR} --tries 1").code == 1
 

@@ -47,7 +47,7 @@ def case_of(family, **options):
 
 def assert_matches(case, name):
     report = probe(case, find_target(name))
-    assert [stray.sentence for run in report.runs for stray in run.strays] == []
+    assert [stray.sentence for run in report.runs for stray in run.memory] == []
     assert report.provenance.backend == ("cuda" if case.device == "cuda" else "cuda-on-cpu")
     assert report.verdict == "match", report.failing[1].first
     assert [run.layout for run in report.runs if run.skipped] == []

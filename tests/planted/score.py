@@ -1,4 +1,4 @@
-"""The score: `python -m tests.faults.score` plants every fault, and says how many are found, placed and explained."""
+"""The score: `python -m tests.planted.score` plants every fault, and says how many are found, placed and explained."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tests.faults.score", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.planted.score", description=__doc__)
     parser.add_argument("--only", nargs="+", metavar="NAME", default=[], help="those with one of these in their names")
     parser.add_argument("--without", nargs="+", metavar="CLASS", default=[], help="none of these classes of faults")
     parser.add_argument("--list", action="store_true", help="only print the names, with class and cause")
@@ -101,7 +101,7 @@ def _row(judged: Judged) -> dict[str, object]:
     return {
         "name": trial.name, "kind": type(trial).__name__.lower(), "right": judged.right, "expected": expected,
         "verdict": outcome.verdict, "failure": outcome.failure, "first": outcome.first, "batch": outcome.batch,
-        "head": outcome.head, "row": outcome.row, "strays": sorted(outcome.memory), "seconds": outcome.seconds,
+        "head": outcome.head, "row": outcome.row, "memory": sorted(outcome.memory), "seconds": outcome.seconds,
         "diagnose_seconds": outcome.diagnosing,
         "diagnoses": [
             {"fault": each.fault, "class": each.fault_class, "explained": each.explained, "summary": each.summary}

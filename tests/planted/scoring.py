@@ -18,7 +18,7 @@ from tests.planted.uncovered import UNCOVERED
 
 Trial = Scored | Unflagged | Uncovered
 TRIALS: dict[str, Trial] = {trial.name: trial for trial in (*SCORED, *EQUIVALENTS, *UNCOVERED)}
-FACTORY = "tests.faults.scoring:Prober"
+FACTORY = "tests.planted.scoring:Prober"
 DIAGNOSES = any(field.name == "diagnoses" for field in dataclasses.fields(Probed))
 """Whether reports say why."""
 

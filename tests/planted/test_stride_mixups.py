@@ -67,7 +67,7 @@ def test_a_plant_replaces_whole_names_in_bodies_and_leaves_parameters():
 )
 def test_strides_finds_every_one_and_contiguous_alone_finds_none(file, first, step, record_property):
     planted = [mixup for mixup in mixups(file) if not mixup.obstacle][first::step]
-    right, *ends = run_each("tests.faults.stride_runs:Mixups", file, [None, *planted], timeout=120)
+    right, *ends = run_each("tests.planted.stride_runs:Mixups", file, [None, *planted], timeout=120)
     assert (right.result.contiguous, right.result.distinct) == ("match", "match")
     assert {ended.item.name: ended.crash or ended.raised for ended in ends if ended.result is None} == {}
     by_contiguous = [ended.item.name for ended in ends if ended.result.contiguous != "match"]

@@ -12,7 +12,7 @@ import pytest
 from gradprobe.processes import run_each
 
 ROOT = Path(__file__).resolve().parents[2]
-DOING = "tests.isolation.workers:Doing"
+DOING = "tests.processes.workers:Doing"
 
 
 def ended(*items, setup="set up", **how):
@@ -174,7 +174,7 @@ def test_an_exception_comes_back_with_its_traceback_and_the_child_lives_on():
 )
 def test_a_worker_that_dies_in_setup_ends_every_item_after_one_start(worker, words, tmp_path):
     log = str(tmp_path / "log")
-    ends = list(run_each(f"tests.isolation.workers:{worker}", log, range(40), start_limit=2.0))
+    ends = list(run_each(f"tests.processes.workers:{worker}", log, range(40), start_limit=2.0))
     assert [end.index for end in ends] == list(range(40))
     assert all(end.crash.words.startswith(words) for end in ends)
     assert {end.crash.kind for end in ends} == {"Crash" if worker == "Crashing" else "Timeout"}
@@ -184,9 +184,9 @@ def test_a_worker_that_dies_in_setup_ends_every_item_after_one_start(worker, wor
 @pytest.mark.parametrize(
     ("factory", "words"),
     [
-        ("tests.isolation.workers:Raising", "RuntimeError: no worker today"),
-        ("tests.isolation.workers:NoSuch", "has no attribute 'NoSuch'"),
-        ("tests.isolation.no_such:Doing", "No module named 'tests.isolation.no_such'"),
+        ("tests.processes.workers:Raising", "RuntimeError: no worker today"),
+        ("tests.processes.workers:NoSuch", "has no attribute 'NoSuch'"),
+        ("tests.processes.no_such:Doing", "No module named 'tests.processes.no_such'"),
     ],
 )
 def test_a_worker_that_cannot_be_made_ends_every_item_with_the_reason(factory, words, tmp_path):
@@ -197,7 +197,7 @@ def test_a_worker_that_cannot_be_made_ends_every_item_with_the_reason(factory, w
 
 def test_starts_that_fail_twice_after_one_that_did_not_end_the_rest(tmp_path):
     log = str(tmp_path / "log")
-    ends = list(run_each("tests.isolation.workers:OnceAlone", log, range(9)))
+    ends = list(run_each("tests.processes.workers:OnceAlone", log, range(9)))
     assert [end.crash.words.endswith("while it started") for end in ends] == [False] + [True] * 8
     assert Path(log).read_text() == "made\n" * 3
 
@@ -238,7 +238,7 @@ SCRIPT = """
 import sys
 from gradprobe.processes import run_each
 items = [("twice", 1), ("{hang}",)]
-for end in run_each("tests.isolation.workers:Doing", None, items):
+for end in run_each("tests.processes.workers:Doing", None, items):
     print(end.result[3], flush=True)
 print("not reached")
 """
@@ -267,7 +267,7 @@ def test_a_parent_that_is_interrupted_or_killed_leaves_no_child(number, hang, tm
 def test_the_main_module_of_the_user_is_not_run_again(tmp_path):
     (tmp_path / "script.py").write_text(
         "print('once', flush=True)\nfrom gradprobe.processes import run_each\n"
-        "print([end.result for end in run_each('tests.isolation.workers:Doing', None, [('main_module',)])])\n"
+        "print([end.result for end in run_each('tests.processes.workers:Doing', None, [('main_module',)])])\n"
     )
     (tmp_path / "json.py").write_text("raise SystemExit('this is not the json of Python')\n")
     ran = subprocess.run(

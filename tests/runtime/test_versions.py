@@ -17,6 +17,7 @@ except ModuleNotFoundError:  # Python 3.10
     import tomli as tomllib
 
 REQUIRED = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+PINNED = (ROOT / "constraints.txt").read_text()
 TABLE = ROOT / "docs" / "versions.md"
 WANTED = "pip install 'torch>=2.11,<2.16' 'triton>=3.6,<3.10' 'numpy>=1.26,<2.6'"
 
@@ -122,7 +123,10 @@ def test_the_bounds_are_the_oldest_and_newest_releases_that_were_run():
     ran = {name: [row[at] for row in rows] for at, name in enumerate(head)}
     assert "fail" not in str(rows)
     for requirement in REQUIRED:
-        name, least, above = re.match(r"(\w+)>=([\d.]+)(?:,<([\d.]+))?", requirement).groups()
+        name, least, above = re.match(r"([\w-]+)>=([\d.]+)(?:,<([\d.]+))?", requirement).groups()
+        if name not in ran:  # tried in one release
+            assert f"{name}=={least}\n" in PINNED
+            continue
         tried = sorted(map(versions.release, ran[name]))
         bound = versions.release(least)
         assert tried[0][: len(bound)] == bound

@@ -67,7 +67,7 @@ def save(file: str, entries: Sequence[Entry]) -> None:
 
 
 def _plain(entry: Entry) -> dict[str, Any]:
-    return {**asdict(entry.request), **{name: value for name, value in asdict(entry).items() if name != "asked"}}
+    return {**asdict(entry.request), **{name: value for name, value in asdict(entry).items() if name != "request"}}
 
 
 def _entry(content: Mapping[str, Any]) -> Entry:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ...inputs.options import parse
+from ...inputs.options import OPTIONS, parse
 from ...model.assignment import run_name
 from ...model.case import SOFTMAX_ALONE, Case, resolve
 from ...model.failures import UsageFailure
@@ -70,7 +70,11 @@ def _all_words(case: Case, *, packs: bool) -> dict[str, Any]:
     words |= {"tau": words["tau"].partition(",")[0]} if case.tau and len(set(case.tau)) == 1 else {}
     words |= {"tap": list(case.taps), "inplace": list(case.inplace), **_length_words(case), **_layout_words(case)}
     words = {name: word for name, word in words.items() if word is not None and word != []}
-    return {name: word for name, word in words.items() if not _is_foreign(name, case)}
+    return {
+        option.name: words[option.name]
+        for option in OPTIONS
+        if option.name in words and not _is_foreign(option.name, case)
+    }
 
 
 def _is_foreign(name: str, case: Case) -> bool:

@@ -149,7 +149,7 @@ def _kept(entry: Mapping[str, Any]) -> Kept:
     symptom: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in entry["symptom"].items()
     }
-    return Kept(CheckRequest(**entry["asked"]), Symptom(**symptom))
+    return Kept(CheckRequest(**entry["request"]), Symptom(**symptom))
 
 
 def save(kept: Sequence[Kept], file: Path = FILE) -> None:

@@ -31,7 +31,7 @@ def inputs(batch=2, heads=3, rows=5, dim=4):
 
 @pytest.fixture(autouse=True)
 def _untold(monkeypatch):
-    monkeypatch.setattr("gradprobe.commands.record.capturing._tell_at_the_end", lambda watch: None)
+    monkeypatch.setattr("gradprobe.commands.record.capturing._tell", lambda watch: None)
 
 
 @pytest.fixture

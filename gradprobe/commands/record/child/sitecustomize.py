@@ -10,7 +10,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 def _gradprobe() -> None:
     """Imports this package as `gradprobe`, whatever the program's own search path holds."""
-    package = os.path.dirname(os.path.dirname(_HERE))
+    package = os.path.dirname(os.path.dirname(os.path.dirname(_HERE)))
     spec = importlib.util.spec_from_file_location(
         "gradprobe", os.path.join(package, "__init__.py"), submodule_search_locations=[package]
     )

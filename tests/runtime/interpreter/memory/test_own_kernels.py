@@ -5,6 +5,7 @@ import torch
 
 from gradprobe.inputs.draw import draw
 from gradprobe.inputs.layouts import place
+from gradprobe.inputs.memory import elements_of
 from gradprobe.model.assignment import LAYOUTS
 from gradprobe.runtime.interpreter.memory import Unwritten, watched_memory
 from gradprobe.runtime.run import run_target
@@ -111,9 +112,10 @@ def test_the_own_kernels_read_nothing_that_they_have_not_written(target, monkeyp
     assert (memory.findings, memory.failures) == ((), ())
     # o, lse, delta, dq, dk, dv: all were allocated empty, and all have been written wholly.
     assert len(unwritten._storages) == 6
-    for storage in unwritten._storages.values():
-        ((first, elements),) = storage._parts
-        assert not storage.unwritten(first + elements.listed() * elements.itemsize, elements.itemsize).any()
+    for tensor, marks in unwritten._storages.values():
+        elements = elements_of(tensor)
+        first = tensor.storage_offset() * elements.itemsize
+        assert not marks.read(first + elements.listed() * elements.itemsize, elements.itemsize).any()
 
 
 @sampled(
