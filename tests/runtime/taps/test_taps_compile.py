@@ -15,7 +15,7 @@ def printed(request, tmp_path_factory):
     """What the script prints, by line."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment |= {"PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(tmp_path_factory.mktemp("cache"))}
-    script = ROOT / "tests" / "taps" / "compile_for_hopper.py"
+    script = ROOT / "tests" / "runtime" / "taps" / "compile_for_hopper.py"
     ran = subprocess.run(
         [sys.executable, "-W", "ignore::UserWarning", script, request.param],
         env=environment, capture_output=True, text=True, check=False,
