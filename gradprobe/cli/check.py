@@ -19,11 +19,10 @@ from .battery import check_battery
 from .check_isolated import check_one
 from .check_many import check_several
 from .error_output import failures_told, print_settings
-from .forms import Forms, GitHub, JUnitFile, SarifFile
+from .forms import Forms, with_forms
 from .shared_options import (
     FamilyWord,
     Isolate,
-    JsonFile,
     ReferenceWord,
     TargetWord,
     Timeout,
@@ -35,14 +34,12 @@ from .shared_options import (
 
 
 @with_case_options
+@with_forms
 def check(
     target: TargetWord = None,
     family: FamilyWord = None,
     reference: ReferenceWord = None,
-    json_file: JsonFile = None,
-    junit_file: JUnitFile = None,
-    sarif_file: SarifFile = None,
-    github: GitHub = False,
+    forms: Forms = Forms(),  # noqa: B008 - it holds nothing
     isolate: Isolate = True,
     timeout: Timeout = None,
     battery: Annotated[
@@ -67,7 +64,6 @@ def check(
     """
     request = last.CheckRequest("lazy" if target is None else target, family, reference, options)
     again = command_line("check", request.target, options, chosen(request) | ({"battery": True} if battery else {}))
-    forms = Forms(json_file, junit_file, sarif_file, github)
     with failures_told(forms, again, show_traceback, request.target):
         forms.refuse_one_file_twice()
         refuse_wrong_words(request)

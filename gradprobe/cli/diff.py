@@ -71,8 +71,8 @@ def diff(
             typer.echo(f"gradprobe: {_from_where(row.name, kept, view)}", err=True)
         if kept is not None and view is not None:
             report = structs.replace(kept, close_up=view, reproduce=planned.again)
-            raise typer.Exit(tell(Checked(request, report, code_of_report(report)), Forms(json_file)))
-        raise typer.Exit(check_one(planned, Forms(json_file), Setting(show_traceback, isolate=isolate)))
+            raise typer.Exit(tell(Checked(request, report, code_of_report(report)), Forms.json(json_file)))
+        raise typer.Exit(check_one(planned, Forms.json(json_file), Setting(show_traceback, isolate=isolate)))
 
 
 def _close_up(report: Report, name: str, at: tuple[int, int] | None) -> CloseUp | None:

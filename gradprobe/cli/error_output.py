@@ -42,9 +42,9 @@ def failures_told(
         from ..model.documents import Reports
         from ..model.report import failed_report
 
-        request = forms if isinstance(forms, Forms) else Forms(forms)
+        asked = forms if isinstance(forms, Forms) else Forms.json(forms)
         made = Reports(reports=(failed_report(failure, again, target),))
-        raise typer.Exit(request.write(made, failure.exit_code, said=str(failure))) from None
+        raise typer.Exit(asked.write(made, failure.exit_code, said=str(failure))) from None
 
 
 def told(error: Exception, show_traceback: bool) -> Failure:

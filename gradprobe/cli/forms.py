@@ -2,47 +2,69 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from ..model.documents import Reports, report_from, several_document, text_of
+from ..model.documents import Reports
 from ..model.failures import UsageFailure
 from ..model.report import Report
-from ..render import incomplete
 from ..render.files import keeps_changing, replace_file
+from ..render.incomplete import FORMS
 from ..render.places import Base
 from ..render.terminal import print_failure, write_stdout
+from .shared_options import written_as
 
-JUnitFile = Annotated[str | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML; - for stdout")]
-SarifFile = Annotated[str | None, typer.Option("--sarif", metavar="FILE", help="Write SARIF 2.1.0; - for stdout")]
 GitHub = Annotated[
     bool, typer.Option("--github", help="Annotate lines on GitHub, and add a table to the step's summary")
 ]
 
 
-INCOMPLETE_REPORT = report_from(incomplete.document(""))
+def with_forms(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command the option of every form; it receives what was asked for as `forms`."""
+    own = inspect.signature(command, eval_str=True).parameters.values()
+    names = {f"{flag[2:]}_file": flag for flag in FORMS}
+
+    def run(**words: Any) -> None:
+        files = {flag: words.pop(name) for name, flag in names.items()}
+        given = {flag: file for flag, file in files.items() if file is not None}
+        forms = Forms(given, github=words.pop("github"))
+        command(**words, forms=forms)
+
+    added = [_option(name, None, _file(flag)) for name, flag in names.items()]
+    added.append(_option("github", False, GitHub))
+    at = [parameter.name for parameter in own].index("forms")
+    others = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own if parameter.name != "forms"]
+    return written_as(run, command, [*others[:at], *added, *others[at:]])
+
+
+def _option(name: str, default: Any, annotation: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _file(flag: str) -> Any:
+    return Annotated[str | None, typer.Option(flag, metavar="FILE", help=FORMS[flag].help)]
 
 
 @dataclass(frozen=True)
 class Forms:
-    """What was asked for: a file's name, - for stdout, or None for each form."""
+    """What was asked for."""
 
-    json: str | None = None
-    junit: str | None = None
-    sarif: str | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+    """The name of a file, or - for stdout, by the option of its form."""
     github: bool = False
 
-    @property
-    def files(self) -> dict[str, str]:
-        """Each form that was asked for, by its option."""
-        named = {"--json": self.json, "--junit": self.junit, "--sarif": self.sarif}
-        return {flag: file for flag, file in named.items() if file is not None}
+    @classmethod
+    def json(cls, file: str | None) -> Forms:
+        """JSON alone, where a file was named."""
+        return cls({} if file is None else {"--json": file})
 
     @property
     def on_stdout(self) -> bool:
@@ -68,8 +90,7 @@ class Forms:
         Returns:
             0, or 2 where a file cannot be written.
         """
-        kept = {flag: file for flag, file in self.files.items() if keeps_changing(file)}
-        return Forms(kept.get("--json"), kept.get("--junit"), kept.get("--sarif")).write(several, None)
+        return Forms({flag: file for flag, file in self.files.items() if keeps_changing(file)}).write(several, None)
 
     def write(self, several: Reports, code: int | None, *, said: str = "") -> int:
         """Writes every form that was asked for, and says on stderr which of them cannot be written.
@@ -89,20 +110,13 @@ class Forms:
         return code or (2 if failures else 0)
 
     def _attempts(self, several: Reports, code: int | None) -> list[UsageFailure | None]:
-        reports = several.reports
-        told = reports if code is not None else (*reports, INCOMPLETE_REPORT)
-        texts: dict[str, Callable[[], str]] = {
-            "--json": lambda: _as_json(several, code),
-            "--junit": lambda: _as_junit(told),
-            "--sarif": lambda: _as_sarif(told, code),
-        }
         # Two in one place were refused, and only the first says so there.
-        places = {_place(file): (flag, file) for flag, file in reversed(self.files.items())}
+        places = {_place(file): (flag, file) for flag, file in reversed(list(self.files.items()))}
         # All are made before one is written: then they change at one moment.
-        made = [(flag, file, texts[flag]()) for flag, file in reversed(places.values())]
+        made = [(flag, file, _text(flag)(several, code, _base())) for flag, file in reversed(places.values())]
         attempts = [_write(flag, file, text) for flag, file, text in made]
         if self.github:
-            attempts.append(_annotate(reports))
+            attempts.append(_annotate(several.reports))
         return attempts
 
 
@@ -110,21 +124,10 @@ def _place(file: str) -> str:
     return file if file == "-" else os.path.realpath(file)
 
 
-def _as_json(several: Reports, code: int | None) -> str:
-    whole = several_document(several)
-    return text_of(incomplete.unfinished(whole) if code is None else whole)
-
-
-def _as_junit(reports: Sequence[Report]) -> str:
-    from ..render.junit import as_junit
-
-    return as_junit(reports, _base())
-
-
-def _as_sarif(reports: Sequence[Report], code: int | None) -> str:
-    from ..render.sarif import as_sarif
-
-    return text_of(as_sarif(reports, _base(), code))
+def _text(flag: str) -> Callable[[Reports, int | None, Base], str]:
+    module, _, name = FORMS[flag].text.partition(":")
+    made: Callable[[Reports, int | None, Base], str] = getattr(import_module(f"gradprobe.render.{module}"), name)
+    return made
 
 
 def _write(flag: str, file: str, text: str) -> UsageFailure | None:

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from ..model.failures import INTERRUPTED, UsageFailure
-from ..render.incomplete import ALL, files_in, own_words
+from ..render.incomplete import FORMS, files_in, own_words
 
 if TYPE_CHECKING:
     from .forms import Forms
@@ -43,7 +43,7 @@ class Group(TyperGroup):
         """The options of the command that is named; all, where there is no such command."""
         command = self.commands.get(words[0]) if words else None
         if command is None:
-            return {"--json", "--junit", "--sarif", "--github"}
+            return {*FORMS, "--github"}
         imported = getattr(command, "imported", lambda: command)()
         return {option for parameter in imported.params for option in parameter.opts}
 
@@ -52,9 +52,8 @@ def forms_in(words: Sequence[str], options: set[str]) -> Forms:
     """The forms that the words of a command line ask for, of those that it may take."""
     from .forms import Forms
 
-    found = files_in(words, [flag for flag in ALL if flag in options])
-    named = {flag[2:]: file for flag, file in found.items()}
-    return Forms(**named, github="--github" in own_words(words) and "--github" in options)
+    found = files_in(words, [flag for flag in FORMS if flag in options])
+    return Forms(found, github="--github" in own_words(words) and "--github" in options)
 
 
 def _write(forms: Forms, words: Sequence[str], message: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -13,8 +13,8 @@ import typer
 from ..inputs.history import CheckRequest
 from ..inputs.options import OPTIONS, parse
 from ..model.failures import UsageFailure
-from ..processes.limits import VARIABLE, parsed
-from ..processes.limits import request as asked_memory
+from ..processes.limits import VARIABLE, parsed, requested
+from ..render.incomplete import FORMS
 from ..render.terminal import print_failure
 
 TargetWord = Annotated[
@@ -25,7 +25,7 @@ FamilyWord = Annotated[str | None, typer.Option(help="softmax or lazy (default: 
 ReferenceWord = Annotated[
     str | None, typer.Option(metavar="TARGET", help="FILE.py:FUNCTION, a reference of your own, which is audited first")
 ]
-JsonFile = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write the report as JSON; - for stdout")]
+JsonFile = Annotated[str | None, typer.Option("--json", metavar="FILE", help=FORMS["--json"].help)]
 Isolate = Annotated[
     bool,
     typer.Option(
@@ -112,9 +112,16 @@ def _with_options(command: Callable[..., None], *, several: bool) -> Callable[..
         for parameter in (*own, memory)
         if parameter.name != "options"
     ]
+    return written_as(run, command, [*parameters, *added])
+
+
+def written_as(
+    run: Callable[..., None], command: Callable[..., None], parameters: Sequence[inspect.Parameter]
+) -> Callable[..., None]:
+    """A function that typer takes for the command, with other parameters."""
     run.__name__, run.__doc__ = command.__name__, command.__doc__
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in (*parameters, *added)}
-    vars(run)["__signature__"] = inspect.Signature([*parameters, *added])
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    vars(run)["__signature__"] = inspect.Signature(parameters)
     return run
 
 
@@ -126,7 +133,7 @@ def _bounded(word: str | None) -> Iterator[None]:
         if word is not None:
             parsed(word)
             os.environ[VARIABLE] = word
-        asked_memory()
+        requested()
     except UsageFailure as failure:
         print_failure(failure)
         raise typer.Exit(failure.exit_code) from failure

@@ -13,23 +13,20 @@ from ..model.failures import Failure, UsageFailure
 from ..render.terminal import show as show_lines
 from ..render.terminal import terminal, write_stdout
 from .error_output import failures_told
-from .forms import Forms, GitHub, JUnitFile, SarifFile
-from .shared_options import JsonFile, Traceback
+from .forms import Forms, with_forms
+from .shared_options import Traceback
 
 
+@with_forms
 def show(
     file: Annotated[str, typer.Argument(metavar="FILE", help="What --json wrote, of one check or of several")],
-    json_file: JsonFile = None,
-    junit_file: JUnitFile = None,
-    sarif_file: SarifFile = None,
-    github: GitHub = False,
+    forms: Forms = Forms(),  # noqa: B008 - it holds nothing
     show_traceback: Traceback = False,
 ) -> None:
     """Show a saved report in any form, without running anything: made on one machine, read on any.
 
     Every form is what the run itself would have written, but for times. The exit code is the run's.
     """
-    forms = Forms(json_file, junit_file, sarif_file, github)
     with failures_told(Forms(), command_line("show", file, {}), show_traceback, runs=False):
         forms.refuse_one_file_twice()
         several = read(file)

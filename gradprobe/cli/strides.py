@@ -23,10 +23,9 @@ from ..render.progress import Progress, interrupted
 from ..render.terminal import print_failure, show, write_stdout
 from ..targets.builtin import has_driver
 from .error_output import failures_told, print_settings
-from .forms import Forms, GitHub, JUnitFile, SarifFile
+from .forms import Forms, with_forms
 from .shared_options import (
     FamilyWord,
-    JsonFile,
     TargetWord,
     Timeout,
     Traceback,
@@ -47,15 +46,13 @@ _LENGTHS = {"seqlen", "seqlen_q", "seqlen_k", "seqlens", "cu_seqlens"}
 
 
 @with_case_options
+@with_forms
 def strides(
     target: TargetWord = None,
     fast: Annotated[bool, typer.Option("--fast", help="Try fewer layouts, for use on every push")] = False,
     timeout: Timeout = None,
     family: FamilyWord = None,
-    json_file: JsonFile = None,
-    junit_file: JUnitFile = None,
-    sarif_file: SarifFile = None,
-    github: GitHub = False,
+    forms: Forms = Forms(),  # noqa: B008 - it holds nothing
     show_traceback: Traceback = False,
     *,
     options: dict[str, Any],
@@ -65,7 +62,6 @@ def strides(
     Each run is held against the same values laid contiguous, bit for bit; where it differs, against the reference.
     Without a target, those are tried that pyproject.toml names under tool.gradprobe.
     """
-    forms = Forms(json_file, junit_file, sarif_file, github)
     request = last.CheckRequest("lazy" if target is None else target, family, None, options)
     words = {"fast": fast or None, "timeout": timeout}
     with failures_told(forms, command_line("strides", target or "", options, chosen(request) | words), show_traceback):

@@ -21,10 +21,9 @@ from ..model.failures import UsageFailure
 from ..model.spans import plural
 from .check_many import check_several
 from .error_output import failures_told, print_settings
-from .forms import Forms, GitHub, JUnitFile, SarifFile
+from .forms import Forms, with_forms
 from .shared_options import (
     FamilyWord,
-    JsonFile,
     ReferenceWord,
     TargetWord,
     Timeout,
@@ -39,14 +38,12 @@ _LISTS = {option.name for option in OPTIONS if option.kind is list}
 
 
 @with_several_options
+@with_forms
 def sweep(
     target: TargetWord = None,
     family: FamilyWord = None,
     reference: ReferenceWord = None,
-    json_file: JsonFile = None,
-    junit_file: JUnitFile = None,
-    sarif_file: SarifFile = None,
-    github: GitHub = False,
+    forms: Forms = Forms(),  # noqa: B008 - it holds nothing
     workers: Annotated[int | None, typer.Option(help="Checks at a time (default: one a core)")] = None,
     timeout: Timeout = None,
     show_traceback: Traceback = False,
@@ -60,7 +57,6 @@ def sweep(
     """
     request = last.CheckRequest("lazy" if target is None else target, family, reference, options)
     again = command_line("sweep", target or "", options, chosen(request) | {"workers": workers, "timeout": timeout})
-    forms = Forms(json_file, junit_file, sarif_file, github)
     with failures_told(forms, again, show_traceback, target):
         forms.refuse_one_file_twice()
         refuse_wrong_words(replace(request, options={}))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..model.failures import NoRoom
-from ..processes import limits as room
+from ..processes import limits
 from ..processes.limits import in_words
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def mapped(size: int, dtype: torch.dtype) -> Tensor:
 def _refuse_without_room(size: int, device: torch.device) -> None:
     if size < _LOOKED_AT:
         return
-    left, limit = (room.left(), room.limit()) if device.type == "cpu" else _of_gpu(device)
+    left, limit = (limits.left(), limits.limit()) if device.type == "cpu" else _of_gpu(device)
     if size > left:
         why = f"{in_words(max(0, left))} are left of {in_words(limit)} (--max-memory)"
         raise NoRoom(f"a tensor that takes {in_words(size)} with its guard bands has no room on {device}: {why}")
@@ -73,7 +73,7 @@ def _of_gpu(device: torch.device) -> tuple[int, int]:
     import torch
 
     free, own = torch.cuda.mem_get_info(device)[0], torch.cuda.memory_reserved(device)
-    limit = room.request() or (free + own) // 2
+    limit = limits.requested() or (free + own) // 2
     return min(limit, free + own) - torch.cuda.memory_allocated(device), limit
 
 

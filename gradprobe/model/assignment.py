@@ -30,15 +30,15 @@ def run_name(assigned: Assigned) -> str:
     return ",".join(named) or "contiguous"
 
 
-def planned_runs(request: tuple[Assigned, ...], *, are_saved: bool) -> tuple[Assigned, ...]:
+def planned_runs(asked: tuple[Assigned, ...], *, are_saved: bool) -> tuple[Assigned, ...]:
     """The assignment of each run of a check: what was asked for, else the default.
 
     Args:
         are_saved: whether the values are from a file, so that a tensor which a run does not name lies as it was saved.
     """
     if not are_saved:
-        return request or DEFAULT_RUNS
-    return tuple(_else_as_saved(assigned) for assigned in request) or SAVED_RUNS
+        return asked or DEFAULT_RUNS
+    return tuple(_else_as_saved(assigned) for assigned in asked) or SAVED_RUNS
 
 
 def _else_as_saved(assigned: Assigned) -> Assigned:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from . import limits as room
+from . import limits
 from .child import ANSWER, LOST, READY, TOLD, UNREADY, heard_by, worker_of
 from .ended import CRASH, DEVICE, MEMORY, TIMEOUT, Crash, Raised, TaskResult, raised_of, words_of
 from .process import Child, Heard
@@ -35,7 +35,7 @@ def run_each(
 
     Each child makes `worker = Class(setup)` once and calls `worker(item)` for each item. A child that dies ends only
     its own item, and another takes its place. When the iterator ends or is closed, all children and their process
-    groups are gone. Together they take no more memory than `room.limit` allows, and none more than its share.
+    groups are gone. Together they take no more memory than `limits.limit` allows, and none more than its share.
 
     Args:
         factory: "package.module:Class". It, `setup`, items and results are pickled, by name where they are classes.
@@ -49,8 +49,8 @@ def run_each(
         Failure: no process can be started at all.
     """
     events: queue.SimpleQueue[Heard] = queue.SimpleQueue()
-    workers = max(1, min(workers, room.limit() // room.LEAST))
-    start = functools.partial(Child, factory, pickle.dumps(setup), events, echo, most=room.limit() // workers)
+    workers = max(1, min(workers, limits.limit() // limits.LEAST))
+    start = functools.partial(Child, factory, pickle.dumps(setup), events, echo, most=limits.limit() // workers)
     crew = _Crew(start, events, list(items), timeout, workers, start_limit, told)
     try:
         yield from crew.ends()

@@ -45,7 +45,7 @@ def in_words(size: int) -> str:
     return f"{size / (1 << 30):.1f} GiB" if size >= 1 << 30 else f"{size / (1 << 20):.0f} MiB"
 
 
-def request() -> int | None:
+def requested() -> int | None:
     """The user's limit; None where there is none.
 
     Raises:
@@ -58,7 +58,7 @@ def request() -> int | None:
 def limit() -> int:
     """The bytes of memory that this process may take, or its children together where they run the target."""
     share = os.environ.get(SHARE, "")
-    return int(share) if share else request() or _half_of_what_is_free()
+    return int(share) if share else requested() or _half_of_what_is_free()
 
 
 @lru_cache(maxsize=1)  # as it was at the first call: this command itself has taken memory since

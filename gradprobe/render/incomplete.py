@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections import namedtuple
 from collections.abc import Mapping, Sequence
 
 from .files import keeps_changing, replace_file
@@ -24,12 +25,6 @@ ERROR = {
     "message": "the command did not finish: it is still running, or it was stopped",
     "way_out": "run it again",
 }
-ALL = ("--json", "--junit", "--sarif")
-# The commands that write files, and which.
-FILES: Mapping[str, Sequence[str]] = {
-    **dict.fromkeys(("check", "strides", "sweep"), ALL),
-    **dict.fromkeys(("diff", "shrink", "lint", "mutate", "run", "baseline"), ALL[:1]),
-}
 # With these nothing is run, and no file is written.
 _NOTHING_RUNS = {"--help", "-h", "--list"}
 _WRONG = ("mismatch", "survived")
@@ -44,7 +39,7 @@ def begin(words: Sequence[str]) -> None:
     for flag, file in files_in(words, flags).items():
         try:
             if keeps_changing(file):
-                replace_file(file, _TEXTS[flag](words))
+                replace_file(file, FORMS[flag].unfinished(words))
         except (OSError, ValueError):
             continue
 
@@ -119,4 +114,15 @@ def _sarif(words: Sequence[str]) -> str:
     return json.dumps(log, indent=2) + "\n"
 
 
-_TEXTS = {"--json": _json, "--junit": _junit, "--sarif": _sarif}
+Form = namedtuple("Form", ["help", "text", "unfinished"])  # noqa: PYI024 - typing takes long to import
+"""A form that goes to a file: its help, the function of render/ that makes it, and what the file holds until then."""
+FORMS: Mapping[str, Form] = {
+    "--json": Form("Write the report as JSON; - for stdout", "as_json:text", _json),
+    "--junit": Form("Write JUnit XML; - for stdout", "junit:text", _junit),
+    "--sarif": Form("Write SARIF 2.1.0; - for stdout", "sarif:text", _sarif),
+}
+# The commands that write files, and which.
+FILES: Mapping[str, Sequence[str]] = {
+    **dict.fromkeys(("check", "strides", "sweep"), tuple(FORMS)),
+    **dict.fromkeys(("diff", "shrink", "lint", "mutate", "run", "baseline"), ("--json",)),
+}

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from xml.etree import ElementTree as Xml
 
+from ..model.documents import Reports
 from ..model.memory import MemoryFinding
 from ..model.report import INHERITED, MISMATCH, SKIPPED, Error, Head, Identity, Intermediate, Report, Run
 from ..model.severity import WARNING
-from .phrases import counts_in_words, errors_of, head_name, identities, is_silent, residual, told_apart
+from .phrases import counts_in_words, errors_of, head_name, identities, is_silent, residual, so_far, told_apart
 from .places import Base, Place, place_of, places_of
 from .text import element_line, identity_line, visible
 
@@ -28,6 +29,11 @@ class Case:
     """mismatch, inherited, the kind of an error, ..."""
     message: str = ""
     body: tuple[str, ...] = ()
+
+
+def text(several: Reports, code: int | None, base: Base) -> str:
+    """The document; as long as the command runs, with a check that is not finished."""
+    return as_junit(so_far(several, code), base)
 
 
 def as_junit(reports: Sequence[Report], base: Base) -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
+from ..model.documents import Reports, report_from
 from ..model.memory import MemoryFinding
 from ..model.report import MATCH, MISMATCH, Head, Identity, Intermediate, Report, Run
 from ..model.severity import WARNING
 from ..model.spans import in_words, plural, spans
+from . import incomplete
 from .text import ratio
 
 
@@ -24,6 +26,12 @@ def errors_of(report: Report) -> Report:
 
 def _counted(findings: Iterable[MemoryFinding]) -> tuple[MemoryFinding, ...]:
     return tuple(finding for finding in findings if finding.severity != WARNING)
+
+
+def so_far(several: Reports, code: int | None) -> Sequence[Report]:
+    """The reports, and as long as the command has no exit code, that of a check that is not finished."""
+    unfinished = [report_from(incomplete.document(""))] if code is None else []
+    return [*several.reports, *unfinished]
 
 
 def told_apart(reports: Iterable[Report]) -> list[Report]:

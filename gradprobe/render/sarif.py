@@ -9,10 +9,11 @@ from typing import Any
 from urllib.parse import quote
 
 from .. import __version__
+from ..model.documents import Reports, text_of
 from ..model.report import MATCH, MISMATCH, Report
 from ..model.spans import plural
 from .alerts import Alert, alerts_of
-from .phrases import errors_of
+from .phrases import errors_of, so_far
 from .places import Base, Place
 from .rules import RULES, USAGE, Rule
 from .text import visible
@@ -27,6 +28,11 @@ _EXITS = {
     0: "everything matches", 1: "a mismatch", 2: "the command or a configuration is wrong",
     3: "the target or the tool could not run",
 }  # fmt: skip
+
+
+def text(several: Reports, code: int | None, base: Base) -> str:
+    """The document; as long as the command runs, with a check that is not finished."""
+    return text_of(as_sarif(so_far(several, code), base, code))
 
 
 def as_sarif(reports: Sequence[Report], base: Base, code: int | None, *, most: int = MOST_RESULTS) -> dict[str, Any]:

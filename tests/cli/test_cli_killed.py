@@ -14,7 +14,8 @@ import typer
 
 from gradprobe.cli import app
 from gradprobe.render import incomplete
-from gradprobe.render.incomplete import ALL, FILES, begin
+from gradprobe.render.incomplete import FILES, begin
+from gradprobe.render.incomplete import FORMS as ALL
 from tests.cli.command import ROOT, SMALL, run, start
 from tests.render.written import assert_is_sarif, read_junit
 

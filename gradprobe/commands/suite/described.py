@@ -42,14 +42,14 @@ class Describer:
 
 
 def described(
-    request: Sequence[CheckRequest], device: str, timeout: float | None, *, isolate: bool = True
+    requests: Sequence[CheckRequest], device: str, timeout: float | None, *, isolate: bool = True
 ) -> Iterator[Takes | None]:
     """What the target of each takes, in order; None of one that cannot be imported, which its checks will tell.
 
     Args:
         isolate: whether each is asked in a process of its own.
     """
-    for one in request:
+    for one in requests:
         if isolate:
             (ended,) = run_each(_FACTORY, device, [one], timeout=timeout)
             yield ended.result

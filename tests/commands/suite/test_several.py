@@ -28,7 +28,7 @@ PLAN = [
 
 
 def test_a_table_then_the_first_mismatch_in_full_then_one_line(capsys):
-    code = check_several(PLAN, Forms("all.json"), PATIENT)
+    code = check_several(PLAN, Forms.json("all.json"), PATIENT)
     out, err = capsys.readouterr()
     assert (code, err) == (1, "")
     lines = out.splitlines()
@@ -79,7 +79,7 @@ def test_diff_repeats_the_failing_one():
 
 @pytest.mark.nightly
 def test_json_on_stdout_is_one_document_and_nothing_else(capsys):
-    assert check_several(PLAN[:2], Forms("-"), PATIENT) == 3
+    assert check_several(PLAN[:2], Forms.json("-"), PATIENT) == 3
     document = json.loads(capsys.readouterr().out)
     assert [report["verdict"] for report in document["reports"]] == ["match", "error"]
 
@@ -114,7 +114,7 @@ def test_the_file_holds_what_came_when_the_rest_is_lost(monkeypatch, folder):
 
     (folder / "all.json").write_text("of an older run")
     monkeypatch.setattr(several, "check_each", dying)
-    assert check_several(PLAN, Forms("all.json"), PLAIN) == INTERRUPTED
+    assert check_several(PLAN, Forms.json("all.json"), PLAIN) == INTERRUPTED
     seen.append(json.loads((folder / "all.json").read_text()))
     assert [(document["verdict"], len(document["reports"])) for document in seen] == [
         ("incomplete", 0), ("incomplete", 1), ("incomplete", 1),
@@ -125,7 +125,7 @@ def test_the_file_holds_what_came_when_the_rest_is_lost(monkeypatch, folder):
 def test_the_simplest_is_the_first_of_the_plan_also_where_another_came_before(monkeypatch, capsys, folder):
     results = [replace(fake(PLAN[number], "mismatch"), number=number) for number in (3, 0, 2)]
     monkeypatch.setattr(several, "check_each", lambda *_, **__: iter(results))
-    check_several(PLAN, Forms("all.json"), PLAIN)
+    check_several(PLAN, Forms.json("all.json"), PLAIN)
     assert "\nright:\nMISMATCH  dQ " in capsys.readouterr().out
     titles = [report["title"] for report in json.loads((folder / "all.json").read_text())["reports"]]
     assert titles == ["right", "wrong", "wrong too"]
@@ -133,7 +133,7 @@ def test_the_simplest_is_the_first_of_the_plan_also_where_another_came_before(mo
 
 def test_a_file_that_cannot_be_written_is_told_before_anything_runs(monkeypatch, capsys):
     monkeypatch.setattr(several, "check_each", lambda *_, **__: pytest.fail("it ran"))
-    assert check_several(PLAN, Forms("no/such/all.json"), PLAIN) == 2
+    assert check_several(PLAN, Forms.json("no/such/all.json"), PLAIN) == 2
     assert "--json no/such/all.json: cannot be written, No such file or directory" in capsys.readouterr().err
 
 
@@ -141,7 +141,7 @@ def test_beyond_40_checks_those_that_match_are_counted_only(monkeypatch, capsys)
     plan = [planned("t", f"case {number}") for number in range(200)]
     results = [fake(one, "mismatch" if number in (7, 150) else "match") for number, one in enumerate(plan)]
     monkeypatch.setattr(several, "check_each", lambda *_, **__: iter(results))
-    assert check_several(plan, Forms("all.json"), PLAIN) == 1
+    assert check_several(plan, Forms.json("all.json"), PLAIN) == 1
     out, err = capsys.readouterr()
     lines = out.splitlines()
     assert lines[1].split() == ["MISMATCH", "case", "7", "1.2", "dQ", "batch=0", "head=1", "row=2", "100x,", "distinct"]
