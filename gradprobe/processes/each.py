@@ -14,7 +14,7 @@ from typing import Any
 from . import limits
 from .child import ANSWER, LOST, READY, TOLD, UNREADY, heard_by, worker_of
 from .ended import CRASH, DEVICE, MEMORY, TIMEOUT, Crash, Raised, TaskResult, raised_of, words_of
-from .process import Child, Heard
+from .process import Child, ChildMessage
 
 # Seconds in which a child must be ready. Importing torch takes up to twenty seconds on a busy machine with cold disks.
 START_LIMIT = 180.0
@@ -48,7 +48,7 @@ def run_each(
     Raises:
         Failure: no process can be started at all.
     """
-    events: queue.SimpleQueue[Heard] = queue.SimpleQueue()
+    events: queue.SimpleQueue[ChildMessage] = queue.SimpleQueue()
     workers = max(1, min(workers, limits.limit() // limits.LEAST))
     start = functools.partial(Child, factory, pickle.dumps(setup), events, echo, most=limits.limit() // workers)
     crew = _Crew(start, events, list(items), timeout, workers, start_limit, told)
@@ -76,7 +76,7 @@ class _Crew:
     def __init__(
         self,
         start: Callable[[], Child],
-        events: queue.SimpleQueue[Heard],
+        events: queue.SimpleQueue[ChildMessage],
         items: Sequence[Any],
         timeout: float | None,
         workers: int,
@@ -109,7 +109,7 @@ class _Crew:
             self.children.append(self._start())
             waiting += 1
 
-    def _next(self) -> Heard | None:
+    def _next(self) -> ChildMessage | None:
         """The next message; None where a child is late. A message that has already come is never late."""
         late = min((limit for child in self.children if (limit := self._limit(child)) is not None), default=None)
         try:
@@ -123,7 +123,7 @@ class _Crew:
             return child.since + self._start_limit
         return None if self._timeout is None or child.index is None else child.since + self._timeout
 
-    def _judged(self, heard: Heard) -> list[TaskResult]:
+    def _judged(self, heard: ChildMessage) -> list[TaskResult]:
         child = heard.child
         if child not in self.children:
             return []
@@ -143,7 +143,7 @@ class _Crew:
         index, child.index = child.index, None
         return [self._answered(index, heard)]
 
-    def _answered(self, index: int, heard: Heard) -> TaskResult:
+    def _answered(self, index: int, heard: ChildMessage) -> TaskResult:
         item = self._items[index]
         try:
             value = pickle.loads(heard.payload)

@@ -38,7 +38,7 @@ _TAIL_BYTES, _TAIL_LINES = 1 << 16, 30
 
 
 @dataclass(frozen=True)
-class Heard:
+class ChildMessage:
     """A message of a child. Its kind is None where the child can send no more."""
 
     child: Child
@@ -52,7 +52,7 @@ class Child:
 
     factory: str
     setup: bytes
-    events: queue.SimpleQueue[Heard]
+    events: queue.SimpleQueue[ChildMessage]
     echo: Callable[[str], object] | None = None
     """Called with what the child writes to stdout or stderr, as it comes."""
     index: int | None = None
@@ -160,7 +160,7 @@ class Child:
             over = time.monotonic() + _CLOSING
             while time.monotonic() < over and selector.select(0):
                 self._read(selector, frames, 0)
-        self.events.put(Heard(self, None))
+        self.events.put(ChildMessage(self, None))
 
     def _is_over(self) -> bool:
         """Whether it takes too much memory. The parent asks, since a child that is busy in C cannot."""
@@ -201,7 +201,7 @@ class Child:
             return
         try:
             for kind, payload in frames.feed(piece):
-                self.events.put(Heard(self, kind, payload))
+                self.events.put(ChildMessage(self, kind, payload))
         except NotAMessage:
             self.broken = "wrote something else on the stream that it answers on"
 
