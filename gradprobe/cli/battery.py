@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..commands.configuration.effective import EffectiveSettings
-from ..commands.suite.battery import Entry, battery, set_by
+from ..commands.suite.battery import Item, battery, set_by
 from ..commands.suite.checked import Checked, Planned
 from ..commands.suite.checking import check_each
 from ..commands.suite.described import described
@@ -33,7 +33,7 @@ def check_battery(request: CheckRequest, effective: EffectiveSettings, forms: Fo
     beside = {name: word for name, word in request.options.items() if not set_by(name)}
     (takes,) = described([request], str(beside.get("device", "auto")), setting.timeout, isolate=setting.isolate)
     # A target that cannot be imported is asked once, and that says why.
-    entries = battery(takes.family, takes.names, takes.required) if takes else (Entry(1, "contiguous", {}, ""),)
+    entries = battery(takes.family, takes.names, takes.required) if takes else (Item(1, "contiguous", {}, ""),)
     asked_for = {_title(entry): entry for entry in entries}
 
     def weigh(checked: Checked) -> Checked:
@@ -61,11 +61,11 @@ def _refuse(options: Mapping[str, Any]) -> None:
             raise UsageFailure(f"{one}: {by} of --battery sets it", "drop it, or check that case without --battery")
 
 
-def _title(entry: Entry) -> str:
+def _title(entry: Item) -> str:
     return f"battery {entry.number}: {entry.title}"
 
 
-def _planned(entry: Entry, request: CheckRequest, beside: Mapping[str, Any]) -> Planned:
+def _planned(entry: Item, request: CheckRequest, beside: Mapping[str, Any]) -> Planned:
     """Black boxes are not looked into: of all that fail, the simplest alone is shown in full."""
     return Planned(_title(entry), replace(request, options={"recover": False, **beside, **entry.options}))
 

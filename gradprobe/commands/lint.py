@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..inputs.options import parse
-from ..lint.finding import Finding
+from ..lint.finding import LintFinding
 from ..lint.survey import Survey, surveyed, views_of
 from ..model.failures import Failure, TargetFailure, UsageFailure
 from ..model.spans import plural
@@ -169,7 +169,7 @@ def _headline(inquiry: Inquiry) -> str:
     return f"FINDINGS  {plural(count, 'wrong stride')} ({inquiry.word})"
 
 
-def _shown(finding: Finding, width: int) -> Iterator[Text]:
+def _shown(finding: LintFinding, width: int) -> Iterator[Text]:
     from rich.text import Text
 
     yield Text(f"{_place(finding.file)}:{finding.line}  {finding.kernel}  {finding.rule}", style="bold")

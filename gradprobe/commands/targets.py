@@ -23,7 +23,7 @@ _OPTION_OF = {"cu_seqlens_q": "cu_seqlens", "keep": "dropout", "dropout": None}
 
 
 @dataclass(frozen=True)
-class Entry:
+class ListedTarget:
     """One built-in target."""
 
     name: str
@@ -42,17 +42,17 @@ class Entry:
     """Why it cannot run on this machine; "" where it can."""
 
 
-def catalogue() -> tuple[Entry, ...]:
+def catalogue() -> tuple[ListedTarget, ...]:
     """All built-in targets, whether or not they can run here; none of them is imported."""
     return tuple(_builtin_entry(builtin) for builtin in BUILTINS.values())
 
 
-def _builtin_entry(builtin: Builtin) -> Entry:
+def _builtin_entry(builtin: Builtin) -> ListedTarget:
     module, _, name = builtin.spec.partition(":")
     file = _file_of(module)
     line, parameters = _signature(ast.parse(file.read_text(encoding="utf-8")).body, name)
     takes = {canonical_name(parameter) for parameter in parameters}
-    return Entry(
+    return ListedTarget(
         name=builtin.name,
         summary=builtin.summary,
         family=family_of(takes),
@@ -100,12 +100,12 @@ _OWN = (
 )  # fmt: skip
 
 
-def as_json(entries: Sequence[Entry]) -> dict[str, Any]:
+def as_json(entries: Sequence[ListedTarget]) -> dict[str, Any]:
     """All that is known of each, ready for `json.dumps`."""
     return {"schema": SCHEMA, "targets": [asdict(entry) | {"missing": entry.missing or None} for entry in entries]}
 
 
-def render(entries: Sequence[Entry], width: int) -> list[Text]:
+def render(entries: Sequence[ListedTarget], width: int) -> list[Text]:
     """One paragraph a target, then how one names one's own; folded to `width`."""
     lines = []
     for entry in entries:
@@ -116,7 +116,7 @@ def render(entries: Sequence[Entry], width: int) -> list[Text]:
     return lines
 
 
-def _entry(entry: Entry, width: int) -> Iterator[Text]:
+def _entry(entry: ListedTarget, width: int) -> Iterator[Text]:
     name = Text(f"{entry.name:<{_INDENT + 4}}", "dim" if entry.missing else "bold")
     first, *rest = textwrap.wrap(entry.summary, max(width, 40) - len(name))
     yield name + Text(first)

@@ -5,6 +5,6 @@ module.my_kernel(grid, block, shared_bytes, q, k, 1.0, 128)
 """
 
 from .module import Kernel, Module, load
-from .watch import Finding, Watch, watched
+from .watch import CudaFinding, Watch, watched
 
-__all__ = ["Finding", "Kernel", "Module", "Watch", "load", "watched"]
+__all__ = ["CudaFinding", "Kernel", "Module", "Watch", "load", "watched"]

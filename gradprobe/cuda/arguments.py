@@ -13,7 +13,7 @@ import numpy as np
 
 from ..model.failures import TargetFailure
 from .source import Parameter
-from .unit import Entry, Unit
+from .unit import KernelEntry, Unit
 
 POINTER, SIGNED, UNSIGNED, FLOATING, OTHER = range(5)
 _VECTOR = 5
@@ -55,7 +55,7 @@ _VECTORS = {f"{name}{count}": (_VECTOR, size * count) for name, size in _SINGLE.
 _VECTORS |= dict.fromkeys(("half2", "__half2", "nv_bfloat162", "__nv_bfloat162"), (_VECTOR, 4))
 
 
-def taken_as_written(entry: Entry) -> tuple[Taken, ...]:
+def taken_as_written(entry: KernelEntry) -> tuple[Taken, ...]:
     """The types of a kernel's parameters, from its declaration.
 
     Raises:
@@ -65,7 +65,7 @@ def taken_as_written(entry: Entry) -> tuple[Taken, ...]:
     return tuple(_taken(parameter, meant, entry) for parameter in entry.parameters)
 
 
-def c_values(entry: Entry, takes: Sequence[Taken], arguments: Sequence[Any]) -> list[Any]:
+def c_values(entry: KernelEntry, takes: Sequence[Taken], arguments: Sequence[Any]) -> list[Any]:
     """Each argument as a C value.
 
     Raises:
@@ -78,7 +78,7 @@ def c_values(entry: Entry, takes: Sequence[Taken], arguments: Sequence[Any]) -> 
     ]
 
 
-def _pointer(entry: Entry, parameter: Parameter, taken: Taken, argument: Any) -> Any:
+def _pointer(entry: KernelEntry, parameter: Parameter, taken: Taken, argument: Any) -> Any:
     import torch
 
     if argument is not None and not isinstance(argument, torch.Tensor):
@@ -94,7 +94,7 @@ def _pointer(entry: Entry, parameter: Parameter, taken: Taken, argument: Any) ->
     return ctypes.c_void_p(0 if argument is None else argument.data_ptr())
 
 
-def _number(entry: Entry, parameter: Parameter, taken: Taken, value: Any) -> Any:
+def _number(entry: KernelEntry, parameter: Parameter, taken: Taken, value: Any) -> Any:
     c_type = _C_TYPES.get((taken.kind, taken.bytes))
     where = f"kernel {entry.name}: parameter {parameter.name!r}"
     if c_type is None:
@@ -115,7 +115,7 @@ def _fits(c_type: Any, taken: Taken, parameter: Parameter, number: float) -> boo
     return number in (0, 1) if parameter.type == "bool" else c_type(number).value == number
 
 
-def element_bytes(entry: Entry, array: str) -> int:
+def element_bytes(entry: KernelEntry, array: str) -> int:
     """The bytes of an element of a shared array, by its declaration; 0 where that does not tell."""
     words = entry.unit.source.shared_types.get(array, "")
     known = _known(words, _meanings(entry.unit)) if words else None
@@ -132,7 +132,7 @@ def _meanings(unit: Unit) -> Mapping[str, str]:
     return found | dict(unit.defines)
 
 
-def _taken(parameter: Parameter, meant: Mapping[str, str], entry: Entry) -> Taken:
+def _taken(parameter: Parameter, meant: Mapping[str, str], entry: KernelEntry) -> Taken:
     words = parameter.type
     if words.endswith(("*", "&")):
         known = _known(words.rstrip("*&"), meant) if words.count("*") == 1 else (OTHER, 8)

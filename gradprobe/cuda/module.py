@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..model.failures import TargetFailure
 from . import nvrtc, on_cpu
 from .source import read_source
-from .unit import Entry, Unit
+from .unit import KernelEntry, Unit
 from .watch import watching
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Module:
 class Kernel:
     """One kernel of a module. A call launches it, and on the CPU runs it to its end."""
 
-    entry: Entry
+    entry: KernelEntry
 
     def __call__(self, grid: Size, block: Size, shared_bytes: int, /, *arguments: Any) -> None:
         """Launches it.

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..model.failures import TargetFailure
 from .arguments import POINTER, c_values, taken_as_written
-from .unit import Entry, Sizes, Unit
+from .unit import KernelEntry, Sizes, Unit
 from .watch import Watch
 
 # The dynamic shared memory that every kernel may have. More must be allowed first.
@@ -23,7 +23,9 @@ _USUAL_SHARED = 48 << 10
 _LONGEST = 3
 
 
-def launch(entry: Entry, grid: Sizes, block: Sizes, shared_bytes: int, arguments: Sequence[Any], watch: Watch) -> None:
+def launch(
+    entry: KernelEntry, grid: Sizes, block: Sizes, shared_bytes: int, arguments: Sequence[Any], watch: Watch
+) -> None:
     """Launches a kernel on torch's current stream. Its errors are seen at the next synchronisation.
 
     Raises:
@@ -78,7 +80,7 @@ def _core() -> Any:
 _INSTANCES: dict[Unit, tuple[str, ...]] = {}
 
 
-def _kernel(entry: Entry, shared_bytes: int) -> Any:
+def _kernel(entry: KernelEntry, shared_bytes: int) -> Any:
     known = _INSTANCES.get(entry.unit, ())
     if "<" in entry.name and entry.name not in known:
         known = (*known, entry.name)

@@ -25,7 +25,7 @@ class Unit:
     include: tuple[str, ...] = ()
     """Folders."""
 
-    def entry(self, name: str) -> Entry:
+    def entry(self, name: str) -> KernelEntry:
         """A kernel by its name, or one instance of a template: `backward<32, float>`.
 
         Raises:
@@ -35,7 +35,7 @@ class Unit:
         known = self.source.templates if "<" in name else self.source.kernels
         if plain not in known:
             raise TargetFailure(f"{self.source.path.name} has no kernel {name!r}", self._way_out(plain))
-        return Entry(self, name, known[plain])
+        return KernelEntry(self, name, known[plain])
 
     def _way_out(self, name: str) -> str:
         if name in self.source.templates:
@@ -44,7 +44,7 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class Entry:
+class KernelEntry:
     """One kernel of a unit."""
 
     unit: Unit

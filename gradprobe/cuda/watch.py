@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ..inputs.memory import Unwritten
-from .unit import Entry
+from .unit import KernelEntry
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -61,7 +61,7 @@ class Site:
 
 
 @dataclass(frozen=True)
-class Finding:
+class CudaFinding:
     """One fault, counted as often as it occurs at the same lines."""
 
     kind: str
@@ -98,9 +98,9 @@ class Finding:
         return f"{self.kernel}: {words}"
 
 
-def merged(findings: Sequence[Finding]) -> list[Finding]:
+def merged(findings: Sequence[CudaFinding]) -> list[CudaFinding]:
     """The findings with each race once: either of its two lines may have been the second access."""
-    found: dict[object, Finding] = {}
+    found: dict[object, CudaFinding] = {}
     for finding in findings:
         lines = frozenset((finding.now.line, finding.before.line)) if finding.before else finding.now.line
         key = (finding.kind, finding.kernel, finding.array, lines)
@@ -118,16 +118,16 @@ class Watch:
     seed: int = 0
     """The order of threads and blocks on a CPU; 0: the natural one."""
     unwritten: Unwritten = field(default_factory=Unwritten)
-    launches: list[Entry] = field(default_factory=list)
+    launches: list[KernelEntry] = field(default_factory=list)
     backends: set[str] = field(default_factory=set)
     """"cuda", "cuda-on-cpu"."""
     given: list[Tensor] = field(default_factory=list)
     """The tensors that kernels were given."""
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[CudaFinding] = field(default_factory=list)
     after: Callable[[str], None] = lambda kernel: None
     """Told of each kernel after its launch."""
 
-    def launched(self, entry: Entry, backend: str, tensors: list[Tensor]) -> None:
+    def launched(self, entry: KernelEntry, backend: str, tensors: list[Tensor]) -> None:
         """Notes a launch."""
         self.launches.append(entry)
         self.backends.add(backend)
@@ -152,7 +152,7 @@ def watching() -> Watch:
     return _OPEN.get()[-1] if _OPEN.get() else Watch()
 
 
-def told(watch: Watch, findings: list[Finding]) -> None:
+def told(watch: Watch, findings: list[CudaFinding]) -> None:
     """Adds what a launch showed."""
     watch.findings += findings
     if not _OPEN.get():

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ..faults.hypothesis import Hypothesis, title
 from ..faults.memory import in_words
-from ..lint.finding import FOREIGN, Finding, computed_at, where_of
+from ..lint.finding import FOREIGN, LintFinding, computed_at, where_of
 from ..lint.survey import findings_of
 from ..model.diagnosis import Diagnosis, Where
 from ..model.intermediates import is_named_after, lookup
@@ -47,7 +47,7 @@ class Lines:
 
     def __init__(self, experiment: Experiment) -> None:
         self._experiment = experiment
-        self._findings: tuple[Finding, ...] | None = None
+        self._findings: tuple[LintFinding, ...] | None = None
 
     def of(self, hypothesis: Hypothesis, active: Collection[str], diagnosis: Diagnosis) -> Diagnosis:
         """A diagnosis with where it stands, as far as that can be read off the kernels.
@@ -60,7 +60,7 @@ class Lines:
             return _with_findings(diagnosis, hypothesis, findings)
         return replace(diagnosis, where=tuple(map(among, self._made(hypothesis, active))))
 
-    def _about(self, hypothesis: Hypothesis) -> list[Finding]:
+    def _about(self, hypothesis: Hypothesis) -> list[LintFinding]:
         """What the source says of the tensor that is misread: of those axes, if it says anything of them."""
         if not hypothesis.tensor:
             return []
@@ -116,7 +116,7 @@ def _value_of(fault: str, active: Collection[str]) -> str:
     return _INSTEAD.get(word) or (row.name if row is not None else next(iter(active), ""))
 
 
-def _with_findings(diagnosis: Diagnosis, hypothesis: Hypothesis, findings: Sequence[Finding]) -> Diagnosis:
+def _with_findings(diagnosis: Diagnosis, hypothesis: Hypothesis, findings: Sequence[LintFinding]) -> Diagnosis:
     """The diagnosis with what the source adds to the numbers: whose stride stands there, and the edit."""
     notes = [finding.sentence for finding in findings if finding.by_name]
     launched = [finding for finding in findings if not finding.by_name] or list(findings)
@@ -130,13 +130,13 @@ def _with_findings(diagnosis: Diagnosis, hypothesis: Hypothesis, findings: Seque
     )
 
 
-def _where(finding: Finding) -> Where:
+def _where(finding: LintFinding) -> Where:
     """The line, with whose stride stands there and what became of the right one."""
     said = finding.sentence.partition(": ")[2]
     return replace(where_of(finding), note="; ".join(filter(None, (finding.note, said))))
 
 
-def _edits(findings: Sequence[Finding]) -> Iterator[str]:
+def _edits(findings: Sequence[LintFinding]) -> Iterator[str]:
     """Each edit once, with the kernels that it is to be made in."""
     kernels: dict[str, list[str]] = {}
     for finding in findings:
@@ -146,7 +146,7 @@ def _edits(findings: Sequence[Finding]) -> Iterator[str]:
         yield fix if where in fix or not fix else f"{fix} in {where}"
 
 
-def _summary(diagnosis: Diagnosis, hypothesis: Hypothesis, findings: Sequence[Finding]) -> str:
+def _summary(diagnosis: Diagnosis, hypothesis: Hypothesis, findings: Sequence[LintFinding]) -> str:
     """The summary with the tensor whose stride the source shows: numbers cannot tell equal strides apart."""
     others = {finding.other for finding in findings if finding.rule == FOREIGN and finding.other}
     if not hypothesis.fault.startswith("stride/") or len(others) != 1 or others == {hypothesis.other}:

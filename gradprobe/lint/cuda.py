@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
-from ..cuda.unit import Entry
+from ..cuda.unit import KernelEntry
 from ..source.cuda_syntax import above, declared_name, nodes, words
 from ..source.line import SourceLine
 from .values import Advance, Factor, Record, Term
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class CudaKernel:
     """A kernel of a .cu file."""
 
-    entry: Entry
+    entry: KernelEntry
 
     @property
     def name(self) -> str:
@@ -69,7 +69,7 @@ class CudaKernel:
 
 
 @lru_cache(maxsize=256)
-def kernel_of(entry: Entry) -> CudaKernel:
+def kernel_of(entry: KernelEntry) -> CudaKernel:
     """A kernel, read once."""
     return CudaKernel(entry)
 

@@ -17,7 +17,7 @@ FOREIGN, MISSING, SWAPPED = "foreign", "missing", "swapped"
 
 
 @dataclass(frozen=True)
-class Finding:
+class LintFinding:
     """One wrong stride."""
 
     rule: str
@@ -49,12 +49,14 @@ class Finding:
     """Whether the kernel was never launched, and its parameters are taken for what their names say."""
 
 
-def finding_at(at: SourceLine, rule: str, kernel: str, sentence: str, fix: str, tensor: str, **more: Any) -> Finding:
+def finding_at(
+    at: SourceLine, rule: str, kernel: str, sentence: str, fix: str, tensor: str, **more: Any
+) -> LintFinding:
     """A finding at a piece of a line."""
-    return Finding(rule, kernel, at.file, at.line, at.column, at.length, at.code, sentence, fix, tensor, **more)
+    return LintFinding(rule, kernel, at.file, at.line, at.column, at.length, at.code, sentence, fix, tensor, **more)
 
 
-def where_of(finding: Finding) -> Where:
+def where_of(finding: LintFinding) -> Where:
     """The line that a finding names, as diagnoses hold it."""
     at = (finding.file, finding.line, finding.code, finding.column, finding.length)
     return Where(*at, finding.kernel, finding.note)

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from ..runtime.taps.functions import call_tree
 from ..source.line import SourceLine
 from .cuda import CudaKernel
-from .finding import FOREIGN, Finding, finding_at
+from .finding import FOREIGN, LintFinding, finding_at
 from .launch import Given
 from .values import Advance, Factor
 from .view import Held, Stride, View, renamed, stride_of, word_of
 
 
-def foreign(view: View) -> Iterator[Finding]:
+def foreign(view: View) -> Iterator[LintFinding]:
     """The pointers of a launched kernel that advance by a stride of a tensor that is not theirs."""
     for advance in view.record.advances:
         if len(advance.term.factors) == 1:
@@ -56,13 +56,13 @@ class Accused:
             return axis_like(self.held, other.kind)
         return other.axis if other.axis < len(self.held.shape) else None
 
-    def of_the_kernel(self) -> Finding:
+    def of_the_kernel(self) -> LintFinding:
         """The kernel takes another stride than that of its pointer."""
         spot, other = wrong_spot(self.view, self.advance, self.factor), self.meanings[0]
         sentence = f"{self.held.name} is advanced by {spot.text}, which is {_either(self.meanings)}: {self._own()}"
         return self._finding(spot, sentence, self._edit(spot), str(other))
 
-    def of_the_host(self) -> Finding | None:
+    def of_the_host(self) -> LintFinding | None:
         """The launch gave another tensor's stride for a parameter that is called this tensor's."""
         view, parameter, site = self.view, self.factor.parameter, self.view.launch.site
         if view.named(parameter) != self.held.name or site is None:
@@ -87,7 +87,7 @@ class Accused:
         found = axis_like(self.held, letter) if letter and self.held.kinds else None
         return self.axis if found is None else found
 
-    def _finding(self, spot: SourceLine, sentence: str, fix: str, note: str, axis: int | None = None) -> Finding:
+    def _finding(self, spot: SourceLine, sentence: str, fix: str, note: str, axis: int | None = None) -> LintFinding:
         axis = self.axis if axis is None else axis
         kind = self.held.kinds[axis] if axis is not None and self.held.kinds else ""
         told = {"other": self.meanings[0].tensor, "axis": axis, "kind": kind, "note": note}

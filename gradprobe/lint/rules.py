@@ -8,7 +8,7 @@ from typing import Any
 
 from ..runtime.taps.functions import Function, is_jit, read_once
 from ..source.line import SourceLine
-from .finding import FOREIGN, MISSING, SWAPPED, Finding, finding_at
+from .finding import FOREIGN, MISSING, SWAPPED, LintFinding, finding_at
 from .foreign import product_at
 from .values import Advance, Factor, Record
 from .view import Held, Stride, View, by_name, is_stride, renamed, stride_of, tensor_of, word_of
@@ -66,7 +66,7 @@ def family(kind: str) -> str:
 _WITNESSES = 2
 
 
-def swapped(view: View) -> Iterator[Finding]:
+def swapped(view: View) -> Iterator[LintFinding]:
     """The strides of a launched kernel that stand where another axis's stride of the same tensor is meant."""
     uses = uses_of(view)
     for use in uses:
@@ -97,7 +97,7 @@ def _runs_along(uses: Sequence[Use], use: Use) -> str:
     return families.pop() if len(families) == 1 and len(others) >= _WITNESSES else ""
 
 
-def _swapped(view: View, use: Use, meant: int) -> Finding:
+def _swapped(view: View, use: Use, meant: int) -> LintFinding:
     spot, held = use.factor.spots[0], use.held
     own = next(iter(view.parameters_of(use.base, meant)), f"{held.name}.stride({meant})")
     sentence = (
@@ -113,7 +113,7 @@ def _swapped(view: View, use: Use, meant: int) -> Finding:
 _WORDS = {"b": "batch", "h": "head", "g": "key head", "m": "row", "n": "key", "d": "column", "e": "column"}
 
 
-def missing(view: View, accused: Sequence[Finding]) -> Iterator[Finding]:
+def missing(view: View, accused: Sequence[LintFinding]) -> Iterator[LintFinding]:
     """The axes of a launched kernel's tensors along which no pointer moves although the stride is there.
 
     Args:
@@ -175,7 +175,7 @@ def _is_apart(uses: Sequence[Use], base: str, held: Held, axis: int) -> bool:
     return any(use.base in others and use.family == kinds[axis] for use in uses)
 
 
-def _missing(view: View, uses: Sequence[Use], base: str, held: Held, axis: int) -> Finding:
+def _missing(view: View, uses: Sequence[Use], base: str, held: Held, axis: int) -> LintFinding:
     spot = _where(view, base)
     own = view.parameters_of(base, axis)[0]
     kind = held.kinds[axis] if held.kinds else ""
@@ -218,7 +218,7 @@ class Sibling:
 
     function: Function
     record: Record
-    findings: tuple[Finding, ...]
+    findings: tuple[LintFinding, ...]
 
 
 def siblings(functions: Iterable[Function], views: Sequence[View]) -> list[Sibling]:
@@ -276,7 +276,7 @@ def _sibling(function: Function, tensors: Mapping[str, str]) -> Sibling | None:
     return Sibling(function, record, tuple(_foreign(record, pointers))) if record.accesses else None
 
 
-def _foreign(record: Record, pointers: Mapping[str, str]) -> Iterator[Finding]:
+def _foreign(record: Record, pointers: Mapping[str, str]) -> Iterator[LintFinding]:
     words = {word_of(name): tensor for name, tensor in pointers.items()}
     accused: list[tuple[Advance, str]] = []
     own: set[str] = set()
@@ -300,7 +300,7 @@ def _named(advance: Advance, words: Mapping[str, str]) -> tuple[str, str]:
 
 def _sibling_finding(
     record: Record, advance: Advance, word: str, words: Mapping[str, str], pointers: Mapping[str, str]
-) -> Finding:
+) -> LintFinding:
     spot, tensor, own_word = advance.term.factors[0].spots[0], pointers[advance.base], word_of(advance.base)
     name = renamed(advance.term.factors[0].parameter, word, own_word)
     _, letter = stride_of(name, set(words))

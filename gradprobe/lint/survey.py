@@ -10,7 +10,7 @@ from ..runtime.taps.functions import Function
 from ..targets.find import Target
 from .catching import Caught, catch
 from .cuda import CudaKernel
-from .finding import Finding
+from .finding import LintFinding
 from .foreign import foreign
 from .launch import Launch
 from .rules import functions_of, missing, siblings, swapped
@@ -37,7 +37,7 @@ class Kernel:
 class Survey:
     """What came of reading some kernels."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[LintFinding, ...]
     kernels: tuple[Kernel, ...]
 
     @property
@@ -46,7 +46,7 @@ class Survey:
         return sum(kernel.expressions for kernel in self.kernels)
 
 
-def findings_of(target: Target, case: Case) -> tuple[Finding, ...]:
+def findings_of(target: Target, case: Case) -> tuple[LintFinding, ...]:
     """The wrong strides of a target's kernels, and of the kernels beside them; none where nothing can be caught.
 
     Kernels are not run, and no value counts: only the case's options and dtype do.
@@ -71,7 +71,7 @@ def surveyed(views: Sequence[View], scopes: Iterable[tuple[dict[str, object], st
     Args:
         scopes: more modules to look for kernels in: what their names mean, and their files.
     """
-    findings: dict[tuple[object, ...], Finding] = {}
+    findings: dict[tuple[object, ...], LintFinding] = {}
     for view in views:
         for finding in _findings(view):
             findings.setdefault(_key(finding), finding)
@@ -100,13 +100,13 @@ def _ordinary(caught: Caught) -> Sequence[tuple[Launch, Memory] | None]:
     return [(launch, memory) for launch in other.launches]
 
 
-def _findings(view: View) -> list[Finding]:
+def _findings(view: View) -> list[LintFinding]:
     # A loop's variable in C++ may run along another axis in the next loop.
     found = [*foreign(view), *([] if isinstance(view.function, CudaKernel) else swapped(view))]
     return [*found, *missing(view, found)]
 
 
-def _key(finding: Finding) -> tuple[object, ...]:
+def _key(finding: LintFinding) -> tuple[object, ...]:
     return finding.rule, finding.file, finding.line, finding.column, finding.tensor
 
 

@@ -16,8 +16,8 @@ from ..runtime.trace import Trace, dtype_of
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..cuda import Finding as CudaFinding
-    from ..runtime.interpreter.memory import Finding
+    from ..cuda import CudaFinding
+    from ..runtime.interpreter.memory import AccessFinding
 
 _CUDA_ACCESSES = {"atomic": "atomic", "write": "store", "read": "load"}
 
@@ -27,7 +27,7 @@ def of_breach(breach: Breach) -> MemoryFinding:
     return MemoryFinding(GUARD, breach.tensor, breach.words, access="store", lanes=breach.count)
 
 
-def of_access(found: Finding) -> MemoryFinding:
+def of_access(found: AccessFinding) -> MemoryFinding:
     """An access that the interpreter's watch found."""
     place, wraps = found.place, found.spot.wrapped is not None
     where = (found.kernel, place.file, place.line, place.code)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..cuda import Finding, Watch, watched
-from ..cuda.unit import Entry
+from ..cuda import CudaFinding, Watch, watched
+from ..cuda.unit import KernelEntry
 from ..inputs.layouts import Inputs
 from ..inputs.memory import Unwritten
 from ..model.assignment import AS_SAVED
@@ -61,7 +61,7 @@ class Outcome:
     """The address of each storage that the target returned, and the intermediate that lies there."""
     cuda: str = ""
     """Where CUDA kernels of a source ran, "cuda" or "cuda-on-cpu"; "" where none did."""
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[CudaFinding, ...] = ()
     """The faults of memory of CUDA kernels on the CPU."""
     shared: tuple[Shared, ...] = ()
     """The gradients that share memory with an input or with another gradient."""
@@ -270,7 +270,7 @@ def _in_the_kernel(error: BaseException) -> BaseException:
     return error
 
 
-def _sources(launches: list[Any], entries: list[Entry]) -> tuple[Source, ...]:
+def _sources(launches: list[Any], entries: list[KernelEntry]) -> tuple[Source, ...]:
     of_triton = [source_of(kernel) for kernel in dict.fromkeys(launches)]
     hashed = [(entry, entry.unit.source.sha256) for entry in dict.fromkeys(entries)]
     return (*of_triton, *(Source(entry.name, str(entry.file), entry.line, sha256) for entry, sha256 in hashed))

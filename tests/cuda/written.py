@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gradprobe.cuda import Finding, Module, Watch, load, watched
+from gradprobe.cuda import CudaFinding, Module, Watch, load, watched
 from gradprobe.cuda.watch import Site
 
 
@@ -15,7 +15,7 @@ def loaded(folder: Path, source: str, **defines: object) -> Module:
     return load(file, defines=defines)
 
 
-def findings(module: Module, kernel: str, grid, block, shared_bytes: int, *arguments, **options) -> list[Finding]:
+def findings(module: Module, kernel: str, grid, block, shared_bytes: int, *arguments, **options) -> list[CudaFinding]:
     with watched(Watch(**options)) as watch:
         module[kernel](grid, block, shared_bytes, *arguments)
     return watch.findings

@@ -26,7 +26,7 @@ from .minimal_command import Facts, fewest_words
 from .ordering import settled
 from .program import Program, no_program, program_of
 from .steps import Step
-from .symptom import CRASH, Seen, Symptom, plain_symptom, symptom_of
+from .symptom import CRASH, Symptom, Tried, plain_symptom, symptom_of
 
 if TYPE_CHECKING:
     from ...model.case import Case
@@ -83,7 +83,7 @@ class Trial:
         self._asked = request
         self._problem: Problem | None = None
 
-    def __call__(self, order: Order) -> Facts | Looked | Seen | Told:
+    def __call__(self, order: Order) -> Facts | Looked | Tried | Told:
         if order.what == FACTS:
             return self._facts()
         if order.what == LOOK:
@@ -117,11 +117,11 @@ class Trial:
         choose_threads(case)
         return case
 
-    def _seen(self, order: Order) -> Seen:
+    def _seen(self, order: Order) -> Tried:
         try:
-            return Seen(self._tried(order) if order.what == TRY else symptom_of(self._report(order)))
+            return Tried(self._tried(order) if order.what == TRY else symptom_of(self._report(order)))
         except Failure as failure:
-            return Seen(None, str(failure), isinstance(failure, UsageFailure))
+            return Tried(None, str(failure), isinstance(failure, UsageFailure))
 
     def _tried(self, order: Order) -> Symptom | None:
         """What the runs of a case show by themselves: no second runs, no look inside.
@@ -187,7 +187,7 @@ class Attempts:
     """How many tries there may be."""
     echo: Callable[[str], object]
     count: int = 0
-    known: dict[Case, Seen] = field(default_factory=dict)
+    known: dict[Case, Tried] = field(default_factory=dict)
     _trial: Trial | None = None
 
     def ask(self, what: str, options: Mapping[str, Any]) -> Any:
@@ -203,7 +203,7 @@ class Attempts:
 
     def seen(
         self, steps: Sequence[Step], facts: Facts, kept: Mapping[str, Any], wanted: Symptom, *, in_full: bool
-    ) -> Iterator[tuple[Step, Seen]]:
+    ) -> Iterator[tuple[Step, Tried]]:
         """The outcome of each step, in order. A case seen before takes no try; no more than `most` tries are made.
 
         Args:
@@ -224,14 +224,14 @@ class Attempts:
                 self.known[step.case] = self._named(_as_seen(result), words, wanted, in_full=in_full)
             yield step, self.known[step.case]
 
-    def _named(self, seen: Seen, words: Mapping[str, Any], wanted: Symptom, *, in_full: bool) -> Seen:
+    def _named(self, seen: Tried, words: Mapping[str, Any], wanted: Symptom, *, in_full: bool) -> Tried:
         """The outcome; with its cause where all but the cause is as wanted, and a cause is wanted."""
         like = seen.symptom is not None and seen.symptom.is_like(wanted)
         if not like or wanted.fault is None or in_full or seen.symptom is None:
             return seen
         whole = _as_seen(next(self._carried_out([Order(TRY_IN_FULL, words)])))
         fault, alike = (whole.symptom.fault, whole.symptom.alike) if whole.symptom else (None, ())
-        return Seen(replace(seen.symptom, fault=fault, alike=alike))
+        return Tried(replace(seen.symptom, fault=fault, alike=alike))
 
     def _carried_out(self, orders: Sequence[Order]) -> Iterator[Any]:
         if not self.alone:
@@ -245,8 +245,8 @@ class Attempts:
             yield ended.crash or ended.result
 
 
-def _as_seen(result: Any) -> Seen:
+def _as_seen(result: Any) -> Tried:
     if isinstance(result, Crash):
-        return Seen(CRASHED)
-    assert isinstance(result, Seen)
+        return Tried(CRASHED)
+    assert isinstance(result, Tried)
     return result

@@ -15,7 +15,7 @@ from .attempts import CRASHED, FACTS, LOOK, TELL, Attempts, Looked, TargetCrashe
 from .minimal_command import Facts, fewest_words
 from .ordering import AXES, key
 from .steps import ALL_OPTIONS, Step, simpler, single_runs
-from .symptom import IDENTITY, Kept, Seen, Symptom
+from .symptom import IDENTITY, Kept, Symptom, Tried
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Search:
                 return step.case
         return None
 
-    def _is_it(self, seen: Seen) -> bool:
+    def _is_it(self, seen: Tried) -> bool:
         found = seen.symptom
         return found is not None and found.is_like(self.wanted) and found.is_named_like(self.wanted)
 
@@ -90,9 +90,9 @@ class Search:
         return Shrunk(case, self.wanted, complete, tuple(_needs(seen)), tuple(others.values()))
 
 
-def _needs(seen: Sequence[tuple[Step, Seen]]) -> Iterator[str]:
+def _needs(seen: Sequence[tuple[Step, Tried]]) -> Iterator[str]:
     """What the failure needs: for each way to simplify the case, the nearest case that does not fail so."""
-    nearest: dict[str, tuple[Step, Seen]] = {}
+    nearest: dict[str, tuple[Step, Tried]] = {}
     for step, found in seen:
         nearest[step.subject] = (step, found)  # the steps of a subject come simplest first
     for subject, (step, found) in nearest.items():

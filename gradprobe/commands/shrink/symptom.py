@@ -68,7 +68,7 @@ class Symptom:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Tried:
     """What a try of a case came to."""
 
     symptom: Symptom | None

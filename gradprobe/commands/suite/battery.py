@@ -11,7 +11,7 @@ from ...model.severity import HUGE
 
 
 @dataclass(frozen=True)
-class Entry:
+class Item:
     """One case of the battery."""
 
     number: int
@@ -121,7 +121,7 @@ _PACKING = frozenset({"cu_seqlens", "cu_seqlens_q"})
 _OWN = ("batch", "heads", "seqlen", "seqlen_q", "seqlen_k", "head_dim", "layout", "runs", "cu_seqlens_k", "inputs")
 
 
-def battery(family: str, takes: Collection[str], required: Collection[str] = ()) -> tuple[Entry, ...]:
+def battery(family: str, takes: Collection[str], required: Collection[str] = ()) -> tuple[Item, ...]:
     """The cases of the battery for a target, the simplest first; those that it does not take say why.
 
     Args:
@@ -145,14 +145,14 @@ def _why_not(row: _Row, family: str, takes: frozenset[str], required: frozenset[
     return f"takes one {one[0]} for rows and keys" if one else ""
 
 
-def _entry(row: _Row, why_not: str, required: frozenset[str], takes: frozenset[str]) -> Entry:
+def _entry(row: _Row, why_not: str, required: frozenset[str], takes: frozenset[str]) -> Item:
     if why_not:
-        return Entry(row.number, row.title, {}, why_not)
+        return Item(row.number, row.title, {}, why_not)
     always = {name: word for parameter in sorted(required) for name, word in _ALWAYS.get(parameter, {}).items()}
     lengths = {} if "cu_seqlens" in row.options else _lengths(row, required)
     layout = {"layout": list(row.layout)} if row.layout else {}
     options = {"heads": row.heads, "head_dim": 16, **lengths, **always, **row.options, **layout}
-    return Entry(row.number, row.title, options, "", "" if row.told_by & takes else row.beyond)
+    return Item(row.number, row.title, options, "", "" if row.told_by & takes else row.beyond)
 
 
 def _lengths(row: _Row, required: frozenset[str]) -> dict[str, Any]:

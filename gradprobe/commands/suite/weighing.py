@@ -17,12 +17,12 @@ from ...model.assignment import SCALED
 from ...model.failures import TargetFailure
 from ...model.report import FAILED
 from ...model.severity import HUGE, UNDECLARED, Warned
-from .battery import Entry
+from .battery import Item
 from .checked import Checked
 from .table import words_of
 
 
-def weighed(checked: Checked, entry: Entry, made: Callable[[Mapping[str, Any]], Checked]) -> Checked:
+def weighed(checked: Checked, entry: Item, made: Callable[[Mapping[str, Any]], Checked]) -> Checked:
     """The check; one that does not count, as a warning.
 
     Args:
@@ -39,7 +39,7 @@ def weighed(checked: Checked, entry: Entry, made: Callable[[Mapping[str, Any]], 
     return checked
 
 
-def hinted(checked: Checked, entry: Entry) -> Checked:
+def hinted(checked: Checked, entry: Item) -> Checked:
     """The check; of wrong numbers where nothing says that the target takes such a case, with the way out."""
     if checked.verdict != "mismatch" or not entry.beyond:
         return checked
@@ -52,6 +52,6 @@ def _overflow(checked: Checked) -> Warned:
     return Warned(HUGE, checked.title, f"{words}: {words_of(checked.report)}", (HUGE,))
 
 
-def _undeclared(checked: Checked, entry: Entry) -> Warned:
+def _undeclared(checked: Checked, entry: Item) -> Warned:
     words = f"given {entry.beyond}, which no parameter of it tells: {words_of(checked.report)}"
     return Warned(UNDECLARED, checked.title, words, ())

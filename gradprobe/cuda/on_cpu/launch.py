@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...model.failures import KernelStopped, TargetFailure
 from ..arguments import c_values, element_bytes
-from ..unit import Entry, Sizes
-from ..watch import BARRIER, MISALIGNED, OUTSIDE, RACE, UNWRITTEN, Finding, Line, Site, Watch, merged, told
+from ..unit import KernelEntry, Sizes
+from ..watch import BARRIER, MISALIGNED, OUTSIDE, RACE, UNWRITTEN, CudaFinding, Line, Site, Watch, merged, told
 from .build import HERE, MOST_SHARED
 from .library import CRegion, Dynamic, Library, Named, Regions, library_for, span
 
@@ -86,7 +86,9 @@ class _CLaunch(ctypes.Structure):
     )
 
 
-def launch(entry: Entry, grid: Sizes, block: Sizes, shared_bytes: int, arguments: Sequence[Any], watch: Watch) -> None:
+def launch(
+    entry: KernelEntry, grid: Sizes, block: Sizes, shared_bytes: int, arguments: Sequence[Any], watch: Watch
+) -> None:
     """Runs every thread of every block, and tells the watch what they did wrong.
 
     Raises:
@@ -136,12 +138,12 @@ def _called(parameter: str, tensor: Tensor, watch: Watch) -> str:
 
 
 @functools.lru_cache(maxsize=256)
-def _dynamic_array(entry: Entry) -> str:
+def _dynamic_array(entry: KernelEntry) -> str:
     return entry.unit.source.dynamic_array_of(entry.plain_name)
 
 
 @functools.lru_cache(maxsize=256)
-def _granule(entry: Entry) -> int:
+def _granule(entry: KernelEntry) -> int:
     """The bytes of the smallest element that the source's shared memory can hold."""
     words = " ".join((entry.unit.source.everything, *(value for _, value in entry.unit.defines)))
     if re.search(r"\b(?:bool|u?char|u?int8_t)\b", words):
@@ -149,13 +151,15 @@ def _granule(entry: Entry) -> int:
     return 2 if re.search(r"half|bfloat16|\bu?short\b|int16_t", words) else 4
 
 
-def _finding(kernel: str, library: Library, regions: Regions, found: _CFinding) -> Finding:
+def _finding(kernel: str, library: Library, regions: Regions, found: _CFinding) -> CudaFinding:
     lines = lines_of(library.file, (site.pc for site in (found.now, found.before) if site.pc != _NONE))
     kind = _KINDS[found.kind]
     named, where = _place(regions, found)
     is_alone = kind in (OUTSIDE, UNWRITTEN, MISALIGNED) or not any(found.before.block) and found.before.pc == 0
     before = None if is_alone else _site(found.before, lines, kind)
-    return Finding(kind, kernel, named.name, named.is_shared, where, _site(found.now, lines, kind), before, found.count)
+    return CudaFinding(
+        kind, kernel, named.name, named.is_shared, where, _site(found.now, lines, kind), before, found.count
+    )
 
 
 def _site(site: _CSite, lines: dict[int, Line], kind: str) -> Site:
@@ -220,7 +224,7 @@ def _elements(count: int) -> str:
     return f"{count:,} element{'s' * (count != 1)}"
 
 
-def _is_one_line(finding: Finding) -> bool:
+def _is_one_line(finding: CudaFinding) -> bool:
     """Whether both threads wait at one barrier of the source, of which the compiler has made two."""
     before = finding.before
     return finding.kind == BARRIER and before is not None and before.how == "waits" and before.line == finding.now.line

@@ -16,7 +16,7 @@ import numpy as np
 from ...inputs.memory import Unwritten, entries_of
 from ...model.failures import TargetFailure
 from ..arguments import Taken
-from ..unit import Entry, Unit
+from ..unit import KernelEntry, Unit
 from .build import ROOM, kernel_symbol, library_of, names_of
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Library:
 _INSTANCES: dict[Unit, tuple[str, ...]] = {}
 
 
-def library_for(entry: Entry) -> Library:
+def library_for(entry: KernelEntry) -> Library:
     """The library that holds a kernel. A new instance of a template makes it compile the library again."""
     unit, known = entry.unit, _INSTANCES.get(entry.unit, ())
     if "<" in entry.name and entry.name not in known:

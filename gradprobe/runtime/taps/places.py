@@ -11,7 +11,7 @@ from .words import Tap
 
 
 @dataclass(frozen=True)
-class Place:
+class TapPlace:
     """Right behind a statement."""
 
     statement: ast.stmt
@@ -23,7 +23,7 @@ class Place:
     """Whether the kernel holds the tile with its axes in the other order than the index; None if that is unclear."""
 
 
-def places(function: Function, tap: Tap) -> list[Place]:
+def places(function: Function, tap: Tap) -> list[TapPlace]:
     """Every place where a tap stores: where the variable has its last value for one setting of the index.
 
     In each block that is behind the last assignment, and behind what the index still lacks there. A branch, or a loop
@@ -32,7 +32,7 @@ def places(function: Function, tap: Tap) -> list[Place]:
     """
     index = tap.index_names
     return [
-        Place(
+        TapPlace(
             statement,
             _visible_behind(function, statement),
             staleness(function, statement, tap.variable, index & function.variables),

@@ -11,7 +11,7 @@ from typing import Any
 
 from .axes import Found, Shape, order_of, shape_of, shapes_behind
 from .functions import Function, call_tree, is_jit
-from .places import Place, places
+from .places import TapPlace, places
 from .rewrite import can_be_given, sight
 from .words import parse_tap
 
@@ -80,7 +80,7 @@ def _word(tree: Sequence[Function], function: Function, variable: str, name: str
 
 
 def _heads(
-    tree: Sequence[Function], function: Function, place: Place, shapes: Mapping[str, Found]
+    tree: Sequence[Function], function: Function, place: TapPlace, shapes: Mapping[str, Found]
 ) -> tuple[str, str] | None:
     """How batch and head are computed, in the function itself or in what calls it."""
 

@@ -12,7 +12,7 @@ from typing import Any
 from ...source.edits import Edit
 from .axes import order_of, shape_of, shapes_behind
 from .functions import Function, blocks, bound_before, call_tree
-from .places import Place, places
+from .places import TapPlace, places
 from .words import Tap
 
 # What the tool adds to a function begins so.
@@ -25,7 +25,7 @@ class Sighting:
     """A tap in a function that has its variable."""
 
     function: Function
-    places: tuple[Place, ...]
+    places: tuple[TapPlace, ...]
     """Where everything that the tap reads has a value; none if there is no such place."""
     unknown: tuple[str, ...]
     """The names that it reads and that nothing there nor in the callers has; none if there is a place."""
@@ -85,7 +85,7 @@ def sight(tree: Sequence[Function], function: Function, tap: Tap) -> Sighting | 
     return Sighting(function, tuple(usable), () if usable else tuple(unknown), tuple(p.visible for p in found))
 
 
-def _oriented(tree: Sequence[Function], function: Function, tap: Tap, place: Place) -> Place:
+def _oriented(tree: Sequence[Function], function: Function, tap: Tap, place: TapPlace) -> TapPlace:
     """A place with what the kernel's own expressions say about the order of the tile's axes."""
     shapes = shapes_behind(tree, function, place.statement)
     # What is unknown beside two blocks is a scalar, or does not fit the tile anyhow.
@@ -190,7 +190,7 @@ def behind(function: Function, statement: ast.stmt, text: str) -> Edit:
     return Edit(at, at, f"\n{source.indent_of(statement.lineno)}{text}" if blocks(statement) else f"; {text}")
 
 
-def _store(number: int, tap: Tap, place: Place) -> str:
+def _store(number: int, tap: Tap, place: TapPlace) -> str:
     """The statement that stores. Axes that the intermediate does not have come first, of size 1."""
     transposed = tap.is_transposed if place.is_transposed is None else place.is_transposed
     indices = ["0"] * (4 - len(tap.indices)) + [f"({index})" for index in tap.indices]

@@ -6,7 +6,7 @@ from gradprobe.commands.shrink.attempts import TRY, TRY_IN_FULL, Attempts
 from gradprobe.commands.shrink.ordering import AXES
 from gradprobe.commands.shrink.shrinking import Search
 from gradprobe.commands.shrink.steps import simpler
-from gradprobe.commands.shrink.symptom import NUMBERS, Seen, Symptom
+from gradprobe.commands.shrink.symptom import NUMBERS, Symptom, Tried
 from gradprobe.inputs.history import CheckRequest
 from tests.commands.shrink.cases import facts_of, settled_case
 
@@ -27,7 +27,7 @@ class Rule(Attempts):
             symptom = self.rule(case)
             if symptom is not None and order.what == TRY_IN_FULL:
                 symptom = replace(symptom, fault=self.named(case))
-            yield Seen(symptom)
+            yield Tried(symptom)
 
 
 def shrunk(case, rule, wanted=WRONG, **options):

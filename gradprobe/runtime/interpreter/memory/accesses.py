@@ -16,8 +16,8 @@ from .findings import (
     OUTSIDE,
     RACE,
     UNWRITTEN,
+    AccessFinding,
     Earlier,
-    Finding,
     Line,
     Program,
     Spot,
@@ -58,10 +58,10 @@ class _Count:
     lanes: int = 0
     programs: dict[tuple[int, Program], None] = field(default_factory=dict)
 
-    def finding(self) -> Finding:
+    def finding(self) -> AccessFinding:
         first, view, known = self.first, self.view, self.view.known is not None
         named = tuple(dict.fromkeys(program for _, program in self.programs))[:NAMED]
-        return Finding(
+        return AccessFinding(
             self.kind,
             first.kind,
             view.name,
@@ -215,7 +215,7 @@ class Accesses:
         self._findings[key].programs[access.launch, access.program] = None
 
     @property
-    def findings(self) -> tuple[Finding, ...]:
+    def findings(self) -> tuple[AccessFinding, ...]:
         """By kind, stores before loads; among these in the order in which they were first seen."""
         found = [count.finding() for count in self._findings.values()]
         return tuple(sorted(found, key=lambda one: (_ORDER.index(one.kind), _ACCESSES.index(one.access))))

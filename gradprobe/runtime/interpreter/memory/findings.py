@@ -20,7 +20,7 @@ _VERBS = {"load": "loads", "store": "stores", "atomic": "does an atomic"}
 
 
 @dataclass(frozen=True)
-class Place:
+class KernelLine:
     """A line of a kernel, or of a function that it calls."""
 
     function: str
@@ -71,12 +71,12 @@ class Earlier:
     """The store that another program made to the same address before."""
 
     program: Program
-    place: Place
+    place: KernelLine
     is_atomic: bool
 
 
 @dataclass(frozen=True)
-class Finding:
+class AccessFinding:
     """All accesses of one kind that one line of a kernel made to one tensor."""
 
     kind: str
@@ -92,7 +92,7 @@ class Finding:
     is_known: bool
     """Whether the tensor is the caller's. If not, a copy may have the name of what it was made from."""
     kernel: str
-    places: tuple[Place, ...]
+    places: tuple[KernelLine, ...]
     """The line in the kernel, then those in the functions that it called to get there."""
     program: Program
     """The first that did it; all that follows is about its first element."""
@@ -109,7 +109,7 @@ class Finding:
     """The first few of them."""
 
     @property
-    def place(self) -> Place:
+    def place(self) -> KernelLine:
         return self.places[0]
 
     def sentence(self) -> str:
@@ -153,12 +153,12 @@ class Finding:
         called = f" (in {', in '.join(self._called(place) for place in self.places[1:])})" if self.places[1:] else ""
         return _line(self.place) + (f": `{self.place.code}`" if self.place.code else "") + called
 
-    def _called(self, place: Place) -> str:
+    def _called(self, place: KernelLine) -> str:
         same = place.file == self.place.file
         return f"{place.function}, " + (f"line {place.line}" if same else f"{Path(place.file).name}:{place.line}")
 
 
-def _line(place: Place) -> str:
+def _line(place: KernelLine) -> str:
     return f"line {place.line}"
 
 
@@ -191,7 +191,7 @@ def executing(kernel: CodeType | None) -> tuple[Line, ...]:
     return tuple(lines[:1])
 
 
-def places(lines: tuple[Line, ...]) -> tuple[Place, ...]:
+def places(lines: tuple[Line, ...]) -> tuple[KernelLine, ...]:
     """The same in words; of a function with taps, the file and line that it was made from."""
     return tuple(_place(code.co_name, code.co_filename, line) for code, line in lines)
 
@@ -201,7 +201,7 @@ def _is_between(file: str) -> bool:
     return file.startswith((*_BETWEEN, _THIS_TOOL))
 
 
-def _place(function: str, file: str, line: int) -> Place:
+def _place(function: str, file: str, line: int) -> KernelLine:
     tapped = _TAPPED.fullmatch(file)
     file = tapped[1] if tapped else file
-    return Place(function, file, line, linecache.getline(file, line).strip())
+    return KernelLine(function, file, line, linecache.getline(file, line).strip())

@@ -14,7 +14,7 @@ from triton.runtime import interpreter as shipped
 from ....inputs.memory import Array, Unwritten
 from ..bfloat16 import InterpreterNotKnown
 from .accesses import Accesses, Counts
-from .findings import Finding, Place, places
+from .findings import AccessFinding, KernelLine, places
 from .launch import Launch
 from .origins import BLOCKS, IN_PLACE, NO_ORIGIN, REARRANGING, Handle, Method, Origins
 from .views import known_views
@@ -38,7 +38,7 @@ class Memory:
         self.is_open = True
 
     @property
-    def findings(self) -> tuple[Finding, ...]:
+    def findings(self) -> tuple[AccessFinding, ...]:
         """Accesses outside their tensor first, then races, then reads of what was never written."""
         return self._accesses.findings
 
@@ -48,7 +48,7 @@ class Memory:
         return self._accesses.counts
 
     @property
-    def writers(self) -> dict[str, tuple[str, Place]]:
+    def writers(self) -> dict[str, tuple[str, KernelLine]]:
         """By the caller's input that a kernel changed: the first kernel that did, and its line."""
         return {name: (kernel, places(lines)[0]) for name, (kernel, lines) in self._accesses.writers.items() if lines}
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from gradprobe.inputs.draw import draw
 from gradprobe.inputs.layouts import place
 from gradprobe.model.case import Case
-from gradprobe.runtime.interpreter.memory import Finding, Memory, Unwritten, watched_memory
+from gradprobe.runtime.interpreter.memory import AccessFinding, Memory, Unwritten, watched_memory
 from gradprobe.runtime.run import Outcome, run_target
 from gradprobe.targets.find import find_target
 from tests.planted.planting import KERNELS, Edit, Planted
@@ -25,7 +25,7 @@ def watched(launch: Callable[[], Any], tensors: Mapping[str, Tensor], unwritten:
     return memory
 
 
-def the_finding(memory: Memory) -> Finding:
+def the_finding(memory: Memory) -> AccessFinding:
     (finding,) = memory.findings
     return finding
 
