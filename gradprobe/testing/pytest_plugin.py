@@ -33,7 +33,7 @@ import pytest
 
 if TYPE_CHECKING:
     from ..numerics.evidence import Probed
-    from . import Subject
+    from .assertion import Subject
 
 MARKER, FIXTURE, SETTING = "gradprobe", "check_backward", "gradprobe_interpret"
 _CHECKED = pytest.StashKey[bool]()

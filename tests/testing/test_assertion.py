@@ -363,7 +363,7 @@ def test_an_assertion_that_fails_in_the_tool_is_no_mismatch(monkeypatch):
     def failing(*args, **kwargs):
         raise AssertionError("a wrong thought")
 
-    monkeypatch.setattr("gradprobe.testing.answer", failing)
+    monkeypatch.setattr("gradprobe.testing.assertion.run_check", failing)
     with pytest.raises(Failure, match="gradprobe itself failed: AssertionError: a wrong thought") as caught:
         assert_backward_matches(SOFT)
     assert not isinstance(caught.value, AssertionError)

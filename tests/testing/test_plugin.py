@@ -228,7 +228,7 @@ def test_a_run_of_unrelated_tests_loads_the_plugin_and_nothing_else(project):
     project.makepyfile(UNRELATED)
     ran = project.runpytest_subprocess("-W", "error")
     ran.assert_outcomes(passed=1)
-    ran.stdout.fnmatch_lines(["LOADED [[]] [[]'gradprobe', 'gradprobe.testing.pytest_plugin']"])
+    ran.stdout.fnmatch_lines(["LOADED [[]] [[]'gradprobe', 'gradprobe.testing', 'gradprobe.testing.pytest_plugin']"])
 
 
 def test_collecting_tests_that_use_it_loads_no_torch(project):

@@ -1,0 +1,115 @@
+"""The assertion, and the report that it raises or returns."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..inputs.history import CheckRequest
+from ..inputs.options import command_line
+from ..model.failures import Failure, as_failure
+from ..pipeline.run_check import run_check
+from ..runtime.backend import ordinary_torch
+from ..runtime.versions import refuse_untested
+from ..targets.naming import name_of
+from .wording import words_of
+
+if TYPE_CHECKING:
+    from ..numerics.evidence import Probed
+
+Subject = str | Callable[..., Any]
+_ALONE = "  no command line repeats this: a lambda, a partial and a function inside another one have no word"
+
+
+def assert_backward_matches(
+    target: Subject, *, reference: Subject | None = None, family: str | None = None, **options: Any
+) -> Probed:
+    """Checks a target as `gradprobe check` does. Returns the report where it matches, else raises its table.
+
+        assert_backward_matches(my_backward, heads=4, kv_heads=2, causal=True, dtype=torch.float16)
+        assert_backward_matches("attention.py:backward", window=(16, 0), layout=["do=blhd", "q=distinct"])
+
+    Args:
+        target: a function that the command line could check, or the word by which it would find one.
+        reference: a reference of your own, given in the same way. It is audited first.
+        family: "softmax" or "lazy"; by default lazy where the target takes tau.
+        options: the case options of `gradprobe check --help` by the same names, as Python values: numbers, True and
+            False; for `dtype` also one of torch's; for `layout` and `tap` one word, several, or a dict; a tuple where
+            the command line takes numbers with commas. None stands for the default.
+
+    Raises:
+        AssertionError: a mismatch. The message is what `gradprobe check` prints.
+        TypeError: an option does not exist, or a value has another type than the option takes.
+        Failure: from gradprobe.model.failures, where there is no verdict: an option is wrong (UsageFailure), the
+            target could not be run or gave nothing to compare (TargetFailure), or the reference failed its audit.
+    """
+    __tracebackhide__ = True
+    report = report_on(target, reference=reference, family=family, **options)
+    if report.failing:
+        raise AssertionError(table_of(report))
+    return report
+
+
+def report_on(
+    target: Subject, *, reference: Subject | None = None, family: str | None = None, **options: Any
+) -> Probed:
+    """The report of `gradprobe check`, whatever its verdict.
+
+    Raises:
+        TypeError, Failure: as `assert_backward_matches` does.
+    """
+    __tracebackhide__ = True
+    words = words_of(options)
+    request = CheckRequest(_word(target), family, None if reference is None else _word(reference), words)
+    try:
+        refuse_untested()
+        with ordinary_torch():
+            functions = [None if isinstance(each, str) else each for each in (target, reference)]
+            return run_check(request, _again(request), target=functions[0], reference=functions[1])
+    except Exception as error:
+        failure = as_failure(error)
+        raise _told(failure) from _seen_from_outside(failure.__cause__ if failure is error else error)
+
+
+def _told(failure: Failure) -> Failure:
+    """The failure with its way out in its message, since a test runner shows only that."""
+    way_out = "" if "--traceback" in failure.way_out else failure.way_out  # a test runner shows the traceback anyway
+    return type(failure)(f"{failure}\n  {way_out}" if way_out else str(failure), way_out)
+
+
+def _seen_from_outside(error: BaseException | None) -> BaseException | None:
+    """The error, with its traceback cut to begin where it leaves this package, if it does."""
+    trace = error.__traceback__ if error else None
+    own = __name__.partition(".")[0]
+    while trace is not None and trace.tb_frame.f_globals.get("__name__", "").partition(".")[0] == own:
+        trace = trace.tb_next
+    return error.with_traceback(trace) if error and trace else error
+
+
+def table_of(report: Probed) -> str:
+    """What `gradprobe check` prints, without colour."""
+    from ..render.console import render
+    from ..render.reported import report_of
+    from ..render.terminal import utf8, width
+
+    # The real stream and not the one that captures: what a test runner captures, it shows on the real one.
+    lines = [line.plain for line in render(report_of(report), width(), utf8=utf8(sys.__stdout__))]
+    return "\n".join([*lines, *([] if report.reproduce else [_ALONE])])
+
+
+def _word(subject: Subject) -> str:
+    __tracebackhide__ = True
+    if isinstance(subject, str):
+        return subject
+    if not callable(subject):
+        raise TypeError(f"gradprobe checks a function or the word of one, got {type(subject).__name__}")
+    return name_of(subject).word
+
+
+def _again(request: CheckRequest) -> str:
+    """The command line that repeats the check; "" where one of the functions has no word."""
+    if not request.target or request.reference == "":
+        return ""
+    more = {"family": request.family, "reference": request.reference}
+    return command_line("check", request.target, request.options, more)
