@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
+from ..numerics.roundings import softcap_slope
 from ..reference import Attention, Tile, evaluate
 from ..reference.softmax import kept_share
 
@@ -154,7 +155,5 @@ def pe(scope: Scope) -> Tensor:
 
 def slope(scope: Scope) -> Tensor | float:
     """[h, m, N] the softcap's derivative; 1 without."""
-    if scope.x.softcap is None:
-        return 1.0
     q, k, _, _ = scope.tensors
-    return 1 - (scope.x.scale * q @ k.mT / scope.x.softcap).tanh() ** 2
+    return softcap_slope(scope.x, q, k)

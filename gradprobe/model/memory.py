@@ -1,4 +1,4 @@
-"""Stray: what a run did to memory that is not its own, or did not do to memory that is, or how it holds a result."""
+"""MemoryFinding: what a run did to memory that it should not have, or left undone, or how it holds a result."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def _moved_by_delta(
     """What an error of delta, and then the rounding of dS, moves."""
     q, k, _, _ = x.tensors(tile)
     by_dt = -values["P"] * by_delta[..., None]
-    by_ds = by_dt * _slope(x, q, k)
+    by_ds = by_dt * softcap_slope(x, q, k)
     by_product = narrow(values["dS"] + by_ds) - values["dS"]
     moved = {"delta": by_delta, "dS": by_ds, "dQ": x.scale * by_product @ k, "dK": x.scale * by_product.mT @ q}
     moved |= {"dBias": like_bias(x, tile, by_dt)} if "dBias" in values else {}
@@ -95,7 +95,7 @@ def like_bias(x: Attention, tile: Tile, matrix: Tensor) -> Tensor:
     return matrix.sum_to_size(x.bias_part(x.bias, tile).shape)
 
 
-def _slope(x: Attention, q: Tensor, k: Tensor) -> Tensor | float:
+def softcap_slope(x: Attention, q: Tensor, k: Tensor) -> Tensor | float:
     """The softcap's derivative."""
     return 1.0 if x.softcap is None else 1 - (x.scale * q @ k.mT / x.softcap).tanh() ** 2
 

@@ -16,7 +16,7 @@ _TRUTH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false":
 
 
 def from_toml(option: Option, value: Any, where: str) -> Any:
-    """What `Asked.options` holds for a TOML value of the option's type, or for the command line's string.
+    """What `CheckRequest.options` holds for a TOML value of the option's type, or for the command line's string.
 
     Args:
         where: the key and its table, for messages.

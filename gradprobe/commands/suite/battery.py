@@ -18,7 +18,7 @@ class Item:
     """Of its item; an item may have several cases."""
     title: str
     options: Mapping[str, Any]
-    """Words of the command line, as `last.Asked` holds them; empty where the target is not asked."""
+    """Words of the command line, as `CheckRequest` holds them; empty where the target is not asked."""
     why_not: str
     """Why the target is not asked, by its signature; "" where it is."""
     beyond: str = ""
