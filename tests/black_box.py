@@ -10,10 +10,10 @@ from gradprobe.inputs.draw import draw
 from gradprobe.model.case import Case
 from gradprobe.numerics.black_box.look import Examiner, look_inside
 from gradprobe.numerics.black_box.recover import Answer, Recovered, recover
+from gradprobe.numerics.budget import Recovery
 from gradprobe.numerics.compare import attention_of, compare
-from gradprobe.numerics.measured import Inside, Measured
+from gradprobe.numerics.evidence import Inside, Measured
 from gradprobe.numerics.precision import precision_of
-from gradprobe.numerics.recovery import Recovery
 from gradprobe.runtime.trace import Trace, read_trace
 from tests.emulated import Arithmetic, Fault, _no_fault, lazy, softmax
 

@@ -1,22 +1,133 @@
-"""The `gradprobe` command: its parts, each imported when it is called."""
+"""The `gradprobe` command: its name, version and completion, and its commands, each imported when it is called."""
 
 from __future__ import annotations
 
 import gc
+import importlib
+import inspect
 import io
 import os
+import platform
 import sys
-from typing import Any
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
-from ..model.failures import Failure
-from ..render.terminal import print_failure
-from ..runtime.versions import refuse_click
-from .commands import COMMANDS, Unimported
-from .completion import with_our_words
-from .parse_errors import Group
-from .root import root
+from ..model.failures import Failure, UsageFailure
+from ..render.terminal import print_failure, write_stdout
+from ..runtime.versions import installed, refuse_click
+from .error_output import Group
+
+# Each command, which is a function of its own name in a module of that name, with the first paragraph of its help.
+COMMANDS = {
+    "check": "Run a kernel beside the reference, diff every intermediate, and point at the first mismatch.",
+    "diff": "Show one intermediate close up: its error map over tiles and its wrong rows, actual beside expected.",
+    "shrink": (
+        "Find the smallest case that fails in the same way, and write it as a command line, a script and a pytest test."
+    ),
+    "strides": "Run a kernel with every tensor in every layout, and say which it gets wrong.",
+    "lint": (
+        "Read a Triton kernel's pointers, and name each that advances by another tensor's stride, without a number run."
+    ),
+    "sweep": "Check a matrix of cases, several at a time.",
+    "mutate": "Plant faults that people make in a kernel, one at a time, and say which of them its gate lets pass.",
+    "run": ("Run a program with its attention function watched, and check that with the program's real inputs and dO."),
+    "show": "Show a saved report in any form, without running anything: made on one machine, read on any.",
+    "compare": "Say what changed from one saved report to another, and fail where something got worse.",
+    "targets": "List what can be checked here, with what each takes and exposes, and why something cannot.",
+    "init": "Write a commented adapter for a kernel of your own, which runs and matches as it is; or a CI workflow.",
+    "baseline": "Keep the errors of a right kernel, and fail where one grows while still within its budget.",
+}
+
+
+class Unimported(TyperCommand):
+    """A command of which the name and the first paragraph are known; the list of commands needs no more."""
+
+    def imported(self) -> Any:
+        """The command itself."""
+        assert self.name is not None
+        found = getattr(importlib.import_module(f".{self.name}", __package__), self.name)
+        if isinstance(found, typer.Typer):
+            return typer.main.get_command(found)
+        alone = typer.Typer(add_completion=False)
+        # A line's end in a docstring is none in the help.
+        paragraphs = (inspect.getdoc(found) or "").split("\n\n")
+        alone.command(self.name, help="\n\n".join(" ".join(lines.split()) for lines in paragraphs))(found)
+        return typer.main.get_command(alone)
+
+    def make_context(self, *words: Any, **more: Any) -> Any:
+        return self.imported().make_context(*words, **more)
+
+
+def root(version: Annotated[bool, typer.Option("--version", help="Versions and device, in one line")] = False) -> None:
+    if version:
+        typer.echo(" ".join(f"{name} {value}" for name, value in {**installed(), "device": _device()}.items()))
+        raise typer.Exit
+
+
+def _device() -> str:
+    """The first GPU that NVIDIA's driver tells of, or the processor."""
+    from ..targets.builtin import has_driver
+
+    for told in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")) if has_driver() else ():
+        for line in told.read_text().splitlines():
+            if line.startswith("Model:"):
+                return line.removeprefix("Model:").strip()
+    return "GPU" if has_driver() else f"cpu ({platform.machine()})"
+
+
+INSTALL, SHOW = "--install-completion", "--show-completion"
+# What a person runs once in each shell. The script is the same until the parser is another one.
+_STEPS = {
+    "bash": (
+        "gradprobe --show-completion > ~/.gradprobe-completion.bash",
+        "echo 'source ~/.gradprobe-completion.bash' >> ~/.bashrc",
+    ),
+    "zsh": (
+        "gradprobe --show-completion > ~/.gradprobe-completion.zsh",
+        "echo 'autoload -Uz compinit && compinit; source ~/.gradprobe-completion.zsh' >> ~/.zshrc",
+    ),
+    "fish": ("gradprobe --show-completion > ~/.config/fish/completions/gradprobe.fish",),
+}
+
+
+def with_our_words(parameters: Iterable[Any]) -> list[Any]:
+    """The parser's parameters, of which typer's own that installs completion says instead what to run."""
+    found = list(parameters)
+    for parameter in found:
+        if INSTALL in parameter.opts:
+            parameter.callback, parameter.help = _tell_steps, "Say what to run for completion in your shell"
+        if SHOW in parameter.opts:
+            parameter.help = "Print the script of that completion"
+    return found
+
+
+def _tell_steps(context: Any, parameter: Any, value: Any) -> Any:
+    """Prints the steps for the shell that is named, or else for the one that this runs in, and ends the command."""
+    if not value or context.resilient_parsing:
+        return value
+    shell = value if isinstance(value, str) else _shell()
+    if shell not in _STEPS:
+        failure = UsageFailure(f"{INSTALL}: no steps are known for {shell!r}", f"known: {', '.join(_STEPS)}")
+        print_failure(failure)
+        context.exit(failure.exit_code)
+    steps = "".join(f"  {step}\n" for step in _STEPS[shell])
+    write_stdout(f"For completion in {shell}, run this once; it works in every shell that you open then:\n\n{steps}")
+    context.exit(0)
+    return None
+
+
+def _shell() -> str:
+    try:
+        import shellingham  # type: ignore[import-untyped]
+
+        return str(shellingham.detect_shell()[0])
+    except (ImportError, RuntimeError, OSError):  # what is none that it knows, or cannot be asked
+        return os.path.basename(os.environ.get("SHELL", "")) or "this shell"
+
 
 # New objects between two searches for garbage; 700 is Python's own.
 _RARELY = 100_000

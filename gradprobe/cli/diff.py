@@ -16,7 +16,7 @@ from ..model.failures import UsageFailure, did_you_mean
 from ..model.intermediates import lookup, names
 from ..model.report import CloseUp, Report
 from ..render.terminal import write_stdout
-from .check_isolated import check_one, tell
+from .checks import check_one, tell
 from .error_output import failures_told
 from .forms import Forms
 from .shared_options import (

@@ -93,8 +93,7 @@ def mutate(
         terms, wanted = _terms(workers, timeout), _wanted(classes)
         from ..commands.mutate.mutant import sampled
         from ..commands.mutate.operators import mutants_of
-        from ..commands.mutate.source import read_file
-        from ..commands.mutate.subject import Word, subject_of
+        from ..commands.mutate.subject import Word, read_file, subject_of
 
         subject = subject_of(Word(request.target, family, str(options.get("device", "auto"))), file)
         source = read_file(subject.file, subject.function)

@@ -88,8 +88,7 @@ def run(
 
 def _tell_each(ended: ProgramResult, request: last.CheckRequest, watch: str, json_file: str | None) -> int:
     """Checks every set that was kept, and prints or writes what came of each; the exit code."""
-    from ..commands.record.replay import check_each, exit_code
-    from ..commands.record.shown import as_document, captures_as_json, line_of, summary_line
+    from ..commands.record.replay import as_document, captures_as_json, check_each, exit_code, line_of, summary_line
     from ..render.reported import report_of
 
     typer.echo("\n".join(f"gradprobe: {line}" for line in ended.sentences(watch)), err=True)

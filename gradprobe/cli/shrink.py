@@ -147,7 +147,7 @@ def _written(result: Result, files: Mapping[str, str]) -> dict[str, str]:
 
 
 def _sources(result: Result, files: Mapping[str, str]) -> dict[str, str]:
-    from ..commands.shrink.pytest_file import pytest_source
+    from ..commands.shrink.repeat import pytest_source
 
     if result.shrunk is None or result.told is None:
         return {}

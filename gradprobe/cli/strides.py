@@ -24,15 +24,7 @@ from ..render.terminal import print_failure, show, write_stdout
 from ..targets.builtin import has_driver
 from .error_output import failures_told, print_settings
 from .forms import Forms, with_forms
-from .shared_options import (
-    FamilyWord,
-    TargetWord,
-    Timeout,
-    Traceback,
-    chosen,
-    refuse_wrong_words,
-    with_case_options,
-)
+from .shared_options import FamilyWord, TargetWord, Timeout, Traceback, chosen, refuse_wrong_words, with_case_options
 
 if TYPE_CHECKING:
     from ..commands.strides.survey import Survey

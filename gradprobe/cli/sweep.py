@@ -12,14 +12,13 @@ import typer
 
 from ..commands.configuration.effective import effective_settings, merged
 from ..commands.suite.checked import Planned
-from ..commands.suite.described import described
-from ..commands.suite.matrix import combinations, suiting, titles
+from ..commands.suite.matrix import combinations, described, suiting, titles
 from ..commands.suite.worker import Setting
 from ..inputs import history as last
 from ..inputs.options import OPTIONS, command_line, parse
 from ..model.failures import UsageFailure
 from ..model.spans import plural
-from .check_many import check_several
+from .checks import check_several
 from .error_output import failures_told, print_settings
 from .forms import Forms, with_forms
 from .shared_options import (

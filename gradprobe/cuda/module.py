@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..model.failures import TargetFailure
 from . import nvrtc, on_cpu
+from .kernel import KernelEntry, Unit
 from .source import read_source
-from .unit import KernelEntry, Unit
 from .watch import watching
 
 if TYPE_CHECKING:

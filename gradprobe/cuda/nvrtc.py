@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..model.failures import TargetFailure
-from .arguments import POINTER, c_values, taken_as_written
-from .unit import KernelEntry, Sizes, Unit
+from .kernel import POINTER, KernelEntry, Sizes, Unit, c_values, taken_as_written
 from .watch import Watch
 
 # The dynamic shared memory that every kernel may have. More must be allowed first.

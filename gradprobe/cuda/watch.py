@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ..inputs.memory import Unwritten
-from .unit import KernelEntry
+from .kernel import KernelEntry
 
 if TYPE_CHECKING:
     from torch import Tensor

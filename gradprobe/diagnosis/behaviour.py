@@ -1,4 +1,4 @@
-"""Again: runs a target once more on what went wrong, and says which wrong elements changed."""
+"""Runs a target once more on what went wrong, and says which wrong elements changed."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from ..faults.dead import FIX
 from ..model.assignment import Assigned
 from ..model.diagnosis import Diagnosis
 from ..model.failures import Failure
-from ..probing.experiment import Experiment, inputs_of
+from ..probing.experiment import Experiment, inputs_of, measure
 from ..probing.observe import execute
 from .prediction import Observed
 
@@ -198,3 +199,24 @@ def reads_what_was_never_written(again: Again) -> Diagnosis | None:
         (f"{count:,} elements of {name} differ between memory full of NaN and full of 7.0",),
         fix="allocate with torch.zeros what is added to, and store every element of what torch.empty gave",
     )
+
+
+def right_without_dead_rows(again: Again) -> Diagnosis | None:
+    """The same values right with a mask that shows every key to the rows from which it hides all."""
+    mask = again.experiment.values.get("mask")
+    seen = again.seen
+    name = next((name for name in seen.own if bool((~seen.actual[name].isfinite() & ~seen.right[name]).any())), None)
+    if name is None or mask is None or bool(mask.any(-1).all()):
+        return None
+    values = {**again.experiment.values, "mask": mask | ~mask.any(-1, keepdim=True)}
+    experiment = replace(again.experiment, values=values)
+    try:
+        inputs = inputs_of(experiment, again.assigned)
+        trace = execute(experiment, inputs).outcome.trace
+        if trace is None or not measure(experiment, inputs, trace).comparison.matches:
+            return None
+    except Failure:
+        return None
+    summary = f"rows that see no key make {name} NaN: exp(-inf - -inf), or 0 / 0"
+    evidence = "with a mask that shows those rows every key, the same values give right results"
+    return Diagnosis("dead/nan", "N1", summary, 1.0, (evidence,), fix=FIX)

@@ -12,9 +12,8 @@ from ..faults.variant import Variant
 from ..model.case import Case
 from ..numerics.budget import summed_bound, tile_budget
 from ..numerics.compare import BY_TILE, Judge, allowed_on, judge_whole, tile_size, tiles_of
-from ..numerics.measured import Measured
-from ..numerics.precision import Precision, output_rounding
-from ..numerics.roundings import rounding_shift
+from ..numerics.evidence import Measured
+from ..numerics.precision import Precision, output_rounding, rounding_shift
 from ..numerics.tally import MISMATCH
 from ..reference import Attention, Tile, evaluate, tiles
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from ..numerics.roundings import softcap_slope
+from ..numerics.precision import softcap_slope
 from ..reference import Attention, Tile, evaluate
 from ..reference.softmax import kept_share
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
-from ..cuda.unit import KernelEntry
+from ..cuda.kernel import KernelEntry
 from ..source.cuda_syntax import above, declared_name, nodes, words
-from ..source.line import SourceLine
+from ..source.text import SourceLine
 from .values import Advance, Factor, Record, Term
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Any
 from ..model.diagnosis import Where
 from ..runtime.taps.functions import Function, call_tree, is_jit
 from ..runtime.taps.propose import TILES, plain_name
-from ..source.line import SourceLine
+from ..source.text import SourceLine
 
 FOREIGN, MISSING, SWAPPED = "foreign", "missing", "swapped"
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ..runtime.taps.functions import call_tree
-from ..source.line import SourceLine
+from ..source.text import SourceLine
 from .cuda import CudaKernel
 from .finding import FOREIGN, LintFinding, finding_at
 from .launch import Given

@@ -15,8 +15,8 @@ from types import FrameType
 from typing import Any
 
 from ..runtime.taps.functions import Function, is_assigned
-from ..source.line import SourceLine
 from ..source.python_source import PythonSource, python_source
+from ..source.text import SourceLine
 from .cuda import CudaKernel
 
 PACKAGE = Path(__file__).resolve().parents[1]

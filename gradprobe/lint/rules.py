@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..runtime.taps.functions import Function, is_jit, read_once
-from ..source.line import SourceLine
+from ..source.text import SourceLine
 from .finding import FOREIGN, MISSING, SWAPPED, LintFinding, finding_at
 from .foreign import product_at
 from .values import Advance, Factor, Record

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..runtime.taps.functions import Function
-from ..source.line import SourceLine
+from ..source.text import SourceLine
 
 # Products of sums are multiplied out as far as this many terms.
 _MOST = 24

@@ -13,10 +13,9 @@ from ..model.number import Number
 from ..model.report import CloseUp, Row
 from ..reference import Tile
 from .compare import BY_TILE, Judge, allowed_on, judge_whole, tile_size
-from .evidence import Probed
+from .evidence import Measured, Probed
 from .locate import element_of, locate_at
-from .measured import Measured
-from .roundings import rounding_shift
+from .precision import rounding_shift
 from .tally import Finding
 
 if TYPE_CHECKING:

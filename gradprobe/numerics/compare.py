@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING, Any
 from ..model.case import Case
 from ..reference import Attention, Tile, evaluate, tiles
 from ..runtime.trace import Trace, expected_shapes
-from .budget import TileBudget, summed_bound, tile_budget
-from .precision import Precision, output_rounding
-from .recovery import Recovery
-from .roundings import rounding_shift
+from .budget import Recovery, TileBudget, summed_bound, tile_budget
+from .precision import Precision, output_rounding, rounding_shift
 from .tally import INHERITED, Finding, Tally
 
 if TYPE_CHECKING:

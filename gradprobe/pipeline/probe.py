@@ -15,8 +15,7 @@ from ..numerics.range import refuse_out_of_range, unshown
 from ..probing.experiment import Experiment, Tick, dots_of, experiment_of, silent
 from ..probing.insides import with_insides
 from ..probing.receipt import environment, notes_of, provenance
-from ..probing.runs import Record, outcomes_of, pinned, records_of, with_strays
-from ..probing.symmetries import with_symmetries
+from ..probing.runs import Record, outcomes_of, pinned, records_of, with_strays, with_symmetries
 from ..targets.find import Target
 
 

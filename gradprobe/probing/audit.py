@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from ..faults.factor import constants
 from ..model.case import Case
 from ..model.failures import ReferenceFailure
 from ..model.intermediates import lookup
 from ..numerics.compare import compare
-from ..numerics.constants import constants
 from ..numerics.identities import Invariant, share_of_reference
 from ..numerics.locate import Location, locate
 from ..numerics.precision import precision_of

@@ -16,13 +16,13 @@ from ..inputs.saved import Saved, values_of
 from ..model.assignment import Assigned
 from ..model.case import OUTPUTS, Case
 from ..model.shapes import PLAIN
+from ..numerics.budget import Recovery
 from ..numerics.coarser import Coarser, Operand, explained, rounded_operand
 from ..numerics.compare import Comparison, Evaluate, attention_of, compare
+from ..numerics.evidence import Measured
 from ..numerics.identities import identities
 from ..numerics.locate import locate
-from ..numerics.measured import Measured
 from ..numerics.precision import precision_of
-from ..numerics.recovery import Recovery
 from ..reference import Attention, Tile, evaluate
 from ..runtime.run import Outcome, run_target
 from ..runtime.taps import Tap, parse_tap

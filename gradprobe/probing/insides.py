@@ -14,9 +14,8 @@ from ..model.case import Case
 from ..model.failures import TargetFailure
 from ..numerics.black_box.look import Examiner, look_inside
 from ..numerics.black_box.recover import obstacle, recoverable
-from ..numerics.evidence import MISMATCH, Run
-from ..numerics.measured import Measured
-from ..numerics.recovery import Recovery
+from ..numerics.budget import Recovery
+from ..numerics.evidence import MISMATCH, Measured, Run
 from ..runtime.trace import Trace
 from .experiment import Experiment, derived, inputs_of, measure
 from .observe import Execution, accepted

@@ -21,10 +21,9 @@ from ..model.report import (
     add_counts,
 )
 from ..numerics import evidence as verdict
-from ..numerics.evidence import Probed, Provenance
+from ..numerics.evidence import Measured, Probed, Provenance
 from ..numerics.identities import Invariant
 from ..numerics.locate import element_of
-from ..numerics.measured import Measured
 from ..numerics.tally import Finding
 from ..runtime.trace import dtype_of
 from ..targets.naming import Source as Loaded

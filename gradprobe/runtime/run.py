@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..cuda import CudaFinding, Watch, watched
-from ..cuda.unit import KernelEntry
+from ..cuda.kernel import KernelEntry
 from ..inputs.layouts import Inputs
 from ..inputs.memory import Unwritten
 from ..model.assignment import AS_SAVED

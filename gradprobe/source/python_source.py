@@ -9,8 +9,7 @@ from functools import cached_property, lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from .edits import Edit
-from .line import SourceLine
+from .text import Edit, SourceLine
 
 if TYPE_CHECKING:
     from asttokens import ASTTokens

@@ -191,7 +191,7 @@ def test_an_accident_where_every_kernel_must_run_is_an_error_and_the_others_are_
 @pytest.mark.parametrize("first", [14, pytest.param(1, marks=pytest.mark.nightly)])
 def test_a_crash_is_an_error_and_the_others_are_checked(first, monkeypatch):
     monkeypatch.setattr(
-        "gradprobe.cli.battery.battery", lambda *words: [entry for entry in battery(*words) if entry.number >= first]
+        "gradprobe.cli.check.battery", lambda *words: [entry for entry in battery(*words) if entry.number >= first]
     )
     ran = run("check forwards.py:fatal --battery", GRADPROBE_ISOLATE="1")
     assert ran.code == 3

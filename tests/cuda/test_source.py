@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from gradprobe.cuda.arguments import taken_as_written
+from gradprobe.cuda.kernel import taken_as_written
 from gradprobe.cuda.on_cpu.library import library_for
 from gradprobe.cuda.source import read_source
 from gradprobe.model.failures import TargetFailure

@@ -14,8 +14,8 @@ from gradprobe.inputs.draw import draw
 from gradprobe.numerics.black_box import recover as recovering
 from gradprobe.numerics.black_box.onehot import plan
 from gradprobe.numerics.black_box.recover import obstacle, recover, recoverable
+from gradprobe.numerics.budget import slope_of
 from gradprobe.numerics.compare import attention_of
-from gradprobe.numerics.recovery import slope_of
 from gradprobe.reference import manual_attention_backward, tiles
 from tests.black_box import GRADIENTS, answer_of, inside_of, measure_of, recovered_of
 from tests.emulated import Arithmetic, case_of

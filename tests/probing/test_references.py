@@ -11,8 +11,8 @@ from gradprobe.inputs.draw import draw
 from gradprobe.model.failures import ReferenceFailure
 from gradprobe.numerics.closeup import close_up
 from gradprobe.numerics.compare import attention_of, compare
+from gradprobe.numerics.evidence import Measured
 from gradprobe.numerics.locate import locate
-from gradprobe.numerics.measured import Measured
 from gradprobe.numerics.precision import precision_of
 from gradprobe.pipeline.probe import probe
 from gradprobe.reference import manual_attention_backward

@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 import torch
 
-from gradprobe.commands.smaller import for_the_interpreter
 from gradprobe.commands.suite.checked import Planned
 from gradprobe.commands.suite.checking import check_each
+from gradprobe.commands.suite.unfinished import for_the_interpreter
 from gradprobe.commands.suite.worker import Setting
 from gradprobe.inputs.draw import draw
 from gradprobe.inputs.history import CheckRequest

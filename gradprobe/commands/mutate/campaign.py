@@ -16,7 +16,7 @@ from ...processes.ended import words_of
 from ...processes.process import Program, Ran, gradprobe_command, run_programs
 from ...source.shadow import Shadow
 from .mutant import Mutant
-from .source import KernelFile
+from .subject import KernelFile
 
 KILLED, SURVIVED, INVALID = "killed", "survived", "did not run"
 _GREPPABLE = "FIRST MISMATCH "

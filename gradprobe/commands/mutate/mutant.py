@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...source.edits import Edit, edited
+from ...source.text import Edit, edited
 
 # The classes of faults that are planted, in the order in which they are told.
 CLASSES = {

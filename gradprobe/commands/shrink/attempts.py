@@ -22,9 +22,9 @@ from ...processes import Crash, run_each
 from ...render.console import first_line
 from ...render.reported import report_of
 from ...runtime.backend import choose_threads, make_interpreter_right
-from .minimal_command import Facts, fewest_words
 from .ordering import settled
 from .program import Program, no_program, program_of
+from .repeat import Facts, fewest_words
 from .steps import Step
 from .symptom import CRASH, Symptom, Tried, plain_symptom, symptom_of
 

@@ -12,8 +12,8 @@ from ...model.case import Case
 from ...model.failures import TargetFailure, UsageFailure
 from . import symptom as keeping
 from .attempts import CRASHED, FACTS, LOOK, TELL, Attempts, Looked, TargetCrashed, Told
-from .minimal_command import Facts, fewest_words
 from .ordering import AXES, key
+from .repeat import Facts, fewest_words
 from .steps import ALL_OPTIONS, Step, simpler, single_runs
 from .symptom import IDENTITY, Kept, Symptom, Tried
 

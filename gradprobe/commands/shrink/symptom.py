@@ -14,8 +14,7 @@ from ...numerics.tally import MISMATCH
 from ...render.files import replace_file
 
 if TYPE_CHECKING:
-    from ...numerics.evidence import Probed, Run
-    from ...numerics.measured import Measured
+    from ...numerics.evidence import Measured, Probed, Run
 
 NUMBERS, NAN, MEMORY, IDENTITY, CRASH = "wrong numbers", "not finite", "memory", "identity", "crash"
 

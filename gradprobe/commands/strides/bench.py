@@ -15,8 +15,7 @@ from ...inputs.layouts import Inputs, place
 from ...model.failures import DeviceLost, NoRoom, TargetFailure
 from ...model.memory import UNWRITTEN, MemoryFinding, telling
 from ...model.severity import ERROR, HUGE, WARNING
-from ...numerics.evidence import MATCH, MISMATCH, Run
-from ...numerics.measured import Measured
+from ...numerics.evidence import MATCH, MISMATCH, Measured, Run
 from ...numerics.memory import never_written
 from ...probing.experiment import Experiment, derived, effective, measure
 from ...probing.observe import Execution, observe

@@ -1,4 +1,4 @@
-"""Culprits: what failing layouts have in common, found by making one stride of one tensor longer at a time.
+"""Culprits: what failing layouts have in common. Hazards: what shows only with offsets beyond 2^31 or vectors.
 
 A stride that spoils the results is misread where it differs from another one. Two strides that each spoil the results
 alone, but not when both are longer, are one mix-up. Each claim is tested against the layouts that were tried.
@@ -11,8 +11,25 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from .trials import CONTIGUOUS, Trial
-from .wide import MIX_UP, Claim, Stride, Strides, Wide, differ, not_contiguous, not_dense, tensors_differ, unlike
+from ...model.assignment import TENSORS
+from ...model.memory import OUTSIDE
+from ...model.severity import HUGE, Warned
+from .trials import CONTIGUOUS, Result, Trial
+from .wide import (
+    ALL_AXES,
+    MIX_UP,
+    WITHIN,
+    Claim,
+    Stride,
+    Strides,
+    Wide,
+    any_of,
+    differ,
+    not_contiguous,
+    not_dense,
+    tensors_differ,
+    unlike,
+)
 
 if TYPE_CHECKING:
     from .bench import Bench
@@ -115,3 +132,51 @@ def _merged(claims: Sequence[Claim], strides: Sequence[Stride]) -> Iterator[Clai
         mixed = [{axis for _, axis in claim.strides} for claim in group]
         whole = len(group) > 1 and mixed == [{axis} for axis in axes]
         yield from [tensors_differ(names, axes)] if whole else group
+
+
+OVERFLOW = "overflow"
+
+
+@dataclass(frozen=True)
+class Hazard:
+    """What several trials show."""
+
+    kind: str
+    """HUGE or VECTOR."""
+    severity: str
+    culprit: Culprit
+    results: tuple[Result, ...]
+    """Those that fail by it alone."""
+
+    @property
+    def warned(self) -> Warned:
+        about = " ".join(name for name, _ in self.culprit.strides)
+        layouts = tuple(result.trial.title for result in self.results)
+        return Warned(self.kind, about, self.culprit.words, layouts)
+
+
+def hazards(results: Sequence[Result]) -> tuple[Hazard, ...]:
+    """The hazards that results came to: offsets are one, and so is each vector."""
+    groups: dict[tuple[str, str, str], list[Result]] = {}
+    for result in results:
+        if result.hazard:
+            about = "" if result.hazard == HUGE else result.trial.row
+            groups.setdefault((result.hazard, about, result.severity), []).append(result)
+    return tuple(
+        Hazard(kind, severity, _overflow(found) if kind == HUGE else _strided(about), tuple(found))
+        for (kind, about, severity), found in groups.items()
+    )
+
+
+def _overflow(results: Sequence[Result]) -> Culprit:
+    """The tensors that fail alone; or those outside which an access was seen."""
+    alone = [result.trial.row for result in results if result.trial.row != "all"]
+    seen = [finding.tensor for result in results for finding in result.memory if finding.kind == OUTSIDE]
+    names = sorted(set(alone or seen) & set(TENSORS), key=TENSORS.index)
+    into = f" into {any_of(names)}" if names else ""
+    words = f"wrong once an offset{into} passes 2^31 elements: an index is held in 32 bits"
+    return Culprit(OVERFLOW, tuple((name, ALL_AXES) for name in names), words)
+
+
+def _strided(name: str) -> Culprit:
+    return Culprit(WITHIN, ((name, 0),), f"wrong when {name}.stride(0) != 1: it is taken for contiguous")

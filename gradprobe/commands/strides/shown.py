@@ -16,7 +16,7 @@ from ...numerics.evidence import MATCH, MISMATCH, SKIPPED
 from ...render.console import folded, headed, window
 from ...render.terminal import rendered, terminal
 from ...render.text import ASCII, CAUTION, UTF8, Marks, stray_line
-from .hazards import Hazard
+from .culprits import Hazard
 from .reported import survey_of
 from .survey import Survey
 from .trials import BITS, CONTIGUOUS, PROGRAM, Result

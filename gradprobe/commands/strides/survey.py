@@ -13,9 +13,8 @@ from ...model.severity import ERROR, WARNING
 from ...numerics.evidence import MATCH, MISMATCH
 from ...processes import TaskResult, run_each
 from ...processes.ended import DEVICE
-from ..smaller import for_the_interpreter
-from .culprits import Culprit
-from .hazards import Hazard, hazards
+from ..suite.unfinished import for_the_interpreter
+from .culprits import Culprit, Hazard, hazards
 from .trials import ALONE, CONTIGUOUS, EXPANDED, NOT_RUN, PROGRAM, TOGETHER, Plan, Result, Setup
 
 # More than any case has trials. Their true number comes with the plan.

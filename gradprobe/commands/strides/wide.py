@@ -80,7 +80,7 @@ def _kinds(axes: str, count: int) -> str:
 
 Strides = Mapping[str, tuple[int, ...]]
 """The strides of every tensor, by name."""
-MIX_UP, STRIDE, CONTIGUOUS = "mix-up", "stride", "contiguous"
+MIX_UP, STRIDE, WITHIN = "mix-up", "stride", "contiguous"
 ALL_AXES = -1
 
 
@@ -89,7 +89,7 @@ class Claim:
     """A condition under which a target is wrong."""
 
     kind: str
-    """MIX_UP (strides that must be equal), STRIDE (one that must be as its like) or CONTIGUOUS (within one tensor)."""
+    """MIX_UP (strides that must be equal), STRIDE (one that must be as its like) or WITHIN (within one tensor)."""
     strides: tuple[Stride, ...]
     """(tensor, axis), or (tensor, ALL_AXES)."""
     words: str
@@ -127,14 +127,14 @@ def not_dense(name: str, axes: Sequence[int], shape: tuple[int, ...]) -> Claim:
         spans = [size * step for size, step in zip(shape[1:], of[name][1:], strict=True)] + [1]
         return any(of[name][axis] != spans[axis] for axis in axes)
 
-    return Claim(CONTIGUOUS, tuple((name, axis) for axis in axes), any_of([words(axis) for axis in axes]), holds)
+    return Claim(WITHIN, tuple((name, axis) for axis in axes), any_of([words(axis) for axis in axes]), holds)
 
 
 def not_contiguous(name: str, shape: tuple[int, ...]) -> Claim:
     """Claims that one tensor is not contiguous."""
     axes = [axis for axis, size in enumerate(shape) if size > 1]
     holds = not_dense(name, axes, shape).holds
-    return Claim(CONTIGUOUS, ((name, ALL_AXES),), f"{name} is not contiguous", holds)
+    return Claim(WITHIN, ((name, ALL_AXES),), f"{name} is not contiguous", holds)
 
 
 def any_of(names: Sequence[str]) -> str:

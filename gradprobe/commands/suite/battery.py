@@ -1,13 +1,20 @@
-"""The battery: cases that each expose a class of faults which other inputs hide, as far as a target takes them."""
+"""The battery: cases that each expose a class of faults which others hide, and whether a failing one counts."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any
 
-from ...model.severity import HUGE
+from msgspec import structs
+
+from ...model.assignment import SCALED
+from ...model.failures import TargetFailure
+from ...model.report import FAILED
+from ...model.severity import HUGE, UNDECLARED, Warned
+from .checked import Checked
+from .table import words_of
 
 
 @dataclass(frozen=True)
@@ -175,3 +182,38 @@ def set_by(option: str) -> str:
         return "every item"
     by = next((row for row in _ROWS if option in row.options), None)
     return f"item {by.number} ({by.title})" if by else ""
+
+
+def weighed(checked: Checked, entry: Item, made: Callable[[Mapping[str, Any]], Checked]) -> Checked:
+    """The check; one that does not count, as a warning.
+
+    Args:
+        made: makes the check with other options.
+    """
+    if checked.verdict == "match":
+        return checked
+    if entry.options.get("layout") == [f"all={HUGE}"]:
+        is_right = made({**checked.request.options, "layout": [f"all={SCALED}"]}).verdict == "match"
+        return checked.as_warning(_overflow(checked)) if is_right else checked
+    error = checked.report.error if checked.verdict == FAILED else None
+    if entry.beyond and error is not None and error.kind == TargetFailure.__name__:
+        return checked.as_warning(_undeclared(checked, entry))
+    return checked
+
+
+def hinted(checked: Checked, entry: Item) -> Checked:
+    """The check; of wrong numbers where nothing says that the target takes such a case, with the way out."""
+    if checked.verdict != "mismatch" or not entry.beyond:
+        return checked
+    way = f"not meant to take {entry.beyond}? let it raise a ValueError: what a target refuses counts nowhere"
+    return replace(checked, report=structs.replace(checked.report, hints=(*checked.report.hints, way)))
+
+
+def _overflow(checked: Checked) -> Warned:
+    words = "right in the same strides when they are small, so an index is held in 32 bits"
+    return Warned(HUGE, checked.title, f"{words}: {words_of(checked.report)}", (HUGE,))
+
+
+def _undeclared(checked: Checked, entry: Item) -> Warned:
+    words = f"given {entry.beyond}, which no parameter of it tells: {words_of(checked.report)}"
+    return Warned(UNDECLARED, checked.title, words, ())

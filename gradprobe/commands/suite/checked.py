@@ -1,4 +1,4 @@
-"""Planned: a check of several. Checked: the same, made. Their exit code."""
+"""Planned: a check of several. Checked: the same, made, with what it said before it ended. Their exit code."""
 
 from __future__ import annotations
 
@@ -105,3 +105,28 @@ def code_of_report(report: Report) -> int:
         return int(report.verdict == MISMATCH)
     kind = report.error.kind if report.error else ""
     return UsageFailure.exit_code if kind == UsageFailure.__name__ else Failure.exit_code
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What a check is at."""
+
+    words: str
+    fraction: float
+    layout: str
+    """The layout that it is done for; "" where there is none yet."""
+
+
+@dataclass
+class Heard:
+    """All that was said of one check, the latest of each."""
+
+    stage: Stage | None = None
+    so_far: Report | None = None
+    """Of the layouts that were measured."""
+
+    def take(self, value: Stage | Report) -> None:
+        if isinstance(value, Stage):
+            self.stage = value
+        else:
+            self.so_far = value

@@ -1,4 +1,4 @@
-"""Planned -> Checked, in processes of their own."""
+"""Planned -> Checked, in processes of their own; what a check that was ended early had not come to is run after it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,66 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
+from msgspec import structs
+
+from ...model.memory import MemoryFinding
+from ...model.report import FAILED, MISMATCH, add_counts
 from ...processes import TaskResult, run_each, run_here
-from ...processes.ended import DEVICE
-from .checked import Checked, Planned
-from .heard import Heard, Stage
-from .rest import joined, rest_of
-from .unfinished import of_crash, of_interrupt, of_raised
-from .watched import findings_of
+from ...processes.ended import DEVICE, TIMEOUT
+from .checked import Checked, Heard, Planned, Stage, code_of
+from .unfinished import for_the_interpreter, of_crash, of_interrupt, of_raised, run_ended
 from .worker import FACTORY, Setting
+
+
+def findings_of(planned: Planned, layout: str, setting: Setting) -> tuple[MemoryFinding, ...]:
+    """The findings about memory; none where it cannot be run there, or is right.
+
+    Args:
+        layout: the one that was run when the device was lost; "" where that is not known.
+    """
+    small = for_the_interpreter(planned.request)
+    layouts = {"runs": [layout]} if layout else {}
+    kept = {name: word for name, word in small.options.items() if not (layout and name in ("layout", "runs"))}
+    again = Planned(planned.title, replace(small, options=kept | layouts | {"recover": False}))
+    (ended,) = run_each(FACTORY, setting, [again], timeout=setting.timeout)
+    runs = ended.result.report.runs if isinstance(ended.result, Checked) else ()
+    return tuple(finding for run in runs for finding in run.memory)
+
+
+def rest_of(planned: Planned, checked: Checked) -> Planned | None:
+    """A check of those layouts; None where there are none, where none was measured, or where one took too long."""
+    error, options = checked.report.error, planned.request.options
+    if error is None or error.kind == TIMEOUT or planned.close_up or "layout" in options:
+        return None
+    # "distinct, the reference" is where the user's reference crashed in `distinct`.
+    done = [run.layout.partition(", ")[0] for run in checked.report.runs]
+    if not (done and done[-1]):  # nothing was measured, or nobody knows which layout was run
+        return None
+    left = [name for name in planned.layouts if name not in done]
+    asked_again = replace(planned.request, options={**options, "runs": left})
+    return replace(planned, request=asked_again, sanitizer=None) if left else None
+
+
+def joined(checked: Checked, rest: Checked, heard: Heard) -> Checked:
+    """A check that a layout ended, with those that were checked after it.
+
+    Args:
+        heard: what the later check said before it ended.
+    """
+    first, then = checked.report, rest.report
+    runs = then.runs
+    if then.error and not runs:
+        runs = (run_ended(then.error, heard.stage.layout if heard.stage else ""),)
+    code = code_of([checked.code, rest.code])
+    # What is wrong is shown with its reasons.
+    own = then if code == rest.code == 1 != checked.code else first
+    runs = (*first.runs, *runs)
+    total = round(first.seconds["total"] + then.seconds["total"], 4)
+    report = structs.replace(
+        own, verdict=MISMATCH if code == 1 else FAILED, error=first.error, reproduce=first.reproduce, runs=runs,
+        compared=add_counts(run.compared for run in runs), seconds={**first.seconds, "total": total},
+    )  # fmt: skip
+    return replace(checked, report=report, code=code)
 
 
 def check_each(

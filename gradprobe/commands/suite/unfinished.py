@@ -1,20 +1,54 @@
-"""Checks that came to no end: their reports, with what was measured before."""
+"""Checks that came to no end: their reports, and the smaller check that shows in the interpreter what ended one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
+from ...inputs.history import CheckRequest
 from ...model.failures import Failure, ReferenceFailure, TargetFailure, as_failure
 from ...model.memory import MemoryFinding
 from ...model.report import CRASHED, FAILED, MISMATCH, CheckedTarget, Error, Report, Run, error_of
 from ...processes import Crash, Raised
 from ...processes.ended import CRASH, DEVICE, MEMORY, TIMEOUT
 from ...render.progress import interrupted
-from .checked import INTERRUPTED, Checked, Planned
-from .heard import Heard
+from .checked import INTERRUPTED, Checked, Heard, Planned
+
+# A length beyond 2 * _SPAN becomes _SPAN plus its remainder, so that a last tile of usual size is as full as before.
+_SPAN = 128
+# Batches, and key heads: two show what one hides.
+_FEW = 2
+_LENGTHS = ("seqlen", "seqlen_q", "seqlen_k")
+# Options that fix the length of each sequence.
+_OWN_LENGTHS = ("seqlens", "cu_seqlens", "cu_seqlens_k", "inputs")
+
+
+def for_the_interpreter(request: CheckRequest) -> CheckRequest:
+    """The same check on the CPU, only as large as it must be to show the effect of the layout.
+
+    Where an option gives a value for each batch or head, their number stays.
+    """
+    options = {name: word for name, word in request.options.items() if name != "dots"} | {"device": "cpu"}
+    if not any(name in options for name in _OWN_LENGTHS):
+        lengths = {name: options[name] for name in _LENGTHS if options.get(name, 0) > 2 * _SPAN}
+        options |= {name: _SPAN + length % _SPAN for name, length in lengths.items()}
+        options |= {"batch": min(options["batch"], _FEW)} if "batch" in options else {}
+    if "," not in str(options.get("tau", "")):
+        options |= _heads(options)
+    return dataclasses.replace(request, options=options)
+
+
+def _heads(options: Mapping[str, Any]) -> dict[str, int]:
+    """Two key heads, each with as many query heads as before."""
+    heads = options.get("heads", 0)
+    keys = options.get("kv_heads", heads)
+    if keys <= _FEW or heads % keys:
+        return {}
+    return {"heads": _FEW * heads // keys} | ({"kv_heads": _FEW} if "kv_heads" in options else {})
+
 
 LOST, LATE = "crashed", "took too long"
 _DEBUGGED = "--no-isolate runs it in this process, for a debugger"
@@ -51,7 +85,7 @@ def of_crash(planned: Planned, crash: Crash, heard: Heard, memory: Sequence[Memo
     error = Error(
         kind=crash.kind, message=f"{subject} {what}{where}: {words}", way_out=_WAYS_OUT.get(crash.kind, _DEBUGGED),
         words=words, stderr_tail=crash.stderr_tail, stack=crash.stack, memory=tuple(memory),
-        **(asdict(crash.last) if crash.last else {}),
+        **(dataclasses.asdict(crash.last) if crash.last else {}),
     )  # fmt: skip
     return _ended(planned, error, Failure.exit_code, heard, crash.seconds)
 

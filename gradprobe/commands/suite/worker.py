@@ -17,8 +17,7 @@ from ...model.failures import TargetFailure
 from ...pipeline.run_check import run_check
 from ...pipeline.sanitizer import strays_under, with_strays, with_words
 from ...processes import tell
-from .checked import Checked, Planned
-from .heard import Heard, Stage
+from .checked import Checked, Heard, Planned, Stage
 from .unfinished import of_error
 
 if TYPE_CHECKING:

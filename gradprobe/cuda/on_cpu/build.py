@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from ...model.failures import TargetFailure
-from ..unit import Unit
+from ..kernel import Unit
 
 HERE = Path(__file__).parent
 # -O1 keeps each access at its line. Findings need lines, and addr2line of binutils 2.40 mixes up the files of DWARF 5.

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...model.failures import KernelStopped, TargetFailure
-from ..arguments import c_values, element_bytes
-from ..unit import KernelEntry, Sizes
+from ..kernel import KernelEntry, Sizes, c_values, element_bytes
 from ..watch import BARRIER, MISALIGNED, OUTSIDE, RACE, UNWRITTEN, CudaFinding, Line, Site, Watch, merged, told
 from .build import HERE, MOST_SHARED
 from .library import CRegion, Dynamic, Library, Named, Regions, library_for, span

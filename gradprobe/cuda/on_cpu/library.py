@@ -15,8 +15,7 @@ import numpy as np
 
 from ...inputs.memory import Unwritten, entries_of
 from ...model.failures import TargetFailure
-from ..arguments import Taken
-from ..unit import KernelEntry, Unit
+from ..kernel import KernelEntry, Taken, Unit
 from .build import ROOM, kernel_symbol, library_of, names_of
 
 if TYPE_CHECKING:

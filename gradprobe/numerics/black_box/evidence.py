@@ -11,11 +11,11 @@ from ...model.intermediates import names
 from ...reference import Attention, evaluate
 from ...reference.attention import add_tile
 from ...runtime.trace import Trace
+from ..budget import RECOVERABLE, Recovery
 from ..compare import Comparison, promoted, tiles_of
+from ..evidence import Measured
 from ..identities import Invariant
 from ..locate import Location, locate
-from ..measured import Measured
-from ..recovery import RECOVERABLE, Recovery
 from ..tally import MISMATCH, Finding
 from .recover import SHOWN, Recovered
 

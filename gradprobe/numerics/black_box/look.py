@@ -11,7 +11,7 @@ from ...model.assignment import Assigned
 from ...model.case import Case
 from ...model.spans import listed
 from ...runtime.trace import Trace
-from ..measured import Inside, Measured
+from ..evidence import Inside, Measured
 from ..tally import MISMATCH
 from .evidence import RIGHT, Evidence, Measure, Scales, beside, reread_do, reread_for_dp
 from .recover import (

@@ -12,11 +12,11 @@ from ...model.failures import TargetFailure
 from ...model.spans import in_words, spans
 from ...reference import Attention, evaluate, tiles
 from ...runtime.trace import Trace, expected_shapes
+from ..budget import RECOVERABLE, Recovery, quotient_error, slope_of
 from ..compare import TILE_ELEMENTS, allowed_on, attention_of, tiles_of
-from ..measured import Measured
+from ..evidence import Measured
+from ..precision import rounding_shift
 from ..range import out_of_range
-from ..recovery import RECOVERABLE, Recovery, quotient_error, slope_of
-from ..roundings import rounding_shift
 from .onehot import ZERO_KEYS, Plan, end_to_end, plan, problem, read_probe, shown_together
 
 if TYPE_CHECKING:

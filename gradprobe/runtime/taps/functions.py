@@ -13,9 +13,8 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from ...source.edits import Edit, edited
-from ...source.line import SourceLine
 from ...source.python_source import PythonSource, python_source
+from ...source.text import Edit, SourceLine, edited
 
 
 @dataclass(frozen=True, eq=False)

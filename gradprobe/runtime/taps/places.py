@@ -1,13 +1,85 @@
-"""Where in a function a variable has the value that a tap is after."""
+"""Where in a function a variable has the value that a tap is after, and whether an index tells loop turns apart."""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .functions import Function, blocks, bound_before, bound_in
-from .loops import LOOPS, always_assigns, carries, staleness
+from .functions import Function, blocks, bound_before, bound_in, heads
 from .words import Tap
+
+LOOPS = (ast.For, ast.While)
+
+
+def carries(loop: ast.stmt, variable: str) -> bool:
+    """Whether what a variable holds behind a loop grew from what it held before, as an accumulator's value does."""
+    return variable in _after(loop, frozenset({variable}))
+
+
+def _after(statement: ast.stmt, derived: frozenset[str]) -> frozenset[str]:
+    """The names that hold something derived behind a statement, of those that did before it."""
+    if isinstance(statement, ast.If):
+        return _through(statement.body, derived) | _through(statement.orelse, derived)
+    if blocks(statement):
+        for block in blocks(statement):
+            derived = _through(block, derived)
+        return derived
+    if not isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign)) or statement.value is None:
+        return derived
+    bound = frozenset(bound_in([statement]))
+    read = {node.id for node in ast.walk(statement.value) if isinstance(node, ast.Name)}
+    read |= bound if isinstance(statement, ast.AugAssign) else set()
+    return derived | bound if read & derived else derived - bound
+
+
+def _through(block: Sequence[ast.stmt], derived: frozenset[str]) -> frozenset[str]:
+    for statement in block:
+        derived = _after(statement, derived)
+    return derived
+
+
+def always_assigns(statement: ast.stmt, variable: str) -> bool:
+    """Whether a statement assigns a variable on every way through it; of loops that is not known."""
+    if not isinstance(statement, ast.If):
+        return not blocks(statement) and variable in bound_in([statement])
+    branches = (statement.body, statement.orelse)
+    return all(any(always_assigns(inner, variable) for inner in branch) for branch in branches)
+
+
+def staleness(function: Function, statement: ast.stmt, variable: str, index: frozenset[str]) -> str:
+    """Why an index behind a statement may still be that of another tile, in words; "" where it is the tile's own.
+
+    In every loop around the statement some variable of the index must change, and each that changes must do so in every
+    turn. A variable that is set before the loop, or in a branch of it, may still belong to an earlier tile.
+    """
+    for loop in [node for node in ast.walk(function.tree) if isinstance(node, LOOPS) and _holds(node, statement)]:
+        changing = sorted(index & set(bound_in([loop])))
+        if not changing and not carries(loop, variable):
+            return (
+                f"the loop in line {loop.lineno} computes it anew in every turn, and nothing in the index changes there"
+            )
+        late = [name for name in changing if not _in_every_turn(loop, statement, name)]
+        if late:
+            return f"the loop in line {loop.lineno} changes {late[0]!r} in some of its turns only"
+    return ""
+
+
+def _in_every_turn(loop: ast.stmt, statement: ast.stmt, name: str) -> bool:
+    """Whether a loop gives a name a value in every turn that comes to a statement in it."""
+    if name in bound_in(heads(loop)):
+        return True
+    for block in blocks(loop):
+        if any(always_assigns(inner, name) for inner in block):
+            return True
+        around = [inner for inner in block if _holds(inner, statement)]
+        if around and _in_every_turn(around[0], statement, name):
+            return True
+    return False
+
+
+def _holds(outer: ast.AST, statement: ast.stmt) -> bool:
+    return outer is not statement and any(node is statement for node in ast.walk(outer))
 
 
 @dataclass(frozen=True)

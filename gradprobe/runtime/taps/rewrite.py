@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...source.edits import Edit
+from ...source.text import Edit
 from .axes import order_of, shape_of, shapes_behind
 from .functions import Function, blocks, bound_before, call_tree
 from .places import TapPlace, places

@@ -11,9 +11,8 @@ from torch import Tensor
 
 import gradprobe.kernels
 
-from . import cuda_arguments
-from .cuda_arguments import THREADS, strided, strides, written
-from .narrowed import narrowed
+from . import common as cuda_arguments
+from .common import THREADS, narrowed, strided, strides, written
 
 SOURCE = Path(gradprobe.kernels.__file__).parent / "cuda" / "flash.cu"
 

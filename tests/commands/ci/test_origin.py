@@ -5,7 +5,7 @@ import subprocess
 import pytest
 
 from gradprobe import __version__
-from gradprobe.commands import origin
+from gradprobe.commands import init as origin
 
 _COMMIT = {"commit_id": "0123abc", "vcs": "git"}
 

@@ -8,8 +8,7 @@ import sys
 
 import pytest
 
-from gradprobe.commands.init import write_workflow
-from gradprobe.commands.origin import requirement
+from gradprobe.commands.init import requirement, write_workflow
 from tests.cli.command import ROOT
 from tests.cli.written_targets import write_targets
 from tests.commands.ci.steps import load, run_step, steps_of_action, steps_of_workflow

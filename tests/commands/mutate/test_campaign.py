@@ -10,7 +10,7 @@ import pytest
 
 from gradprobe.commands.mutate.campaign import Terms, campaign, other_gate, own_gate
 from gradprobe.commands.mutate.operators import mutants_of
-from gradprobe.commands.mutate.source import read_file
+from gradprobe.commands.mutate.subject import read_file
 from gradprobe.model.failures import TargetFailure, UsageFailure
 from gradprobe.processes.process import Program, run_programs
 from gradprobe.source.shadow import Shadow

@@ -8,7 +8,7 @@ import pytest
 from gradprobe.commands.mutate.mutant import CLASSES, changed_line, operator_of
 from gradprobe.commands.mutate.operators import OPERATORS, mutants_of
 from gradprobe.commands.mutate.operators.addresses import stride_of
-from gradprobe.commands.mutate.source import read_file
+from gradprobe.commands.mutate.subject import read_file
 from gradprobe.model.failures import TargetFailure, UsageFailure
 from tests.planted.planting import KERNELS
 

@@ -6,7 +6,7 @@ import pytest
 
 from gradprobe.commands.mutate.mutant import operator_of, sampled
 from gradprobe.commands.mutate.operators import mutants_of
-from gradprobe.commands.mutate.source import read_file
+from gradprobe.commands.mutate.subject import read_file
 from tests.planted.planting import KERNELS
 
 

@@ -1,7 +1,7 @@
 """Cases of many kinds, settled, and what a target that takes everything is given in them."""
 
-from gradprobe.commands.shrink.minimal_command import Facts
 from gradprobe.commands.shrink.ordering import settled
+from gradprobe.commands.shrink.repeat import Facts
 from gradprobe.model.case import resolve
 
 LAZY = (

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from gradprobe.commands.shrink.attempts import Attempts
-from gradprobe.commands.shrink.minimal_command import fewest_words
 from gradprobe.commands.shrink.ordering import AXES
+from gradprobe.commands.shrink.repeat import fewest_words
 from gradprobe.commands.shrink.shown import case_in_words
 from gradprobe.commands.shrink.shrinking import shrink
 from gradprobe.commands.shrink.steps import simpler

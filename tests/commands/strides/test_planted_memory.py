@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gradprobe.commands.strides.bench import FIRST
-from gradprobe.commands.strides.hazards import hazards
+from gradprobe.commands.strides.culprits import hazards
 from gradprobe.commands.strides.trials import trials_of
 from gradprobe.commands.strides.worker import bench_of
 from gradprobe.inputs.history import CheckRequest

@@ -2,8 +2,7 @@
 
 import pytest
 
-from gradprobe.commands.suite.described import Takes, described
-from gradprobe.commands.suite.matrix import combinations, suiting, titles
+from gradprobe.commands.suite.matrix import Takes, combinations, described, suiting, titles
 from gradprobe.model.failures import UsageFailure
 from tests.commands.suite.plans import planned
 

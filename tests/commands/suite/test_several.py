@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from gradprobe.cli import check_many as several
-from gradprobe.cli.check_many import check_several
+from gradprobe.cli import checks as several
+from gradprobe.cli.checks import check_several
 from gradprobe.cli.forms import Forms
 from gradprobe.commands.suite.checked import Checked
 from gradprobe.commands.suite.table import Table

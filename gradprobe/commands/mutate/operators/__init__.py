@@ -7,9 +7,9 @@ import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from ....source.edits import edited
+from ....source.text import edited
 from ..mutant import Change, Mutant, changed_line, unified
-from ..source import KernelFile
+from ..subject import KernelFile
 from .addresses import (
     another_stride,
     blocks_mixed_up,
@@ -21,18 +21,22 @@ from .addresses import (
     term_dropped,
     zeros_not_written,
 )
-from .arithmetic import (
+from .values import (
     atomic_stored,
     barrier_dropped,
+    bound_off_by_one,
     factor_dropped,
+    guard_dropped,
+    mask_dropped,
+    operand_dropped,
     other_base,
+    padding_changed,
     rounded_early,
     subtrahend_changed,
     sum_overwritten,
     transpose_dropped,
     wide_offset_dropped,
 )
-from .masks import bound_off_by_one, guard_dropped, mask_dropped, operand_dropped, padding_changed
 
 OPERATORS: dict[str, Callable[[KernelFile], Iterator[Change]]] = {
     "another-stride": another_stride,

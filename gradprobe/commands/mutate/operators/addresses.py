@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from ..mutant import Change
-from ..source import KernelFile, called
+from ..subject import KernelFile, called
 
 # The ways in which the field names a stride: stride_qh, stride_q_h, q_stride_h, q_head_stride.
 _FORMS = (

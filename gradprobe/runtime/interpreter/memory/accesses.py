@@ -25,8 +25,7 @@ from .findings import (
     places,
 )
 from .launch import Launch
-from .origins import Origins
-from .views import View
+from .views import Origins, View
 
 _ORDER = (OUTSIDE, MISALIGNED, RACE, UNWRITTEN)
 _ACCESSES = ("store", "atomic", "load")

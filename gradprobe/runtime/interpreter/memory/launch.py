@@ -11,8 +11,7 @@ import numpy as np
 
 from ....inputs.memory import Array, Marks
 from .findings import Earlier, Line, Program, places
-from .origins import NO_ORIGIN
-from .views import View, argument_view
+from .views import NO_ORIGIN, View, argument_view
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ from ..bfloat16 import InterpreterNotKnown
 from .accesses import Accesses, Counts
 from .findings import AccessFinding, KernelLine, places
 from .launch import Launch
-from .origins import BLOCKS, IN_PLACE, NO_ORIGIN, REARRANGING, Handle, Method, Origins
-from .views import known_views
+from .views import BLOCKS, IN_PLACE, NO_ORIGIN, REARRANGING, Handle, Method, Origins, known_views
 
 if TYPE_CHECKING:
     from torch import Tensor

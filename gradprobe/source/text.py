@@ -1,0 +1,58 @@
+"""A line of source and the piece that is meant; and edits of a text, each a span and what stands there afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class SourceLine:
+    """Where something stands. The whole line is meant where `length` is 0."""
+
+    file: str
+    line: int
+    """From 1; 0 where it is not known."""
+    code: str
+    """The line, stripped."""
+    column: int = 0
+    """Of the piece in the stripped line, from 0."""
+    length: int = 0
+    """Of the piece, in characters."""
+    function: str = ""
+    """In which it stands."""
+
+    @property
+    def place(self) -> str:
+        """`lazy.py:204`."""
+        return f"{Path(self.file).name}:{self.line}"
+
+    @property
+    def text(self) -> str:
+        """What stands there."""
+        return self.code[self.column : self.column + self.length]
+
+
+@dataclass(frozen=True)
+class Edit:
+    """Text in the place of a span of characters; an insertion where `start == end`."""
+
+    start: int
+    end: int
+    text: str
+
+
+def edited(text: str, edits: Iterable[Edit]) -> str:
+    """The text with every edit made; insertions at one place stand in the order given.
+
+    Raises:
+        ValueError: two edits overlap.
+    """
+    pieces, at = [], 0
+    for edit in sorted(edits, key=lambda edit: (edit.start, edit.end)):
+        if edit.start < at:
+            raise ValueError(f"two edits overlap at character {edit.start}: {edit.text!r} is the second")
+        pieces += [text[at : edit.start], edit.text]
+        at = edit.end
+    return "".join([*pieces, text[at:]])
