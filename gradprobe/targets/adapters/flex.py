@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.attention import flex_attention as module
 from torch.nn.attention.flex_attention import AuxRequest, and_masks, create_block_mask, flex_attention
 
-from .common import Visibility
+from .visibility import Visibility
 
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]

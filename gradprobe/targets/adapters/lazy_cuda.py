@@ -11,8 +11,9 @@ from torch import Tensor
 
 import gradprobe.kernels
 
-from . import common as cuda_arguments
-from .common import THREADS, narrowed, strided, strides, written
+from . import cuda_arguments
+from .cuda_arguments import THREADS, strided, strides, written
+from .narrowed import narrowed
 
 SOURCE = Path(gradprobe.kernels.__file__).parent / "cuda" / "lazy.cu"
 

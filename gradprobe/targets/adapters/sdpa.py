@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from .common import Visibility, narrowed
+from .narrowed import narrowed
+from .visibility import Visibility
 
 _REFUSED = ("No available kernel", "No viable backend")
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from xformers.ops import fmha, memory_efficient_attention
 
-from .common import Visibility
+from .visibility import Visibility
 
 
 def xformers(

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from gradprobe.targets.adapters.common import Visibility
+from gradprobe.targets.adapters.visibility import Visibility
 
 CPU = torch.device("cpu")
 

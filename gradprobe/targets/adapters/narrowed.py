@@ -1,0 +1,27 @@
+"""An adapter's function with fewer parameters, for a kernel that lacks some options of another."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+
+def narrowed(
+    function: Callable[..., Any],
+    lacking: tuple[str, ...],
+    around: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Callable[..., Any]:
+    """The function without the parameters named in `lacking`, called within `around()`."""
+    signature = inspect.signature(function)
+    kept = [parameter for parameter in signature.parameters.values() if parameter.name not in lacking]
+
+    @functools.wraps(function)
+    def narrow(*args: Any, **kwargs: Any) -> Any:
+        with around():
+            return function(*args, **kwargs)
+
+    vars(narrow)["__signature__"] = signature.replace(parameters=kept)
+    return narrow
