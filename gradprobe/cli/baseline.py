@@ -61,8 +61,10 @@ def save(
     """Check a target on several draws of its values, and keep its errors in a file."""
     words = {name: word for name, word in options.items() if name != "seed"}
     request = last.CheckRequest("lazy" if target is None else target, family, reference, words)
-    again = command_line("baseline save", request.target, options, chosen(request) | {"file": file, "seeds": seeds})
-    with failures_told(None, again, show_traceback):
+    repro_command = command_line(
+        "baseline save", request.target, options, chosen(request) | {"file": file, "seeds": seeds}
+    )
+    with failures_told(None, repro_command, show_traceback):
         _refuse(options, seeds)
         refuse_wrong_words(request)
         first = options.get("seed", 0)
@@ -123,8 +125,8 @@ def diff(
     show_traceback: Traceback = False,
 ) -> None:
     """Run again what a file holds, on the same draws, and fail where an error grew beyond its noise."""
-    again = command_line("baseline diff", target or "", {}, {"file": file, "device": device})
-    with failures_told(json_file, again, show_traceback):
+    repro_command = command_line("baseline diff", target or "", {}, {"file": file, "device": device})
+    with failures_told(json_file, repro_command, show_traceback):
         from ..commands.baseline.shown import together
 
         entries = _meant(kept.load(file), target, file)
@@ -134,7 +136,7 @@ def diff(
             try:
                 outcomes.append(_compared_apart(entry, device, comparisons, json_file == "-", isolate))
             except Exception as error:
-                outcomes.append(_failed(error, entry, again, show_traceback))
+                outcomes.append(_failed(error, entry, repro_command, show_traceback))
             except KeyboardInterrupt:
                 if json_file is not None and outcomes:
                     dump(json_file, unfinished(together([document for _, document in outcomes])))
@@ -187,6 +189,6 @@ def _compared_again(entry: Entry, device: str | None, comparisons: int, quiet: b
     return int(became.fails), changes_as_json(became)
 
 
-def _failed(error: Exception, entry: Entry, again: str, show_traceback: bool) -> tuple[int, dict[str, Any]]:
+def _failed(error: Exception, entry: Entry, repro_command: str, show_traceback: bool) -> tuple[int, dict[str, Any]]:
     failure = told(error, show_traceback)
-    return failure.exit_code, document_of(failed_report(failure, again, entry.request.target))
+    return failure.exit_code, document_of(failed_report(failure, repro_command, entry.request.target))

@@ -131,8 +131,10 @@ def check(
     Without any target or case option, what pyproject.toml configures under tool.gradprobe is checked.
     """
     request = last.CheckRequest("lazy" if target is None else target, family, reference, options)
-    again = command_line("check", request.target, options, chosen(request) | ({"battery": True} if battery else {}))
-    with failures_told(forms, again, show_traceback, request.target):
+    repro_command = command_line(
+        "check", request.target, options, chosen(request) | ({"battery": True} if battery else {})
+    )
+    with failures_told(forms, repro_command, show_traceback, request.target):
         forms.refuse_one_file_twice()
         refuse_wrong_words(request)
         effective = effective_settings(Path.cwd())

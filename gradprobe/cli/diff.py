@@ -49,8 +49,8 @@ def diff(
 ) -> None:
     """Show one intermediate close up: its error map over tiles and its wrong rows, actual beside expected."""
     request, repeated = like_the_last(target, family, reference, options)
-    again = command_line(f"diff {name}", request.target, request.options, chosen(request) | {"at": at})
-    with failures_told(json_file, again, show_traceback):
+    repro_command = command_line(f"diff {name}", request.target, request.options, chosen(request) | {"at": at})
+    with failures_told(json_file, repro_command, show_traceback):
         row = lookup(name)
         if row is None:
             raise UsageFailure(f"diff: no intermediate {name!r}", did_you_mean(name, names()))
@@ -70,7 +70,7 @@ def diff(
         if repeated and request == last.load():
             typer.echo(f"gradprobe: {_from_where(row.name, kept, view)}", err=True)
         if kept is not None and view is not None:
-            report = structs.replace(kept, close_up=view, reproduce=planned.again)
+            report = structs.replace(kept, close_up=view, reproduce=planned.repro_command)
             raise typer.Exit(tell(Checked(request, report, code_of_report(report)), Forms.json(json_file)))
         raise typer.Exit(check_one(planned, Forms.json(json_file), Setting(show_traceback, isolate=isolate)))
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @contextlib.contextmanager
 def failures_told(
     forms: Forms | str | None,
-    again: str,
+    repro_command: str,
     show_traceback: bool,
     target: str | None = None,
     *,
@@ -34,7 +34,7 @@ def failures_told(
 
     Args:
         forms: those of the command, or the file of JSON where it has no other.
-        again: the command line that repeats it.
+        repro_command: the command line that repeats it.
         target: what was to be checked.
         runs: whether a kernel is run, which needs versions that gradprobe is tested with.
     """
@@ -50,7 +50,7 @@ def failures_told(
         from ..model.report import failed_report
 
         asked = forms if isinstance(forms, Forms) else Forms.json(forms)
-        made = Reports(reports=(failed_report(failure, again, target),))
+        made = Reports(reports=(failed_report(failure, repro_command, target),))
         raise typer.Exit(asked.write(made, failure.exit_code, said=str(failure))) from None
 
 

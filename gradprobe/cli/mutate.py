@@ -85,8 +85,8 @@ def mutate(
         "class": classes,
         "timeout": timeout,
     }
-    again = command_line("mutate", target or "", options, chosen(request) | words)
-    with failures_told(json_file, again, show_traceback, request.target):
+    repro_command = command_line("mutate", target or "", options, chosen(request) | words)
+    with failures_told(json_file, repro_command, show_traceback, request.target):
         gate = _gate(request, gates)
         refuse_wrong_words(request, takes_file=True)
         most = _most(sample, every)
@@ -108,7 +108,7 @@ def mutate(
             raise typer.Exit(0)
         from ..commands.mutate.campaign import campaign
 
-        told = _Told(json_file, again)
+        told = _Told(json_file, repro_command)
         with told.tick:
             told.tick("the gate on the file as it is", None)
             try:
@@ -123,8 +123,8 @@ def mutate(
 class _Told:
     """What is said while it runs, and in the end."""
 
-    def __init__(self, json_file: str | None, again: str) -> None:
-        self.json_file, self.again = json_file, again
+    def __init__(self, json_file: str | None, repro_command: str) -> None:
+        self.json_file, self.repro_command = json_file, repro_command
         self.tick = Progress()
         self._latest: Campaign | None = None
 
@@ -159,7 +159,7 @@ class _Told:
     def _document(self, found: Campaign) -> dict[str, Any]:
         from ..commands.mutate.shown import campaign_as_json
 
-        return campaign_as_json(found, self.again)
+        return campaign_as_json(found, self.repro_command)
 
 
 def _gate(request: last.CheckRequest, gates: _Gates) -> Gate:

@@ -71,8 +71,8 @@ def run(
     order_of_target = {"shapes": order} if target is None and order != PLAIN else {}
     request = last.CheckRequest(target or watch or "", family, reference, order_of_target | options)
     words = {"watch": watch, "target": target, "keep": keep, "order": order, "folder": folder}
-    again = f"{command_line('run', '', options, words | chosen(request))} -- {shlex.join(command or [])}"
-    with failures_told(json_file, again, show_traceback):
+    repro_command = f"{command_line('run', '', options, words | chosen(request))} -- {shlex.join(command or [])}"
+    with failures_told(json_file, repro_command, show_traceback):
         if watch is None:
             raise UsageFailure("run: nothing to watch", "add --watch MODULE:FUNCTION")
         from ..commands.record.replay import FOLDER, look_where_it_looked, run_watched
@@ -97,13 +97,13 @@ def _tell_each(ended: ProgramResult, request: last.CheckRequest, watch: str, jso
         saved = {} if "runs" in request.options else {"layout": ["all=as-saved"]}
         return replace(request, options={**saved, **request.options, "inputs": file})
 
-    def again(file: str) -> str:
+    def repro_command(file: str) -> str:
         return command_line("check", request.target, of(file).options, chosen(request))
 
     codes, documents, shown = [], [], None
-    for number, checked in enumerate(check_each(ended.files, lambda file: run_check(of(file), again(file))), 1):
+    for number, checked in enumerate(check_each(ended.files, lambda file: run_check(of(file), repro_command(file))), 1):
         codes.append(checked.code)
-        documents.append(as_document(checked, again(checked.file)))
+        documents.append(as_document(checked, repro_command(checked.file)))
         if json_file != "-":
             show([line_of(number, checked)])
         if json_file is not None and keeps_changing(json_file):

@@ -102,12 +102,12 @@ def _shrunken(request: last.CheckRequest, how: _How) -> int:
     from ..commands.shrink.shrinking import shrink as shrunken
 
     def told(case: Case, step: Step | None, count: int, options: Mapping[str, Any]) -> None:
-        again = command_line("check", request.target, options, chosen(request))
+        repro_command = command_line("check", request.target, options, chosen(request))
         _tell(case, step, count)
-        kept = f"the smallest case so far: {again}"
+        kept = f"the smallest case so far: {repro_command}"
         tell(Reached(f"{count} cases tried, of at most {how.most}", count, how.most, "cases at most", kept))
         if how.json_file is not None and keeps_changing(how.json_file):
-            dump(how.json_file, incomplete.document(again))
+            dump(how.json_file, incomplete.document(repro_command))
 
     result = shrunken(request, most=how.most, alone=how.alone, timeout=how.timeout, told=told, echo=sys.stderr.write)
     _show(result, _written(result, how.files), how.json_file)

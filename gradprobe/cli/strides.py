@@ -93,8 +93,8 @@ class _Tour:
     def add(self, request: last.CheckRequest) -> None:
         """Surveys a target and shows what came of it; what is known so far is in every file after each layout."""
         options = {name: word for name, word in request.options.items() if name not in _LAYOUTS}
-        again = command_line("strides", request.target, options, chosen(request) | self.words)
-        found = self._surveyed(replace(request, options=_with_lengths(options)), again, frozenset(options))
+        repro_command = command_line("strides", request.target, options, chosen(request) | self.words)
+        found = self._surveyed(replace(request, options=_with_lengths(options)), repro_command, frozenset(options))
         self.reports.append(_report(found))
         self.codes.append(found.exit_code)
         if not self.forms.on_stdout:
@@ -104,7 +104,7 @@ class _Tour:
         """Writes every form that was asked for; the exit code of all."""
         return self.forms.write(self._together(), code_of(self.codes))
 
-    def _surveyed(self, request: last.CheckRequest, again: str, given: frozenset[str]) -> Survey:
+    def _surveyed(self, request: last.CheckRequest, repro_command: str, given: frozenset[str]) -> Survey:
         from ..commands.strides.survey import survey
 
         latest: list[Survey] = []
@@ -120,7 +120,7 @@ class _Tour:
             try:
                 return survey(
                     request,
-                    again,
+                    repro_command,
                     given=given,
                     fast=self.fast,
                     timeout=self.timeout,

@@ -55,8 +55,10 @@ def sweep(
     cases. Without any, a dozen cases are taken that suit the target.
     """
     request = last.CheckRequest("lazy" if target is None else target, family, reference, options)
-    again = command_line("sweep", target or "", options, chosen(request) | {"workers": workers, "timeout": timeout})
-    with failures_told(forms, again, show_traceback, target):
+    repro_command = command_line(
+        "sweep", target or "", options, chosen(request) | {"workers": workers, "timeout": timeout}
+    )
+    with failures_told(forms, repro_command, show_traceback, target):
         forms.refuse_one_file_twice()
         refuse_wrong_words(replace(request, options={}))
         for name, words in options.items():

@@ -37,7 +37,7 @@ class Again:
         target: Target | None = None,
         unwritten: float | None = None,
         schedule: int = 0,
-        around: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        instrumentation: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> Results | None:
         """The results of another run, in float64; None where it failed.
 
@@ -45,13 +45,13 @@ class Again:
             target: another one in its place.
             unwritten: what memory holds that nobody wrote, where that is not left to chance.
             schedule: of the threads of CUDA kernels on the CPU.
-            around: entered around it.
+            instrumentation: entered around it.
         """
         experiment = replace(self.experiment, target=target or self.experiment.target)
         if unwritten is not None:
             experiment = replace(experiment, unwritten=unwritten, case=replace(experiment.case, poison=True))
         try:
-            with around():
+            with instrumentation():
                 outcome = execute(experiment, inputs_of(experiment, self.assigned), schedule).outcome
         except Failure:
             return None

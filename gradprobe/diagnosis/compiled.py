@@ -26,7 +26,7 @@ def right_without_pipelining(again: Again) -> Diagnosis | None:
     """Compiled Triton kernels are right with one pipeline stage."""
     if not again.experiment.is_compiled:
         return None
-    results = again.run(around=_one_stage)
+    results = again.run(instrumentation=_one_stage)
     if results is None or not again.is_right(results):
         return None
     name = first_moved(again.moved(again.came, results))

@@ -269,7 +269,7 @@ def _attempted(
         with mode:
             inputs = place(values, (), shapes=case.shapes) if way.unit is None else strange.placed(values)
         with contextlib.redirect_stdout(io.StringIO()), mode:
-            outcome = run_target(target, case, inputs, around=_caught(launches, strange, way))
+            outcome = run_target(target, case, inputs, instrumentation=_caught(launches, strange, way))
         if outcome.refused is not None:
             return None
         storages = outcome.storages

@@ -19,11 +19,13 @@ from .resolve import Problem
 Told = Callable[[Probed], object]
 
 
-def probed(problem: Problem, again: str, tick: Tick, told: Told = lambda so_far: None) -> tuple[Probed, Problem]:
+def probed(
+    problem: Problem, repro_command: str, tick: Tick, told: Told = lambda so_far: None
+) -> tuple[Probed, Problem]:
     """The report, and the problem that it is about: another one where the target does not take the one given.
 
     Args:
-        again: the command line that repeats it; what is found out stands in the report's.
+        repro_command: the command line that repeats it; what is found out stands in the report's.
         told: from `probe`.
 
     Raises:
@@ -38,16 +40,16 @@ def probed(problem: Problem, again: str, tick: Tick, told: Told = lambda so_far:
 
     found = Fit(problem)
     try:
-        report = _report(found, again, (tick, told), look)
+        report = _report(found, repro_command, (tick, told), look)
     except _Otherwise as otherwise:
         found = otherwise.fit
-        report = _report(found, again, (tick, told), first.append)
+        report = _report(found, repro_command, (tick, told), first.append)
     except TargetFailure as failure:
         other = None if any(run.measured for run in first) else fit(problem, failure)
         if other is None:
             raise _with_groups(_with_shapes(failure, problem), problem) from failure.__cause__
         found = other
-        report = _report(found, again, (tick, told), first.append)
+        report = _report(found, repro_command, (tick, told), first.append)
     return _with_known(report, found.problem), found.problem
 
 
@@ -77,9 +79,9 @@ class _Otherwise(Exception):
         self.fit = fit
 
 
-def _report(found: Fit, again: str, telling: tuple[Tick, Told], first: Callable[[Run], None]) -> Probed:
+def _report(found: Fit, repro_command: str, telling: tuple[Tick, Told], first: Callable[[Run], None]) -> Probed:
     problem = found.problem
-    line = shlex.join([*shlex.split(again), *flags(found.options)]) if again else ""
+    line = shlex.join([*shlex.split(repro_command), *flags(found.options)]) if repro_command else ""
     return probe(
         problem.case, problem.target, reference=problem.reference, saved=problem.saved, reproduce=line,
         tick=telling[0], told=telling[1], given=problem.given, first=first, found_out=found.sentences,

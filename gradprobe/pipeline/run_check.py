@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def run_check(
     request: CheckRequest,
-    again: str,
+    repro_command: str,
     *,
     target: Callable[..., Any] | None = None,
     reference: Callable[..., Any] | None = None,
@@ -29,7 +29,7 @@ def run_check(
     """The report that a target and its options ask for.
 
     Args:
-        again: the command line that repeats it.
+        repro_command: the command line that repeats it.
         target: a function to check in place of the one that is asked for by a word.
         reference: likewise.
         tick: told how far it is.
@@ -47,7 +47,7 @@ def run_check(
         from .probed import probed
 
         imported = time.perf_counter() - start
-        report, problem = probed(problem, again, tick, told)
+        report, problem = probed(problem, repro_command, tick, told)
         if problem.saved is not None:
             wrong = report.failing[0].measured if report.failing else None
             refuse_misreading(wrong, problem.saved, problem.target)

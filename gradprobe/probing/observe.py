@@ -189,13 +189,13 @@ class _Setting:
         with _watched(self.inputs, unwritten) if is_triton else nullcontext() as memory:
             bands = self.banded or is_triton
             allocations = Allocations(of.fill, of.unwritten, unwritten, copies=self.copies) if bands else None
-            around = _within(allocations or nullcontext(), steps.operations() if steps else nullcontext())
+            instrumentation = _within(allocations or nullcontext(), steps.operations() if steps else nullcontext())
             outcome = run_target(
                 of.target,
                 of.case,
                 self.inputs,
                 of.taps,
-                around,
+                instrumentation,
                 schedule=self.schedule,
                 unwritten=unwritten,
                 launched=steps.launched if steps else lambda kernel: None,

@@ -18,10 +18,10 @@ from .runs import Record, outcomes_of
 def notes_of(experiment: Experiment, records: Sequence[Record]) -> tuple[str, ...]:
     """Sentences about the case, what was skipped, and the taps, each once."""
     executions = [execution for record in records for execution in record.executions]
-    around = experiment.target.around.words
+    changed = experiment.target.surroundings.words
     notes = (
         *_of_case(experiment.case),
-        *([f"the target changes, for all of its process, {around}: it is judged without"] if around else []),
+        *([f"the target changes, for all of its process, {changed}: it is judged without"] if changed else []),
         # Which configurations of autotuned kernels ran, where none was chosen by time.
         *(configuration.sentence for one in executions for configuration in one.outcome.configurations),
         *(

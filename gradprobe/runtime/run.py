@@ -74,7 +74,7 @@ def run_target(
     case: Case,
     inputs: Inputs,
     taps: Sequence[Tap] = (),
-    around: AbstractContextManager[Any] = nullcontext(),  # noqa: B008 - it holds nothing
+    instrumentation: AbstractContextManager[Any] = nullcontext(),  # noqa: B008 - it holds nothing
     *,
     schedule: int = 0,
     unwritten: Unwritten | None = None,
@@ -87,7 +87,7 @@ def run_target(
     asynchronous kernel is blamed on the target.
 
     Args:
-        around: entered around the target's own code, and nothing else.
+        instrumentation: entered around the target's own code, and nothing else.
         schedule: the order of the threads and blocks of CUDA kernels on the CPU; 0 is the order of their numbers.
         unwritten: the memory that is known to have no value yet.
         launched: called with the name of each kernel after its launch.
@@ -110,7 +110,7 @@ def run_target(
     lost = _telling_of_a_lost_device(target, inputs)
     with tapping as session, recorded as launches, watched(watch):
         try:
-            with around, lost, gpu_stood_in(as_cuda=case.as_cuda), configured:
+            with instrumentation, lost, gpu_stood_in(as_cuda=case.as_cuda), configured:
                 result = _call(target, case, arguments, inputs)
                 if inputs.tensors["q"].is_cuda:
                     import torch
@@ -160,7 +160,7 @@ def _call(target: Target, case: Case, arguments: dict[str, Any], inputs: Inputs)
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("default")
         warnings.filterwarnings("ignore", category=RuntimeWarning, module="triton")
-        with target.around.inside():
+        with target.surroundings.inside():
             if target.is_backward:
                 return target.function(**arguments)
             return _through_autograd(target, case, arguments, inputs.tensors["do"])
@@ -247,7 +247,7 @@ def _raised(target: Target, case: Case, inputs: Inputs, error: BaseException) ->
     if isinstance(error, TypeError) and case.window is not None and "window" in target.takes:
         pair = f"{target.takes['window']}={case.window}"
         words += f"; it was passed the pair {pair}, which --window says"
-    made = f"it changes, for all of its process, {target.around.words}; " if target.around.words else ""
+    made = f"it changes, for all of its process, {target.surroundings.words}; " if target.surroundings.words else ""
     return f"target {target.name!r} raised {kind} ({inputs.layout}): {words}", f"{made}--traceback shows where"
 
 

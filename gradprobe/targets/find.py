@@ -85,7 +85,7 @@ class Target:
     """The canonical names of the parameters without a default."""
     family: str
     source: Source
-    around: Surroundings = field(default_factory=Surroundings, compare=False)
+    surroundings: Surroundings = field(default_factory=Surroundings, compare=False)
     """What it made of the process that it runs in."""
 
     @property
@@ -116,12 +116,13 @@ def find_target(subject: str | Callable[..., Any], family: str | None = None) ->
     """
     if not isinstance(subject, str):
         return _target(readable(subject), name_of(subject).shown, family)
-    (place, name), around = parts_of(_spec(subject)), Surroundings()
+    (place, name), surroundings = parts_of(_spec(subject)), Surroundings()
     load = (
         functools.partial(load_file, Path(place)) if place.endswith(".py") else functools.partial(_load_module, place)
     )
-    module = load(subject, around)
-    return replace(_target(readable(_function(module, name, subject)), subject, family, module), around=around)
+    module = load(subject, surroundings)
+    target = _target(readable(_function(module, name, subject)), subject, family, module)
+    return replace(target, surroundings=surroundings)
 
 
 def parts_of(word: str) -> tuple[str, str]:
@@ -162,7 +163,7 @@ def _spec(word: str) -> str:
     return BUILTINS[word].spec
 
 
-def load_file(path: Path, word: str, around: Surroundings | None = None) -> ModuleType:
+def load_file(path: Path, word: str, surroundings: Surroundings | None = None) -> ModuleType:
     """The module of a file, run anew.
 
     Raises:
@@ -181,7 +182,7 @@ def load_file(path: Path, word: str, around: Surroundings | None = None) -> Modu
     _prefer_imports_from((packages or [path])[0].parent)
     if str(path.parent) not in sys.path:  # of a package: its modules may be named as the standard library's are
         sys.path.append(str(path.parent))
-    _importing(functools.partial(spec.loader.exec_module, module), word, around or Surroundings())
+    _importing(functools.partial(spec.loader.exec_module, module), word, surroundings or Surroundings())
     return module
 
 
@@ -209,11 +210,11 @@ def _packages(folder: Path) -> list[Path]:
     return [*_packages(folder.parent), folder] if (folder / "__init__.py").is_file() else []
 
 
-def _load_module(name: str, word: str, around: Surroundings) -> ModuleType:
+def _load_module(name: str, word: str, surroundings: Surroundings) -> ModuleType:
     _prefer_imports_from(Path.cwd())
-    if not _importing(lambda: _exists(name), word, around):
+    if not _importing(lambda: _exists(name), word, surroundings):
         raise no_module(name, word)
-    module: ModuleType = _importing(lambda: importlib.import_module(name), word, around)
+    module: ModuleType = _importing(lambda: importlib.import_module(name), word, surroundings)
     return module
 
 
@@ -227,10 +228,10 @@ def _exists(name: str) -> bool:
     return (not parent or _exists(parent)) and importlib.util.find_spec(name) is not None
 
 
-def _importing(load: Callable[[], Any], word: str, around: Surroundings) -> Any:
+def _importing(load: Callable[[], Any], word: str, surroundings: Surroundings) -> Any:
     """Runs an import. Whatever a user's module may do at import, it ends here as a sentence."""
     try:
-        with gpu_stood_in(), around.inside():
+        with gpu_stood_in(), surroundings.inside():
             return load()
     except (Failure, KeyboardInterrupt):
         raise

@@ -106,7 +106,7 @@ def report_on(
         refuse_untested()
         with ordinary_torch():
             functions = [None if isinstance(each, str) else each for each in (target, reference)]
-            return run_check(request, _again(request), target=functions[0], reference=functions[1])
+            return run_check(request, _repro_command(request), target=functions[0], reference=functions[1])
     except Exception as error:
         failure = as_failure(error)
         raise _told(failure) from _seen_from_outside(failure.__cause__ if failure is error else error)
@@ -147,7 +147,7 @@ def _word(subject: Subject) -> str:
     return name_of(subject).word
 
 
-def _again(request: CheckRequest) -> str:
+def _repro_command(request: CheckRequest) -> str:
     """The command line that repeats the check; "" where one of the functions has no word."""
     if not request.target or request.reference == "":
         return ""

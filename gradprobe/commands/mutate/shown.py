@@ -120,7 +120,7 @@ SCHEMA = "gradprobe.mutate/1"
 _KEYS = {KILLED: "killed", SURVIVED: "survived", INVALID: "did_not_run", "planted": "planted"}
 
 
-def campaign_as_json(found: Campaign, again: str) -> dict[str, Any]:
+def campaign_as_json(found: Campaign, repro_command: str) -> dict[str, Any]:
     """The document, ready for `json.dumps`; verdict "survived" where any mutant did, else "killed" or "error"."""
     by_class = {name: counts_of(found, name) for name in CLASSES}
     return {
@@ -139,7 +139,7 @@ def campaign_as_json(found: Campaign, again: str) -> dict[str, Any]:
             if counts["planted"]
         },
         "mutants": [_mutant(outcome) for outcome in found.outcomes],
-        "reproduce": again,
+        "reproduce": repro_command,
         "seconds": round(found.seconds, 3),
     }
 

@@ -169,12 +169,12 @@ def line_of(number: int, checked: Checked) -> Text:
     return line
 
 
-def as_document(checked: Checked, again: str) -> dict[str, Any]:
+def as_document(checked: Checked, repro_command: str) -> dict[str, Any]:
     """The report that `check --json` gives for that set, or what stands in its place."""
     if checked.report is not None:
         return document_of(report_of(checked.report))
     assert checked.failure is not None
-    return document_of(failed_report(checked.failure, again))
+    return document_of(failed_report(checked.failure, repro_command))
 
 
 def summary_line(verdicts: Sequence[str]) -> Text:

@@ -30,7 +30,7 @@ def report_of(found: Survey) -> Report:
         first_mismatch=next(filter(None, firsts), None),
         compared=add_counts(run.compared for run in runs),
         warnings=tuple(hazard.warned for hazard in found.warnings),
-        reproduce=found.again,
+        reproduce=found.repro_command,
         seconds={stage: round(took, 4) for stage, took in found.seconds.items()},
         strides=model.Survey(
             layouts=len(found.plan.trials),

@@ -48,7 +48,7 @@ def render_survey(found: Survey, width: int, *, utf8: bool = True) -> list[Text]
     lines += [line for hazard in found.warnings for line in _warning(hazard, width)]
     lines += [Text(), *_matrix(found, marks), Text(), *_programs(found, marks, width)]
     lines += [line for sentence in _sentences(found) for line in folded(sentence, width)]
-    return [*lines, Text(f"  again: {found.again}")]
+    return [*lines, Text(f"  again: {found.repro_command}")]
 
 
 def _verdict(found: Survey, width: int) -> Iterator[Text]:

@@ -31,7 +31,7 @@ class Survey:
     results: tuple[Result, ...]
     """The contiguous one first."""
     culprits: tuple[Culprit, ...]
-    again: str
+    repro_command: str
     seconds: Mapping[str, float]
 
     @property
@@ -69,7 +69,7 @@ class Survey:
 
 def survey(
     request: CheckRequest,
-    again: str,
+    repro_command: str,
     *,
     given: frozenset[str],
     fast: bool,
@@ -81,7 +81,7 @@ def survey(
     """Tries a target under every layout.
 
     Args:
-        again: the command line that repeats it.
+        repro_command: the command line that repeats it.
         given: the options that a user gave. The others may be replaced by what the target takes.
         fast: whether to try fewer layouts of single tensors, most of them only with NaN around.
         timeout: seconds for one trial; None for no limit.
@@ -92,7 +92,7 @@ def survey(
     Raises:
         Failure: the target cannot be run contiguous.
     """
-    start, setup = time.perf_counter(), Setup(request, again, fast, given)
+    start, setup = time.perf_counter(), Setup(request, repro_command, fast, given)
     plan: Plan | None = None
     came: dict[int, TaskResult] = {}
     ends = run_each(f"{__package__}.worker:Trials", setup, range(_MOST), timeout=timeout, workers=workers, echo=echo)
@@ -101,7 +101,7 @@ def survey(
             came[ended.index] = ended
             plan = _plan_of(came[0]) if plan is None and 0 in came else plan
             if plan is not None:
-                found = _so_far(plan, came, again, time.perf_counter() - start)
+                found = _so_far(plan, came, repro_command, time.perf_counter() - start)
                 if found.results:  # the plan alone gives no verdict
                     told(found)
                 if len(found.results) == len(plan.trials):
@@ -117,10 +117,10 @@ def survey(
     return replace(found, seconds={"total": time.perf_counter() - start})
 
 
-def _so_far(plan: Plan, came: Mapping[int, TaskResult], again: str, seconds: float) -> Survey:
+def _so_far(plan: Plan, came: Mapping[int, TaskResult], repro_command: str, seconds: float) -> Survey:
     """The results that have come, in the order of the plan."""
     results = [_result_of(came[number], plan) for number in range(1, len(plan.trials) + 1) if number in came]
-    return Survey(plan, tuple(results), (), f"{again} {plan.more}".rstrip(), {"total": seconds})
+    return Survey(plan, tuple(results), (), f"{repro_command} {plan.more}".rstrip(), {"total": seconds})
 
 
 def _plan_of(ended: TaskResult) -> Plan:

@@ -210,7 +210,7 @@ class Setup:
     """What a bench is made from."""
 
     request: CheckRequest
-    again: str
+    repro_command: str
     """The command line that repeats it."""
     fast: bool
     given: frozenset[str]

@@ -50,7 +50,7 @@ class Trials:
             environment=environment(experiment.case.device),
             runs=(run,),
             notes=(*found.sentences, *notes_of(experiment, records)),
-            reproduce=f"{self._setup.again} {more}".rstrip(),
+            reproduce=f"{self._setup.repro_command} {more}".rstrip(),
             seconds=experiment.stopwatch.seconds,
         )
         return Plan(self._benches.trials, report_of(probed), measured.comparison.precision.name, more)

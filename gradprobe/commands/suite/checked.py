@@ -41,7 +41,7 @@ class Planned:
         return tuple(map(run_name, planned_runs(request, are_saved="inputs" in options)))
 
     @property
-    def again(self) -> str:
+    def repro_command(self) -> str:
         """The command line that repeats it alone."""
         words: dict[str, Any] = {"family": self.request.family, "reference": self.request.reference}
         name, at = self.close_up or ("", None)

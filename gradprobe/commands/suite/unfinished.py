@@ -139,5 +139,5 @@ def _nothing(planned: Planned, error: Error, seconds: float) -> Report:
     target = CheckedTarget(name=request.target, family=request.family or "", reference=request.reference or "")
     return Report(
         title=planned.title, verdict=FAILED, target=target, options=dict(request.options), error=error,
-        reproduce=planned.again, seconds={"total": round(seconds, 4)},
+        reproduce=planned.repro_command, seconds={"total": round(seconds, 4)},
     )  # fmt: skip

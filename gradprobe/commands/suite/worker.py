@@ -85,11 +85,11 @@ def _made(planned: Planned, probed: Probed) -> Checked:
 
 def probed_as(planned: Planned, tick: Tick, told: Callable[[Probed], object]) -> Probed:
     """What a check came to, with what a tool of compute-sanitizer found in it; also where the check came to no end."""
-    make = functools.partial(run_check, planned.request, planned.again, tick=tick, told=told)
+    make = functools.partial(run_check, planned.request, planned.repro_command, tick=tick, told=told)
     if planned.sanitizer is None:
         return make()
     program, tool = planned.sanitizer
-    words = shlex.split(replace(planned, sanitizer=None).again)[1:]
+    words = shlex.split(replace(planned, sanitizer=None).repro_command)[1:]
     try:
         report = make()
     except TargetFailure as failure:

@@ -12,15 +12,15 @@ from typing import Any
 def narrowed(
     function: Callable[..., Any],
     lacking: tuple[str, ...],
-    around: Callable[[], AbstractContextManager[None]] = nullcontext,
+    context: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Callable[..., Any]:
-    """The function without the parameters named in `lacking`, called within `around()`."""
+    """The function without the parameters named in `lacking`, called within `context()`."""
     signature = inspect.signature(function)
     kept = [parameter for parameter in signature.parameters.values() if parameter.name not in lacking]
 
     @functools.wraps(function)
     def narrow(*args: Any, **kwargs: Any) -> Any:
-        with around():
+        with context():
             return function(*args, **kwargs)
 
     vars(narrow)["__signature__"] = signature.replace(parameters=kept)
