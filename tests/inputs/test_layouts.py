@@ -5,13 +5,16 @@ from itertools import product
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gradprobe.inputs.draw import draw
 from gradprobe.inputs.guards import guard_values
-from gradprobe.inputs.layouts import VECTORS, place
+from gradprobe.inputs.layouts import VECTORS, layout_of, place
 from gradprobe.model.assignment import DEFAULT_RUNS, LAYOUTS, TENSORS, parse_layout, run_name
 from gradprobe.model.failures import UsageFailure
 from tests.cases import lazy_case
+from tests.sampling import tries
 
 SHAPES = {
     "q": (2, 3, 5, 4), "k": (2, 3, 5, 4), "v": (2, 3, 5, 4), "do": (2, 3, 5, 4), "o": (2, 3, 5, 4),
@@ -21,7 +24,7 @@ SHAPES = {
 GROUPED = SHAPES | {"q": (2, 4, 5, 6), "k": (2, 2, 9, 6), "v": (2, 2, 9, 3), "do": (2, 4, 5, 3), "o": (2, 4, 5, 3)}
 GROUPED |= {"dq": (2, 4, 5, 6), "dk": (2, 2, 9, 6), "dv": (2, 2, 9, 3)}
 FRONT = 1024
-# Those whose storages are looked at whole.
+# Those whose storages are small enough to be looked at whole.
 FILLED = [layout for layout in LAYOUTS if layout != "huge"]
 NEVER_EXPANDED = ("o", "lse", "delta", "seqlens", "dq", "dk", "dv", "dbias", "dtau", "dsink")
 
@@ -57,19 +60,48 @@ def storage_of(tensor):
     return tensor.new_empty(0).set_(tensor.untyped_storage())
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("shapes", [SHAPES, GROUPED], ids=["alike", "grouped"])
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_tensor_holds_its_values_in_every_layout(layout, shapes, dtype):
-    inputs = place(values_of(shapes, dtype), (("all", layout),))
-    assert inputs.layout == layout
+@st.composite
+def _placed(draw):
+    """Shapes of a case, a dtype, and a layout for all tensors and for some by name."""
+    size = st.integers(1, 5)
+    batch, kv_heads, group, lq, lk, width, v_width = (draw(size) for _ in range(7))
+    if draw(st.booleans()):  # of one shape, so that a buffer may hold them together
+        group, lk, v_width = 1, lq, width
+    heads = kv_heads * group
+    q, do = (batch, heads, lq, width), (batch, heads, lq, v_width)
+    k, v = (batch, kv_heads, lk, width), (batch, kv_heads, lk, v_width)
+    shapes = {
+        "q": q, "k": k, "v": v, "do": do, "o": do, "lse": q[:3], "delta": q[:3], "bias": (heads, lk), "tau": (heads,),
+        "seqlens": (batch,), "dq": q, "dk": k, "dv": v, "dbias": (heads, lk), "dtau": (heads,), "dsink": (heads,),
+    }  # fmt: skip
+    by_name = st.tuples(st.sampled_from(sorted(shapes)), st.sampled_from(FILLED))
+    assigned = [("all", draw(st.sampled_from(FILLED))), *draw(st.lists(by_name, max_size=4))]
+    return shapes, draw(st.sampled_from([torch.float32, torch.float16, torch.bfloat16])), tuple(assigned)
+
+
+@tries(60)
+@given(_placed())
+def test_whatever_lies_where_every_tensor_holds_its_values_apart_from_all_others_in_known_values(placed):
+    shapes, dtype, assigned = placed
+    values = values_of(shapes, dtype)
+    inputs = place(values, assigned)
     assert tuple(inputs.tensors) == tuple(inputs.values) == tuple(shapes)
-    for name, value in values_of(shapes, dtype).items():
-        tensor = inputs.tensors[name]
-        assert (tensor.dtype, tensor.shape) == (value.dtype, value.shape)
+    taken = {}
+    for name, tensor in inputs.tensors.items():
+        assert (tensor.dtype, tensor.shape) == (values[name].dtype, values[name].shape)
         assert torch.equal(tensor, inputs.values[name]), name
-        if layout != "expanded" or name in (*NEVER_EXPANDED, "tau"):
-            assert torch.equal(tensor, value), name
+        where = offsets(tensor)
+        if layout_of(name, assigned) != "expanded":
+            assert torch.equal(tensor, values[name]), name
+            assert len(where.unique()) == tensor.numel(), name
+        outside = taken.setdefault(tensor.untyped_storage().data_ptr(), torch.ones(len(storage_of(tensor)), dtype=bool))
+        assert outside[where].all(), name
+        outside[where] = False
+    for tensor in inputs.tensors.values():
+        storage, outside = storage_of(tensor), taken[tensor.untyped_storage().data_ptr()]
+        assert outside[:FRONT].all()
+        assert outside[-1]
+        assert torch.equal(storage[outside], guard_values(len(storage), tensor.dtype, tensor.device)[outside])
 
 
 @pytest.mark.parametrize("layout", STRIDES)
@@ -88,15 +120,6 @@ def test_distinct_gives_each_axis_of_each_tensor_a_stride_that_no_other_has(shap
     strides = [stride for name, tensor in tensors.items() if name not in VECTORS for stride in tensor.stride()]
     assert len(strides) == len(set(strides)) == sum(len(shape) for name, shape in shapes.items() if name not in VECTORS)
     assert min(strides) > 1
-
-
-@pytest.mark.parametrize("layout", [layout for layout in FILLED if layout != "expanded"])
-def test_no_two_elements_overlap(layout):
-    tensors = place(values_of(), (("all", layout),)).tensors
-    for name, tensor in tensors.items():
-        assert len(offsets(tensor).unique()) == tensor.numel(), name
-    storages = {tensor.untyped_storage().data_ptr() for tensor in tensors.values()}
-    assert len(storages) == (12 if layout == "packed" else 16)
 
 
 def test_expanded_is_one_stored_element_of_stride_0_and_1_for_do():
@@ -151,21 +174,6 @@ def test_other_packed_tensors_keep_storages_of_their_own(shapes, assigned):
     for name in ("q", "k", "v", "dq", "dk", "dv"):
         assert sharing(tensors, name)
         assert torch.equal(tensors[name], values_of(shapes)[name])
-
-
-@pytest.mark.parametrize("layout", FILLED)
-def test_every_storage_is_known_values_before_between_and_behind_the_elements(layout):
-    tensors = place(values_of(), (("all", layout),)).tensors
-    for name, tensor in tensors.items():
-        storage = storage_of(tensor)
-        outside = torch.ones(len(storage), dtype=torch.bool)
-        for other in tensors.values():
-            if other.untyped_storage().data_ptr() == storage.data_ptr():
-                outside[offsets(other)] = False
-        assert outside[:FRONT].all()
-        assert outside[-1]
-        expected = guard_values(len(storage), tensor.dtype, tensor.device)
-        assert torch.equal(storage[outside], expected[outside]), name
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int32])
