@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..targets.surroundings import replaced
 from .backend import interpreting
 
 if TYPE_CHECKING:
@@ -45,15 +46,10 @@ def recorded_launches(
 @contextlib.contextmanager
 def launching_through(launch: Callable[..., Any]) -> Iterator[None]:
     """While open, each Triton kernel is launched by `launch(run, kernel, *args, **kwargs)`; `run` is Triton's own."""
-    kinds = kernel_types()
-    originals = [kind.run for kind in kinds]
-    for kind, original in zip(kinds, originals, strict=True):
-        kind.run = _through(launch, original)
-    try:
+    with contextlib.ExitStack() as stack:
+        for kind in kernel_types():
+            stack.enter_context(replaced(kind, "run", _through(launch, kind.run)))
         yield
-    finally:
-        for kind, original in zip(kinds, originals, strict=True):
-            kind.run = original
 
 
 def _through(launch: Callable[..., Any], original: Any) -> Any:
@@ -134,17 +130,13 @@ def one_configuration(ran: list[Configuration], pinned: Mapping[str, int]) -> It
     if tuner is None:
         yield
         return
-    original = tuner.run
 
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
         launch = _Launch(self, args, kwargs)
         return launch.pinned_or_first(pinned.get(launch.kernel), ran)
 
-    tuner.run = run
-    try:
+    with replaced(tuner, "run", run):
         yield
-    finally:
-        tuner.run = original
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,17 @@
-"""Awaiting: calls a function with a module as soon as the module is imported."""
+"""The GPU that is not there: what Triton and torch say of one while a target is imported, and while it runs."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib.abc
 import importlib.machinery
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType, SimpleNamespace
 from typing import Any
+
+from .surroundings import replaced
 
 
 class Awaiting(importlib.abc.MetaPathFinder):
@@ -113,25 +114,12 @@ def gpu_stood_in(*, as_cuda: bool = False) -> Iterator[None]:
         return
     with contextlib.ExitStack() as stack:
         stack.enter_context(_driver_stood_in())
-        for name, answer in _answers().items():
-            stack.enter_context(_replaced(torch.cuda, name, answer))
+        for name, answer in _ANSWERS.items():
+            stack.enter_context(replaced(torch.cuda, name, answer))
         if as_cuda:
-            stack.enter_context(_replaced(torch.Tensor, "is_cuda", property(lambda self: True)))  # noqa: ARG005
+            stack.enter_context(replaced(torch.Tensor, "is_cuda", property(lambda self: True)))  # noqa: ARG005
         stack.enter_context(_on_the_cpu())
         yield
-
-
-@contextlib.contextmanager
-def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    is_own, original = name in vars(owner), getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        if is_own:
-            setattr(owner, name, original)
-        else:
-            delattr(owner, name)
 
 
 def _on_the_cpu() -> Any:
@@ -160,7 +148,7 @@ def _driver_stood_in() -> Iterator[None]:
 
     def put(module: ModuleType) -> None:
         before.append((module.driver, dict(vars(module.driver))))
-        module.driver.set_active(Driver())
+        module.driver.set_active(_driver())
 
     awaiting = Awaiting(_DRIVER, put)
     sys.meta_path.insert(0, awaiting)
@@ -173,38 +161,22 @@ def _driver_stood_in() -> Iterator[None]:
             vars(driver).update(state)
 
 
-class Driver:
+def _driver() -> Any:
     """`triton.runtime.driver.active` as it is used outside launches."""
+    import torch
+    from triton.backends.compiler import GPUTarget
 
-    def __init__(self) -> None:
-        self.utils = SimpleNamespace(get_device_properties=lambda device=0: dict(_TRITON_PROPERTIES))  # noqa: ARG005
-        self.get_device_capability = lambda device=0: CAPABILITY  # noqa: ARG005
-        self.get_current_device = lambda: 0
-        self.set_current_device = lambda device: None  # noqa: ARG005
-        self.get_current_stream = lambda device=0: 0  # noqa: ARG005
-
-    @staticmethod
-    def is_active() -> bool:
-        return True
-
-    @staticmethod
-    def get_current_target() -> Any:
-        from triton.backends.compiler import GPUTarget
-
-        return GPUTarget("cuda", CAPABILITY[0] * 10 + CAPABILITY[1], _WARP)
-
-    @staticmethod
-    def get_active_torch_device() -> Any:
-        """The device on which tensors are to be made."""
-        import torch
-
-        return torch.device("cpu")
-
-    @staticmethod
-    def get_device_interface() -> Any:
-        import torch
-
-        return torch.cuda
+    return SimpleNamespace(
+        utils=SimpleNamespace(get_device_properties=lambda device=0: dict(_TRITON_PROPERTIES)),  # noqa: ARG005
+        is_active=lambda: True,
+        get_device_capability=lambda device=0: CAPABILITY,  # noqa: ARG005
+        get_current_target=lambda: GPUTarget("cuda", CAPABILITY[0] * 10 + CAPABILITY[1], _WARP),
+        get_current_device=lambda: 0,
+        set_current_device=lambda device: None,  # noqa: ARG005
+        get_current_stream=lambda device=0: 0,  # noqa: ARG005
+        get_active_torch_device=lambda: torch.device("cpu"),
+        get_device_interface=lambda: torch.cuda,
+    )
 
 
 _TRITON_PROPERTIES = {
@@ -233,16 +205,14 @@ _TORCH_PROPERTIES = {
 }
 
 
-@functools.cache
-def _answers() -> dict[str, Callable[..., Any]]:
-    """The stand-ins for functions of torch.cuda, by name."""
-    return {
-        "get_device_capability": lambda device=None: CAPABILITY,  # noqa: ARG005
-        "get_device_properties": lambda device=None: SimpleNamespace(**_TORCH_PROPERTIES),  # noqa: ARG005
-        "get_device_name": lambda device=None: NAME,  # noqa: ARG005
-        "current_device": lambda: 0,
-        "set_device": lambda device: None,  # noqa: ARG005
-        "synchronize": lambda device=None: None,  # noqa: ARG005
-        "device": contextlib.nullcontext,
-        "device_of": contextlib.nullcontext,
-    }
+# Functions of torch.cuda, by name.
+_ANSWERS: Mapping[str, Callable[..., Any]] = {
+    "get_device_capability": lambda device=None: CAPABILITY,  # noqa: ARG005
+    "get_device_properties": lambda device=None: SimpleNamespace(**_TORCH_PROPERTIES),  # noqa: ARG005
+    "get_device_name": lambda device=None: NAME,  # noqa: ARG005
+    "current_device": lambda: 0,
+    "set_device": lambda device: None,  # noqa: ARG005
+    "synchronize": lambda device=None: None,  # noqa: ARG005
+    "device": contextlib.nullcontext,
+    "device_of": contextlib.nullcontext,
+}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -10,20 +12,8 @@ from triton.runtime import interpreter as shipped
 
 from ....inputs.memory import Array, Unwritten
 from ....model.case import OUTPUTS
-from .findings import (
-    MISALIGNED,
-    NAMED,
-    OUTSIDE,
-    RACE,
-    UNWRITTEN,
-    AccessFinding,
-    Earlier,
-    Line,
-    Program,
-    Spot,
-    executing,
-    places,
-)
+from ....model.memory import MISALIGNED, OUTSIDE, RACE, UNWRITTEN
+from .findings import AccessFinding, Earlier, Line, Program, executing, places
 from .launch import Launch
 from .views import Origins, View
 
@@ -47,35 +37,11 @@ class Access:
 
 @dataclass
 class _Count:
-    """All accesses of one kind that one line made to one tensor, and the first of them."""
+    """All accesses of one kind that one line made to one tensor."""
 
-    kind: str
-    first: Access
-    view: View
-    spot: Spot
-    earlier: Earlier | None
+    first: AccessFinding
     lanes: int = 0
-    programs: dict[tuple[int, Program], None] = field(default_factory=dict)
-
-    def finding(self) -> AccessFinding:
-        first, view, known = self.first, self.view, self.view.known is not None
-        named = tuple(dict.fromkeys(program for _, program in self.programs))[:NAMED]
-        return AccessFinding(
-            self.kind,
-            first.kind,
-            view.name,
-            view.parameter,
-            known,
-            first.kernel,
-            places(first.lines),
-            first.program,
-            self.spot,
-            self.earlier,
-            self.lanes,
-            first.width,
-            len(self.programs),
-            named,
-        )
+    programs: set[tuple[int, Program]] = field(default_factory=set)
 
 
 @dataclass
@@ -90,17 +56,6 @@ class Counts:
     """Accesses at addresses in no storage that was known."""
 
 
-@dataclass(frozen=True)
-class _Contest:
-    """An atomic, not executed yet, on addresses to which other programs made plain stores."""
-
-    access: Access
-    view: View
-    addresses: Array
-    events: Array
-    before: Array
-
-
 class Accesses:
     """Judges the accesses of all launches."""
 
@@ -113,7 +68,8 @@ class Accesses:
         """The one that runs."""
         self.writers: dict[str, tuple[str, tuple[Line, ...]]] = {}
         """By the caller's input: the kernel, and the lines, that first stored other bits there than it held."""
-        self._contests: list[_Contest] = []
+        self._contests: list[Callable[[], None]] = []
+        """What is to be judged once the atomic that comes next is done."""
 
     def look(
         self, kind: str, program: Program, pointers: Any, on: Array, width: int, values: Array | None = None
@@ -149,9 +105,8 @@ class Accesses:
     def settle(self) -> None:
         """Called after an atomic: where it changed a bit, it raced with the plain store of another program."""
         contests, self._contests = self._contests, []
-        for contest in contests:
-            changed = _read(contest.addresses, contest.access.width) != contest.before
-            self._contested(contest.access, contest.view, contest.addresses, contest.events, changed)
+        for judge in contests:
+            judge()
 
     def _judge(self, access: Access, view: View, addresses: Array, bits: Array | None) -> Array:
         """Which of these accesses may be executed: those that stay in the view's storage."""
@@ -186,13 +141,17 @@ class Accesses:
             return
         addresses, events = addresses[by_others], events[by_others]
         before = _read(addresses, access.width)
+        contested = functools.partial(self._contested, access, view, addresses, events, before)
         if bits is None:
-            self._contests.append(_Contest(access, view, addresses, events, before))
+            self._contests.append(contested)
         else:
-            self._contested(access, view, addresses, events, before != bits[by_others])
+            contested(bits[by_others])
 
-    def _contested(self, access: Access, view: View, addresses: Array, events: Array, differ: Array) -> None:
-        """Two programs stored to these addresses, and left different bits at some."""
+    def _contested(
+        self, access: Access, view: View, addresses: Array, events: Array, before: Array, after: Array | None = None
+    ) -> None:
+        """Two programs stored to these addresses: other bits `before` than `after`, None where these lie there now."""
+        differ = before != (_read(addresses, access.width) if after is None else after)
         stores = self._running().stores
         self.counts.equal += int((~differ).sum())
         if stores.is_ordered:
@@ -209,14 +168,19 @@ class Accesses:
         key = (kind, access.kind, view.name, access.kernel, access.lines)
         if key not in self._findings:
             spot = view.spot(int(addresses[which][0]), access.width, self._running().around)
-            self._findings[key] = _Count(kind, access, view, spot, other)
+            lines = places(access.lines)
+            first = AccessFinding(
+                kind, access.kind, view.name, access.kernel, lines, access.program, spot, other, access.width
+            )
+            self._findings[key] = _Count(first)
         self._findings[key].lanes += int(which.sum())
-        self._findings[key].programs[access.launch, access.program] = None
+        self._findings[key].programs.add((access.launch, access.program))
 
     @property
     def findings(self) -> tuple[AccessFinding, ...]:
         """By kind, stores before loads; among these in the order in which they were first seen."""
-        found = [count.finding() for count in self._findings.values()]
+        counts = self._findings.values()
+        found = [replace(count.first, lanes=count.lanes, programs=len(count.programs)) for count in counts]
         return tuple(sorted(found, key=lambda one: (_ORDER.index(one.kind), _ACCESSES.index(one.access))))
 
     def _running(self) -> Launch:

@@ -12,10 +12,10 @@ from types import CodeType, FrameType
 
 import triton
 
+from ....model.memory import MISALIGNED, OUTSIDE, UNWRITTEN
+
 Program = tuple[int, int, int]
-OUTSIDE, MISALIGNED, RACE, UNWRITTEN = "outside", "misaligned", "race", "unwritten"
-# How many of the programs are named.
-NAMED = 4
+Line = tuple[CodeType, int]
 _VERBS = {"load": "loads", "store": "stores", "atomic": "does an atomic"}
 
 
@@ -68,11 +68,15 @@ class Spot:
 
 @dataclass(frozen=True)
 class Earlier:
-    """The store that another program made to the same address before."""
+    """One line storing in one program: of a race, the store that another program made to the same address before."""
 
     program: Program
-    place: KernelLine
+    lines: tuple[Line, ...]
     is_atomic: bool
+
+    @property
+    def place(self) -> KernelLine:
+        return places(self.lines)[0]
 
 
 @dataclass(frozen=True)
@@ -87,10 +91,6 @@ class AccessFinding:
     """"load", "store" or "atomic"."""
     tensor: str
     """Its name, or that of the kernel's parameter without "ptr" where the caller does not know it."""
-    parameter: str
-    """The kernel's own name for it; "" where the pointer's origin is lost."""
-    is_known: bool
-    """Whether the tensor is the caller's. If not, a copy may have the name of what it was made from."""
     kernel: str
     places: tuple[KernelLine, ...]
     """The line in the kernel, then those in the functions that it called to get there."""
@@ -99,14 +99,12 @@ class AccessFinding:
     spot: Spot
     earlier: Earlier | None
     """Of a race: the other program."""
-    lanes: int
-    """How many elements were accessed so, in all launches; the same one as often as it was."""
     width: int
-    """In bytes, of one of them."""
-    programs: int
+    """In bytes, of one element."""
+    lanes: int = 0
+    """How many elements were accessed so, in all launches; the same one as often as it was."""
+    programs: int = 0
     """How many programs did it, counted anew in each launch."""
-    named_programs: tuple[Program, ...]
-    """The first few of them."""
 
     @property
     def place(self) -> KernelLine:
@@ -114,52 +112,33 @@ class AccessFinding:
 
     def sentence(self) -> str:
         """What happened, where, and how often; without a full stop."""
-        said = {
-            OUTSIDE: self._outside,
-            MISALIGNED: self._misaligned,
-            RACE: self._race,
-            UNWRITTEN: self._unwritten,
-        }[self.kind]()
+        place = self.place
+        where = f"line {place.line}" + (f": `{place.code}`" if place.code else "")
+        called = [f"{inner.function}, {_line_from(place, inner)}" for inner in self.places[1:]]
+        where += f" (in {', in '.join(called)})" if called else ""
         count = f"{_number(self.lanes, 'lane')} in {_number(self.programs, 'program')}"
-        return f"{self.kernel} {said}, {self._line()}; {count}"
+        return f"{self.kernel} {self._what_it_does()}, {where}; {count}"
 
-    def _outside(self) -> str:
-        return f"{_VERBS[self.access]} outside {self.tensor}: {self.spot.words} (program {self.program})"
-
-    def _misaligned(self) -> str:
-        return (
-            f"{_VERBS[self.access]} {self.width} bytes at once {self._at()}, an address that is no multiple of "
-            f"{self.width} (program {self.program}): a GPU ends the process there"
-        )
-
-    def _race(self) -> str:
+    def _what_it_does(self) -> str:
+        does, spot, by = _VERBS[self.access], self.spot.words, f"(program {self.program})"
+        element = f"{self.tensor} ({spot})" if self.spot.side else f"{self.tensor}{_bracketed(self.spot.index)}"
+        if self.kind == OUTSIDE:
+            return f"{does} outside {self.tensor}: {spot} {by}"
+        if self.kind == UNWRITTEN:
+            return f"{does}{' on' if self.access == 'atomic' else ''} {element}, which nothing has written {by}"
+        if self.kind == MISALIGNED:
+            at = f"in {self.tensor}, {spot}" if self.spot.side else f"at {element}"
+            rule = f"an address that is no multiple of {self.width}"
+            return f"{does} {self.width} bytes at once {at}, {rule} {by}: a GPU ends the process there"
         assert self.earlier is not None
         mixed = self.access == "atomic" or self.earlier.is_atomic
         how = "by a plain store and an atomic" if mixed else "without an atomic"
-        there = f", {_line(self.earlier.place)}" if self.earlier.place != self.place else ""
-        return f"writes {self._element()} from two programs {how}: {self.program} after {self.earlier.program}{there}"
-
-    def _unwritten(self) -> str:
-        verb = "loads" if self.access == "load" else "does an atomic on"
-        return f"{verb} {self._element()}, which nothing has written (program {self.program})"
-
-    def _at(self) -> str:
-        return f"in {self.tensor}, {self.spot.words}" if self.spot.side else f"at {self._element()}"
-
-    def _element(self) -> str:
-        return self.tensor + (f" ({self.spot.words})" if self.spot.side else _bracketed(self.spot.index))
-
-    def _line(self) -> str:
-        called = f" (in {', in '.join(self._called(place) for place in self.places[1:])})" if self.places[1:] else ""
-        return _line(self.place) + (f": `{self.place.code}`" if self.place.code else "") + called
-
-    def _called(self, place: KernelLine) -> str:
-        same = place.file == self.place.file
-        return f"{place.function}, " + (f"line {place.line}" if same else f"{Path(place.file).name}:{place.line}")
+        there = f", line {self.earlier.place.line}" if self.earlier.place != self.place else ""
+        return f"writes {element} from two programs {how}: {self.program} after {self.earlier.program}{there}"
 
 
-def _line(place: KernelLine) -> str:
-    return f"line {place.line}"
+def _line_from(outer: KernelLine, inner: KernelLine) -> str:
+    return f"line {inner.line}" if inner.file == outer.file else f"{Path(inner.file).name}:{inner.line}"
 
 
 def _bracketed(index: tuple[int, ...] | None) -> str:
@@ -170,7 +149,6 @@ def _number(count: int, noun: str) -> str:
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
-Line = tuple[CodeType, int]
 # Not a kernel's own: Triton's language and interpreter, and what of this tool wraps them.
 _BETWEEN = tuple(str(Path(triton.__file__).parent / part) for part in ("language", "runtime"))
 _THIS_TOOL = str(Path(__file__).parents[1])
@@ -193,15 +171,14 @@ def executing(kernel: CodeType | None) -> tuple[Line, ...]:
 
 def places(lines: tuple[Line, ...]) -> tuple[KernelLine, ...]:
     """The same in words; of a function with taps, the file and line that it was made from."""
-    return tuple(_place(code.co_name, code.co_filename, line) for code, line in lines)
+    found = []
+    for code, line in lines:
+        tapped = _TAPPED.fullmatch(code.co_filename)
+        file = tapped[1] if tapped else code.co_filename
+        found.append(KernelLine(code.co_name, file, line, linecache.getline(file, line).strip()))
+    return tuple(found)
 
 
 @functools.cache
 def _is_between(file: str) -> bool:
     return file.startswith((*_BETWEEN, _THIS_TOOL))
-
-
-def _place(function: str, file: str, line: int) -> KernelLine:
-    tapped = _TAPPED.fullmatch(file)
-    file = tapped[1] if tapped else file
-    return KernelLine(function, file, line, linecache.getline(file, line).strip())

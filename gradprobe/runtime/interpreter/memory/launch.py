@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from types import CodeType
 from typing import Any
 
 import numpy as np
 
 from ....inputs.memory import Array, Marks
-from .findings import Earlier, Line, Program, places
+from .findings import Earlier, Line, Program
 from .views import NO_ORIGIN, View, argument_view
-
-
-@dataclass(frozen=True)
-class _Event:
-    """One line storing in one program."""
-
-    program: Program
-    lines: tuple[Line, ...]
-    is_atomic: bool
 
 
 class Stores:
@@ -32,9 +22,10 @@ class Stores:
 
     def __init__(self) -> None:
         self._marks: dict[int, Marks] = {}
-        self._events: list[_Event | None] = [None]
+        self._events: list[Earlier] = []
+        """By their numbers, which begin at 1: a mark of 0 says that nothing has stored."""
         self._first = 1
-        """The first event of the program that runs."""
+        """The number of the first event of the program that runs."""
         self._program: Program | None = None
         self.is_ordered = False
         """Whether the running program did an atomic that locks are made of, so that its stores may be ordered."""
@@ -42,7 +33,7 @@ class Stores:
     def enter(self, program: Program) -> None:
         """Notes that this program runs now."""
         if program != self._program:
-            self._program, self._first, self.is_ordered = program, len(self._events), False
+            self._program, self._first, self.is_ordered = program, len(self._events) + 1, False
 
     def add(self, view: View, addresses: Array, width: int, lines: tuple[Line, ...], *, is_atomic: bool) -> Array:
         """Notes a store of the running program.
@@ -63,9 +54,7 @@ class Stores:
 
     def earlier(self, number: int) -> Earlier:
         """The event of that number."""
-        event = self._events[number]
-        assert event is not None
-        return Earlier(event.program, places(event.lines)[0], event.is_atomic)
+        return self._events[number - 1]
 
     def _marks_of(self, view: View, width: int) -> Marks:
         """The marks of a view's storage, fine enough to tell neighbours of this width in bytes apart."""
@@ -77,11 +66,11 @@ class Stores:
 
     def _event(self, lines: tuple[Line, ...], is_atomic: bool) -> int:
         assert self._program is not None
-        event = _Event(self._program, lines, is_atomic)
-        running = self._events[self._first :]
+        event = Earlier(self._program, lines, is_atomic)
+        running = self._events[self._first - 1 :]
         if event not in running:
             self._events.append(event)
-            return len(self._events) - 1
+            return len(self._events)
         return self._first + running.index(event)
 
 
@@ -98,21 +87,18 @@ class Launch:
         self.around: tuple[View, ...] = tuple(known)
         """All tensors that an address may belong to, the caller's before the arguments."""
         self._known = tuple(known)
-        self._origins: dict[int, int] = {}
+        self.origins: dict[int, int] = {}
+        """The origin of the pointers made from an argument, by the argument's id."""
 
     def learn(self, given: Mapping[str, Any], on_host: Mapping[str, Any]) -> None:
         """Takes the arguments by parameter name, as torch has them and as the interpreter gives them to the kernel."""
         for parameter, theirs in given.items():
             for name, tensor, host, handed in _tensors(parameter, theirs, on_host[parameter]):
-                self._origins[id(handed)] = len(self.views)
+                self.origins[id(handed)] = len(self.views)
                 self.views.append(argument_view(tensor, host, name, self._known))
         moved = {view.home: view.low - view.home for view in self.views}
-        known = (_moved(view, moved.get(view.home, 0)) for view in self._known)
+        known = (view.moved(moved.get(view.home, 0)) for view in self._known)
         self.around = (*known, *(view for view in self.views if not view.is_own))
-
-    def origin_of(self, argument: Any) -> int:
-        """The origin of a pointer made from an argument; NO_ORIGIN for an unknown argument."""
-        return self._origins.get(id(argument), NO_ORIGIN)
 
     def by_view(self, origins: int | Array, addresses: Array, lanes: Array) -> Iterator[tuple[View | None, Any]]:
         """(view, index of its addresses) for all addresses; the view is None where no known storage holds them.
@@ -142,10 +128,6 @@ class Launch:
                     yield view, chosen
         if left.any():
             yield None, np.flatnonzero(left)
-
-
-def _moved(view: View, by: int) -> View:
-    return replace(view, start=view.start + by, low=view.low + by, high=view.high + by) if by else view
 
 
 def _tensors(parameter: str, given: Any, on_host: Any) -> Iterator[tuple[str, Any, Any, Any]]:

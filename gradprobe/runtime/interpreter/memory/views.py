@@ -89,15 +89,15 @@ class Origins:
             for each in results:
                 self.set(each, origins[0])
             return
-        stand_ins = [self._stand_in(arg) if self._is_pointer(arg) else arg for arg in args]
-        moved = original(builder, *stand_ins, **kwargs)
+        numbered = [self._as_numbers(arg) if self._is_pointer(arg) else arg for arg in args]
+        moved = original(builder, *numbered, **kwargs)
         for each, numbers in zip(results, moved if isinstance(moved, tuple) else (moved,), strict=True):
             self.set(each, numbers.data)
 
     def _is_pointer(self, thing: Any) -> bool:
         return isinstance(thing, Handle) and (self._key in thing.attr or thing.dtype.scalar.is_ptr())
 
-    def _stand_in(self, pointers: Any) -> Any:
+    def _as_numbers(self, pointers: Any) -> Any:
         """The origins of pointers, as a block of the same shape."""
         return Handle(np.array(np.broadcast_to(self.of(pointers), pointers.data.shape), np.int64), tl.int64)
 
@@ -166,6 +166,10 @@ class View:
         holder = next((word for other in others if other is not self and (word := other.element_at(address))), "")
         wrapped = None if off else self.elements.wrapped(offset)
         return Spot(offset, off, side, distance, index, holder, wrapped, beyond)
+
+    def moved(self, by: int) -> View:
+        """The same view where its storage lies so many bytes further."""
+        return replace(self, start=self.start + by, low=self.low + by, high=self.high + by)
 
     def lies_in(self, other: View) -> bool:
         """Whether all of its elements are elements of another view."""

@@ -12,17 +12,15 @@ import triton.language as tl
 from triton.runtime import interpreter as shipped
 
 from ....inputs.memory import Array, Unwritten
+from ....targets.surroundings import replaced
 from ..bfloat16 import InterpreterNotKnown
-from .accesses import Accesses, Counts
+from .accesses import Accesses
 from .findings import AccessFinding, KernelLine, places
 from .launch import Launch
-from .views import BLOCKS, IN_PLACE, NO_ORIGIN, REARRANGING, Handle, Method, Origins, known_views
+from .views import BLOCKS, IN_PLACE, REARRANGING, Handle, Method, Origins, known_views
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-# What locks are made of.
-_EXCHANGES = ("XCHG",)
 
 
 class Memory:
@@ -32,6 +30,7 @@ class Memory:
         self._known = known_views(tensors)
         self._origins = Origins()
         self._accesses = Accesses(self._origins, unwritten)
+        self.counts = self._accesses.counts
         self._failures: dict[str, None] = {}
         self._launches = 0
         self.is_open = True
@@ -40,11 +39,6 @@ class Memory:
     def findings(self) -> tuple[AccessFinding, ...]:
         """Accesses outside their tensor first, then races, then reads of what was never written."""
         return self._accesses.findings
-
-    @property
-    def counts(self) -> Counts:
-        """How many lanes were seen that are no finding."""
-        return self._accesses.counts
 
     @property
     def writers(self) -> dict[str, tuple[str, KernelLine]]:
@@ -103,10 +97,8 @@ class Memory:
         def implicit_cvt(argument: Any) -> Any:
             made = original(argument)
             launch = self._accesses.launch
-            if launch is not None and hasattr(argument, "data_ptr"):
-                origin = launch.origin_of(argument)
-                if origin != NO_ORIGIN:
-                    self._origins.set(made.handle, origin)
+            if launch is not None and id(argument) in launch.origins:
+                self._origins.set(made.handle, launch.origins[id(argument)])
             return made
 
         return implicit_cvt
@@ -128,7 +120,7 @@ class Memory:
 
     def _changing(self, original: Method) -> Method:
         def atomic(builder: Any, op: Any, pointers: Any, value: Any, mask: Any, *args: Any, **kwargs: Any) -> Any:
-            self._synchronise(builder, getattr(op, "name", "") in _EXCHANGES)
+            self._synchronise(builder, getattr(op, "name", "") == "XCHG")
             keep = self._look("atomic", builder, pointers, mask, value.data.dtype.itemsize)
             result = original(builder, op, pointers, value, _narrowed(mask, pointers, keep), *args, **kwargs)
             self._watching(self._accesses.settle)
@@ -163,6 +155,7 @@ class Memory:
         return self._watching(lambda: look(kind, builder.grid_idx, pointers, on, width, values))
 
     def _synchronise(self, builder: Any, is_exchange: bool) -> None:
+        """Notes an exchange, which locks are made of."""
         launch = self._accesses.launch
         if is_exchange and launch is not None:
             launch.stores.enter(builder.grid_idx)
@@ -206,18 +199,5 @@ def watched_memory(tensors: Mapping[str, Tensor], unwritten: Unwritten | None = 
     with contextlib.ExitStack() as stack:
         stack.callback(setattr, memory, "is_open", False)
         for owner, name, watching in patches:
-            stack.enter_context(_replaced(owner, name, watching))
+            stack.enter_context(replaced(owner, name, watching(getattr(owner, name))))
         yield memory
-
-
-@contextlib.contextmanager
-def _replaced(owner: Any, name: str, watching: Callable[[Method], Method]) -> Iterator[None]:
-    original = getattr(owner, name)
-    replacement = watching(original)
-    setattr(owner, name, replacement)
-    try:
-        yield
-    finally:
-        # Whatever was put on top in the meantime stays, and what lies below it watches no more.
-        if getattr(owner, name) is replacement:
-            setattr(owner, name, original)

@@ -160,7 +160,7 @@ def test_programs_along_all_three_axes_of_the_grid_are_told_apart():
     out = torch.zeros(8)
     memory = watched(lambda: kernels.add_then_store[(1, 2, 2)](out), {})
     for finding in memory.findings:
-        assert finding.named_programs == ((0, 0, 1), (0, 1, 0), (0, 1, 1))
+        assert (finding.program, finding.programs) == ((0, 0, 1), 3)
     assert len(memory.findings) == 2
 
 
@@ -216,7 +216,7 @@ def test_stores_under_a_lock_are_no_race():
 def test_a_program_that_takes_no_lock_races_with_those_that_do():
     out, lock = torch.zeros(8), torch.zeros(1, dtype=torch.int32)
     memory = watched(lambda: kernels.add_under_lock[(4,)](out, lock, LOCKING=2, N=8), {})
-    assert the_finding(memory).named_programs == ((2, 0, 0), (3, 0, 0))
+    assert (the_finding(memory).program, the_finding(memory).programs) == ((2, 0, 0), 2)
     assert (the_finding(memory).lanes, memory.counts.ordered) == (16, 8)
 
 
@@ -245,7 +245,7 @@ def test_what_is_allocated_once_more_has_lost_its_values():
     twice = watched(lambda: (read(), read()), {}, unwritten)
     # A program of each launch, by one number.
     assert (the_finding(twice).lanes, the_finding(twice).programs) == (32, 2)
-    assert the_finding(twice).named_programs == ((0, 0, 0),)
+    assert the_finding(twice).program == (0, 0, 0)
 
 
 def test_a_read_outside_of_its_tensor_is_no_read_of_the_unwritten_memory_there():
@@ -294,7 +294,7 @@ def test_a_pointer_keeps_its_origin_through_whatever_moves_it(how):
         # Lost on the way: what lies in b then counts as b's.
         assert wrong.findings == ()
         beyond = watched(lambda: kernels.move_pointers[(1,)](a, b, out, 100, HOW=how, N=64), {"a": a, "b": b})
-        assert (the_finding(beyond).lanes, the_finding(beyond).parameter) == (36, "a_ptr")
+        assert (the_finding(beyond).lanes, the_finding(beyond).tensor) == (36, "a")
         return
     finding = the_finding(wrong)
     distance = 8 if how == "trans" else 1
@@ -367,10 +367,10 @@ def test_a_descriptor_made_on_the_host_and_a_tuple_of_tensors_are_arguments_too(
     bad = TensorDescriptor(x, [7, 16], [16, 1], [8, 16])
     assert watched(lambda: kernels.copy_from_descriptor[(1,)](good, out, M=8, N=16), {}).findings == ()
     finding = the_finding(watched(lambda: kernels.copy_from_descriptor[(1,)](bad, out, M=8, N=16), {}))
-    assert (finding.tensor, finding.parameter, finding.lanes) == ("x_desc", "x_desc", 16)
+    assert (finding.tensor, finding.lanes) == ("x_desc", 16)
     flat, few = ramp(32), torch.zeros(20)
     finding = the_finding(watched(lambda: kernels.copy_of_tuple[(1,)]((flat, few), N=32), {"flat": flat}))
-    assert (finding.tensor, finding.parameter, finding.lanes) == ("pair[1]", "pair[1]", 12)
+    assert (finding.tensor, finding.lanes) == ("pair[1]", 12)
 
 
 def test_an_address_that_is_no_arguments_is_left_alone_and_counted():
@@ -440,7 +440,7 @@ def test_arguments_that_the_interpreter_copies_are_followed_into_the_copies(monk
     unwritten.written(x[1:])
     launch = lambda: kernels.copy[(1,)](x, out, -2, 0, 16, SIZE=16)  # noqa: E731
     outside, unread = watched(launch, {"x": x, "out": out, "before": storage[:1]}, unwritten).findings
-    assert (outside.tensor, outside.is_known, outside.spot.side, outside.lanes) == ("x", True, "before", 2)
+    assert (outside.tensor, outside.spot.side, outside.lanes) == ("x", "before", 2)
     assert (outside.spot.holder, outside.spot.is_beyond) == ("", True)
     assert (unread.kind, unread.spot.index, unread.lanes) == ("unwritten", (0,), 1)
     assert out.tolist() == [-1.0, 7.0, *ramp(14).tolist()]
