@@ -6,16 +6,19 @@ import contextlib
 import shlex
 import traceback
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperGroup
 
 from ..model.failures import INTERRUPTED, Failure, UsageFailure, as_failure
-from ..render.incomplete import FORMS, files_in
+from ..render.incomplete import FORMS, files_in, own_words
 from ..render.terminal import print_failure
 from ..runtime.versions import refuse_untested
 from .forms import Forms
+
+if TYPE_CHECKING:
+    from .forms import Forms
 
 
 @contextlib.contextmanager
@@ -83,9 +86,8 @@ class Group(TyperGroup):
         try:
             return super().invoke(ctx)
         except _UsageError as error:
-            options = self._options(words)
-            forms = Forms(files_in(words, [flag for flag in FORMS if flag in options]))
-            if forms.files:
+            forms = forms_in(words, self._options(words))
+            if forms.files or forms.github:
                 _write(forms, words, error.format_message())
             raise
         except KeyboardInterrupt:
@@ -95,9 +97,17 @@ class Group(TyperGroup):
         """The options of the command that is named; all, where there is no such command."""
         command = self.commands.get(words[0]) if words else None
         if command is None:
-            return set(FORMS)
+            return {*FORMS, "--github"}
         imported = getattr(command, "imported", lambda: command)()
         return {option for parameter in imported.params for option in parameter.opts}
+
+
+def forms_in(words: Sequence[str], options: set[str]) -> Forms:
+    """The forms that the words of a command line ask for, of those that it may take."""
+    from .forms import Forms
+
+    found = files_in(words, [flag for flag in FORMS if flag in options])
+    return Forms(found, github="--github" in own_words(words) and "--github" in options)
 
 
 def _write(forms: Forms, words: Sequence[str], message: str) -> None:

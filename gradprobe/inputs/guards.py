@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..model.failures import NoRoom
 from ..processes import limits
 from ..processes.limits import in_words
+from .placement import spanned
 
 if TYPE_CHECKING:
     import torch
@@ -140,67 +141,45 @@ class Breach:
         return f"a store outside {self.tensor}: {elements} written, the nearest {self.offset:,} {place}"
 
 
-@dataclass(frozen=True)
-class _Band:
-    names: tuple[str, ...]
-    whole: Tensor
-    """The storage, as one row of elements."""
-    outside: Tensor
-    """True where no tensor has an element."""
-    before: Tensor
-    """What the storage held."""
-
-
 class Guards:
     """The guard bands around tensors, as they are now."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
-        self._tensors = dict(tensors)
-        groups: dict[int, list[str]] = {}
+        storages: dict[int, dict[str, Tensor]] = {}
         for name, tensor in tensors.items():
             if tensor.untyped_storage().nbytes() < MAPPED:
-                groups.setdefault(tensor.untyped_storage().data_ptr(), []).append(name)
-        self._bands = [self._band(names) for names in groups.values()]
-
-    def _band(self, names: list[str]) -> _Band:
-        import torch
-
-        first = self._tensors[names[0]]
-        size = first.untyped_storage().nbytes() // first.element_size()
-        whole = first.detach().as_strided((size,), (1,), 0)
-        outside = torch.ones(size, dtype=torch.bool, device=first.device)
-        for name in names:
-            tensor = self._tensors[name]
-            outside.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).fill_(False)
-        return _Band(tuple(names), whole, outside, whole.clone())
+                storages.setdefault(tensor.untyped_storage().data_ptr(), {})[name] = tensor.detach()
+        self._before = [(views, _whole(views).clone()) for views in storages.values()]
 
     def breaches(self) -> list[Breach]:
         """What was written since, before, between and after the tensors; each with the tensor that lies nearest."""
-        return [breach for band in self._bands for breach in self._of_band(band)]
-
-    def _of_band(self, band: _Band) -> Iterable[Breach]:
-        changed = band.outside & ~same_bits(band.whole, band.before)
-        if not bool(changed.any()):
-            return
-        at = changed.nonzero().flatten().cpu()
-        spans = {name: _span(self._tensors[name]) for name in band.names}
-        first, last = min(spans.values()), max(spans.values(), key=lambda span: span[1])
-        leading = next(name for name, span in spans.items() if span == first)
-        trailing = next(name for name, span in spans.items() if span == last)
-        before, after = at[at < first[0]], at[at > last[1]]
-        between = at[(at >= first[0]) & (at <= last[1])]
-        if len(before):
-            yield Breach(leading, "before", first[0] - int(before.max()), len(before))
-        if len(between):
-            yield Breach(" and ".join(band.names), "between", int(between.min()) - first[0], len(between))
-        if len(after):
-            yield Breach(trailing, "after", int(after.min()) - last[1], len(after))
+        return [breach for views, before in self._before for breach in _breaches(views, before)]
 
 
-def _span(tensor: Tensor) -> tuple[int, int]:
-    """The first and the last element's place in the storage."""
-    start = int(tensor.storage_offset())
-    return start, start + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+def _whole(views: Mapping[str, Tensor]) -> Tensor:
+    """The storage that tensors share, as one row of elements."""
+    first = next(iter(views.values()))
+    return first.as_strided((first.untyped_storage().nbytes() // first.element_size(),), (1,), 0)
+
+
+def _breaches(views: Mapping[str, Tensor], before: Tensor) -> Iterator[Breach]:
+    changed = ~same_bits(_whole(views), before)
+    for view in views.values():
+        changed.as_strided(view.shape, view.stride(), view.storage_offset()).fill_(False)
+    if not bool(changed.any()):
+        return
+    at = changed.nonzero().flatten().cpu()
+    starts = {name: int(view.storage_offset()) for name, view in views.items()}
+    ends = {name: starts[name] + spanned(view.shape, view.stride()) - 1 for name, view in views.items()}
+    leading, trailing = min(views, key=lambda name: (starts[name], ends[name])), max(views, key=ends.__getitem__)
+    first, last = starts[leading], ends[trailing]
+    ahead, behind, between = at[at < first], at[at > last], at[(at >= first) & (at <= last)]
+    if len(ahead):
+        yield Breach(leading, "before", first - int(ahead.max()), len(ahead))
+    if len(between):
+        yield Breach(" and ".join(views), "between", int(between.min()) - first, len(between))
+    if len(behind):
+        yield Breach(trailing, "after", int(behind.min()) - last, len(behind))
 
 
 def same_bits(one: Tensor, other: Tensor) -> Tensor:

@@ -54,17 +54,6 @@ class Inputs:
     """The same values as they lie in memory."""
 
 
-@dataclass(frozen=True)
-class _Plan:
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    offset: int = 0
-
-    @property
-    def extent(self) -> int:
-        return spanned(self.shape, self.strides)
-
-
 def place(
     values: Mapping[str, Tensor],
     assigned: Assigned,
@@ -90,20 +79,17 @@ def place(
         raise UsageFailure(f"--layout: {AS_SAVED} is how the tensors of a file lie, and there is none", "add --inputs")
     values = effective_values(values, assigned)
     used: set[int] = set()
-    plans = {
-        name: _plan(tuple(value.shape), chosen[name], used, index, memory_order(name, shapes))
+    places = {
+        name: _alone(name, tuple(value.shape), chosen[name], used, index, memory_order(name, shapes))
         for index, (name, value) in enumerate(values.items())
     }
-    back = {name: spot for name, spot in (saved or {}).items() if chosen.get(name) == AS_SAVED}
-    plans |= {name: _Plan(plans[name].shape, spot.strides, spot.offset) for name, spot in back.items()}
+    places |= {name: as_saved for name, as_saved in (saved or {}).items() if chosen.get(name) == AS_SAVED}
+    places |= _packed(values, chosen)
     buffers: dict[str, list[str]] = {}
-    for slots in _packed_slots(plans, chosen):
-        plans |= slots
-        buffers["packed " + " ".join(slots)] = list(slots)
-    for name in plans.keys() - {name for names in buffers.values() for name in names}:
-        buffers.setdefault(back[name].buffer if name in back else f"of {name} alone", []).append(name)
-    found = {name: tensor for names in buffers.values() for name, tensor in _in_one_buffer(names, values, plans, fill)}
-    return Inputs(run_name(assigned), values, {name: found[name] for name in plans})
+    for name, spot in places.items():
+        buffers.setdefault(spot.buffer, []).append(name)
+    found = {name: tensor for names in buffers.values() for name, tensor in _in_one_buffer(names, values, places, fill)}
+    return Inputs(run_name(assigned), values, {name: found[name] for name in places})
 
 
 def effective_values(values: Mapping[str, Tensor], assigned: Assigned) -> dict[str, Tensor]:
@@ -111,10 +97,12 @@ def effective_values(values: Mapping[str, Tensor], assigned: Assigned) -> dict[s
 
     That element is 1 for do, as `out.sum().backward()` gives, and the first one for any other tensor.
     """
-    return {
-        name: _repeated(name, value) if layout_of(name, assigned) == "expanded" else value
-        for name, value in values.items()
-    }
+    left = dict(values)
+    for name, value in values.items():
+        if layout_of(name, assigned) == "expanded":
+            element = value.new_ones(()) if name == "do" else value.flatten()[0]
+            left[name] = element.expand(value.shape).contiguous()
+    return left
 
 
 def layout_of(name: str, assigned: Assigned) -> str:
@@ -126,31 +114,31 @@ def layout_of(name: str, assigned: Assigned) -> str:
     return "contiguous" if chosen == "expanded" and name in NEVER_EXPANDED else chosen
 
 
-def _repeated(name: str, value: Tensor) -> Tensor:
-    element = value.new_ones(()) if name == "do" else value.flatten()[0]
-    return element.expand(value.shape).contiguous()
-
-
-def _plan(shape: tuple[int, ...], layout: str, used: set[int], index: int, order: Sequence[int] | None = None) -> _Plan:
-    """One tensor alone.
+def _alone(
+    name: str, shape: tuple[int, ...], layout: str, used: set[int], index: int, order: Sequence[int] | None
+) -> Placement:
+    """A tensor in a buffer of its own.
 
     Args:
         order: its axes from the outermost to the innermost where it lies contiguous; None: as they are.
     """
     order = tuple(range(len(shape)) if order is None else order)
+    strides, offset = _dense_strides(shape, order), 0
     if layout == "expanded":
-        return _Plan(shape, (0,) * len(shape))
-    if layout == "blhd" and len(shape) > 1:
-        return _Plan(shape, _dense_strides(shape, _other_order(order)))
-    if layout == "packed" and len(shape) == 4:
-        return _slot(shape, 1, 3)
-    if layout in ("distinct", "distinct-unit"):
-        return _distinct(shape, used, index, unit=layout == "distinct-unit")
-    if layout in _REACH:
-        return _Plan(shape, _far_strides(shape, _REACH[layout]))
-    if layout == "strided-last":
-        return _Plan(shape, _dense_strides(shape, order, last=2))
-    return _Plan(shape, _dense_strides(shape, order), _OFFSET if layout == "offset" else 0)
+        strides = (0,) * len(shape)
+    elif layout == "blhd" and len(shape) > 1:
+        strides = _dense_strides(shape, _other_order(order))
+    elif layout == "packed" and len(shape) == 4:
+        strides, offset = _slot(shape, 1, 3)
+    elif layout in ("distinct", "distinct-unit"):
+        strides = _distinct(shape, used, index, unit=layout == "distinct-unit")
+    elif layout in _REACH:
+        strides = _far_strides(shape, _REACH[layout])
+    elif layout == "strided-last":
+        strides = _dense_strides(shape, order, last=2)
+    elif layout == "offset":
+        offset = _OFFSET
+    return Placement(strides, offset, f"of {name} alone")
 
 
 def _dense_strides(shape: tuple[int, ...], order: Sequence[int], last: int = 1) -> tuple[int, ...]:
@@ -172,7 +160,7 @@ def _other_order(order: tuple[int, ...]) -> tuple[int, ...]:
     return plain if order == swapped else swapped
 
 
-def _distinct(shape: tuple[int, ...], used: set[int], index: int, *, unit: bool) -> _Plan:
+def _distinct(shape: tuple[int, ...], used: set[int], index: int, *, unit: bool) -> tuple[int, ...]:
     """The smallest strides that no tensor and no axis uses yet, each beyond what the axes inside it span.
 
     `unit`: but the last stride of every tensor is 1, and the others are multiples of what vector loads need.
@@ -184,7 +172,7 @@ def _distinct(shape: tuple[int, ...], used: set[int], index: int, *, unit: bool)
         used.add(stride)
         strides.append(stride)
         span = stride * max(size, 1)
-    return _Plan(shape, tuple(reversed(strides)))
+    return tuple(reversed(strides))
 
 
 def _far_strides(shape: tuple[int, ...], reach: int) -> tuple[int, ...]:
@@ -209,36 +197,36 @@ def _far_strides(shape: tuple[int, ...], reach: int) -> tuple[int, ...]:
     return tuple(strides)
 
 
-def _packed_slots(plans: Mapping[str, _Plan], chosen: Mapping[str, str]) -> Iterator[dict[str, _Plan]]:
-    """The plans of the tensors that share a buffer, one buffer at a time."""
-    placed: set[str] = set()
+def _packed(values: Mapping[str, Tensor], chosen: Mapping[str, str]) -> dict[str, Placement]:
+    """Where the tensors lie that share a buffer."""
+    found: dict[str, Placement] = {}
     for names in _PACKED:
-        packed = all(chosen.get(name) == "packed" and name not in placed for name in names)
-        if packed and len({plans[name].shape for name in names}) == 1:
-            placed.update(names)
-            yield {name: _slot(plans[name].shape, at, len(names)) for at, name in enumerate(names)}
+        packed = all(chosen.get(name) == "packed" and name not in found for name in names)
+        if packed and len({values[name].shape for name in names}) == 1:
+            slots = (_slot(tuple(values[name].shape), at, len(names)) for at, name in enumerate(names))
+            found |= {name: Placement(*slot, f"packed {names}") for name, slot in zip(names, slots, strict=True)}
+    return found
 
 
-def _slot(shape: tuple[int, ...], at: int, count: int) -> _Plan:
-    """One of `count` slots [B, L, at, H, D] as [B, H, L, D]."""
+def _slot(shape: tuple[int, ...], at: int, count: int) -> tuple[tuple[int, ...], int]:
+    """Strides and offset of one of `count` slots [B, L, at, H, D] as [B, H, L, D]."""
     _, heads, length, dim = shape
     row = count * heads * dim
-    return _Plan(shape, (length * row, dim, row, 1), at * heads * dim)
+    return (length * row, dim, row, 1), at * heads * dim
 
 
 def _in_one_buffer(
-    names: list[str], values: Mapping[str, Tensor], plans: Mapping[str, _Plan], fill: str
+    names: list[str], values: Mapping[str, Tensor], places: Mapping[str, Placement], fill: str
 ) -> Iterator[tuple[str, Tensor]]:
     """Tensors as views of one storage; most often one alone."""
-    own = max(plans[name].offset + plans[name].extent for name in names)
-    reach = max(_reach(plans[name], plans) for name in names)
+    own = max(places[name].offset + spanned(values[name].shape, places[name].strides) for name in names)
+    reach = max(_reach(values[name].shape, places) for name in names)
     first = values[names[0]]
     # An offset that wraps around at 2^31 reaches as far before the tensor as it should reach behind it.
     front = _BEFORE_HUGE if own > _LIMIT and first.device.type == "cpu" else _FRONT
     storage = guarded(front + own, first.dtype, first.device, fill, reserve=reach)
     for name in names:
-        plan = plans[name]
-        view = storage.as_strided(plan.shape, plan.strides, front + plan.offset)
+        view = storage.as_strided(values[name].shape, places[name].strides, front + places[name].offset)
         write(view, values[name])
         yield name, view
 
@@ -249,7 +237,6 @@ def write(view: Tensor, values: Tensor) -> None:
     view[once] = values[once]
 
 
-def _reach(plan: _Plan, plans: Mapping[str, _Plan]) -> int:
-    """The furthest element that this tensor's indices reach through the strides of any tensor with as many axes."""
-    like = [other.strides for other in plans.values() if len(other.shape) == len(plan.shape)]
-    return max(_Plan(plan.shape, strides).extent for strides in like)
+def _reach(shape: tuple[int, ...], places: Mapping[str, Placement]) -> int:
+    """The furthest element that indices of this shape reach through the strides of any tensor with as many axes."""
+    return max(spanned(shape, other.strides) for other in places.values() if len(other.strides) == len(shape))

@@ -35,9 +35,9 @@ def placements_of(tensors: Mapping[str, Tensor]) -> dict[str, Placement]:
         first = min(int(tensors[name].storage_offset()) for name in names)
         for name in names:
             tensor = tensors[name]
-            if not overlaps(tuple(tensor.shape), tuple(tensor.stride())):
+            if not overlaps(tensor.shape, tensor.stride()):
                 offset = int(tensor.storage_offset()) - first + first % ALIGNED
-                strides = within(tuple(tensor.shape), tuple(tensor.stride()))
+                strides = within(tensor.shape, tensor.stride())
                 found[name] = Placement(strides, offset, "+".join(sorted(names)))
     return found
 
@@ -47,11 +47,9 @@ def _interleaved(tensors: Mapping[str, Tensor]) -> list[list[str]]:
     groups: list[tuple[Any, int, list[str]]] = []
     for name in sorted(tensors, key=lambda name: tensors[name].storage_offset()):
         tensor = tensors[name]
-        start, storage = (
-            int(tensor.storage_offset()),
-            (tensor.untyped_storage().data_ptr(), tensor.dtype, tensor.device),
-        )
-        end = start + spanned(tuple(tensor.shape), tuple(tensor.stride()))
+        storage = (tensor.untyped_storage().data_ptr(), tensor.dtype, tensor.device)
+        start = int(tensor.storage_offset())
+        end = start + spanned(tensor.shape, tensor.stride())
         at = next((at for at, group in enumerate(groups) if group[0] == storage and start < group[1]), None)
         if at is None:
             groups.append((storage, end, [name]))

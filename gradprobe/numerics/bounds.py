@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from ..model.number import LAMBDA
 from ..reference import Attention, Tile
 from ..reference.softmax import distance, kept_share, sink_weight
-from .precision import TINY, U32, U_FUNCTION, Precision, dot_error, long_sum
+from .precision import LAMBDA, TINY, U32, U_FUNCTION, Precision, dot_error, long_sum
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,14 +8,14 @@ from rich.color import Color
 
 from gradprobe.commands.strides.bench import FIRST
 from gradprobe.commands.strides.culprits import Culprit
-from gradprobe.commands.strides.reported import report_of
+from gradprobe.commands.strides.reported import report_of, survey_of
+from gradprobe.commands.strides.shown import render_survey
 from gradprobe.commands.strides.survey import Survey
-from gradprobe.commands.strides.trials import Plan, Result, Trial
+from gradprobe.commands.strides.trials import ALONE, PROGRAM, Plan, Result, Trial
 from gradprobe.model.documents import dump, load
 from gradprobe.model.memory import MemoryFinding
-from gradprobe.model.report import ALONE, PROGRAM, CheckedTarget, Report, Run
+from gradprobe.model.report import CheckedTarget, Report
 from gradprobe.render.console import blame
-from gradprobe.render.survey import render_survey
 from gradprobe.render.text import CAUTION, greppable
 from tests.render.written import faulty, reports
 
@@ -24,8 +24,7 @@ REPORT = Report(verdict="match", target=CheckedTarget(name="mine"))
 
 def printed(results, culprits=(), width=100):
     plan = Plan(tuple(result.trial for result in results), REPORT, "float32")
-    survey = Survey(plan, results, culprits, "again", {"total": 1.0})
-    return [line.plain for line in render_survey(report_of(survey), width)]
+    return [line.plain for line in render_survey(Survey(plan, results, culprits, "again", {"total": 1.0}), width)]
 
 
 def result(layout, verdict="match", how="same bits", thorough=True, **more):
@@ -45,8 +44,7 @@ def test_what_guard_bands_held_is_said_as_it_was(thorough, words):
 
 
 def test_layouts_that_say_the_same_are_one_sentence_that_names_few_of_them():
-    runs = [Run(layout=f"do=layout {at}", verdict="skipped", skipped=f"dO has strides ({at}, 1)") for at in range(6)]
-    refused = [result(f"layout {at}", "skipped", "", run=run) for at, run in enumerate(runs)]
+    refused = [result(f"layout {at}", "skipped", "", words=f"dO has strides ({at}, 1)") for at in range(6)]
     text = " ".join(line.strip() for line in printed((result("blhd"), *refused)))
     assert "refused in do=layout 0, do=layout 1, do=layout 2 and 3 more: dO has strides (0, 1)" in text
 
@@ -99,6 +97,6 @@ def test_a_saved_survey_is_shown_as_it_was():
     plan = Plan(tuple(one.trial for one in named), structs.replace(REPORT, notes=("a note",)), plain.precision)
     culprit = Culprit("stride", (("do", 1),), "do's stride 1 is read as o's")
     found = Survey(plan, tuple(named), (culprit,), "gradprobe strides mine", {"total": 1.0})
-    report = report_of(found)
-    assert render_survey(load(dump(report)), 100) == render_survey(report, 100)
-    assert len(render_survey(report, 100)) > 15
+    shown = survey_of(load(dump(report_of(found))))
+    assert render_survey(shown, 100) == render_survey(found, 100)
+    assert len(render_survey(found, 100)) > 15
