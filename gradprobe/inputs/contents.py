@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..model.failures import UsageFailure
 from .placement import Placement, overlaps, spanned, within
@@ -16,11 +16,16 @@ OPTIONAL = ("bias", "alibi", "mask", "sinks", "keep", "seqlens", "cu_seqlens_q",
 TENSORS = (*REQUIRED, *OPTIONAL)
 WHOLE = ("seqlens", "cu_seqlens_q", "cu_seqlens_k")
 BOOLEAN = ("mask", "keep")
-# What each option must be, in words.
-OPTIONS = {
-    "causal": "True or False", "scale": "a number", "window": "two whole numbers", "softcap": "a number",
-    "dropout": "a number", "align": "a word", "family": "softmax or lazy",
-}  # fmt: skip
+# What each option must be, in words and as a type.
+OPTIONS: Mapping[str, tuple[str, Any]] = {
+    "causal": ("True or False", bool),
+    "scale": ("a number", float),
+    "window": ("two whole numbers", tuple[int, int]),
+    "softcap": ("a number", float),
+    "dropout": ("a number", float),
+    "align": ("a word", str),
+    "family": ("softmax or lazy", Literal["softmax", "lazy"]),
+}
 # What may stand beside a tensor called q, as q.strides.
 COMPANIONS = ("strides", "offset", "buffer", "dtype")
 
@@ -43,16 +48,13 @@ def check_names(content: Mapping[Any, Any]) -> None:
 
 def checked_option(name: str, value: Any) -> Any:
     """An option's value, as `case.resolve` takes it."""
-    number = isinstance(value, float) or (type(value) is int and abs(value) < 1 << 63)
-    sound = {
-        "causal": isinstance(value, bool),
-        "window": isinstance(value, (tuple, list)) and len(value) == 2 and all(type(part) is int for part in value),
-        "family": value in ("softmax", "lazy"),
-        "align": isinstance(value, str),
-    }.get(name, number)
-    if not sound:
-        raise UsageFailure(f"{name} must be {OPTIONS[name]}, got {value!r}")
-    return tuple(value) if name == "window" else float(value) if number else value
+    import msgspec
+
+    words, kind = OPTIONS[name]
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        raise UsageFailure(f"{name} must be {words}, got {value!r}") from None
 
 
 def check_dtypes(tensors: Mapping[str, Any]) -> None:
@@ -101,23 +103,23 @@ def check_shapes(tensors: Mapping[str, Tensor], family: str) -> None:
         if name in tensors and tensors[name].shape != shape:
             raise UsageFailure(f"{name} must be {list(shape)}, got {list(tensors[name].shape)}")
     for name in ("mask", "bias") if family == "softmax" else ("mask",):
-        if name in tensors and not _broadcasts(tuple(tensors[name].shape), full):
-            got = list(tensors[name].shape)
+        got = list(tensors[name].shape) if name in tensors else [1] * 4
+        if len(got) != 4 or any(size not in (1, whole) for size, whole in zip(got, full, strict=True)):
             raise UsageFailure(f"{name} must broadcast to [B, H, M, N] = {list(full)}, got {got}")
     lazy_bias = tensors.get("bias") if family == "lazy" else None
     if lazy_bias is not None and (lazy_bias.dim() != 2 or len(lazy_bias) != x.n_heads or not lazy_bias.shape[1]):
         raise UsageFailure(f"lazy bias must be [H, W] with H = {x.n_heads} and W > 0, got {list(lazy_bias.shape)}")
-    for name in ("cu_seqlens_q", "cu_seqlens_k"):
-        if name in tensors and tensors[name].dim() != 1:
-            raise UsageFailure(f"{name} must have one axis, got {list(tensors[name].shape)}")
     for name, length in (("cu_seqlens_q", x.n_query), ("cu_seqlens_k", x.n_key)):
         if name in tensors:
-            _check_ascends(name, tensors[name].tolist(), length)
+            _check_ascends(name, tensors[name], length)
     if ("cu_seqlens_q" in tensors) != ("cu_seqlens_k" in tensors):
         raise UsageFailure("of cu_seqlens_q and cu_seqlens_k one is missing", "where they are equal, write both")
 
 
-def _check_ascends(name: str, ends: list[int], length: int) -> None:
+def _check_ascends(name: str, tensor: Tensor, length: int) -> None:
+    if tensor.dim() != 1:
+        raise UsageFailure(f"{name} must have one axis, got {list(tensor.shape)}")
+    ends = tensor.tolist()
     if len(ends) < 2 or ends != sorted(ends) or (ends[0], ends[-1]) != (0, length):
         raise UsageFailure(
             f"{name} must ascend from 0 to {length}, got {','.join(map(str, ends)) or 'nothing'}",
@@ -125,33 +127,26 @@ def _check_ascends(name: str, ends: list[int], length: int) -> None:
         )
 
 
-def _broadcasts(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:
-    return len(shape) == 4 and all(size in (1, whole) for size, whole in zip(shape, full, strict=True))
-
-
 def check_finite(tensors: Mapping[str, Tensor]) -> None:
     """No NaN and no infinity: nothing computed from one can be judged.
 
     But -inf in a bias, which masks; and anything at all beyond a batch's live length, which nothing reads.
     """
+    import torch
+
     for name in ("q", "k", "v", "do", "bias", "alibi", "sinks", "tau"):
         if name in tensors:
             wrong = ~tensors[name].isfinite()
             wrong &= tensors[name] != -float("inf") if name == "bias" else True
             if name in REQUIRED and "seqlens" in tensors:
-                wrong &= _live(tensors[name], tensors["seqlens"])
+                live = torch.arange(tensors[name].shape[2]) < tensors["seqlens"][:, None]
+                wrong &= live[:, None, :, None]
             if bool(wrong.any()):
                 raise UsageFailure(
                     f"{name} holds {int(wrong.sum()):,} NaN or infinite numbers, the first at "
                     f"{wrong.nonzero()[0].tolist()}",
                     "nothing computed from them can be judged; they were there before the attention backward ran",
                 )
-
-
-def _live(tensor: Tensor, seqlens: Tensor) -> Tensor:
-    import torch
-
-    return (torch.arange(tensor.shape[2]) < seqlens[:, None])[:, None, :, None]
 
 
 def declared_placement(name: str, tensor: Tensor, content: Mapping[str, Any]) -> Placement | None:

@@ -32,13 +32,16 @@ def draw(case: Case) -> dict[str, Tensor]:
     for name in values:
         if not (name == "bias" and case.family == "lazy"):
             values[name] = values[name].to(getattr(torch, case.dtype))
-    if case.tau is not None:
-        values["tau"] = torch.tensor(case.tau, dtype=torch.float32)
-    values |= _of_softmax(case, generator)
-    for name in ("seqlens", "cu_seqlens_q", "cu_seqlens_k"):
-        if getattr(case, name) is not None:
-            values[name] = torch.tensor(getattr(case, name), dtype=torch.int32)
-    return values
+    return values | _of_softmax(case, generator) | numbers_of(case)
+
+
+def numbers_of(case: Case) -> dict[str, Tensor]:
+    """What a case holds as numbers: tau [H] float32; seqlens [B], cu_seqlens_q and cu_seqlens_k int32."""
+    import torch
+
+    dtypes = {"tau": torch.float32} | dict.fromkeys(("seqlens", "cu_seqlens_q", "cu_seqlens_k"), torch.int32)
+    given = {name: getattr(case, name) for name in dtypes}
+    return {name: torch.tensor(each, dtype=dtypes[name]) for name, each in given.items() if each is not None}
 
 
 def _of_softmax(case: Case, generator: torch.Generator) -> dict[str, Tensor]:
@@ -93,14 +96,9 @@ def _patterned(values: dict[str, Tensor], case: Case) -> dict[str, Tensor]:
     elif case.pattern == "offset":  # a mean that rounding and cancellation feel
         values |= {name: values[name] + 1.0 for name in ("q", "k", "v", "do")}
     elif case.pattern == "lowrank":  # rows that nearly repeat one another
-        values |= {name: _low_rank(values[name]) for name in ("q", "k", "v")}
+        drawn = {name: values[name] for name in ("q", "k", "v") if min(values[name].shape[-2:]) > 1}
+        values |= {name: tensor[..., :2] @ tensor[..., :2, :] for name, tensor in drawn.items()}
     return values
-
-
-def _low_rank(tensor: Tensor) -> Tensor:
-    head = tensor[..., :2, :]
-    mix = tensor[..., :2]
-    return (mix @ head[..., : mix.shape[-1], :]) if tensor.shape[-2] > 1 and tensor.shape[-1] > 1 else tensor
 
 
 # The input whose gradient it is, where the two have one dtype; the others are sums in float32.

@@ -123,7 +123,7 @@ def _alone(
         order: its axes from the outermost to the innermost where it lies contiguous; None: as they are.
     """
     order = tuple(range(len(shape)) if order is None else order)
-    strides, offset = _dense_strides(shape, order), 0
+    offset = 0
     if layout == "expanded":
         strides = (0,) * len(shape)
     elif layout == "blhd" and len(shape) > 1:
@@ -136,8 +136,8 @@ def _alone(
         strides = _far_strides(shape, _REACH[layout])
     elif layout == "strided-last":
         strides = _dense_strides(shape, order, last=2)
-    elif layout == "offset":
-        offset = _OFFSET
+    else:
+        strides, offset = _dense_strides(shape, order), _OFFSET if layout == "offset" else 0
     return Placement(strides, offset, f"of {name} alone")
 
 

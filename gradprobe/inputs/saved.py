@@ -11,18 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..model.failures import UsageFailure
-from .contents import (
-    OPTIONS,
-    REQUIRED,
-    TENSORS,
-    check_dtypes,
-    check_finite,
-    check_names,
-    check_shapes,
-    checked_option,
-    declared_placement,
-    dtype_name,
-)
+from . import contents
+from .contents import OPTIONS, REQUIRED, TENSORS
+from .draw import numbers_of
 from .placement import Placement, in_words, placements_of
 
 if TYPE_CHECKING:
@@ -59,6 +50,8 @@ def save(path: Path, saved: Saved) -> None:
     tensors with the same word in `q.buffer` lay in one buffer. .npz holds bfloat16 as the uint16 of its bits, and
     `q.dtype` says so.
     """
+    import torch
+
     content: dict[str, Any] = dict(saved.options)
     for name, value in saved.values.items():
         content[name] = value
@@ -68,16 +61,10 @@ def save(path: Path, saved: Saved) -> None:
             content |= {f"{name}.buffer": place.buffer}
     partial = path.with_name(f".{os.getpid()}-{path.name}")
     try:
-        _write_npz(partial, content) if path.suffix == ".npz" else _write_pt(partial, content)
+        _write_npz(partial, content) if path.suffix == ".npz" else torch.save(content, partial)
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
-
-
-def _write_pt(path: Path, content: dict[str, Any]) -> None:
-    import torch
-
-    torch.save(content, path)
 
 
 def _write_npz(path: Path, content: dict[str, Any]) -> None:
@@ -118,13 +105,13 @@ def _read(path: Path) -> dict[Any, Any]:
 
 
 def _sound(content: dict[Any, Any]) -> Saved:
-    check_names(content)
-    options = {name: checked_option(name, content[name]) for name in OPTIONS if name in content}
+    contents.check_names(content)
+    options = {name: contents.checked_option(name, content[name]) for name in OPTIONS if name in content}
     tensors = {name: content[name] for name in TENSORS if name in content}
-    check_dtypes(tensors)
+    contents.check_dtypes(tensors)
     placements = placements_of(tensors)
     for name, tensor in tensors.items():
-        declared = declared_placement(name, tensor, content)
+        declared = contents.declared_placement(name, tensor, content)
         placements |= {name: declared} if declared is not None else {}
     family = options.get("family", "lazy" if "tau" in tensors else "softmax")
     for name in ("mask", "bias") if family == "softmax" else ("mask",):
@@ -134,8 +121,8 @@ def _sound(content: dict[Any, Any]) -> Saved:
             if name in placements:
                 place = placements[name]
                 placements[name] = Placement((0,) * more + place.strides, place.offset, place.buffer)
-    check_shapes(tensors, family)
-    check_finite(tensors)
+    contents.check_shapes(tensors, family)
+    contents.check_finite(tensors)
     return Saved({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, placements, options)
 
 
@@ -222,7 +209,12 @@ def with_inputs(given: Mapping[str, Any], saved: Saved, word: str, family: str) 
         UsageFailure: an option contradicts the inputs, or they lack what it needs.
     """
     decided = _decided(saved, family)
-    _check_family(saved, word, family)
+    own = saved.options.get("family") or ("lazy" if "tau" in saved.values else None)
+    if own not in (None, family):
+        raise UsageFailure(
+            f"--inputs {word}: inputs of the {own} family, and the target is of the {family} family",
+            f"check a target of the {own} family",
+        )
     for name, value in given.items():
         _check_agrees(name, value, decided, word)
     left = {name: value for name, value in given.items() if name != "seqlen"}
@@ -236,25 +228,17 @@ def with_inputs(given: Mapping[str, Any], saved: Saved, word: str, family: str) 
     return {**left, **decided, "inputs": word}
 
 
-def _check_family(saved: Saved, word: str, family: str) -> None:
-    own = saved.options.get("family") or ("lazy" if "tau" in saved.values else None)
-    if own is not None and own != family:
-        raise UsageFailure(
-            f"--inputs {word}: inputs of the {own} family, and the target is of the {family} family",
-            f"check a target of the {own} family",
-        )
-
-
 def _check_agrees(name: str, value: Any, decided: Mapping[str, Any], word: str) -> None:
     flag = "--" + name.replace("_", "-")
     if name in _OF_DRAWING or (name == "mask" and "mask" not in decided):
         raise UsageFailure(f"{flag}: nothing is drawn, the values come from {word}", "drop it, or drop --inputs")
     for decided_name in ("seqlen_q", "seqlen_k") if name == "seqlen" else (name,):
-        if decided_name in decided and not _same(decided[decided_name], value):
-            raise UsageFailure(
-                f"{_words(flag, value)} contradicts {word}, {_has(decided_name, decided[decided_name])}",
-                "drop it, or drop --inputs",
-            )
+        if decided_name in decided and not _same(own := decided[decided_name], value):
+            if isinstance(own, bool):
+                given, has = flag if value else f"--no-{flag[2:]}", f"which has {name if own else 'no ' + name}"
+            else:
+                given, has = f"{flag} {_listed(value)}", f"where it is {_listed(own)}"
+            raise UsageFailure(f"{given} contradicts {word}, {has}", "drop it, or drop --inputs")
 
 
 def _same(decided: Any, value: Any) -> bool:
@@ -263,16 +247,8 @@ def _same(decided: Any, value: Any) -> bool:
     return bool(decided == value)
 
 
-def _words(flag: str, value: Any) -> str:
-    if isinstance(value, bool):
-        return flag if value else "--no-" + flag[2:]
-    return f"{flag} {','.join(map(str, value)) if isinstance(value, tuple) else value}"
-
-
-def _has(name: str, value: Any) -> str:
-    if isinstance(value, bool):
-        return f"which has {name if value else 'no ' + name}"
-    return f"where it is {','.join(map(str, value)) if isinstance(value, tuple) else value}"
+def _listed(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _decided(saved: Saved, family: str) -> dict[str, Any]:
@@ -281,7 +257,7 @@ def _decided(saved: Saved, family: str) -> dict[str, Any]:
     _, kv_heads, keys, value_dim = values["v"].shape
     decided: dict[str, Any] = {name: value for name, value in saved.options.items() if name != "family"}
     decided |= {"batch": batch, "heads": heads, "seqlen_q": rows, "seqlen_k": keys, "head_dim": dim}
-    decided |= {"dtype": dtype_name(values["q"].dtype), "bias": "bias" in values}
+    decided |= {"dtype": contents.dtype_name(values["q"].dtype), "bias": "bias" in values}
     if family == "lazy" and (kv_heads, value_dim) == (heads, dim):
         decided |= {"bias_window": values["bias"].shape[1]} if "bias" in values else {}
     else:
@@ -302,12 +278,5 @@ def _axes(tensor: Any) -> str:
 
 def values_of(saved: Saved, case: Any) -> dict[str, Any]:
     """The values of a case on saved inputs: theirs, and what the command line gave as numbers."""
-    import torch
-
-    values = dict(saved.values)
-    if case.tau is not None and "tau" not in values:
-        values["tau"] = torch.tensor(case.tau, dtype=torch.float32)
-    for name in ("seqlens", "cu_seqlens_q", "cu_seqlens_k"):
-        if getattr(case, name) is not None:
-            values[name] = torch.tensor(getattr(case, name), dtype=torch.int32)
-    return values
+    numbers = numbers_of(case)
+    return {**saved.values, **numbers, **({"tau": saved.values["tau"]} if "tau" in saved.values else {})}
