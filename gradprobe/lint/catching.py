@@ -19,7 +19,7 @@ from ..model.failures import Failure, NoRoom, Refusal
 from ..runtime.allocations import factory_mode, is_plain
 from ..runtime.launches import launching_through, one_configuration
 from ..runtime.run import run_target
-from ..runtime.taps.functions import read_once
+from ..source.triton import read_once
 from ..targets.find import Target
 from .cuda import kernel_of
 from .launch import Launch, bound, constants_of, host_frame, line_of, site_of
@@ -136,7 +136,7 @@ class Strange:
         """
         return factory_mode(self._allocated, lambda _: None, copies=False)
 
-    def _allocated(self, tensor: Tensor, has_values: bool) -> Tensor:  # noqa: ARG002
+    def _allocated(self, tensor: Tensor, has_values: bool) -> Tensor:
         if not is_plain(tensor) or not tensor.dim():
             return tensor
         shape = tuple(tensor.shape)

@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ..runtime.taps.functions import call_tree
 from ..source.text import SourceLine
+from ..source.triton import call_tree
 from .cuda import CudaKernel
 from .finding import FOREIGN, LintFinding, finding_at
 from .launch import Given

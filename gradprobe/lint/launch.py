@@ -14,9 +14,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ..runtime.taps.functions import Function, is_assigned
 from ..source.python_source import PythonSource, python_source
 from ..source.text import SourceLine
+from ..source.triton import Function, is_assigned
 from .cuda import CudaKernel
 
 PACKAGE = Path(__file__).resolve().parents[1]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..runtime.taps.functions import Function
 from ..source.text import SourceLine
+from ..source.triton import Function
 
 # Products of sums are multiplied out as far as this many terms.
 _MOST = 24
@@ -84,23 +84,22 @@ def multiplied(left: Value, right: Value) -> Amount:
     """The product of two numbers."""
     if Known(0) in (left, right):
         return NOTHING
-    ones = (Term(),)
-    first = terms_of(left) or ones
-    second = terms_of(right) or ones
+    first, second = (terms_of(value) or (Term(),) for value in (left, right))
     if len(first) * len(second) > _MOST:
         return opaque(left, right)
     return Amount(tuple(Term(a.factors + b.factors, a.index | b.index, a.via or b.via) for a in first for b in second))
 
 
-def joined(values: Iterable[Value | None]) -> Value:
-    """What a variable may be behind several branches; None where one does not assign it."""
-    found = list(dict.fromkeys(value for value in values if value is not None))
+def joined(values: Iterable[Value]) -> Value:
+    """What a variable may be behind several branches."""
+    found = list(dict.fromkeys(values))
     if len(found) == 1:
         return found[0]
     pointers = [value for value in found if isinstance(value, Pointer)]
     if pointers:
         bases = frozenset(base for pointer in pointers for base in pointer.bases)
-        return Pointer(bases, _distinct(pointers))
+        terms = dict.fromkeys(term for pointer in pointers for term in pointer.terms)
+        return Pointer(bases, tuple(terms)[: 4 * _MOST])
     parts = [value for value in found if isinstance(value, Parts)]
     if len(parts) == len(found) and found and len({len(part.values) for part in parts}) == 1:
         return Parts(tuple(joined(values) for values in zip(*(part.values for part in parts), strict=True)))
@@ -108,21 +107,13 @@ def joined(values: Iterable[Value | None]) -> Value:
     return opaque(*found)
 
 
-def held_by(value: Value, name: str, spot: SourceLine, *, is_alias: bool) -> Value:
-    """What a variable holds that was assigned a value: a computed number without a stride goes by the variable's name.
-
-    Args:
-        is_alias: whether the value is another variable's.
-    """
-    if not isinstance(value, Amount) or is_alias:
+def held_by(value: Value, name: str, spot: SourceLine) -> Value:
+    """What a variable holds after a value is assigned to it: a number without a stride goes by the variable's name."""
+    if not isinstance(value, Amount):
         return value
     if not any(term.factors for term in value.terms):
         return opaque(name=name)
     return Amount(tuple(replace(term, via=spot) if term.factors else term for term in value.terms))
-
-
-def _distinct(values: Iterable[Pointer]) -> tuple[Term, ...]:
-    return tuple(dict.fromkeys(term for value in values for term in value.terms))[: 4 * _MOST]
 
 
 def _words(value: Value) -> list[str]:
@@ -162,7 +153,7 @@ class Record:
     lost: set[str] = field(default_factory=set)
     """The parameters of pointers that could not be followed everywhere."""
 
-    def advance(self, pointer: Pointer, term: Term, spot: SourceLine, names: dict[str, str]) -> None:
+    def advance(self, pointer: Pointer, term: Term, spot: SourceLine, names: Mapping[str, str]) -> None:
         """Notes a product that is added to a pointer."""
         self.expressions.add(spot)
         if len(pointer.bases) > 1:  # which of them it is, a branch decides that is not known

@@ -13,11 +13,11 @@ from ..inputs.placement import spanned
 from ..model.case import Case
 from ..model.intermediates import lookup
 from ..runtime.launches import storage_of
-from ..runtime.taps.functions import Function
+from ..source.triton import Function
 from .catching import Caught
 from .cuda import CudaKernel, read_cuda
 from .launch import Launch
-from .reading import read_kernel
+from .pointers import read_kernel
 from .values import Amount, Factor, Known, Parts, Pointer, Record, Term, Value, opaque
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ import ast
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .functions import Function, blocks, heads, is_jit, read_function
+from ...source.evaluation import Evaluator
+from ...source.triton import Function
 
 ONE = "1"
 _FRESH = "?"
@@ -26,22 +27,19 @@ _SCALARS = {"program_id", "num_programs", "cdiv", "min", "max", "int", "float", 
 _REDUCTIONS = {"sum", "max", "min"}
 # What may be said of a dot without a change of its axes.
 _DOT = {"acc", "input_precision", "allow_tf32", "max_num_imprecise_acc", "out_dtype"}
-_DEPTH = 4
 
 
-def shapes_behind(tree: Sequence[Function], function: Function, statement: ast.stmt) -> dict[str, Found]:
-    """The shape of every variable of a function behind one of its statements.
+def shapes_behind(tree: Sequence[Function], function: Function, statement: ast.stmt | None) -> dict[str, Found]:
+    """The shape of every variable of a function behind one of its statements; None: at its end.
 
     In a function that is called, a parameter has what all callers agree on, by its own name where it is a block.
     """
-    found = _parameters(tree, function)
-    _run(function, function.tree.body, found, statement, _DEPTH)
-    return found
+    return _behind(tree, function, statement).scope
 
 
 def shape_of(text: str, function: Function, shapes: Mapping[str, Found]) -> Shape:
     """The shape of an expression where variables have the given shapes."""
-    found = _Reader(function, dict(shapes), _DEPTH).visit(ast.parse(text, mode="eval").body)
+    found = _Axes(function, shapes).visit(ast.parse(text, mode="eval").body)
     return None if isinstance(found, list) else found
 
 
@@ -58,24 +56,24 @@ def order_of(tile: Shape, blocks_: Sequence[Shape]) -> bool | None:
     return None
 
 
+def _behind(tree: Sequence[Function], function: Function, statement: ast.stmt | None) -> _Axes:
+    axes = _Axes(function, _parameters(tree, function))
+    axes.run(statement)
+    return axes
+
+
 def _parameters(tree: Sequence[Function], function: Function) -> dict[str, Found]:
     if function is tree[0]:
         # What a kernel is launched with are scalars and pointers.
         return {name: () for name in function.parameters}
-    found: dict[str, Found] = {}
     sites = [(caller, call) for caller in tree for call, called in caller.calls if called is function.jit]
-    for number, (caller, call) in enumerate(sites):
-        passed = _passed(tree, caller, call, function)
-        for name in function.parameters:
-            found[name] = passed.get(name) if number == 0 or found[name] == passed.get(name) else None
-    return found
+    # Of a function that calls itself nothing is known.
+    passed = [{} if caller is function else _passed(tree, caller, call, function) for caller, call in sites]
+    return {name: _agreed([each.get(name) for each in passed]) for name in function.parameters}
 
 
 def _passed(tree: Sequence[Function], caller: Function, call: ast.Call, function: Function) -> dict[str, Found]:
-    shapes = _parameters(tree, caller) if caller is not function else {}
-    _run(caller, caller.tree.body, shapes, caller.source.statement(call), _DEPTH)
-    reader = _Reader(caller, shapes, _DEPTH)
-    given = _bound(function, call, [reader.visit(node) for node in call.args], reader)
+    given = _behind(tree, caller, caller.source.statement(call)).arguments(function, call)
     own = {shape[0]: name for name, shape in given.items() if isinstance(shape, tuple) and len(shape) == 1}
     return {
         # A block that is not passed is called after the caller: the function may have one of the same name.
@@ -86,64 +84,9 @@ def _passed(tree: Sequence[Function], caller: Function, call: ast.Call, function
     }
 
 
-def _bound(function: Function, call: ast.Call, positional: Sequence[Found], reader: _Reader) -> dict[str, Found]:
-    given = dict(zip(function.parameters, positional, strict=False))
-    given.update({word.arg: reader.visit(word.value) for word in call.keywords if word.arg})
-    return given
-
-
-def _run(
-    function: Function, block: Sequence[ast.stmt], shapes: dict[str, Found], last: ast.stmt | None, depth: int
-) -> bool:
-    """Follows the statements of a block; whether it came to the last one."""
-    return any(_step(function, statement, shapes, last, depth) for statement in block)
-
-
-def _step(function: Function, statement: ast.stmt, shapes: dict[str, Found], last: ast.stmt | None, depth: int) -> bool:
-    reader = _Reader(function, shapes, depth)
-    if isinstance(statement, ast.Assign):
-        value = reader.visit(statement.value)
-        for target in statement.targets:
-            _assign(target, value, shapes, reader.prefix)
-    elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
-        _assign(statement.target, reader.visit(statement.value), shapes, reader.prefix)
-    elif isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
-        merged = _merge([shapes.get(statement.target.id), reader.visit(statement.value)])
-        _assign(statement.target, merged, shapes, reader.prefix)
-    elif isinstance(statement, ast.If):
-        return _branch(function, statement, shapes, last, depth)
-    else:
-        for head in heads(statement):
-            _assign(head, () if isinstance(statement, ast.For) else None, shapes, reader.prefix)
-        for inner in blocks(statement):
-            if _run(function, inner, shapes, last, depth) and statement is not last:
-                return True
-    return statement is last
-
-
-def _branch(function: Function, statement: ast.If, shapes: dict[str, Found], last: ast.stmt | None, depth: int) -> bool:
-    """Both branches apart; behind them a variable has the shape on which they agree."""
-    results = []
-    for branch in (statement.body, statement.orelse):
-        own = dict(shapes)
-        if _run(function, branch, own, last, depth):
-            shapes.update(own)
-            return True
-        results.append(own)
-    for name in {**results[0], **results[1]}:
-        here = [result[name] for result in results if name in result]
-        shapes[name] = here[0] if all(shape == here[0] for shape in here) else None
-    return statement is last
-
-
-def _assign(target: ast.AST, value: Found, shapes: dict[str, Found], prefix: str) -> None:
-    if isinstance(target, ast.Name):
-        # A block made on the spot is called by the variable that holds it.
-        shapes[target.id] = (prefix + target.id,) if value == (_FRESH,) else value
-    elif isinstance(target, ast.Tuple):
-        parts = value if isinstance(value, list) and len(value) == len(target.elts) else [None] * len(target.elts)
-        for part, shape in zip(target.elts, parts, strict=True):
-            _assign(part, shape, shapes, prefix)
+def _agreed(shapes: Sequence[Found]) -> Found:
+    """The one shape of several that are all the same; None where they differ, or there is none."""
+    return shapes[0] if shapes and all(shape == shapes[0] for shape in shapes) else None
 
 
 def _merge(shapes: Sequence[Found]) -> Shape:
@@ -164,23 +107,37 @@ def _label(labels: Sequence[str | None]) -> str | None:
     return ONE if not told and None not in labels else None
 
 
-class _Reader(ast.NodeVisitor):
-    """The shape of an expression, from the shapes of variables."""
+class _Axes(Evaluator[Found]):
+    """The shapes of a function's variables and expressions."""
 
-    def __init__(self, function: Function, shapes: dict[str, Found], depth: int) -> None:
-        self.function, self.shapes, self.depth = function, shapes, depth
-        # Blocks made in a function that is looked into may have the names of the caller's.
-        self.prefix = "" if depth == _DEPTH else f"{function.name}."
+    unknown = None
+    counter = ()
 
-    def generic_visit(self, node: ast.AST) -> Found:  # noqa: ARG002
-        return None
-
-    def visit_Constant(self, node: ast.Constant) -> Found:  # noqa: ARG002
+    def constant(self, value: Any) -> Found:
         return ()
 
+    def default(self, node: ast.expr | None) -> Found:
+        return ()
+
+    def held(self, variable: ast.Name, value: Found, source: ast.AST) -> Found:
+        # A block made on the spot is called by the variable that holds it.
+        return (self.prefix + variable.id,) if value == (_FRESH,) else value
+
+    def parts(self, value: Found, count: int) -> Sequence[Found]:
+        return value if isinstance(value, list) and len(value) == count else [None] * count
+
+    def joined(self, name: str, values: Sequence[Found]) -> Found:
+        return _agreed(values)
+
+    def result(self, returned: Sequence[Found]) -> Found:
+        return _agreed(returned)
+
+    def generic_visit(self, node: ast.AST) -> Found:
+        return None
+
     def visit_Name(self, node: ast.Name) -> Found:
-        if node.id in self.shapes:
-            return self.shapes[node.id]
+        if node.id in self.scope:
+            return self.scope[node.id]
         return () if node.id not in self.function.assigned and self.function.knows(node.id) else None
 
     def visit_Tuple(self, node: ast.Tuple) -> Found:
@@ -190,8 +147,7 @@ class _Reader(ast.NodeVisitor):
         return _merge([self.visit(node.left), self.visit(node.right)])
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> Found:
-        found: Found = self.visit(node.operand)
-        return found
+        return self.visit(node.operand)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> Found:
         return _merge([self.visit(part) for part in node.values])
@@ -200,8 +156,7 @@ class _Reader(ast.NodeVisitor):
         return _merge([self.visit(part) for part in (node.left, *node.comparators)])
 
     def visit_IfExp(self, node: ast.IfExp) -> Found:
-        first, second = self.visit(node.body), self.visit(node.orelse)
-        return first if first == second else None
+        return _agreed([self.visit(node.body), self.visit(node.orelse)])
 
     def visit_Subscript(self, node: ast.Subscript) -> Found:
         shape = self.visit(node.value)
@@ -216,22 +171,15 @@ class _Reader(ast.NodeVisitor):
     def visit_Attribute(self, node: ast.Attribute) -> Found:
         return _reversed(self.visit(node.value)) if node.attr == "T" else None
 
-    def visit_Call(self, node: ast.Call) -> Found:
-        called = self.function.called(node, self.function.scope)
-        if is_jit(called) and not called.fn.__module__.startswith("triton."):
-            return self._inside(node, called)
-        if isinstance(node.func, ast.Attribute) and called is None:
-            return self._method(node.func, node)
-        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
-        return self._builtin(name, node, [self.visit(argument) for argument in node.args])
-
-    def _method(self, func: ast.Attribute, node: ast.Call) -> Found:
-        shape: Found = self.visit(func.value)
-        if func.attr in ("to", "cast", "abs", "exp", "exp2", "log"):
+    def builtin(self, name: str, node: ast.Call, receiver: ast.expr | None) -> Found:
+        if receiver is None:
+            return self._function(name, node, [self.visit(argument) for argument in node.args])
+        shape = self.visit(receiver)
+        if name in ("to", "cast", "abs", "exp", "exp2", "log"):
             return shape
-        return _reversed(shape) if func.attr in ("trans", "T") and not node.args else None
+        return _reversed(shape) if name in ("trans", "T") and not node.args else None
 
-    def _builtin(self, name: str, node: ast.Call, arguments: list[Found]) -> Found:
+    def _function(self, name: str, node: ast.Call, arguments: list[Found]) -> Found:
         first = arguments[0] if arguments else None
         if name == "arange":
             return (_FRESH,)
@@ -249,20 +197,6 @@ class _Reader(ast.NodeVisitor):
             return _reduced(first, [*node.args[1:2], *(word.value for word in node.keywords if word.arg == "axis")])
         return _merge(arguments) if name in _ELEMENTWISE else None
 
-    def _inside(self, node: ast.Call, called: Any) -> Found:
-        """What a function returns, followed with the shapes passed to it."""
-        if not self.depth:
-            return None
-        function = read_function(called)
-        shapes = _bound(function, node, [self.visit(argument) for argument in node.args], self)
-        defaults = {name: () for name in function.parameters if name not in shapes}
-        shapes = {**defaults, **shapes}
-        _run(function, function.tree.body, shapes, None, self.depth - 1)
-        reader = _Reader(function, shapes, self.depth - 1)
-        returns = [inner.value for inner in ast.walk(function.tree) if isinstance(inner, ast.Return) and inner.value]
-        found = [reader.visit(value) for value in returns]
-        return found[0] if found and all(shape == found[0] for shape in found) else None
-
 
 def _reversed(shape: Found) -> Found:
     return shape[::-1] if isinstance(shape, tuple) and len(shape) == 2 else None
@@ -276,9 +210,6 @@ def _reduced(shape: tuple[str | None, ...], axis: Sequence[ast.expr]) -> Shape:
 
 
 def _dot(arguments: Sequence[Found]) -> Found:
-    left, right = (*arguments, None, None)[:2]
-    if not (isinstance(left, tuple) or isinstance(right, tuple)):
-        return None
-    rows = left[0] if isinstance(left, tuple) and len(left) == 2 else None
-    columns = right[1] if isinstance(right, tuple) and len(right) == 2 else None
-    return (rows, columns)
+    left, right = (shape if isinstance(shape, tuple) else () for shape in (*arguments, None, None)[:2])
+    axes = left[0] if len(left) == 2 else None, right[1] if len(right) == 2 else None
+    return axes if any(isinstance(shape, tuple) for shape in arguments[:2]) else None

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from ...model.failures import Failure, TargetFailure, UsageFailure, text_of
 from ...model.intermediates import lookup
 from ...model.spans import in_words, spans
+from ...source.triton import Function, named
 from .buffer import Contents
-from .functions import Function, named
 from .rewrite import Sighting
 from .words import Tap
 

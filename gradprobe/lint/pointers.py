@@ -1,14 +1,15 @@
-"""Expressions of a kernel, evaluated as far as addresses need it."""
+"""The pointers of a Triton kernel, followed as far as its addresses need it."""
 
 from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..runtime.taps.functions import Function, is_jit, read_once
+from ..source.evaluation import DEPTH, Evaluator
+from ..source.triton import Function
 from .values import (
     NOTHING,
     Amount,
@@ -19,6 +20,7 @@ from .values import (
     Record,
     Term,
     Value,
+    held_by,
     joined,
     multiplied,
     opaque,
@@ -39,47 +41,79 @@ _CONSTANT: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
 }
 
 
-class Evaluator(ast.NodeVisitor):
-    """The value of an expression in one function."""
+def read_kernel(function: Function, arguments: Mapping[str, Value]) -> Record:
+    """What its pointers start from and are advanced by.
+
+    Args:
+        arguments: what each parameter is.
+    """
+    record = Record(function)
+    _Pointers(function, arguments, record).run()
+    return record
+
+
+class _Pointers(Evaluator[Value]):
+    """One function of a kernel. What its pointers do is noted in the kernel's record."""
+
+    unknown = NOTHING
+    counter = opaque(name="turn")
+    turns = 2  # what one turn leaves to the next is seen in the second
 
     def __init__(
-        self,
-        function: Function,
-        scope: Mapping[str, Value],
-        record: Record,
-        names: Mapping[str, str],
-        inside: Callable[[Function, Mapping[str, Value]], Value],
+        self, function: Function, scope: Mapping[str, Value], record: Record, depth: int = DEPTH, prefix: str = ""
     ) -> None:
-        """
-        Args:
-            scope: what variables hold.
-            names: what the kernel's pointers are called here.
-            inside: follows a function that is called.
-        """
-        self.function, self.scope, self.record, self.names, self._inside = function, scope, record, names, inside
+        super().__init__(function, scope, depth, prefix)
+        self._record = record
+        pointers = ((name, value) for name, value in scope.items() if isinstance(value, Pointer))
+        # What the kernel's pointers are called here.
+        self._names = {base: name for name, value in pointers for base in value.bases}
 
-    def augmented(self, statement: ast.AugAssign) -> Value:
-        """What `x += y` leaves in x."""
-        target = statement.target
-        before: Value = NOTHING
-        if isinstance(target, ast.Name):
-            before = self.visit(ast.copy_location(ast.Name(target.id, ast.Load()), target))
-        return self._operation(before, self.visit(statement.value), statement.op, statement)
+    def inside(self, function: Function, scope: Mapping[str, Value]) -> _Pointers:
+        return _Pointers(function, scope, self._record, self.depth - 1, f"{self.prefix}{function.name}.")
 
-    def visit(self, node: ast.AST) -> Value:
-        found: Value = super().visit(node)
-        return found
+    def constant(self, value: Any) -> Value:
+        return Known(value)
+
+    def default(self, node: ast.expr | None) -> Value:
+        return Known(node.value) if isinstance(node, ast.Constant) else NOTHING
+
+    def truth(self, test: ast.expr) -> bool | None:
+        value = self.visit(test)
+        return bool(value.value) if isinstance(value, Known) else None
+
+    def held(self, variable: ast.Name, value: Value, source: ast.AST) -> Value:
+        """A computed number without a stride goes by the variable's name; a variable under another name does not."""
+        while isinstance(source, ast.Subscript) or (isinstance(source, ast.Call) and _is_cast(source.func)):
+            source = source.value if isinstance(source, ast.Subscript) else source.func.value  # type: ignore[attr-defined]
+        if isinstance(source, ast.Name):
+            return value
+        return held_by(value, self.prefix + variable.id, self.function.line_of(variable))
+
+    def parts(self, value: Value, count: int) -> Sequence[Value]:
+        return value.values if isinstance(value, Parts) and len(value.values) == count else [opaque(value)] * count
+
+    def joined(self, name: str, values: Sequence[Value]) -> Value:
+        is_number = all(isinstance(value, (Known, Amount)) for value in values)
+        if is_number and any(isinstance(value, Known) for value in values) and len(set(map(repr, values))) > 1:
+            return opaque(name=self.prefix + name)  # a constant that is another one, or none, on some of the ways
+        return joined(values)
+
+    def result(self, returned: Sequence[Value]) -> Value:
+        return joined(returned) if returned else Known(None)
+
+    def lost(self, values: Sequence[Value]) -> Value:
+        self._record.lose(*values)
+        return opaque(*values)
 
     def generic_visit(self, node: ast.AST) -> Value:
         return opaque(*(self.visit(child) for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)))
 
-    def visit_Constant(self, node: ast.Constant) -> Value:
-        return Known(node.value)
-
     def visit_Name(self, node: ast.Name) -> Value:
         value = self.scope.get(node.id)
         if value is None:
-            return self._outside(self.function.first_scope.get(node.id))
+            found = self.function.first_scope.get(node.id)
+            found = getattr(found, "value", found) if type(found).__name__ == "constexpr" else found
+            return Known(found) if isinstance(found, (int, float, str)) else NOTHING
         if isinstance(value, Amount) and any(term.factors for term in value.terms):
             return self._seen(value, node)
         return value
@@ -94,10 +128,6 @@ class Evaluator(ast.NodeVisitor):
             terms.append(replace(term, factors=factors) if is_alone else replace(term, via=spot))
         return Amount(tuple(terms))
 
-    def _outside(self, found: Any) -> Value:
-        found = getattr(found, "value", found) if type(found).__name__ == "constexpr" else found
-        return Known(found) if isinstance(found, (int, float, str)) else NOTHING
-
     def visit_Attribute(self, node: ast.Attribute) -> Value:
         value = self.visit(node.value)
         return value if node.attr in ("T", "value") else opaque(value)
@@ -109,21 +139,16 @@ class Evaluator(ast.NodeVisitor):
 
     def visit_Subscript(self, node: ast.Subscript) -> Value:
         value = self.visit(node.value)
-        if isinstance(value, Parts):
-            at = self.visit(node.slice)
-            if (
-                isinstance(at, Known)
-                and isinstance(at.value, int)
-                and -len(value.values) <= at.value < len(value.values)
-            ):
-                return value.values[at.value]
-            return joined(value.values)
-        return value
+        if not isinstance(value, Parts):
+            return value
+        at, count = self.visit(node.slice), len(value.values)
+        is_known = isinstance(at, Known) and isinstance(at.value, int) and -count <= at.value < count
+        return value.values[at.value] if is_known else joined(value.values)  # type: ignore[union-attr]
 
     def visit_IfExp(self, node: ast.IfExp) -> Value:
-        test = self.visit(node.test)
-        if isinstance(test, Known):
-            return self.visit(node.body if test.value else node.orelse)
+        truth = self.truth(node.test)
+        if truth is not None:
+            return self.visit(node.body if truth else node.orelse)
         return joined([self.visit(node.body), self.visit(node.orelse)])
 
     def visit_BoolOp(self, node: ast.BoolOp) -> Value:
@@ -141,20 +166,17 @@ class Evaluator(ast.NodeVisitor):
         return value if isinstance(node.op, (ast.USub, ast.UAdd)) else opaque(value)
 
     def visit_Compare(self, node: ast.Compare) -> Value:
-        left, right = self.visit(node.left), self.visit(node.comparators[0])
+        values, op = [self.visit(each) for each in (node.left, *node.comparators)], node.ops[0]
         if len(node.ops) > 1:
-            return opaque(left, right, *(self.visit(each) for each in node.comparators[1:]))
-        if isinstance(left, Pointer) and isinstance(right, Known) and isinstance(node.ops[0], (ast.Is, ast.IsNot)):
-            return Known(isinstance(node.ops[0], ast.IsNot))
-        return _constant(left, right, node.ops[0]) or opaque(left, right)
+            return opaque(*values)
+        if isinstance(values[0], Pointer) and isinstance(values[1], Known) and isinstance(op, (ast.Is, ast.IsNot)):
+            return Known(isinstance(op, ast.IsNot))
+        return _constant(values[0], values[1], op) or opaque(*values)
 
     def visit_BinOp(self, node: ast.BinOp) -> Value:
-        return self._operation(self.visit(node.left), self.visit(node.right), node.op, node)
-
-    def _operation(self, left: Value, right: Value, op: ast.operator, node: ast.AST) -> Value:
+        left, right, op = self.visit(node.left), self.visit(node.right), node.op
         if isinstance(left, Pointer) != isinstance(right, Pointer) and isinstance(op, _SUMS):
             pointer, other = (left, right) if isinstance(left, Pointer) else (right, left)
-            assert isinstance(pointer, Pointer)
             return self._advanced(pointer, terms_of(other), node)
         if (known := _constant(left, right, op)) is not None:
             return known
@@ -162,29 +184,19 @@ class Evaluator(ast.NodeVisitor):
             return multiplied(left, right)
         return Amount((*terms_of(left), *terms_of(right))) if isinstance(op, _SUMS) else opaque(left, right)
 
-    def _advanced(self, pointer: Pointer, terms: tuple[Term, ...], node: ast.AST) -> Pointer:
+    def _advanced(self, pointer: Value, terms: tuple[Term, ...], node: ast.AST) -> Pointer:
+        assert isinstance(pointer, Pointer)
         spot = self.function.line_of(node)
         for term in terms:
-            self.record.advance(pointer, term, spot, dict(self.names))
+            self._record.advance(pointer, term, spot, self._names)
         return Pointer(pointer.bases, tuple(dict.fromkeys((*pointer.terms, *terms))))
 
-    def visit_Call(self, node: ast.Call) -> Value:
-        called = self.function.called(node, self.function.first_scope)
-        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
-        if is_jit(called) and not called.fn.__module__.startswith("triton."):
-            return self._function(node, called)
+    def builtin(self, name: str, node: ast.Call, receiver: ast.expr | None) -> Value:
         words = {word.arg: self.visit(word.value) for word in node.keywords if word.arg}
-        values = [
-            self.visit(argument.value if isinstance(argument, ast.Starred) else argument) for argument in node.args
-        ]
-        if isinstance(node.func, ast.Attribute) and called is None:
-            values.insert(0, self.visit(node.func.value))
-        return self._builtin(name, values, words, node)
-
-    def _builtin(self, name: str, values: list[Value], words: Mapping[str, Value], node: ast.Call) -> Value:
+        arguments = [each.value if isinstance(each, ast.Starred) else each for each in node.args]
+        values = [self.visit(each) for each in ([receiver, *arguments] if receiver is not None else arguments)]
         if name in ("load", "store") or name.startswith("atomic_"):
-            first = values[0] if values else words.get("pointer", NOTHING)
-            self.record.access(first, self.function, node)
+            self._record.access(values[0] if values else words.get("pointer", NOTHING), self.function, node)
             return opaque(*values[1:])
         if name in _DESCRIBING:
             return self._described(values, words, node)
@@ -194,40 +206,23 @@ class Evaluator(ast.NodeVisitor):
             return values[0]
         if name == "static_assert" or name.startswith("device_"):
             return NOTHING
-        self.record.lose(*values, *words.values())
-        return opaque(*values, *words.values())
+        return self.lost([*values, *words.values()])
 
     def _described(self, values: list[Value], words: Mapping[str, Value], node: ast.Call) -> Value:
         """A block pointer: each of its strides times the offset along that axis."""
         given = dict(zip(("base", "shape", "strides", "offsets"), values, strict=False)) | dict(words)
         base, strides, offsets = (given.get(name, NOTHING) for name in ("base", "strides", "offsets"))
         if not isinstance(base, Pointer) or not isinstance(strides, Parts):
-            self.record.lose(base)
+            self._record.lose(base)
             return base
         along = offsets.values if isinstance(offsets, Parts) and "block" in str(node.func.__dict__) else ()
         padded = (*along, *[NOTHING] * len(strides.values))
         terms = [term for step, at in zip(strides.values, padded, strict=False) for term in multiplied(at, step).terms]
         return self._advanced(base, tuple(terms), node)
 
-    def _function(self, node: ast.Call, called: Any) -> Value:
-        try:
-            function = read_once(called)
-        except (OSError, SyntaxError):
-            values = [self.visit(argument) for argument in node.args]
-            self.record.lose(*values)
-            return opaque(*values)
-        values = [self.visit(argument) for argument in node.args]
-        given: dict[str, Value] = _defaults(function)
-        given |= dict(zip(function.parameters, values, strict=False))
-        given |= {word.arg: self.visit(word.value) for word in node.keywords if word.arg}
-        return self._inside(function, {name: given.get(name, NOTHING) for name in function.parameters})
 
-
-def _defaults(function: Function) -> dict[str, Value]:
-    spec = function.tree.args
-    names = [node.arg for node in (*spec.posonlyargs, *spec.args)]
-    pairs = list(zip(reversed(names), reversed(spec.defaults), strict=False))
-    return {name: Known(node.value) for name, node in pairs if isinstance(node, ast.Constant)}
+def _is_cast(called: ast.expr) -> bool:
+    return isinstance(called, ast.Attribute) and called.attr == "to"
 
 
 def _constant(left: Value, right: Value, op: ast.AST) -> Known | None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
 import copy
 import inspect
+import itertools
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,8 +15,8 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from ...source.python_source import PythonSource, python_source
-from ...source.text import Edit, SourceLine, edited
+from .python_source import PythonSource, python_source
+from .text import Edit, SourceLine, edited
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +54,14 @@ class Function:
         return tuple(node.arg for node in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs))
 
     @cached_property
+    def defaults(self) -> dict[str, ast.expr]:
+        """The expressions that parameters have by default."""
+        spec = self.tree.args
+        last = zip(reversed((*spec.posonlyargs, *spec.args)), reversed(spec.defaults), strict=False)
+        pairs = (*last, *zip(spec.kwonlyargs, spec.kw_defaults, strict=True))
+        return {node.arg: default for node, default in pairs if default is not None}
+
+    @cached_property
     def assigned(self) -> tuple[str, ...]:
         """Every variable that it assigns, in order."""
         return tuple(dict.fromkeys(bound_in(self.tree.body)))
@@ -68,8 +78,11 @@ class Function:
     @property
     def scope(self) -> dict[str, Any]:
         """What it finds outside itself, by name."""
-        cells = zip(self.plain.__code__.co_freevars, self.plain.__closure__ or (), strict=True)
-        return {**self.plain.__globals__, **{name: cell.cell_contents for name, cell in cells if _is_filled(cell)}}
+        found = dict(self.plain.__globals__)
+        for name, cell in zip(self.plain.__code__.co_freevars, self.plain.__closure__ or (), strict=True):
+            with contextlib.suppress(ValueError):  # a variable that has no value yet
+                found[name] = cell.cell_contents
+        return found
 
     @cached_property
     def first_scope(self) -> dict[str, Any]:
@@ -87,10 +100,8 @@ class Function:
     @cached_property
     def calls(self) -> tuple[tuple[ast.Call, Any], ...]:
         """The calls of Triton functions that are not Triton's own, each with the object called."""
-        scope = self.scope
         nodes = [node for node in ast.walk(self.tree) if isinstance(node, ast.Call)]
-        found = [(node, self.called(node, scope)) for node in nodes]
-        return tuple((node, jit) for node, jit in found if is_jit(jit) and not jit.fn.__module__.startswith("triton."))
+        return tuple((node, jit) for node in nodes if is_own(jit := self.called(node)))
 
     def edited(self, edits: Iterable[Edit]) -> str:
         """Its text from `def` on, dedented, with edits made in it."""
@@ -99,13 +110,20 @@ class Function:
         last = self.source.end_of(self.tree.end_lineno or self.line) + len(made) - len(text)
         return textwrap.dedent(made[self.source.offset(self.line, 0) : last]) + "\n"
 
-    def called(self, call: ast.Call, scope: dict[str, Any]) -> Any:
+    def called(self, call: ast.Call) -> Any:
         """What a call calls; None for a method of one of the function's own variables."""
         root = call.func
         while isinstance(root, ast.Attribute):
             root = root.value
-        own = isinstance(root, ast.Name) and root.id in self.variables
-        return None if own else value_of(call.func, scope)
+        is_variable = isinstance(root, ast.Name) and root.id in self.variables
+        return None if is_variable else _value_of(call.func, self.first_scope)
+
+
+def _value_of(node: ast.expr, scope: dict[str, Any]) -> Any:
+    """What a dotted name means outside a function; None for anything else."""
+    if isinstance(node, ast.Attribute):
+        return getattr(_value_of(node.value, scope), node.attr, None)
+    return scope.get(node.id) if isinstance(node, ast.Name) else None
 
 
 def read_function(jit: Any) -> Function:
@@ -118,11 +136,9 @@ def read_function(jit: Any) -> Function:
     lines, _ = inspect.findsource(plain)
     file = inspect.getsourcefile(plain) or plain.__code__.co_filename
     source = python_source(str(Path(file).resolve()), "".join(lines))
-    # The first line of a function's code is that of its first decorator.
     for node in source.functions:
-        if plain.__code__.co_firstlineno == min(
-            node.lineno, *(each.lineno for each in node.decorator_list), node.lineno
-        ):
+        # The first line of a function's code is that of its first decorator.
+        if plain.__code__.co_firstlineno == min([node.lineno, *(each.lineno for each in node.decorator_list)]):
             tree = copy.copy(node)
             tree.decorator_list = []
             return Function(jit, source, tree)
@@ -152,10 +168,16 @@ def named(functions: Sequence[Function], word: str) -> list[Function]:
 
 
 def is_jit(value: Any) -> bool:
+    """Whether it is a Triton function, compiled or interpreted."""
     from triton.runtime.interpreter import InterpretedFunction
     from triton.runtime.jit import JITFunction
 
     return isinstance(value, (JITFunction, InterpretedFunction))
+
+
+def is_own(value: Any) -> bool:
+    """Whether it is a Triton function, and none of Triton's library."""
+    return is_jit(value) and not value.fn.__module__.startswith("triton.")
 
 
 def is_assigned(name: str, node: ast.Assign) -> bool:
@@ -165,8 +187,7 @@ def is_assigned(name: str, node: ast.Assign) -> bool:
 
 def bound_in(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """The names that statements assign, at any depth, in the order of the text."""
-    for node in nodes:
-        yield from _bound_in(node)
+    return itertools.chain.from_iterable(map(_bound_in, nodes))
 
 
 @lru_cache(maxsize=4096)
@@ -177,21 +198,17 @@ def _bound_in(root: ast.AST) -> tuple[str, ...]:
 
 def bound_before(function: Function, statement: ast.stmt) -> set[str]:
     """The names that have a value when a statement begins: parameters, and what may have been assigned on the way."""
-    names = set(function.parameters)
-    _walk_to(function.tree.body, statement, names)
-    return names
-
-
-def _walk_to(block: list[ast.stmt], statement: ast.stmt, names: set[str]) -> bool:
-    for current in block:
+    way = {statement, *function.source.above(statement)}
+    names, block = set(function.parameters), function.tree.body
+    while block:
+        before = list(itertools.takewhile(lambda each: each not in way, block))
+        names.update(bound_in(before))
+        current = next(iter(block[len(before) :]), statement)
         if current is statement:
-            return True
-        inside = [block for block in blocks(current) if _spans(block[0], block[-1], statement)]
-        if inside:
-            names.update(bound_in(heads(current)))
-            return _walk_to(inside[0], statement, names)
-        names.update(bound_in([current]))
-    return False
+            break
+        names.update(bound_in(heads(current)))
+        block = next((inner for inner in blocks(current) if not way.isdisjoint(inner)), [])
+    return names
 
 
 def blocks(statement: ast.stmt) -> list[list[ast.stmt]]:
@@ -199,30 +216,7 @@ def blocks(statement: ast.stmt) -> list[list[ast.stmt]]:
     return [block for field in ("body", "orelse", "finalbody") if (block := getattr(statement, field, None))]
 
 
-def _spans(first: ast.stmt, last: ast.stmt, inner: ast.stmt) -> bool:
-    begins = (first.lineno, first.col_offset) <= (inner.lineno, inner.col_offset)
-    end = (last.end_lineno or 0, last.end_col_offset or 0)
-    return begins and (inner.end_lineno or 0, inner.end_col_offset or 0) <= end
-
-
 def heads(statement: ast.stmt) -> list[ast.AST]:
     """What a compound statement assigns before its blocks run: a loop's own variable."""
     found = [getattr(statement, "target", None), *getattr(statement, "items", [])]
     return [node for node in found if isinstance(node, ast.AST)]
-
-
-def value_of(node: ast.expr, scope: dict[str, Any]) -> Any:
-    """What a dotted name means outside the function; None for anything else."""
-    if isinstance(node, ast.Name):
-        return scope.get(node.id)
-    if isinstance(node, ast.Attribute):
-        return getattr(value_of(node.value, scope), node.attr, None)
-    return None
-
-
-def _is_filled(cell: Any) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return False
-    return True
