@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..source.text import SourceLine
 from ..source.triton import Function, is_jit, read_once
 from .finding import FOREIGN, MISSING, SWAPPED, LintFinding, finding_at
 from .foreign import product_at
@@ -30,8 +30,8 @@ class Use:
     @property
     def index(self) -> str:
         """The one variable that it is multiplied with; "" where there are more, or none."""
-        words = self.advance.term.index
-        return next(iter(words)) if len(words) == 1 else ""
+        first, *more = self.advance.term.index or ("",)
+        return "" if more else first
 
     @property
     def family(self) -> str:
@@ -43,18 +43,13 @@ def uses_of(view: View) -> list[Use]:
     """Every use in a kernel whose axis is known."""
     found = []
     for advance in view.record.advances:
-        held = view.held(advance.base)
-        if held is not None and len(advance.term.factors) == 1:
-            factor = advance.term.factors[0]
-            axes = axes_of(held, view.number(factor.parameter))
+        held, factors = view.held(advance.base), advance.term.factors
+        if held is not None and len(factors) == 1:
+            number = view.number(factors[0].parameter)
+            axes = [at for at, step in enumerate(held.strides) if step == number and held.shape[at] > 1]
             if len(axes) == 1:
-                found.append(Use(advance, factor, held, held.stride(axes[0])))
+                found.append(Use(advance, factors[0], held, held.stride(axes[0])))
     return found
-
-
-def axes_of(held: Held, number: int) -> Sequence[int]:
-    """The axes longer than 1 along which a tensor has a stride."""
-    return [axis for axis, step in enumerate(held.strides) if step == number and held.shape[axis] > 1]
 
 
 def family(kind: str) -> str:
@@ -71,11 +66,12 @@ def swapped(view: View) -> Iterator[LintFinding]:
     uses = uses_of(view)
     for use in uses:
         meant = _meant(uses, use)
-        if meant is None:
-            continue
         right = [each for each in uses if each.base == use.base and each.stride.axis == meant]
         crossed = [each for each in right if _runs_along(uses, each) == use.family]
-        if len(crossed) == len(right) and (crossed or {use.family, family(use.held.kinds[meant])} != {"m", "n"}):
+        if meant is None or len(crossed) != len(right):
+            continue
+        # That rows stand for keys proves nothing where the stride that would be meant is used nowhere.
+        if crossed or {use.family, family(use.held.kinds[meant])} != {"m", "n"}:
             yield _swapped(view, use, meant)
 
 
@@ -140,21 +136,17 @@ def _has_more_terms(view: View, base: str, held: Held) -> bool:
 
 def _is_missing(view: View, uses: Sequence[Use], base: str, held: Held, axis: int) -> bool:
     own = view.parameters_of(base, axis)
-    number = held.strides[axis]
-    if not own or number < 2 or not view.is_certain(own[0]):
+    if not own or held.strides[axis] < 2 or not view.is_certain(own[0]):
         return False
     if any(use.base == base and use.stride.axis == axis for use in uses):
         return False
-    if any(_is_read(view, base, name) for name in own):
-        return False
+    # A stride that the kernel reads elsewhere than in pointers of other tensors may be used for this one.
+    others = [factor for each in view.record.advances if each.base != base for factor in each.term.factors]
+    for name in own:
+        spots = {each.spots[0] for each in others if each.parameter == name}
+        if view.mentioned.get(name.partition("[")[0], 0) > len(spots):
+            return False
     return held.is_given or _is_apart(uses, base, held, axis)
-
-
-def _is_read(view: View, base: str, parameter: str) -> bool:
-    """Whether the kernel reads a stride elsewhere than in pointers of other tensors."""
-    others = [advance.term.factors for advance in view.record.advances if advance.base != base]
-    elsewhere = {each.spots[0] for factors in others for each in factors if each.parameter == parameter}
-    return view.mentioned.get(parameter.partition("[")[0], 0) > len(elsewhere)
 
 
 def _is_apart(uses: Sequence[Use], base: str, held: Held, axis: int) -> bool:
@@ -164,28 +156,28 @@ def _is_apart(uses: Sequence[Use], base: str, held: Held, axis: int) -> bool:
     is walked apart.
     """
     inner = next((at for at in range(axis + 1, len(held.shape)) if held.shape[at] > 1), None)
-    if inner is None:
-        return True
+    if inner is None or not held.kinds:
+        return inner is None
     running = {use.index for use in uses if use.base == base and use.stride.axis == inner} - {""}
-    kinds = [family(kind) for kind in held.kinds]
-    if not kinds:
-        return False
-    alike = [use for use in uses if use.base != base and use.index in running and use.family == kinds[inner]]
-    others = {use.base for use in alike if use.held.is_given}
-    return any(use.base in others and use.family == kinds[axis] for use in uses)
+    outer_kind, inner_kind = family(held.kinds[axis]), family(held.kinds[inner])
+    others = [use for use in uses if use.base != base and use.held.is_given]
+    along = {use.base for use in others if use.index in running and use.family == inner_kind}
+    return any(use.base in along and use.family == outer_kind for use in others)
 
 
 def _missing(view: View, uses: Sequence[Use], base: str, held: Held, axis: int) -> LintFinding:
-    spot = _where(view, base)
-    own = view.parameters_of(base, axis)[0]
-    kind = held.kinds[axis] if held.kinds else ""
+    own, kind = view.parameters_of(base, axis)[0], held.kinds[axis] if held.kinds else ""
     word = _WORDS.get(kind, f"index of axis {axis}")
     sentence = (
         f"{own} of {view.name} is {held.name}.stride({axis}) and is never used for {held.name}: "
         f"every {word} has {held.name} of {word} 0"
     )
-    fix = f"add {_product(view, uses, own, kind)} to {base}"
-    note = f"no {held.name}.stride({axis})"
+    fix, note = f"add {_product(view, uses, own, kind)} to {base}", f"no {held.name}.stride({axis})"
+    # The pointer's name where it is first advanced in the kernel itself, else where it is first used.
+    advances = [each.spot for each in view.record.advances if each.base == base and each.spot.function == view.name]
+    spot = next(iter(advances), view.record.accesses[base])
+    if (column := spot.code.find(base)) >= 0:
+        spot = replace(spot, column=column, length=len(base))
     return finding_at(spot, MISSING, view.name, sentence, fix, held.name, axis=axis, kind=kind, note=note)
 
 
@@ -198,14 +190,6 @@ def _product(view: View, uses: Sequence[Use], own: str, kind: str) -> str:
         if product != use.factor.parameter:
             return product.replace(use.factor.parameter, own)
     return f"the index times {own}"
-
-
-def _where(view: View, base: str) -> SourceLine:
-    """The pointer's name where it is first advanced in the kernel itself, else where it is first used."""
-    advances = [each for each in view.record.advances if each.base == base and each.spot.function == view.name]
-    spot = advances[0].spot if advances else view.record.accesses[base]
-    column = spot.code.find(base)
-    return spot if column < 0 else replace(spot, column=column, length=len(base))
 
 
 # Tensors that walk by one other's strides: as many are a kernel's way, and no slip.
@@ -233,28 +217,20 @@ def siblings(functions: Iterable[Function], views: Sequence[View]) -> list[Sibli
 def functions_of(scope: Mapping[str, Any], file: str) -> list[Function]:
     """The Triton functions that are defined in a file, of those that a module's names mean."""
     found: dict[int, Function] = {}
-    for value in list(scope.values()):
-        jit = _unwrapped(value)
-        if jit is None or id(jit) in found:
-            continue
-        try:
-            function = read_once(jit)
-        except (OSError, SyntaxError, TypeError):
-            continue
-        if function.file == file:
-            found[id(jit)] = function
+    for jit in map(_unwrapped, list(scope.values())):
+        with contextlib.suppress(OSError, SyntaxError, TypeError):
+            if jit is not None and (function := read_once(jit)).file == file:
+                found[id(jit)] = function
     return sorted(found.values(), key=lambda function: function.line)
 
 
 def _unwrapped(value: Any) -> Any:
-    """The kernel below what tunes it or fills in its constants."""
+    """The kernel below what tunes it or fills in its constants; None for anything else."""
     for _ in range(4):
-        if is_jit(value):
-            return value
-        if not type(value).__module__.startswith("triton.runtime"):
-            return None
+        if is_jit(value) or not type(value).__module__.startswith("triton.runtime"):
+            break
         value = getattr(value, "fn", None)
-    return None
+    return value if is_jit(value) else None
 
 
 def _tensors(views: Sequence[View]) -> dict[str, str]:
@@ -281,7 +257,8 @@ def _foreign(record: Record, pointers: Mapping[str, str]) -> Iterator[LintFindin
     accused: list[tuple[Advance, str]] = []
     own: set[str] = set()
     for advance in record.advances:
-        word, _ = _named(advance, words)
+        factors = advance.term.factors
+        word = stride_of(factors[0].parameter, set(words))[0] if len(factors) == 1 else ""
         if word and words[word] == pointers[advance.base]:
             own.add(advance.base)
         elif word and advance.term.via is None:
@@ -292,23 +269,14 @@ def _foreign(record: Record, pointers: Mapping[str, str]) -> Iterator[LintFindin
             yield _sibling_finding(record, advance, word, words, pointers)
 
 
-def _named(advance: Advance, words: Mapping[str, str]) -> tuple[str, str]:
-    if len(advance.term.factors) != 1:
-        return "", ""
-    return stride_of(advance.term.factors[0].parameter, set(words))
-
-
 def _sibling_finding(
     record: Record, advance: Advance, word: str, words: Mapping[str, str], pointers: Mapping[str, str]
 ) -> LintFinding:
-    spot, tensor, own_word = advance.term.factors[0].spots[0], pointers[advance.base], word_of(advance.base)
-    name = renamed(advance.term.factors[0].parameter, word, own_word)
-    _, letter = stride_of(name, set(words))
-    known = name in record.function.parameters
-    passed = f"{name} is a parameter" if known else f"it has no parameter {name}"
-    sentence = (
-        f"by the names alone, for it was not launched: {tensor} is advanced by {spot.text}, {words[word]}'s; {passed}"
-    )
-    fix = f"{spot.text} -> {name}" + ("" if known else ", a parameter to add here and in the launch")
-    kernel, told = record.function.name, {"other": words[word], "kind": letter, "note": f"of {words[word]}"}
-    return finding_at(spot, FOREIGN, kernel, sentence, fix, tensor, **told, by_name=True)
+    factor, tensor, other, kernel = advance.term.factors[0], pointers[advance.base], words[word], record.function
+    name, spot = renamed(factor.parameter, word, word_of(advance.base)), factor.spots[0]
+    passed, more = f"{name} is a parameter", ""
+    if name not in kernel.parameters:
+        passed, more = f"it has no parameter {name}", ", a parameter to add here and in the launch"
+    sentence = f"by the names alone, for it was not launched: {tensor} is advanced by {spot.text}, {other}'s; {passed}"
+    told = {"other": other, "kind": stride_of(name, set(words))[1], "note": f"of {other}", "by_name": True}
+    return finding_at(spot, FOREIGN, kernel.name, sentence, f"{spot.text} -> {name}{more}", tensor, **told)

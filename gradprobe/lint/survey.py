@@ -12,10 +12,9 @@ from .catching import Caught, catch
 from .cuda import CudaKernel
 from .finding import LintFinding
 from .foreign import foreign
-from .launch import Launch
 from .rules import functions_of, missing, siblings, swapped
 from .values import Record
-from .view import Memory, View, memory_of, view_of
+from .view import View, memory_of
 
 
 @dataclass(frozen=True)
@@ -65,58 +64,40 @@ def views_of(target: Target, case: Case) -> list[View]:
     return [view for caught in catch(target, case) for view in _views(caught)]
 
 
+def _views(caught: Caught) -> list[View]:
+    memory, other, names = memory_of(caught), caught.ordinary, [launch.name for launch in caught.launches]
+    if other is None or [launch.name for launch in other.launches] != names:
+        return [View(launch, memory) for launch in caught.launches]
+    second = memory_of(other)
+    pairs = zip(caught.launches, other.launches, strict=True)
+    return [View(launch, memory, (ordinary, second)) for launch, ordinary in pairs]
+
+
 def surveyed(views: Sequence[View], scopes: Iterable[tuple[dict[str, object], str]]) -> Survey:
     """What is found of launched kernels, and of those beside them.
 
     Args:
         scopes: more modules to look for kernels in: what their names mean, and their files.
     """
-    findings: dict[tuple[object, ...], LintFinding] = {}
-    for view in views:
-        for finding in _findings(view):
-            findings.setdefault(_key(finding), finding)
-    triton = [(view.file, view.function) for view in views if not isinstance(view.function, CudaKernel)]
-    beside = {file: function.plain.__globals__ for file, function in triton}
-    beside |= {file: scope for scope, file in scopes}
+    triton = [(view.function.file, view.function) for view in views if not isinstance(view.function, CudaKernel)]
+    beside = {file: function.plain.__globals__ for file, function in triton} | {file: scope for scope, file in scopes}
     found = [each for file, scope in beside.items() for each in siblings(functions_of(scope, file), views)]
-    for finding in (finding for each in found for finding in each.findings):
-        findings.setdefault(_key(finding), finding)
-    kernels = _kernels(views) + [_kernel(each.function, each.record, launched=False) for each in found]
+    findings: dict[tuple[object, ...], LintFinding] = {}
+    for one in (*(one for view in views for one in _findings(view)), *(one for each in found for one in each.findings)):
+        findings.setdefault((one.rule, one.file, one.line, one.column, one.tensor), one)
+    kernels: dict[str, Kernel] = {}
+    for kernel in (_kernel(view.function, view.record, launched=True) for view in views):
+        read = max(kernel.expressions, kernels.get(kernel.name, kernel).expressions)
+        kernels[kernel.name] = replace(kernel, expressions=read)
+    alone = [_kernel(each.function, each.record, launched=False) for each in found]
     ordered = sorted(findings.values(), key=lambda finding: (finding.by_name, finding.file, finding.line))
-    return Survey(tuple(ordered), tuple(kernels))
-
-
-def _views(caught: Caught) -> list[View]:
-    memory, ordinary = memory_of(caught), _ordinary(caught)
-    return [view_of(launch, memory, beside) for launch, beside in zip(caught.launches, ordinary, strict=True)]
-
-
-def _ordinary(caught: Caught) -> Sequence[tuple[Launch, Memory] | None]:
-    """The same launches where what the target allocates lies as it asked for; None where they are not the same."""
-    other = caught.ordinary
-    if other is None or [each.name for each in other.launches] != [each.name for each in caught.launches]:
-        return [None] * len(caught.launches)
-    memory = memory_of(other)
-    return [(launch, memory) for launch in other.launches]
+    return Survey(tuple(ordered), (*kernels.values(), *alone))
 
 
 def _findings(view: View) -> list[LintFinding]:
     # A loop's variable in C++ may run along another axis in the next loop.
     found = [*foreign(view), *([] if isinstance(view.function, CudaKernel) else swapped(view))]
     return [*found, *missing(view, found)]
-
-
-def _key(finding: LintFinding) -> tuple[object, ...]:
-    return finding.rule, finding.file, finding.line, finding.column, finding.tensor
-
-
-def _kernels(views: Sequence[View]) -> list[Kernel]:
-    found: dict[str, Kernel] = {}
-    for view in views:
-        kernel = _kernel(view.function, view.record, launched=True)
-        seen = found.get(view.name, kernel).expressions
-        found[view.name] = replace(kernel, expressions=max(seen, kernel.expressions))
-    return list(found.values())
 
 
 def _kernel(function: Function | CudaKernel, record: Record, *, launched: bool) -> Kernel:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -126,7 +127,7 @@ class Memory:
     """The strides that are a number, those of axes longer than 1."""
     given: frozenset[int]
     """The numbers that are a stride and nothing else."""
-    own: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    own: Mapping[int, Collection[int]] = field(default_factory=dict)
     """By the address of the storage: every stride of its tensor and of any view of it."""
 
     def tensor(self, value: Any) -> Held | None:
@@ -142,54 +143,37 @@ class Memory:
     def owns(self, value: Any, number: int) -> bool:
         """Whether a number is a stride of the tensor that an argument points into."""
         tensor = _plain(value)
-        return tensor is not None and number in self.own.get(storage_of(tensor), frozenset())
+        return tensor is not None and number in self.own.get(storage_of(tensor), ())
 
 
 def memory_of(caught: Caught) -> Memory:
     """The tensors of a call and their strides."""
     held = {storage_of(tensor): _held(caught, name, tensor, True) for name, tensor in caught.inputs.items()}
-    own: dict[int, set[int]] = {address: set(each.strides) for address, each in held.items()}
-    for parameter, tensor in _pointers(caught.launches):
-        address = storage_of(tensor)
-        if address not in held:
-            name = caught.storages.get(address, "").lower() or word_of(parameter)
-            held[address] = _held(caught, name, tensor, False)
-        own.setdefault(address, set()).update(tensor.stride(), held[address].strides)
-    frozen = {address: frozenset(strides) for address, strides in own.items()}
-    return Memory(caught.case, held, _meanings(held), caught.given, frozen)
-
-
-def _meanings(held: Mapping[int, Held]) -> dict[int, tuple[Stride, ...]]:
-    found: dict[int, tuple[Stride, ...]] = {}
+    own = {address: set(each.strides) for address, each in held.items()}
+    for parameter, value in (pair for launch in caught.launches for pair in launch.arguments.items()):
+        if (tensor := _plain(value)) is not None:
+            address = storage_of(tensor)
+            if address not in held:
+                name = caught.storages.get(address, "").lower() or word_of(parameter)
+                held[address] = _held(caught, name, tensor, False)
+            own.setdefault(address, set()).update(tensor.stride(), held[address].strides)
+    meanings: dict[int, tuple[Stride, ...]] = {}
     for each in held.values():
         for axis, (size, step) in enumerate(zip(each.shape, each.strides, strict=True)):
             if size > 1 and step > 0:
-                found[step] = (*found.get(step, ()), each.stride(axis))
-    return found
+                meanings[step] = (*meanings.get(step, ()), each.stride(axis))
+    return Memory(caught.case, held, meanings, caught.given, own)
 
 
 def _held(caught: Caught, name: str, tensor: Tensor, is_given: bool) -> Held:
-    kinds = _kinds(caught.case, name)
-    shape = [caught.case.size(axis) for axis in kinds]
+    case, row, shape = caught.case, lookup(name), tuple(tensor.shape)
+    kinds = case.input_axes(name)
+    if not kinds and row is not None and row.step(case.family) is not None and case.has(row.needs):
+        kinds = case.axes(name)
+    expected = tuple(case.size(axis) for axis in kinds)
     # What a target allocates may have its axes in another order than its name says.
-    is_so = shape == list(tensor.shape) and (is_given or len(set(shape)) == len(shape))
-    kinds = kinds if is_so else ""
-    return Held(name, tuple(tensor.shape), tuple(tensor.stride()), kinds, is_given)
-
-
-def _kinds(case: Case, name: str) -> str:
-    if axes := case.input_axes(name):
-        return axes
-    row = lookup(name)
-    return case.axes(name) if row is not None and row.step(case.family) is not None and case.has(row.needs) else ""
-
-
-def _pointers(launches: tuple[Launch, ...]) -> Iterator[tuple[str, Tensor]]:
-    for launch in launches:
-        for name, value in launch.arguments.items():
-            tensor = _plain(value)
-            if tensor is not None:
-                yield name, tensor
+    is_certain = expected == shape and (is_given or len(set(shape)) == len(shape))
+    return Held(name, shape, tuple(tensor.stride()), kinds if is_certain else "", is_given)
 
 
 def _plain(value: Any) -> Tensor | None:
@@ -206,18 +190,36 @@ class View:
 
     launch: Launch
     memory: Memory
-    record: Record
     ordinary: tuple[Launch, Memory] | None = None
     """The same launch where what the target allocates lies as it asked for."""
+
+    @cached_property
+    def record(self) -> Record:
+        """What its pointers do. What the constants of the launch rule out is not followed."""
+        function, launch = self.function, self.launch
+        if isinstance(function, CudaKernel):
+            return read_cuda(function, frozenset(self.strides), frozenset(self.words))
+        values = {name: self._value(name, value, name in launch.constants) for name, value in launch.arguments.items()}
+        return read_kernel(function, values)
+
+    def _value(self, name: str, value: Any, is_constant: bool) -> Value:
+        if self.memory.tensor(value) is not None:
+            return Pointer(frozenset({name}))
+        if isinstance(value, (tuple, list)):
+            return Parts(tuple(self._value(f"{name}[{at}]", each, is_constant) for at, each in enumerate(value)))
+        if self._may_be_stride(name, value):
+            return stride_value(name)
+        if value is None or is_constant or isinstance(value, (bool, str)):
+            return Known(value)
+        return opaque(name=name)
+
+    def _may_be_stride(self, name: str, value: Any) -> bool:
+        is_number = isinstance(value, int) and not isinstance(value, bool)
+        return is_number and (value in self.memory.given or (is_stride(name) and not name.isupper()))
 
     @property
     def function(self) -> Function | CudaKernel:
         return self.launch.function
-
-    @property
-    def file(self) -> str:
-        """In which the kernel stands."""
-        return self.function.file
 
     @property
     def name(self) -> str:
@@ -249,9 +251,9 @@ class View:
 
     def is_certain(self, parameter: str) -> bool:
         """Whether a parameter's number can only be a stride, or is one of the tensor of which its name speaks."""
-        number = self.number(parameter)
         named = self.named(parameter)
-        return number in self.memory.given or any(stride.tensor == named for stride in self.meanings(parameter))
+        is_given = self.number(parameter) in self.memory.given
+        return is_given or any(stride.tensor == named for stride in self.meanings(parameter))
 
     def named(self, parameter: str) -> str:
         """The tensor of whose stride a parameter's name speaks; "" where it does not tell."""
@@ -271,32 +273,15 @@ class View:
     @cached_property
     def strides(self) -> tuple[str, ...]:
         """The parameters that may be strides."""
-        return tuple(name for name, value in self.launch.arguments.items() if _may_be_stride(name, value, self.memory))
+        return tuple(name for name, value in self.launch.arguments.items() if self._may_be_stride(name, value))
 
     @cached_property
-    def mentioned(self) -> dict[str, int]:
+    def mentioned(self) -> Mapping[str, int]:
         """How often each name is read in the kernel's text."""
         if isinstance(self.function, CudaKernel):
             return self.function.mentioned
-        nodes = [node for statement in self.function.tree.body for node in ast.walk(statement)]
-        found: dict[str, int] = {}
-        for node in nodes:
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-                found[node.id] = found.get(node.id, 0) + 1
-        return found
-
-
-def view_of(launch: Launch, memory: Memory, ordinary: tuple[Launch, Memory] | None = None) -> View:
-    """Reads a launched kernel; what its constants rule out is not followed."""
-    arguments = {
-        name: _value(name, value, memory, is_constant=name in launch.constants)
-        for name, value in launch.arguments.items()
-    }
-    if isinstance(launch.function, CudaKernel):
-        strides = frozenset(name for name, value in launch.arguments.items() if _may_be_stride(name, value, memory))
-        pointers = frozenset(name for name, value in launch.arguments.items() if memory.tensor(value) is not None)
-        return View(launch, memory, read_cuda(launch.function, strides, pointers), ordinary)
-    return View(launch, memory, read_kernel(launch.function, arguments), ordinary)
+        nodes = (node for statement in self.function.tree.body for node in ast.walk(statement))
+        return Counter(node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load))
 
 
 def by_name(function: Function, pointers: Mapping[str, Any]) -> Record:
@@ -305,11 +290,9 @@ def by_name(function: Function, pointers: Mapping[str, Any]) -> Record:
     Args:
         pointers: its parameters that are pointers.
     """
-    arguments: dict[str, Value] = {}
-    for name in function.parameters:
-        value: Value = Pointer(frozenset({name})) if name in pointers else opaque(name=name)
-        arguments[name] = stride_value(name) if name not in pointers and is_stride(name) else value
-    return read_kernel(function, arguments)
+    given: dict[str, Value] = {name: opaque(name=name) for name in function.parameters}
+    given |= {name: stride_value(name) for name in function.parameters if is_stride(name)}
+    return read_kernel(function, given | {name: Pointer(frozenset({name})) for name in pointers})
 
 
 def stride_value(parameter: str) -> Amount:
@@ -321,22 +304,3 @@ def _number(launch: Launch, parameter: str) -> int:
     name, bracket, at = parameter.partition("[")
     value = launch.arguments[name]
     return int(value[int(at[:-1])] if bracket else value)
-
-
-def _value(name: str, value: Any, memory: Memory, *, is_constant: bool) -> Value:
-    if memory.tensor(value) is not None:
-        return Pointer(frozenset({name}))
-    if isinstance(value, (tuple, list)):
-        return Parts(
-            tuple(_value(f"{name}[{at}]", each, memory, is_constant=is_constant) for at, each in enumerate(value))
-        )
-    if _may_be_stride(name, value, memory):
-        return stride_value(name)
-    if value is None or is_constant or isinstance(value, (bool, str)):
-        return Known(value)
-    return opaque(name=name)
-
-
-def _may_be_stride(name: str, value: Any, memory: Memory) -> bool:
-    is_number = isinstance(value, int) and not isinstance(value, bool)
-    return is_number and (value in memory.given or (is_stride(name) and not name.isupper()))
