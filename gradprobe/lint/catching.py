@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -19,10 +19,9 @@ from ..model.failures import Failure, NoRoom, Refusal
 from ..runtime.allocations import factory_mode, is_plain
 from ..runtime.launches import launching_through, one_configuration
 from ..runtime.run import run_target
-from ..source.triton import read_once
 from ..targets.find import Target
 from .cuda import kernel_of
-from .launch import Launch, bound, constants_of, host_frame, line_of, site_of
+from .launch import Launch, host_frame, launch_of, line_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -82,10 +81,9 @@ def values_of(target: Target, case: Case) -> dict[str, Tensor]:
 def _options(target: Target, case: Case) -> dict[str, Any]:
     """Everything optional that brings a tensor, as far as the target has a parameter for it."""
     takes = target.takes
-    options: dict[str, Any] = {"bias": "bias" in takes}
     if case.family == "lazy":
-        return options
-    options |= {"alibi": "alibi" in takes, "sinks": "sinks" in takes}
+        return {"bias": "bias" in takes}
+    options: dict[str, Any] = {name: name in takes for name in ("bias", "alibi", "sinks")}
     options |= {"bias_axes": "bhmn"} if case.bias_rank == 4 else {}
     options |= {"mask": "random"} if "mask" in takes else {}
     return options | ({"dropout": 0.25} if "keep" in takes else {})
@@ -162,13 +160,10 @@ class Strange:
     def _next(self, span: int) -> int:
         step = VECTOR if self._unit else 1
         first = max(span // step + 1, BEYOND)
-        found = next(step * prime for prime in count(first) if _is_prime(prime) and step * prime not in self.given)
+        primes = (n for n in count(first) if all(n % factor for factor in range(2, math.isqrt(n) + 1)))
+        found = next(step * prime for prime in primes if step * prime not in self.given)
         self.given.add(found)
         return found
-
-
-def _is_prime(number: int) -> bool:
-    return number > 1 and all(number % factor for factor in range(2, int(number**0.5) + 1))
 
 
 @dataclass(frozen=True)
@@ -244,7 +239,7 @@ def _attempt(target: Target, case: Case, values: Mapping[str, Tensor], way: _Way
     shapes and strides and no values. They are the second choice, because torch takes two seconds to load them.
     """
     try:
-        return _attempted(target, case, values, way, Strange(unit=bool(way.unit)), contextlib.nullcontext())
+        return _called(target, case, values, way, Strange(unit=bool(way.unit)))
     except NoRoom:
         if way.runs:
             return None
@@ -252,23 +247,16 @@ def _attempt(target: Target, case: Case, values: Mapping[str, Tensor], way: _Way
 
     fake = FakeTensorMode()
     values = {name: fake.from_tensor(value) for name, value in values.items()}
-    return _attempted(target, case, values, way, Strange(unit=bool(way.unit), bounded=False), fake)
+    with fake:
+        return _called(target, case, values, way, Strange(unit=bool(way.unit), bounded=False))
 
 
-def _attempted(
-    target: Target,
-    case: Case,
-    values: Mapping[str, Tensor],
-    way: _Way,
-    strange: Strange,
-    mode: AbstractContextManager[Any],
-) -> Caught | None:
+def _called(target: Target, case: Case, values: Mapping[str, Tensor], way: _Way, strange: Strange) -> Caught | None:
     launches: list[Launch] = []
     storages: Mapping[int, str] = {}
     try:
-        with mode:
-            inputs = place(values, (), shapes=case.shapes) if way.unit is None else strange.placed(values)
-        with contextlib.redirect_stdout(io.StringIO()), mode:
+        inputs = place(values, (), shapes=case.shapes) if way.unit is None else strange.placed(values)
+        with contextlib.redirect_stdout(io.StringIO()):
             outcome = run_target(target, case, inputs, instrumentation=_caught(launches, strange, way))
         if outcome.refused is not None:
             return None
@@ -286,8 +274,8 @@ def _caught(launches: list[Launch], strange: Strange, way: _Way) -> Iterator[Non
     """While open, launches are noted, and run only if `way` says so. Warnings of the target are not shown here."""
 
     def note(run: Any, kernel: Any, *args: Any, **kwargs: Any) -> Any:
-        launch = _launch(kernel, args, kwargs)
-        launches.extend([launch] if launch is not None else [])
+        if (launch := launch_of(kernel, args, kwargs)) is not None:
+            launches.append(launch)
         return run(kernel, *args, **kwargs) if way.runs else None
 
     told = warnings.showwarning
@@ -298,16 +286,6 @@ def _caught(launches: list[Launch], strange: Strange, way: _Way) -> Iterator[Non
             yield
     finally:
         warnings.showwarning = told
-
-
-def _launch(jit: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Launch | None:
-    frame = host_frame()
-    try:
-        function = read_once(jit)
-    except (OSError, SyntaxError):
-        return None
-    site = site_of(frame, len(args)) if frame is not None else None
-    return Launch(function, bound(jit, args, kwargs), constants_of(jit), site)
 
 
 @contextlib.contextmanager

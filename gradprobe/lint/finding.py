@@ -82,47 +82,40 @@ def computed_at(kernels: Sequence[Any], names: Collection[str], within: str = ""
     for kernel in kernels:
         if within not in getattr(getattr(kernel, "fn", kernel), "__name__", ""):
             continue
-        for function in _functions(kernel):
-            for name, spot in _computed(function):
-                if name in names:
-                    where = Where(spot.file, spot.line, spot.code, spot.column, spot.length, function.name, name)
-                    found.setdefault((spot.file, spot.line, name), where)
+        for function, name, statement in _computed(kernel):
+            if name in names:
+                at = function.line_of(statement)
+                where = Where(at.file, at.line, at.code, at.column, at.length, function.name, name)
+                found.setdefault((at.file, at.line, name), where)
     return tuple(found.values())
 
 
-def _functions(kernel: Any) -> list[Function]:
+def _computed(kernel: Any) -> Iterator[tuple[Function, str, ast.stmt]]:
+    """(function, intermediate, the last statement that gives a variable of a usual name a computed value)."""
     try:
-        return call_tree(kernel if is_jit(kernel) else SimpleNamespace(fn=kernel))
+        tree = call_tree(kernel if is_jit(kernel) else SimpleNamespace(fn=kernel))
     except (OSError, SyntaxError, TypeError):
-        return []
+        return
+    for function in tree:
+        nodes = [node for node in ast.walk(function.tree) if isinstance(node, (ast.Assign, ast.AugAssign))]
+        pairs = [(target.id, node) for node in nodes for target in _targets(node) if isinstance(target, ast.Name)]
+        loaded = {variable for variable, node in pairs if _calls(node.value, _LOADS)}
+        last: dict[str, ast.stmt] = {}
+        for variable, node in pairs:
+            name = _USUAL.get(plain_name(variable, _USUAL))
+            read = {each.id for each in ast.walk(node.value) if isinstance(each, ast.Name)}
+            is_given = _calls(node.value, _LOADS | _STARTS) or variable in loaded & read
+            if name is not None and not is_given:
+                last[name] = max(last.get(name, node), node, key=lambda each: each.lineno)
+        yield from ((function, name, statement) for name, statement in last.items())
 
 
-def _computed(function: Function) -> Iterator[tuple[str, SourceLine]]:
-    """(intermediate, where) of the last statement that gives each variable of a usual name a computed value."""
-    nodes = [node for node in ast.walk(function.tree) if isinstance(node, (ast.Assign, ast.AugAssign))]
-    pairs = [(variable, node) for node in nodes for variable in _targets(node)]
-    loaded = {variable for variable, node in pairs if _calls(node.value, _LOADS)}
-    last: dict[str, ast.stmt] = {}
-    for variable, node in pairs:
-        name = _USUAL.get(plain_name(variable, _USUAL))
-        is_given = _calls(node.value, _LOADS | _STARTS) or (variable in loaded and variable in _names(node.value))
-        if name is not None and not is_given:
-            last[name] = max(last.get(name, node), node, key=lambda each: each.lineno)
-    for name, statement in last.items():
-        yield name, function.line_of(statement)
-
-
-def _targets(node: ast.Assign | ast.AugAssign) -> list[str]:
-    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-    return [target.id for target in targets if isinstance(target, ast.Name)]
+def _targets(node: ast.Assign | ast.AugAssign) -> Sequence[ast.expr]:
+    return node.targets if isinstance(node, ast.Assign) else [node.target]
 
 
 def _calls(value: ast.expr, names: Collection[str]) -> bool:
     """Whether functions of some names, or whose names begin with `load_`, are called in an expression."""
     calls = [node.func for node in ast.walk(value) if isinstance(node, ast.Call)]
-    called = [func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "") for func in calls]
+    called = [getattr(func, "attr", getattr(func, "id", "")) for func in calls]
     return any(name in names or name.startswith("load_") for name in called)
-
-
-def _names(value: ast.expr) -> set[str]:
-    return {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}

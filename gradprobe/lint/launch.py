@@ -16,7 +16,7 @@ from typing import Any
 
 from ..source.python_source import PythonSource, python_source
 from ..source.text import SourceLine
-from ..source.triton import Function, is_assigned
+from ..source.triton import Function, is_assigned, read_once
 from .cuda import CudaKernel
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -63,14 +63,9 @@ def host_frame() -> FrameType | None:
 def _is_host(name: str) -> bool:
     file = Path(name).resolve()
     own = file.is_relative_to(PACKAGE) and not any(file.is_relative_to(folder.resolve()) for folder in _HOSTS)
-    foreign = any(file.is_relative_to(folder) for folder in _libraries())
+    libraries = (getattr(sys.modules.get(library), "__file__", None) for library in ("torch", "triton"))
+    foreign = any(file.is_relative_to(Path(library).resolve().parent) for library in libraries if library)
     return not own and not foreign and not name.startswith("<") and os.path.exists(name)
-
-
-@lru_cache(maxsize=1)
-def _libraries() -> tuple[Path, ...]:
-    files = [getattr(sys.modules.get(name), "__file__", None) for name in ("torch", "triton")]
-    return tuple(Path(file).resolve().parent for file in files if file)
 
 
 def site_of(frame: FrameType, positional: int) -> Site | None:
@@ -131,55 +126,45 @@ class _Arguments:
 
     def _flat(self, nodes: Sequence[ast.expr]) -> Iterator[Given | None]:
         for node in nodes:
-            if isinstance(node, ast.Starred):
-                yield from self._starred(node.value)
-            else:
+            starred = self._assigned(node.value) if isinstance(node, ast.Starred) else None
+            if not isinstance(node, ast.Starred):
                 yield self.given(node)
+            elif isinstance(starred, (ast.Tuple, ast.List)):
+                yield from self._flat(starred.elts)
+            elif (value := self._value(node.value)) is None:
+                yield None
+            else:
+                text, is_call = ast.unparse(node.value), isinstance(node.value, ast.Call)
+                for at in range(len(value)):
+                    yield self.given(node.value, f"{text[:-1]}{at})" if is_call else f"{text}[{at}]")
 
-    def _starred(self, node: ast.expr) -> Iterator[Given | None]:
-        if isinstance(node, (ast.Tuple, ast.List)):
-            yield from self._flat(node.elts)
-        elif isinstance(node, ast.Name) and (assigned := self._assigned(node)) is not None:
-            yield from self._flat(assigned.elts)
-        elif (value := self._value(node)) is None:
-            yield None
-        else:
-            is_stride = isinstance(node, ast.Call)
-            text = ast.unparse(node)
-            for at in range(len(value)):
-                yield self.given(node, f"{text[:-1]}{at})" if is_stride else f"{text}[{at}]")
-
-    def _assigned(self, name: ast.Name) -> ast.Tuple | ast.List | None:
-        """The tuple that was last assigned to a name before the call."""
-        around = next((node for node in self.source.above(self.call) if isinstance(node, ast.FunctionDef)), None)
+    def _assigned(self, node: ast.expr) -> ast.expr | None:
+        """What was last assigned to a name before the call; anything but a name is itself."""
+        if not isinstance(node, ast.Name):
+            return node
+        around = next((each for each in self.source.above(self.call) if isinstance(each, ast.FunctionDef)), None)
         body = (around or self.source.tree).body
-        nodes = (node for statement in body for node in ast.walk(statement) if isinstance(node, ast.Assign))
-        found = [node.value for node in nodes if node.lineno < self.call.lineno and is_assigned(name.id, node)]
-        value = found[-1] if found else None
-        return value if isinstance(value, (ast.Tuple, ast.List)) else None
+        nodes = (each for statement in body for each in ast.walk(statement) if isinstance(each, ast.Assign))
+        found = [each.value for each in nodes if each.lineno < self.call.lineno and is_assigned(node.id, each)]
+        return found[-1] if found else None
 
     def _value(self, node: ast.expr) -> Any:
         """What a name or `name.stride()` is, with `[a:b]` behind it or not: nothing of the user's is called."""
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
+            ends = (node.slice.lower, node.slice.upper)
+            first, last = (end.value if isinstance(end, ast.Constant) else None for end in ends)
             whole = self._value(node.value)
-            ends = [
-                end.value if isinstance(end, ast.Constant) else None for end in (node.slice.lower, node.slice.upper)
-            ]
-            return None if whole is None else whole[ends[0] : ends[1]]
+            return None if whole is None else whole[first:last]
         if isinstance(node, ast.Name):
             found = self.frame.f_locals.get(node.id)
             return found if isinstance(found, (tuple, list)) else None
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not node.args:
-            return self._method(node.func)
-        return None
-
-    def _method(self, func: ast.Attribute) -> Any:
-        """What `name.stride()` or `name.size()` gives, where the name is a tensor's."""
+        func = node.func if isinstance(node, ast.Call) and not node.args else None
+        if not isinstance(func, ast.Attribute) or func.attr not in ("stride", "size"):
+            return None
         import torch
 
-        found = self.frame.f_locals.get(func.value.id) if isinstance(func.value, ast.Name) else None
-        is_asked = isinstance(found, torch.Tensor) and func.attr in ("stride", "size")
-        return getattr(found, func.attr)() if is_asked else None
+        tensor = self.frame.f_locals.get(func.value.id) if isinstance(func.value, ast.Name) else None
+        return getattr(tensor, func.attr)() if isinstance(tensor, torch.Tensor) else None
 
 
 @dataclass(frozen=True)
@@ -199,15 +184,16 @@ class Launch:
         return self.function.name
 
 
-def bound(jit: Any, positional: tuple[Any, ...], words: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a launch by parameter; what is no parameter (num_warps) is left out."""
-    parameters = inspect.signature(jit.fn).parameters
-    given = {name: spec.default for name, spec in parameters.items() if spec.default is not spec.empty}
-    given |= dict(zip(parameters, positional, strict=False))
-    return given | {name: value for name, value in words.items() if name in parameters}
-
-
-def constants_of(jit: Any) -> frozenset[str]:
-    """The parameters of a Triton function that are under tl.constexpr."""
+def launch_of(jit: Any, positional: tuple[Any, ...], words: Mapping[str, Any]) -> Launch | None:
+    """A launch of a Triton kernel from the innermost frame of the host; None where its source cannot be read."""
+    frame = host_frame()
+    try:
+        function = read_once(jit)
+    except (OSError, SyntaxError):
+        return None
     specs = inspect.signature(jit.fn).parameters
-    return frozenset(name for name, spec in specs.items() if "constexpr" in str(spec.annotation))
+    given = {name: spec.default for name, spec in specs.items() if spec.default is not spec.empty}
+    given |= dict(zip(specs, positional, strict=False))
+    given |= {name: value for name, value in words.items() if name in specs}  # without num_warps and the like
+    constants = frozenset(name for name, spec in specs.items() if "constexpr" in str(spec.annotation))
+    return Launch(function, given, constants, site_of(frame, len(positional)) if frame is not None else None)
