@@ -11,7 +11,7 @@ from typing import Any
 from ..model.diagnosis import Where
 from ..runtime.taps.propose import TILES, plain_name
 from ..source.text import SourceLine
-from ..source.triton import Function, call_tree, is_jit
+from ..source.triton_source import Function, call_tree, is_jit
 
 FOREIGN, MISSING, SWAPPED = "foreign", "missing", "swapped"
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ..source.text import SourceLine
-from ..source.triton import call_tree
+from ..source.triton_source import call_tree
 from .cuda import CudaKernel
 from .finding import FOREIGN, LintFinding, finding_at
 from .launch import Given

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..source.python_source import PythonSource, python_source
 from ..source.text import SourceLine
-from ..source.triton import Function, is_assigned, read_once
+from ..source.triton_source import Function, is_assigned, read_once
 from .cuda import CudaKernel
 
 PACKAGE = Path(__file__).resolve().parents[1]

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..source.evaluation import DEPTH, Evaluator
-from ..source.triton import Function
+from ..source.triton_source import Function
 from .values import (
     NOTHING,
     Amount,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..source.triton import Function, is_jit, read_once
+from ..source.triton_source import Function, is_jit, read_once
 from .finding import FOREIGN, MISSING, SWAPPED, LintFinding, finding_at
 from .foreign import product_at
 from .values import Advance, Factor, Record

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ..model.case import Case
-from ..source.triton import Function
+from ..source.triton_source import Function
 from ..targets.find import Target
 from .catching import Caught, catch
 from .cuda import CudaKernel

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..source.text import SourceLine
-from ..source.triton import Function
+from ..source.triton_source import Function
 
 # Products of sums are multiplied out as far as this many terms.
 _MOST = 24

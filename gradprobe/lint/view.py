@@ -14,7 +14,7 @@ from ..inputs.placement import spanned
 from ..model.case import Case
 from ..model.intermediates import lookup
 from ..runtime.launches import storage_of
-from ..source.triton import Function
+from ..source.triton_source import Function
 from .catching import Caught
 from .cuda import CudaKernel, read_cuda
 from .launch import Launch

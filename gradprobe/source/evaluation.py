@@ -6,7 +6,7 @@ import ast
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from .triton import Function, blocks, heads, is_own, read_once
+from .triton_source import Function, blocks, heads, is_own, read_once
 
 V = TypeVar("V")
 # How many calls deep functions are followed.

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...source.evaluation import Evaluator
-from ...source.triton import Function
+from ...source.triton_source import Function
 
 ONE = "1"
 _FRESH = "?"

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...source.triton import Function, blocks, bound_before, bound_in, heads
+from ...source.triton_source import Function, blocks, bound_before, bound_in, heads
 from .words import Tap
 
 LOOPS = (ast.For, ast.While)

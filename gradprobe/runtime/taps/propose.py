@@ -9,7 +9,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from ...source.triton import Function, call_tree, is_jit
+from ...source.triton_source import Function, call_tree, is_jit
 from .axes import Found, Shape, order_of, shape_of, shapes_behind
 from .places import TapPlace, places
 from .rewrite import can_be_given, sight

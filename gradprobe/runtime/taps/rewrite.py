@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...source.text import Edit
-from ...source.triton import Function, blocks, bound_before, call_tree
+from ...source.triton_source import Function, blocks, bound_before, call_tree
 from .axes import order_of, shape_of, shapes_behind
 from .places import TapPlace, places
 from .words import Tap

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...model.failures import Failure, UsageFailure
 from ...model.intermediates import lookup
-from ...source.triton import Function, call_tree, named
+from ...source.triton_source import Function, call_tree, named
 from ..launches import launching_through
 from . import sentences
 from .buffer import Buffer, Contents, new_buffer

@@ -15,7 +15,7 @@ from gradprobe.kernels.triton import lazy
 from gradprobe.runtime.taps import parse_tap
 from gradprobe.runtime.taps.rewrite import outermost, rewrite, sight
 from gradprobe.runtime.taps.sentences import raised
-from gradprobe.source.triton import call_tree
+from gradprobe.source.triton_source import call_tree
 from tests.kernels.compile_for_hopper import source
 from tests.runtime.taps import written
 

@@ -6,7 +6,7 @@ import triton.language as tl
 
 from gradprobe.kernels.triton import lazy
 from gradprobe.runtime.taps.axes import ONE, order_of, shapes_behind
-from gradprobe.source.triton import call_tree
+from gradprobe.source.triton_source import call_tree
 from tests.runtime.taps import written
 
 

@@ -7,7 +7,7 @@ import pytest
 from gradprobe.runtime.taps import parse_tap
 from gradprobe.runtime.taps.places import places
 from gradprobe.runtime.taps.rewrite import behind
-from gradprobe.source.triton import read_function
+from gradprobe.source.triton_source import read_function
 
 # ruff: noqa: F841, RET504
 
