@@ -7,6 +7,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+
 from ..faults.dead import FIX
 from ..model.assignment import Assigned
 from ..model.diagnosis import Diagnosis
@@ -16,11 +18,9 @@ from ..probing.observe import execute
 from .prediction import Observed
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from ..targets.find import Target
 
-Results = Mapping[str, "Tensor"]
+Results = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from ..faults.hypothesis import Seen
 from ..faults.memory import whole_storage
@@ -16,9 +17,6 @@ from ..numerics.evidence import Measured
 from ..numerics.precision import Precision, output_rounding, rounding_shift
 from ..numerics.tally import MISMATCH
 from ..reference import Attention, Tile, evaluate, tiles
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _FEW_SCORES, _FEW_ELEMENTS = 1 << 19, 1 << 24
 

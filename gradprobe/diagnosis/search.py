@@ -6,7 +6,9 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from ..faults.hypothesis import EVERYTHING, Hypothesis, may_show
 from ..faults.table import hypotheses
@@ -20,9 +22,6 @@ from ..probing.experiment import Experiment, inputs_of, measure
 from ..probing.observe import execute
 from .prediction import Observed, observed
 from .testing import Explanation, Tester, merged
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 # How many of those that fit roughly are tested in full, and what they must explain roughly to be; nor is one that
 # explains less than half of what the best does.
@@ -199,8 +198,6 @@ def _other_values(experiment: Experiment) -> dict[str, Tensor]:
 
 def _shuffled(case: Case, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """q, k, v and do, the rows of each shuffled by itself; without O and LSE, which belong to the old order."""
-    import torch
-
     generator = torch.Generator().manual_seed(case.seqlen_q)
     left = {name: value for name, value in values.items() if name not in ("o", "lse", "delta")}
     for name in ("q", "k", "v", "do"):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from ..faults.hypothesis import EVERYTHING, Hypothesis
 from ..faults.variant import BUFFERS, Variant
@@ -13,9 +14,6 @@ from ..model.diagnosis import NAMED
 from ..numerics.compare import BY_TILE
 from ..reference import Tile, tiles
 from .prediction import Observed, Predicted, predict
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 # The errors that a fault makes are thousands of roundings. Rounding itself is allowed four budgets here, because what a
 # fault reads is of another size than what the budget was made for; verdicts are never judged by this.

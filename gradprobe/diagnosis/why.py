@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from ..faults.hypothesis import Hypothesis
 from ..model.diagnosis import CONSISTENT, NAMED, Diagnosis
@@ -25,9 +26,6 @@ from .compiled import right_in_another_file, right_in_the_interpreter, right_wit
 from .lines import Lines, of_strays
 from .prediction import Observed, observed
 from .search import Tested, causes, other_causes
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _TILES = (16, 32, 64, 128)
 _WORDS = {"b": "batches", "h": "heads", "g": "key heads", "m": "rows", "n": "keys", "w": "distances"}

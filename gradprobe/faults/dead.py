@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from ..reference import Tile
 from .hypothesis import Hypothesis, Seen
 from .variant import Scope, Variant, hooking
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _STEPS = ("LSE", "O", "P")
 _NUMBERS = (-60.0, -100.0, -1000.0)

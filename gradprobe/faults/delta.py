@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from .hypothesis import Hypothesis, Seen
 from .variant import Hook, Scope, hooking, pe, slope
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def hypotheses(seen: Seen) -> Iterator[Hypothesis]:

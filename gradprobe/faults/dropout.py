@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from ..reference.problem import part
 from .hypothesis import Hypothesis, Seen
 from .variant import Hook, Scope, hooking
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def hypotheses(seen: Seen) -> Iterator[Hypothesis]:

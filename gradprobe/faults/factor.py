@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import Tensor
 
 from ..model.case import Case
 from ..model.intermediates import TABLE
 from .hypothesis import Hypothesis, Seen
 from .variant import Hook, Scope, Variant, finishing, hooking
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def constants(case: Case) -> dict[str, float]:

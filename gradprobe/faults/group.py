@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from operator import methodcaller
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from ..reference.softmax import sink_weight
 from .hypothesis import Hypothesis, Seen
 from .variant import Scope, hooking
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
@@ -44,8 +43,6 @@ def _of_one_program(name: str, batch: int, first: int, size: int, value: Tensor,
 
 def _of_groups(seen: Seen) -> Iterator[Hypothesis]:
     """One member of a group kept, or one added in every member's place."""
-    import torch
-
     case = seen.case
     group = case.heads // case.kv_heads
     if group == 1:

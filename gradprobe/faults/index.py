@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from .hypothesis import AXES, Hypothesis, Seen, entered, title
 from .memory import axes_of, readable, reading
 from .variant import Variant, wide
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
@@ -41,8 +40,6 @@ def _without_a_term(seen: Seen, name: str, tensor: Tensor) -> Iterator[Hypothesi
 
 def _by_another_number(seen: Seen, name: str, tensor: Tensor) -> Iterator[Hypothesis]:
     """A head's tensor read under another number: the key head's, the next head's, or its own modulo a limit."""
-    import torch
-
     axes, case = axes_of(name, seen), seen.case
     letter = next((axis for axis in "hg" if axis in axes), "")
     if not letter or tensor.shape[at := axes.index(letter)] == 1:
@@ -66,8 +63,6 @@ def _hypothesis(seen: Seen, fault: str, name: str, axes: str, read: Tensor, summ
 
 
 def _key_heads_by_remainder(seen: Seen) -> Hypothesis:
-    import torch
-
     case, x = seen.case, seen.x
     heads = torch.arange(case.heads, device=x.q.device)
     owner = heads % case.kv_heads

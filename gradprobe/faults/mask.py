@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from operator import methodcaller
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from ..model.case import Case
 from ..reference import Attention, Tile, live_length
@@ -14,10 +16,7 @@ from ..reference.problem import part
 from .hypothesis import Hypothesis, Seen
 from .variant import USED, Hook, Scope, Variant, finishing, hooking
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-Rule = Callable[["Tensor", Attention, Tile], "Tensor"]
+Rule = Callable[[Tensor, Attention, Tile], Tensor]
 _TILES = tuple((rows, keys) for rows in (16, 32, 64, 128) for keys in (16, 32, 64, 128))
 _CHANGES = frozenset({"LSE", "P", "O", "dP", "dV", "delta"})
 
@@ -76,8 +75,6 @@ def _rules(case: Case, x: Attention) -> Iterator[tuple[str, str, Rule]]:
 
 
 def _terms(x: Attention, tile: Tile, shift: int = 0) -> _Terms:
-    import torch
-
     i, j = x.positions(tile)
     diagonal, (left, right) = x.diagonal(tile) + shift, x.window or (-1, -1)
     yes = torch.ones_like(j <= diagonal)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from .hypothesis import AXES, Seen
 from .variant import BUFFERS, USED, Alter, Hook, hooking
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 # Tensors that the reference's problem holds, by the same names.
 FIELDS = ("q", "k", "v", "do", "bias", "tau", "alibi", "mask", "sinks", "keep")
@@ -42,8 +41,6 @@ def axes_of(name: str, seen: Seen) -> str:
 
 def through(tensor: Tensor, strides: Sequence[int]) -> Tensor:
     """A tensor's elements as other strides lead to them; NaN where that is outside its storage."""
-    import torch
-
     flat = whole_storage(tensor)
     at = offsets(tensor.shape, strides).to(tensor.device) + int(tensor.storage_offset())
     inside = (at >= 0) & (at < len(flat))
@@ -61,8 +58,6 @@ def whole_storage(tensor: Tensor) -> Tensor:
 
 def offsets(shape: Sequence[int], strides: Sequence[int]) -> Tensor:
     """How far each element of a shape lies from the first."""
-    import torch
-
     total: Tensor = torch.zeros((), dtype=torch.int64)
     for size, stride in zip(shape, strides, strict=True):
         total = total[..., None] + torch.arange(size).mul(stride)

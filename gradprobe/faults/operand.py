@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import combinations
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from .hypothesis import Hypothesis, Seen, title
 from .variant import Alter, Hook, Scope, finishing, hooking, pe
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _INPUTS = ("q", "k", "v", "do")
 
@@ -111,8 +110,6 @@ def _within_tiles(seen: Seen) -> Iterator[Hypothesis]:
 
 def _in_tiles(matrix: Tensor, size: int) -> Tensor:
     """[..., M, N] -> [..., tiles of rows, tiles of keys, size, size], filled up with 0."""
-    import torch
-
     rows, keys = (-length % size for length in matrix.shape[-2:])
     padded = torch.nn.functional.pad(matrix, (0, keys, 0, rows))
     tiles: Tensor = padded.unflatten(-1, (-1, size)).unflatten(-3, (-1, size))
@@ -144,8 +141,6 @@ def _own_tile(result: str, taken: str, size: int, value: Tensor, scope: Scope) -
 
 def _rows_in_tiles(tensor: Tensor, size: int) -> Tensor:
     """[h, L, D] -> [h, tiles, size, D], filled up with 0."""
-    import torch
-
     padded: Tensor = torch.nn.functional.pad(tensor, (0, 0, 0, -tensor.shape[-2] % size))
     tiles: Tensor = padded.unflatten(-2, (-1, size))
     return tiles

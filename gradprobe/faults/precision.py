@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from .hypothesis import Hypothesis, Seen, entered, title
 from .variant import Alter, Hook, Scope, Variant, hooking, pe
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-Narrow = Callable[["Tensor"], "Tensor"]
+Narrow = Callable[[Tensor], Tensor]
 _CUT = "bfloat16, cut off"
 _ALL = frozenset({"LSE", "O", "P", "dP", "delta", "dQ", "dK", "dV"})
 _DTYPES = {"float32": ("bfloat16", "float16", "tf32", _CUT), "float16": ("bfloat16",), "bfloat16": ("float16",)}
@@ -66,8 +65,6 @@ def _summed_by_tiles(gradient: str, size: int, narrow: Narrow, value: Tensor, sc
 
 
 def _to(dtype: str) -> Narrow:
-    import torch
-
     if dtype == _CUT:
         return lambda tensor: (tensor.float().view(torch.int32) & ~0xFFFF).view(torch.float32).double()
     if dtype == "tf32":

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from .hypothesis import Hypothesis, Seen
 from .variant import Scope, hooking
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-Slope = Callable[["Tensor", float], "Tensor | float"]
+Slope = Callable[[Tensor, float], Tensor | float]
 _FIX = "dS = P * (dP - delta) * (1 - tanh(S / softcap)^2)"
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from .hypothesis import Hypothesis, Seen, title
 from .memory import KINDS, axes_of, by_kind, contiguous_strides, in_words, offsets, whole_storage, word
 from .variant import Alter, finishing
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _GRADIENTS = {"dq": "dQ", "dk": "dK", "dv": "dV"}
 # Elements of a storage that is copied to see what stores leave in it.
@@ -53,8 +52,6 @@ def _misplaced(gradient: str, tensor: Tensor, strides: tuple[int, ...]) -> Alter
         """What is found at a gradient's own places once all of it was stored at others."""
         if gradient not in values:
             return {}
-        import torch
-
         flat, first = whole_storage(tensor), int(tensor.storage_offset())
         own = (offsets(tensor.shape, tensor.stride()) + first).to(tensor.device)
         at = (offsets(tensor.shape, strides) + first).to(tensor.device).flatten()

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import combinations
-from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from .hypothesis import AXES, Hypothesis, Seen, entered, title
 from .memory import KINDS, axes_of, by_kind, in_words, readable, reading, through, word
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 # Sets of axes whose strides kernels are known to mix up: one, those of a program's offset, those of a tile, or all.
 _SETS = ("b", "h", "m", "d", "bh", "md", "bhm", "bhmd")

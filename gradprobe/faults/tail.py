@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from ..reference import Attention
 from .hypothesis import Hypothesis, Seen
 from .memory import offsets, readable, whole_storage
 from .variant import Alter, Scope, hooking
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _SIZES = (16, 32, 64, 128)
 
@@ -102,8 +101,6 @@ def _counted(count: int, value: Tensor, scope: Scope) -> Tensor:
 
 def _sees(x: Attention, rows: slice, keys: slice) -> Tensor:
     """[rows, keys] bool, by causal and the window alone."""
-    import torch
-
     i = torch.arange(rows.start, rows.stop, device=x.q.device)[:, None]
     j = torch.arange(keys.start, keys.stop, device=x.q.device)[None, :]
     i = i + (x.n_key - x.n_query if x.align == "bottom-right" else 0)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from .hypothesis import Hypothesis, Seen
 from .variant import Alter, Hook, Scope, hooking
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 _CHANGES = frozenset({"O", "dP", "delta", "dV", "dTau"})
 # [m or 1, N or 1] what tau is divided by, from the positions i [m, 1] and j [1, N].
-Position = Callable[["Tensor", "Tensor"], "Tensor"]
+Position = Callable[[Tensor, Tensor], Tensor]
 
 
 def hypotheses(seen: Seen) -> Iterator[Hypothesis]:

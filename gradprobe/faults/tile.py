@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from operator import methodcaller
-from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from ..reference import Attention, Tile, live_length
 from .hypothesis import Hypothesis, Seen
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _SIZES = (16, 32, 64, 128, 256)
 _SUMS = ("dQ", "dK", "dV", "O", "LSE", "delta")
@@ -35,7 +33,7 @@ class Positions:
     end_row: Tensor
 
 
-Keep = Callable[[Positions], "Tensor"]
+Keep = Callable[[Positions], Tensor]
 
 
 def hypotheses(seen: Seen) -> Iterator[Hypothesis]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
+
+from torch import Tensor
 
 from ..numerics.precision import softcap_slope
 from ..reference import Attention, Tile, evaluate
 from ..reference.softmax import kept_share
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 BUFFERS = ("LSE", "O", "delta")
 """What one kernel stores for another."""
@@ -67,9 +66,9 @@ class Scope:
         return value
 
 
-Hook = Callable[["Tensor", Scope], "Tensor"]
+Hook = Callable[[Tensor, Scope], Tensor]
 """Another value of an intermediate on a tile, from the right one."""
-Finish = Callable[[Mapping[str, "Tensor"]], Mapping[str, "Tensor"]]
+Finish = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
 """What a caller gets, by intermediate, from what was computed; those that stay as they are may be left out."""
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from .hypothesis import EVERYTHING, Hypothesis, Seen, entered, title
 from .memory import KINDS, axes_of, offsets, readable, reading, whole_storage
 from .variant import Variant, finishing
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _LIMIT = 2**31
 # Which axes' terms one expression adds up, in 32 bits, before the sum is added to a pointer.

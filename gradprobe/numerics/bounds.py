@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from ..reference import Attention, Tile
 from ..reference.softmax import distance, kept_share, sink_weight
 from .precision import LAMBDA, TINY, U32, U_FUNCTION, Precision, dot_error, long_sum
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 # tanh of a GPU's special function unit (PTX ISA, tanh.approx.f32), which FlashAttention's softcap uses.
 U_TANH = 2.0**-11
@@ -80,8 +79,6 @@ class Chain:
     """
 
     def __init__(self, x: Attention, tile: Tile, values: Mapping[str, Tensor], precision: Precision) -> None:
-        import torch
-
         self.x, self.tile, self.precision = x, tile, precision
         self.q, self.k, self.v, self.do = x.tensors(tile)
         self.valid, self.dpe = values["valid"], values["dPE"]
@@ -145,8 +142,6 @@ class Chain:
         self.e_o = (self.i_pe @ self.v**2).sqrt() + self.s_pe @ self.v.abs() + dot_error(pe, self.v, self.precision)
 
     def _softmax_mask(self) -> None:
-        import torch
-
         self.live, self.e_z = self.valid, torch.zeros_like(self.p)
         self.undecided = torch.zeros_like(self.valid)
         self.weight = self.p.abs()

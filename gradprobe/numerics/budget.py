@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from ..reference import Attention, Tile
 from ..reference.softmax import sink_weight
 from .bounds import Chain
 from .precision import TINY, U32, U_FUNCTION, Precision, like_bias, long_sum
 
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
-Error = tuple["Tensor", "Tensor"]
+Error = tuple[Tensor, Tensor]
 """What a tile adds to the squares of independent errors, and what it adds as it is."""
 
 
@@ -234,8 +232,6 @@ class Recovery:
 
 
 def _of_reading(expected: Tensor, bound: Tensor, dtype: torch.dtype, factor: float, precision: Precision) -> Tensor:
-    import torch
-
     info = torch.finfo(dtype)
     relative = precision.matrix + info.eps / 2 + 4 * U32
     return relative * (expected.abs() + bound) + (precision.floor + info.tiny * info.eps / 2) / factor

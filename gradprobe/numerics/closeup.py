@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from ..model.case import Case
 from ..model.failures import UsageFailure
@@ -17,9 +19,6 @@ from .evidence import Measured, Probed
 from .locate import element_of, locate_at
 from .precision import rounding_shift
 from .tally import Finding
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 # Of a map and its rows together; what has more is not kept in a report: 100 kB of JSON each.
 MOST_CELLS = 2048
@@ -105,8 +104,6 @@ def _interesting(finding: Finding) -> tuple[int, int]:
 
 def _whole_head(case: Case, measured: Measured, name: str, batch: int, head: int) -> tuple[Tensor, ...]:
     """Actual, expected, bound, right and masked of one head, each [R, C]."""
-    import torch
-
     if name not in BY_TILE:
         parts = judge_whole(measured.trace, measured.comparison, name)
         index = head if measured.comparison.findings[name].axes[0] not in "b1" else (batch, head)

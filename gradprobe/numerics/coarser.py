@@ -12,17 +12,15 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from ..model.case import Case
 from ..reference import Attention, Tile, evaluate
 from ..runtime.trace import Trace
 from .compare import Comparison, Evaluate, judge_whole, tile_size
 from .tally import Tally
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
 
 TILES = (16, 32, 64, 128, 256, 512, 1024)
 # Of the elements whose bits are not those of one rounding at the end, the share that a model must get right. The rest
@@ -130,8 +128,6 @@ def _judged_by(
     Where float32 noise turns a rounding, the accumulator is off by one unit in the last place from there on: two such
     turns are allowed. Rows whose bits are not the model's have no such excuse, and are judged by the contract.
     """
-    import torch
-
     name = sums.name
     actual, expected, bound, _ = judge_whole(trace, comparison, name)
     modelled, turns, shares = torch.empty_like(expected), torch.empty_like(expected), []
@@ -189,8 +185,6 @@ class _Sums:
 
     def by_contract(self, place: Place) -> Tensor:
         """A head's sum, rounded once."""
-        import torch
-
         return self._narrow(torch.stack([a @ b for a, b in self._terms(place)]).sum(0) * self.scale)
 
     def modelled(self, place: Place, model: Model) -> tuple[Tensor, Tensor]:
@@ -222,8 +216,6 @@ class _Sums:
         return self._kept[1]
 
     def _factors(self, batch: int, head: int) -> tuple[Tensor, Tensor]:
-        import torch
-
         x, end = self.x, self.x.n_query
         parts = [slice(first, min(first + self.rows, end)) for first in range(0, end, self.rows)]
         matrix = torch.cat([self._rows(batch, head, rows) for rows in parts])
@@ -301,8 +293,6 @@ def _about(plain: Comparison, modelled: Comparison) -> Comparison:
 
 def _rounded(x: Attention, operand: Operand) -> Attention:
     """The problem whose q or k went through 16 bits after it was scaled."""
-    import torch
-
     factor = x.scale * (math.log2(math.e) if operand.with_log2e else 1.0)
     dtype: torch.dtype = getattr(torch, operand.dtype)
     scaled = (getattr(x, operand.name).float() * factor).to(dtype).double() / factor

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from ..model.case import Case
 from ..reference import Attention, Tile, evaluate, tiles
@@ -18,17 +21,13 @@ from .budget import Recovery, TileBudget, summed_bound, tile_budget
 from .precision import Precision, output_rounding, rounding_shift
 from .tally import INHERITED, Finding, Tally
 
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
 BY_TILE = ("LSE", "P", "O", "dP", "delta", "dS", "dQ")
 OTHER_DELTA = "delta, otherwise"
 # Elements of one tile's matrices: 16 MiB in float64, of which some twenty are alive at once.
 TILE_ELEMENTS = 1 << 21
 
 
-Evaluate = Callable[[Attention, Tile, "Mapping[str, Tensor] | None"], "dict[str, Tensor]"]
+Evaluate = Callable[[Attention, Tile, Mapping[str, Tensor] | None], dict[str, Tensor]]
 """The form of `reference.evaluate`."""
 
 
@@ -359,8 +358,6 @@ def _within(actual: Tensor, expected: Tensor, bound: Tensor, *, poisoned: bool =
 
 def may_overflow(actual: Tensor, expected: Tensor, bound: Tensor, dtype: torch.dtype) -> Tensor:
     """Where an infinity is right: it has the right sign, and the exact value may lie outside the range of the dtype."""
-    import torch
-
     return actual.isinf() & bound.isfinite() & (actual.sign() * expected + bound >= torch.finfo(dtype).max)
 
 

@@ -14,17 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from ..model.case import Case
 from ..reference import Attention
 from ..runtime.trace import Trace
 from .compare import Comparison, may_overflow
 from .precision import Precision, output_rounding
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
 
 # A reference must be at least four bits better than the kernel that it judges.
 REFERENCE_SHARE = 1 / 16
@@ -171,8 +169,6 @@ def _inner_products(
 
 def _live(x: Attention) -> Tensor:
     """[B, H, M] bool: the rows that see a key."""
-    import torch
-
     from ..reference import Tile
 
     every = slice(0, x.n_query)
@@ -219,8 +215,6 @@ def agreement(
         factor: what the second run's dO was multiplied by.
         reverse: whether its heads and batches stood in reverse.
     """
-    import torch
-
     bounds = allowed(comparison, {name: tensor.dtype for name, tensor in first.values.items()})
     residuals, budgets = [], []
     for name in (name for name in bounds if name in second.values):

@@ -6,15 +6,13 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from ..reference import Attention, Tile, evaluate
 from ..reference.lazy import sum_by_distance
 from ..reference.softmax import sink_weight
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
 
 # Roundings are at most u each, about u / sqrt(3) in the mean square, so four bounds in quadrature stand near seven
 # standard deviations: over 10^9 elements none is expected outside.
@@ -94,8 +92,6 @@ def output_rounding(expected: Tensor, bound: Tensor, dtype: torch.dtype) -> Tens
 
     The value stored is the one computed, which may be off by `bound`.
     """
-    import torch
-
     info = torch.finfo(dtype)
     return (expected.abs() + bound) * (info.eps / 2) + info.tiny * info.eps / 2
 
@@ -136,8 +132,6 @@ def _shift_of_products(
 
     A kernel with dropout may round PE and dS before it divides what it sums of them by 1 - p: they round otherwise.
     """
-    import torch
-
     _, _, v, do = x.tensors(tile)
     narrow = _truncated if precision.operand else _Nearest(precision)
     moved: dict[str, Tensor] = {}
@@ -191,8 +185,6 @@ class _Nearest:
     precision: Precision
 
     def __call__(self, matrix: Tensor) -> Tensor:
-        import torch
-
         _, exponent = torch.frexp(matrix)
         unit = torch.full_like(matrix, self.precision.matrix)
         spacing = torch.ldexp(unit, exponent).clamp(min=2 * self.precision.floor)
@@ -217,6 +209,4 @@ def _truncated(tensor: Tensor) -> Tensor:
 
 def _cut(tensor: Tensor, added: int) -> Tensor:
     """The same after an addition to its bits: of 0x1000 to round to nearest, as kernels that convert first do."""
-    import torch
-
     return ((tensor.float().view(torch.int32) + added) & ~0x1FFF).view(torch.float32).double()

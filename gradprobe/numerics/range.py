@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import Tensor
 
 from ..model.case import Case
 from ..model.failures import UsageFailure
@@ -16,9 +18,6 @@ from .bounds import UNBOUNDED, score_error
 from .budget import tile_budget
 from .compare import BY_TILE, attention_of, tile_size, tiles_of, within_budget, wrong_on
 from .precision import U32, Precision, precision_of
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _LARGEST = {"float32": (2 - 2.0**-23) * 2.0**127, "float16": 65504.0}
 # What float16 kernels hold in float16 on the way, rather than only give.

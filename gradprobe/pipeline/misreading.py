@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from ..inputs.saved import Saved
 from ..model.failures import TargetFailure
 from ..numerics.evidence import Measured
 from ..reference import Attention, Tile, evaluate
 from ..targets.find import Target
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 # O of another reading differs by about its own size; the roundings of 16-bit kernels by a hundredth of it.
 _ALIKE = 0.02

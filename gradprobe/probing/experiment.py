@@ -7,7 +7,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
 
 from ..inputs.draw import draw, outputs_of
 from ..inputs.guards import ORDINARY
@@ -29,9 +32,6 @@ from ..runtime.taps import Tap, parse_tap
 from ..runtime.trace import Trace
 from ..targets.find import Target
 from .audit import refuse_broken, refuse_other_formulas
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 DERIVED = {"o": "O", "lse": "LSE", "delta": "delta"}
 """What a backward may be given of its forward, and what that is."""
@@ -144,8 +144,6 @@ def derived(experiment: Experiment, values: Mapping[str, Tensor]) -> dict[str, T
     taken = {name: key for name, key in DERIVED.items() if name in experiment.target.takes}
     if not taken:
         return {}
-    import torch
-
     from ..reference import manual_attention_backward
 
     case = experiment.case

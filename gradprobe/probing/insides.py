@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from ..inputs.draw import outputs_of
 from ..inputs.layouts import place
@@ -20,9 +21,6 @@ from ..runtime.trace import Trace
 from .experiment import Experiment, derived, inputs_of, measure
 from .observe import Execution, accepted
 from .runs import Record
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def with_insides(experiment: Experiment, records: list[Record]) -> list[Record]:

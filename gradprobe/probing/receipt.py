@@ -6,6 +6,8 @@ import platform
 import shlex
 from collections.abc import Iterable, Sequence
 
+import torch
+
 from ..model.case import Case
 from ..numerics.evidence import Provenance
 from ..numerics.locate import zeros_by_design
@@ -70,8 +72,6 @@ def provenance(experiment: Experiment, records: Iterable[Record]) -> Provenance:
 def environment(device: str) -> dict[str, str]:
     """Versions and the device, in words."""
     from importlib.metadata import PackageNotFoundError, version
-
-    import torch
 
     from .. import __version__
 

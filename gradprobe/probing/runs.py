@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from ..inputs.draw import outputs_of
 from ..inputs.guards import same_bits
@@ -19,9 +21,6 @@ from ..numerics.range import out_of_range
 from ..runtime.run import Outcome
 from .experiment import Experiment, derived, effective, inputs_of, measure
 from .observe import Execution, accepted, execute
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -263,8 +262,6 @@ def _linear_and_permuted(experiment: Experiment, run: Run, first: Measured) -> t
 
 def _may_double(experiment: Experiment, first: Measured) -> bool:
     """Whether real values leave room in their dtype for twice the dO, which loss scaling may not."""
-    import torch
-
     results = first.trace.values
     tensors = [experiment.values["do"], *(results[name] for name in LINEAR_IN_DO if name in results)]
     # Four times, for what a kernel holds in between.

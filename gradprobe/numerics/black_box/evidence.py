@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
+
+import torch
+from torch import Tensor
 
 from ...model.case import Case
 from ...model.intermediates import names
@@ -18,9 +21,6 @@ from ..identities import Invariant
 from ..locate import Location, locate
 from ..tally import MISMATCH, Finding
 from .recover import SHOWN, Recovered
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 RIGHT, COARSE, WRONG = range(3)
 """Within the contract's budget; within that of the coarser arithmetic that such a kernel may have; beyond."""
@@ -305,8 +305,6 @@ def _in_words(other: str, axes: str) -> str:
 
 def _of_other_heads(case: Case, do: Tensor) -> Iterator[tuple[Rereading, Tensor]]:
     """dO of the head or batch that a wrong index leads to."""
-    import torch
-
     heads, kv_heads = torch.arange(case.heads, device=do.device), case.kv_heads
     maps = {"of head 0 in every head": heads * 0}
     if 1 < kv_heads < case.heads:

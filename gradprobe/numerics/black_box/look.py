@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from ...model.assignment import Assigned
 from ...model.case import Case
@@ -26,9 +27,6 @@ from .recover import (
     with_matrices,
     with_sums,
 )
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 # What is read off P and dS.
 _QUOTIENTS = ("dP", "delta")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from ...model.case import Case
 from ...model.failures import TargetFailure
@@ -19,10 +21,6 @@ from ..precision import rounding_shift
 from ..range import out_of_range
 from .onehot import ZERO_KEYS, Plan, end_to_end, plan, problem, read_probe, shown_together
 
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
 # Elements of q, and of scores, that the probes of one call have at most: a target may hold its scores.
 CALL_ELEMENTS = 1 << 22
 CALL_SCORES = 1 << 24
@@ -33,7 +31,7 @@ SHOWN = {"dQ": "dS", "dK": "dS", "dV": "P"}
 GRADIENTS = tuple(SHOWN)
 SUMS = ("dBias", "dSink", "dTau")
 
-Answer = Callable[[Case, Mapping[str, "Tensor"], Mapping[str, "Tensor"]], Trace]
+Answer = Callable[[Case, Mapping[str, Tensor], Mapping[str, Tensor]], Trace]
 """Runs the target on several probes, in the layout under examination; given the first of them alone as well."""
 
 
@@ -127,8 +125,6 @@ def _of_first(trace: Trace, case: Case) -> Trace:
 
 
 def _nothing(case: Case, layout: Plan, trace: Trace) -> dict[str, Tensor]:
-    import torch
-
     shape, device = expected_shapes(case)["P"], next(iter(trace.values.values())).device
     names = [name for name in _gradients(trace) if name != "dV" or layout.rows_v]
     return {name: torch.zeros(shape, device=device) for name in names}
@@ -167,8 +163,6 @@ def with_sums(recovered: Recovered, case: Case, alone: Trace) -> Recovered:
 
 
 def _dtype(trace: Trace, *names: str) -> torch.dtype:
-    import torch
-
     dtypes = [trace.values[name].dtype for name in names if name in trace.values]
     return max(dtypes, key=lambda dtype: torch.finfo(dtype).eps, default=torch.float32)
 
@@ -178,8 +172,6 @@ def _quotients(x: Attention, p: Tensor, ds: Tensor) -> tuple[dict[str, Tensor], 
 
     delta is read at the key without a value that its row sees best: the second result, -1 where it sees none.
     """
-    import torch
-
     found = {"delta": torch.zeros_like(p[..., 0]), "dP": torch.zeros_like(p)}
     zero_key = torch.full_like(p[..., 0], -1, dtype=torch.long)
     for tile in tiles(x, rows=max(1, TILE_ELEMENTS // x.n_key), heads=1):
