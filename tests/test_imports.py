@@ -92,15 +92,21 @@ def test_only_the_folder_cli_imports_typer():
     assert {name.partition(".")[0] for name in users} == {"cli"}
 
 
-def test_no_module_outside_the_interpreter_imports_torch_or_triton_at_its_top_level():
+# They compute with the reference, which needs torch, and are imported late; what a verdict is kept in is read without.
+COMPUTING = ("numerics.", "faults.", "probing.", "diagnosis.")
+READ_WITHOUT = "numerics.evidence"
+
+
+def test_no_module_but_what_computes_imports_torch_at_its_top_level_nor_any_but_the_interpreter_triton():
     for name, file in MODULES.items():
         if not name.startswith("runtime.interpreter."):
+            late = {"triton"} if name.startswith(COMPUTING) and name != READ_WITHOUT else {"torch", "triton"}
             loaded = [
                 alias.name
                 for node in ast.parse(file.read_text()).body if isinstance(node, ast.Import) for alias in node.names
             ]  # fmt: skip
             loaded += [node.module for node in ast.parse(file.read_text()).body if isinstance(node, ast.ImportFrom)]
-            assert not {"torch", "triton"} & {str(word).split(".")[0] for word in loaded}, name
+            assert not late & {str(word).split(".")[0] for word in loaded}, name
 
 
 @pytest.mark.parametrize(

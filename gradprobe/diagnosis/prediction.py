@@ -11,11 +11,11 @@ from ..faults.hypothesis import Seen
 from ..faults.memory import whole_storage
 from ..faults.variant import Variant
 from ..model.case import Case
+from ..model.report import MISMATCH
 from ..numerics.budget import summed_bound, tile_budget
-from ..numerics.compare import BY_TILE, Judge, allowed_on, judge_whole, tile_size, tiles_of
+from ..numerics.compare import BY_TILE, allowed_on, judge, tile_size, tiles_of
 from ..numerics.evidence import Measured
-from ..numerics.precision import Precision, output_rounding, rounding_shift
-from ..numerics.tally import MISMATCH
+from ..numerics.precision import Precision, output_rounding
 from ..reference import Attention, Tile, evaluate, tiles
 
 _FEW_SCORES, _FEW_ELEMENTS = 1 << 19, 1 << 24
@@ -42,14 +42,12 @@ def observed(case: Case, measured: Measured, tensors: Mapping[str, Tensor]) -> O
     expected, allowed = ({name: value * 0 for name, value in actual.items()} for _ in range(2))
     for tile in tiles_of(case, x):
         place, values = (tile.batch, tile.heads, tile.rows), evaluate(x, tile)
-        shift = rounding_shift(x, tile, values, comparison.precision)
-        budget = allowed_on(x, tile, values, comparison.precision, shift, comparison.recovery)
+        budget = allowed_on(x, tile, values, comparison.precision, comparison.recovery)
         for name in (name for name in BY_TILE if name in actual):
-            judge = Judge(trace.values[name][place], values, budget, name)
-            expected[name][place], allowed[name][place] = judge.expected, judge.bound
-            right[name][place] = judge.right()
+            judged = judge(trace.values[name][place], values, budget, name)
+            _, expected[name][place], allowed[name][place], right[name][place] = judged
     for name in (name for name in actual if name not in BY_TILE):
-        _, expected[name], allowed[name], right[name] = judge_whole(trace, comparison, name)
+        _, expected[name], allowed[name], right[name] = comparison.judged(trace, name)
     expected |= {name: value for name, value in comparison.expected.items() if name not in expected}
     own = tuple(name for name, finding in comparison.findings.items() if finding.status == MISMATCH)
     return _at_hand(Observed(case, x, actual, expected, right, own, tensors, allowed, measured))

@@ -161,7 +161,7 @@ class Tester:
         """The first wrong key head's query heads, whole; and its number."""
         case, first = self.seen.case, self.seen.measured.first
         group = case.heads // case.kv_heads
-        batch, head = (first.place.batch or 0, first.place.head) if first else (0, 0)
+        batch, head = (first.batch or 0, first.head or 0) if first else (0, 0)
         own = first is not None and self.seen.case.axes(first.intermediate)[1:2] == "g"
         key_head = head if own else head // group
         return Tile(batch, slice(key_head * group, (key_head + 1) * group), slice(0, case.seqlen_q)), key_head

@@ -10,8 +10,9 @@ from torch import Tensor
 from ..faults.hypothesis import Hypothesis
 from ..model.diagnosis import CONSISTENT, NAMED, Diagnosis
 from ..model.intermediates import is_named_after, slots
+from ..model.report import MATCH, MISMATCH
 from ..model.spans import in_words, plural, spans
-from ..numerics.evidence import MATCH, MISMATCH, Run
+from ..numerics.evidence import Run
 from ..probing.experiment import Experiment, inputs_of
 from ..reference import Tile
 from .behaviour import (

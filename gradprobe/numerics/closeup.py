@@ -14,11 +14,10 @@ from ..model.intermediates import slots
 from ..model.number import Number
 from ..model.report import CloseUp, Row
 from ..reference import Tile
-from .compare import BY_TILE, Judge, allowed_on, judge_whole, tile_size
+from .compare import BY_TILE, allowed_on, judge, tile_size
 from .evidence import Measured, Probed
-from .locate import element_of, locate_at
-from .precision import rounding_shift
-from .tally import Finding
+from .locate import locate_at
+from .tally import Finding, Judged
 
 # Of a map and its rows together; what has more is not kept in a report: 100 kB of JSON each.
 MOST_CELLS = 2048
@@ -59,22 +58,22 @@ def close_up(case: Case, layout: str, measured: Measured, name: str, at: tuple[i
     """
     finding = _exposed(measured, name)
     batch, head = _checked(finding, at) if at is not None else _interesting(finding)
-    actual, expected, bound, right, masked = _whole_head(case, measured, name, batch, head)
-    ratio = _ratios(actual, expected, bound, right)
-    tile, first = _tile(case, finding.axes, actual.shape[1]), _first(ratio, right)
-    place, budget = (batch, head, *first), float(bound[first])
+    judged, masked = _whole_head(case, measured, name, batch, head)
+    ratio, (n_rows, n_cols) = judged.ratio, judged.right.shape
+    tile, first = _tile(case, finding.axes, n_cols), _first(ratio, judged.right)
+    place, budget = (batch, head, *first), float(judged.bound[first])
     return CloseUp(
         layout=layout,
         intermediate=name,
         batch=batch if finding.axes[0] == "b" else None,
         head=head,
-        mismatched=int((~right).sum()),
-        total=actual.numel(),
-        shape=(actual.shape[0], actual.shape[1]),
+        mismatched=int((~judged.right).sum()),
+        total=ratio.numel(),
+        shape=(n_rows, n_cols),
         tile=tile,
-        map=_pooled(ratio.masked_fill(masked & right, float("nan")), tile),
-        rows=_rows(actual, expected, ratio, right),
-        element=element_of(locate_at(case, measured.x, measured.trace, measured.comparison, name, place, budget)),
+        map=_pooled(ratio.masked_fill(masked & judged.right, float("nan")), tile),
+        rows=_rows(judged, ratio),
+        element=locate_at(case, measured.x, measured.trace, measured.comparison, name, place, budget),
     )
 
 
@@ -96,48 +95,35 @@ def _checked(finding: Finding, at: tuple[int, int]) -> tuple[int, int]:
 
 
 def _interesting(finding: Finding) -> tuple[int, int]:
-    place = finding.first or finding.first_wrong
-    if place is not None:
-        return place.batch or 0, place.head
+    first = finding.first or finding.first_wrong
+    if first is not None:
+        return first.batch or 0, first.head or 0
     return divmod(int(finding.ratio.argmax()), finding.ratio.shape[1])
 
 
-def _whole_head(case: Case, measured: Measured, name: str, batch: int, head: int) -> tuple[Tensor, ...]:
-    """Actual, expected, bound, right and masked of one head, each [R, C]."""
+def _whole_head(case: Case, measured: Measured, name: str, batch: int, head: int) -> tuple[Judged, Tensor]:
+    """One head judged, and where a mask covers it, each [R, C]."""
+    comparison = measured.comparison
     if name not in BY_TILE:
-        parts = judge_whole(measured.trace, measured.comparison, name)
-        index = head if measured.comparison.findings[name].axes[0] not in "b1" else (batch, head)
-        whole = [part[index].reshape(part[index].shape[0] if part[index].dim() else 1, -1) for part in parts]
-        return (*whole, torch.zeros_like(whole[-1]))
+        index = head if comparison.findings[name].axes[0] not in "b1" else (batch, head)
+        parts = [part[index] for part in comparison.judged(measured.trace, name)]
+        whole = Judged(*(part.reshape(part.shape[0] if part.dim() else 1, -1) for part in parts))
+        return whole, torch.zeros_like(whole.right)
     _, rows = tile_size(case)
     pieces = []
     for first in range(0, case.seqlen_q, rows):
         tile = Tile(batch, slice(head, head + 1), slice(first, min(first + rows, case.seqlen_q)))
-        values = measured.comparison.values(measured.x, tile)
-        precision, recovery = measured.comparison.precision, measured.comparison.recovery
-        shift = rounding_shift(measured.x, tile, values, precision)
-        budget = allowed_on(measured.x, tile, values, precision, shift, recovery)
-        if name in measured.comparison.bounds:  # wider than the budget where a sum proved to be coarser
-            known = measured.comparison.bounds[name][tile.batch, tile.heads, tile.rows]
+        values = comparison.values(measured.x, tile)
+        budget = allowed_on(measured.x, tile, values, comparison.precision, comparison.recovery)
+        if name in comparison.bounds:  # wider than the budget where a sum proved to be coarser
+            known = comparison.bounds[name][tile.batch, tile.heads, tile.rows]
             budget = replace(budget, rows={**budget.rows, name: known})
-        judge = Judge(measured.trace.values[name][tile.batch, tile.heads, tile.rows], values, budget, name)
-        masked = (
-            ~values["valid"]
-            if judge.actual.dim() == 3 and name in ("P", "dP", "dS")
-            else torch.zeros_like(judge.right())
-        )
-        pieces.append(
-            [
-                part[0].reshape(part.shape[1], -1)
-                for part in (judge.actual, judge.expected, judge.bound, judge.right(), masked)
-            ]
-        )
-    return tuple(torch.cat(part) for part in zip(*pieces, strict=True))
-
-
-def _ratios(actual: Tensor, expected: Tensor, bound: Tensor, right: Tensor) -> Tensor:
-    ratio = ((actual - expected).abs() / bound).nan_to_num(float("inf"), posinf=float("inf"))
-    return ratio.masked_fill(right & ~(ratio <= 1), 0.0).masked_fill(actual == expected, 0.0)
+        judged = judge(measured.trace.values[name][tile.batch, tile.heads, tile.rows], values, budget, name)
+        of_matrix = judged.right.dim() == 3 and name in ("P", "dP", "dS")
+        masked = ~values["valid"] if of_matrix else torch.zeros_like(judged.right)
+        pieces.append([part[0].reshape(part.shape[1], -1) for part in (*judged, masked)])
+    *whole_parts, masked = (torch.cat(part) for part in zip(*pieces, strict=True))
+    return Judged(*whole_parts), masked
 
 
 def _tile(case: Case, axes: str, cols: int) -> tuple[int, int]:
@@ -156,8 +142,8 @@ def _pooled(ratio: Tensor, tile: tuple[int, int]) -> tuple[tuple[Number | None, 
     return tuple(tuple(None if cell < 0 else Number(cell) for cell in row) for row in pooled.tolist())
 
 
-def _rows(actual: Tensor, expected: Tensor, ratio: Tensor, right: Tensor) -> tuple[Row, ...]:
-    wrong = (~right).sum(1)
+def _rows(judged: Judged, ratio: Tensor) -> tuple[Row, ...]:
+    wrong = (~judged.right).sum(1)
     chosen = wrong.nonzero().flatten().tolist() or [int(ratio.amax(1).argmax())]
     cols = ratio.argmax(1).tolist()
     return tuple(
@@ -165,8 +151,8 @@ def _rows(actual: Tensor, expected: Tensor, ratio: Tensor, right: Tensor) -> tup
             row=row,
             mismatched=int(wrong[row]),
             col=col,
-            actual=Number(actual[row, col]),
-            expected=Number(expected[row, col]),
+            actual=Number(judged.actual[row, col]),
+            expected=Number(judged.expected[row, col]),
             ratio=Number(ratio[row, col]),
         )
         for row, col in ((row, cols[row]) for row in chosen)

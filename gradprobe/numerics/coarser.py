@@ -19,8 +19,8 @@ from torch import Tensor
 from ..model.case import Case
 from ..reference import Attention, Tile, evaluate
 from ..runtime.trace import Trace
-from .compare import Comparison, Evaluate, judge_whole, tile_size
-from .tally import Tally
+from .compare import Comparison, Evaluate, tile_size
+from .tally import Judged, Tally
 
 TILES = (16, 32, 64, 128, 256, 512, 1024)
 # Of the elements whose bits are not those of one rounding at the end, the share that a model must get right. The rest
@@ -129,7 +129,7 @@ def _judged_by(
     turns are allowed. Rows whose bits are not the model's have no such excuse, and are judged by the contract.
     """
     name = sums.name
-    actual, expected, bound, _ = judge_whole(trace, comparison, name)
+    actual, expected, bound, _ = comparison.judged(trace, name)
     modelled, turns, shares = torch.empty_like(expected), torch.empty_like(expected), []
     for place in product(range(expected.shape[0]), range(expected.shape[1])):
         modelled[place], largest = sums.modelled(place, model)
@@ -142,7 +142,8 @@ def _judged_by(
     if not _explains(share, share_of_contract):
         return comparison, None
     tally = Tally(case, name, tuple(actual.shape))
-    tally.add_whole(actual, modelled, bound + turns, (actual - modelled).abs() <= bound + turns, None)
+    within = (actual - modelled).abs() <= bound + turns
+    tally.add_whole(Judged(actual, modelled, bound + turns, within), None)
     wider = comparison.bounds[name] + (modelled - expected).abs() + turns
     return replace(
         comparison,

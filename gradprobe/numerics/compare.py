@@ -9,17 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..model.case import Case
+from ..model.report import INHERITED
 from ..reference import Attention, Tile, evaluate, tiles
+from ..reference.attention import add_tile
 from ..runtime.trace import Trace, expected_shapes
 from .budget import Recovery, TileBudget, summed_bound, tile_budget
 from .precision import Precision, output_rounding, rounding_shift
-from .tally import INHERITED, Finding, Tally
+from .tally import Finding, Judged, Tally
 
 BY_TILE = ("LSE", "P", "O", "dP", "delta", "dS", "dQ")
 OTHER_DELTA = "delta, otherwise"
@@ -62,6 +65,10 @@ class Comparison:
         """What was expected of a tile."""
         return with_replaced(self.evaluate(x, tile, None), self.replaced, tile)
 
+    def judged(self, trace: Trace, name: str) -> Judged:
+        """An intermediate of the trace that was compared, whole, of those summed over rows."""
+        return judge_whole(trace.values[name], self.expected[name], self.bounds[name])
+
     @property
     def matches(self) -> bool:
         return all(finding.mismatched == 0 for finding in self.findings.values())
@@ -87,6 +94,7 @@ def compare(
     recovery: Recovery | None = None,
     evaluate: Evaluate = evaluate,
     tick: Callable[[float], None] = lambda fraction: None,
+    blame: bool = True,
 ) -> Comparison:
     """Compares every element with the reference, and a wrong one also with what the target's own parents imply.
 
@@ -95,24 +103,18 @@ def compare(
         recovery: how intermediates of the trace were recovered, where they were.
         evaluate: the built-in reference, or that with something around it.
         tick: told the fraction done of a pass, after each tile.
+        blame: whether what the parents imply is asked for at all.
     """
-    comparison = _Pass(case, x, trace, precision, reference, recovery, evaluate, blame=False).run(tick)
-    if comparison.matches:
-        return comparison
-    return promoted(_Pass(case, x, trace, precision, reference, recovery, evaluate, blame=True).run(tick))
-
-
-def within_budget(case: Case, x: Attention, trace: Trace, precision: Precision) -> bool:
-    """Whether every element of a trace is right."""
-    nobody = (None, None, evaluate)
-    return _Pass(case, x, trace, precision, *nobody, blame=False).run(lambda fraction: None).matches
+    begun = partial(_Pass, case, x, trace, precision, reference, recovery, evaluate)
+    comparison = begun(blame=False).run(tick)
+    return comparison if comparison.matches or not blame else promoted(begun(blame=True).run(tick))
 
 
 def wrong_on(x: Attention, tile: Tile, trace: Mapping[str, Tensor], precision: Precision) -> bool:
     """Whether any element of a tile is wrong."""
     values = evaluate(x, tile)
-    budget = tile_budget(x, tile, values, precision, rounding_shift(x, tile, values, precision))
-    return not all(bool(Judge(came, values, budget, name).right().all()) for name, came in trace.items())
+    budget = allowed_on(x, tile, values, precision)
+    return not all(bool(judge(came, values, budget, name).right.all()) for name, came in trace.items())
 
 
 def promoted(comparison: Comparison) -> Comparison:
@@ -193,10 +195,13 @@ class _Pass:
         for name in BY_TILE:
             if name in self.tallies:
                 actual = self.trace.values[name][place]
-                judge = Judge(actual, values, budget, name)
-                inherited = Judge(actual, own, own_budget, name).right(poisoned=True) if own_budget else None
-                self.tallies[name].add(tile, judge.actual, values[name], judge.bound, judge.right(), inherited)
-                self._sums_of_rows(name, place, judge, values)
+                judged = judge(actual, values, budget, name)
+                inherited = judge(actual, own, own_budget, name, poisoned=True).right if own_budget else None
+                self.tallies[name].add(tile, judged, inherited)
+                if name in self.row_sums:
+                    self.leaks[name] += int((judged.actual[~values["valid"]] != 0).sum())
+                    for sums, part in zip(self.row_sums[name], judged, strict=False):
+                        sums[place] = part.sum(-1)
 
     def _read(self, tile: Tile, values: Mapping[str, Tensor], plain: TileBudget) -> TileBudget:
         """The budget of a tile of recovered intermediates; notes how much of it comes from reading them out."""
@@ -216,19 +221,9 @@ class _Pass:
         given = {name: self.trace.values[name][place].double() for name in BY_TILE if name in self.trace.values}
         given.pop("dQ", None)
         implied = self.evaluate(self.x, tile, given)
-        budget = allowed_on(self.x, tile, implied | given, self.precision, shift, self.recovery)
+        budget = allowed_on(self.x, tile, implied | given, self.precision, self.recovery, shift)
         self.own.add(self.x, tile, implied, budget)
         return {**implied, OTHER_DELTA: _other_delta(self.x, tile, implied | given)}, budget
-
-    def _sums_of_rows(
-        self, name: str, place: tuple[int, slice, slice], judge: Judge, values: Mapping[str, Tensor]
-    ) -> None:
-        if name in self.row_sums:
-            self.leaks[name] += int((judge.actual[~values["valid"]] != 0).sum())
-            actual, expected, allowed = self.row_sums[name]
-            actual[place] = judge.actual.sum(-1)
-            expected[place] = values[name].sum(-1)
-            allowed[place] = judge.bound.sum(-1)
 
     def _summed(self) -> None:
         """Compares dK, dV, dBias and dTau, which are complete only after the last tile."""
@@ -236,11 +231,10 @@ class _Pass:
             self.expected[name] = self.replaced.get(name, self.expected[name]).double()
             self.bounds[name] = summed_bound(name, self.expected[name], squares, self.bounds[name], self.precision)
             if name in self.tallies:
-                actual, expected, bound, right = _judged(self.trace, self.expected, self.bounds, name)
-                inherited = (
-                    self.own.right(name, actual, bound - self.bounds[name], self.precision) if self.own else None
-                )
-                self.tallies[name].add_whole(actual, expected, bound, right, inherited)
+                judged = judge_whole(self.trace.values[name], self.expected[name], self.bounds[name])
+                rounding = judged.bound - self.bounds[name]
+                inherited = self.own.right(name, judged.actual, rounding, self.precision) if self.own else None
+                self.tallies[name].add_whole(judged, inherited)
 
 
 def with_replaced(values: dict[str, Tensor], replaced: Mapping[str, Tensor], tile: Tile) -> dict[str, Tensor]:
@@ -254,48 +248,49 @@ def allowed_on(
     tile: Tile,
     values: Mapping[str, Tensor],
     precision: Precision,
-    shift: Mapping[str, Tensor] | None,
-    recovery: Recovery | None,
+    recovery: Recovery | None = None,
+    shift: Mapping[str, Tensor] | None = None,
 ) -> TileBudget:
-    """The errors allowed on a tile, with what recovering intermediates adds to them."""
-    budget = tile_budget(x, tile, values, precision, shift)
+    """The errors allowed on a tile, with what recovering intermediates adds to them.
+
+    Args:
+        shift: the `rounding_shift` of other values than these.
+    """
+    budget = tile_budget(x, tile, values, precision, shift or rounding_shift(x, tile, values, precision))
     return budget if recovery is None else recovery.widened(x, tile, values, budget, precision)
 
 
-class Judge:
-    """One intermediate on one tile: the values that came, and whether each is right."""
+def judge(
+    actual: Tensor, values: Mapping[str, Tensor], budget: TileBudget, name: str, *, poisoned: bool = False
+) -> Judged:
+    """One intermediate on one tile.
 
-    def __init__(self, actual: Tensor, values: Mapping[str, Tensor], budget: TileBudget, name: str) -> None:
-        self.name, self.values, self.budget = name, values, budget
-        self.dtype, self.actual, self.expected = actual.dtype, actual.double(), values[name]
-        # Where 0 is expected because nothing flows there, nothing is allowed either.
-        bound = budget.rows[name]
-        rounding = output_rounding(self.expected, bound, actual.dtype) * ((self.expected != 0) | (bound > 0))
-        self.bound = bound + rounding
+    Args:
+        poisoned: from `_within`.
+    """
+    dtype, actual, expected, bound = actual.dtype, actual.double(), values[name], budget.rows[name]
+    # Where 0 is expected because nothing flows there, nothing is allowed either.
+    bound = bound + output_rounding(expected, bound, dtype) * ((expected != 0) | (bound > 0))
+    right = _within(actual, expected, bound, poisoned=poisoned) | may_overflow(actual, expected, bound, dtype)
+    if name == "dP":
+        other, allowed, free = _other_side(values, budget, dtype)
+        right |= free & _within(actual, other, allowed, poisoned=poisoned)
+    if name == "delta" and OTHER_DELTA in values:
+        right |= _within(actual, values[OTHER_DELTA], bound, poisoned=poisoned)
+    if name == "LSE":  # of a row that sees no key there are several conventions, and nothing reads it
+        right |= ~values["valid"].any(-1) & ~actual.isnan()
+    return Judged(actual, expected, bound, right)
 
-    def right(self, *, poisoned: bool = False) -> Tensor:
-        right = _within(self.actual, self.expected, self.bound, poisoned=poisoned)
-        right |= may_overflow(self.actual, self.expected, self.bound, self.dtype)
-        if self.name == "dP":
-            right |= self._other_side(poisoned)
-        if OTHER_DELTA in self.values and self.name == "delta":
-            right |= _within(self.actual, self.values[OTHER_DELTA], self.bound, poisoned=poisoned)
-        if self.name == "LSE":  # of a row that sees no key there are several conventions, and nothing reads it
-            right |= ~self.values["valid"].any(-1) & ~self.actual.isnan()
-        return right
 
-    def _other_side(self, poisoned: bool) -> Tensor:
-        """Where dP may be 0 and dO V^T alike.
+def _other_side(values: Mapping[str, Tensor], budget: TileBudget, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """The other value that dP may have, what it may err by, and where dP may be 0 and dO V^T alike.
 
-        On the ReLU's kink; and in the softmax family where no key is seen, since P masks dP once more there. Not so in
-        the lazy family, whose dTau sums dP as it is.
-        """
-        dpe = self.values["dPE"]
-        free = self.budget.undecided if "Z" in self.values else ~self.values["valid"]
-        other = dpe.masked_fill(self.expected != 0, 0.0)
-        bound = self.budget.unmasked_dp
-        bound = bound + output_rounding(other, bound, self.dtype)
-        return free & _within(self.actual, other, bound, poisoned=poisoned)
+    On the ReLU's kink; and in the softmax family where no key is seen, since P masks dP once more there. Not so in the
+    lazy family, whose dTau sums dP as it is.
+    """
+    other, bound = values["dPE"].masked_fill(values["dP"] != 0, 0.0), budget.unmasked_dp
+    free = budget.undecided if "Z" in values else ~values["valid"]
+    return other, bound + output_rounding(other, bound, dtype), free
 
 
 def _other_delta(x: Attention, tile: Tile, values: Mapping[str, Tensor]) -> Tensor:
@@ -307,18 +302,11 @@ def _other_delta(x: Attention, tile: Tile, values: Mapping[str, Tensor]) -> Tens
     return (x.do[tile.batch, tile.heads, tile.rows] * values["O"]).sum(-1) - share * values["dP"].sum(-1)
 
 
-def judge_whole(trace: Trace, comparison: Comparison, name: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Actual, expected, bound and right of an intermediate that is summed over rows (dK, dV, dBias, dTau), whole."""
-    return _judged(trace, comparison.expected, comparison.bounds, name)
-
-
-def _judged(
-    trace: Trace, expected: Mapping[str, Tensor], bounds: Mapping[str, Tensor], name: str
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    actual = trace.values[name].double()
-    bound = bounds[name] + output_rounding(expected[name], bounds[name], trace.values[name].dtype)
-    right = _within(actual, expected[name], bound)
-    return actual, expected[name], bound, right | may_overflow(actual, expected[name], bound, trace.values[name].dtype)
+def judge_whole(actual: Tensor, expected: Tensor, bound: Tensor) -> Judged:
+    """An intermediate that is summed over rows (dK, dV, dBias, dTau, dSink), whole."""
+    dtype, actual, bound = actual.dtype, actual.double(), bound + output_rounding(expected, bound, actual.dtype)
+    right = _within(actual, expected, bound) | may_overflow(actual, expected, bound, dtype)
+    return Judged(actual, expected, bound, right)
 
 
 class _Sums:
@@ -340,8 +328,6 @@ class _Sums:
 
 
 def _add(x: Attention, tile: Tile, into: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
-    from ..reference.attention import add_tile
-
     add_tile(x, {name: whole for name, whole in into.items() if name in values}, tile, values)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ..model.assignment import run_name
 from ..model.case import Case
 from ..model.diagnosis import Diagnosis
+from ..model.report import MATCH, MISMATCH, SKIPPED, Element
 from ..model.severity import ERROR, WARNING, Warned
 from ..targets.naming import Source
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from .coarser import Coarser, Operand
     from .compare import Comparison
     from .identities import Invariant
-    from .locate import Location
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Measured:
     x: Attention
     trace: Trace
     comparison: Comparison
-    first: Location | None
+    first: Element | None
     invariants: tuple[Invariant, ...]
     coarser: tuple[Coarser | Operand, ...] = ()
     """What proves to be rounded further than the contract says: sums, or an operand of the scores."""
@@ -54,9 +54,6 @@ class Inside:
     """What their disagreements say; empty where everything is right."""
     shown: Measured
     """The ordinary run's results as they came, and what was recovered beside them."""
-
-
-MATCH, MISMATCH, SKIPPED = "match", "mismatch", "skipped"
 
 
 @dataclass(frozen=True)

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from msgspec.structs import replace
+from torch import Tensor
 
-from ..model import report as model
 from ..model.case import Case
-from ..model.intermediates import slots
 from ..model.number import Number
+from ..model.report import MISMATCH, Element, Window
 from ..model.spans import in_words, spans
-from .tally import MISMATCH, Place
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from ..reference import Attention
-    from ..runtime.trace import Trace
-    from .compare import Comparison
+from ..reference import Attention, Tile
+from ..runtime.trace import Trace
+from .compare import BY_TILE, Comparison
+from .tally import Place, element_at
 
 # Which corner the diagonal ends in where M != N, and how another kernel shows.
 _ALIGNED = {
@@ -28,110 +22,47 @@ _ALIGNED = {
 }
 
 
-@dataclass(frozen=True)
-class Window:
-    """A few rows and columns around a place, actual beside expected."""
-
-    rows: tuple[int, ...]
-    cols: tuple[int, ...]
-    actual: tuple[tuple[float, ...], ...]
-    expected: tuple[tuple[float, ...], ...]
-
-
-@dataclass(frozen=True)
-class Location:
-    """The first mismatch."""
-
-    intermediate: str
-    place: Place
-    tile: tuple[int | None, int | None]
-    """(m, n) of the BLOCK_M x BLOCK_N tile; None along an axis that the intermediate does not have."""
-    masked: bool | None
-    """Whether a mask covers the entry; None where that has no meaning."""
-    window: Window
-
-
-def locate(case: Case, x: Attention, trace: Trace, comparison: Comparison) -> Location | None:
+def locate(x: Attention, trace: Trace, comparison: Comparison) -> Element | None:
     """The first mismatch in dataflow order, then batch, head, row and column; None where everything matches."""
-    for name, finding in comparison.findings.items():
+    for finding in comparison.findings.values():
         if finding.status == MISMATCH and finding.first is not None:
-            return _location(case, x, trace, comparison, name, finding.first)
+            return _with_window(x, trace, comparison, finding.first)
     return None
 
 
 def locate_at(
-    case: Case,
-    x: Attention,
-    trace: Trace,
-    comparison: Comparison,
-    name: str,
-    at: tuple[int, int, int, int],
-    budget: float,
-) -> Location:
-    """Any element, by its batch, head, row and column (0 where the intermediate has no such axis)."""
-    axes = comparison.findings[name].axes
-    batch, head, row, col = (place if letter else None for place, letter in zip(at, slots(axes), strict=True))
-    place = Place(batch, head or 0, row, col, 0.0, 0.0, budget)
-    window = _window(x, trace, comparison, name, place)
-    r, c = window.rows.index(at[2]), window.cols.index(at[3])
-    place = replace(place, actual=window.actual[r][c], expected=window.expected[r][c])
-    return Location(name, place, tile_of(case, axes, place.row, place.col), _masked(x, axes, place), window)
+    case: Case, x: Attention, trace: Trace, comparison: Comparison, name: str, at: Place, budget: float
+) -> Element:
+    """Any element of an intermediate, by its place."""
+    element = _with_window(x, trace, comparison, element_at(case, name, at, 0.0, 0.0, budget))
+    assert element.window is not None
+    row, col = element.window.rows.index(at[2]), element.window.cols.index(at[3])
+    return replace(element, actual=element.window.actual[row][col], expected=element.window.expected[row][col])
 
 
-def _location(case: Case, x: Attention, trace: Trace, comparison: Comparison, name: str, place: Place) -> Location:
-    axes = comparison.findings[name].axes
-    tile, masked = tile_of(case, axes, place.row, place.col), _masked(x, axes, place)
-    return Location(name, place, tile, masked, _window(x, trace, comparison, name, place))
-
-
-def tile_of(case: Case, axes: str, row: int | None, col: int | None) -> tuple[int | None, int | None]:
-    """Which tile of the score matrix an element belongs to."""
-    blocks = {"m": case.block_m, "n": case.block_n}
-    found: dict[str, int] = {
-        letter: at // blocks[letter]
-        for letter, at in zip(slots(axes)[2:], (row, col), strict=True)
-        if letter in blocks and at is not None
-    }
-    return found.get("m"), found.get("n")
-
-
-def _masked(x: Attention, axes: str, place: Place) -> bool | None:
-    if axes != "bhmn" or place.row is None or place.col is None:
-        return None
-    heads, rows = slice(place.head, place.head + 1), slice(place.row, place.row + 1)
-    from ..reference import Tile
-
-    return not bool(x.valid(Tile(place.batch or 0, heads, rows))[0, 0, place.col])
-
-
-def _window(x: Attention, trace: Trace, comparison: Comparison, name: str, place: Place) -> Window:
-    actual = _matrix(trace.values[name], place)
-    rows, cols = _around(place.row or 0, actual.shape[0], 2), _around(place.col or 0, actual.shape[1], 5)
-    from .compare import BY_TILE
-
+def _with_window(x: Attention, trace: Trace, comparison: Comparison, element: Element) -> Element:
+    """The element with whether a mask covers it, and the numbers of the rows and columns around it."""
+    name, batch, head = element.intermediate, element.batch or 0, element.head or 0
+    actual = _matrix(trace.values[name], element)
+    rows, cols = _around(element.row or 0, actual.shape[0], 2), _around(element.col or 0, actual.shape[1], 5)
+    tile = Tile(batch, slice(head, head + 1), slice(rows[0], rows[-1] + 1))
     if name in BY_TILE:
-        assert place.row is not None
-        expected = expected_rows(x, comparison, name, place, rows)[:, list(cols)]
+        expected = comparison.values(x, tile)[name].reshape(len(rows), -1)
     else:
-        expected = _matrix(comparison.expected[name], place)[list(rows)][:, list(cols)]
-    shown = actual[list(rows)][:, list(cols)].double()
-    return Window(rows, cols, _numbers(shown), _numbers(expected))
+        expected = _matrix(comparison.expected[name], element)[list(rows)]
+    masked = None
+    if comparison.findings[name].axes == "bhmn":
+        masked = not bool(x.valid(tile)[0, rows.index(element.row or 0), element.col or 0])
+    shown = (actual[list(rows)][:, list(cols)].double(), expected[:, list(cols)])
+    return replace(element, masked=masked, window=Window(rows, cols, *map(_numbers, shown)))
 
 
-def _matrix(tensor: Tensor, place: Place) -> Tensor:
-    """[R, C] of the place's batch and head, with 1 for an axis that is not there."""
+def _matrix(tensor: Tensor, element: Element) -> Tensor:
+    """[R, C] of the element's batch and head, with 1 for an axis that is not there."""
     if tensor.dim() == 4:
-        return tensor[place.batch or 0, place.head]
-    per_head = tensor[place.batch, place.head] if place.batch is not None else tensor[place.head]
+        return tensor[element.batch or 0, element.head]
+    per_head = tensor[element.head] if element.batch is None else tensor[element.batch, element.head]
     return per_head.reshape(-1, 1)
-
-
-def expected_rows(x: Attention, comparison: Comparison, name: str, place: Place, rows: Sequence[int]) -> Tensor:
-    """[rows, C] of what a target was compared with, for neighbouring rows of one head."""
-    from ..reference import Tile
-
-    tile = Tile(place.batch or 0, slice(place.head, place.head + 1), slice(rows[0], rows[-1] + 1))
-    return comparison.values(x, tile)[name].reshape(len(rows), -1)
 
 
 def _around(at: int, size: int, width: int) -> tuple[int, ...]:
@@ -139,25 +70,8 @@ def _around(at: int, size: int, width: int) -> tuple[int, ...]:
     return tuple(range(first, min(first + width, size)))
 
 
-def _numbers(tensor: Tensor) -> tuple[tuple[float, ...], ...]:
-    return tuple(tuple(row) for row in tensor.tolist())
-
-
-def element_of(location: Location) -> model.Element:
-    """A place with the numbers around it, as a report holds it."""
-    place, window = location.place, location.window
-    return model.Element(
-        intermediate=location.intermediate,
-        batch=place.batch, head=place.head, row=place.row, col=place.col,
-        tile=location.tile,
-        actual=Number(place.actual), expected=Number(place.expected), budget=Number(place.budget),
-        masked=location.masked,
-        window=model.Window(window.rows, window.cols, _typed(window.actual), _typed(window.expected)),
-    )  # fmt: skip
-
-
-def _typed(rows: Sequence[Sequence[float]]) -> tuple[tuple[Number, ...], ...]:
-    return tuple(tuple(map(Number, row)) for row in rows)
+def _numbers(tensor: Tensor) -> tuple[tuple[Number, ...], ...]:
+    return tuple(tuple(map(Number, row)) for row in tensor.tolist())
 
 
 def zeros_by_design(case: Case) -> list[str]:

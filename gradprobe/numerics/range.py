@@ -16,7 +16,7 @@ from ..reference.softmax import kept_share
 from ..runtime.trace import Trace
 from .bounds import UNBOUNDED, score_error
 from .budget import tile_budget
-from .compare import BY_TILE, attention_of, tile_size, tiles_of, within_budget, wrong_on
+from .compare import BY_TILE, attention_of, compare, tile_size, tiles_of, wrong_on
 from .precision import U32, Precision, precision_of
 
 _LARGEST = {"float32": (2 - 2.0**-23) * 2.0**127, "float16": 65504.0}
@@ -164,7 +164,7 @@ def _is_shown(case: Case, x: Attention, off: Attention, trace: Trace, precision:
         came = {name: values[name].to(of.dtype) for name, of in trace.values.items() if name in BY_TILE}
         if wrong_on(x, tile, came, precision):
             return True
-    return not within_budget(case, x, _of(case, off, trace), precision)
+    return not compare(case, x, _of(case, off, trace), precision, blame=False).matches
 
 
 def without(x: Attention, name: str) -> Attention | None:

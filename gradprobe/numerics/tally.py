@@ -4,39 +4,38 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
 
 from ..model.case import Case
 from ..model.intermediates import slots
+from ..model.number import Number
+from ..model.report import INHERITED, MATCH, MISMATCH, Element
 from ..model.spans import spans
+from ..reference import Tile
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from ..reference import Tile
-
-MATCH, INHERITED, MISMATCH = "match", "inherited", "mismatch"
+Place = tuple[int, int, int, int]
+"""Batch, head, row and column of an element; 0 along an axis that its intermediate does not have."""
 
 
-@dataclass(frozen=True)
-class Place:
-    """One element, with the values found and expected."""
+class Judged(NamedTuple):
+    """Values that came, beside those expected and the errors allowed, and whether each is right; all of one shape."""
 
-    batch: int | None
-    """None where the intermediate has no such axis."""
-    head: int
-    row: int | None
-    """The first axis after the head: a query row, a key (dK, dV) or a distance (dBias)."""
-    col: int | None
-    actual: float
-    expected: float
-    budget: float
+    actual: Tensor
+    expected: Tensor
+    bound: Tensor
+    right: Tensor
 
     @property
-    def ratio(self) -> float:
-        """The error as a multiple of the budget."""
-        error = abs(self.actual - self.expected)
-        return error / self.budget if self.budget and error == error else float("inf")
+    def ratio(self) -> Tensor:
+        """Errors as multiples of the budget: infinite for a NaN, 0 for what is right by another rule."""
+        ratio = ((self.actual - self.expected).abs() / self.bound).nan_to_num(math.inf, posinf=math.inf)
+        return ratio.masked_fill(self.right & ~(ratio <= 1), 0.0)
+
+    def reshape(self, *shape: int) -> Judged:
+        return Judged(*(part.reshape(shape) for part in self))
 
 
 @dataclass(frozen=True)
@@ -60,9 +59,9 @@ class Finding:
     """[B, H] how many of those the target's own parents do not explain."""
     wrong_rows: Tensor
     """[B, H, R] bool."""
-    first: Place | None
+    first: Element | None
     """The first wrong element that is not inherited, in the order batch, head, row, column."""
-    first_wrong: Place | None
+    first_wrong: Element | None
     """The first wrong element of any kind."""
 
     @property
@@ -89,6 +88,26 @@ def _status(wrong: int, own: int) -> str:
     return MISMATCH if own else INHERITED if wrong else MATCH
 
 
+def element_at(case: Case, name: str, at: Place, actual: float, expected: float, budget: float) -> Element:
+    """An element of an intermediate, with the tile of the score matrix that it belongs to."""
+    letters = slots(case.axes(name))
+    batch, head, row, col = (place if letter else None for place, letter in zip(at, letters, strict=True))
+    along = dict(zip(letters[2:], at[2:], strict=True))
+    blocks = {"m": case.block_m, "n": case.block_n}
+    m, n = (along[letter] // block if letter in along else None for letter, block in blocks.items())
+    return Element(
+        intermediate=name,
+        batch=batch,
+        head=head or 0,
+        row=row,
+        col=col,
+        tile=(m, n),
+        actual=Number(actual),
+        expected=Number(expected),
+        budget=Number(budget),
+    )
+
+
 class Tally:
     """Adds up the verdicts on one intermediate."""
 
@@ -99,74 +118,53 @@ class Tally:
         self.shape = shape + (1,) * (4 - len(shape))
         """[B, H, R, C] with 1 for what is not there."""
         self.total, self.non_finite, self.max_abs_err = 0, 0, 0.0
-        self.ratio = self._zeros(2).double()
+        self.ratio = torch.zeros(self.shape[:2], dtype=torch.double)
         self.squares, self.counted = 0.0, 0
-        self.wrong, self.own = self._zeros(2), self._zeros(2)
-        self.wrong_rows = self._zeros(3).bool()
-        self.first: tuple[tuple[int, ...], Place] | None = None
-        self.first_wrong: tuple[tuple[int, ...], Place] | None = None
+        self.wrong, self.own = (torch.zeros(self.shape[:2], dtype=torch.long) for _ in range(2))
+        self.wrong_rows = torch.zeros(self.shape[:3], dtype=torch.bool)
+        self.first: tuple[Place, Element] | None = None
+        self.first_wrong: tuple[Place, Element] | None = None
 
-    def _zeros(self, axes: int) -> Tensor:
-        import torch
-
-        return torch.zeros(self.shape[:axes], dtype=torch.long)
-
-    def add_whole(
-        self, actual: Tensor, expected: Tensor, bound: Tensor, right: Tensor, inherited: Tensor | None
-    ) -> None:
+    def add_whole(self, judged: Judged, inherited: Tensor | None) -> None:
         """Adds a whole intermediate, in its own axes."""
-        from ..reference import Tile
-
         n_batch, n_heads, n_rows, _ = self.shape
-        parts = [tensor.reshape(self.shape) for tensor in (actual, expected, bound, right)]
+        whole = judged.reshape(*self.shape)
         explained = None if inherited is None else inherited.reshape(self.shape)
         for b in range(n_batch):
-            tile = Tile(b, slice(0, n_heads), slice(0, n_rows))
-            of_b = (part[b] for part in parts)
-            self.add(tile, next(of_b), next(of_b), next(of_b), next(of_b), None if explained is None else explained[b])
+            tile, of_b = Tile(b, slice(0, n_heads), slice(0, n_rows)), Judged(*(part[b] for part in whole))
+            self.add(tile, of_b, None if explained is None else explained[b])
 
-    def add(
-        self, tile: Tile, actual: Tensor, expected: Tensor, bound: Tensor, right: Tensor, inherited: Tensor | None
-    ) -> None:
-        """Adds one tile: values [h, r, ...], whether each is right, and whether the target's own parents explain it."""
-        shape = (*actual.shape[:2], -1)
-        actual, expected, bound, right = (part.reshape(shape) for part in (actual, expected, bound, right))
-        error = (actual - expected).abs()
-        self.total += actual.numel()
+    def add(self, tile: Tile, judged: Judged, inherited: Tensor | None) -> None:
+        """Adds one tile, with values [h, r, ...].
+
+        Args:
+            inherited: whether the target's own parents explain each value.
+        """
+        judged = judged.reshape(*judged.actual.shape[:2], -1)
+        error, ratio, wrong = (judged.actual - judged.expected).abs(), judged.ratio, ~judged.right
+        self.total += error.numel()
         self.max_abs_err = max(self.max_abs_err, float(error.where(error.isfinite(), error.new_zeros(())).max()))
-        ratio = self._ratio(error, bound, right)
         self.squares += float(ratio.square().sum())
-        self.counted += int(((bound > 0) | (ratio > 0)).sum())
+        self.counted += int(((judged.bound > 0) | (ratio > 0)).sum())
         place = (tile.batch, tile.heads)
         self.ratio[place] = self.ratio[place].maximum(ratio.amax((1, 2)).cpu())
-        wrong = ~right
         if bool(wrong.any()):
-            explained = wrong.new_zeros(()) if inherited is None else inherited.reshape(shape)
-            self._add_wrong(tile, wrong, wrong & ~explained, (actual, expected, bound))
+            explained = wrong.new_zeros(()) if inherited is None else inherited.reshape(wrong.shape)
+            self._add_wrong(tile, wrong, wrong & ~explained, judged)
 
-    @staticmethod
-    def _ratio(error: Tensor, bound: Tensor, right: Tensor) -> Tensor:
-        """Errors as multiples of the budget: infinite for a NaN, 0 for what is right by another rule."""
-        ratio = (error / bound).nan_to_num(float("inf"), posinf=float("inf"))
-        return ratio.masked_fill(right & ~(ratio <= 1), 0.0)
-
-    def _add_wrong(self, tile: Tile, wrong: Tensor, own: Tensor, values: tuple[Tensor, Tensor, Tensor]) -> None:
+    def _add_wrong(self, tile: Tile, wrong: Tensor, own: Tensor, judged: Judged) -> None:
         place = (tile.batch, tile.heads)
         self.wrong[place] += wrong.sum((1, 2)).cpu()
         self.own[place] += own.sum((1, 2)).cpu()
         self.wrong_rows[tile.batch, tile.heads, tile.rows] |= wrong.any(-1).cpu()
-        self.non_finite += int((wrong & ~values[0].isfinite()).sum())
-        self.first = self._earlier(self.first, tile, own, values)
-        self.first_wrong = self._earlier(self.first_wrong, tile, wrong, values)
+        self.non_finite += int((wrong & ~judged.actual.isfinite()).sum())
+        self.first = self._earlier(self.first, tile, own, judged)
+        self.first_wrong = self._earlier(self.first_wrong, tile, wrong, judged)
 
     def _earlier(
-        self,
-        known: tuple[tuple[int, ...], Place] | None,
-        tile: Tile,
-        mask: Tensor,
-        values: tuple[Tensor, Tensor, Tensor],
-    ) -> tuple[tuple[int, ...], Place] | None:
-        """The earlier of the place known so far and the first of a mask, in the order batch, head, row, column."""
+        self, known: tuple[Place, Element] | None, tile: Tile, mask: Tensor, judged: Judged
+    ) -> tuple[Place, Element] | None:
+        """The earlier of the element known so far and the first of a mask, in the order batch, head, row, column."""
         found = mask.flatten().nonzero()
         if not len(found):
             return known
@@ -175,16 +173,10 @@ class Tally:
         at = (tile.batch, tile.heads.start + h, tile.rows.start + r, c)
         if known is not None and known[0] < at:
             return known
-        return at, self._place(at, *(float(part[h, r, c]) for part in values))
-
-    def _place(self, at: tuple[int, ...], actual: float, expected: float, budget: float) -> Place:
-        batch, head, row, col = (place if letter else None for place, letter in zip(at, slots(self.axes), strict=True))
-        return Place(batch, head or 0, row, col, actual, expected, budget)
+        return at, element_at(self.case, self.name, at, *(float(part[h, r, c]) for part in judged[:3]))
 
     def finding(self) -> Finding:
         """What the tiles came to."""
-        first, first_wrong = (known[1] if known else None for known in (self.first, self.first_wrong))
-        rms = math.sqrt(self.squares / max(self.counted, 1))
         return Finding(
             self.name,
             self.axes,
@@ -192,10 +184,9 @@ class Tally:
             self.non_finite,
             self.max_abs_err,
             self.ratio,
-            rms,
+            math.sqrt(self.squares / max(self.counted, 1)),
             self.wrong,
             self.own,
             self.wrong_rows,
-            first,
-            first_wrong,
+            *(known[1] if known else None for known in (self.first, self.first_wrong)),
         )

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
-from torch import Tensor
-
 from ..inputs.saved import Saved
 from ..model.failures import TargetFailure
 from ..numerics.evidence import Measured
@@ -65,6 +63,6 @@ def _agrees(measured: Measured, x: Attention, *, swapped: bool) -> bool:
     """Whether O of the first heads of the first batch fits another reading."""
     heads = slice(0, min(_MOST_HEADS, x.n_heads))
     expected = evaluate(x, Tile(0, heads, slice(0, x.n_query)))["O"]
-    actual: Tensor = measured.trace.values["O"]
-    actual = (actual.transpose(1, 2) if swapped else actual)[0, heads].double()
+    o = measured.trace.values["O"]
+    actual = (o.transpose(1, 2) if swapped else o)[0, heads].double()
     return bool((actual - expected).abs().max() <= _ALIKE * expected.abs().max())

@@ -10,7 +10,8 @@ from ..inputs.saved import Saved
 from ..model.assignment import run_name
 from ..model.case import Case
 from ..model.failures import Refusal
-from ..numerics.evidence import MISMATCH, Probed, Run
+from ..model.report import MISMATCH
+from ..numerics.evidence import Probed, Run
 from ..numerics.range import refuse_out_of_range, unshown
 from ..probing.experiment import Experiment, Tick, dots_of, experiment_of, silent
 from ..probing.insides import with_insides

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import chain
 
 from ..faults.factor import constants
 from ..model.case import Case
 from ..model.failures import ReferenceFailure
 from ..model.intermediates import lookup
+from ..model.report import Element
 from ..numerics.compare import compare
 from ..numerics.identities import Invariant, share_of_reference
-from ..numerics.locate import Location, locate
+from ..numerics.locate import locate
 from ..numerics.precision import precision_of
 from ..reference import Attention
 from ..runtime.trace import Trace
@@ -33,7 +35,7 @@ def refuse_other_formulas(reference: Target, case: Case, x: Attention, trace: Tr
         ReferenceFailure: an intermediate departs from its formula, or is no more precise than the kernel.
     """
     comparison = compare(case, x, trace, precision_of("float32", "ieee"))
-    first = locate(case, x, trace, comparison)
+    first = locate(x, trace, comparison)
     if first is not None:
         raise ReferenceFailure(
             f"the verdict is about the reference: {reference.name} departs from {_formula(case, first)}"
@@ -50,36 +52,29 @@ def refuse_other_formulas(reference: Target, case: Case, x: Attention, trace: Tr
         )
 
 
-def _formula(case: Case, first: Location) -> str:
+def _formula(case: Case, first: Element) -> str:
     """The formula that the reference departs from, the place, and both numbers."""
     row = lookup(first.intermediate)
     step = row.step(case.family) if row is not None else None
-    place = first.place
-    at = {"batch": place.batch, "head": place.head, "row": place.row, "col": place.col}
+    at = {axis: getattr(first, axis) for axis in ("batch", "head", "row", "col")}
     where = ", ".join(f"{axis} {index}" for axis, index in at.items() if index is not None)
     formula = f"{first.intermediate} = {step.formula}" if step is not None else first.intermediate
-    return f"{formula}: at {where} it gives {place.actual:.6g}, the formula {place.expected:.6g}"
+    return f"{formula}: at {where} it gives {first.actual:.6g}, the formula {first.expected:.6g}"
 
 
-def _factor(case: Case, x: Attention, trace: Trace, first: Location) -> str:
+def _factor(case: Case, x: Attention, trace: Trace, first: Element) -> str:
     """The constant that all of the intermediate is off by, where it is one: divided by it, every element is right."""
-    numbers = [
-        (came, due)
-        for of_came, of_due in zip(first.window.actual, first.window.expected, strict=True)
-        for came, due in zip(of_came, of_due, strict=True)
-    ]
+    assert first.window is not None
+    numbers = list(zip(chain(*first.window.actual), chain(*first.window.expected), strict=True))
     squares = sum(due * due for _, due in numbers)
     ratio = sum(came * due for came, due in numbers) / squares if squares else 0.0
     name = first.intermediate
     for words, factor in constants(case).items():
-        if abs(ratio - factor) <= _NEAR * abs(factor) and _right_but_for(factor, case, x, trace, name):
-            return f"; all of {name} is {factor:.5g} = {words} times what the formula gives"
+        if abs(ratio - factor) <= _NEAR * abs(factor):
+            divided = replace(trace, values={**trace.values, name: trace.values[name].double() / factor})
+            if not compare(case, x, divided, precision_of("float32", "ieee"), blame=False).findings[name].mismatched:
+                return f"; all of {name} is {factor:.5g} = {words} times what the formula gives"
     return ""
-
-
-def _right_but_for(factor: float, case: Case, x: Attention, trace: Trace, name: str) -> bool:
-    divided = replace(trace, values={**trace.values, name: trace.values[name].double() / factor})
-    return not compare(case, x, divided, precision_of("float32", "ieee")).findings[name].mismatched
 
 
 def refuse_broken(reference: Target | None, invariants: Iterable[Invariant]) -> None:

@@ -192,7 +192,7 @@ def measure(
             comparison = comparison if case.strict else lenient
         invariants = identities(case, x, trace, comparison)
         refuse_broken(experiment.reference, invariants)
-        return Measured(x, trace, comparison, locate(case, x, trace, comparison), tuple(invariants), coarser)
+        return Measured(x, trace, comparison, locate(x, trace, comparison), tuple(invariants), coarser)
 
 
 def _explained(

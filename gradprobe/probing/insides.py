@@ -13,10 +13,11 @@ from ..inputs.placement import for_more_batches, repeats
 from ..model.assignment import AS_SAVED, Assigned
 from ..model.case import Case
 from ..model.failures import TargetFailure
+from ..model.report import MISMATCH
 from ..numerics.black_box.look import Examiner, look_inside
 from ..numerics.black_box.recover import obstacle, recoverable
 from ..numerics.budget import Recovery
-from ..numerics.evidence import MISMATCH, Measured, Run
+from ..numerics.evidence import Measured, Run
 from ..runtime.trace import Trace
 from .experiment import Experiment, derived, inputs_of, measure
 from .observe import Execution, accepted

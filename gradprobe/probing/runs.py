@@ -15,7 +15,8 @@ from ..model.assignment import AS_SAVED, UNIT_RUN, Assigned, planned_runs, run_n
 from ..model.case import Case
 from ..model.failures import TargetFailure, UsageFailure
 from ..model.memory import RACE, UNWRITTEN, MemoryFinding, telling, worst_first
-from ..numerics.evidence import MISMATCH, Measured, Run
+from ..model.report import MISMATCH
+from ..numerics.evidence import Measured, Run
 from ..numerics.identities import LINEAR_IN_DO, Invariant, agreement, doubled, permuted
 from ..numerics.range import out_of_range
 from ..runtime.run import Outcome

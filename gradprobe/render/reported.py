@@ -23,7 +23,6 @@ from ..model.report import (
 from ..numerics import evidence as verdict
 from ..numerics.evidence import Measured, Probed, Provenance
 from ..numerics.identities import Invariant
-from ..numerics.locate import element_of
 from ..numerics.tally import Finding
 from ..runtime.trace import dtype_of
 from ..targets.naming import Source as Loaded
@@ -40,7 +39,7 @@ def report_of(probed: Probed, close_ups: Iterable[CloseUp] = ()) -> Report:
         environment={name: str(value) for name, value in environment.items()},
         case=probed.case,
         runs=runs,
-        first_mismatch=element_of(failing[1].first) if failing and failing[1].first else None,
+        first_mismatch=failing[1].first if failing else None,
         diagnoses=probed.diagnoses,
         known=probed.known,
         coarser=tuple({one.name: one.words for _, found in probed.measured for one in found.coarser}.values()),
@@ -81,7 +80,7 @@ def run_of(case: Case, run: verdict.Run) -> Run:
         memory=run.memory,
         inside=run.inside.sentences if run.inside else (),
         intermediates=tuple(_intermediates(case, measured)),
-        first_mismatch=element_of(measured.first) if measured.first else None,
+        first_mismatch=measured.first,
         compared=_counts(case, measured),
         invariants=tuple(map(_identity, measured.invariants)),
     )

@@ -30,7 +30,7 @@ def test_a_fault_is_found_by_its_numbers(fault, tmp_path, record_property):
         pytest.skip("the race did not show in the numbers")
     first = report.failing[1].first
     assert first.intermediate == fault.first
-    assert fault.kind or (first.place.head, fault.row in (None, first.place.row)) == (fault.head, True)
+    assert fault.kind or (first.head, fault.row in (None, first.row)) == (fault.head, True)
 
 
 # Racecheck looks at shared memory alone.

@@ -64,7 +64,7 @@ def test_do_read_with_q_head_stride_is_found_from_head_1_on(tmp_path, dtype, dot
     report = probed_planted(HISTORICAL, tmp_path, dtype=dtype, dots=dots, seqlen=seqlen, head_dim=64)
     assert [run.verdict for run in report.runs] == ["match", "mismatch", "mismatch"]
     first = report.failing[1].first
-    assert (first.intermediate, first.place.head) == ("dP", 1)
+    assert (first.intermediate, first.head) == ("dP", 1)
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
@@ -74,4 +74,4 @@ def test_every_planted_fault_is_found_in_tf32(tmp_path, fault):
     first = report.failing[1].first
     assert first.intermediate == fault.first
     # Which program stores last, and so which head shows it, is the device's affair.
-    assert first.place.head == fault.head or fault.name == "dtau_stored_instead_of_added"
+    assert first.head == fault.head or fault.name == "dtau_stored_instead_of_added"

@@ -45,21 +45,20 @@ FAMILIES = ("softmax", "lazy")
 def test_one_wrong_element_is_found_at_its_place(family, element):
     name, at, tile = element
     first = first_of(changed(name, lambda t: t[at].add_(1.0)), family, **({"tau": (0.5,)} if family == "lazy" else {}))
-    place = first.place
-    assert (first.intermediate, place.batch, place.head, place.row, place.col) == (name, *at)
+    assert (first.intermediate, first.batch, first.head, first.row, first.col) == (name, *at)
     assert first.tile == tile
-    assert place.actual - place.expected == pytest.approx(1.0, abs=1e-3)
+    assert first.actual - first.expected == pytest.approx(1.0, abs=1e-3)
 
 
 def test_delta_0_on_row_40_is_found_there_and_has_no_column():
     first = first_of(changed("delta", lambda t: t[1, 2, 40].zero_()))
-    assert (first.intermediate, first.place.head, first.place.row, first.place.col) == ("delta", 2, 40, None)
+    assert (first.intermediate, first.head, first.row, first.col) == ("delta", 2, 40, None)
     assert first.masked is None
 
 
 def test_a_leaked_future_key_is_said_to_be_masked():
     first = first_of(changed("P", lambda t: t[0, 1, 9, 10].fill_(0.5)), causal=True)
-    assert (first.intermediate, first.place.row, first.place.col, first.masked) == ("P", 9, 10, True)
+    assert (first.intermediate, first.row, first.col, first.masked) == ("P", 9, 10, True)
 
 
 def test_the_window_shows_the_numbers_around_the_place():
@@ -67,7 +66,7 @@ def test_the_window_shows_the_numbers_around_the_place():
     assert first.window.rows == (0, 1)
     assert first.window.cols == (0, 1, 2, 3, 4)
     assert first.window.actual[0][0] == 9.0
-    assert first.window.expected[0][0] == pytest.approx(first.place.expected, rel=1e-12)
+    assert first.window.expected[0][0] == pytest.approx(first.expected, rel=1e-12)
 
 
 def test_of_two_faults_the_one_earlier_in_the_dataflow_comes_first():
@@ -76,19 +75,19 @@ def test_of_two_faults_the_one_earlier_in_the_dataflow_comes_first():
         return changed("dP", lambda t: t[1, 2, 70].mul_(1.5))(name, tensor)
 
     first = first_of(both)
-    assert (first.intermediate, first.place.batch, first.place.head, first.place.row) == ("dP", 1, 2, 70)
+    assert (first.intermediate, first.batch, first.head, first.row) == ("dP", 1, 2, 70)
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 def test_one_element_of_p_that_is_no_number_is_the_first_mismatch_with_an_infinite_ratio(value):
     first = first_of(changed("P", lambda t: t[0, 1, 5, 3].fill_(value)))
-    assert (first.intermediate, first.place.row, first.place.col) == ("P", 5, 3)
-    assert first.place.ratio == float("inf")
+    assert (first.intermediate, first.row, first.col) == ("P", 5, 3)
+    assert first.ratio == float("inf")
 
 
 def test_a_lost_update_of_dk_is_found_in_the_tile_that_lost_it():
     first = first_of(changed("dK", lambda t: t[0, 1, 32:48].mul_(0.7)))
-    assert (first.intermediate, first.place.head, first.place.row, first.tile) == ("dK", 1, 32, (None, 2))
+    assert (first.intermediate, first.head, first.row, first.tile) == ("dK", 1, 32, (None, 2))
 
 
 @pytest.mark.parametrize(("budgets", "said"), [(2.0, True), (9.0, False)])

@@ -103,5 +103,5 @@ def assert_as_recorded(fault: Planted, report: Probed) -> None:
     assert {name for name, status in statuses.items() if status == "inherited"} == fault.inherited
     assert {run.layout for run in report.runs if run.verdict == "match"} == fault.passes
     first = measured.first
-    assert (first.intermediate, first.place.batch, first.place.head) == (fault.first, fault.batch, fault.head)
-    assert fault.row is None or first.place.row == fault.row
+    assert (first.intermediate, first.batch, first.head) == (fault.first, fault.batch, fault.head)
+    assert fault.row is None or first.row == fault.row

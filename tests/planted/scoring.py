@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gradprobe.model.diagnosis import CONSISTENT, NAMED, Diagnosis
-from gradprobe.numerics.evidence import MATCH, MISMATCH, Probed
+from gradprobe.model.report import MATCH, MISMATCH
+from gradprobe.numerics.evidence import Probed
 from tests.planted.equivalents import EQUIVALENTS
 from tests.planted.scored import SCORED
 from tests.planted.trials import Scored, Uncovered, Unflagged
@@ -83,9 +84,8 @@ def _outcome(name: str, report: Probed, seconds: float) -> Outcome:
     first = report.failing[1].first if report.failing else None
     if first is None:
         return outcome
-    place = first.place
     return dataclasses.replace(
-        outcome, first=first.intermediate, batch=place.batch, head=place.head, row=place.row
+        outcome, first=first.intermediate, batch=first.batch, head=first.head, row=first.row
     )  # fmt: skip
 
 

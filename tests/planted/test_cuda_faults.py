@@ -32,8 +32,8 @@ def test_a_fault_is_found_and_placed(found):
         assert measured.matches
         assert {stray.tensor for stray in run.memory} == {fault.array}
     else:
-        assert (measured.first.intermediate, measured.first.place.head) == (fault.first, fault.head)
-        assert fault.row in (None, measured.first.place.row)
+        assert (measured.first.intermediate, measured.first.head) == (fault.first, fault.head)
+        assert fault.row in (None, measured.first.row)
 
 
 def test_what_it_does_to_memory_is_named_with_the_lines(found):

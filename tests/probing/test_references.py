@@ -146,13 +146,13 @@ def test_the_numbers_around_a_mismatch_are_those_that_it_was_judged_by(name):
     every = manual_attention_backward(x.q, x.k, x.v, x.do, causal=True, scale=case.scale)
     trace, other = Trace(every, dict.fromkeys(every, "exported")), Trace({name: every[name] * 1.5}, {name: "exported"})
     comparison = compare(case, x, trace, precision_of("float32", "ieee"), reference=other)
-    first = locate(case, x, trace, comparison)
+    first = locate(x, trace, comparison)
     assert first.intermediate == name
-    assert first.place.actual == pytest.approx(first.place.expected / 1.5)
-    around = [numbers[first.window.cols.index(first.place.col)] for numbers in
-              (first.window.actual[first.window.rows.index(first.place.row)],
-               first.window.expected[first.window.rows.index(first.place.row)])]  # fmt: skip
-    assert around == [first.place.actual, first.place.expected]
+    assert first.actual == pytest.approx(first.expected / 1.5)
+    around = [numbers[first.window.cols.index(first.col)] for numbers in
+              (first.window.actual[first.window.rows.index(first.row)],
+               first.window.expected[first.window.rows.index(first.row)])]  # fmt: skip
+    assert around == [first.actual, first.expected]
     close = close_up(case, "contiguous", Measured(x, trace, comparison, first, ()), name, None)
     assert (close.element.actual, close.element.expected) == tuple(around)
     assert all(row.expected == pytest.approx(1.5 * row.actual) for row in close.rows)

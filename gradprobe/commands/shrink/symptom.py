@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...inputs.history import CheckRequest, is_sound
-from ...numerics.tally import MISMATCH
+from ...model.report import MISMATCH
 from ...render.files import replace_file
 
 if TYPE_CHECKING:
@@ -117,8 +118,8 @@ def _symptom(run: Run, measured: Measured, heads: int, fault: str | None) -> Sym
         memory_finding = run.memory[0]
         return Symptom(MEMORY, f"{memory_finding.kind} {memory_finding.tensor}".strip(), fault=fault)
     own = tuple(name for name, finding in findings.items() if finding.status == MISMATCH)
-    actual = measured.first.place.actual
-    kind = NUMBERS if actual == actual and abs(actual) != float("inf") else NAN
+    actual = measured.first.actual
+    kind = NUMBERS if actual is not None and math.isfinite(actual) else NAN
     spares = heads > 1 and not any(bool(findings[name].own[:, 0].any()) for name in own)
     return Symptom(kind, measured.first.intermediate, own, tuple(findings), heads, spares, fault)
 

@@ -14,8 +14,9 @@ from ...inputs.guards import same_bits
 from ...inputs.layouts import Inputs, place
 from ...model.failures import DeviceLost, NoRoom, TargetFailure
 from ...model.memory import UNWRITTEN, MemoryFinding, telling
+from ...model.report import MATCH, MISMATCH
 from ...model.severity import ERROR, HUGE, WARNING
-from ...numerics.evidence import MATCH, MISMATCH, Measured, Run
+from ...numerics.evidence import Measured, Run
 from ...numerics.memory import never_written
 from ...probing.experiment import Experiment, derived, effective, measure
 from ...probing.observe import Execution, observe

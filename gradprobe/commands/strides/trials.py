@@ -12,9 +12,8 @@ from ...inputs.layouts import NEVER_EXPANDED, VECTORS
 from ...inputs.placement import Placement, placements_of
 from ...model.assignment import AS_SAVED, LAYOUTS, SCALED, Assigned
 from ...model.memory import MemoryFinding
-from ...model.report import Element, Report, Run
+from ...model.report import MISMATCH, Element, Report, Run
 from ...model.severity import ERROR, HUGE, VECTOR, WARNING
-from ...numerics.evidence import MISMATCH
 
 CONTIGUOUS, EXPANDED = LAYOUTS[0], "expanded"
 ALONE, TOGETHER, PROGRAM = "one tensor", "all tensors", "program"

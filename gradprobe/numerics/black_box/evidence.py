@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ...model.case import Case
 from ...model.intermediates import names
+from ...model.report import MISMATCH, Element
 from ...reference import Attention, evaluate
 from ...reference.attention import add_tile
 from ...runtime.trace import Trace
@@ -18,8 +19,8 @@ from ..budget import RECOVERABLE, Recovery
 from ..compare import Comparison, promoted, tiles_of
 from ..evidence import Measured
 from ..identities import Invariant
-from ..locate import Location, locate
-from ..tally import MISMATCH, Finding
+from ..locate import locate
+from ..tally import Finding
 from .recover import SHOWN, Recovered
 
 RIGHT, COARSE, WRONG = range(3)
@@ -156,7 +157,7 @@ def _only(name: str, value: Tensor) -> Trace:
     return Trace({name: value}, {name: "exported"})
 
 
-def beside(case: Case, own: Measured, inner: Measured) -> Measured:
+def beside(own: Measured, inner: Measured) -> Measured:
     """What a report shows of a run that was looked into.
 
     What the target exposed stays as it came, number for number. Where it is wrong, and is so in the one-hot problems
@@ -174,18 +175,16 @@ def beside(case: Case, own: Measured, inner: Measured) -> Measured:
     )
     sources = {name: (own if name in known else inner).trace.sources[name] for name in order}
     shown = replace(own, trace=replace(own.trace, sources=sources), comparison=promoted(comparison))
-    return replace(
-        shown, first=_first(case, own, inner, findings), invariants=_either(own.invariants, inner.invariants)
-    )
+    return replace(shown, first=_first(own, inner, findings), invariants=_either(own.invariants, inner.invariants))
 
 
-def _first(case: Case, own: Measured, inner: Measured, findings: Mapping[str, Finding]) -> Location | None:
+def _first(own: Measured, inner: Measured, findings: Mapping[str, Finding]) -> Element | None:
     """The first mismatch, in the run whose it is."""
     name = next((name for name, finding in findings.items() if finding.status == MISMATCH), None)
     if name is None:
         return None
     of = own if name in own.trace.values else inner
-    return locate(case, of.x, of.trace, replace(of.comparison, findings={name: findings[name]}))
+    return locate(of.x, of.trace, replace(of.comparison, findings={name: findings[name]}))
 
 
 def _blamed(own: Finding, inner: Finding | None) -> Finding:

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from ...model.assignment import Assigned
 from ...model.case import Case
+from ...model.report import MISMATCH
 from ...model.spans import listed
 from ...runtime.trace import Trace
 from ..evidence import Inside, Measured
-from ..tally import MISMATCH
 from .evidence import RIGHT, Evidence, Measure, Scales, beside, reread_do, reread_for_dp
 from .recover import (
     SUMS,
@@ -74,7 +74,7 @@ def look_inside(examiner: Examiner) -> Inside:
         recovered, unreached = _reached(examiner, _held(recovered, evidence), evidence)
         notes = {one.through: one.note for one in evidence if one.is_coarse and one.beside == RIGHT}
         measured, words = examiner.compared(recovered), [*notes.values(), *unreached]
-    return Inside(measured, tuple(words), beside(examiner.case, examiner.own, measured))
+    return Inside(measured, tuple(words), beside(examiner.own, measured))
 
 
 def _with_a_fault(

@@ -17,7 +17,6 @@ from ...runtime.trace import Trace, expected_shapes
 from ..budget import RECOVERABLE, Recovery, quotient_error, slope_of
 from ..compare import TILE_ELEMENTS, allowed_on, attention_of, tiles_of
 from ..evidence import Measured
-from ..precision import rounding_shift
 from ..range import out_of_range
 from .onehot import ZERO_KEYS, Plan, end_to_end, plan, problem, read_probe, shown_together
 
@@ -246,8 +245,7 @@ def is_one_delta_a_row(case: Case, measured: Measured, recovered: Recovered) -> 
     for tile in tiles_of(case, x):
         place = (tile.batch, tile.heads, tile.rows)
         expected = evaluate(x, tile)
-        shift = rounding_shift(x, tile, expected, precision)
-        rows = allowed_on(x, tile, expected, precision, shift, recovered.recovery).rows
+        rows = allowed_on(x, tile, expected, precision, recovered.recovery).rows
         slope, seen = slope_of(x, tile), (expected["P"] > rows["P"])[..., ::ZERO_KEYS]
         quotients = values["dS"][place].double() / (values["P"][place].double() * slope)
         g = quotients[..., ::ZERO_KEYS].masked_fill(~seen, 0.0)

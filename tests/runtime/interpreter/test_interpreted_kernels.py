@@ -75,4 +75,4 @@ def test_do_read_with_q_head_stride_is_found_in_16_bits(tmp_path, dtype):
     case = lazy_case(dtype=dtype, batch=1, heads=2, seqlen=20, head_dim=8)
     report = probe(case, find_target(f"{file}:lazy_intermediates"), why=False)
     first = report.failing[1].first
-    assert (report.verdict, first.intermediate, first.place.head) == ("mismatch", "dP", 1)
+    assert (report.verdict, first.intermediate, first.head) == ("mismatch", "dP", 1)
