@@ -9,10 +9,9 @@ from rich.text import Text
 
 from ...model.assignment import LAYOUTS
 from ...model.memory import GUARD, OUTSIDE, MemoryFinding, worst_first
-from ...model.report import Report
+from ...model.report import MATCH, MISMATCH, SKIPPED, Report
 from ...model.severity import COUNTED
 from ...model.spans import plural
-from ...model.report import MATCH, MISMATCH, SKIPPED
 from ...render.console import folded, headed, window
 from ...render.terminal import rendered, terminal
 from ...render.text import ASCII, CAUTION, UTF8, Marks, stray_line
