@@ -1,12 +1,15 @@
 """Chooses Triton's interpreter before any test imports triton, and one thread: the tensors here are small."""
 
 import compileall
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from gradprobe.runtime.backend import prepare_backend
+from tests import zygote
+from tests.sampling import NIGHT
 
 prepare_backend("auto")
 
@@ -17,6 +20,8 @@ def pytest_configure(config):
     torch.set_num_threads(1)
     if not hasattr(config, "workerinput"):  # once, and not in each process that tests start: 0.9 s of every check
         compileall.compile_dir(Path(__file__).parents[1] / "gradprobe", quiet=2)
+    if not NIGHT and not torch.cuda.is_available():  # a fork cannot use CUDA
+        zygote.install()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -31,6 +36,12 @@ def pytest_xdist_make_scheduler(config, log):
 def _own_search_path(monkeypatch):
     """A target's folder is put on the search path, where another test's target of the same name would be found."""
     monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+@pytest.fixture
+def real_processes(monkeypatch):
+    """Every program is started as a user's is, by a new interpreter."""
+    monkeypatch.setattr(subprocess, "Popen", zygote.RealPopen)
 
 
 def pytest_terminal_summary(terminalreporter):

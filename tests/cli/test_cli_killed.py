@@ -19,6 +19,7 @@ from gradprobe.render.incomplete import FORMS as ALL
 from tests.cli.command import ROOT, SMALL, run, start
 from tests.render.written import assert_is_sarif, read_junit
 
+pytestmark = pytest.mark.usefixtures("real_processes")
 NAMES = {"--json": "out.json", "--junit": "out.xml", "--sarif": "out.sarif"}
 FORMS = " ".join(f"{flag} {file}" for flag, file in NAMES.items())
 COMMANDS = {

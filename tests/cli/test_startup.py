@@ -14,6 +14,7 @@ from gradprobe.model.failures import UsageFailure
 from gradprobe.targets.mistyped import refuse_mistyped
 from tests.cli.command import ROOT, run
 
+pytestmark = pytest.mark.usefixtures("real_processes")
 MISTYPED = {
     "check lasy": "did you mean 'lazy'?",
     "check kernel.py:lazy_atention": "did you mean 'lazy_attention'? it has: Softmax, lazy_attention",

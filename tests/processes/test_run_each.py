@@ -11,6 +11,7 @@ import pytest
 
 from gradprobe.processes import run_each
 
+pytestmark = pytest.mark.usefixtures("real_processes")
 ROOT = Path(__file__).resolve().parents[2]
 DOING = "tests.processes.workers:Doing"
 

@@ -223,6 +223,7 @@ UNRELATED = """
 """
 
 
+@pytest.mark.usefixtures("real_processes")
 def test_a_run_of_unrelated_tests_loads_the_plugin_and_nothing_else(project):
     project.makeconftest(LOADED)
     project.makepyfile(UNRELATED)
@@ -231,6 +232,7 @@ def test_a_run_of_unrelated_tests_loads_the_plugin_and_nothing_else(project):
     ran.stdout.fnmatch_lines(["LOADED [[]] [[]'gradprobe', 'gradprobe.testing', 'gradprobe.testing.pytest_plugin']"])
 
 
+@pytest.mark.usefixtures("real_processes")
 def test_collecting_tests_that_use_it_loads_no_torch(project):
     project.makeconftest(LOADED)
     project.makepyfile("""
