@@ -6,10 +6,10 @@ import ctypes
 import functools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Sizes = tuple[int, int, int]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -37,16 +38,16 @@ class Unit:
         Raises:
             TargetFailure: the source has no such kernel.
         """
-        plain = name.partition("<")[0].strip()
-        known = self.source.templates if "<" in name else self.source.kernels
+        plain, source = name.partition("<")[0].strip(), self.source
+        known = source.templates if "<" in name else source.kernels
         if plain not in known:
-            raise TargetFailure(f"{self.source.path.name} has no kernel {name!r}", self._way_out(plain))
+            names = ", ".join((*source.kernels, *source.templates)) or "none"
+            is_template = plain in source.templates
+            way_out = (
+                f'it is a template: name an instance, module["{plain}<...>"]' if is_template else f"it has: {names}"
+            )
+            raise TargetFailure(f"{source.path.name} has no kernel {name!r}", way_out)
         return KernelEntry(self, name, known[plain])
-
-    def _way_out(self, name: str) -> str:
-        if name in self.source.templates:
-            return f'it is a template: name an instance, module["{name}<...>"]'
-        return f"it has: {', '.join((*self.source.kernels, *self.source.templates)) or 'none'}"
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,28 @@ class KernelEntry:
             for parameter, argument in zip(self.parameters, arguments, strict=True)
             if isinstance(argument, torch.Tensor)
         ]
+
+
+_INSTANCES: dict[tuple[object, Unit], tuple[str, ...]] = {}
+_LONGEST = 3
+
+
+def compiled_for(entry: KernelEntry, compiled: Callable[[Unit, tuple[str, ...]], T]) -> T:
+    """What a compiler makes of a unit with all instances of its templates so far, to which the kernel may add one."""
+    key, unit = (compiled, entry.unit), entry.unit
+    instances = _INSTANCES.get(key, ())
+    if "<" in entry.name and entry.name not in instances:
+        instances = (*instances, entry.name)
+    made = compiled(unit, instances)
+    _INSTANCES[key] = instances  # only now, so that one that does not compile is not compiled with every other
+    return made
+
+
+def first_errors(found: Iterable[str], printed: str) -> str:
+    """The first errors of a compiler, each once; the end of what it printed where there is no error in it."""
+    errors = list(dict.fromkeys(found))
+    more = f"; and {len(errors) - _LONGEST} more" if len(errors) > _LONGEST else ""
+    return "; ".join(errors[:_LONGEST]) + more if errors else printed.strip()[-500:]
 
 
 POINTER, SIGNED, UNSIGNED, FLOATING, OTHER = range(5)
@@ -137,8 +160,17 @@ def taken_as_written(entry: KernelEntry) -> tuple[Taken, ...]:
     Raises:
         TargetFailure: a parameter that is no pointer has a type that is not known.
     """
-    meant = _meanings(entry.unit)
-    return tuple(_taken(parameter, meant, entry) for parameter in entry.parameters)
+    meant, made = _meanings(entry.unit), []
+    for parameter in entry.parameters:
+        words = parameter.type
+        if words.endswith(("*", "&")):
+            known = _known(words.rstrip("*&"), meant) if words.count("*") == 1 else (OTHER, 8)
+            made.append(Taken(POINTER, 8, known[1] if known and known[0] != _VECTOR else 0))
+        elif (known := _known(words, meant)) is not None:
+            made.append(Taken(min(known[0], OTHER), known[1], 0))
+        else:
+            raise TargetFailure(f"kernel {entry.name}: the type {words!r} of parameter {parameter.name!r} is not known")
+    return tuple(made)
 
 
 def c_values(entry: KernelEntry, takes: Sequence[Taken], arguments: Sequence[Any]) -> list[Any]:
@@ -147,48 +179,41 @@ def c_values(entry: KernelEntry, takes: Sequence[Taken], arguments: Sequence[Any
     Raises:
         TargetFailure: it does not fit the parameter.
     """
-    given = zip(entry.parameters, takes, arguments, strict=True)
-    return [
-        (_pointer if taken.kind == POINTER else _number)(entry, parameter, taken, argument)
-        for parameter, taken, argument in given
-    ]
+    made, given = [], zip(entry.parameters, takes, arguments, strict=True)
+    for parameter, taken, argument in given:
+        c_value = _pointer if taken.kind == POINTER else _number
+        made.append(c_value(f"kernel {entry.name}: parameter {parameter.name!r}", parameter, taken, argument))
+    return made
 
 
-def _pointer(entry: KernelEntry, parameter: Parameter, taken: Taken, argument: Any) -> Any:
+def _pointer(where: str, parameter: Parameter, taken: Taken, argument: Any) -> Any:
     import torch
 
-    if argument is not None and not isinstance(argument, torch.Tensor):
-        raise TargetFailure(
-            f"kernel {entry.name}: parameter {parameter.name!r} is a pointer, got {argument!r}",
-            "pass a tensor, or None for a null pointer",
-        )
-    if argument is not None and taken.of not in (0, argument.element_size()):
-        raise TargetFailure(
-            f"kernel {entry.name}: parameter {parameter.name!r} is {parameter.type}, of {taken.of} bytes an "
-            f"element, got {str(argument.dtype).removeprefix('torch.')}"
-        )
-    return ctypes.c_void_p(0 if argument is None else argument.data_ptr())
+    if argument is None:
+        return ctypes.c_void_p(0)
+    if not isinstance(argument, torch.Tensor):
+        raise TargetFailure(f"{where} is a pointer, got {argument!r}", "pass a tensor, or None for a null pointer")
+    if taken.of not in (0, argument.element_size()):
+        dtype = str(argument.dtype).removeprefix("torch.")
+        raise TargetFailure(f"{where} is {parameter.type}, of {taken.of} bytes an element, got {dtype}")
+    return ctypes.c_void_p(argument.data_ptr())
 
 
-def _number(entry: KernelEntry, parameter: Parameter, taken: Taken, value: Any) -> Any:
-    c_type = _C_TYPES.get((taken.kind, taken.bytes))
-    where = f"kernel {entry.name}: parameter {parameter.name!r}"
+def _number(where: str, parameter: Parameter, taken: Taken, value: Any) -> Any:
+    c_type, is_floating = _C_TYPES.get((taken.kind, taken.bytes)), taken.kind == FLOATING
     if c_type is None:
         raise TargetFailure(f"{where} is neither a pointer nor a number", "pass its parts one by one")
     number = value.item() if isinstance(value, np.generic) else value
-    wants = "a number" if taken.kind == FLOATING else "a whole number"
-    if not isinstance(number, (int, float)) or (isinstance(number, float) and taken.kind != FLOATING):
-        raise TargetFailure(f"{where} is {wants}, got {value!r}")
-    if not _fits(c_type, taken, parameter, number):
+    if not isinstance(number, (int, float)) or (isinstance(number, float) and not is_floating):
+        raise TargetFailure(f"{where} is {'a number' if is_floating else 'a whole number'}, got {value!r}")
+    if is_floating:
+        most = int(np.finfo(np.float32 if taken.bytes == 4 else np.float64).max)
+        fits = number != number or abs(number) == math.inf or abs(number) <= most
+    else:
+        fits = number in (0, 1) if parameter.type == "bool" else c_type(number).value == number
+    if not fits:
         raise TargetFailure(f"{where} has {taken.bytes} bytes, and {number:,} does not fit")
     return c_type(number)
-
-
-def _fits(c_type: Any, taken: Taken, parameter: Parameter, number: float) -> bool:
-    if taken.kind == FLOATING:
-        most = np.finfo(np.float32 if taken.bytes == 4 else np.float64).max
-        return number != number or abs(number) == math.inf or abs(number) <= int(most)
-    return number in (0, 1) if parameter.type == "bool" else c_type(number).value == number
 
 
 def element_bytes(entry: KernelEntry, array: str) -> int:
@@ -206,17 +231,6 @@ def _meanings(unit: Unit) -> Mapping[str, str]:
     found |= dict(re.findall(r"\busing\s+(\w+)\s*=\s*([\w ]+?)\s*;", text))
     found |= {name: kind for kind, name in re.findall(r"\btypedef\s+([\w ]+?)\s+(\w+)\s*;", text)}
     return found | dict(unit.defines)
-
-
-def _taken(parameter: Parameter, meant: Mapping[str, str], entry: KernelEntry) -> Taken:
-    words = parameter.type
-    if words.endswith(("*", "&")):
-        known = _known(words.rstrip("*&"), meant) if words.count("*") == 1 else (OTHER, 8)
-        return Taken(POINTER, 8, known[1] if known and known[0] != _VECTOR else 0)
-    known = _known(words, meant)
-    if known is None:
-        raise TargetFailure(f"kernel {entry.name}: the type {words!r} of parameter {parameter.name!r} is not known")
-    return Taken(min(known[0], OTHER), known[1], 0)
 
 
 def _known(words: str, meant: Mapping[str, str]) -> tuple[int, int] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,34 +91,21 @@ def load(
         TargetFailure: there is no such file.
     """
     folders = tuple(str(Path(folder).resolve()) for folder in include)
-    macros = tuple(sorted((name, _word(value)) for name, value in (defines or {}).items()))
-    for name, _ in macros:
+    plain = {name: int(value) if isinstance(value, bool) else value for name, value in (defines or {}).items()}
+    for name in plain:
         if not re.fullmatch(r"\w+(\([\w, ]*\))?", name):
             raise TargetFailure(f"{name!r} is no name for a macro")
-    return Module(Unit(read_source(_found(path), folders), macros, folders))
-
-
-def _word(value: object) -> str:
-    return str(int(value)) if isinstance(value, bool) else str(value)
-
-
-def _found(path: str | Path) -> Path:
-    given = Path(path)
-    if given.is_absolute():
-        return given
-    import sys
-
-    frame = sys._getframe(2)
-    beside = Path(frame.f_code.co_filename).resolve().parent / given
-    return beside if beside.is_file() else given
+    beside = Path(sys._getframe(1).f_code.co_filename).resolve().parent / path
+    source = read_source(beside if beside.is_file() else Path(path), folders)
+    return Module(Unit(source, tuple(sorted((name, str(value)) for name, value in plain.items())), folders))
 
 
 def _sizes(given: Size, name: str, what: str) -> tuple[int, int, int]:
     sizes = (given,) if isinstance(given, int) else tuple(int(size) for size in given)
     if not 1 <= len(sizes) <= 3 or min(sizes) < 1:
         raise TargetFailure(f"kernel {name}: its {what} must be 1 to 3 numbers above 0, got {given}")
-    padded = (*sizes, 1, 1)
-    return padded[0], padded[1], padded[2]
+    x, y, z = (*sizes, 1, 1)[:3]
+    return x, y, z
 
 
 def _device(name: str, tensors: Sequence[Tensor]) -> str:

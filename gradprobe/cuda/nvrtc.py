@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from ..model.failures import TargetFailure
-from .kernel import POINTER, KernelEntry, Sizes, Unit, c_values, taken_as_written
+from .kernel import POINTER, KernelEntry, Sizes, Unit, c_values, compiled_for, first_errors, taken_as_written
 from .watch import Watch
 
 # The dynamic shared memory that every kernel may have. More must be allowed first.
 _USUAL_SHARED = 48 << 10
-_LONGEST = 3
 
 
 def launch(
@@ -33,12 +32,13 @@ def launch(
     del watch  # a GPU shows no accesses
     import torch
 
-    core = _core()
-    takes = taken_as_written(entry)
+    core, takes = _core(), taken_as_written(entry)
     # cuda-core takes an integer for an address.
     of_c = zip(takes, c_values(entry, takes, arguments), strict=True)
     values = [(value.value or 0) if taken.kind == POINTER else value for taken, value in of_c]
-    kernel = _kernel(entry, shared_bytes)
+    kernel = compiled_for(entry, _for_this_device).get_kernel(entry.name)
+    if shared_bytes > _USUAL_SHARED:
+        _allow(kernel, shared_bytes, entry.name)
     config = core.LaunchConfig(grid=grid, block=block, shmem_size=shared_bytes)
     device = core.Device()
     device.set_current()
@@ -76,20 +76,10 @@ def _core() -> Any:
     return cuda.core.experimental
 
 
-_INSTANCES: dict[Unit, tuple[str, ...]] = {}
-
-
-def _kernel(entry: KernelEntry, shared_bytes: int) -> Any:
-    known = _INSTANCES.get(entry.unit, ())
-    if "<" in entry.name and entry.name not in known:
-        known = (*known, entry.name)
+def _for_this_device(unit: Unit, instances: tuple[str, ...]) -> Any:
     import torch
 
-    kernel = _compiled(entry.unit, known, torch.cuda.current_device()).get_kernel(entry.name)
-    _INSTANCES[entry.unit] = known  # one that does not compile is not asked for again
-    if shared_bytes > _USUAL_SHARED:
-        _allow(kernel, shared_bytes, entry.name)
-    return kernel
+    return _compiled(unit, instances, torch.cuda.current_device())
 
 
 @functools.cache
@@ -113,9 +103,7 @@ def _compiled(unit: Unit, instances: tuple[str, ...], device: int) -> Any:
 def _errors(printed: str, path: Path) -> str:
     """The first errors of NVRTC, with the lines of the file."""
     found = re.findall(r"^(\S[^(\n]*)\((\d+)\): (?:catastrophic )?error(?: #\S+)?: (.*)$", printed, re.MULTILINE)
-    lines = list(dict.fromkeys(f"{Path(file).name or path.name}:{line}: {words}" for file, line, words in found))
-    more = f"; and {len(lines) - _LONGEST} more" if len(lines) > _LONGEST else ""
-    return "; ".join(lines[:_LONGEST]) + more if lines else printed.strip()[-500:]
+    return first_errors((f"{Path(file).name or path.name}:{line}: {words}" for file, line, words in found), printed)
 
 
 def _allow(kernel: Any, shared_bytes: int, name: str) -> None:

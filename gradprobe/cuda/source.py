@@ -178,7 +178,11 @@ class CudaSource:
     @functools.cached_property
     def left_out(self) -> str:
         """What is left out, with its lines; "" where nothing is."""
-        told = [f"{_lines(self.text, one)}{f' ({one.name})' if one.name else ''}" for one in self.host]
+        told = []
+        for one in self.host:
+            first, last = (self.text.count("\n", 0, at) + 1 for at in (one.start, one.end))
+            lines = f"line {first}" if first == last else f"lines {first} to {last}"
+            told.append(f"{lines} ({one.name})" if one.name else lines)
         return f"{self.path.name}: host code is left out: {', '.join(told)}" if told else ""
 
     @functools.cached_property
@@ -214,7 +218,10 @@ class CudaSource:
     def dynamic_symbols(self) -> tuple[str, ...]:
         """What the linker calls them: those that a function in a namespace declares belong to it."""
         names = [(*_scopes(name), words(name)) for root in self._trees for name in _dynamic(root)]
-        return tuple(dict.fromkeys(_mangled(parts) if len(parts) > 1 else parts[0] for parts in names))
+        mangled = ("".join(f"{len(part)}{part}" for part in parts) for parts in names)
+        return tuple(
+            dict.fromkeys(f"_ZN{many}E" if one[1:] else one[0] for one, many in zip(names, mangled, strict=True))
+        )
 
     def dynamic_array_of(self, kernel: str) -> str:
         """The name that a kernel has for its dynamic shared memory: its own, else one of a function that it calls."""
@@ -243,10 +250,15 @@ class CudaSource:
 
     def unsupported_on_a_cpu(self) -> str:
         """The first line that cannot run on a CPU, and why; "" where there is none."""
-        reasons = ((token.start_byte, _why_not(token)) for token in leaves(parse(self.plain)))
+        found = []
+        for token in leaves(parse(self.plain)):
+            word = (
+                "cooperative_groups" if token.type == "namespace_identifier" and words(token) == "cg" else words(token)
+            )
+            found += [(token.start_byte, _NOT_ON_A_CPU[word])] if word in _NOT_ON_A_CPU else []
         macros = (line for line in directives(self.plain) if line[1] == "define")
-        hidden = ((line.start(), _PTX) for line in macros if "asm" in re.findall(r"\w+", line[2]))
-        at, why = min(((at, why) for at, why in (*reasons, *hidden) if why), default=(0, ""))
+        found += [(line.start(), _PTX) for line in macros if "asm" in re.findall(r"\w+", line[2])]
+        at, why = min(found, default=(0, ""))
         return f"{self.path.name}:{self.plain.count(chr(10), 0, at) + 1}: {why}" if why else ""
 
     @functools.cached_property
@@ -298,11 +310,6 @@ def _included(path: Path, text: str, folders: Sequence[str | Path]) -> tuple[tup
     return tuple(sorted(found.items()))
 
 
-def _lines(text: str, one: LeftOut) -> str:
-    first, last = (text.count("\n", 0, at) + 1 for at in (one.start, one.end))
-    return f"line {first}" if first == last else f"lines {first} to {last}"
-
-
 @dataclass(frozen=True)
 class _Kernel:
     """A declaration or definition of a kernel."""
@@ -320,14 +327,11 @@ def _kernel(node: Node) -> _Kernel | None:
     if function is None or name is None or name.type != "identifier":
         return None
     given = function.child_by_field_name("parameters")
-    parameters = tuple(map(_parameter, given.named_children)) if given is not None and words(given) != "(void)" else ()
+    taken = given.named_children if given is not None and words(given) != "(void)" else ()
+    pairs = ((node, node.child_by_field_name("declarator")) for node in taken)
+    parameters = tuple(Parameter(words(declared_name(name)), _type(node, name)) for node, name in pairs)
     is_template = node.parent is not None and node.parent.type == "template_declaration"
     return _Kernel(node, function, is_template, parameters)
-
-
-def _parameter(node: Node) -> Parameter:
-    declarator = node.child_by_field_name("declarator")
-    return Parameter(words(declared_name(declarator)), _type(node, declarator))
 
 
 def _type(declaration: Node, declarator: Node | None) -> str:
@@ -349,13 +353,3 @@ def _scopes(node: Node) -> tuple[str, ...]:
     """The namespaces around a node, the outermost first."""
     around = [words(each.child_by_field_name("name")) for each in above(node) if each.type == "namespace_definition"]
     return tuple(part for name in reversed(around) for part in (name or _ANONYMOUS).replace(" ", "").split("::"))
-
-
-def _mangled(parts: Sequence[str]) -> str:
-    return f"_ZN{''.join(f'{len(part)}{part}' for part in parts)}E"
-
-
-def _why_not(token: Node) -> str:
-    """Why a CPU cannot run what a token begins; "" where it can."""
-    word = "cooperative_groups" if token.type == "namespace_identifier" and words(token) == "cg" else words(token)
-    return _NOT_ON_A_CPU.get(word, "")

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ..inputs.memory import Unwritten
+from ..source.text import SourceLine
 from .kernel import KernelEntry
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 RACE, OUTSIDE, UNWRITTEN, BARRIER, MISALIGNED = "race", "outside", "unwritten", "barrier", "misaligned"
 _DID = {"read": "reads", "write": "writes", "atomic": "changes atomically"}
 _SENTENCES = {
-    RACE: "race on {array}{where}: {who} {did} it at {line}, {before.who} {before_did} it at {before.line.words}, "
+    RACE: "race on {array}{where}: {who} {did} it at {line}, {before.who} {before_did} it at {before.place}, "
     "with no barrier between{times}",
     OUTSIDE: "{who} {did} outside {array}, {where}, at {line}{times}",
     UNWRITTEN: "{who} {did} {array}{where}, which nothing has written, at {line}{times}",
@@ -29,26 +30,10 @@ _SENTENCES = {
 
 
 @dataclass(frozen=True)
-class Line:
-    """A line of a source."""
-
-    file: str
-    line: int
-    """0 where it is not known."""
-    code: str
-    """Its text, without the blanks around it."""
-
-    @property
-    def words(self) -> str:
-        name = self.file.rpartition("/")[2] or "?"
-        return f"{name}:{self.line}" + (f" `{self.code}`" if self.code else "")
-
-
-@dataclass(frozen=True)
 class Site:
     """An access or a wait: its thread, its kind and its line."""
 
-    line: Line
+    line: SourceLine
     thread: tuple[int, int, int]
     block: tuple[int, int, int]
     how: str
@@ -58,6 +43,11 @@ class Site:
     def who(self) -> str:
         thread, block = (", ".join(map(str, index)) for index in (self.thread, self.block))
         return f"thread ({thread}) of block ({block})"
+
+    @property
+    def place(self) -> str:
+        """The line and its text; "?:0" where the compiler does not tell."""
+        return f"{self.line.place if self.line.file else '?:0'}" + (f" `{self.line.code}`" if self.line.code else "")
 
 
 @dataclass(frozen=True)
@@ -78,18 +68,24 @@ class CudaFinding:
     count: int
 
     @property
+    def is_at_one_line(self) -> bool:
+        """Whether both threads wait, and at the same line."""
+        before = self.before
+        return before is not None and before.how == "waits" and before.line == self.now.line
+
+    @property
     def sentence(self) -> str:
         """What is wrong, with every line and thread."""
         others = "others never come"
         if self.before is not None:
-            waits = f"waits at {self.before.line.words}"
+            waits = f"waits at {self.before.place}"
             others = f"{self.before.who} {'has ended' if self.before.how == 'ended' else waits}"
         words = _SENTENCES[self.kind].format(
             array=f"shared {self.array}" if self.is_shared else self.array,
             where=self.where,
             who=self.now.who,
             did=_DID.get(self.now.how),
-            line=self.now.line.words,
+            line=self.now.place,
             before=self.before,
             before_did=self.before and _DID.get(self.before.how),
             times=f" ({self.count:,} times)" if self.count > 1 else "",

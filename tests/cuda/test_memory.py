@@ -312,8 +312,8 @@ def test_an_atomic_races_with_a_plain_access(module):
     assert at(race.now, module, "plain-write")
     assert race.sentence == (
         "atomic_and_plain: race on out[3]: thread (2, 0, 0) of block (0, 0, 0) writes it at "
-        f"{race.now.line.words}, thread (1, 0, 0) of block (0, 0, 0) changes atomically it at "
-        f"{race.before.line.words}, with no barrier between"
+        f"{race.now.place}, thread (1, 0, 0) of block (0, 0, 0) changes atomically it at "
+        f"{race.before.place}, with no barrier between"
     )
 
 

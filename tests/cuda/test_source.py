@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from gradprobe.cuda.kernel import taken_as_written
-from gradprobe.cuda.on_cpu.library import library_for
+from gradprobe.cuda.kernel import compiled_for, taken_as_written
+from gradprobe.cuda.on_cpu.library import library_of
 from gradprobe.cuda.source import read_source
 from gradprobe.model.failures import TargetFailure
 from gradprobe.source import cuda_syntax
@@ -117,8 +117,8 @@ def test_arrays(module):
 
 def test_what_is_left_out_does_not_hinder(module):
     assert not module.unit.source.unsupported_on_a_cpu()
-    assert len(library_for(module.plain.entry).takes("plain")) == 2
-    assert len(library_for(module["typed<float, 3>"].entry).takes("typed<float, 3>")) == 3
+    assert len(compiled_for(module.plain.entry, library_of).takes("plain")) == 2
+    assert len(compiled_for(module["typed<float, 3>"].entry, library_of).takes("typed<float, 3>")) == 3
 
 
 def test_every_character_stays_in_its_place(module):
@@ -185,7 +185,7 @@ def every_type(tmp_path_factory):
 def test_types_are_taken_as_the_compiler_takes_them(every_type, kind):
     name = f"k{KINDS.index(kind)}"
     entry = every_type[name].entry
-    compiled = library_for(entry).takes(name)
+    compiled = compiled_for(entry, library_of).takes(name)
     assert [(t.kind, t.bytes, t.of) for t in taken_as_written(entry)] == [(t.kind, t.bytes, t.of) for t in compiled]
 
 

@@ -9,10 +9,11 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from ...model.failures import TargetFailure
-from ..kernel import Unit
+from ..kernel import Unit, first_errors
 
 HERE = Path(__file__).parent
 # -O1 keeps each access at its line. Findings need lines, and addr2line of binutils 2.40 mixes up the files of DWARF 5.
@@ -25,13 +26,12 @@ _RUNTIME = ("-std=c++17", "-O2", "-fPIC")
 MOST_SHARED = 227 << 10
 # The symbol of the dynamic shared memory, whatever its name in the source.
 ROOM = "gp_room"
-_LONGEST = 3
 # The bytes between two arrays, so that a store behind the end of one does not reach the next.
 _GAP = 4096
 _ZEROS = re.compile(r"^\t\.size\t(\S+), (\d+)\n\1:\n\t\.zero\t\2\n", re.MULTILINE)
 
 
-def library_of(unit: Unit, instances: tuple[str, ...]) -> Path:
+def built(unit: Unit, instances: tuple[str, ...]) -> Path:
     """The library of a unit's kernels and of these instances of its templates.
 
     Raises:
@@ -41,10 +41,17 @@ def library_of(unit: Unit, instances: tuple[str, ...]) -> Path:
     if unsupported:
         raise TargetFailure(f"a CPU cannot run {unsupported}", "run it on a GPU, or take that out")
     wrapper, arrays = _wrapper(unit, instances), _arrays(unit)
-    words = [_version(), wrapper, arrays, *_WATCHED, *unit.include, unit.source.key, *_own_texts()]
-    file = _cache() / f"{unit.source.path.stem}-{hashlib.sha256(chr(0).join(words).encode()).hexdigest()[:24]}.so"
+    words = (wrapper, arrays, *_WATCHED, *unit.include, unit.source.key)
+    return _cached(f"{unit.source.path.stem}-", ".so", words, functools.partial(_build, unit, wrapper, arrays))
+
+
+def _cached(stem: str, suffix: str, words: Iterable[str], make: Callable[[Path], Path]) -> Path:
+    """A compiled file, made once for each content of words, in a folder that is removed then."""
+    text = chr(0).join((_version(), *words, *_own_texts()))
+    file = _cache() / f"{stem}{hashlib.sha256(text.encode()).hexdigest()[:24]}{suffix}"
     if not file.is_file():
-        _build(unit, wrapper, arrays, file)
+        with tempfile.TemporaryDirectory(dir=file.parent) as folder:
+            os.replace(make(Path(folder)), file)
     return file
 
 
@@ -84,40 +91,33 @@ def _arrays(unit: Unit) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _build(unit: Unit, wrapper: str, arrays: str, file: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=file.parent) as name:
-        folder = Path(name)
-        (folder / "kernels.cpp").write_text(wrapper)
-        (folder / "arrays.cpp").write_text(arrays)
-        include = [f"-iquote{unit.source.path.parent}", *(f"-I{entry}" for entry in unit.include)]
-        _compile(unit, [*_WATCHED, *include, "-S", "kernels.cpp", "-o", "kernels.s"], folder)
-        # Shared arrays have no values: a gap follows each array of zeros.
-        apart = _ZEROS.sub(rf"\g<0>\t.zero\t{_GAP}\n", (folder / "kernels.s").read_text())
-        (folder / "kernels.s").write_text(apart)
-        _compile(unit, ["-c", "kernels.s", "-o", "kernels.o"], folder)
-        _compile(unit, [*_RUNTIME, "-c", "arrays.cpp", "-o", "arrays.o"], folder)
-        objects = ["kernels.o", "arrays.o", str(_runtime(unit))]
-        _compile(unit, ["-shared", "-Wl,-Bsymbolic", "-Wl,-z,defs", *objects, "-o", "library.so"], folder)
-        os.replace(folder / "library.so", file)
+def _build(unit: Unit, wrapper: str, arrays: str, folder: Path) -> Path:
+    (folder / "kernels.cpp").write_text(wrapper)
+    (folder / "arrays.cpp").write_text(arrays)
+    include = [f"-iquote{unit.source.path.parent}", *(f"-I{entry}" for entry in unit.include)]
+    _compile(unit, [*_WATCHED, *include, "-S", "kernels.cpp", "-o", "kernels.s"], folder)
+    # Shared arrays have no values: a gap follows each array of zeros.
+    apart = _ZEROS.sub(rf"\g<0>\t.zero\t{_GAP}\n", (folder / "kernels.s").read_text())
+    (folder / "kernels.s").write_text(apart)
+    _compile(unit, ["-c", "kernels.s", "-o", "kernels.o"], folder)
+    _compile(unit, [*_RUNTIME, "-c", "arrays.cpp", "-o", "arrays.o"], folder)
+    runtime = _cached("runtime-", ".o", _RUNTIME, functools.partial(_runtime, unit))  # once for all sources
+    objects = ["kernels.o", "arrays.o", str(runtime)]
+    return _compile(unit, ["-shared", "-Wl,-Bsymbolic", "-Wl,-z,defs", *objects, "-o", "library.so"], folder)
 
 
-def _runtime(unit: Unit) -> Path:
-    """The runtime, compiled once for all sources."""
-    words = chr(0).join((_version(), *_RUNTIME, *_own_texts()))
-    file = _cache() / f"runtime-{hashlib.sha256(words.encode()).hexdigest()[:24]}.o"
-    if not file.is_file():
-        with tempfile.TemporaryDirectory(dir=file.parent) as folder:
-            _compile(unit, [*_RUNTIME, "-c", str(HERE / "runtime.cpp"), "-o", "runtime.o"], Path(folder))
-            os.replace(Path(folder) / "runtime.o", file)
-    return file
+def _runtime(unit: Unit, folder: Path) -> Path:
+    return _compile(unit, [*_RUNTIME, "-c", str(HERE / "runtime.cpp"), "-o", "runtime.o"], folder)
 
 
-def _compile(unit: Unit, words: list[str], folder: Path) -> None:
+def _compile(unit: Unit, words: list[str], folder: Path) -> Path:
+    """Calls the compiler in a folder; the file that the last word names."""
     # Its messages are parsed, so they must be in English with ASCII quotes.
     told = {**os.environ, "LC_ALL": "C"}
     ran = subprocess.run([_compiler(), *words], cwd=folder, env=told, capture_output=True, text=True, check=False)
     if ran.returncode:
         raise TargetFailure(f"{unit.source.path.name} does not compile for the CPU: {_errors(ran.stderr)}")
+    return folder / words[-1]
 
 
 def _errors(printed: str) -> str:
@@ -131,9 +131,7 @@ def _errors(printed: str) -> str:
         found.append(words if words.startswith("gradprobe: ") else f"{place}: {words}")
     undefined = re.findall(r"undefined reference to `(.+)'", printed)
     found += [f"{name} is declared and nowhere defined" for name in undefined]
-    found = list(dict.fromkeys(found))
-    more = f"; and {len(found) - _LONGEST} more" if len(found) > _LONGEST else ""
-    return "; ".join(found[:_LONGEST]) + more if found else printed.strip()[-500:]
+    return first_errors(found, printed)
 
 
 @functools.cache

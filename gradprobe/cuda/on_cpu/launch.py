@@ -7,29 +7,27 @@ import functools
 import linecache
 import re
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...model.failures import KernelStopped, TargetFailure
-from ..kernel import KernelEntry, Sizes, c_values, element_bytes
-from ..watch import BARRIER, MISALIGNED, OUTSIDE, RACE, UNWRITTEN, CudaFinding, Line, Site, Watch, merged, told
+from ...model.spans import plural
+from ...source.text import SourceLine
+from ..kernel import KernelEntry, Sizes, c_values, compiled_for, element_bytes
+from ..watch import BARRIER, MISALIGNED, OUTSIDE, RACE, UNWRITTEN, CudaFinding, Site, Watch, merged, told
 from .build import HERE, MOST_SHARED
-from .library import CRegion, Dynamic, Library, Named, Regions, library_for, span
+from .library import CRegion, Dynamic, Library, Named, Regions, library_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-UNKNOWN = Line("", 0, "")
-
-
-def lines_of(library: Path, addresses: Iterable[int]) -> dict[int, Line]:
-    """The line of each return address, by addr2line; UNKNOWN where that finds none."""
-    return {address: _line(library, address) for address in set(addresses)}
+UNKNOWN = SourceLine("", 0, "")
 
 
 @functools.lru_cache(maxsize=4096)
-def _line(library: Path, address: int) -> Line:
+def line_at(library: Path, address: int) -> SourceLine:
+    """The line of a return address, by addr2line; UNKNOWN where that finds none."""
     # A return address is the address of the instruction after the call.
     words = ["addr2line", "--inlines", "--exe", str(library), hex(address - 1)]
     try:
@@ -40,7 +38,7 @@ def _line(library: Path, address: int) -> Line:
         file, _, number = place.partition(" (")[0].rpartition(":")
         if file and number.isdigit() and not Path(file).resolve().is_relative_to(HERE):
             linecache.checkcache(file)  # it may have changed since another library was compiled from it
-            return Line(file, int(number), linecache.getline(file, int(number)).strip())
+            return SourceLine(file, int(number), linecache.getline(file, int(number)).strip())
     return UNKNOWN
 
 
@@ -49,8 +47,6 @@ _NONE = (1 << 64) - 1
 _KINDS = (RACE, OUTSIDE, UNWRITTEN, BARRIER, MISALIGNED)
 _HOW = ("read", "write", "atomic")
 _ENDED = 3
-
-
 _Triple = ctypes.c_uint32 * 3
 
 
@@ -94,7 +90,7 @@ def launch(
         TargetFailure: the arguments do not fit.
         KernelStopped: the kernel could not run to its end.
     """
-    library = library_for(entry)
+    library = compiled_for(entry, library_of)
     if not 0 <= shared_bytes <= MOST_SHARED:
         raise TargetFailure(f"kernel {entry.name}: {shared_bytes:,} bytes of shared memory; 0 to {MOST_SHARED:,} fit")
     values = c_values(entry, library.takes(entry.name), arguments)
@@ -106,7 +102,7 @@ def launch(
     c_regions = (CRegion * len(regions.all))(*regions.all)
     findings = (_CFinding * _MOST_FINDINGS)()
     described = _CLaunch(
-        kernel=library.address_of(entry.name),
+        kernel=ctypes.cast(library.kernel(entry.name), ctypes.c_void_p).value or 0,
         arguments=ctypes.addressof(pointers),
         grid=_Triple(*grid),
         block=_Triple(*block),
@@ -121,7 +117,8 @@ def launch(
     code = library.run(described)
     seen = [_finding(entry.name, library, regions, found) for found in findings[: described.n_findings]]
     fatal = seen.pop() if described.is_last_fatal else None
-    told(watch, merged([finding for finding in seen if not _is_one_line(finding)]))
+    # Of one barrier of the source the compiler may have made two, at which two threads wait.
+    told(watch, merged([each for each in seen if not (each.kind == BARRIER and each.is_at_one_line)]))
     if code:
         words = fatal.sentence if fatal else f"{entry.name}: {described.message.decode(errors='replace')}"
         raise KernelStopped(f"a kernel could not run to its end: {words}")
@@ -151,20 +148,18 @@ def _granule(entry: KernelEntry) -> int:
 
 
 def _finding(kernel: str, library: Library, regions: Regions, found: _CFinding) -> CudaFinding:
-    lines = lines_of(library.file, (site.pc for site in (found.now, found.before) if site.pc != _NONE))
-    kind = _KINDS[found.kind]
+    kind, now, before = _KINDS[found.kind], found.now, found.before
     named, where = _place(regions, found)
-    is_alone = kind in (OUTSIDE, UNWRITTEN, MISALIGNED) or not any(found.before.block) and found.before.pc == 0
-    before = None if is_alone else _site(found.before, lines, kind)
-    return CudaFinding(
-        kind, kernel, named.name, named.is_shared, where, _site(found.now, lines, kind), before, found.count
-    )
+    is_alone = kind in (OUTSIDE, UNWRITTEN, MISALIGNED) or not any(before.block) and before.pc == 0
+    second = None if is_alone else _site(library, before, kind)
+    return CudaFinding(kind, kernel, named.name, named.is_shared, where, _site(library, now, kind), second, found.count)
 
 
-def _site(site: _CSite, lines: dict[int, Line], kind: str) -> Site:
+def _site(library: Library, site: _CSite, kind: str) -> Site:
     ended = site.pc == _NONE or (kind == BARRIER and site.access == _ENDED)
     how = ("ended" if ended else "waits") if kind == BARRIER else _HOW[site.access]
-    return Site(lines.get(site.pc, UNKNOWN), tuple(site.thread), tuple(site.block), how)
+    line = UNKNOWN if site.pc == _NONE else line_at(library.file, site.pc)
+    return Site(line, tuple(site.thread), tuple(site.block), how)
 
 
 def _place(regions: Regions, found: _CFinding) -> tuple[Named, str]:
@@ -175,55 +170,10 @@ def _place(regions: Regions, found: _CFinding) -> tuple[Named, str]:
     address = region.base + found.offset
     if found.array:
         named = regions.arrays[found.array - 1]
-        return named, _index(named, address, _element(named, found.bytes))
-    named = _nearest(regions, address)
-    start, end = _span(named)
-    unit = _element(named, found.bytes)
+        return named, named.index(address, found.bytes)
+    named = min(regions.arrays, key=lambda each: max(each.span[0] - address, address - each.span[1] + 1, 0))
+    (start, end), unit = named.span, named.element_or(found.bytes)
     if start <= address < end:
-        return named, f"between its elements, {_elements((address - start) // unit)} behind its first"
+        return named, f"between its elements, {plural((address - start) // unit, 'element')} behind its first"
     far, word = (address - end, "behind its last") if address >= end else (start - address, "before its first")
-    return named, f"{_elements(far // unit + (address >= end))} {word}"
-
-
-def _element(named: Named, accessed: int) -> int:
-    """The bytes of an element of the array, or of the access where they are not known."""
-    if named.tensor is not None:
-        return named.tensor.element_size()
-    return named.element or max(1, accessed)
-
-
-def _nearest(regions: Regions, address: int) -> Named:
-    def away(named: Named) -> int:
-        start, end = _span(named)
-        return max(start - address, address - end + 1, 0)
-
-    return min(regions.arrays, key=away)
-
-
-def _span(named: Named) -> tuple[int, int]:
-    if named.tensor is None:
-        return named.start, named.start + named.bytes
-    return span(named.tensor)
-
-
-def _index(named: Named, address: int, element: int) -> str:
-    if named.tensor is None:
-        return f"[{(address - named.start) // element}]" if named.bytes > element else ""
-    left = (address - named.tensor.data_ptr()) // named.tensor.element_size()
-    index = [0] * named.tensor.dim()
-    for axis in sorted(range(named.tensor.dim()), key=named.tensor.stride, reverse=True):
-        step = named.tensor.stride(axis)
-        if step and named.tensor.shape[axis] > 1:
-            index[axis] = min(left // step, named.tensor.shape[axis] - 1)
-            left -= index[axis] * step
-    return f"[{', '.join(map(str, index))}]"
-
-
-def _elements(count: int) -> str:
-    return f"{count:,} element{'s' * (count != 1)}"
-
-
-def _is_one_line(finding: CudaFinding) -> bool:
-    """Whether both threads wait at one barrier of the source, of which the compiler has made two."""
-    before = finding.before
-    return finding.kind == BARRIER and before is not None and before.how == "waits" and before.line == finding.now.line
+    return named, f"{plural(far // unit + (address >= end), 'element')} {word}"

@@ -15,8 +15,8 @@ import numpy as np
 
 from ...inputs.memory import Unwritten, entries_of
 from ...model.failures import TargetFailure
-from ..kernel import KernelEntry, Taken, Unit
-from .build import ROOM, kernel_symbol, library_of, names_of
+from ..kernel import Taken, Unit
+from .build import ROOM, built, kernel_symbol, names_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _MOST_PARAMETERS = 256
 # Symbols that are no array of the source: in the library, and in its shared memory.
 _OF_THE_COMPILER = ("gradprobe_runtime::", "completed.", "_", "DW.ref.", "guard variable", "typeinfo")
+_SYMBOL = re.compile(r"^ *\d+: +([0-9a-f]+) +(0x[0-9a-f]+|\d+) +(TLS|OBJECT) +\w+ +\w+ +\d+ +(.+)$", re.MULTILINE)
 _BESIDE_ARRAYS = (ROOM, "gradprobe_runtime::", "guard variable", "TLS ")
 
 
@@ -61,9 +62,9 @@ class Library:
         """The address of the shared memory, which each thread of this process has for itself."""
         return self._loaded.gp_shared_base()  # type: ignore[no-any-return]
 
-    def address_of(self, kernel: str) -> int:
-        function = getattr(self._loaded, kernel_symbol(self._number[kernel]))
-        return ctypes.cast(function, ctypes.c_void_p).value or 0
+    def kernel(self, name: str) -> Any:
+        """The function that calls a kernel."""
+        return getattr(self._loaded, kernel_symbol(self._number[name]))
 
     @functools.cache  # noqa: B019 - a library is never unloaded
     def takes(self, kernel: str) -> tuple[Taken, ...]:
@@ -75,22 +76,10 @@ class Library:
         return self._loaded.gp_run(ctypes.byref(launch))  # type: ignore[no-any-return]
 
 
-_INSTANCES: dict[Unit, tuple[str, ...]] = {}
-
-
-def library_for(entry: KernelEntry) -> Library:
-    """The library that holds a kernel. A new instance of a template makes it compile the library again."""
-    unit, known = entry.unit, _INSTANCES.get(entry.unit, ())
-    if "<" in entry.name and entry.name not in known:
-        known = (*known, entry.name)
-    library = _library(unit, known)
-    _INSTANCES[unit] = known  # only now, so that one that does not compile is not compiled with every other
-    return library
-
-
 @functools.cache
-def _library(unit: Unit, instances: tuple[str, ...]) -> Library:
-    return Library(library_of(unit, instances), names_of(unit, instances))
+def library_of(unit: Unit, instances: tuple[str, ...]) -> Library:
+    """The library of a unit's kernels and of these instances of its templates."""
+    return Library(built(unit, instances), names_of(unit, instances))
 
 
 def _arrays_in(file: Path) -> list[Array]:
@@ -100,21 +89,15 @@ def _arrays_in(file: Path) -> list[Array]:
         ran = subprocess.run(words, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
         raise TargetFailure(f"readelf (of binutils, as g++ is) cannot read {file}: {error}") from error
-    pattern = re.compile(r"^\s*\d+:\s+([0-9a-f]+)\s+(0x[0-9a-f]+|\d+)\s+(TLS|OBJECT)\s+\w+\s+\w+\s+\d+\s+(.+)$")
-    found = {}
-    for line in ran.stdout.splitlines():
-        match = pattern.match(line)
-        if match is None or not int(match.group(2), 0):
+    found: dict[tuple[int, bool], Array] = {}
+    for match in _SYMBOL.finditer(ran.stdout):
+        value, size, is_shared, name = int(match[1], 16), int(match[2], 0), match[3] == "TLS", match[4]
+        if not size or (not is_shared and name.startswith(_OF_THE_COMPILER)):
             continue
-        value, size, kind, name = match.groups()
-        is_shared = kind == "TLS"
-        if is_shared or not name.startswith(_OF_THE_COMPILER):
-            short = re.sub(
-                r"(\[abi:\w+\]|\.\d+)$", "", name.rpartition("::")[2]
-            )  # `kernel<4>(float*, int)::tile`: tile
-            called = "" if name.startswith(_BESIDE_ARRAYS) else short
-            if called or (int(value, 16), is_shared) not in found:
-                found[int(value, 16), is_shared] = Array(called, int(value, 16), int(size, 0), is_shared)
+        short = re.sub(r"(\[abi:\w+\]|\.\d+)$", "", name.rpartition("::")[2])  # `kernel<4>(float*, int)::tile`: tile
+        called = "" if name.startswith(_BESIDE_ARRAYS) else short
+        if called or (value, is_shared) not in found:
+            found[value, is_shared] = Array(called, value, size, is_shared)
     return list(found.values())
 
 
@@ -145,6 +128,28 @@ class Named:
     bytes: int = 0
     element: int = 0
     """The bytes of one of its elements; 0 where they are not known."""
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The addresses of its first element and behind its last."""
+        return (self.start, self.start + self.bytes) if self.tensor is None else _span(self.tensor)
+
+    def element_or(self, accessed: int) -> int:
+        """The bytes of an element, or of an access where they are not known."""
+        return self.tensor.element_size() if self.tensor is not None else self.element or max(1, accessed)
+
+    def index(self, address: int, accessed: int) -> str:
+        """The element at an address, in brackets; "" of what has one alone."""
+        unit, tensor = self.element_or(accessed), self.tensor
+        if tensor is None:
+            return f"[{(address - self.start) // unit}]" if self.bytes > unit else ""
+        left, index = (address - tensor.data_ptr()) // unit, [0] * tensor.dim()
+        for axis in sorted(range(tensor.dim()), key=tensor.stride, reverse=True):
+            step = tensor.stride(axis)
+            if step and tensor.shape[axis] > 1:
+                index[axis] = min(left // step, tensor.shape[axis] - 1)
+                left -= index[axis] * step
+        return f"[{', '.join(map(str, index))}]"
 
 
 @dataclass(frozen=True)
@@ -202,7 +207,7 @@ class Regions:
         numbers = [self._name(Named(name, tensor=tensor)) for name, tensor in views]
         if count > _MAPPED:
             for number, (_, tensor) in zip(numbers, views, strict=True):
-                start, end = span(tensor)
+                start, end = _span(tensor)
                 self.all.append(CRegion(start, end - start, None, None, tensor.element_size(), number, 0))
             return
         marks = unwritten.by_granule(base, granule)
@@ -226,7 +231,7 @@ class Regions:
         return len(self.arrays)
 
 
-def span(tensor: Tensor) -> tuple[int, int]:
+def _span(tensor: Tensor) -> tuple[int, int]:
     """The addresses of a tensor's first element and behind its last."""
     last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
     return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
