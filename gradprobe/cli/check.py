@@ -94,7 +94,7 @@ def _looked_into(failing: Checked, setting: Setting) -> Checked:
     options = {name: word for name, word in failing.request.options.items() if name != "recover"}
     planned = Planned(failing.title, replace(failing.request, options=options))
     (again,) = check_each([planned], setting)
-    return replace(again, number=failing.number) if again.verdict == "mismatch" else failing
+    return again.numbered(failing.report.number) if again.verdict == "mismatch" else failing
 
 
 def _is_black_box(report: Report) -> bool:

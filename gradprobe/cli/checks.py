@@ -9,16 +9,15 @@ from bisect import insort
 from collections.abc import Callable, Sequence
 
 import typer
-from rich.text import Text
 
 from ..commands.suite.checked import Checked, Planned, code_of
 from ..commands.suite.checking import check_each
-from ..commands.suite.table import LISTED, Table, in_full, not_taken, simplest, summary, warnings, words_of
+from ..commands.suite.table import LISTED, Table, closing, simplest, words_of
 from ..commands.suite.worker import Setting
 from ..inputs import history as last
 from ..model.documents import Reports, Untaken
 from ..model.failures import INTERRUPTED, Failure
-from ..model.report import FAILED
+from ..model.report import FAILED, Report
 from ..render.progress import Progress, interrupted
 from ..render.terminal import print_failure, rendered, show, terminal
 from .forms import Forms
@@ -36,31 +35,31 @@ def check_one(planned: Planned, forms: Forms, setting: Setting) -> int:
             for checked in check_each([planned], setting, echo=sys.stderr.write, tick=_by_layout(planned, tick)):
                 made.append(checked)
     except KeyboardInterrupt:
-        return _tell_interrupted(made, forms)
+        return _tell_interrupted(made, forms, setting)
     (checked,) = made
     if checked.verdict != FAILED and planned.close_up is None:
         last.save(planned.request, checked.report)
-    return tell(checked, forms)
+    return tell(checked.report, checked.code, forms, setting.tracebacks)
 
 
-def _tell_interrupted(made: Sequence[Checked], forms: Forms) -> int:
+def _tell_interrupted(made: Sequence[Checked], forms: Forms, setting: Setting) -> int:
     """Shows the layouts that were measured before Ctrl-C, which the files hold too, marked as incomplete."""
     for checked in made:
         if not forms.on_stdout:
             show(rendered(checked.report))
-        _say(checked)
+        say(checked.report, setting.tracebacks)
         forms.write_so_far(Reports(reports=(checked.report,)))
     if not made:
         print_failure(interrupted(0, 0, ""))
     return INTERRUPTED
 
 
-def tell(checked: Checked, forms: Forms) -> int:
+def tell(report: Report, code: int, forms: Forms, tracebacks: bool) -> int:
     """Shows a check that was made, and writes every form that was asked for; its exit code."""
-    said = _say(checked)
+    said = say(report, tracebacks)
     if not forms.on_stdout:
-        show(rendered(checked.report))
-    return forms.write(Reports(reports=(checked.report,)), checked.code, said=said)
+        show(rendered(report))
+    return forms.write(Reports(reports=(report,), origin=report.origin), code, said=said)
 
 
 def _by_layout(planned: Planned, tick: Progress) -> Callable[[str, float, str], None]:
@@ -79,12 +78,12 @@ def _by_layout(planned: Planned, tick: Progress) -> Callable[[str, float, str], 
     return told
 
 
-def _say(checked: Checked) -> str:
+def say(report: Report, tracebacks: bool) -> str:
     """Says on stderr what ended a check before its end; the words, "" where nothing did."""
-    error = checked.report.error
+    error = report.error
     if error is None:
         return ""
-    sys.stderr.write("".join(f"{line}\n" for line in checked.left))
+    sys.stderr.write("".join(f"{line}\n" for line in error.trace(tracebacks)))
     print_failure(Failure(error.message, error.way_out))
     return error.message
 
@@ -114,7 +113,7 @@ def check_several(
     """
     start, shown = time.perf_counter(), not forms.on_stdout
     on, checks, warned = terminal(), list[Checked](), list[Checked]()
-    table = Table(planned, on)
+    table = Table([*(one.title for one in planned), *(one.title for one in untaken or ())], on)
     expected = len(planned)
     if expected and (code := _write_so_far(forms, checks, warned, expected, untaken)):
         return code
@@ -131,7 +130,7 @@ def check_several(
                 if untaken is not None and checked.is_refused:
                     untaken, expected = [*untaken, Untaken(checked.title, words_of(checked.report))], expected - 1
                     continue
-                insort(warned if checked.report.is_warning else checks, checked, key=lambda one: one.number)
+                insort(warned if checked.report.is_warning else checks, checked, key=lambda one: one.report.number)
                 expected -= checked.report.is_warning
                 _write_so_far(forms, checks, warned, expected, untaken)
                 if shown:
@@ -147,19 +146,24 @@ def check_several(
         _write_so_far(forms, checks, warned, expected, untaken)
         raise
     _remember(checks)
-    if not (checks or stopped):
-        print_failure(Failure("nothing was compared: the target takes none of the cases"))
+    together = _together(checks, warned, expected, untaken)
+    if not stopped:
+        say_nothing_compared(together)
     if shown:
-        show([*not_taken(untaken or ()), *warnings([checked.report for checked in warned])])
-        show([Text(), *in_full(failing.report, on, failing.left), Text()] if failing else [])
-        show([summary(checks, expected, time.perf_counter() - start, len(warned))])
+        show(list(closing(together, on, time.perf_counter() - start, setting.tracebacks)))
     if stopped:
         print_failure(stopped)
         _write_so_far(forms, checks, warned, expected, untaken)
         return INTERRUPTED
     # Nothing compared is no match.
     code = code_of([checked.code for checked in checks]) if checks or expected else Failure.exit_code
-    return forms.write(_together(checks, warned, expected, untaken), code)
+    return forms.write(together, code)
+
+
+def say_nothing_compared(several: Reports) -> None:
+    """Says on stderr where a target took none of the cases: that is no match."""
+    if not several.counted and not several.planned:
+        print_failure(Failure("nothing was compared: the target takes none of the cases"))
 
 
 def _write_so_far(

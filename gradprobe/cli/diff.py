@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from msgspec import structs
 
-from ..commands.suite.checked import Checked, Planned, code_of_report
+from ..commands.suite.checked import Planned, code_of_report
 from ..commands.suite.worker import Setting
 from ..inputs import history as last
 from ..inputs.options import command_line
@@ -71,7 +71,7 @@ def diff(
             typer.echo(f"gradprobe: {_from_where(row.name, kept, view)}", err=True)
         if kept is not None and view is not None:
             report = structs.replace(kept, close_up=view, reproduce=planned.repro_command)
-            raise typer.Exit(tell(Checked(request, report, code_of_report(report)), Forms.json(json_file)))
+            raise typer.Exit(tell(report, code_of_report(report), Forms.json(json_file), show_traceback))
         raise typer.Exit(check_one(planned, Forms.json(json_file), Setting(show_traceback, isolate=isolate)))
 
 

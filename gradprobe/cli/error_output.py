@@ -6,19 +6,16 @@ import contextlib
 import shlex
 import traceback
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
 from ..model.failures import INTERRUPTED, Failure, UsageFailure, as_failure
-from ..render.incomplete import FORMS, files_in, own_words
+from ..render.incomplete import FORMS, files_in
 from ..render.terminal import print_failure
 from ..runtime.versions import refuse_untested
 from .forms import Forms
-
-if TYPE_CHECKING:
-    from .forms import Forms
 
 
 @contextlib.contextmanager
@@ -86,8 +83,9 @@ class Group(TyperGroup):
         try:
             return super().invoke(ctx)
         except _UsageError as error:
-            forms = forms_in(words, self._options(words))
-            if forms.files or forms.github:
+            options = self._options(words)
+            forms = Forms(files_in(words, [flag for flag in FORMS if flag in options]))
+            if forms.files:
                 _write(forms, words, error.format_message())
             raise
         except KeyboardInterrupt:
@@ -97,17 +95,9 @@ class Group(TyperGroup):
         """The options of the command that is named; all, where there is no such command."""
         command = self.commands.get(words[0]) if words else None
         if command is None:
-            return {*FORMS, "--github"}
+            return set(FORMS)
         imported = getattr(command, "imported", lambda: command)()
         return {option for parameter in imported.params for option in parameter.opts}
-
-
-def forms_in(words: Sequence[str], options: set[str]) -> Forms:
-    """The forms that the words of a command line ask for, of those that it may take."""
-    from .forms import Forms
-
-    found = files_in(words, [flag for flag in FORMS if flag in options])
-    return Forms(found, github="--github" in own_words(words) and "--github" in options)
 
 
 def _write(forms: Forms, words: Sequence[str], message: str) -> None:

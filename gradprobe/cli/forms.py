@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -15,16 +15,10 @@ import typer
 
 from ..model.documents import Reports
 from ..model.failures import UsageFailure
-from ..model.report import Report
 from ..render.files import keeps_changing, replace_file
-from ..render.incomplete import FORMS
-from ..render.places import Base
+from ..render.incomplete import FORMS, STDERR
 from ..render.terminal import print_failure, write_stdout
 from .shared_options import written_as
-
-GitHub = Annotated[
-    bool, typer.Option("--github", help="Annotate lines on GitHub, and add a table to the step's summary")
-]
 
 
 def with_forms(command: Callable[..., None]) -> Callable[..., None]:
@@ -34,23 +28,22 @@ def with_forms(command: Callable[..., None]) -> Callable[..., None]:
 
     def run(**words: Any) -> None:
         files = {flag: words.pop(name) for name, flag in names.items()}
-        given = {flag: file for flag, file in files.items() if file is not None}
-        forms = Forms(given, github=words.pop("github"))
-        command(**words, forms=forms)
+        given = {flag: STDERR if file is True else file for flag, file in files.items() if file not in (None, False)}
+        command(**words, forms=Forms(given))
 
-    added = [_option(name, None, _file(flag)) for name, flag in names.items()]
-    added.append(_option("github", False, GitHub))
+    added = [_option(name, flag) for name, flag in names.items()]
     at = [parameter.name for parameter in own].index("forms")
     others = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own if parameter.name != "forms"]
     return written_as(run, command, [*others[:at], *added, *others[at:]])
 
 
-def _option(name: str, default: Any, annotation: Any) -> inspect.Parameter:
+def _option(name: str, flag: str) -> inspect.Parameter:
+    """The option of a form: the name of its file, or whether it is asked for."""
+    if FORMS[flag].unfinished is None:
+        default, annotation = False, Annotated[bool, typer.Option(flag, help=FORMS[flag].help)]
+    else:
+        default, annotation = None, Annotated[str | None, typer.Option(flag, metavar="FILE", help=FORMS[flag].help)]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-
-
-def _file(flag: str) -> Any:
-    return Annotated[str | None, typer.Option(flag, metavar="FILE", help=FORMS[flag].help)]
 
 
 @dataclass(frozen=True)
@@ -59,7 +52,6 @@ class Forms:
 
     files: Mapping[str, str] = field(default_factory=dict)
     """The name of a file, or - for stdout, by the option of its form."""
-    github: bool = False
 
     @classmethod
     def json(cls, file: str | None) -> Forms:
@@ -90,7 +82,8 @@ class Forms:
         Returns:
             0, or 2 where a file cannot be written.
         """
-        return Forms({flag: file for flag, file in self.files.items() if keeps_changing(file)}).write(several, None)
+        files = {flag: file for flag, file in self.files.items() if file != STDERR and keeps_changing(file)}
+        return Forms(files).write(several, None)
 
     def write(self, several: Reports, code: int | None, *, said: str = "") -> int:
         """Writes every form that was asked for, and says on stderr which of them cannot be written.
@@ -112,64 +105,51 @@ class Forms:
     def _attempts(self, several: Reports, code: int | None) -> list[UsageFailure | None]:
         # Two in one place were refused, and only the first says so there.
         places = {_place(file): (flag, file) for flag, file in reversed(list(self.files.items()))}
+        from ..render.places import with_origin
+
+        several = with_origin(several)
         # All are made before one is written: then they change at one moment.
-        made = [(flag, file, _text(flag)(several, code, _base())) for flag, file in reversed(places.values())]
+        made = [(flag, file, _text(flag)(several, code)) for flag, file in reversed(places.values())]
         attempts = [_write(flag, file, text) for flag, file, text in made]
-        if self.github:
-            attempts.append(_annotate(several.reports))
-        return attempts
+        return [*attempts, _summarize(several)] if "--github" in self.files else attempts
 
 
 def _place(file: str) -> str:
     return file if file == "-" else os.path.realpath(file)
 
 
-def _text(flag: str) -> Callable[[Reports, int | None, Base], str]:
+def _text(flag: str) -> Callable[[Reports, int | None], str]:
     module, _, name = FORMS[flag].text.partition(":")
-    made: Callable[[Reports, int | None, Base], str] = getattr(import_module(f"gradprobe.render.{module}"), name)
+    made: Callable[[Reports, int | None], str] = getattr(import_module(f"gradprobe.render.{module}"), name)
     return made
 
 
 def _write(flag: str, file: str, text: str) -> UsageFailure | None:
     """Why the text could not be written, where it could not."""
-    if file == "-":
-        write_stdout(text)
-        return None
     try:
-        replace_file(file, text)
+        if file == "-":
+            write_stdout(text)
+        elif file == STDERR:
+            print(text, end="", file=sys.stderr)
+        else:
+            replace_file(file, text)
     except OSError as error:
         return UsageFailure(f"{flag} {file}: cannot be written, {error.strerror}")
     return None
 
 
-def _annotate(reports: Sequence[Report]) -> UsageFailure | None:
-    """Annotations on stderr, where GitHub reads them as it does on stdout: that may hold a document."""
-    from ..render.github import annotation_commands
+def _summarize(several: Reports) -> UsageFailure | None:
+    """Adds a table to what a step on GitHub has written into its summary, as far as there is room."""
+    from ..render import markdown
 
-    base = _base()
-    for line in annotation_commands(reports, base):
-        print(line, file=sys.stderr)
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
-    return _summarize(summary, reports, base) if summary else None
-
-
-def _summarize(summary: str, reports: Sequence[Report], base: Base) -> UsageFailure | None:
-    """Adds to what the step has written there, as far as there is room."""
-    from ..render.markdown import MOST_BYTES, as_markdown
-
+    if not summary:
+        return None
     file = Path(summary)
     try:
         there = file.stat().st_size if file.exists() else 0
         with file.open("a", encoding="utf-8") as stream:
-            stream.write(as_markdown(reports, base, MOST_BYTES - there))
+            stream.write(markdown.text(several, 0, markdown.MOST_BYTES - there))
     except OSError as error:
         return UsageFailure(f"--github: the summary {summary} cannot be written, {error.strerror}")
     return None
-
-
-def _base() -> Base:
-    """Paths are told from the checkout on GitHub, where this runs inside one, and else from the current folder."""
-    here = os.path.realpath(os.getcwd())
-    checkout = os.environ.get("GITHUB_WORKSPACE") or here
-    checkout = os.path.realpath(checkout)
-    return Base(checkout if os.path.commonpath([checkout, here]) == checkout else here, here)

@@ -10,8 +10,10 @@ import typer
 from ..inputs.options import command_line
 from ..model.documents import Reports, load_several
 from ..model.failures import Failure, UsageFailure
+from ..render.places import with_origin
+from ..render.terminal import rendered, terminal
 from ..render.terminal import show as show_lines
-from ..render.terminal import terminal, write_stdout
+from .checks import say, say_nothing_compared
 from .error_output import failures_told
 from .forms import Forms, with_forms
 from .shared_options import Traceback
@@ -25,13 +27,13 @@ def show(
 ) -> None:
     """Show a saved report in any form, without running anything: made on one machine, read on any.
 
-    Every form is what the run itself would have written, but for times. The exit code is the run's.
+    Every form is what the run itself would have written, but for times: paths are told from the folder of the run. The
+    exit code is the run's.
     """
     with failures_told(Forms(), command_line("show", file, {}), show_traceback, runs=False):
         forms.refuse_one_file_twice()
-        several = read(file)
-        if not forms.on_stdout:
-            _print(several)
+        several = with_origin(read(file))
+        _print(several, forms, show_traceback)
         raise typer.Exit(forms.write(several, exit_code(several)))
 
 
@@ -60,14 +62,14 @@ def exit_code(several: Reports) -> int:
     return code_of(codes) if several.counted else Failure.exit_code
 
 
-def _print(several: Reports) -> None:
-    from ..commands.strides.shown import survey_lines
+def _print(several: Reports, forms: Forms, tracebacks: bool) -> None:
+    """What the run printed, each stream to its own."""
     from ..commands.suite.table import render_several
 
-    if several.planned is None or any(report.strides for report in several.reports):
-        for report in several.reports:
-            show_lines(survey_lines(report))
-            if report.error is not None and not report.runs:
-                write_stdout(f"ERROR  {report.error.message}\n")
-    else:
-        show_lines(list(render_several(several, terminal())))
+    if several.planned is not None and not any(report.strides for report in several.reports):
+        say_nothing_compared(several)
+        show_lines([] if forms.on_stdout else list(render_several(several, terminal(), tracebacks)))
+        return
+    for report in several.reports:
+        say(report, tracebacks)
+        show_lines([] if forms.on_stdout else rendered(report))

@@ -20,7 +20,7 @@ from ..model.failures import UsageFailure
 from ..model.report import Report
 from ..model.spans import plural
 from ..render.progress import Progress, interrupted
-from ..render.terminal import print_failure, show, write_stdout
+from ..render.terminal import print_failure, rendered, show, write_stdout
 from ..targets.builtin import has_driver
 from .error_output import failures_told, print_settings
 from .forms import Forms, with_forms
@@ -98,7 +98,7 @@ class _Tour:
         self.reports.append(_report(found))
         self.codes.append(found.exit_code)
         if not self.forms.on_stdout:
-            _show(self.reports[-1])
+            show(rendered(self.reports[-1]))
 
     def end(self) -> int:
         """Writes every form that was asked for; the exit code of all."""
@@ -137,7 +137,7 @@ class _Tour:
             write_stdout(
                 f"INTERRUPTED  {len(found.results)} of {len(found.plan.trials)} layouts were tried; of these:\n"
             )
-            _show(_report(found))
+            show(rendered(_report(found)))
         done, of = (len(latest[0].results), len(latest[0].plan.trials)) if latest else (0, 0)
         print_failure(interrupted(done, of, "layouts"))
 
@@ -170,9 +170,3 @@ def _refuse(options: dict[str, Any]) -> None:
     for name, reason in reasons.items():
         if name in options:
             raise UsageFailure(f"--{name}: {reason}", f"gradprobe check takes --{name}")
-
-
-def _show(report: Report) -> None:
-    from ..commands.strides.shown import survey_lines
-
-    show(survey_lines(report))

@@ -16,7 +16,7 @@ from msgspec import Struct
 from .assignment import parse_layout, parse_run, run_name
 from .failures import UsageFailure
 from .number import Number, number_of
-from .report import FAILED, INCOMPLETE, MATCH, MISMATCH, SCHEMA, Report
+from .report import FAILED, INCOMPLETE, MATCH, MISMATCH, SCHEMA, Origin, Report
 
 SCHEMA_OF_SEVERAL = "gradprobe.reports/2"
 KNOWN = {SCHEMA: 1, "gradprobe.report/1": 1, SCHEMA_OF_SEVERAL: 2, "gradprobe.reports/1": 2}
@@ -38,6 +38,8 @@ class Reports(Struct, frozen=True, kw_only=True):
     """How many there are to be that count; None for one check that is made alone."""
     not_taken: tuple[Untaken, ...] | None = None
     """What the target does not take, where that is no error."""
+    origin: Origin | None = None
+    """As in each of them; there may be none."""
 
     @property
     def counted(self) -> list[Report]:
@@ -116,6 +118,7 @@ def several_document(several: Reports) -> dict[str, Any]:
     more = {} if several.not_taken is None else {"not_taken": msgspec.to_builtins(several.not_taken)}
     return {
         "schema": SCHEMA_OF_SEVERAL,
+        "origin": msgspec.to_builtins(several.origin),
         "verdict": several.verdict,
         "planned": len(several.counted) if several.planned is None else several.planned,
         "reports": [document_of(report) for report in several.counted],
@@ -140,11 +143,14 @@ def load_several(text: str | bytes) -> Reports:
     """
     document = _parsed(text)
     if KNOWN.get(document.get("schema", "")) != 2:
-        return Reports(reports=(report_from(document),))
+        report = report_from(document)
+        return Reports(reports=(report,), origin=report.origin)
     try:
         parts = [*document["reports"], *_unique([one["report"] for one in document["warnings"] if one.get("report")])]
         untaken = msgspec.convert(document.get("not_taken"), tuple[Untaken, ...] | None)
-        return Reports(reports=tuple(map(report_from, parts)), planned=document["planned"], not_taken=untaken)
+        origin = msgspec.convert(document.get("origin"), Origin | None)
+        reports = tuple(map(report_from, parts))
+        return Reports(reports=reports, planned=document["planned"], not_taken=untaken, origin=origin)
     except (msgspec.ValidationError, KeyError, TypeError, AttributeError) as error:
         raise UsageFailure(f"reports of schema {document['schema']} are damaged: {error!r}", _WAY_OUT) from error
 

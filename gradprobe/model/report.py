@@ -33,6 +33,17 @@ class Source(Struct, frozen=True, kw_only=True):
     sha256: str = ""
 
 
+class Origin(Struct, frozen=True, kw_only=True):
+    """Where a report was made and by which gradprobe: what every form tells paths by, wherever it is shown."""
+
+    folder: str
+    """The current folder, where relative paths begin."""
+    root: str
+    """The folder that CI is told paths from: a checkout."""
+    home: str = ""
+    version: str = ""
+
+
 class CheckedTarget(Struct, frozen=True, kw_only=True):
     """What really ran. Of one that did not get as far as being found, the name alone."""
 
@@ -173,8 +184,13 @@ class Error(Struct, frozen=True, kw_only=True):
     """What became of the process."""
     stderr_tail: str = ""
     stack: str = ""
+    """Where it was raised: of a crash, and of what else is raised where --traceback asks for it."""
     memory: tuple[MemoryFinding, ...] = ()
     """What the interpreter's watch sees the kernels do there."""
+
+    def trace(self, is_asked_for: bool) -> list[str]:
+        """The lines of the stack, where they are asked for or nothing else says where it was."""
+        return self.stack.splitlines() if is_asked_for or self.file is None else []
 
 
 class Counts(Struct, frozen=True):
@@ -188,11 +204,16 @@ class Counts(Struct, frozen=True):
     intermediates: int = 0
 
 
+# Of a survey of layouts: what lies in one, and how a match agrees with what is contiguous.
+ALONE, TOGETHER, PROGRAM = "one tensor", "all tensors", "program"
+BITS, BUDGET = "same bits", "within budget"
+
+
 class Tried(Struct, frozen=True, kw_only=True):
     """What a survey says of one of its layouts."""
 
     kind: str
-    """One tensor, all tensors, or a program's layout."""
+    """ALONE, TOGETHER or PROGRAM."""
     row: str = ""
     """The tensor that does not lie contiguous, "all", or "" of a program."""
     layout: str = ""
@@ -228,7 +249,7 @@ class Run(Struct, frozen=True, kw_only=True):
     severity: str | None = None
     """Of a survey's run that fails: error, or warning where it does not count."""
     how: str | None = None
-    """Of a survey's match: the same bits as when contiguous, or within budget."""
+    """Of a survey's match: BITS or BUDGET."""
     copied: tuple[str, ...] = ()
     """The tensors of which a survey's kernels were given copies."""
     bits: bool | None = None
@@ -325,8 +346,12 @@ class Report(Struct, frozen=True, kw_only=True):
     """What a check came to, also one that failed, crashed or took too long."""
 
     schema: str = SCHEMA
+    origin: Origin | None = None
+    """None of what older versions wrote: paths of such are told from the folder in which it is shown."""
     title: str = ""
     """Of one of several checks."""
+    number: int = 0
+    """Its place among them."""
     verdict: str
     """match, mismatch or error; incomplete where more is to come."""
     severity: str | None = None

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
+from ..model.number import LAMBDA
 from ..reference import Attention, Tile
 from ..reference.softmax import distance, kept_share, sink_weight
-from .precision import LAMBDA, TINY, U32, U_FUNCTION, Precision, dot_error, long_sum
+from .precision import TINY, U32, U_FUNCTION, Precision, dot_error, long_sum
 
 # tanh of a GPU's special function unit (PTX ISA, tanh.approx.f32), which FlashAttention's softcap uses.
 U_TANH = 2.0**-11

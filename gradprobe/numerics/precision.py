@@ -10,13 +10,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from ..model.number import LAMBDA
 from ..reference import Attention, Tile, evaluate
 from ..reference.lazy import sum_by_distance
 from ..reference.softmax import sink_weight
 
-# Roundings are at most u each, about u / sqrt(3) in the mean square, so four bounds in quadrature stand near seven
-# standard deviations: over 10^9 elements none is expected outside.
-LAMBDA = 4.0
 # float32 arithmetic, a half unit in the last place.
 U32 = 2.0**-24
 # exp and log of a GPU's special function unit: two units in the last place of float32 (CUDA programming guide).

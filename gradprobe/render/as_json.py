@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from ..model.documents import Reports, several_document, text_of
 from .incomplete import unfinished
-from .places import Base
 
 
-def text(several: Reports, code: int | None, base: Base) -> str:
+def text(several: Reports, code: int | None) -> str:
     """The document.
 
     Args:

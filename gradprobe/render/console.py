@@ -10,10 +10,10 @@ from rich.text import Text
 
 from ..model.case import Case
 from ..model.memory import BARRIER, CHANGED, DTYPE, GUARD, MISALIGNED, OUTSIDE, RACE, SHARED, UNWRITTEN, grouped
+from ..model.number import LAMBDA
 from ..model.report import FAILED, INHERITED, MATCH, MISMATCH, Element, Error, Head, Intermediate, Report, Run, Source
 from ..model.spans import in_words, plural, spans
-from ..numerics.precision import LAMBDA
-from .paths import short
+from .places import base_of
 from .reasons import render_reasons
 from .text import ASCII, CAUTION, STYLES, UTF8, Marks, greppable, ratio, value
 
@@ -341,7 +341,7 @@ def _rank(key: str) -> tuple[int, str]:
 
 
 def _provenance(report: Report, width: int) -> Iterator[Text]:
-    target = report.target
+    target, base = report.target, base_of(report)
     seconds = ", ".join(f"{stage} {took:.1f}" for stage, took in report.seconds.items())
     yield from folded(f"ran {target.backend} on {report.environment.get('device')}; seconds: {seconds}", width)
     files: dict[tuple[str, str], list[str]] = {}
@@ -349,12 +349,12 @@ def _provenance(report: Report, width: int) -> Iterator[Text]:
     for source in target.kernels or (own,):
         files.setdefault((source.file, source.sha256), []).append(f"{source.name}:{source.line}")
     for (file, digest), names in files.items():
-        yield Text(f"  {short(file)} sha256 {digest[:12]}", "dim", overflow="ignore")
+        yield Text(f"  {base.short(file)} sha256 {digest[:12]}", "dim", overflow="ignore")
         yield from folded("  " + " ".join(names), width)
     for shadow in target.shadows:
-        yield Text(f"  not this file, though of the same module name: {short(shadow)}", CAUTION)
+        yield Text(f"  not this file, though of the same module name: {base.short(shadow)}", CAUTION)
     if cache := report.environment.get("triton_cache"):
-        yield Text(f"  Triton's cache: {short(cache)}", "dim")
+        yield Text(f"  Triton's cache: {base.short(cache)}", "dim")
     if report.failing and report.reproduce:
         yield Text(f"  again: {report.reproduce}")
 

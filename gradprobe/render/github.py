@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..model.documents import Reports
 from ..model.report import Report
 from ..model.spans import plural
 from .alerts import Alert, alerts_of
-from .places import Base
+from .places import Base, base_of
 from .text import visible
 
 # GitHub shows ten of each kind a step.
@@ -15,6 +16,11 @@ MOST = 10
 # It takes titles of 255 characters and messages of 64 KB; a UTF-8 character is four bytes at most.
 LONGEST_TITLE, LONGEST_MESSAGE = 255, 16_000
 KINDS = {"error": "error", "warning": "warning", "note": "notice"}
+
+
+def text(several: Reports, code: int | None) -> str:
+    """The annotations of all, for stderr: GitHub reads them there as on stdout, which may hold a document."""
+    return "".join(f"{line}\n" for line in annotation_commands(several.reports, base_of(several)))
 
 
 def annotation_commands(reports: Sequence[Report], base: Base) -> list[str]:

@@ -37,21 +37,24 @@ def begin(words: Sequence[str]) -> None:
     if not flags or _NOTHING_RUNS & set(own_words(words)):
         return
     for flag, file in files_in(words, flags).items():
+        unfinished = FORMS[flag].unfinished
         try:
-            if keeps_changing(file):
-                replace_file(file, FORMS[flag].unfinished(words))
+            if unfinished is not None and keeps_changing(file):
+                replace_file(file, unfinished(words))
         except (OSError, ValueError):
             continue
 
 
 def files_in(words: Sequence[str], flags: Sequence[str]) -> dict[str, str]:
-    """The files that the words of a command line name after these of its options."""
+    """Where the words of a command line have these of its options write."""
     words, found = own_words(words), {}
     for at, word in enumerate(words):
         flag, equals, file = word.partition("=")
         following = words[at + 1] if at + 1 < len(words) else None
         named = file if equals else following
-        if flag in flags and named is not None:
+        if flag in flags and FORMS[flag].unfinished is None:
+            found[flag] = STDERR
+        elif flag in flags and named is not None:
             found[flag] = named
     return found
 
@@ -114,14 +117,22 @@ def _sarif(words: Sequence[str]) -> str:
     return json.dumps(log, indent=2) + "\n"
 
 
+def _markdown(_: Sequence[str]) -> str:
+    return f"### gradprobe: {ERROR['message']}\n"
+
+
+# Where a form goes that has no file of its own.
+STDERR = "/dev/stderr"
 Form = namedtuple("Form", ["help", "text", "unfinished"])  # noqa: PYI024 - typing takes long to import
-"""A form that goes to a file: its help, the function of render/ that makes it, and what the file holds until then."""
+"""A form: its help, the function of render/ that makes it, and what its file holds until then; None without a file."""
 FORMS: Mapping[str, Form] = {
     "--json": Form("Write the report as JSON; - for stdout", "as_json:text", _json),
     "--junit": Form("Write JUnit XML; - for stdout", "junit:text", _junit),
     "--sarif": Form("Write SARIF 2.1.0; - for stdout", "sarif:text", _sarif),
+    "--markdown": Form("Write a Markdown table; - for stdout", "markdown:text", _markdown),
+    "--github": Form("Annotate lines on GitHub, and add a table to the step's summary", "github:text", None),
 }
-# The commands that write files, and which.
+# The commands that write forms, and which.
 FILES: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(("check", "strides", "sweep"), tuple(FORMS)),
     **dict.fromkeys(("diff", "shrink", "lint", "mutate", "run", "baseline"), ("--json",)),

@@ -12,7 +12,7 @@ from ..model.memory import MemoryFinding
 from ..model.report import INHERITED, MISMATCH, SKIPPED, Error, Head, Identity, Intermediate, Report, Run
 from ..model.severity import WARNING
 from .phrases import counts_in_words, errors_of, head_name, identities, is_silent, residual, so_far, told_apart
-from .places import Base, Place, place_of, places_of
+from .places import Base, Place, base_of, place_of, places_of
 from .text import element_line, identity_line, visible
 
 
@@ -31,9 +31,9 @@ class Case:
     body: tuple[str, ...] = ()
 
 
-def text(several: Reports, code: int | None, base: Base) -> str:
+def text(several: Reports, code: int | None) -> str:
     """The document; as long as the command runs, with a check that is not finished."""
-    return as_junit(so_far(several, code), base)
+    return as_junit(so_far(several, code), base_of(several))
 
 
 def as_junit(reports: Sequence[Report], base: Base) -> str:

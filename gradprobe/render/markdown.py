@@ -7,12 +7,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from ..model.documents import Reports
 from ..model.memory import MemoryFinding
 from ..model.report import CRASHED, FAILED, INHERITED, MATCH, MISMATCH, SKIPPED, Report, Run
 from ..model.severity import WARNING, Warned
 from ..model.spans import plural
-from .phrases import errors_of, identities, told_apart
-from .places import Base, Place, places_of
+from .phrases import errors_of, identities, so_far, told_apart
+from .places import Base, Place, base_of, places_of
 from .text import element_line, ratio, visible
 
 # GitHub drops a summary that is larger.
@@ -31,6 +32,11 @@ class Row:
     ratio: float
     cells: tuple[str, ...]
     """Plain text, what follows the verdict."""
+
+
+def text(several: Reports, code: int | None, most: int = MOST_BYTES) -> str:
+    """The document; as long as the command runs, with a check that is not finished."""
+    return as_markdown(so_far(several, code), base_of(several), most)
 
 
 def as_markdown(reports: Sequence[Report], base: Base, most: int = MOST_BYTES) -> str:

@@ -6,13 +6,17 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import PurePath, PurePosixPath, PureWindowsPath
+from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 from urllib.parse import quote
 
+from msgspec.structs import replace
+
+from .. import __version__
 from ..model.diagnosis import Where
+from ..model.documents import Reports
 from ..model.intermediates import is_named_after
 from ..model.memory import MemoryFinding
-from ..model.report import CheckedTarget, Error, Report
+from ..model.report import CheckedTarget, Error, Origin, Report
 
 
 @dataclass(frozen=True)
@@ -26,14 +30,44 @@ class Place:
     """The function or kernel that is defined there, or the code that stands there."""
 
 
+def origin_here() -> Origin:
+    """That of a report which this process makes. On GitHub the checkout is the root, where this runs inside one."""
+    folder = os.path.realpath(os.getcwd())
+    checkout = os.path.realpath(os.environ.get("GITHUB_WORKSPACE") or folder)
+    is_inside = os.path.commonpath([checkout, folder]) == checkout
+    root = checkout if is_inside else folder
+    return Origin(folder=folder, root=root, home=os.path.expanduser("~"), version=__version__)
+
+
+def with_origin(several: Reports) -> Reports:
+    """The reports as every form is made from them: those that do not know their origin are of here."""
+    here = several.origin or origin_here()
+    reports = tuple(report if report.origin else replace(report, origin=here) for report in several.reports)
+    return replace(several, reports=reports, origin=here)
+
+
+def base_of(part: Report | Reports) -> Base:
+    """Against what a report tells its paths."""
+    origin = part.origin or origin_here()
+    return Base(origin.root, origin.folder, origin.home)
+
+
 @dataclass(frozen=True)
 class Base:
-    """Against what paths are told; both absolute."""
+    """Against what paths are told; all absolute."""
 
     root: str
     """The folder that paths are relative to: a repository."""
     here: str
-    """The current folder, which relative paths begin at."""
+    """The folder that relative paths begin at."""
+    home: str = ""
+
+    def short(self, file: str) -> str:
+        """The file as people read it: relative to the current folder or the home folder, where it lies below one."""
+        for folder, prefix in ((self.here, ""), (self.home, "~/")):
+            if folder and Path(file).is_relative_to(folder):
+                return prefix + str(Path(file).relative_to(folder))
+        return file
 
     def relative(self, file: str) -> str | None:
         """The file from the root, with slashes; None where it does not lie below."""

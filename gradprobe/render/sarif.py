@@ -14,7 +14,7 @@ from ..model.report import MATCH, MISMATCH, Report
 from ..model.spans import plural
 from .alerts import Alert, alerts_of
 from .phrases import errors_of, so_far
-from .places import Base, Place
+from .places import Base, Place, base_of
 from .rules import RULES, USAGE, Rule
 from .text import visible
 
@@ -30,12 +30,20 @@ _EXITS = {
 }  # fmt: skip
 
 
-def text(several: Reports, code: int | None, base: Base) -> str:
+def text(several: Reports, code: int | None) -> str:
     """The document; as long as the command runs, with a check that is not finished."""
-    return text_of(as_sarif(so_far(several, code), base, code))
+    version = several.origin.version if several.origin else __version__
+    return text_of(as_sarif(so_far(several, code), base_of(several), code, version=version))
 
 
-def as_sarif(reports: Sequence[Report], base: Base, code: int | None, *, most: int = MOST_RESULTS) -> dict[str, Any]:
+def as_sarif(
+    reports: Sequence[Report],
+    base: Base,
+    code: int | None,
+    *,
+    most: int = MOST_RESULTS,
+    version: str = __version__,
+) -> dict[str, Any]:
     """The reports as one SARIF log with one run, ready for `json.dumps`.
 
     GitHub takes no result without a place. What has none (a wrong command) is a notification of the invocation instead,
@@ -44,12 +52,13 @@ def as_sarif(reports: Sequence[Report], base: Base, code: int | None, *, most: i
     Args:
         code: the exit code of the command; None as long as it runs.
         most: results; the least are left out and counted in a notification.
+        version: of the gradprobe that made the reports.
     """
     found = alerts_of(reports)
     results = [alert for alert in found if alert.places and alert.level != "none"]
     told = [alert for alert in found if not alert.places or alert.level == "none"]
     run = {
-        "tool": {"driver": _driver()},
+        "tool": {"driver": _driver(version)},
         "invocations": [_invocation(reports, code, told, len(results) - most)],
         "originalUriBaseIds": {"%SRCROOT%": {"uri": f"file://{quote(base.root.rstrip('/'), errors='replace')}/"}},
         "columnKind": "unicodeCodePoints",
@@ -58,9 +67,9 @@ def as_sarif(reports: Sequence[Report], base: Base, code: int | None, *, most: i
     return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
 
 
-def _driver() -> dict[str, Any]:
-    semantic = {"semanticVersion": __version__} if re.fullmatch(r"\d+\.\d+\.\d+", __version__) else {}
-    return {"name": "gradprobe", "version": __version__, **semantic, "rules": [_rule(rule) for rule in RULES]}
+def _driver(version: str) -> dict[str, Any]:
+    semantic = {"semanticVersion": version} if re.fullmatch(r"\d+\.\d+\.\d+", version) else {}
+    return {"name": "gradprobe", "version": version, **semantic, "rules": [_rule(rule) for rule in RULES]}
 
 
 def _rule(rule: Rule) -> dict[str, Any]:

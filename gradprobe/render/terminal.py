@@ -66,14 +66,17 @@ def terminal() -> Terminal:
 
 
 def rendered(report: Report, on: Terminal | None = None) -> list[Text]:
-    """The report, or the close-up that was asked for.
+    """The report, the close-up that was asked for, or the survey of layouts.
 
     Where the terminal is too short to show the first line still, the verdict stands once more at the end.
     """
     from .closeup import render_close_up
     from .console import headline, render
+    from .survey import render_survey
 
     on = on or terminal()
+    if any(run.tried for run in report.runs):
+        return render_survey(report, on.columns, utf8=on.utf8)
     if report.close_up is not None:
         return render_close_up(report.close_up, on.columns, utf8=on.utf8)
     lines = render(report, on.columns, utf8=on.utf8)

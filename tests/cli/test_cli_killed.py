@@ -20,7 +20,7 @@ from tests.cli.command import ROOT, SMALL, run, start
 from tests.render.written import assert_is_sarif, read_junit
 
 pytestmark = pytest.mark.usefixtures("real_processes")
-NAMES = {"--json": "out.json", "--junit": "out.xml", "--sarif": "out.sarif"}
+NAMES = {"--json": "out.json", "--junit": "out.xml", "--sarif": "out.sarif", "--markdown": "out.md"}
 FORMS = " ".join(f"{flag} {file}" for flag, file in NAMES.items())
 COMMANDS = {
     "check": f"check soft.py:backward {SMALL} {FORMS}",
@@ -38,6 +38,7 @@ def read_as_right(folder):
         "out.json": json.loads((folder / "out.json").read_text())["verdict"] == "match",
         "out.xml": junit.find(".//error") is None and junit.find(".//failure") is None,
         "out.sarif": log["invocations"][0]["executionSuccessful"] and not log["results"],
+        "out.md": "right" in (folder / "out.md").read_text().splitlines()[0],
     }
     return {name for name, right in fine.items() if right}
 

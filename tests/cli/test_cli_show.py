@@ -1,4 +1,4 @@
-"""A saved report gives every form again, byte for byte as the run itself wrote it, and without torch."""
+"""A saved report gives every form again, on another machine byte for byte as the run itself wrote it, without torch."""
 
 import re
 import subprocess
@@ -6,45 +6,124 @@ import sys
 
 import pytest
 
-from tests.cli.command import SMALL, run
+from gradprobe.commands.suite.battery import battery
+from gradprobe.render.incomplete import FORMS
+from tests.cli.command import SMALL, run, run_process
+from tests.cli.test_cli_battery import TARGETS
+from tests.commands.strides.written import write
+from tests.planted.lazy_faults import HISTORICAL
+from tests.planted.planting import KERNELS
 
-FORMS = ("--json", "--junit", "--sarif")
+FILES = [flag for flag, form in FORMS.items() if form.unfinished]
+OTHERS = [flag for flag in FORMS if flag not in FILES]
+CRASHES = """
+import ctypes
+from soft import doubled_dq
+
+def backward(q, k, v, do, *, scale):
+    if not do.is_contiguous():
+        ctypes.string_at(0)
+    return doubled_dq(q, k, v, do, scale=scale)
+"""
+IN_SECONDS = re.compile(r"\d+\.\d s: ")
 
 
-def forms(name):
-    return " ".join(f"{flag} {name}{flag[1:]}" for flag in FORMS)
+@pytest.fixture
+def elsewhere(folder, tmp_path_factory, monkeypatch):
+    """Another machine, as far as a report may know it: goes to another folder under another home, without GitHub."""
+
+    def go():
+        other = tmp_path_factory.mktemp("elsewhere")
+        monkeypatch.chdir(other)
+        monkeypatch.setenv("HOME", str(other))
+        monkeypatch.delenv("GITHUB_WORKSPACE")
+        return other
+
+    monkeypatch.setenv("HOME", str(folder.parent))
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(folder.parent))
+    return go
 
 
-def contents(folder, name):
-    return [(folder / f"{name}{flag[1:]}").read_bytes() for flag in FORMS]
+def in_every_form(words, name, runner=run):
+    forms = " ".join([f"{flag} {name}{flag[1:]}" for flag in FILES] + OTHERS)
+    return runner(f"{words} {forms}", GITHUB_STEP_SUMMARY=f"{name}-summary")
+
+
+def written(folder, name, ran):
+    """All that a command wrote but for times: by file, by stream."""
+    files = {file.name.removeprefix(name): file.read_bytes() for file in folder.glob(f"{name}-*")}
+    assert len(files) == len(FILES) + 1
+    # What the target's process says is no form.
+    own = [line for line in ran.err.splitlines() if line.startswith(("::", "gradprobe: "))]
+    return files | {"stdout": IN_SECONDS.sub("", ran.out), "stderr": own, "code": ran.code}
+
+
+def assert_same_elsewhere(folder, go, words, code, runner=run):
+    made = in_every_form(words, "made", runner)
+    assert made.code == code
+    other = go()
+    shown = in_every_form(f"show {folder}/made-json", "shown", runner)
+    assert written(other, "shown", shown) == written(folder, "made", made)
+    return made
 
 
 @pytest.mark.parametrize(
     ("words", "code"),
     [
+        (f"check soft.py:backward {SMALL}", 0),
         (f"check soft.py:nan_in_dk {SMALL}", 1),
+        (f"check soft.py:contiguous_only {SMALL}", 0),
         (f"check soft.py:raising {SMALL}", 3),
+        (f"check soft.py:raising {SMALL} --traceback", 3),
         (f"check soft.py:backward {SMALL} --heads 0", 2),
+        (f"sweep soft.py:doubled_dq {SMALL} --heads 2 --heads 3 --no-recover --workers 1", 1),
+        (f"sweep soft.py:raising {SMALL} --heads 2 --heads 3 --workers 1", 3),
     ],
 )
-def test_every_form_is_what_the_run_itself_wrote(folder, words, code):
-    made = run(f"{words} {forms('made')} --github")
-    shown = run(f"show made-json {forms('shown')} --github")
-    assert (made.code, shown.code) == (code, code)
-    assert shown.out == made.out or code != 1
-    assert contents(folder, "shown") == contents(folder, "made")
-    annotations = [[line for line in each.err.splitlines() if line.startswith("::")] for each in (made, shown)]
-    assert annotations[0] == annotations[1]
-    assert annotations[0]
+def test_every_form_is_what_the_run_itself_wrote(folder, elsewhere, words, code):
+    assert_same_elsewhere(folder, elsewhere, words, code)
 
 
-def test_several_checks_are_shown_as_they_were(folder):
-    made = run(f"sweep soft.py:doubled_dq {SMALL} --heads 2 --heads 3 --no-recover --workers 1 {forms('made')}")
-    shown = run(f"show made-json {forms('shown')}")
-    assert (made.code, shown.code) == (1, 1)
-    assert contents(folder, "shown") == contents(folder, "made")
-    in_seconds = r"\d+\.\d s: "
-    assert re.sub(in_seconds, "", shown.out) == re.sub(in_seconds, "", made.out)
+def test_a_cause_names_its_lines_as_the_run_did(folder, elsewhere):
+    (folder / "planted.py").write_text(HISTORICAL.plant((KERNELS / "lazy.py").read_text()))
+    made = assert_same_elsewhere(folder, elsewhere, f"check planted.py:lazy_intermediates {SMALL}", 1, run_process)
+    assert "CAUSE" in made.out
+    assert "  planted.py:" in made.out
+    assert f"::error file={folder.name}/planted.py,line=" in made.err
+
+
+def test_a_layout_that_crashed_is_told_as_the_run_did(folder, elsewhere):
+    (folder / "crashes.py").write_text(CRASHES)
+    made = assert_same_elsewhere(folder, elsewhere, f"check crashes.py:backward {SMALL}", 1, run_process)
+    assert "crashed: killed by SIGSEGV" in made.out
+
+
+@pytest.mark.parametrize("target", ["usual", "one_head_each", "never"])
+def test_a_battery_is_told_as_the_run_did(folder, elsewhere, monkeypatch, target):
+    (folder / "forwards.py").write_text(TARGETS)
+    few = (1, 6, 7, 12, 14, 17)
+    monkeypatch.setattr(
+        "gradprobe.cli.check.battery", lambda *words: [one for one in battery(*words) if one.number in few]
+    )
+    code = 3 if target == "never" else 0
+    made = assert_same_elsewhere(folder, elsewhere, f"check forwards.py:{target} --battery", code)
+    assert ("  WARNING " in made.out) == (target == "usual")
+
+
+@pytest.mark.parametrize("name", ["right", "do_by_q_heads", "refuses_a_transposed_do"])
+def test_a_survey_of_layouts_is_told_as_the_run_did(folder, elsewhere, name):
+    words = f"strides {write(folder, name)} --fast --seqlen 20 --head-dim 8 --heads 2"
+    assert_same_elsewhere(folder, elsewhere, words, int(name == "do_by_q_heads"))
+
+
+def test_a_report_of_an_older_version_is_told_from_the_folder_in_which_it_is_shown(folder):
+    import json
+
+    assert run(f"check soft.py:nan_in_dk {SMALL} --json made").code == 1
+    document = json.loads((folder / "made").read_text())
+    assert document.pop("origin")["folder"] == str(folder)
+    (folder / "made").write_text(json.dumps(document))
+    assert "\n  soft.py sha256 " in run("show made").out
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,14 @@ from rich.color import Color
 
 from gradprobe.commands.strides.bench import FIRST
 from gradprobe.commands.strides.culprits import Culprit
-from gradprobe.commands.strides.reported import report_of, survey_of
-from gradprobe.commands.strides.shown import render_survey
+from gradprobe.commands.strides.reported import report_of
 from gradprobe.commands.strides.survey import Survey
-from gradprobe.commands.strides.trials import ALONE, PROGRAM, Plan, Result, Trial
+from gradprobe.commands.strides.trials import Plan, Result, Trial
 from gradprobe.model.documents import dump, load
 from gradprobe.model.memory import MemoryFinding
-from gradprobe.model.report import CheckedTarget, Report
+from gradprobe.model.report import ALONE, PROGRAM, CheckedTarget, Report
 from gradprobe.render.console import blame
+from gradprobe.render.survey import render_survey
 from gradprobe.render.text import CAUTION, greppable
 from tests.render.written import faulty, reports
 
@@ -24,7 +24,8 @@ REPORT = Report(verdict="match", target=CheckedTarget(name="mine"))
 
 def printed(results, culprits=(), width=100):
     plan = Plan(tuple(result.trial for result in results), REPORT, "float32")
-    return [line.plain for line in render_survey(Survey(plan, results, culprits, "again", {"total": 1.0}), width)]
+    survey = Survey(plan, results, culprits, "again", {"total": 1.0})
+    return [line.plain for line in render_survey(report_of(survey), width)]
 
 
 def result(layout, verdict="match", how="same bits", thorough=True, **more):
@@ -97,6 +98,6 @@ def test_a_saved_survey_is_shown_as_it_was():
     plan = Plan(tuple(one.trial for one in named), structs.replace(REPORT, notes=("a note",)), plain.precision)
     culprit = Culprit("stride", (("do", 1),), "do's stride 1 is read as o's")
     found = Survey(plan, tuple(named), (culprit,), "gradprobe strides mine", {"total": 1.0})
-    shown = survey_of(load(dump(report_of(found))))
-    assert render_survey(shown, 100) == render_survey(found, 100)
-    assert len(render_survey(found, 100)) > 15
+    report = report_of(found)
+    assert render_survey(load(dump(report)), 100) == render_survey(report, 100)
+    assert len(render_survey(report, 100)) > 15

@@ -14,7 +14,7 @@ from ...inputs.guards import same_bits
 from ...inputs.layouts import Inputs, place
 from ...model.failures import DeviceLost, NoRoom, TargetFailure
 from ...model.memory import UNWRITTEN, MemoryFinding, telling
-from ...model.report import MATCH, MISMATCH
+from ...model.report import BITS, BUDGET, MATCH, MISMATCH, TOGETHER
 from ...model.severity import ERROR, HUGE, WARNING
 from ...numerics.evidence import Measured, Run
 from ...numerics.memory import never_written
@@ -24,7 +24,7 @@ from ...render.console import blame
 from ...render.reported import run_of
 from ...render.text import greppable
 from ...runtime.trace import Trace
-from .trials import BITS, BUDGET, CONTIGUOUS, EXPANDED, NOT_RUN, TOGETHER, Fill, Result, Trial
+from .trials import CONTIGUOUS, EXPANDED, NOT_RUN, Fill, Result, Trial
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,21 +1,16 @@
-"""Report of a survey of layouts and back: a run for each, and under "strides" what is its own."""
+"""Report of a survey of layouts: a run for each, and under "strides" what is its own."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from msgspec import structs
 
 from ...model import report as model
-from ...model.memory import MemoryFinding
-from ...model.report import Report, Run, add_counts
-from ...model.severity import ERROR, WARNING
-from ...render.console import blame
-from ...render.text import greppable
-from .culprits import Culprit
+from ...model.report import PROGRAM, Report, Run, add_counts
+from ...model.severity import WARNING
 from .survey import Survey
-from .trials import NOT_RUN, PROGRAM, Plan, Result, Trial
+from .trials import NOT_RUN, Result
 
 
 def report_of(found: Survey) -> Report:
@@ -60,33 +55,3 @@ def _matrix_of(found: Survey) -> dict[str, dict[str, str]]:
         if result.trial.row:
             rows.setdefault(result.trial.row, {})[result.trial.layout] = result.verdict
     return rows
-
-
-def survey_of(report: Report) -> Survey:
-    """The survey that a report tells of."""
-    assert report.strides is not None
-    results = tuple(_result(run, report.strides.findings) for run in report.runs if run.tried)
-    plan = Plan(tuple(result.trial for result in results), report, report.runs[0].precision)
-    culprits = tuple(Culprit(one.kind, one.strides, one.words) for one in report.strides.culprits)
-    return Survey(plan, results, culprits, report.reproduce, report.seconds)
-
-
-def _result(run: Run, findings: Sequence[MemoryFinding]) -> Result:
-    tried = run.tried
-    assert tried is not None
-    words = run.skipped or (run.error if isinstance(run.error, str) else "")
-    is_wrong = run.has_wrong_elements or bool(run.broken)
-    return Result(
-        trial=Trial(run.layout, tried.kind, (), tried.row, tried.layout, thorough=tried.thorough),
-        verdict=run.verdict,
-        how=run.how or "",
-        words=words,
-        blame=blame(run) if is_wrong else "",
-        line=greppable(run) if is_wrong else "",
-        first=run.first_mismatch,
-        memory=tuple(replace(one, layout="") for one in findings if one.layout == run.layout),
-        copied=run.copied,
-        run=run,
-        hazard=tried.hazard,
-        severity=run.severity or ERROR,
-    )

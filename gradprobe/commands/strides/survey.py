@@ -15,12 +15,10 @@ from ...processes import TaskResult, run_each
 from ...processes.ended import DEVICE
 from ..suite.unfinished import for_the_interpreter
 from .culprits import Culprit, Hazard, hazards
-from .trials import ALONE, CONTIGUOUS, EXPANDED, NOT_RUN, PROGRAM, TOGETHER, Plan, Result, Setup
+from .trials import EXPANDED, NOT_RUN, Plan, Result, Setup
 
 # More than any case has trials. Their true number comes with the plan.
 _MOST = 10_000
-# The order of kinds in which wrong trials are shown, the simplest first.
-_SIMPLEST = (ALONE, PROGRAM, TOGETHER)
 
 
 @dataclass(frozen=True)
@@ -46,16 +44,9 @@ class Survey:
 
     @property
     def wrong(self) -> list[Result]:
-        """The wrong trials: the contiguous one first, then those with a first mismatch, then the simplest.
-
-        A trial that ended its process is wrong where it is known what its kernels did to memory.
-        """
-
-        def order(result: Result) -> tuple[bool, bool, int]:
-            return result.trial.title != CONTIGUOUS, not result.line, _SIMPLEST.index(result.trial.kind)
-
+        """The wrong trials. One that ended its process is wrong where it is known what its kernels did to memory."""
         wrong = [each for each in self.results if each.verdict == MISMATCH or each.memory]
-        return sorted((each for each in wrong if not each.is_warning), key=order)
+        return [each for each in wrong if not each.is_warning]
 
     def having(self, verdict: str) -> list[Result]:
         """The trials of one verdict that are no warnings."""

@@ -12,11 +12,10 @@ from ...inputs.layouts import NEVER_EXPANDED, VECTORS
 from ...inputs.placement import Placement, placements_of
 from ...model.assignment import AS_SAVED, LAYOUTS, SCALED, Assigned
 from ...model.memory import MemoryFinding
-from ...model.report import MISMATCH, Element, Report, Run
+from ...model.report import ALONE, MISMATCH, PROGRAM, TOGETHER, Element, Report, Run
 from ...model.severity import ERROR, HUGE, VECTOR, WARNING
 
 CONTIGUOUS, EXPANDED = LAYOUTS[0], "expanded"
-ALONE, TOGETHER, PROGRAM = "one tensor", "all tensors", "program"
 Fill = tuple[str, float]
 """What guard bands hold, and what memory without values holds."""
 # Of the two runs of a trial.
@@ -149,7 +148,6 @@ def _gradient_of_cat(shape: tuple[int, ...], axis: int) -> Placement:
     return placements_of({"do": seen[0]})["do"]
 
 
-BITS, BUDGET = "same bits", "within budget"
 NOT_RUN = "error"
 
 

@@ -59,10 +59,6 @@ class Checked:
     """With the title of its case."""
     code: int
     """The exit code that it would have alone: 0 match, 1 mismatch, 2 a wrong word, 3 an error."""
-    left: tuple[str, ...] = ()
-    """Where an error was raised, where that is asked for, or nothing else says it."""
-    number: int = 0
-    """Its place in the plan."""
 
     @property
     def title(self) -> str:
@@ -84,6 +80,10 @@ class Checked:
         """Whether Ctrl-C ended it before anything was wrong."""
         error = self.report.error
         return self.verdict == FAILED and error is not None and error.kind == INTERRUPTED
+
+    def numbered(self, number: int) -> Checked:
+        """The same at a place in the plan."""
+        return replace(self, report=structs.replace(self.report, number=number))
 
     def as_warning(self, warned: Warned) -> Checked:
         """The same, of which one sentence is told and which does not count."""

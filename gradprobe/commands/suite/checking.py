@@ -108,10 +108,10 @@ def check_each(
             for ended in ends:
                 checked = _checked(ended, heard[ended.index], setting)
                 del left[ended.index]
-                yield replace(_with_rest(ended.item, checked, setting, echo), number=numbers[ended.index])
+                yield _with_rest(ended.item, checked, setting, echo).numbered(numbers[ended.index])
         except KeyboardInterrupt:
             begun = [index for index in left if heard[index].so_far is not None]
-            yield from (replace(of_interrupt(left[index], heard[index]), number=numbers[index]) for index in begun)
+            yield from (of_interrupt(left[index], heard[index]).numbered(numbers[index]) for index in begun)
             raise
 
 
@@ -140,13 +140,10 @@ def _alone(planned: Planned, setting: Setting, echo: Callable[[str], object] | N
 def _checked(ended: TaskResult, heard: Heard, setting: Setting) -> Checked:
     planned: Planned = ended.item
     if ended.crash is not None:
-        stack = ended.crash.stack if setting.tracebacks or ended.crash.last is None else ""
-        left = tuple(stack.splitlines())
         layout = heard.stage.layout if heard.stage else ""
         memory = findings_of(planned, layout, setting) if ended.crash.kind == DEVICE else ()
-        return replace(of_crash(planned, ended.crash, heard, memory), left=left)
+        return of_crash(planned, ended.crash, heard, memory)
     if ended.raised is not None:
-        left = tuple(ended.raised.traceback.splitlines()) if setting.tracebacks else ()
-        return replace(of_raised(planned, ended.raised, heard), left=left)
+        return of_raised(planned, ended.raised, heard, ended.raised.traceback if setting.tracebacks else "")
     assert isinstance(ended.result, Checked)
     return ended.result

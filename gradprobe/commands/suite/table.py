@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
@@ -13,7 +14,7 @@ from ...model.severity import COUNTED, WARNING
 from ...model.spans import plural
 from ...render.terminal import Terminal, render_layouts, rendered
 from ...render.text import CAUTION, ratio
-from .checked import Checked, Planned
+from .checked import Checked
 from .unfinished import LATE, LOST
 
 Made = TypeVar("Made", Checked, Report)
@@ -26,11 +27,11 @@ _VERDICT, _SECONDS = 8, 7
 class Table:
     """The lines of so many checks. On a terminal none is longer than it is wide; in a pipe nothing is cut."""
 
-    def __init__(self, planned: Sequence[Planned | Report], look: Terminal) -> None:
+    def __init__(self, titles: Sequence[str], look: Terminal) -> None:
         self._look = look
-        longest = max((len(one.title) for one in planned), default=4)
+        longest = max(map(len, titles), default=4)
         self._title = max(4, min(longest, look.columns // 2 - 10)) if look.rows is not None else longest
-        self._listed = len(planned) <= LISTED
+        self._listed = len(titles) <= LISTED
 
     def head(self) -> list[Text]:
         """What stands above the lines."""
@@ -98,12 +99,8 @@ def simplest(checks: Sequence[Made]) -> Made | None:
     return None
 
 
-def in_full(report: Report, look: Terminal, left: Sequence[str] = ()) -> Iterator[Text]:
-    """Everything that one check has to say.
-
-    Args:
-        left: where an error was raised.
-    """
+def in_full(report: Report, look: Terminal, tracebacks: bool) -> Iterator[Text]:
+    """Everything that one check has to say."""
     yield Text(f"{report.title}:")
     error = report.error
     if report.verdict != FAILED or error is None:
@@ -111,7 +108,7 @@ def in_full(report: Report, look: Terminal, left: Sequence[str] = ()) -> Iterato
         return
     yield Text(f"ERROR  {error.message}")
     ways = [error.way_out] if error.way_out else []
-    yield from (Text(f"  {line}") for line in (*ways, *error.stderr_tail.splitlines(), *left))
+    yield from (Text(f"  {line}") for line in (*ways, *error.stderr_tail.splitlines(), *error.trace(tracebacks)))
     yield from render_layouts(report, look)
     yield Text(f"  again: {report.reproduce}")
 
@@ -135,28 +132,34 @@ def _with_reasons(head: str, told: Sequence[tuple[str, str]], style: str) -> lis
     return [Text(head, style), *lines] if lines else []
 
 
-def summary(checks: Sequence[Checked | Report], planned: int, seconds: float, warned: int = 0) -> Text:
+def _summary(several: Reports, seconds: float) -> Text:
     """What they come to, in one line, and how many more are warnings."""
-    verdicts = [checked.verdict for checked in checks]
-    words = ", ".join(
-        f"{verdicts.count(verdict)} {verdict}" if verdict != "error" else plural(verdicts.count(verdict), verdict)
-        for verdict in _STYLES if verdict in verdicts
-    )  # fmt: skip
-    words += f", {plural(warned, 'warning')}" if warned else ""
-    missing = f", {planned - len(checks)} not made" if len(checks) < planned else ""
-    return Text(f"{plural(planned, 'check')} in {seconds:.1f} s: {words or 'none made'}{missing}", "bold")
+    counts = Counter(report.verdict for report in several.counted)
+    words = [
+        f"{counts[word]} {word}" if word != "error" else plural(counts[word], word) for word in _STYLES if counts[word]
+    ]
+    made, warned = len(several.counted), len(several.reports) - len(several.counted)
+    planned = made if several.planned is None else several.planned
+    words = words or ["none made"]
+    words += [plural(warned, "warning")] if warned else []
+    words += [f"{planned - made} not made"] if made < planned else []
+    return Text(f"{plural(planned, 'check')} in {seconds:.1f} s: {', '.join(words)}", "bold")
 
 
-def render_several(several: Reports, look: Terminal) -> Iterator[Text]:
-    """Several checks that were made before, as they are shown when they are made."""
-    reports, failing = several.reports, simplest(several.counted)
-    table = Table(reports, look)
-    yield from table.head()
-    yield from (line for report in reports for line in table.line_of(report))
-    warned = [report for report in reports if report.is_warning]
+def closing(several: Reports, look: Terminal, seconds: float, tracebacks: bool) -> Iterator[Text]:
+    """What stands below the table of several checks: the simplest failing one in full, and what they come to."""
+    warned = [report for report in several.reports if report.is_warning]
     yield from (*not_taken(several.not_taken or ()), *warnings(warned))
-    if failing is not None:
-        yield from (Text(), *in_full(failing, look), Text())
-    seconds = sum(report.seconds.get("total", 0.0) for report in reports)
-    planned = len(several.counted) if several.planned is None else several.planned
-    yield summary(several.counted, planned, seconds, len(warned))
+    if failing := simplest(several.counted):
+        yield from (Text(), *in_full(failing, look, tracebacks), Text())
+    yield _summary(several, seconds)
+
+
+def render_several(several: Reports, look: Terminal, tracebacks: bool) -> Iterator[Text]:
+    """Several checks that were made before, as they are shown when they are made."""
+    table = Table([*(one.title for one in several.reports), *(one.title for one in several.not_taken or ())], look)
+    yield from table.head()
+    for report in sorted(several.reports, key=lambda report: report.number):
+        yield from table.line_of(report)
+    seconds = sum(report.seconds.get("total", 0.0) for report in several.reports)
+    yield from closing(several, look, seconds, tracebacks)

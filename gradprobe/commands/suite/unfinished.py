@@ -58,18 +58,18 @@ _WAYS_OUT = {
 }
 
 
-def of_error(planned: Planned, error: BaseException, heard: Heard, seconds: float) -> Checked:
+def of_error(planned: Planned, error: BaseException, heard: Heard, seconds: float, stack: str) -> Checked:
     """A check that an exception ended, also one that asks for the end of its process."""
     failure = as_failure(error)
     if not isinstance(error, Exception):
         where = f" ({_layout(heard)})" if _layout(heard) else ""
         failure = TargetFailure(f"{_subject(planned, heard)} raised {type(error).__name__}{where}", failure.way_out)
-    return _ended(planned, error_of(failure), failure.exit_code, heard, seconds)
+    return _ended(planned, replace(error_of(failure), stack=stack), failure.exit_code, heard, seconds)
 
 
-def of_raised(planned: Planned, raised: Raised, heard: Heard) -> Checked:
+def of_raised(planned: Planned, raised: Raised, heard: Heard, stack: str) -> Checked:
     """The same of an exception in another process."""
-    error = Error(kind=raised.kind, message=raised.message, way_out=raised.way_out)
+    error = Error(kind=raised.kind, message=raised.message, way_out=raised.way_out, stack=stack)
     return _ended(planned, error, raised.exit_code, heard, 0.0)
 
 

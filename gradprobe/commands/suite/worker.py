@@ -69,8 +69,8 @@ class Checker:
         except BaseException as error:
             if not (self._setting.isolate or isinstance(error, Exception)):
                 raise  # by who sits before this process
-            left = tuple(traceback.format_exc().splitlines()) if self._setting.tracebacks else ()
-            return replace(of_error(planned, error, heard, time.perf_counter() - start), left=left)
+            stack = traceback.format_exc() if self._setting.tracebacks else ""
+            return of_error(planned, error, heard, time.perf_counter() - start, stack)
 
 
 def _made(planned: Planned, probed: Probed) -> Checked:

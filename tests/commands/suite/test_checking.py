@@ -85,7 +85,7 @@ def test_a_failure_is_a_document_with_the_code_that_check_would_end_with(target,
 @pytest.mark.nightly
 def test_tracebacks_are_kept_where_they_are_asked_for():
     (checked,) = check_each([planned("soft.py:raising")], Setting(tracebacks=True))
-    assert (lines(checked), checked.left[0]) == ([], "Traceback (most recent call last):")
+    assert (lines(checked), checked.report.error.trace(False)[0]) == ([], "Traceback (most recent call last):")
 
 
 @pytest.mark.nightly

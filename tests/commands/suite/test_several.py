@@ -123,7 +123,7 @@ def test_the_file_holds_what_came_when_the_rest_is_lost(monkeypatch, folder):
 
 
 def test_the_simplest_is_the_first_of_the_plan_also_where_another_came_before(monkeypatch, capsys, folder):
-    results = [replace(fake(PLAN[number], "mismatch"), number=number) for number in (3, 0, 2)]
+    results = [fake(PLAN[number], "mismatch").numbered(number) for number in (3, 0, 2)]
     monkeypatch.setattr(several, "check_each", lambda *_, **__: iter(results))
     check_several(PLAN, Forms.json("all.json"), PLAIN)
     assert "\nright:\nMISMATCH  dQ " in capsys.readouterr().out
@@ -157,7 +157,11 @@ def test_beyond_40_checks_those_that_match_are_counted_only(monkeypatch, capsys)
 @pytest.mark.parametrize("columns", [40, 80, 120])
 def test_no_line_is_longer_than_the_terminal_and_none_is_cut_in_a_pipe(columns):
     plan = [planned("t", "a very long title of a case " * 3), planned("t", "short")]
-    terminal, pipe = Table(plan, Terminal(columns, 24, utf8=True)), Table(plan, Terminal(columns, None, utf8=True))
+    titles = [one.title for one in plan]
+    terminal, pipe = (
+        Table(titles, Terminal(columns, 24, utf8=True)),
+        Table(titles, Terminal(columns, None, utf8=True)),
+    )
     for one in plan:
         (line,) = terminal.line_of(fake(one, "mismatch").report)
         assert len(line) <= columns
@@ -165,6 +169,6 @@ def test_no_line_is_longer_than_the_terminal_and_none_is_cut_in_a_pipe(columns):
         assert one.title in whole.plain
         assert whole.plain.endswith("100x, distinct")
     assert "…" in terminal.line_of(fake(plan[0], "mismatch").report)[0].plain
-    ascii_line = Table(plan, Terminal(columns, 24, utf8=False)).line_of(fake(plan[0], "mismatch").report)[0].plain
+    ascii_line = Table(titles, Terminal(columns, 24, utf8=False)).line_of(fake(plan[0], "mismatch").report)[0].plain
     assert "..." in ascii_line
     assert ascii_line.isascii()

@@ -1,0 +1,227 @@
+"""A survey of layouts for people: the verdict, the place, the reason, then the matrix of tensors and layouts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from rich.text import Text
+
+from ..model.assignment import LAYOUTS
+from ..model.memory import GUARD, OUTSIDE, MemoryFinding, worst_first
+from ..model.report import ALONE, BITS, FAILED, MATCH, MISMATCH, PROGRAM, SKIPPED, TOGETHER, Report, Run, Tried
+from ..model.severity import COUNTED, WARNING, Warned
+from ..model.spans import plural
+from .console import blame, folded, headed, window
+from .text import ASCII, CAUTION, UTF8, Marks, greppable, stray_line
+
+_ROW, _CELL = 8, 9
+# Findings that are printed; the others are in the JSON.
+_MOST = 4
+# Layouts that are named in one sentence.
+_NAMED = 4
+_STYLES = {MATCH: "green", MISMATCH: "bold red", SKIPPED: CAUTION, FAILED: f"bold {CAUTION}"}
+_WARNING, _WARNED = CAUTION, "!"
+
+
+def render_survey(report: Report, width: int, *, utf8: bool = True) -> list[Text]:
+    """The survey as lines; the matrix fits 80 columns, sentences are folded to `width`."""
+    marks, wrong = UTF8 if utf8 else ASCII, _wrong(report)
+    lines = [*_verdict(report, wrong, width)]
+    if wrong:
+        lines += _place(report, wrong[0], width)
+    lines += [line for sentence in _reasons(report, wrong) for line in folded(sentence, width)]
+    lines += [line for warned in report.warnings for line in _warning(report, warned, width)]
+    lines += [Text(), *_matrix(report, marks), Text(), *_programs(report, marks)]
+    lines += [line for sentence in _sentences(report) for line in folded(sentence, width)]
+    return [*lines, Text(f"  again: {report.reproduce}")]
+
+
+def _tried(run: Run) -> Tried:
+    assert run.tried is not None
+    return run.tried
+
+
+def _memory(report: Report, run: Run) -> list[MemoryFinding]:
+    """What was seen in one layout."""
+    return [finding for finding in report.memory if finding.layout == run.layout]
+
+
+def _wrong(report: Report) -> list[Run]:
+    """The wrong layouts: the contiguous one first, then those with a first mismatch, then the simplest.
+
+    One that ended its process is wrong where it is known what its kernels did to memory.
+    """
+
+    def order(run: Run) -> tuple[bool, bool, int]:
+        has_line = run.has_wrong_elements or bool(run.broken)
+        return run.layout != LAYOUTS[0], not has_line, (ALONE, PROGRAM, TOGETHER).index(_tried(run).kind)
+
+    wrong = (run for run in report.runs if run.verdict == MISMATCH or _memory(report, run))
+    return sorted((run for run in wrong if run.severity != WARNING), key=order)
+
+
+def _having(report: Report, verdict: str) -> list[Run]:
+    """The layouts of one verdict that are no warnings."""
+    return [run for run in report.runs if run.verdict == verdict and run.severity != WARNING]
+
+
+def _verdict(report: Report, wrong: Sequence[Run], width: int) -> Iterator[Text]:
+    failed, refused = (len(_having(report, verdict)) for verdict in (FAILED, SKIPPED))
+    target, tried = report.target.name, plural(len(report.runs), "layout")
+    if wrong:
+        contiguous = "also" if report.runs[0] in wrong else "right"
+        words = f"{target}: wrong in {len(wrong):,} of {tried}, {contiguous} when contiguous"
+        yield from headed("MISMATCH", _STYLES[MISMATCH], words, width)
+    elif failed:
+        yield from headed("NOT RUN", _STYLES[FAILED], f"{target}: {failed:,} of {tried} could not be run", width)
+    else:
+        exact = sum(run.how == BITS for run in report.runs)
+        words = f"{target}: right in {plural(len(_having(report, MATCH)), 'layout')}, {exact:,} of them bit for bit as "
+        words += f"when contiguous ({report.runs[0].precision})" + (f"; {refused:,} refused" if refused else "")
+        warned = f", {plural(len(report.warnings), 'warning')}" if report.warnings else ""
+        yield from headed(f"MATCH{warned}", "bold green", words, width)
+
+
+def _blame(run: Run) -> str:
+    return blame(run) if run.has_wrong_elements or run.broken else ""
+
+
+def _words(run: Run) -> str:
+    """Why it was refused, or could not be run."""
+    return run.skipped or (run.error if isinstance(run.error, str) else "")
+
+
+def _place(report: Report, run: Run, width: int) -> Iterator[Text]:
+    blamed = _blame(run)
+    yield Text(greppable(run) if blamed else stray_line(_memory(report, run)[0]), "bold")
+    yield from folded(f"with {run.layout}" + (f": {blamed}" if blamed else ""), width)
+    if run.first_mismatch is not None:
+        yield from window(run.first_mismatch, width)
+
+
+def _reasons(report: Report, wrong: Sequence[Run]) -> Iterator[str]:
+    yield from (culprit.words for culprit in (report.strides.culprits if report.strides else ()))
+    memory = _telling(report, wrong)
+    yield from (f"with {finding.layout}: {finding.sentence}" for finding in memory[:_MOST])
+    if len(memory) > _MOST:
+        yield f"and {plural(len(memory) - _MOST, 'finding')} more about memory, none worse, in --json FILE"
+
+
+def _warning(report: Report, warned: Warned, width: int) -> Iterator[Text]:
+    """What is told and does not count, and the first that was seen of it: a line, or what came out wrong."""
+    yield from headed("WARNING", _WARNING, f"{warned.words} ({_named(warned.layouts)})", width)
+    first = next(run for run in report.runs if run.layout in warned.layouts)
+    memory = _telling(report, [first])
+    seen = filter(None, (_words(first), memory[0].sentence if memory else _blame(first)))
+    yield from folded(f"with {first.layout}: {'; '.join(seen)}", width)
+
+
+def _telling(report: Report, wrong: Sequence[Run]) -> list[MemoryFinding]:
+    """Each finding once with the simplest layout that shows it, the worst first; a line says what it explains."""
+    first: dict[object, MemoryFinding] = {}
+    for finding in (finding for run in wrong for finding in _memory(report, run)):
+        first.setdefault((finding.kind, finding.tensor.lower(), finding.file, finding.line), finding)
+    explained = {finding.tensor.lower() for finding in first.values() if finding.kind == OUTSIDE}
+    return worst_first(
+        finding for finding in first.values() if finding.kind != GUARD or finding.tensor.lower() not in explained
+    )
+
+
+def _matrix(report: Report, marks: Marks) -> Iterator[Text]:
+    columns = LAYOUTS[1:]
+    cells = {(_tried(run).row, _tried(run).layout): run for run in report.runs if _tried(run).row}
+    rows = list(dict.fromkeys(row for row, _ in cells if row != "all"))
+    yield Text("  one tensor in each layout, the others contiguous; then all at once", "dim")
+    for part in (0, 1):
+        heads = [layout.partition("-")[::2][part] for layout in columns]
+        heads = [f"-{head}" if part and head else head for head in heads]
+        yield Text((" " * _ROW + "".join(f"{head:>{_CELL}}" for head in heads)).rstrip(), "dim")
+    for row in (*rows, "all"):
+        parts = [_cell(cells.get((row, layout)), marks) for layout in columns]
+        line = Text.assemble(f"  {row:<{_ROW - 2}}", *parts)
+        line.rstrip()
+        yield line
+    yield Text(f"  {_legend(report, marks)}", "dim")
+
+
+def _sign(run: Run, marks: Marks) -> str:
+    if run.verdict == MATCH:
+        return "=" if run.how == BITS else marks.about
+    if run.severity == WARNING:
+        return _WARNED
+    return {MISMATCH: marks.mismatch, SKIPPED: "-"}.get(run.verdict, "crash")
+
+
+def _cell(run: Run | None, marks: Marks) -> tuple[str, str]:
+    if run is None:
+        return " " * _CELL, ""
+    return f"{_sign(run, marks):>{_CELL}}", _WARNING if run.severity == WARNING else _STYLES[run.verdict]
+
+
+def _legend(report: Report, marks: Marks) -> str:
+    meanings = {
+        "=": "right, bit for bit",
+        marks.about: "right, other bits",
+        marks.mismatch: "wrong",
+        _WARNED: "wrong, a warning",
+        "-": "refused",
+        "crash": "not run",
+    }
+    seen = {_sign(run, marks) for run in report.runs}
+    return "   ".join(f"{sign} {words}" for sign, words in meanings.items() if sign in seen)
+
+
+def _programs(report: Report, marks: Marks) -> Iterator[Text]:
+    programs = [run for run in report.runs if _tried(run).kind == PROGRAM]
+    if programs:
+        yield Text("  as programs lay them", "dim")
+    for run in programs:
+        yield Text.assemble("  ", (f"{_sign(run, marks):>5}", _STYLES[run.verdict]), f"  {run.layout}")
+    if programs:
+        yield Text()
+
+
+def _sentences(report: Report) -> Iterator[str]:
+    for verdict, word in ((SKIPPED, "refused"), (FAILED, "not run")):
+        for words, titles in _by_words(_having(report, verdict)).items():
+            yield f"{word} in {_named(titles)}: {words}"
+    for names, titles in _copies(report).items():
+        yield f"{names} reached the kernels as copies in {_named(titles)}: strides end in the wrapper there"
+    if report.warnings:
+        yield COUNTED
+    yield from report.notes
+    counts = plural(len(report.runs), "layout")
+    yield f"tried {counts} in {report.seconds.get('total', 0.0):.1f} s, {_bands(report)}"
+
+
+def _named(titles: Sequence[str]) -> str:
+    """The first few, in quotes where a title has a comma of its own; the matrix shows them all."""
+    names = [f'"{title}"' if "," in title else title for title in titles]
+    if len(names) <= _NAMED:
+        return ", ".join(names)
+    return f"{', '.join(names[: _NAMED - 1])} and {len(names) - _NAMED + 1:,} more"
+
+
+def _bands(report: Report) -> str:
+    twice = sum(_tried(run).thorough for run in report.runs)
+    also = " and" if twice == len(report.runs) else f", {twice:,} of them also"
+    return f"each in guard bands of NaN{also} of large numbers"
+
+
+def _by_words(runs: Sequence[Run]) -> dict[str, list[str]]:
+    """The layouts that say the same, numbers aside, under the words of the first."""
+    first: dict[str, str] = {}
+    found: dict[str, list[str]] = {}
+    for run in runs:
+        words = first.setdefault(re.sub(r"\d+", "0", _words(run)), _words(run))
+        found.setdefault(words, []).append(run.layout)
+    return found
+
+
+def _copies(report: Report) -> dict[str, list[str]]:
+    groups: dict[str, list[str]] = {}
+    for run in report.runs:
+        if run.copied:
+            groups.setdefault(", ".join(run.copied), []).append(run.layout)
+    return groups
