@@ -14,6 +14,11 @@ from tests.commands.strides.written import write
 from tests.planted.lazy_faults import HISTORICAL
 from tests.planted.planting import KERNELS
 
+
+def at_night(*values):
+    return pytest.param(*values, marks=pytest.mark.nightly)
+
+
 FILES = [flag for flag, form in FORMS.items() if form.unfinished]
 OTHERS = [flag for flag in FORMS if flag not in FILES]
 CRASHES = """
@@ -77,7 +82,7 @@ def assert_same_elsewhere(folder, go, words, code, runner=run):
         (f"check soft.py:raising {SMALL} --traceback", 3),
         (f"check soft.py:backward {SMALL} --heads 0", 2),
         (f"sweep soft.py:doubled_dq {SMALL} --heads 2 --heads 3 --no-recover --workers 1", 1),
-        (f"sweep soft.py:raising {SMALL} --heads 2 --heads 3 --workers 1", 3),
+        at_night(f"sweep soft.py:raising {SMALL} --heads 2 --heads 3 --workers 1", 3),
     ],
 )
 def test_every_form_is_what_the_run_itself_wrote(folder, elsewhere, words, code):
@@ -101,7 +106,7 @@ def test_a_layout_that_crashed_is_told_as_the_run_did(folder, elsewhere):
 @pytest.mark.parametrize("target", ["usual", "one_head_each", "never"])
 def test_a_battery_is_told_as_the_run_did(folder, elsewhere, monkeypatch, target):
     (folder / "forwards.py").write_text(TARGETS)
-    few = (1, 6, 7, 12, 14, 17)
+    few = (1, 6, 12, 14)
     monkeypatch.setattr(
         "gradprobe.cli.check.battery", lambda *words: [one for one in battery(*words) if one.number in few]
     )
@@ -110,7 +115,7 @@ def test_a_battery_is_told_as_the_run_did(folder, elsewhere, monkeypatch, target
     assert ("  WARNING " in made.out) == (target == "usual")
 
 
-@pytest.mark.parametrize("name", ["right", "do_by_q_heads", "refuses_a_transposed_do"])
+@pytest.mark.parametrize("name", ["do_by_q_heads", at_night("right"), at_night("refuses_a_transposed_do")])
 def test_a_survey_of_layouts_is_told_as_the_run_did(folder, elsewhere, name):
     words = f"strides {write(folder, name)} --fast --seqlen 20 --head-dim 8 --heads 2"
     assert_same_elsewhere(folder, elsewhere, words, int(name == "do_by_q_heads"))

@@ -13,7 +13,7 @@ from gradprobe.commands.strides.survey import Survey
 from gradprobe.commands.strides.trials import Plan, Result, Trial
 from gradprobe.model.documents import dump, load
 from gradprobe.model.memory import MemoryFinding
-from gradprobe.model.report import ALONE, PROGRAM, CheckedTarget, Report
+from gradprobe.model.report import ALONE, PROGRAM, CheckedTarget, Report, Run
 from gradprobe.render.console import blame
 from gradprobe.render.survey import render_survey
 from gradprobe.render.text import CAUTION, greppable
@@ -45,7 +45,8 @@ def test_what_guard_bands_held_is_said_as_it_was(thorough, words):
 
 
 def test_layouts_that_say_the_same_are_one_sentence_that_names_few_of_them():
-    refused = [result(f"layout {at}", "skipped", "", words=f"dO has strides ({at}, 1)") for at in range(6)]
+    runs = [Run(layout=f"do=layout {at}", verdict="skipped", skipped=f"dO has strides ({at}, 1)") for at in range(6)]
+    refused = [result(f"layout {at}", "skipped", "", run=run) for at, run in enumerate(runs)]
     text = " ".join(line.strip() for line in printed((result("blhd"), *refused)))
     assert "refused in do=layout 0, do=layout 1, do=layout 2 and 3 more: dO has strides (0, 1)" in text
 
