@@ -6,7 +6,7 @@ import pytest
 
 from gradprobe.cli.apart import Step, apart
 from gradprobe.processes import tell
-from gradprobe.render import progress
+from gradprobe.render import terminal as progress
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def main() -> None:
     """The `gradprobe` command. Files of an earlier run are replaced before anything is imported that takes long."""
     try:
-        from ..render.incomplete import begin
+        from ..render.files import begin
 
         begin(sys.argv[1:])
         from .app import main as run

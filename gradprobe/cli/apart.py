@@ -15,8 +15,7 @@ from ..model import failures
 from ..model.failures import Failure, TargetFailure
 from ..processes import Raised, TaskResult, run_each, tell
 from ..processes.child import heard_by
-from ..render.progress import KEPT, Progress, interrupted
-from ..render.terminal import Terminal, print_failure, terminal, write_stdout
+from ..render.terminal import KEPT, Progress, Terminal, interrupted, print_failure, terminal, write_stdout
 
 T = TypeVar("T")
 

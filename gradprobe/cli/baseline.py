@@ -18,9 +18,8 @@ from ..model.documents import document_of
 from ..model.failures import UsageFailure
 from ..model.report import failed_report
 from ..processes import tell
-from ..render.incomplete import unfinished
-from ..render.progress import interrupted
-from ..render.terminal import dump, print_failure, rendered, show, utf8, width, write_stdout
+from ..render.files import unfinished
+from ..render.terminal import dump, interrupted, print_failure, rendered, show, utf8, width, write_stdout
 from .apart import Step, apart
 from .error_output import failures_told, told
 from .shared_options import (
@@ -74,7 +73,7 @@ def save(
 
 def _saved(request: last.CheckRequest, file: str, seeds: range) -> int:
     """Measures the draws of a target, and keeps their errors in a file; the exit code."""
-    from ..render.reported import report_of
+    from ..pipeline.reported import report_of
 
     entries = kept.load(file) if Path(file).exists() else ()
     found = measure(request, seeds, told=functools.partial(_tell_draw, request.target))
@@ -169,7 +168,7 @@ def _compared_apart(
 def _compared_again(entry: Entry, device: str | None, comparisons: int, quiet: bool) -> tuple[int, dict[str, Any]]:
     """The exit code of one entry, run again and shown, and its document."""
     from ..commands.baseline.shown import changes_as_json, render
-    from ..render.reported import report_of
+    from ..pipeline.reported import report_of
 
     request = (
         entry.request if device is None else replace(entry.request, options={**entry.request.options, "device": device})

@@ -20,8 +20,8 @@ from ..inputs.history import CheckRequest
 from ..inputs.options import command_line
 from ..model.documents import Untaken
 from ..model.failures import UsageFailure
+from ..model.number import plural
 from ..model.report import Report
-from ..model.spans import plural
 from ..pipeline.sanitizer import sanitizer_for
 from .checks import check_one, check_several
 from .error_output import failures_told, print_settings

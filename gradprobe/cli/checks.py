@@ -17,9 +17,9 @@ from ..commands.suite.worker import Setting
 from ..inputs import history as last
 from ..model.documents import Reports, Untaken
 from ..model.failures import INTERRUPTED, Failure
-from ..model.report import FAILED, Report
-from ..render.progress import Progress, interrupted
-from ..render.terminal import print_failure, rendered, show, terminal
+from ..model.report import Report
+from ..model.run import FAILED
+from ..render.terminal import Progress, interrupted, print_failure, rendered, show, terminal
 from .forms import Forms
 
 

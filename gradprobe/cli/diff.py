@@ -14,7 +14,8 @@ from ..inputs import history as last
 from ..inputs.options import command_line
 from ..model.failures import UsageFailure, did_you_mean
 from ..model.intermediates import lookup, names
-from ..model.report import CloseUp, Report
+from ..model.report import Report
+from ..model.run import CloseUp
 from ..render.terminal import write_stdout
 from .checks import check_one, tell
 from .error_output import failures_told

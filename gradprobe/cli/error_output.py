@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from ..model.failures import INTERRUPTED, Failure, UsageFailure, as_failure
-from ..render.incomplete import FORMS, files_in
+from ..render.files import FORMS, files_in
 from ..render.terminal import print_failure
 from ..runtime.versions import refuse_untested
 from .forms import Forms

@@ -15,8 +15,7 @@ import typer
 
 from ..model.documents import Reports
 from ..model.failures import UsageFailure
-from ..render.files import keeps_changing, replace_file
-from ..render.incomplete import FORMS, STDERR
+from ..render.files import FORMS, STDERR, keeps_changing, replace_file
 from ..render.terminal import print_failure, write_stdout
 from .shared_options import written_as
 

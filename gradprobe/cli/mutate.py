@@ -14,10 +14,8 @@ from ..commands.configuration.environment import seconds
 from ..inputs import history as last
 from ..inputs.options import command_line
 from ..model.failures import UsageFailure
-from ..render.files import keeps_changing
-from ..render.incomplete import unfinished
-from ..render.progress import Progress, interrupted
-from ..render.terminal import dump, print_failure, show, width, write_stdout
+from ..render.files import keeps_changing, unfinished
+from ..render.terminal import Progress, dump, interrupted, print_failure, show, width, write_stdout
 from ..targets.builtin import has_driver
 from .error_output import failures_told
 from .shared_options import FamilyWord, JsonFile, TargetWord, Traceback, chosen, refuse_wrong_words, with_case_options

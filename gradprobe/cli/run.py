@@ -11,12 +11,11 @@ import typer
 
 from ..inputs import history as last
 from ..inputs.options import command_line
+from ..model.assignment import PLAIN
 from ..model.failures import UsageFailure
-from ..model.shapes import PLAIN
 from ..pipeline.run_check import run_check
 from ..processes import tell
-from ..render.files import keeps_changing
-from ..render.incomplete import unfinished
+from ..render.files import keeps_changing, unfinished
 from ..render.terminal import dump, rendered, show
 from .apart import Step, apart
 from .error_output import failures_told
@@ -89,7 +88,7 @@ def run(
 def _tell_each(ended: ProgramResult, request: last.CheckRequest, watch: str, json_file: str | None) -> int:
     """Checks every set that was kept, and prints or writes what came of each; the exit code."""
     from ..commands.record.replay import as_document, captures_as_json, check_each, exit_code, line_of, summary_line
-    from ..render.reported import report_of
+    from ..pipeline.reported import report_of
 
     typer.echo("\n".join(f"gradprobe: {line}" for line in ended.sentences(watch)), err=True)
 

@@ -14,7 +14,7 @@ from ..inputs.history import CheckRequest
 from ..inputs.options import OPTIONS, parse
 from ..model.failures import UsageFailure
 from ..processes.limits import VARIABLE, parsed, requested
-from ..render.incomplete import FORMS
+from ..render.files import FORMS
 from ..render.terminal import print_failure
 
 TargetWord = Annotated[

@@ -16,8 +16,7 @@ from ..inputs import history as last
 from ..inputs.options import command_line
 from ..model.failures import UsageFailure
 from ..processes import tell
-from ..render import incomplete
-from ..render.files import keeps_changing, replace_file
+from ..render.files import document, keeps_changing, replace_file
 from ..render.terminal import dump, show, width
 from .apart import Step as Reached
 from .apart import apart
@@ -107,7 +106,7 @@ def _shrunken(request: last.CheckRequest, how: _How) -> int:
         kept = f"the smallest case so far: {repro_command}"
         tell(Reached(f"{count} cases tried, of at most {how.most}", count, how.most, "cases at most", kept))
         if how.json_file is not None and keeps_changing(how.json_file):
-            dump(how.json_file, incomplete.document(repro_command))
+            dump(how.json_file, document(repro_command))
 
     result = shrunken(request, most=how.most, alone=how.alone, timeout=how.timeout, told=told, echo=sys.stderr.write)
     _show(result, _written(result, how.files), how.json_file)

@@ -17,10 +17,9 @@ from ..inputs import history as last
 from ..inputs.options import command_line
 from ..model.documents import Reports
 from ..model.failures import UsageFailure
+from ..model.number import plural
 from ..model.report import Report
-from ..model.spans import plural
-from ..render.progress import Progress, interrupted
-from ..render.terminal import print_failure, rendered, show, write_stdout
+from ..render.terminal import Progress, interrupted, print_failure, rendered, show, write_stdout
 from ..targets.builtin import has_driver
 from .error_output import failures_told, print_settings
 from .forms import Forms, with_forms

@@ -17,7 +17,7 @@ from ..commands.suite.worker import Setting
 from ..inputs import history as last
 from ..inputs.options import OPTIONS, command_line, parse
 from ..model.failures import UsageFailure
-from ..model.spans import plural
+from ..model.number import plural
 from .checks import check_several
 from .error_output import failures_told, print_settings
 from .forms import Forms, with_forms

@@ -15,7 +15,7 @@ from ..inputs.options import parse
 from ..lint.finding import LintFinding
 from ..lint.survey import Survey, surveyed, views_of
 from ..model.failures import Failure, TargetFailure, UsageFailure
-from ..model.spans import plural
+from ..model.number import plural
 from ..render.text import visible
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import Any
 from rich.text import Text
 
 from ..inputs.options import OPTIONS
-from ..model.case import OUTPUTS
+from ..model.assignment import OUTPUTS
 from ..render.text import CAUTION
 from ..targets.builtin import BUILTINS, Builtin
 from ..targets.find import canonical_name, family_of

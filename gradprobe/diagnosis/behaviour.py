@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ..faults.dead import FIX
 from ..model.assignment import Assigned
-from ..model.diagnosis import Diagnosis
 from ..model.failures import Failure
+from ..model.report import Diagnosis
 from ..probing.experiment import Experiment, inputs_of, measure
 from ..probing.observe import execute
 from .prediction import Observed

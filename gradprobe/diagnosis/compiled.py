@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..model.diagnosis import Diagnosis
 from ..model.failures import Failure
+from ..model.report import Diagnosis
 from ..processes.process import Program, gradprobe_command, run_programs
 from ..runtime.launches import kernel_types
 from ..targets.find import find_target

@@ -12,13 +12,13 @@ from ..faults.hypothesis import Hypothesis, title
 from ..faults.memory import in_words
 from ..lint.finding import FOREIGN, LintFinding, computed_at, where_of
 from ..lint.survey import findings_of
-from ..model.diagnosis import Diagnosis, Where
 from ..model.intermediates import is_named_after, lookup
 from ..model.memory import (
     BARRIER,
     CHANGED,
     DTYPE,
     GUARD,
+    HUGE,
     MISALIGNED,
     OUTSIDE,
     RACE,
@@ -28,7 +28,7 @@ from ..model.memory import (
     MemoryFinding,
     grouped,
 )
-from ..model.severity import HUGE
+from ..model.report import Diagnosis, Where
 from ..probing.experiment import Experiment
 
 # What a kind of fault makes wrong first, where its word does not say it.

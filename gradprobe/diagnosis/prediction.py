@@ -11,7 +11,7 @@ from ..faults.hypothesis import Seen
 from ..faults.memory import whole_storage
 from ..faults.variant import Variant
 from ..model.case import Case
-from ..model.report import MISMATCH
+from ..model.run import MISMATCH
 from ..numerics.budget import summed_bound, tile_budget
 from ..numerics.compare import BY_TILE, allowed_on, judge, tile_size, tiles_of
 from ..numerics.evidence import Measured

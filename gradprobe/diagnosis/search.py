@@ -15,8 +15,8 @@ from ..faults.table import hypotheses
 from ..inputs.draw import draw
 from ..model.assignment import Assigned
 from ..model.case import Case
-from ..model.diagnosis import NAMED
 from ..model.failures import Failure
+from ..model.report import NAMED
 from ..numerics.evidence import Run
 from ..probing.experiment import Experiment, inputs_of, measure
 from ..probing.observe import execute

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..faults.hypothesis import EVERYTHING, Hypothesis
 from ..faults.variant import BUFFERS, Variant
-from ..model.diagnosis import NAMED
+from ..model.report import NAMED
 from ..numerics.compare import BY_TILE
 from ..reference import Tile, tiles
 from .prediction import Observed, Predicted, predict

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from ..faults.hypothesis import Hypothesis
-from ..model.diagnosis import CONSISTENT, NAMED, Diagnosis
 from ..model.intermediates import is_named_after, slots
-from ..model.report import MATCH, MISMATCH
-from ..model.spans import in_words, plural, spans
+from ..model.number import in_words, plural, spans
+from ..model.report import CONSISTENT, NAMED, Diagnosis
+from ..model.run import MATCH, MISMATCH
 from ..numerics.evidence import Run
 from ..probing.experiment import Experiment, inputs_of
 from ..reference import Tile

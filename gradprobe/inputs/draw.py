@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
-from ..model.case import OUTPUTS, Case
+from ..model.assignment import OUTPUTS
+from ..model.case import Case
 from ..model.intermediates import lookup
 
 if TYPE_CHECKING:

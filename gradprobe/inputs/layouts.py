@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING
 
-from ..model.assignment import AS_SAVED, SCALED, Assigned, run_name
-from ..model.case import OUTPUTS
+from ..model.assignment import AS_SAVED, OUTPUTS, PLAIN, SCALED, Assigned, memory_order, run_name
 from ..model.failures import UsageFailure
-from ..model.shapes import PLAIN, memory_order
 from .guards import ORDINARY, guarded
 from .placement import Placement, spanned
 

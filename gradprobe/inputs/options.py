@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..model.assignment import AS_SAVED, LAYOUTS, TENSORS, parse_layout, parse_run
-from ..model.case import ALIGNMENTS, DEVICES, DOTS, DTYPES, IMPLIED, MASKS, OUTPUTS, PATTERNS, refuse_unknown
+from ..model.assignment import AS_SAVED, LAYOUTS, OUTPUTS, PLAIN, SHAPES, TENSORS, parse_layout, parse_run, parse_shapes
+from ..model.case import ALIGNMENTS, DEVICES, DOTS, DTYPES, IMPLIED, MASKS, PATTERNS, refuse_unknown
 from ..model.failures import UsageFailure, did_you_mean
-from ..model.shapes import PLAIN, SHAPES, parse_shapes
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from ..model.diagnosis import Where
+from ..model.report import Where
 from ..runtime.taps.propose import TILES, plain_name
 from ..source.text import SourceLine
 from ..source.triton_source import Function, call_tree, is_jit

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from .assignment import OUTPUTS, PLAIN, in_words
 from .failures import UsageFailure, did_you_mean
 from .intermediates import lookup
-from .shapes import PLAIN, in_words
 
 DTYPES = ("float32", "float16", "bfloat16")
 PATTERNS = ("normal", "small", "large", "negative", "offset", "lowrank")
@@ -45,8 +45,6 @@ CHOICES = {
 }
 # What a target may do by itself.
 IMPLIED = ("causal", "window", "softcap", "scale")
-# What a target may be given to write its gradients into: the intermediate of each has the same name, in other letters.
-OUTPUTS = ("dq", "dk", "dv", "dbias", "dtau", "dsink")
 
 _INPUT_AXES = {
     "q": "bhmd", "k": "bgnd", "v": "bgne", "do": "bhme", "o": "bhme", "lse": "bhm", "delta": "bhm",

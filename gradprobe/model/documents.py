@@ -15,8 +15,9 @@ from msgspec import Struct
 
 from .assignment import parse_layout, parse_run, run_name
 from .failures import UsageFailure
-from .number import Number, number_of
-from .report import FAILED, INCOMPLETE, MATCH, MISMATCH, SCHEMA, Origin, Report
+from .number import WORDS, Number, number_of
+from .report import SCHEMA, Origin, Report
+from .run import FAILED, INCOMPLETE, MATCH, MISMATCH
 
 SCHEMA_OF_SEVERAL = "gradprobe.reports/2"
 KNOWN = {SCHEMA: 1, "gradprobe.report/1": 1, SCHEMA_OF_SEVERAL: 2, "gradprobe.reports/1": 2}
@@ -213,3 +214,25 @@ def _listed(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _listed(item) for key, item in value.items()}
     return [_listed(item) for item in value] if isinstance(value, (tuple, list)) else value
+
+
+_LISTED = {"type": "array", "items": {"type": "string"}}
+
+
+def report_schema() -> dict[str, Any]:
+    """The schema of what `document_of` gives."""
+    (schema,), parts = msgspec.json.schema_components((Report,), schema_hook=_of_number, ref_template="#/$defs/{name}")
+    # There layouts and runs are words.
+    parts["Case"]["properties"] |= {"layouts": _LISTED, "runs": _LISTED}
+    parts["Report"]["properties"]["schema"] = {"const": SCHEMA}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": SCHEMA, **schema, "$defs": parts}
+
+
+def _of_number(kind: type) -> dict[str, Any]:
+    if kind is Number:
+        return {"anyOf": [{"type": "number"}, {"enum": list(WORDS)}]}
+    raise NotImplementedError(kind.__name__)
+
+
+if __name__ == "__main__":
+    print(json.dumps(report_schema(), indent=2))

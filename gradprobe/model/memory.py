@@ -1,11 +1,29 @@
-"""MemoryFinding: what a run did to memory that it should not have, or left undone, or how it holds a result."""
+"""MemoryFinding: what a run did to memory that it should not have, or left undone; and how much a finding counts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from .severity import ERROR
+ERROR, WARNING = "error", "warning"
+# Of warnings: an offset beyond 2^31 elements, a strided vector of parameters, a case that nobody said is taken.
+HUGE, VECTOR, UNDECLARED = "huge", "vector", "undeclared"
+COUNTED = "warnings change no verdict; with --strict they are errors"
+
+
+@dataclass(frozen=True)
+class Warned:
+    """What is told and does not count, in plain values."""
+
+    kind: str
+    """HUGE, VECTOR or UNDECLARED."""
+    about: str
+    """The tensors, or the case of the battery; the same whenever the same is told."""
+    words: str
+    """One sentence."""
+    layouts: tuple[str, ...]
+    """Of which it is told."""
+
 
 OUTSIDE, GUARD, UNWRITTEN, RACE, BARRIER = "outside", "guard", "unwritten", "race", "barrier"
 MISALIGNED = "misaligned"

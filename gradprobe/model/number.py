@@ -1,8 +1,9 @@
-"""Number: a float that JSON can hold and that equals itself; and how far roundings may add up."""
+"""Numbers as JSON and as sentences hold them: floats, ranges, counts; and how far roundings may add up."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 
 WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
@@ -47,3 +48,34 @@ def number_of(plain: object) -> Number:
     if isinstance(plain, (int, float)) and not isinstance(plain, bool):
         return Number(plain)
     raise ValueError(f"expected a number, NaN, Infinity or -Infinity, got {plain!r}")
+
+
+def spans(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Turns ascending numbers into inclusive ranges: 0, 1, 2, 5 into (0, 2), (5, 5)."""
+    found: list[tuple[int, int]] = []
+    for number in numbers:
+        if found and number == found[-1][1] + 1:
+            found[-1] = (found[-1][0], number)
+        else:
+            found.append((number, number))
+    return found
+
+
+def in_words(ranges: Sequence[tuple[int, int]], most: int = 8) -> str:
+    """The first `most` ranges in words: "0-2, 5"."""
+    shown = [f"{first}" if first == last else f"{first}-{last}" for first, last in ranges[:most]]
+    rest = len(ranges) - most
+    return ", ".join(shown) + (f" and {rest} more ranges" if rest > 0 else "")
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 head`, `2 heads`, `2 batches`, `2 entries`."""
+    if count != 1:
+        noun = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}es" if noun.endswith("ch") else f"{noun}s"
+    return f"{count:,} {noun}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """`dQ`, `dQ and dK`, `P, dP and delta`."""
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last

@@ -12,7 +12,7 @@ from ..model.case import Case
 from ..model.failures import UsageFailure
 from ..model.intermediates import slots
 from ..model.number import Number
-from ..model.report import CloseUp, Row
+from ..model.run import CloseUp, Row
 from ..reference import Tile
 from .compare import BY_TILE, allowed_on, judge, tile_size
 from .evidence import Measured, Probed

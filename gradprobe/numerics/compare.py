@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..model.case import Case
-from ..model.report import INHERITED
+from ..model.run import INHERITED
 from ..reference import Attention, Tile, evaluate, tiles
 from ..reference.attention import add_tile
 from ..runtime.trace import Trace, expected_shapes

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from ..model.assignment import run_name
 from ..model.case import Case
-from ..model.diagnosis import Diagnosis
-from ..model.report import MATCH, MISMATCH, SKIPPED, Element
-from ..model.severity import ERROR, WARNING, Warned
+from ..model.memory import ERROR, WARNING, Warned
+from ..model.report import Diagnosis
+from ..model.run import MATCH, MISMATCH, SKIPPED, Element
 from ..targets.naming import Source
 
 if TYPE_CHECKING:

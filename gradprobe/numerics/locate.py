@@ -6,9 +6,8 @@ from msgspec.structs import replace
 from torch import Tensor
 
 from ..model.case import Case
-from ..model.number import Number
-from ..model.report import MISMATCH, Element, Window
-from ..model.spans import in_words, spans
+from ..model.number import Number, in_words, spans
+from ..model.run import MISMATCH, Element, Window
 from ..reference import Attention, Tile
 from ..runtime.trace import Trace
 from .compare import BY_TILE, Comparison

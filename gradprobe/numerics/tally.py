@@ -11,9 +11,8 @@ from torch import Tensor
 
 from ..model.case import Case
 from ..model.intermediates import slots
-from ..model.number import Number
-from ..model.report import INHERITED, MATCH, MISMATCH, Element
-from ..model.spans import spans
+from ..model.number import Number, spans
+from ..model.run import INHERITED, MATCH, MISMATCH, Element
 from ..reference import Tile
 
 Place = tuple[int, int, int, int]

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..inputs.options import flags
+from ..model.assignment import in_words, missing
 from ..model.case import Case, ranked
 from ..model.failures import Failure, Refusal, TargetFailure
-from ..model.shapes import in_words, missing
 from ..numerics.evidence import Run
 from ..probing.experiment import experiment_of
 from ..probing.runs import records_of

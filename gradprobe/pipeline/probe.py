@@ -10,7 +10,7 @@ from ..inputs.saved import Saved
 from ..model.assignment import run_name
 from ..model.case import Case
 from ..model.failures import Refusal
-from ..model.report import MISMATCH
+from ..model.run import MISMATCH
 from ..numerics.evidence import Probed, Run
 from ..numerics.range import refuse_out_of_range, unshown
 from ..probing.experiment import Experiment, Tick, dots_of, experiment_of, silent

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from ..inputs.options import flags
 from ..model.case import ranked
-from ..model.diagnosis import NAMED
 from ..model.failures import TargetFailure
-from ..model.report import MISMATCH
+from ..model.report import NAMED
+from ..model.run import MISMATCH
 from ..numerics.evidence import Probed, Run
 from ..probing.experiment import Tick
 from .fit import OF_LENGTH, WHOLE_BLOCKS, WRONG_THROUGHOUT, Fit, fit, given_as, refuses, share_wrong, tried

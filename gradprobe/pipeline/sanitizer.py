@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..model.failures import TargetFailure, UsageFailure
-from ..model.spans import plural
+from ..model.number import plural
 from ..processes.process import Program, gradprobe_command, run_programs
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from ..faults.factor import constants
 from ..model.case import Case
 from ..model.failures import ReferenceFailure
 from ..model.intermediates import lookup
-from ..model.report import Element
+from ..model.run import Element
 from ..numerics.compare import compare
 from ..numerics.identities import Invariant, share_of_reference
 from ..numerics.locate import locate

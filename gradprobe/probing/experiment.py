@@ -16,9 +16,8 @@ from ..inputs.draw import draw, outputs_of
 from ..inputs.guards import ORDINARY
 from ..inputs.layouts import Inputs, effective_values, place
 from ..inputs.saved import Saved, values_of
-from ..model.assignment import Assigned
-from ..model.case import OUTPUTS, Case
-from ..model.shapes import PLAIN
+from ..model.assignment import OUTPUTS, PLAIN, Assigned
+from ..model.case import Case
 from ..numerics.budget import Recovery
 from ..numerics.coarser import Coarser, Operand, explained, rounded_operand
 from ..numerics.compare import Comparison, Evaluate, attention_of, compare

@@ -13,7 +13,7 @@ from ..inputs.placement import for_more_batches, repeats
 from ..model.assignment import AS_SAVED, Assigned
 from ..model.case import Case
 from ..model.failures import TargetFailure
-from ..model.report import MISMATCH
+from ..model.run import MISMATCH
 from ..numerics.black_box.look import Examiner, look_inside
 from ..numerics.black_box.recover import obstacle, recoverable
 from ..numerics.budget import Recovery

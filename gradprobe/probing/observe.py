@@ -12,7 +12,7 @@ from typing import Any
 from ..inputs.guards import Breach, Guards
 from ..inputs.layouts import Inputs
 from ..inputs.memory import Unwritten
-from ..model.case import OUTPUTS
+from ..model.assignment import OUTPUTS
 from ..model.failures import Failure, KernelStopped, TargetFailure
 from ..model.memory import MemoryFinding
 from ..numerics.memory import of_access, of_breach, of_change, of_cuda, of_dtypes, of_shared

@@ -15,7 +15,7 @@ from ..model.assignment import AS_SAVED, UNIT_RUN, Assigned, planned_runs, run_n
 from ..model.case import Case
 from ..model.failures import TargetFailure, UsageFailure
 from ..model.memory import RACE, UNWRITTEN, MemoryFinding, telling, worst_first
-from ..model.report import MISMATCH
+from ..model.run import MISMATCH
 from ..numerics.evidence import Measured, Run
 from ..numerics.identities import LINEAR_IN_DO, Invariant, agreement, doubled, permuted
 from ..numerics.range import out_of_range

@@ -9,15 +9,23 @@ from typing import Any
 
 from msgspec import structs
 
-from ..model.diagnosis import Diagnosis
-from ..model.memory import MemoryFinding
-from ..model.report import INHERITED, MISMATCH, SKIPPED, Error, Identity, Intermediate, Report, Run
-from ..model.severity import WARNING
+from ..model.memory import WARNING, MemoryFinding
+from ..model.report import Diagnosis, Report
+from ..model.run import INHERITED, MISMATCH, SKIPPED, Error, Identity, Intermediate, Run
 from . import rules
-from .phrases import counts_in_words, errors_of, heads_in_words, identities, is_silent, residual, told_apart
 from .places import Place, place_of, places_of
 from .rules import Rule
-from .text import element_line, identity_line
+from .text import (
+    counts_in_words,
+    element_line,
+    errors_of,
+    heads_in_words,
+    identities,
+    identity_line,
+    is_silent,
+    residual,
+    told_apart,
+)
 
 Found = Sequence[tuple[Run, Intermediate]]
 """An intermediate, in the runs in which it has a status."""

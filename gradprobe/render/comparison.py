@@ -10,8 +10,9 @@ import msgspec
 from msgspec import Struct
 
 from ..model.documents import Reports
-from ..model.report import MATCH, MISMATCH, NOT_EXPOSED, SKIPPED, Intermediate, Report, Run
-from ..model.spans import plural
+from ..model.number import plural
+from ..model.report import Report
+from ..model.run import MATCH, MISMATCH, NOT_EXPOSED, SKIPPED, Intermediate, Run
 from .text import ratio
 
 SCHEMA = "gradprobe.comparison/1"

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from rich.text import Text
 
 from ..model.case import Case
 from ..model.memory import BARRIER, CHANGED, DTYPE, GUARD, MISALIGNED, OUTSIDE, RACE, SHARED, UNWRITTEN, grouped
-from ..model.number import LAMBDA
-from ..model.report import FAILED, INHERITED, MATCH, MISMATCH, Element, Error, Head, Intermediate, Report, Run, Source
-from ..model.spans import in_words, plural, spans
+from ..model.number import LAMBDA, in_words, plural, spans
+from ..model.report import Report, Source
+from ..model.run import FAILED, INHERITED, MATCH, MISMATCH, Element, Error, Head, Intermediate, Run
+from .excerpt import render_reasons, window
 from .places import base_of
-from .reasons import render_reasons
-from .text import ASCII, CAUTION, STYLES, UTF8, Marks, greppable, ratio, value
+from .text import ASCII, CAUTION, STYLES, UTF8, Marks, folded, greppable, headed, ratio, wrapped
 
 _NAME, _CELL = 9, 8
 _MOST_STRAYS = 4
@@ -81,13 +80,6 @@ def _verdict(report: Report, width: int) -> Iterator[Text]:
         yield from headed("MISMATCH", "bold red", f"{_blame_of(run)} ({target}, {run.layout})", width)
 
 
-def headed(verdict: str, style: str, words: str, width: int) -> Iterator[Text]:
-    """A verdict, and what it is about in lines of a width."""
-    first, *rest = textwrap.wrap(words, max(width, 40) - len(verdict) - 2)
-    yield Text.assemble((verdict, style), f"  {first}")
-    yield from (Text(" " * (len(verdict) + 2) + line) for line in rest)
-
-
 def _blame_of(run: Run) -> str:
     if run.has_wrong_elements or run.broken:
         return blame(run)
@@ -140,29 +132,6 @@ def _whereabouts(case: Case, element: Element) -> Iterator[Text]:
         yield Text(f"  {', '.join(parts)}", "dim")
 
 
-def window(place: Element, width: int, *, one_row: bool = False) -> Iterator[Text]:
-    """The numbers around an element, actual above expected, it in brackets; or those of its row alone."""
-    around = place.window
-    if around is None:
-        return
-    cells = max(1, min(len(around.cols), (width - 22) // 12))
-    first = max(0, min(around.cols.index(place.col or 0) - cells // 2, len(around.cols) - cells))
-    cols = around.cols[first : first + cells]
-    yield Text(" " * 21 + "".join(f"{f'col {col}':>12}" for col in cols), "dim")
-    for at, row in enumerate(around.rows):
-        if one_row and row != (place.row or 0):
-            continue
-        for label, numbers in (("actual", around.actual[at]), ("expected", around.expected[at])):
-            head = f"  row {row:<6}" if label == "actual" else " " * 12
-            text = Text(f"{head}{label:>9}")
-            for col, number in zip(cols, numbers[first : first + cells], strict=True):
-                here = row == (place.row or 0) and col == (place.col or 0)
-                written = f"[{value(number)}]" if here else f"{value(number)} "
-                text.append(f"{written:>12}", STYLES[MISMATCH] if here and label == "actual" else "")
-            text.rstrip()
-            yield text
-
-
 def _table(report: Report, run: Run, width: int, marks: Marks) -> Iterator[Text]:
     heads = report.case.heads if report.case else max(map(_count, run.compares))
     states = [[_status(one, heads, [head]) for one in run.compares] for head in range(heads)]
@@ -172,7 +141,7 @@ def _table(report: Report, run: Run, width: int, marks: Marks) -> Iterator[Text]
     yield Text(f"  {label:<{_NAME - 2}}" + "".join(f"{_group_name(group):>{_CELL}}" for group in groups), "dim")
     for one in run.compares:
         yield Text.assemble(f"  {one.name:<{_NAME - 2}}", *_cells(one, groups, heads, marks))
-    yield from (Text(line, "dim") for words in (_sources(run), _dtypes(run)) for line in _wrapped(words, width))
+    yield from (Text(line, "dim") for words in (_sources(run), _dtypes(run)) for line in wrapped(words, width))
     if report.failing and run.first_mismatch:
         yield Text(
             f"  {marks.mismatch} wrong by itself   {marks.inherited} wrong, but right given its wrong inputs",
@@ -255,7 +224,7 @@ def render_layouts(report: Report, width: int, *, utf8: bool = True) -> Iterator
             continue
         if not run.compares:  # the target's words, of any length
             how = "mismatch, then refused" if run.verdict == MISMATCH else run.verdict
-            words = _wrapped(f"{run.layout:<14} {how}: {run.skipped}", width)
+            words = wrapped(f"{run.layout:<14} {how}: {run.skipped}", width)
             yield from (Text(line, style) for line in words)
             continue
         line = Text.assemble(f"  {run.layout:<14} ", (run.verdict, style))
@@ -357,12 +326,3 @@ def _provenance(report: Report, width: int) -> Iterator[Text]:
         yield Text(f"  Triton's cache: {base.short(cache)}", "dim")
     if report.failing and report.reproduce:
         yield Text(f"  again: {report.reproduce}")
-
-
-def folded(sentence: str, width: int) -> Iterator[Text]:
-    """A sentence in lines of a width, indented."""
-    yield from (Text(line) for line in _wrapped(sentence, width))
-
-
-def _wrapped(sentence: str, width: int) -> list[str]:
-    return textwrap.wrap(sentence, max(width, 40), initial_indent="  ", subsequent_indent="    ")

@@ -1,13 +1,24 @@
-"""Writes files whole or not at all."""
+"""Report files: which forms there are, and what each file holds until its command has finished: valid, and no match.
+
+It is written first, so that a process that is killed at any moment leaves no verdict of an earlier run. This module
+therefore imports next to nothing.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
+import shlex
+from collections import namedtuple
+from collections.abc import Mapping, Sequence
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from ..model.documents import Reports
 
 
 def replace_file(path: str | Path, text: str) -> None:
@@ -58,3 +69,140 @@ def _mode(file: str) -> int:
 def keeps_changing(file: str) -> bool:
     """Whether a file may be written again and again. A stream may not: it would keep every version."""
     return file != "-" and (os.path.isfile(file) or not os.path.exists(file))
+
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+INCOMPLETE = "incomplete"
+"""The verdict."""
+ERROR = {
+    "kind": "Incomplete",
+    "message": "the command did not finish: it is still running, or it was stopped",
+    "way_out": "run it again",
+}
+# With these nothing is run, and no file is written.
+_NOTHING_RUNS = {"--help", "-h", "--list"}
+_WRONG = ("mismatch", "survived")
+_OF_A_FILE = re.compile(r"([\w./-]+\.py):\w+", re.ASCII)
+
+
+def begin(words: Sequence[str]) -> None:
+    """Replaces the report files of a command line; one that cannot be written is reported later."""
+    flags = FILES.get(words[0], ()) if words else ()
+    if not flags or _NOTHING_RUNS & set(own_words(words)):
+        return
+    for flag, file in files_in(words, flags).items():
+        unfinished = FORMS[flag].unfinished
+        try:
+            if unfinished is not None and keeps_changing(file):
+                replace_file(file, unfinished(words))
+        except (OSError, ValueError):
+            continue
+
+
+def files_in(words: Sequence[str], flags: Sequence[str]) -> dict[str, str]:
+    """Where the words of a command line have these of its options write."""
+    words, found = own_words(words), {}
+    for at, word in enumerate(words):
+        flag, equals, file = word.partition("=")
+        following = words[at + 1] if at + 1 < len(words) else None
+        named = file if equals else following
+        if flag in flags and FORMS[flag].unfinished is None:
+            found[flag] = STDERR
+        elif flag in flags and named is not None:
+            found[flag] = named
+    return found
+
+
+def own_words(words: Sequence[str]) -> Sequence[str]:
+    """The words before `--`; those after it are another command's."""
+    return words[: words.index("--")] if "--" in words else words
+
+
+def unfinished(document: Mapping[str, Any]) -> dict[str, Any]:
+    """An unfinished document: it is no match yet, and a mismatch in it stays one."""
+    verdict = document["verdict"] if document["verdict"] in _WRONG else INCOMPLETE
+    return {**document, "verdict": verdict, "error": ERROR}
+
+
+def document(reproduce: str) -> dict[str, Any]:
+    """What stands in the place of a report."""
+    return {
+        "schema": "gradprobe.report/2",
+        "verdict": INCOMPLETE,
+        "error": ERROR,
+        "runs": [],
+        "first_mismatch": None,
+        "diagnoses": [],
+        "reproduce": reproduce,
+    }
+
+
+def as_json(several: Reports, code: int | None) -> str:
+    """The reports as JSON: gradprobe.report/2, or gradprobe.reports/2 of several.
+
+    Args:
+        code: the exit code of the command; None as long as it runs.
+    """
+    from ..model.documents import several_document, text_of
+
+    whole = several_document(several)
+    return text_of(unfinished(whole) if code is None else whole)
+
+
+def _json(words: Sequence[str]) -> str:
+    return json.dumps(document(shlex.join(["gradprobe", *words])), indent=2) + "\n"
+
+
+def _junit(_: Sequence[str]) -> str:
+    counts = 'tests="1" failures="0" errors="1"'
+    return f"""<?xml version="1.0" encoding="UTF-8"?>
+<testsuites name="gradprobe" {counts} time="0.000">
+  <testsuite name="gradprobe" {counts} skipped="0" time="0.000">
+    <testcase classname="gradprobe" name="check" time="0.000">
+      <error type="{ERROR["kind"]}" message="{ERROR["message"]}">{ERROR["way_out"]}</error>
+    </testcase>
+  </testsuite>
+</testsuites>
+"""
+
+
+def _sarif(words: Sequence[str]) -> str:
+    """Holds a result where the command names a file: a log without results closes the alerts of an earlier run."""
+    file = next((found[1] for word in own_words(words) if (found := _OF_A_FILE.fullmatch(word))), None)
+    message = {"text": ERROR["message"]}
+    place = {"physicalLocation": {"artifactLocation": {"uri": file}}}
+    result = {"ruleId": "GP026", "level": "error", "message": message, "locations": [place]}
+    run = {
+        "tool": {"driver": {"name": "gradprobe"}},
+        "invocations": [
+            {"executionSuccessful": False, "toolExecutionNotifications": [{"level": "error", "message": message}]}
+        ],
+        "results": [result] if file else [],
+    }
+    log = {"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0", "runs": [run]}
+    return json.dumps(log, indent=2) + "\n"
+
+
+def _markdown(_: Sequence[str]) -> str:
+    return f"### gradprobe: {ERROR['message']}\n"
+
+
+# Where a form goes that has no file of its own.
+STDERR = "/dev/stderr"
+Form = namedtuple("Form", ["help", "text", "unfinished"])  # noqa: PYI024 - typing takes long to import
+"""A form: its help, the function of render/ that makes it, and what its file holds until then; None without a file."""
+FORMS: Mapping[str, Form] = {
+    "--json": Form("Write the report as JSON; - for stdout", "files:as_json", _json),
+    "--junit": Form("Write JUnit XML; - for stdout", "junit:text", _junit),
+    "--sarif": Form("Write SARIF 2.1.0; - for stdout", "sarif:text", _sarif),
+    "--markdown": Form("Write a Markdown table; - for stdout", "markdown:text", _markdown),
+    "--github": Form("Annotate lines on GitHub, and add a table to the step's summary", "github:text", None),
+}
+# The commands that write forms, and which.
+FILES: Mapping[str, Sequence[str]] = {
+    **dict.fromkeys(("check", "strides", "sweep"), tuple(FORMS)),
+    **dict.fromkeys(("diff", "shrink", "lint", "mutate", "run", "baseline"), ("--json",)),
+}

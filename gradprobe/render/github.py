@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..model.documents import Reports
+from ..model.number import plural
 from ..model.report import Report
-from ..model.spans import plural
 from .alerts import Alert, alerts_of
 from .places import Base, base_of
 from .text import visible

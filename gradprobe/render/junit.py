@@ -8,12 +8,23 @@ from dataclasses import dataclass, replace
 from xml.etree import ElementTree as Xml
 
 from ..model.documents import Reports
-from ..model.memory import MemoryFinding
-from ..model.report import INHERITED, MISMATCH, SKIPPED, Error, Head, Identity, Intermediate, Report, Run
-from ..model.severity import WARNING
-from .phrases import counts_in_words, errors_of, head_name, identities, is_silent, residual, so_far, told_apart
+from ..model.memory import WARNING, MemoryFinding
+from ..model.report import Report
+from ..model.run import INHERITED, MISMATCH, SKIPPED, Error, Head, Identity, Intermediate, Run
 from .places import Base, Place, base_of, place_of, places_of
-from .text import element_line, identity_line, visible
+from .text import (
+    counts_in_words,
+    element_line,
+    errors_of,
+    head_name,
+    identities,
+    identity_line,
+    is_silent,
+    residual,
+    so_far,
+    told_apart,
+    visible,
+)
 
 
 @dataclass(frozen=True)

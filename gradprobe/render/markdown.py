@@ -8,13 +8,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ..model.documents import Reports
-from ..model.memory import MemoryFinding
-from ..model.report import CRASHED, FAILED, INHERITED, MATCH, MISMATCH, SKIPPED, Report, Run
-from ..model.severity import WARNING, Warned
-from ..model.spans import plural
-from .phrases import errors_of, identities, so_far, told_apart
+from ..model.memory import WARNING, MemoryFinding, Warned
+from ..model.number import plural
+from ..model.report import Report
+from ..model.run import CRASHED, FAILED, INHERITED, MATCH, MISMATCH, SKIPPED, Run
 from .places import Base, Place, base_of, places_of
-from .text import element_line, ratio, visible
+from .text import element_line, errors_of, identities, ratio, so_far, told_apart, visible
 
 # GitHub drops a summary that is larger.
 MOST_BYTES = 2**20

@@ -12,11 +12,11 @@ from urllib.parse import quote
 from msgspec.structs import replace
 
 from .. import __version__
-from ..model.diagnosis import Where
 from ..model.documents import Reports
 from ..model.intermediates import is_named_after
 from ..model.memory import MemoryFinding
-from ..model.report import CheckedTarget, Error, Origin, Report
+from ..model.report import CheckedTarget, Origin, Report, Where
+from ..model.run import Error
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..model import severity
+from ..model import memory
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ RULES = (
     WRONG, INHERITED, IDENTITY, CAUSE, OUTSIDE, GUARD, UNWRITTEN, RACE, BARRIER, MISALIGNED, CHANGED, SHARED, DTYPE,
     CRASH, TIMEOUT, TARGET, REFERENCE, TOOL, USAGE, INCOMPLETE, REFUSED, HUGE, VECTOR, UNDECLARED,
 )  # fmt: skip
-OF_WARNING = {severity.HUGE: HUGE, severity.VECTOR: VECTOR, severity.UNDECLARED: UNDECLARED}
+OF_WARNING = {memory.HUGE: HUGE, memory.VECTOR: VECTOR, memory.UNDECLARED: UNDECLARED}
 OF_MEMORY = {"outside": OUTSIDE, "guard": GUARD, "unwritten": UNWRITTEN, "race": RACE, "barrier": BARRIER}
 OF_MEMORY |= {"misaligned": MISALIGNED, "changed": CHANGED, "shared": SHARED, "dtype": DTYPE}
 OF_FAILURE = {

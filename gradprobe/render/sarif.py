@@ -10,13 +10,13 @@ from urllib.parse import quote
 
 from .. import __version__
 from ..model.documents import Reports, text_of
-from ..model.report import MATCH, MISMATCH, Report
-from ..model.spans import plural
+from ..model.number import plural
+from ..model.report import Report
+from ..model.run import MATCH, MISMATCH
 from .alerts import Alert, alerts_of
-from .phrases import errors_of, so_far
 from .places import Base, Place, base_of
 from .rules import RULES, USAGE, Rule
-from .text import visible
+from .text import errors_of, so_far, visible
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 # GitHub rejects a file with more results than this, and shows the first 5,000 by severity.

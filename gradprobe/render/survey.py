@@ -8,12 +8,13 @@ from collections.abc import Iterator, Sequence
 from rich.text import Text
 
 from ..model.assignment import LAYOUTS
-from ..model.memory import GUARD, OUTSIDE, MemoryFinding, worst_first
-from ..model.report import ALONE, BITS, FAILED, MATCH, MISMATCH, PROGRAM, SKIPPED, TOGETHER, Report, Run, Tried
-from ..model.severity import COUNTED, WARNING, Warned
-from ..model.spans import plural
-from .console import blame, folded, headed, window
-from .text import ASCII, CAUTION, UTF8, Marks, greppable, stray_line
+from ..model.memory import COUNTED, GUARD, OUTSIDE, WARNING, MemoryFinding, Warned, worst_first
+from ..model.number import plural
+from ..model.report import Report
+from ..model.run import ALONE, BITS, FAILED, MATCH, MISMATCH, PROGRAM, SKIPPED, TOGETHER, Run, Tried
+from .console import blame
+from .excerpt import window
+from .text import ASCII, CAUTION, UTF8, Marks, folded, greppable, headed, stray_line
 
 _ROW, _CELL = 8, 9
 # Findings that are printed; the others are in the JSON.

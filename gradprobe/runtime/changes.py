@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..inputs.guards import same_bits
 from ..inputs.layouts import Inputs, write
-from ..model.case import OUTPUTS
+from ..model.assignment import OUTPUTS
 from ..model.intermediates import lookup
 from .allocations import asked_at, factory_mode
 from .launches import storage_of

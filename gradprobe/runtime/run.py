@@ -14,11 +14,10 @@ from ..cuda import CudaFinding, Watch, watched
 from ..cuda.kernel import KernelEntry
 from ..inputs.layouts import Inputs
 from ..inputs.memory import Unwritten
-from ..model.assignment import AS_SAVED
+from ..model.assignment import AS_SAVED, taken
 from ..model.case import Case
 from ..model.failures import DeviceLost, NoRoom, Refusal, TargetFailure, text_of
 from ..model.intermediates import lookup
-from ..model.shapes import taken
 from ..processes.limits import words_of_loss
 from ..targets.bind import bind
 from ..targets.find import Target

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..model.assignment import given_back, sizes_taken, with_broadcast
 from ..model.case import Case, ranked
 from ..model.failures import TargetFailure
 from ..model.intermediates import lookup, names, steps
-from ..model.shapes import given_back, sizes_taken, with_broadcast
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from ..model.case import IMPLIED, OUTPUTS, Case, ranked
+from ..model.assignment import OUTPUTS, taken, without_broadcast
+from ..model.case import IMPLIED, Case, ranked
 from ..model.failures import UsageFailure
-from ..model.shapes import taken, without_broadcast
 from .find import Target
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ..model.case import OUTPUTS
+from ..model.assignment import OUTPUTS
 from ..model.failures import Failure, TargetFailure, UsageFailure, did_you_mean, text_of
 from .builtin import BUILTINS
 from .naming import Source, is_autograd_function, name_of, readable, source_of

@@ -129,8 +129,8 @@ def _seen_from_outside(error: BaseException | None) -> BaseException | None:
 
 def table_of(report: Probed) -> str:
     """What `gradprobe check` prints, without colour."""
+    from ..pipeline.reported import report_of
     from ..render.console import render
-    from ..render.reported import report_of
     from ..render.terminal import utf8, width
 
     # The real stream and not the one that captures: what a test runner captures, it shows on the real one.

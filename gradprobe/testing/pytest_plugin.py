@@ -129,8 +129,8 @@ def _with_markers(item: pytest.Item, target: Subject | None, options: dict[str, 
 
 def _tell(item: pytest.Item, report: Probed) -> None:
     """Adds properties to the test, which pytest writes into its JUnit XML."""
+    from ..pipeline.reported import report_of
     from ..render.console import first_line
-    from ..render.reported import report_of
     from . import table_of
 
     told = {"target": report.provenance.target, "verdict": report.verdict}

@@ -246,7 +246,7 @@ def test_a_slow_target_shows_a_bar_on_a_terminal_and_clears_it(folder):
 
 
 def test_a_bar_that_comes_too_late_is_not_drawn():
-    from gradprobe.render.progress import Progress
+    from gradprobe.render.terminal import Progress
 
     progress = Progress()
     with progress:

@@ -13,9 +13,8 @@ import pytest
 import typer
 
 from gradprobe.cli import app
-from gradprobe.render import incomplete
-from gradprobe.render.incomplete import FILES, begin
-from gradprobe.render.incomplete import FORMS as ALL
+from gradprobe.render.files import FILES, begin, unfinished
+from gradprobe.render.files import FORMS as ALL
 from tests.cli.command import ROOT, SMALL, run, start
 from tests.render.written import assert_is_sarif, read_junit
 
@@ -182,5 +181,5 @@ def test_what_cannot_be_replaced_is_left_to_be_told_later(folder):
 
 def test_a_document_of_which_more_is_to_come_is_no_match_and_stays_a_mismatch():
     for verdict, told in (("match", "incomplete"), ("error", "incomplete"), ("mismatch", "mismatch")):
-        document = incomplete.unfinished({"verdict": verdict, "runs": []})
+        document = unfinished({"verdict": verdict, "runs": []})
         assert (document["verdict"], document["error"]["kind"]) == (told, "Incomplete")

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from gradprobe.commands.suite.battery import battery
-from gradprobe.render.incomplete import FORMS
+from gradprobe.render.files import FORMS
 from tests.cli.command import SMALL, run, run_process
 from tests.cli.test_cli_battery import TARGETS
 from tests.commands.strides.written import write

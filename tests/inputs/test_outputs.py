@@ -7,7 +7,7 @@ from gradprobe.inputs.draw import draw, outputs_of
 from gradprobe.inputs.layouts import place
 from gradprobe.inputs.placement import Placement
 from gradprobe.inputs.saved import Saved
-from gradprobe.model.case import OUTPUTS
+from gradprobe.model.assignment import OUTPUTS
 from gradprobe.model.failures import TargetFailure
 from gradprobe.pipeline.probe import probe
 from gradprobe.targets.find import find_target

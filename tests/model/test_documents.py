@@ -9,29 +9,12 @@ from hypothesis import strategies as st
 
 from gradprobe.model.assignment import DEFAULT_RUNS
 from gradprobe.model.case import Case
-from gradprobe.model.diagnosis import Diagnosis, Where
 from gradprobe.model.documents import Reports, dump, load, load_several, several_document, text_of
 from gradprobe.model.failures import UsageFailure
-from gradprobe.model.memory import MemoryFinding
+from gradprobe.model.memory import MemoryFinding, Warned
 from gradprobe.model.number import Number
-from gradprobe.model.report import (
-    CheckedTarget,
-    CloseUp,
-    Counts,
-    Culprit,
-    Element,
-    Error,
-    Head,
-    Identity,
-    Intermediate,
-    Report,
-    Row,
-    Run,
-    Source,
-    Survey,
-    Window,
-)
-from gradprobe.model.severity import Warned
+from gradprobe.model.report import CheckedTarget, Culprit, Diagnosis, Report, Source, Survey, Where
+from gradprobe.model.run import CloseUp, Counts, Element, Error, Head, Identity, Intermediate, Row, Run, Window
 from tests.render.written import faulty, many_heads, with_memory
 
 WORDS = st.text(max_size=6)

@@ -7,10 +7,9 @@ import jsonschema
 import pytest
 from hypothesis import given, settings
 
-from gradprobe.model.documents import document_of, report_from
+from gradprobe.model.documents import document_of, report_from, report_schema
 from gradprobe.model.failures import UsageFailure
 from gradprobe.model.report import failed_report
-from gradprobe.model.schema import report_schema
 from tests.model.test_documents import REPORTS
 from tests.render.written import faulty, with_memory
 

@@ -12,9 +12,9 @@ from gradprobe.model.failures import UsageFailure
 from gradprobe.model.memory import CHANGED, DTYPE, SHARED
 from gradprobe.numerics.memory import of_dtypes
 from gradprobe.pipeline.probe import probe
+from gradprobe.pipeline.reported import report_of
 from gradprobe.pipeline.run_check import run_check
 from gradprobe.render.console import first_line, render
-from gradprobe.render.reported import report_of
 from gradprobe.runtime.changes import Given
 from gradprobe.runtime.trace import Trace
 from tests.cuda.written import loaded

@@ -10,11 +10,11 @@ from gradprobe.inputs.history import CheckRequest
 from gradprobe.model.documents import document_of
 from gradprobe.model.failures import Refusal
 from gradprobe.model.memory import OUTSIDE, RACE, MemoryFinding, grouped, worst_first
+from gradprobe.pipeline.reported import report_of
 from gradprobe.pipeline.resolve import resolve_problem
 from gradprobe.pipeline.run_check import run_check
 from gradprobe.probing import observe
 from gradprobe.render.console import render
-from gradprobe.render.reported import report_of
 from tests.planted.planting import KERNELS, Edit, Planted
 
 OPTIONS = {"batch": 1, "heads": 2, "seqlen": 37, "head_dim": 16, "bias": False}

@@ -2,8 +2,7 @@
 
 import pytest
 
-from gradprobe.model.memory import OUTSIDE, MemoryFinding
-from gradprobe.model.severity import ERROR, WARNING
+from gradprobe.model.memory import ERROR, OUTSIDE, WARNING, MemoryFinding
 from gradprobe.numerics.evidence import Run
 
 ACCESS = MemoryFinding(OUTSIDE, "q", "dq_kernel loads outside q")

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from gradprobe.inputs.layouts import place
+from gradprobe.model.assignment import SHAPES, given_back, sizes_taken, taken
 from gradprobe.model.case import resolve
 from gradprobe.model.failures import UsageFailure
-from gradprobe.model.shapes import SHAPES, given_back, sizes_taken, taken
 from tests.cli.command import run
 
 SIZES = {"q": (1, 1, 5, 4), "lse": (1, 1, 5)}

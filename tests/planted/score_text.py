@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
-from gradprobe.model.diagnosis import Diagnosis
+from gradprobe.model.report import Diagnosis
 from tests.planted.figures import by_class, diagnosing, figures
 from tests.planted.scoring import DIAGNOSES, Judged
 from tests.planted.trials import Scored, Uncovered

@@ -9,8 +9,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from gradprobe.model.diagnosis import CONSISTENT, NAMED, Diagnosis
-from gradprobe.model.report import MATCH, MISMATCH
+from gradprobe.model.report import CONSISTENT, NAMED, Diagnosis
+from gradprobe.model.run import MATCH, MISMATCH
 from gradprobe.numerics.evidence import Probed
 from tests.planted.equivalents import EQUIVALENTS
 from tests.planted.scored import SCORED

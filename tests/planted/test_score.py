@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from gradprobe.model.diagnosis import Diagnosis
+from gradprobe.model.report import Diagnosis
 from tests.planted.equivalents import EQUIVALENTS
 from tests.planted.figures import Figure, figures
 from tests.planted.score import main, score

@@ -1,11 +1,10 @@
 """The cause stands above its lines, each with a caret; what is no cause is not called one."""
 
 from gradprobe.diagnosis.lines import among
-from gradprobe.model.diagnosis import Diagnosis, Where
-from gradprobe.model.report import Report
+from gradprobe.model.report import Diagnosis, Report, Where
 from gradprobe.render.alerts import alerts_of
+from gradprobe.render.excerpt import render_reasons
 from gradprobe.render.places import places_of
-from gradprobe.render.reasons import render_reasons
 from tests.render.written import faulty, reports
 
 WHERE = Where(

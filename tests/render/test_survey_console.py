@@ -13,7 +13,8 @@ from gradprobe.commands.strides.survey import Survey
 from gradprobe.commands.strides.trials import Plan, Result, Trial
 from gradprobe.model.documents import dump, load
 from gradprobe.model.memory import MemoryFinding
-from gradprobe.model.report import ALONE, PROGRAM, CheckedTarget, Report, Run
+from gradprobe.model.report import CheckedTarget, Report
+from gradprobe.model.run import ALONE, PROGRAM, Run
 from gradprobe.render.console import blame
 from gradprobe.render.survey import render_survey
 from gradprobe.render.text import CAUTION, greppable

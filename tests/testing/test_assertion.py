@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from gradprobe.model.failures import Failure, TargetFailure, UsageFailure
-from gradprobe.render.reported import report_of
+from gradprobe.pipeline.reported import report_of
 from gradprobe.testing import assert_backward_matches
 from tests.cli.command import ROOT, SMALL, run
 from tests.cli.written_targets import softmax_targets, write_targets

@@ -69,7 +69,7 @@ def ran_on(report: Probed) -> str:
 def case_of(report: Probed) -> dict[str, Any]:
     """The resolved options, without those that are off and the seed."""
     from ...model.documents import document_of
-    from ...render.reported import report_of
+    from ...pipeline.reported import report_of
 
     off: tuple[object, ...] = (None, False, [])
     return {

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.text import Text
 
-from ...model.spans import plural
+from ...model.number import plural
 from ...render.text import ASCII, UTF8
 from .changes import ALARMS, GROWN, IMPROVED, SAME, Cell, Changes, Growth
 

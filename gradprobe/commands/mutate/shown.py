@@ -7,9 +7,8 @@ from typing import Any
 
 from rich.text import Text
 
-from ...model.spans import plural
-from ...render.console import folded, headed
-from ...render.text import CAUTION
+from ...model.number import plural
+from ...render.text import CAUTION, folded, headed
 from .campaign import INVALID, KILLED, LATE, SURVIVED, Campaign, Outcome
 from .mutant import CLASSES, Mutant
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...inputs.contents import OPTIONS, TENSORS
-from ...model.spans import plural
+from ...model.number import plural
 from ...targets.find import canonical_name
 from ...targets.naming import conventions, readable
 

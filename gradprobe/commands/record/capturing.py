@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from ...model.failures import UsageFailure
-from ...model.spans import plural
+from ...model.number import plural
 from .watch import Keeping, Watch
 
 

@@ -18,11 +18,12 @@ from ...inputs.saved import layouts_in_words, load
 from ...model.case import Case
 from ...model.documents import document_of
 from ...model.failures import Failure, TargetFailure, UsageFailure, as_failure
-from ...model.report import MISMATCH, failed_report
-from ...model.spans import plural
+from ...model.number import plural
+from ...model.report import failed_report
+from ...model.run import MISMATCH
+from ...pipeline.reported import report_of
 from ...processes.process import run_in_foreground
 from ...render.console import first_line
-from ...render.reported import report_of
 from ...render.text import CAUTION
 from . import call as seen
 from .call import Seen

@@ -14,13 +14,13 @@ from ...model.case import Case
 from ...model.failures import Failure, Refusal, TargetFailure, UsageFailure
 from ...model.report import Report
 from ...pipeline.fit import fitted
+from ...pipeline.reported import report_of
 from ...pipeline.resolve import resolve_problem
 from ...pipeline.run_check import run_check
 from ...probing.experiment import Experiment, experiment_of, inputs_of
 from ...probing.runs import layouts_of, runs_of
 from ...processes import Crash, run_each
 from ...render.console import first_line
-from ...render.reported import report_of
 from ...runtime.backend import choose_threads, make_interpreter_right
 from .ordering import settled
 from .program import Program, no_program, program_of

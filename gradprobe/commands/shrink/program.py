@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...model.shapes import PLAIN, in_words
+from ...model.assignment import PLAIN, in_words
 from ...probing.experiment import Experiment, inputs_of
 from ...probing.runs import layouts_of
 from ...targets.bind import bind
@@ -90,8 +90,8 @@ def _shows(body: str, results: Mapping[str, Tensor]) -> bool:
 
 
 def _head(report: Probed, imports: Sequence[str]) -> str:
+    from ...pipeline.reported import report_of
     from ...render.console import first_line
-    from ...render.reported import report_of
 
     first = first_line(report_of(report))
     lines = [

@@ -11,10 +11,10 @@ from ...model import documents
 from ...model.assignment import run_name
 from ...model.case import Case
 from ...model.failures import TargetFailure
+from ...model.number import plural
 from ...model.report import failed_report
-from ...model.spans import plural
 from ...probing.runs import layouts_of
-from ...render.console import folded, headed
+from ...render.text import folded, headed
 from .ordering import options_on
 from .shrinking import Result
 

@@ -9,7 +9,7 @@ from typing import Any
 from ...inputs.layouts import layout_of
 from ...model.assignment import run_name
 from ...model.case import DTYPES, PATTERNS, Case
-from ...model.spans import plural
+from ...model.number import plural
 from ...probing.runs import layouts_of
 from .ordering import OFF, key, ladder, options_on, sequences, shorter, with_dims, with_heads, with_sequences
 

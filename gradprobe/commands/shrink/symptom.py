@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...inputs.history import CheckRequest, is_sound
-from ...model.report import MISMATCH
+from ...model.run import MISMATCH
 from ...render.files import replace_file
 
 if TYPE_CHECKING:

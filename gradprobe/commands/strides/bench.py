@@ -13,15 +13,14 @@ from ...inputs.draw import outputs_of
 from ...inputs.guards import same_bits
 from ...inputs.layouts import Inputs, place
 from ...model.failures import DeviceLost, NoRoom, TargetFailure
-from ...model.memory import UNWRITTEN, MemoryFinding, telling
-from ...model.report import BITS, BUDGET, MATCH, MISMATCH, TOGETHER
-from ...model.severity import ERROR, HUGE, WARNING
+from ...model.memory import ERROR, HUGE, UNWRITTEN, WARNING, MemoryFinding, telling
+from ...model.run import BITS, BUDGET, MATCH, MISMATCH, TOGETHER
 from ...numerics.evidence import Measured, Run
 from ...numerics.memory import never_written
+from ...pipeline.reported import run_of
 from ...probing.experiment import Experiment, derived, effective, measure
 from ...probing.observe import Execution, observe
 from ...render.console import blame
-from ...render.reported import run_of
 from ...render.text import greppable
 from ...runtime.trace import Trace
 from .trials import CONTIGUOUS, EXPANDED, NOT_RUN, Fill, Result, Trial

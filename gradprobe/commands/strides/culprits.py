@@ -12,8 +12,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 from ...model.assignment import TENSORS
-from ...model.memory import OUTSIDE
-from ...model.severity import HUGE, Warned
+from ...model.memory import HUGE, OUTSIDE, Warned
 from .trials import CONTIGUOUS, Result, Trial
 from .wide import (
     ALL_AXES,

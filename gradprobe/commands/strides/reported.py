@@ -7,8 +7,9 @@ from dataclasses import replace
 from msgspec import structs
 
 from ...model import report as model
-from ...model.report import PROGRAM, Report, Run, add_counts
-from ...model.severity import WARNING
+from ...model.memory import WARNING
+from ...model.report import Report
+from ...model.run import PROGRAM, Run, Tried, add_counts
 from .survey import Survey
 from .trials import NOT_RUN, Result
 
@@ -41,9 +42,7 @@ def _run(result: Result) -> Run:
     run = result.run or Run(layout=result.trial.title, verdict=result.verdict)
     severity = result.severity if result.is_failing else None
     trial = result.trial
-    tried = model.Tried(
-        kind=trial.kind, row=trial.row, layout=trial.layout, thorough=trial.thorough, hazard=result.hazard
-    )
+    tried = Tried(kind=trial.kind, row=trial.row, layout=trial.layout, thorough=trial.thorough, hazard=result.hazard)
     run = structs.replace(run, how=result.how or None, copied=tuple(result.copied), severity=severity, tried=tried)
     return structs.replace(run, error=result.words, memory=result.memory) if result.verdict == NOT_RUN else run
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from ...inputs.history import CheckRequest
 from ...model.failures import TargetFailure, UsageFailure
-from ...model.report import MATCH, MISMATCH
-from ...model.severity import ERROR, WARNING
+from ...model.memory import ERROR, WARNING
+from ...model.run import MATCH, MISMATCH
 from ...processes import TaskResult, run_each
 from ...processes.ended import DEVICE
 from ..suite.unfinished import for_the_interpreter

@@ -11,9 +11,9 @@ from ...inputs.history import CheckRequest
 from ...inputs.layouts import NEVER_EXPANDED, VECTORS
 from ...inputs.placement import Placement, placements_of
 from ...model.assignment import AS_SAVED, LAYOUTS, SCALED, Assigned
-from ...model.memory import MemoryFinding
-from ...model.report import ALONE, MISMATCH, PROGRAM, TOGETHER, Element, Report, Run
-from ...model.severity import ERROR, HUGE, VECTOR, WARNING
+from ...model.memory import ERROR, HUGE, VECTOR, WARNING, MemoryFinding
+from ...model.report import Report
+from ...model.run import ALONE, MISMATCH, PROGRAM, TOGETHER, Element, Run
 
 CONTIGUOUS, EXPANDED = LAYOUTS[0], "expanded"
 Fill = tuple[str, float]

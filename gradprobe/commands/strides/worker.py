@@ -12,11 +12,11 @@ from ...model.failures import TargetFailure
 from ...numerics.evidence import Probed, Run
 from ...numerics.range import refuse_out_of_range
 from ...pipeline.fit import WRONG_THROUGHOUT, Fit, fit, share_wrong
+from ...pipeline.reported import report_of
 from ...pipeline.resolve import Problem, resolve_problem
 from ...probing.experiment import dots_of, experiment_of
 from ...probing.receipt import environment, notes_of, provenance
 from ...probing.runs import Record
-from ...render.reported import report_of
 from .bench import FIRST, Bench
 from .culprits import Culprit, culprits
 from .trials import Plan, Result, Setup, Trial, programs_of, trials_of

@@ -11,8 +11,8 @@ from msgspec import structs
 
 from ...model.assignment import SCALED
 from ...model.failures import TargetFailure
-from ...model.report import FAILED
-from ...model.severity import HUGE, UNDECLARED, Warned
+from ...model.memory import HUGE, UNDECLARED, Warned
+from ...model.run import FAILED
 from .checked import Checked
 from .table import words_of
 

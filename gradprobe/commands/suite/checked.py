@@ -12,8 +12,9 @@ from ...inputs.history import CheckRequest
 from ...inputs.options import command_line
 from ...model.assignment import parse_run, planned_runs, run_name
 from ...model.failures import Failure, UsageFailure
-from ...model.report import FAILED, MATCH, MISMATCH, Report
-from ...model.severity import WARNING, Warned
+from ...model.memory import WARNING, Warned
+from ...model.report import Report
+from ...model.run import FAILED, MATCH, MISMATCH
 
 INTERRUPTED = "Interrupted"
 """The kind of error of a check that Ctrl-C ended."""

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import structs
 
 from ...model.memory import MemoryFinding
-from ...model.report import FAILED, MISMATCH, add_counts
+from ...model.run import FAILED, MISMATCH, add_counts
 from ...processes import TaskResult, run_each, run_here
 from ...processes.ended import DEVICE, TIMEOUT
 from .checked import Checked, Heard, Planned, Stage, code_of

@@ -9,9 +9,10 @@ from typing import TypeVar
 from rich.text import Text
 
 from ...model.documents import Reports, Untaken
-from ...model.report import FAILED, MATCH, MISMATCH, Report, Run
-from ...model.severity import COUNTED, WARNING
-from ...model.spans import plural
+from ...model.memory import COUNTED, WARNING
+from ...model.number import plural
+from ...model.report import Report
+from ...model.run import FAILED, MATCH, MISMATCH, Run
 from ...render.terminal import Terminal, render_layouts, rendered
 from ...render.text import CAUTION, ratio
 from .checked import Checked

@@ -11,10 +11,11 @@ from msgspec.structs import replace
 from ...inputs.history import CheckRequest
 from ...model.failures import Failure, ReferenceFailure, TargetFailure, as_failure
 from ...model.memory import MemoryFinding
-from ...model.report import CRASHED, FAILED, MISMATCH, CheckedTarget, Error, Report, Run, error_of
+from ...model.report import CheckedTarget, Report, error_of
+from ...model.run import CRASHED, FAILED, MISMATCH, Error, Run
 from ...processes import Crash, Raised
 from ...processes.ended import CRASH, DEVICE, MEMORY, TIMEOUT
-from ...render.progress import interrupted
+from ...render.terminal import interrupted
 from .checked import INTERRUPTED, Checked, Heard, Planned
 
 # A length beyond 2 * _SPAN becomes _SPAN plus its remainder, so that a last tile of usual size is as full as before.

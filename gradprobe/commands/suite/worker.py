@@ -56,7 +56,7 @@ class Checker:
             torch.set_num_threads(max(1, (os.cpu_count() or 1) // setting.workers))
 
     def __call__(self, planned: Planned) -> Checked:
-        from ...render.reported import report_of
+        from ...pipeline.reported import report_of
 
         start, heard = time.perf_counter(), Heard()
 
@@ -75,7 +75,7 @@ class Checker:
 
 def _made(planned: Planned, probed: Probed) -> Checked:
     from ...numerics.closeup import close_up_of, kept_close_ups
-    from ...render.reported import report_of
+    from ...pipeline.reported import report_of
 
     report = structs.replace(report_of(probed, kept_close_ups(probed)), title=planned.title)
     if planned.close_up is not None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...model.failures import KernelStopped, TargetFailure
-from ...model.spans import plural
+from ...model.number import plural
 from ...source.text import SourceLine
 from ..kernel import KernelEntry, Sizes, c_values, compiled_for, element_bytes
 from ..watch import BARRIER, MISALIGNED, OUTSIDE, RACE, UNWRITTEN, CudaFinding, Site, Watch, merged, told

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...model.case import Case
 from ...model.intermediates import names
-from ...model.report import MISMATCH, Element
+from ...model.run import MISMATCH, Element
 from ...reference import Attention, evaluate
 from ...reference.attention import add_tile
 from ...runtime.trace import Trace

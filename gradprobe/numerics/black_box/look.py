@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ...model.assignment import Assigned
 from ...model.case import Case
-from ...model.report import MISMATCH
-from ...model.spans import listed
+from ...model.number import listed
+from ...model.run import MISMATCH
 from ...runtime.trace import Trace
 from ..evidence import Inside, Measured
 from .evidence import RIGHT, Evidence, Measure, Scales, beside, reread_do, reread_for_dp

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...model.case import Case
 from ...model.failures import TargetFailure
-from ...model.spans import in_words, spans
+from ...model.number import in_words, spans
 from ...reference import Attention, evaluate, tiles
 from ...runtime.trace import Trace, expected_shapes
 from ..budget import RECOVERABLE, Recovery, quotient_error, slope_of

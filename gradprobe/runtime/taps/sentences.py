@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ...model.failures import Failure, TargetFailure, UsageFailure, text_of
 from ...model.intermediates import lookup
-from ...model.spans import in_words, spans
+from ...model.number import in_words, spans
 from ...source.triton_source import Function, named
 from .buffer import Contents
 from .rewrite import Sighting

@@ -11,7 +11,7 @@ import numpy as np
 from triton.runtime import interpreter as shipped
 
 from ....inputs.memory import Array, Unwritten
-from ....model.case import OUTPUTS
+from ....model.assignment import OUTPUTS
 from ....model.memory import MISALIGNED, OUTSIDE, RACE, UNWRITTEN
 from .findings import AccessFinding, Earlier, Line, Program, executing, places
 from .launch import Launch

@@ -7,19 +7,8 @@ from collections.abc import Iterable, Iterator
 from ..model.case import Case
 from ..model.intermediates import steps
 from ..model.number import Number
-from ..model.report import (
-    NOT_EXPOSED,
-    CheckedTarget,
-    CloseUp,
-    Counts,
-    Head,
-    Identity,
-    Intermediate,
-    Report,
-    Run,
-    Source,
-    add_counts,
-)
+from ..model.report import CheckedTarget, Report, Source
+from ..model.run import NOT_EXPOSED, CloseUp, Counts, Head, Identity, Intermediate, Run, add_counts
 from ..numerics import evidence as verdict
 from ..numerics.evidence import Measured, Probed, Provenance
 from ..numerics.identities import Invariant

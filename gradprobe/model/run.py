@@ -1,0 +1,280 @@
+"""Run: what one layout of a check came to, its intermediates, elements and errors, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+from msgspec import Struct
+
+from .memory import MemoryFinding
+from .number import Number
+
+MATCH, MISMATCH, INHERITED, SKIPPED = "match", "mismatch", "inherited", "skipped"
+FAILED, CRASHED, INCOMPLETE = "error", "crashed", "incomplete"
+NOT_EXPOSED = "not exposed"
+
+
+class Window(Struct, frozen=True):
+    """A few rows and columns around an element, actual beside expected."""
+
+    rows: tuple[int, ...]
+    cols: tuple[int, ...]
+    actual: tuple[tuple[Number, ...], ...]
+    expected: tuple[tuple[Number, ...], ...]
+
+
+class Element(Struct, frozen=True, kw_only=True):
+    """One element of an intermediate: where it is and what stood there. An index is None along an axis it lacks."""
+
+    intermediate: str
+    batch: int | None
+    head: int | None
+    row: int | None
+    col: int | None
+    tile: tuple[int | None, int | None]
+    """(m, n) of the BLOCK_M x BLOCK_N tile."""
+    actual: Number | None
+    """None where a report of gradprobe.report/1 held a number that is not finite."""
+    expected: Number | None
+    budget: Number | None
+    masked: bool | None = None
+    """Whether a mask covers it; None where that has no meaning."""
+    window: Window | None = None
+
+    @property
+    def ratio(self) -> float:
+        """The error as a multiple of the budget."""
+        if self.actual is None or self.expected is None or not self.budget:
+            return float("inf")
+        error = abs(self.actual - self.expected)
+        return error / self.budget if error == error else float("inf")
+
+
+class Head(Struct, frozen=True, kw_only=True):
+    """One head of an intermediate."""
+
+    batch: int | None
+    """None where the intermediate has no such axis."""
+    head: int
+    status: str
+    """match, mismatch or inherited."""
+    mismatched: int = 0
+    max_budget_ratio: Number | None = None
+    rows: tuple[tuple[int, int], ...] = ()
+    """The wrong ones, as inclusive ranges."""
+
+    @property
+    def ratio(self) -> float:
+        """The worst error as a multiple of the budget."""
+        return float("inf") if self.max_budget_ratio is None else self.max_budget_ratio
+
+
+class Intermediate(Struct, frozen=True, kw_only=True):
+    """One intermediate of a run, compared."""
+
+    name: str
+    status: str
+    """match, mismatch, inherited or "not exposed"."""
+    source: str | None = None
+    """exported, tapped or recovered."""
+    dtype: str | None = None
+    reading_adds: Number | None = None
+    """Of a recovered one, the most that reading it out of the gradients may add to an element's error."""
+    mismatched: int = 0
+    total: int = 0
+    non_finite: int = 0
+    max_abs_err: Number | None = None
+    max_budget_ratio: Number | None = None
+    length: int | None = None
+    """Of a head: query rows, keys (dK, dV) or distances (dBias)."""
+    heads: tuple[Head, ...] = ()
+
+    @property
+    def ratio(self) -> float:
+        """The worst error as a multiple of the budget."""
+        return float("inf") if self.max_budget_ratio is None else self.max_budget_ratio
+
+    def having(self, status: str) -> list[Head]:
+        """The heads of a status."""
+        return [head for head in self.heads if head.status == status]
+
+
+class Identity(Struct, frozen=True, kw_only=True):
+    """One identity, tried."""
+
+    name: str
+    """With its key in front: "I4 <V, dV> = <O, dO>"."""
+    of: str = "target"
+    """"target" or "reference"."""
+    holds: bool
+    residual: Number | None
+    budget: Number | None
+
+    @property
+    def key(self) -> str:
+        """I1 to I10, or "repeat"."""
+        return self.name.split()[0]
+
+    @property
+    def ratio(self) -> float:
+        """How far it is from holding, as a multiple of what is allowed."""
+        return self.residual / self.budget if self.residual is not None and self.budget else float("inf")
+
+
+class Error(Struct, frozen=True, kw_only=True):
+    """What kept a check or a run from its end."""
+
+    kind: str
+    message: str
+    way_out: str = ""
+    file: str | None = None
+    """Where it was when its process died, where that is known."""
+    line: int | None = None
+    function: str | None = None
+    code: str | None = None
+    words: str = ""
+    """What became of the process."""
+    stderr_tail: str = ""
+    stack: str = ""
+    """Where it was raised: of a crash, and of what else is raised where --traceback asks for it."""
+    memory: tuple[MemoryFinding, ...] = ()
+    """What the interpreter's watch sees the kernels do there."""
+
+    def trace(self, is_asked_for: bool) -> list[str]:
+        """The lines of the stack, where they are asked for or nothing else says where it was."""
+        return self.stack.splitlines() if is_asked_for or self.file is None else []
+
+
+class Counts(Struct, frozen=True):
+    """What was compared."""
+
+    heads: int = 0
+    """(batch, head) pairs."""
+    rows: int = 0
+    """Their query rows."""
+    elements: int = 0
+    intermediates: int = 0
+
+
+# Of a survey of layouts: what lies in one, and how a match agrees with what is contiguous.
+ALONE, TOGETHER, PROGRAM = "one tensor", "all tensors", "program"
+BITS, BUDGET = "same bits", "within budget"
+
+
+class Tried(Struct, frozen=True, kw_only=True):
+    """What a survey says of one of its layouts."""
+
+    kind: str
+    """ALONE, TOGETHER or PROGRAM."""
+    row: str = ""
+    """The tensor that does not lie contiguous, "all", or "" of a program."""
+    layout: str = ""
+    """Its layout."""
+    thorough: bool = True
+    """Whether it was run twice, with either fill of the guard bands."""
+    hazard: str = ""
+    """What it takes to be wrong there, where without it the same is right."""
+
+
+class Run(Struct, frozen=True, kw_only=True):
+    """One layout."""
+
+    layout: str
+    verdict: str
+    """match, mismatch, skipped, error or crashed."""
+    skipped: str | None = None
+    """The words of a target that refused the layout."""
+    precision: str = ""
+    undecided: int = 0
+    """Entries on the ReLU's kink, where rounding alone decides and either side is right."""
+    coarser: tuple[str, ...] = ()
+    memory: tuple[MemoryFinding, ...] = ()
+    inside: tuple[str, ...] = ()
+    """What a look into a black box showed."""
+    intermediates: tuple[Intermediate, ...] = ()
+    """In dataflow order."""
+    first_mismatch: Element | None = None
+    compared: Counts = Counts()
+    invariants: tuple[Identity, ...] = ()
+    error: Error | str | None = None
+    """What kept it from its end; words alone in a survey of layouts."""
+    severity: str | None = None
+    """Of a survey's run that fails: error, or warning where it does not count."""
+    how: str | None = None
+    """Of a survey's match: BITS or BUDGET."""
+    copied: tuple[str, ...] = ()
+    """The tensors of which a survey's kernels were given copies."""
+    bits: bool | None = None
+    tried: Tried | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its values are the case's own: other runs bear the name of their layout with more behind it."""
+        return ", " not in self.layout
+
+    @property
+    def compares(self) -> tuple[Intermediate, ...]:
+        """The intermediates that the target exposed."""
+        return tuple(one for one in self.intermediates if one.status != NOT_EXPOSED)
+
+    @property
+    def absent(self) -> tuple[str, ...]:
+        """The names of the others."""
+        return tuple(one.name for one in self.intermediates if one.status == NOT_EXPOSED)
+
+    @property
+    def broken(self) -> list[Identity]:
+        """The identities that the target breaks."""
+        return [one for one in self.invariants if one.of == "target" and not one.holds]
+
+    @property
+    def has_wrong_elements(self) -> bool:
+        return any(one.mismatched for one in self.intermediates)
+
+    @property
+    def told_error(self) -> tuple[str, str] | None:
+        """Kind and message of what kept it from a result; None of any other run."""
+        if self.verdict not in (FAILED, CRASHED):
+            return None
+        if isinstance(self.error, Error):
+            return self.error.kind, self.error.message
+        return "TargetFailure", self.error or self.skipped or "the run came to an error"
+
+
+class Row(Struct, frozen=True, kw_only=True):
+    """The worst element of one row."""
+
+    row: int
+    mismatched: int
+    col: int
+    actual: Number | None
+    expected: Number | None
+    ratio: Number | None
+
+
+class CloseUp(Struct, frozen=True, kw_only=True):
+    """One intermediate of one head: its error map, its wrong rows, the numbers around the first wrong element."""
+
+    layout: str
+    intermediate: str
+    batch: int | None
+    head: int
+    mismatched: int
+    total: int
+    shape: tuple[int, int]
+    """Rows and columns; a vector has one column."""
+    tile: tuple[int, int]
+    """Rows and columns of one cell of the map."""
+    map: tuple[tuple[Number | None, ...], ...]
+    """The worst multiple of the budget in each cell; None where every entry is masked."""
+    rows: tuple[Row, ...]
+    """The wrong rows; where none is wrong, the worst one."""
+    element: Element
+    """The first wrong one, or the worst where none is wrong."""
+
+
+def add_counts(counts: Iterable[Counts]) -> Counts:
+    """Counts of several runs together."""
+    sums = (sum(numbers) for numbers in zip(*map(msgspec.structs.astuple, counts), strict=True))
+    return Counts(*sums)
