@@ -16,6 +16,7 @@ DTYPES = {name: getattr(torch, name) for name in ("float32", "float16", "bfloat1
 TILES = ("block_m", "block_n")
 if interpreting():
     interpreter.keep_patched_language()
+    interpreter.keep_types()
     interpreter.make_bfloat16_right()
 
 

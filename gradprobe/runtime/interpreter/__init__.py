@@ -4,13 +4,14 @@ Import this only once TRITON_INTERPRET=1 is in the environment, since it imports
 """
 
 from .bfloat16 import InterpreterNotKnown, make_bfloat16_right
-from .language import keep_arguments_in_place, keep_patched_language, make_scalars_right, take_bools
+from .language import keep_arguments_in_place, keep_patched_language, keep_types, make_scalars_right, take_bools
 from .selfcheck import wrong_bfloat16_operations
 
 __all__ = [
     "InterpreterNotKnown",
     "keep_arguments_in_place",
     "keep_patched_language",
+    "keep_types",
     "take_bools",
     "make_bfloat16_right",
     "make_scalars_right",

@@ -17,6 +17,8 @@ import triton.language as tl
 from triton.runtime import interpreter as shipped
 
 Handle: Any = shipped.TensorHandle
+# Of numpy's own type: it compares with another one ten times faster than with np.uint16.
+_BITS = np.dtype(np.uint16)
 Method = Callable[..., Any]
 Array = Any
 """A numpy array, of the dtype in which the interpreter keeps a type."""
@@ -30,8 +32,8 @@ def _is_bf16(thing: Any) -> bool:
     """Whether an argument is the type bfloat16, or holds its bits. (A comparison of bfloat16 holds bools.)"""
     if isinstance(thing, tl.dtype):
         return bool(thing.scalar == tl.bfloat16)
-    handle = getattr(thing, "handle", thing)
-    return isinstance(handle, Handle) and bool(handle.data.dtype == np.uint16 and handle.dtype == tl.bfloat16)
+    handle = thing if isinstance(thing, Handle) else getattr(thing, "handle", None)
+    return isinstance(handle, Handle) and bool(handle.data.dtype == _BITS and handle.dtype == tl.bfloat16)
 
 
 def _to_values(bits: Array) -> Array:

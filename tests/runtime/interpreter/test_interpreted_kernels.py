@@ -23,9 +23,13 @@ prepare_backend("cpu")
 from gradprobe.runtime import interpreter
 from gradprobe.kernels.triton.lazy import lazy_intermediates
 interpreter.make_scalars_right()
-patched = {"keep": interpreter.keep_patched_language, "leave": lambda: None}[sys.argv[1]]
-patched()
-swaps = [0]
+swaps, types = [0], [0]
+block = interpreter.language.tl.core.block_type
+made = block.__init__
+block.__init__ = lambda *args: (types.__setitem__(0, types[0] + 1), made(*args))[1]
+if sys.argv[1] == "keep":
+    interpreter.keep_patched_language()
+    interpreter.keep_types()
 scope = interpreter.language.shipped._LangPatchScope
 counted = scope.set_attr
 scope.set_attr = lambda *args: (swaps.__setitem__(0, swaps[0] + 1), counted(*args))[1]
@@ -33,12 +37,12 @@ case = resolve({"batch": 1, "heads": 1, "seqlen": 33, "head_dim": 8, "seqlens": 
 results = lazy_intermediates(**draw(case), block_m=16, block_n=32)
 for name, value in results.items():
     print(name, hashlib.sha256(value.contiguous().numpy().tobytes()).hexdigest())
-print(swaps[0], file=sys.stderr)
+print(swaps[0], types[0], file=sys.stderr)
 """
 
 
-def in_a_process(how: str) -> tuple[str, int]:
-    """The digests of every result, and how often a name of the language was swapped."""
+def in_a_process(how: str) -> tuple[str, int, int]:
+    """The digests of every result, and how often a name of the language was swapped, and a type was made."""
     done = subprocess.run(
         [sys.executable, "-c", RESULTS, how],
         env={**os.environ, "TRITON_INTERPRET": "1"},
@@ -47,14 +51,16 @@ def in_a_process(how: str) -> tuple[str, int]:
         text=True,
         check=True,
     )
-    return done.stdout, int(done.stderr.split()[-1])
+    return done.stdout, *map(int, done.stderr.split()[-2:])
 
 
-def test_keeping_the_language_patched_gives_the_same_bits_with_fewer_swaps():
-    (kept, swaps), (left, more_swaps) = in_a_process("keep"), in_a_process("leave")
+def test_keeping_the_language_patched_and_types_gives_the_same_bits_with_fewer_swaps_and_types():
+    kept, swaps, types = in_a_process("keep")
+    left, more_swaps, more_types = in_a_process("leave")
     assert kept == left
     assert len(kept.splitlines()) == 11
     assert swaps < more_swaps / 4
+    assert types < more_types / 4
 
 
 def test_a_bfloat16_check_matches_and_its_errors_are_those_of_bfloat16():
