@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -182,13 +183,40 @@ def _through_autograd(target: Target, case: Case, arguments: dict[str, Any], do:
             f"target {target.name!r} is not differentiable: its output does not require grad",
             "a forward is differentiated through autograd; a backward takes a parameter `do`",
         )
-    found = torch.autograd.grad(output, list(leaves.values()), taken(do, "do", case.shapes), allow_unused=True)
+    found = _backward(output, taken(do, "do", case.shapes), list(leaves.values()))
     results = {name: gradient for name, gradient in zip(leaves, found, strict=True)}
     # To autograd and to an optimizer, a gradient that never comes is 0. For bias and sinks, None says that a forward
     # does not differentiate them, which is common. q, k and v are always differentiated.
     for name in ("q", "k", "v"):
         results[name] = torch.zeros_like(leaves[name]) if results[name] is None else results[name]
     return exposed | {gradients[name]: gradient for name, gradient in results.items()}
+
+
+def _backward(output: Tensor, do: Tensor, leaves: list[Tensor]) -> tuple[Tensor | None, ...]:
+    """The gradients of the leaves for a dO, which reaches the target's own backward as it lies."""
+    import torch
+
+    if output.shape != do.shape:  # which torch refuses, in its own words
+        return torch.autograd.grad(output, leaves, do, allow_unused=True)
+    return torch.autograd.grad(_gradient_handed_in()(output, do), leaves, allow_unused=True)
+
+
+@functools.cache
+def _gradient_handed_in() -> Callable[[Tensor, Tensor], Tensor]:
+    """(O, dO) -> a scalar whose gradient for O is dO. Given dO itself, autograd would import sympy: a second."""
+    import torch
+
+    class HandedIn(torch.autograd.Function):
+        @staticmethod
+        def forward(context: Any, output: Tensor, do: Tensor) -> Tensor:
+            context.do = do
+            return output.new_zeros(())
+
+        @staticmethod
+        def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+            return context.do, None
+
+    return HandedIn.apply
 
 
 def _by_name(target: Target, result: object) -> dict[str, Any]:
