@@ -54,7 +54,7 @@ def evaluate(x: Attention, tile: Tile, given: Mapping[str, Tensor]) -> dict[str,
     dp = step("dP", unmasked_dp * valid)
     delta = step("delta", (do * o).sum(-1))
     dt = p * (dp - delta[..., None])
-    ds = step("dS", dt * (1 - tanh**2))
+    ds = step("dS", dt if x.softcap is None else dt * (1 - tanh**2))
     dt = ds if x.softcap is None else dt
     step("dQ", x.scale * ds @ k)
     step("dK", x.scale * ds.mT @ q)

@@ -35,7 +35,7 @@ def source_of(function: Callable[..., Any], module: ModuleType | None = None) ->
     plain = plain_function(function)
     try:
         file = Path(inspect.getsourcefile(plain) or "").resolve()
-        line = inspect.getsourcelines(plain)[1]
+        line = inspect.findsource(plain)[1] + 1
         digest = hashlib.sha256(file.read_bytes()).hexdigest()
     except (TypeError, OSError):
         return Source(getattr(function, "__name__", str(function)), "", 0, "")

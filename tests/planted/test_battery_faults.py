@@ -4,7 +4,8 @@ import pytest
 
 from gradprobe.commands.suite.battery import battery
 from gradprobe.inputs.history import CheckRequest
-from gradprobe.pipeline.run_check import run_check
+from gradprobe.pipeline.probe import probe
+from gradprobe.pipeline.resolve import resolve_problem
 from gradprobe.targets.find import find_target
 from tests.planted.battery_faults import HIDDEN
 from tests.planted.planting import KERNELS, edited
@@ -28,7 +29,8 @@ def planted(request, tmp_path):
 
 
 def verdict(word, options):
-    return run_check(CheckRequest(word, None, None, options), "").verdict
+    problem = resolve_problem(CheckRequest(word, None, None, options))
+    return probe(problem.case, problem.target, why=False).verdict
 
 
 def test_the_default_check_passes_and_the_battery_does_not(planted):
