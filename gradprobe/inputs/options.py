@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..model.assignment import AS_SAVED, LAYOUTS, OUTPUTS, PLAIN, SHAPES, TENSORS, parse_layout, parse_run, parse_shapes
-from ..model.case import ALIGNMENTS, DEVICES, DOTS, DTYPES, IMPLIED, MASKS, PATTERNS, refuse_unknown
+from ..model.case import ALIGNMENTS, DEVICES, DOTS, DTYPES, IMPLIED, MASKS, PATTERNS, flag_of, refuse_unknown
 from ..model.failures import UsageFailure, did_you_mean
 
 
@@ -27,20 +27,23 @@ class Option:
 
     @property
     def flag(self) -> str:
-        return "--" + self.name.replace("_", "-")
+        return flag_of(self.name)
 
 
-def _numbers(flag: str, convert: Callable[[str], Any], form: str, count: int | None = None) -> Callable[[str], Any]:
+def _numbers(name: str, convert: Callable[[str], Any], help: str, metavar: str, count: int | None = None) -> Option:
+    form = f"{'whole ' if convert is int else ''}numbers"
+    form = f"{form} separated by commas" if count is None else f"two {form}, {metavar}"
+
     def parse(word: str) -> tuple[Any, ...]:
         try:
             values = tuple(convert(part) for part in word.split(","))
         except ValueError:
             values = ()
         if not values or (count is not None and len(values) != count):
-            raise UsageFailure(f"{flag} takes {form}, got {word!r}")
+            raise UsageFailure(f"{flag_of(name)} takes {form}, got {word!r}")
         return values
 
-    return parse
+    return Option(name, str, help, metavar, parse, True)
 
 
 def _implied(word: str) -> tuple[str, ...]:
@@ -52,20 +55,15 @@ def _implied(word: str) -> tuple[str, ...]:
     return names
 
 
-def _runs(words: list[str]) -> tuple[tuple[tuple[str, str], ...], ...] | None:
-    return tuple(parse_run(word) for word in words) or None
-
-
-def _inputs(words: list[str]) -> tuple[str, ...] | None:
+def _input(word: str) -> str:
     known = [name for name in TENSORS if name not in OUTPUTS]
-    for word in words:
-        if word.lower() not in known:
-            raise UsageFailure(f"--inplace: no input {word!r}", did_you_mean(word, known))
-    return tuple(word.lower() for word in words) or None
+    if word.lower() not in known:
+        raise UsageFailure(f"--inplace: no input {word!r}", did_you_mean(word, known))
+    return word.lower()
 
 
-def _layouts(words: list[str]) -> tuple[tuple[str, str], ...] | None:
-    return tuple(parse_layout(word) for word in words) or None
+def _all(parse: Callable[[str], Any]) -> Callable[[list[str]], tuple[Any, ...] | None]:
+    return lambda words: tuple(map(parse, words)) or None
 
 
 OPTIONS = (
@@ -80,8 +78,7 @@ OPTIONS = (
     Option("dtype", str, f"{', '.join(DTYPES)} (default: float32)"),
     Option("causal", bool, "Causal mask (default: lazy always, softmax not)"),
     Option("align", str, f"Corner of the causal diagonal for M != N: {', '.join(ALIGNMENTS)} (default: bottom-right)"),
-    Option("window", str, "Sliding window, keys to the left and right; -1 for no limit", "LEFT,RIGHT",
-           _numbers("--window", int, "two whole numbers, LEFT,RIGHT", 2), True),
+    _numbers("window", int, "Sliding window, keys to the left and right; -1 for no limit", "LEFT,RIGHT", 2),
     Option("softcap", float, "Scores become c * tanh(S / c)"),
     Option("scale", float, "Factor of the scores (default: 1 / sqrt(head dim))"),
     Option("bias", bool, "Additive bias and its gradient (default: lazy with, softmax without)"),
@@ -94,21 +91,17 @@ OPTIONS = (
     Option("mask_rank", int, "Number of axes of TARGET's mask, as --bias-rank"),
     Option("sinks", bool, "A learnable sink logit per head, and its gradient"),
     Option("dropout", float, "Probability that dropout zeroes an entry of P; TARGET is given the mask"),
-    Option("tau", str, "Lazy attention's tau, one number or one a head (default: both signs)", "T,...",
-           _numbers("--tau", float, "numbers separated by commas"), True),
-    Option("seqlens", str, "Live length of each batch, right padding", "N,...",
-           _numbers("--seqlens", int, "whole numbers separated by commas"), True),
-    Option("cu_seqlens", str, "Packed sequences: where each begins, and where the last one ends", "0,N,...",
-           _numbers("--cu-seqlens", int, "whole numbers separated by commas"), True),
-    Option("cu_seqlens_k", str, "The same of the keys (default: as --cu-seqlens)", "0,N,...",
-           _numbers("--cu-seqlens-k", int, "whole numbers separated by commas"), True),
+    _numbers("tau", float, "Lazy attention's tau, one number or one a head (default: both signs)", "T,..."),
+    _numbers("seqlens", int, "Live length of each batch, right padding", "N,..."),
+    _numbers("cu_seqlens", int, "Packed sequences: where each begins, and where the last one ends", "0,N,..."),
+    _numbers("cu_seqlens_k", int, "The same of the keys (default: as --cu-seqlens)", "0,N,..."),
     Option("seed", int, "Seed of the drawn values (default: 0)"),
     Option("device", str, f"Where TARGET runs: {', '.join(DEVICES)} (default: auto)"),
     Option("layout", list,
            f"How a tensor, or all, lies, in place of the default layouts: {', '.join(LAYOUTS)}; of --inputs {AS_SAVED}",
-           "[TENSOR=]NAME", _layouts),
+           "[TENSOR=]NAME", _all(parse_layout)),
     Option("runs", list, "A layout to run in, in place of the default ones; may be given several times: contiguous, "
-           "distinct, do=expanded, q=blhd,do=blhd", "LAYOUT", _runs),
+           "distinct, do=expanded, q=blhd,do=blhd", "LAYOUT", _all(parse_run)),
     Option("block_m", int, "Query rows of a tile, in reported places and for a TARGET that takes it (default: 32)"),
     Option("block_n", int, "Keys of a tile, likewise (default: 16)"),
     Option("inputs", str, "File of real q, k, v, do (.pt, .npz), which run as they lay, contiguous and distinct",
@@ -125,8 +118,8 @@ OPTIONS = (
     Option("schedules", int, "More drawn orders of threads and blocks for CUDA kernels on the CPU (default: 0)"),
     Option("poison", bool, "Fill what TARGET allocates with NaN, in every second run with 7.0 (default: neither)"),
     Option("tap", list, "Compare a variable inside a kernel, with the indices of its place: dS=ds[b,h,offs_m,offs_n]",
-           "TAP", lambda words: tuple(words) or None),
-    Option("inplace", list, "An input that TARGET may write over (default: none)", "TENSOR", _inputs),
+           "TAP", _all(str)),
+    Option("inplace", list, "An input that TARGET may write over (default: none)", "TENSOR", _all(_input)),
     Option("recover", bool, "Recover P, dP, delta and dS of a TARGET that exposes gradients only (default: yes)"),
     Option("strict", bool, "Count warnings as mismatches, and sums that a kernel keeps in 16 bits (default: no)"),
 )  # fmt: skip
@@ -153,9 +146,9 @@ def flags(words: Mapping[str, Any]) -> list[str]:
     """Words of the command line that give options."""
     parts: list[str] = []
     for name, word in words.items():
-        flag = "--" + name.replace("_", "-")
+        flag = flag_of(name)
         if isinstance(word, bool):
-            parts.append(flag if word else "--no-" + name.replace("_", "-"))
+            parts.append(flag if word else f"--no-{flag[2:]}")
         elif isinstance(word, list):
             parts += [part for item in word for part in (flag, str(item))]
         elif word is not None:
@@ -165,6 +158,5 @@ def flags(words: Mapping[str, Any]) -> list[str]:
 
 def command_line(command: str, target: str, words: Mapping[str, Any], extra: Mapping[str, Any] | None = None) -> str:
     """One command line that repeats a run with these options."""
-    return shlex.join(
-        ["gradprobe", *command.split(), *([target] if target else []), *flags({**words, **(extra or {})})]
-    )
+    named = [target] if target else []
+    return shlex.join(["gradprobe", *command.split(), *named, *flags({**words, **(extra or {})})])

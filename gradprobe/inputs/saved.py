@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..model.case import flag_of
 from ..model.failures import UsageFailure
 from . import contents
 from .contents import OPTIONS, REQUIRED, TENSORS
@@ -229,7 +230,7 @@ def with_inputs(given: Mapping[str, Any], saved: Saved, word: str, family: str) 
 
 
 def _check_agrees(name: str, value: Any, decided: Mapping[str, Any], word: str) -> None:
-    flag = "--" + name.replace("_", "-")
+    flag = flag_of(name)
     if name in _OF_DRAWING or (name == "mask" and "mask" not in decided):
         raise UsageFailure(f"{flag}: nothing is drawn, the values come from {word}", "drop it, or drop --inputs")
     for decided_name in ("seqlen_q", "seqlen_k") if name == "seqlen" else (name,):

@@ -34,22 +34,15 @@ CONFIGS = ("first", "all")
 ALIGNMENTS = ("bottom-right", "top-left")
 MASKS = ("random", "dead-rows", "padding")
 # The options that take one of several words.
-CHOICES = {
-    "dtype": DTYPES,
-    "pattern": PATTERNS,
-    "dots": DOTS,
-    "device": DEVICES,
-    "align": ALIGNMENTS,
-    "mask": MASKS,
-    "configs": CONFIGS,
-}
+CHOICES = {"dtype": DTYPES, "pattern": PATTERNS, "dots": DOTS, "device": DEVICES}
+CHOICES |= {"align": ALIGNMENTS, "mask": MASKS, "configs": CONFIGS}
 # What a target may do by itself.
 IMPLIED = ("causal", "window", "softcap", "scale")
 
-_INPUT_AXES = {
-    "q": "bhmd", "k": "bgnd", "v": "bgne", "do": "bhme", "o": "bhme", "lse": "bhm", "delta": "bhm",
-    "mask": "bhmn", "keep": "bhmn", "tau": "h", "alibi": "h", "sinks": "h", "seqlens": "b",
-}  # fmt: skip
+_SIZES = {"b": "batch", "h": "heads", "g": "kv_heads", "m": "seqlen_q", "n": "seqlen_k"}
+_SIZES |= {"d": "head_dim", "e": "head_dim_v", "w": "bias_window"}
+_INPUT_AXES = {"q": "bhmd", "k": "bgnd", "v": "bgne", "do": "bhme", "o": "bhme", "lse": "bhm", "delta": "bhm"}
+_INPUT_AXES |= {"mask": "bhmn", "keep": "bhmn", "tau": "h", "alibi": "h", "sinks": "h", "seqlens": "b"}
 
 
 @dataclass(frozen=True)
@@ -137,10 +130,7 @@ class Case:
 
     def size(self, axis: str) -> int:
         """The length of an axis, by its letter in the table of intermediates."""
-        return {
-            "b": self.batch, "h": self.heads, "g": self.kv_heads, "m": self.seqlen_q, "n": self.seqlen_k,
-            "d": self.head_dim, "e": self.head_dim_v, "w": self.bias_window, "1": 1,
-        }[axis]  # fmt: skip
+        return 1 if axis == "1" else int(getattr(self, _SIZES[axis]))
 
     def has(self, optional: str) -> bool:
         """Whether an optional input ("bias", "tau" or "" for none) takes part."""
@@ -165,6 +155,11 @@ class Case:
         if name in OUTPUTS:
             return self.axes(name)
         return _INPUT_AXES.get(name, "")
+
+
+def flag_of(option: str) -> str:
+    """An option as it is typed: --seqlen-q of seqlen_q."""
+    return "--" + option.replace("_", "-")
 
 
 def ranked(name: str, case: Case) -> tuple[str, int] | None:
@@ -204,8 +199,6 @@ def resolve(options: Mapping[str, Any], family: str, *, takes_bias: bool, packs:
     given.setdefault("bias", family == "lazy" and takes_bias)
     if "bias_window" in given and not given["bias"]:
         raise UsageFailure("--bias-window: this case has no bias", "drop it, or check a target that takes bias")
-    if "bias_axes" in given and not given["bias"]:
-        raise UsageFailure("--bias-axes: this case has no bias", "add --bias")
     _settle_ranks(given)
     given.setdefault("causal", family == "lazy" or "causal" in given.get("implied", ()))
     if family == "lazy":
@@ -221,7 +214,7 @@ def _settle_ranks(given: dict[str, Any]) -> None:
     for name, ways in (("bias", "add --bias"), ("mask", "add --mask KIND")):
         for option in (f"{name}_rank", f"{name}_axes"):
             if option in given and not given.get(name):
-                raise UsageFailure(f"--{option.replace('_', '-')}: this case has no {name}", ways)
+                raise UsageFailure(f"{flag_of(option)}: this case has no {name}", ways)
     if given.get("mask") == "padding" and given.setdefault("mask_axes", "bn") != "bn":
         raise UsageFailure(f"--mask-axes {given['mask_axes']}: a padding mask has the axes bn", "drop it")
 
@@ -246,10 +239,8 @@ def _pack(given: dict[str, Any]) -> None:
     given.setdefault("cu_seqlens_k", given["cu_seqlens_q"])
     if "seqlens" in given:
         raise UsageFailure("--seqlens pads and --cu-seqlens packs", "give one of them")
-    for flag, name, length in (
-        ("--cu-seqlens", "cu_seqlens_q", "seqlen_q"),
-        ("--cu-seqlens-k", "cu_seqlens_k", "seqlen_k"),
-    ):
+    rows, keys = ("--cu-seqlens", "cu_seqlens_q", "seqlen_q"), ("--cu-seqlens-k", "cu_seqlens_k", "seqlen_k")
+    for flag, name, length in (rows, keys):
         _check_ascends(flag, given[name])
         if given.setdefault(length, given.get("seqlen", given[name][-1])) != given[name][-1]:
             raise UsageFailure(
@@ -279,10 +270,8 @@ def _leave_out(given: dict[str, Any]) -> None:
             raise UsageFailure(f"--shapes {shapes}: {in_words(shapes)} holds one of --{name}, got {given[name]}")
 
 
-SOFTMAX_ALONE = frozenset((
-    "window", "softcap", "kv_heads", "head_dim_v", "align", "bias_axes", "bias_rank", "alibi", "mask",
-    "mask_axes", "mask_rank", "sinks", "dropout", "cu_seqlens", "cu_seqlens_k",
-))  # fmt: skip
+SOFTMAX_ALONE = {"window", "softcap", "kv_heads", "head_dim_v", "align", "alibi", "sinks", "dropout", "cu_seqlens"}
+SOFTMAX_ALONE |= {"cu_seqlens_k", "bias_axes", "bias_rank", "mask", "mask_axes", "mask_rank"}
 """The options that the lazy family does not know."""
 
 
@@ -290,21 +279,20 @@ def _refuse_foreign(given: Mapping[str, Any], family: str) -> None:
     if family == "lazy":
         if given.get("causal") is False:
             raise UsageFailure("--no-causal: lazy attention is always causal", "drop --no-causal")
-        foreign = {*SOFTMAX_ALONE} & given.keys()
+        foreign = SOFTMAX_ALONE & given.keys()
         way_out = "drop it, or check a target of the softmax family"
     else:
         foreign = {"tau", "bias_window"} & given.keys()
         way_out = "drop it, or check a target that takes tau"
     if foreign:
-        name = sorted(foreign)[0]
-        raise UsageFailure(f"--{name.replace('_', '-')}: the {family} family has no such option", way_out)
+        raise UsageFailure(f"{flag_of(min(foreign))}: the {family} family has no such option", way_out)
 
 
 def _check_counts(given: Mapping[str, Any]) -> None:
     counts = ("batch", "heads", "kv_heads", "seqlen_q", "seqlen_k", "head_dim", "head_dim_v", "bias_window", "repeat")
     for name in counts:
         if name in given and given[name] < 1:
-            raise UsageFailure(f"--{name.replace('_', '-')} must be at least 1, got {given[name]}")
+            raise UsageFailure(f"{flag_of(name)} must be at least 1, got {given[name]}")
     for name in ("repeat", "schedules"):
         if given.get(name, 0) > MOST_RUNS:
             raise UsageFailure(
@@ -314,7 +302,7 @@ def _check_counts(given: Mapping[str, Any]) -> None:
     for name in ("block_m", "block_n"):
         value = given.get(name, 16)
         if value < 16 or value & (value - 1):
-            raise UsageFailure(f"--{name.replace('_', '-')} must be a power of two of at least 16, got {value}")
+            raise UsageFailure(f"{flag_of(name)} must be a power of two of at least 16, got {value}")
 
 
 def _tau(given: Mapping[str, Any]) -> tuple[float, ...]:
@@ -325,14 +313,6 @@ def _tau(given: Mapping[str, Any]) -> tuple[float, ...]:
     if len(tau) != heads:
         raise UsageFailure(f"--tau takes one number, or one a head: {heads} heads, got {len(tau)} numbers")
     return tau
-
-
-def _check_size(case: Case) -> None:
-    """Refuses tensors that no machine's memory could hold."""
-    for name, axes in (("q", "bhmd"), ("k", "bgnd"), ("v", "bgne"), ("do", "bhme")):
-        count = math.prod(case.size(axis) for axis in axes)
-        if count > LARGEST:
-            raise UsageFailure(f"{name} of this case would have {count:.1e} elements, more than {LARGEST:.1e}")
 
 
 def refuse_unknown(options: Mapping[str, Any]) -> None:
@@ -350,7 +330,10 @@ def refuse_unknown(options: Mapping[str, Any]) -> None:
 
 
 def _check(case: Case) -> None:
-    _check_size(case)
+    for name in ("q", "k", "v", "do"):
+        count = math.prod(map(case.size, case.input_axes(name)))
+        if count > LARGEST:  # which no machine's memory holds
+            raise UsageFailure(f"{name} of this case would have {count:.1e} elements, more than {LARGEST:.1e}")
     refuse_unknown(vars(case))
     if case.heads % case.kv_heads:
         raise UsageFailure(f"--kv-heads must divide --heads, got {case.kv_heads} and {case.heads}")

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from ..model.assignment import OUTPUTS, taken, without_broadcast
-from ..model.case import IMPLIED, Case, ranked
+from ..model.case import IMPLIED, Case, flag_of, ranked
 from ..model.failures import UsageFailure
 from .find import Target
 
@@ -43,7 +43,7 @@ def bind(target: Target, case: Case, tensors: Mapping[str, Tensor]) -> dict[str,
     for name in _untaken(target, case):
         by_itself = f"; where it is so by itself, add --implied {name}" if name in IMPLIED else ""
         raise UsageFailure(
-            f"target {target.name!r} cannot take --{name.replace('_', '-')}: it has no such parameter",
+            f"target {target.name!r} cannot take {flag_of(name)}: it has no such parameter",
             f"it takes {', '.join(target.takes.values())}{by_itself}",
         )
     for name in target.required:

@@ -24,21 +24,18 @@ class Builtin:
     cuda: bool = False
     """Whether it needs a CUDA device."""
     package: str = ""
-    """The module of another project that it imports."""
-    install: str = ""
-    """The name of that package on PyPI."""
+    """The module of another project that it imports; the target has the name that it has on PyPI."""
 
     def missing(self) -> str:
         """Why it cannot run on this machine; "" where it can."""
         if self.package and importlib.util.find_spec(self.package) is None:
-            return f"needs the package {self.install} (pip install {self.install})"
+            return f"needs the package {self.name} (pip install {self.name})"
         return "needs a CUDA device" if self.cuda and not _has_cuda() else ""
 
 
-_SDPA = "gradprobe.targets.adapters.sdpa"
 _BIASED = (*FORWARD, "dBias")
-
 _ADAPTERS = "gradprobe.targets.adapters"
+_SDPA = f"{_ADAPTERS}.sdpa"
 _TABLE = (
     Builtin("lazy", "gradprobe.kernels.triton.lazy:lazy_intermediates", "Lazy attention in Triton", (*ALL, "dTau")),
     Builtin("flash", "gradprobe.kernels.triton.flash:flash_intermediates", "FlashAttention in Triton", (*ALL, "dSink")),
@@ -57,16 +54,9 @@ _TABLE = (
         ("LSE", *FORWARD),
         cuda=True,
         package="flash_attn",
-        install="flash-attn",
     ),
     Builtin(
-        "xformers",
-        f"{_ADAPTERS}.xformers:xformers",
-        "xFormers' memory_efficient_attention",
-        _BIASED,
-        cuda=True,
-        package="xformers",
-        install="xformers",
+        "xformers", f"{_ADAPTERS}.xformers:xformers", "xFormers' memory_efficient_attention", _BIASED, True, "xformers"
     ),
 )
 

@@ -115,7 +115,7 @@ def find_target(subject: str | Callable[..., Any], family: str | None = None) ->
         TargetFailure: the module is there and fails to import, or the built-in lacks what it runs on.
     """
     if not isinstance(subject, str):
-        return _target(readable(subject), name_of(subject).shown, family)
+        return _target(readable(subject), name_of(subject), family)
     (place, name), surroundings = parts_of(_spec(subject)), Surroundings()
     load = (
         functools.partial(load_file, Path(place)) if place.endswith(".py") else functools.partial(_load_module, place)

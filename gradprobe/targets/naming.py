@@ -152,18 +152,8 @@ def _naming(
     return function
 
 
-@dataclass(frozen=True)
-class Name:
-    """What a function is called."""
-
-    shown: str
-    """Its word; where it has none, its file and qualified name."""
-    word: str
-    """FILE.py:FUNCTION, or MODULE:FUNCTION in a package; "" where no word finds it."""
-
-
-def name_of(function: Callable[..., Any]) -> Name:
-    """The name of a function.
+def target_word(function: Callable[..., Any]) -> str:
+    """FILE.py:FUNCTION, or MODULE:FUNCTION in a package; "" where no word finds a function.
 
     Only an attribute of the function's own module has a word. A function inside another, a lambda without a name and a
     partial made on the spot have none.
@@ -175,10 +165,18 @@ def name_of(function: Callable[..., Any]) -> Name:
         module = sys.modules.get(module_name or "")
         attribute = module and (_attribute(module, function) or _attribute(module, named))
         if module and attribute and (place := _place(module)):
-            return Name(f"{place}:{attribute}", f"{place}:{attribute}")
+            return f"{place}:{attribute}"
+    return ""
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """The word of a function; where it has none, its file and qualified name."""
+    if word := target_word(function):
+        return word
+    plain = plain_function(readable(function))
     own = getattr(plain, "__qualname__", type(plain).__name__)
     file = _file(sys.modules.get(getattr(plain, "__module__", None) or ""))
-    return Name(f"{_relative(file)}:{own}" if file.is_file() else own, "")
+    return f"{_relative(file)}:{own}" if file.is_file() else own
 
 
 def _attribute(module: types.ModuleType, function: Callable[..., Any]) -> str | None:

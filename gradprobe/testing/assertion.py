@@ -15,7 +15,7 @@ from ..model.failures import Failure, as_failure
 from ..pipeline.run_check import run_check
 from ..runtime.backend import ordinary_torch
 from ..runtime.versions import refuse_untested
-from ..targets.naming import name_of
+from ..targets.naming import target_word
 
 if TYPE_CHECKING:
     from ..numerics.evidence import Probed
@@ -144,7 +144,7 @@ def _word(subject: Subject) -> str:
         return subject
     if not callable(subject):
         raise TypeError(f"gradprobe checks a function or the word of one, got {type(subject).__name__}")
-    return name_of(subject).word
+    return target_word(subject)
 
 
 def _repro_command(request: CheckRequest) -> str:
