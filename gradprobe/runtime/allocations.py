@@ -67,18 +67,15 @@ class Allocations:
     def _allocated(self, tensor: Tensor, has_values: bool) -> Tensor:
         if not is_plain(tensor):
             return tensor
-        inside = self._in_a_band(tensor, has_values)
+        own = tensor.untyped_storage().nbytes() // tensor.element_size()
+        storage = guarded(2 * BAND + own, tensor.dtype, tensor.device, self._fill, reserve=0)
+        inside = storage.as_strided(tensor.shape, tensor.stride(), BAND)
+        inside.copy_(tensor) if has_values else inside.fill_(self._unwritten)
         file, line = asked_at()
         self.made.append((inside, f"{Path(file).name}:{line}" if file else "", Guards({"": inside})))
         if not has_values:
             self._register.allocated(inside)
         return inside
-
-    def _in_a_band(self, tensor: Tensor, has_values: bool) -> Tensor:
-        own = tensor.untyped_storage().nbytes() // tensor.element_size()
-        storage = guarded(2 * BAND + own, tensor.dtype, tensor.device, self._fill, reserve=0)
-        inside = storage.as_strided(tensor.shape, tensor.stride(), BAND)
-        return inside.copy_(tensor) if has_values else inside.fill_(self._unwritten)
 
 
 def is_plain(tensor: Tensor) -> bool:

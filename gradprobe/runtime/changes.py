@@ -6,11 +6,10 @@ import itertools
 import linecache
 import math
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..inputs.guards import same_bits
+from ..inputs.guards import mapped, same_bits
 from ..inputs.layouts import Inputs, write
 from ..model.assignment import OUTPUTS
 from ..model.intermediates import lookup
@@ -64,8 +63,8 @@ class Given:
 
     def changes(self) -> tuple[Change, ...]:
         """The inputs that differ now, compared bit by bit, so that a NaN equals itself."""
-        found = ((self._bits(name), self._view(name)) for name in self._tensors)
-        return tuple(change for both in found for change in both if change is not None)
+        found = (look(name) for name in self._tensors for look in (self._bits, self._view))
+        return tuple(change for change in found if change is not None)
 
     def changed(self, storage: int | None = None) -> Iterator[str]:
         """The names of the inputs whose bits differ; only those in `storage` where it is given."""
@@ -110,15 +109,15 @@ class Steps:
         for name in self.given.changed():
             self.writers.setdefault(name, Writer(kernel))
 
-    def operations(self) -> AbstractContextManager[Any]:
+    def operations(self) -> Any:
         """While entered, notes the inputs that operations of torch change, with the line of Python that called them."""
-        mode: AbstractContextManager[Any] = factory_mode(lambda tensor, has_values: tensor, self._wrote, copies=False)
-        return mode
 
-    def _wrote(self, tensor: Tensor) -> None:
-        for name in self.given.changed(tensor.untyped_storage().data_ptr()):
-            file, line = asked_at()
-            self.writers.setdefault(name, Writer("", file, line or None, linecache.getline(file, line).strip()))
+        def wrote(tensor: Tensor) -> None:
+            for name in self.given.changed(tensor.untyped_storage().data_ptr()):
+                file, line = asked_at()
+                self.writers.setdefault(name, Writer("", file, line or None, linecache.getline(file, line).strip()))
+
+        return factory_mode(lambda tensor, has_values: tensor, wrote, copies=False)
 
 
 @dataclass(frozen=True)
@@ -145,10 +144,10 @@ def shared(
         given: what it was given, including the tensors to write into.
         allowed: the inputs that it may write over.
     """
-    gradients = {_intermediate(name): given[name] for name in OUTPUTS if name in given}
+    held = {_intermediate(name): given[name] for name in OUTPUTS if name in given}
     returned = result.items() if isinstance(result, Mapping) else ()
-    gradients |= {_intermediate(str(key)): tensor for key, tensor in returned if tensor is not None}
-    gradients = {name: gradients[name] for name in map(_intermediate, OUTPUTS) if name in gradients}
+    held |= {_intermediate(str(key)): tensor for key, tensor in returned if tensor is not None}
+    gradients = {name: held[name] for name in map(_intermediate, OUTPUTS) if name in held}
     apart = {*OUTPUTS, *allowed, *(["do"] if by_autograd else [])}
     inputs = {name: tensor for name, tensor in given.items() if name not in apart}
     pairs = itertools.product(gradients, inputs)
@@ -171,25 +170,13 @@ def _elements_of_both(one: Tensor, other: Tensor) -> int:
     if one.device != other.device or storage_of(one) != storage_of(other) or not (one.numel() and other.numel()):
         return 0
     unit = math.gcd(one.element_size(), other.element_size())
-    (first, last), (start, end) = _reach(one, unit), _reach(other, unit)
-    if last <= start or end <= first:
-        return 0
-    # The system maps zeroed memory only where something is written.
-    held = torch.zeros(max(last, end) - min(first, start), dtype=torch.bool, device="cpu")
-    _laid(other, held, unit, min(first, start)).fill_(True)
-    return int(_laid(one, held, unit, min(first, start)).any(-1).sum())
+    held = mapped(-(-one.untyped_storage().nbytes() // unit), torch.bool)
+    _laid(other, held, unit).fill_(True)
+    return int(_laid(one, held, unit).any(-1).sum())
 
 
-def _reach(tensor: Tensor, unit: int) -> tuple[int, int]:
-    """Where a tensor begins and ends in its storage, in units of `unit` bytes."""
-    size = tensor.element_size() // unit
-    first = int(tensor.storage_offset())
-    furthest = first + sum((count - 1) * step for count, step in zip(tensor.shape, tensor.stride(), strict=True))
-    return first * size, (furthest + 1) * size
-
-
-def _laid(tensor: Tensor, held: Tensor, unit: int, start: int) -> Tensor:
-    """[*shape, units of one element] the tensor's elements in `held`, which begins at unit `start` of its storage."""
+def _laid(tensor: Tensor, held: Tensor, unit: int) -> Tensor:
+    """[*shape, units of one element] the tensor's elements in `held`, an entry for each unit of its storage."""
     size = tensor.element_size() // unit
     strides = [step * size for step in tensor.stride()]
-    return held.as_strided([*tensor.shape, size], [*strides, 1], tensor.storage_offset() * size - start)
+    return held.as_strided([*tensor.shape, size], [*strides, 1], tensor.storage_offset() * size)

@@ -8,7 +8,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -114,15 +114,17 @@ def find_target(subject: str | Callable[..., Any], family: str | None = None) ->
         UsageFailure: no such built-in, file, module or function, or a parameter that nothing can be passed for.
         TargetFailure: the module is there and fails to import, or the built-in lacks what it runs on.
     """
-    if not isinstance(subject, str):
-        return _target(readable(subject), name_of(subject), family)
-    (place, name), surroundings = parts_of(_spec(subject)), Surroundings()
-    load = (
-        functools.partial(load_file, Path(place)) if place.endswith(".py") else functools.partial(_load_module, place)
-    )
-    module = load(subject, surroundings)
-    target = _target(readable(_function(module, name, subject)), subject, family, module)
-    return replace(target, surroundings=surroundings)
+    module, surroundings = None, Surroundings()
+    if isinstance(subject, str):
+        word, (place, name) = subject, parts_of(_spec(subject))
+        is_file = place.endswith(".py")
+        module = load_file(Path(place), word, surroundings) if is_file else _load_module(place, word, surroundings)
+        function = readable(_function(module, name, word))
+    else:
+        word, function = name_of(subject), readable(subject)
+    takes, required = _parameters(function, word)
+    source = source_of(function, module)
+    return Target(word, function, takes, required, family or family_of(takes), source, surroundings)
 
 
 def parts_of(word: str) -> tuple[str, str]:
@@ -139,18 +141,6 @@ def parts_of(word: str) -> tuple[str, str]:
             did_you_mean(word, BUILTINS, "built in"),
         )
     return place, name
-
-
-def _target(function: Callable[..., Any], name: str, family: str | None, module: ModuleType | None = None) -> Target:
-    takes, required = _parameters(function, name)
-    return Target(
-        name=name,
-        function=function,
-        takes=takes,
-        required=required,
-        family=family or family_of(takes),
-        source=source_of(function, module),
-    )
 
 
 def _spec(word: str) -> str:

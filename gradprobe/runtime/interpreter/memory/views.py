@@ -143,22 +143,25 @@ class View:
         """[N] int64, the offsets in the storage."""
         return _from(self.low, addresses)
 
+    def _offset(self, address: int) -> tuple[int, int]:
+        """The elements from the first one to an address, and the bytes left; one below 0 wraps around to 2^64."""
+        return divmod(int(_from(self.start, np.array([address], np.uint64))[0]), self.elements.itemsize)
+
     def element_at(self, address: int) -> str:
         """Its name and index where there is an element of it, else ""."""
-        offset, off = divmod(address - self.start, self.elements.itemsize)
+        offset, off = self._offset(address)
         index = None if off else self.elements.index(offset)
         return "" if index is None else f"{self.name}[{', '.join(map(str, index))}]"
 
     def spot(self, address: int, width: int, others: Sequence[View]) -> Spot:
         """Where an access of `width` bytes lies, and of which of the other views it meets an element."""
-        itemsize, span = self.elements.itemsize, self.elements.span
-        offset, off = divmod(address - self.start, itemsize)
+        span, (offset, off) = self.elements.span, self._offset(address)
         beyond = not self.low <= address <= self.high - width
         if offset < 0 or offset >= span:
             side, distance, index = ("before", -offset, None) if offset < 0 else ("after", offset - span + 1, None)
         elif self.elements.hold(np.array([address - self.start]), width)[0]:
             known = self.known or self
-            return Spot(offset, off, "", 0, known.elements.index((address - known.start) // known.elements.itemsize))
+            return Spot(offset, off, "", 0, known.elements.index(known._offset(address)[0]))
         else:
             last = self.elements.last_up_to(offset)
             side, distance = "between", 0 if last is None else offset - last

@@ -9,10 +9,11 @@ import triton
 from triton.runtime import interpreter as shipped
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from gradprobe.inputs.memory import Elements
 from gradprobe.runtime import interpreter
 from gradprobe.runtime.interpreter import memory as package
 from gradprobe.runtime.interpreter.memory import Unwritten, watched_memory
-from gradprobe.runtime.interpreter.memory.views import without_ptr
+from gradprobe.runtime.interpreter.memory.views import View, without_ptr
 from tests.runtime.interpreter.memory import kernels
 from tests.runtime.interpreter.memory.watching import the_finding, watched
 
@@ -56,6 +57,12 @@ def test_a_load_far_outside_gives_other_and_the_process_lives():
     memory = watched(lambda: kernels.copy[(1,)](x, out, 0, -(1 << 40), 16, SIZE=16), {"x": x})
     assert (the_finding(memory).spot.side, the_finding(memory).spot.distance) == ("before", 1 << 40)
     assert "1,099,511,627,776 elements before its start, beyond its storage" in the_finding(memory).sentence()
+
+
+def test_an_address_that_would_lie_below_0_lies_before_its_tensor():
+    view = View("x", "", 4096, Elements((16,), (1,), 4), 4096, 4160, 4096)
+    spot = view.spot(2**64 + 4096 - (1 << 42), 4, ())
+    assert (spot.side, spot.distance, spot.is_beyond) == ("before", 1 << 40, True)
 
 
 @pytest.mark.parametrize("size", [0, 1])
