@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from msgspec import structs
 from torch import Tensor
 
 from ..faults.hypothesis import Hypothesis
 from ..model.intermediates import is_named_after, slots
 from ..model.number import in_words, plural, spans
-from ..model.report import CONSISTENT, NAMED, Diagnosis
+from ..model.report import CONSISTENT, NAMED, UNTRIED, Diagnosis
 from ..model.run import MATCH, MISMATCH
 from ..numerics.evidence import Run
 from ..probing.experiment import Experiment, inputs_of
@@ -27,6 +28,7 @@ from .compiled import right_in_another_file, right_in_the_interpreter, right_wit
 from .lines import Lines, of_strays
 from .prediction import Observed, observed
 from .search import Tested, causes, other_causes
+from .smaller import MOST_SCORES, scores_of, size_in_words, smaller_failing
 
 _TILES = (16, 32, 64, 128)
 _WORDS = {"b": "batches", "h": "heads", "g": "key heads", "m": "rows", "n": "keys", "w": "distances"}
@@ -114,9 +116,10 @@ def _identities(seen: Observed) -> Iterator[str]:
         yield f"broken: {'; '.join(broken)}; kept: {' '.join(kept)}"
 
 
-# Elements of all score matrices together beyond which no hypothesis is tried: each takes an evaluation or two.
-_MOST_SCORES = 1 << 18
-_TOO_LARGE = "no hypothesis was tried: the case is too large for it; gradprobe shrink finds a small one"
+_TOO_LARGE = (
+    f"{UNTRIED}: this case is too large for it, and no smaller one was found that fails in the same way; gradprobe "
+    "shrink looks further"
+)
 RACE_CLASS = "RACE"
 # What makes no number wrong, and what does only where it comes before the last read.
 _SHARED = "shared/"
@@ -162,15 +165,27 @@ def _reasons_of(experiment: Experiment, runs: Sequence[Run], memory: tuple[Diagn
     case = experiment.case
     of_results = [one for one in memory if one.fault.startswith(_OF_RESULTS)]
     memory = tuple(one for one in memory if one not in of_results)
-    if case.batch * case.heads * case.seqlen_q * case.seqlen_k > _MOST_SCORES:
-        return Reasons(memory, (_TOO_LARGE,))
     plain = [run for run in failing if run.is_plain]
+    if scores_of(case) > MOST_SCORES:
+        return _of_a_smaller_case(experiment, (plain or failing)[0], memory)
     if not plain:
         return _of_other_values(experiment, runs, failing[0], memory)
     reasons = _of_failing(experiment, plain, memory)
     named = reasons.diagnoses and reasons.diagnoses[0].explained >= NAMED
     written = () if named else _written_over(of_results, plain[0])
     return Reasons((*written, *reasons.diagnoses), () if written else reasons.known)
+
+
+def _of_a_smaller_case(experiment: Experiment, failing: Run, memory: tuple[Diagnosis, ...]) -> Reasons:
+    found = smaller_failing(experiment, failing)
+    if found is None:
+        return Reasons(memory, (_TOO_LARGE,))
+    small, runs = found
+    reasons = _reasons_of(small, runs, memory)
+    words = f"sought on a smaller case that fails in the same way: {size_in_words(small.case)}"
+    first, rest = reasons.diagnoses[:1], reasons.diagnoses[1:]
+    first = tuple(structs.replace(one, evidence=(*one.evidence, words)) for one in first)
+    return Reasons((*first, *rest), (words, *reasons.known) if reasons.known else ())
 
 
 def _written_over(of_results: Sequence[Diagnosis], run: Run) -> tuple[Diagnosis, ...]:
@@ -256,7 +271,8 @@ def _seen_too(found: Sequence[Diagnosis], memory: Sequence[Diagnosis]) -> tuple[
     named = {one.fault for one in found if one.explained >= NAMED}
     summaries = {one.fault: one.summary for one in memory if one.fault in named}
     with_evidence = [
-        replace(one, evidence=(*one.evidence, summaries[one.fault])) if one.fault in summaries else one for one in found
+        structs.replace(one, evidence=(*one.evidence, summaries[one.fault])) if one.fault in summaries else one
+        for one in found
     ]
     return with_evidence, [one for one in memory if one.fault not in named]
 

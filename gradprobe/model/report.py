@@ -28,6 +28,8 @@ from .run import (
 # The share of wrong elements that a hypothesis must reproduce to be named as the cause; with less it is consistent with
 # what came, and below the second nothing is said of it.
 NAMED, CONSISTENT = 0.9, 0.5
+# The first words of what is known where no hypothesis was tested.
+UNTRIED = "no hypothesis was tried"
 
 
 class Where(Struct, frozen=True):

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from rich.text import Text
 
 from ..model.number import Number, in_words, plural, spans
-from ..model.report import CONSISTENT, NAMED, Diagnosis, Report, Where
+from ..model.report import CONSISTENT, NAMED, UNTRIED, Diagnosis, Report, Where
 from ..model.run import MISMATCH, CloseUp, Element
 from .places import Base, base_of
 from .text import CAUTION, STYLES, ratio, value
@@ -125,7 +125,9 @@ def render_reasons(report: Report, width: int) -> Iterator[Text]:
     elif first is not None and first.explained >= CONSISTENT:
         yield from _cause("CONSISTENT WITH", first, base, width)
     else:
-        yield Text.assemble(("NO HYPOTHESIS FITS", f"bold {CAUTION}"), "; what is known:")
+        untried = bool(report.known) and report.known[0].startswith(UNTRIED)
+        words, more = ("NO CAUSE SOUGHT", ":") if untried else ("NO HYPOTHESIS FITS", "; what is known:")
+        yield Text.assemble((words, f"bold {CAUTION}"), more)
     yield from (line for sentence in report.known for line in _folded(sentence, width))
 
 
