@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from ..faults.dead import FIX
+from ..faults.hypothesis import Observed
 from ..model.assignment import Assigned
 from ..model.failures import Failure
 from ..model.report import Diagnosis
 from ..probing.experiment import Experiment, inputs_of, measure
 from ..probing.observe import execute
-from .prediction import Observed
 
 if TYPE_CHECKING:
     from ..targets.find import Target

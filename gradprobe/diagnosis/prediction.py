@@ -1,4 +1,4 @@
-"""A measured run -> Seen: every element that came, what was expected of it, and whether it is right."""
+"""A measured run -> Observed: every element that came, what was expected of it, and whether it is right."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from ..faults.hypothesis import Seen
+from ..faults.hypothesis import Observed
 from ..faults.memory import whole_storage
 from ..faults.variant import Variant
 from ..model.case import Case
@@ -19,15 +19,6 @@ from ..numerics.precision import Precision, output_rounding
 from ..reference import Attention, Tile, evaluate, tiles
 
 _FEW_SCORES, _FEW_ELEMENTS = 1 << 19, 1 << 24
-
-
-@dataclass(frozen=True)
-class Observed(Seen):
-    """What hypotheses are tested against."""
-
-    allowed: Mapping[str, Tensor]
-    """The error allowed to each element, by intermediate."""
-    measured: Measured
 
 
 def observed(case: Case, measured: Measured, tensors: Mapping[str, Tensor]) -> Observed:

@@ -10,7 +10,7 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from ..faults.hypothesis import EVERYTHING, Hypothesis, may_show
+from ..faults.hypothesis import EVERYTHING, Hypothesis, Observed, may_show
 from ..faults.table import hypotheses
 from ..inputs.draw import draw
 from ..model.assignment import Assigned
@@ -20,7 +20,7 @@ from ..model.report import NAMED
 from ..numerics.evidence import Run
 from ..probing.experiment import Experiment, inputs_of, measure
 from ..probing.observe import execute
-from .prediction import Observed, observed
+from .prediction import observed
 from .testing import Explanation, Tester, merged
 
 # How many of those that fit roughly are tested in full, and what they must explain roughly to be; nor is one that

@@ -8,12 +8,12 @@ from functools import cached_property
 
 from torch import Tensor
 
-from ..faults.hypothesis import EVERYTHING, Hypothesis
+from ..faults.hypothesis import EVERYTHING, Hypothesis, Observed
 from ..faults.variant import BUFFERS, Variant
 from ..model.report import NAMED
 from ..numerics.compare import BY_TILE
 from ..reference import Tile, tiles
-from .prediction import Observed, Predicted, predict
+from .prediction import Predicted, predict
 
 # The errors that a fault makes are thousands of roundings. Rounding itself is allowed four budgets here, because what a
 # fault reads is of another size than what the budget was made for; verdicts are never judged by this.

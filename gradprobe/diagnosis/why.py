@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from msgspec import structs
 from torch import Tensor
 
-from ..faults.hypothesis import Hypothesis
+from ..faults.hypothesis import Hypothesis, Observed
 from ..model.intermediates import is_named_after, slots
 from ..model.number import in_words, plural, spans
 from ..model.report import CONSISTENT, NAMED, UNTRIED, Diagnosis
@@ -26,7 +26,7 @@ from .behaviour import (
 )
 from .compiled import right_in_another_file, right_in_the_interpreter, right_without_pipelining
 from .lines import Lines, of_strays
-from .prediction import Observed, observed
+from .prediction import observed
 from .search import Tested, causes, other_causes
 from .smaller import MOST_SCORES, scores_of, size_in_words, smaller_failing
 

@@ -8,72 +8,69 @@ from itertools import product
 
 from torch import Tensor
 
-from ..reference import Tile
-from .hypothesis import Hypothesis, Seen
-from .variant import Scope, Variant, hooking
+from ..reference import tiles
+from .hypothesis import Hypothesis, Observed, making
+from .variant import Hook, Scope, Variant
 
-_STEPS = ("LSE", "O", "P")
 _NUMBERS = (-60.0, -100.0, -1000.0)
-_TILES = ((32, 32), (64, 64), (128, 128), (1 << 20, 1 << 20))
+_TILES = ((32, 32), (64, 64), (128, 128))
+_WHOLE = (1 << 20, 1 << 20)
+FIX = "where LSE is -inf take 0 in its place, and let masked scores stay -inf"
 
 
-def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
+def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
     """Rows without a key, and masked scores that are finite."""
-    yield from _of_dead_rows(seen)
+    if not all(bool(seen.x.valid(tile).any(-1).all()) for tile in tiles(seen.x)):
+        yield from _of_dead_rows(seen)
     yield from _finite_masks(seen)
 
 
-def _finite_masks(seen: Seen) -> Iterator[Hypothesis]:
+def _finite_masks(seen: Observed) -> Iterator[Hypothesis]:
     """Masked scores of one finite number: the one that P shows where it is exposed, else those in use."""
     shown = _shown_number(seen)
     for number in _NUMBERS if shown is None else (shown,):
-        for rows, keys in dict.fromkeys(((seen.case.block_m, seen.case.block_n), *_TILES)):
+        for rows, keys in dict.fromkeys(((seen.case.block_m, seen.case.block_n), *_TILES, _WHOLE)):
             summary = f"masked scores are {number:.6g} and not -inf: they weigh something"
             alter, changes = partial(_masked_with, number, rows, keys), frozenset({"P", "O", "LSE"})
             yield Hypothesis("mask/finite", "M1", summary, alter, changes, fix="mask with -inf")
 
 
-def _shown_number(seen: Seen) -> float | None:
+def _shown_number(seen: Observed) -> float | None:
     """The score that masked entries of P have, where there is one."""
     if "P" not in seen.own:
         return None
-    x, found = seen.x, []
-    for b in range(x.n_batch):
-        tile = Tile(b, slice(0, x.n_heads), slice(0, x.n_query))
-        wrong = ~x.valid(tile) & ~seen.right["P"][b] & (seen.actual["P"][b] > 0)
-        lse = seen.expected["LSE"][b].masked_fill(seen.expected["LSE"][b] == -float("inf"), 0.0)
-        found.append((seen.actual["P"][b].log() + lse[..., None])[wrong])
-    numbers = [score for scores in found for score in scores.tolist()]
+    numbers: list[float] = []
+    for b, tile in enumerate(tiles(seen.x)):
+        wrong = ~seen.x.valid(tile) & ~seen.right["P"][b] & (seen.actual["P"][b] > 0)
+        numbers += (seen.actual["P"][b].log() + _finite(seen.expected["LSE"][b])[..., None])[wrong].tolist()
     alike = numbers and max(numbers) - min(numbers) < 1e-3 * max(1.0, abs(numbers[0]))
     return float(f"{numbers[0]:.5g}") if alike else None
+
+
+def _finite(lse: Tensor) -> Tensor:
+    return lse.masked_fill(lse == -float("inf"), 0.0)
 
 
 def _masked_with(number: float, rows: int, keys: int, variant: Variant) -> Variant:
     """P with another number than -inf where masked, in the tiles that hold anything that is seen."""
 
     def hook(value: Tensor, scope: Scope) -> Tensor:
-        valid = scope.x.valid(scope.tile).expand(value.shape)
-        visited = _visited(scope, rows, keys)
-        lse = scope.used["LSE"].masked_fill(scope.used["LSE"] == -float("inf"), 0.0)
-        masked = (number - lse[..., None]).exp() * visited
-        return value.where(valid, masked)
+        masked = (number - _finite(scope.used["LSE"])[..., None]).exp() * _visited(scope, rows, keys)
+        return value.where(scope.valid.expand(value.shape), masked)
 
     # The lazy family masks dP itself: what weighs next to nothing there does not reach dTau.
     return variant.hooked(("P", hook), *((("dP", _unmasked),) if variant.x.tau is None else ()))
 
 
-def _of_dead_rows(seen: Seen) -> Iterator[Hypothesis]:
+def _of_dead_rows(seen: Observed) -> Iterator[Hypothesis]:
     """NaN in the rows that see no key, from each step on; or the same weight on every key there."""
-    if not _has_dead_rows(seen):
-        return
-    for step in _STEPS:
+    for step in ("LSE", "O", "P"):
         summary = f"rows that see no key are NaN in {step}, and spread: exp(-inf - -inf), or 0 / 0"
-        alter = hooking((step, partial(_nan, step)))
-        yield Hypothesis("dead/nan", "N1", summary, alter, frozenset({step}), fix=FIX, not_finite=True)
-    for rows, keys in dict.fromkeys(((seen.case.block_m, seen.case.block_n), *_TILES[:-1])):
+        yield making("dead/nan", "N1", summary, {step: _nan}, fix=FIX, not_finite=True)
+    for rows, keys in dict.fromkeys(((seen.case.block_m, seen.case.block_n), *_TILES)):
         summary = f"rows that see no key are NaN in P, and spread within tiles of {rows} rows and {keys} keys"
-        alter = hooking(("P", partial(_nan_in_tiles, rows, keys)))
-        yield Hypothesis("dead/nan", "N1", summary, alter, frozenset({"P"}), fix=FIX, not_finite=True)
+        in_tiles = partial(_nan_in_tiles, rows, keys)
+        yield making("dead/nan", "N1", summary, {"P": in_tiles}, fix=FIX, not_finite=True)
     # A key weighs a share of all keys, or of whole tiles; 1 where LSE is too large for log N to be added.
     weights = [1.0, *dict.fromkeys(1 / (-(-seen.x.n_key // size) * size) for size in (1, 16, 32, 64, 128))]
     for weight, of_output, masks_dp in product(weights, weights, (False, True)):
@@ -82,26 +79,18 @@ def _of_dead_rows(seen: Seen) -> Iterator[Hypothesis]:
         yield Hypothesis("dead/uniform", "N1", summary, alter, frozenset({"P", "O"}), fix=FIX)
 
 
-FIX = "where LSE is -inf take 0 in its place, and let masked scores stay -inf"
-
-
-def _has_dead_rows(seen: Seen) -> bool:
-    x = seen.x
-    tiles = (Tile(batch, slice(0, x.n_heads), slice(0, x.n_query)) for batch in range(x.n_batch))
-    return any(not bool(x.valid(tile).any(-1).all()) for tile in tiles)
-
-
 def _dead(scope: Scope) -> Tensor:
-    return ~scope.x.valid(scope.tile).any(-1)
+    """[h or 1, m, 1] bool."""
+    return ~scope.valid.any(-1, keepdim=True)
 
 
-def _nan(step: str, value: Tensor, scope: Scope) -> Tensor:
-    dead = _dead(scope) if step == "LSE" else _dead(scope)[..., None]
+def _nan(value: Tensor, scope: Scope) -> Tensor:
+    dead = _dead(scope) if value.dim() == 3 else _dead(scope)[..., 0]
     return value.masked_fill(dead.expand(value.shape), float("nan"))
 
 
 def _nan_in_tiles(rows: int, keys: int, value: Tensor, scope: Scope) -> Tensor:
-    dead = _dead(scope)[..., None] & _visited(scope, rows, keys)
+    dead = _dead(scope) & _visited(scope, rows, keys)
     return value.masked_fill(dead.expand(value.shape), float("nan"))
 
 
@@ -115,17 +104,12 @@ def _visited(scope: Scope, rows: int, keys: int) -> Tensor:
 
 def _uniform(weight: float, of_output: float, masks_dp: bool, variant: Variant) -> Variant:
     def p(value: Tensor, scope: Scope) -> Tensor:
-        return value.where(~_dead(scope)[..., None], value.new_full((), weight))
+        return value.where(~_dead(scope), value.new_full((), weight))
 
     def o(value: Tensor, scope: Scope) -> Tensor:
-        _, _, v, _ = scope.tensors
-        return value.where(~_dead(scope)[..., None], of_output * v.sum(-2, keepdim=True))
+        return value.where(~_dead(scope), of_output * scope.v.sum(-2, keepdim=True))
 
-    hooked = variant.hooked(("P", p), ("O", o))
-    return hooked if masks_dp else hooked.hooked(("dP", _unmasked))
+    return variant.hooked(("P", p), ("O", o), *(() if masks_dp else (("dP", _unmasked),)))
 
 
-def _unmasked(value: Tensor, scope: Scope) -> Tensor:
-    """dP before its mask."""
-    _, _, v, do = scope.tensors
-    return do @ v.mT
+_unmasked: Hook = lambda value, scope: scope.unmasked_dp  # noqa: E731

@@ -6,44 +6,38 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from .hypothesis import Hypothesis, Seen
-from .variant import Hook, Scope, hooking, pe, slope
+from .hypothesis import Hypothesis, Observed, making
+from .variant import Hook, Scope, pe, slope
 
 
-def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
+def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
     """What delta's part in dS may have become."""
     lazy = "rowsum(dO * O), which holds tau's share, where rowsum(P * dP) is meant"
     other = lazy if seen.x.family == "lazy" else "rowsum(P * dP), which differs from rowsum(dO * O) here"
-    mean: Hook = lambda value, scope: value / scope.tensors[3].shape[-1]  # noqa: E731
+    mean: Hook = lambda value, scope: value / scope.do.shape[-1]  # noqa: E731
+    unmasked: Hook = lambda value, scope: (scope.used["P"] * scope.unmasked_dp).sum(-1)  # noqa: E731
     ways: tuple[tuple[str, str, str, Hook], ...] = (
         ("dropped", "delta is not subtracted: dS = P * dP", "delta", lambda value, scope: value * 0),
         ("sign", "delta is added where it is to be subtracted", "delta", lambda value, scope: -value),
         ("unweighted", "delta is subtracted outside the product: dS = P * dP - delta", "dS", _unweighted),
         ("formula", f"delta is computed by another formula: {other}", "delta", _other_formula),
-        ("formula", "delta is rowsum(dO), without O", "delta", lambda value, scope: scope.tensors[3].sum(-1)),
+        ("formula", "delta is rowsum(dO), without O", "delta", lambda value, scope: scope.do.sum(-1)),
         ("formula", "delta is rowsum(O * O)", "delta", lambda value, scope: (scope.used["O"] ** 2).sum(-1)),
         ("formula", "delta is rowsum(dP), without P", "delta", lambda value, scope: scope.used["dP"].sum(-1)),
         ("formula", "delta is the mean over the head dim, where the sum is meant", "delta", mean),
-        ("from-unmasked", "delta sums dP before its mask", "delta", _from_unmasked),
+        ("from-unmasked", "delta sums dP before its mask", "delta", unmasked),
     )
     for name, summary, step, hook in ways:
-        changes = frozenset({"delta", "dS"})
-        yield Hypothesis(f"delta/{name}", "A", summary, hooking((step, hook)), changes, fix="dS = P * (dP - delta)")
+        yield making(f"delta/{name}", "A", summary, {step: hook}, also=("delta", "dS"), fix="dS = P * (dP - delta)")
 
 
 def _unweighted(value: Tensor, scope: Scope) -> Tensor:
     used = scope.used
-    return (used["P"] * used["dP"] - used["delta"][..., None] * scope.x.valid(scope.tile)) * slope(scope)
+    return (used["P"] * used["dP"] - used["delta"][..., None] * scope.valid) * slope(scope)
 
 
 def _other_formula(value: Tensor, scope: Scope) -> Tensor:
     """rowsum(dO * O) in the lazy family, from the O that the problem has, and rowsum(P * dP) in the softmax family."""
     if scope.x.family == "lazy":
-        _, _, v, do = scope.tensors
-        return (do * (pe(scope) @ v)).sum(-1)
+        return (scope.do * (pe(scope) @ scope.v)).sum(-1)
     return (scope.used["P"] * scope.used["dP"]).sum(-1)
-
-
-def _from_unmasked(value: Tensor, scope: Scope) -> Tensor:
-    _, _, v, do = scope.tensors
-    return (scope.used["P"] * (do @ v.mT)).sum(-1)

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ..model.case import Case
 from ..model.intermediates import TABLE
-from .hypothesis import Hypothesis, Seen
-from .variant import Hook, Scope, Variant, finishing, hooking
+from .hypothesis import Hypothesis, Observed, making
+from .variant import Hook, Scope, Variant, finishing
 
 
 def constants(case: Case) -> dict[str, float]:
@@ -42,7 +42,7 @@ _NEAR = 1e-3
 _FEWEST = 8
 
 
-def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
+def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
     """Every step, and the scores, times each usual constant; and times the factor that a step itself shows."""
     named = constants(seen.case)
     existing = {row.name for row in TABLE if row.step(seen.case.family) is not None and seen.case.has(row.needs)}
@@ -63,13 +63,12 @@ def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
         yield _of_scores(seen, words, factor)
         if words in ("ln 2", "log2 e"):
             summary = f"P is raised to the power {factor:.5g} = {words}: exp and exp2, or their units, are mixed up"
-            alter = hooking(("P", partial(_power, factor)))
-            yield Hypothesis("factor/S", "A", summary, alter, frozenset({"P"}), fix=_units(words))
+            yield making("factor/S", "A", summary, {"P": partial(_power, factor)}, fix=_units(words))
         if words in _UNITS[:2] and _added(seen):
             yield _of_scores(seen, words, factor, _added(seen))
 
 
-def _measured(seen: Seen, step: str) -> float | None:
+def _measured(seen: Observed, step: str) -> float | None:
     """The factor of an exposed intermediate where it is wrong, by least squares; None where there is none."""
     if step not in seen.actual or step not in seen.own:
         return None
@@ -82,7 +81,7 @@ def _measured(seen: Seen, step: str) -> float | None:
     return factor if abs(factor) > 1e-6 and abs(factor - 1) > _NEAR else None
 
 
-def _of_step(seen: Seen, step: str, words: str, factor: float, steps: tuple[str, ...] = ()) -> Hypothesis:
+def _of_step(seen: Observed, step: str, words: str, factor: float, steps: tuple[str, ...] = ()) -> Hypothesis:
     steps = steps or (step,)
     names, verb = " and ".join(steps), "is" if len(steps) == 1 else "are"
     named = f"{factor:.5g} = {words}" if words and words != f"{factor:.5g}" else f"{factor:.5g}"
@@ -91,11 +90,11 @@ def _of_step(seen: Seen, step: str, words: str, factor: float, steps: tuple[str,
         f"{names} {verb} off by the factor {named} throughout{why}",
         fix or _inverse(names, words, factor, seen),
     )
-    alter = hooking(*((one, lambda value, scope: value * factor) for one in steps))
-    return Hypothesis(f"factor/{step}", "A", summary, alter, frozenset(steps), fix=fix)
+    times: Hook = lambda value, scope: value * factor  # noqa: E731
+    return making(f"factor/{step}", "A", summary, dict.fromkeys(steps, times), fix=fix)
 
 
-def _reason(step: str, words: str, factor: float, seen: Seen) -> tuple[str, str]:
+def _reason(step: str, words: str, factor: float, seen: Observed) -> tuple[str, str]:
     missing = words in ("1/scale", "sqrt(D)") and abs(factor * seen.x.scale - 1) < _NEAR
     if missing and step in ("dQ", "dK", "dS"):
         return ": the scale is missing", f"multiply {'dQ and dK' if step == 'dS' else step} by scale"
@@ -106,7 +105,7 @@ def _reason(step: str, words: str, factor: float, seen: Seen) -> tuple[str, str]
     return (": its sign is the other", "") if words == "-1" else ("", "")
 
 
-def _inverse(names: str, words: str, factor: float, seen: Seen) -> str:
+def _inverse(names: str, words: str, factor: float, seen: Observed) -> str:
     """The edit that undoes a factor that has a name: what came is so many times what is due."""
     if words in ("", "-1"):
         return f"negate {names}" if words else ""
@@ -117,7 +116,7 @@ def _inverse(names: str, words: str, factor: float, seen: Seen) -> str:
     return f"multiply {names} by {by}{named[0] if named else ''}"
 
 
-def _of_scores(seen: Seen, words: str, factor: float, added: Mapping[str, Any] | None = None) -> Hypothesis:
+def _of_scores(seen: Observed, words: str, factor: float, added: Mapping[str, Any] | None = None) -> Hypothesis:
     what = "the scores are" if added is None else f"the scores and {' and '.join(added)} are"
     summary, alter = f"{what} off by the factor {factor:.5g} = {words}", partial(_scaled, factor, added or {})
     return Hypothesis("factor/S", "A", summary, alter, frozenset({"LSE", "P", "O"}), fix=_units(words))
@@ -127,7 +126,7 @@ def _power(factor: float, value: Tensor, scope: Scope) -> Tensor:
     return value**factor * (value > 0)
 
 
-def _added(seen: Seen) -> dict[str, Any]:
+def _added(seen: Observed) -> dict[str, Any]:
     """What enters the scores beside q and k, by its name."""
     options = {name: getattr(seen.x, name) for name in ("bias", "alibi", "softcap")}
     return {name: value for name, value in options.items() if value is not None}
@@ -146,7 +145,7 @@ def _scaled(factor: float, added: Mapping[str, Any], variant: Variant) -> Varian
     return variant.having(scale=variant.x.scale * factor, **others).hooked(("dQ", back), ("dK", back))
 
 
-def zeros(seen: Seen) -> Iterator[Hypothesis]:
+def zeros(seen: Observed) -> Iterator[Hypothesis]:
     """H1: a gradient that is 0 throughout."""
     for step in ("dQ", "dK", "dV", "dBias", "dSink", "dTau"):
         if step in seen.own and not bool(seen.actual[step].any()):

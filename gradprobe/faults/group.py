@@ -10,18 +10,13 @@ import torch
 from torch import Tensor
 
 from ..reference.softmax import sink_weight
-from .hypothesis import Hypothesis, Seen
-from .variant import Scope, hooking
+from .hypothesis import Hypothesis, Observed, making
+from .variant import Scope
 
 
-def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
-    """Sums over the heads of a group, and over the programs that add to one number of each head."""
+def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
+    """Sums over the heads of a group; and dTau and dSink as one program alone would leave them, stored, not added."""
     yield from _of_groups(seen)
-    yield from _of_programs(seen)
-
-
-def _of_programs(seen: Seen) -> Iterator[Hypothesis]:
-    """dTau and dSink as one program alone would leave them: stored, where it is to be added."""
     case = seen.case
     for name in ("dTau", "dSink"):
         for size in dict.fromkeys((case.block_m, 16, 32, 64, 128)) if name in seen.own else ():
@@ -29,8 +24,8 @@ def _of_programs(seen: Seen) -> Iterator[Hypothesis]:
             for batch, tile in dict.fromkeys(((case.batch - 1, last), (case.batch - 1, 0), (0, last), (0, 0))):
                 share = f"of batch {batch}, rows {tile * size} to {tile * size + size - 1}"
                 summary = f"{name} holds the share {share} alone: it is stored, where it is to be added"
-                alter = hooking((name, partial(_of_one_program, name, batch, tile * size, size)))
-                yield Hypothesis(f"accumulation/{name}", "ACC", summary, alter, frozenset({name}), fix="tl.atomic_add")
+                alone = partial(_of_one_program, name, batch, tile * size, size)
+                yield making(f"accumulation/{name}", "ACC", summary, {name: alone}, fix="tl.atomic_add")
 
 
 def _of_one_program(name: str, batch: int, first: int, size: int, value: Tensor, scope: Scope) -> Tensor:
@@ -41,13 +36,10 @@ def _of_one_program(name: str, batch: int, first: int, size: int, value: Tensor,
     return -(own[:, 0] * sink_weight(scope.x, scope.tile, scope.used["LSE"]) * scope.used["delta"]).sum(-1)
 
 
-def _of_groups(seen: Seen) -> Iterator[Hypothesis]:
+def _of_groups(seen: Observed) -> Iterator[Hypothesis]:
     """One member of a group kept, or one added in every member's place."""
-    case = seen.case
-    group = case.heads // case.kv_heads
-    if group == 1:
-        return
-    for member in range(group):
+    case, group = seen.case, seen.case.heads // seen.case.kv_heads
+    for member in range(group) if group > 1 else ():
         share = torch.zeros(case.kv_heads, case.heads, dtype=torch.float64, device=seen.x.q.device)
         for head in range(case.kv_heads):
             share[head, head * group + member] = 1.0

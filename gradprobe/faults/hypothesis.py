@@ -1,4 +1,4 @@
-"""Hypothesis: a fault that a target may have. Seen: what it is guessed from."""
+"""Hypothesis: a fault that a target may have. Observed: what it is guessed from and tested against."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from torch import Tensor
 
 from ..model.case import Case
 from ..model.intermediates import lookup, steps
+from ..numerics.evidence import Measured
 from ..reference import Attention
-from .variant import Alter
+from .variant import Alter, Hook, hooking
 
 
 @dataclass(frozen=True)
-class Seen:
+class Observed:
     """One run that went wrong."""
 
     case: Case
@@ -30,6 +31,9 @@ class Seen:
     """The intermediates that are wrong by themselves, in dataflow order."""
     tensors: Mapping[str, Tensor]
     """The inputs and outputs as they lay in memory before the run, guard bands around them."""
+    allowed: Mapping[str, Tensor]
+    """The error allowed to each element, by intermediate."""
+    measured: Measured
 
     def wrong(self, name: str) -> int:
         """How many elements of an intermediate are wrong."""
@@ -67,7 +71,26 @@ class Hypothesis:
     """Whether it only describes the numbers that came, so that it cannot fit them by chance."""
 
 
-def may_show(changes: frozenset[str], seen: Seen, names: Collection[str] | None = None) -> bool:
+def making(
+    fault: str,
+    fault_class: str,
+    summary: str,
+    hooks: Mapping[str, Hook],
+    *,
+    also: Collection[str] = (),
+    fix: str = "",
+    not_finite: bool = False,
+) -> Hypothesis:
+    """The fault that intermediates are made otherwise.
+
+    Args:
+        also: what is wrong by itself besides them.
+    """
+    changes = frozenset({*hooks, *also})
+    return Hypothesis(fault, fault_class, summary, hooking(*hooks.items()), changes, fix, not_finite=not_finite)
+
+
+def may_show(changes: frozenset[str], seen: Observed, names: Collection[str] | None = None) -> bool:
     """Whether a fault that changes these intermediates may be what made a run wrong by itself.
 
     A kernel computes P, dP and dS anew and may hand on their errors where what another one exposes is right.

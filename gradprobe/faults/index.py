@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from .hypothesis import AXES, Hypothesis, Seen, entered, title
-from .memory import axes_of, readable, reading
+from .hypothesis import AXES, Hypothesis, Observed, title
+from .memory import axes_of, misreading, readable
 from .variant import Variant, wide
 
 
-def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
+def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
     """Each term of each index missing; the number of another head; the key heads in another order."""
     tensors = {name: wide(tensor) for name, tensor in readable(seen).items()}
     for name, tensor in tensors.items():
@@ -22,7 +22,7 @@ def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
         yield _key_heads_by_remainder(seen)
 
 
-def _without_a_term(seen: Seen, name: str, tensor: Tensor) -> Iterator[Hypothesis]:
+def _without_a_term(seen: Observed, name: str, tensor: Tensor) -> Iterator[Hypothesis]:
     axes = axes_of(name, seen)
     for missing in ("b", "h", "g", "bh", "bg", "m", "n"):
         if not set(missing) <= set(axes) or any(tensor.shape[axes.index(axis)] == 1 for axis in missing):
@@ -35,10 +35,10 @@ def _without_a_term(seen: Seen, name: str, tensor: Tensor) -> Iterator[Hypothesi
             read = read.narrow(axes.index(axis), 0, 1).expand_as(tensor)
         first, every = " and ".join(f"{one} 0" for one in words), " and ".join(words)
         summary = f"{title(name)} of {first} is read in every {every}: that term of its index is missing"
-        yield _hypothesis(seen, f"index/{name}-{'-'.join(words)}", name, missing, read, summary)
+        yield misreading(seen, name, read, f"index/{name}-{'-'.join(words)}", "S3", summary, axes=missing)
 
 
-def _by_another_number(seen: Seen, name: str, tensor: Tensor) -> Iterator[Hypothesis]:
+def _by_another_number(seen: Observed, name: str, tensor: Tensor) -> Iterator[Hypothesis]:
     """A head's tensor read under another number: the key head's, the next head's, or its own modulo a limit."""
     axes, case = axes_of(name, seen), seen.case
     letter = next((axis for axis in "hg" if axis in axes), "")
@@ -54,15 +54,10 @@ def _by_another_number(seen: Seen, name: str, tensor: Tensor) -> Iterator[Hypoth
     maps |= {f"{name}-head-mod-{n}": (f"head h % {n}", heads % n) for n in (2, 4, 8, 16) if n < count}
     for word, (words, index) in maps.items():
         read = tensor.index_select(at, index)
-        yield _hypothesis(seen, f"index/{word}", name, letter, read, f"{title(name)} of {words} is read")
+        yield misreading(seen, name, read, f"index/{word}", "S3", f"{title(name)} of {words} is read", axes=letter)
 
 
-def _hypothesis(seen: Seen, fault: str, name: str, axes: str, read: Tensor, summary: str) -> Hypothesis:
-    changes = entered(name, seen.case.family)
-    return Hypothesis(fault, "S3", summary, reading(name, read), changes, tensor=name, axes=axes)
-
-
-def _key_heads_by_remainder(seen: Seen) -> Hypothesis:
+def _key_heads_by_remainder(seen: Observed) -> Hypothesis:
     case, x = seen.case, seen.x
     heads = torch.arange(case.heads, device=x.q.device)
     owner = heads % case.kv_heads

@@ -6,21 +6,20 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from .hypothesis import Hypothesis, Seen, entered, title
-from .memory import axes_of, contiguous_strides, readable, reading, through
+from .hypothesis import Hypothesis, Observed, title
+from .memory import axes_of, contiguous_strides, misreading, readable, through
 
 
-def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
+def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
     """Every tensor that kernels read, taken for contiguous, for [B, L, H, D], or for dense in its last axes."""
     for name, tensor in readable(seen).items():
         tried = {tuple(tensor.stride())}
         for words, strides in _assumed(tensor, axes_of(name, seen)):
             if strides not in tried:
                 tried.add(strides)
-                summary = f"{title(name)} is addressed {words}, and does not lie so"
-                alter, changes = reading(name, through(tensor, strides)), entered(name, seen.case.family)
+                read, summary = through(tensor, strides), f"{title(name)} is addressed {words}, and does not lie so"
                 fix = f"take every stride of {title(name)} from the tensor, or refuse other layouts in the wrapper"
-                yield Hypothesis(f"layout/{name}", "S2", summary, alter, changes, tensor=name, fix=fix)
+                yield misreading(seen, name, read, f"layout/{name}", "S2", summary, fix=fix)
 
 
 def _assumed(tensor: Tensor, axes: str) -> Iterator[tuple[str, tuple[int, ...]]]:

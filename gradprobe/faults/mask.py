@@ -13,8 +13,8 @@ from torch import Tensor
 from ..model.case import Case
 from ..reference import Attention, Tile, live_length
 from ..reference.problem import part
-from .hypothesis import Hypothesis, Seen
-from .variant import USED, Hook, Scope, Variant, finishing, hooking
+from .hypothesis import Hypothesis, Observed, making
+from .variant import USED, Hook, Scope, Variant, finishing
 
 Rule = Callable[[Tensor, Attention, Tile], Tensor]
 _TILES = tuple((rows, keys) for rows in (16, 32, 64, 128) for keys in (16, 32, 64, 128))
@@ -37,7 +37,7 @@ class _Terms:
         return self.causal & self.left & self.right & self.rows & self.keys & self.rest
 
 
-def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
+def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
     """Every comparison of the mask missing or off by one; the other corner; inputs of the scores left out."""
     for fault, summary, rule in _rules(seen.case, seen.x):
         yield Hypothesis(fault, "M1", summary, methodcaller("seeing", rule), _CHANGES)
@@ -86,7 +86,7 @@ def _terms(x: Attention, tile: Tile, shift: int = 0) -> _Terms:
         j <= diagonal + right if right >= 0 else yes,
         (i < length) & yes if padded else yes,
         (j < length) & yes if padded else yes,
-        (yes if x.mask is None else part(x.mask, tile))[None] if x.mask is None else part(x.mask, tile),
+        yes[None] if x.mask is None else part(x.mask, tile),
     )
 
 
@@ -155,23 +155,23 @@ def _reversed(valid: Tensor, x: Attention, tile: Tile) -> Tensor:
     return _with(lambda terms: {"rest": ~given})(valid, x, tile)
 
 
-def _left_out(seen: Seen) -> Iterator[Hypothesis]:
+def _left_out(seen: Observed) -> Iterator[Hypothesis]:
     x = seen.x
     for name, words in {"bias": "the bias", "alibi": "the alibi slopes", "tau": "tau", "sinks": "the sinks"}.items():
         if getattr(x, name) is not None:
             alter = partial(_without, name)
             yield Hypothesis(f"mask/{name}", "M1", f"{words} left out", alter, _CHANGES | {"dSink"}, tensor=name)
-            summary, negated = f"{words} taken with the other sign", partial(_negated, name)
-            yield Hypothesis(f"mask/{name}", "M1", summary, negated, _CHANGES)
+            negated = partial(_negated, name)
+            yield Hypothesis(f"mask/{name}", "M1", f"{words} taken with the other sign", negated, _CHANGES)
     if x.softcap is not None:
         summary = "the scores in P are not capped, though dS has the softcap's derivative"
-        yield Hypothesis("mask/softcap", "M1", summary, hooking(("P", _uncapped)), frozenset({"P"}))
+        yield making("mask/softcap", "M1", summary, {"P": _uncapped})
         yield Hypothesis("mask/softcap", "M1", "the softcap left out", methodcaller("having", softcap=None), _CHANGES)
     if x.family == "lazy" and x.bias is not None and x.bias.shape[1] > 1:
         yield from _narrower_bias(seen, x.bias)
 
 
-def _narrower_bias(seen: Seen, bias: Tensor) -> Iterator[Hypothesis]:
+def _narrower_bias(seen: Observed, bias: Tensor) -> Iterator[Hypothesis]:
     """A bias that ends one distance early; and what came, where dBias is wrong in nothing but that."""
     fault, summary = "mask/bias-window", "the bias reaches one distance fewer: distance < window - 1"
     without: Hook = lambda value, scope: _without_the_last(value)  # noqa: E731
@@ -194,8 +194,7 @@ def _without_the_last(of_distances: Tensor) -> Tensor:
 
 
 def _uncapped(value: Tensor, scope: Scope) -> Tensor:
-    q, k, _, _ = scope.tensors
-    s, cap = scope.x.scale * q @ k.mT, scope.x.softcap
+    s, cap = scope.x.scale * scope.q @ scope.k.mT, scope.x.softcap
     assert cap is not None
     return value * (s - cap * (s / cap).tanh()).exp()
 

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from .hypothesis import AXES, Seen
+from .hypothesis import AXES, Hypothesis, Observed, entered
 from .variant import BUFFERS, USED, Alter, Hook, hooking
 
 # Tensors that the reference's problem holds, by the same names.
 FIELDS = ("q", "k", "v", "do", "bias", "tau", "alibi", "mask", "sinks", "keep")
 _BUFFER_OF = {"lse": "LSE", "o": "O", "delta": "delta"}
 assert set(_BUFFER_OF.values()) == set(BUFFERS)
+# Sets of axes whose strides kernels are known to mix up: one, those of a program's offset, those of a tile, or all.
+_SETS = ("b", "h", "m", "d", "bh", "md", "bhm", "bhmd")
+GRADIENTS = {"dq": "dQ", "dk": "dK", "dv": "dV"}
+"""By the name of the output that a gradient is stored into."""
 # Axes that stand for one another in different tensors.
 KINDS = {"b": "b", "h": "h", "g": "h", "m": "m", "n": "m", "d": "d", "e": "d", "w": "d"}
 
 
-def readable(seen: Seen) -> dict[str, Tensor]:
+def readable(seen: Observed) -> dict[str, Tensor]:
     """The tensors that kernels read, as they lie in memory.
 
     LSE, O and delta that were not handed in lie contiguous, as the wrapper allocates them, with nothing known behind.
@@ -31,7 +35,7 @@ def readable(seen: Seen) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in found.items() if axes_of(name, seen)}
 
 
-def axes_of(name: str, seen: Seen) -> str:
+def axes_of(name: str, seen: Observed) -> str:
     """The axes of a tensor, one letter each; "" of one that has neither batches nor heads."""
     known = {"lse": "bhm", "delta": "bhm", "o": "bhme", "dq": "bhmd", "dk": "bgnd", "dv": "bgne"}
     axes = known.get(name) or seen.case.input_axes(name)
@@ -78,6 +82,24 @@ def reading(name: str, tensor: Tensor) -> Alter:
     return hooking((USED + _BUFFER_OF[name], found))
 
 
+def misreading(
+    seen: Observed,
+    name: str,
+    tensor: Tensor,
+    fault: str,
+    fault_class: str,
+    summary: str,
+    *,
+    axes: str = "",
+    other: str = "",
+    fix: str = "",
+    evidence: tuple[str, ...] = (),
+) -> Hypothesis:
+    """The fault that kernels find other values in a tensor."""
+    alter, changes = reading(name, tensor), entered(name, seen.case.family)
+    return Hypothesis(fault, fault_class, summary, alter, changes, fix, evidence, name, axes, other)
+
+
 def in_words(axes: str) -> str:
     """ "head", "batch and head"."""
     return " and ".join(dict.fromkeys(AXES[axis] for axis in axes))
@@ -90,6 +112,18 @@ def word(tensor: str, axes: str, shape_axes: str) -> str:
     return "-".join([tensor, *dict.fromkeys(AXES[axis] for axis in axes)])
 
 
-def by_kind(axes: str, strides: Sequence[int]) -> Mapping[str, int]:
-    """A tensor's stride of each kind of axis."""
-    return {KINDS[axis]: stride for axis, stride in zip(axes, strides, strict=True) if axis in KINDS}
+def with_strides_of(
+    seen: Observed, name: str, strides: Sequence[int], others: Mapping[str, Sequence[int]]
+) -> Iterator[tuple[str, str, tuple[int, ...]]]:
+    """(axes, the other tensor, the strides taken) of a tensor with each other tensor's strides along some axes."""
+    own = axes_of(name, seen)
+    for kinds in _SETS:
+        axes = "".join(axis for axis in own if KINDS.get(axis, "?") in kinds)
+        for other, theirs in others.items() if len(axes) == len(kinds) else ():
+            pairs = zip(axes_of(other, seen), theirs, strict=True) if axes_of(other, seen) else ()
+            named = {KINDS[axis]: stride for axis, stride in pairs if axis in KINDS}
+            # All strides of what the wrapper allocates are those of a contiguous tensor: that is another fault.
+            foreign = other in seen.tensors or len(axes) == 1
+            if other != name and foreign and set(kinds) <= named.keys():
+                mine = zip(own, strides, strict=True)
+                yield axes, other, tuple(named[KINDS[axis]] if axis in axes else stride for axis, stride in mine)

@@ -9,13 +9,11 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from .hypothesis import Hypothesis, Seen, title
-from .variant import Alter, Hook, Scope, finishing, hooking, pe
-
-_INPUTS = ("q", "k", "v", "do")
+from .hypothesis import Hypothesis, Observed, making, title
+from .variant import Alter, Hook, Scope, finishing, pe
 
 
-def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
+def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
     """Every product with each other operand of the same shape; transposed matrices; gradients that changed places."""
     yield from _other_operands(seen)
     yield from _not_transposed(seen)
@@ -26,10 +24,10 @@ def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
 def _operand(scope: Scope, name: str) -> Tensor:
     if name in ("O", "P", "dP", "dS"):
         return scope.used[name]
-    return pe(scope) if name == "PE" else scope.tensors[_INPUTS.index(name)]
+    return pe(scope) if name == "PE" else dict(zip(("q", "k", "v", "do"), scope.tensors, strict=True))[name]
 
 
-def _other_operands(seen: Seen) -> Iterator[Hypothesis]:
+def _other_operands(seen: Observed) -> Iterator[Hypothesis]:
     # (result, its formula, the operand meant, what may stand there)
     products: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         ("dQ", "scale * dS K", "k", ("q", "v", "do")), ("dK", "scale * dS^T Q", "q", ("k", "do", "v", "O")),
@@ -43,11 +41,11 @@ def _other_operands(seen: Seen) -> Iterator[Hypothesis]:
             if same or not _fits(seen, meant, other):
                 continue
             words = f"{result} = {formula} is made with {title(other)} in place of {title(meant.replace('PE', 'P'))}"
-            alter = hooking((result, _made(result, meant, other)))
-            yield Hypothesis(f"operand/{result}", "A", words, alter, frozenset({result}), fix=f"{result} = {formula}")
+            hooks = {result: _made(result, meant, other)}
+            yield making(f"operand/{result}", "A", words, hooks, fix=f"{result} = {formula}")
 
 
-def _fits(seen: Seen, meant: str, other: str) -> bool:
+def _fits(seen: Observed, meant: str, other: str) -> bool:
     """Whether one operand has the shape of another, as a tile holds it; matrices all have one."""
     x = seen.x
     shapes = {name: tensor.shape[2:] for name, tensor in (("q", x.q), ("k", x.k), ("v", x.v), ("do", x.do))}
@@ -65,21 +63,19 @@ def _made(result: str, meant: str, other: str) -> Hook:
         "dQ": lambda value, scope: scope.x.scale * of(scope, "dS") @ of(scope, "k"),
         "dK": lambda value, scope: scope.x.scale * of(scope, "dS").mT @ of(scope, "q"),
         "dV": lambda value, scope: of(scope, "PE").mT @ of(scope, "do"),
-        "dP": lambda value, scope: (of(scope, "do") @ of(scope, "v").mT) * scope.x.valid(scope.tile),
+        "dP": lambda value, scope: (of(scope, "do") @ of(scope, "v").mT) * scope.valid,
         "O": lambda value, scope: of(scope, "PE") @ of(scope, "v"),
     }
     return made[result]
 
 
-def _not_transposed(seen: Seen) -> Iterator[Hypothesis]:
+def _not_transposed(seen: Observed) -> Iterator[Hypothesis]:
     if seen.x.n_query != seen.x.n_key:
         return
     ways: tuple[tuple[str, str, Hook], ...] = (
-        ("dV", "P dO, where P^T dO is meant", lambda value, scope: pe(scope) @ scope.tensors[3]),
-        ("dK", "dS Q, where dS^T Q is meant",
-         lambda value, scope: scope.x.scale * scope.used["dS"] @ scope.tensors[0]),
-        ("dQ", "dS^T K, where dS K is meant",
-         lambda value, scope: scope.x.scale * scope.used["dS"].mT @ scope.tensors[1]),
+        ("dV", "P dO, where P^T dO is meant", lambda value, scope: pe(scope) @ scope.do),
+        ("dK", "dS Q, where dS^T Q is meant", lambda value, scope: scope.x.scale * scope.used["dS"] @ scope.q),
+        ("dQ", "dS^T K, where dS K is meant", lambda value, scope: scope.x.scale * scope.used["dS"].mT @ scope.k),
         ("dS", "P^T * (dP - delta)",
          lambda value, scope: scope.used["P"].mT * (scope.used["dP"] - scope.used["delta"][..., None])),
         ("dS", "P * (dP^T - delta)",
@@ -90,22 +86,19 @@ def _not_transposed(seen: Seen) -> Iterator[Hypothesis]:
          lambda value, scope: value * (scope.used["LSE"][..., None] - scope.used["LSE"][..., None, :]).exp()),
     )  # fmt: skip
     for result, words, hook in ways:
-        alter, changes = hooking((result, hook)), frozenset({result})
-        yield Hypothesis(f"transposed/{result}", "A", f"{result} is {words}", alter, changes)
+        yield making(f"transposed/{result}", "A", f"{result} is {words}", {result: hook})
 
 
-def _within_tiles(seen: Seen) -> Iterator[Hypothesis]:
+def _within_tiles(seen: Observed) -> Iterator[Hypothesis]:
     """The same within square tiles, as kernels compute: a tile that is not transposed, or that of the other operand."""
     for size in dict.fromkeys((seen.case.block_m, 16, 32, 64, 128)):
         for result in ("dQ", "dK", "dV"):
-            alter = hooking((result, partial(_turned, result, size)))
             words = f"{result} is made with each tile of {size} x {size} transposed the wrong way round"
-            yield Hypothesis(f"transposed/{result}", "A", words, alter, frozenset({result}))
+            yield making(f"transposed/{result}", "A", words, {result: partial(_turned, result, size)})
         for result, meant, taken in (("dQ", "k", "q"), ("dK", "q", "k"), ("dV", "do", "v")):
             if getattr(seen.x, meant).shape[-1] == getattr(seen.x, taken).shape[-1]:
-                alter = hooking((result, partial(_own_tile, result, taken, size)))
                 words = f"{result} is made with {title(taken)} in place of {title(meant)}, tile by tile of {size}"
-                yield Hypothesis(f"operand/{result}", "A", words, alter, frozenset({result}))
+                yield making(f"operand/{result}", "A", words, {result: partial(_own_tile, result, taken, size)})
 
 
 def _in_tiles(matrix: Tensor, size: int) -> Tensor:
@@ -122,10 +115,9 @@ def _turned(result: str, size: int, value: Tensor, scope: Scope) -> Tensor:
     tiles = _in_tiles(matrix, size).mT
     rows, keys = matrix.shape[-2:]
     turned: Tensor = tiles.transpose(-3, -2).flatten(-2, -1).flatten(-3, -2)[..., :rows, :keys]
-    q, k, _, do = scope.tensors
     if result == "dV":
-        return turned.mT @ do
-    return scope.x.scale * (turned @ k if result == "dQ" else turned.mT @ q)
+        return turned.mT @ scope.do
+    return scope.x.scale * (turned @ scope.k if result == "dQ" else turned.mT @ scope.q)
 
 
 def _own_tile(result: str, taken: str, size: int, value: Tensor, scope: Scope) -> Tensor:
@@ -134,19 +126,13 @@ def _own_tile(result: str, taken: str, size: int, value: Tensor, scope: Scope) -
     tiles = _in_tiles(matrix, size)
     # [h, tiles of the result, size of the result, size of the sum]
     summed = tiles.sum(-3) if result == "dQ" else tiles.sum(-4).mT
-    rows = _rows_in_tiles(_operand(scope, taken), size)
+    rows = _operand(scope, taken)
+    rows = torch.nn.functional.pad(rows, (0, 0, 0, -rows.shape[-2] % size)).unflatten(-2, (-1, size))
     found: Tensor = (summed @ rows).flatten(-3, -2)[..., : value.shape[-2], :]
     return found if result == "dV" else scope.x.scale * found
 
 
-def _rows_in_tiles(tensor: Tensor, size: int) -> Tensor:
-    """[h, L, D] -> [h, tiles, size, D], filled up with 0."""
-    padded: Tensor = torch.nn.functional.pad(tensor, (0, 0, 0, -tensor.shape[-2] % size))
-    tiles: Tensor = padded.unflatten(-2, (-1, size))
-    return tiles
-
-
-def _exchanged(seen: Seen) -> Iterator[Hypothesis]:
+def _exchanged(seen: Observed) -> Iterator[Hypothesis]:
     for one, two in combinations(("dQ", "dK", "dV"), 2):
         if one not in seen.actual or two not in seen.actual or seen.actual[one].shape != seen.actual[two].shape:
             continue

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from .hypothesis import Hypothesis, Seen, entered, title
+from .hypothesis import Hypothesis, Observed, entered, title
 from .variant import Alter, Hook, Scope, Variant, hooking, pe
 
 Narrow = Callable[[Tensor], Tensor]
@@ -17,7 +17,7 @@ _ALL = frozenset({"LSE", "O", "P", "dP", "delta", "dQ", "dK", "dV"})
 _DTYPES = {"float32": ("bfloat16", "float16", "tf32", _CUT), "float16": ("bfloat16",), "bfloat16": ("float16",)}
 
 
-def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
+def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
     """Each operand rounded, to each dtype that has fewer bits than the case's."""
     for dtype in _DTYPES[seen.case.dtype]:
         narrow = _to(dtype)
@@ -30,7 +30,7 @@ def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
                 summed = hooking((gradient, partial(_summed_by_tiles, gradient, size, narrow)))
                 yield _of(f"the sum of {gradient}, after every {size},", gradient, dtype, summed, frozenset({gradient}))
         for step, words, hooks in _steps(narrow):
-            yield _of(words, step, dtype, hooking(*hooks), frozenset(name for name, _ in hooks))
+            yield _of(words, step, dtype, hooking(*hooks.items()), frozenset(hooks))
 
 
 def _of(words: str, word: str, dtype: str, alter: Alter, changes: frozenset[str]) -> Hypothesis:
@@ -38,25 +38,33 @@ def _of(words: str, word: str, dtype: str, alter: Alter, changes: frozenset[str]
     return Hypothesis(f"precision/{word}", "PREC", summary, alter, changes, fix=fix)
 
 
-def _steps(narrow: Narrow) -> Iterator[tuple[str, str, tuple[tuple[str, Hook], ...]]]:
-    dq: Hook = lambda value, scope: scope.x.scale * narrow(scope.used["dS"]) @ scope.tensors[1]  # noqa: E731
-    dk: Hook = lambda value, scope: scope.x.scale * narrow(scope.used["dS"]).mT @ scope.tensors[0]  # noqa: E731
-    dv: Hook = lambda value, scope: narrow(pe(scope)).mT @ scope.tensors[3]  # noqa: E731
-    o: Hook = lambda value, scope: narrow(pe(scope)) @ scope.tensors[2]  # noqa: E731
-    rounded: Hook = lambda value, scope: narrow(value)  # noqa: E731
-    yield "dS", "dS", (("dQ", dq), ("dK", dk))
-    yield "P", "P", (("dV", dv), ("O", o))
-    for step in ("P", "dP", "dS", "delta", "LSE", "O"):
-        yield step, step, ((step, rounded),)
-    for step in ("dQ", "dK", "dV", "dBias"):
-        yield step, f"{step}, on its way out,", ((step, rounded),)
+def _steps(narrow: Narrow) -> Iterator[tuple[str, str, dict[str, Hook]]]:
+    """(word, in words, hooks) of what may be rounded: dS and P for their products alone, and each step."""
+    yield (
+        "dS",
+        "dS",
+        {
+            "dQ": lambda value, scope: scope.x.scale * narrow(scope.used["dS"]) @ scope.k,
+            "dK": lambda value, scope: scope.x.scale * narrow(scope.used["dS"]).mT @ scope.q,
+        },
+    )
+    yield (
+        "P",
+        "P",
+        {
+            "dV": lambda value, scope: narrow(pe(scope)).mT @ scope.do,
+            "O": lambda value, scope: narrow(pe(scope)) @ scope.v,
+        },
+    )
+    for step in ("P", "dP", "dS", "delta", "LSE", "O", "dQ", "dK", "dV", "dBias"):
+        words = f"{step}, on its way out," if step in ("dQ", "dK", "dV", "dBias") else step
+        yield step, words, {step: lambda value, scope: narrow(value)}
 
 
 def _summed_by_tiles(gradient: str, size: int, narrow: Narrow, value: Tensor, scope: Scope) -> Tensor:
     """A gradient whose sum is rounded after each tile that is added, before the scale."""
-    q, k, _, do = scope.tensors
     matrix = pe(scope) if gradient == "dV" else scope.used["dS"]
-    left, right = {"dQ": (matrix, k), "dK": (matrix.mT, q), "dV": (matrix.mT, do)}[gradient]
+    left, right = {"dQ": (matrix, scope.k), "dK": (matrix.mT, scope.q), "dV": (matrix.mT, scope.do)}[gradient]
     total = value * 0
     for first in range(0, right.shape[-2], size):
         part = slice(first, first + size)

@@ -7,14 +7,14 @@ from functools import partial
 
 from torch import Tensor
 
-from .hypothesis import Hypothesis, Seen
-from .variant import Scope, hooking
+from .hypothesis import Hypothesis, Observed, making
+from .variant import Scope
 
 Slope = Callable[[Tensor, float], Tensor | float]
 _FIX = "dS = P * (dP - delta) * (1 - tanh(S / softcap)^2)"
 
 
-def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
+def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
     """What may stand in place of 1 - tanh(S / softcap)^2, where there is a softcap."""
     if seen.x.softcap is None:
         return
@@ -27,14 +27,11 @@ def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
         ("is applied twice", lambda s, c: (1 - (s / c).tanh() ** 2) ** 2),
     )
     for words, slope in ways:
-        alter = hooking(("dS", partial(_with_slope, slope)))
-        yield Hypothesis(
-            "softcap/derivative", "A", f"the softcap's derivative {words}", alter, frozenset({"dS"}), fix=_FIX
-        )
+        hook = partial(_with_slope, slope)
+        yield making("softcap/derivative", "A", f"the softcap's derivative {words}", {"dS": hook}, fix=_FIX)
 
 
 def _with_slope(slope: Slope, value: Tensor, scope: Scope) -> Tensor:
-    q, k, _, _ = scope.tensors
     assert scope.x.softcap is not None
-    by = slope(scope.x.scale * q @ k.mT, scope.x.softcap)
+    by = slope(scope.x.scale * scope.q @ scope.k.mT, scope.x.softcap)
     return scope.used["P"] * (scope.used["dP"] - scope.used["delta"][..., None]) * by

@@ -7,44 +7,35 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
-from .hypothesis import Hypothesis, Seen, title
-from .memory import KINDS, axes_of, by_kind, contiguous_strides, in_words, offsets, whole_storage, word
+from .hypothesis import Hypothesis, Observed, title
+from .memory import GRADIENTS, axes_of, contiguous_strides, in_words, offsets, whole_storage, with_strides_of, word
 from .variant import Alter, finishing
 
-_GRADIENTS = {"dq": "dQ", "dk": "dK", "dv": "dV"}
 # Elements of a storage that is copied to see what stores leave in it.
 _LARGEST = 1 << 24
-_SETS = ("b", "h", "m", "d", "bh", "md", "bhm", "bhmd")
 
 
-def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
+def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
     """Every gradient that was handed in to be written, with each other tensor's strides; and as if contiguous."""
-    for name, gradient in _GRADIENTS.items():
+    for name, gradient in GRADIENTS.items():
         if name in seen.tensors and gradient in seen.own and len(whole_storage(seen.tensors[name])) <= _LARGEST:
             tensor, tried = seen.tensors[name], {seen.tensors[name].stride()}
             for fault, fault_class, words, axes, other, strides in _ways(seen, name):
                 if strides not in tried:
                     tried.add(strides)
-                    summary, alter = f"{gradient} is stored {words}", _misplaced(gradient, tensor, strides)
                     yield Hypothesis(
-                        fault, fault_class, summary, alter, frozenset({gradient}), tensor=name, axes=axes, other=other,
-                        not_finite=True,
+                        fault, fault_class, f"{gradient} is stored {words}", _misplaced(gradient, tensor, strides),
+                        frozenset({gradient}), tensor=name, axes=axes, other=other, not_finite=True,
                     )  # fmt: skip
 
 
-def _ways(seen: Seen, name: str) -> Iterator[tuple[str, str, str, str, str, tuple[int, ...]]]:
-    own, tensor = axes_of(name, seen), seen.tensors[name]
-    for kinds in _SETS:
-        axes = "".join(axis for axis in own if KINDS.get(axis, "?") in kinds)
-        for other, theirs in seen.tensors.items():
-            named = by_kind(axes_of(other, seen), theirs.stride()) if axes_of(other, seen) else {}
-            if other == name or not set(kinds) <= named.keys():
-                continue
-            pairs = zip(own, tensor.stride(), strict=True)
-            strides = tuple(named[KINDS[axis]] if axis in axes else mine for axis, mine in pairs)
-            words = f"with {title(other)}'s {in_words(axes)} stride"
-            yield f"store/{word(name, axes, own)}", "S1", words, axes, other, strides
-    yield f"layout/{name}", "S2", "as if it were contiguous", own, "", contiguous_strides(tensor.shape)
+def _ways(seen: Observed, name: str) -> Iterator[tuple[str, str, str, str, str, tuple[int, ...]]]:
+    own, lay = axes_of(name, seen), {other: tensor.stride() for other, tensor in seen.tensors.items()}
+    for axes, other, strides in with_strides_of(seen, name, lay[name], lay):
+        words = f"with {title(other)}'s {in_words(axes)} stride"
+        yield f"store/{word(name, axes, own)}", "S1", words, axes, other, strides
+    contiguous = contiguous_strides(seen.tensors[name].shape)
+    yield f"layout/{name}", "S2", "as if it were contiguous", own, "", contiguous
 
 
 def _misplaced(gradient: str, tensor: Tensor, strides: tuple[int, ...]) -> Alter:

@@ -23,7 +23,7 @@ from . import (
     tile,
     wrap,
 )
-from .hypothesis import Hypothesis, Seen, may_show
+from .hypothesis import Hypothesis, Observed, may_show
 
 _KINDS = (
     factor.zeros, layout.hypotheses, stride.hypotheses, index.hypotheses, store.hypotheses, wrap.hypotheses,
@@ -32,7 +32,7 @@ _KINDS = (
 )  # fmt: skip
 
 
-def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
+def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
     """All that may have made a run wrong by itself."""
     for kind in _KINDS:
         yield from (one for one in kind(seen) if may_show(one.changes, seen))

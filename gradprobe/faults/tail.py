@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from ..reference import Attention
-from .hypothesis import Hypothesis, Seen
+from .hypothesis import Hypothesis, Observed, making
 from .memory import offsets, readable, whole_storage
 from .variant import Alter, Scope, hooking
 
 _SIZES = (16, 32, 64, 128)
 
 
-def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
+def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
     """Rows beyond the end that reach dK and dV, and keys beyond it that reach dQ; some operands are masked to 0."""
     case = seen.case
     plain = all(getattr(seen.x, name) is None for name in ("bias", "mask", "keep", "seqlens", "cu_seqlens_q", "alibi"))
@@ -26,23 +26,28 @@ def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
         rows, keys = -case.seqlen_q % size, -case.seqlen_k % size
         beyond = f"beyond the last one, up to a whole tile of {size},"
         for read in (("q", "do", "lse", "delta"), ("q", "do"), ("q",)) if rows else ():
-            summary, alter = (
-                f"rows {beyond} are read from the next head and added to dK and dV",
+            summary = f"rows {beyond} are read from the next head and added to dK and dV"
+            alter, changes, fix = (
                 _rows(seen, rows, read),
+                frozenset({"dK", "dV"}),
+                "mask the rows by the length: offs_m < n_ctx",
             )
-            changes, fix = frozenset({"dK", "dV"}), "mask the rows by the length: offs_m < n_ctx"
-            yield Hypothesis("tail/q", "M3", summary, alter, changes, fix=fix, tensor="q")
+            yield Hypothesis("tail/q", "M3", summary, alter, changes, fix, tensor="q")
         for read in (("k", "v"), ("k",)) if keys else ():
-            summary, alter = f"keys {beyond} are read from the next head and added to dQ", _keys(seen, keys, read)
-            changes, fix = frozenset({"dQ"}), "mask the keys by the length: offs_n < n_ctx"
-            yield Hypothesis("tail/k", "M3", summary, alter, changes, fix=fix, tensor="k")
+            summary = f"keys {beyond} are read from the next head and added to dQ"
+            alter, changes, fix = (
+                _keys(seen, keys, read),
+                frozenset({"dQ"}),
+                "mask the keys by the length: offs_n < n_ctx",
+            )
+            yield Hypothesis("tail/k", "M3", summary, alter, changes, fix, tensor="k")
         if keys:
-            summary, alter = f"keys {beyond} count with a score of 0", hooking(("LSE", partial(_counted, keys)))
+            summary, counted = f"keys {beyond} count with a score of 0", partial(_counted, keys)
             fix = "mask the scores by the length: tl.where(offs_n < n_ctx, s, -inf)"
-            yield Hypothesis("tail/scores", "M3", summary, alter, frozenset({"LSE", "P", "O"}), fix=fix)
+            yield making("tail/scores", "M3", summary, {"LSE": counted}, also=("P", "O"), fix=fix)
 
 
-def _behind(seen: Seen, name: str, count: int, read: tuple[str, ...]) -> Tensor:
+def _behind(seen: Observed, name: str, count: int, read: tuple[str, ...]) -> Tensor:
     """[B, H, count, ...] what lies behind the last row of each head; 0 where it is masked."""
     tensor = readable(seen)[name]
     shape = (*tensor.shape[:2], count, *tensor.shape[3:])
@@ -54,40 +59,37 @@ def _behind(seen: Seen, name: str, count: int, read: tuple[str, ...]) -> Tensor:
     return found.masked_fill((at >= len(flat)).to(tensor.device), 0.0)
 
 
-def _rows(seen: Seen, count: int, read: tuple[str, ...]) -> Alter:
+def _rows(seen: Observed, count: int, read: tuple[str, ...]) -> Alter:
     """dK and dV with rows beyond the end added."""
     q, do, lse, delta = (_behind(seen, name, count, read) for name in ("q", "do", "lse", "delta"))
 
-    def parts(scope: Scope) -> tuple[Tensor, Tensor, Tensor]:
-        """P, dS and dO of those rows, which see what a causal mask and a window let them."""
+    def p(scope: Scope) -> Tensor:
+        """P of those rows, which see what a causal mask and a window let them."""
         x, place = scope.x, (scope.tile.batch, scope.tile.heads)
-        _, k, v, _ = scope.tensors
         sees = _sees(x, slice(x.n_query, x.n_query + count), slice(0, x.n_key))
-        p = (x.scale * q[place] @ k.mT - lse[place][..., None]).exp() * sees
-        return p, p * (do[place] @ v.mT - delta[place][..., None]), do[place]
+        return (x.scale * q[place] @ scope.k.mT - lse[place][..., None]).exp() * sees
 
     def dk(value: Tensor, scope: Scope) -> Tensor:
-        _, ds, _ = parts(scope)
-        return value + scope.x.scale * ds.mT @ q[scope.tile.batch, scope.tile.heads]
+        place = (scope.tile.batch, scope.tile.heads)
+        ds = p(scope) * (do[place] @ scope.v.mT - delta[place][..., None])
+        return value + scope.x.scale * ds.mT @ q[place]
 
     def dv(value: Tensor, scope: Scope) -> Tensor:
-        p, _, of_rows = parts(scope)
-        return value + p.mT @ of_rows
+        return value + p(scope).mT @ do[scope.tile.batch, scope.tile.heads]
 
     return hooking(("dK", dk), ("dV", dv))
 
 
-def _keys(seen: Seen, count: int, read: tuple[str, ...]) -> Alter:
+def _keys(seen: Observed, count: int, read: tuple[str, ...]) -> Alter:
     """dQ with keys beyond the end added."""
     k, v = (_behind(seen, name, count, read) for name in ("k", "v"))
 
     def dq(value: Tensor, scope: Scope) -> Tensor:
-        x, tile = scope.x, scope.tile
-        q, _, _, do = scope.tensors
+        x, tile, used = scope.x, scope.tile, scope.used
         of_heads = k[tile.batch, x.kv_heads(tile)]
         sees = _sees(x, tile.rows, slice(x.n_key, x.n_key + count))
-        p = (x.scale * q @ of_heads.mT - scope.used["LSE"][..., None]).exp() * sees
-        ds = p * (do @ v[tile.batch, x.kv_heads(tile)].mT - scope.used["delta"][..., None])
+        p = (x.scale * scope.q @ of_heads.mT - used["LSE"][..., None]).exp() * sees
+        ds = p * (scope.do @ v[tile.batch, x.kv_heads(tile)].mT - used["delta"][..., None])
         return value + x.scale * ds @ of_heads
 
     return hooking(("dQ", dq))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from torch import Tensor
 
-from .hypothesis import Hypothesis, Seen
+from .hypothesis import Hypothesis, Observed, making
 from .variant import Alter, Hook, Scope, hooking
 
 _CHANGES = frozenset({"O", "dP", "delta", "dV", "dTau"})
@@ -14,7 +14,7 @@ _CHANGES = frozenset({"O", "dP", "delta", "dV", "dTau"})
 Position = Callable[[Tensor, Tensor], Tensor]
 
 
-def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
+def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
     """Other positions, and other places of the ReLU."""
     if seen.x.tau is None:
         return
@@ -36,47 +36,39 @@ def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
     alter, fix = _at(lambda i, j: i + 1.0, True, False), "dP = [P + tau / (i + 1) > 0] * (dO V^T)"
     yield Hypothesis("relu/mask", "A", summary, alter, _CHANGES, fix=fix)
     summary = "the ReLU's mask of dP is that of P alone: tau is left out of it"
-    yield Hypothesis("relu/sign", "A", summary, hooking(("dP", _masked_by_p)), _CHANGES)
-    undivided: Hook = lambda value, scope: scope.used["dP"].sum((-2, -1))  # noqa: E731
-    for words, hook in (("without dividing it by i + 1", undivided), ("before it is masked", _unmasked)):
-        summary, alter = f"dTau sums dP {words}", hooking(("dTau", hook))
-        yield Hypothesis("tau/gradient", "A", summary, alter, frozenset({"dTau"}), fix="dTau = sum of dP / (i + 1)")
+    by_p: Hook = lambda value, scope: scope.unmasked_dp * (scope.valid & (scope.used["P"] > 0))  # noqa: E731
+    yield making("relu/sign", "A", summary, {"dP": by_p}, also=_CHANGES)
+    ways: tuple[tuple[str, Hook], ...] = (
+        ("without dividing it by i + 1", lambda value, scope: scope.used["dP"].sum((-2, -1))),
+        ("before it is masked", lambda value, scope: (scope.unmasked_dp / _from_1(scope)).sum((-2, -1))),
+    )
+    for words, hook in ways:
+        yield making("tau/gradient", "A", f"dTau sums dP {words}", {"dTau": hook}, fix="dTau = sum of dP / (i + 1)")
+
+
+def _from_1(scope: Scope) -> Tensor:
+    """[m, 1] the number of each row, from 1."""
+    return scope.x.positions(scope.tile)[0] + 1
 
 
 def _at(position: Position, unmasked: bool, in_dtau: bool) -> Alter:
     """O, dP and dV with another share of tau, and dTau where it is divided by the same."""
 
     def z(scope: Scope) -> Tensor:
-        i, j = scope.x.positions(scope.tile)
         assert scope.x.tau is not None
-        return scope.used["P"] + scope.x.tau[scope.tile.heads, None, None] / position(i, j)
+        share = scope.x.tau[scope.tile.heads, None, None] / position(*scope.x.positions(scope.tile))
+        return scope.used["P"] + share
 
     def weights(scope: Scope) -> Tensor:
-        return z(scope).relu() * scope.x.valid(scope.tile)
-
-    def dp(value: Tensor, scope: Scope) -> Tensor:
-        _, _, v, do = scope.tensors
-        flows = scope.x.valid(scope.tile)
-        return (do @ v.mT) * (flows if unmasked else flows & (z(scope) > 0))
+        return z(scope).relu() * scope.valid
 
     def dtau(value: Tensor, scope: Scope) -> Tensor:
-        i, j = scope.x.positions(scope.tile)
-        return (scope.used["dP"] / position(i, j)).nan_to_num(posinf=0.0, neginf=0.0).sum((-2, -1))
+        divided = scope.used["dP"] / position(*scope.x.positions(scope.tile))
+        return divided.nan_to_num(posinf=0.0, neginf=0.0).sum((-2, -1))
 
-    hooks: tuple[tuple[str, Hook], ...] = (
-        ("O", lambda value, scope: weights(scope) @ scope.tensors[2]),
-        ("dP", dp),
-        ("dV", lambda value, scope: weights(scope).mT @ scope.tensors[3]),
-    )
-    return hooking(*hooks, *((("dTau", dtau),) if in_dtau else ()))
-
-
-def _masked_by_p(value: Tensor, scope: Scope) -> Tensor:
-    _, _, v, do = scope.tensors
-    return (do @ v.mT) * (scope.x.valid(scope.tile) & (scope.used["P"] > 0))
-
-
-def _unmasked(value: Tensor, scope: Scope) -> Tensor:
-    _, _, v, do = scope.tensors
-    i, _ = scope.x.positions(scope.tile)
-    return (do @ v.mT / (i + 1)).sum((-2, -1))
+    hooks: dict[str, Hook] = {
+        "O": lambda value, scope: weights(scope) @ scope.v,
+        "dP": lambda value, scope: scope.unmasked_dp * (scope.valid if unmasked else scope.valid & (z(scope) > 0)),
+        "dV": lambda value, scope: weights(scope).mT @ scope.do,
+    }
+    return hooking(*hooks.items(), *((("dTau", dtau),) if in_dtau else ()))

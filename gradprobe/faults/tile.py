@@ -9,7 +9,7 @@ from operator import methodcaller
 from torch import Tensor
 
 from ..reference import Attention, Tile, live_length
-from .hypothesis import Hypothesis, Seen
+from .hypothesis import Hypothesis, Observed
 
 _SIZES = (16, 32, 64, 128, 256)
 _SUMS = ("dQ", "dK", "dV", "O", "LSE", "delta")
@@ -36,7 +36,7 @@ class Positions:
 Keep = Callable[[Positions], Tensor]
 
 
-def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
+def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
     """Tiles of the usual sizes left out at either end, and sums that keep one tile alone.
 
     Each once: in a short problem many sizes of tiles leave the same, and some leave everything.
@@ -49,7 +49,7 @@ def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
             yield _hypothesis(seen, name, fault_class, words, keep)
 
 
-def _left(seen: Seen, keep: Keep) -> bytes:
+def _left(seen: Observed, keep: Keep) -> bytes:
     """Which entries are kept of those that causal and a window show, batch by batch."""
     x, kept = replace(seen.x, mask=None, bias=None), b""
     for batch in range(x.n_batch if x.seqlens is not None else 1):
@@ -58,7 +58,7 @@ def _left(seen: Seen, keep: Keep) -> bytes:
     return kept
 
 
-def _every(seen: Seen) -> Iterator[tuple[str, str, str, Keep]]:
+def _every(seen: Observed) -> Iterator[tuple[str, str, str, Keep]]:
     case = seen.case
     sizes = dict.fromkeys((case.block_m, case.block_n, *_SIZES))
     most = max(case.seqlen_q, case.seqlen_k)
@@ -69,7 +69,7 @@ def _every(seen: Seen) -> Iterator[tuple[str, str, str, Keep]]:
             yield from _of_pairs(rows, keys)
 
 
-def _hypothesis(seen: Seen, name: str, fault_class: str, words: str, keep: Keep) -> Hypothesis:
+def _hypothesis(seen: Observed, name: str, fault_class: str, words: str, keep: Keep) -> Hypothesis:
     kind, _, what = name.partition("/")
     first = next((own for own in (*seen.own, *seen.wrong_names) if own in _SUMS), seen.own[0])
     fault = f"{kind}/{first}-{what}" if what else f"{kind}/{first}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, cast
 
 from torch import Tensor
@@ -44,10 +45,36 @@ class Scope:
     formula: dict[str, Tensor] = field(default_factory=dict)
     """What the formula gave, before any hook and any buffer."""
 
-    @property
+    @cached_property
     def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """q, k, v and do of the tile."""
         return self.x.tensors(self.tile)
+
+    @property
+    def q(self) -> Tensor:
+        return self.tensors[0]
+
+    @property
+    def k(self) -> Tensor:
+        return self.tensors[1]
+
+    @property
+    def v(self) -> Tensor:
+        return self.tensors[2]
+
+    @property
+    def do(self) -> Tensor:
+        return self.tensors[3]
+
+    @property
+    def unmasked_dp(self) -> Tensor:
+        """[h, m, N] dO V^T."""
+        return self.do @ self.v.mT
+
+    @property
+    def valid(self) -> Tensor:
+        """[h or 1, m, N] bool: which keys each row sees."""
+        return self.x.valid(self.tile)
 
     def get(self, name: str, value: Tensor) -> Tensor:
         """The value that the computation goes on with; what is stored under the name is made from `value` alone."""
@@ -107,10 +134,6 @@ class Variant:
         """The same with other sums over the query heads of a key head."""
         return replace(self, share=share)
 
-    def finishing(self, finish: Finish) -> Variant:
-        """The same with something done to the results."""
-        return replace(self, finishes=(*self.finishes, finish))
-
     def on(self, tile: Tile, buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Every intermediate on a tile, as `reference.evaluate` gives them.
 
@@ -133,7 +156,7 @@ def hooking(*hooks: tuple[str, Hook]) -> Alter:
 
 def finishing(finish: Finish) -> Alter:
     """A fault in what a caller gets."""
-    return lambda variant: variant.finishing(finish)
+    return lambda variant: replace(variant, finishes=(*variant.finishes, finish))
 
 
 def wide(tensor: Tensor) -> Tensor:
@@ -147,12 +170,11 @@ def pe(scope: Scope) -> Tensor:
     if scope.x.family == "lazy":
         assert scope.x.tau is not None
         floor = scope.x.tau[scope.tile.heads, None, None] / (scope.x.positions(scope.tile)[0] + 1.0)
-        return (p + floor).relu() * scope.x.valid(scope.tile)
+        return (p + floor).relu() * scope.valid
     share = kept_share(scope.x, scope.tile)
     return p if share is None else p * share
 
 
 def slope(scope: Scope) -> Tensor | float:
     """[h, m, N] the softcap's derivative; 1 without."""
-    q, k, _, _ = scope.tensors
-    return softcap_slope(scope.x, q, k)
+    return softcap_slope(scope.x, scope.q, scope.k)

@@ -7,18 +7,17 @@ from functools import partial
 
 from torch import Tensor
 
-from .hypothesis import EVERYTHING, Hypothesis, Seen, entered, title
-from .memory import KINDS, axes_of, offsets, readable, reading, whole_storage
+from .hypothesis import EVERYTHING, Hypothesis, Observed, entered, title
+from .memory import GRADIENTS, KINDS, axes_of, offsets, readable, reading, whole_storage
 from .variant import Variant, finishing
 
 _LIMIT = 2**31
 # Which axes' terms one expression adds up, in 32 bits, before the sum is added to a pointer.
 _GROUPS = (("bhmd",), ("bh", "md"), ("b", "h", "m"), ("bh",), ("h",), ("m",), ("md",), ("b",))
-_GRADIENTS = {"dq": "dQ", "dk": "dK", "dv": "dV"}
 _FIX = "widen the index before it is multiplied: .to(tl.int64)"
 
 
-def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
+def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
     """Every tensor whose offsets pass 2^31, alone and all of them, with those of some axes in 32 bits."""
     tensors = {name: tensor for name, tensor in readable(seen).items() if _reach(tensor) >= _LIMIT}
     for groups in _GROUPS:
@@ -26,7 +25,7 @@ def hypotheses(seen: Seen) -> Iterator[Hypothesis]:
             yield _read(seen, {name: tensor}, groups)
         if len(tensors) > 1:
             yield _read(seen, tensors, groups)
-        for name, gradient in _GRADIENTS.items():
+        for name, gradient in GRADIENTS.items():
             if name in seen.tensors and gradient in seen.own and _reach(seen.tensors[name]) >= _LIMIT:
                 yield _stored(seen, name, gradient, groups)
 
@@ -35,7 +34,7 @@ def _reach(tensor: Tensor) -> int:
     return sum((size - 1) * abs(step) for size, step in zip(tensor.shape, tensor.stride(), strict=True))
 
 
-def _read(seen: Seen, tensors: Mapping[str, Tensor], groups: Sequence[str]) -> Hypothesis:
+def _read(seen: Observed, tensors: Mapping[str, Tensor], groups: Sequence[str]) -> Hypothesis:
     names = [title(name) for name in tensors]
     changes = entered(next(iter(tensors)), seen.case.family) if len(tensors) == 1 else EVERYTHING
     summary, first = f"offsets into {', '.join(names)} wrap around at 2^31: they are 32 bits wide", next(iter(tensors))
@@ -43,7 +42,7 @@ def _read(seen: Seen, tensors: Mapping[str, Tensor], groups: Sequence[str]) -> H
     return Hypothesis(f"wrap/{first}", "I64", summary, alter, changes, fix=_FIX, tensor=first)
 
 
-def _misread(seen: Seen, tensors: Mapping[str, Tensor], groups: Sequence[str], variant: Variant) -> Variant:
+def _misread(seen: Observed, tensors: Mapping[str, Tensor], groups: Sequence[str], variant: Variant) -> Variant:
     for name, tensor in tensors.items():
         at = _wrapped(tensor, axes_of(name, seen), groups) + int(tensor.storage_offset())
         flat = whole_storage(tensor)
@@ -61,7 +60,7 @@ def _wrapped(tensor: Tensor, axes: str, groups: Sequence[str]) -> Tensor:
     return total + offsets(tensor.shape, left)
 
 
-def _stored(seen: Seen, name: str, gradient: str, groups: Sequence[str]) -> Hypothesis:
+def _stored(seen: Observed, name: str, gradient: str, groups: Sequence[str]) -> Hypothesis:
     tensor = seen.tensors[name]
     elsewhere = _wrapped(tensor, axes_of(name, seen), groups) != offsets(tensor.shape, tensor.stride())
 
