@@ -16,10 +16,8 @@ AS_SAVED = "as-saved"
 # As `huge` lies, scaled down: what is right so, and wrong there, holds an offset in 32 bits.
 SCALED = "huge-scaled"
 KNOWN = (*LAYOUTS, SCALED, AS_SAVED)
-TENSORS = (
-    "q", "k", "v", "do", "o", "lse", "delta", "bias", "tau", "alibi", "mask", "sinks", "keep", "seqlens",
-    "cu_seqlens_q", "cu_seqlens_k", *OUTPUTS,
-)  # fmt: skip
+_PARAMETERS = ("bias", "tau", "alibi", "mask", "sinks", "keep", "seqlens", "cu_seqlens_q", "cu_seqlens_k")
+TENSORS = ("q", "k", "v", "do", "o", "lse", "delta", *_PARAMETERS, *OUTPUTS)
 DEFAULT_RUNS = ((), (("all", "distinct"),), (("do", "expanded"),))
 # Of values from a file. Not do=expanded, whose ones would take the place of the real dO.
 SAVED_RUNS = ((("all", AS_SAVED),), (), (("all", "distinct"),))

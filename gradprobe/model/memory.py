@@ -80,21 +80,14 @@ _KINDS = (RACE, OUTSIDE, MISALIGNED, GUARD, CHANGED, BARRIER, UNWRITTEN, SHARED,
 def worst_first(memory: Iterable[MemoryFinding]) -> list[MemoryFinding]:
     """Findings in the order of a report. A written guard band comes after the store that explains it."""
     memory = list(memory)
-    explained = {
-        memory_finding.tensor.lower()
-        for memory_finding in memory
-        if memory_finding.kind == OUTSIDE and memory_finding.access != "load"
-    }
-    return sorted(
-        memory,
-        key=lambda memory_finding: (
-            memory_finding.severity != ERROR,
-            memory_finding.kind == GUARD and memory_finding.tensor.lower() in explained,
-            _ACCESSES.index(memory_finding.access),
-            _KINDS.index(memory_finding.kind),
-            -memory_finding.lanes,
-        ),
-    )
+    explained = {one.tensor.lower() for one in memory if one.kind == OUTSIDE and one.access != "load"}
+
+    def order(one: MemoryFinding) -> tuple[bool, bool, int, int, int]:
+        is_explained = one.kind == GUARD and one.tensor.lower() in explained
+        kind, access = _KINDS.index(one.kind), _ACCESSES.index(one.access)
+        return one.severity != ERROR, is_explained, access, kind, -one.lanes
+
+    return sorted(memory, key=order)
 
 
 @dataclass(frozen=True)
@@ -116,18 +109,11 @@ def grouped(found: Iterable[tuple[str, MemoryFinding]]) -> list[Group]:
     """(layout, finding) of several runs, the worst first."""
     layouts: dict[object, dict[str, None]] = {}
     groups: dict[object, dict[object, MemoryFinding]] = {}
-    for layout, memory_finding in found:
-        key = (
-            memory_finding.kind,
-            memory_finding.kernel,
-            memory_finding.tensor or memory_finding.line,
-            memory_finding.access,
-        )
+    for layout, one in found:
+        key = (one.kind, one.kernel, one.tensor or one.line, one.access)
         layouts.setdefault(key, {})[layout] = None
         lines = groups.setdefault(key, {})
-        lines[memory_finding.identity] = max(
-            lines.get(memory_finding.identity, memory_finding), memory_finding, key=lambda one: one.lanes
-        )
+        lines[one.identity] = max(lines.get(one.identity, one), one, key=lambda each: each.lanes)
     made = {key: Group(tuple(layouts[key]), tuple(worst_first(lines.values()))) for key, lines in groups.items()}
     order = worst_first(group.memory[0] for group in made.values())
     return sorted(made.values(), key=lambda group: order.index(group.memory[0]))
@@ -139,6 +125,4 @@ def telling(memory: Iterable[MemoryFinding], non_finite: bool) -> tuple[MemoryFi
     What nothing has written holds NaN, so a read of it that shows in a result leaves something that is not finite; any
     other is masked later, as that of padded scratch is.
     """
-    return tuple(
-        worst_first(memory_finding for memory_finding in memory if memory_finding.kind != UNWRITTEN or non_finite)
-    )
+    return tuple(worst_first(one for one in memory if one.kind != UNWRITTEN or non_finite))

@@ -95,6 +95,11 @@ class Intermediate(Struct, frozen=True, kw_only=True):
         """The worst error as a multiple of the budget."""
         return float("inf") if self.max_budget_ratio is None else self.max_budget_ratio
 
+    @property
+    def count(self) -> int:
+        """How many heads it has, in each batch."""
+        return len({head.head for head in self.heads})
+
     def having(self, status: str) -> list[Head]:
         """The heads of a status."""
         return [head for head in self.heads if head.status == status]

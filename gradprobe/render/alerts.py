@@ -84,7 +84,7 @@ def _errors(report: Report) -> Iterator[Alert]:
     yield from _of_runs(report)
     if is_silent(report):
         sentences = ["The check is a mismatch; its report says no more."]
-        yield _alert(report, rules.WRONG, "check", "The check is a mismatch", sentences, places_of(report))
+        yield _alert(report, rules.WRONG, "check", "The check is a mismatch", sentences, places_of(report), {})
 
 
 def _warnings(report: Report) -> Iterator[Alert]:
@@ -93,10 +93,9 @@ def _warnings(report: Report) -> Iterator[Alert]:
         rule = rules.OF_WARNING.get(warned.kind) or rules.OF_MEMORY[warned.kind]
         about, layouts = warned.about, list(warned.layouts)
         seen = [place_of(one) for one in report.memory if one.layout in ("", *layouts)]
-        places = dict.fromkeys([*(place for place in seen if place.file), *places_of(report)])
         sentences = [f"{warned.words}.", f"{_layouts(layouts)}." if layouts else ""]
-        title = rule.summary + (f": {about}" if about else "")
-        alert = _alert(report, rule, about, title, sentences, tuple(places), kind=warned.kind, layouts=layouts)
+        title, details = rule.summary + (f": {about}" if about else ""), {"kind": warned.kind, "layouts": layouts}
+        alert = _alert(report, rule, about, title, sentences, (*seen, *places_of(report)), details)
         yield replace(alert, level=WARNING)
 
 
@@ -106,42 +105,25 @@ def _alert(
     what: str,
     title: str,
     sentences: Sequence[str],
-    places: Sequence[Place],
+    places: Iterable[Place],
+    details: Mapping[str, Any],
     worst: float = float("inf"),
-    **details: Any,
 ) -> Alert:
-    """With what every alert of a report says."""
+    """With what every alert of a report says; a place without a file is none."""
     told = (*filter(None, sentences), *([f"Again: {report.reproduce}"] if report.reproduce else []))
+    places = tuple(dict.fromkeys(place for place in places if place.file))
     first = report.first_mismatch
     is_first = rule is rules.WRONG and first is not None and what == first.intermediate
     details = {"check": report.name, **details}
-    return Alert(rule, report.name, what, title, told, tuple(places), worst, is_first, details, rule.level)
+    return Alert(rule, report.name, what, title, told, places, worst, is_first, details, rule.level)
 
 
 def _cause(report: Report, cause: Diagnosis) -> Alert:
     """One of the causes, at its own lines."""
     sentences = [_reason(cause), *(f"{sentence}." for sentence in cause.evidence)]
-    places = dict.fromkeys([*map(place_of, cause.where), *places_of(report)])
-    title = f"{rules.CAUSE.summary}: {cause.fault}"
-    return _alert(
-        report, rules.CAUSE, cause.fault, title, sentences, tuple(place for place in places if place.file),
-        fault=cause.fault, explained=cause.explained,
-    )  # fmt: skip
-
-
-def _wrong(report: Report, name: str, found: Found) -> Alert:
-    firsts = (run.first_mismatch for run, _ in found)
-    first = next((one for one in firsts if one is not None and one.intermediate == name), None)
-    run, one = _worst(found)
-    sentences = [f"{name} is wrong by itself: its own inputs do not explain it.", _extent(found, MISMATCH)]
-    if report.is_right_when_contiguous:
-        sentences.append("Right when contiguous: the arithmetic is right, an address (a stride) is not.")
-    sentences += [_reason(diagnosis) for diagnosis in report.causes or report.diagnoses[:1]]
-    sentences += [element_line(first)] if first else []
-    return _alert(
-        report, rules.WRONG, name, f"{name} is wrong by itself", sentences, places_of(report, name),
-        one.ratio, **_details(found, MISMATCH),
-    )  # fmt: skip
+    title, places = f"{rules.CAUSE.summary}: {cause.fault}", (*map(place_of, cause.where), *places_of(report))
+    details = {"fault": cause.fault, "explained": cause.explained}
+    return _alert(report, rules.CAUSE, cause.fault, title, sentences, places, details)
 
 
 def _reason(diagnosis: Diagnosis) -> str:
@@ -151,17 +133,25 @@ def _reason(diagnosis: Diagnosis) -> str:
     return f"{cause}: {diagnosis.summary} ({share}).{fix}"
 
 
+def _wrong(report: Report, name: str, found: Found) -> Alert:
+    firsts = (run.first_mismatch for run, _ in found)
+    first = next((one for one in firsts if one is not None and one.intermediate == name), None)
+    sentences = [f"{name} is wrong by itself: its own inputs do not explain it.", _extent(found, MISMATCH)]
+    if report.is_right_when_contiguous:
+        sentences.append("Right when contiguous: the arithmetic is right, an address (a stride) is not.")
+    sentences += [_reason(diagnosis) for diagnosis in report.causes or report.diagnoses[:1]]
+    sentences += [element_line(first)] if first else []
+    title, places, details = f"{name} is wrong by itself", places_of(report, name), _details(found, MISMATCH)
+    return _alert(report, rules.WRONG, name, title, sentences, places, details, _worst(found)[1].ratio)
+
+
 def _inherited(report: Report, name: str, found: Found) -> Alert:
     sentences = [f"{name} only inherits: it is wrong, but right given its wrong inputs.", _extent(found, INHERITED)]
-    sentences += [f"It comes from {_listed_faults(report.causes)}."] if report.causes else []
-    return _alert(
-        report, rules.INHERITED, name, f"{name} only inherits its error", sentences,
-        places_of(report, name, inherits=True), _worst(found)[1].ratio, **_details(found, INHERITED),
-    )  # fmt: skip
-
-
-def _listed_faults(causes: Sequence[Diagnosis]) -> str:
-    return " and ".join(f"{cause.fault} ({cause.summary})" for cause in causes)
+    causes = " and ".join(f"{cause.fault} ({cause.summary})" for cause in report.causes)
+    sentences += [f"It comes from {causes}."] if causes else []
+    title, places = f"{name} only inherits its error", places_of(report, name, inherits=True)
+    details, worst = _details(found, INHERITED), _worst(found)[1].ratio
+    return _alert(report, rules.INHERITED, name, title, sentences, places, details, worst)
 
 
 def _worst(found: Found) -> tuple[Run, Intermediate]:
@@ -177,13 +167,11 @@ def _extent(found: Found, status: str) -> str:
 
 def _details(found: Found, status: str) -> dict[str, Any]:
     run, one = _worst(found)
-    head = next(iter(one.having(status)), None)
-    worst = one.max_budget_ratio
-    return {
-        "intermediate": one.name, "layout": run.layout, "layouts": [each.layout for each, _ in found],
-        "batch": head.batch if head else None, "head": head.head if head else None,
-        "ratio": None if worst is None else worst.plain, "mismatched": one.mismatched, "total": one.total,
-    }  # fmt: skip
+    head, worst = next(iter(one.having(status)), None), one.max_budget_ratio
+    layouts = [each.layout for each, _ in found]
+    where: dict[str, Any] = {"intermediate": one.name, "layout": run.layout, "layouts": layouts}
+    where |= {"batch": head.batch if head else None, "head": head.head if head else None}
+    return where | {"ratio": worst and worst.plain, "mismatched": one.mismatched, "total": one.total}
 
 
 def _broken(report: Report) -> Iterator[Alert]:
@@ -199,21 +187,17 @@ def _broken(report: Report) -> Iterator[Alert]:
         sentences = [f"{residual(identity)} in {layout}.", f"{_layouts(layouts)}." if len(layouts) > 1 else ""]
         sentences += [] if report.first_mismatch else [identity_line(identity)]
         left, budget = (None if one is None else one.plain for one in (identity.residual, identity.budget))
-        yield _alert(
-            report, rules.IDENTITY, key, f"{identity.name} is broken", sentences, places_of(report), identity.ratio,
-            identity=key, layout=layout, layouts=layouts, residual=left, budget=budget,
-        )  # fmt: skip
+        details = {"identity": key, "layout": layout, "layouts": layouts, "residual": left, "budget": budget}
+        title, places = f"{identity.name} is broken", places_of(report)
+        yield _alert(report, rules.IDENTITY, key, title, sentences, places, details, identity.ratio)
 
 
 def _of_memory(report: Report, finding: MemoryFinding) -> Alert:
-    rule, place = rules.OF_MEMORY[finding.kind], place_of(finding)
-    about = " in ".join(filter(None, (finding.tensor, finding.kernel)))
-    places = dict.fromkeys([*([place] if place.file else []), *places_of(report)])
+    rule, about = rules.OF_MEMORY[finding.kind], " in ".join(filter(None, (finding.tensor, finding.kernel)))
+    what, title = f"{about}: {finding.code}", f"{rule.summary}: {about}"
     sentences = [finding.sentence, f"The line: {finding.code}" if finding.code else ""]
-    return _alert(
-        report, rule, f"{about}: {finding.code}", f"{rule.summary}: {about}", sentences, tuple(places),
-        kind=finding.kind, tensor=finding.tensor, kernel=finding.kernel,
-    )  # fmt: skip
+    details = {"kind": finding.kind, "tensor": finding.tensor, "kernel": finding.kernel}
+    return _alert(report, rule, what, title, sentences, (place_of(finding), *places_of(report)), details)
 
 
 def _of_runs(report: Report) -> Iterator[Alert]:
@@ -222,20 +206,18 @@ def _of_runs(report: Report) -> Iterator[Alert]:
         layout, told = run.layout, run.told_error
         if told:
             own = run.error if isinstance(run.error, Error) else Error(kind="", message="")
-            error = structs.replace(own, kind=told[0], message=f"{layout}: {told[1]}")
-            yield _failed(report, error, layout)
+            yield _failed(report, structs.replace(own, kind=told[0], message=f"{layout}: {told[1]}"), layout)
         elif run.verdict == SKIPPED:
-            sentences = [f"Layout {layout} was skipped: {run.skipped}"]
-            title, places = f"Layout {layout} was refused", places_of(report)
-            yield _alert(report, rules.REFUSED, layout, title, sentences, places, layout=layout)
+            title, sentences = f"Layout {layout} was refused", [f"Layout {layout} was skipped: {run.skipped}"]
+            yield _alert(report, rules.REFUSED, layout, title, sentences, places_of(report), {"layout": layout})
 
 
 def _failed(report: Report, error: Error, what: str = "check") -> Alert:
     rule = rules.OF_FAILURE.get(error.kind, rules.TOOL)
     # A wrong command is no fault of any file.
     places = () if rule in (rules.USAGE, rules.TOOL, rules.REFERENCE) else places_of(report)
-    places = (place_of(error), *places) if error.file else places
-    return _alert(report, rule, what, rule.summary, [error.message, error.way_out], places, kind=error.kind)
+    sentences, details = [error.message, error.way_out], {"kind": error.kind}
+    return _alert(report, rule, what, rule.summary, sentences, (place_of(error), *places), details)
 
 
 def _layouts(layouts: Sequence[str]) -> str:

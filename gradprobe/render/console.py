@@ -9,39 +9,56 @@ from rich.text import Text
 
 from ..model.case import Case
 from ..model.memory import BARRIER, CHANGED, DTYPE, GUARD, MISALIGNED, OUTSIDE, RACE, SHARED, UNWRITTEN, grouped
-from ..model.number import LAMBDA, in_words, plural, spans
+from ..model.number import LAMBDA, in_words, plural
 from ..model.report import Report, Source
 from ..model.run import FAILED, INHERITED, MATCH, MISMATCH, Element, Error, Head, Intermediate, Run
 from .excerpt import render_reasons, window
 from .places import base_of
-from .text import ASCII, CAUTION, STYLES, UTF8, Marks, folded, greppable, headed, ratio, wrapped
+from .text import (
+    ASCII,
+    CAUTION,
+    STYLES,
+    UTF8,
+    Marks,
+    folded,
+    greppable,
+    headed,
+    heads_in_words,
+    place_in_words,
+    ratio,
+    wrapped,
+)
 
 _NAME, _CELL = 9, 8
 _MOST_STRAYS = 4
 _STRAYED = {
-    RACE: "races", OUTSIDE: "touches what is not its own", UNWRITTEN: "reads what nothing wrote",
-    BARRIER: "has a barrier that not all threads reach", GUARD: "touches what is not its own",
-    MISALIGNED: "makes a misaligned access", CHANGED: "writes over its inputs",
-    SHARED: "returns what lies in another tensor's memory", DTYPE: "returns a coarser dtype than it was given",
-}  # fmt: skip
+    RACE: "races",
+    OUTSIDE: "touches what is not its own",
+    GUARD: "touches what is not its own",
+    UNWRITTEN: "reads what nothing wrote",
+    BARRIER: "has a barrier that not all threads reach",
+    MISALIGNED: "makes a misaligned access",
+    CHANGED: "writes over its inputs",
+    SHARED: "returns what lies in another tensor's memory",
+    DTYPE: "returns a coarser dtype than it was given",
+}
 # A fault of the formula moves an element by its own size, thousands of roundings. An accumulator of fewer bits than
 # declared stays within the confidence factor of what was allowed, the room that a bound leaves beyond one rounding.
 COARSE = LAMBDA
-_OF_TARGET = r"^target '.*?' "
 
 
 def render(report: Report, width: int, *, utf8: bool = True) -> list[Text]:
     """The report as lines; tables fit `width`, sentences are folded to it. Nothing where nothing was measured."""
+    layouts = render_layouts(report, width, utf8=utf8)
     if report.verdict == FAILED or not report.measured:
-        return _unfinished(report, width, utf8=utf8)
-    marks = UTF8 if utf8 else ASCII
+        if report.error is None or not report.runs:
+            return []
+        return [Text(f"ERROR  {report.error.message}"), *layouts, Text(f"  again: {report.reproduce}")]
     lines = [*_verdict(report, width)]
     if report.failing:
-        lines += _place(report, width)
-        lines += render_reasons(report, width)
+        lines += [*_place(report, width), *render_reasons(report, width)]
     lines += [line for sentence in _reasons(report) for line in folded(sentence, width)]
-    lines += [Text(), *_table(report, report.shown, width, marks), Text()]
-    lines += render_layouts(report, width, utf8=utf8)
+    lines += [Text(), *_table(report, report.shown, width, UTF8 if utf8 else ASCII), Text(), *layouts]
     lines += [line for sentence in _sentences(report) for line in folded(sentence, width)]
     return [*lines, *_provenance(report, width), *(Text(f"  {hint}") for hint in report.hints)]
 
@@ -59,31 +76,18 @@ def first_line(report: Report) -> str:
     return "" if run is None else greppable(report.shown, run.memory)
 
 
-def _unfinished(report: Report, width: int, *, utf8: bool) -> list[Text]:
-    """What was measured before an error ended the check."""
-    if report.error is None or not report.runs:
-        return []
-    layouts = render_layouts(report, width, utf8=utf8)
-    return [Text(f"ERROR  {report.error.message}"), *layouts, Text(f"  again: {report.reproduce}")]
-
-
 def _verdict(report: Report, width: int) -> Iterator[Text]:
-    target, first = report.target.name, report.measured[0]
-    run = report.failing
-    if run is None:
-        count, runs = len(first.compares), len(report.measured)
-        words = (
-            f"{target}: {plural(count, 'intermediate')} within budget in {plural(runs, 'layout')} ({first.precision})"
-        )
-        yield from headed("MATCH", "bold green", words, width)
-    else:
-        yield from headed("MISMATCH", "bold red", f"{_blame_of(run)} ({target}, {run.layout})", width)
+    target, first, run = report.target.name, report.measured[0], report.failing
+    if run is not None:
+        return headed("MISMATCH", "bold red", f"{_blame_of(run)} ({target}, {run.layout})", width)
+    count, runs = plural(len(first.compares), "intermediate"), plural(len(report.measured), "layout")
+    return headed("MATCH", "bold green", f"{target}: {count} within budget in {runs} ({first.precision})", width)
 
 
 def _blame_of(run: Run) -> str:
     if run.has_wrong_elements or run.broken:
         return blame(run)
-    kinds = " and ".join(dict.fromkeys(_STRAYED[memory_finding.kind] for memory_finding in run.memory))
+    kinds = " and ".join(dict.fromkeys(_STRAYED[one.kind] for one in run.memory))
     whose = f"{run.memory[0].kernel or 'the target'} {kinds}"
     return f"every element is within budget, but {whose}{'' if run.compares else ' before the layout is refused'}"
 
@@ -100,26 +104,15 @@ def blame(run: Run) -> str:
 
 
 def _which_heads(one: Intermediate) -> str:
-    wrong, heads = sorted({head.head for head in one.having(MISMATCH)}), _count(one)
-    if len(wrong) == heads:
-        return " in every head" if heads > 1 else ""
-    return f" in head{'s' if len(wrong) > 1 else ''} {in_words(spans(wrong))} of {heads}"
-
-
-def _count(one: Intermediate) -> int:
-    """How many heads it has."""
-    return len({head.head for head in one.heads})
+    return f" in {heads_in_words(one, MISMATCH)}" if one.count > 1 else ""
 
 
 def _place(report: Report, width: int) -> Iterator[Text]:
     yield Text(first_line(report), "bold")
-    first = report.shown.first_mismatch
-    if first is None:
-        return
-    if report.case is not None:
-        yield from _whereabouts(report.case, first)
-    # Beside the cause one row of numbers is enough.
-    yield from window(first, width, one_row=bool(report.causes))
+    if (first := report.shown.first_mismatch) is not None:
+        yield from _whereabouts(report.case, first) if report.case is not None else ()
+        # Beside the cause one row of numbers is enough.
+        yield from window(first, width, one_row=bool(report.causes))
 
 
 def _whereabouts(case: Case, element: Element) -> Iterator[Text]:
@@ -133,7 +126,7 @@ def _whereabouts(case: Case, element: Element) -> Iterator[Text]:
 
 
 def _table(report: Report, run: Run, width: int, marks: Marks) -> Iterator[Text]:
-    heads = report.case.heads if report.case else max(map(_count, run.compares))
+    heads = report.case.heads if report.case else max(one.count for one in run.compares)
     states = [[_status(one, heads, [head]) for one in run.compares] for head in range(heads)]
     groups = head_groups(states, max(1, (width - _NAME) // _CELL))
     label, each = ("head", "head") if len(groups) == heads else ("heads", "group of heads")
@@ -202,7 +195,7 @@ def _cells(one: Intermediate, groups: Sequence[range], heads: int, marks: Marks)
 
 def _held(one: Intermediate, heads: int, wanted: Iterable[int]) -> list[Head]:
     """What an intermediate has of some query heads, in every batch: key heads of dK and dV."""
-    group_size = heads // _count(one)
+    group_size = heads // one.count
     held = {head // group_size for head in wanted}
     return [head for head in one.heads if head.head in held]
 
@@ -220,22 +213,18 @@ def render_layouts(report: Report, width: int, *, utf8: bool = True) -> Iterator
     for run in report.runs:
         style = styles.get(run.verdict, CAUTION)
         if run.told_error:
-            yield Text(f"  {run.layout:<14} {run.verdict}: {_words_of_end(run)}", style)
+            words = run.error.words if isinstance(run.error, Error) else ""
+            words = words or re.sub(r"^target '.*?' ", "", run.told_error[1])
+            yield Text(f"  {run.layout:<14} {run.verdict}: {words}", style)
             continue
         if not run.compares:  # the target's words, of any length
             how = "mismatch, then refused" if run.verdict == MISMATCH else run.verdict
-            words = wrapped(f"{run.layout:<14} {how}: {run.skipped}", width)
-            yield from (Text(line, style) for line in words)
+            yield from folded(f"{run.layout:<14} {how}: {run.skipped}", width, style)
             continue
         line = Text.assemble(f"  {run.layout:<14} ", (run.verdict, style))
         worst = max(run.compares, key=lambda one: one.ratio)
         line.append(f", worst {ratio(worst.ratio)}{marks.times} in {worst.name}")
         yield line
-
-
-def _words_of_end(run: Run) -> str:
-    words = run.error.words if isinstance(run.error, Error) else ""
-    return words or re.sub(_OF_TARGET, "", run.told_error[1] if run.told_error else "")
 
 
 def _reasons(report: Report) -> Iterator[str]:
@@ -245,7 +234,8 @@ def _reasons(report: Report) -> Iterator[str]:
     yield from _of_memory(report)
     yield from (report.failing or report.measured[0]).inside
     yield from report.coarser
-    if report.failing and not report.coarser and _is_coarse(report):
+    worst = max(one.ratio for run in report.measured for one in run.compares)
+    if report.failing and not report.coarser and 1.0 < worst <= COARSE:
         name = report.shown.precision
         yield f"no error exceeds {COARSE:.0f}x: rather a coarser arithmetic than {name} than a wrong formula"
 
@@ -253,10 +243,8 @@ def _reasons(report: Report) -> Iterator[str]:
 def _of_memory(report: Report) -> Iterator[str]:
     """What kernels did to memory, the worst first, where no cause says it already."""
     causes = {one.summary for one in report.causes[:1]}
-    groups = grouped(
-        (run.layout, memory_finding) for run in report.runs if not run.told_error for memory_finding in run.memory
-    )
-    groups = [group for group in groups if group.sentence not in causes]
+    found = ((run.layout, finding) for run in report.runs if not run.told_error for finding in run.memory)
+    groups = [group for group in grouped(found) if group.sentence not in causes]
     yield from (group.sentence for group in groups[:_MOST_STRAYS])
     if len(groups) > _MOST_STRAYS:
         yield f"and {plural(len(groups) - _MOST_STRAYS, 'finding')} more about memory, none worse, in --json FILE"
@@ -271,7 +259,11 @@ def _sentences(report: Report) -> Iterator[str]:
     else:
         kept = [identity.key for run in report.measured for identity in run.invariants if identity.holds]
         of_reference = [identity.key for identity in shown.invariants if identity.of == "reference"]
-        held, audited = (" ".join(sorted(set(keys), key=_rank)) for keys in (kept, of_reference))
+        # I2 before I10, and what is no number last.
+        held, audited = (
+            " ".join(sorted(set(keys), key=lambda key: (key == "repeat", len(key), key)))
+            for keys in (kept, of_reference)
+        )
         yield f"identities hold: {held} (and {audited} for the reference)"
     yield from report.notes
     if shown.undecided:
@@ -279,34 +271,24 @@ def _sentences(report: Report) -> Iterator[str]:
     yield _receipt(report)
 
 
-def _is_coarse(report: Report) -> bool:
-    """Whether elements are wrong, and none by much."""
-    return 1.0 < max(one.ratio for run in report.measured for one in run.compares) <= COARSE
-
-
 def _wrong_rows(run: Run) -> str:
     first = run.first_mismatch
     assert first is not None
     one = next(one for one in run.compares if one.name == first.intermediate)
     ranges = next(head.rows for head in one.heads if (head.batch, head.head) == (first.batch, first.head))
-    where = f"batch {first.batch}, head {first.head}" if first.batch is not None else f"head {first.head}"
     rows = sum(last - start + 1 for start, last in ranges)
-    return f"{one.name} {where}: {in_words(ranges, 6)} ({rows} of {one.length})"
+    return f"{one.name} {place_in_words(first)}: {in_words(ranges, 6)} ({rows} of {one.length})"
 
 
 def _receipt(report: Report) -> str:
     counts, case, runs = report.compared, report.case, len(report.measured)
     seen = sorted({len(run.compares) for run in report.measured})
     names = plural(seen[0], "intermediate") if len(seen) == 1 else f"{seen[0]} to {plural(seen[-1], 'intermediate')}"
-    of_case = "" if case is None else (
-        f", {plural(case.batch, 'batch')}, {plural(case.heads, 'head')} and {plural(case.seqlen_q, 'query row')}"
-    )  # fmt: skip
-    return f"compared {plural(counts.elements, 'element')}: every one of {names} in {plural(runs, 'run')}{of_case}"
-
-
-def _rank(key: str) -> tuple[int, str]:
-    """I2 before I10, and what is no number last."""
-    return (int(key[1:]) if key[1:].isdigit() else 99, key)
+    words = f"compared {plural(counts.elements, 'element')}: every one of {names} in {plural(runs, 'run')}"
+    if case is None:
+        return words
+    heads = f"{plural(case.batch, 'batch')}, {plural(case.heads, 'head')}"
+    return f"{words}, {heads} and {plural(case.seqlen_q, 'query row')}"
 
 
 def _provenance(report: Report, width: int) -> Iterator[Text]:

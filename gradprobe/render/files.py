@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import Any
 
     from ..model.documents import Reports
 
@@ -70,10 +71,6 @@ def keeps_changing(file: str) -> bool:
     """Whether a file may be written again and again. A stream may not: it would keep every version."""
     return file != "-" and (os.path.isfile(file) or not os.path.exists(file))
 
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 INCOMPLETE = "incomplete"
 """The verdict."""

@@ -16,7 +16,6 @@ from .text import (
     counts_in_words,
     element_line,
     errors_of,
-    head_name,
     identities,
     identity_line,
     is_silent,
@@ -78,10 +77,8 @@ def _suite(report: Report, base: Base) -> Xml.Element:
 
 def _add_properties(suite: Xml.Element, report: Report, base: Base) -> None:
     target, places = report.target, places_of(report)
-    properties: dict[str, object] = {
-        "name": target.name, "family": target.family, "backend": target.backend, "sha256": target.sha256,
-        "title": report.title, "reproduce": report.reproduce,
-    }  # fmt: skip
+    properties = {name: getattr(target, name) for name in ("name", "family", "backend", "sha256")}
+    properties |= {"title": report.title, "reproduce": report.reproduce}
     if places:
         properties |= {"file": base.relative(places[0].file) or places[0].file, "line": places[0].line}
     properties |= {f"kernel {place.name}": base.told(place) for place in places[1:]}
@@ -93,9 +90,8 @@ def _add_properties(suite: Xml.Element, report: Report, base: Base) -> None:
 
 def _case(case: Case, target: str, milliseconds: int) -> Xml.Element:
     classname = f"{target}.{case.group}" if case.group else target
-    element = Xml.Element(
-        "testcase", classname=visible(classname), name=visible(case.name), time=_seconds(milliseconds)
-    )
+    names = {"classname": visible(classname), "name": visible(case.name)}
+    element = Xml.Element("testcase", names, time=_seconds(milliseconds))
     if case.outcome:
         told = Xml.SubElement(element, case.outcome, type=visible(case.kind), message=visible(case.message))
         told.text = visible("\n".join(filter(None, case.body))) or None
@@ -146,7 +142,8 @@ def _of_run(report: Report, run: Run, base: Base) -> Iterator[Case]:
 
 
 def _of_head(report: Report, run: Run, one: Intermediate, head: Head, base: Base) -> Case:
-    name, status = head_name(one.name, head), head.status
+    status, batch = head.status, "" if head.batch is None else f" batch {head.batch}"
+    name = f"{one.name}{batch} head {head.head}"
     if status not in (MISMATCH, INHERITED):
         return Case(run.layout, name)
     own = status == MISMATCH
@@ -197,7 +194,7 @@ def _unique(cases: Iterable[Case]) -> list[Case]:
         seen[case.group, case.name] += 1
         again = seen[case.group, case.name]
         name = f"{case.name} ({again})" if again > 1 else case.name
-        found.append(Case(case.group, name, case.outcome, case.kind, case.message, case.body))
+        found.append(replace(case, name=name))
     return found
 
 

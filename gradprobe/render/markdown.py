@@ -18,6 +18,7 @@ from .text import element_line, errors_of, identities, ratio, so_far, told_apart
 # GitHub drops a summary that is larger.
 MOST_BYTES = 2**20
 _ORDER = (FAILED, CRASHED, MISMATCH, WARNING, SKIPPED, MATCH)
+_SAID = {MISMATCH: "wrong", FAILED: "not checked", MATCH: "right", WARNING: "warned of"}
 _HEAD = "| verdict | check | layout | wrong by itself | only inherited | worst | what | where |\n" + "|--" * 8 + "|\n"
 # Signs of Markdown, HTML, mentions, issues, emoji and links.
 _MARKUP = re.compile(r"[\\`*_{}\[\]()<>#+!|&~$@:]|(?<=www)\.")
@@ -58,9 +59,7 @@ def as_markdown(reports: Sequence[Report], base: Base, most: int = MOST_BYTES) -
 def _heading(reports: Sequence[Report]) -> str:
     verdicts = Counter(report.verdict for report in reports if not report.is_warning)
     verdicts[WARNING] = sum(len(report.warnings) for report in reports)
-    words = [f"{verdicts[word]} {said}" for word, said in (
-        ("mismatch", "wrong"), ("error", "not checked"), ("match", "right"),
-        (WARNING, "warned of")) if verdicts[word]]  # fmt: skip
+    words = [f"{verdicts[word]} {said}" for word, said in _SAID.items() if verdicts[word]]
     return f"### gradprobe: {plural(len(reports), 'check')}, {', '.join(words)}\n\n"
 
 
@@ -111,15 +110,12 @@ def _of_run(run: Run, check: str, where: str) -> Row:
     broken = [identity.name for identity in identities(run).values() if not identity.holds]
     what = "; ".join(filter(None, (what, f"broken: {', '.join(broken)}" if broken else "")))
     told = f"{ratio(worst.ratio)}x in {worst.name}" if worst else ""
-    own, inherited = (
-        ", ".join(one.name for one in run.intermediates if one.status == status) for status in (MISMATCH, INHERITED)
-    )
-    wrong = run.verdict in (MISMATCH, FAILED, CRASHED)
-    return Row(
-        run.verdict,
-        worst.ratio if worst else 0.0,
-        (check, run.layout, own, inherited, told, what, where if wrong else ""),
-    )
+    names: dict[str, list[str]] = {MISMATCH: [], INHERITED: []}
+    for one in run.intermediates:
+        names.setdefault(one.status, []).append(one.name)
+    own, inherited = ", ".join(names[MISMATCH]), ", ".join(names[INHERITED])
+    where = where if run.verdict in (MISMATCH, FAILED, CRASHED) else ""
+    return Row(run.verdict, worst.ratio if worst else 0.0, (check, run.layout, own, inherited, told, what, where))
 
 
 def _row(row: Row) -> str:

@@ -5,6 +5,7 @@ An id is never given to another rule, nor taken back: alerts that somebody close
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from ..model import memory
@@ -27,165 +28,115 @@ class Rule:
     """What to do."""
 
 
-WRONG = Rule(
-    "GP001", "WrongIntermediate", "error", 80.0,
-    "An intermediate is wrong by itself",
-    "Elements of an intermediate are beyond their budget beside the float64 reference, and its own inputs do not "
-    "explain it: the code that computes it is wrong.",
-    "Look at the first one in dataflow order: gradprobe diff NAME shows it close up.",
-)  # fmt: skip
-INHERITED = Rule(
-    "GP002", "InheritedError", "note", 10.0,
-    "An intermediate is wrong, but right given its wrong inputs",
-    "Elements are beyond their budget beside the reference, but within it of what the target's own wrong inputs imply.",
-    "Correct the cause that it names, or else the intermediate that is wrong by itself, and check again.",
-)  # fmt: skip
-CAUSE = Rule(
-    "GP004", "Cause", "error", 85.0,
-    "A cause of what is wrong",
-    "A hypothesis about the code that was tested: it reproduces at least 90 % of the wrong elements within their "
-    "budget. Where two faults are at work, each is a cause of its own.",
-    "Correct the lines that are named as the fix says, and check again.",
-)  # fmt: skip
-IDENTITY = Rule(
-    "GP003", "BrokenIdentity", "error", 70.0,
-    "An identity of attention's gradients is broken",
-    "A relation that every right backward keeps, whatever the reference says, is broken beyond the sum of the budgets.",
-    "Where intermediates are wrong too, begin with those; alone, look at what differs between two runs or layouts.",
-)  # fmt: skip
-OUTSIDE = Rule(
-    "GP010", "AccessOutsideTensor", "error", 95.0,
-    "A kernel reads or writes outside its tensor",
-    "A load or store was seen at an address that does not belong to the tensor whose pointer it began from.",
-    "Correct the stride, offset or mask on the line that is named.",
-)  # fmt: skip
-GUARD = Rule(
-    "GP011", "GuardBandTouched", "error", 94.0,
-    "The guard band around a tensor was read or written",
-    "Values around a tensor changed during the run, or what lay there changed the results.",
-    "Look for an address beyond the side of the tensor that is named.",
-)  # fmt: skip
-UNWRITTEN = Rule(
-    "GP012", "UnwrittenOutput", "error", 90.0,
-    "Part of an output is never written, or what was never written is read",
-    "Elements kept what lay in memory before the run, so that they are right by chance alone.",
-    "Look for rows that no program of the grid covers, or for a buffer that must begin as zeros.",
-)  # fmt: skip
-RACE = Rule(
-    "GP013", "StoreRace", "error", 92.0,
-    "Two programs or threads touch one address, one of them storing, with no atomic or barrier between",
-    "Which of them is first is up to the device: the result may differ from run to run.",
-    "Use atomic adds, or give each program addresses of its own.",
-)  # fmt: skip
-BARRIER = Rule(
-    "GP014", "DivergentBarrier", "error", 91.0,
-    "Threads of a block wait at a barrier that others never reach",
-    "A barrier must be reached by every thread of its block, and by all at one place: else what follows is undefined.",
-    "Move it out of the branch or loop that some threads leave earlier.",
-)  # fmt: skip
-MISALIGNED = Rule(
-    "GP015", "MisalignedAccess", "error", 93.0,
-    "A kernel reads or writes several elements at once at an address that is no multiple of their size",
-    "A GPU ends the process at such an access; a CPU does it.",
-    "Access element by element where a stride or an offset does not allow more, or refuse such a tensor.",
-)  # fmt: skip
-CHANGED = Rule(
-    "GP016", "InputOverwritten", "error", 90.5,
-    "An input is overwritten",
-    "A tensor that the target was given holds other bits after the run. Whatever reads it next reads those.",
-    "Write into a tensor of the target's own; where it is meant, allow it: --inplace TENSOR.",
-)  # fmt: skip
-SHARED = Rule(
-    "GP017", "ResultInOtherMemory", "error", 89.0,
-    "A gradient lies in the memory of an input or of another gradient",
-    "Its values are what they should be as long as nobody writes there: an optimizer's step or a clearing of gradients "
-    "changes the other tensor too.",
-    "Return a tensor of its own, or parts of one buffer that have no element in common.",
-)  # fmt: skip
-DTYPE = Rule(
-    "GP018", "CoarserResult", "error", 88.0,
-    "A result is returned in a coarser dtype",
-    "O and each gradient must hold every number of the dtype of the tensor that it belongs to: what is rounded off is "
-    "lost, and what overflows is infinite. A wider dtype is right.",
-    "Return it in the dtype of that tensor, or in float32.",
-)  # fmt: skip
-CRASH = Rule(
-    "GP020", "Crash", "error", 100.0,
-    "The target ended its process",
-    "A segmentation fault, an exit or the lack of memory ended the process that ran the target, or an access that a "
-    "GPU does not allow left it without its device.",
-    "Run the command that is given under a debugger or compute-sanitizer.",
-)  # fmt: skip
-TIMEOUT = Rule(
-    "GP021", "Timeout", "error", 99.0,
-    "The target did not end in time",
-    "The target said nothing for longer than the time it was given.",
-    "Look for a loop or barrier that does not end; or give it longer.",
-)  # fmt: skip
-TARGET = Rule(
-    "GP022", "TargetFailed", "error", 98.0,
-    "The target cannot be run, or returns what it may not return",
-    "It does not import, it raises, or what it returns has a wrong name, shape or type; so nothing was compared.",
-    "The message names the way out; --traceback shows where it was raised.",
-)  # fmt: skip
-REFERENCE = Rule(
-    "GP023", "ReferenceFailed", "error", 97.0,
-    "The reference failed its audit",
-    "It breaks identities that hold for every right one, so no verdict about a target may rest on it.",
-    "Correct the reference, or do without --reference.",
-)  # fmt: skip
-TOOL = Rule(
-    "GP024", "ToolFailed", "error", 96.0,
-    "gradprobe itself failed",
-    "An error of the tool, which says nothing about the target.",
-    "Run again with --traceback and report it.",
-)  # fmt: skip
-USAGE = Rule(
-    "GP025", "WrongUsage", "error", 96.5,
-    "The command or a configuration is wrong",
-    "Nothing was run.",
-    "The message names what was given and what is known.",
-)  # fmt: skip
-INCOMPLETE = Rule(
-    "GP026", "Incomplete", "error", 95.5,
-    "The command has not come to its end",
-    "It runs still, or it was killed: what the report holds so far is no verdict.",
-    "Run it again.",
-)  # fmt: skip
-REFUSED = Rule(
-    "GP030", "LayoutRefused", "none", 0.0,
-    "The target refused a layout",
-    "It raised on purpose, so that layout was skipped. The check says nothing about it.",
-    "Nothing, where the target documents that it takes no such tensor.",
-)  # fmt: skip
-HUGE = Rule(
-    "GP040", "OffsetOf32Bits", "warning", 60.0,
-    "Wrong only where an offset passes 2^31 elements",
-    "The same strides are right when they are small: an index or an offset is held in 32 bits.",
-    "Make indices 64 bits wide before they are multiplied by a stride, or refuse tensors that large.",
-)  # fmt: skip
-VECTOR = Rule(
-    "GP041", "StridedVector", "warning", 50.0,
-    "Wrong only where a vector of parameters is strided",
-    "One number a head or a sequence (tau, sinks, slopes, lengths) is taken to lie contiguous, as programs hold it.",
-    "Pass its stride to the kernel, or make it contiguous in the wrapper.",
-)  # fmt: skip
-UNDECLARED = Rule(
-    "GP042", "UndeclaredCase", "warning", 40.0,
-    "The target fails in a case that it never declared to take",
-    "It ended by raising, or returned another shape, where no parameter of its says that it takes such a case.",
-    "Raise a ValueError that says what is taken, which is then no warning; or take it.",
-)  # fmt: skip
+# Id, name, level, rank and summary; below them the meaning, and what to do.
+_TABLE = """
+GP001 WrongIntermediate, error, 80: An intermediate is wrong by itself
+  Elements of an intermediate are beyond their budget beside the float64 reference, and its own inputs do not explain
+  it: the code that computes it is wrong.
+  - Look at the first one in dataflow order: gradprobe diff NAME shows it close up.
+GP002 InheritedError, note, 10: An intermediate is wrong, but right given its wrong inputs
+  Elements are beyond their budget beside the reference, but within it of what the target's own wrong inputs imply.
+  - Correct the cause that it names, or else the intermediate that is wrong by itself, and check again.
+GP003 BrokenIdentity, error, 70: An identity of attention's gradients is broken
+  A relation that every right backward keeps, whatever the reference says, is broken beyond the sum of the budgets.
+  - Where intermediates are wrong too, begin with those; alone, look at what differs between two runs or layouts.
+GP004 Cause, error, 85: A cause of what is wrong
+  A hypothesis about the code that was tested: it reproduces at least 90 % of the wrong elements within their budget.
+  Where two faults are at work, each is a cause of its own.
+  - Correct the lines that are named as the fix says, and check again.
+GP010 AccessOutsideTensor, error, 95: A kernel reads or writes outside its tensor
+  A load or store was seen at an address that does not belong to the tensor whose pointer it began from.
+  - Correct the stride, offset or mask on the line that is named.
+GP011 GuardBandTouched, error, 94: The guard band around a tensor was read or written
+  Values around a tensor changed during the run, or what lay there changed the results.
+  - Look for an address beyond the side of the tensor that is named.
+GP012 UnwrittenOutput, error, 90: Part of an output is never written, or what was never written is read
+  Elements kept what lay in memory before the run, so that they are right by chance alone.
+  - Look for rows that no program of the grid covers, or for a buffer that must begin as zeros.
+GP013 StoreRace, error, 92: Two programs or threads touch one address, one of them storing, with no atomic or barrier
+    between
+  Which of them is first is up to the device: the result may differ from run to run.
+  - Use atomic adds, or give each program addresses of its own.
+GP014 DivergentBarrier, error, 91: Threads of a block wait at a barrier that others never reach
+  A barrier must be reached by every thread of its block, and by all at one place: else what follows is undefined.
+  - Move it out of the branch or loop that some threads leave earlier.
+GP015 MisalignedAccess, error, 93: A kernel reads or writes several elements at once at an address that is no multiple
+    of their size
+  A GPU ends the process at such an access; a CPU does it.
+  - Access element by element where a stride or an offset does not allow more, or refuse such a tensor.
+GP016 InputOverwritten, error, 90.5: An input is overwritten
+  A tensor that the target was given holds other bits after the run. Whatever reads it next reads those.
+  - Write into a tensor of the target's own; where it is meant, allow it: --inplace TENSOR.
+GP017 ResultInOtherMemory, error, 89: A gradient lies in the memory of an input or of another gradient
+  Its values are what they should be as long as nobody writes there: an optimizer's step or a clearing of gradients
+  changes the other tensor too.
+  - Return a tensor of its own, or parts of one buffer that have no element in common.
+GP018 CoarserResult, error, 88: A result is returned in a coarser dtype
+  O and each gradient must hold every number of the dtype of the tensor that it belongs to: what is rounded off is lost,
+  and what overflows is infinite. A wider dtype is right.
+  - Return it in the dtype of that tensor, or in float32.
+GP020 Crash, error, 100: The target ended its process
+  A segmentation fault, an exit or the lack of memory ended the process that ran the target, or an access that a GPU
+  does not allow left it without its device.
+  - Run the command that is given under a debugger or compute-sanitizer.
+GP021 Timeout, error, 99: The target did not end in time
+  The target said nothing for longer than the time it was given.
+  - Look for a loop or barrier that does not end; or give it longer.
+GP022 TargetFailed, error, 98: The target cannot be run, or returns what it may not return
+  It does not import, it raises, or what it returns has a wrong name, shape or type; so nothing was compared.
+  - The message names the way out; --traceback shows where it was raised.
+GP023 ReferenceFailed, error, 97: The reference failed its audit
+  It breaks identities that hold for every right one, so no verdict about a target may rest on it.
+  - Correct the reference, or do without --reference.
+GP024 ToolFailed, error, 96: gradprobe itself failed
+  An error of the tool, which says nothing about the target.
+  - Run again with --traceback and report it.
+GP025 WrongUsage, error, 96.5: The command or a configuration is wrong
+  Nothing was run.
+  - The message names what was given and what is known.
+GP026 Incomplete, error, 95.5: The command has not come to its end
+  It runs still, or it was killed: what the report holds so far is no verdict.
+  - Run it again.
+GP030 LayoutRefused, none, 0: The target refused a layout
+  It raised on purpose, so that layout was skipped. The check says nothing about it.
+  - Nothing, where the target documents that it takes no such tensor.
+GP040 OffsetOf32Bits, warning, 60: Wrong only where an offset passes 2^31 elements
+  The same strides are right when they are small: an index or an offset is held in 32 bits.
+  - Make indices 64 bits wide before they are multiplied by a stride, or refuse tensors that large.
+GP041 StridedVector, warning, 50: Wrong only where a vector of parameters is strided
+  One number a head or a sequence (tau, sinks, slopes, lengths) is taken to lie contiguous, as programs hold it.
+  - Pass its stride to the kernel, or make it contiguous in the wrapper.
+GP042 UndeclaredCase, warning, 40: The target fails in a case that it never declared to take
+  It ended by raising, or returned another shape, where no parameter of its says that it takes such a case.
+  - Raise a ValueError that says what is taken, which is then no warning; or take it.
+"""
+_RULE = re.compile(
+    r"^(GP\d+) (\w+), (\w+), ([\d.]+): (.*(?:\n    .*)*)\n((?:  \w.*\n)+)  - (.*(?:\n    .*)*)$", re.MULTILINE
+)
 
-RULES = (
-    WRONG, INHERITED, IDENTITY, CAUSE, OUTSIDE, GUARD, UNWRITTEN, RACE, BARRIER, MISALIGNED, CHANGED, SHARED, DTYPE,
-    CRASH, TIMEOUT, TARGET, REFERENCE, TOOL, USAGE, INCOMPLETE, REFUSED, HUGE, VECTOR, UNDECLARED,
-)  # fmt: skip
-OF_WARNING = {memory.HUGE: HUGE, memory.VECTOR: VECTOR, memory.UNDECLARED: UNDECLARED}
-OF_MEMORY = {"outside": OUTSIDE, "guard": GUARD, "unwritten": UNWRITTEN, "race": RACE, "barrier": BARRIER}
-OF_MEMORY |= {"misaligned": MISALIGNED, "changed": CHANGED, "shared": SHARED, "dtype": DTYPE}
-OF_FAILURE = {
-    "Crash": CRASH, "DeviceLost": CRASH, "NoRoom": CRASH, "Timeout": TIMEOUT, "TargetFailure": TARGET,
-    "Refusal": TARGET, "KernelStopped": TARGET, "ReferenceFailure": REFERENCE, "UsageFailure": USAGE,
-    "Untested": USAGE, "Incomplete": INCOMPLETE,
-}  # fmt: skip
+
+def _rule(found: re.Match[str]) -> Rule:
+    known, name, level, rank, summary, meaning, help_ = found.groups()
+    return Rule(known, name, level, float(rank), *(" ".join(words.split()) for words in (summary, meaning, help_)))
+
+
+RULES = tuple(map(_rule, _RULE.finditer(_TABLE)))
+_BY_ID = {rule.id: rule for rule in RULES}
+WRONG, INHERITED, IDENTITY, CAUSE = (_BY_ID[f"GP{number:03}"] for number in (1, 2, 3, 4))
+REFERENCE, TOOL, USAGE, REFUSED = (_BY_ID[f"GP{number:03}"] for number in (23, 24, 25, 30))
+OF_WARNING = {
+    memory.HUGE: _BY_ID["GP040"],
+    memory.VECTOR: _BY_ID["GP041"],
+    memory.UNDECLARED: _BY_ID["GP042"],
+}
+_KINDS = ["outside", "guard", "unwritten", "race", "barrier", "misaligned", "changed", "shared", "dtype"]
+OF_MEMORY = {kind: _BY_ID[f"GP{number:03}"] for number, kind in enumerate(_KINDS, 10)}
+_FAILURES = {
+    "GP020": "Crash DeviceLost NoRoom",
+    "GP021": "Timeout",
+    "GP022": "TargetFailure Refusal KernelStopped",
+    "GP023": "ReferenceFailure",
+    "GP025": "UsageFailure Untested",
+    "GP026": "Incomplete",
+}
+OF_FAILURE = {kind: _BY_ID[known] for known, kinds in _FAILURES.items() for kind in kinds.split()}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
+from itertools import count
 from typing import Any
 from urllib.parse import quote
 
@@ -25,9 +26,11 @@ MOST_RELATED = 10
 # Where the pages of docs/ can be read, without a slash at the end; "" where they are nowhere yet.
 DOCS = ""
 _EXITS = {
-    0: "everything matches", 1: "a mismatch", 2: "the command or a configuration is wrong",
+    0: "everything matches",
+    1: "a mismatch",
+    2: "the command or a configuration is wrong",
     3: "the target or the tool could not run",
-}  # fmt: skip
+}
 
 
 def text(several: Reports, code: int | None) -> str:
@@ -73,14 +76,16 @@ def _driver(version: str) -> dict[str, Any]:
 
 
 def _rule(rule: Rule) -> dict[str, Any]:
+    markdown = f"{rule.meaning}\n\n**What to do:** {rule.help}"
     return {
-        "id": rule.id, "name": rule.name,
+        "id": rule.id,
+        "name": rule.name,
         "shortDescription": {"text": f"{rule.summary}."},
         "fullDescription": {"text": rule.meaning},
-        "help": {"text": f"{rule.meaning} {rule.help}", "markdown": f"{rule.meaning}\n\n**What to do:** {rule.help}"},
+        "help": {"text": f"{rule.meaning} {rule.help}", "markdown": markdown},
         **({"helpUri": f"{DOCS}/rules/#{rule.id.lower()}"} if DOCS else {}),
         "defaultConfiguration": {"level": rule.level, "rank": rule.rank},
-    }  # fmt: skip
+    }
 
 
 def _invocation(reports: Sequence[Report], code: int | None, told: Sequence[Alert], left_out: int) -> dict[str, Any]:
@@ -101,25 +106,22 @@ def _came_to_its_end(report: Report) -> bool:
 
 
 def _notification(alert: Alert) -> dict[str, Any]:
-    level = "note" if alert.level == "none" else alert.level
-    return {
-        "level": level, "message": {"text": _text(alert)},
-        "associatedRule": {"id": alert.rule.id, "index": RULES.index(alert.rule)},
-    }  # fmt: skip
+    level, rule = "note" if alert.level == "none" else alert.level, alert.rule
+    associated = {"id": rule.id, "index": RULES.index(rule)}
+    return {"level": level, "message": {"text": _text(alert)}, "associatedRule": associated}
 
 
 def _results(alerts: Sequence[Alert], base: Base) -> list[dict[str, Any]]:
     """Those of one fingerprint are told apart by how many came before."""
-    seen: Counter[str] = Counter()
-    found = []
-    for alert in alerts:
-        seen[alert.fingerprint] += 1
-        found.append(_result(alert, base, seen[alert.fingerprint]))
-    return found
+    seen: defaultdict[str, count[int]] = defaultdict(lambda: count(1))
+    return [_result(alert, base, next(seen[alert.fingerprint])) for alert in alerts]
 
 
 def _result(alert: Alert, base: Base, number: int) -> dict[str, Any]:
     first, *others = alert.places
+    # GitHub knows results by the second fingerprint alone, and where it is absent takes a hash of the line: several
+    # intermediates of one kernel share a line, and would be one alert.
+    whole, short = (f"{known}:{number}" for known in (alert.fingerprint, alert.fingerprint[:16]))
     related = [{"id": at} | _location(place, base) for at, place in enumerate(others[:MOST_RELATED], 1)]
     return {
         "ruleId": alert.rule.id,
@@ -129,19 +131,10 @@ def _result(alert: Alert, base: Base, number: int) -> dict[str, Any]:
         "message": {"text": _text(alert)},
         "locations": [_location(first, base)],
         **({"relatedLocations": related} if related else {}),
-        "partialFingerprints": _fingerprints(alert, number),
+        "partialFingerprints": {"gradprobeFinding/v1": whole, "primaryLocationLineHash": short},
         "rank": alert.rule.rank,
         "properties": {name: _cleaned(value) for name, value in alert.details.items()},
     }
-
-
-def _fingerprints(alert: Alert, number: int) -> dict[str, str]:
-    """GitHub knows results by the second one alone, and where it is absent takes a hash of the line.
-
-    Several intermediates of one kernel share a line, and would be one alert.
-    """
-    whole, short = (f"{known}:{number}" for known in (alert.fingerprint, alert.fingerprint[:16]))
-    return {"gradprobeFinding/v1": whole, "primaryLocationLineHash": short}
 
 
 def _location(place: Place, base: Base) -> dict[str, Any]:

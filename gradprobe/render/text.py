@@ -15,7 +15,7 @@ from ..model.intermediates import lookup
 from ..model.memory import WARNING, MemoryFinding
 from ..model.number import in_words, plural, spans
 from ..model.report import Report
-from ..model.run import INHERITED, MATCH, MISMATCH, Element, Head, Identity, Intermediate, Run
+from ..model.run import INHERITED, MATCH, MISMATCH, CloseUp, Element, Head, Identity, Intermediate, Run
 from .files import document
 
 
@@ -33,7 +33,6 @@ class Marks:
 UTF8 = Marks(mismatch="✗", inherited="↳", times="×", about="≈", improved="↓")
 ASCII = Marks(mismatch="!", inherited="~", times="x", about="~", improved="-")
 
-_AXES = ("batch", "head", "row", "col")
 # Legible on white and on black, with a contrast of 4.5 to each; a terminal's yellow has 1.7 to white.
 CAUTION = "color(130)"
 STYLES = {MISMATCH: "bold red", INHERITED: CAUTION}
@@ -65,40 +64,30 @@ def greppable(run: Run, memory: Sequence[MemoryFinding] = ()) -> str:
 def element_line(element: Element) -> str:
     """The one greppable line; its form never changes."""
     where = (element.batch, element.head, element.row, element.col)
-    return _line(element.intermediate, where, element.tile, element.actual, element.expected, element.ratio)
+    stood = _stood(element.actual, element.expected, element.ratio)
+    return _line(element.intermediate, where, element.tile, stood)
 
 
 def identity_line(identity: Identity) -> str:
     """The same line where no element is wrong but an identity is broken: it has no place."""
-    return _line(identity.key, (None,) * 4, (None, None), identity.residual, 0.0, identity.ratio)
+    return _line(identity.key, (None,) * 4, (None, None), _stood(identity.residual, 0.0, identity.ratio))
 
 
-def _line(
-    name: str,
-    where: Sequence[int | None],
-    tile: Sequence[int | None],
-    actual: float | None,
-    expected: float | None,
-    times: float,
-) -> str:
-    at = " ".join(f"{axis}={_index(index)}" for axis, index in zip(_AXES, where, strict=True))
-    tiles = ",".join(_index(index) for index in tile)
-    stood = f"actual={value(actual)} expected={value(expected)} ratio={ratio(times)}x"
-    return f"FIRST MISMATCH {name} {at} tile={tiles} {stood}"
-
-
-def _index(index: int | None) -> str:
-    return "-" if index is None else str(index)
-
-
-def stray_line(memory_finding: MemoryFinding) -> str:
+def stray_line(finding: MemoryFinding) -> str:
     """The same line of a finding about memory: an input that was changed has a place, a dtype has its words."""
-    row = lookup(memory_finding.tensor)
-    name = (row.name if row else memory_finding.tensor) or memory_finding.kind
-    at = " ".join(f"{axis}={_index(index)}" for axis, index in zip(_AXES, memory_finding.place, strict=True))
-    return (
-        f"FIRST MISMATCH {name} {at} tile=-,- actual={memory_finding.actual} expected={memory_finding.expected} ratio=-"
-    )
+    row = lookup(finding.tensor)
+    name = (row.name if row else finding.tensor) or finding.kind
+    return _line(name, finding.place, (None, None), f"actual={finding.actual} expected={finding.expected} ratio=-")
+
+
+def _line(name: str, where: Sequence[int | None], tile: Sequence[int | None], stood: str) -> str:
+    told = ["-" if index is None else str(index) for index in (*where, *tile)]
+    at = " ".join(f"{axis}={index}" for axis, index in zip(("batch", "head", "row", "col"), told, strict=False))
+    return f"FIRST MISMATCH {name} {at} tile={','.join(told[4:])} {stood}"
+
+
+def _stood(actual: float | None, expected: float | None, times: float) -> str:
+    return f"actual={value(actual)} expected={value(expected)} ratio={ratio(times)}x"
 
 
 # What XML 1.0 cannot hold or advises against, and what else ends a line: controls but tab and newline, separators,
@@ -119,19 +108,18 @@ def errors_of(report: Report) -> Report:
     """The report without what does not count: runs, findings about memory, or all of a check that is a warning."""
     if report.is_warning:
         return replace(report, verdict=MATCH, runs=(), error=None, strides=None, first_mismatch=None, diagnoses=())
-    runs = tuple(replace(run, memory=_counted(run.memory)) for run in report.runs if run.severity != WARNING)
-    survey = report.strides and replace(report.strides, findings=_counted(report.strides.findings))
+
+    def counted(findings: Iterable[MemoryFinding]) -> tuple[MemoryFinding, ...]:
+        return tuple(finding for finding in findings if finding.severity != WARNING)
+
+    runs = tuple(replace(run, memory=counted(run.memory)) for run in report.runs if run.severity != WARNING)
+    survey = report.strides and replace(report.strides, findings=counted(report.strides.findings))
     return replace(report, runs=runs, strides=survey)
-
-
-def _counted(findings: Iterable[MemoryFinding]) -> tuple[MemoryFinding, ...]:
-    return tuple(finding for finding in findings if finding.severity != WARNING)
 
 
 def so_far(several: Reports, code: int | None) -> Sequence[Report]:
     """The reports, and as long as the command has no exit code, that of a check that is not finished."""
-    unfinished = [report_from(document(""))] if code is None else []
-    return [*several.reports, *unfinished]
+    return [*several.reports, *([report_from(document(""))] if code is None else [])]
 
 
 def told_apart(reports: Iterable[Report]) -> list[Report]:
@@ -161,19 +149,17 @@ def residual(identity: Identity) -> str:
     return f"{identity.name} is off by {left}, {ratio(identity.ratio)}x what is allowed"
 
 
-def head_name(name: str, head: Head) -> str:
-    """`dS batch 0 head 1`; without a batch where the intermediate has none."""
-    batch = "" if head.batch is None else f" batch {head.batch}"
-    return f"{name}{batch} head {head.head}"
-
-
 def heads_in_words(one: Intermediate, status: str) -> str:
     """`head 1 of 4`, `every head`, of those with a status."""
     wrong = sorted({head.head for head in one.having(status)})
-    count = len({head.head for head in one.heads})
-    if len(wrong) == count:
-        return "every head" if count > 1 else "the only head"
-    return f"head{'s' if len(wrong) != 1 else ''} {in_words(spans(wrong))} of {count}"
+    if len(wrong) == one.count:
+        return "every head" if one.count > 1 else "the only head"
+    return f"head{'s' if len(wrong) != 1 else ''} {in_words(spans(wrong))} of {one.count}"
+
+
+def place_in_words(part: Element | CloseUp) -> str:
+    """`batch 0, head 1`; without a batch where the intermediate has none."""
+    return ("" if part.batch is None else f"batch {part.batch}, ") + f"head {part.head}"
 
 
 def counts_in_words(part: Intermediate | Head) -> str:
@@ -185,12 +171,8 @@ def counts_in_words(part: Intermediate | Head) -> str:
 
 def is_silent(report: Report) -> bool:
     """Whether a mismatch was found that no intermediate, identity or memory finding of the report accounts for."""
-    seen = report.memory or any(
-        MISMATCH in (one.status for one in run.intermediates)
-        or not all(identity.holds for identity in identities(run).values())
-        for run in report.runs
-    )
-    return report.verdict == MISMATCH and not seen
+    wrong = (one.status == MISMATCH for run in report.runs for one in run.intermediates)
+    return report.verdict == MISMATCH and not (report.memory or any(wrong) or any(run.broken for run in report.runs))
 
 
 def headed(verdict: str, style: str, words: str, width: int) -> Iterator[Text]:
@@ -200,9 +182,9 @@ def headed(verdict: str, style: str, words: str, width: int) -> Iterator[Text]:
     yield from (Text(" " * (len(verdict) + 2) + line) for line in rest)
 
 
-def folded(sentence: str, width: int) -> Iterator[Text]:
+def folded(sentence: str, width: int, style: str = "") -> list[Text]:
     """A sentence in lines of a width, indented."""
-    yield from (Text(line) for line in wrapped(sentence, width))
+    return [Text(line, style) for line in wrapped(sentence, width)]
 
 
 def wrapped(sentence: str, width: int) -> list[str]:
