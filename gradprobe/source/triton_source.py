@@ -196,8 +196,9 @@ def _bound_in(root: ast.AST) -> tuple[str, ...]:
     return tuple(node.id for node in sorted(found, key=lambda node: (node.lineno, node.col_offset)))
 
 
-def bound_before(function: Function, statement: ast.stmt) -> set[str]:
-    """The names that have a value when a statement begins: parameters, and what may have been assigned on the way."""
+def bound_before(function: Function, node: ast.AST) -> set[str]:
+    """The names that have a value when a node's statement begins: parameters, and what the way there may assign."""
+    statement = function.source.statement(node)
     way = {statement, *function.source.above(statement)}
     names, block = set(function.parameters), function.tree.body
     while block:

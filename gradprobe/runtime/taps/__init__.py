@@ -2,6 +2,6 @@
 
 from .propose import propose
 from .session import Reading, Session, tapped
-from .words import Tap, parse_tap
+from .tap import Tap, parse_tap
 
 __all__ = ["Reading", "Session", "Tap", "parse_tap", "propose", "tapped"]

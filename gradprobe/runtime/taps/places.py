@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...source.triton_source import Function, blocks, bound_before, bound_in, heads
-from .words import Tap
+from .tap import Tap
 
 LOOPS = (ast.For, ast.While)
 
@@ -53,33 +53,25 @@ def staleness(function: Function, statement: ast.stmt, variable: str, index: fro
     In every loop around the statement some variable of the index must change, and each that changes must do so in every
     turn. A variable that is set before the loop, or in a branch of it, may still belong to an earlier tile.
     """
-    for loop in [node for node in ast.walk(function.tree) if isinstance(node, LOOPS) and _holds(node, statement)]:
+    way = {statement, *function.source.above(statement)}
+    loops = [node for node in ast.walk(function.tree) if isinstance(node, LOOPS) and node in way]
+    for loop in (each for each in loops if each is not statement):
         changing = sorted(index & set(bound_in([loop])))
+        late = [name for name in changing if not _in_every_turn(loop, way, name)]
         if not changing and not carries(loop, variable):
-            return (
-                f"the loop in line {loop.lineno} computes it anew in every turn, and nothing in the index changes there"
-            )
-        late = [name for name in changing if not _in_every_turn(loop, statement, name)]
+            where = f"the loop in line {loop.lineno}"
+            return f"{where} computes it anew in every turn, and nothing in the index changes there"
         if late:
             return f"the loop in line {loop.lineno} changes {late[0]!r} in some of its turns only"
     return ""
 
 
-def _in_every_turn(loop: ast.stmt, statement: ast.stmt, name: str) -> bool:
-    """Whether a loop gives a name a value in every turn that comes to a statement in it."""
-    if name in bound_in(heads(loop)):
+def _in_every_turn(outer: ast.stmt, way: set[ast.AST], name: str) -> bool:
+    """Whether a loop gives a name a value in every turn that goes all of a way down into it."""
+    if name in bound_in(heads(outer)):
         return True
-    for block in blocks(loop):
-        if any(always_assigns(inner, name) for inner in block):
-            return True
-        around = [inner for inner in block if _holds(inner, statement)]
-        if around and _in_every_turn(around[0], statement, name):
-            return True
-    return False
-
-
-def _holds(outer: ast.AST, statement: ast.stmt) -> bool:
-    return outer is not statement and any(node is statement for node in ast.walk(outer))
+    block = next((block for block in blocks(outer) if not way.isdisjoint(block)), [])
+    return any(always_assigns(each, name) or (each in way and _in_every_turn(each, way, name)) for each in block)
 
 
 @dataclass(frozen=True)
@@ -102,15 +94,10 @@ def places(function: Function, tap: Tap) -> list[TapPlace]:
     that adds to the variable, counts as one assignment where it changes no variable of the index, since all it computes
     belongs to one tile; others are looked into. Empty where nothing assigns the variable.
     """
-    index = tap.index_names
-    return [
-        TapPlace(
-            statement,
-            _visible_behind(function, statement),
-            staleness(function, statement, tap.variable, index & function.variables),
-        )
-        for statement in _in_block(function, function.tree.body, tap.variable, index)
-    ]
+    found = _in_block(function, function.tree.body, tap.variable, tap.index_names)
+    index = tap.index_names & function.variables
+    stale = (staleness(function, statement, tap.variable, index) for statement in found)
+    return [TapPlace(at, _visible_behind(function, at), why) for at, why in zip(found, stale, strict=True)]
 
 
 def _in_block(function: Function, block: list[ast.stmt], variable: str, index: frozenset[str]) -> list[ast.stmt]:
@@ -121,20 +108,13 @@ def _in_block(function: Function, block: list[ast.stmt], variable: str, index: f
         bound = set(bound_in([statement]))
         if latest and index & bound:
             has_values = index & function.variables <= _visible_behind(function, latest[-1])
-            if has_values or blocks(statement):
-                found, latest = [*found, *latest], []
-            else:
-                latest = [statement]
-        if variable not in bound:
-            continue
-        if _is_one_assignment(function, statement, variable, index):
+            found += latest if has_values or blocks(statement) else []
+            latest = [] if has_values or blocks(statement) else [statement]
+        if variable in bound and _is_one_assignment(function, statement, variable, index):
             latest = [statement]
-            continue
-        inside = [place for inner in blocks(statement) for place in _in_block(function, inner, variable, index)]
-        if index & bound:
-            found += inside
-        else:
-            latest += inside
+        elif variable in bound:
+            inside = [place for inner in blocks(statement) for place in _in_block(function, inner, variable, index)]
+            (found if index & bound else latest).extend(inside)
     return [*found, *latest]
 
 

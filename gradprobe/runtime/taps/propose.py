@@ -13,7 +13,7 @@ from ...source.triton_source import Function, call_tree, is_jit
 from .axes import Found, Shape, order_of, shape_of, shapes_behind
 from .places import TapPlace, places
 from .rewrite import can_be_given, sight
-from .words import parse_tap
+from .tap import parse_tap
 
 # What kernels call tiles and delta: in lower case, without underscores and without the T of a transposed tile.
 TILES = {"p": "P", "pij": "P", "dp": "dP", "dpij": "dP", "ds": "dS", "dsij": "dS", "delta": "delta", "di": "delta"}
@@ -40,18 +40,11 @@ def propose(kernels: Sequence[Any]) -> list[str]:
     for kernel in kernels:
         tree = call_tree(kernel if is_jit(kernel) else SimpleNamespace(fn=kernel))
         for function in tree:
-            words.update(dict.fromkeys(_in_function(tree, function)))
+            pairs = [(variable, TILES.get(plain_name(variable, TILES), "")) for variable in function.assigned]
+            if {"dP", "dS"} & {name for _, name in pairs}:
+                found = [_word(tree, function, variable, name) for variable, name in pairs if name]
+                words |= dict.fromkeys(word for word in found if word)
     return list(words)
-
-
-def _in_function(tree: Sequence[Function], function: Function) -> Iterator[str]:
-    named = {variable: name for variable in function.assigned if (name := TILES.get(plain_name(variable, TILES)))}
-    if not {"dP", "dS"} & set(named.values()):
-        return
-    for variable, name in named.items():
-        word = _word(tree, function, variable, name)
-        if word is not None:
-            yield word
 
 
 def plain_name(variable: str, known: Container[str]) -> str:
@@ -60,23 +53,25 @@ def plain_name(variable: str, known: Container[str]) -> str:
     return word if word in known or not word.endswith("t") else word[:-1]
 
 
-def _word(tree: Sequence[Function], function: Function, variable: str, name: str) -> str | None:
-    """The first word that can be stored without one tile in another's place."""
+def _word(tree: Sequence[Function], function: Function, variable: str, name: str) -> str:
+    """The first word that can be stored without one tile in another's place; "" where there is none."""
     found = places(function, parse_tap(f"{name}={variable}[0]"))
     if not found:
-        return None
+        return ""
     shapes = shapes_behind(tree, function, found[-1].statement)
     heads = _heads(tree, function, found[-1], shapes)
     if heads is None:
-        return None
-    factor = _scale(function, variable) if name == "dS" else None
-    tail = f"/{factor}" if factor else ""
+        return ""
+    # A factor called a scale in the product that is assigned to dS.
+    factors = [factor for value in function.assigned_to(variable) for factor in _factors(value) if name == "dS"]
+    scale = next((node.id for node in factors if isinstance(node, ast.Name) and "scale" in node.id.lower()), "")
+    tail = f"/{scale}" if scale else ""
     for blocks, is_transposed in _blocks(function, shapes, variable, 1 if name == "delta" else 2):
         word = f"{name}={function.name}:{variable}[{','.join((*heads, *blocks))}]{'.T' * is_transposed}{tail}"
         sighting = sight(tree, function, parse_tap(word))
         if sighting is not None and sighting.places and not sighting.stale:
             return word
-    return None
+    return ""
 
 
 def _heads(
@@ -108,7 +103,8 @@ def _blocks(
     axes = [_candidates(function, shapes, tile, kind) for kind in ("rows", "columns")[:rank]]
     for blocks in itertools.product(*axes):
         order = order_of(tile, [shape_of(text, function, shapes) for text in blocks]) if rank == 2 else False
-        yield list(blocks), _is_marked(variable) if order is None else order
+        is_marked = plain_name(variable, TILES) != variable.lower().removeprefix(_TILE).replace("_", "")
+        yield list(blocks), is_marked if order is None else order
 
 
 def _candidates(function: Function, shapes: Mapping[str, Found], tile: Shape, kind: str) -> list[str]:
@@ -124,16 +120,6 @@ def _kind(name: str) -> str:
     words = set(re.split(r"_", name.lower())) - {"offs", "off", "offsets", "idx", "range", "curr"}
     is_row, is_column = bool(words & _ROWS), bool(words & _COLUMNS)
     return "" if is_row == is_column else "rows" if is_row else "columns"
-
-
-def _is_marked(variable: str) -> bool:
-    return plain_name(variable, TILES) != variable.lower().removeprefix(_TILE).replace("_", "")
-
-
-def _scale(function: Function, variable: str) -> str | None:
-    """A factor called a scale in the product that is assigned to a variable."""
-    factors = [factor for value in function.assigned_to(variable) for factor in _factors(value)]
-    return next((node.id for node in factors if isinstance(node, ast.Name) and "scale" in node.id.lower()), None)
 
 
 def _factors(node: ast.expr) -> list[ast.expr]:

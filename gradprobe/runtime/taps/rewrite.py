@@ -5,7 +5,7 @@ import __future__
 
 import ast
 import linecache
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from ...source.text import Edit
 from ...source.triton_source import Function, blocks, bound_before, call_tree
 from .axes import order_of, shape_of, shapes_behind
 from .places import TapPlace, places
-from .words import Tap
+from .tap import Tap
 
 # What the tool adds to a function begins so.
 PREFIX = "gradprobe_"
@@ -61,36 +61,27 @@ class Rewritten:
             getattr(type(made), "rewritten_fn", {}).pop(made.fn, None)
 
 
-def parameter(number: int, part: str) -> str:
-    """The name of a parameter that a tap adds: "ptr", or "n0" to "n3" for the sizes."""
-    return f"{PREFIX}tap{number}_{part}"
-
-
 def parameters(number: int) -> list[str]:
-    return [parameter(number, part) for part in ("ptr", "n0", "n1", "n2", "n3")]
+    """The names of the parameters that a tap adds: a pointer, and four sizes."""
+    return [f"{PREFIX}tap{number}_{part}" for part in ("ptr", "n0", "n1", "n2", "n3")]
 
 
 def sight(tree: Sequence[Function], function: Function, tap: Tap) -> Sighting | None:
     """Whether and where a tap can store in one function of a kernel's call tree; None if it lacks the variable."""
     found = places(function, tap)
-    if not found:
-        return None
     usable, unknown = [], dict[str, None]()
     for place in found:
-        missing = [
-            name for name in _missing(function, tap.names, place.visible) if not can_be_given(tree, function, name)
-        ]
-        unknown.update(dict.fromkeys(missing))
-        usable += [] if missing else [_oriented(tree, function, tap, place)]
-    return Sighting(function, tuple(usable), () if usable else tuple(unknown), tuple(p.visible for p in found))
-
-
-def _oriented(tree: Sequence[Function], function: Function, tap: Tap, place: TapPlace) -> TapPlace:
-    """A place with what the kernel's own expressions say about the order of the tile's axes."""
-    shapes = shapes_behind(tree, function, place.statement)
-    # What is unknown beside two blocks is a scalar, or does not fit the tile anyhow.
-    indexed = [shape for index in tap.indices if (shape := shape_of(index, function, shapes))]
-    return replace(place, is_transposed=order_of(shape_of(tap.value, function, shapes), indexed))
+        missing = _missing(function, tap.names, place.visible)
+        lacking = [name for name in missing if not can_be_given(tree, function, name)]
+        unknown |= dict.fromkeys(lacking)
+        if not lacking:
+            # What the kernel's own expressions say about the order of the tile's axes. What is unknown beside two
+            # blocks is a scalar, or does not fit the tile anyhow.
+            shapes = shapes_behind(tree, function, place.statement)
+            indexed = [shape for index in tap.indices if (shape := shape_of(index, function, shapes))]
+            usable.append(replace(place, is_transposed=order_of(shape_of(tap.value, function, shapes), indexed)))
+    seen = tuple(place.visible for place in found)
+    return Sighting(function, tuple(usable), () if usable else tuple(unknown), seen) if found else None
 
 
 def outermost(sightings: Sequence[Sighting]) -> list[Sighting]:
@@ -111,7 +102,7 @@ def can_be_given(tree: Sequence[Function], function: Function, name: str) -> boo
     others = [caller for caller in tree if caller is not function]
     sites = [(caller, call) for caller in others for call, called in caller.calls if called is function.jit]
     return bool(sites) and all(
-        not _missing(caller, [name], _bound_at(caller, call)) or can_be_given(tree, caller, name)
+        not _missing(caller, [name], bound_before(caller, call)) or can_be_given(tree, caller, name)
         for caller, call in sites
     )
 
@@ -137,20 +128,19 @@ def rewrite(tree: Sequence[Function], sightings: Mapping[int, Sighting], taps: S
 
 def _extra_parameters(
     tree: Sequence[Function], sightings: Mapping[int, Sighting], taps: Sequence[Tap]
-) -> dict[int, list[str]]:
+) -> dict[int, dict[str, None]]:
     """What each function of the tree takes beyond its own: the taps' parameters, and names that only callers have."""
     extra: dict[int, dict[str, None]] = {id(function.jit): {} for function in tree}
     for number, sighting in sightings.items():
-        wanted = parameters(number)
+        own = extra[id(sighting.function.jit)]
+        own |= dict.fromkeys(parameters(number))
         for place in sighting.places:
-            wanted += _missing(sighting.function, taps[number].names, place.visible)
-        extra[id(sighting.function.jit)].update(dict.fromkeys(wanted))
+            own |= dict.fromkeys(_missing(sighting.function, taps[number].names, place.visible))
     for function in _callees_first(tree):
         for call, called in function.calls:
-            visible = _bound_at(function, call) if extra[id(called)] else set()
-            passed = [name for name in extra[id(called)] if _missing(function, [name], visible)]
-            extra[id(function.jit)].update(dict.fromkeys(passed))
-    return {key: list(names) for key, names in extra.items()}
+            visible = bound_before(function, call) if extra[id(called)] else set()
+            extra[id(function.jit)] |= dict.fromkeys(_missing(function, list(extra[id(called)]), visible))
+    return extra
 
 
 def _callees_first(tree: Sequence[Function]) -> list[Function]:
@@ -168,7 +158,7 @@ def _callees_first(tree: Sequence[Function]) -> list[Function]:
 
 
 def _text(
-    function: Function, extra: Mapping[int, list[str]], sightings: Mapping[int, Sighting], taps: Sequence[Tap]
+    function: Function, extra: Mapping[int, Iterable[str]], sightings: Mapping[int, Sighting], taps: Sequence[Tap]
 ) -> str:
     source = function.source
     own = ", ".join(f"{name}=None" for name in extra[id(function.jit)])  # those before may have defaults
@@ -194,14 +184,8 @@ def _store(number: int, tap: Tap, place: TapPlace) -> str:
     """The statement that stores. Axes that the intermediate does not have come first, of size 1."""
     transposed = tap.is_transposed if place.is_transposed is None else place.is_transposed
     indices = ["0"] * (4 - len(tap.indices)) + [f"({index})" for index in tap.indices]
-    words = [
-        f"({tap.value})",
-        tap.variable,
-        *indices,
-        *parameters(number),
-        str(transposed),
-        repr(f"gradprobe tap {number}"),
-    ]
+    mark = repr(f"gradprobe tap {number}")
+    words = [f"({tap.value})", tap.variable, *indices, *parameters(number), str(transposed), mark]
     return f"{STORE}({', '.join(words)})"
 
 
@@ -209,7 +193,7 @@ def _alias(jit: Any) -> str:
     return f"{PREFIX}tapped_{jit.fn.__name__}_{id(jit)}"
 
 
-def _compiled(function: Function, text: str, aliases: Mapping[str, Any], extra: Sequence[str]) -> Any:
+def _compiled(function: Function, text: str, aliases: Mapping[str, Any], extra: Iterable[str]) -> Any:
     """Triton's object for a function with a new text, of the original's kind."""
     from ...kernels.triton.tap import store_tap
 
@@ -224,7 +208,7 @@ def _compiled(function: Function, text: str, aliases: Mapping[str, Any], extra: 
     return _like(function.jit, namespace[function.name], extra)
 
 
-def _like(original: Any, plain: Any, extra: Sequence[str]) -> Any:
+def _like(original: Any, plain: Any, extra: Iterable[str]) -> Any:
     """Triton's object for a function, with the options of another."""
     options = getattr(original, "kwargs", None) or {
         name: getattr(original, name, None)
@@ -236,8 +220,3 @@ def _like(original: Any, plain: Any, extra: Sequence[str]) -> Any:
     made = type(original)(plain, **options)
     made.pre_run_hooks = original.pre_run_hooks
     return made
-
-
-def _bound_at(function: Function, call: ast.Call) -> set[str]:
-    """The names that have a value where a function calls another."""
-    return bound_before(function, function.source.statement(call))

@@ -7,14 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...model.failures import Failure, UsageFailure
+from ...model.failures import Failure
 from ...model.intermediates import lookup
 from ...source.triton_source import Function, call_tree, named
 from ..launches import launching_through
 from . import sentences
-from .buffer import Buffer, Contents, new_buffer
 from .rewrite import Rewritten, Sighting, outermost, parameters, rewrite, sight
-from .words import Tap
+from .tap import Buffer, Contents, Tap, new_buffer
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -73,9 +72,10 @@ class Session:
             raise self.failure
         seen = [(tap, self._contents(number)) for number, tap in enumerate(self._taps)]
         values: dict[str, Tensor] = {}
-        for tap, contents in seen:
-            values[tap.intermediate] = _over(values.get(tap.intermediate), contents)
-        return Reading(values, tuple(note for tap, contents in seen for note in sentences.notes(tap, contents)))
+        for tap, new in seen:
+            below = values.get(tap.intermediate)
+            values[tap.intermediate] = new.values if below is None else new.values.where(new.stored, below)
+        return Reading(values, tuple(note for tap, new in seen for note in sentences.notes(tap, new)))
 
     def _contents(self, number: int) -> Contents:
         tap = self._taps[number]
@@ -90,7 +90,10 @@ class Session:
             raise sentences.ambiguous(tap, [sighting.function.name for sighting in usable.values()])
         ((plain, sighting),) = usable.items()
         if sighting.stale:
-            raise sentences.stale(tap, sighting)
+            raise tap.failure(
+                f": in {sighting.function.name}, where {tap.variable!r} is computed, {sighting.stale}",
+                "index it with what is right in every turn, for example start_n + tl.arange(0, BLOCK_N)",
+            )
         contents = self._buffers[number, plain].read()
         if not contents.stored.any():
             raise sentences.nothing_stored(tap, sighting.function, contents)
@@ -120,8 +123,9 @@ class Session:
         used = {number: found for number, found in storable.items() if self._is_chosen(number, found)}
         arguments: dict[str, Any] = {}
         for number, sighting in used.items():
-            buffer = self._buffer(number, sighting.function.plain)
-            arguments |= dict(zip(parameters(number), buffer.arguments(), strict=True))
+            key, shape = (number, sighting.function.plain), self._shapes[self._taps[number].intermediate]
+            self._buffers[key] = self._buffers.get(key) or new_buffer(shape, self._device)
+            arguments |= dict(zip(parameters(number), self._buffers[key].arguments(), strict=True))
         return _Launch(kernel, tree, sightings, rewrite(tree, used, self._taps) if used else None, arguments)
 
     def _is_chosen(self, number: int, sighting: Sighting) -> bool:
@@ -139,14 +143,12 @@ class Session:
             self.failure = self.failure or sentences.ambiguous(tap, [each.function.name for each in usable])
             return None
         if tap.is_transposed and any(place.is_transposed is False for each in usable for place in each.places):
-            self.failure = self.failure or sentences.not_transposed(tap, usable[0].function)
+            name = usable[0].function.name
+            self.failure = self.failure or tap.failure(
+                f": {name} holds {tap.variable!r} with its axes as they are indexed, not transposed", "leave out .T"
+            )
             return None
         return next(iter(usable or found), None)
-
-    def _buffer(self, number: int, plain: Any) -> Buffer:
-        if (number, plain) not in self._buffers:
-            self._buffers[number, plain] = new_buffer(self._shapes[self._taps[number].intermediate], self._device)
-        return self._buffers[number, plain]
 
     def close(self) -> None:
         for launch in self._launches.values():
@@ -188,29 +190,13 @@ def tapped(taps: Sequence[Tap], shapes: Mapping[str, Sequence[int]], device: str
 
 def _check(tap: Tap, shapes: Mapping[str, Sequence[int]]) -> None:
     if tap.intermediate not in shapes:
-        raise UsageFailure(
-            f"tap {tap.word!r}: {tap.intermediate} does not exist in this case", f"it has {', '.join(shapes)}"
+        raise tap.failure(f": {tap.intermediate} does not exist in this case", f"it has {', '.join(shapes)}")
+    count, row = len(shapes[tap.intermediate]), lookup(tap.intermediate)
+    if len(tap.indices) != count:
+        steps = (row.softmax, row.lazy) if row is not None else ()
+        # The axes by their letters, as the table of intermediates has them in either family.
+        letters = (", ".join(step.axes) for step in steps if step is not None and len(step.axes) == count)
+        raise tap.failure(
+            f" has {len(tap.indices)} indices, but {tap.intermediate} has {count} axes",
+            f"give one for each of {next(letters, f'{count} axes')}",
         )
-    shape = shapes[tap.intermediate]
-    if len(tap.indices) != len(shape):
-        raise UsageFailure(
-            f"tap {tap.word!r} has {len(tap.indices)} indices, but {tap.intermediate} has {len(shape)} axes",
-            f"give one for each of {_axes(tap.intermediate, len(shape))}",
-        )
-
-
-def _axes(intermediate: str, count: int) -> str:
-    """The axes by their letters, as the table of intermediates has them in either family."""
-    row = lookup(intermediate)
-    steps = (row.softmax, row.lazy) if row is not None else ()
-    return next(
-        (", ".join(step.axes) for step in steps if step is not None and len(step.axes) == count), f"{count} axes"
-    )
-
-
-def _over(below: Tensor | None, contents: Contents) -> Tensor:
-    if below is None:
-        return contents.values
-    import torch
-
-    return torch.where(contents.stored, contents.values, below)

@@ -203,6 +203,15 @@ def overwritten():
     peak = tile(m)
 
 
+def named_in_the_other_branch():
+    n = start
+    for step in range(n_steps):
+        if step % 2:
+            p = tile(step)
+        else:
+            n = step * BLOCK + tl.arange(0, BLOCK)
+
+
 def stale(written, word):
     tap = parse_tap(word)
     return [place.stale for place in places(read_function(SimpleNamespace(fn=written)), tap)]
@@ -213,6 +222,12 @@ def test_a_loop_that_computes_anew_what_the_index_cannot_tell_apart_is_refused()
     line = fresh_in_every_turn.__code__.co_firstlineno + 3
     assert words == f"the loop in line {line} computes it anew in every turn, and nothing in the index changes there"
     assert not any(stale(fresh_in_every_turn, "delta=p[0,0,start + step]"))
+
+
+def test_an_index_that_only_the_branch_beside_the_tile_renews_is_refused():
+    line = named_in_the_other_branch.__code__.co_firstlineno + 2
+    words = f"the loop in line {line} changes 'n' in some of its turns only"
+    assert words in stale(named_in_the_other_branch, "delta=p[0,0,n]")
 
 
 def test_an_index_that_a_branch_alone_renews_is_refused():

@@ -1,20 +1,26 @@
-"""`dS=ds[b,h,offs_m,offs_n]` -> a Tap."""
+"""`dS=ds[b,h,offs_m,offs_n]` -> a Tap: a variable of a kernel and where its tiles belong; and what it is stored to."""
 
 from __future__ import annotations
 
 import ast
+import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from ...model.failures import UsageFailure
 from ...model.intermediates import lookup, names
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 EXAMPLE = "write NAME=VARIABLE[INDEX,...] or NAME=KERNEL:VARIABLE[INDEX,...], for example dS=ds[b,h,offs_m,offs_n]"
 
 
 @dataclass(frozen=True)
 class Tap:
-    """A variable of a kernel, and where in an intermediate its tiles belong."""
+    """A variable whose value is stored, and the intermediate that it is."""
 
     word: str
     """As the user wrote it."""
@@ -38,6 +44,10 @@ class Tap:
     def index_names(self) -> frozenset[str]:
         """What the indices read."""
         return frozenset(_names(*self.indices))
+
+    def failure(self, problem: str, way_out: str) -> UsageFailure:
+        """What is wrong with it."""
+        return UsageFailure(f"tap {self.word!r}{problem}", way_out)
 
 
 def _names(*texts: str) -> list[str]:
@@ -65,38 +75,43 @@ def parse_tap(word: str) -> Tap:
     if row is None:
         raise UsageFailure(f"tap {word!r}: there is no intermediate {name.strip()!r}", f"known: {', '.join(names())}")
     function, text = re.match(r"\s*(?:([A-Za-z_]\w*)\s*:(?!=))?\s*(.*?)\s*\Z", rest, re.DOTALL).groups()  # type: ignore[union-attr]
-    place = _Place()
+    indexed = _Indexed()
     try:
-        value = place.visit(ast.parse(text, mode="eval")).body
+        value = indexed.visit(ast.parse(text, mode="eval")).body
     except (SyntaxError, ValueError):
         raise UsageFailure(f"tap {word!r}: {text!r} is not an expression", EXAMPLE) from None
-    if len(place.found) != 1:
-        came = f"{len(place.found)} of them" if place.found else "none"
-        raise UsageFailure(f"tap {word!r} must index one variable once, got {came}", EXAMPLE)
-    variable, indices, transposed = place.found[0]
-    bad = [index for index in indices if isinstance(index, (ast.Slice, ast.Starred)) or _is_odd(index)]
-    if bad:
-        raise UsageFailure(f"tap {word!r}: {ast.unparse(bad[0])!r} is neither a position nor a block of them", EXAMPLE)
+    if len(indexed.found) != 1:
+        raise UsageFailure(f"tap {word!r} must index one variable once, got {len(indexed.found) or 'none'}", EXAMPLE)
+    variable, indices, transposed = indexed.found[0]
+    for index in indices:
+        is_odd = isinstance(index, (ast.Slice, ast.Starred))
+        is_odd |= isinstance(index, ast.Constant) and type(index.value) is not int
+        if is_odd or any(isinstance(node, _NO_EXPRESSION) for node in ast.walk(index)):
+            problem = f"tap {word!r}: {ast.unparse(index)!r} is neither a position nor a block of positions"
+            raise UsageFailure(problem, EXAMPLE)
     return Tap(
         word, row.name, function or "", variable, ast.unparse(value), tuple(map(ast.unparse, indices)), transposed
     )
 
 
-class _Place(ast.NodeTransformer):
+_NO_EXPRESSION = (ast.Lambda, ast.NamedExpr, ast.Await, ast.Yield)
+
+
+class _Indexed(ast.NodeTransformer):
     """Takes the index off the variable and remembers it."""
 
     def __init__(self) -> None:
         self.found: list[tuple[str, list[ast.expr], bool]] = []
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        if node.attr == "T" and isinstance(node.value, ast.Subscript):
-            return self._taken(node.value, True) or self.generic_visit(node)
-        return self.generic_visit(node)
+        is_turned = node.attr == "T" and isinstance(node.value, ast.Subscript)
+        return (self._taken(node.value, True) if is_turned else None) or self.generic_visit(node)
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         return self._taken(node, False) or self.generic_visit(node)
 
-    def _taken(self, node: ast.Subscript, transposed: bool) -> ast.Name | None:
+    def _taken(self, node: ast.expr, transposed: bool) -> ast.Name | None:
+        assert isinstance(node, ast.Subscript)
         base = node.value
         if isinstance(base, ast.Attribute) and base.attr == "T":
             base, transposed = base.value, not transposed
@@ -107,7 +122,50 @@ class _Place(ast.NodeTransformer):
         return base
 
 
-def _is_odd(index: ast.expr) -> bool:
-    if isinstance(index, ast.Constant):
-        return type(index.value) is not int
-    return any(isinstance(node, (ast.Lambda, ast.NamedExpr, ast.Await, ast.Yield)) for node in ast.walk(index))
+# A NaN that no arithmetic yields: it marks every place that nothing has been stored to.
+_UNTOUCHED = 0x7FC5A5A5
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What was stored."""
+
+    values: Tensor
+    """0 where nothing was; in the dtype that the kernel held, which float32 holds exactly."""
+    stored: Tensor
+    """bool, of the same shape."""
+    is_out_of_range: bool
+    """Whether a scalar index, such as that of the head, lay outside the tensor."""
+
+
+@dataclass(frozen=True, eq=False)
+class Buffer:
+    """Room for one intermediate, in float32."""
+
+    memory: Tensor
+    shape: tuple[int, ...]
+
+    def arguments(self) -> tuple[Any, ...]:
+        """What the kernel is passed: the memory, and four sizes, the first of them 1 where there are fewer axes."""
+        return (self.memory, *(1,) * (4 - len(self.shape)), *self.shape)
+
+    def read(self) -> Contents:
+        import torch
+
+        from ...kernels.triton.tap import MARKS
+
+        size, is_touched = math.prod(self.shape), self.memory.view(torch.int32) != _UNTOUCHED
+        marks, stored = dict(zip(MARKS, is_touched[size:].tolist(), strict=True)), is_touched[:size]
+        values = torch.where(stored, self.memory[:size], 0.0)
+        dtype = torch.bfloat16 if marks["bfloat16"] else torch.float16 if marks["float16"] else torch.float32
+        return Contents(values.reshape(self.shape).to(dtype), stored.reshape(self.shape), marks["out of range"])
+
+
+def new_buffer(shape: Sequence[int], device: str) -> Buffer:
+    """A buffer that nothing has been stored to."""
+    import torch
+
+    from ...kernels.triton.tap import MARKS
+
+    bits = torch.full((math.prod(shape) + len(MARKS),), _UNTOUCHED, dtype=torch.int32, device=device)
+    return Buffer(bits.view(torch.float32), tuple(shape))
