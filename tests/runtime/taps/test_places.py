@@ -209,7 +209,7 @@ def named_in_the_other_branch():
         if step % 2:
             p = tile(step)
         else:
-            n = step * BLOCK + tl.arange(0, BLOCK)
+            n = start + step
 
 
 def stale(written, word):
