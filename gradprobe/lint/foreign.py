@@ -160,7 +160,7 @@ def product_at(view: View, spot: SourceLine) -> str:
 def given_for(view: View, parameter: str) -> Given | None:
     """What the host gave for a parameter; None where its source does not tell."""
     site = view.launch.site
-    return site.given(parameter.partition("[")[0], list(view.launch.arguments)) if site is not None else None
+    return site.given.get(parameter.partition("[")[0]) if site is not None else None
 
 
 def host_name(view: View, base: str) -> str:

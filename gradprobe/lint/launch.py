@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import inspect
 import linecache
 import os
@@ -39,16 +40,8 @@ class Site:
 
     spot: SourceLine
     """Of the call's beginning."""
-    positional: tuple[Given | None, ...]
-    """The arguments by position; None where the source does not tell."""
-    words: Mapping[str, Given]
-    """Those that are named."""
-
-    def given(self, parameter: str, parameters: Sequence[str]) -> Given | None:
-        """What a parameter was given; None where the source does not tell."""
-        at = parameters.index(parameter)
-        positional = self.positional[at] if at < len(self.positional) else None
-        return self.words.get(parameter, positional)
+    given: Mapping[str, Given]
+    """The arguments by parameter, as far as the source tells them."""
 
 
 def host_frame() -> FrameType | None:
@@ -68,11 +61,11 @@ def _is_host(name: str) -> bool:
     return not own and not foreign and not name.startswith("<") and os.path.exists(name)
 
 
-def site_of(frame: FrameType, positional: int) -> Site | None:
+def site_of(frame: FrameType, parameters: Sequence[str], count: int) -> Site | None:
     """The call of a frame's current line that launches a kernel.
 
     Args:
-        positional: how many positional arguments the launch had.
+        count: how many arguments were given by position.
     """
     name = frame.f_code.co_filename
     linecache.checkcache(name)
@@ -83,8 +76,9 @@ def site_of(frame: FrameType, positional: int) -> Site | None:
         return None
     call = max(launches, key=lambda node: (node.lineno, node.col_offset))
     arguments = _Arguments(source, frame, call)
-    words = {word.arg: arguments.given(word.value) for word in call.keywords if word.arg}
-    return Site(arguments.given(call.func).spot, arguments.by_position(positional), words)
+    given = {name: each for name, each in zip(parameters, arguments.by_position(count), strict=False) if each}
+    given |= {word.arg: arguments.given(word.value) for word in call.keywords if word.arg}
+    return Site(arguments.given(call.func).spot, given)
 
 
 def line_of(frame: FrameType) -> Site:
@@ -92,16 +86,14 @@ def line_of(frame: FrameType) -> Site:
     name = frame.f_code.co_filename
     linecache.checkcache(name)
     code = linecache.getline(name, frame.f_lineno).strip()
-    spot = SourceLine(str(Path(name).resolve()), frame.f_lineno, code, 0, len(code), frame.f_code.co_name)
-    return Site(spot, (), {})
+    return Site(SourceLine(str(Path(name).resolve()), frame.f_lineno, code, 0, len(code), frame.f_code.co_name), {})
 
 
 @lru_cache(maxsize=64)
 def _calls(source: PythonSource) -> tuple[ast.Call, ...]:
-    try:
+    with contextlib.suppress(SyntaxError):
         return tuple(node for node in ast.walk(source.tree) if isinstance(node, ast.Call))
-    except SyntaxError:
-        return ()
+    return ()
 
 
 @dataclass(frozen=True)
@@ -192,8 +184,10 @@ def launch_of(jit: Any, positional: tuple[Any, ...], words: Mapping[str, Any]) -
     except (OSError, SyntaxError):
         return None
     specs = inspect.signature(jit.fn).parameters
-    given = {name: spec.default for name, spec in specs.items() if spec.default is not spec.empty}
-    given |= dict(zip(specs, positional, strict=False))
+    given = dict(zip(specs, positional, strict=False))
     given |= {name: value for name, value in words.items() if name in specs}  # without num_warps and the like
+    values = {name: given.get(name, spec.default) for name, spec in specs.items()}
+    arguments = {name: value for name, value in values.items() if value is not inspect.Parameter.empty}
     constants = frozenset(name for name, spec in specs.items() if "constexpr" in str(spec.annotation))
-    return Launch(function, given, constants, site_of(frame, len(positional)) if frame is not None else None)
+    site = site_of(frame, list(specs), len(positional)) if frame is not None else None
+    return Launch(function, arguments, constants, site)

@@ -96,6 +96,16 @@ def test_a_launch_that_passes_anothers_stride_is_blamed_at_its_own_line(tmp_path
     assert finding.fix == "in the launch: q.stride(1) -> do.stride(1)"
 
 
+def test_parameters_with_a_default_do_not_shift_those_that_a_launch_gives(tmp_path):
+    (finding,) = survey(
+        tmp_path,
+        ("n_heads, BLOCK: tl.constexpr, D: tl.constexpr,", "n_heads, BLOCK: tl.constexpr = 32, D: tl.constexpr = 32,"),
+        ("*q.stride(), *do.stride(), *lse", "*q.stride(), do.stride(0), q.stride(1), *do.stride()[2:], *lse"),
+    ).findings
+    assert (finding.line, marked(finding)) == (40, "q.stride(1)")
+    assert finding.fix == "in the launch: q.stride(1) -> do.stride(1)"
+
+
 def test_all_strides_of_another_tensor_in_a_launch_are_one_finding(tmp_path):
     (finding,) = survey(tmp_path, ("*q.stride(), *do.stride(), *lse", "*q.stride(), *q.stride(), *lse")).findings
     assert (finding.line, marked(finding), finding.axis) == (40, "q.stride()", None)
