@@ -54,34 +54,16 @@ def inquire(word: str, family: str | None, options: Mapping[str, Any]) -> Inquir
     if device not in DEVICES:
         raise UsageFailure(f"--device must be one of {', '.join(DEVICES)}, got {device!r}")
     given = {**given, "device": prepare_backend(device)}
+    from ..targets.find import callables, find_target, load_file
+
     with contextlib.redirect_stdout(sys.stderr):
-        module = _module(word)
-        targets = list(_targets(module, family)) if module is not None else [_target(word, family)]
+        if not word.endswith(".py"):
+            return _inquiry(word, None, [find_target(word, family)], given)
+        module, targets = load_file(Path(word), word), []
+        for name in callables(module):
+            with contextlib.suppress(UsageFailure):
+                targets.append(find_target(getattr(module, name), family))
         return _inquiry(word, module, targets, given)
-
-
-def _module(word: str) -> ModuleType | None:
-    """The module of a file that stands alone; None where the word names a function."""
-    if not word.endswith(".py"):
-        return None
-    from ..targets.find import load_file
-
-    return load_file(Path(word), word)
-
-
-def _target(word: str, family: str | None) -> Target:
-    from ..targets.find import find_target
-
-    return find_target(word, family)
-
-
-def _targets(module: ModuleType, family: str | None) -> Iterator[Target]:
-    """The functions of a module that can be called as a target."""
-    from ..targets.find import callables, find_target
-
-    for name in callables(module):
-        with contextlib.suppress(UsageFailure):
-            yield find_target(getattr(module, name), family)
 
 
 def _inquiry(word: str, module: ModuleType | None, targets: list[Target], given: Mapping[str, Any]) -> Inquiry:
@@ -116,11 +98,11 @@ def _case(target: Target, given: Mapping[str, Any], *, alone: bool) -> Case:
 
 def _nothing_read(word: str, targets: list[Target]) -> TargetFailure:
     if not targets:
-        return TargetFailure(f"{word} has no Triton kernel with pointers that could be read, and no target to call")
+        return TargetFailure(f"{word} has no target to call, and no Triton kernel whose pointers can be read")
     names = ", ".join(target.function.__name__ for target in targets)
     return TargetFailure(
-        f"no kernel of {word} was launched where {names} was called, so nothing was read",
-        "gradprobe check runs it; lint reads Triton kernels, and --traceback shows what failed",
+        f"a call of {names} launched no kernel of {word}, so nothing was read",
+        "lint reads Triton and CUDA kernels: see whether gradprobe check runs it; --traceback shows what failed",
     )
 
 
@@ -129,16 +111,11 @@ CLEAN, FOUND = "clean", "findings"
 _LEAST = 40
 
 
-def verdict_of(inquiry: Inquiry) -> str:
-    """CLEAN or FOUND."""
-    return FOUND if inquiry.survey.findings else CLEAN
-
-
 def lint_as_json(inquiry: Inquiry) -> dict[str, Any]:
     """The document gradprobe.lint/1."""
     return {
         "schema": "gradprobe.lint/1",
-        "verdict": verdict_of(inquiry),
+        "verdict": FOUND if inquiry.survey.findings else CLEAN,
         "target": inquiry.word,
         "called": list(inquiry.targets),
         "not_caught": list(inquiry.refused),
@@ -163,9 +140,9 @@ def render_lint(inquiry: Inquiry, width: int) -> list[Text]:
 def _headline(inquiry: Inquiry) -> str:
     count = len(inquiry.survey.findings)
     if not count and not any(kernel.launched for kernel in inquiry.survey.kernels):
-        return f"CLEAN  by the names of parameters alone, for nothing was launched ({inquiry.word})"
+        return f"CLEAN  as far as the names of parameters tell, since nothing was launched ({inquiry.word})"
     if not count:
-        return f"CLEAN  every stride that was read is its own tensor's ({inquiry.word})"
+        return f"CLEAN  every pointer that was read advances by its own tensor's strides ({inquiry.word})"
     return f"FINDINGS  {plural(count, 'wrong stride')} ({inquiry.word})"
 
 
@@ -176,10 +153,10 @@ def _shown(finding: LintFinding, width: int) -> Iterator[Text]:
     code, column = _window(visible(finding.code), finding.column, finding.length, width - 2)
     yield Text(f"  {code}")
     yield Text(f"  {' ' * column}{'^' * max(min(finding.length, len(code) - column), 1)}", style="red")
-    for line in _wrapped(finding.sentence, width, "  "):
+    for line in _wrapped(finding.sentence, width):
         yield Text(line)
     if finding.fix:
-        for line in _wrapped(f"fix: {finding.fix}", width, "  "):
+        for line in _wrapped(f"fix: {finding.fix}", width):
             yield Text(line, style="green")
 
 
@@ -197,20 +174,18 @@ def _read(inquiry: Inquiry, width: int) -> Iterator[str]:
     named = [kernel.name for kernel in survey.kernels if not kernel.launched]
     lost = [f"{name} of {kernel.name}" for kernel in survey.kernels for name in kernel.lost]
     read = f"read {plural(survey.read, 'pointer expression')} in {plural(len(survey.kernels), 'kernel')}"
-    yield from _wrapped(f"{read}, {len(launched)} of them caught at their launch", width, "  ")
+    yield from _wrapped(f"{read}, {len(launched)} of them caught at their launch", width)
     if named:
-        yield from _wrapped(f"never launched, read by their parameters' names only: {', '.join(named)}", width, "  ")
+        yield from _wrapped(f"never launched, so read by the names of their parameters: {', '.join(named)}", width)
     if inquiry.refused:
-        yield from _wrapped(f"no launch could be caught of: {', '.join(inquiry.refused)}", width, "  ")
+        yield from _wrapped(f"no launch could be caught in: {', '.join(inquiry.refused)}", width)
     if lost:
-        yield from _wrapped(f"pointers that could not be followed everywhere: {', '.join(lost)}", width, "  ")
+        yield from _wrapped(f"pointers that could not be followed everywhere: {', '.join(lost)}", width)
 
 
-def _wrapped(text: str, width: int, indent: str) -> list[str]:
-    return textwrap.wrap(
-        visible(text), width, initial_indent=indent, subsequent_indent=indent + "  ", break_long_words=False,
-        break_on_hyphens=False,
-    )  # fmt: skip
+def _wrapped(text: str, width: int) -> list[str]:
+    wrapper = textwrap.TextWrapper(width, "  ", "    ", break_long_words=False, break_on_hyphens=False)
+    return wrapper.wrap(visible(text))
 
 
 def _place(file: str) -> str:

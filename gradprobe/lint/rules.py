@@ -170,7 +170,7 @@ def _missing(view: View, uses: Sequence[Use], base: str, held: Held, axis: int) 
     word = _WORDS.get(kind, f"index of axis {axis}")
     sentence = (
         f"{own} of {view.name} is {held.name}.stride({axis}) and is never used for {held.name}: "
-        f"every {word} has {held.name} of {word} 0"
+        f"every {word} uses {held.name} of {word} 0"
     )
     fix, note = f"add {_product(view, uses, own, kind)} to {base}", f"no {held.name}.stride({axis})"
     # The pointer's name where it is first advanced in the kernel itself, else where it is first used.
@@ -274,9 +274,9 @@ def _sibling_finding(
 ) -> LintFinding:
     factor, tensor, other, kernel = advance.term.factors[0], pointers[advance.base], words[word], record.function
     name, spot = renamed(factor.parameter, word, word_of(advance.base)), factor.spots[0]
-    passed, more = f"{name} is a parameter", ""
+    passed, more = f"the kernel takes {name} too", ""
     if name not in kernel.parameters:
-        passed, more = f"it has no parameter {name}", ", a parameter to add here and in the launch"
-    sentence = f"by the names alone, for it was not launched: {tensor} is advanced by {spot.text}, {other}'s; {passed}"
+        passed, more = f"the kernel does not take {name}", ", a parameter to add here and in the launch"
+    sentence = f"{tensor} is advanced by {spot.text}, by its name a stride of {other}: {passed} (it was not launched)"
     told = {"other": other, "kind": stride_of(name, set(words))[1], "note": f"of {other}", "by_name": True}
     return finding_at(spot, FOREIGN, kernel.name, sentence, f"{spot.text} -> {name}{more}", tensor, **told)

@@ -54,7 +54,7 @@ def test_right_kernels_are_clean_with_what_was_read():
     ran = run("lint flash")
     assert ran.code == 0
     assert ran.out.splitlines() == [
-        "CLEAN  every stride that was read is its own tensor's (flash)",
+        "CLEAN  every pointer that was read advances by its own tensor's strides (flash)",
         "  read 107 pointer expressions in 4 kernels, 4 of them caught at their launch",
     ]
 
@@ -64,8 +64,10 @@ def test_kernels_that_nothing_launches_are_read_by_names_and_the_verdict_says_so
     (tmp_path / "alone.py").write_text(kernel)
     ran = run(f"lint {tmp_path}/alone.py")
     assert ran.code == 0
-    assert ran.out.splitlines()[0].startswith("CLEAN  by the names of parameters alone, for nothing was launched")
-    assert "never launched, read by their parameters' names only: touch_kernel" in ran.out
+    assert ran.out.splitlines()[0].startswith(
+        "CLEAN  as far as the names of parameters tell, since nothing was launched"
+    )
+    assert "never launched, so read by the names of their parameters: touch_kernel" in ran.out
 
 
 @pytest.mark.parametrize("word", ["sdpa", "{}/empty.py"])

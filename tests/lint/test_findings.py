@@ -56,7 +56,7 @@ def test_a_stride_that_is_passed_and_used_nowhere_leaves_every_head_with_head_0s
     (finding,) = survey(tmp_path, ("b * stride_lseb + h * stride_lseh + offs", "b * stride_lseb + offs")).findings
     assert (finding.rule, finding.line, marked(finding), finding.tensor) == ("missing", 31, "lse_ptr", "lse")
     assert finding.sentence == (
-        "stride_lseh of touch_kernel is lse.stride(1) and is never used for lse: every head has lse of head 0"
+        "stride_lseh of touch_kernel is lse.stride(1) and is never used for lse: every head uses lse of head 0"
     )
     assert finding.fix == "add h * stride_lseh to lse_ptr"
 
@@ -131,7 +131,7 @@ def sibling_kernel(q_ptr, do_ptr, out_ptr, stride_qh, stride_qm, stride_doh, str
         "q",
         "stride_qh",
     )
-    assert "by the names alone" in finding.sentence
+    assert "by its name a stride of" in finding.sentence
     assert finding.fix == "stride_qh -> stride_doh"
     assert [(kernel.name, kernel.launched) for kernel in found.kernels] == [
         ("touch_kernel", True), ("sibling_kernel", False),
