@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ..inputs.options import command_line
-from ..render.terminal import dump, write_stdout
+from ..render.terminal import dump, show, width
 from .error_output import failures_told
 from .shared_options import JsonFile, Traceback
 from .show import read
@@ -31,5 +31,5 @@ def compare(
         if json_file is not None:
             dump(json_file, comparison_as_json(changes))
         if json_file != "-":
-            write_stdout("".join(f"{line}\n" for line in render_comparison(changes)))
+            show(list(render_comparison(changes, width())))
         raise typer.Exit(int(verdict_of(changes) == WORSE))

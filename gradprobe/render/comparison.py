@@ -8,12 +8,13 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from rich.text import Text
 
 from ..model.documents import Reports
-from ..model.number import plural
+from ..model.number import in_words, spans
 from ..model.report import Report
 from ..model.run import MATCH, MISMATCH, NOT_EXPOSED, SKIPPED, Intermediate, Run
-from .text import ratio
+from .text import CAUTION, folded, quoted, ratio
 
 SCHEMA = "gradprobe.comparison/1"
 WORSE, BETTER, SAME = "worse", "better", "same"
@@ -21,6 +22,7 @@ WORSE, BETTER, SAME = "worse", "better", "same"
 MOVED = 2.0
 # What is worse than what: a layout that is refused, or not run, is not known to be wrong.
 _RANKS = {MATCH: 0, SKIPPED: 1, MISMATCH: 3}
+_STYLES = {WORSE: "bold red", BETTER: "bold green", SAME: "bold green", "": CAUTION}
 
 
 class Change(Struct, frozen=True):
@@ -29,11 +31,13 @@ class Change(Struct, frozen=True):
     check: str
     """The target, and the title of its case."""
     what: str
-    """A verdict, a layout, an intermediate in a layout, a cause, an option."""
+    """A verdict, an intermediate, a cause, an option."""
     before: str
     after: str
     became: str = ""
     """WORSE or BETTER; "" of what is neither."""
+    layout: str = ""
+    """In which; "" of what is said of the check as a whole."""
 
 
 def changes_of(before: Reports, after: Reports) -> list[Change]:
@@ -41,9 +45,8 @@ def changes_of(before: Reports, after: Reports) -> list[Change]:
     old, new = ({report.name: report for report in reports.reports} for reports in (before, after))
     if len(old) == len(new) == 1:  # of one target under two names, as of two files
         new = dict(zip(old, new.values(), strict=True))
-    found = [
-        Change(name, "check", report.verdict, "not made", WORSE) for name, report in old.items() if name not in new
-    ]
+    gone = [name for name in old if name not in new]
+    found = [Change(name, "check", old[name].verdict, "not made", WORSE) for name in gone]
     for name, report in new.items():
         if name in old:
             found += _of_check(name, old[name], report)
@@ -63,17 +66,38 @@ def comparison_as_json(changes: Sequence[Change]) -> dict[str, Any]:
     return {"schema": SCHEMA, "verdict": verdict_of(changes), "changes": msgspec.to_builtins(list(changes))}
 
 
-def render_comparison(changes: Sequence[Change]) -> Iterator[str]:
-    """A line for each change, what is worse first, below one that counts them."""
-    counts = [f"{sum(change.became == word for change in changes)} {word}" for word in (WORSE, BETTER)]
-    yield f"{verdict_of(changes).upper()}  {plural(len(changes), 'change')}: {', '.join(counts)}"
-    for change in sorted(changes, key=lambda change: (WORSE, BETTER, "").index(change.became)):
-        yield f"  {change.became or 'other':<7} {change.check}, {change.what}: {change.before} -> {change.after}"
+def render_comparison(changes: Sequence[Change], width: int) -> Iterator[Text]:
+    """What is worse first, below a line that counts it; the same change of several layouts is one."""
+    kinds = {WORSE: WORSE, BETTER: BETTER, "": "other"}
+    verdict, numbers = verdict_of(changes), {kind: sum(one.became == kind for one in changes) for kind in kinds}
+    counts = ", ".join(f"{number} {kinds[kind]}" for kind, number in numbers.items() if number)
+    yield Text.assemble((verdict.upper(), _STYLES[verdict]), f"  {counts or 'nothing changed'}")
+    for check in dict.fromkeys(change.check for change in changes):
+        yield Text(f"{check}:", "bold")
+        for kind, word in kinds.items():
+            for sentence in _sentences([one for one in changes if (one.check, one.became) == (check, kind)]):
+                first, *rest = folded(f"{word:<6}  {sentence}", width)
+                first.stylize(_STYLES[kind], 2, 2 + len(word))
+                yield from (first, *rest)
+
+
+def _sentences(changes: Sequence[Change]) -> Iterator[str]:
+    """`dP and dV in distinct: right -> wrong in head 1`: what changed alike together."""
+    alike: dict[tuple[str, str, bool], dict[str, list[str]]] = {}
+    for one in changes:
+        alike.setdefault((one.before, one.after, bool(one.layout)), {}).setdefault(one.what, []).append(one.layout)
+    for (before, after, _), layouts_of in alike.items():
+        groups: dict[tuple[str, ...], list[str]] = {}
+        for what, layouts in layouts_of.items():
+            groups.setdefault(tuple(filter(None, layouts)), []).append(what)
+        for where, names in groups.items():
+            places = f" in {', '.join(map(quoted, where))}" if where else ""
+            yield f"{', '.join(names)}{places}: {before} -> {after}"
 
 
 def _of_check(name: str, old: Report, new: Report) -> Iterator[Change]:
     yield from _of_cases(name, old, new)
-    yield from _of_verdicts(name, "verdict", old.verdict, new.verdict)
+    yield from _of_verdicts(name, "", old.verdict, new.verdict)
     yield from _of_causes(name, old, new)
     before, after = ({run.layout: run for run in report.runs} for report in (old, new))
     for layout in dict.fromkeys((*before, *after)):
@@ -82,14 +106,14 @@ def _of_check(name: str, old: Report, new: Report) -> Iterator[Change]:
         else:
             old_verdict, verdict = (runs[layout].verdict if layout in runs else "not run" for runs in (before, after))
             worse = layout in after and _rank(verdict) > _rank(MATCH)
-            yield Change(name, layout, old_verdict, verdict, WORSE if worse else "")
+            yield Change(name, "verdict", old_verdict, verdict, WORSE if worse else "", layout)
 
 
 def _of_cases(name: str, old: Report, new: Report) -> Iterator[Change]:
-    """Options in which two cases differ: then it is they that may have changed the rest."""
-    if old.case is None or new.case is None:
-        return
-    for field in fields(old.case):
+    """The target and the options in which two cases differ: then it is they that may have changed the rest."""
+    if old.target.name != new.target.name:
+        yield Change(name, "target", old.target.name, new.target.name)
+    for field in fields(old.case) if old.case and new.case else ():
         before, after = (getattr(case, field.name) for case in (old.case, new.case))
         if before != after:
             yield Change(name, f"option {field.name}", str(before), str(after))
@@ -99,9 +123,9 @@ def _rank(verdict: str) -> int:
     return _RANKS.get(verdict, 2)
 
 
-def _of_verdicts(name: str, what: str, before: str, after: str) -> Iterator[Change]:
+def _of_verdicts(name: str, layout: str, before: str, after: str) -> Iterator[Change]:
     if before != after:
-        yield Change(name, what, before, after, WORSE if _rank(after) > _rank(before) else BETTER)
+        yield Change(name, "verdict", before, after, WORSE if _rank(after) > _rank(before) else BETTER, layout)
 
 
 def _of_causes(name: str, old: Report, new: Report) -> Iterator[Change]:
@@ -119,20 +143,32 @@ def _of_runs(name: str, old: Run, new: Run) -> Iterator[Change]:
     before, after = ({one.name: one for one in run.intermediates} for run in (old, new))
     for known, one in after.items():
         if known in before:
-            yield from _of_intermediates(name, f"{known} in {old.layout}", before[known], one)
+            yield from _of_intermediates(name, old.layout, before[known], one)
 
 
-def _of_intermediates(name: str, what: str, old: Intermediate, new: Intermediate) -> Iterator[Change]:
+def _of_intermediates(name: str, layout: str, old: Intermediate, new: Intermediate) -> Iterator[Change]:
     if NOT_EXPOSED in (old.status, new.status):
         if old.status != new.status:
-            yield Change(name, what, old.status, new.status)
+            yield Change(name, new.name, old.status, new.status, "", layout)
         return
     before, after = ({(head.batch, head.head) for head in one.heads if head.mismatched} for one in (old, new))
     if before != after:
-        then, now = (f"{plural(len(heads), 'head')} wrong" for heads in (before, after))
-        yield Change(name, what, then, now, WORSE if after - before else BETTER)
+        became = WORSE if after - before else BETTER
+        yield Change(name, new.name, _wrong_heads(old), _wrong_heads(new), became, layout)
     elif max(old.ratio, new.ratio) > MOVED * min(old.ratio, new.ratio):
         # Within its budget no error is worse than another.
         became = "" if max(old.ratio, new.ratio) <= 1 else WORSE if new.ratio > old.ratio else BETTER
         then, now = (f"worst {ratio(one.ratio)}x" for one in (old, new))
-        yield Change(name, what, then, now, became)
+        yield Change(name, new.name, then, now, became, layout)
+
+
+def _wrong_heads(one: Intermediate) -> str:
+    """`right`, `wrong in head 1`, `wrong in batch 0, heads 1-3; batch 1, head 2`."""
+    heads: dict[int | None, list[int]] = {head.batch: [] for head in one.heads}
+    for head in one.heads:
+        heads[head.batch] += [head.head] if head.mismatched else []
+    words = {batch: f"head{'s' * (len(wrong) > 1)} {in_words(spans(wrong))}" for batch, wrong in heads.items() if wrong}
+    if len(words) == len(heads) and len(set(words.values())) == 1:  # the same in every batch
+        words = {None: next(iter(words.values()))}
+    told = [said if batch is None else f"batch {batch}, {said}" for batch, said in words.items()]
+    return f"wrong in {'; '.join(told)}" if told else "right"

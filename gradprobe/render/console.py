@@ -215,7 +215,7 @@ def render_layouts(report: Report, width: int, *, utf8: bool = True) -> Iterator
         if run.told_error:
             words = run.error.words if isinstance(run.error, Error) else ""
             words = words or re.sub(r"^target '.*?' ", "", run.told_error[1])
-            yield Text(f"  {run.layout:<14} {run.verdict}: {words}", style)
+            yield from folded(f"{run.layout:<14} {run.verdict}: {words}", width, style)
             continue
         if not run.compares:  # the target's words, of any length
             how = "mismatch, then refused" if run.verdict == MISMATCH else run.verdict

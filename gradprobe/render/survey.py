@@ -14,7 +14,7 @@ from ..model.report import Report
 from ..model.run import ALONE, BITS, FAILED, MATCH, MISMATCH, PROGRAM, SKIPPED, TOGETHER, Run, Tried
 from .console import blame
 from .excerpt import window
-from .text import ASCII, CAUTION, UTF8, Marks, folded, greppable, headed, stray_line
+from .text import ASCII, CAUTION, UTF8, Marks, folded, greppable, headed, quoted, stray_line
 
 _ROW, _CELL = 8, 9
 # Findings that are printed; the others are in the JSON.
@@ -197,8 +197,8 @@ def _sentences(report: Report) -> Iterator[str]:
 
 
 def _named(titles: Sequence[str]) -> str:
-    """The first few, in quotes where a title has a comma of its own; the matrix shows them all."""
-    names = [f'"{title}"' if "," in title else title for title in titles]
+    """The first few; the matrix shows them all."""
+    names = list(map(quoted, titles))
     if len(names) <= _NAMED:
         return ", ".join(names)
     return f"{', '.join(names[: _NAMED - 1])} and {len(names) - _NAMED + 1:,} more"

@@ -175,6 +175,11 @@ def is_silent(report: Report) -> bool:
     return report.verdict == MISMATCH and not (report.memory or any(wrong) or any(run.broken for run in report.runs))
 
 
+def quoted(title: str) -> str:
+    """A title among others, in quotes where it has a comma of its own."""
+    return f'"{title}"' if "," in title else title
+
+
 def headed(verdict: str, style: str, words: str, width: int) -> Iterator[Text]:
     """A verdict, and what it is about in lines of a width."""
     first, *rest = textwrap.wrap(words, max(width, 40) - len(verdict) - 2)

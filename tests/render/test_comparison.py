@@ -22,14 +22,17 @@ def wrong_in(*heads, layout="contiguous", ratio=51.0):
 
 
 def told(before, after):
-    return [(change.what, change.before, change.after, change.became) for change in changes_of(before, after)]
+    return [
+        (f"{change.what} in {change.layout}".removesuffix(" in "), change.before, change.after, change.became)
+        for change in changes_of(before, after)
+    ]
 
 
 def test_heads_that_became_right_are_better_and_one_that_became_wrong_is_worse():
     all_wrong, few, others = reports(wrong_in(*range(12))), reports(wrong_in(1, 2, 3, 4)), reports(wrong_in(1, 7))
-    assert told(all_wrong, few) == [("dS in contiguous", "12 heads wrong", "4 heads wrong", BETTER)]
+    assert told(all_wrong, few) == [("dS in contiguous", "wrong in heads 0-11", "wrong in heads 1-4", BETTER)]
     # Fewer are wrong, but one that was right is not.
-    assert told(few, others) == [("dS in contiguous", "4 heads wrong", "2 heads wrong", WORSE)]
+    assert told(few, others) == [("dS in contiguous", "wrong in heads 1-4", "wrong in heads 1, 7", WORSE)]
     assert told(few, few) == []
 
 
@@ -37,11 +40,11 @@ def test_a_verdict_is_worse_or_better_and_a_layout_that_is_new_and_wrong_is_wors
     right, wrong = reports(wrong_in()), reports(wrong_in(1))
     assert told(right, wrong)[:2] == [
         ("verdict", "match", "mismatch", WORSE),
-        ("contiguous", "match", "mismatch", WORSE),
+        ("verdict in contiguous", "match", "mismatch", WORSE),
     ]
     assert {change.became for change in changes_of(wrong, right)} == {BETTER}
     assert told(wrong, reports(wrong_in(1), wrong_in(1, layout="distinct"))) == [
-        ("distinct", "not run", "mismatch", WORSE)
+        ("verdict in distinct", "not run", "mismatch", WORSE)
     ]
 
 
@@ -87,8 +90,40 @@ def test_the_command_tells_what_is_worse_first_and_exits_1_only_there(tmp_path, 
         codes.append(end.value.exit_code)
     assert codes == [1, 0, 0]
     lines = capsys.readouterr().out.splitlines()
-    assert lines[:2] == [
-        "WORSE  1 change: 1 worse, 0 better", "  worse   lazy, dS in contiguous: 2 heads wrong -> 3 heads wrong",
-    ]  # fmt: skip
-    assert lines[-1] == "SAME  0 changes: 0 worse, 0 better"
-    assert list(render_comparison([])) == ["SAME  0 changes: 0 worse, 0 better"]
+    assert lines[:3] == [
+        "WORSE  1 worse",
+        "lazy:",
+        "  worse   dS in contiguous: wrong in heads 1-2 -> wrong in heads 1-3",
+    ]
+    assert lines[-1] == "SAME  nothing changed"
+    assert [line.plain for line in render_comparison([], 80)] == ["SAME  nothing changed"]
+
+
+def test_what_changed_alike_is_one_line_that_fits_the_terminal():
+    layouts = ("contiguous", "distinct", "contiguous, dO doubled")
+    before, after = (reports(*(wrong_in(*heads, layout=one) for one in layouts)) for heads in ((), (1, 3)))
+    lines = [line.plain for line in render_comparison(changes_of(before, after), 60)]
+    assert max(map(len, lines)) <= 60
+    assert " ".join(" ".join(lines).split()) == (
+        "WORSE 7 worse lazy: worse verdict: match -> mismatch"
+        ' worse verdict in contiguous, distinct, "contiguous, dO doubled": match -> mismatch'
+        ' worse dS in contiguous, distinct, "contiguous, dO doubled": right -> wrong in heads 1, 3'
+    )
+
+
+def test_a_batch_that_became_wrong_beside_another_is_told():
+    first, both = (
+        reports(
+            run(
+                "contiguous",
+                entry("dS", *(head(1, batch, "mismatch" if batch in wrong else "match") for batch in (0, 1))),
+            )
+        )
+        for wrong in ((0,), (0, 1))
+    )
+    assert told(first, both)[0][1:] == ("wrong in batch 0, head 1", "wrong in head 1", WORSE)
+
+
+def test_another_target_or_case_is_told():
+    before, after = reports(wrong_in()), reports(wrong_in(), target={"name": "mine"})
+    assert told(before, after) == [("target", "lazy", "mine", "")]
