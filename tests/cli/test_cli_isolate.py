@@ -60,6 +60,11 @@ def run_apart(words):
     return run(words, GRADPROBE_ISOLATE="1")
 
 
+def whole_lines(text):
+    """The lines of a report, without what folding made lines of their own."""
+    return [line for line in text.splitlines() if not line.startswith("    ")]
+
+
 def at_night(*values):
     return pytest.param(*values, marks=pytest.mark.nightly)
 
@@ -130,7 +135,7 @@ def test_what_was_measured_before_the_end_is_reported_and_the_layout_that_came_t
     assert (document["verdict"], document["error"]["kind"]) == ("error", kind)
     assert words in document["error"]["message"]
     assert line in (last["error"].get("code") or "") if line else not last["error"].get("code")
-    shown = ran.out.splitlines()
+    shown = whole_lines(ran.out)
     assert shown[0].startswith(f"ERROR  target 'fatal.py:right_then_{name}' ")
     assert shown[1].startswith("  contiguous     match, worst ")
     assert shown[2].startswith(f"  distinct       {verdict}: {words}")
@@ -159,7 +164,7 @@ def test_a_mismatch_before_a_crash_exits_1_and_is_shown_whole_with_the_crash_in_
     assert ran.out.startswith("MISMATCH  dQ is the first wrong intermediate in every head ")
     assert ran.first_mismatches[0].startswith("FIRST MISMATCH dQ ")
     crash = "distinct       crashed: killed by SIGSEGV (segmentation fault), last at fatal.py:"
-    shown = ran.out.splitlines()
+    shown = whole_lines(ran.out)
     at = next(number for number, line in enumerate(shown) if line.startswith(f"  {crash}"))
     assert [shown[at + way].split()[:2] for way in (-1, 1)] == [
         ["contiguous", "mismatch,"],
