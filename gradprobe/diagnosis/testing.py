@@ -9,7 +9,7 @@ from functools import cached_property
 from torch import Tensor
 
 from ..faults.hypothesis import EVERYTHING, Hypothesis, Observed
-from ..faults.variant import BUFFERS, Variant
+from ..faults.variant import BUFFERS, Variant, seeing_all
 from ..model.report import NAMED
 from ..numerics.compare import BY_TILE
 from ..reference import Tile, tiles
@@ -108,6 +108,7 @@ class Tester:
         self.seen = seen
         self.wrong = {name: seen.wrong(name) for name in seen.right}
         self._right = {name: int(right.sum()) for name, right in seen.right.items()}
+        self._plain = Variant(seeing_all(seen.x))
 
     @property
     def nothing(self) -> Explanation:
@@ -135,7 +136,7 @@ class Tester:
             names: the intermediates that are looked at.
             stored: whether also where the faults stand only in what stores a buffer.
         """
-        here, variant = [name for name in self._here if name in names], altered(hypotheses, Variant(self.seen.x))
+        here, variant = [name for name in self._here if name in names], altered(hypotheses, self._plain)
         whole, not_finite = variant.finishes or variant.share is not None or not here, self._may_be_nan(hypotheses)
         if whole:
             wrong = {name: self.wrong[name] for name in self.seen.own if name in names}
@@ -175,7 +176,9 @@ class Tester:
             actual, expected, allowed, right = self._here[name]
             value = values[name].sum(0) if name in ("dK", "dV") else values[name]
             bound = allowed * ROOM + self._rough * value.abs()
-            gains[name] = _scored(actual, expected, allowed, right, value, bound, not_finite).gain
+            near = _near(actual, expected, allowed, value, bound, not_finite)
+            # As many as it reproduces more than it spoils.
+            gains[name] = int(near.sum()) - int(right.sum())
         return gains
 
     def _gains(
@@ -215,7 +218,7 @@ class Tester:
             where: the tiles that are looked at.
             stored: whether in a buffer alone, too.
         """
-        right = Variant(self.seen.x)
+        right = self._plain
         changes = frozenset[str]().union(*(one.changes for one in hypotheses))
         variant = altered(hypotheses, right)
         yield from ((variant, buffers) for buffers in self._branches_of(changes))
@@ -247,7 +250,7 @@ class Tester:
                 whole[name][place] = values[name]
             if len(names) > 1:
                 forward = {name: value for name, value in {**kept, **whole}.items() if name != "delta"}
-                whole["delta"][place] = Variant(self.seen.x).on(tile, forward)["delta"]
+                whole["delta"][place] = self._plain.on(tile, forward)["delta"]
         return whole
 
     def _tested(self, hypotheses: Sequence[Hypothesis]) -> Iterator[Explanation]:
@@ -277,7 +280,7 @@ class Tester:
     def _of_right_arithmetic(self) -> dict[str, Score]:
         """What is explained by the LSE, O and delta that came, and no fault besides."""
         precision = self.seen.measured.comparison.precision
-        found = self._scores(predict(self.seen, Variant(self.seen.x), self.branches[0], precision), not_finite=True)
+        found = self._scores(predict(self.seen, self._plain, self.branches[0], precision), not_finite=True)
         return {name: one if one.gain > 0 else Score(0, 0) for name, one in found.items()}
 
     def _scores(self, predicted: Predicted, not_finite: bool) -> dict[str, Score]:
@@ -310,21 +313,28 @@ def _scored(
     allowed: Tensor,
     not_finite: bool,
 ) -> Score:
-    """How many wrong elements a prediction reproduces, and how many right ones it spoils.
-
-    Whatever a prediction is allowed: where it explains an error, it lies much nearer to what came than the reference.
-    A NaN spreads, and anything that goes wrong makes one: it counts only for a fault that is known to make them.
-    """
-    error, off = (actual - predicted).abs(), (actual - expected).abs()
-    sharp = off / SHARPER
-    near = (actual == predicted) | (error <= budget) | ((error <= allowed) & ~(error > sharp))
-    near |= ~actual.isfinite() & ~predicted.isfinite() & (predicted != expected) if not_finite else False
-    reproduced = near & ~right
-    room = budget.maximum(allowed.minimum(sharp))
+    """How many wrong elements a prediction reproduces, and how many right ones it spoils."""
+    near = _near(actual, expected, budget, predicted, allowed, not_finite)
+    reproduced, off = near & ~right, (actual - expected).abs()
+    room = budget.maximum(allowed.minimum(off / SHARPER))
     # A NaN is one of two, and so is a 0: nothing flows for many reasons.
     plain = off.isfinite() & (predicted.abs() > room)
     bits = _bits(room[reproduced], off.masked_fill(~plain, 0.0)[reproduced])
     return Score(int(reproduced.sum()), int((~near & right).sum()), bits)
+
+
+def _near(
+    actual: Tensor, expected: Tensor, budget: Tensor, predicted: Tensor, allowed: Tensor, not_finite: bool
+) -> Tensor:
+    """Which elements are what a prediction says.
+
+    Whatever a prediction is allowed: where it explains an error, it lies much nearer to what came than the reference.
+    A NaN spreads, and anything that goes wrong makes one: it counts only for a fault that is known to make them.
+    """
+    error, sharp = (actual - predicted).abs(), (actual - expected).abs() / SHARPER
+    near = (actual == predicted) | (error <= budget) | ((error <= allowed) & ~(error > sharp))
+    near |= ~actual.isfinite() & ~predicted.isfinite() & (predicted != expected) if not_finite else False
+    return near
 
 
 def _bits(room: Tensor, off: Tensor) -> float:

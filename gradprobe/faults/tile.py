@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import methodcaller
 
@@ -41,21 +41,26 @@ def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
 
     Each once: in a short problem many sizes of tiles leave the same, and some leave everything.
     """
-    met = {_left(seen, lambda at: at.j >= 0)}
+    shown = _shown(seen)
+    met = {_left(shown, lambda at: at.j >= 0)}
     for name, fault_class, words, keep in _every(seen):
-        left = _left(seen, keep)
+        left = _left(shown, keep)
         if left not in met:
             met.add(left)
             yield _hypothesis(seen, name, fault_class, words, keep)
 
 
-def _left(seen: Observed, keep: Keep) -> bytes:
-    """Which entries are kept of those that causal and a window show, batch by batch."""
-    x, kept = replace(seen.x, mask=None, bias=None), b""
-    for batch in range(x.n_batch if x.seqlens is not None else 1):
-        tile = Tile(batch, slice(0, 1), slice(0, x.n_query))
-        kept += (x.valid(tile)[0] & keep(positions(x, tile))).cpu().numpy().tobytes()
-    return kept
+def _shown(seen: Observed) -> list[tuple[Tensor, Positions]]:
+    """What causal and a window show, and where, batch by batch where these differ."""
+    x = replace(seen.x, mask=None, bias=None)
+    batches = range(x.n_batch if x.seqlens is not None else 1)
+    every = [Tile(batch, slice(0, 1), slice(0, x.n_query)) for batch in batches]
+    return [(x.valid(tile)[0], positions(x, tile)) for tile in every]
+
+
+def _left(shown: Sequence[tuple[Tensor, Positions]], keep: Keep) -> bytes:
+    """Which entries are kept of those that are shown."""
+    return b"".join((valid & keep(at)).cpu().numpy().tobytes() for valid, at in shown)
 
 
 def _every(seen: Observed) -> Iterator[tuple[str, str, str, Keep]]:

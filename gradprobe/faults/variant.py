@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from torch import Tensor
 
 from ..numerics.precision import softcap_slope
 from ..reference import Attention, Tile, evaluate
 from ..reference.softmax import kept_share
+
+Made = TypeVar("Made")
 
 BUFFERS = ("LSE", "O", "delta")
 """What one kernel stores for another."""
@@ -21,13 +23,29 @@ USED = "used "
 
 @dataclass(frozen=True)
 class Seeing(Attention):
-    """A problem whose rows see other keys."""
+    """A problem whose rows may see other keys. What a tile holds is made once: it is small, and read by every hook."""
 
     rule: Callable[[Tensor, Attention, Tile], Tensor] = lambda valid, x, tile: valid
     """What is seen, from what should be: [h or 1, m, N] bool."""
+    _made: dict[tuple[object, ...], Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def valid(self, tile: Tile) -> Tensor:
-        return self.rule(super().valid(tile), self, tile)
+        return self._once("valid", tile, lambda: self.rule(Attention.valid(self, tile), self, tile))
+
+    def tensors(self, tile: Tile) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return self._once("tensors", tile, lambda: Attention.tensors(self, tile))
+
+    def _once(self, name: str, tile: Tile, make: Callable[[], Made]) -> Made:
+        key = (name, tile.batch, tile.heads.start, tile.heads.stop, tile.rows.start, tile.rows.stop)
+        if key not in self._made:
+            self._made[key] = make()
+        made: Made = self._made[key]
+        return made
+
+
+def seeing_all(x: Attention) -> Seeing:
+    """The same problem, which makes what a tile holds once."""
+    return Seeing(**{name: getattr(x, name) for name in Attention.__dataclass_fields__})
 
 
 @dataclass
@@ -121,10 +139,9 @@ class Variant:
 
     def seeing(self, rule: Callable[[Tensor, Attention, Tile], Tensor]) -> Variant:
         """The same with another rule of which keys a row sees, after whatever rule there is."""
-        fields = {name: getattr(self.x, name) for name in Attention.__dataclass_fields__}
-        before = self.x.rule if isinstance(self.x, Seeing) else None
-        both = rule if before is None else lambda valid, x, tile: rule(before(valid, x, tile), x, tile)
-        return replace(self, x=Seeing(**fields, rule=both))
+        x = self.x if isinstance(self.x, Seeing) else seeing_all(self.x)
+        before = x.rule
+        return replace(self, x=replace(x, rule=lambda valid, x, tile: rule(before(valid, x, tile), x, tile)))
 
     def hooked(self, *hooks: tuple[str, Hook]) -> Variant:
         """The same with further hooks."""
