@@ -49,7 +49,7 @@ ABSENT = {
 def source(kernel, dtype: str, present: set[str], dots: str) -> ASTSource:
     """A kernel's source with the types and constants of a launch."""
     meta = {name: name.removeprefix("HAS_").lower() in present for name in kernel.arg_names if name.isupper()}
-    meta |= {"DOTS": dots, "BLOCK_M": 32, "BLOCK_N": 16, "BLOCK_D": 32, "BLOCK_DV": 64}
+    meta |= {"DOTS": dots, "BLOCK_M": 32, "BLOCK_N": 16, "BLOCK_D": 16, "BLOCK_DV": 32}
     absent = {name for option, names in ABSENT.items() if option not in present for name in names.split()}
     constants = {name: meta.get(name) for name in kernel.arg_names if name in meta or name in absent}
     if "ones" in present:

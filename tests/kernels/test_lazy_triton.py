@@ -81,13 +81,13 @@ def test_every_intermediate_is_right_in_every_dtype_at_awkward_lengths_and_dims(
 
 @sampled("window", [None, 1, 2, 16, 32, 33, 34, 50, 100], push=[None, 1, 32, 33, 100])
 def test_a_bias_window_shorter_than_33_rows_equal_longer_and_none(window):
-    given = assert_right(heads=2, seqlen=33, head_dim=8, bias=window is not None, bias_window=window)
+    given = assert_right(batch=1, heads=2, seqlen=33, head_dim=8, bias=window is not None, bias_window=window)
     assert window is None or given["dBias"][:, 33:].eq(0).all()
 
 
 @pytest.mark.parametrize("tau", [(0.0,), (-1.0,), (-0.4, 0.4), (-33.0, 5.0), (1e-3, -1e-3)])
 def test_tau_of_either_sign_and_0(tau):
-    assert_right(heads=2, seqlen=33, head_dim=8, tau=tau)
+    assert_right(batch=1, heads=2, seqlen=33, head_dim=8, tau=tau)
 
 
 @sampled("seqlens, dtype", product([(0, 1, 33), (33, 33, 33), (16, 17, 32), (0, 0, 0)], DTYPES), push=3)
@@ -106,7 +106,7 @@ def test_tiles_of_any_two_sizes_give_what_72_rows_need(block_m, block_n):
 
 @pytest.mark.parametrize("pattern", ["negative", "large"])
 def test_scores_that_overflow_or_underflow_without_their_maximum(pattern):
-    assert_right(heads=2, seqlen=33, head_dim=8, pattern=pattern, scale=1.0)
+    assert_right(batch=1, heads=2, seqlen=33, head_dim=8, pattern=pattern, scale=1.0)
 
 
 LAYOUTS = ("blhd", "packed", "distinct", "strided-last", "offset")

@@ -157,9 +157,10 @@ def _mended(original: Method, mend: Callable[..., Any]) -> Method:
     """The shipped method, replaced by the mended one where an argument is bfloat16."""
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not any(map(_is_bf16, args)):
-            return original(self, *args, **kwargs)
-        return mend(self, functools.partial(original, self), *args, **kwargs)
+        for arg in args:
+            if _is_bf16(arg):
+                return mend(self, functools.partial(original, self), *args, **kwargs)
+        return original(self, *args, **kwargs)
 
     return method
 
