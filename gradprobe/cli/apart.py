@@ -11,9 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ..model import failures
-from ..model.failures import Failure, TargetFailure
-from ..processes import Raised, TaskResult, run_each, tell
+from ..model.failures import TargetFailure
+from ..processes import run_each, tell
 from ..processes.child import heard_by
 from ..render.terminal import KEPT, Progress, Terminal, interrupted, print_failure, terminal, write_stdout
 
@@ -66,23 +65,13 @@ def apart(body: Callable[..., T], *arguments: Any, target: str, isolate: bool, s
             raise
     if ended.raised is not None and show_traceback:
         sys.stderr.write(ended.raised.traceback)
-    result: T = _result(ended, target)
-    return result
-
-
-def _result(ended: TaskResult, target: str) -> Any:
     if ended.raised is not None:
-        raise _failure(ended.raised)
+        raise ended.raised.failure
     if ended.crash is not None:
         way_out = "--no-isolate runs it in this process, for a debugger"
         raise TargetFailure(f"target {target!r} crashed: {ended.crash.words}{ended.crash.where}", way_out)
-    return ended.result
-
-
-def _failure(raised: Raised) -> Failure:
-    kind = getattr(failures, raised.kind, None)
-    made = kind if isinstance(kind, type) and issubclass(kind, Failure) else Failure
-    return made(raised.message, raised.way_out)
+    result: T = ended.result  # type: ignore[assignment]
+    return result
 
 
 class Inside:

@@ -9,7 +9,6 @@ import io
 import os
 import platform
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -94,17 +93,6 @@ _STEPS = {
 }
 
 
-def with_our_words(parameters: Iterable[Any]) -> list[Any]:
-    """The parser's parameters, of which typer's own that installs completion says instead what to run."""
-    found = list(parameters)
-    for parameter in found:
-        if INSTALL in parameter.opts:
-            parameter.callback, parameter.help = _tell_steps, "Say what to run for completion in your shell"
-        if SHOW in parameter.opts:
-            parameter.help = "Print the script of that completion"
-    return found
-
-
 def _tell_steps(context: Any, parameter: Any, value: Any) -> Any:
     """Prints the steps for the shell that is named, or else for the one that this runs in, and ends the command."""
     if not value or context.resilient_parsing:
@@ -141,7 +129,14 @@ class Commands(Group):
         self.commands.update({name: Unimported(name, help=first) for name, first in COMMANDS.items()})
 
     def get_params(self, ctx: Any) -> list[Any]:
-        return with_our_words(super().get_params(ctx))
+        """The parser's parameters, of which typer's own that installs completion says instead what to run."""
+        found: list[Any] = list(super().get_params(ctx))
+        for parameter in found:
+            if INSTALL in parameter.opts:
+                parameter.callback, parameter.help = _tell_steps, "Say what to run for completion in your shell"
+            if SHOW in parameter.opts:
+                parameter.help = "Print the script of that completion"
+        return found
 
 
 app = typer.Typer(
@@ -156,7 +151,6 @@ app.callback(invoke_without_command=True)(root)
 
 
 def main() -> None:
-    """The `gradprobe` command."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by who started this
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115

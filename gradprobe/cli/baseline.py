@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..commands.baseline import file as kept
-from ..commands.baseline.changes import FEWEST, Entry, changes, compared, growth, refuse_other
-from ..commands.baseline.measure import case_of, measure, ran_on
+from ..commands.baseline import entry as kept
+from ..commands.baseline.changes import changes, compared, growth, refuse_other
+from ..commands.baseline.entry import FEWEST, Entry, case_of, measure, ran_on
+from ..commands.suite.checked import code_of
 from ..inputs import history as last
 from ..inputs.options import command_line
 from ..model.documents import document_of
@@ -20,19 +21,12 @@ from ..model.report import failed_report
 from ..processes import tell
 from ..render.files import unfinished
 from ..render.terminal import dump, interrupted, print_failure, rendered, show, utf8, width, write_stdout
+from . import shared_options as shared
 from .apart import Step, apart
 from .error_output import failures_told, told
-from .shared_options import (
-    FamilyWord,
-    Isolate,
-    JsonFile,
-    ReferenceWord,
-    TargetWord,
-    Traceback,
-    chosen,
-    refuse_wrong_words,
-    with_case_options,
-)
+
+if TYPE_CHECKING:
+    from ..numerics.evidence import Probed
 
 baseline = typer.Typer(
     add_completion=False,
@@ -43,29 +37,27 @@ FileWord = Annotated[str, typer.Option("--file", metavar="FILE", help="Where the
 
 
 @baseline.command()
-@with_case_options
+@shared.with_case_options
 def save(
-    target: TargetWord = None,
+    target: shared.Target = None,
     file: FileWord = kept.DEFAULT,
     seeds: Annotated[
         int, typer.Option(help="How many draws of the values, from --seed on; their spread is the noise")
     ] = 5,
-    family: FamilyWord = None,
-    reference: ReferenceWord = None,
-    isolate: Isolate = True,
-    show_traceback: Traceback = False,
+    family: shared.Family = None,
+    reference: shared.Reference = None,
+    isolate: shared.Isolate = True,
+    show_traceback: shared.Traceback = False,
     *,
     options: dict[str, Any],
 ) -> None:
     """Check a target on several draws of its values, and keep its errors in a file."""
     words = {name: word for name, word in options.items() if name != "seed"}
     request = last.CheckRequest("lazy" if target is None else target, family, reference, words)
-    repro_command = command_line(
-        "baseline save", request.target, options, chosen(request) | {"file": file, "seeds": seeds}
-    )
+    repro_command = replace(request, options=options).command("baseline save", file=file, seeds=seeds)
     with failures_told(None, repro_command, show_traceback):
         _refuse(options, seeds)
-        refuse_wrong_words(request)
+        shared.refuse_wrong_words(request)
         first = options.get("seed", 0)
         how = (request, file, range(first, first + seeds))
         raise typer.Exit(apart(_saved, *how, target=request.target, isolate=isolate, show_traceback=show_traceback))
@@ -99,15 +91,11 @@ def _refuse(options: dict[str, Any], seeds: int) -> None:
 
 def _extent(entry: Entry) -> str:
     """How much was kept, and what growth of it can be told from noise."""
-    each = {
-        f"{name} {layout}": errors for layout, of_layout in entry.errors.items() for name, errors in of_layout.items()
-    }
-    least, most = (
-        end((growth(errors.rms, errors.rms, compared(entry)).noise, at) for at, errors in each.items())
-        for end in (min, max)
-    )
+    figures = [(entry.errors[layout][name].rms, f"{name} {layout}") for layout, name in entry.cells]
+    noise = [(growth(rms, rms, compared(entry)).noise, at) for rms, at in figures]
+    least, most = min(noise), max(noise)
     return (
-        f"{len(each)} errors over draws {entry.seeds[0]} to {entry.seeds[-1]}; growth is told from noise "
+        f"{len(noise)} errors over draws {entry.seeds[0]} to {entry.seeds[-1]}; growth is told from noise "
         f"beyond {least[0]:.2f}x ({least[1]}) to {most[0]:.3g}x ({most[1]})"
     )
 
@@ -119,9 +107,9 @@ def diff(
     device: Annotated[
         str | None, typer.Option(help="Device, in place of the one that was saved: auto, cpu, cuda")
     ] = None,
-    json_file: JsonFile = None,
-    isolate: Isolate = True,
-    show_traceback: Traceback = False,
+    json_file: shared.JsonFile = None,
+    isolate: shared.Isolate = True,
+    show_traceback: shared.Traceback = False,
 ) -> None:
     """Run again what a file holds, on the same draws, and fail where an error grew beyond its noise."""
     repro_command = command_line("baseline diff", target or "", {}, {"file": file, "device": device})
@@ -130,21 +118,25 @@ def diff(
 
         entries = _meant(kept.load(file), target, file)
         comparisons = sum(compared(entry) for entry in entries)
-        outcomes = []
+        codes: list[int] = []
+        documents: list[dict[str, Any]] = []
         for entry in entries:
+            name, how = entry.request.target, (entry, device, comparisons, json_file == "-")
             try:
-                outcomes.append(_compared_apart(entry, device, comparisons, json_file == "-", isolate))
+                code, document = apart(_compared_again, *how, target=name, isolate=isolate)
             except Exception as error:
-                outcomes.append(_failed(error, entry, repro_command, show_traceback))
+                failure = told(error, show_traceback)
+                code, document = failure.exit_code, document_of(failed_report(failure, repro_command, name))
             except KeyboardInterrupt:
-                if json_file is not None and outcomes:
-                    dump(json_file, unfinished(together([document for _, document in outcomes])))
-                print_failure(interrupted(len(outcomes), len(entries), "targets"))
+                if json_file is not None and documents:
+                    dump(json_file, unfinished(together(documents)))
+                print_failure(interrupted(len(documents), len(entries), "targets"))
                 raise
+            codes.append(code)
+            documents.append(document)
         if json_file is not None:
-            dump(json_file, together([document for _, document in outcomes]))
-        codes = [code for code, _ in outcomes]
-        raise typer.Exit(1 if 1 in codes else max(codes))
+            dump(json_file, together(documents))
+        raise typer.Exit(code_of(codes))
 
 
 def _meant(entries: tuple[Entry, ...], target: str | None, file: str) -> list[Entry]:
@@ -158,27 +150,18 @@ def _meant(entries: tuple[Entry, ...], target: str | None, file: str) -> list[En
     return meant
 
 
-def _compared_apart(
-    entry: Entry, device: str | None, comparisons: int, quiet: bool, isolate: bool
-) -> tuple[int, dict[str, Any]]:
-    """The exit code of one entry and its document, made in a process of its own."""
-    return apart(_compared_again, entry, device, comparisons, quiet, target=entry.request.target, isolate=isolate)
-
-
 def _compared_again(entry: Entry, device: str | None, comparisons: int, quiet: bool) -> tuple[int, dict[str, Any]]:
     """The exit code of one entry, run again and shown, and its document."""
     from ..commands.baseline.shown import changes_as_json, render
     from ..pipeline.reported import report_of
 
-    request = (
-        entry.request if device is None else replace(entry.request, options={**entry.request.options, "device": device})
-    )
-    found = measure(
-        request,
-        entry.seeds,
-        lambda report: refuse_other(entry, ran_on(report), case_of(report)),
-        functools.partial(_tell_draw, request.target),
-    )
+    there = {} if device is None else {"device": device}
+    request = replace(entry.request, options={**entry.request.options, **there})
+
+    def accept(report: Probed) -> None:
+        refuse_other(entry, ran_on(report), case_of(report))
+
+    found = measure(request, entry.seeds, accept, functools.partial(_tell_draw, request.target))
     if not isinstance(found, Entry):
         report = report_of(found)
         show([] if quiet else rendered(report))
@@ -186,8 +169,3 @@ def _compared_again(entry: Entry, device: str | None, comparisons: int, quiet: b
     became = changes(entry, found, comparisons)
     show([] if quiet else render(became, width(), utf8=utf8()))
     return int(became.fails), changes_as_json(became)
-
-
-def _failed(error: Exception, entry: Entry, repro_command: str, show_traceback: bool) -> tuple[int, dict[str, Any]]:
-    failure = told(error, show_traceback)
-    return failure.exit_code, document_of(failed_report(failure, repro_command, entry.request.target))

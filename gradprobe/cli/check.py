@@ -21,22 +21,11 @@ from ..inputs.options import command_line
 from ..model.documents import Untaken
 from ..model.failures import UsageFailure
 from ..model.number import plural
-from ..model.report import Report
 from ..pipeline.sanitizer import sanitizer_for
+from . import shared_options as shared
 from .checks import check_one, check_several
 from .error_output import failures_told, print_settings
 from .forms import Forms, with_forms
-from .shared_options import (
-    FamilyWord,
-    Isolate,
-    ReferenceWord,
-    TargetWord,
-    Timeout,
-    Traceback,
-    chosen,
-    refuse_wrong_words,
-    with_case_options,
-)
 
 
 def check_battery(request: CheckRequest, effective: EffectiveSettings, forms: Forms, setting: Setting) -> int:
@@ -45,13 +34,16 @@ def check_battery(request: CheckRequest, effective: EffectiveSettings, forms: Fo
     Raises:
         UsageFailure: an option was given that an item of the battery sets.
     """
-    _refuse_beside(request.options)
+    for name, word in request.options.items():
+        if by := set_by(name):
+            one = command_line("", "", {name: word}).split(maxsplit=1)[1]
+            raise UsageFailure(f"{one}: {by} of --battery sets it", "drop it, or check that case without --battery")
     request = effective.over(request)
     beside = {name: word for name, word in request.options.items() if not set_by(name)}
     (takes,) = described([request], str(beside.get("device", "auto")), setting.timeout, isolate=setting.isolate)
     # A target that cannot be imported is asked once, and that says why.
     entries = battery(takes.family, takes.names, takes.required) if takes else (Item(1, "contiguous", {}, ""),)
-    asked_for = {_title(entry): entry for entry in entries}
+    asked_for = {f"battery {entry.number}: {entry.title}": entry for entry in entries}
 
     def weigh(checked: Checked) -> Checked:
         entry = asked_for[checked.title]
@@ -61,35 +53,26 @@ def check_battery(request: CheckRequest, effective: EffectiveSettings, forms: Fo
         (again,) = check_each([Planned("", replace(request, options=options))], setting)
         return again
 
+    # Black boxes are not looked into: of all that fail, the simplest alone is shown in full.
+    without = {"recover": False, **beside}
     return check_several(
-        [_planned(entry, request, beside) for entry in entries if not entry.why_not],
+        [
+            Planned(title, replace(request, options={**without, **entry.options}))
+            for title, entry in asked_for.items()
+            if not entry.why_not
+        ],
         forms,
         setting,
-        untaken=[Untaken(_title(entry), entry.why_not) for entry in entries if entry.why_not],
+        untaken=[Untaken(title, entry.why_not) for title, entry in asked_for.items() if entry.why_not],
         closer=lambda failing: failing if "recover" in beside else weigh(_looked_into(failing, setting)),
         weigh=weigh,
     )
 
 
-def _refuse_beside(options: Mapping[str, Any]) -> None:
-    for name, word in options.items():
-        if by := set_by(name):
-            one = command_line("", "", {name: word}).split(maxsplit=1)[1]
-            raise UsageFailure(f"{one}: {by} of --battery sets it", "drop it, or check that case without --battery")
-
-
-def _title(entry: Item) -> str:
-    return f"battery {entry.number}: {entry.title}"
-
-
-def _planned(entry: Item, request: CheckRequest, beside: Mapping[str, Any]) -> Planned:
-    """Black boxes are not looked into: of all that fail, the simplest alone is shown in full."""
-    return Planned(_title(entry), replace(request, options={"recover": False, **beside, **entry.options}))
-
-
 def _looked_into(failing: Checked, setting: Setting) -> Checked:
     """The check once more with the inside of a black box; as it was where there is none, or nothing is wrong now."""
-    if failing.verdict != "mismatch" or not _is_black_box(failing.report):
+    is_black_box = any({"P", "dS"} & set(run.absent) for run in failing.report.runs)
+    if failing.verdict != "mismatch" or not is_black_box:
         return failing
     options = {name: word for name, word in failing.request.options.items() if name != "recover"}
     planned = Planned(failing.title, replace(failing.request, options=options))
@@ -97,19 +80,15 @@ def _looked_into(failing: Checked, setting: Setting) -> Checked:
     return again.numbered(failing.report.number) if again.verdict == "mismatch" else failing
 
 
-def _is_black_box(report: Report) -> bool:
-    return any({"P", "dS"} & set(run.absent) for run in report.runs)
-
-
-@with_case_options
+@shared.with_case_options
 @with_forms
 def check(
-    target: TargetWord = None,
-    family: FamilyWord = None,
-    reference: ReferenceWord = None,
+    target: shared.Target = None,
+    family: shared.Family = None,
+    reference: shared.Reference = None,
     forms: Forms = Forms(),  # noqa: B008 - it holds nothing
-    isolate: Isolate = True,
-    timeout: Timeout = None,
+    isolate: shared.Isolate = True,
+    timeout: shared.Timeout = None,
     battery: Annotated[
         bool,
         typer.Option("--battery", help="Check inputs that expose what others hide, as far as TARGET takes them"),
@@ -122,7 +101,7 @@ def check(
             help="On a GPU: memcheck, racecheck, initcheck, synccheck of compute-sanitizer too",
         ),
     ] = None,
-    show_traceback: Traceback = False,
+    show_traceback: shared.Traceback = False,
     *,
     options: dict[str, Any],
 ) -> None:
@@ -131,34 +110,21 @@ def check(
     Without any target or case option, what pyproject.toml configures under tool.gradprobe is checked.
     """
     request = last.CheckRequest("lazy" if target is None else target, family, reference, options)
-    repro_command = command_line(
-        "check", request.target, options, chosen(request) | ({"battery": True} if battery else {})
-    )
-    with failures_told(forms, repro_command, show_traceback, request.target):
+    with failures_told(forms, request.command(battery=battery or None), show_traceback, request.target):
         forms.refuse_one_file_twice()
-        refuse_wrong_words(request)
+        shared.refuse_wrong_words(request)
         effective = effective_settings(Path.cwd())
         seconds = effective.timeout(timeout)
         plan = configured(effective) if target is None and not (family or reference or options or battery) else []
-        more = [plural(len(plan), "check")] if plan else []
-        print_settings(effective.line(options, timeout, more))
-        program = sanitizer_for(sanitize) if sanitize is not None else None
-        seconds = _refuse(sanitize, timeout, seconds, several=bool(plan) or battery, isolate=isolate)
-        how = Setting(show_traceback, isolate=isolate, timeout=seconds)
+        print_settings(effective.line(options, timeout, [plural(len(plan), "check")] if plan else []))
+        sanitizer = None if sanitize is None else (sanitizer_for(sanitize), sanitize)
+        if sanitize is not None and (plan or battery):
+            raise UsageFailure("--sanitize takes one check, not several", "run them one at a time")
+        if timeout is not None and not isolate:
+            raise UsageFailure("--timeout stops a process, and --no-isolate is in this one", "drop one of them")
+        how = Setting(show_traceback, isolate=isolate, timeout=seconds if isolate else None)
         if plan:
             raise typer.Exit(check_several(plan, forms, how))
         if battery:
             raise typer.Exit(check_battery(request, effective, forms, how))
-        planned = Planned("", effective.over(request), sanitizer=(program, sanitize) if program and sanitize else None)
-        raise typer.Exit(check_one(planned, forms, how))
-
-
-def _refuse(
-    sanitize: str | None, timeout: float | None, seconds: float | None, *, several: bool, isolate: bool
-) -> float | None:
-    """The seconds for one check, unless options contradict one another."""
-    if sanitize is not None and several:
-        raise UsageFailure("--sanitize takes one check, not several", "run them one at a time")
-    if timeout is not None and not isolate:
-        raise UsageFailure("--timeout stops a process, and --no-isolate is in this one", "drop one of them")
-    return seconds if isolate else None
+        raise typer.Exit(check_one(Planned("", effective.over(request), sanitizer=sanitizer), forms, how))

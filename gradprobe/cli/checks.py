@@ -35,23 +35,19 @@ def check_one(planned: Planned, forms: Forms, setting: Setting) -> int:
             for checked in check_each([planned], setting, echo=sys.stderr.write, tick=_by_layout(planned, tick)):
                 made.append(checked)
     except KeyboardInterrupt:
-        return _tell_interrupted(made, forms, setting)
+        # What was measured is shown; the files hold it too, marked as incomplete.
+        for checked in made:
+            if not forms.on_stdout:
+                show(rendered(checked.report))
+            say(checked.report, setting.tracebacks)
+            forms.write_so_far(Reports(reports=(checked.report,)))
+        if not made:
+            print_failure(interrupted(0, 0, ""))
+        return INTERRUPTED
     (checked,) = made
     if checked.verdict != FAILED and planned.close_up is None:
         last.save(planned.request, checked.report)
     return tell(checked.report, checked.code, forms, setting.tracebacks)
-
-
-def _tell_interrupted(made: Sequence[Checked], forms: Forms, setting: Setting) -> int:
-    """Shows the layouts that were measured before Ctrl-C, which the files hold too, marked as incomplete."""
-    for checked in made:
-        if not forms.on_stdout:
-            show(rendered(checked.report))
-        say(checked.report, setting.tracebacks)
-        forms.write_so_far(Reports(reports=(checked.report,)))
-    if not made:
-        print_failure(interrupted(0, 0, ""))
-    return INTERRUPTED
 
 
 def tell(report: Report, code: int, forms: Forms, tracebacks: bool) -> int:
@@ -115,7 +111,12 @@ def check_several(
     on, checks, warned = terminal(), list[Checked](), list[Checked]()
     table = Table([*(one.title for one in planned), *(one.title for one in untaken or ())], on)
     expected = len(planned)
-    if expected and (code := _write_so_far(forms, checks, warned, expected, untaken)):
+
+    def so_far() -> Reports:
+        reports = tuple(checked.report for checked in (*checks, *warned))
+        return Reports(reports=reports, planned=expected, not_taken=None if untaken is None else tuple(untaken))
+
+    if expected and (code := forms.write_so_far(so_far())):
         return code
     if shown:
         show(table.head())
@@ -132,10 +133,11 @@ def check_several(
                     continue
                 insort(warned if checked.report.is_warning else checks, checked, key=lambda one: one.report.number)
                 expected -= checked.report.is_warning
-                _write_so_far(forms, checks, warned, expected, untaken)
+                forms.write_so_far(so_far())
                 if shown:
                     tick.over(functools.partial(show, table.line_of(checked.report)))
-                _tell_how_far(len(checks), expected)
+                if expected > LISTED and len(checks) % _BETWEEN == 0:
+                    typer.echo(f"gradprobe: {len(checks)} of {expected} checked", err=True)
             failing = simplest(checks)
             if failing is not None:
                 tick("the first that fails, once more and in full", None)
@@ -143,50 +145,26 @@ def check_several(
     except KeyboardInterrupt:
         failing, stopped = simplest(checks), interrupted(len(checks) + len(warned), expected + len(warned), "checks")
     except BaseException:
-        _write_so_far(forms, checks, warned, expected, untaken)
+        forms.write_so_far(so_far())
         raise
-    _remember(checks)
-    together = _together(checks, warned, expected, untaken)
+    compared = [checked for checked in checks if checked.verdict != FAILED]
+    if compared:  # `diff` repeats the simplest failing check, else the first
+        repeated = simplest(compared) or compared[0]
+        last.save(repeated.request, repeated.report)
     if not stopped:
-        say_nothing_compared(together)
+        say_nothing_compared(so_far())
     if shown:
-        show(list(closing(together, on, time.perf_counter() - start, setting.tracebacks)))
+        show(list(closing(so_far(), on, time.perf_counter() - start, setting.tracebacks)))
     if stopped:
         print_failure(stopped)
-        _write_so_far(forms, checks, warned, expected, untaken)
+        forms.write_so_far(so_far())
         return INTERRUPTED
     # Nothing compared is no match.
     code = code_of([checked.code for checked in checks]) if checks or expected else Failure.exit_code
-    return forms.write(together, code)
+    return forms.write(so_far(), code)
 
 
 def say_nothing_compared(several: Reports) -> None:
     """Says on stderr where a target took none of the cases: that is no match."""
     if not several.counted and not several.planned:
         print_failure(Failure("nothing was compared: the target takes none of the cases"))
-
-
-def _write_so_far(
-    forms: Forms, checks: Sequence[Checked], warned: Sequence[Checked], planned: int, untaken: Sequence[Untaken] | None
-) -> int:
-    return forms.write_so_far(_together(checks, warned, planned, untaken))
-
-
-def _together(
-    checks: Sequence[Checked], warned: Sequence[Checked], planned: int, untaken: Sequence[Untaken] | None
-) -> Reports:
-    reports = tuple(checked.report for checked in (*checks, *warned))
-    return Reports(reports=reports, planned=planned, not_taken=None if untaken is None else tuple(untaken))
-
-
-def _tell_how_far(done: int, planned: int) -> None:
-    if planned > LISTED and done % _BETWEEN == 0:
-        typer.echo(f"gradprobe: {done} of {planned} checked", err=True)
-
-
-def _remember(checks: Sequence[Checked]) -> None:
-    """`diff` repeats the simplest failing check, else the first."""
-    made = [checked for checked in checks if checked.verdict != FAILED]
-    if made:
-        chosen = simplest(made) or made[0]
-        last.save(chosen.request, chosen.report)

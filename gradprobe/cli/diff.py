@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -11,63 +12,50 @@ from msgspec import structs
 from ..commands.suite.checked import Planned, code_of_report
 from ..commands.suite.worker import Setting
 from ..inputs import history as last
-from ..inputs.options import command_line
 from ..model.failures import UsageFailure, did_you_mean
 from ..model.intermediates import lookup, names
 from ..model.report import Report
 from ..model.run import CloseUp
 from ..render.terminal import write_stdout
+from . import shared_options as shared
 from .checks import check_one, tell
 from .error_output import failures_told
 from .forms import Forms
-from .shared_options import (
-    FamilyWord,
-    Isolate,
-    JsonFile,
-    ReferenceWord,
-    TargetWord,
-    Traceback,
-    chosen,
-    refuse_wrong_words,
-    with_case_options,
-)
 
 
-@with_case_options
+@shared.with_case_options
 def diff(
     name: Annotated[str, typer.Argument(metavar="NAME", help=f"One of {', '.join(names())}")],
-    target: TargetWord = None,
+    target: shared.Target = None,
     at: Annotated[
         str | None, typer.Option(metavar="BATCH,HEAD", help="The head to show (default: the first wrong one)")
     ] = None,
-    family: FamilyWord = None,
-    reference: ReferenceWord = None,
-    json_file: JsonFile = None,
-    isolate: Isolate = True,
-    show_traceback: Traceback = False,
+    family: shared.Family = None,
+    reference: shared.Reference = None,
+    json_file: shared.JsonFile = None,
+    isolate: shared.Isolate = True,
+    show_traceback: shared.Traceback = False,
     *,
     options: dict[str, Any],
 ) -> None:
     """Show one intermediate close up: its error map over tiles and its wrong rows, actual beside expected."""
     request, repeated = like_the_last(target, family, reference, options)
-    repro_command = command_line(f"diff {name}", request.target, request.options, chosen(request) | {"at": at})
-    with failures_told(json_file, repro_command, show_traceback):
+    with failures_told(json_file, request.command(f"diff {name}", at=at), show_traceback):
         row = lookup(name)
         if row is None:
             raise UsageFailure(f"diff: no intermediate {name!r}", did_you_mean(name, names()))
-        refuse_wrong_words(request)
+        shared.refuse_wrong_words(request)
         place = _parse_at(at)
         if repeated:
-            line = (
-                f"as in the last check here: {command_line('check', request.target, request.options, chosen(request))}"
-            )
+            line = f"as in the last check here: {request.command()}\n"
             if json_file == "-":
-                typer.echo(line, err=True)
+                sys.stderr.write(line)
             else:
-                write_stdout(line + "\n")
+                write_stdout(line)
         planned = Planned("", request, close_up=(row.name, place))
         kept = last.kept_report(request) if repeated else None
-        view = _close_up(kept, row.name, place) if kept else None
+        views = [view for view in (kept.close_ups if kept else ()) if view.intermediate == row.name]
+        view = next((view for view in views if place in (None, (view.batch or 0, view.head))), None)
         if repeated and request == last.load():
             typer.echo(f"gradprobe: {_from_where(row.name, kept, view)}", err=True)
         if kept is not None and view is not None:
@@ -76,22 +64,12 @@ def diff(
         raise typer.Exit(check_one(planned, Forms.json(json_file), Setting(show_traceback, isolate=isolate)))
 
 
-def _close_up(report: Report, name: str, at: tuple[int, int] | None) -> CloseUp | None:
-    """What the report keeps of an intermediate, where that is of this batch and head."""
-    kept = (view for view in report.close_ups if view.intermediate == name)
-    return next((view for view in kept if at in (None, (view.batch or 0, view.head))), None)
-
-
 def _from_where(name: str, kept: Report | None, view: CloseUp | None) -> str:
     made = datetime.fromtimestamp(last.FILE.stat().st_mtime).strftime("%H:%M")
     if view is not None:
         return f"from the report of {made}, nothing was run"
-    why = (
-        f"the close-up of {name} is not in the report of {made}"
-        if kept
-        else f"the report of {made} is not of these sources"
-    )
-    return f"ran again: {why}"
+    of = f"the report of {made}"
+    return f"ran again: the close-up of {name} is not in {of}" if kept else f"ran again: {of} is not of these sources"
 
 
 def like_the_last(

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from ..commands import init as scaffold
-from ..commands import init as workflow
 from ..model.failures import UsageFailure
 from ..render.terminal import write_stdout
 from .error_output import failures_told
@@ -29,7 +28,7 @@ def init(
     ci: Annotated[
         str | None,
         typer.Option(
-            "--ci", metavar="NAME", help=f"Write a workflow for {' or '.join(workflow.CIS)}, in place of an adapter"
+            "--ci", metavar="NAME", help=f"Write a workflow for {' or '.join(scaffold.CIS)}, in place of an adapter"
         ),
     ] = None,
     target: Annotated[
@@ -39,30 +38,25 @@ def init(
             "--target", metavar="TARGET", help="What the workflow checks (default: as pyproject.toml says, else lazy)"
         ),
     ] = None,
-    effective: Annotated[bool, typer.Option("--force", help="Write over a file that is there")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there")] = False,
     show_traceback: Traceback = False,
 ) -> None:
     """Write a commented adapter for a kernel of your own, which runs and matches as it is; or a CI workflow."""
     with failures_told(None, "gradprobe init", show_traceback, runs=False):
         if ci is None:
-            _write_adapter(path or scaffold.DEFAULT_TEMPLATE, family, target, effective)
-        else:
-            _write_workflow(path or workflow.DEFAULT_CI, ci, family, target, effective)
-
-
-def _write_adapter(path: str, family: str | None, target: str | None, effective: bool) -> None:
-    if target is not None:
-        raise UsageFailure(
-            "init: --target says what a workflow checks, and no workflow is asked for", "add --ci github"
-        )
-    scaffold.write_adapter(Path(path), family or scaffold.FAMILIES[0], effective=effective)
-    write_stdout(f"wrote {path}\nnext: {shlex.join(['gradprobe', 'check', f'{path}:backward'])}\n")
-
-
-def _write_workflow(path: str, ci: str, family: str | None, target: str | None, effective: bool) -> None:
-    if family is not None:
-        raise UsageFailure("init: --family says which adapter to write, and --ci writes a workflow", "drop one of them")
-    workflow.write_workflow(Path(path), ci, target, effective=effective)
-    write_stdout(f"wrote {path}\nnext: {shlex.join(['git', 'add', path])}, commit and push\n")
-    if not Path(".git").exists():
-        typer.echo("gradprobe: GitHub reads workflows at the root of a repository, which this folder is not", err=True)
+            if target is not None:
+                what = "init: --target says what a workflow checks, and no workflow is asked for"
+                raise UsageFailure(what, "add --ci github")
+            path = path or scaffold.DEFAULT_TEMPLATE
+            scaffold.write_adapter(Path(path), family or scaffold.FAMILIES[0], force=force)
+            write_stdout(f"wrote {path}\nnext: {shlex.join(['gradprobe', 'check', f'{path}:backward'])}\n")
+            return
+        if family is not None:
+            what = "init: --family says which adapter to write, and --ci writes a workflow"
+            raise UsageFailure(what, "drop one of them")
+        path = path or scaffold.DEFAULT_CI
+        scaffold.write_workflow(Path(path), ci, target, force=force)
+        write_stdout(f"wrote {path}\nnext: {shlex.join(['git', 'add', path])}, commit and push\n")
+        if not Path(".git").exists():
+            words = "GitHub reads workflows at the root of a repository, which this folder is not"
+            typer.echo(f"gradprobe: {words}", err=True)

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import functools
-import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..commands.configuration.environment import seconds
 from ..inputs import history as last
-from ..inputs.options import command_line
 from ..model.failures import UsageFailure
 from ..render.files import keeps_changing, unfinished
 from ..render.terminal import Progress, dump, interrupted, print_failure, show, width, write_stdout
 from ..targets.builtin import has_driver
+from . import shared_options as shared
 from .error_output import failures_told
-from .shared_options import FamilyWord, JsonFile, TargetWord, Traceback, chosen, refuse_wrong_words, with_case_options
 
 if TYPE_CHECKING:
     from ..commands.mutate.campaign import Campaign, Gate, Terms
@@ -35,9 +33,9 @@ class _Gates:
     strides: bool
 
 
-@with_case_options
+@shared.with_case_options
 def mutate(
-    target: TargetWord = None,
+    target: shared.Target = None,
     check: Annotated[
         str | None,
         typer.Option(metavar="COMMAND", help="The gate: a command that fails where the kernel is wrong (pytest ...)"),
@@ -60,9 +58,9 @@ def mutate(
         typer.Option(metavar="SECONDS", help="Time for one fault (default: 5 times what the gate takes, and 30 s)"),
     ] = None,
     listed: Annotated[bool, typer.Option("--list", help="List the faults that would be planted, and try none")] = False,
-    family: FamilyWord = None,
-    json_file: JsonFile = None,
-    show_traceback: Traceback = False,
+    family: shared.Family = None,
+    json_file: shared.JsonFile = None,
+    show_traceback: shared.Traceback = False,
     *,
     options: dict[str, Any],
 ) -> None:
@@ -73,27 +71,29 @@ def mutate(
     """
     request = last.CheckRequest("lazy" if target is None else target, family, None, options)
     gates = _Gates(check, battery, strides)
-    words = {
+    words: dict[str, Any] = {
         "check": check,
         "battery": battery or None,
         "strides": strides or None,
         "file": file,
         "sample": sample,
-        "all": every or None,
-        "class": classes,
-        "timeout": timeout,
     }
-    repro_command = command_line("mutate", target or "", options, chosen(request) | words)
+    words |= {"all": every or None, "class": classes, "timeout": timeout}
+    repro_command = replace(request, target=target or "").command("mutate", **words)
     with failures_told(json_file, repro_command, show_traceback, request.target):
         gate = _gate(request, gates)
-        refuse_wrong_words(request, takes_file=True)
-        most = _most(sample, every)
+        shared.refuse_wrong_words(request, takes_file=True)
+        if every and sample is not None:
+            raise UsageFailure("--sample and --all exclude each other", "give one of them")
+        if sample is not None and sample < 1:
+            raise UsageFailure(f"--sample must be at least 1, got {sample}")
+        most = None if every else sample or SAMPLE
         terms, wanted = _terms(workers, timeout), _wanted(classes)
         from ..commands.mutate.mutant import sampled
         from ..commands.mutate.operators import mutants_of
-        from ..commands.mutate.subject import Word, read_file, subject_of
+        from ..commands.mutate.subject import read_file, subject_of
 
-        subject = subject_of(Word(request.target, family, str(options.get("device", "auto"))), file)
+        subject = subject_of(request, file)
         source = read_file(subject.file, subject.function)
         mutants = [mutant for mutant in mutants_of(source) if mutant.fault_class in wanted]
         if not mutants:
@@ -176,26 +176,16 @@ def _gate(request: last.CheckRequest, gates: _Gates) -> Gate:
             f"target {request.target!r} names no function for gradprobe to check",
             "add :FUNCTION, or give --check COMMAND",
         )
-    command, more = ("strides", {"fast": True}) if gates.strides else ("check", {"battery": gates.battery or None})
-    return own_gate(command_line(command, request.target, request.options, {"family": request.family, **more}))
-
-
-def _most(sample: int | None, every: bool) -> int | None:
-    if every and sample is not None:
-        raise UsageFailure("--sample and --all exclude each other", "give one of them")
-    if sample is not None and sample < 1:
-        raise UsageFailure(f"--sample must be at least 1, got {sample}")
-    return None if every else sample or SAMPLE
+    own = request.command("strides", fast=True) if gates.strides else request.command(battery=gates.battery or None)
+    return own_gate(own)
 
 
 def _terms(workers: int | None, timeout: float | None) -> Terms:
     from ..commands.mutate.campaign import Terms
 
-    if workers is not None and workers < 1:
-        raise UsageFailure(f"--workers must be at least 1, got {workers}")
+    at_a_time = shared.count_of_workers(workers, unless_gpu=True)
     limit = seconds(timeout, "--timeout") if timeout is not None else None
-    on_gpu = has_driver()
-    return Terms(workers or (1 if on_gpu else len(os.sched_getaffinity(0))), limit, watches_lines=not on_gpu)
+    return Terms(at_a_time, limit, watches_lines=not has_driver())
 
 
 def _wanted(classes: str | None) -> set[str]:

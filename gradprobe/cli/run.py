@@ -9,32 +9,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..commands.suite.checked import code_of
 from ..inputs import history as last
-from ..inputs.options import command_line
 from ..model.assignment import PLAIN
 from ..model.failures import UsageFailure
 from ..pipeline.run_check import run_check
 from ..processes import tell
 from ..render.files import keeps_changing, unfinished
 from ..render.terminal import dump, rendered, show
+from . import shared_options as shared
 from .apart import Step, apart
 from .error_output import failures_told
-from .shared_options import (
-    FamilyWord,
-    Isolate,
-    JsonFile,
-    ReferenceWord,
-    Traceback,
-    chosen,
-    refuse_wrong_words,
-    with_case_options,
-)
 
 if TYPE_CHECKING:
     from ..commands.record.replay import ProgramResult
 
 
-@with_case_options
+@shared.with_case_options
 def run(
     command: Annotated[
         list[str] | None, typer.Argument(metavar="-- COMMAND ...", help="The command that runs the program")
@@ -53,11 +44,11 @@ def run(
     folder: Annotated[
         str | None, typer.Option(metavar="PATH", help="Folder of the sets (default: .gradprobe/captures/FUNCTION)")
     ] = None,
-    family: FamilyWord = None,
-    reference: ReferenceWord = None,
-    json_file: JsonFile = None,
-    isolate: Isolate = True,
-    show_traceback: Traceback = False,
+    family: shared.Family = None,
+    reference: shared.Reference = None,
+    json_file: shared.JsonFile = None,
+    isolate: shared.Isolate = True,
+    show_traceback: shared.Traceback = False,
     *,
     options: dict[str, Any],
 ) -> None:
@@ -70,7 +61,8 @@ def run(
     order_of_target = {"shapes": order} if target is None and order != PLAIN else {}
     request = last.CheckRequest(target or watch or "", family, reference, order_of_target | options)
     words = {"watch": watch, "target": target, "keep": keep, "order": order, "folder": folder}
-    repro_command = f"{command_line('run', '', options, words | chosen(request))} -- {shlex.join(command or [])}"
+    own = last.CheckRequest("", family, reference, options).command("run", **words)
+    repro_command = f"{own} -- {shlex.join(command or [])}"
     with failures_told(json_file, repro_command, show_traceback):
         if watch is None:
             raise UsageFailure("run: nothing to watch", "add --watch MODULE:FUNCTION")
@@ -78,7 +70,7 @@ def run(
         from ..commands.record.watch import Keeping
 
         keeping = Keeping(Path(folder) if folder else FOLDER / watch.replace(":", "."), keep, order)
-        refuse_wrong_words(replace(request, target=target or "lazy"))
+        shared.refuse_wrong_words(replace(request, target=target or "lazy"))
         ended = run_watched(command or [], watch, keeping, quiet=json_file == "-")
         look_where_it_looked(ended)
         how = (ended, request, watch, json_file)
@@ -87,22 +79,18 @@ def run(
 
 def _tell_each(ended: ProgramResult, request: last.CheckRequest, watch: str, json_file: str | None) -> int:
     """Checks every set that was kept, and prints or writes what came of each; the exit code."""
-    from ..commands.record.replay import as_document, captures_as_json, check_each, exit_code, line_of, summary_line
+    from ..commands.record.replay import as_document, captures_as_json, check_each, line_of, summary_line
     from ..pipeline.reported import report_of
 
     typer.echo("\n".join(f"gradprobe: {line}" for line in ended.sentences(watch)), err=True)
 
-    def of(file: str) -> last.CheckRequest:
-        saved = {} if "runs" in request.options else {"layout": ["all=as-saved"]}
-        return replace(request, options={**saved, **request.options, "inputs": file})
-
-    def repro_command(file: str) -> str:
-        return command_line("check", request.target, of(file).options, chosen(request))
-
+    saved = {} if "runs" in request.options else {"layout": ["all=as-saved"]}
+    asked = {file: replace(request, options={**saved, **request.options, "inputs": file}) for file in ended.files}
+    checks = check_each(ended.files, lambda file: run_check(asked[file], asked[file].command()))
     codes, documents, shown = [], [], None
-    for number, checked in enumerate(check_each(ended.files, lambda file: run_check(of(file), repro_command(file))), 1):
+    for number, checked in enumerate(checks, 1):
         codes.append(checked.code)
-        documents.append(as_document(checked, repro_command(checked.file)))
+        documents.append(as_document(checked, asked[checked.file].command()))
         if json_file != "-":
             show([line_of(number, checked)])
         if json_file is not None and keeps_changing(json_file):
@@ -115,7 +103,7 @@ def _tell_each(ended: ProgramResult, request: last.CheckRequest, watch: str, jso
     if json_file != "-":
         show([summary_line([document["verdict"] for document in documents])])
     if shown is not None and shown.report is not None:
-        last.save(of(shown.file))
+        last.save(asked[shown.file])
         if json_file != "-" and shown.code:
             show(rendered(report_of(shown.report)))
-    return exit_code(codes)
+    return code_of(codes)

@@ -16,13 +16,14 @@ from ..model.failures import UsageFailure
 from ..processes.limits import VARIABLE, parsed, requested
 from ..render.files import FORMS
 from ..render.terminal import print_failure
+from ..targets.builtin import has_driver
 
-TargetWord = Annotated[
+Target = Annotated[
     str | None,
     typer.Argument(metavar="TARGET", help="Built-in name, FILE.py:FUNCTION or MODULE:FUNCTION (default: lazy)"),
 ]
-FamilyWord = Annotated[str | None, typer.Option(help="softmax or lazy (default: lazy where the target takes tau)")]
-ReferenceWord = Annotated[
+Family = Annotated[str | None, typer.Option(help="softmax or lazy (default: lazy where the target takes tau)")]
+Reference = Annotated[
     str | None, typer.Option(metavar="TARGET", help="FILE.py:FUNCTION, a reference of your own, which is audited first")
 ]
 JsonFile = Annotated[str | None, typer.Option("--json", metavar="FILE", help=FORMS["--json"].help)]
@@ -76,8 +77,18 @@ def refuse_wrong_words(request: CheckRequest, *, takes_file: bool = False) -> No
         refuse_mistyped(request.reference)
 
 
-def chosen(request: CheckRequest) -> dict[str, Any]:
-    return {"family": request.family, "reference": request.reference}
+def count_of_workers(given: int | None, *, unless_gpu: bool = False) -> int:
+    """How many processes work at the same time: as many as were asked for, else one a core.
+
+    Args:
+        unless_gpu: whether it is one alone where they would share a GPU.
+
+    Raises:
+        UsageFailure: --workers is none.
+    """
+    if given is not None and given < 1:
+        raise UsageFailure(f"--workers must be at least 1, got {given}")
+    return given or (1 if unless_gpu and has_driver() else len(os.sched_getaffinity(0)))
 
 
 def with_case_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -100,25 +111,21 @@ def _with_options(command: Callable[..., None], *, several: bool) -> Callable[..
         with _bounded(word):
             command(**words, options=given)
 
-    added = [
-        inspect.Parameter(
-            option.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(option, several)
-        )
-        for option in OPTIONS
-    ]
-    memory = inspect.Parameter("max_memory", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=MaxMemory)
-    parameters = [
-        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for parameter in (*own, memory)
-        if parameter.name != "options"
-    ]
-    return written_as(run, command, [*parameters, *added])
+    added = [("max_memory", MaxMemory), *((option.name, _annotation(option, several)) for option in OPTIONS)]
+    parameters = [parameter for parameter in own if parameter.name != "options"]
+    return written_as(run, command, [*parameters, *(parameter_of(name, None, kind) for name, kind in added)])
+
+
+def parameter_of(name: str, default: Any, annotation: Any) -> inspect.Parameter:
+    """An option of a command, as its signature tells it to typer."""
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def written_as(
     run: Callable[..., None], command: Callable[..., None], parameters: Sequence[inspect.Parameter]
 ) -> Callable[..., None]:
-    """A function that typer takes for the command, with other parameters."""
+    """A function that typer takes for the command, with other parameters, all by name."""
+    parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     vars(run)["__signature__"] = inspect.Signature(parameters)

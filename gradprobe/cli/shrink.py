@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,27 +13,15 @@ import typer
 
 from ..commands.configuration.effective import effective_settings
 from ..inputs import history as last
-from ..inputs.options import command_line
 from ..model.failures import UsageFailure
 from ..processes import tell
 from ..render.files import document, keeps_changing, replace_file
 from ..render.terminal import dump, show, width
+from . import shared_options as shared
 from .apart import Step as Reached
 from .apart import apart
 from .diff import like_the_last
 from .error_output import failures_told, print_settings
-from .shared_options import (
-    FamilyWord,
-    IsolateEach,
-    JsonFile,
-    ReferenceWord,
-    TargetWord,
-    Timeout,
-    Traceback,
-    chosen,
-    refuse_wrong_words,
-    with_case_options,
-)
 
 if TYPE_CHECKING:
     from ..commands.shrink.shrinking import Result
@@ -41,25 +29,24 @@ if TYPE_CHECKING:
     from ..model.case import Case
 
 _FOLDER = Path(".gradprobe")
-ScriptFile = Annotated[
-    str, typer.Option("--script", metavar="FILE.py", help="File of a script that shows the fault without gradprobe")
-]
-TestFile = Annotated[str, typer.Option("--test", metavar="FILE.py", help="File of a pytest test of the smallest case")]
-Tries = Annotated[int, typer.Option(metavar="N", min=1, help="The most cases to try")]
 
 
-@with_case_options
+@shared.with_case_options
 def shrink(
-    target: TargetWord = None,
-    tries: Tries = 200,
-    script: ScriptFile = str(_FOLDER / "shrunk.py"),
-    test: TestFile = str(_FOLDER / "test_shrunk.py"),
-    isolate: IsolateEach = None,
-    timeout: Timeout = None,
-    family: FamilyWord = None,
-    reference: ReferenceWord = None,
-    json_file: JsonFile = None,
-    show_traceback: Traceback = False,
+    target: shared.Target = None,
+    tries: Annotated[int, typer.Option(metavar="N", min=1, help="The most cases to try")] = 200,
+    script: Annotated[
+        str, typer.Option("--script", metavar="FILE.py", help="File of a script that shows the fault without gradprobe")
+    ] = str(_FOLDER / "shrunk.py"),
+    test: Annotated[
+        str, typer.Option("--test", metavar="FILE.py", help="File of a pytest test of the smallest case")
+    ] = str(_FOLDER / "test_shrunk.py"),
+    isolate: shared.IsolateEach = None,
+    timeout: shared.Timeout = None,
+    family: shared.Family = None,
+    reference: shared.Reference = None,
+    json_file: shared.JsonFile = None,
+    show_traceback: shared.Traceback = False,
     *,
     options: dict[str, Any],
 ) -> None:
@@ -68,20 +55,20 @@ def shrink(
     It begins with the case that is given, else with that of the last check in this folder.
     """
     request, repeated = like_the_last(target, family, reference, options)
-    with failures_told(
-        json_file, command_line("shrink", request.target, request.options, chosen(request)), show_traceback
-    ):
-        refuse_wrong_words(request)
+    with failures_told(json_file, request.command("shrink"), show_traceback):
+        shared.refuse_wrong_words(request)
         effective = effective_settings(Path.cwd())
         seconds = effective.timeout(timeout)
         print_settings(effective.line(request.options, timeout))
         request = effective.over(request)
-        _tell_beginning(request, repeated=repeated)
-        how = _How(tries, bool(isolate) or seconds is not None, seconds, {"script": script, "test": test}, json_file)
+        if repeated:
+            typer.echo(f"gradprobe: as in the last check here: {request.command()}", err=True)
+        alone = bool(isolate) or seconds is not None
+        how = _How(tries, alone, seconds, {"script": script, "test": test}, json_file)
         # Where each case has a process of its own, none is run in this one.
-        here = isolate is False or how.alone
+        apart_too = not (isolate is False or alone)
         raise typer.Exit(
-            apart(_shrunken, request, how, target=request.target, isolate=not here, show_traceback=show_traceback)
+            apart(_shrunken, request, how, target=request.target, isolate=apart_too, show_traceback=show_traceback)
         )
 
 
@@ -98,32 +85,25 @@ class _How:
 
 def _shrunken(request: last.CheckRequest, how: _How) -> int:
     """Searches, writes the files and shows what came of it; the exit code."""
+    from ..commands.shrink.shown import case_in_words, document_of, rendered
     from ..commands.shrink.shrinking import shrink as shrunken
 
     def told(case: Case, step: Step | None, count: int, options: Mapping[str, Any]) -> None:
-        repro_command = command_line("check", request.target, options, chosen(request))
-        _tell(case, step, count)
+        repro_command = replace(request, options=options).command()
+        what = "it fails" if step is None else f"still so {step.change}"
+        typer.echo(f"gradprobe: {count:>3} tried, {what}: {case_in_words(case)}", err=True)
         kept = f"the smallest case so far: {repro_command}"
         tell(Reached(f"{count} cases tried, of at most {how.most}", count, how.most, "cases at most", kept))
         if how.json_file is not None and keeps_changing(how.json_file):
             dump(how.json_file, document(repro_command))
 
     result = shrunken(request, most=how.most, alone=how.alone, timeout=how.timeout, told=told, echo=sys.stderr.write)
-    _show(result, _written(result, how.files), how.json_file)
+    files = _written(result, how.files)
+    if how.json_file is not None:
+        dump(how.json_file, json.loads(json.dumps(document_of(result, files))))
+    if how.json_file != "-":
+        show(list(rendered(result, files, width())))
     return result.exit_code
-
-
-def _tell_beginning(request: last.CheckRequest, *, repeated: bool) -> None:
-    if repeated:
-        line = command_line("check", request.target, request.options, chosen(request))
-        typer.echo(f"gradprobe: as in the last check here: {line}", err=True)
-
-
-def _tell(case: Case, step: Step | None, count: int) -> None:
-    from ..commands.shrink.shown import case_in_words
-
-    what = "it fails" if step is None else f"still so {step.change}"
-    typer.echo(f"gradprobe: {count:>3} tried, {what}: {case_in_words(case)}", err=True)
 
 
 def _written(result: Result, files: Mapping[str, str]) -> dict[str, str]:
@@ -132,7 +112,13 @@ def _written(result: Result, files: Mapping[str, str]) -> dict[str, str]:
     Raises:
         UsageFailure: a file cannot be written.
     """
-    sources = _sources(result, files)
+    from ..commands.shrink.repeat import pytest_source
+
+    if result.shrunk is None or result.told is None:
+        return {}
+    program = result.told.program
+    sources = {"script": program.at(Path(files["script"]))} if program else {}
+    sources["test"] = pytest_source(result.request, result.told.first_line, Path(files["test"]))
     for what, source in sources.items():
         file = Path(files[what])
         try:
@@ -143,22 +129,3 @@ def _written(result: Result, files: Mapping[str, str]) -> dict[str, str]:
         except OSError as error:
             raise UsageFailure(f"--{what} {file}: cannot be written, {error.strerror}") from error
     return {what: files[what] for what in sources}
-
-
-def _sources(result: Result, files: Mapping[str, str]) -> dict[str, str]:
-    from ..commands.shrink.repeat import pytest_source
-
-    if result.shrunk is None or result.told is None:
-        return {}
-    program, first = result.told.program, result.told.first_line
-    sources = {"script": program.at(Path(files["script"]))} if program else {}
-    return sources | {"test": pytest_source(result.request, first, Path(files["test"]))}
-
-
-def _show(result: Result, files: Mapping[str, str], json_file: str | None) -> None:
-    from ..commands.shrink.shown import document_of, rendered
-
-    if json_file is not None:
-        dump(json_file, json.loads(json.dumps(document_of(result, files))))
-    if json_file != "-":
-        show(list(rendered(result, files, width())))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,16 +13,14 @@ import typer
 from ..commands.configuration.effective import effective_settings
 from ..commands.suite.checked import code_of
 from ..inputs import history as last
-from ..inputs.options import command_line
 from ..model.documents import Reports
 from ..model.failures import UsageFailure
 from ..model.number import plural
 from ..model.report import Report
 from ..render.terminal import Progress, interrupted, print_failure, rendered, show, write_stdout
-from ..targets.builtin import has_driver
+from . import shared_options as shared
 from .error_output import failures_told, print_settings
 from .forms import Forms, with_forms
-from .shared_options import FamilyWord, TargetWord, Timeout, Traceback, chosen, refuse_wrong_words, with_case_options
 
 if TYPE_CHECKING:
     from ..commands.strides.survey import Survey
@@ -36,15 +33,15 @@ _LAYOUTS = ("layout", "runs")
 _LENGTHS = {"seqlen", "seqlen_q", "seqlen_k", "seqlens", "cu_seqlens"}
 
 
-@with_case_options
+@shared.with_case_options
 @with_forms
 def strides(
-    target: TargetWord = None,
+    target: shared.Target = None,
     fast: Annotated[bool, typer.Option("--fast", help="Try fewer layouts, for use on every push")] = False,
-    timeout: Timeout = None,
-    family: FamilyWord = None,
+    timeout: shared.Timeout = None,
+    family: shared.Family = None,
     forms: Forms = Forms(),  # noqa: B008 - it holds nothing
-    show_traceback: Traceback = False,
+    show_traceback: shared.Traceback = False,
     *,
     options: dict[str, Any],
 ) -> None:
@@ -55,10 +52,10 @@ def strides(
     """
     request = last.CheckRequest("lazy" if target is None else target, family, None, options)
     words = {"fast": fast or None, "timeout": timeout}
-    with failures_told(forms, command_line("strides", target or "", options, chosen(request) | words), show_traceback):
+    with failures_told(forms, replace(request, target=target or "").command("strides", **words), show_traceback):
         forms.refuse_one_file_twice()
         _refuse(options)
-        refuse_wrong_words(request)
+        shared.refuse_wrong_words(request)
         effective = effective_settings(Path.cwd())
         targets = [target] if target is not None else list(effective.top.targets) or ["lazy"]
         # A project's own layouts are for check: here all are tried.
@@ -92,8 +89,11 @@ class _Tour:
     def add(self, request: last.CheckRequest) -> None:
         """Surveys a target and shows what came of it; what is known so far is in every file after each layout."""
         options = {name: word for name, word in request.options.items() if name not in _LAYOUTS}
-        repro_command = command_line("strides", request.target, options, chosen(request) | self.words)
-        found = self._surveyed(replace(request, options=_with_lengths(options)), repro_command, frozenset(options))
+        repro_command = replace(request, options=options).command("strides", **self.words)
+        # The small lengths where none are given.
+        given = _LENGTHS & options.keys()
+        small = {name: value for name, value in SMALL.items() if not (given and name in _LENGTHS)}
+        found = self._surveyed(replace(request, options=small | options), repro_command, frozenset(options))
         self.reports.append(_report(found))
         self.codes.append(found.exit_code)
         if not self.forms.on_stdout:
@@ -123,7 +123,7 @@ class _Tour:
                     given=given,
                     fast=self.fast,
                     timeout=self.timeout,
-                    workers=_workers(),
+                    workers=min(_MOST_WORKERS, shared.count_of_workers(None, unless_gpu=True)),
                     told=told,
                     echo=sys.stderr.write,
                 )
@@ -144,21 +144,10 @@ class _Tour:
         return Reports(reports=(*self.reports, *more), planned=self.planned if self.planned > 1 else None)
 
 
-def _workers() -> int:
-    """Processes that share the layouts: one a core, but one alone where they would share a GPU."""
-    return 1 if has_driver() else min(_MOST_WORKERS, len(os.sched_getaffinity(0)))
-
-
 def _report(found: Survey) -> Report:
     from ..commands.strides.reported import report_of
 
     return report_of(found)
-
-
-def _with_lengths(options: dict[str, Any]) -> dict[str, Any]:
-    """The options, with the small lengths where none are given."""
-    given = _LENGTHS & options.keys()
-    return {name: value for name, value in SMALL.items() if not (given and name in _LENGTHS)} | options
 
 
 def _refuse(options: dict[str, Any]) -> None:

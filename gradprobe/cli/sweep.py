@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,37 +14,27 @@ from ..commands.suite.checked import Planned
 from ..commands.suite.matrix import combinations, described, suiting, titles
 from ..commands.suite.worker import Setting
 from ..inputs import history as last
-from ..inputs.options import OPTIONS, command_line, parse
-from ..model.failures import UsageFailure
+from ..inputs.options import OPTIONS, parse
 from ..model.number import plural
+from . import shared_options as shared
 from .checks import check_several
 from .error_output import failures_told, print_settings
 from .forms import Forms, with_forms
-from .shared_options import (
-    FamilyWord,
-    ReferenceWord,
-    TargetWord,
-    Timeout,
-    Traceback,
-    chosen,
-    refuse_wrong_words,
-    with_several_options,
-)
 
 # Given several times they say one thing together, and vary nothing.
 _LISTS = {option.name for option in OPTIONS if option.kind is list}
 
 
-@with_several_options
+@shared.with_several_options
 @with_forms
 def sweep(
-    target: TargetWord = None,
-    family: FamilyWord = None,
-    reference: ReferenceWord = None,
+    target: shared.Target = None,
+    family: shared.Family = None,
+    reference: shared.Reference = None,
     forms: Forms = Forms(),  # noqa: B008 - it holds nothing
     workers: Annotated[int | None, typer.Option(help="Checks at a time (default: one a core)")] = None,
-    timeout: Timeout = None,
-    show_traceback: Traceback = False,
+    timeout: shared.Timeout = None,
+    show_traceback: shared.Traceback = False,
     *,
     options: dict[str, Any],
 ) -> None:
@@ -55,37 +44,24 @@ def sweep(
     cases. Without any, a dozen cases are taken that suit the target.
     """
     request = last.CheckRequest("lazy" if target is None else target, family, reference, options)
-    repro_command = command_line(
-        "sweep", target or "", options, chosen(request) | {"workers": workers, "timeout": timeout}
-    )
+    repro_command = replace(request, target=target or "").command("sweep", workers=workers, timeout=timeout)
     with failures_told(forms, repro_command, show_traceback, target):
         forms.refuse_one_file_twice()
-        refuse_wrong_words(replace(request, options={}))
+        shared.refuse_wrong_words(replace(request, options={}))
         for name, words in options.items():
             parse({name: words} if name in _LISTS else {name: words[0]})
         effective = effective_settings(Path.cwd())
         seconds = effective.timeout(timeout)
-        at_a_time = _checked_workers(workers)
+        at_a_time = shared.count_of_workers(workers)
         targets = [target] if target is not None else list(effective.top.targets) or ["lazy"]
-        fixed, varied = _parted(options)
+        values = {name: list(dict.fromkeys(words)) for name, words in options.items() if name not in _LISTS}
+        varied = {name: words for name, words in values.items() if len(words) > 1}
+        fixed = {name: words[0] for name, words in values.items() if len(words) == 1}
+        fixed |= {name: words for name, words in options.items() if name in _LISTS}
         alike = [effective.over(replace(request, target=word, options=fixed)) for word in targets]
         plan = _plan(alike, varied, seconds)
         print_settings(effective.line(options, timeout, [plural(len(targets), "target")] if target is None else []))
         raise typer.Exit(check_several(plan, forms, Setting(show_traceback, at_a_time, timeout=seconds)))
-
-
-def _checked_workers(given: int | None) -> int:
-    if given is not None and given < 1:
-        raise UsageFailure(f"--workers must be at least 1, got {given}")
-    return given or len(os.sched_getaffinity(0))
-
-
-def _parted(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, list[Any]]]:
-    """The options that all cases share, and those that vary, with their values."""
-    values = {name: list(dict.fromkeys(words)) for name, words in options.items() if name not in _LISTS}
-    fixed = {name: words[0] for name, words in values.items() if len(words) == 1}
-    lists = {name: words for name, words in options.items() if name in _LISTS}
-    return fixed | lists, {name: words for name, words in values.items() if len(words) > 1}
 
 
 def _plan(

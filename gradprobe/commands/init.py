@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import subprocess
@@ -35,12 +36,9 @@ def requirement() -> str:
 
 def _recorded() -> dict[str, Any]:
     """What pip wrote about a package that did not come from an index; nothing where it did, or was not installed."""
-    try:
-        text = metadata.distribution("gradprobe").read_text("direct_url.json")
-    except metadata.PackageNotFoundError:
-        return {}
-    found: dict[str, Any] = json.loads(text or "{}")
-    return found
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return dict(json.loads(metadata.distribution("gradprobe").read_text("direct_url.json") or "{}"))
+    return {}
 
 
 def _at_commit(url: str, commit: str) -> str:
@@ -70,7 +68,7 @@ DEFAULT_CI = ".github/workflows/gradprobe.yml"
 _EXPRESSION = "${{"
 
 
-def write_workflow(path: Path, ci: str, target: str | None, *, effective: bool = False) -> None:
+def write_workflow(path: Path, ci: str, target: str | None, *, force: bool = False) -> None:
     """Writes a workflow for a target; for None, for the one that pyproject.toml configures, or else the default one.
 
     Raises:
@@ -86,12 +84,15 @@ def write_workflow(path: Path, ci: str, target: str | None, *, effective: bool =
     text = (Path(__file__).parent / f"{ci}.yml").read_text(encoding="utf-8")
     words = {"target": target or "", "gradprobe": requirement(), "path": path.as_posix()}
     for name, word in words.items():
-        text = text.replace(f"<<{name}>>", _quoted(word))
+        if _EXPRESSION in word or not word.isprintable():
+            raise UsageFailure(f"{word!r} cannot stand in a workflow: GitHub would read more in it than a word")
+        # A JSON string is a YAML scalar that quotes all that YAML or a shell would read.
+        text = text.replace(f"<<{name}>>", json.dumps(word, ensure_ascii=False))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageFailure(f"{path.parent}: cannot be made, {error.strerror}") from error
-    write_new(path, text, effective=effective)
+    _write_new(path, text, force=force)
 
 
 def _check_target(word: str) -> None:
@@ -102,18 +103,11 @@ def _check_target(word: str) -> None:
         raise UsageFailure(f"--target {word}: there is no file {place}", "the path begins at the repository's root")
 
 
-def _quoted(word: str) -> str:
-    """A word as a YAML scalar. A JSON string is one, and quotes all that YAML or a shell would read."""
-    if _EXPRESSION in word or not word.isprintable():
-        raise UsageFailure(f"{word!r} cannot stand in a workflow: GitHub would read more in it than a word")
-    return json.dumps(word, ensure_ascii=False)
-
-
 DEFAULT_TEMPLATE = "gradprobe_adapter.py"
 FAMILIES = ("softmax", "lazy")
 
 
-def write_adapter(path: Path, family: str, *, effective: bool = False) -> None:
+def write_adapter(path: Path, family: str, *, force: bool = False) -> None:
     """Writes an adapter that runs as it is, with functions `backward` and `forward`.
 
     Raises:
@@ -124,17 +118,17 @@ def write_adapter(path: Path, family: str, *, effective: bool = False) -> None:
     if path.suffix != ".py":
         raise UsageFailure(f"init writes a Python file, got {path}", f"for example {path / DEFAULT_TEMPLATE}")
     text = (Path(__file__).parents[1] / "targets" / "templates" / f"{family}.py").read_text(encoding="utf-8")
-    write_new(path, text, effective=effective)
+    _write_new(path, text, force=force)
 
 
-def write_new(path: Path, text: str, *, effective: bool) -> None:
+def _write_new(path: Path, text: str, *, force: bool) -> None:
     """Writes a new file; with `force`, also over one that exists.
 
     Raises:
         UsageFailure: it exists without `force`, or cannot be written.
     """
     try:
-        with path.open("w" if effective else "x", encoding="utf-8") as file:
+        with path.open("w" if force else "x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
         raise UsageFailure(f"{path} is there already", "name another file, or write over it with --force") from None

@@ -49,28 +49,24 @@ def catalogue() -> tuple[ListedTarget, ...]:
 
 def _builtin_entry(builtin: Builtin) -> ListedTarget:
     module, _, name = builtin.spec.partition(":")
-    file = _file_of(module)
+    spec = importlib.util.find_spec(module)
+    assert spec is not None
+    file = Path(spec.origin or "")
     line, parameters = _signature(ast.parse(file.read_text(encoding="utf-8")).body, name)
     takes = {canonical_name(parameter) for parameter in parameters}
+    options = {_OPTION_OF.get(name, name) for name in takes if name is not None}
     return ListedTarget(
         name=builtin.name,
         summary=builtin.summary,
         family=family_of(takes),
         is_backward="do" in takes,
-        takes=_options(takes),
+        takes=tuple(option.name for option in OPTIONS if option.name in options),
         outputs=tuple(name for name in OUTPUTS if "do" in takes and name in takes),
         exposes=builtin.exposes,
         file=str(file),
         line=line,
         missing=builtin.missing(),
     )
-
-
-def _file_of(module: str) -> Path:
-    spec = importlib.util.find_spec(module)
-    assert spec is not None
-    assert spec.origin is not None
-    return Path(spec.origin)
 
 
 def _signature(statements: list[ast.stmt], name: str) -> tuple[int, list[str]]:
@@ -85,19 +81,14 @@ def _signature(statements: list[ast.stmt], name: str) -> tuple[int, list[str]]:
     raise LookupError(name)
 
 
-def _options(takes: set[str | None]) -> tuple[str, ...]:
-    allowed = {_OPTION_OF.get(name, name) for name in takes if name is not None}
-    return tuple(option.name for option in OPTIONS if option.name in allowed)
-
-
 SCHEMA = "gradprobe.targets.find/1"
 _INDENT = 11
-_OWN = (
-    ("FILE.py:FUNCTION", "of a file, as in gradprobe check my_kernel.py:backward"),
-    ("MODULE:FUNCTION", "of a module that Python can import"),
-    ("", "One that takes dO is a backward and returns a dict of intermediates; any other is a forward and returns O. "
-     "gradprobe init writes a first one of each."),
-)  # fmt: skip
+_OWN = {
+    "FILE.py:FUNCTION": "of a file, as in gradprobe check my_kernel.py:backward",
+    "MODULE:FUNCTION": "of a module that Python can import",
+    "": "One that takes dO is a backward and returns a dict of intermediates; any other is a forward and returns O. "
+    "gradprobe init writes a first one of each.",
+}
 
 
 def as_json(entries: Sequence[ListedTarget]) -> dict[str, Any]:
@@ -111,7 +102,7 @@ def render(entries: Sequence[ListedTarget], width: int) -> list[Text]:
     for entry in entries:
         lines += [*_entry(entry, width), Text()]
     lines.append(Text("A function of your own", "bold"))
-    for form, meaning in _OWN:
+    for form, meaning in _OWN.items():
         lines += _folded(form, meaning, width, indent=18)
     return lines
 
@@ -129,12 +120,8 @@ def _entry(entry: ListedTarget, width: int) -> Iterator[Text]:
     if entry.outputs:
         yield from _folded("writes", f"{' '.join(entry.outputs)}, into tensors that it is given", width)
     yield from _folded("exposes", " ".join(entry.exposes), width)
-    yield from _folded("file", f"{_short(entry.file)}:{entry.line}", width)
-
-
-def _short(file: str) -> str:
-    """Beginning at the package's folder, as imports do."""
-    return str(Path(file).relative_to(Path(__file__).parents[2]))
+    file = Path(entry.file).relative_to(Path(__file__).parents[2])  # beginning at the package's folder, as imports do
+    yield from _folded("file", f"{file}:{entry.line}", width)
 
 
 def _folded(label: str, words: str, width: int, style: str = "", indent: int = _INDENT) -> Iterator[Text]:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .options import OPTIONS
+from .options import OPTIONS, command_line
 
 if TYPE_CHECKING:
     from ..model.report import Report
@@ -29,6 +29,12 @@ class CheckRequest:
     family: str | None
     reference: str | None
     options: Mapping[str, Any]
+
+    def command(self, name: str = "check", **more: Any) -> str:
+        """The command line of `check`, or of another command, with more options of that command's own."""
+        return command_line(
+            name, self.target, self.options, {"family": self.family, "reference": self.reference, **more}
+        )
 
 
 def save(request: CheckRequest, report: Report | None = None) -> None:

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ..model.failures import as_failure
+from ..model import failures
+from ..model.failures import Failure, as_failure
 
 CRASH, TIMEOUT, DEVICE, MEMORY = "Crash", "Timeout", "DeviceLost", "NoRoom"
 # The meaning of signals whose names do not say enough.
@@ -36,6 +37,12 @@ class Raised:
     exit_code: int
     """The command's exit code: 2 for wrong usage, else 3."""
     traceback: str
+
+    @property
+    def failure(self) -> Failure:
+        """The same in this process."""
+        made: type[Failure] = getattr(failures, self.kind, Failure)
+        return made(self.message, self.way_out)
 
 
 @dataclass(frozen=True)
@@ -84,13 +91,8 @@ class TaskResult:
 def raised_of(error: BaseException) -> Raised:
     """An exception as a value that any process can read."""
     failure = as_failure(error)
-    return Raised(
-        kind=type(failure).__name__,
-        message=str(failure),
-        way_out=failure.way_out,
-        exit_code=failure.exit_code,
-        traceback="".join(traceback.format_exception(error)),
-    )
+    trace = "".join(traceback.format_exception(error))
+    return Raised(type(failure).__name__, str(failure), failure.way_out, failure.exit_code, trace)
 
 
 def words_of(code: int) -> str:

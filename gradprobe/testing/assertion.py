@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..commands.configuration.environment import expected, word_of
 from ..inputs.history import CheckRequest
-from ..inputs.options import OPTIONS, command_line
-from ..model.failures import Failure, as_failure
+from ..inputs.options import OPTIONS
+from ..model.failures import as_failure
 from ..pipeline.run_check import run_check
 from ..runtime.backend import ordinary_torch
 from ..runtime.versions import refuse_untested
@@ -106,16 +106,15 @@ def report_on(
         refuse_untested()
         with ordinary_torch():
             functions = [None if isinstance(each, str) else each for each in (target, reference)]
-            return run_check(request, _repro_command(request), target=functions[0], reference=functions[1])
+            # Nothing repeats a check of a function that has no word.
+            repro_command = request.command() if request.target and request.reference != "" else ""
+            return run_check(request, repro_command, target=functions[0], reference=functions[1])
     except Exception as error:
         failure = as_failure(error)
-        raise _told(failure) from _seen_from_outside(failure.__cause__ if failure is error else error)
-
-
-def _told(failure: Failure) -> Failure:
-    """The failure with its way out in its message, since a test runner shows only that."""
-    way_out = "" if "--traceback" in failure.way_out else failure.way_out  # a test runner shows the traceback anyway
-    return type(failure)(f"{failure}\n  {way_out}" if way_out else str(failure), way_out)
+        # A test runner shows the message alone, and the traceback anyway.
+        way_out = "" if "--traceback" in failure.way_out else failure.way_out
+        told = type(failure)(f"{failure}\n  {way_out}" if way_out else str(failure), way_out)
+        raise told from _seen_from_outside(failure.__cause__ if failure is error else error)
 
 
 def _seen_from_outside(error: BaseException | None) -> BaseException | None:
@@ -145,11 +144,3 @@ def _word(subject: Subject) -> str:
     if not callable(subject):
         raise TypeError(f"gradprobe checks a function or the word of one, got {type(subject).__name__}")
     return target_word(subject)
-
-
-def _repro_command(request: CheckRequest) -> str:
-    """The command line that repeats the check; "" where one of the functions has no word."""
-    if not request.target or request.reference == "":
-        return ""
-    more = {"family": request.family, "reference": request.reference}
-    return command_line("check", request.target, request.options, more)

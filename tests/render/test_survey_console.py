@@ -15,9 +15,8 @@ from gradprobe.model.documents import dump, load
 from gradprobe.model.memory import MemoryFinding
 from gradprobe.model.report import CheckedTarget, Report
 from gradprobe.model.run import ALONE, PROGRAM, Run
-from gradprobe.render.console import blame
 from gradprobe.render.survey import render_survey
-from gradprobe.render.text import CAUTION, greppable
+from gradprobe.render.text import CAUTION
 from tests.render.written import faulty, reports
 
 REPORT = Report(verdict="match", target=CheckedTarget(name="mine"))
@@ -65,8 +64,8 @@ def test_findings_of_the_layout_that_is_shown_come_before_those_of_others():
         for name in "qkvo"
     ]
     results = (
-        Result(FIRST, "mismatch", line="FIRST MISMATCH dK", memory=(unwritten,)),
-        result("huge", "mismatch", "", line="FIRST MISMATCH dQ", memory=tuple(far)),
+        Result(FIRST, "mismatch", memory=(unwritten,)),
+        result("huge", "mismatch", "", memory=tuple(far)),
     )
     lines = printed(results)
     said = [line for line in lines if "never written" in line or "loads outside" in line]
@@ -88,10 +87,9 @@ def test_a_saved_survey_is_shown_as_it_was():
     refused = structs.replace(
         plain, layout="do=blhd", verdict="skipped", skipped="dO has strides (1, 1)", intermediates=()
     )
-    told = {"blame": blame(wrong), "line": greppable(wrong), "first": wrong.first_mismatch}
     results = (
         Result(FIRST, "match", "same bits", run=plain),
-        result("distinct", "mismatch", "", thorough=False, memory=(far,), run=wrong, **told),
+        result("distinct", "mismatch", "", thorough=False, memory=(far,), run=wrong),
         result("blhd", "skipped", "", words="dO has strides (1, 1)", run=refused),
         result("offset", "error", "", words="killed by SIGSEGV", copied=("do",)),
         Result(Trial("packed qkv", PROGRAM, ()), "match", "within budget", run=plain),

@@ -1,4 +1,4 @@
-"""Entry: the errors of one target in one case, over several draws of its values."""
+"""What became of the errors of an entry: which grew beyond what draws alone may come to."""
 
 from __future__ import annotations
 
@@ -6,52 +6,9 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from ...inputs.history import CheckRequest
-from ...inputs.options import command_line
 from ...model.failures import UsageFailure
-
-
-@dataclass(frozen=True)
-class Errors:
-    """Of one intermediate in one layout; one figure a draw, a multiple of the budget."""
-
-    rms: tuple[float, ...]
-    """The root mean square over its elements."""
-    worst: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class Entry:
-    """What is kept of one target in one case."""
-
-    request: CheckRequest
-    """Its options without a seed."""
-    seeds: tuple[int, ...]
-    ran: str
-    """The backend and the kind of device, as in "triton on cuda": only where it is the same can errors be compared."""
-    environment: Mapping[str, str]
-    kernels: Mapping[str, str]
-    """By kernel, the first digits of its file's sha256; for information."""
-    case: Mapping[str, Any]
-    """The options resolved, those that are off and the seed left out."""
-    coarser: tuple[str, ...]
-    """What was rounded more coarsely than the contract allows in most draws."""
-    errors: Mapping[str, Mapping[str, Errors]]
-    """By layout and intermediate."""
-
-    @property
-    def words(self) -> str:
-        """Target and options, as on the command line."""
-        chosen = {"family": self.request.family, "reference": self.request.reference}
-        return command_line("check", self.request.target, self.request.options, chosen).removeprefix("gradprobe check ")
-
-    @property
-    def cells(self) -> list[tuple[str, str]]:
-        """Every (layout, intermediate)."""
-        return [(layout, name) for layout, errors in self.errors.items() for name in errors]
-
+from .entry import Entry
 
 GROWN, IMPROVED, SAME = "grown", "improved", "same"
 
@@ -64,9 +21,6 @@ OTHER_LAWS = 10.0
 FLOOR = 1e-4
 # What one more rounding adds in quadrature that is half as large as all others together: less is no rounding more.
 LEAST = math.sqrt(1 + 0.5**2)
-# Draws a side. Of fewer the spread is known too badly: with 66 figures compared, t may come to 67 over three draws and
-# to 25 over four.
-FEWEST = 4
 
 
 @dataclass(frozen=True)

@@ -64,9 +64,8 @@ def _factor(cell: Cell | None, utf8: bool) -> tuple[str, str]:
 
 def _cell_words(cell: Cell) -> str:
     """Whichever figure grew, with what draws alone may come to."""
-    figures = (("rms", cell.rms), ("largest", cell.worst))
-    words = [f"{word} error {_written(one.factor)}x, noise up to {_written(one.noise)}x"
-             for word, one in figures if one.verdict == GROWN]  # fmt: skip
+    grown = [(word, one) for word, one in (("rms", cell.rms), ("largest", cell.worst)) if one.verdict == GROWN]
+    words = [f"{word} error {_written(one.factor)}x, noise up to {_written(one.noise)}x" for word, one in grown]
     return f"{cell.name} {cell.layout} {'; '.join(words)}"
 
 

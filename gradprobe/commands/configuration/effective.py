@@ -95,10 +95,7 @@ def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
     """The options of several sources, the strongest first."""
     found: dict[str, Any] = {}
     for options in layers:
-        found = {
-            **{name: word for name, word in options.items() if _EITHER.get(name) not in found},
-            **found,
-        }
+        found = {name: word for name, word in options.items() if _EITHER.get(name) not in found} | found
     return found
 
 
@@ -113,28 +110,14 @@ def configured(effective: EffectiveSettings) -> list[Planned]:
     settings = effective.settings
     if settings is None or not (settings.top.targets or settings.cases):
         return []
-    cases = settings.cases or {"": Scope()}
-    plan = [
-        _planned(effective, settings, name, case, target)
-        for name, case in cases.items()
-        for target in _targets(settings, name, case)
-    ]
-    order = list(dict.fromkeys([*settings.top.targets, *(one.request.target for one in plan)]))
+    top, plan = settings.top, list[Planned]()
+    for name, case in (settings.cases or {"": Scope()}).items():
+        targets = case.targets or top.targets
+        if not targets:
+            what = f"[tool.gradprobe.cases.{name}] of {settings.place} has no target"
+            raise UsageFailure(what, 'add targets = ["FILE.py:FUNCTION"] to it, or to [tool.gradprobe]')
+        options = merged(effective.environment, case.options, top.options)
+        own = (case.family or top.family, case.reference or top.reference, options)
+        plan += [Planned(f"{target} {name}".rstrip(), CheckRequest(target, *own)) for target in targets]
+    order = list(dict.fromkeys([*top.targets, *(one.request.target for one in plan)]))
     return sorted(plan, key=lambda one: order.index(one.request.target))
-
-
-def _targets(settings: Settings, name: str, case: Scope) -> tuple[str, ...]:
-    targets = case.targets or settings.top.targets
-    if not targets:
-        raise UsageFailure(
-            f"[tool.gradprobe.cases.{name}] of {settings.place} has no target",
-            'add targets = ["FILE.py:FUNCTION"] to it, or to [tool.gradprobe]',
-        )
-    return targets
-
-
-def _planned(effective: EffectiveSettings, settings: Settings, name: str, case: Scope, target: str) -> Planned:
-    top = settings.top
-    options = merged(effective.environment, case.options, top.options)
-    request = CheckRequest(target, case.family or top.family, case.reference or top.reference, options)
-    return Planned(f"{target} {name}".rstrip(), request)

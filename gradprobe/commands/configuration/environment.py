@@ -42,11 +42,7 @@ def from_environment(option: Option, text: str, variable: str) -> Any:
 
 
 def seconds(value: Any, where: str) -> float:
-    """A timeout.
-
-    Raises:
-        UsageFailure: it is not a number of seconds from 0 to a year.
-    """
+    """A timeout. Raises UsageFailure where it is not a number of seconds from 0 to a year."""
     if not is_number(value) or not 0 < value <= _LONGEST:
         raise UsageFailure(f"{where} must be seconds above 0, and at most {_LONGEST:.0f}, got {told(value)}")
     return float(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import re
@@ -32,11 +33,8 @@ def nearest_table(folder: Path) -> Table | None:
     Raises:
         UsageFailure: one cannot be read, or seems to have it and is no TOML, or this Python reads none.
     """
-    for above in (folder, *folder.parents):
-        table = _table_of(above / "pyproject.toml")
-        if table is not None:
-            return table
-    return None
+    tables = (_table_of(above / "pyproject.toml") for above in (folder, *folder.parents))
+    return next((table for table in tables if table is not None), None)
 
 
 def _table_of(file: Path) -> Table | None:
@@ -78,9 +76,8 @@ def _content(file: Path, text: str) -> dict[str, Any] | None:
         if not _MEANT.search(text):
             return None
         if isinstance(error, RecursionError):
-            raise UsageFailure(
-                f"{file}: its values are nested too deeply to be read", "no option needs more than 3 levels"
-            ) from None
+            way_out = "no option needs more than 3 levels"
+            raise UsageFailure(f"{file}: its values are nested too deeply to be read", way_out) from None
         raise UsageFailure(f"{file} is not valid TOML: {error}") from None
 
 
@@ -97,6 +94,8 @@ _TABLE = "[tool.gradprobe]"
 _BY_NAME = {option.name: option for option in OPTIONS if option.name != "runs"}
 _LAYOUTS = next(option for option in OPTIONS if option.name == "runs")
 _FAMILIES = ("softmax", "lazy")
+Readers = Mapping[str, Callable[[Any, str], Any]]
+"""By key, what makes a value of what stands there and where it stands."""
 
 
 @dataclass(frozen=True)
@@ -134,8 +133,7 @@ def settings_of(table: Table) -> Settings:
         UsageFailure: a key is not known, or its value is not of its type; with the key and its table.
     """
     reader = _Reader(table.file)
-    own = {"timeout": _timeout, "cases": _tables}
-    found = reader.read(table.content, _TABLE, {**_OF_ALL, "strict": _strict, **own})
+    found = reader.read(table.content, _TABLE, _AT_THE_TOP)
     top = reader.scope(found)
     cases = {
         name: reader.scope(reader.read(content, f"[tool.gradprobe.cases.{name}]", _OF_A_CASE))
@@ -148,18 +146,17 @@ def settings_of(table: Table) -> Settings:
 class _Reader:
     file: Path
 
-    def read(self, content: Mapping[str, Any], table: str, known: Mapping[str, Callable[..., Any]]) -> dict[str, Any]:
+    def read(self, content: Mapping[str, Any], table: str, known: Readers) -> dict[str, Any]:
         """The values of a table by their keys, with underscores."""
         found: dict[str, Any] = {}
         for key, value in content.items():
             name, place = key.replace("-", "_"), f"in {table} of {self.file}"
             if name not in known:
-                raise UsageFailure(
-                    f"unknown key {key!r} {place}", did_you_mean(name, known, "") or did_you_mean(name, known)
-                )
+                way_out = did_you_mean(name, known, "") or did_you_mean(name, known)
+                raise UsageFailure(f"unknown key {key!r} {place}", way_out)
             if name in found:
                 raise UsageFailure(f"{key!r} stands twice {place}, once with - and once with _", "keep one of them")
-            found[name] = known[name](name, value, f"{key} {place}")
+            found[name] = known[name](value, f"{key} {place}")
         return found
 
     def scope(self, found: Mapping[str, Any]) -> Scope:
@@ -182,50 +179,35 @@ class _Reader:
         return os.path.relpath(self.file.parent / file)
 
 
-def _option(name: str, value: Any, where: str) -> Any:
-    return from_toml(_BY_NAME[name], value, where)
+def _layouts(value: Any, where: str) -> Any:
+    return from_toml(_LAYOUTS, _words(value, where), where)
 
 
-def _strict(_: str, value: Any, where: str) -> Any:
-    return from_toml(_BY_NAME["strict"], value, where)
-
-
-def _layouts(_: str, value: Any, where: str) -> Any:
-    return from_toml(_LAYOUTS, _words("", value, where), where)
-
-
-def _words(_: str, value: Any, where: str) -> list[str]:
+def _words(value: Any, where: str) -> list[str]:
     if not isinstance(value, list) or not value or not all(isinstance(word, str) for word in value):
         raise UsageFailure(f"{where} must be an array of at least one string, got {told(value)}")
     return value
 
 
-def _word(_: str, value: Any, where: str) -> str:
+def _word(value: Any, where: str) -> str:
     if not isinstance(value, str):
         raise UsageFailure(f"{where} must be a string, got {told(value)}")
     return value
 
 
-def _family(_: str, value: Any, where: str) -> str:
+def _family(value: Any, where: str) -> str:
     if value not in _FAMILIES:
         raise UsageFailure(f"{where} must be {' or '.join(_FAMILIES)}, got {told(value)}")
     return str(value)
 
 
-def _timeout(_: str, value: Any, where: str) -> float:
-    return seconds(value, where)
-
-
-def _tables(_: str, value: Any, where: str) -> Mapping[str, Any]:
+def _tables(value: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(content, Mapping) for content in value.values()):
         raise UsageFailure(f"{where} must hold tables", "write [tool.gradprobe.cases.NAME] above a case's options")
     return value
 
 
-_OF_ALL: Mapping[str, Callable[..., Any]] = {
-    "targets": _words,
-    "layouts": _layouts,
-    "family": _family,
-    "reference": _word,
-}
-_OF_A_CASE = {**_OF_ALL, **dict.fromkeys(_BY_NAME, _option)}
+_OPTIONS = {name: functools.partial(from_toml, option) for name, option in _BY_NAME.items()}
+_OF_BOTH: Readers = {"targets": _words, "layouts": _layouts, "family": _family, "reference": _word}
+_AT_THE_TOP: Readers = {**_OF_BOTH, "strict": _OPTIONS["strict"], "timeout": seconds, "cases": _tables}
+_OF_A_CASE: Readers = {**_OF_BOTH, **_OPTIONS}

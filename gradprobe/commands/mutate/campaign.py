@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ...model.failures import Failure, TargetFailure, UsageFailure
+from ...model.failures import TargetFailure, UsageFailure
 from ...processes.ended import words_of
 from ...processes.process import Program, Ran, gradprobe_command, run_programs
 from ...source.shadow import Shadow
@@ -58,11 +58,7 @@ def own_gate(words: str) -> Gate:
 
 
 def other_gate(words: str) -> Gate:
-    """A command of the user's.
-
-    Raises:
-        UsageFailure: it is empty, or its quotes do not close.
-    """
+    """A command of the user's. Raises UsageFailure where it is empty, or its quotes do not close."""
     try:
         command: Sequence[str] = shlex.split(words)
     except ValueError as error:
@@ -154,22 +150,28 @@ def campaign(
     with tempfile.TemporaryDirectory(prefix="gradprobe-mutate-") as folder:
         plain, lines = _on_the_file_as_it_is(gate, file, Path(folder), terms)
         found = Campaign(target, gate, file.path, tuple(mutants), len(chosen), (), 0.0, plain.seconds)
-        reached = [(mutant, _reach(mutant, file, lines)) for mutant in chosen]
+        ran = {mutant.name: _ran(mutant, file, lines) for mutant in chosen}
         # gradprobe's gate does the same each time: a line that it did not run it will not run.
-        idle = [(mutant, ran) for mutant, ran in reached if ran is False and gate.own]
-        outcomes = [Outcome(mutant, SURVIVED, "", 0.0, ran=False) for mutant, _ in idle]
-        request = [pair for pair in reached if pair not in idle]
+        idle = [mutant for mutant in chosen if ran[mutant.name] is False and gate.own]
+        outcomes = {mutant.name: Outcome(mutant, SURVIVED, "", 0.0, ran=False) for mutant in idle}
+        tried = [mutant for mutant in chosen if mutant.name not in outcomes]
         timeout = terms.timeout or _TIMES * plain.seconds + _MORE
-        shadows = [_shadow(file, Path(folder), mutant) for mutant, _ in request]
+        shadows = [Shadow(file.path, Path(folder) / mutant.name) for mutant in tried]
+        for mutant, shadow in zip(tried, shadows, strict=True):
+            shadow.write(mutant.plant(file.text))
+
+        def so_far() -> Campaign:
+            in_order = tuple(outcomes[mutant.name] for mutant in chosen if mutant.name in outcomes)
+            return replace(found, outcomes=in_order, seconds=time.perf_counter() - start)
+
         programs = [_program(gate, shadow) for shadow in shadows]
         ends = run_programs(programs, timeout=timeout, workers=terms.workers)
         with contextlib.closing(ends):  # type: ignore[type-var]
             for ended in ends:
-                mutant, ran = request[ended.number]
-                outcomes.append(_outcome(gate, mutant, ended, shadows[ended.number], ran, timeout))
-                found = replace(found, outcomes=_in_order(outcomes, chosen), seconds=time.perf_counter() - start)
-                told(found)
-    return replace(found, outcomes=_in_order(outcomes, chosen), seconds=time.perf_counter() - start)
+                mutant, shadow = tried[ended.number], shadows[ended.number]
+                outcomes[mutant.name] = _outcome(gate, mutant, ended, shadow, ran[mutant.name], timeout)
+                told(so_far())
+    return so_far()
 
 
 def _on_the_file_as_it_is(gate: Gate, file: KernelFile, folder: Path, terms: Terms) -> tuple[Ran, frozenset[int]]:
@@ -177,43 +179,29 @@ def _on_the_file_as_it_is(gate: Gate, file: KernelFile, folder: Path, terms: Ter
     shadow.write(file.text)
     (plain,) = run_programs([_program(gate, shadow)], timeout=terms.timeout)
     if plain.code != 0:
-        raise _not_passed(gate, plain)
+        what = "took too long" if plain.code is None else f"ended with exit code {plain.code}"
+        words = f"the gate fails without any fault: {gate.words}: {what}: {gate.telling(plain.output)}"
+        wrong_words = gate.own and plain.code == UsageFailure.exit_code
+        raise (UsageFailure if wrong_words else TargetFailure)(words, "make it pass on the file as it is first")
     if not shadow.was_loaded:
         way_out = f"name the file that it runs with --file, or import {file.path.name} as a module"
         raise TargetFailure(f"{gate.words}: passes, but never imports {file.path}", way_out)
     return plain, shadow.lines
 
 
-def _not_passed(gate: Gate, plain: Ran) -> Failure:
-    what = "took too long" if plain.code is None else f"ended with exit code {plain.code}"
-    words = f"the gate fails without any fault: {gate.words}: {what}: {gate.telling(plain.output)}"
-    wrong_words = gate.own and plain.code == UsageFailure.exit_code
-    return (UsageFailure if wrong_words else TargetFailure)(words, "make it pass on the file as it is first")
-
-
-def _shadow(file: KernelFile, folder: Path, mutant: Mutant) -> Shadow:
-    shadow = Shadow(file.path, folder / mutant.name)
-    shadow.write(mutant.plant(file.text))
-    return shadow
-
-
 def _program(gate: Gate, shadow: Shadow) -> Program:
     return Program(gate.command, shadow.environment({**os.environ, "COLUMNS": "120"}))
 
 
-def _reach(mutant: Mutant, file: KernelFile, lines: frozenset[int]) -> bool | None:
+def _ran(mutant: Mutant, file: KernelFile, lines: frozenset[int]) -> bool | None:
     """Whether the changed statement ran in the gate on the file as it is; None where it cannot be told.
 
     Where no kernel ran a line in Python they were compiled, and nothing is known.
     """
-    interpreted = any(lines & _inside(kernel.body[0].lineno, kernel.end_lineno) for kernel in file.kernels)
-    if not interpreted or mutant.statement is None:
+    bodies = [(kernel.body[0].lineno, kernel.end_lineno or kernel.lineno) for kernel in file.kernels]
+    if mutant.statement is None or not any(first <= line <= last for line in lines for first, last in bodies):
         return None
-    return bool(lines & _inside(*mutant.statement))
-
-
-def _inside(first: int, last: int | None) -> frozenset[int]:
-    return frozenset(range(first, (last or first) + 1))
+    return any(mutant.statement[0] <= line <= mutant.statement[1] for line in lines)
 
 
 def _outcome(gate: Gate, mutant: Mutant, ended: Ran, shadow: Shadow, ran: bool | None, timeout: float) -> Outcome:
@@ -226,8 +214,3 @@ def _outcome(gate: Gate, mutant: Mutant, ended: Ran, shadow: Shadow, ran: bool |
     if ended.code < 0:
         words = "; ".join(filter(None, [words_of(ended.code), words]))
     return Outcome(mutant, verdict, words, ended.seconds, ran)
-
-
-def _in_order(outcomes: Sequence[Outcome], chosen: Sequence[Mutant]) -> tuple[Outcome, ...]:
-    places = {mutant.name: place for place, mutant in enumerate(chosen)}
-    return tuple(sorted(outcomes, key=lambda outcome: places[outcome.mutant.name]))

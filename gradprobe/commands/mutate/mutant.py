@@ -63,11 +63,6 @@ def changed_line(before: str, after: str) -> int | None:
     return differing[0] if len(differing) == 1 else None
 
 
-def unified(file: str, line: int, before: str, after: str) -> str:
-    """The difference of two texts in one line, as `diff -U0` writes it."""
-    return f"--- {file}\n+++ {file}\n@@ -{line} +{line} @@\n-{before}\n+{after}"
-
-
 def sampled(mutants: Sequence[Mutant], most: int | None, seed: int) -> list[Mutant]:
     """A number of mutants. Classes take turns, and so do the operators of a class.
 
@@ -80,21 +75,19 @@ def sampled(mutants: Sequence[Mutant], most: int | None, seed: int) -> list[Muta
     if most is None or most >= len(mutants):
         return _in_order(mutants)
     draw = random.Random(seed)
-    classes = [[mutant for mutant in mutants if mutant.fault_class == name] for name in CLASSES]
-    by_class = [_in_turn(_by_operator(those, draw)) for those in classes]
+    by_class = []
+    for name in CLASSES:
+        those = [mutant for mutant in mutants if mutant.fault_class == name]
+        by_operator: dict[str, list[Mutant]] = {}
+        for mutant in draw.sample(those, len(those)):
+            by_operator.setdefault(operator_of(mutant), []).append(mutant)
+        by_class.append(_in_turn(list(by_operator.values())))
     return _in_order(_in_turn(by_class)[:most])
 
 
 def operator_of(mutant: Mutant) -> str:
     """The operator that made it, by its name without the number."""
     return mutant.name.rpartition("-")[0]
-
-
-def _by_operator(mutants: Sequence[Mutant], draw: random.Random) -> list[list[Mutant]]:
-    found: dict[str, list[Mutant]] = {}
-    for mutant in draw.sample(mutants, len(mutants)):
-        found.setdefault(operator_of(mutant), []).append(mutant)
-    return list(found.values())
 
 
 def _in_turn(lists: Sequence[Sequence[Mutant]]) -> list[Mutant]:

@@ -25,7 +25,8 @@ def render_campaign(found: Campaign, width: int) -> list[Text]:
     if survivors:
         lines.append(Text(f"  {_GAP}", "dim"))
     for outcome in survivors:
-        lines += _survivor(outcome)
+        more = "; this gate never runs that line" if outcome.ran is False else ""
+        lines += [_head(outcome.mutant, more), *_edit(outcome.mutant)]
     return [*lines, *(line for sentence in _sentences(found) for line in folded(sentence, width))]
 
 
@@ -59,11 +60,9 @@ def _table(found: Campaign) -> Iterator[Text]:
     for name, words in CLASSES.items():
         counts = counts_of(found, name)
         if counts["planted"]:
-            line = Text(f"  {name:<6}{words:<{longest}}")
-            line.append(f"{counts['planted']:>{_CELL}}")
-            line.append(f"{counts[KILLED]:>{_CELL}}", "green" if counts[KILLED] else "dim")
-            line.append(f"{counts[SURVIVED]:>{_CELL}}", "bold red" if counts[SURVIVED] else "dim")
-            line.append(f"{counts[INVALID]:>{_CELL}}", CAUTION if counts[INVALID] else "dim")
+            line = Text(f"  {name:<6}{words:<{longest}}{counts['planted']:>{_CELL}}")
+            for verdict, style in ((KILLED, "green"), (SURVIVED, "bold red"), (INVALID, CAUTION)):
+                line.append(f"{counts[verdict]:>{_CELL}}", style if counts[verdict] else "dim")
             yield line
 
 
@@ -73,23 +72,14 @@ def counts_of(found: Campaign, fault_class: str) -> dict[str, int]:
     return {"planted": len(those), **{verdict: those.count(verdict) for verdict in (KILLED, SURVIVED, INVALID)}}
 
 
-def _survivor(outcome: Outcome) -> Iterator[Text]:
-    yield _head(outcome.mutant, "; this gate never runs that line" if outcome.ran is False else "")
-    yield from _edit(outcome.mutant)
-
-
 def _head(mutant: Mutant, more: str = "") -> Text:
     words = f"  {mutant.fault_class}  {mutant.name} in {mutant.function}{more}"
-    return Text.assemble("  ", (f"{_shown(mutant)}:{mutant.line}", "bold"), words)
+    return Text.assemble("  ", (f"{mutant.file.rpartition('/')[2]}:{mutant.line}", "bold"), words)
 
 
 def _edit(mutant: Mutant) -> Iterator[Text]:
     yield Text(f"    - {mutant.before}", "red")
     yield Text(f"    + {mutant.after}", "green")
-
-
-def _shown(mutant: Mutant) -> str:
-    return mutant.file.rpartition("/")[2]
 
 
 def _sentences(found: Campaign) -> Iterator[str]:
@@ -98,21 +88,18 @@ def _sentences(found: Campaign) -> Iterator[str]:
     if idle:
         lines = ", ".join(map(str, sorted({outcome.mutant.line for outcome in idle})))
         yield f"{len(idle):,} of {plural(len(survivors), 'survivor')} changed a line that this gate never runs: {lines}"
-    yield from _not_run(found.having(INVALID))
+    invalid = found.having(INVALID)
+    for outcome in invalid[:_NAMED]:
+        words = outcome.words.removeprefix("gradprobe: ")
+        yield f"did not run: {outcome.mutant.name}, line {outcome.mutant.line}: {words}"
+    if len(invalid) > _NAMED:
+        yield f"and {len(invalid) - _NAMED:,} more did not run: --json FILE names them"
     late = sum(outcome.words.startswith(LATE) for outcome in killed)
     if late:
         yield f"{late:,} of the killed were stopped because the gate did not end"
     possible = f"{plural(len(found.planted), 'fault')} that can be planted in {found.file.name}"
     took = f"in {found.seconds:.0f} s; the gate alone takes {found.plain_seconds:.1f} s"
     yield f"tried {len(found.outcomes):,} of {possible}, {took}"
-
-
-def _not_run(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    for outcome in outcomes[:_NAMED]:
-        words = outcome.words.removeprefix("gradprobe: ")
-        yield f"did not run: {outcome.mutant.name}, line {outcome.mutant.line}: {words}"
-    if len(outcomes) > _NAMED:
-        yield f"and {len(outcomes) - _NAMED:,} more did not run: --json FILE names them"
 
 
 SCHEMA = "gradprobe.mutate/1"

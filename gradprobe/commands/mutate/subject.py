@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import ast
-import contextlib
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
+from ...inputs.history import CheckRequest
 from ...model.failures import Failure, TargetFailure, UsageFailure
 from ...processes import run_each
 from ...source.python_source import PythonSource
+from ..suite.matrix import DESCRIBER, Takes
 
 N = TypeVar("N", bound=ast.AST)
 
@@ -37,7 +37,7 @@ class KernelFile(PythonSource):
     @cached_property
     def kernels(self) -> tuple[ast.FunctionDef, ...]:
         """Those under @triton.jit, which run on the device."""
-        return tuple(function for function in self.reached if is_kernel(function))
+        return tuple(function for function in self.reached if _is_kernel(function))
 
     def inside_kernels(self, *kinds: type[N]) -> Iterator[N]:
         """The nodes of some types in the bodies of the kernels."""
@@ -51,7 +51,7 @@ class KernelFile(PythonSource):
     @cached_property
     def hosts(self) -> tuple[ast.FunctionDef, ...]:
         """The others, which allocate and launch."""
-        return tuple(function for function in self.reached if not is_kernel(function))
+        return tuple(function for function in self.reached if function not in self.kernels)
 
     def operands(self, node: ast.BinOp, sign: str) -> tuple[str, str]:
         """Both sides of an operator as they are written, with the brackets around each."""
@@ -69,7 +69,7 @@ def read_file(path: Path, function: str | None) -> KernelFile:
         UsageFailure: there is none, it is no Python file, or holds no Triton kernel.
         TargetFailure: it is no Python.
     """
-    file = KernelFile(str(path), _read(path), function)
+    file = KernelFile(str(path), _text_of(path), function)
     try:
         kernels = file.kernels
     except (SyntaxError, ValueError) as error:
@@ -82,7 +82,7 @@ def read_file(path: Path, function: str | None) -> KernelFile:
     return file
 
 
-def _read(path: Path) -> str:
+def _text_of(path: Path) -> str:
     if path.suffix in (".cu", ".cuh", ".cpp", ".h"):
         raise UsageFailure(f"{path}: faults are planted in Triton kernels, not yet in CUDA C++")
     try:
@@ -93,7 +93,7 @@ def _read(path: Path) -> str:
         raise UsageFailure(f"{path} is not written in UTF-8") from error
 
 
-def is_kernel(function: ast.FunctionDef) -> bool:
+def _is_kernel(function: ast.FunctionDef) -> bool:
     """Whether one of its decorators is `jit`, called or not."""
     return any(_last_name(decorator) == "jit" for decorator in function.decorator_list)
 
@@ -127,9 +127,6 @@ def _names(node: ast.FunctionDef | ast.ClassDef) -> set[str]:
     return plain | {node.attr for node in inside if isinstance(node, ast.Attribute)}
 
 
-_FACTORY = f"{__name__}:Locator"
-
-
 @dataclass(frozen=True)
 class Subject:
     """Where faults are planted."""
@@ -139,34 +136,7 @@ class Subject:
     """Whose kernels are meant; None for all of the file's."""
 
 
-@dataclass(frozen=True)
-class Word:
-    """What names a target."""
-
-    target: str
-    family: str | None
-    device: str
-
-
-class Locator:
-    """`Locator(device)(word)` is the target's Subject. Torch is imported first, outside any timeout."""
-
-    def __init__(self, device: str) -> None:
-        from ...runtime.backend import prepare_backend
-
-        prepare_backend(device)
-
-    def __call__(self, word: Word) -> Subject:
-        from ...targets.find import find_target
-
-        with contextlib.redirect_stdout(sys.stderr):
-            source = find_target(word.target, word.family).source
-        if not source.file:
-            raise UsageFailure(f"target {word.target!r} has no Python source", "name a file: --file KERNELS.py")
-        return Subject(Path(source.file), source.name)
-
-
-def subject_of(word: Word, file: str | None) -> Subject:
+def subject_of(request: CheckRequest, file: str | None) -> Subject:
     """The file that faults are planted in.
 
     Args:
@@ -175,19 +145,16 @@ def subject_of(word: Word, file: str | None) -> Subject:
     Raises:
         UsageFailure, TargetFailure: the target is not there, or cannot be imported.
     """
-    if word.target.endswith(".py"):  # a file alone
-        return Subject(Path(file or word.target), None)
-    (ended,) = run_each(_FACTORY, word.device, [word])
+    if request.target.endswith(".py"):  # a file alone
+        return Subject(Path(file or request.target), None)
+    (ended,) = run_each(DESCRIBER, str(request.options.get("device", "auto")), [request])
     if ended.raised is not None:
-        kind = UsageFailure if ended.raised.exit_code == UsageFailure.exit_code else TargetFailure
-        raise kind(ended.raised.message, ended.raised.way_out)
+        raise ended.raised.failure
     if ended.crash is not None:
-        raise Failure(f"target {word.target!r} was {ended.crash.words} at its import{ended.crash.where}")
-    found: Subject = ended.result  # type: ignore[assignment]
-    if file is None or _is_same(Path(file), found.file):
-        return found
-    return Subject(Path(file), None)
-
-
-def _is_same(one: Path, other: Path) -> bool:
-    return one.resolve() == other.resolve()
+        raise Failure(f"target {request.target!r} was {ended.crash.words} at its import{ended.crash.where}")
+    found: Takes = ended.result  # type: ignore[assignment]
+    if file is not None and Path(file).resolve() != Path(found.file).resolve():
+        return Subject(Path(file), None)
+    if not found.file:
+        raise UsageFailure(f"target {request.target!r} has no Python source", "name a file: --file KERNELS.py")
+    return Subject(Path(found.file), found.function)

@@ -16,11 +16,7 @@ from .watch import Keeping, Watch
 
 
 def capture(function: Any, how: Keeping) -> Any:
-    """See `gradprobe.capture`.
-
-    Raises:
-        UsageFailure: it is neither a function nor the name of one.
-    """
+    """See `gradprobe.capture`. Raises UsageFailure where it is neither a function nor the name of one."""
     if function is None:
         return functools.partial(capture, how=how)
     if isinstance(function, str):
@@ -51,11 +47,7 @@ class Replaced:
 
 
 def parted(word: str) -> tuple[str, str]:
-    """The module and the function of "package.module:function".
-
-    Raises:
-        UsageFailure: the word has another form.
-    """
+    """The module and the function of "package.module:function". Raises UsageFailure where the word has another form."""
     place, colon, name = word.partition(":")
     if not colon or not name.isidentifier() or not all(part.isidentifier() for part in place.split(".")):
         way_out = "for example --watch model.attention:attention; a method or a nested function cannot be watched"
@@ -64,11 +56,7 @@ def parted(word: str) -> tuple[str, str]:
 
 
 def put_in_place(module: ModuleType, name: str, word: str, how: Keeping) -> Watch:
-    """Puts a Watch in the place of a module's function.
-
-    Raises:
-        UsageFailure: the module has no such function.
-    """
+    """Puts a Watch in the place of a module's function. Raises UsageFailure where the module has no such function."""
     function = getattr(module, name, None)
     if function is None:
         own = sorted(key for key, value in vars(module).items() if inspect.isfunction(value))

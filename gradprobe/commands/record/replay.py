@@ -101,16 +101,12 @@ def run_watched(command: Sequence[str], watch: str, how: Keeping, *, quiet: bool
     code = run_in_foreground(command, _environment(watch, how), quiet=quiet)
     found = sorted(folder.glob(f"*{ENDING}"), key=lambda file: file.stat().st_mtime_ns)
     ended = ProgramResult(tuple(command), code, tuple(map(str, found[: how.keep])), seen.together(seen.read(folder)))
-    if not found:
-        raise _nothing(ended, watch, seen.read(folder))
-    return ended
-
-
-def _nothing(ended: ProgramResult, watch: str, found: list[Seen]) -> Failure:
+    if found:
+        return ended
     why = "it ran no Python that reads PYTHONPATH and runs sitecustomize (python -I, -S and -E do not)"
-    why = ended.seen.why_nothing(watch) if found else why
-    ways = [*ended.seen.troubles(), "nothing was checked"] if ended.seen.calls else ["nothing was checked"]
-    return TargetFailure(f"no inputs of {watch} were kept, and {ended.in_words}: {why}", "; ".join(ways))
+    why = ended.seen.why_nothing(watch) if any(folder.glob("seen-*.json")) else why
+    ways = [*(ended.seen.troubles() if ended.seen.calls else ()), "nothing was checked"]
+    raise TargetFailure(f"no inputs of {watch} were kept, and {ended.in_words}: {why}", "; ".join(ways))
 
 
 def _clear(folder: Path) -> None:
@@ -146,11 +142,6 @@ def check_each(files: Sequence[str], check: Callable[[str], Probed]) -> Iterator
             yield Checked(file, None, as_failure(error), "")
 
 
-def exit_code(codes: Sequence[int]) -> int:
-    """1 where any set mismatched, else the code of a failure, else 0."""
-    return 1 if 1 in codes else max(codes, default=0)
-
-
 SCHEMA = "gradprobe.runs/1"
 
 
@@ -172,10 +163,10 @@ def line_of(number: int, checked: Checked) -> Text:
 
 def as_document(checked: Checked, repro_command: str) -> dict[str, Any]:
     """The report that `check --json` gives for that set, or what stands in its place."""
-    if checked.report is not None:
-        return document_of(report_of(checked.report))
-    assert checked.failure is not None
-    return document_of(failed_report(checked.failure, repro_command))
+    if checked.failure is not None:
+        return document_of(failed_report(checked.failure, repro_command))
+    assert checked.report is not None
+    return document_of(report_of(checked.report))
 
 
 def summary_line(verdicts: Sequence[str]) -> Text:
@@ -199,16 +190,13 @@ def captures_as_json(ended: ProgramResult, watch: str, reports: Sequence[dict[st
     """All of it, ready for `json.dumps`; each report is what `check --inputs` gives for that set."""
     verdicts = [report["verdict"] for report in reports]
     whole = next((word for word in (MISMATCH, "error") if word in verdicts), "match")
+    hidden = ("path", "main", "imported", "trouble")
     return {
         "schema": SCHEMA,
         "verdict": whole,
         "watch": watch,
         "command": list(ended.command),
         "command_exit": ended.code,
-        "seen": _seen(ended.seen),
+        "seen": {name: value for name, value in asdict(ended.seen).items() if name not in hidden},
         "captures": list(reports),
     }
-
-
-def _seen(seen: Seen) -> dict[str, Any]:
-    return {name: value for name, value in asdict(seen).items() if name not in ("path", "main", "imported", "trouble")}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ...inputs.history import CheckRequest
-from ...inputs.options import command_line
 from ...model.case import Case
 from ...model.failures import Failure, Refusal, TargetFailure, UsageFailure
 from ...model.report import Report
@@ -29,7 +29,6 @@ from .steps import Step
 from .symptom import CRASH, Symptom, Tried, plain_symptom, symptom_of
 
 if TYPE_CHECKING:
-    from ...model.case import Case
     from ...numerics.evidence import Probed
     from ...pipeline.resolve import Problem
 
@@ -81,45 +80,38 @@ class Trial:
         import torch  # noqa: F401 - outside the timeout of any order
 
         self._asked = request
-        self._problem: Problem | None = None
 
     def __call__(self, order: Order) -> Facts | Looked | Tried | Told:
         if order.what == FACTS:
             return self._facts()
         if order.what == LOOK:
-            return _looked(self._report(order))
-        if order.what == TELL:
-            return self._told(order)
-        return self._seen(order)
+            return _looked(self._probed(order))
+        return self._told(order) if order.what == TELL else self._seen(order)
 
-    def _found(self) -> Problem:
-        if self._problem is None:
-            with contextlib.redirect_stdout(sys.stderr):
-                self._problem = fitted(resolve_problem(self._asked)).problem
-        return self._problem
+    @functools.cached_property
+    def _problem(self) -> Problem:
+        with contextlib.redirect_stdout(sys.stderr):
+            return fitted(resolve_problem(self._asked)).problem
 
     def _facts(self) -> Facts:
-        problem = self._found()
-        target = problem.target
-        tensors = tuple(inputs_of(self._experiment(problem.case), ()).tensors)
-        return Facts(settled(problem.case), "bias" in target.takes, target.packs, tensors)
+        case, target = self._problem.case, self._problem.target
+        tensors = tuple(inputs_of(self._experiment(case), ()).tensors)
+        return Facts(settled(case), "bias" in target.takes, target.packs, tensors)
 
     def _experiment(self, case: Case) -> Experiment:
-        problem = self._found()
-        return experiment_of(case, problem.target, problem.reference)
+        return experiment_of(case, self._problem.target, self._problem.reference)
 
     def _case(self, order: Order) -> Case:
         """The case of an order, with what the backend needs for it made ready."""
-        problem = self._found()
-        facts = Facts(problem.case, "bias" in problem.target.takes, problem.target.packs, ())
-        case = facts.resolved(order.options)
+        target = self._problem.target
+        case = Facts(self._problem.case, "bias" in target.takes, target.packs, ()).resolved(order.options)
         make_interpreter_right(case)
         choose_threads(case)
         return case
 
     def _seen(self, order: Order) -> Tried:
         try:
-            return Tried(self._tried(order) if order.what == TRY else symptom_of(self._report(order)))
+            return Tried(self._tried(order) if order.what == TRY else symptom_of(self._probed(order)))
         except Failure as failure:
             return Tried(None, str(failure), isinstance(failure, UsageFailure))
 
@@ -137,35 +129,26 @@ class Trial:
         found = plain_symptom(runs, case.heads)
         return found[1] if found else None
 
-    def _report(self, order: Order) -> Probed:
+    def _probed(self, order: Order) -> Probed:
         request = replace(self._asked, options=order.options)
-        return run_check(request, command_line("check", request.target, request.options, _chosen(request)))
+        return run_check(request, request.command())
 
     def _told(self, order: Order) -> Told:
-        probed = self._report(order)
-        report = report_of(probed)
-        case = self._case(order)
-        target = self._found().target
+        probed = self._probed(order)
+        report, case, target = report_of(probed), self._case(order), self._problem.target
         why = no_program(probed, case, target)
         program = None if why else program_of(probed, case, target, self._experiment(case))
         why = why or ("" if program else "the error is too small for a plain comparison")
         return Told(symptom_of(probed), report, first_line(report), program, why)
 
 
-def _chosen(request: CheckRequest) -> dict[str, Any]:
-    return {"family": request.family, "reference": request.reference}
-
-
 def _looked(report: Probed) -> Looked:
-    assigned = {run for run in layouts_of(report.case)}
     own = [run for run in report.runs if run.layout.partition(", ")[0] == run.layout]
     plain = plain_symptom(own, report.case.heads)
-    failing = report.failing[0] if report.failing else None
-    first = plain[0] if plain else failing
-    alone = first is not None and (first in own or first.assigned in assigned)
-    return Looked(
-        symptom_of(report), plain[1] if plain else None, first.assigned if first and alone else None, report_of(report)
-    )
+    first = plain[0] if plain else report.failing[0] if report.failing else None
+    alone = first is not None and (first in own or first.assigned in layouts_of(report.case))
+    run = first.assigned if first and alone else None
+    return Looked(symptom_of(report), plain[1] if plain else None, run, report_of(report))
 
 
 CRASHED = Symptom(CRASH, CRASH)
@@ -240,8 +223,7 @@ class Attempts:
             return
         for ended in run_each(FACTORY, self.request, orders, timeout=self.timeout, echo=self.echo) if orders else ():
             if ended.raised is not None:
-                kind = UsageFailure if ended.raised.exit_code == UsageFailure.exit_code else Failure
-                raise kind(ended.raised.message, ended.raised.way_out)
+                raise ended.raised.failure
             yield ended.crash or ended.result
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,8 +18,6 @@ from ...targets.find import Target, parts_of
 from .program_text import ARITHMETIC, BACKWARD, END, FORWARD, LAYING, MOST_NUMBERS, OF_BYTES, ROUNDING, formula, literal
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from ...inputs.layouts import Inputs
     from ...model.case import Case
     from ...numerics.evidence import Probed
@@ -69,10 +67,15 @@ def no_program(report: Probed, case: Case, target: Target) -> str:
 
 def program_of(report: Probed, case: Case, target: Target, experiment: Experiment) -> Program | None:
     """The script of a case with one run; None where a plain comparison does not see what is wrong."""
+    import torch
+
     inputs = inputs_of(experiment, layouts_of(case)[0])
     body = "".join(_body(report, case, target, inputs))
     measured = next(run.measured for run in report.runs if run.measured is not None)
-    if not _shows(body, measured.trace.values):
+    # Whether the comparison of the script finds something wrong in the results.
+    space: dict[str, Any] = {"torch": torch, "target": None}
+    exec(compile("import base64\n" + body, "shrunk.py", "exec"), space)
+    if not space["wrong"]({name.lower(): value for name, value in measured.trace.values.items()}):
         return None
     imports, imported, path = _import(target)
     imports = [*(["import base64"] if "base64" in body else []), *imports]
@@ -80,28 +83,24 @@ def program_of(report: Probed, case: Case, target: Target, experiment: Experimen
     return Program(re.sub("\n{4,}", "\n\n\n", source), path)
 
 
-def _shows(body: str, results: Mapping[str, Tensor]) -> bool:
-    """Whether the comparison of a script finds something wrong in results."""
-    import torch
-
-    space: dict[str, Any] = {"torch": torch, "target": None}
-    exec(compile("import base64\n" + body, "shrunk.py", "exec"), space)
-    return bool(space["wrong"]({name.lower(): value for name, value in results.items()}))
-
-
 def _head(report: Probed, imports: Sequence[str]) -> str:
     from ...pipeline.reported import report_of
     from ...render.console import first_line
 
     first = first_line(report_of(report))
-    lines = [
-        f'"""{report.provenance.target} is wrong: {first.removeprefix("FIRST MISMATCH ")}', "",
-        "Needs torch and the target alone. It ends with an AssertionError while the fault is there. With gradprobe:",
-        "", f"    {report.reproduce}", '"""', "",
-    ]  # fmt: skip
-    if report.provenance.backend == "triton-interpreter":
-        lines += ["import os", "", 'os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported', ""]
-    return "\n".join([*lines, *imports, "", "import torch", ""])
+    imported = "".join(f"{line}\n" for line in imports)
+    interprets = report.provenance.backend == "triton-interpreter"
+    setting = 'import os\n\nos.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported\n\n'
+    return f'''"""{report.provenance.target} is wrong: {first.removeprefix("FIRST MISMATCH ")}
+
+Needs torch and the target alone. It ends with an AssertionError while the fault is there. With gradprobe:
+
+    {report.reproduce}
+"""
+
+{setting if interprets else ""}{imported}
+import torch
+'''
 
 
 def _import(target: Target) -> tuple[list[str], str, str]:
@@ -135,14 +134,11 @@ def _body(report: Probed, case: Case, target: Target, inputs: Inputs) -> Iterato
     yield from _tensors(inputs, as_bytes=as_bytes)
     yield from _arguments(case, target, inputs)
     yield f"OUTPUTS = {[name for name in target.outputs if name in inputs.tensors]!r}\n"
-    yield f"REPEATS = {case.repeat}\n{ROUNDING.format(**_rounding(report, case))}\n\n"
+    coarse = {"float16": 2.0**-11, "bfloat16": 2.0**-8}.get(case.dtype, 2.0**-24)
+    unit = 2.0**-10 if report.case.dots == "tf32" and case.dtype == "float32" else coarse
+    yield f"REPEATS = {case.repeat}\n{ROUNDING.format(dtype=case.dtype, unit=unit)}\n\n"
     yield formula(case)
     yield "\n\n" + ARITHMETIC + (BACKWARD if target.is_backward else FORWARD)
-
-
-def _rounding(report: Probed, case: Case) -> dict[str, Any]:
-    coarse = {"float16": 2.0**-11, "bfloat16": 2.0**-8}.get(case.dtype, 2.0**-24)
-    return {"dtype": case.dtype, "unit": 2.0**-10 if report.case.dots == "tf32" and case.dtype == "float32" else coarse}
 
 
 def _tensors(inputs: Inputs, *, as_bytes: bool) -> Iterator[str]:

@@ -75,18 +75,11 @@ def _all_words(case: Case, *, packs: bool) -> dict[str, Any]:
     words |= {"tau": words["tau"].partition(",")[0]} if case.tau and len(set(case.tau)) == 1 else {}
     words |= {"tap": list(case.taps), "inplace": list(case.inplace), **_length_words(case), **_layout_words(case)}
     words = {name: word for name, word in words.items() if word is not None and word != []}
-    return {
-        option.name: words[option.name]
-        for option in OPTIONS
-        if option.name in words and not _is_foreign(option.name, case)
-    }
-
-
-def _is_foreign(name: str, case: Case) -> bool:
-    """Whether the family, or a case without a bias or a mask, has no such option."""
-    foreign = SOFTMAX_ALONE if case.family == "lazy" else {"bias_window"}
-    without = not case.bias and name in ("bias_axes", "bias_rank", "bias_window")
-    return name in foreign or without or (case.mask is None and name in ("mask_axes", "mask_rank"))
+    # What the family, or a case without a bias or a mask, does not have.
+    foreign = {*(SOFTMAX_ALONE if case.family == "lazy" else ("bias_window",))}
+    foreign |= set() if case.bias else {"bias_axes", "bias_rank", "bias_window"}
+    foreign |= {"mask_axes", "mask_rank"} if case.mask is None else set()
+    return {option.name: words[option.name] for option in OPTIONS if option.name in words.keys() - foreign}
 
 
 def _length_words(case: Case) -> dict[str, int]:
@@ -149,8 +142,8 @@ def _subject(target: str, file: Path) -> tuple[str, bool]:
 def _values(words: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Options as Python values: numbers with commas as a tuple."""
     numbers = {option.name for option in OPTIONS if option.numbers}
-    return [(name, _tuple(word) if name in numbers else word) for name, word in words.items()]
 
+    def value(word: str) -> tuple[float, ...]:
+        return tuple(float(part) if re.search(r"[.en]", part) else int(part) for part in word.split(","))
 
-def _tuple(word: str) -> tuple[float, ...]:
-    return tuple(float(part) if re.search(r"[.en]", part) else int(part) for part in word.split(","))
+    return [(name, value(word) if name in numbers else word) for name, word in words.items()]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.text import Text
 
 from ...inputs.options import command_line
 from ...model import documents
@@ -17,11 +19,6 @@ from ...probing.runs import layouts_of
 from ...render.text import folded, headed
 from .ordering import options_on
 from .shrinking import Result
-
-if TYPE_CHECKING:
-    from rich.text import Text
-
-    from .shrinking import Result
 
 
 def case_in_words(case: Case) -> str:
@@ -53,8 +50,6 @@ def rendered(result: Result, files: Mapping[str, str], width: int) -> Iterator[T
     Args:
         files: what was written, by what it is: "script", "test".
     """
-    from rich.text import Text
-
     if result.shrunk is None:
         yield from _nothing(result, width)
         return
@@ -72,10 +67,7 @@ def rendered(result: Result, files: Mapping[str, str], width: int) -> Iterator[T
 
 def check_line(result: Result) -> str:
     """The command line that checks the shrunken case."""
-    request = result.request
-    more: dict[str, object] = {"family": request.family, "reference": request.reference}
-    more |= {"isolate": True} if result.shrunk and result.told is None else {}
-    return command_line("check", request.target, request.options, more)
+    return result.request.command(isolate=True if result.shrunk and result.told is None else None)
 
 
 def _nothing(result: Result, width: int) -> Iterator[Text]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -163,7 +164,10 @@ def shrink(
     start = time.perf_counter()
     attempts = Attempts(request, alone, timeout, most, echo)
     facts: Facts = attempts.ask(FACTS, request.options)
-    looked = _looked(attempts, request)
+    try:
+        looked: Looked = attempts.ask(LOOK, request.options)
+    except TargetCrashed:  # a way to fail too
+        looked = Looked(CRASHED, CRASHED, None, None)
     wanted = looked.plain or looked.symptom
     words = {name: word for name, word in request.options.items() if name in _AS_ASKED}
     before = _Before(attempts, request, facts, words)
@@ -174,14 +178,15 @@ def shrink(
         wanted = replace(wanted, fault=looked.symptom.fault)
     in_full = looked.plain is None and wanted.kind != CRASHED.kind
     found = before.first_like(wanted, in_full=in_full)
-    told(found or facts.case, None, attempts.count, fewest_words(found or facts.case, facts, words) or {})
+    start_case = found or facts.case
 
-    def taken(step: Step, count: int) -> None:
-        told(step.case, step, count, fewest_words(step.case, facts, words) or {})
+    def tell(case: Case, step: Step | None) -> None:
+        told(case, step, attempts.count, fewest_words(case, facts, words) or {})
 
-    search = Search(attempts, facts, words, wanted, in_full, taken)
+    tell(start_case, None)
+    search = Search(attempts, facts, words, wanted, in_full, lambda step, _: tell(step.case, step))
     failing = [tuple(one for one in run if one[1] != "contiguous") for run in (looked.run,) if run is not None]
-    shrunk = search.run(found or facts.case, failing)
+    shrunk = search.run(start_case, failing)
     fewest = fewest_words(shrunk.case, facts, words)
     assert fewest is not None
     small = replace(request, options=fewest)
@@ -190,15 +195,6 @@ def shrink(
     last = None if wanted.kind == CRASHED.kind else attempts.ask(TELL, fewest)
     seconds, is_kept = time.perf_counter() - start, found is not None
     return Result(facts, shrunk, last, small, looked, attempts.count, seconds, is_kept, dropped=before.dropped)
-
-
-def _looked(attempts: Attempts, request: CheckRequest) -> Looked:
-    """The case asked for, as `gradprobe check` sees it; a crash of its process is a way to fail."""
-    try:
-        looked: Looked = attempts.ask(LOOK, request.options)
-    except TargetCrashed:
-        return Looked(CRASHED, CRASHED, None, None)
-    return looked
 
 
 @dataclass
@@ -213,35 +209,29 @@ class _Before:
 
     def first_like(self, wanted: Symptom, *, in_full: bool) -> Case | None:
         """The smallest kept case that fails as wanted; None where none does."""
-        like = [kept for kept in self._own() if kept.symptom.is_like(wanted)]
-        failing = (case for case, fails in self._seen(like, wanted, in_full=in_full) if fails)
+        like = [kept for kept in keeping.of_target(keeping.load(), self.request) if kept.symptom.is_like(wanted)]
+        failing = self._failing_as(wanted, like, in_full=in_full)
         return next((case for case in failing if key(case) < key(self.facts.case)), None)
 
     def failing(self) -> list[Kept]:
         """Those that fail still, in whatever way."""
-        found: list[Kept] = []
-        for kept in self._own():
-            seen = self._seen([kept], kept.symptom, in_full=kept.symptom.kind == IDENTITY)
-            found += [kept for _, fails in seen if fails]
-        return found
+        return [
+            kept
+            for kept in keeping.of_target(keeping.load(), self.request)
+            if self._failing_as(kept.symptom, [kept], in_full=kept.symptom.kind == IDENTITY)
+        ]
 
-    def _own(self) -> list[Kept]:
-        return keeping.of_target(keeping.load(), self.request)
-
-    def _seen(self, kept: Sequence[Kept], wanted: Symptom, *, in_full: bool) -> list[tuple[Case, bool]]:
-        """Each kept case, the smallest first, and whether it fails as wanted."""
-        cases = {self._case(one): one for one in kept}
-        steps = [Step("", "", "", case) for case in sorted((case for case in cases if case is not None), key=key)]
+    def _failing_as(self, wanted: Symptom, kept: Sequence[Kept], *, in_full: bool) -> list[Case]:
+        """The kept cases that fail as wanted, the smallest first."""
+        cases: dict[Case, Kept] = {}
+        for one in kept:
+            with contextlib.suppress(UsageFailure):
+                cases[self.facts.resolved({**one.request.options, **self.words})] = one
+        steps = [Step("", "", case) for case in sorted(cases, key=key)]
         found = []
         for step, seen in self.attempts.seen(steps, self.facts, self.words, wanted, in_full=in_full):
             if seen.symptom is None and not seen.why_not:
                 self.dropped += 1
                 keeping.save([one for one in keeping.load() if one != cases[step.case]])
-            found.append((step.case, seen.symptom is not None and seen.symptom.is_like(wanted)))
+            found += [step.case] if seen.symptom is not None and seen.symptom.is_like(wanted) else []
         return found
-
-    def _case(self, kept: Kept) -> Case | None:
-        try:
-            return self.facts.resolved({**kept.request.options, **self.words})
-        except UsageFailure:
-            return None

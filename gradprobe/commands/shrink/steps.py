@@ -23,8 +23,6 @@ _FLAGS = {"cu_seqlens_q": "--cu-seqlens", "taps": "--tap"}
 class Step:
     """A simpler case, and in which respect it is that."""
 
-    axis: str
-    """One of ordering.AXES."""
     subject: str
     """What becomes simpler, as it is now: "heads 2", "causal"."""
     change: str
@@ -55,26 +53,26 @@ def _batch(case: Case, _: Sequence[str]) -> Iterator[Step]:
     noun = "batch" if case.cu_seqlens_q is None else "sequence"
     for count in ladder(sequences(case)):
         for smaller in with_sequences(case, count):
-            yield Step("batch", f"{noun} {sequences(case)}", f"with {plural(count, noun)}", smaller)
+            yield Step(f"{noun} {sequences(case)}", f"with {plural(count, noun)}", smaller)
 
 
 def _heads(case: Case, _: Sequence[str]) -> Iterator[Step]:
     for count in ladder(case.heads):
         for smaller in with_heads(case, count):
-            yield Step("heads", f"heads {case.heads}", f"with {plural(count, 'head')}", smaller)
+            yield Step(f"heads {case.heads}", f"with {plural(count, 'head')}", smaller)
 
 
 def _groups(case: Case, _: Sequence[str]) -> Iterator[Step]:
     for kv_heads in range(case.kv_heads + 1, case.heads + 1):
         if case.heads % kv_heads == 0:
             words = f"with {plural(kv_heads, 'key head')}"
-            yield Step("groups", f"kv-heads {case.kv_heads}", words, replace(case, kv_heads=kv_heads))
+            yield Step(f"kv-heads {case.kv_heads}", words, replace(case, kv_heads=kv_heads))
 
 
 def _lengths(case: Case, _: Sequence[str]) -> Iterator[Step]:
     subject = _length_words(case)
     for smaller in shorter(case):
-        yield Step("lengths", subject, f"with {_length_words(smaller)}", smaller)
+        yield Step(subject, f"with {_length_words(smaller)}", smaller)
 
 
 def _length_words(case: Case) -> str:
@@ -87,16 +85,12 @@ def _length_words(case: Case) -> str:
 
 def _dims(case: Case, _: Sequence[str]) -> Iterator[Step]:
     dim, value_dim = case.head_dim, case.head_dim_v
-    for size in ladder(max(dim, value_dim) + (dim != value_dim)):
-        yield _dim_step(case, size, size)
+    sizes = [(size, size) for size in ladder(max(dim, value_dim) + (dim != value_dim))]
     if dim != value_dim:
-        yield from (_dim_step(case, size, value_dim) for size in ladder(dim))
-        yield from (_dim_step(case, dim, size) for size in ladder(value_dim))
-
-
-def _dim_step(case: Case, dim: int, value_dim: int) -> Step:
-    smaller = with_dims(case, dim, value_dim)
-    return Step("dims", _dim_words(case), f"with {_dim_words(smaller)}", smaller)
+        sizes += [(size, value_dim) for size in ladder(dim)]
+        sizes += [(dim, size) for size in ladder(value_dim)]
+    for smaller in (with_dims(case, *both) for both in sizes):
+        yield Step(_dim_words(case), f"with {_dim_words(smaller)}", smaller)
 
 
 def _dim_words(case: Case) -> str:
@@ -107,12 +101,12 @@ def _dim_words(case: Case) -> str:
 def _options(case: Case, _: Sequence[str]) -> Iterator[Step]:
     on = options_on(case)
     if len(on) > 1:
-        yield Step("options", ALL_OPTIONS, "without any", without(case, on))
+        yield Step(ALL_OPTIONS, "without any", without(case, on))
     for name in on:
-        yield Step("options", _option_words(case, name), "without it", without(case, [name]))
+        yield Step(_option_words(case, name), "without it", without(case, [name]))
     for name, value in _smaller_values(case):
         smaller = replace(case, **{name: value})
-        yield Step("options", _option_words(case, name), f"with {_option_words(smaller, name)}", smaller)
+        yield Step(_option_words(case, name), f"with {_option_words(smaller, name)}", smaller)
 
 
 def without(case: Case, names: Collection[str]) -> Case:
@@ -165,7 +159,7 @@ def _layouts(case: Case, tensors: Sequence[str]) -> Iterator[Step]:
 
 def _layout_step(case: Case, smaller: Case) -> Step:
     now, then = (" and ".join(map(run_name, layouts_of(one))) for one in (case, smaller))
-    return Step("layouts", f"layout {now}", f"with {then}", smaller)
+    return Step(f"layout {now}", f"with {then}", smaller)
 
 
 def _fewer_placed(
@@ -182,14 +176,14 @@ def _fewer_placed(
 
 def _values(case: Case, _: Sequence[str]) -> Iterator[Step]:
     for pattern in PATTERNS:
-        yield Step("values", f"pattern {case.pattern}", f"with pattern {pattern}", replace(case, pattern=pattern))
+        yield Step(f"pattern {case.pattern}", f"with pattern {pattern}", replace(case, pattern=pattern))
     for seed in (0, *ladder(case.seed)):
-        yield Step("values", f"seed {case.seed}", f"with seed {seed}", replace(case, seed=seed))
+        yield Step(f"seed {case.seed}", f"with seed {seed}", replace(case, seed=seed))
 
 
 def _dtype(case: Case, _: Sequence[str]) -> Iterator[Step]:
     for dtype in DTYPES:
-        yield Step("dtype", f"dtype {case.dtype}", f"with {dtype}", replace(case, dtype=dtype))
+        yield Step(f"dtype {case.dtype}", f"with {dtype}", replace(case, dtype=dtype))
 
 
 _STEPS: dict[str, Callable[[Case, Sequence[str]], Iterator[Step]]] = {

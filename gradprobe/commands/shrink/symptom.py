@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from ...inputs.history import CheckRequest, is_sound
 from ...model.run import MISMATCH
@@ -91,9 +93,10 @@ def symptom_of(report: Probed) -> Symptom | None:
     if report.failing is None:
         return None
     run, shown = report.failing
-    symptom = _symptom(run, shown, report.case.heads, named_in(report))
+    first = report.diagnoses[0] if report.diagnoses else None
+    fault = first.fault if first is not None and first.is_named else None
     named = [one.fault for one in report.diagnoses if one.is_named]
-    return replace(symptom, alike=tuple(dict.fromkeys(named[1:])))
+    return replace(_symptom(run, shown, report.case.heads, fault), alike=tuple(dict.fromkeys(named[1:])))
 
 
 def plain_symptom(runs: Sequence[Run], heads: int) -> tuple[Run, Symptom] | None:
@@ -102,12 +105,6 @@ def plain_symptom(runs: Sequence[Run], heads: int) -> tuple[Run, Symptom] | None
         if run.measured is not None and (not run.measured.comparison.matches or run.memory):
             return run, _symptom(run, run.measured, heads, None)
     return None
-
-
-def named_in(report: Probed) -> str | None:
-    """The cause that the report's first diagnosis names; None where none is named."""
-    first = next(iter(report.diagnoses), None)
-    return first.fault if first is not None and first.is_named else None
 
 
 def _symptom(run: Run, measured: Measured, heads: int, fault: str | None) -> Symptom:
@@ -138,18 +135,10 @@ class Kept:
 def load(file: Path = FILE) -> list[Kept]:
     """The kept cases; none where the file is missing or broken."""
     try:
-        targets = json.loads(file.read_text())
-        found = [_kept(entry) for entries in targets.values() for entry in entries]
-    except (OSError, ValueError, TypeError, AttributeError, KeyError):
+        targets = msgspec.json.decode(file.read_bytes(), type=dict[str, list[Kept]])
+    except (OSError, RecursionError, msgspec.MsgspecError):
         return []
-    return [kept for kept in found if is_sound(kept.request)]
-
-
-def _kept(entry: Mapping[str, Any]) -> Kept:
-    symptom: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in entry["symptom"].items()
-    }
-    return Kept(CheckRequest(**entry["request"]), Symptom(**symptom))
+    return [kept for entries in targets.values() for kept in entries if is_sound(kept.request)]
 
 
 def save(kept: Sequence[Kept], file: Path = FILE) -> None:
@@ -171,9 +160,7 @@ def of_target(kept: Sequence[Kept], request: CheckRequest) -> list[Kept]:
 
 def with_another(kept: Sequence[Kept], new: Kept) -> list[Kept]:
     """The kept cases and a new one, which replaces those of its target that fail in the same way."""
-    same = [one for one in of_target(kept, new.request) if _way(one.symptom) == _way(new.symptom)]
+    ways = [(one, (one.symptom.kind, one.symptom.first, one.symptom.fault)) for one in of_target(kept, new.request)]
+    way = (new.symptom.kind, new.symptom.first, new.symptom.fault)
+    same = [one for one, other in ways if other == way]
     return [*(one for one in kept if one not in same), new]
-
-
-def _way(symptom: Symptom) -> tuple[str, str, str | None]:
-    return symptom.kind, symptom.first, symptom.fault

@@ -20,8 +20,6 @@ from ...numerics.memory import never_written
 from ...pipeline.reported import run_of
 from ...probing.experiment import Experiment, derived, effective, measure
 from ...probing.observe import Execution, observe
-from ...render.console import blame
-from ...render.text import greppable
 from ...runtime.trace import Trace
 from .trials import CONTIGUOUS, EXPANDED, NOT_RUN, Fill, Result, Trial
 
@@ -136,11 +134,7 @@ class Bench:
             return False
 
     def contiguous(self) -> Measured:
-        """The contiguous run of the case's own values.
-
-        Raises:
-            TargetFailure: the target cannot be run so.
-        """
+        """The contiguous run of the case's own values. Raises TargetFailure where the target cannot be run so."""
         return self._base(FIRST).measured
 
     def is_wrong(self, placements: Mapping[str, Placement]) -> bool:
@@ -224,7 +218,7 @@ class Bench:
         told = structs.replace(run_of(self.experiment.case, run), verdict=verdict, bits=how == BITS)
         if run.verdict == MATCH:
             return Result(trial, verdict, "" if memory else how, memory=memory, run=told)
-        return Result(trial, verdict, "", "", blame(told), greppable(told), told.first_mismatch, memory, run=told)
+        return Result(trial, verdict, memory=memory, run=told)
 
 
 def _trace(observed: Execution) -> Trace:
@@ -246,8 +240,6 @@ def _strays(observed: list[Execution], fills: tuple[Fill, ...]) -> tuple[MemoryF
     for other in others:
         found += never_written(first, other, (fills[0][1], fills[1][1]))
     kept: dict[object, MemoryFinding] = {}
-    for memory_finding in found:
-        kept.setdefault(
-            (memory_finding.kind, memory_finding.tensor, memory_finding.file, memory_finding.line), memory_finding
-        )
+    for one in found:
+        kept.setdefault((one.kind, one.tensor, one.file, one.line), one)
     return tuple(kept.values())

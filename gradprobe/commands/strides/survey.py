@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ...inputs.history import CheckRequest
-from ...model.failures import TargetFailure, UsageFailure
+from ...model.failures import TargetFailure
 from ...model.memory import ERROR, WARNING
 from ...model.run import MATCH, MISMATCH
 from ...processes import TaskResult, run_each
@@ -34,19 +36,15 @@ class Survey:
 
     @property
     def verdict(self) -> str:
-        if self.wrong:
+        # One that ended its process is wrong where it is known what its kernels did to memory.
+        wrong = [each for each in self.results if each.verdict == MISMATCH or each.memory]
+        if not all(each.is_warning for each in wrong):
             return MISMATCH
         return NOT_RUN if self.having(NOT_RUN) else MATCH
 
     @property
     def exit_code(self) -> int:
         return {MATCH: 0, MISMATCH: 1, NOT_RUN: 3}[self.verdict]
-
-    @property
-    def wrong(self) -> list[Result]:
-        """The wrong trials. One that ended its process is wrong where it is known what its kernels did to memory."""
-        wrong = [each for each in self.results if each.verdict == MISMATCH or each.memory]
-        return [each for each in wrong if not each.is_warning]
 
     def having(self, verdict: str) -> list[Result]:
         """The trials of one verdict that are no warnings."""
@@ -86,7 +84,8 @@ def survey(
     start, setup = time.perf_counter(), Setup(request, repro_command, fast, given)
     plan: Plan | None = None
     came: dict[int, TaskResult] = {}
-    ends = run_each(f"{__package__}.worker:Trials", setup, range(_MOST), timeout=timeout, workers=workers, echo=echo)
+    each = functools.partial(run_each, f"{__package__}.worker:Trials", timeout=timeout, echo=echo)
+    ends = each(setup, range(_MOST), workers=workers)
     with contextlib.closing(ends):  # type: ignore[type-var]
         for ended in ends:
             came[ended.index] = ended
@@ -101,47 +100,42 @@ def survey(
     lost = [plan.trials[index - 1].title for index, crash in crashes.items() if plan and crash.kind == DEVICE]
     blaming = replace(setup, request=for_the_interpreter(request)) if lost else setup
     if lost:
-        found = replace(found, results=_in_the_interpreter(blaming, found.results, lost, timeout, echo))
+        seen = {ended.item: ended for ended in each(blaming, lost)}
+        results = (_explained(result, seen.get(result.trial.title)) for result in found.results)
+        found = replace(found, results=tuple(results))
         told(found)
-    found = replace(found, results=_weighed(setup, found, timeout, echo))
-    found = replace(found, culprits=_blamed(blaming, found, timeout, echo))
+    # Those that ended their processes are made again without their hazards, to see what is to blame.
+    ended_by = [result for result in found.having(NOT_RUN) if result.trial.hazard]
+    again = each(setup, ended_by) if ended_by else ()
+    weighed = {ended.item.trial.title: ended.result for ended in again if ended.result is not None}
+    found = replace(found, results=tuple(weighed.get(result.trial.title, result) for result in found.results))
+    limit = None if timeout is None else timeout * len(found.results)
+    found = replace(found, culprits=_blamed(found, functools.partial(each, blaming, timeout=limit)))
     return replace(found, seconds={"total": time.perf_counter() - start})
 
 
 def _so_far(plan: Plan, came: Mapping[int, TaskResult], repro_command: str, seconds: float) -> Survey:
     """The results that have come, in the order of the plan."""
-    results = [_result_of(came[number], plan) for number in range(1, len(plan.trials) + 1) if number in came]
+    numbers = [number for number in range(1, len(plan.trials) + 1) if number in came]
+    results = [
+        came[number].result or Result(plan.trials[number - 1], NOT_RUN, words=came[number].why) for number in numbers
+    ]
     return Survey(plan, tuple(results), (), f"{repro_command} {plan.more}".rstrip(), {"total": seconds})
 
 
 def _plan_of(ended: TaskResult) -> Plan:
     if ended.raised is not None:
-        kind = UsageFailure if ended.raised.exit_code == UsageFailure.exit_code else TargetFailure
-        raise kind(ended.raised.message, ended.raised.way_out)
+        raise ended.raised.failure
     if ended.crash is not None:
         raise TargetFailure(f"the target crashed on contiguous tensors: {ended.crash.words}{ended.crash.where}")
     assert isinstance(ended.result, Plan)
     return ended.result
 
 
-def _result_of(ended: TaskResult, plan: Plan) -> Result:
-    if isinstance(ended.result, Result):
-        return ended.result
-    return Result(plan.trials[ended.index - 1], NOT_RUN, words=ended.why)
-
-
-def _in_the_interpreter(
-    setup: Setup, results: tuple[Result, ...], lost: Sequence[str], timeout: float | None, echo: Callable[[str], object]
-) -> tuple[Result, ...]:
-    """The results. For layouts that cost the GPU, they hold what the kernels do to memory in the interpreter."""
-    ends = run_each(f"{__package__}.worker:Named", setup, lost, timeout=timeout, echo=echo)
-    seen = {ended.item: ended for ended in ends}
-    return tuple(
-        _explained(result, seen[result.trial.title]) if result.trial.title in seen else result for result in results
-    )
-
-
-def _explained(crashed: Result, seen: TaskResult) -> Result:
+def _explained(crashed: Result, seen: TaskResult | None) -> Result:
+    """The result. Of a layout that cost the GPU, it holds what the kernels do to memory in the interpreter."""
+    if seen is None:
+        return crashed
     watched = seen.result if isinstance(seen.result, Result) else None
     memory = watched.memory if watched else ()
     if watched and memory:
@@ -151,15 +145,7 @@ def _explained(crashed: Result, seen: TaskResult) -> Result:
     return replace(crashed, words=f"{crashed.words}; the same layout run small on the CPU {shows}")
 
 
-def _weighed(setup: Setup, found: Survey, timeout: float | None, echo: Callable[[str], object]) -> tuple[Result, ...]:
-    """The results. Trials that ended their processes are run again without their hazards, to see what is to blame."""
-    ended = [result for result in found.having(NOT_RUN) if result.trial.hazard]
-    weighed = run_each(f"{__package__}.worker:Trials", setup, ended, timeout=timeout, echo=echo) if ended else ()
-    others = {each.item.trial.title: each.result for each in weighed if each.result is not None}
-    return tuple(others.get(result.trial.title, result) for result in found.results)
-
-
-def _blamed(setup: Setup, found: Survey, timeout: float | None, echo: Callable[[str], object]) -> tuple[Culprit, ...]:
+def _blamed(found: Survey, each: Callable[[Sequence[Any]], Iterator[TaskResult]]) -> tuple[Culprit, ...]:
     """The culprits, where layouts are to blame. A crash during the search changes no verdict."""
     known = tuple(hazard.culprit for hazard in hazards(found.results) if hazard.severity == ERROR)
     failing = [result for result in found.results if result.is_failing]
@@ -169,6 +155,4 @@ def _blamed(setup: Setup, found: Survey, timeout: float | None, echo: Callable[[
     bare = [result for result in found.having(MATCH) if not result.copied]
     fine = [result for result in bare if all(layout != EXPANDED for _, layout in result.trial.assigned)]
     titles = tuple([result.trial.title for result in results] for results in (failing, fine))
-    limit = None if timeout is None else timeout * len(found.results)
-    ended = next(run_each(f"{__package__}.worker:Blame", setup, [titles], timeout=limit, echo=echo))
-    return (*(ended.result or ()), *known)
+    return (*(next(each([titles])).result or ()), *known)

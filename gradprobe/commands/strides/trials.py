@@ -13,7 +13,7 @@ from ...inputs.placement import Placement, placements_of
 from ...model.assignment import AS_SAVED, LAYOUTS, SCALED, Assigned
 from ...model.memory import ERROR, HUGE, VECTOR, WARNING, MemoryFinding
 from ...model.report import Report
-from ...model.run import ALONE, MISMATCH, PROGRAM, TOGETHER, Element, Run
+from ...model.run import ALONE, MISMATCH, PROGRAM, TOGETHER, Run
 
 CONTIGUOUS, EXPANDED = LAYOUTS[0], "expanded"
 Fill = tuple[str, float]
@@ -162,11 +162,6 @@ class Result:
     """For a match: BITS (the same as when contiguous) or BUDGET."""
     words: str = ""
     """Why it was skipped or could not be run."""
-    blame: str = ""
-    """For a mismatch: which intermediates are wrong by themselves, and which inherit the error."""
-    line: str = ""
-    """For a mismatch: the line that scripts can search for."""
-    first: Element | None = None
     memory: tuple[MemoryFinding, ...] = ()
     copied: tuple[str, ...] = ()
     """The tensors of which kernels got copies here, but not when all were contiguous."""

@@ -61,12 +61,10 @@ def joined(checked: Checked, rest: Checked, heard: Heard) -> Checked:
     # What is wrong is shown with its reasons.
     own = then if code == rest.code == 1 != checked.code else first
     runs = (*first.runs, *runs)
-    total = round(first.seconds["total"] + then.seconds["total"], 4)
-    report = structs.replace(
-        own, verdict=MISMATCH if code == 1 else FAILED, error=first.error, reproduce=first.reproduce, runs=runs,
-        compared=add_counts(run.compared for run in runs), seconds={**first.seconds, "total": total},
-    )  # fmt: skip
-    return replace(checked, report=report, code=code)
+    seconds = {**first.seconds, "total": round(first.seconds["total"] + then.seconds["total"], 4)}
+    report = structs.replace(own, error=first.error, reproduce=first.reproduce, runs=runs, seconds=seconds)
+    verdict, compared = MISMATCH if code == 1 else FAILED, add_counts(run.compared for run in runs)
+    return replace(checked, report=structs.replace(report, verdict=verdict, compared=compared), code=code)
 
 
 def check_each(

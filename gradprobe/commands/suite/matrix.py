@@ -14,7 +14,7 @@ from ...inputs.history import CheckRequest
 from ...model.failures import Failure, UsageFailure
 from ...processes import run_each, run_here
 
-_FACTORY = "gradprobe.commands.suite.matrix:Describer"
+DESCRIBER = f"{__name__}:Describer"
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,9 @@ class Takes:
     """The canonical names of its parameters."""
     required: frozenset[str]
     """Of those without a default."""
+    file: str = ""
+    """Its Python source; "" where there is none."""
+    function: str = ""
 
 
 class Describer:
@@ -41,7 +44,8 @@ class Describer:
 
         with contextlib.redirect_stdout(sys.stderr):
             target = find_target(request.target, request.family)
-        return Takes(target.family, frozenset(target.takes), target.required)
+        own = target.source
+        return Takes(target.family, frozenset(target.takes), target.required, own.file, own.name)
 
 
 def described(
@@ -54,11 +58,11 @@ def described(
     """
     for one in requests:
         if isolate:
-            (ended,) = run_each(_FACTORY, device, [one], timeout=timeout)
+            (ended,) = run_each(DESCRIBER, device, [one], timeout=timeout)
             yield ended.result
         else:
             with contextlib.suppress(Failure):
-                (ended,) = run_here(_FACTORY, device, [one])
+                (ended,) = run_here(DESCRIBER, device, [one])
                 yield ended.result
                 continue
             yield None
@@ -96,7 +100,8 @@ def suiting(takes: Takes, given: Mapping[str, Any]) -> list[dict[str, Any]]:
         "seqlen": () if _LENGTHS & given.keys() else (1, 37, 72),
         "head_dim": (16,),
     }
-    left = {name: words for name, words in axes.items() if words and not _decided(name, given)}
+    decided = {*given, *(("dtype", "head_dim") if "inputs" in given else ())}
+    left = {name: words for name, words in axes.items() if words and name not in decided}
     cases = combinations(left)
     largest = {name: words[-1] for name, words in left.items() if name == "seqlen"}
     if "head_dim" in left:
@@ -104,10 +109,6 @@ def suiting(takes: Takes, given: Mapping[str, Any]) -> list[dict[str, Any]]:
     if softmax and not _GROUPS & given.keys():
         cases.append({**largest, "heads": 4, "kv_heads": 2})
     return cases
-
-
-def _decided(name: str, given: Mapping[str, Any]) -> bool:
-    return name in given or ("inputs" in given and name in ("dtype", "head_dim"))
 
 
 def titles(cases: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -63,7 +63,7 @@ def of_error(planned: Planned, error: BaseException, heard: Heard, seconds: floa
     """A check that an exception ended, also one that asks for the end of its process."""
     failure = as_failure(error)
     if not isinstance(error, Exception):
-        where = f" ({_layout(heard)})" if _layout(heard) else ""
+        where = _where(heard)
         failure = TargetFailure(f"{_subject(planned, heard)} raised {type(error).__name__}{where}", failure.way_out)
     return _ended(planned, replace(error_of(failure), stack=stack), failure.exit_code, heard, seconds)
 
@@ -81,13 +81,12 @@ def of_crash(planned: Planned, crash: Crash, heard: Heard, memory: Sequence[Memo
         memory: what the interpreter's watch sees the kernels do there.
     """
     what = LATE if crash.kind == TIMEOUT else LOST
-    subject, where = _subject(planned, heard), f" ({_layout(heard)})" if _layout(heard) else ""
+    subject, where = _subject(planned, heard), _where(heard)
     words = f"{crash.words}{crash.where}" + (f"; small in the interpreter {memory[0].sentence}" if memory else "")
-    error = Error(
-        kind=crash.kind, message=f"{subject} {what}{where}: {words}", way_out=_WAYS_OUT.get(crash.kind, _DEBUGGED),
-        words=words, stderr_tail=crash.stderr_tail, stack=crash.stack, memory=tuple(memory),
-        **(dataclasses.asdict(crash.last) if crash.last else {}),
-    )  # fmt: skip
+    message, way_out = f"{subject} {what}{where}: {words}", _WAYS_OUT.get(crash.kind, _DEBUGGED)
+    left: dict[str, Any] = {"stderr_tail": crash.stderr_tail, "stack": crash.stack, "memory": tuple(memory)}
+    left |= dataclasses.asdict(crash.last) if crash.last else {}
+    error = Error(kind=crash.kind, message=message, way_out=way_out, words=words, **left)
     return _ended(planned, error, Failure.exit_code, heard, crash.seconds)
 
 
@@ -113,18 +112,24 @@ def _layout(heard: Heard) -> str:
     return f"{heard.stage.layout}, once more" if heard.stage.layout in measured else heard.stage.layout
 
 
+def _where(heard: Heard) -> str:
+    return f" ({layout})" if (layout := _layout(heard)) else ""
+
+
 def _ended(planned: Planned, error: Error, code: int, heard: Heard, seconds: float) -> Checked:
     """What was measured counts, whatever came after it, unless that says that nobody may judge by it."""
-    so_far = heard.so_far
+    so_far, request = heard.so_far, planned.request
+    ended: dict[str, Any] = {"title": planned.title, "error": error}
+    total = {"total": round(seconds, 4)}
     if so_far is None or code != Failure.exit_code or error.kind == ReferenceFailure.__name__:
-        return Checked(planned.request, _nothing(planned, error, seconds), code)
-    is_wrong = so_far.failing is not None
-    report = replace(
-        so_far, title=planned.title, verdict=MISMATCH if is_wrong else FAILED, error=error,
-        runs=(*so_far.runs, run_ended(error, _layout(heard))),
-        seconds={**so_far.seconds, "total": round(seconds, 4)},
-    )  # fmt: skip
-    return Checked(planned.request, report, 1 if is_wrong else code)
+        # The target and the words of the case that a report would have been about.
+        target = CheckedTarget(name=request.target, family=request.family or "", reference=request.reference or "")
+        ended |= {"target": target, "options": dict(request.options), "reproduce": planned.repro_command}
+        return Checked(request, Report(verdict=FAILED, seconds=total, **ended), code)
+    runs = (*so_far.runs, run_ended(error, _layout(heard)))
+    verdict = FAILED if so_far.failing is None else MISMATCH
+    report = replace(so_far, verdict=verdict, runs=runs, seconds={**so_far.seconds, **total}, **ended)
+    return Checked(request, report, 1 if verdict == MISMATCH else code)
 
 
 def run_ended(error: Error, layout: str) -> Run:
@@ -132,13 +137,3 @@ def run_ended(error: Error, layout: str) -> Run:
     verdict = CRASHED if error.kind in (CRASH, DEVICE, MEMORY) else FAILED
     told = replace(error, way_out="", stderr_tail="", stack="", memory=())
     return Run(layout=layout, verdict=verdict, memory=error.memory, error=told)
-
-
-def _nothing(planned: Planned, error: Error, seconds: float) -> Report:
-    """What stands in a report's place, with the target and the words of the case that it would have been about."""
-    request = planned.request
-    target = CheckedTarget(name=request.target, family=request.family or "", reference=request.reference or "")
-    return Report(
-        title=planned.title, verdict=FAILED, target=target, options=dict(request.options), error=error,
-        reproduce=planned.repro_command, seconds={"total": round(seconds, 4)},
-    )  # fmt: skip

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gradprobe.commands.baseline.changes import Entry, changes, compared
-from gradprobe.commands.baseline.measure import measure
+from gradprobe.commands.baseline.changes import changes, compared
+from gradprobe.commands.baseline.entry import Entry, measure
 from gradprobe.inputs.history import CheckRequest
 from tests.sampling import sampled
 

@@ -43,7 +43,7 @@ def test_a_read_behind_the_rows_of_q_is_named_with_its_line_and_spoils_dk(tmp_pa
     (stray,) = strays_at(result, "outside", line)
     assert (stray.tensor, stray.kernel) == ("q", DKDV)
     assert "loads outside q: 1 element after its end" in stray.sentence
-    assert result.first.intermediate == "dK"
+    assert result.run.first_mismatch.intermediate == "dK"
 
 
 @pytest.mark.nightly

@@ -8,60 +8,38 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from ....source.text import edited
-from ..mutant import Change, Mutant, changed_line, unified
+from ..mutant import Change, Mutant, changed_line
 from ..subject import KernelFile
-from .addresses import (
-    another_stride,
-    blocks_mixed_up,
-    divisions_mixed_up,
-    last_tile_lost,
-    other_tensors_strides,
-    own_strides_swapped,
-    range_cut,
-    term_dropped,
-    zeros_not_written,
-)
-from .values import (
-    atomic_stored,
-    barrier_dropped,
-    bound_off_by_one,
-    factor_dropped,
-    guard_dropped,
-    mask_dropped,
-    operand_dropped,
-    other_base,
-    padding_changed,
-    rounded_early,
-    subtrahend_changed,
-    sum_overwritten,
-    transpose_dropped,
-    wide_offset_dropped,
-)
+from . import addresses, values
 
+# By the name of each, in the order in which they are drawn from.
 OPERATORS: dict[str, Callable[[KernelFile], Iterator[Change]]] = {
-    "another-stride": another_stride,
-    "other-tensors-strides": other_tensors_strides,
-    "own-strides-swapped": own_strides_swapped,
-    "term-dropped": term_dropped,
-    "divisions-mixed-up": divisions_mixed_up,
-    "wide-offset-dropped": wide_offset_dropped,
-    "bound-off-by-one": bound_off_by_one,
-    "operand-dropped": operand_dropped,
-    "guard-dropped": guard_dropped,
-    "mask-dropped": mask_dropped,
-    "padding-changed": padding_changed,
-    "range-cut": range_cut,
-    "last-tile-lost": last_tile_lost,
-    "blocks-mixed-up": blocks_mixed_up,
-    "zeros-not-written": zeros_not_written,
-    "factor-dropped": factor_dropped,
-    "subtrahend-changed": subtrahend_changed,
-    "other-base": other_base,
-    "transpose-dropped": transpose_dropped,
-    "sum-overwritten": sum_overwritten,
-    "atomic-stored": atomic_stored,
-    "barrier-dropped": barrier_dropped,
-    "rounded-early": rounded_early,
+    operator.__name__.replace("_", "-"): operator
+    for operator in (
+        addresses.another_stride,
+        addresses.other_tensors_strides,
+        addresses.own_strides_swapped,
+        addresses.term_dropped,
+        addresses.divisions_mixed_up,
+        values.wide_offset_dropped,
+        values.bound_off_by_one,
+        values.operand_dropped,
+        values.guard_dropped,
+        values.mask_dropped,
+        values.padding_changed,
+        addresses.range_cut,
+        addresses.last_tile_lost,
+        addresses.blocks_mixed_up,
+        addresses.zeros_not_written,
+        values.factor_dropped,
+        values.subtrahend_changed,
+        values.other_base,
+        values.transpose_dropped,
+        values.sum_overwritten,
+        values.atomic_stored,
+        values.barrier_dropped,
+        values.rounded_early,
+    )
 }
 
 
@@ -73,8 +51,7 @@ def mutants_of(file: KernelFile) -> list[Mutant]:
     found: list[Mutant] = []
     for name, operator in OPERATORS.items():
         changes = sorted(operator(file), key=lambda change: [(edit.start, edit.text) for edit in change.edits])
-        mutants = (_mutant(file, change) for change in changes)
-        kept = [mutant for mutant in mutants if mutant is not None]
+        kept = [mutant for change in changes if (mutant := _mutant(file, change)) is not None]
         found += [replace(mutant, name=f"{name}-{number}") for number, mutant in enumerate(kept, 1)]
     return found
 
@@ -85,8 +62,9 @@ def _mutant(file: KernelFile, change: Change) -> Mutant | None:
     function = next(above for above in file.above(change.node) if isinstance(above, ast.FunctionDef))
     if line is None or not _parses(after, function):
         return None
-    whole = [text.split("\n")[line - 1].rstrip() for text in (file.text, after)]
-    texts = (whole[0].strip(), whole[1].strip(), change.edits, unified(file.path.name, line, *whole))
+    old, new = (text.split("\n")[line - 1].rstrip() for text in (file.text, after))
+    diff = f"--- {file.path.name}\n+++ {file.path.name}\n@@ -{line} +{line} @@\n-{old}\n+{new}"
+    texts = (old.strip(), new.strip(), change.edits, diff)
     return Mutant("", change.fault_class, function.name, file.file, line, *texts, _lines(file.statement(change.node)))
 
 

@@ -77,9 +77,9 @@ def term_dropped(file: KernelFile) -> Iterator[Change]:
                 for lost, kept in zip((node.right, node.left), file.operands(node, "+"), strict=True):
                     if _is_scalar_term(lost, vectors):
                         yield Change("S3", node, (file.replaced(node, kept),))
-            elif isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
-                alone = [node.value] if _is_scalar_term(node.value, vectors) else []
-                yield from (Change("S3", node, (file.replaced(each, "0"),)) for each in alone)
+            is_sum = isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add)
+            if isinstance(node, ast.AugAssign) and is_sum and _is_scalar_term(node.value, vectors):
+                yield Change("S3", node, (file.replaced(node.value, "0"),))
 
 
 def divisions_mixed_up(file: KernelFile) -> Iterator[Change]:
@@ -124,7 +124,9 @@ def range_cut(file: KernelFile) -> Iterator[Change]:
             start, stop, step = loop.args
             size = file.words(step)
             yield Change("M3", stop, (file.replaced(stop, f"{_whole(file, stop)} // {size} * {size}"),))
-            yield Change("M2", start, (file.replaced(start, _plus(file, start, size)),))
+            from_zero = isinstance(start, ast.Constant) and start.value == 0
+            behind = size if from_zero else f"{file.words(start)} + {size}"
+            yield Change("M2", start, (file.replaced(start, behind),))
 
 
 def last_tile_lost(file: KernelFile) -> Iterator[Change]:
@@ -138,29 +140,20 @@ def last_tile_lost(file: KernelFile) -> Iterator[Change]:
 
 
 def blocks_mixed_up(file: KernelFile) -> Iterator[Change]:
-    """BLOCK_N for BLOCK_M and the reverse, where they are counted with and not part of a shape."""
+    """BLOCK_N for BLOCK_M, BLOCK_SIZE_M1 for BLOCK_SIZE_N1, where they are counted with and not part of a shape."""
     for kernel in file.kernels:
         known = set(parameters(kernel))
         for use in uses(kernel):
-            other = _partner(use.id)
+            match = re.fullmatch(r"(BLOCK_?(?:SIZE_?)?)([MN])(\d?)", use.id)
+            other = f"{match[1]}{'N' if match[2] == 'M' else 'M'}{match[3]}" if match else ""
             if other in known and not any(called(above) in _SHAPES for above in file.above(use)):
                 yield Change("M2", use, (file.replaced(use, other),))
-
-
-def _partner(name: str) -> str:
-    """BLOCK_N for BLOCK_M, BLOCK_SIZE_M1 for BLOCK_SIZE_N1; "" for any other name."""
-    match = re.fullmatch(r"(BLOCK_?(?:SIZE_?)?)([MN])(\d?)", name)
-    return f"{match[1]}{'N' if match[2] == 'M' else 'M'}{match[3]}" if match else ""
 
 
 def _whole(file: KernelFile, node: ast.expr) -> str:
     """Words that may stand beside any operator."""
     words = file.words(node)
     return words if isinstance(node, (ast.Name, ast.Constant, ast.Attribute, ast.Call, ast.Subscript)) else f"({words})"
-
-
-def _plus(file: KernelFile, node: ast.expr, size: str) -> str:
-    return size if isinstance(node, ast.Constant) and node.value == 0 else f"{file.words(node)} + {size}"
 
 
 # Tensors of as many axes as q, by the names that they usually have; only these may stand for one another.

@@ -21,14 +21,18 @@ def factor_dropped(file: KernelFile) -> Iterator[Change]:
         if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Mult):
             yield Change("A", node, (file.replaced(node.value, "1.0"),))
         elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-            kept = zip((node.right, node.left), file.operands(node, "*"), strict=True)
-            yield from (Change("A", node, (file.replaced(node, text),)) for lost, text in kept if _is_scale(lost))
+            for lost, kept in zip((node.right, node.left), file.operands(node, "*"), strict=True):
+                if isinstance(lost, ast.Name) and "scale" in lost.id.lower():
+                    yield Change("A", node, (file.replaced(node, kept),))
 
 
 def subtrahend_changed(file: KernelFile) -> Iterator[Change]:
-    """`dp` and `dp + delta` for `dp - delta`."""
+    """`dp` and `dp + delta` for `dp - delta`; `D[:, None]` is a delta too, but not a D that is a size."""
     for node in file.inside_kernels(ast.BinOp):
-        if isinstance(node.op, ast.Sub) and _is_delta(node.right):
+        row = node.right.value if isinstance(node.right, ast.Subscript) else node.right
+        name = row.id if isinstance(row, ast.Name) else ""
+        is_delta = name.lower() in _DELTA or (name == "D" and row is not node.right)
+        if isinstance(node.op, ast.Sub) and is_delta:
             at = file.operator(node.left, "-")
             yield Change("A", node, (file.replaced(node, file.operands(node, "-")[0]),))
             yield Change("A", node, (replace(at, text="+"),))
@@ -50,17 +54,6 @@ def transpose_dropped(file: KernelFile) -> Iterator[Change]:
             yield Change("A", node, (file.replaced(node, file.words(inner)),))
         elif isinstance(node, ast.Attribute) and node.attr == "T":
             yield Change("A", node, (file.replaced(node, file.words(node.value)),))
-
-
-def _is_scale(node: ast.expr) -> bool:
-    return isinstance(node, ast.Name) and "scale" in node.id.lower()
-
-
-def _is_delta(node: ast.expr) -> bool:
-    """A row's delta, by one of its names; `D[:, None]` too, but not a D that is a size."""
-    tile = isinstance(node, ast.Subscript)
-    node = node.value if isinstance(node, ast.Subscript) else node
-    return isinstance(node, ast.Name) and (node.id.lower() in _DELTA or (tile and node.id == "D"))
 
 
 _ROUNDED = ("dot", "exp", "exp2")
@@ -95,7 +88,9 @@ _BARRIERS = ("debug_barrier", "barrier", "syncthreads")
 def sum_overwritten(file: KernelFile) -> Iterator[Change]:
     """`dk = tl.dot(...)` for `dk += tl.dot(...)`: in a loop, of a sum that begins as a tile of zeros."""
     for kernel in file.kernels:
-        sums = _sums(kernel)
+        assigned = [node for node in ast.walk(kernel) if isinstance(node, ast.Assign)]
+        targets = [target for node in assigned if called(node.value) in ("zeros", "full") for target in node.targets]
+        sums = {target.id for target in targets if isinstance(target, ast.Name)}
         for node in ast.walk(kernel):
             adds = isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and file.words(node.target) in sums
             if adds and any(isinstance(above, ast.For) for above in file.above(node)):
@@ -117,13 +112,6 @@ def barrier_dropped(file: KernelFile) -> Iterator[Change]:
             yield Change("RACE", call, (file.replaced(call, "pass"),))
 
 
-def _sums(kernel: ast.FunctionDef) -> set[str]:
-    """The variables that begin as a tile of one number."""
-    assigned = (node for node in ast.walk(kernel) if isinstance(node, ast.Assign))
-    targets = (target for node in assigned if called(node.value) in ("zeros", "full") for target in node.targets)
-    return {target.id for target in targets if isinstance(target, ast.Name)}
-
-
 _SIGNS: dict[type[ast.cmpop], tuple[str, str]] = {
     ast.GtE: (">=", ">"),
     ast.Gt: (">", ">="),
@@ -138,8 +126,9 @@ _SEEN = re.compile(r"window|left|right|causal|diag|distance", re.IGNORECASE)
 def bound_off_by_one(file: KernelFile) -> Iterator[Change]:
     """`>` for `>=`, `<=` for `<` and the reverse, where whole numbers are compared."""
     for node in file.inside_kernels(ast.Compare):
-        is_whole = not any(_is_float(side) for side in (node.left, node.comparators[0]))
-        if len(node.ops) == 1 and type(node.ops[0]) in _SIGNS and is_whole:
+        sides = (node.left, node.comparators[0])
+        is_float = any(isinstance(side, ast.Constant) and isinstance(side.value, float) for side in sides)
+        if len(node.ops) == 1 and type(node.ops[0]) in _SIGNS and not is_float and not any(map(_is_infinite, sides)):
             sign, other = _SIGNS[type(node.ops[0])]
             at = file.operator(node.left, sign)
             yield Change(_class_of(file, node), node, (replace(at, text=other),))
@@ -197,10 +186,6 @@ def _without(file: KernelFile, call: ast.Call, word: ast.keyword) -> Edit:
     start, end = file.span(word)
     before = [other for other in (*call.args, *call.keywords) if file.span(other)[0] < start]
     return Edit(file.operator(max(before, key=file.span), ",").start, end, "")
-
-
-def _is_float(node: ast.expr) -> bool:
-    return (isinstance(node, ast.Constant) and isinstance(node.value, float)) or _is_infinite(node)
 
 
 def _is_zero(node: ast.expr) -> bool:

@@ -1,0 +1,209 @@
+"""Entry: the errors of one target in one case, over several draws; how it is measured, and the file that keeps it."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ...inputs.history import CheckRequest, is_sound
+from ...model.documents import document_of
+from ...model.failures import UsageFailure
+from ...pipeline.run_check import run_check
+
+if TYPE_CHECKING:
+    from ...numerics.evidence import Probed
+    from ...numerics.tally import Finding
+
+# Draws a side. Of fewer the spread is known too badly: with 66 figures compared, t may come to 67 over three draws and
+# to 25 over four.
+FEWEST = 4
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Of one intermediate in one layout; one figure a draw, a multiple of the budget."""
+
+    rms: tuple[float, ...]
+    """The root mean square over its elements."""
+    worst: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What is kept of one target in one case."""
+
+    request: CheckRequest
+    """Its options without a seed."""
+    seeds: tuple[int, ...]
+    ran: str
+    """The backend and the kind of device, as in "triton on cuda": only where it is the same can errors be compared."""
+    environment: Mapping[str, str]
+    kernels: Mapping[str, str]
+    """By kernel, the first digits of its file's sha256; for information."""
+    case: Mapping[str, Any]
+    """The options resolved, those that are off and the seed left out."""
+    coarser: tuple[str, ...]
+    """What was rounded more coarsely than the contract allows in most draws."""
+    errors: Mapping[str, Mapping[str, Errors]]
+    """By layout and intermediate."""
+
+    @property
+    def words(self) -> str:
+        """Target and options, as on the command line."""
+        return self.request.command().removeprefix("gradprobe check ")
+
+    @property
+    def cells(self) -> list[tuple[str, str]]:
+        """Every (layout, intermediate)."""
+        return [(layout, name) for layout, errors in self.errors.items() for name in errors]
+
+
+# Significant digits of a figure: what the last one stands for is far below any noise.
+DIGITS = 4
+
+
+def measure(
+    request: CheckRequest,
+    seeds: Sequence[int],
+    accept: Callable[[Probed], None] = lambda report: None,
+    told: Callable[[int, int], object] = lambda number, of: None,
+) -> Entry | Probed:
+    """The errors of a target over several draws; the report of the first draw that is a mismatch, where one is.
+
+    A black box is not looked into unless `--recover` asks for it: recovered intermediates are not the target's results.
+
+    Args:
+        request: without a seed.
+        accept: given the first report, raises where there is no use in going on.
+        told: told before each draw its number, from 1, and how many there are.
+    """
+    reports: list[Probed] = []
+    for number, seed in enumerate(seeds, 1):
+        told(number, len(seeds))
+        drawn = replace(request, options={**request.options, "seed": seed})
+        report = run_check(replace(drawn, options={"recover": False, **drawn.options}), drawn.command())
+        if report.failing:
+            return report
+        accept(report)
+        reports.append(report)
+    report = reports[0]
+    return Entry(
+        request=request,
+        seeds=tuple(seeds),
+        ran=ran_on(report),
+        environment={name: report.environment[name] for name in ("gradprobe", "torch", "triton", "device")},
+        kernels={kernel.name: kernel.sha256[:12] for kernel in report.provenance.kernels},
+        case=case_of(report),
+        coarser=_coarser(reports),
+        errors=_errors(reports),
+    )
+
+
+def ran_on(report: Probed) -> str:
+    return f"{report.provenance.backend} on {report.case.device}"
+
+
+def case_of(report: Probed) -> dict[str, Any]:
+    """The resolved options, without those that are off and the seed."""
+    from ...pipeline.reported import report_of
+
+    off: tuple[object, ...] = (None, False, [])
+    return {
+        name: value
+        for name, value in document_of(report_of(report))["case"].items()
+        if name != "seed" and value not in off
+    }
+
+
+def _coarser(reports: Sequence[Probed]) -> tuple[str, ...]:
+    """Of most reports: a kernel at the border of its budget may show it in one draw and not in the next."""
+    found = Counter(
+        name for report in reports for name in {one.name for _, found in report.measured for one in found.coarser}
+    )
+    return tuple(sorted(name for name, times in found.items() if 2 * times > len(reports)))
+
+
+def _errors(reports: Sequence[Probed]) -> dict[str, dict[str, Errors]]:
+    """What every draw has, in the order of the first."""
+    draws = [{run.layout: found.comparison.findings for run, found in report.measured} for report in reports]
+    return {
+        layout: {
+            name: _figures([draw[layout][name] for draw in draws])
+            for name in findings
+            if all(name in draw[layout] for draw in draws)
+        }
+        for layout, findings in draws[0].items()
+        if all(layout in draw for draw in draws)
+    }
+
+
+def _figures(findings: Sequence[Finding]) -> Errors:
+    figures = ([one.rms_ratio for one in findings], [one.max_ratio for one in findings])
+    return Errors(*(tuple(float(f"{figure:.{DIGITS - 1}e}") for figure in of) for of in figures))
+
+
+SCHEMA = "gradprobe.baseline/1"
+DEFAULT = "gradprobe-baseline.json"
+_ANEW = "write it anew: gradprobe baseline save"
+
+
+def load(file: str) -> tuple[Entry, ...]:
+    """The entries of a file, in its order. Raises UsageFailure where there is no such file, or it is none of these."""
+    try:
+        document = json.loads(Path(file).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UsageFailure(f"--file {file}: there is no such file", _ANEW) from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageFailure(f"--file {file}: cannot be read as JSON ({_in_short(error)})", _ANEW) from error
+    try:
+        if document["schema"] != SCHEMA:
+            raise ValueError(f"its schema is {document['schema']!r}, not {SCHEMA}")
+        return tuple(_entry(one) for one in document["entries"])
+    except (msgspec.ValidationError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UsageFailure(f"--file {file}: holds no baseline ({_in_short(error)})", _ANEW) from error
+
+
+def _in_short(error: Exception) -> str:
+    words = error.strerror if isinstance(error, OSError) else str(error).partition("\n")[0]
+    return f"{type(error).__name__}: {words}"
+
+
+def with_entry(entries: Sequence[Entry], entry: Entry) -> tuple[Entry, ...]:
+    """The entries with one added, in place of that of the same target and options; sorted."""
+    others = [other for other in entries if other.words != entry.words]
+    return tuple(sorted([*others, entry], key=lambda one: one.words))
+
+
+def save(file: str, entries: Sequence[Entry]) -> None:
+    """Writes a file. Raises UsageFailure where it cannot be written."""
+    text = json.dumps({"schema": SCHEMA, "entries": [_plain(entry) for entry in entries]}, indent=2, allow_nan=False)
+    # A list on one line, so that a diff shows one line for each figure that changed. No JSON string holds a line's end.
+    text = re.sub(r"\[\n[^][{}]*\]", lambda found: re.sub(r"(?<=\[)\n\s*|\n\s*(?=\])", "", found[0]), text)
+    text = re.sub(r",\n\s*(?=[-\d])", ", ", text)
+    try:
+        Path(file).write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageFailure(f"--file {file}: cannot be written, {error.strerror}") from error
+
+
+def _plain(entry: Entry) -> dict[str, Any]:
+    plain = asdict(entry)
+    return {**plain.pop("request"), **plain}
+
+
+def _entry(content: Mapping[str, Any]) -> Entry:
+    entry = msgspec.convert({**content, "request": content}, Entry)
+    if not is_sound(entry.request) or len(entry.seeds) < FEWEST:
+        raise ValueError(f"the words or seeds of an entry are none: {entry.request.target}, {list(entry.seeds)}")
+    for numbers in (numbers for layout, name in entry.cells for numbers in astuple(entry.errors[layout][name])):
+        if len(numbers) != len(entry.seeds) or not all(0 <= number < math.inf for number in numbers):
+            raise ValueError(f"{list(numbers)} are not {len(entry.seeds)} errors")
+    return entry
