@@ -17,7 +17,7 @@ def main() -> None:
         from ..render.files import begin
 
         begin(sys.argv[1:])
-        from .app import main as run
+        from .root import main as run
 
         run()
     except KeyboardInterrupt:
@@ -27,7 +27,6 @@ def main() -> None:
 def __getattr__(name: str) -> Any:
     if name != "app":
         raise AttributeError(name)
-    from .app import app
+    from .root import app
 
-    globals()[name] = app  # where importing has put the module
     return app

@@ -152,7 +152,7 @@ def test_show_imports_neither_torch_nor_triton(folder):
 
     (folder / "report.json").write_text(dump(load(json.dumps(faulty()))))
     script = (
-        "import sys\nfrom gradprobe.cli.app import main\n"
+        "import sys\nfrom gradprobe.cli.root import main\n"
         "sys.argv = ['gradprobe', 'show', 'report.json', '--junit', 'j']\n"
         "try: main()\nexcept SystemExit as end: print('CODE', end.code)\n"
         "print('LOADED', {'torch', 'triton'} & {*sys.modules})"

@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from gradprobe.cli.app import COMMANDS, Unimported
+from gradprobe.cli.root import COMMANDS, Unimported
 from gradprobe.model.failures import UsageFailure
 from gradprobe.targets.mistyped import refuse_mistyped
 from tests.cli.command import ROOT, run
