@@ -35,22 +35,14 @@ class Awaiting(importlib.abc.MetaPathFinder):
             return None
         self.busy = True
         try:
-            spec = self._found(fullname, path, target)
+            others = [finder for finder in sys.meta_path if not isinstance(finder, Awaiting)]
+            spec = next(filter(None, (finder.find_spec(fullname, path, target) for finder in others)), None)
         finally:
             self.busy = False
         if spec is not None and hasattr(spec.loader, "exec_module"):
-            spec.loader = _CallingBack(spec.loader, self)
+            loader: Any = _CallingBack(spec.loader, self)
+            spec.loader = loader
         return spec
-
-    @staticmethod
-    def _found(
-        fullname: str, path: Sequence[str] | None, target: ModuleType | None
-    ) -> importlib.machinery.ModuleSpec | None:
-        for finder in sys.meta_path:
-            spec = finder.find_spec(fullname, path, target) if not isinstance(finder, Awaiting) else None
-            if spec is not None:
-                return spec
-        return None
 
     def notice(self) -> None:
         """Calls back for a module that another finder imported past this one: late, but better than not at all."""
@@ -65,7 +57,7 @@ class Awaiting(importlib.abc.MetaPathFinder):
             self.then(module)
 
 
-class _CallingBack(importlib.abc.Loader):
+class _CallingBack:
     """A loader that does what another one does, and calls back at the end."""
 
     def __init__(self, loader: Any, awaiting: Awaiting) -> None:
@@ -73,11 +65,6 @@ class _CallingBack(importlib.abc.Loader):
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        """See `importlib.abc.Loader`."""
-        module: ModuleType | None = self._loader.create_module(spec)
-        return module
 
     def exec_module(self, module: ModuleType) -> None:
         """Gives the module its own loader back, runs it, and calls back."""

@@ -3,9 +3,8 @@
 Import this only once TRITON_INTERPRET=1 is in the environment, since it imports triton.
 """
 
-from .bfloat16 import InterpreterNotKnown, make_bfloat16_right
+from .bfloat16 import InterpreterNotKnown, make_bfloat16_right, wrong_bfloat16_operations
 from .language import keep_arguments_in_place, keep_patched_language, keep_types, make_scalars_right, take_bools
-from .selfcheck import wrong_bfloat16_operations
 
 __all__ = [
     "InterpreterNotKnown",

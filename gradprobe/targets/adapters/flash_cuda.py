@@ -68,15 +68,14 @@ def flash_cuda_backward(
     cuda_arguments.check_seqlens(seqlens, q.shape[0], q.shape[2])
     if seqlens is not None and q.shape[2] != k.shape[2]:
         raise ValueError(f"seqlens needs as many keys as query rows, got {k.shape[2]} and {q.shape[2]}")
-    options = _options(q, v, scale, causal, window, align, softcap)
+    left, right = (q.shape[2] + k.shape[2] if side < 0 else side for side in window or (-1, -1))
+    sizes = (q.shape[1], q.shape[1] // k.shape[1], q.shape[2], k.shape[2], q.shape[3], v.shape[3])
+    options = (scale, softcap or 0.0, *sizes, left, 0 if causal else right, int(align == "bottom-right"))
     plan = _plan(q, v, seqlens, block_m, block_n, options)
-    own = {}
-    if o is None or lse is None:
-        own = _forward(plan, q, k, v)
+    own = _forward(plan, q, k, v) if o is None or lse is None else {}
     o, lse = own["O"] if o is None else o, own["LSE"] if lse is None else lse
-    return own | _backward(
-        plan, (q, k, v, do), o, lse, (written("dq", dq, q), written("dk", dk, k), written("dv", dv, v))
-    )
+    gradients = (written("dq", dq, q), written("dk", dk, k), written("dv", dv, v))
+    return own | _backward(plan, (q, k, v, do), o, lse, gradients)
 
 
 # Forward and backward with everything exposed.
@@ -96,18 +95,7 @@ class _Plan:
     backward_bytes: int
     seqlens: Tensor | None
     options: tuple[float, ...]
-
-
-def _options(
-    q: Tensor, v: Tensor, scale: float, causal: bool, window: tuple[int, int] | None, align: str, softcap: float | None
-) -> tuple[float, ...]:
     """The last arguments of every kernel that looks at scores."""
-    (_, heads, rows, dim), (_, kv_heads, keys, dim_v) = q.shape, v.shape
-    left, right = window or (-1, -1)
-    right = 0 if causal else right
-    seen = [rows + keys if side < 0 else side for side in (left, right)]
-    sizes = (heads, heads // kv_heads, rows, keys, dim, dim_v)
-    return (scale, softcap or 0.0, *sizes, *seen, int(align == "bottom-right"))
 
 
 def _plan(

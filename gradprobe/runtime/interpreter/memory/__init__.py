@@ -5,7 +5,7 @@ Import only once TRITON_INTERPRET=1 is in the environment: triton is imported he
 
 from ....inputs.memory import Unwritten
 from .accesses import Counts
-from .findings import AccessFinding, Earlier, KernelLine, Spot
+from .findings import AccessFinding, Earlier, Spot
 from .watch import Memory, watched_memory
 
-__all__ = ["Counts", "Earlier", "AccessFinding", "Memory", "KernelLine", "Spot", "Unwritten", "watched_memory"]
+__all__ = ["Counts", "Earlier", "AccessFinding", "Memory", "Spot", "Unwritten", "watched_memory"]

@@ -13,21 +13,11 @@ from types import CodeType, FrameType
 import triton
 
 from ....model.memory import MISALIGNED, OUTSIDE, UNWRITTEN
+from ....source.text import SourceLine
 
 Program = tuple[int, int, int]
 Line = tuple[CodeType, int]
 _VERBS = {"load": "loads", "store": "stores", "atomic": "does an atomic"}
-
-
-@dataclass(frozen=True)
-class KernelLine:
-    """A line of a kernel, or of a function that it calls."""
-
-    function: str
-    file: str
-    line: int
-    code: str
-    """The text of the line, without the blanks around it; "" where the file cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +65,7 @@ class Earlier:
     is_atomic: bool
 
     @property
-    def place(self) -> KernelLine:
+    def place(self) -> SourceLine:
         return places(self.lines)[0]
 
 
@@ -92,7 +82,7 @@ class AccessFinding:
     tensor: str
     """Its name, or that of the kernel's parameter without "ptr" where the caller does not know it."""
     kernel: str
-    places: tuple[KernelLine, ...]
+    places: tuple[SourceLine, ...]
     """The line in the kernel, then those in the functions that it called to get there."""
     program: Program
     """The first that did it; all that follows is about its first element."""
@@ -107,14 +97,16 @@ class AccessFinding:
     """How many programs did it, counted anew in each launch."""
 
     @property
-    def place(self) -> KernelLine:
+    def place(self) -> SourceLine:
         return self.places[0]
 
     def sentence(self) -> str:
         """What happened, where, and how often; without a full stop."""
         place = self.place
-        where = f"line {place.line}" + (f": `{place.code}`" if place.code else "")
-        called = [f"{inner.function}, {_line_from(place, inner)}" for inner in self.places[1:]]
+        where, called = f"line {place.line}" + (f": `{place.code}`" if place.code else ""), []
+        for inner in self.places[1:]:
+            line = f"line {inner.line}" if inner.file == place.file else inner.place
+            called.append(f"{inner.function}, {line}")
         where += f" (in {', in '.join(called)})" if called else ""
         count = f"{_number(self.lanes, 'lane')} in {_number(self.programs, 'program')}"
         return f"{self.kernel} {self._what_it_does()}, {where}; {count}"
@@ -135,10 +127,6 @@ class AccessFinding:
         how = "by a plain store and an atomic" if mixed else "without an atomic"
         there = f", line {self.earlier.place.line}" if self.earlier.place != self.place else ""
         return f"writes {element} from two programs {how}: {self.program} after {self.earlier.program}{there}"
-
-
-def _line_from(outer: KernelLine, inner: KernelLine) -> str:
-    return f"line {inner.line}" if inner.file == outer.file else f"{Path(inner.file).name}:{inner.line}"
 
 
 def _bracketed(index: tuple[int, ...] | None) -> str:
@@ -169,13 +157,13 @@ def executing(kernel: CodeType | None) -> tuple[Line, ...]:
     return tuple(lines[:1])
 
 
-def places(lines: tuple[Line, ...]) -> tuple[KernelLine, ...]:
+def places(lines: tuple[Line, ...]) -> tuple[SourceLine, ...]:
     """The same in words; of a function with taps, the file and line that it was made from."""
     found = []
     for code, line in lines:
         tapped = _TAPPED.fullmatch(code.co_filename)
         file = tapped[1] if tapped else code.co_filename
-        found.append(KernelLine(code.co_name, file, line, linecache.getline(file, line).strip()))
+        found.append(SourceLine(file, line, linecache.getline(file, line).strip(), function=code.co_name))
     return tuple(found)
 
 

@@ -12,10 +12,11 @@ import triton.language as tl
 from triton.runtime import interpreter as shipped
 
 from ....inputs.memory import Array, Unwritten
+from ....source.text import SourceLine
 from ....targets.surroundings import replaced
 from ..bfloat16 import InterpreterNotKnown
 from .accesses import Accesses
-from .findings import AccessFinding, KernelLine, places
+from .findings import AccessFinding, places
 from .launch import Launch
 from .views import BLOCKS, IN_PLACE, REARRANGING, Handle, Method, Origins, known_views
 
@@ -41,7 +42,7 @@ class Memory:
         return self._accesses.findings
 
     @property
-    def writers(self) -> dict[str, tuple[str, KernelLine]]:
+    def writers(self) -> dict[str, tuple[str, SourceLine]]:
         """By the caller's input that a kernel changed: the first kernel that did, and its line."""
         return {name: (kernel, places(lines)[0]) for name, (kernel, lines) in self._accesses.writers.items() if lines}
 
