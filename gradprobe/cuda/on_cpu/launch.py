@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from ...model.failures import KernelStopped, TargetFailure
 from ...model.number import plural
 from ...source.text import SourceLine
-from ..kernel import KernelEntry, Sizes, c_values, compiled_for, element_bytes
+from ..kernel import KernelEntry, Sizes, c_values, compiled_for
 from ..watch import BARRIER, MISALIGNED, OUTSIDE, RACE, UNWRITTEN, CudaFinding, Site, Watch, merged, told
 from .build import HERE, MOST_SHARED
-from .library import CRegion, Dynamic, Library, Named, Regions, library_of
+from .library import CRegion, Library, Named, Regions, library_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -96,8 +96,7 @@ def launch(
     values = c_values(entry, library.takes(entry.name), arguments)
     regions = Regions()
     regions.add_tensors([(_called(name, t, watch), t) for name, t in entry.tensors(arguments)], watch.unwritten)
-    dynamic = Dynamic(entry.unit.source.dynamic_arrays, _dynamic_array(entry), shared_bytes)
-    regions.add_arrays(library, dynamic, _granule(entry), functools.partial(element_bytes, entry))
+    regions.add_arrays(library, entry, shared_bytes)
     pointers = (ctypes.c_void_p * max(1, len(values)))(*(ctypes.addressof(value) for value in values))
     c_regions = (CRegion * len(regions.all))(*regions.all)
     findings = (_CFinding * _MOST_FINDINGS)()
@@ -131,20 +130,6 @@ def _called(parameter: str, tensor: Tensor, watch: Watch) -> str:
         if known.untyped_storage().data_ptr() == storage and known.data_ptr() == tensor.data_ptr():
             return name
     return re.sub(r"(?i)(_ptr|ptr)$", "", parameter) or parameter
-
-
-@functools.lru_cache(maxsize=256)
-def _dynamic_array(entry: KernelEntry) -> str:
-    return entry.unit.source.dynamic_array_of(entry.plain_name)
-
-
-@functools.lru_cache(maxsize=256)
-def _granule(entry: KernelEntry) -> int:
-    """The bytes of the smallest element that the source's shared memory can hold."""
-    words = " ".join((entry.unit.source.everything, *(value for _, value in entry.unit.defines)))
-    if re.search(r"\b(?:bool|u?char|u?int8_t)\b", words):
-        return 1
-    return 2 if re.search(r"half|bfloat16|\bu?short\b|int16_t", words) else 4
 
 
 def _finding(kernel: str, library: Library, regions: Regions, found: _CFinding) -> CudaFinding:

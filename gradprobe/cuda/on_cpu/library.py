@@ -6,7 +6,7 @@ import ctypes
 import functools
 import re
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ import numpy as np
 
 from ...inputs.memory import Unwritten, entries_of
 from ...model.failures import TargetFailure
-from ..kernel import Taken, Unit
+from ..kernel import KernelEntry, Taken, Unit, element_bytes
 from .build import ROOM, built, kernel_symbol, names_of
 
 if TYPE_CHECKING:
@@ -29,15 +29,40 @@ _BESIDE_ARRAYS = (ROOM, "gradprobe_runtime::", "guard variable", "TLS ")
 
 
 @dataclass(frozen=True)
-class Array:
-    """A shared or global array of the source."""
+class Named:
+    """An array, as findings name it."""
 
     name: str
     """"" for the compiler's own data, such as the guard of a shared array's constructor."""
-    offset: int
-    """From the beginning of the library's shared memory, or of the library itself."""
-    bytes: int
-    is_shared: bool
+    is_shared: bool = False
+    tensor: Tensor | None = None
+    start: int = 0
+    """The address of a shared or global array; in a library, from its beginning or that of its shared memory."""
+    bytes: int = 0
+    element: int = 0
+    """The bytes of one of its elements; 0 where they are not known."""
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The addresses of its first element and behind its last."""
+        return (self.start, self.start + self.bytes) if self.tensor is None else _span(self.tensor)
+
+    def element_or(self, accessed: int) -> int:
+        """The bytes of an element, or of an access where they are not known."""
+        return self.tensor.element_size() if self.tensor is not None else self.element or max(1, accessed)
+
+    def index(self, address: int, accessed: int) -> str:
+        """The element at an address, in brackets; "" of what has one alone."""
+        unit, tensor = self.element_or(accessed), self.tensor
+        if tensor is None:
+            return f"[{(address - self.start) // unit}]" if self.bytes > unit else ""
+        left, index = (address - tensor.data_ptr()) // unit, [0] * tensor.dim()
+        for axis in sorted(range(tensor.dim()), key=tensor.stride, reverse=True):
+            step = tensor.stride(axis)
+            if step and tensor.shape[axis] > 1:
+                index[axis] = min(left // step, tensor.shape[axis] - 1)
+                left -= index[axis] * step
+        return f"[{', '.join(map(str, index))}]"
 
 
 class Library:
@@ -82,14 +107,14 @@ def library_of(unit: Unit, instances: tuple[str, ...]) -> Library:
     return Library(built(unit, instances), names_of(unit, instances))
 
 
-def _arrays_in(file: Path) -> list[Array]:
+def _arrays_in(file: Path) -> list[Named]:
     """The arrays and variables in memory that the source defines, by readelf."""
     words = ["readelf", "--symbols", "--wide", "--demangle", str(file)]
     try:
         ran = subprocess.run(words, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
         raise TargetFailure(f"readelf (of binutils, as g++ is) cannot read {file}: {error}") from error
-    found: dict[tuple[int, bool], Array] = {}
+    found: dict[tuple[int, bool], Named] = {}
     for match in _SYMBOL.finditer(ran.stdout):
         value, size, is_shared, name = int(match[1], 16), int(match[2], 0), match[3] == "TLS", match[4]
         if not size or (not is_shared and name.startswith(_OF_THE_COMPILER)):
@@ -97,7 +122,7 @@ def _arrays_in(file: Path) -> list[Array]:
         short = re.sub(r"(\[abi:\w+\]|\.\d+)$", "", name.rpartition("::")[2])  # `kernel<4>(float*, int)::tile`: tile
         called = "" if name.startswith(_BESIDE_ARRAYS) else short
         if called or (value, is_shared) not in found:
-            found[value, is_shared] = Array(called, value, size, is_shared)
+            found[value, is_shared] = Named(called, is_shared, None, value, size)
     return list(found.values())
 
 
@@ -116,53 +141,6 @@ class CRegion(ctypes.Structure):
     )
 
 
-@dataclass(frozen=True)
-class Named:
-    """An array, as findings name it."""
-
-    name: str
-    is_shared: bool = False
-    tensor: Tensor | None = None
-    start: int = 0
-    """The address of a shared or global array."""
-    bytes: int = 0
-    element: int = 0
-    """The bytes of one of its elements; 0 where they are not known."""
-
-    @property
-    def span(self) -> tuple[int, int]:
-        """The addresses of its first element and behind its last."""
-        return (self.start, self.start + self.bytes) if self.tensor is None else _span(self.tensor)
-
-    def element_or(self, accessed: int) -> int:
-        """The bytes of an element, or of an access where they are not known."""
-        return self.tensor.element_size() if self.tensor is not None else self.element or max(1, accessed)
-
-    def index(self, address: int, accessed: int) -> str:
-        """The element at an address, in brackets; "" of what has one alone."""
-        unit, tensor = self.element_or(accessed), self.tensor
-        if tensor is None:
-            return f"[{(address - self.start) // unit}]" if self.bytes > unit else ""
-        left, index = (address - tensor.data_ptr()) // unit, [0] * tensor.dim()
-        for axis in sorted(range(tensor.dim()), key=tensor.stride, reverse=True):
-            step = tensor.stride(axis)
-            if step and tensor.shape[axis] > 1:
-                index[axis] = min(left // step, tensor.shape[axis] - 1)
-                left -= index[axis] * step
-        return f"[{', '.join(map(str, index))}]"
-
-
-@dataclass(frozen=True)
-class Dynamic:
-    """The memory of `extern __shared__` arrays."""
-
-    names: tuple[str, ...]
-    """All names that the source has for it."""
-    name: str
-    """The kernel's name for it."""
-    bytes: int
-
-
 @dataclass
 class Regions:
     """The regions of one launch, and the arrays in them by number, from 1."""
@@ -179,19 +157,16 @@ class Regions:
         for base, views in by_storage.items():
             self._add_storage(base, views, unwritten)
 
-    def add_arrays(self, library: Library, dynamic: Dynamic, granule: int, element: Callable[[str], int]) -> None:
-        """Adds the arrays of the source.
-
-        Args:
-            dynamic: the dynamic shared memory of the launch.
-            granule: the bytes of the smallest element in shared memory.
-            element: gives the bytes of an element of a shared array by its name, 0 where they are not known.
-        """
+    def add_arrays(self, library: Library, entry: KernelEntry, dynamic_bytes: int) -> None:
+        """Adds the arrays of the source; `extern __shared__` ones lie in the dynamic shared memory of the launch."""
+        source, granule = entry.unit.source, _granule(entry.unit)
         for array in library.arrays:
-            base = (library.shared_base if array.is_shared else library.base) + array.offset
-            is_dynamic = array.is_shared and array.name in dynamic.names
-            name, size = (dynamic.name, dynamic.bytes) if is_dynamic else (array.name, array.bytes)
-            named = Named(name, array.is_shared, None, base, size, element(name))
+            base = (library.shared_base if array.is_shared else library.base) + array.start
+            is_dynamic = array.is_shared and array.name in source.dynamic_arrays
+            # All of these are one; findings call it as the kernel does.
+            name = _dynamic_array(entry) if is_dynamic else array.name
+            size = dynamic_bytes if is_dynamic else array.bytes
+            named = Named(name, array.is_shared, None, base, size, element_bytes(entry, name))
             number = self._name(named) if array.name else 0
             if size:
                 self.all.append(CRegion(base, size, None, None, granule, number, array.is_shared))
@@ -229,6 +204,20 @@ class Regions:
     def _name(self, named: Named) -> int:
         self.arrays.append(named)
         return len(self.arrays)
+
+
+@functools.lru_cache(maxsize=256)
+def _dynamic_array(entry: KernelEntry) -> str:
+    return entry.unit.source.dynamic_array_of(entry.plain_name)
+
+
+@functools.lru_cache(maxsize=256)
+def _granule(unit: Unit) -> int:
+    """The bytes of the smallest element that the source's shared memory can hold."""
+    words = " ".join((unit.source.everything, *(value for _, value in unit.defines)))
+    if re.search(r"\b(?:bool|u?char|u?int8_t)\b", words):
+        return 1
+    return 2 if re.search(r"half|bfloat16|\bu?short\b|int16_t", words) else 4
 
 
 def _span(tensor: Tensor) -> tuple[int, int]:
