@@ -71,7 +71,9 @@ class Kernel:
         self.entry.check(arguments)
         tensors = [tensor for _, tensor in self.entry.tensors(arguments)]
         device, watch = _device(name, tensors), watching()
-        watch.launched(self.entry, "cuda" if device == "cuda" else "cuda-on-cpu", tensors)
+        watch.launches.append(self.entry)
+        watch.backends.add("cuda" if device == "cuda" else "cuda-on-cpu")
+        watch.given += tensors
         launch = nvrtc.launch if device == "cuda" else on_cpu.launch
         launch(self.entry, blocks, threads, shared_bytes, arguments, watch)
         watch.after(name)

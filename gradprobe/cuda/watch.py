@@ -123,12 +123,6 @@ class Watch:
     after: Callable[[str], None] = lambda kernel: None
     """Told of each kernel after its launch."""
 
-    def launched(self, entry: KernelEntry, backend: str, tensors: list[Tensor]) -> None:
-        """Notes a launch."""
-        self.launches.append(entry)
-        self.backends.add(backend)
-        self.given += tensors
-
 
 _OPEN: ContextVar[tuple[Watch, ...]] = ContextVar("gradprobe_cuda_watches", default=())
 

@@ -39,14 +39,18 @@ _PLAIN |= {"bias": False, "alibi": False, "sinks": False, "dropout": 0.0}
 def problems(target: Target, case: Case) -> Iterator[Case]:
     """Cases from the richest on, without values; the last one is the case itself."""
     base = replace(case, inputs=None, layouts=(), runs=(), taps=(), repeat=1, schedules=0, pattern="normal", **_PLAIN)
-    rich, plain = _options(target, case), {"bias": case.bias} if case.family == "lazy" else {}
+    takes, plain, equal_heads = target.takes, {"bias": case.bias} if case.family == "lazy" else {}, {"kv_heads": 6}
+    # Everything optional that brings a tensor, as far as the target has a parameter for it.
+    rich: dict[str, Any] = {"bias": "bias" in takes}
     if case.family == "lazy":
-        steps: list[dict[str, Any]] = [{**_SIZES, "kv_heads": 6, **_LENGTHS_ALIKE, "head_dim_v": 24}]
-        steps.append({**steps[0], **_DIMS_ALIKE, **_ROUND})
+        steps: list[dict[str, Any]] = [_SIZES | equal_heads | _LENGTHS_ALIKE | {"head_dim_v": 24}]
+        steps.append(steps[0] | _DIMS_ALIKE | _ROUND)
     else:
-        steps = [_SIZES, _SIZES | {"kv_heads": 6}, _SIZES | _LENGTHS_ALIKE]
-        steps += [_SIZES | _LENGTHS_ALIKE | _DIMS_ALIKE, _SIZES | _DIMS_ALIKE | {"kv_heads": 6} | _LENGTHS_ALIKE]
-        steps.append(_SIZES | _DIMS_ALIKE | _ROUND | {"kv_heads": 6})
+        rich |= {"alibi": "alibi" in takes, "sinks": "sinks" in takes}
+        rich |= {"bias_axes": "bhmn"} if case.bias_rank == 4 else {}
+        rich |= ({"mask": "random"} if "mask" in takes else {}) | ({"dropout": 0.25} if "keep" in takes else {})
+        steps = [_SIZES, _SIZES | equal_heads, _SIZES | _LENGTHS_ALIKE, _SIZES | _LENGTHS_ALIKE | _DIMS_ALIKE]
+        steps += [steps[-1] | equal_heads, _SIZES | _DIMS_ALIKE | _ROUND | equal_heads]
     if target.packs:
         packed = {"batch": 1, "seqlen_q": 28, "cu_seqlens_q": (0, 13, 28), "cu_seqlens_k": (0, 13, 28)}
         steps = [sizes | packed for sizes in steps[:-1]]
@@ -57,12 +61,6 @@ def problems(target: Target, case: Case) -> Iterator[Case]:
         yield from (_sized(base, sizes | plain | {"dtype": "float16"}) for sizes in steps[-2:])
     if case.inputs is None:
         yield replace(case, layouts=(), runs=(), taps=(), repeat=1)
-
-
-def padded(case: Case) -> Case:
-    """The same with sequences of two lengths, which needs as many keys as rows."""
-    length = case.seqlen_q
-    return replace(case, seqlen_k=length, seqlens=tuple(length - 3 * batch for batch in range(case.batch)))
 
 
 def values_of(target: Target, case: Case) -> dict[str, Tensor]:
@@ -76,17 +74,6 @@ def values_of(target: Target, case: Case) -> dict[str, Tensor]:
             values[name] = torch.ones([case.size(axis) for axis in case.input_axes(name)], dtype=dtype)
     values = {name: value.to(case.device) for name, value in values.items()}
     return {**values, **outputs_of(case, target.outputs, values, 0.0)}
-
-
-def _options(target: Target, case: Case) -> dict[str, Any]:
-    """Everything optional that brings a tensor, as far as the target has a parameter for it."""
-    takes = target.takes
-    if case.family == "lazy":
-        return {"bias": "bias" in takes}
-    options: dict[str, Any] = {name: name in takes for name in ("bias", "alibi", "sinks")}
-    options |= {"bias_axes": "bhmn"} if case.bias_rank == 4 else {}
-    options |= {"mask": "random"} if "mask" in takes else {}
-    return options | ({"dropout": 0.25} if "keep" in takes else {})
 
 
 def _sized(case: Case, options: dict[str, Any]) -> Case:
@@ -192,7 +179,10 @@ def catch(target: Target, case: Case) -> list[Caught]:
         for problem in problems(target, case):
             found = _in_some_layout(target, problem, way)
             if found is not None:
-                more = _in_some_layout(target, padded(problem), way) if "seqlens" in target.takes else None
+                # Sequences of two lengths need as many keys as rows.
+                length, lengths = problem.seqlen_q, tuple(problem.seqlen_q - 3 * at for at in range(problem.batch))
+                padded = replace(problem, seqlen_k=length, seqlens=lengths)
+                more = _in_some_layout(target, padded, way) if "seqlens" in target.takes else None
                 return [each for each in (found, more) if each is not None and each.launches]
     found = _in_some_layout(target, case, _Way(runs=True))
     return [found] if found is not None and found.launches else []
@@ -278,14 +268,16 @@ def _caught(launches: list[Launch], strange: Strange, way: _Way) -> Iterator[Non
             launches.append(launch)
         return run(kernel, *args, **kwargs) if way.runs else None
 
-    told = warnings.showwarning
-    warnings.showwarning = lambda *_, **__: None
     allocating = strange.allocating() if way.allocating else contextlib.nullcontext()
-    try:
-        with launching_through(note), _cuda(launches, way), one_configuration([], {}), allocating:
-            yield
-    finally:
-        warnings.showwarning = told
+    with (
+        warnings.catch_warnings(),
+        launching_through(note),
+        _cuda(launches, way),
+        one_configuration([], {}),
+        allocating,
+    ):
+        warnings.showwarning = lambda *_, **__: None
+        yield
 
 
 @contextlib.contextmanager

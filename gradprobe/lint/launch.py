@@ -15,8 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ..source.python_source import PythonSource, python_source
-from ..source.text import SourceLine
+from ..source.text import PythonSource, SourceLine, python_source
 from ..source.triton_source import Function, is_assigned, read_once
 from .cuda import CudaKernel
 

@@ -80,24 +80,18 @@ def parse(text: str) -> Node:
 
 
 def nodes(root: Node, *types: str) -> Iterator[Node]:
-    """The nodes of some types under a node and itself, in the order of the text."""
+    """The nodes of some types, or of all, under a node and itself, in the order of the text."""
     waiting = [root]
     while waiting:
         node = waiting.pop()
-        if node.type in types:
+        if not types or node.type in types:
             yield node
         waiting += reversed(node.children)
 
 
 def leaves(root: Node) -> Iterator[Node]:
     """The tokens under a node."""
-    waiting = [root]
-    while waiting:
-        node = waiting.pop()
-        if node.child_count:
-            waiting += reversed(node.children)
-        else:
-            yield node
+    return (node for node in nodes(root) if not node.child_count)
 
 
 def above(node: Node) -> Iterator[Node]:

@@ -1,10 +1,18 @@
-"""A line of source and the piece that is meant; and edits of a text, each a span and what stands there afterwards."""
+"""Source as text: a line and the piece that is meant, edits, and Python files with their syntax trees."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import ast
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import accumulate
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from asttokens import ASTTokens
+    from asttokens.util import Token
 
 
 @dataclass(frozen=True)
@@ -56,3 +64,108 @@ def edited(text: str, edits: Iterable[Edit]) -> str:
         pieces += [text[at : edit.start], edit.text]
         at = edit.end
     return "".join([*pieces, text[at:]])
+
+
+@dataclass(frozen=True, eq=False)
+class PythonSource:
+    """A Python file as it was read. Places in it are offsets of characters."""
+
+    file: str
+    text: str
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        """Raises SyntaxError where the text is no Python."""
+        return ast.parse(self.text)
+
+    @cached_property
+    def lines(self) -> list[str]:
+        return self.text.split("\n")
+
+    @cached_property
+    def functions(self) -> tuple[ast.FunctionDef, ...]:
+        """Every function of the file, nested ones and methods too."""
+        return tuple(node for node in ast.walk(self.tree) if isinstance(node, ast.FunctionDef))
+
+    def span(self, node: ast.AST) -> tuple[int, int]:
+        """Where a node begins and ends."""
+        first = self.offset(node.lineno, node.col_offset)  # type: ignore[attr-defined]
+        return first, self.offset(node.end_lineno, node.end_col_offset)  # type: ignore[attr-defined]
+
+    def offset(self, line: int, column: int) -> int:
+        """A place that the syntax tree gives, which counts columns in bytes of UTF-8."""
+        text = self.lines[line - 1]
+        return self._starts[line - 1] + (column if text.isascii() else len(text.encode()[:column].decode()))
+
+    def words(self, node: ast.AST) -> str:
+        """A node as it is written."""
+        return self.text[slice(*self.span(node))]
+
+    def line_of(self, node: ast.AST, function: str) -> SourceLine:
+        """The line where a node begins, with as much of the node as stands there."""
+        number: int = node.lineno  # type: ignore[attr-defined]
+        line, (start, end) = self.lines[number - 1], self.span(node)
+        code = self._starts[number - 1] + len(line) - len(line.lstrip())
+        length = min(end, self.end_of(number)) - start
+        return SourceLine(self.file, number, line.strip(), max(start - code, 0), length, function)
+
+    def end_of(self, line: int) -> int:
+        """Where the last character of a line stands, blanks left out."""
+        return self._starts[line - 1] + len(self.lines[line - 1].rstrip())
+
+    def above(self, node: ast.AST) -> Iterator[ast.AST]:
+        """What a node lies in, the innermost first."""
+        while node in self._parents:
+            node = self._parents[node]
+            yield node
+
+    def statement(self, node: ast.AST) -> ast.stmt:
+        """The innermost statement that a node is part of, or itself."""
+        return next(each for each in (node, *self.above(node)) if isinstance(each, ast.stmt))
+
+    def replaced(self, node: ast.AST, text: str) -> Edit:
+        """Another text in a node's place."""
+        return Edit(*self.span(node), text)
+
+    def operator(self, left: ast.AST, sign: str) -> Edit:
+        """The sign of an operator behind its left operand, as an edit that leaves it."""
+        token = self._token(self.span(left)[1])
+        while token.string != sign:
+            token = self._tokens.next_token(token)
+        return Edit(token.startpos, token.endpos, sign)
+
+    def appended(self, closing: int, text: str) -> Edit:
+        """More in a list, where its closing bracket stands: behind the last word, with a comma if one is needed."""
+        last = self._tokens.prev_token(self._token(closing))
+        return Edit(last.endpos, last.endpos, text if last.string in ("(", ",") else f", {text}")
+
+    def closing(self, opening: int) -> int:
+        """Where the first bracket closes that opens at or after a place."""
+        depth, token = 0, self._token(opening)
+        while True:
+            depth += (token.string in "([{") - (token.string in ")]}")
+            if token.string == ")" and not depth:
+                return int(token.startpos)
+            token = self._tokens.next_token(token)
+
+    def _token(self, at: int) -> Token:
+        """The token at a place, or the last one before it."""
+        return self._tokens.get_token_from_offset(at)
+
+    @cached_property
+    def _tokens(self) -> ASTTokens:
+        from asttokens import ASTTokens
+
+        return ASTTokens(self.text)
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [0, *accumulate(len(line) + 1 for line in self.lines)]
+
+    @cached_property
+    def _parents(self) -> dict[ast.AST, ast.AST]:
+        return {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
+
+
+# Each text is parsed once, whoever reads it.
+python_source = lru_cache(maxsize=128)(PythonSource)

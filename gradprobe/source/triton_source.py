@@ -15,8 +15,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from .python_source import PythonSource, python_source
-from .text import Edit, SourceLine, edited
+from .text import Edit, PythonSource, SourceLine, edited, python_source
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from typing import TypeVar
 from ...inputs.history import CheckRequest
 from ...model.failures import Failure, TargetFailure, UsageFailure
 from ...processes import run_each
-from ...source.python_source import PythonSource
+from ...source.text import PythonSource
 from ..suite.matrix import DESCRIBER, Takes
 
 N = TypeVar("N", bound=ast.AST)

@@ -175,9 +175,12 @@ def _text(
 
 def behind(function: Function, statement: ast.stmt, text: str) -> Edit:
     """Another statement behind one: on its line, or on a new one behind a statement that holds blocks."""
-    source, line = function.source, statement.end_lineno or statement.lineno
-    at = source.end_of(line) if blocks(statement) else source.span(statement)[1]
-    return Edit(at, at, f"\n{source.indent_of(statement.lineno)}{text}" if blocks(statement) else f"; {text}")
+    source = function.source
+    if not blocks(statement):
+        at = source.span(statement)[1]
+        return Edit(at, at, f"; {text}")
+    at, first = source.end_of(statement.end_lineno or statement.lineno), source.lines[statement.lineno - 1]
+    return Edit(at, at, f"\n{first[: len(first) - len(first.lstrip())]}{text}")
 
 
 def _store(number: int, tap: Tap, place: TapPlace) -> str:

@@ -33,7 +33,6 @@ class Reading:
 class _Launch:
     """A kernel that was launched."""
 
-    kernel: Any
     tree: Sequence[Function]
     sightings: Mapping[int, Sighting]
     """By the number of the tap."""
@@ -55,11 +54,6 @@ class Session:
         """By the number of the tap and the Python function that it taps."""
         self.failure: Failure | None = None
         """Why a tap made a launch fail."""
-
-    @property
-    def kernels(self) -> tuple[Any, ...]:
-        """The Python functions of the kernels that were launched, in order."""
-        return tuple(launch.kernel.fn for launch in self._launches.values())
 
     def read(self) -> Reading:
         """What every tap saw. Where several tap one intermediate, the later given wins where both stored.
@@ -117,7 +111,7 @@ class Session:
         try:
             tree = call_tree(kernel)
         except (OSError, SyntaxError):
-            return _Launch(kernel, (), {}, None, {})
+            return _Launch((), {}, None, {})
         sightings = {number: found for number, tap in enumerate(self._taps) if (found := self._sighted(tree, tap))}
         storable = {number: found for number, found in sightings.items() if found.places and not found.stale}
         used = {number: found for number, found in storable.items() if self._is_chosen(number, found)}
@@ -126,7 +120,7 @@ class Session:
             key, shape = (number, sighting.function.plain), self._shapes[self._taps[number].intermediate]
             self._buffers[key] = self._buffers.get(key) or new_buffer(shape, self._device)
             arguments |= dict(zip(parameters(number), self._buffers[key].arguments(), strict=True))
-        return _Launch(kernel, tree, sightings, rewrite(tree, used, self._taps) if used else None, arguments)
+        return _Launch(tree, sightings, rewrite(tree, used, self._taps) if used else None, arguments)
 
     def _is_chosen(self, number: int, sighting: Sighting) -> bool:
         """One function only is tapped; if another has the variable too, `read` says so unless one has the very name."""

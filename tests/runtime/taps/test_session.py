@@ -221,11 +221,11 @@ def test_kernels_files_and_modules_are_left_as_they_are():
 def test_the_launches_recorded_inside_are_of_the_kernels_that_were_written():
     words = [f"dS=ds[{OUTER},offs_m,offs_n]"]
     with (
-        tapped([parse_tap(word) for word in words], softmax_shapes(), "cpu") as session,
+        tapped([parse_tap(word) for word in words], softmax_shapes(), "cpu"),
         recorded_launches({}, set()) as launches,
     ):
         written.fused_backward(*softmax_inputs())
-    assert launches == [written.fused_backward_kernel.fn] == list(session.kernels)
+    assert launches == [written.fused_backward_kernel.fn]
     assert source_of(launches[0]).file == written.__file__
 
 

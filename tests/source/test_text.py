@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from gradprobe.source.python_source import PythonSource
-from gradprobe.source.text import Edit, edited
+from gradprobe.source.text import Edit, PythonSource, edited
 
 TEXT = """\
 def größe(q, *, schärfe=("ä", 1)):  # Σ (
