@@ -1,18 +1,21 @@
 """The workflow of `gradprobe init --ci github`, action.yml and the hooks: valid, quoting-safe, and run step by step."""
 
+import itertools
 import json
 import os
 import stat
-import subprocess
 import sys
 
+import check_jsonschema
 import pytest
+from click.testing import CliRunner
 
 from gradprobe.commands.init import requirement, write_workflow
 from tests.cli.command import ROOT
 from tests.cli.written_targets import write_targets
 from tests.commands.ci.steps import load, run_step, steps_of_action, steps_of_workflow
 from tests.render.written import assert_is_sarif, read_junit
+from tests.sampling import sampled
 
 ACTION = ROOT / "action.yml"
 HOOKS = ROOT / ".pre-commit-hooks.yaml"
@@ -62,11 +65,8 @@ def write_command(path, script):
 
 
 def assert_valid(schema, file):
-    ran = subprocess.run(
-        [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, str(file)],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert ran.returncode == 0, ran.stdout
+    ran = CliRunner().invoke(check_jsonschema.main, ["--builtin-schema", schema, str(file)])
+    assert ran.exit_code == 0, ran.output
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / ".github" / "workflows").iterdir()), ids=lambda file: file.stem)
@@ -216,10 +216,13 @@ def test_both_commands_tell_all_that_happened_also_where_the_check_failed():
     assert len(set(categories)) == len(categories) == 2
 
 
-@pytest.mark.parametrize("of", ["workflow", "action"])
-@pytest.mark.parametrize(("name", "code"), [("backward", 0), ("doubled_dq", 1)])
-@pytest.mark.parametrize("command", ["check", "strides"])
-def test_a_run_reproduced_here_writes_its_files_and_ends_by_its_verdict(workspace, real, of, name, code, command):
+# Both values of each, and every pair of two of them.
+PAIRS = [("workflow", 0, "check"), ("workflow", 1, "strides"), ("action", 0, "strides"), ("action", 1, "check")]
+
+
+@sampled("of, code, command", itertools.product(["workflow", "action"], [0, 1], ["check", "strides"]), push=PAIRS)
+def test_a_run_reproduced_here_writes_its_files_and_ends_by_its_verdict(workspace, real, of, code, command):
+    name = ("backward", "doubled_dq")[code]
     write_targets(workspace)
     (workspace / "gradprobe-results").mkdir()
     if of == "workflow":
