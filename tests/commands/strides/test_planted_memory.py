@@ -11,7 +11,7 @@ from gradprobe.inputs.history import CheckRequest
 from gradprobe.pipeline.resolve import resolve_problem
 from tests.planted.planting import KERNELS, Edit, Planted
 
-OPTIONS = {"seqlen": 37, "head_dim": 16, "bias": False}
+OPTIONS = {"batch": 1, "heads": 2, "seqlen": 37, "head_dim": 16, "bias": False}
 DKDV, PREPROCESS = "lazy_dkdv_kernel", "lazy_preprocess_kernel"
 LOAD_Q = "q = load_tile(q_ptr, offs_m, offs_d, stride_qm, stride_qd, n_ctx, head_dim)"
 STORE_DV = "store_tile(dv_ptr, dv, offs_n, offs_d, stride_dvn, stride_dvd, n_ctx, head_dim)"
@@ -67,7 +67,7 @@ def test_a_row_of_dk_that_is_never_written_is_named_with_its_place(tmp_path):
     (result,), _, _ = tried(tmp_path, DKDV, STORE_DK, STORE_DK.replace("n_ctx", "n_ctx - 1"), "contiguous")
     (stray,) = [stray for stray in result.memory if stray.kind == "unwritten"]
     assert stray.tensor == "dK"
-    assert stray.sentence == "dK: 96 of 3,552 elements were never written, the first at [0, 0, 36, 0]"
+    assert stray.sentence == "dK: 32 of 1,184 elements were never written, the first at [0, 0, 36, 0]"
 
 
 def test_rows_of_delta_that_are_never_written_are_named_with_the_line_that_reads_them(tmp_path):
