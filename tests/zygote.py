@@ -44,7 +44,7 @@ _PLAIN = ("numpy", "torch", "torch.fx.experimental.symbolic_shapes", "pytest")
 # Not imported before gradprobe's own programs: they stand beside it, or belong in programs of other kinds.
 _APART = {"kernels", "reference", "adapters", "templates", "testing", "child"}
 # Python or a library reads these when it starts, so that they must be for a program as they are for the zygote.
-_READ_AT_START = re.compile("PYTHON|LC_|LANG|LD_|MKL_|OPENBLAS|OMP_|GOMP_|KMP_|TORCH(?!INDUCTOR)|TRITON_INTERPRET|MALLOC_")
+_READ_AT_START = re.compile("PYTHON|LC_|LANG|LD_|MKL_|OPENBLAS|G?OMP_|KMP_|TORCH(?!INDUCTOR)|TRITON_INTERPRET")
 # Those that a fork can still take over.
 _TAKEN_OVER = {"PYTHONPATH", "PYTHONIOENCODING", "TRITON_INTERPRET", "OMP_NUM_THREADS"}
 # What releases of typer that have it load with the first command.
