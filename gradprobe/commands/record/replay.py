@@ -21,7 +21,6 @@ from ...model.failures import Failure, TargetFailure, UsageFailure, as_failure
 from ...model.number import plural
 from ...model.report import failed_report
 from ...model.run import MISMATCH
-from ...pipeline.reported import report_of
 from ...processes.process import run_in_foreground
 from ...render.console import first_line
 from ...render.text import CAUTION
@@ -147,6 +146,8 @@ SCHEMA = "gradprobe.runs/1"
 
 def line_of(number: int, checked: Checked) -> Text:
     """One set in a line: its verdict, what it is, and where it is wrong or why it was not run."""
+    from ...pipeline.reported import report_of  # it imports torch, which the process that was typed does without
+
     report = checked.report
     if report is None:
         way_out = checked.failure.way_out if checked.failure else ""
@@ -163,6 +164,8 @@ def line_of(number: int, checked: Checked) -> Text:
 
 def as_document(checked: Checked, repro_command: str) -> dict[str, Any]:
     """The report that `check --json` gives for that set, or what stands in its place."""
+    from ...pipeline.reported import report_of
+
     if checked.failure is not None:
         return document_of(failed_report(checked.failure, repro_command))
     assert checked.report is not None
