@@ -12,11 +12,12 @@ from ..faults.memory import whole_storage
 from ..faults.variant import Variant
 from ..model.case import Case
 from ..model.run import MISMATCH
-from ..numerics.budget import summed_bound, tile_budget
-from ..numerics.compare import BY_TILE, allowed_on, judge, tile_size, tiles_of
+from ..numerics.budget import Whole, tile_budget
+from ..numerics.compare import allowed_on, judge, tile_size, tiles_of
 from ..numerics.evidence import Measured
 from ..numerics.precision import Precision, output_rounding
-from ..reference import Attention, Tile, evaluate, tiles
+from ..reference import Attention, evaluate, tiles
+from ..reference.attention import BY_ROW
 
 _FEW_SCORES, _FEW_ELEMENTS = 1 << 19, 1 << 24
 
@@ -34,10 +35,10 @@ def observed(case: Case, measured: Measured, tensors: Mapping[str, Tensor]) -> O
     for tile in tiles_of(case, x):
         place, values = (tile.batch, tile.heads, tile.rows), evaluate(x, tile)
         budget = allowed_on(x, tile, values, comparison.precision, comparison.recovery)
-        for name in (name for name in BY_TILE if name in actual):
+        for name in (name for name in BY_ROW if name in actual):
             judged = judge(trace.values[name][place], values, budget, name)
             _, expected[name][place], allowed[name][place], right[name][place] = judged
-    for name in (name for name in actual if name not in BY_TILE):
+    for name in (name for name in actual if name not in BY_ROW):
         _, expected[name], allowed[name], right[name] = comparison.judged(trace, name)
     expected |= {name: value for name, value in comparison.expected.items() if name not in expected}
     own = tuple(name for name, finding in comparison.findings.items() if finding.status == MISMATCH)
@@ -79,56 +80,18 @@ def predict(seen: Observed, variant: Variant, buffers: Mapping[str, Tensor], pre
         buffers: LSE, O and delta as kernels find them, as far as they are no part of the prediction.
         precision: the arithmetic that bounds are derived from; None for no bounds.
     """
-    whole = _Whole(seen, variant, precision)
+    shapes = {name: tuple(actual.shape) for name, actual in seen.actual.items()}
+    whole = Whole(seen.x, shapes, bounded=precision is not None, share=variant.share)
     heads, rows = tile_size(seen.case)
     for tile in tiles(seen.x, rows=rows, heads=heads):
-        whole.add(tile, variant.on(tile, buffers))
-    return whole.predicted()
-
-
-class _Whole:
-    """Collects tiles."""
-
-    def __init__(self, seen: Observed, variant: Variant, precision: Precision | None) -> None:
-        self.seen, self.variant, self.precision = seen, variant, precision
-        self.values = {name: actual.new_zeros(actual.shape) for name, actual in seen.actual.items()}
-        self.bounds = {name: value.clone() for name, value in self.values.items()} if precision else {}
-        self.squares = {name: bound.clone() for name, bound in self.bounds.items() if name not in BY_TILE}
-
-    def add(self, tile: Tile, values: Mapping[str, Tensor]) -> None:
-        self._add(tile, self.values, values)
-        if self.precision is None:
-            return
-        budget = tile_budget(self.variant.x, tile, values, self.precision)
-        rows = {name: bound.nan_to_num(0.0) for name, bound in budget.rows.items()}
-        self._add(tile, self.bounds, {**rows, **budget.sums})
-        self._add(tile, self.squares, budget.squares)
-
-    def predicted(self) -> Predicted:
-        finished = dict(self.values)
-        for finish in self.variant.finishes:
-            finished |= finish(finished)
-        for name, squares in self.squares.items():
-            assert self.precision is not None
-            self.bounds[name] = summed_bound(name, self.values[name], squares, self.bounds[name], self.precision)
-        dtypes = {name: value.dtype for name, value in self.seen.measured.trace.values.items()}
-        bounds = {
-            name: bound + output_rounding(self.values[name], bound, dtypes[name]) for name, bound in self.bounds.items()
-        }
-        return Predicted(finished, bounds)
-
-    def _add(self, tile: Tile, into: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
-        """Like the reference's `add_tile`, with the variant's own sums over the heads of a group."""
-        x = self.seen.x
-        for name, whole in into.items():
-            if name in BY_TILE:
-                whole[tile.batch, tile.heads, tile.rows] = values[name]
-            elif name in ("dK", "dV") and self.variant.share is not None:
-                share = self.variant.share[:, tile.heads]
-                whole[tile.batch] += (share @ values[name].flatten(1)).unflatten(1, values[name].shape[1:])
-            elif name in ("dK", "dV"):
-                whole[tile.batch].index_add_(0, x.kv_heads(tile), values[name])
-            elif name in ("dTau", "dSink"):
-                whole[tile.heads] += values[name]
-            else:
-                x.bias_part(whole, tile).add_(values[name])
+        values = variant.on(tile, buffers)
+        whole.add(tile, values, tile_budget(variant.x, tile, values, precision) if precision else None)
+    finished = dict(whole.values)
+    for finish in variant.finishes:
+        finished |= finish(finished)
+    if precision is None:
+        return Predicted(finished, {})
+    whole.bounds |= {name: whole.bound(name, whole.values[name], precision) for name in whole.squares}
+    dtypes = {name: value.dtype for name, value in seen.measured.trace.values.items()}
+    rounding = {name: output_rounding(whole.values[name], bound, dtypes[name]) for name, bound in whole.bounds.items()}
+    return Predicted(finished, {name: bound + rounding[name] for name, bound in whole.bounds.items()})

@@ -11,8 +11,8 @@ from torch import Tensor
 from ..faults.hypothesis import EVERYTHING, Hypothesis, Observed
 from ..faults.variant import BUFFERS, Variant, seeing_all
 from ..model.report import NAMED
-from ..numerics.compare import BY_TILE
 from ..reference import Tile, tiles
+from ..reference.attention import BY_ROW
 from .prediction import Predicted, predict
 
 # The errors that a fault makes are thousands of roundings. Rounding itself is allowed four budgets here, because what a
@@ -191,7 +191,7 @@ class Tester:
     def _here(self) -> dict[str, tuple[Tensor, Tensor, Tensor, Tensor]]:
         """In that place: actual, expected, allowed and right, of each intermediate that is wrong by itself."""
         (tile, key_head), seen = self._place, self.seen
-        places: dict[str, tuple[int, int | slice]] = {name: (tile.batch, tile.heads) for name in BY_TILE}
+        places: dict[str, tuple[int, int | slice]] = {name: (tile.batch, tile.heads) for name in BY_ROW}
         places |= {name: (tile.batch, key_head) for name in ("dK", "dV")}
         found = {
             name: tuple(of[name][places[name]] for of in (seen.actual, seen.expected, seen.allowed, seen.right))

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from ..reference import Attention, Tile
+from ..reference.attention import BY_KEY, BY_ROW, add_tile
 from ..reference.softmax import sink_weight
 from .bounds import Chain
-from .precision import TINY, U32, U_FUNCTION, Precision, like_bias, long_sum
+from .precision import TINY, U32, U_FUNCTION, Precision, like_bias, long_sum, softcap_slope
 
 Error = tuple[Tensor, Tensor]
 """What a tile adds to the squares of independent errors, and what it adds as it is."""
-
-
-def errors_of_sums(chain: Chain) -> Iterator[tuple[str, Error]]:
-    """By name, in the shapes of the tile's own shares. A row's delta and LSE err for all its entries at once."""
-    steps = {"dK": _dk, "dV": _dv, "dBias": _dbias, "dTau": _dtau, "dSink": _dsink}
-    for name, step in steps.items():
-        if name in chain.values:
-            yield name, step(chain)
 
 
 def _dk(of: Chain) -> Error:
@@ -65,16 +58,13 @@ def _dbias(of: Chain) -> Error:
     else:
         addends = x.n_batch * x.n_heads * x.n_query * x.n_key // x.bias.numel()
         along_rows = x.n_key > 1 and (x.bias.dim() == 0 or x.bias.shape[-1] == 1)
-    squares = _by_whole_row(of, dt) if along_rows else _by_row(of, dt)
+    squares = _by_row(of, dt)
+    if along_rows:  # the errors of a row's delta and its LSE add up as they are
+        p, row = of.p.sum(-1, keepdim=True), dt.sum(-1, keepdim=True)
+        squares = of.i_ds.sum(-1, keepdim=True) + (p * of.i_delta) ** 2 + (row * of.common) ** 2
     sums = of.kink_ds + U32 * long_sum(addends) * dt.abs()
     cut = like_bias(x, of.tile, of.p * of.cut_delta).abs()
     return like_bias(x, of.tile, squares), like_bias(x, of.tile, sums) + cut
-
-
-def _by_whole_row(of: Chain, dt: Tensor) -> Tensor:
-    """[h, m, 1]: along a row the errors of its delta and its LSE add up as they are."""
-    p, dt = of.p.sum(-1, keepdim=True), dt.sum(-1, keepdim=True)
-    return of.i_ds.sum(-1, keepdim=True) + (p * of.i_delta) ** 2 + (dt * of.common) ** 2
 
 
 def _dtau(of: Chain) -> Error:
@@ -101,6 +91,10 @@ def _dsink(of: Chain) -> Error:
     squares = (weight * of.e_delta[..., 0] + share * relative) ** 2
     cut = (weight * of.cut_delta[..., 0]).sum(-1).abs()
     return squares.sum(-1), U32 * long_sum(x.n_batch * x.n_query) * share.sum(-1) + cut
+
+
+# In the shapes of the tile's own shares. A row's delta and LSE err for all its entries at once.
+_SUMS = {"dK": _dk, "dV": _dv, "dBias": _dbias, "dTau": _dtau, "dSink": _dsink}
 
 
 @dataclass(frozen=True)
@@ -134,7 +128,7 @@ def tile_budget(
         shift: from `rounding_shift`, for arithmetics that need it.
     """
     chain = Chain(x, tile, values, precision)
-    errors = dict(errors_of_sums(chain))
+    errors = {name: step(chain) for name, step in _SUMS.items() if name in chain.values}
     squares, sums = ({name: _known(error[which]) for name, error in errors.items()} for which in (0, 1))
     rows = {name: _known(bound) for name, bound in chain.rows().items()}
     budget = TileBudget(rows, squares, sums, chain.unmasked_dp, chain.undecided)
@@ -155,13 +149,45 @@ def _widened(budget: TileBudget, shift: Mapping[str, Tensor]) -> TileBudget:
     return replace(budget, rows=rows, sums=sums, unmasked_dp=budget.unmasked_dp + shift.get("dPE", 0.0))
 
 
-def summed_bound(name: str, expected: Tensor, squares: Tensor, sums: Tensor, precision: Precision) -> Tensor:
-    """The bound of a sum over all tiles, from the tiles' shares of it.
+class Whole:
+    """Intermediates put together from tiles, with the errors allowed to them.
 
-    Where all of P, or of dS, are nearly alike, they round alike, and dV and dK are off by as much as each of them.
+    Args:
+        bounded: whether errors are asked for.
+        share: [Hkv, H] how often each query head counts in each key head's sums; None where each does in its own, once.
     """
-    shared = max(2 * precision.operand, precision.matrix if name in ("dK", "dV") else 0.0)
-    return squares.sqrt() + sums + (shared + 2 * U32) * expected.abs() + TINY
+
+    def __init__(
+        self, x: Attention, shapes: Mapping[str, tuple[int, ...]], *, bounded: bool = True, share: Tensor | None = None
+    ) -> None:
+        self.x, self.share = x, share
+        self.values = {name: x.q.new_zeros(shape) for name, shape in shapes.items()}
+        self.bounds = {name: x.q.new_zeros(shape) for name, shape in shapes.items() if bounded}
+        """Complete for what belongs to rows; of the others without their squares, which `bound` adds."""
+        self.squares = {name: torch.zeros_like(bound) for name, bound in self.bounds.items() if name not in BY_ROW}
+
+    def add(self, tile: Tile, values: Mapping[str, Tensor], budget: TileBudget | None) -> None:
+        """Adds one tile; without a budget where none are bounded."""
+        self._add(self.values, tile, values)
+        if budget is not None:
+            self._add(self.bounds, tile, {**budget.rows, **budget.sums})
+            self._add(self.squares, tile, budget.squares)
+
+    def _add(self, into: Mapping[str, Tensor], tile: Tile, values: Mapping[str, Tensor]) -> None:
+        shared = () if self.share is None else BY_KEY
+        add_tile(self.x, {name: whole for name, whole in into.items() if name not in shared}, tile, values)
+        for name in into.keys() & {*shared}:
+            assert self.share is not None
+            sums = self.share[:, tile.heads] @ values[name].flatten(1)
+            into[name][tile.batch] += sums.unflatten(1, values[name].shape[1:])
+
+    def bound(self, name: str, expected: Tensor, precision: Precision) -> Tensor:
+        """The bound of a sum over all tiles, from the tiles' shares of it.
+
+        Where all of P, or of dS, are nearly alike, they round alike, and dV and dK are off by as much as each of them.
+        """
+        shared = max(2 * precision.operand, precision.matrix if name in ("dK", "dV") else 0.0)
+        return self.squares[name].sqrt() + self.bounds[name] + (shared + 2 * U32) * expected.abs() + TINY
 
 
 # What can be recovered of a target that exposes gradients alone.
@@ -199,8 +225,9 @@ class Recovery:
         # A kernel may round dS or scale * dS, whichever it multiplies.
         for name, dtype, factor in (("P", self.of_p, 1.0), ("dS", self.of_ds, min(1.0, abs(x.scale), self.factor))):
             if name in self.names:
-                rounded = precision.coarser if name in self.coarse else precision
-                rows[name] = rows[name] + _of_reading(values[name], rows[name], dtype, factor, rounded) * valid
+                rounded, info = precision.coarser if name in self.coarse else precision, torch.finfo(dtype)
+                relative = (rounded.matrix + info.eps / 2 + 4 * U32) * (values[name].abs() + rows[name])
+                rows[name] = rows[name] + (relative + (rounded.floor + info.tiny * info.eps / 2) / factor) * valid
         e_g = quotient_error(values, rows, slope_of(x, tile))
         key = self.zero_key[tile.batch, tile.heads, tile.rows, None]
         e_delta = e_g.gather(-1, key.clamp(min=0)).masked_fill(key < 0, float("inf"))
@@ -231,12 +258,6 @@ class Recovery:
         )
 
 
-def _of_reading(expected: Tensor, bound: Tensor, dtype: torch.dtype, factor: float, precision: Precision) -> Tensor:
-    info = torch.finfo(dtype)
-    relative = precision.matrix + info.eps / 2 + 4 * U32
-    return relative * (expected.abs() + bound) + (precision.floor + info.tiny * info.eps / 2) / factor
-
-
 def quotient_error(values: Mapping[str, Tensor], rows: Mapping[str, Tensor], slope: Tensor | float) -> Tensor:
     """The error of dS / (P * slope); infinite where P is not known to be above 0."""
     spread = (values["dP"] - values["delta"][..., None]).abs()
@@ -247,7 +268,4 @@ def quotient_error(values: Mapping[str, Tensor], rows: Mapping[str, Tensor], slo
 
 def slope_of(x: Attention, tile: Tile) -> Tensor | float:
     """The softcap's derivative on a tile."""
-    if x.softcap is None:
-        return 1.0
-    q, k, _, _ = x.tensors(tile)
-    return 1 - (x.scale * q @ k.mT / x.softcap).tanh() ** 2
+    return softcap_slope(x, *x.tensors(tile)[:2])

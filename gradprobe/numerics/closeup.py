@@ -14,10 +14,11 @@ from ..model.intermediates import slots
 from ..model.number import Number
 from ..model.run import CloseUp, Row
 from ..reference import Tile
-from .compare import BY_TILE, allowed_on, judge, tile_size
+from ..reference.attention import BY_ROW, MATRICES
+from .compare import allowed_on, judge, tile_size
 from .evidence import Measured, Probed
 from .locate import locate_at
-from .tally import Finding, Judged
+from .tally import Judged
 
 # Of a map and its rows together; what has more is not kept in a report: 100 kB of JSON each.
 MOST_CELLS = 2048
@@ -56,8 +57,16 @@ def close_up(case: Case, layout: str, measured: Measured, name: str, at: tuple[i
     Raises:
         UsageFailure: the target did not expose it, or there is no such batch or head.
     """
-    finding = _exposed(measured, name)
-    batch, head = _checked(finding, at) if at is not None else _interesting(finding)
+    finding = measured.comparison.findings.get(name)
+    if finding is None:
+        shown = ", ".join(measured.comparison.findings)
+        raise UsageFailure(f"diff {name}: the target does not expose {name}", f"it exposes {shown}")
+    (n_batch, n_heads), first_wrong = finding.ratio.shape, finding.first or finding.first_wrong
+    if at is not None and not (0 <= at[0] < n_batch and 0 <= at[1] < n_heads):
+        has = f"{name} has batches 0 to {n_batch - 1} and heads 0 to {n_heads - 1}"
+        raise UsageFailure(f"--at {at[0]},{at[1]}: {has}")
+    worst = divmod(int(finding.ratio.argmax()), n_heads)
+    batch, head = at or ((first_wrong.batch or 0, first_wrong.head or 0) if first_wrong else worst)
     judged, masked = _whole_head(case, measured, name, batch, head)
     ratio, (n_rows, n_cols) = judged.ratio, judged.right.shape
     tile, first = _tile(case, finding.axes, n_cols), _first(ratio, judged.right)
@@ -77,34 +86,10 @@ def close_up(case: Case, layout: str, measured: Measured, name: str, at: tuple[i
     )
 
 
-def _exposed(measured: Measured, name: str) -> Finding:
-    finding = measured.comparison.findings.get(name)
-    if finding is None:
-        shown = ", ".join(measured.comparison.findings)
-        raise UsageFailure(f"diff {name}: the target does not expose {name}", f"it exposes {shown}")
-    return finding
-
-
-def _checked(finding: Finding, at: tuple[int, int]) -> tuple[int, int]:
-    n_batch, n_heads = finding.ratio.shape
-    if not (0 <= at[0] < n_batch and 0 <= at[1] < n_heads):
-        raise UsageFailure(
-            f"--at {at[0]},{at[1]}: {finding.name} has batches 0 to {n_batch - 1} and heads 0 to {n_heads - 1}"
-        )
-    return at
-
-
-def _interesting(finding: Finding) -> tuple[int, int]:
-    first = finding.first or finding.first_wrong
-    if first is not None:
-        return first.batch or 0, first.head or 0
-    return divmod(int(finding.ratio.argmax()), finding.ratio.shape[1])
-
-
 def _whole_head(case: Case, measured: Measured, name: str, batch: int, head: int) -> tuple[Judged, Tensor]:
     """One head judged, and where a mask covers it, each [R, C]."""
     comparison = measured.comparison
-    if name not in BY_TILE:
+    if name not in BY_ROW:
         index = head if comparison.findings[name].axes[0] not in "b1" else (batch, head)
         parts = [part[index] for part in comparison.judged(measured.trace, name)]
         whole = Judged(*(part.reshape(part.shape[0] if part.dim() else 1, -1) for part in parts))
@@ -119,7 +104,7 @@ def _whole_head(case: Case, measured: Measured, name: str, batch: int, head: int
             known = comparison.bounds[name][tile.batch, tile.heads, tile.rows]
             budget = replace(budget, rows={**budget.rows, name: known})
         judged = judge(measured.trace.values[name][tile.batch, tile.heads, tile.rows], values, budget, name)
-        of_matrix = judged.right.dim() == 3 and name in ("P", "dP", "dS")
+        of_matrix = judged.right.dim() == 3 and name in MATRICES
         masked = ~values["valid"] if of_matrix else torch.zeros_like(judged.right)
         pieces.append([part[0].reshape(part.shape[1], -1) for part in (*judged, masked)])
     *whole_parts, masked = (torch.cat(part) for part in zip(*pieces, strict=True))

@@ -18,13 +18,12 @@ from torch import Tensor
 from ..model.case import Case
 from ..model.run import INHERITED
 from ..reference import Attention, Tile, evaluate, tiles
-from ..reference.attention import add_tile
+from ..reference.attention import BY_ROW, MATRICES
 from ..runtime.trace import Trace, expected_shapes
-from .budget import Recovery, TileBudget, summed_bound, tile_budget
+from .budget import Recovery, TileBudget, Whole, tile_budget
 from .precision import Precision, output_rounding, rounding_shift
 from .tally import Finding, Judged, Tally
 
-BY_TILE = ("LSE", "P", "O", "dP", "delta", "dS", "dQ")
 OTHER_DELTA = "delta, otherwise"
 # Elements of one tile's matrices: 16 MiB in float64, of which some twenty are alive at once.
 TILE_ELEMENTS = 1 << 21
@@ -150,18 +149,13 @@ class _Pass:
         self.replaced: Mapping[str, Tensor] = reference.values if reference is not None else {}
         self.case, self.x, self.trace, self.precision = case, x, trace, precision
         self.tallies = {name: Tally(case, name, trace.values[name].shape) for name in trace.values}
-        linear = [name for name in shapes if name not in ("P", "dP", "dS")]
-        self.expected = {name: x.q.new_zeros(shapes[name]) for name in linear}
-        self.bounds = {name: x.q.new_zeros(shapes[name]) for name in linear}
-        summed = [name for name in linear if name not in BY_TILE]
-        self.squares = {name: x.q.new_zeros(shapes[name]) for name in summed}
-        self.own = _Sums(summed, shapes, x) if blame else None
-        rows = (case.batch, case.heads, case.seqlen_q)
-        self.row_sums = {
-            name: (x.q.new_zeros(rows), x.q.new_zeros(rows), x.q.new_zeros(rows))
-            for name in ("P", "dS")
-            if name in trace.values
-        }
+        self.whole = Whole(x, {name: shape for name, shape in shapes.items() if name not in MATRICES})
+        summed = {name: shape for name, shape in shapes.items() if name not in BY_ROW}
+        self.own = Whole(x, summed) if blame else None
+        """dK, dV, dBias, dTau and dSink as the target's own P, dP, delta and dS imply them."""
+        rows = [x.q.new_zeros(shapes["LSE"]) for _ in range(6)]
+        sums = {"P": (rows[0], rows[1], rows[2]), "dS": (rows[3], rows[4], rows[5])}
+        self.row_sums = {name: parts for name, parts in sums.items() if name in trace.values}
         self.leaks = dict.fromkeys(self.row_sums, 0)
         self.undecided = 0
 
@@ -175,7 +169,15 @@ class _Pass:
         return Comparison(
             {name: self.tallies[name].finding() for name in shapes if name in self.tallies},
             tuple(name for name in shapes if name not in self.tallies),
-            *(self.precision, self.undecided, self.expected, self.bounds, self.row_sums, self.leaks, self.recovery),
+            *(
+                self.precision,
+                self.undecided,
+                self.whole.values,
+                self.whole.bounds,
+                self.row_sums,
+                self.leaks,
+                self.recovery,
+            ),
             reading=self.reading,
             replaced=self.replaced,
         )
@@ -188,11 +190,9 @@ class _Pass:
         plain = tile_budget(self.x, tile, values, self.precision, shift)
         budget = plain if self.recovery is None else self._read(tile, values, plain)
         self.undecided += int(budget.undecided.sum())
-        _add(self.x, tile, self.expected, values)
-        _add(self.x, tile, self.squares, budget.squares)
-        _add(self.x, tile, self.bounds, {**budget.rows, **budget.sums})
+        self.whole.add(tile, values, budget)
         own, own_budget = self._own_tile(tile, shift)
-        for name in BY_TILE:
+        for name in BY_ROW:
             if name in self.tallies:
                 actual = self.trace.values[name][place]
                 judged = judge(actual, values, budget, name)
@@ -218,29 +218,32 @@ class _Pass:
         if self.own is None:
             return {}, None
         place = (tile.batch, tile.heads, tile.rows)
-        given = {name: self.trace.values[name][place].double() for name in BY_TILE if name in self.trace.values}
+        given = {name: self.trace.values[name][place].double() for name in BY_ROW if name in self.trace.values}
         given.pop("dQ", None)
         implied = self.evaluate(self.x, tile, given)
         budget = allowed_on(self.x, tile, implied | given, self.precision, self.recovery, shift)
-        self.own.add(self.x, tile, implied, budget)
+        self.own.add(tile, implied, budget)
         return {**implied, OTHER_DELTA: _other_delta(self.x, tile, implied | given)}, budget
 
     def _summed(self) -> None:
         """Compares dK, dV, dBias and dTau, which are complete only after the last tile."""
-        for name, squares in self.squares.items():
-            self.expected[name] = self.replaced.get(name, self.expected[name]).double()
-            self.bounds[name] = summed_bound(name, self.expected[name], squares, self.bounds[name], self.precision)
+        whole, own = self.whole, self.own
+        for name in whole.squares:
+            whole.values[name] = self.replaced.get(name, whole.values[name]).double()
+            whole.bounds[name] = whole.bound(name, whole.values[name], self.precision)
             if name in self.tallies:
-                judged = judge_whole(self.trace.values[name], self.expected[name], self.bounds[name])
-                rounding = judged.bound - self.bounds[name]
-                inherited = self.own.right(name, judged.actual, rounding, self.precision) if self.own else None
+                judged = judge_whole(self.trace.values[name], whole.values[name], whole.bounds[name])
+                inherited = None
+                if own is not None:
+                    bound = own.bound(name, own.values[name], self.precision) + (judged.bound - whole.bounds[name])
+                    inherited = _within(judged.actual, own.values[name], bound, poisoned=True)
                 self.tallies[name].add_whole(judged, inherited)
 
 
 def with_replaced(values: dict[str, Tensor], replaced: Mapping[str, Tensor], tile: Tile) -> dict[str, Tensor]:
     """The reference's values of a tile, where another reference has values those."""
     place = (tile.batch, tile.heads, tile.rows)
-    return values | {name: replaced[name][place].double() for name in BY_TILE if name in replaced}
+    return values | {name: replaced[name][place].double() for name in BY_ROW if name in replaced}
 
 
 def allowed_on(
@@ -307,28 +310,6 @@ def judge_whole(actual: Tensor, expected: Tensor, bound: Tensor) -> Judged:
     dtype, actual, bound = actual.dtype, actual.double(), bound + output_rounding(expected, bound, actual.dtype)
     right = _within(actual, expected, bound) | may_overflow(actual, expected, bound, dtype)
     return Judged(actual, expected, bound, right)
-
-
-class _Sums:
-    """dK, dV, dBias and dTau as the target's own P, dP, delta and dS imply them."""
-
-    def __init__(self, names: list[str], shapes: Mapping[str, tuple[int, ...]], x: Attention) -> None:
-        self.expected, self.squares, self.bounds = (
-            {name: x.q.new_zeros(shapes[name]) for name in names} for _ in range(3)
-        )
-
-    def add(self, x: Attention, tile: Tile, values: Mapping[str, Tensor], budget: TileBudget) -> None:
-        _add(x, tile, self.expected, values)
-        _add(x, tile, self.squares, budget.squares)
-        _add(x, tile, self.bounds, budget.sums)
-
-    def right(self, name: str, actual: Tensor, rounding: Tensor, precision: Precision) -> Tensor:
-        bound = summed_bound(name, self.expected[name], self.squares[name], self.bounds[name], precision)
-        return _within(actual, self.expected[name], bound + rounding, poisoned=True)
-
-
-def _add(x: Attention, tile: Tile, into: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
-    add_tile(x, {name: whole for name, whole in into.items() if name in values}, tile, values)
 
 
 def _within(actual: Tensor, expected: Tensor, bound: Tensor, *, poisoned: bool = False) -> Tensor:

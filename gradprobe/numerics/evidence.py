@@ -163,9 +163,7 @@ class Probed:
         """What was seen of memory that is shown and does not count, each finding once with its layouts."""
         layouts: dict[tuple[str, str, str], list[str]] = {}
         for run in self.runs:
-            for memory_finding in run.memory:
-                if memory_finding.severity == WARNING:
-                    layouts.setdefault(
-                        (memory_finding.kind, memory_finding.tensor, memory_finding.sentence), []
-                    ).append(run.layout)
+            for one in run.memory:
+                if one.severity == WARNING:
+                    layouts.setdefault((one.kind, one.tensor, one.sentence), []).append(run.layout)
         return [Warned(*about, tuple(dict.fromkeys(named))) for about, named in layouts.items()]

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ..model.case import Case
-from ..reference import Attention
+from ..reference import Attention, tiles
 from ..runtime.trace import Trace
 from .compare import Comparison, may_overflow
 from .precision import Precision, output_rounding
@@ -81,20 +81,19 @@ class _Side:
 
 def identities(case: Case, x: Attention, trace: Trace, comparison: Comparison) -> list[Invariant]:
     """I1 to I7 on the target's results, then on the reference's; those whose intermediates are there."""
-    return [*_judge(case, x, _target_side(trace, comparison)), *_judge(case, x, _reference_side(comparison))]
+    sides = (_target_side(trace, comparison), _reference_side(comparison))
+    return [worst(key, side.of, *sizes) for side in sides for key, *sizes in _residuals(case, x, side)]
 
 
 def _target_side(trace: Trace, comparison: Comparison) -> _Side:
+    """The target's values; where an infinity is right, the reference's value in its place."""
     bounds = allowed(comparison, {name: tensor.dtype for name, tensor in trace.values.items()})
-    values = {name: _finite(name, trace, comparison) for name in bounds}
+    values = {name: trace.values[name].double() for name in bounds}
+    for name in bounds:
+        if not comparison.findings[name].mismatched:
+            values[name] = comparison.expected[name].where(values[name].isinf(), values[name])
     sums = {name: (actual, budget) for name, (actual, _, budget) in comparison.row_sums.items()}
     return _Side("target", values, bounds, sums, comparison.leaks)
-
-
-def _finite(name: str, trace: Trace, comparison: Comparison) -> Tensor:
-    """The target's values; where an infinity is right, the reference's value in its place."""
-    actual, expected = trace.values[name].double(), comparison.expected[name]
-    return actual if comparison.findings[name].mismatched else expected.where(actual.isinf(), actual)
 
 
 def _reference_side(comparison: Comparison) -> _Side:
@@ -116,11 +115,6 @@ def allowed(comparison: Comparison, dtypes: Mapping[str, torch.dtype]) -> dict[s
         for name, bound in comparison.bounds.items()
         if name in dtypes
     }
-
-
-def _judge(case: Case, x: Attention, side: _Side) -> Iterator[Invariant]:
-    for key, residual, budget in _residuals(case, x, side):
-        yield worst(key, side.of, residual, budget)
 
 
 def worst(key: str, of: str, residual: Tensor, budget: Tensor) -> Invariant:
@@ -169,11 +163,7 @@ def _inner_products(
 
 def _live(x: Attention) -> Tensor:
     """[B, H, M] bool: the rows that see a key."""
-    from ..reference import Tile
-
-    every = slice(0, x.n_query)
-    live = [x.valid(Tile(b, slice(0, x.n_heads), every)).any(-1) for b in range(x.n_batch)]
-    return torch.stack([heads.expand(x.n_heads, -1) for heads in live])
+    return torch.stack([x.valid(tile).any(-1).expand(x.n_heads, -1) for tile in tiles(x)])
 
 
 def doubled(values: Mapping[str, Tensor]) -> dict[str, Tensor]:

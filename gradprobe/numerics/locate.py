@@ -9,8 +9,9 @@ from ..model.case import Case
 from ..model.number import Number, in_words, spans
 from ..model.run import MISMATCH, Element, Window
 from ..reference import Attention, Tile
+from ..reference.attention import BY_ROW
 from ..runtime.trace import Trace
-from .compare import BY_TILE, Comparison
+from .compare import Comparison
 from .tally import Place, element_at
 
 # Which corner the diagonal ends in where M != N, and how another kernel shows.
@@ -45,7 +46,7 @@ def _with_window(x: Attention, trace: Trace, comparison: Comparison, element: El
     actual = _matrix(trace.values[name], element)
     rows, cols = _around(element.row or 0, actual.shape[0], 2), _around(element.col or 0, actual.shape[1], 5)
     tile = Tile(batch, slice(head, head + 1), slice(rows[0], rows[-1] + 1))
-    if name in BY_TILE:
+    if name in BY_ROW:
         expected = comparison.values(x, tile)[name].reshape(len(rows), -1)
     else:
         expected = _matrix(comparison.expected[name], element)[list(rows)]

@@ -12,11 +12,12 @@ from torch import Tensor
 from ..model.case import Case
 from ..model.failures import UsageFailure
 from ..reference import Attention, Tile, evaluate, manual_attention_backward
+from ..reference.attention import BY_ROW, MATRICES
 from ..reference.softmax import kept_share
 from ..runtime.trace import Trace
 from .bounds import UNBOUNDED, score_error
 from .budget import tile_budget
-from .compare import BY_TILE, attention_of, compare, tile_size, tiles_of, wrong_on
+from .compare import attention_of, compare, tile_size, tiles_of, wrong_on
 from .precision import U32, Precision, precision_of
 
 _LARGEST = {"float32": (2 - 2.0**-23) * 2.0**127, "float16": 65504.0}
@@ -132,7 +133,6 @@ def _on(x: Attention, tile: Tile, precision: Precision) -> Iterator[tuple[str, T
     yield "dBias", ds.sum((-2, -1))
 
 
-_MATRICES = ("P", "dP", "dS")
 # Elements of all score matrices together beyond which nothing is tried: an option without effect takes two evaluations.
 _MOST_SCORES = 1 << 24
 
@@ -161,7 +161,7 @@ def _is_shown(case: Case, x: Attention, off: Attention, trace: Trace, precision:
     """Whether a target that ignores an option is wrong; mostly the first tile tells."""
     for tile in tiles_of(case, off):
         values = evaluate(off, tile)
-        came = {name: values[name].to(of.dtype) for name, of in trace.values.items() if name in BY_TILE}
+        came = {name: values[name].to(of.dtype) for name, of in trace.values.items() if name in BY_ROW}
         if wrong_on(x, tile, came, precision):
             return True
     return not compare(case, x, _of(case, off, trace), precision, blame=False).matches
@@ -192,7 +192,7 @@ def _of(case: Case, x: Attention, trace: Trace) -> Trace:
     heads, rows = tile_size(case)
     options: Mapping[str, Any] = {name: getattr(x, name) for name in Attention.__dataclass_fields__}
     results = manual_attention_backward(
-        **options, head_tile=heads, row_tile=rows, matrices=any(name in trace.values for name in _MATRICES)
+        **options, head_tile=heads, row_tile=rows, matrices=any(name in trace.values for name in MATRICES)
     )
     values = {name: results[name].to(came.dtype) for name, came in trace.values.items()}
     return Trace(values, trace.sources)

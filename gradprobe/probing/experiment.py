@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -25,7 +25,7 @@ from ..numerics.evidence import Measured
 from ..numerics.identities import identities
 from ..numerics.locate import locate
 from ..numerics.precision import precision_of
-from ..reference import Attention, Tile, evaluate
+from ..reference import Attention, Tile, evaluate, manual_attention_backward
 from ..runtime.run import Outcome, run_target
 from ..runtime.taps import Tap, parse_tap
 from ..runtime.trace import Trace
@@ -143,8 +143,6 @@ def derived(experiment: Experiment, values: Mapping[str, Tensor]) -> dict[str, T
     taken = {name: key for name, key in DERIVED.items() if name in experiment.target.takes}
     if not taken:
         return {}
-    from ..reference import manual_attention_backward
-
     case = experiment.case
     options = {name: getattr(case, name) for name in ("family", "causal", "scale", "window", "softcap", "align")}
     known: dict[str, Any] = {name: value for name, value in values.items() if name not in DERIVED}
@@ -187,21 +185,12 @@ def measure(
         comparison = compared(timed)
         coarser: tuple[Coarser | Operand, ...] = ()
         if not comparison.matches and reference is None and not coarse:
-            lenient, coarser = _explained(case, x, trace, comparison, compared)
+            found = rounded_operand(case, x, trace, comparison, compared)
+            lenient, coarser = (found[0], (found[1],)) if found else explained(case, x, trace, comparison)
             comparison = comparison if case.strict else lenient
         invariants = identities(case, x, trace, comparison)
         refuse_broken(experiment.reference, invariants)
         return Measured(x, trace, comparison, locate(x, trace, comparison), tuple(invariants), coarser)
-
-
-def _explained(
-    case: Case, x: Attention, trace: Trace, comparison: Comparison, compared: Callable[[Evaluate], Comparison]
-) -> tuple[Comparison, tuple[Coarser | Operand, ...]]:
-    """The comparison with a proven coarser arithmetic judged as such, and what that arithmetic is."""
-    found = rounded_operand(case, x, trace, comparison, compared)
-    if found is not None:
-        return found[0], (found[1],)
-    return explained(case, x, trace, comparison)
 
 
 def _reference_trace(experiment: Experiment, inputs: Inputs, x: Attention) -> Trace | None:

@@ -29,34 +29,23 @@ def with_insides(experiment: Experiment, records: list[Record]) -> list[Record]:
 
     Where a run is right and its one-hot problems are not, these stand behind the others as a run of their own.
     """
-    chosen = [at for at, record in enumerate(records) if record.run and record.run.measured][:1]
-    chosen += [
+    measured = [at for at, record in enumerate(records) if record.run and record.run.measured]
+    failing = [
         at
         for at, record in enumerate(records)
         if record.run and record.run.verdict == MISMATCH and record.configuration is None
-    ][:1]
-    looked = [_with_inside(experiment, one) if at in chosen else one for at, one in enumerate(records)]
-    apart = [record.run for record in looked if record.run and _is_wrong_inside(record.run)]
-    return [*map(_without_one_hots, looked), *map(_of_one_hots, apart)]
-
-
-def _is_wrong_inside(run: Run) -> bool:
-    """Whether the target exports what is wrong in one-hot problems alone."""
-    if run.measured is None or run.inside is None:
-        return False
-    return run.measured.comparison.matches and not run.inside.measured.comparison.matches
-
-
-def _without_one_hots(record: Record) -> Record:
-    wrong = record.run is not None and _is_wrong_inside(record.run)
-    return replace(record, run=replace(record.run, inside=None)) if record.run and wrong else record
-
-
-def _of_one_hots(run: Run) -> Record:
-    assert run.inside is not None
-    measured = run.inside.measured
-    inside = replace(run.inside, shown=measured)
-    return Record(Run(f"{run.layout}, one-hot inputs", run.assigned, measured, None, inside))
+    ]
+    looked, apart = list(records), list[Record]()
+    for at in sorted({*measured[:1], *failing[:1]}):
+        looked[at] = record = _with_inside(experiment, records[at])
+        run = record.run
+        if run is None or run.measured is None or run.inside is None or not run.measured.comparison.matches:
+            continue
+        if not run.inside.measured.comparison.matches:
+            looked[at] = replace(record, run=replace(run, inside=None))
+            layout, inside = f"{run.layout}, one-hot inputs", replace(run.inside, shown=run.inside.measured)
+            apart.append(Record(Run(layout, run.assigned, inside.measured, None, inside)))
+    return [*looked, *apart]
 
 
 def _with_inside(experiment: Experiment, record: Record) -> Record:

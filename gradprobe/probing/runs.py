@@ -68,10 +68,13 @@ def _of_layout(experiment: Experiment, assigned: Assigned) -> Iterator[Record]:
     record, run = _record(experiment, assigned)
     request, experiment = experiment.case.layouts or experiment.case.runs, experiment.after(outcomes_of([record]))
     yield record
-    configures = experiment.case.configs == "all" and assigned == layouts_of(experiment.case)[0]
-    if configures:
+    if experiment.case.configs == "all" and assigned == layouts_of(experiment.case)[0]:
         yield from _in_other_configurations(experiment, assigned, record)
-    if run.layout == "distinct" and not request and (run.measured is None or _copied(experiment, record)):
+    assert experiment.first is not None
+    # Many wrappers make a tensor contiguous where its last stride is not 1, and look right whatever strides they mix
+    # up: inputs were copied that the kernels took as they lay in the first run.
+    copied = bool(experiment.first.taken - record.executions[-1].outcome.taken)
+    if run.layout == "distinct" and not request and (run.measured is None or copied):
         yield _record(experiment, UNIT_RUN)[0]
 
 
@@ -96,15 +99,6 @@ def pinned(experiment: Experiment, kernel: str, number: int) -> Experiment:
     return replace(experiment, case=replace(experiment.case, pinned=((kernel, number),)))
 
 
-def _copied(experiment: Experiment, latest: Record) -> bool:
-    """Whether kernels were given copies in the latest run, of inputs that they took as they lay in the first.
-
-    Many wrappers make a tensor contiguous where its last stride is not 1: they look right whatever strides they mix up.
-    """
-    assert experiment.first is not None
-    return bool(experiment.first.taken - latest.executions[-1].outcome.taken)
-
-
 def _record(experiment: Experiment, assigned: Assigned) -> tuple[Record, Run]:
     inputs = inputs_of(experiment, assigned)
     first = execute(experiment, inputs)
@@ -115,11 +109,7 @@ def _record(experiment: Experiment, assigned: Assigned) -> tuple[Record, Run]:
     measured = measure(experiment, inputs, trace)
     measured, ordered, notes = _in_other_orders(experiment, assigned, measured)
     for other in ordered:
-        memory += [
-            memory_finding
-            for memory_finding in other.memory
-            if memory_finding.identity not in {one.identity for one in memory}
-        ]
+        memory += [one for one in other.memory if one.identity not in {known.identity for known in memory}]
     repeats = []
     for number in range(1, experiment.case.repeat):
         # In every second repeat memory without values holds 7.0, which a sum takes for a number.
@@ -140,17 +130,13 @@ def with_strays(records: Iterable[Record]) -> list[Run]:
 
 
 def _with_those_of(run: Run, others: Sequence[tuple[str, tuple[MemoryFinding, ...]]]) -> tuple[MemoryFinding, ...]:
-    found = {memory_finding.identity: memory_finding for memory_finding in run.memory}
-    told = {memory_finding.place_of_access for memory_finding in run.memory}
-    for memory_finding in (
-        memory_finding for layout, memory in others if layout == run.layout for memory_finding in memory
-    ):
+    found = {one.identity: one for one in run.memory}
+    told = {one.place_of_access for one in run.memory}
+    for one in (one for layout, memory in others if layout == run.layout for one in memory):
         # Whether memory without values shows was decided by the run's own results. Looks inside have more batches,
         # and what leaves a tensor of the case meets another program there: it is the same fault, by another name.
-        if memory_finding.kind != UNWRITTEN and not (
-            memory_finding.kind == RACE and memory_finding.place_of_access in told
-        ):
-            found.setdefault(memory_finding.identity, memory_finding)
+        if one.kind != UNWRITTEN and not (one.kind == RACE and one.place_of_access in told):
+            found.setdefault(one.identity, one)
     return tuple(worst_first(found.values()))
 
 
@@ -173,15 +159,12 @@ def _in_other_orders(
                 "it orders the threads of kernels that gradprobe.cuda loads, with --device cpu",
             )
         executions.append(execution.without_tensors())
-        other = [name for name, value in first.values.items() if not _is_same(trace.values[name], value)]
+        came = {name: (trace.values[name], value) for name, value in first.values.items()}
+        other = [name for name, (a, b) in came.items() if a.dtype != b.dtype or not bool(same_bits(a, b).all())]
         differing.update(other)
         if other and measured.matches:
             measured = measure(experiment, inputs_of(experiment, assigned), trace)
     return measured, executions, _of_orders(run_name(assigned), differing, experiment.case.schedules)
-
-
-def _is_same(value: Tensor, other: Tensor) -> bool:
-    return value.dtype == other.dtype and bool(same_bits(value, other).all())
 
 
 def _of_orders(layout: str, differing: Counter[str], count: int) -> list[str]:
