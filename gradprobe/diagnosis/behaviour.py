@@ -67,11 +67,19 @@ class Again:
 
     def is_right(self, results: Results) -> bool:
         """Whether all of another run is right."""
-        return all(bool((self._right(name, results) | self._free(name)).all()) for name in self._common(results))
+        seen = self.seen
+        # Where the value that came is right, though not by the reference's value, any other may be.
+        free = {name: seen.right[name] & ~self._right(name, seen.actual) for name in seen.actual}
+        return all(bool((self._right(name, results) | free[name]).all()) for name in self._common(results))
 
     def moved(self, one: Results, other: Results) -> dict[str, Tensor]:
         """Where two runs differ by more than what is allowed of either, by intermediate."""
-        return {name: self._differ(name, one[name], other[name]) for name in self._common(one) if name in other}
+        moved = {}
+        for name in (name for name in self._common(one) if name in other):
+            a, b = one[name], other[name]
+            same = (a == b) | (a.isnan() & b.isnan())
+            moved[name] = ~same & ~((a - b).abs() <= 2 * self.seen.allowed[name])
+        return moved
 
     def share(self, moved: Mapping[str, Tensor]) -> float:
         """The share of the wrong elements that lie where runs differ."""
@@ -91,15 +99,6 @@ class Again:
 
     def _right(self, name: str, results: Results) -> Tensor:
         return (results[name] - self.seen.expected[name]).abs() <= self.seen.allowed[name]
-
-    def _free(self, name: str) -> Tensor:
-        """Where the value that came is right, though not by the reference's value."""
-        within = (self.seen.actual[name] - self.seen.expected[name]).abs() <= self.seen.allowed[name]
-        return self.seen.right[name] & ~within
-
-    def _differ(self, name: str, one: Tensor, other: Tensor) -> Tensor:
-        same = (one == other) | (one.isnan() & other.isnan())
-        return ~same & ~((one - other).abs() <= 2 * self.seen.allowed[name])
 
 
 def first_moved(moved: Mapping[str, Tensor]) -> str:

@@ -32,10 +32,8 @@ from ..model.report import Diagnosis, Where
 from ..probing.experiment import Experiment
 
 # What a kind of fault makes wrong first, where its word does not say it.
-_MADE = {
-    "mask": "P", "dead": "P", "delta": "dS", "softcap": "dS", "tau": "dP", "relu": "dP", "tail": "dK", "dropout": "dP",
-    "stride": "", "index": "", "layout": "", "store": "", "wrap": "",
-}  # fmt: skip
+_MADE = {"mask": "P", "dead": "P", "delta": "dS", "softcap": "dS", "tau": "dP", "relu": "dP", "tail": "dK"}
+_MADE |= {"dropout": "dP"} | dict.fromkeys(("stride", "index", "layout", "store", "wrap"), "")
 _INSTEAD = {"S": "P", "O": "O"}
 _FORWARD = ("forward", "fwd")
 # What stands in the forward alone, where P is computed.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -90,7 +90,10 @@ def ranked(seen: Observed) -> list[Tested]:
     if tested and tested[0].explained < NAMED:
         both = _two_at_once(tester, tested[0], rough)
         tested = [both, *tested] if both is not None else tested
-    return _each_once(tested)
+    kept: dict[tuple[str, ...], Tested] = {}
+    for one in tested:
+        kept.setdefault(tuple(hypothesis.fault for hypothesis in one.hypotheses), one)
+    return list(kept.values())
 
 
 def _likely(tester: Tester, rough: Sequence[_Rough], names: Collection[str] = EVERYTHING) -> list[Hypothesis]:
@@ -99,13 +102,6 @@ def _likely(tester: Tester, rough: Sequence[_Rough], names: Collection[str] = EV
     least = max(_ROUGHLY, max((share for share, _ in shares), default=0.0) / 2)
     best = sorted((pair for pair in shares if pair[0] >= least), key=lambda pair: -pair[0])
     return [one for _, one in best[:_FINALISTS]]
-
-
-def _each_once(tested: Iterable[Tested]) -> list[Tested]:
-    kept: dict[tuple[str, ...], Tested] = {}
-    for one in tested:
-        kept.setdefault(tuple(hypothesis.fault for hypothesis in one.hypotheses), one)
-    return list(kept.values())
 
 
 def _two_at_once(tester: Tester, first: Tested, rough: Sequence[_Rough]) -> Tested | None:
@@ -131,17 +127,12 @@ def _two_at_once(tester: Tester, first: Tested, rough: Sequence[_Rough]) -> Test
 def _best_pair(tester: Tester, first: Tested, likely: Sequence[Hypothesis], rest: Collection[str]) -> Tested | None:
     """The pair that explains most; of several, one whose other fault changes nothing but the rest."""
     one = first.hypotheses[0]
-    pairs = [
-        replace(
-            first,
-            hypotheses=(one, other),
-            explanation=merged([first.explanation, tester.fully(other), tester.fully(one, other)]),
-        )
-        for other in likely
-    ]
-    best = max(
-        pairs, key=lambda pair: (round(pair.explained, 3), pair.hypotheses[1].changes <= set(rest)), default=None
-    )
+    pairs = []
+    for other in likely:
+        both = merged([first.explanation, tester.fully(other), tester.fully(one, other)])
+        alone = other.changes <= set(rest)
+        pairs.append(((round(both.explained, 3), alone), replace(first, hypotheses=(one, other), explanation=both)))
+    _, best = max(pairs, key=lambda pair: pair[0], default=(None, None))
     return best if best is not None and best.explained >= max(NAMED, first.explained + _ADDS) else None
 
 
@@ -177,23 +168,19 @@ def _is_sure(one: Tested) -> bool:
 
 
 def _second(experiment: Experiment, assigned: Assigned) -> Tester | None:
-    """The same run with other values; None where the target does not take them."""
-    values = _other_values(experiment)
-    experiment = replace(experiment, values=values)
+    """The same run with other values; None where the target does not take them.
+
+    They are those of another seed; of a file, the same with the rows of q, k, v and dO in another order.
+    """
+    case = experiment.case
+    drawn = draw(replace(case, seed=case.seed ^ 1)) if experiment.saved is None else _shuffled(case, experiment.values)
+    experiment = replace(experiment, values={name: value.to(case.device) for name, value in drawn.items()})
     try:
         inputs = inputs_of(experiment, assigned)
         trace = execute(experiment, inputs).outcome.trace
         return Tester(observed(experiment.case, measure(experiment, inputs, trace), inputs.tensors)) if trace else None
     except Failure:
         return None
-
-
-def _other_values(experiment: Experiment) -> dict[str, Tensor]:
-    """Those of another seed; of a file, the same with the rows of q, k, v and dO in another order."""
-    if experiment.saved is None:
-        other = replace(experiment.case, seed=experiment.case.seed ^ 1)
-        return {name: value.to(experiment.case.device) for name, value in draw(other).items()}
-    return _shuffled(experiment.case, experiment.values)
 
 
 def _shuffled(case: Case, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -266,7 +253,6 @@ def _explain(seen: Observed, faults: set[str]) -> bool:
     alone = [tester.fully(one) for one in best]
     if any(one.explained >= NAMED for one in alone):
         return True
-    pairs = ((one, two) for one, two in combinations(range(len(best)), 2))
-    return any(
-        merged([alone[one], alone[two], tester.fully(best[one], best[two])]).explained >= NAMED for one, two in pairs
-    )
+    pairs = combinations(zip(best, alone, strict=True), 2)
+    both = (merged([one, two, tester.fully(first, second)]) for (first, one), (second, two) in pairs)
+    return any(one.explained >= NAMED for one in both)

@@ -15,7 +15,7 @@ from ..model.report import CONSISTENT, NAMED, UNTRIED, Diagnosis
 from ..model.run import MATCH, MISMATCH
 from ..numerics.evidence import Run
 from ..probing.experiment import Experiment, inputs_of
-from ..reference import Tile
+from ..reference import tiles
 from .behaviour import (
     Again,
     differs_from_run_to_run,
@@ -88,11 +88,9 @@ def _numbers(seen: Observed, name: str, wrong: Tensor) -> Iterator[str]:
 
 
 def _masked(seen: Observed, name: str, wrong: Tensor) -> Iterator[str]:
-    x, every = seen.x, slice(0, seen.x.n_query)
-    masked = total = 0
+    x, masked, total = seen.x, 0, 0
     distances: set[int] = set()
-    for batch in range(x.n_batch):
-        tile = Tile(batch, slice(0, x.n_heads), every)
+    for batch, tile in enumerate(tiles(x)):
         valid = x.valid(tile).expand(wrong.shape[1:])
         masked, total = masked + int((wrong[batch] & ~valid).sum()), total + int(wrong[batch].sum())
         # How far before their rows' diagonals the wrong keys lie.
@@ -153,9 +151,8 @@ def reasons_of(experiment: Experiment, runs: Sequence[Run]) -> Reasons:
     try:
         return _reasons_of(experiment, runs, memory)
     except Exception as error:
-        return Reasons(
-            memory, (f"no reason could be sought, by a fault of gradprobe: {type(error).__name__}: {error}",)
-        )
+        fault = f"{type(error).__name__}: {error}"
+        return Reasons(memory, (f"no reason could be sought, by a fault of gradprobe: {fault}",))
 
 
 def _reasons_of(experiment: Experiment, runs: Sequence[Run], memory: tuple[Diagnosis, ...]) -> Reasons:
@@ -232,15 +229,12 @@ def _diagnoses(
     lines: Lines, seen: Observed, tested: Sequence[Tested], where: str = "", *, also: bool = False
 ) -> list[Diagnosis]:
     """Diagnoses of the hypotheses that explain half or more, with the runner-up and the lines; both of a pair."""
-    pairs = zip(tested, [*tested[1:], None], strict=False)
-    return [
-        lines.of(
-            hypothesis, one.explanation.active,
-            _diagnosis(hypothesis, one, second, seen, where, also=also or number > 0),
-        )
-        for one, second in pairs if one.explained >= CONSISTENT
-        for number, hypothesis in enumerate(one.hypotheses)
-    ]  # fmt: skip
+    found = []
+    for one, second in zip(tested, [*tested[1:], None], strict=False):
+        for number, hypothesis in enumerate(one.hypotheses if one.explained >= CONSISTENT else ()):
+            diagnosis = _diagnosis(hypothesis, one, second, seen, where, also=also or number > 0)
+            found.append(lines.of(hypothesis, one.explanation.active, diagnosis))
+    return found
 
 
 def _tried_first(again: Again, tested: Sequence[Tested]) -> list[Diagnosis]:
@@ -323,6 +317,5 @@ def _diagnosis(
     if runner_up is not None:
         second = f"runner-up: {runner_up.hypotheses[0].summary}, {runner_up.explained:.0%}"
     sentence = f"{where}{together}{share}, and what is right stays right" + ("" if also else f"; {second}")
-    evidence, fix = (sentence, *filter(None, [tested.said]), *hypothesis.evidence), hypothesis.fix
-    fault, fault_class, summary = hypothesis.fault, hypothesis.fault_class, hypothesis.summary
-    return Diagnosis(fault, fault_class, summary, tested.explained, evidence, fix=fix, also=also)
+    evidence, of = (sentence, *filter(None, [tested.said]), *hypothesis.evidence), hypothesis
+    return Diagnosis(of.fault, of.fault_class, of.summary, tested.explained, evidence, fix=of.fix, also=also)

@@ -1,15 +1,19 @@
-"""Chains the stages: probe(case, target) -> Probed."""
+"""Chains the stages: case and target, or a problem, -> Probed; of what the target takes in place of the problem."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import partial
 
 from ..diagnosis.why import Reasons, reasons_of
+from ..inputs.options import flags
 from ..inputs.saved import Saved
 from ..model.assignment import run_name
-from ..model.case import Case
-from ..model.failures import Refusal
+from ..model.case import Case, ranked
+from ..model.failures import Refusal, TargetFailure
+from ..model.report import NAMED
 from ..model.run import MISMATCH
 from ..numerics.evidence import Probed, Run
 from ..numerics.range import refuse_out_of_range, unshown
@@ -18,6 +22,8 @@ from ..probing.insides import with_insides
 from ..probing.receipt import environment, notes_of, provenance
 from ..probing.runs import Record, outcomes_of, pinned, records_of, with_strays, with_symmetries
 from ..targets.find import Target
+from .fit import OF_LENGTH, WHOLE_BLOCKS, WRONG_THROUGHOUT, Fit, fit, given_as, refuses, share_wrong, tried
+from .resolve import Problem
 
 
 def probe(
@@ -118,3 +124,88 @@ def _so_far(experiment: Experiment, records: Sequence[Record]) -> Probed:
         reproduce=experiment.command,
         seconds=experiment.stopwatch.seconds,
     )
+
+
+def probed(
+    problem: Problem, repro_command: str, tick: Tick, told: Callable[[Probed], object] = lambda so_far: None
+) -> tuple[Probed, Problem]:
+    """The report, and the problem that it is about: another one where the target does not take the one given.
+
+    Args:
+        repro_command: the command line that repeats it; what is found out stands in the report's.
+        told: from `probe`.
+
+    Raises:
+        Failure: from `probe`.
+    """
+    first: list[Run] = []
+
+    def report_on(found: Fit, first: Callable[[Run], None]) -> Probed:
+        of, out = found.problem, found.sentences
+        line = shlex.join([*shlex.split(repro_command), *flags(found.options)]) if repro_command else ""
+        begun = partial(probe, of.case, of.target, reference=of.reference, saved=of.saved, given=of.given)
+        return begun(reproduce=line, tick=tick, told=told, first=first, found_out=out)
+
+    def look(run: Run) -> None:
+        first.append(run)
+        if share_wrong(run) > WRONG_THROUGHOUT and (found := fit(problem, None, share_wrong(run))) is not None:
+            raise _Otherwise(found)
+
+    found = Fit(problem)
+    try:
+        report = report_on(found, look)
+    except _Otherwise as otherwise:
+        (found,) = otherwise.args
+        report = report_on(found, first.append)
+    except TargetFailure as failure:
+        other = None if any(run.measured for run in first) else fit(problem, failure)
+        if other is None:
+            raise _with_way_out(failure, problem) from failure.__cause__
+        found = other
+        report = report_on(found, first.append)
+    return _with_known(report, found.problem), found.problem
+
+
+def _with_way_out(failure: TargetFailure, problem: Problem) -> TargetFailure:
+    """The failure. Of a refusal the way out names the shape of a bias or mask that was given, and how to give another.
+
+    It also says so where the target only takes as many key heads as query heads.
+    """
+    if refuses(failure):
+        there = [name for name in ("bias", "mask") if (ranked(name, problem.case) and getattr(problem.case, name))]
+        said = [
+            f"{given_as(name, problem.case)} was given; --{name}-axes and --{name}-rank say another" for name in there
+        ]
+        ways = (_right_without_groups(problem), *said, failure.way_out)
+        failure.way_out = "; ".join(filter(None, ways))
+    return failure
+
+
+class _Otherwise(Exception):
+    """The target takes its tensors for something else: its argument is the fit."""
+
+
+def _with_known(report: Probed, problem: Problem) -> Probed:
+    """The report, with a sentence where another length or number of key heads is right."""
+    # What a kernel does to memory may itself come of them.
+    explained = any(one.explained >= NAMED for one in report.diagnoses) and not report.runs[0].memory
+    if report.runs[0].verdict != MISMATCH or explained:
+        return report
+    words = _right_in_whole_blocks(problem) or _right_without_groups(problem)
+    return replace(report, known=(f"{report.runs[0].layout}, {words}", *report.known)) if words else report
+
+
+def _right_in_whole_blocks(problem: Problem) -> str:
+    """Says that whole blocks are right in the first layout; "" where they are not, or where a length was given."""
+    given = set(OF_LENGTH) & problem.request.options.keys()
+    if given or problem.saved is not None or not tried(problem, {"seqlen": WHOLE_BLOCKS}).matches:
+        return ""
+    return f"it is right at --seqlen {WHOLE_BLOCKS}: it takes multiples of a block, and does not refuse other lengths"
+
+
+def _right_without_groups(problem: Problem) -> str:
+    """Says that as many key heads as query heads are right in the first layout; "" where they are not."""
+    case, heads = problem.case, problem.case.heads
+    if case.kv_heads == heads or problem.saved is not None or not tried(problem, {"kv_heads": heads}).matches:
+        return ""
+    return f"it is right at --kv-heads {heads}: it takes a key head for each query head"

@@ -44,7 +44,7 @@ def run_check(
         tick("importing torch and the target", 0.0)
         problem = resolve_problem(request, target=target, reference=reference)
         from .misreading import refuse_misreading
-        from .probed import probed
+        from .probe import probed
 
         imported = time.perf_counter() - start
         report, problem = probed(problem, repro_command, tick, told)
