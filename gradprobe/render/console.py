@@ -136,10 +136,8 @@ def _table(report: Report, run: Run, width: int, marks: Marks) -> Iterator[Text]
         yield Text.assemble(f"  {one.name:<{_NAME - 2}}", *_cells(one, groups, heads, marks))
     yield from (Text(line, "dim") for words in (_sources(run), _dtypes(run)) for line in wrapped(words, width))
     if report.failing and run.first_mismatch:
-        yield Text(
-            f"  {marks.mismatch} wrong by itself   {marks.inherited} wrong, but right given its wrong inputs",
-            "dim",
-        )
+        legend = f"{marks.mismatch} wrong by itself   {marks.inherited} wrong, but right given its wrong inputs"
+        yield Text(f"  {legend}", "dim")
 
 
 def _sources(run: Run) -> str:

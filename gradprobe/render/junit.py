@@ -39,6 +39,7 @@ class Case:
     """mismatch, inherited, the kind of an error, ..."""
     message: str = ""
     body: tuple[str, ...] = ()
+    """The command that repeats the check follows it, where there is a body."""
 
 
 def text(several: Reports, code: int | None) -> str:
@@ -70,8 +71,9 @@ def _suite(report: Report, base: Base) -> Xml.Element:
         suite.set(count, str(outcomes[outcome]))
     suite.set("time", _seconds(_milliseconds(report)))
     _add_properties(suite, report, base)
-    for case, share in zip(cases, _shares(_milliseconds(report), len(cases)), strict=True):
-        suite.append(_case(case, report.name, share))
+    # Whole milliseconds that differ by 1 at most and add up.
+    share, rest = divmod(_milliseconds(report), max(len(cases), 1))
+    suite.extend(_case(case, report, share + (at < rest)) for at, case in enumerate(cases))
     return suite
 
 
@@ -88,13 +90,14 @@ def _add_properties(suite: Xml.Element, report: Report, base: Base) -> None:
             Xml.SubElement(element, "property", name=visible(name), value=visible(str(value)))
 
 
-def _case(case: Case, target: str, milliseconds: int) -> Xml.Element:
-    classname = f"{target}.{case.group}" if case.group else target
+def _case(case: Case, report: Report, milliseconds: int) -> Xml.Element:
+    classname = f"{report.name}.{case.group}" if case.group else report.name
     names = {"classname": visible(classname), "name": visible(case.name)}
     element = Xml.Element("testcase", names, time=_seconds(milliseconds))
     if case.outcome:
         told = Xml.SubElement(element, case.outcome, type=visible(case.kind), message=visible(case.message))
-        told.text = visible("\n".join(filter(None, case.body))) or None
+        again = f"again: {report.reproduce}" if report.reproduce and case.body else ""
+        told.text = visible("\n".join(filter(None, (*case.body, again)))) or None
     return element
 
 
@@ -102,7 +105,7 @@ def _cases(report: Report, base: Base) -> Iterator[Case]:
     """JUnit knows no warnings: they are skipped test cases, which fail nothing and are seen."""
     for warned in report.warnings:
         name = f"{warned.kind} {warned.about}".rstrip()
-        yield Case("warnings", name, "skipped", WARNING, warned.words, (warned.words, _again(report)))
+        yield Case("warnings", name, "skipped", WARNING, warned.words, (warned.words,))
     cases = _of_report(report, base)
     yield from map(_as_warning, cases) if report.is_warning else cases
 
@@ -113,7 +116,7 @@ def _as_warning(case: Case) -> Case:
 
 def _of_report(report: Report, base: Base) -> Iterator[Case]:
     if error := report.own_error:
-        body = (error.message, *filter(None, [error.way_out]), _again(report))
+        body = (error.message, error.way_out)
         yield Case("", report.title or "check", "error", error.kind, error.message, body)
     for run in report.runs:
         cases = _of_run(report, run, base)
@@ -122,14 +125,14 @@ def _of_report(report: Report, base: Base) -> Iterator[Case]:
         case = _of_memory(report, finding, base)
         yield _as_warning(case) if finding.severity == WARNING else case
     if is_silent(errors_of(report)):
-        yield Case("", "verdict", "failure", MISMATCH, "the check is a mismatch", (_again(report),))
+        yield Case("", "verdict", "failure", MISMATCH, "the check is a mismatch", ("",))
 
 
 def _of_run(report: Report, run: Run, base: Base) -> Iterator[Case]:
     layout, failed = run.layout, run.told_error
     if failed:
         at = _at([place_of(run.error)], base) if isinstance(run.error, Error) and run.error.file else ()
-        yield Case(layout, "layout", "error", *failed, (failed[1], *at, _again(report)))
+        yield Case(layout, "layout", "error", *failed, (failed[1], *at))
     elif run.verdict == SKIPPED:
         yield Case(layout, "layout", "skipped", "refused", str(run.skipped))
     for one in run.intermediates:
@@ -138,7 +141,7 @@ def _of_run(report: Report, run: Run, base: Base) -> Iterator[Case]:
         for head in one.heads:
             yield _of_head(report, run, one, head, base)
     for key, identity in identities(run).items():
-        yield _of_identity(report, run, key, identity)
+        yield _of_identity(run, key, identity)
 
 
 def _of_head(report: Report, run: Run, one: Intermediate, head: Head, base: Base) -> Case:
@@ -150,40 +153,31 @@ def _of_head(report: Report, run: Run, one: Intermediate, head: Head, base: Base
     counts = counts_in_words(head)
     message = f"{one.name} {'is wrong by itself' if own else 'only inherits'}: {counts}"
     why = "no: its own inputs do not explain it" if own else "yes: it is right given its wrong inputs, so look at those"
-    body = (counts, f"inherited: {why}", *_at(places_of(report, one.name, inherits=not own), base), _again(report))
-    return Case(run.layout, name, "failure", status, _first_line_of(run, one, head) or message, body)
-
-
-def _first_line_of(run: Run, one: Intermediate, head: Head) -> str:
-    """The greppable line, where the run's first mismatch lies in this head."""
+    body = (counts, f"inherited: {why}", *_at(places_of(report, one.name, inherits=not own), base))
     first, here = run.first_mismatch, (one.name, head.batch, head.head)
-    if first and head.status == MISMATCH and here == (first.intermediate, first.batch, first.head):
-        return element_line(first)
-    return ""
+    if first and own and here == (first.intermediate, first.batch, first.head):
+        message = element_line(first)
+    return Case(run.layout, name, "failure", status, message, body)
 
 
-def _of_identity(report: Report, run: Run, key: str, identity: Identity) -> Case:
+def _of_identity(run: Run, key: str, identity: Identity) -> Case:
     if identity.holds:
         return Case(run.layout, key)
     words = residual(identity)
     message = words if run.first_mismatch else identity_line(identity)
-    return Case(run.layout, key, "failure", "identity", message, (words, _again(report)))
+    return Case(run.layout, key, "failure", "identity", message, (words,))
 
 
 def _of_memory(report: Report, finding: MemoryFinding, base: Base) -> Case:
     place = place_of(finding)
     words = (finding.kind, finding.tensor, f"in {finding.kernel}" if finding.kernel else "")
     at = _at([place] if place.file else places_of(report), base)
-    body = (finding.sentence, *at, *filter(None, [finding.code]), _again(report))
+    body = (finding.sentence, *at, finding.code)
     return Case("memory", " ".join(filter(None, words)), "failure", finding.kind, finding.sentence, body)
 
 
 def _at(places: Sequence[Place], base: Base) -> tuple[str, ...]:
     return (f"at: {base.told(places[0])} {places[0].name}".rstrip(),) if places else ()
-
-
-def _again(report: Report) -> str:
-    return f"again: {report.reproduce}" if report.reproduce else ""
 
 
 def _unique(cases: Iterable[Case]) -> list[Case]:
@@ -200,12 +194,6 @@ def _unique(cases: Iterable[Case]) -> list[Case]:
 
 def _milliseconds(report: Report) -> int:
     return round(1000 * report.seconds.get("total", 0.0))
-
-
-def _shares(whole: int, parts: int) -> list[int]:
-    """Whole numbers that differ by 1 at most and add up."""
-    share, rest = divmod(whole, parts) if parts else (0, 0)
-    return [share + (at < rest) for at in range(parts)]
 
 
 def _seconds(milliseconds: int) -> str:

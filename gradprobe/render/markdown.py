@@ -46,11 +46,8 @@ def as_markdown(reports: Sequence[Report], base: Base, most: int = MOST_BYTES) -
     heading has room.
     """
     reports = told_apart(reports)
-    rows = sorted(
-        (row for report in reports for row in _rows(report, base)),
-        key=lambda row: (_ORDER.index(row.verdict), -row.ratio),
-    )
-    lines = [_row(row) for row in rows]
+    rows = [row for report in reports for row in _rows(report, base)]
+    lines = [_row(row) for row in sorted(rows, key=lambda row: (_ORDER.index(row.verdict), -row.ratio))]
     wrong = [report for report in reports if errors_of(report).verdict != MATCH and report.reproduce]
     again = [f"again: <code>{_plain(report.reproduce)}</code><br>\n" for report in wrong]
     return _within(_heading(reports) + _HEAD, lines, ["\n", *again] if again else [], most)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 from urllib.parse import quote
@@ -34,8 +34,7 @@ def origin_here() -> Origin:
     """That of a report which this process makes. On GitHub the checkout is the root, where this runs inside one."""
     folder = os.path.realpath(os.getcwd())
     checkout = os.path.realpath(os.environ.get("GITHUB_WORKSPACE") or folder)
-    is_inside = os.path.commonpath([checkout, folder]) == checkout
-    root = checkout if is_inside else folder
+    root = checkout if os.path.commonpath([checkout, folder]) == checkout else folder
     return Origin(folder=folder, root=root, home=os.path.expanduser("~"), version=__version__)
 
 
@@ -86,9 +85,8 @@ class Base:
         if below is not None:
             return quote(_bytes(below)), True
         path = self._whole(file)
-        if isinstance(path, PureWindowsPath):
-            return "file:///" + quote(_bytes(path.as_posix()), safe="/:"), False
-        return "file://" + quote(_bytes(path.as_posix())), False
+        start, safe = ("file:///", "/:") if isinstance(path, PureWindowsPath) else ("file://", "/")
+        return start + quote(_bytes(path.as_posix()), safe=safe), False
 
     def _whole(self, file: str) -> PurePath:
         if re.match(r"[A-Za-z]:[\\/]", file):
@@ -98,11 +96,8 @@ class Base:
 
 def _bytes(path: str) -> bytes:
     """What a URI quotes; names of files may hold bytes that are no text, which Python keeps as lone surrogates."""
-    return path.encode("utf-8", "surrogateescape" if _decoded(path) else "surrogatepass")
-
-
-def _decoded(path: str) -> bool:
-    return all("\udc80" <= letter <= "\udcff" for letter in path if "\ud800" <= letter <= "\udfff")
+    is_decoded = all("\udc80" <= letter <= "\udcff" for letter in path if "\ud800" <= letter <= "\udfff")
+    return path.encode("utf-8", "surrogateescape" if is_decoded else "surrogatepass")
 
 
 def places_of(report: Report, intermediate: str | None = None, *, inherits: bool = False) -> tuple[Place, ...]:
@@ -115,7 +110,8 @@ def places_of(report: Report, intermediate: str | None = None, *, inherits: bool
     kernels = [Place(kernel.file, kernel.line or None, kernel.name) for kernel in report.target.kernels]
     found: list[Place] = []
     if intermediate is not None:
-        lines = _sorted([where for cause in report.causes for where in cause.where], intermediate)
+        lines = [where for cause in report.causes for where in cause.where]
+        lines.sort(key=lambda where: not is_named_after(where.kernel, intermediate))
         found += [place_of(where) for where in lines if not inherits or is_named_after(where.kernel, intermediate)]
         found += [kernel for kernel in kernels if not inherits and is_named_after(kernel.name, intermediate)]
     found += [*_function(report.target), *kernels]
@@ -129,11 +125,6 @@ def _function(target: CheckedTarget) -> Iterator[Place]:
         yield Place(target.file, target.line or None, function or file)
     elif file.endswith(".py"):
         yield Place(file, None, function)
-
-
-def _sorted(lines: Sequence[Where], intermediate: str) -> list[Where]:
-    """Those in kernels that are named after the intermediate first."""
-    return sorted(lines, key=lambda where: not is_named_after(where.kernel, intermediate))
 
 
 def place_of(part: Where | MemoryFinding | Error) -> Place:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.text import Text
 
@@ -73,15 +73,14 @@ def _verdict(report: Report, wrong: Sequence[Run], width: int) -> Iterator[Text]
     if wrong:
         contiguous = "also" if report.runs[0] in wrong else "right"
         words = f"{target}: wrong in {len(wrong):,} of {tried}, {contiguous} when contiguous"
-        yield from headed("MISMATCH", _STYLES[MISMATCH], words, width)
-    elif failed:
-        yield from headed("NOT RUN", _STYLES[FAILED], f"{target}: {failed:,} of {tried} could not be run", width)
-    else:
-        exact = sum(run.how == BITS for run in report.runs)
-        words = f"{target}: right in {plural(len(_having(report, MATCH)), 'layout')}, {exact:,} of them bit for bit as "
-        words += f"when contiguous ({report.runs[0].precision})" + (f"; {refused:,} refused" if refused else "")
-        warned = f", {plural(len(report.warnings), 'warning')}" if report.warnings else ""
-        yield from headed(f"MATCH{warned}", "bold green", words, width)
+        return headed("MISMATCH", _STYLES[MISMATCH], words, width)
+    if failed:
+        return headed("NOT RUN", _STYLES[FAILED], f"{target}: {failed:,} of {tried} could not be run", width)
+    exact = sum(run.how == BITS for run in report.runs)
+    words = f"{target}: right in {plural(len(_having(report, MATCH)), 'layout')}, {exact:,} of them bit for bit as "
+    words += f"when contiguous ({report.runs[0].precision})" + (f"; {refused:,} refused" if refused else "")
+    warned = f", {plural(len(report.warnings), 'warning')}" if report.warnings else ""
+    return headed(f"MATCH{warned}", "bold green", words, width)
 
 
 def _blame(run: Run) -> str:
@@ -143,7 +142,10 @@ def _matrix(report: Report, marks: Marks) -> Iterator[Text]:
         line = Text.assemble(f"  {row:<{_ROW - 2}}", *parts)
         line.rstrip()
         yield line
-    yield Text(f"  {_legend(report, marks)}", "dim")
+    meanings = {"=": "right, bit for bit", marks.about: "right, other bits", marks.mismatch: "wrong"}
+    meanings |= {_WARNED: "wrong, a warning", "-": "refused", "crash": "not run"}
+    seen = {_sign(run, marks) for run in report.runs}
+    yield Text("  " + "   ".join(f"{sign} {words}" for sign, words in meanings.items() if sign in seen), "dim")
 
 
 def _sign(run: Run, marks: Marks) -> str:
@@ -160,40 +162,38 @@ def _cell(run: Run | None, marks: Marks) -> tuple[str, str]:
     return f"{_sign(run, marks):>{_CELL}}", _WARNING if run.severity == WARNING else _STYLES[run.verdict]
 
 
-def _legend(report: Report, marks: Marks) -> str:
-    meanings = {
-        "=": "right, bit for bit",
-        marks.about: "right, other bits",
-        marks.mismatch: "wrong",
-        _WARNED: "wrong, a warning",
-        "-": "refused",
-        "crash": "not run",
-    }
-    seen = {_sign(run, marks) for run in report.runs}
-    return "   ".join(f"{sign} {words}" for sign, words in meanings.items() if sign in seen)
-
-
-def _programs(report: Report, marks: Marks) -> Iterator[Text]:
+def _programs(report: Report, marks: Marks) -> list[Text]:
     programs = [run for run in report.runs if _tried(run).kind == PROGRAM]
-    if programs:
-        yield Text("  as programs lay them", "dim")
-    for run in programs:
-        yield Text.assemble("  ", (f"{_sign(run, marks):>5}", _STYLES[run.verdict]), f"  {run.layout}")
-    if programs:
-        yield Text()
+    signs = [(f"{_sign(run, marks):>5}", _STYLES[run.verdict]) for run in programs]
+    lines = [Text.assemble("  ", sign, f"  {run.layout}") for sign, run in zip(signs, programs, strict=True)]
+    return [Text("  as programs lay them", "dim"), *lines, Text()] if lines else []
 
 
 def _sentences(report: Report) -> Iterator[str]:
     for verdict, word in ((SKIPPED, "refused"), (FAILED, "not run")):
-        for words, titles in _by_words(_having(report, verdict)).items():
+        # What is the same but for its numbers is told once, in the words of the first.
+        first: dict[str, str] = {}
+        runs = {run.layout: _words(run) for run in _having(report, verdict)}
+        told = ((first.setdefault(re.sub(r"\d+", "0", words), words), layout) for layout, words in runs.items())
+        for words, titles in _grouped(told):
             yield f"{word} in {_named(titles)}: {words}"
-    for names, titles in _copies(report).items():
+    for names, titles in _grouped((", ".join(run.copied), run.layout) for run in report.runs if run.copied):
         yield f"{names} reached the kernels as copies in {_named(titles)}: strides end in the wrapper there"
     if report.warnings:
         yield COUNTED
     yield from report.notes
-    counts = plural(len(report.runs), "layout")
-    yield f"tried {counts} in {report.seconds.get('total', 0.0):.1f} s, {_bands(report)}"
+    count, twice = len(report.runs), sum(_tried(run).thorough for run in report.runs)
+    also = " and" if twice == count else f", {twice:,} of them also"
+    seconds = f"{report.seconds.get('total', 0.0):.1f} s"
+    yield f"tried {plural(count, 'layout')} in {seconds}, each in guard bands of NaN{also} of large numbers"
+
+
+def _grouped(told: Iterable[tuple[str, str]]) -> Iterable[tuple[str, list[str]]]:
+    """The layouts of which the same words are told."""
+    found: dict[str, list[str]] = {}
+    for words, layout in told:
+        found.setdefault(words, []).append(layout)
+    return found.items()
 
 
 def _named(titles: Sequence[str]) -> str:
@@ -202,27 +202,3 @@ def _named(titles: Sequence[str]) -> str:
     if len(names) <= _NAMED:
         return ", ".join(names)
     return f"{', '.join(names[: _NAMED - 1])} and {len(names) - _NAMED + 1:,} more"
-
-
-def _bands(report: Report) -> str:
-    twice = sum(_tried(run).thorough for run in report.runs)
-    also = " and" if twice == len(report.runs) else f", {twice:,} of them also"
-    return f"each in guard bands of NaN{also} of large numbers"
-
-
-def _by_words(runs: Sequence[Run]) -> dict[str, list[str]]:
-    """The layouts that say the same, numbers aside, under the words of the first."""
-    first: dict[str, str] = {}
-    found: dict[str, list[str]] = {}
-    for run in runs:
-        words = first.setdefault(re.sub(r"\d+", "0", _words(run)), _words(run))
-        found.setdefault(words, []).append(run.layout)
-    return found
-
-
-def _copies(report: Report) -> dict[str, list[str]]:
-    groups: dict[str, list[str]] = {}
-    for run in report.runs:
-        if run.copied:
-            groups.setdefault(", ".join(run.copied), []).append(run.layout)
-    return groups

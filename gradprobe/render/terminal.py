@@ -44,12 +44,9 @@ def dump(json_file: str, document: dict[str, Any]) -> None:
     Raises:
         UsageFailure: the file cannot be written.
     """
-    text = json.dumps(document, indent=2, allow_nan=False)
-    if json_file == "-":
-        write_stdout(text + "\n")
-        return
+    text = json.dumps(document, indent=2, allow_nan=False) + "\n"
     try:
-        replace_file(json_file, text + "\n")
+        write_stdout(text) if json_file == "-" else replace_file(json_file, text)
     except OSError as error:
         raise UsageFailure(f"--json {json_file}: cannot be written, {error.strerror}") from error
 
@@ -86,13 +83,6 @@ def rendered(report: Report, on: Terminal | None = None) -> list[Text]:
     lines = render(report, on.columns, utf8=on.utf8)
     scrolls = on.rows is not None and len(lines) >= on.rows
     return [*lines, *headline(report, on.columns)] if scrolls else lines
-
-
-def render_layouts(report: Report, on: Terminal) -> list[Text]:
-    """A line for each layout of the report."""
-    from . import console
-
-    return list(console.render_layouts(report, on.columns, utf8=on.utf8))
 
 
 def width() -> int:

@@ -13,7 +13,8 @@ from ...model.memory import COUNTED, WARNING
 from ...model.number import plural
 from ...model.report import Report
 from ...model.run import FAILED, MATCH, MISMATCH, Run
-from ...render.terminal import Terminal, render_layouts, rendered
+from ...render.console import render_layouts
+from ...render.terminal import Terminal, rendered
 from ...render.text import CAUTION, ratio
 from .checked import Checked
 from .unfinished import LATE, LOST
@@ -110,7 +111,7 @@ def in_full(report: Report, look: Terminal, tracebacks: bool) -> Iterator[Text]:
     yield Text(f"ERROR  {error.message}")
     ways = [error.way_out] if error.way_out else []
     yield from (Text(f"  {line}") for line in (*ways, *error.stderr_tail.splitlines(), *error.trace(tracebacks)))
-    yield from render_layouts(report, look)
+    yield from render_layouts(report, look.columns, utf8=look.utf8)
     yield Text(f"  again: {report.reproduce}")
 
 
