@@ -35,6 +35,9 @@ class Seeing(Attention):
     def tensors(self, tile: Tile) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         return self._once("tensors", tile, lambda: Attention.tensors(self, tile))
 
+    def positions(self, tile: Tile) -> tuple[Tensor, Tensor]:
+        return self._once("positions", tile, lambda: Attention.positions(self, tile))
+
     def _once(self, name: str, tile: Tile, make: Callable[[], Made]) -> Made:
         key = (name, tile.batch, tile.heads.start, tile.heads.stop, tile.rows.start, tile.rows.stop)
         if key not in self._made:

@@ -4,7 +4,7 @@ import pytest
 
 from tests.faults.plain import Planted, making, seen_both_ways
 
-DEAD = {"mask": "dead-rows"}
+DEAD = {"batch": 1, "mask": "dead-rows"}
 
 
 @pytest.mark.nightly

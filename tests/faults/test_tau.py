@@ -20,7 +20,7 @@ def test_a_tau_that_is_divided_by_another_position_is_named(position):
         i, j = rows_of(z), keys_of(z)
         return z - TAU / (i + 1) + TAU / position(i, j)
 
-    assert seen_both_ways(lambda: making("Z", other), "lazy") == ("tau/position", "tau/position")
+    assert seen_both_ways(lambda: making("Z", other), "lazy", batch=1) == ("tau/position", "tau/position")
 
 
 @pytest.mark.nightly
@@ -30,12 +30,12 @@ def test_a_relu_mask_that_is_missing_in_dp_is_named():
 
 
 def test_a_dtau_off_by_a_factor_is_named():
-    assert named(told(making("dTau", lambda t: t * 2), "lazy")) == "factor/dTau"
+    assert named(told(making("dTau", lambda t: t * 2), "lazy", batch=1)) == "factor/dTau"
 
 
 def test_a_dtau_of_what_is_masked_is_named_and_not_called_a_mask_of_minus_60():
     unmasked = lambda of, t: (of("do") @ of("v").mT / (rows_of(of("dP")) + 1)).sum((0, 2, 3))  # noqa: E731, ARG005
-    cause = told(remembering("dTau", unmasked), "lazy", GRADIENTS).diagnoses[0]
+    cause = told(remembering("dTau", unmasked), "lazy", GRADIENTS, batch=1).diagnoses[0]
     assert (cause.fault, cause.summary) == ("tau/gradient", "dTau sums dP before it is masked")
 
 
