@@ -162,14 +162,14 @@ def test_a_fault_stays_one_under_the_meaning_that_was_found():
 
 
 def test_a_target_that_is_wrong_under_every_meaning_is_judged_as_it_is():
-    code, report = checked(f"forms.py:wrong_throughout {SMALL} --heads 2")
+    code, report = checked(f"forms.py:wrong_throughout {SMALL} --heads 1 --head-dim 8")
     assert (code, report["case"]["causal"], report["case"]["shapes"]) == (1, False, "bhld")
     assert report["notes"] == []
 
 
 @sampled("name", ["whole_blocks", "spoiling"], push=["spoiling"])
 def test_lengths_that_are_wrong_and_not_refused_stay_a_mismatch_and_it_is_said_where_it_is_right(name):
-    code, report = checked(f"forms.py:{name} {SMALL} --heads 2")
+    code, report = checked(f"forms.py:{name} {SMALL} --heads 1 --head-dim 8")
     assert bool(report["runs"][0]["memory"]) == (name == "spoiling")
     assert (code, report["case"]["seqlen_q"]) == (1, 72)
     assert report["known"][0] == (
