@@ -26,14 +26,21 @@ def draw(case: Case) -> dict[str, Tensor]:
     import torch
 
     generator = torch.Generator().manual_seed(case.seed)
-
     drawn = ("q", "k", "v", "do", "bias") if case.bias else ("q", "k", "v", "do")
     values = {name: torch.randn(_shape(case, name), generator=generator) for name in drawn}
     values = _patterned(values, case)
     for name in values:
         if not (name == "bias" and case.family == "lazy"):
             values[name] = values[name].to(getattr(torch, case.dtype))
-    return values | _of_softmax(case, generator) | numbers_of(case)
+    if case.alibi:  # the slopes of Press, Smith and Lewis (2022): a geometric sequence that ends at 2^-8
+        values["alibi"] = 2.0 ** (-8.0 * torch.arange(1, case.heads + 1) / case.heads)
+    if case.sinks:
+        values["sinks"] = torch.randn(_shape(case, "sinks"), generator=generator)
+    if case.mask is not None:
+        values["mask"] = _mask(case, generator)
+    if case.dropout:
+        values["keep"] = torch.rand(_shape(case, "keep"), generator=generator) >= case.dropout
+    return values | numbers_of(case)
 
 
 def numbers_of(case: Case) -> dict[str, Tensor]:
@@ -43,22 +50,6 @@ def numbers_of(case: Case) -> dict[str, Tensor]:
     dtypes = {"tau": torch.float32} | dict.fromkeys(("seqlens", "cu_seqlens_q", "cu_seqlens_k"), torch.int32)
     given = {name: getattr(case, name) for name in dtypes}
     return {name: torch.tensor(each, dtype=dtypes[name]) for name, each in given.items() if each is not None}
-
-
-def _of_softmax(case: Case, generator: torch.Generator) -> dict[str, Tensor]:
-    """The optional inputs that only the softmax family has."""
-    import torch
-
-    values = {}
-    if case.alibi:  # the slopes of Press, Smith and Lewis (2022): a geometric sequence that ends at 2^-8
-        values["alibi"] = 2.0 ** (-8.0 * torch.arange(1, case.heads + 1) / case.heads)
-    if case.sinks:
-        values["sinks"] = torch.randn(_shape(case, "sinks"), generator=generator)
-    if case.mask is not None:
-        values["mask"] = _mask(case, generator)
-    if case.dropout:
-        values["keep"] = torch.rand(_shape(case, "keep"), generator=generator) >= case.dropout
-    return values
 
 
 def _shape(case: Case, name: str) -> list[int]:

@@ -29,12 +29,10 @@ def recorded_launches(
         launched: called with the name of each kernel after its launch.
     """
     launches: list[Any] = []
-    storages = {name: storage_of(tensor) for name, tensor in inputs.items()}
 
     def record(run: Any, kernel: Any, *args: Any, **kwargs: Any) -> Any:
         launches.append(kernel.fn)
-        given = {storage_of(tensor) for tensor in _tensors((*args, *kwargs.values()))}
-        taken.update(name for name, storage in storages.items() if storage in given)
+        taken.update(given_where_they_lay(inputs, _tensors((*args, *kwargs.values()))))
         result = run(kernel, *args, **kwargs)
         launched(kernel.fn.__name__)
         return result

@@ -265,7 +265,13 @@ def callables(module: ModuleType) -> Iterator[str]:
 def _parameters(function: Callable[..., Any], word: str) -> tuple[dict[str, str], frozenset[str]]:
     takes: dict[str, str] = {}
     required = set()
-    for name, parameter in _signature(function, word).parameters.items():
+    try:
+        parameters = inspect.signature(function).parameters
+    except (ValueError, TypeError):
+        raise UsageFailure(
+            f"target {word!r} has no readable signature", "wrap it in a Python function with named parameters"
+        ) from None
+    for name, parameter in parameters.items():
         if parameter.kind is parameter.VAR_KEYWORD:
             continue
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
@@ -289,12 +295,3 @@ def _parameters(function: Callable[..., Any], word: str) -> tuple[dict[str, str]
     if missing:
         raise UsageFailure(f"target {word!r} does not take {', '.join(missing)}", "an attention takes q, k and v")
     return takes, frozenset(required)
-
-
-def _signature(function: Callable[..., Any], word: str) -> inspect.Signature:
-    try:
-        return inspect.signature(function)
-    except (ValueError, TypeError):
-        raise UsageFailure(
-            f"target {word!r} has no readable signature", "wrap it in a Python function with named parameters"
-        ) from None

@@ -5,7 +5,6 @@ Alibi is not offered: it would have to be added in the dtype of q, whose roundin
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -55,7 +54,8 @@ def _named(view: Visibility) -> Any:
     if view.cu_seqlens_q is not None and view.cu_seqlens_k is not None:
         if view.window is not None or (view.causal and view.align == "top-left"):
             return None
-        packed = biases.BlockDiagonalMask.from_seqlens(_lengths(view.cu_seqlens_q), _lengths(view.cu_seqlens_k))
+        lengths = (ends.diff().tolist() for ends in (view.cu_seqlens_q, view.cu_seqlens_k))
+        packed = biases.BlockDiagonalMask.from_seqlens(*lengths)
         packed = packed.make_causal_from_bottomright() if view.causal else packed
         return packed.to(view.device)
     if view.window is not None and square_or_right:
@@ -65,10 +65,6 @@ def _named(view: Visibility) -> Any:
         top_left = view.is_causal_from_top_left
         return biases.LowerTriangularMask() if top_left else biases.LowerTriangularFromBottomRightMask()
     return None
-
-
-def _lengths(ends: Tensor) -> list[int]:
-    return [end - start for start, end in pairwise(ends.tolist())]
 
 
 def _added(view: Visibility, q: Tensor, bias: Tensor | None) -> Tensor:
