@@ -21,20 +21,17 @@ from .stand_in import gpu_stood_in
 from .surroundings import Surroundings
 
 # What each parameter may be called; the first is the name used everywhere here.
-SYNONYMS = {
+_SYNONYMS = {
     "q": ("query",),
     "k": ("key",),
     "v": ("value",),
     "do": ("dout", "d_o", "grad_out", "grad_output", "grad_o"),
     "o": ("out", "output"),
     "lse": ("m", "softmax_lse", "logsumexp"),
-    "delta": (),
     "scale": ("sm_scale", "softmax_scale"),
     "causal": ("is_causal",),
     "bias": ("attn_bias", "attn_mask"),
-    "tau": (),
     "window": ("window_size",),
-    "softcap": (),
     "align": ("alignment",),
     "alibi": ("alibi_slopes",),
     "mask": ("attention_mask",),
@@ -42,14 +39,8 @@ SYNONYMS = {
     "dropout": ("dropout_p", "p_dropout"),
     "keep": ("keep_mask", "dropout_mask"),
     "seqlens": ("varlen",),
-    "cu_seqlens": (),
-    "cu_seqlens_q": (),
     "cu_seqlens_k": ("cu_seqlens_kv",),
-    "max_seqlen": (),
-    "max_seqlen_q": (),
     "max_seqlen_k": ("max_seqlen_kv",),
-    "block_m": (),
-    "block_n": (),
     "dots": ("input_precision",),
     # Not d_q, d_k and d_v: those are the field's names of head dims.
     "dq": ("dquery", "grad_q", "grad_query"),
@@ -59,7 +50,9 @@ SYNONYMS = {
     "dtau": ("d_tau", "grad_tau"),
     "dsink": ("dsinks", "d_sink", "d_sinks", "grad_sink", "grad_sinks"),
 }
-_CANONICAL = {word: name for name, words in SYNONYMS.items() for word in (name, *words)}
+_WITHOUT_SYNONYM = ("delta", "tau", "softcap", "cu_seqlens", "cu_seqlens_q", "max_seqlen", "max_seqlen_q", "block_m")
+_CANONICAL = {word: name for name, words in _SYNONYMS.items() for word in (name, *words)}
+_CANONICAL |= {name: name for name in (*_WITHOUT_SYNONYM, "block_n")}
 
 
 def canonical_name(parameter: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,33 @@ THREADS = 16
 """A block has THREADS x THREADS threads; the sizes of tiles are multiples of it."""
 
 _SCALARS = {torch.float32: "float", torch.float16: "__half"}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the launches of one call share."""
+
+    module: Any
+    row_grid: int
+    """Blocks, one for each tile of query rows."""
+    key_grid: int
+    forward_bytes: int
+    """Of shared memory."""
+    backward_bytes: int
+    extras: tuple[Tensor | None, ...]
+    """The inputs that stand behind q, k and v in every kernel that looks at scores."""
+    extra_strides: tuple[int, ...]
+    options: tuple[float, ...]
+    """The last arguments of these kernels."""
+
+    def forward(self, kernel: str, q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tensor]:
+        """O and LSE."""
+        o = torch.empty((*q.shape[:3], v.shape[3]), dtype=q.dtype, device=q.device)
+        lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
+        steps = (*strided(q, k, v), *self.extra_strides, *strided(o, lse))
+        launch = (self.row_grid, (THREADS, THREADS), self.forward_bytes)
+        self.module[kernel](*launch, q, k, v, *self.extras, o, lse, *steps, *self.options)
+        return {"LSE": lse, "O": o}
 
 
 def load(source: Path, q: Tensor, block_m: int, block_n: int, **dims: int) -> Any:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +10,7 @@ from torch import Tensor
 import gradprobe.kernels
 
 from . import cuda_arguments
-from .cuda_arguments import THREADS, strided, strides, written
+from .cuda_arguments import THREADS, Plan, strided, strides, written
 from .narrowed import narrowed
 
 SOURCE = Path(gradprobe.kernels.__file__).parent / "cuda" / "flash.cu"
@@ -72,48 +70,31 @@ def flash_cuda_backward(
     sizes = (q.shape[1], q.shape[1] // k.shape[1], q.shape[2], k.shape[2], q.shape[3], v.shape[3])
     options = (scale, softcap or 0.0, *sizes, left, 0 if causal else right, int(align == "bottom-right"))
     plan = _plan(q, v, seqlens, block_m, block_n, options)
-    own = _forward(plan, q, k, v) if o is None or lse is None else {}
+    own = plan.forward("flash_forward", q, k, v) if o is None or lse is None else {}
     o, lse = own["O"] if o is None else o, own["LSE"] if lse is None else lse
     gradients = (written("dq", dq, q), written("dk", dk, k), written("dv", dv, v))
-    return own | _backward(plan, (q, k, v, do), o, lse, gradients)
+    return own | _backward(plan, (q, k, v, do), o, lse, gradients, block_m)
 
 
 # Forward and backward with everything exposed.
 flash_cuda = narrowed(flash_cuda_backward, ("o", "lse"))
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """What the launches share."""
-
-    module: Any
-    row_grid: int
-    key_grid: int
-    row_threads: int
-    """Of a block in which each thread has one row."""
-    forward_bytes: int
-    backward_bytes: int
-    seqlens: Tensor | None
-    options: tuple[float, ...]
-    """The last arguments of every kernel that looks at scores."""
-
-
-def _plan(
-    q: Tensor, v: Tensor, seqlens: Tensor | None, block_m: int, block_n: int, options: tuple[float, ...]
-) -> _Plan:
+def _plan(q: Tensor, v: Tensor, seqlens: Tensor | None, block_m: int, block_n: int, options: tuple[float, ...]) -> Plan:
     (batch, heads, rows, dim), (_, kv_heads, keys, dim_v) = q.shape, v.shape
     block_d, block_dv = cuda_arguments.rounded(dim), cuda_arguments.rounded(dim_v)
     inputs = block_m * (block_d + 1) + block_n * (block_d + 1) + block_n * (block_dv + 1)
     scores = block_m * (block_n + 1)
-    return _Plan(
+    lengths = None if seqlens is None else seqlens.to(torch.int32)
+    return Plan(
         module=cuda_arguments.load(SOURCE, q, block_m, block_n, BLOCK_D=block_d, BLOCK_DV=block_dv),
         row_grid=batch * heads * -(-rows // block_m),
         key_grid=batch * kv_heads * -(-keys // block_n),
-        row_threads=block_m,
         # The structs ForwardTiles and BackwardTiles of flash.cu.
         forward_bytes=4 * (inputs + scores + 3 * block_m),
         backward_bytes=4 * (inputs + block_m * (block_dv + 1) + 2 * scores + 2 * block_m),
-        seqlens=None if seqlens is None else seqlens.to(torch.int32),
+        extras=(lengths,),
+        extra_strides=strides(lengths, 1),
         options=options,
     )
 
@@ -153,33 +134,25 @@ def _check_options(align: str, window: tuple[int, int] | None, softcap: float | 
         raise ValueError(f"softcap must be above 0, got {softcap}")
 
 
-def _forward(plan: _Plan, q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tensor]:
-    o = torch.empty((*q.shape[:3], v.shape[3]), dtype=q.dtype, device=q.device)
-    lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
-    steps = (*strided(q, k, v), *strides(plan.seqlens, 1), *strided(o, lse))
-    launch = (plan.row_grid, (THREADS, THREADS), plan.forward_bytes)
-    plan.module.flash_forward(*launch, q, k, v, plan.seqlens, o, lse, *steps, *plan.options)
-    return {"LSE": lse, "O": o}
-
-
 def _backward(
-    plan: _Plan,
+    plan: Plan,
     inputs: tuple[Tensor, Tensor, Tensor, Tensor],
     o: Tensor,
     lse: Tensor,
     gradients: tuple[Tensor, Tensor, Tensor],
+    row_threads: int,
 ) -> dict[str, Tensor]:
     (q, k, v, do), (dq, dk, dv) = inputs, gradients
     delta = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     # Tiles that hold no visible key are not visited.
     full = (*q.shape[:3], k.shape[2])
     p, dp, ds = (torch.zeros(full, dtype=torch.float32, device=q.device) for _ in range(3))
-    of_lengths, sizes = strides(plan.seqlens, 1), (q.shape[1], q.shape[2], v.shape[3])
-    steps = (*strided(o, do), *of_lengths, *strided(delta))
-    plan.module.flash_preprocess(plan.row_grid, plan.row_threads, 0, o, do, plan.seqlens, delta, *steps, *sizes)
-    taken = (q, k, v, do, plan.seqlens, lse, delta)
-    steps = (*strided(q, k, v, do), *of_lengths, *strided(lse, delta))
+    steps, sizes = (*strided(o, do), *plan.extra_strides, *strided(delta)), (q.shape[1], q.shape[2], v.shape[3])
+    # A block in which each thread has one row.
+    plan.module.flash_preprocess(plan.row_grid, row_threads, 0, o, do, *plan.extras, delta, *steps, *sizes)
+    taken = (q, k, v, do, *plan.extras, lse, delta)
+    steps = (*strided(q, k, v, do), *plan.extra_strides, *strided(lse, delta))
     for kernel, grid, made in (("flash_dq", plan.row_grid, (dq, p, dp, ds)), ("flash_dkdv", plan.key_grid, (dk, dv))):
         launch = (grid, (THREADS, THREADS), plan.backward_bytes)
-        getattr(plan.module, kernel)(*launch, *taken, *made, *steps, *strided(*made), *plan.options)
+        plan.module[kernel](*launch, *taken, *made, *steps, *strided(*made), *plan.options)
     return {"P": p, "dP": dp, "delta": delta, "dS": ds, "dQ": dq, "dK": dk, "dV": dv}

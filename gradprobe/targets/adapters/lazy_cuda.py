@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +10,7 @@ from torch import Tensor
 import gradprobe.kernels
 
 from . import cuda_arguments
-from .cuda_arguments import THREADS, strided, strides, written
+from .cuda_arguments import THREADS, Plan, strided, strides, written
 from .narrowed import narrowed
 
 SOURCE = Path(gradprobe.kernels.__file__).parent / "cuda" / "lazy.cu"
@@ -60,8 +58,8 @@ def lazy_cuda_backward(
     cuda_arguments.check_tiles(block_m, block_n)
     cuda_arguments.check_seqlens(seqlens, q.shape[0], q.shape[2])
     lengths = None if seqlens is None else seqlens.to(torch.int32)
-    plan = _plan(q, (None if bias is None else bias.float(), tau.float(), lengths), scale, block_m, block_n)
-    own = _forward(plan, q, k, v) if lse is None else {}
+    plan = _plan(q, None if bias is None else bias.float(), tau.float(), lengths, scale, block_m, block_n)
+    own = plan.forward("lazy_forward", q, k, v) if lse is None else {}
     gradients = (written("dq", dq, q), written("dk", dk, k), written("dv", dv, v))
     found = own | _backward(plan, (q, k, v, do), own["LSE"] if lse is None else lse, gradients)
     found["dTau"] = found["dTau"].to(tau.dtype)
@@ -71,42 +69,23 @@ def lazy_cuda_backward(
 # Forward and backward with everything exposed.
 lazy_cuda = narrowed(lazy_cuda_backward, ("lse",))
 
-_Extras = tuple[Tensor | None, Tensor, Tensor | None]
-"""bias and tau as float32, and seqlens."""
 
-
-@dataclass(frozen=True)
-class _Plan:
-    """What the launches share."""
-
-    module: Any
-    n_row_tiles: int
-    n_key_tiles: int
-    forward_bytes: int
-    backward_bytes: int
-    extras: _Extras
-    extra_strides: tuple[int, ...]
-    options: tuple[float, ...]
-    """The last arguments of every kernel that looks at scores."""
-    window: int
-
-
-def _plan(q: Tensor, extras: _Extras, scale: float, block_m: int, block_n: int) -> _Plan:
-    _, heads, length, dim = q.shape
-    bias, tau, seqlens = extras
+def _plan(
+    q: Tensor, bias: Tensor | None, tau: Tensor, seqlens: Tensor | None, scale: float, block_m: int, block_n: int
+) -> Plan:
+    batch, heads, length, dim = q.shape
     block_d, window = cuda_arguments.rounded(dim), 0 if bias is None else bias.shape[1]
     inputs, scores = (block_m + 2 * block_n) * (block_d + 1), block_m * (block_n + 1)
-    return _Plan(
+    return Plan(
         module=cuda_arguments.load(SOURCE, q, block_m, block_n, BLOCK_D=block_d),
-        n_row_tiles=-(-length // block_m),
-        n_key_tiles=-(-length // block_n),
+        row_grid=batch * heads * -(-length // block_m),
+        key_grid=batch * heads * -(-length // block_n),
         # The structs ForwardTiles and BackwardTiles of lazy.cu.
         forward_bytes=4 * (inputs + scores + 3 * block_m),
         backward_bytes=4 * (inputs + block_m * (block_d + 1) + 2 * scores + THREADS * THREADS + 2 * block_m),
-        extras=extras,
+        extras=(bias, tau, seqlens),
         extra_strides=(*strides(bias, 2), *strides(tau, 1), *strides(seqlens, 1)),
         options=(scale, heads, length, dim, window),
-        window=window,
     )
 
 
@@ -128,45 +107,34 @@ def _check(q: Tensor, others: dict[str, Tensor], tau: Tensor, bias: Tensor | Non
         raise ValueError(f"lse must be [B, H, L] = {shape} float32, got {tuple(lse.shape)} {lse.dtype}")
 
 
-def _forward(plan: _Plan, q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tensor]:
-    o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
-    launch = (q.shape[0] * q.shape[1] * plan.n_row_tiles, (THREADS, THREADS), plan.forward_bytes)
-    steps = (*strided(q, k, v), *plan.extra_strides, *strided(o, lse))
-    plan.module.lazy_forward(*launch, q, k, v, *plan.extras, o, lse, *steps, *plan.options)
-    return {"LSE": lse, "O": o}
-
-
 def _backward(
-    plan: _Plan, inputs: tuple[Tensor, Tensor, Tensor, Tensor], lse: Tensor, gradients: tuple[Tensor, Tensor, Tensor]
+    plan: Plan, inputs: tuple[Tensor, Tensor, Tensor, Tensor], lse: Tensor, gradients: tuple[Tensor, Tensor, Tensor]
 ) -> dict[str, Tensor]:
     (q, k, v, do), (dq, dk, dv) = inputs, gradients
-    batch, heads, length, _ = q.shape
-    row_grid, key_grid = batch * heads * plan.n_row_tiles, batch * heads * plan.n_key_tiles
     delta = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     # Tiles above the diagonal are not visited, and each part of dBias is added to from 0.
-    p, dp, ds = (torch.zeros((*q.shape[:3], length), dtype=torch.float32, device=q.device) for _ in range(3))
-    dbias_parts = None
-    if plan.extras[0] is not None:
-        dbias_parts = torch.zeros((row_grid, plan.window), dtype=torch.float32, device=q.device)
-    dtau_parts = torch.empty((row_grid, 1), dtype=torch.float32, device=q.device)
+    p, dp, ds = (torch.zeros((*q.shape[:3], q.shape[2]), dtype=torch.float32, device=q.device) for _ in range(3))
+    bias, dbias_parts = plan.extras[0], None
+    if bias is not None:
+        dbias_parts = torch.zeros((plan.row_grid, bias.shape[1]), dtype=torch.float32, device=q.device)
+    dtau_parts = torch.empty((plan.row_grid, 1), dtype=torch.float32, device=q.device)
 
     taken = (q, k, v, do, *plan.extras, lse, delta)
     steps = (*strided(q, k, v, do), *plan.extra_strides, *strided(lse, delta))
-    by_row, by_key = ((grid, (THREADS, THREADS), plan.backward_bytes) for grid in (row_grid, key_grid))
+    by_row, by_key = ((grid, (THREADS, THREADS), plan.backward_bytes) for grid in (plan.row_grid, plan.key_grid))
     plan.module.lazy_preprocess(*by_row, *taken, *steps, *plan.options)
     made = (dq, dbias_parts, dtau_parts, p, dp, ds)
     plan.module.lazy_dq(*by_row, *taken, *made, *steps, *strided(dq, p, dp, ds), *plan.options)
     plan.module.lazy_dkdv(*by_key, *taken, dk, dv, *steps, *strided(dk, dv), *plan.options)
     results = {"P": p, "dP": dp, "delta": delta, "dS": ds, "dQ": dq, "dK": dk, "dV": dv}
-    results["dTau"] = _added(plan, dtau_parts, batch, heads).reshape(heads)
-    return results if dbias_parts is None else results | {"dBias": _added(plan, dbias_parts, batch, heads)}
+    results["dTau"] = _added(plan, dtau_parts, q).reshape(-1)
+    return results if dbias_parts is None else results | {"dBias": _added(plan, dbias_parts, q)}
 
 
-def _added(plan: _Plan, parts: Tensor, batch: int, heads: int) -> Tensor:
+def _added(plan: Plan, parts: Tensor, q: Tensor) -> Tensor:
     """Adds [B * H * tiles, width] up to [H, width]."""
-    threads, width = THREADS * THREADS, parts.shape[1]
+    (batch, heads, *_), threads, width = q.shape, THREADS * THREADS, parts.shape[1]
     out = torch.empty((heads, width), dtype=torch.float32, device=parts.device)
-    sizes = (batch, heads, plan.n_row_tiles, width)
+    sizes = (batch, heads, plan.row_grid // (batch * heads), width)
     plan.module.lazy_add_parts(-(-heads * width // threads), threads, 0, parts, out, *sizes)
     return out
