@@ -4,7 +4,7 @@ After `install()`, `subprocess.Popen` asks a zygote, a process that has imported
 fork. The fork becomes a child of whoever asked, with the descriptors, environment, folder and search path that it was
 to have, and has a zygote of its own for what it starts in turn. Every other command is started as ever, and so is a
 program whose options, environment or folders would change how Python starts or what it imports. Tests in which the
-start is the point use the fixture `real_processes`; at night, every start is real.
+start is the point use the fixture `real_processes`; at night no test uses this.
 """
 
 from __future__ import annotations
@@ -179,8 +179,10 @@ def _program(words: list[str]) -> Program | None:
 
 
 def _is_gradprobe(program: Program) -> bool:
+    if program.kind != "-c":
+        return os.path.basename(program.what) == "gradprobe"
     own = ("from gradprobe.processes.child import main", "from gradprobe.cli import main; ")
-    return program[:2] == ("-m", "gradprobe") or (program.kind == "-c" and any(words in program.what for words in own))
+    return any(words in program.what for words in own)
 
 
 def _starts_alike(zygote: Zygote, environment: Mapping[str, str]) -> bool:
@@ -206,7 +208,8 @@ def _hides_a_module(zygote: Zygote, folder: str) -> bool:
     """Whether the folder has a module of its own where the zygote has imported another."""
     if folder in (ROOT, *zygote.path) or not os.path.isdir(folder):
         return False
-    return not zygote.names.isdisjoint(name.partition(".")[0] for name in os.listdir(folder) if "-" not in name)
+    modules = (entry.name for entry in os.scandir(folder) if entry.is_dir() or entry.name.endswith((".py", ".so")))
+    return not zygote.names.isdisjoint(name.partition(".")[0] for name in modules)
 
 
 def _started() -> Zygote:

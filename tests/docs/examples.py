@@ -16,6 +16,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from markdown_it import MarkdownIt
 
@@ -81,12 +82,17 @@ def outputs(block: Block, folder: Path) -> list[str]:
     env = {name: value for name, value in os.environ.items() if not name.startswith(("GRADPROBE", "GITHUB", "PYTEST"))}
     env |= {"COLUMNS": COLUMNS, "NO_COLOR": "1", "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"}
     env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"
-    return [
-        subprocess.run(
-            ["bash", "-c", command.words], check=False, cwd=folder, env=env, stdout=subprocess.PIPE, encoding="utf-8"
-        ).stdout
-        for command in block.commands
-    ]
+    how: dict[str, Any] = {"cwd": folder, "env": env, "stdout": subprocess.PIPE, "encoding": "utf-8"}
+    started = [_started(command.words, env["PATH"]) for command in block.commands]
+    return [subprocess.run(words, check=False, **how).stdout for words in started]
+
+
+def _started(words: str, path: str) -> list[str]:
+    """What a shell starts for a command: gradprobe itself where the shell has nothing else to do."""
+    script = shutil.which("gradprobe", path=path)
+    if script is None or not re.fullmatch(r"gradprobe [-\w ./:=,]*", words):
+        return ["bash", "-c", words]
+    return [sys.executable, script, *words.split()[1:]]
 
 
 def differences(command: Command, output: str) -> str:
