@@ -103,6 +103,14 @@ def test_a_layout_that_crashed_is_told_as_the_run_did(folder, elsewhere):
     assert "crashed: killed by SIGSEGV" in made.out
 
 
+def test_a_close_up_is_shown_as_the_run_did(folder, elsewhere):
+    made = run(f"diff dK soft.py:nan_in_dk {SMALL} --json made")
+    elsewhere()
+    shown = run(f"show {folder}/made --json shown")
+    assert made.out.startswith("layout contiguous\ndK  batch 0, head 1: ")
+    assert (shown.out, shown.err, shown.code) == (made.out, made.err, made.code)
+
+
 @pytest.mark.parametrize("target", ["usual", "one_head_each", "never"])
 def test_a_battery_is_told_as_the_run_did(folder, elsewhere, monkeypatch, target):
     (folder / "forwards.py").write_text(TARGETS)
