@@ -6,8 +6,9 @@ What gradprobe.report/1 said is read too: there, null stood for every number tha
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ from msgspec import Struct
 
 from .assignment import parse_layout, parse_run, run_name
 from .failures import UsageFailure
-from .number import WORDS, Number, number_of
+from .number import WORDS, number_of
 from .report import SCHEMA, Origin, Report
 from .run import FAILED, INCOMPLETE, MATCH, MISMATCH
 
@@ -56,7 +57,7 @@ class Reports(Struct, frozen=True, kw_only=True):
 
 def document_of(report: Report) -> dict[str, Any]:
     """The report in plain values, ready for `json.dumps`: lists, no tuples, and words for what is not finite."""
-    document = msgspec.to_builtins(report, enc_hook=_plain)
+    document = msgspec.to_builtins(report, enc_hook=lambda number: number.plain)
     if report.case is not None:
         document["case"] |= {
             "layouts": [f"{tensor}={layout}" for tensor, layout in report.case.layouts],
@@ -94,7 +95,7 @@ def report_from(document: Mapping[str, Any]) -> Report:
     if KNOWN.get(document.get("schema", "")) != 1:
         raise UsageFailure(f"expected a report of schema {SCHEMA}, got {document.get('schema')!r}", _WAY_OUT)
     try:
-        return msgspec.convert(_as_today(document), Report, dec_hook=_typed)
+        return msgspec.convert(_as_today(document), Report, dec_hook=lambda _, plain: number_of(plain))
     except (msgspec.ValidationError, UsageFailure, TypeError, ValueError, AttributeError) as error:
         raise UsageFailure(f"a report of schema {document['schema']} is damaged: {error}", _WAY_OUT) from error
 
@@ -147,18 +148,15 @@ def load_several(text: str | bytes) -> Reports:
         report = report_from(document)
         return Reports(reports=(report,), origin=report.origin)
     try:
-        parts = [*document["reports"], *_unique([one["report"] for one in document["warnings"] if one.get("report")])]
+        mild = [one["report"] for one in document["warnings"] if one.get("report")]
+        # Each once: a report with two warnings stands at both.
+        parts = [*document["reports"], *(one for at, one in enumerate(mild) if one not in mild[:at])]
         untaken = msgspec.convert(document.get("not_taken"), tuple[Untaken, ...] | None)
         origin = msgspec.convert(document.get("origin"), Origin | None)
         reports = tuple(map(report_from, parts))
         return Reports(reports=reports, planned=document["planned"], not_taken=untaken, origin=origin)
     except (msgspec.ValidationError, KeyError, TypeError, AttributeError) as error:
         raise UsageFailure(f"reports of schema {document['schema']} are damaged: {error!r}", _WAY_OUT) from error
-
-
-def _unique(documents: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each once: a report with two warnings stands at both."""
-    return [one for at, one in enumerate(documents) if one not in documents[:at]]
 
 
 def _as_today(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -180,9 +178,8 @@ _NEVER_NULL = ("title", "target", "options", "compared", "reproduce")
 
 def _of_the_first_schema(document: Mapping[str, Any]) -> dict[str, Any]:
     """What /1 named or held otherwise."""
-    changed: dict[str, Any] = {}
     runs = [{**run, "memory": [_present(one) for one in run.get("memory") or ()]} for run in document["runs"]]
-    changed["runs"] = [{name: value for name, value in run.items() if value is not None} for run in runs]
+    changed: dict[str, Any] = {"runs": list(map(_present, runs))}
     if strides := document.get("strides"):
         changed["strides"] = {**strides, "findings": [_present(one) for one in strides.get("findings") or ()]}
     if error := document.get("error"):
@@ -198,18 +195,6 @@ def _present(part: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in part.items() if value is not None}
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, Number):
-        return value.plain
-    raise NotImplementedError(type(value).__name__)
-
-
-def _typed(kind: type, plain: Any) -> Any:
-    if kind is Number:
-        return number_of(plain)
-    raise NotImplementedError(kind.__name__)
-
-
 def _listed(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _listed(item) for key, item in value.items()}
@@ -221,17 +206,13 @@ _LISTED = {"type": "array", "items": {"type": "string"}}
 
 def report_schema() -> dict[str, Any]:
     """The schema of what `document_of` gives."""
-    (schema,), parts = msgspec.json.schema_components((Report,), schema_hook=_of_number, ref_template="#/$defs/{name}")
+    number = {"anyOf": [{"type": "number"}, {"enum": list(WORDS)}]}
+    components = partial(msgspec.json.schema_components, ref_template="#/$defs/{name}")
+    (schema,), parts = components((Report,), schema_hook=lambda _: number)
     # There layouts and runs are words.
     parts["Case"]["properties"] |= {"layouts": _LISTED, "runs": _LISTED}
     parts["Report"]["properties"]["schema"] = {"const": SCHEMA}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": SCHEMA, **schema, "$defs": parts}
-
-
-def _of_number(kind: type) -> dict[str, Any]:
-    if kind is Number:
-        return {"anyOf": [{"type": "number"}, {"enum": list(WORDS)}]}
-    raise NotImplementedError(kind.__name__)
 
 
 if __name__ == "__main__":

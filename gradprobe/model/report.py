@@ -13,17 +13,7 @@ from msgspec import Struct, field
 from .case import Case
 from .failures import Failure
 from .memory import WARNING, MemoryFinding, Warned
-from .run import (
-    FAILED,
-    MATCH,
-    MISMATCH,
-    CloseUp,
-    Counts,
-    Element,
-    Error,
-    Intermediate,
-    Run,
-)
+from .run import FAILED, MATCH, MISMATCH, CloseUp, Counts, Element, Error, Intermediate, Run
 
 # The share of wrong elements that a hypothesis must reproduce to be named as the cause; with less it is consistent with
 # what came, and below the second nothing is said of it.

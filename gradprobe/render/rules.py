@@ -124,11 +124,7 @@ RULES = tuple(map(_rule, _RULE.finditer(_TABLE)))
 _BY_ID = {rule.id: rule for rule in RULES}
 WRONG, INHERITED, IDENTITY, CAUSE = (_BY_ID[f"GP{number:03}"] for number in (1, 2, 3, 4))
 REFERENCE, TOOL, USAGE, REFUSED = (_BY_ID[f"GP{number:03}"] for number in (23, 24, 25, 30))
-OF_WARNING = {
-    memory.HUGE: _BY_ID["GP040"],
-    memory.VECTOR: _BY_ID["GP041"],
-    memory.UNDECLARED: _BY_ID["GP042"],
-}
+OF_WARNING = {memory.HUGE: _BY_ID["GP040"], memory.VECTOR: _BY_ID["GP041"], memory.UNDECLARED: _BY_ID["GP042"]}
 _KINDS = ["outside", "guard", "unwritten", "race", "barrier", "misaligned", "changed", "shared", "dtype"]
 OF_MEMORY = {kind: _BY_ID[f"GP{number:03}"] for number, kind in enumerate(_KINDS, 10)}
 _FAILURES = {

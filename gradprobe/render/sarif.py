@@ -40,12 +40,7 @@ def text(several: Reports, code: int | None) -> str:
 
 
 def as_sarif(
-    reports: Sequence[Report],
-    base: Base,
-    code: int | None,
-    *,
-    most: int = MOST_RESULTS,
-    version: str = __version__,
+    reports: Sequence[Report], base: Base, code: int | None, *, most: int = MOST_RESULTS, version: str = __version__
 ) -> dict[str, Any]:
     """The reports as one SARIF log with one run, ready for `json.dumps`.
 
