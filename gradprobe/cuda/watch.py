@@ -68,12 +68,6 @@ class CudaFinding:
     count: int
 
     @property
-    def is_at_one_line(self) -> bool:
-        """Whether both threads wait, and at the same line."""
-        before = self.before
-        return before is not None and before.how == "waits" and before.line == self.now.line
-
-    @property
     def sentence(self) -> str:
         """What is wrong, with every line and thread."""
         others = "others never come"
@@ -92,17 +86,6 @@ class CudaFinding:
             others=others,
         )
         return f"{self.kernel}: {words}"
-
-
-def merged(findings: Sequence[CudaFinding]) -> list[CudaFinding]:
-    """The findings with each race once: either of its two lines may have been the second access."""
-    found: dict[object, CudaFinding] = {}
-    for finding in findings:
-        lines = frozenset((finding.now.line, finding.before.line)) if finding.before else finding.now.line
-        key = (finding.kind, finding.kernel, finding.array, lines)
-        known = found.get(key)
-        found[key] = replace(known, count=known.count + finding.count) if known else finding
-    return list(found.values())
 
 
 @dataclass
@@ -142,9 +125,17 @@ def watching() -> Watch:
     return _OPEN.get()[-1] if _OPEN.get() else Watch()
 
 
-def told(watch: Watch, findings: list[CudaFinding]) -> None:
-    """Adds what a launch showed."""
-    watch.findings += findings
-    if not _OPEN.get():
-        for finding in findings:
-            warnings.warn(finding.sentence, RuntimeWarning, stacklevel=4)
+def told(watch: Watch, findings: Sequence[CudaFinding]) -> None:
+    """Adds what a launch showed, each race once: either of its two lines may have been the second access."""
+    found: dict[object, CudaFinding] = {}
+    for finding in findings:
+        now, before = finding.now, finding.before
+        if finding.kind == BARRIER and before is not None and before.how == "waits" and before.line == now.line:
+            continue  # of one barrier of the source the compiler has made two
+        lines = frozenset((now.line, before.line)) if before else now.line
+        key = (finding.kind, finding.kernel, finding.array, lines)
+        count = found[key].count if key in found else 0
+        found[key] = replace(found.get(key, finding), count=count + finding.count)
+    watch.findings += found.values()
+    for finding in found.values() if not _OPEN.get() else ():
+        warnings.warn(finding.sentence, RuntimeWarning, stacklevel=4)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -196,22 +196,24 @@ def _product(view: View, uses: Sequence[Use], own: str, kind: str) -> str:
 _A_WAY = 2
 
 
-@dataclass(frozen=True)
-class Sibling:
-    """A kernel that was read by names."""
-
-    function: Function
-    record: Record
-    findings: tuple[LintFinding, ...]
-
-
-def siblings(functions: Iterable[Function], views: Sequence[View]) -> list[Sibling]:
-    """The kernels among functions that were never launched, and what their names contradict."""
+def siblings(functions: Sequence[Function], views: Sequence[View]) -> Iterator[tuple[Record, list[LintFinding]]]:
+    """The kernels among functions that were never launched, as they are read by names, and what these contradict."""
     launched = {view.name for view in views}
     called = {id(jit) for function in functions for _, jit in function.calls}
-    tensors = _tensors(views)
-    alone = [each for each in functions if each.name not in launched and id(each.jit) not in called]
-    return [found for function in alone if (found := _sibling(function, tensors)) is not None]
+    given = [(name, view.held(name)) for view in views for name in view.words]
+    told = {name: {held.name if held else "" for each, held in given if each == name} for name, _ in given}
+    # What the parameters of pointers were given in every launch that has them.
+    tensors = {name: next(iter(each)) for name, each in told.items() if len(each) == 1}
+    for function in functions:
+        if function.name in launched or id(function.jit) in called:
+            continue
+        names = [name for name in function.parameters if not is_stride(name)]
+        pointers = {name: tensor for name in names if (tensor := tensors.get(name) or tensor_of(name))}
+        # What is called a pointer is one, also where nobody knows of which tensor.
+        pointers |= {name: word_of(name) for name in names if name not in pointers and "ptr" in name.lower()}
+        record = by_name(function, pointers)
+        if record.accesses:
+            yield record, list(_foreign(record, pointers))
 
 
 def functions_of(scope: Mapping[str, Any], file: str) -> list[Function]:
@@ -231,25 +233,6 @@ def _unwrapped(value: Any) -> Any:
             break
         value = getattr(value, "fn", None)
     return value if is_jit(value) else None
-
-
-def _tensors(views: Sequence[View]) -> dict[str, str]:
-    """What the parameters of pointers were given in every launch that has them."""
-    found: dict[str, set[str]] = {}
-    for view in views:
-        for name in view.words:
-            held = view.held(name)
-            found.setdefault(name, set()).add(held.name if held is not None else "")
-    return {name: next(iter(tensors)) for name, tensors in found.items() if len(tensors) == 1}
-
-
-def _sibling(function: Function, tensors: Mapping[str, str]) -> Sibling | None:
-    names = [name for name in function.parameters if not is_stride(name)]
-    pointers = {name: tensor for name in names if (tensor := tensors.get(name) or tensor_of(name))}
-    # What is called a pointer is one, also where nobody knows of which tensor.
-    pointers |= {name: word_of(name) for name in names if name not in pointers and "ptr" in name.lower()}
-    record = by_name(function, pointers)
-    return Sibling(function, record, tuple(_foreign(record, pointers))) if record.accesses else None
 
 
 def _foreign(record: Record, pointers: Mapping[str, str]) -> Iterator[LintFinding]:

@@ -81,15 +81,15 @@ def surveyed(views: Sequence[View], scopes: Iterable[tuple[dict[str, object], st
     """
     triton = [(view.function.file, view.function) for view in views if not isinstance(view.function, CudaKernel)]
     beside = {file: function.plain.__globals__ for file, function in triton} | {file: scope for scope, file in scopes}
-    found = [each for file, scope in beside.items() for each in siblings(functions_of(scope, file), views)]
+    read = [each for file, scope in beside.items() for each in siblings(functions_of(scope, file), views)]
     findings: dict[tuple[object, ...], LintFinding] = {}
-    for one in (*(one for view in views for one in _findings(view)), *(one for each in found for one in each.findings)):
+    for one in (*(one for view in views for one in _findings(view)), *(one for _, found in read for one in found)):
         findings.setdefault((one.rule, one.file, one.line, one.column, one.tensor), one)
     kernels: dict[str, Kernel] = {}
     for kernel in (_kernel(view.function, view.record, launched=True) for view in views):
-        read = max(kernel.expressions, kernels.get(kernel.name, kernel).expressions)
-        kernels[kernel.name] = replace(kernel, expressions=read)
-    alone = [_kernel(each.function, each.record, launched=False) for each in found]
+        most = max(kernel.expressions, kernels.get(kernel.name, kernel).expressions)
+        kernels[kernel.name] = replace(kernel, expressions=most)
+    alone = [_kernel(record.function, record, launched=False) for record, _ in read]
     ordered = sorted(findings.values(), key=lambda finding: (finding.by_name, finding.file, finding.line))
     return Survey(tuple(ordered), (*kernels.values(), *alone))
 

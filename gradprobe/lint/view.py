@@ -11,7 +11,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ..inputs.placement import spanned
-from ..model.case import Case
 from ..model.intermediates import lookup
 from ..runtime.launches import storage_of
 from ..source.triton_source import Function
@@ -120,7 +119,6 @@ class Held:
 class Memory:
     """The tensors of one call."""
 
-    case: Case
     held: Mapping[int, Held]
     """By the address of the storage."""
     meanings: Mapping[int, tuple[Stride, ...]]
@@ -162,7 +160,7 @@ def memory_of(caught: Caught) -> Memory:
         for axis, (size, step) in enumerate(zip(each.shape, each.strides, strict=True)):
             if size > 1 and step > 0:
                 meanings[step] = (*meanings.get(step, ()), each.stride(axis))
-    return Memory(caught.case, held, meanings, caught.given, own)
+    return Memory(held, meanings, caught.given, own)
 
 
 def _held(caught: Caught, name: str, tensor: Tensor, is_given: bool) -> Held:

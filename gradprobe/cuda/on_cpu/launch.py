@@ -15,7 +15,7 @@ from ...model.failures import KernelStopped, TargetFailure
 from ...model.number import plural
 from ...source.text import SourceLine
 from ..kernel import KernelEntry, Sizes, c_values, compiled_for
-from ..watch import BARRIER, MISALIGNED, OUTSIDE, RACE, UNWRITTEN, CudaFinding, Site, Watch, merged, told
+from ..watch import BARRIER, MISALIGNED, OUTSIDE, RACE, UNWRITTEN, CudaFinding, Site, Watch, told
 from .build import HERE, MOST_SHARED
 from .library import CRegion, Library, Named, Regions, library_of
 
@@ -116,8 +116,7 @@ def launch(
     code = library.run(described)
     seen = [_finding(entry.name, library, regions, found) for found in findings[: described.n_findings]]
     fatal = seen.pop() if described.is_last_fatal else None
-    # Of one barrier of the source the compiler may have made two, at which two threads wait.
-    told(watch, merged([each for each in seen if not (each.kind == BARRIER and each.is_at_one_line)]))
+    told(watch, seen)
     if code:
         words = fatal.sentence if fatal else f"{entry.name}: {described.message.decode(errors='replace')}"
         raise KernelStopped(f"a kernel could not run to its end: {words}")
