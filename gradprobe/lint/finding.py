@@ -68,7 +68,7 @@ _USUAL |= {name: f"d{x.upper()}" for x in "qkv" for name in (f"d{x}", f"d{x}acc"
 _LOADS, _STARTS = frozenset({"load"}), frozenset({"zeros", "full", "zeros_like"})
 
 
-def computed_at(kernels: Sequence[Any], names: Collection[str], within: str = "") -> tuple[Where, ...]:
+def computed_at(kernels: Sequence[Any], names: Collection[str]) -> tuple[Where, ...]:
     """The lines where intermediates get their last values, in the order of the kernels.
 
     Values that are loaded are none that are computed there: they are left out.
@@ -76,17 +76,13 @@ def computed_at(kernels: Sequence[Any], names: Collection[str], within: str = ""
     Args:
         kernels: launched kernels, Triton's objects or the Python functions under them.
         names: of intermediates.
-        within: what a kernel's name must hold.
     """
     found: dict[tuple[str, int, str], Where] = {}
-    for kernel in kernels:
-        if within not in getattr(getattr(kernel, "fn", kernel), "__name__", ""):
-            continue
-        for function, name, statement in _computed(kernel):
-            if name in names:
-                at = function.line_of(statement)
-                where = Where(at.file, at.line, at.code, at.column, at.length, function.name, name)
-                found.setdefault((at.file, at.line, name), where)
+    for function, name, statement in (each for kernel in kernels for each in _computed(kernel)):
+        if name in names:
+            at = function.line_of(statement)
+            where = Where(at.file, at.line, at.code, at.column, at.length, function.name, name)
+            found.setdefault((at.file, at.line, name), where)
     return tuple(found.values())
 
 
@@ -97,21 +93,15 @@ def _computed(kernel: Any) -> Iterator[tuple[Function, str, ast.stmt]]:
     except (OSError, SyntaxError, TypeError):
         return
     for function in tree:
-        nodes = [node for node in ast.walk(function.tree) if isinstance(node, (ast.Assign, ast.AugAssign))]
-        pairs = [(target.id, node) for node in nodes for target in _targets(node) if isinstance(target, ast.Name)]
-        loaded = {variable for variable, node in pairs if _calls(node.value, _LOADS)}
+        loaded = {variable for variable, node in function.assignments if _calls(node.value, _LOADS)}
         last: dict[str, ast.stmt] = {}
-        for variable, node in pairs:
+        for variable, node in function.assignments:
             name = _USUAL.get(plain_name(variable, _USUAL))
             read = {each.id for each in ast.walk(node.value) if isinstance(each, ast.Name)}
             is_given = _calls(node.value, _LOADS | _STARTS) or variable in loaded & read
             if name is not None and not is_given:
                 last[name] = max(last.get(name, node), node, key=lambda each: each.lineno)
         yield from ((function, name, statement) for name, statement in last.items())
-
-
-def _targets(node: ast.Assign | ast.AugAssign) -> Sequence[ast.expr]:
-    return node.targets if isinstance(node, ast.Assign) else [node.target]
 
 
 def _calls(value: ast.expr, names: Collection[str]) -> bool:

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any
 
 from ..source.text import PythonSource, SourceLine, python_source
-from ..source.triton_source import Function, is_assigned, read_once
+from ..source.triton_source import Function, read_once
 from .cuda import CudaKernel
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -136,8 +136,9 @@ class _Arguments:
         around = next((each for each in self.source.above(self.call) if isinstance(each, ast.FunctionDef)), None)
         body = (around or self.source.tree).body
         nodes = (each for statement in body for each in ast.walk(statement) if isinstance(each, ast.Assign))
-        found = [each.value for each in nodes if each.lineno < self.call.lineno and is_assigned(node.id, each)]
-        return found[-1] if found else None
+        before = [each for each in nodes if each.lineno < self.call.lineno]
+        names = ((each, getattr(target, "id", "")) for each in before for target in each.targets)
+        return next(reversed([each.value for each, name in names if name == node.id]), None)
 
     def _value(self, node: ast.expr) -> Any:
         """What a name or `name.stride()` is, with `[a:b]` behind it or not: nothing of the user's is called."""

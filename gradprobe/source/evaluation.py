@@ -6,7 +6,7 @@ import ast
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from .triton_source import Function, blocks, heads, is_own, read_once
+from .triton_source import Function, blocks, heads, is_own, read_once, targets_of
 
 V = TypeVar("V")
 # How many calls deep functions are followed.
@@ -138,12 +138,11 @@ class Evaluator(ast.NodeVisitor, Generic[V]):
         return is_end or self._is_there
 
     def _assignment(self, statement: ast.Assign | ast.AnnAssign | ast.AugAssign) -> None:
-        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
         value: ast.expr | None = statement.value
         if isinstance(statement, ast.AugAssign):
             before = ast.copy_location(ast.Name(getattr(statement.target, "id", ""), ast.Load()), statement.target)
             value = ast.copy_location(ast.BinOp(before, statement.op, statement.value), statement)
-        for target in targets:
+        for target in targets_of(statement):
             if value is not None and statement.value is not None:
                 self._assign(target, self.visit(value), statement.value)
 

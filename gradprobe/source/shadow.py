@@ -35,8 +35,8 @@ class Shadow:
         place = {
             "file": str(self.file.resolve()),
             "copy": str(self.copy),
-            "loaded": str(self._loaded),
-            "lines": str(self._lines) if self.watches_lines else None,
+            "loaded": str(self.folder / "loaded"),
+            "lines": str(self.folder / "lines") if self.watches_lines else None,
         }
         path = os.pathsep.join(filter(None, [str(_CHILD), plain.get("PYTHONPATH", "")]))
         return {**plain, "PYTHONPATH": path, VARIABLE: json.dumps(place)}
@@ -44,18 +44,11 @@ class Shadow:
     @property
     def was_loaded(self) -> bool:
         """Whether any process imported the copy."""
-        return self._loaded.exists()
+        return (self.folder / "loaded").exists()
 
     @property
     def lines(self) -> frozenset[int]:
         """The lines of the copy that ran, where they were watched."""
-        words = self._lines.read_text().split() if self._lines.exists() else []
+        file = self.folder / "lines"
+        words = file.read_text().split() if file.exists() else []
         return frozenset(int(word) for word in words if word.isdigit())
-
-    @property
-    def _loaded(self) -> Path:
-        return self.folder / "loaded"
-
-    @property
-    def _lines(self) -> Path:
-        return self.folder / "lines"

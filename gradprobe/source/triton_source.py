@@ -65,9 +65,16 @@ class Function:
         """Every variable that it assigns, in order."""
         return tuple(dict.fromkeys(bound_in(self.tree.body)))
 
+    @cached_property
+    def assignments(self) -> tuple[tuple[str, ast.Assign | ast.AugAssign], ...]:
+        """Every variable that is assigned by itself and not as a part of a tuple, with the statement that does it."""
+        nodes = (node for node in ast.walk(self.tree) if isinstance(node, (ast.Assign, ast.AugAssign)))
+        pairs = ((node, each) for node in nodes for each in targets_of(node))
+        return tuple((each.id, node) for node, each in pairs if isinstance(each, ast.Name))
+
     def assigned_to(self, name: str) -> list[ast.expr]:
-        """What is assigned to a variable, itself and not as a part of a tuple."""
-        return [node.value for node in ast.walk(self.tree) if isinstance(node, ast.Assign) and is_assigned(name, node)]
+        """What is assigned to a variable by itself."""
+        return [node.value for each, node in self.assignments if each == name and isinstance(node, ast.Assign)]
 
     @cached_property
     def variables(self) -> frozenset[str]:
@@ -179,9 +186,9 @@ def is_own(value: Any) -> bool:
     return is_jit(value) and not value.fn.__module__.startswith("triton.")
 
 
-def is_assigned(name: str, node: ast.Assign) -> bool:
-    """Whether a name is a target of an assignment."""
-    return any(isinstance(target, ast.Name) and target.id == name for target in node.targets)
+def targets_of(statement: ast.Assign | ast.AnnAssign | ast.AugAssign) -> list[ast.expr]:
+    """What an assignment assigns to."""
+    return statement.targets if isinstance(statement, ast.Assign) else [statement.target]
 
 
 def bound_in(nodes: Iterable[ast.AST]) -> Iterator[str]:

@@ -101,13 +101,10 @@ def _build(unit: Unit, wrapper: str, arrays: str, folder: Path) -> Path:
     (folder / "kernels.s").write_text(apart)
     _compile(unit, ["-c", "kernels.s", "-o", "kernels.o"], folder)
     _compile(unit, [*_RUNTIME, "-c", "arrays.cpp", "-o", "arrays.o"], folder)
-    runtime = _cached("runtime-", ".o", _RUNTIME, functools.partial(_runtime, unit))  # once for all sources
+    compiling = [*_RUNTIME, "-c", str(HERE / "runtime.cpp"), "-o", "runtime.o"]
+    runtime = _cached("runtime-", ".o", _RUNTIME, functools.partial(_compile, unit, compiling))  # once for all sources
     objects = ["kernels.o", "arrays.o", str(runtime)]
     return _compile(unit, ["-shared", "-Wl,-Bsymbolic", "-Wl,-z,defs", *objects, "-o", "library.so"], folder)
-
-
-def _runtime(unit: Unit, folder: Path) -> Path:
-    return _compile(unit, [*_RUNTIME, "-c", str(HERE / "runtime.cpp"), "-o", "runtime.o"], folder)
 
 
 def _compile(unit: Unit, words: list[str], folder: Path) -> Path:
