@@ -12,9 +12,8 @@ import typer
 from ..commands.configuration.effective import EffectiveSettings, configured, effective_settings
 from ..commands.suite.battery import Item, battery, hinted, set_by, weighed
 from ..commands.suite.checked import Checked, Planned
-from ..commands.suite.checking import check_each
+from ..commands.suite.checking import Setting, check_each
 from ..commands.suite.matrix import described
-from ..commands.suite.worker import Setting
 from ..inputs import history as last
 from ..inputs.history import CheckRequest
 from ..inputs.options import command_line

@@ -11,9 +11,8 @@ from collections.abc import Callable, Sequence
 import typer
 
 from ..commands.suite.checked import Checked, Planned, code_of
-from ..commands.suite.checking import check_each
+from ..commands.suite.checking import Setting, check_each
 from ..commands.suite.table import LISTED, Table, closing, simplest, words_of
-from ..commands.suite.worker import Setting
 from ..inputs import history as last
 from ..model.documents import Reports, Untaken
 from ..model.failures import INTERRUPTED, Failure

@@ -10,7 +10,7 @@ import typer
 from msgspec import structs
 
 from ..commands.suite.checked import Planned, code_of_report
-from ..commands.suite.worker import Setting
+from ..commands.suite.checking import Setting
 from ..inputs import history as last
 from ..model.failures import UsageFailure, did_you_mean
 from ..model.intermediates import lookup, names

@@ -91,17 +91,12 @@ def count_of_workers(given: int | None, *, unless_gpu: bool = False) -> int:
     return given or (1 if unless_gpu and has_driver() else len(os.sched_getaffinity(0)))
 
 
-def with_case_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command every case option; it receives those given as `options`, by name."""
-    return _with_options(command, several=False)
+def with_case_options(command: Callable[..., None], *, several: bool = False) -> Callable[..., None]:
+    """Gives a command every case option; it receives those given as `options`, by name.
 
-
-def with_several_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The same where each option may be given several times, and its value is the list of them."""
-    return _with_options(command, several=True)
-
-
-def _with_options(command: Callable[..., None], *, several: bool) -> Callable[..., None]:
+    Args:
+        several: whether each option may be given several times, and its value is the list of them.
+    """
     own = list(inspect.signature(command, eval_str=True).parameters.values())
 
     def run(**words: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +12,8 @@ import typer
 
 from ..commands.configuration.effective import effective_settings, merged
 from ..commands.suite.checked import Planned
+from ..commands.suite.checking import Setting
 from ..commands.suite.matrix import combinations, described, suiting, titles
-from ..commands.suite.worker import Setting
 from ..inputs import history as last
 from ..inputs.options import OPTIONS, parse
 from ..model.number import plural
@@ -25,7 +26,7 @@ from .forms import Forms, with_forms
 _LISTS = {option.name for option in OPTIONS if option.kind is list}
 
 
-@shared.with_several_options
+@functools.partial(shared.with_case_options, several=True)
 @with_forms
 def sweep(
     target: shared.Target = None,

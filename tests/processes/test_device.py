@@ -5,10 +5,8 @@ import dataclasses
 import pytest
 import torch
 
-from gradprobe.commands.suite.checked import Planned
-from gradprobe.commands.suite.checking import check_each
-from gradprobe.commands.suite.unfinished import for_the_interpreter
-from gradprobe.commands.suite.worker import Setting
+from gradprobe.commands.suite.checked import Planned, for_the_interpreter
+from gradprobe.commands.suite.checking import Setting, check_each
 from gradprobe.inputs.draw import draw
 from gradprobe.inputs.history import CheckRequest
 from gradprobe.inputs.layouts import place

@@ -15,7 +15,7 @@ from ...model.memory import ERROR, WARNING
 from ...model.run import MATCH, MISMATCH
 from ...processes import TaskResult, run_each
 from ...processes.ended import DEVICE
-from ..suite.unfinished import for_the_interpreter
+from ..suite.checked import for_the_interpreter
 from .culprits import Culprit, Hazard, hazards
 from .trials import EXPANDED, NOT_RUN, Plan, Result, Setup
 

@@ -194,10 +194,14 @@ def weighed(checked: Checked, entry: Item, made: Callable[[Mapping[str, Any]], C
         return checked
     if entry.options.get("layout") == [f"all={HUGE}"]:
         is_right = made({**checked.request.options, "layout": [f"all={SCALED}"]}).verdict == "match"
-        return checked.as_warning(_overflow(checked)) if is_right else checked
+        words = (
+            f"right in the same strides when they are small, so an index is held in 32 bits: {words_of(checked.report)}"
+        )
+        return checked.as_warning(Warned(HUGE, checked.title, words, (HUGE,))) if is_right else checked
     error = checked.report.error if checked.verdict == FAILED else None
     if entry.beyond and error is not None and error.kind == TargetFailure.__name__:
-        return checked.as_warning(_undeclared(checked, entry))
+        words = f"given {entry.beyond}, which no parameter of it tells: {words_of(checked.report)}"
+        return checked.as_warning(Warned(UNDECLARED, checked.title, words, ()))
     return checked
 
 
@@ -207,13 +211,3 @@ def hinted(checked: Checked, entry: Item) -> Checked:
         return checked
     way = f"not meant to take {entry.beyond}? let it raise a ValueError: what a target refuses counts nowhere"
     return replace(checked, report=structs.replace(checked.report, hints=(*checked.report.hints, way)))
-
-
-def _overflow(checked: Checked) -> Warned:
-    words = "right in the same strides when they are small, so an index is held in 32 bits"
-    return Warned(HUGE, checked.title, f"{words}: {words_of(checked.report)}", (HUGE,))
-
-
-def _undeclared(checked: Checked, entry: Item) -> Warned:
-    words = f"given {entry.beyond}, which no parameter of it tells: {words_of(checked.report)}"
-    return Warned(UNDECLARED, checked.title, words, ())

@@ -16,8 +16,7 @@ from ...model.run import FAILED, MATCH, MISMATCH, Run
 from ...render.console import render_layouts
 from ...render.terminal import Terminal, rendered
 from ...render.text import CAUTION, ratio
-from .checked import Checked
-from .unfinished import LATE, LOST
+from .checked import LATE, LOST, Checked
 
 Made = TypeVar("Made", Checked, Report)
 # Beyond so many checks those that match are counted alone: they would take more than two screens.

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gradprobe.commands.suite.checked import code_of
-from gradprobe.commands.suite.checking import check_each
-from gradprobe.commands.suite.worker import Setting
+from gradprobe.commands.suite.checking import Setting, check_each
 from gradprobe.model.documents import Reports, dump, load, several_document
 from gradprobe.model.report import CheckedTarget, Report
 from gradprobe.render.terminal import Terminal, painted, rendered

@@ -9,8 +9,8 @@ from gradprobe.cli import checks as several
 from gradprobe.cli.checks import check_several
 from gradprobe.cli.forms import Forms
 from gradprobe.commands.suite.checked import Checked
+from gradprobe.commands.suite.checking import Setting
 from gradprobe.commands.suite.table import Table
-from gradprobe.commands.suite.worker import Setting
 from gradprobe.inputs import history as last
 from gradprobe.model.documents import report_from
 from gradprobe.model.failures import INTERRUPTED
