@@ -21,6 +21,7 @@ from ..model.report import failed_report
 from ..processes import tell
 from ..render.files import unfinished
 from ..render.terminal import dump, interrupted, print_failure, rendered, show, utf8, width, write_stdout
+from ..render.text import folded
 from . import shared_options as shared
 from .apart import Step, apart
 from .error_output import failures_told, told
@@ -74,7 +75,8 @@ def _saved(request: last.CheckRequest, file: str, seeds: range) -> int:
         write_stdout(f"not saved: seed {found.case.seed} is a mismatch, whose errors are no baseline\n")
         return 1
     kept.save(file, kept.with_entry(entries, found))
-    write_stdout(f"saved {found.words} in {file}: {_extent(found)}\n")
+    write_stdout(f"saved {found.words} in {file}\n")
+    show(folded(_extent(found), width()))
     return 0
 
 

@@ -66,11 +66,12 @@ def run(
     with failures_told(json_file, repro_command, show_traceback):
         if watch is None:
             raise UsageFailure("run: nothing to watch", "add --watch MODULE:FUNCTION")
-        shared.refuse_wrong_words(replace(request, target=target or "lazy"))
-        from ..commands.record.replay import FOLDER, look_where_it_looked, run_watched
-        from ..commands.record.watch import Keeping
+        from ..commands.record.watch import FOLDER, Keeping
 
         keeping = Keeping(Path(folder) if folder else FOLDER / watch.replace(":", "."), keep, order)
+        shared.refuse_wrong_words(replace(request, target=target or "lazy"))
+        from ..commands.record.replay import look_where_it_looked, run_watched
+
         ended = run_watched(command or [], watch, keeping, quiet=json_file == "-")
         look_where_it_looked(ended)
         how = (ended, request, watch, json_file)

@@ -9,7 +9,7 @@ from typing import Any
 from rich.text import Text
 
 from ...model.number import plural
-from ...render.text import ASCII, UTF8
+from ...render.text import ASCII, UTF8, headed
 from .changes import ALARMS, GROWN, IMPROVED, SAME, Cell, Changes, Growth
 
 SCHEMA = "gradprobe.baseline.diff/1"
@@ -20,7 +20,7 @@ _NAME, _CELL = 9, 15
 def render(changes: Changes, width: int, *, utf8: bool = True) -> list[Text]:
     """The factors by which errors changed, layout by layout, and a line for each that fails."""
     return [
-        _headline(changes),
+        *_headline(changes, width),
         *_table(changes, width, utf8),
         *(Text(f"GREW {_cell_words(cell)}", "bold") for cell in changes.grown),
         *(Text(f"GONE {name or 'every intermediate'} in {layout}", "bold") for layout, name in changes.gone),
@@ -30,14 +30,13 @@ def render(changes: Changes, width: int, *, utf8: bool = True) -> list[Text]:
     ]
 
 
-def _headline(changes: Changes) -> Text:
+def _headline(changes: Changes, width: int) -> Iterator[Text]:
     counts = {verdict: sum(cell.verdict == verdict for cell in changes.cells) for verdict in (GROWN, IMPROVED, SAME)}
     words = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count or verdict == GROWN)
     words += f", {len(changes.gone)} gone" if changes.gone else ""
-    verdict = ("GROWN", "bold red") if changes.fails else ("NO GROWTH", "bold green")
-    return Text.assemble(
-        verdict, f"  {changes.before.words}: {words}, over {plural(len(changes.before.seeds), 'draw')}"
-    )
+    verdict, style = ("GROWN", "bold red") if changes.fails else ("NO GROWTH", "bold green")
+    words = f"{changes.before.words}: {words}, over {plural(len(changes.before.seeds), 'draw')}"
+    return headed(verdict, style, words, width)
 
 
 def _table(changes: Changes, width: int, utf8: bool) -> Iterator[Text]:

@@ -27,12 +27,10 @@ from ...render.text import CAUTION
 from . import call as seen
 from .call import Seen
 from .capturing import parted
-from .watch import ENDING, Keeping
+from .watch import ENDING, FOLDER, Keeping
 
 if TYPE_CHECKING:
     from ...numerics.evidence import Probed
-
-FOLDER = Path(".gradprobe") / "captures"
 
 
 @dataclass(frozen=True)

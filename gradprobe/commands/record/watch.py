@@ -22,6 +22,7 @@ from .call import ORDERS, Reader, Seen, Unfit
 if TYPE_CHECKING:
     from torch import Tensor
 
+FOLDER = Path(".gradprobe") / "captures"
 ENDING = ".inputs.pt"
 # How many calls of one form are copied in the hope of a new layout of dO, which is known only after the copy.
 PATIENCE = 8

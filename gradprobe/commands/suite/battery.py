@@ -194,10 +194,9 @@ def weighed(checked: Checked, entry: Item, made: Callable[[Mapping[str, Any]], C
         return checked
     if entry.options.get("layout") == [f"all={HUGE}"]:
         is_right = made({**checked.request.options, "layout": [f"all={SCALED}"]}).verdict == "match"
-        words = (
-            f"right in the same strides when they are small, so an index is held in 32 bits: {words_of(checked.report)}"
-        )
-        return checked.as_warning(Warned(HUGE, checked.title, words, (HUGE,))) if is_right else checked
+        words = "right in the same strides when they are small, so an index is held in 32 bits"
+        warned = Warned(HUGE, checked.title, f"{words}: {words_of(checked.report)}", (HUGE,))
+        return checked.as_warning(warned) if is_right else checked
     error = checked.report.error if checked.verdict == FAILED else None
     if entry.beyond and error is not None and error.kind == TargetFailure.__name__:
         words = f"given {entry.beyond}, which no parameter of it tells: {words_of(checked.report)}"
