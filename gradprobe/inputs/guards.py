@@ -37,7 +37,6 @@ def guarded(size: int, dtype: torch.dtype, device: torch.device, fill: str, rese
     Raises:
         NoRoom: there is not so much memory.
     """
-
     whole = size + reserve
     if whole * dtype.itemsize < MAPPED:
         _refuse_without_room(whole * dtype.itemsize, device)

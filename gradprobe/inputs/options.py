@@ -48,9 +48,8 @@ def _numbers(name: str, convert: Callable[[str], Any], help: str, metavar: str, 
 
 def _implied(word: str) -> tuple[str, ...]:
     names = tuple(part.strip() for part in word.split(","))
-    if not set(names) <= set(IMPLIED):
-        unknown = next(name for name in names if name not in IMPLIED)
-        way_out = did_you_mean(unknown, IMPLIED, "")
+    if unknown := [name for name in names if name not in IMPLIED]:
+        way_out = did_you_mean(unknown[0], IMPLIED, "")
         raise UsageFailure(f"--implied takes some of {', '.join(IMPLIED)}, got {word!r}", way_out)
     return names
 

@@ -24,8 +24,7 @@ def keep_arguments_in_place() -> None:
     restore = shipped.GridExecutor._restore_args_dev
 
     def restore_copies(self: Any, args_dev: Any, args_hst: Any, kwargs: Any, kwargs_hst: Any) -> None:
-        given, held = _flat((*args_dev, *kwargs.values())), _flat((*args_hst, *kwargs_hst.values()))
-        if [_address(tensor) for tensor in given] != [_address(tensor) for tensor in held]:
+        if _storages((*args_dev, *kwargs.values())) != _storages((*args_hst, *kwargs_hst.values())):
             restore(self, args_dev, args_hst, kwargs, kwargs_hst)
 
     shipped.GridExecutor._restore_args_dev = restore_copies
@@ -44,20 +43,16 @@ def take_bools() -> None:
     shipped._implicit_cvt = convert
 
 
-def _flat(arguments: Any) -> list[Any]:
-    """The tensors among a launch's arguments, also those in tuples, descriptors and wrappers."""
-    found = []
+def _storages(arguments: Any) -> list[int]:
+    """Where the tensors among a launch's arguments lie, also those in tuples, descriptors and wrappers."""
+    found: list[int] = []
     for argument in arguments:
         inner = getattr(argument, "base", argument)
         if isinstance(argument, tuple):
-            found += _flat(argument)
+            found += _storages(argument)
         elif hasattr(inner, "untyped_storage") or hasattr(inner, "base"):
-            found.append(getattr(inner, "base", inner))
+            found.append(getattr(inner, "base", inner).untyped_storage().data_ptr())
     return found
-
-
-def _address(tensor: Any) -> int:
-    return int(tensor.untyped_storage().data_ptr())
 
 
 @functools.cache

@@ -29,7 +29,11 @@ def flash_attn(
     Raises:
         ValueError: a dtype or an alignment of the diagonal that flash-attn does not have.
     """
-    _refuse(q, k, align, causal or window is not None or alibi is not None)
+    if q.dtype not in (torch.float16, torch.bfloat16):
+        raise ValueError(f"flash-attn computes in float16 and bfloat16, got {q.dtype}; add --dtype float16")
+    diagonal = causal or window is not None or alibi is not None
+    if diagonal and align == "top-left" and q.shape[2] != k.shape[2]:
+        raise ValueError("flash-attn's diagonal ends at the bottom right; drop --align top-left")
     options = {"softmax_scale": scale, "causal": causal, "window_size": window or (-1, -1), "softcap": softcap or 0.0}
     options |= {"alibi_slopes": alibi, "return_attn_probs": True}
     if seqlens is not None:
@@ -44,13 +48,6 @@ def flash_attn(
         o = _rows_first(o)
     # Under causal the kernel adds alibi without its share of the row, which moves LSE by as much and nothing else.
     return {"O": o} if alibi is not None and causal else {"O": o, "LSE": lse}
-
-
-def _refuse(q: Tensor, k: Tensor, align: str, diagonal: bool) -> None:
-    if q.dtype not in (torch.float16, torch.bfloat16):
-        raise ValueError(f"flash-attn computes in float16 and bfloat16, got {q.dtype}; add --dtype float16")
-    if diagonal and align == "top-left" and q.shape[2] != k.shape[2]:
-        raise ValueError("flash-attn's diagonal ends at the bottom right; drop --align top-left")
 
 
 def _rows_first(tensor: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -187,18 +187,13 @@ class View:
         return bool(other.elements.hold((first + listed) * itemsize, itemsize).all())
 
 
-def known_views(tensors: Mapping[str, Tensor]) -> tuple[View, ...]:
-    """The caller's tensors, at torch's own addresses."""
-    return tuple(_view(tensor, tensor, name, "") for name, tensor in tensors.items())
-
-
 def argument_view(tensor: Tensor, on_host: Tensor, parameter: str, known: Sequence[View]) -> View:
     """An argument of a kernel, named after the smallest of the caller's tensors that it lies in, else its parameter.
 
     Args:
         on_host: the tensor that the interpreter gives the kernel in its stead, the same one's storage on the CPU.
     """
-    view = _view(tensor, on_host, without_ptr(parameter), parameter)
+    view = view_of(tensor, on_host, without_ptr(parameter), parameter)
     around = [other for other in known if view.lies_in(other)]
     if not around:
         return view
@@ -213,7 +208,8 @@ def without_ptr(parameter: str) -> str:
     return re.sub(r"^ptr_?(?!s$)(?=.)|(?<=.)(_?ptrs?)$", "", parameter)
 
 
-def _view(tensor: Tensor, on_host: Tensor, name: str, parameter: str) -> View:
+def view_of(tensor: Tensor, on_host: Tensor, name: str, parameter: str = "") -> View:
+    """A tensor, at the addresses of the one that the interpreter gives kernels in its stead."""
     low = on_host.untyped_storage().data_ptr()
     elements = elements_of(tensor)
     start = low + int(on_host.storage_offset()) * elements.itemsize

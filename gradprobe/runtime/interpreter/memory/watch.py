@@ -18,7 +18,7 @@ from ..bfloat16 import InterpreterNotKnown
 from .accesses import Accesses
 from .findings import AccessFinding, places
 from .launch import Launch
-from .views import BLOCKS, IN_PLACE, REARRANGING, Handle, Method, Origins, known_views
+from .views import BLOCKS, IN_PLACE, REARRANGING, Handle, Method, Origins, view_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,7 +28,7 @@ class Memory:
     """What was seen of the accesses of all kernels that ran while it was open."""
 
     def __init__(self, tensors: Mapping[str, Tensor], unwritten: Unwritten) -> None:
-        self._known = known_views(tensors)
+        self._known = tuple(view_of(tensor, tensor, name) for name, tensor in tensors.items())
         self._origins = Origins()
         self._accesses = Accesses(self._origins, unwritten)
         self.counts = self._accesses.counts
