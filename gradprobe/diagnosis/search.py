@@ -17,7 +17,7 @@ from ..model.assignment import Assigned
 from ..model.case import Case
 from ..model.failures import Failure
 from ..model.report import NAMED
-from ..numerics.evidence import Run
+from ..numerics.evidence import LayoutRun
 from ..probing.experiment import Experiment, inputs_of, measure
 from ..probing.observe import execute
 from .prediction import observed
@@ -225,10 +225,12 @@ def _alike(every: Sequence[Hypothesis], one: Hypothesis) -> list[Hypothesis]:
     return [other for other in same if other.summary == one.summary] or same
 
 
-def other_causes(experiment: Experiment, named: Tested, others: Sequence[Run]) -> list[tuple[Run, Observed, Tested]]:
+def other_causes(
+    experiment: Experiment, named: Tested, others: Sequence[LayoutRun]
+) -> list[tuple[LayoutRun, Observed, Tested]]:
     """What else explains a run that the cause leaves unexplained; the fault that is new stands first."""
     known = {hypothesis.fault for hypothesis in named.hypotheses}
-    found: list[tuple[Run, Observed, Tested]] = []
+    found: list[tuple[LayoutRun, Observed, Tested]] = []
     for run in others:
         assert run.measured is not None
         seen = observed(experiment.case, run.measured, inputs_of(experiment, run.assigned).tensors)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from ..model.case import Case
 from ..model.failures import Failure
 from ..model.run import MISMATCH
-from ..numerics.evidence import Measured, Run
+from ..numerics.evidence import LayoutRun, Measured
 from ..probing.experiment import Experiment, experiment_of
 from ..probing.insides import with_insides
 from ..probing.runs import outcomes_of, records_of, with_strays
@@ -29,7 +29,7 @@ def scores_of(case: Case) -> int:
     return case.batch * case.heads * case.seqlen_q * case.seqlen_k
 
 
-def smaller_failing(experiment: Experiment, failing: Run) -> tuple[Experiment, list[Run]] | None:
+def smaller_failing(experiment: Experiment, failing: LayoutRun) -> tuple[Experiment, list[LayoutRun]] | None:
     """The first of some smaller cases in which the same result is the first wrong one, in the layout that failed.
 
     Returns:
@@ -61,7 +61,7 @@ def size_in_words(case: Case) -> str:
     return " ".join(f"--{name} {value}" for name, value in ({"batch": case.batch} | heads | lengths).items())
 
 
-def _fails_alike(measured: Measured, failing: Run) -> bool:
+def _fails_alike(measured: Measured, failing: LayoutRun) -> bool:
     """Whether the first result that is wrong by itself is the same, among what both runs returned."""
     assert failing.measured is not None
     here, there = measured.comparison.findings, failing.measured.comparison.findings

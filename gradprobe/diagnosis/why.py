@@ -13,7 +13,7 @@ from ..model.intermediates import is_named_after, slots
 from ..model.number import in_words, plural, spans
 from ..model.report import CONSISTENT, NAMED, UNTRIED, Diagnosis
 from ..model.run import MATCH, MISMATCH
-from ..numerics.evidence import Run
+from ..numerics.evidence import LayoutRun
 from ..probing.experiment import Experiment, inputs_of
 from ..reference import tiles
 from .behaviour import (
@@ -141,7 +141,7 @@ class Reasons:
     """Sentences about the error, where no hypothesis is named."""
 
 
-def reasons_of(experiment: Experiment, runs: Sequence[Run]) -> Reasons:
+def reasons_of(experiment: Experiment, runs: Sequence[LayoutRun]) -> Reasons:
     """Why the first of some runs with a wrong element went wrong; and what is told of memory.
 
     What goes wrong in here is told, and no verdict depends on it.
@@ -155,7 +155,7 @@ def reasons_of(experiment: Experiment, runs: Sequence[Run]) -> Reasons:
         return Reasons(memory, (f"no reason could be sought, by a fault of gradprobe: {fault}",))
 
 
-def _reasons_of(experiment: Experiment, runs: Sequence[Run], memory: tuple[Diagnosis, ...]) -> Reasons:
+def _reasons_of(experiment: Experiment, runs: Sequence[LayoutRun], memory: tuple[Diagnosis, ...]) -> Reasons:
     failing = [run for run in runs if run.measured is not None and not run.measured.comparison.matches]
     if not failing:
         return Reasons(memory)
@@ -173,7 +173,7 @@ def _reasons_of(experiment: Experiment, runs: Sequence[Run], memory: tuple[Diagn
     return Reasons((*written, *reasons.diagnoses), () if written else reasons.known)
 
 
-def _of_a_smaller_case(experiment: Experiment, failing: Run, memory: tuple[Diagnosis, ...]) -> Reasons:
+def _of_a_smaller_case(experiment: Experiment, failing: LayoutRun, memory: tuple[Diagnosis, ...]) -> Reasons:
     found = smaller_failing(experiment, failing)
     if found is None:
         return Reasons(memory, (_TOO_LARGE,))
@@ -185,7 +185,7 @@ def _of_a_smaller_case(experiment: Experiment, failing: Run, memory: tuple[Diagn
     return Reasons((*first, *rest), (words, *reasons.known) if reasons.known else ())
 
 
-def _written_over(of_results: Sequence[Diagnosis], run: Run) -> tuple[Diagnosis, ...]:
+def _written_over(of_results: Sequence[Diagnosis], run: LayoutRun) -> tuple[Diagnosis, ...]:
     """Where two gradients have memory in common and one is wrong by itself: the other was written over it."""
     assert run.measured is not None
     wrong = [name for name, one in run.measured.comparison.findings.items() if one.status == MISMATCH]
@@ -193,7 +193,7 @@ def _written_over(of_results: Sequence[Diagnosis], run: Run) -> tuple[Diagnosis,
     return tuple(one for one in shared if set(wrong) & set(one.summary.replace(":", " ").split()))
 
 
-def _of_failing(experiment: Experiment, failing: Sequence[Run], memory: Sequence[Diagnosis]) -> Reasons:
+def _of_failing(experiment: Experiment, failing: Sequence[LayoutRun], memory: Sequence[Diagnosis]) -> Reasons:
     run, *others = failing
     assert run.measured is not None
     seen = observed(experiment.case, run.measured, inputs_of(experiment, run.assigned).tensors)
@@ -211,7 +211,9 @@ def _of_failing(experiment: Experiment, failing: Sequence[Run], memory: Sequence
     return Reasons(tuple(found), () if found and found[0].explained >= NAMED else tuple(known(seen)))
 
 
-def _of_other_values(experiment: Experiment, runs: Sequence[Run], failing: Run, memory: Sequence[Diagnosis]) -> Reasons:
+def _of_other_values(
+    experiment: Experiment, runs: Sequence[LayoutRun], failing: LayoutRun, memory: Sequence[Diagnosis]
+) -> Reasons:
     """Where the case's own values came out right and others did not: is it the values, or that calls differ?"""
     tensors = inputs_of(experiment, failing.assigned).tensors
     right = next((run.measured for run in runs if run.is_plain and run.assigned == failing.assigned), None)

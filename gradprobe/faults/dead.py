@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..reference import tiles
 from .hypothesis import Hypothesis, Observed, making
-from .variant import Hook, Scope, Variant
+from .variant import Hook, TileScope, Variant
 
 _NUMBERS = (-60.0, -100.0, -1000.0)
 _TILES = ((32, 32), (64, 64), (128, 128))
@@ -54,7 +54,7 @@ def _finite(lse: Tensor) -> Tensor:
 def _masked_with(number: float, rows: int, keys: int, variant: Variant) -> Variant:
     """P with another number than -inf where masked, in the tiles that hold anything that is seen."""
 
-    def hook(value: Tensor, scope: Scope) -> Tensor:
+    def hook(value: Tensor, scope: TileScope) -> Tensor:
         masked = (number - _finite(scope.used["LSE"])[..., None]).exp() * _visited(scope, rows, keys)
         return value.where(scope.valid.expand(value.shape), masked)
 
@@ -79,22 +79,22 @@ def _of_dead_rows(seen: Observed) -> Iterator[Hypothesis]:
         yield Hypothesis("dead/uniform", "N1", summary, alter, frozenset({"P", "O"}), fix=FIX)
 
 
-def _dead(scope: Scope) -> Tensor:
+def _dead(scope: TileScope) -> Tensor:
     """[h or 1, m, 1] bool."""
     return ~scope.valid.any(-1, keepdim=True)
 
 
-def _nan(value: Tensor, scope: Scope) -> Tensor:
+def _nan(value: Tensor, scope: TileScope) -> Tensor:
     dead = _dead(scope) if value.dim() == 3 else _dead(scope)[..., 0]
     return value.masked_fill(dead.expand(value.shape), float("nan"))
 
 
-def _nan_in_tiles(rows: int, keys: int, value: Tensor, scope: Scope) -> Tensor:
+def _nan_in_tiles(rows: int, keys: int, value: Tensor, scope: TileScope) -> Tensor:
     dead = _dead(scope) & _visited(scope, rows, keys)
     return value.masked_fill(dead.expand(value.shape), float("nan"))
 
 
-def _visited(scope: Scope, rows: int, keys: int) -> Tensor:
+def _visited(scope: TileScope, rows: int, keys: int) -> Tensor:
     """[m, N] bool: what lies in a tile in which a causal mask lets any row see any key."""
     x = scope.x
     i, j = x.positions(scope.tile)
@@ -103,10 +103,10 @@ def _visited(scope: Scope, rows: int, keys: int) -> Tensor:
 
 
 def _uniform(weight: float, of_output: float, masks_dp: bool, variant: Variant) -> Variant:
-    def p(value: Tensor, scope: Scope) -> Tensor:
+    def p(value: Tensor, scope: TileScope) -> Tensor:
         return value.where(~_dead(scope), value.new_full((), weight))
 
-    def o(value: Tensor, scope: Scope) -> Tensor:
+    def o(value: Tensor, scope: TileScope) -> Tensor:
         return value.where(~_dead(scope), of_output * scope.v.sum(-2, keepdim=True))
 
     return variant.hooked(("P", p), ("O", o), *(() if masks_dp else (("dP", _unmasked),)))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torch import Tensor
 
 from .hypothesis import Hypothesis, Observed, making
-from .variant import Hook, Scope, pe, slope
+from .variant import Hook, TileScope, pe, slope
 
 
 def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
@@ -31,12 +31,12 @@ def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
         yield making(f"delta/{name}", "A", summary, {step: hook}, also=("delta", "dS"), fix="dS = P * (dP - delta)")
 
 
-def _unweighted(value: Tensor, scope: Scope) -> Tensor:
+def _unweighted(value: Tensor, scope: TileScope) -> Tensor:
     used = scope.used
     return (used["P"] * used["dP"] - used["delta"][..., None] * scope.valid) * slope(scope)
 
 
-def _other_formula(value: Tensor, scope: Scope) -> Tensor:
+def _other_formula(value: Tensor, scope: TileScope) -> Tensor:
     """rowsum(dO * O) in the lazy family, from the O that the problem has, and rowsum(P * dP) in the softmax family."""
     if scope.x.family == "lazy":
         return (scope.do * (pe(scope) @ scope.v)).sum(-1)

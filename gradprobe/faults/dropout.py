@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..reference.problem import part
 from .hypothesis import Hypothesis, Observed, making
-from .variant import Hook, Scope
+from .variant import Hook, TileScope
 
 
 def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
@@ -34,7 +34,7 @@ def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
         yield making(f"dropout/{word}", "DRP", summary, hooks)
 
 
-def _kept(scope: Scope) -> Tensor:
+def _kept(scope: TileScope) -> Tensor:
     """[h, m, N] 1.0 where an entry was kept."""
     assert scope.x.keep is not None
     return part(scope.x.keep, scope.tile).double()

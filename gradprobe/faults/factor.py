@@ -12,7 +12,7 @@ from torch import Tensor
 from ..model.case import Case
 from ..model.intermediates import TABLE
 from .hypothesis import Hypothesis, Observed, making
-from .variant import Hook, Scope, Variant, finishing
+from .variant import Hook, TileScope, Variant, finishing
 
 
 def constants(case: Case) -> dict[str, float]:
@@ -122,7 +122,7 @@ def _of_scores(seen: Observed, words: str, factor: float, added: Mapping[str, An
     return Hypothesis("factor/S", "A", summary, alter, frozenset({"LSE", "P", "O"}), fix=_units(words))
 
 
-def _power(factor: float, value: Tensor, scope: Scope) -> Tensor:
+def _power(factor: float, value: Tensor, scope: TileScope) -> Tensor:
     return value**factor * (value > 0)
 
 

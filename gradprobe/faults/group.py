@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..reference.softmax import sink_weight
 from .hypothesis import Hypothesis, Observed, making
-from .variant import Scope
+from .variant import TileScope
 
 
 def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
@@ -28,7 +28,7 @@ def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
                 yield making(f"accumulation/{name}", "ACC", summary, {name: alone}, fix="tl.atomic_add")
 
 
-def _of_one_program(name: str, batch: int, first: int, size: int, value: Tensor, scope: Scope) -> Tensor:
+def _of_one_program(name: str, batch: int, first: int, size: int, value: Tensor, scope: TileScope) -> Tensor:
     i, _ = scope.x.positions(scope.tile)
     own = ((i >= first) & (i < first + size)).double() * (scope.tile.batch == batch)
     if name == "dTau":

@@ -14,7 +14,7 @@ from ..model.case import Case
 from ..reference import Attention, Tile, live_length
 from ..reference.problem import part
 from .hypothesis import Hypothesis, Observed, making
-from .variant import USED, Hook, Scope, Variant, finishing
+from .variant import USED, Hook, TileScope, Variant, finishing
 
 Rule = Callable[[Tensor, Attention, Tile], Tensor]
 _TILES = tuple((rows, keys) for rows in (16, 32, 64, 128) for keys in (16, 32, 64, 128))
@@ -193,7 +193,7 @@ def _without_the_last(of_distances: Tensor) -> Tensor:
     return kept
 
 
-def _uncapped(value: Tensor, scope: Scope) -> Tensor:
+def _uncapped(value: Tensor, scope: TileScope) -> Tensor:
     s, cap = scope.x.scale * scope.q @ scope.k.mT, scope.x.softcap
     assert cap is not None
     return value * (s - cap * (s / cap).tanh()).exp()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .hypothesis import Hypothesis, Observed, making, title
-from .variant import Alter, Hook, Scope, finishing, pe
+from .variant import Alter, Hook, TileScope, finishing, pe
 
 
 def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
@@ -21,7 +21,7 @@ def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
     yield from _exchanged(seen)
 
 
-def _operand(scope: Scope, name: str) -> Tensor:
+def _operand(scope: TileScope, name: str) -> Tensor:
     if name in ("O", "P", "dP", "dS"):
         return scope.used[name]
     return pe(scope) if name == "PE" else dict(zip(("q", "k", "v", "do"), scope.tensors, strict=True))[name]
@@ -56,7 +56,7 @@ def _fits(seen: Observed, meant: str, other: str) -> bool:
 def _made(result: str, meant: str, other: str) -> Hook:
     """A result made with one operand in another's place."""
 
-    def of(scope: Scope, name: str) -> Tensor:
+    def of(scope: TileScope, name: str) -> Tensor:
         return _operand(scope, other if name == meant else name)
 
     made: Mapping[str, Hook] = {
@@ -109,7 +109,7 @@ def _in_tiles(matrix: Tensor, size: int) -> Tensor:
     return tiles.transpose(-3, -2)
 
 
-def _turned(result: str, size: int, value: Tensor, scope: Scope) -> Tensor:
+def _turned(result: str, size: int, value: Tensor, scope: TileScope) -> Tensor:
     """A gradient of a matrix each of whose tiles is transposed."""
     matrix = pe(scope) if result == "dV" else scope.used["dS"]
     tiles = _in_tiles(matrix, size).mT
@@ -120,7 +120,7 @@ def _turned(result: str, size: int, value: Tensor, scope: Scope) -> Tensor:
     return scope.x.scale * (turned @ scope.k if result == "dQ" else turned.mT @ scope.q)
 
 
-def _own_tile(result: str, taken: str, size: int, value: Tensor, scope: Scope) -> Tensor:
+def _own_tile(result: str, taken: str, size: int, value: Tensor, scope: TileScope) -> Tensor:
     """A gradient whose second operand is the tile that is held already, in place of the one that the loop loads."""
     matrix = pe(scope) if result == "dV" else scope.used["dS"]
     tiles = _in_tiles(matrix, size)

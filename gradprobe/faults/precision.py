@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .hypothesis import Hypothesis, Observed, entered, title
-from .variant import Alter, Hook, Scope, Variant, hooking, pe
+from .variant import Alter, Hook, TileScope, Variant, hooking, pe
 
 Narrow = Callable[[Tensor], Tensor]
 _CUT = "bfloat16, cut off"
@@ -61,7 +61,7 @@ def _steps(narrow: Narrow) -> Iterator[tuple[str, str, dict[str, Hook]]]:
         yield step, words, {step: lambda value, scope: narrow(value)}
 
 
-def _summed_by_tiles(gradient: str, size: int, narrow: Narrow, value: Tensor, scope: Scope) -> Tensor:
+def _summed_by_tiles(gradient: str, size: int, narrow: Narrow, value: Tensor, scope: TileScope) -> Tensor:
     """A gradient whose sum is rounded after each tile that is added, before the scale."""
     matrix = pe(scope) if gradient == "dV" else scope.used["dS"]
     left, right = {"dQ": (matrix, scope.k), "dK": (matrix.mT, scope.q), "dV": (matrix.mT, scope.do)}[gradient]

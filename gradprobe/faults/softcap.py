@@ -8,7 +8,7 @@ from functools import partial
 from torch import Tensor
 
 from .hypothesis import Hypothesis, Observed, making
-from .variant import Scope
+from .variant import TileScope
 
 Slope = Callable[[Tensor, float], Tensor | float]
 _FIX = "dS = P * (dP - delta) * (1 - tanh(S / softcap)^2)"
@@ -31,7 +31,7 @@ def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
         yield making("softcap/derivative", "A", f"the softcap's derivative {words}", {"dS": hook}, fix=_FIX)
 
 
-def _with_slope(slope: Slope, value: Tensor, scope: Scope) -> Tensor:
+def _with_slope(slope: Slope, value: Tensor, scope: TileScope) -> Tensor:
     assert scope.x.softcap is not None
     by = slope(scope.x.scale * scope.q @ scope.k.mT, scope.x.softcap)
     return scope.used["P"] * (scope.used["dP"] - scope.used["delta"][..., None]) * by

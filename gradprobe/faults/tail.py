@@ -11,7 +11,7 @@ from torch import Tensor
 from ..reference import Attention
 from .hypothesis import Hypothesis, Observed, making
 from .memory import offsets, readable, whole_storage
-from .variant import Alter, Scope, hooking
+from .variant import Alter, TileScope, hooking
 
 _SIZES = (16, 32, 64, 128)
 
@@ -63,18 +63,18 @@ def _rows(seen: Observed, count: int, read: tuple[str, ...]) -> Alter:
     """dK and dV with rows beyond the end added."""
     q, do, lse, delta = (_behind(seen, name, count, read) for name in ("q", "do", "lse", "delta"))
 
-    def p(scope: Scope) -> Tensor:
+    def p(scope: TileScope) -> Tensor:
         """P of those rows, which see what a causal mask and a window let them."""
         x, place = scope.x, (scope.tile.batch, scope.tile.heads)
         sees = _sees(x, slice(x.n_query, x.n_query + count), slice(0, x.n_key))
         return (x.scale * q[place] @ scope.k.mT - lse[place][..., None]).exp() * sees
 
-    def dk(value: Tensor, scope: Scope) -> Tensor:
+    def dk(value: Tensor, scope: TileScope) -> Tensor:
         place = (scope.tile.batch, scope.tile.heads)
         ds = p(scope) * (do[place] @ scope.v.mT - delta[place][..., None])
         return value + scope.x.scale * ds.mT @ q[place]
 
-    def dv(value: Tensor, scope: Scope) -> Tensor:
+    def dv(value: Tensor, scope: TileScope) -> Tensor:
         return value + p(scope).mT @ do[scope.tile.batch, scope.tile.heads]
 
     return hooking(("dK", dk), ("dV", dv))
@@ -84,7 +84,7 @@ def _keys(seen: Observed, count: int, read: tuple[str, ...]) -> Alter:
     """dQ with keys beyond the end added."""
     k, v = (_behind(seen, name, count, read) for name in ("k", "v"))
 
-    def dq(value: Tensor, scope: Scope) -> Tensor:
+    def dq(value: Tensor, scope: TileScope) -> Tensor:
         x, tile, used = scope.x, scope.tile, scope.used
         of_heads = k[tile.batch, x.kv_heads(tile)]
         sees = _sees(x, tile.rows, slice(x.n_key, x.n_key + count))
@@ -95,7 +95,7 @@ def _keys(seen: Observed, count: int, read: tuple[str, ...]) -> Alter:
     return hooking(("dQ", dq))
 
 
-def _counted(count: int, value: Tensor, scope: Scope) -> Tensor:
+def _counted(count: int, value: Tensor, scope: TileScope) -> Tensor:
     """LSE with keys beyond the end, which a load pads with 0 as it does their values."""
     seen = _sees(scope.x, scope.tile.rows, slice(scope.x.n_key, scope.x.n_key + count))
     return value.logaddexp(seen.sum(-1).to(value).log())

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from torch import Tensor
 
 from .hypothesis import Hypothesis, Observed, making
-from .variant import Alter, Hook, Scope, hooking
+from .variant import Alter, Hook, TileScope, hooking
 
 _CHANGES = frozenset({"O", "dP", "delta", "dV", "dTau"})
 # [m or 1, N or 1] what tau is divided by, from the positions i [m, 1] and j [1, N].
@@ -46,7 +46,7 @@ def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
         yield making("tau/gradient", "A", f"dTau sums dP {words}", {"dTau": hook}, fix="dTau = sum of dP / (i + 1)")
 
 
-def _from_1(scope: Scope) -> Tensor:
+def _from_1(scope: TileScope) -> Tensor:
     """[m, 1] the number of each row, from 1."""
     return scope.x.positions(scope.tile)[0] + 1
 
@@ -54,15 +54,15 @@ def _from_1(scope: Scope) -> Tensor:
 def _at(position: Position, unmasked: bool, in_dtau: bool) -> Alter:
     """O, dP and dV with another share of tau, and dTau where it is divided by the same."""
 
-    def z(scope: Scope) -> Tensor:
+    def z(scope: TileScope) -> Tensor:
         assert scope.x.tau is not None
         share = scope.x.tau[scope.tile.heads, None, None] / position(*scope.x.positions(scope.tile))
         return scope.used["P"] + share
 
-    def weights(scope: Scope) -> Tensor:
+    def weights(scope: TileScope) -> Tensor:
         return z(scope).relu() * scope.valid
 
-    def dtau(value: Tensor, scope: Scope) -> Tensor:
+    def dtau(value: Tensor, scope: TileScope) -> Tensor:
         divided = scope.used["dP"] / position(*scope.x.positions(scope.tile))
         return divided.nan_to_num(posinf=0.0, neginf=0.0).sum((-2, -1))
 

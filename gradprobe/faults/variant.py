@@ -52,7 +52,7 @@ def seeing_all(x: Attention) -> Seeing:
 
 
 @dataclass
-class Scope:
+class TileScope:
     """What a hook knows of the tile that is being computed; handed to the reference in place of given values."""
 
     x: Attention
@@ -114,7 +114,7 @@ class Scope:
         return value
 
 
-Hook = Callable[[Tensor, Scope], Tensor]
+Hook = Callable[[Tensor, TileScope], Tensor]
 """Another value of an intermediate on a tile, from the right one."""
 Finish = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
 """What a caller gets, by intermediate, from what was computed; those that stay as they are may be left out."""
@@ -160,7 +160,7 @@ class Variant:
         Args:
             buffers: whole LSE, O and delta, where they are what the kernels found.
         """
-        scope = Scope(self.x, tile, self.hooks, buffers)
+        scope = TileScope(self.x, tile, self.hooks, buffers)
         values = evaluate(self.x, tile, cast("Mapping[str, Tensor]", scope))
         return values | scope.altered
 
@@ -184,7 +184,7 @@ def wide(tensor: Tensor) -> Tensor:
     return tensor.double() if tensor.is_floating_point() else tensor
 
 
-def pe(scope: Scope) -> Tensor:
+def pe(scope: TileScope) -> Tensor:
     """[h, m, N] what multiplies V: relu(P + tau / (i + 1)) in the lazy family, P with dropout in the other."""
     p = scope.used["P"]
     if scope.x.family == "lazy":
@@ -195,6 +195,6 @@ def pe(scope: Scope) -> Tensor:
     return p if share is None else p * share
 
 
-def slope(scope: Scope) -> Tensor | float:
+def slope(scope: TileScope) -> Tensor | float:
     """[h, m, N] the softcap's derivative; 1 without."""
     return softcap_slope(scope.x, scope.q, scope.k)

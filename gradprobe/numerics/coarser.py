@@ -86,7 +86,7 @@ def explained(case: Case, x: Attention, trace: Trace, comparison: Comparison) ->
     found: list[Coarser] = []
     for name in [*beyond, *(name for name in narrow if comparison.findings[name].max_ratio <= 1.0)]:
         if name in beyond or found:
-            sums = _Sums(case, x, trace, name)
+            sums = _Accumulation(case, x, trace, name)
             model = _best_model(sums, comparison)
             if model is not None:
                 comparison, coarser = _judged_by(model, sums, case, trace, comparison)
@@ -94,7 +94,7 @@ def explained(case: Case, x: Attention, trace: Trace, comparison: Comparison) ->
     return comparison, tuple(sorted(found, key=lambda coarser: narrow.index(coarser.name)))
 
 
-def _best_model(sums: _Sums, comparison: Comparison) -> Model | None:
+def _best_model(sums: _Accumulation, comparison: Comparison) -> Model | None:
     """The model that reproduces most elements of the worst head, if it explains that head; None otherwise."""
     ratio = comparison.findings[sums.name].ratio
     place = divmod(int(ratio.argmax()), ratio.shape[1])
@@ -108,7 +108,7 @@ def _best_model(sums: _Sums, comparison: Comparison) -> Model | None:
     return best if _explains(most, of_contract) else None
 
 
-def _models(sums: _Sums) -> Iterator[Model]:
+def _models(sums: _Accumulation) -> Iterator[Model]:
     scaled = (True,) if sums.name == "dV" else (True, False)
     shared = (False,) if sums.group == 1 else (False, True)
     tiles = [tile for tile in TILES if tile < sums.length]
@@ -121,7 +121,7 @@ def _explains(share: float, share_of_contract: float) -> bool:
 
 
 def _judged_by(
-    model: Model, sums: _Sums, case: Case, trace: Trace, comparison: Comparison
+    model: Model, sums: _Accumulation, case: Case, trace: Trace, comparison: Comparison
 ) -> tuple[Comparison, Coarser | None]:
     """The comparison with a sum judged by its model; unchanged where the model does not hold in all heads.
 
@@ -164,11 +164,11 @@ def _other_rows(actual: Tensor, modelled: Tensor, by_contract: Tensor) -> Iterat
             yield rows
 
 
-Place = tuple[int, int]
+HeadIndex = tuple[int, int]
 """Batch, and head of the intermediate: a key/value head of dK and dV."""
 
 
-class _Sums:
+class _Accumulation:
     """One of dQ, dK and dV of a problem: its terms, and any way to add them up."""
 
     def __init__(self, case: Case, x: Attention, trace: Trace, name: str) -> None:
@@ -178,17 +178,17 @@ class _Sums:
         self.dtype: torch.dtype = trace.values[name].dtype
         self.scale = 1.0 if name == "dV" else x.scale
         self.rows = tile_size(case)[1]
-        self._kept: tuple[Place, list[tuple[Tensor, Tensor]]] | None = None
+        self._kept: tuple[HeadIndex, list[tuple[Tensor, Tensor]]] | None = None
 
-    def share(self, place: Place, expected: Tensor) -> float:
+    def share(self, place: HeadIndex, expected: Tensor) -> float:
         """The share of a head's elements that are bit for bit as expected."""
         return float((self.trace.values[self.name][place].double() == expected).double().mean())
 
-    def by_contract(self, place: Place) -> Tensor:
+    def by_contract(self, place: HeadIndex) -> Tensor:
         """A head's sum, rounded once."""
         return self._narrow(torch.stack([a @ b for a, b in self._terms(place)]).sum(0) * self.scale)
 
-    def modelled(self, place: Place, model: Model) -> tuple[Tensor, Tensor]:
+    def modelled(self, place: HeadIndex, model: Model) -> tuple[Tensor, Tensor]:
         """A head's sum as the model has it, and the largest that its accumulator was."""
         inner, outer = (self.scale, 1.0) if model.scaled else (1.0, self.scale)
         nothing = self.x.q.new_zeros(self.trace.values[self.name][place].shape)
@@ -208,7 +208,7 @@ class _Sums:
             largest = largest.maximum(total.abs())
         return total, largest
 
-    def _terms(self, place: Place) -> list[tuple[Tensor, Tensor]]:
+    def _terms(self, place: HeadIndex) -> list[tuple[Tensor, Tensor]]:
         """For each query head of the group, the two factors of its product, the computed one rounded; float64."""
         if self._kept is None or self._kept[0] != place:
             batch, head = place

@@ -57,7 +57,7 @@ class Inside:
 
 
 @dataclass(frozen=True)
-class Run:
+class LayoutRun:
     """One layout."""
 
     layout: str
@@ -129,7 +129,7 @@ class Probed:
     case: Case
     provenance: Provenance
     environment: Mapping[str, str]
-    runs: tuple[Run, ...]
+    runs: tuple[LayoutRun, ...]
     notes: tuple[str, ...]
     """What is 0 by design."""
     reproduce: str
@@ -145,11 +145,11 @@ class Probed:
         return MISMATCH if self.failing else MATCH
 
     @property
-    def measured(self) -> list[tuple[Run, Measured]]:
+    def measured(self) -> list[tuple[LayoutRun, Measured]]:
         return [(run, run.shown) for run in self.runs if run.shown is not None]
 
     @property
-    def failing(self) -> tuple[Run, Measured] | None:
+    def failing(self) -> tuple[LayoutRun, Measured] | None:
         """The first run with a wrong element; else the first that fails otherwise, and last what was refused too late.
 
         Such a one has no results; those of the first run that has stand beside it, and all of them are right.

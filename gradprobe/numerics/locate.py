@@ -12,7 +12,7 @@ from ..reference import Attention, Tile
 from ..reference.attention import BY_ROW
 from ..runtime.trace import Trace
 from .compare import Comparison
-from .tally import Place, element_at
+from .tally import ElementIndex, element_at
 
 # Which corner the diagonal ends in where M != N, and how another kernel shows.
 _ALIGNED = {
@@ -31,7 +31,7 @@ def locate(x: Attention, trace: Trace, comparison: Comparison) -> Element | None
 
 
 def locate_at(
-    case: Case, x: Attention, trace: Trace, comparison: Comparison, name: str, at: Place, budget: float
+    case: Case, x: Attention, trace: Trace, comparison: Comparison, name: str, at: ElementIndex, budget: float
 ) -> Element:
     """Any element of an intermediate, by its place."""
     element = _with_window(x, trace, comparison, element_at(case, name, at, 0.0, 0.0, budget))

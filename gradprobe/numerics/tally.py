@@ -15,7 +15,7 @@ from ..model.number import Number, spans
 from ..model.run import INHERITED, MATCH, MISMATCH, Element
 from ..reference import Tile
 
-Place = tuple[int, int, int, int]
+ElementIndex = tuple[int, int, int, int]
 """Batch, head, row and column of an element; 0 along an axis that its intermediate does not have."""
 
 
@@ -87,7 +87,7 @@ def _status(wrong: int, own: int) -> str:
     return MISMATCH if own else INHERITED if wrong else MATCH
 
 
-def element_at(case: Case, name: str, at: Place, actual: float, expected: float, budget: float) -> Element:
+def element_at(case: Case, name: str, at: ElementIndex, actual: float, expected: float, budget: float) -> Element:
     """An element of an intermediate, with the tile of the score matrix that it belongs to."""
     letters = slots(case.axes(name))
     batch, head, row, col = (place if letter else None for place, letter in zip(at, letters, strict=True))
@@ -121,8 +121,8 @@ class Tally:
         self.squares, self.counted = 0.0, 0
         self.wrong, self.own = (torch.zeros(self.shape[:2], dtype=torch.long) for _ in range(2))
         self.wrong_rows = torch.zeros(self.shape[:3], dtype=torch.bool)
-        self.first: tuple[Place, Element] | None = None
-        self.first_wrong: tuple[Place, Element] | None = None
+        self.first: tuple[ElementIndex, Element] | None = None
+        self.first_wrong: tuple[ElementIndex, Element] | None = None
 
     def add_whole(self, judged: Judged, inherited: Tensor | None) -> None:
         """Adds a whole intermediate, in its own axes."""
@@ -161,8 +161,8 @@ class Tally:
         self.first_wrong = self._earlier(self.first_wrong, tile, wrong, judged)
 
     def _earlier(
-        self, known: tuple[Place, Element] | None, tile: Tile, mask: Tensor, judged: Judged
-    ) -> tuple[Place, Element] | None:
+        self, known: tuple[ElementIndex, Element] | None, tile: Tile, mask: Tensor, judged: Judged
+    ) -> tuple[ElementIndex, Element] | None:
         """The earlier of the element known so far and the first of a mask, in the order batch, head, row, column."""
         found = mask.flatten().nonzero()
         if not len(found):

@@ -11,7 +11,7 @@ from ..inputs.options import flags
 from ..model.assignment import in_words, missing
 from ..model.case import Case, ranked
 from ..model.failures import Failure, Refusal, TargetFailure
-from ..numerics.evidence import Run
+from ..numerics.evidence import LayoutRun
 from ..probing.experiment import experiment_of
 from ..probing.runs import records_of
 from ..targets.find import Target
@@ -113,7 +113,7 @@ _FORWARD, _GRADIENTS = ("O",), ("dQ", "dK", "dV")
 
 
 @dataclass(frozen=True)
-class Tried:
+class TrialRun:
     """What came of one run."""
 
     problem: Problem
@@ -125,14 +125,14 @@ class Tried:
     """Whether all that came is right."""
 
 
-def tried(problem: Problem, options: Mapping[str, Any]) -> Tried:
+def tried(problem: Problem, options: Mapping[str, Any]) -> TrialRun:
     """One run of the target in the first layout, with further options."""
     try:
         problem = problem.with_options(options)
         run = _run(problem)
     except Failure as failure:
-        return Tried(problem, failure, 1.0)
-    return Tried(problem, None, share_wrong(run), run.matches)
+        return TrialRun(problem, failure, 1.0)
+    return TrialRun(problem, None, share_wrong(run), run.matches)
 
 
 def refuses(failure: Failure) -> bool:
@@ -140,7 +140,7 @@ def refuses(failure: Failure) -> bool:
     return isinstance(failure, Refusal) or (type(failure) is TargetFailure and failure.__cause__ is not None)
 
 
-def _run(problem: Problem) -> Run:
+def _run(problem: Problem) -> LayoutRun:
     case = replace(problem.case, repeat=1, schedules=0, configs="first", taps=())
     run = next(records_of(experiment_of(case, problem.target, saved=problem.saved))).run
     if run is None or run.measured is None:
@@ -148,7 +148,7 @@ def _run(problem: Problem) -> Run:
     return run
 
 
-def share_wrong(run: Run) -> float:
+def share_wrong(run: LayoutRun) -> float:
     """The share of wrong elements in O, else in the gradients, else in all that came; 0 where nothing came."""
     findings = run.measured.comparison.findings if run.measured is not None else {}
     names = next((some for some in (_FORWARD, _GRADIENTS) if set(some) & findings.keys()), tuple(findings))
@@ -217,10 +217,10 @@ class _Search:
 
     def __init__(self, problem: Problem) -> None:
         self._problem, self._runs = problem, 0
-        self.latest = Tried(problem, None, 1.0)
+        self.latest = TrialRun(problem, None, 1.0)
         self._refused: list[tuple[Fit, Failure]] = []
 
-    def _tried(self, fit: Fit, adaptation: Adaptation) -> Tried:
+    def _tried(self, fit: Fit, adaptation: Adaptation) -> TrialRun:
         self._runs += 1
         self.latest = tried(self._problem, {**fit.options, **adaptation.options})
         return self.latest

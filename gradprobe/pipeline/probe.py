@@ -15,12 +15,12 @@ from ..model.case import Case, ranked
 from ..model.failures import Refusal, TargetFailure
 from ..model.report import NAMED
 from ..model.run import MISMATCH
-from ..numerics.evidence import Probed, Run
+from ..numerics.evidence import LayoutRun, Probed
 from ..numerics.range import refuse_out_of_range, unshown
 from ..probing.experiment import Experiment, Tick, dots_of, experiment_of, silent
 from ..probing.insides import with_insides
 from ..probing.receipt import environment, notes_of, provenance
-from ..probing.runs import Record, outcomes_of, pinned, records_of, with_strays, with_symmetries
+from ..probing.runs import RunRecord, outcomes_of, pinned, records_of, with_strays, with_symmetries
 from ..targets.find import Target
 from .fit import OF_LENGTH, WHOLE_BLOCKS, WRONG_THROUGHOUT, Fit, fit, given_as, refuses, share_wrong, tried
 from .resolve import Problem
@@ -37,7 +37,7 @@ def probe(
     tick: Tick = silent,
     told: Callable[[Probed], object] = lambda so_far: None,
     given: Collection[str] = (),
-    first: Callable[[Run], None] = lambda run: None,
+    first: Callable[[LayoutRun], None] = lambda run: None,
     found_out: tuple[str, ...] = (),
 ) -> Probed:
     """Runs a target on a case under each layout, beside the reference, and says where it goes wrong, and why.
@@ -61,7 +61,7 @@ def probe(
     """
     experiment = experiment_of(case, target, reference, saved, tick=tick, command=reproduce)
     refuse_out_of_range(case, experiment.values)
-    records: list[Record] = []
+    records: list[RunRecord] = []
     for record in records_of(experiment):
         records.append(record)
         experiment = experiment.after(outcomes_of([record]))
@@ -84,8 +84,8 @@ def probe(
 
 
 def _as_it_failed(
-    experiment: Experiment, records: Sequence[Record], runs: Sequence[Run]
-) -> tuple[Experiment, list[Run]]:
+    experiment: Experiment, records: Sequence[RunRecord], runs: Sequence[LayoutRun]
+) -> tuple[Experiment, list[LayoutRun]]:
     """The experiment with the configuration in which the first wrong run was made, and the runs in that one."""
     configured = {record.run.layout: record.configuration for record in records if record.run and record.configuration}
     failing = next((run for run in runs if run.verdict == MISMATCH), None)
@@ -95,7 +95,7 @@ def _as_it_failed(
     return experiment, [run for run in runs if run.layout not in configured]
 
 
-def _not_shown(experiment: Experiment, runs: Sequence[Run], given: Collection[str]) -> list[str]:
+def _not_shown(experiment: Experiment, runs: Sequence[LayoutRun], given: Collection[str]) -> list[str]:
     """Of each option below the budget, that a match says nothing of it. What goes wrong in here is told alone."""
     measured = next(run.measured for run in runs if run.measured is not None)
     precision = measured.comparison.precision
@@ -107,13 +107,13 @@ def _not_shown(experiment: Experiment, runs: Sequence[Run], given: Collection[st
         return [f"which options this case shows could not be found out, by a fault of gradprobe: {fault}"]
 
 
-def _tell(told: Callable[[Probed], object], experiment: Experiment, records: Sequence[Record]) -> None:
+def _tell(told: Callable[[Probed], object], experiment: Experiment, records: Sequence[RunRecord]) -> None:
     report = _so_far(experiment, records)
     if report.measured:
         told(report)
 
 
-def _so_far(experiment: Experiment, records: Sequence[Record]) -> Probed:
+def _so_far(experiment: Experiment, records: Sequence[RunRecord]) -> Probed:
     """What was measured, without a reason."""
     return Probed(
         case=replace(experiment.case, dots=dots_of(experiment)),
@@ -138,15 +138,15 @@ def probed(
     Raises:
         Failure: from `probe`.
     """
-    first: list[Run] = []
+    first: list[LayoutRun] = []
 
-    def report_on(found: Fit, first: Callable[[Run], None]) -> Probed:
+    def report_on(found: Fit, first: Callable[[LayoutRun], None]) -> Probed:
         of, out = found.problem, found.sentences
         line = shlex.join([*shlex.split(repro_command), *flags(found.options)]) if repro_command else ""
         begun = partial(probe, of.case, of.target, reference=of.reference, saved=of.saved, given=of.given)
         return begun(reproduce=line, tick=tick, told=told, first=first, found_out=out)
 
-    def look(run: Run) -> None:
+    def look(run: LayoutRun) -> None:
         first.append(run)
         if share_wrong(run) > WRONG_THROUGHOUT and (found := fit(problem, None, share_wrong(run))) is not None:
             raise _Otherwise(found)

@@ -54,7 +54,7 @@ def _source(source: Loaded) -> Source:
     return Source(name=source.name, file=source.file, line=source.line, sha256=source.sha256)
 
 
-def run_of(case: Case, run: verdict.Run) -> Run:
+def run_of(case: Case, run: verdict.LayoutRun) -> Run:
     """One of a probe's runs: its own results, and what was recovered beside them."""
     measured = run.shown
     if measured is None:

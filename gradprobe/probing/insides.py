@@ -17,14 +17,14 @@ from ..model.run import MISMATCH
 from ..numerics.black_box.look import Examiner, look_inside
 from ..numerics.black_box.recover import obstacle, recoverable
 from ..numerics.budget import Recovery
-from ..numerics.evidence import Measured, Run
+from ..numerics.evidence import LayoutRun, Measured
 from ..runtime.trace import Trace
 from .experiment import Experiment, derived, inputs_of, measure
 from .observe import Execution, accepted
-from .runs import Record
+from .runs import RunRecord
 
 
-def with_insides(experiment: Experiment, records: list[Record]) -> list[Record]:
+def with_insides(experiment: Experiment, records: list[RunRecord]) -> list[RunRecord]:
     """Looks into a black box under the first layout, and under the first that fails where that is another.
 
     Where a run is right and its one-hot problems are not, these stand behind the others as a run of their own.
@@ -35,7 +35,7 @@ def with_insides(experiment: Experiment, records: list[Record]) -> list[Record]:
         for at, record in enumerate(records)
         if record.run and record.run.verdict == MISMATCH and record.configuration is None
     ]
-    looked, apart = list(records), list[Record]()
+    looked, apart = list(records), list[RunRecord]()
     for at in sorted({*measured[:1], *failing[:1]}):
         looked[at] = record = _with_inside(experiment, records[at])
         run = record.run
@@ -44,11 +44,11 @@ def with_insides(experiment: Experiment, records: list[Record]) -> list[Record]:
         if not run.inside.measured.comparison.matches:
             looked[at] = replace(record, run=replace(run, inside=None))
             layout, inside = f"{run.layout}, one-hot inputs", replace(run.inside, shown=run.inside.measured)
-            apart.append(Record(Run(layout, run.assigned, inside.measured, None, inside)))
+            apart.append(RunRecord(LayoutRun(layout, run.assigned, inside.measured, None, inside)))
     return [*looked, *apart]
 
 
-def _with_inside(experiment: Experiment, record: Record) -> Record:
+def _with_inside(experiment: Experiment, record: RunRecord) -> RunRecord:
     """The run with a look inside the target, unless its layout repeats values, which leaves no one-hot rows."""
     case, run = experiment.case, record.run
     if run is None or run.measured is None or not case.recover or not recoverable(run.measured.trace):

@@ -114,7 +114,7 @@ def observe(
         UsageFailure: the case uses what the target does not take.
         TargetFailure: the target raised where it may not, or returned what it may not.
     """
-    setting, case = _Setting(experiment, inputs, banded, copies, schedule), experiment.case
+    setting, case = _RunSetup(experiment, inputs, banded, copies, schedule), experiment.case
     guards, given = Guards(inputs.tensors), Given(inputs, case.inplace)
     was_there = _interprets_triton()
     seen = setting.run()
@@ -130,7 +130,7 @@ def observe(
     return Execution(inputs, seen.outcome, tuple(memory), seen.failures())
 
 
-def _overwritten(setting: _Setting, given: Given, seen: _Seen) -> list[MemoryFinding]:
+def _overwritten(setting: _RunSetup, given: Given, seen: _WatchedRun) -> list[MemoryFinding]:
     """The inputs that a run changed, each with the kernel or line that did.
 
     Where nothing saw that, the target runs once more and the inputs are compared after each of its steps.
@@ -151,7 +151,7 @@ def _overwritten(setting: _Setting, given: Given, seen: _Seen) -> list[MemoryFin
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _WatchedRun:
     """One run, and what watched it."""
 
     outcome: Outcome
@@ -174,7 +174,7 @@ class _Seen:
 
 
 @dataclass(frozen=True)
-class _Setting:
+class _RunSetup:
     """What a run is made of."""
 
     experiment: Experiment
@@ -183,7 +183,7 @@ class _Setting:
     copies: bool
     schedule: int
 
-    def run(self, steps: Steps | None = None) -> _Seen:
+    def run(self, steps: Steps | None = None) -> _WatchedRun:
         """Runs the target; where there are steps, they are told of each."""
         of, unwritten, is_triton = self.experiment, empty_outputs(self.inputs), _interprets_triton()
         with _watched(self.inputs, unwritten) if is_triton else nullcontext() as memory:
@@ -200,7 +200,7 @@ class _Setting:
                 unwritten=unwritten,
                 launched=steps.launched if steps else lambda kernel: None,
             )
-        return _Seen(outcome, memory, allocations)
+        return _WatchedRun(outcome, memory, allocations)
 
 
 @contextlib.contextmanager

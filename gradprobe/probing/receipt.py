@@ -14,10 +14,10 @@ from ..numerics.locate import zeros_by_design
 from ..runtime.taps import propose
 from ..targets.naming import triton_cache
 from .experiment import Experiment
-from .runs import Record, outcomes_of
+from .runs import RunRecord, outcomes_of
 
 
-def notes_of(experiment: Experiment, records: Sequence[Record]) -> tuple[str, ...]:
+def notes_of(experiment: Experiment, records: Sequence[RunRecord]) -> tuple[str, ...]:
     """Sentences about the case, what was skipped, and the taps, each once."""
     executions = [execution for record in records for execution in record.executions]
     changed = experiment.target.surroundings.words
@@ -46,7 +46,7 @@ def _of_case(case: Case) -> list[str]:
     return notes
 
 
-def _of_taps(experiment: Experiment, records: Sequence[Record]) -> list[str]:
+def _of_taps(experiment: Experiment, records: Sequence[RunRecord]) -> list[str]:
     """Notes about the taps; where none is set and the target hides P or dS, the taps that would show them."""
     notes = [note for outcome in outcomes_of(records) for note in outcome.notes]
     results = [record.run.measured.trace.values for record in records if record.run and record.run.measured]
@@ -58,7 +58,7 @@ def _of_taps(experiment: Experiment, records: Sequence[Record]) -> list[str]:
     return [*notes, *([f"what its kernels hold can be seen: {flags}"] if words else [])]
 
 
-def provenance(experiment: Experiment, records: Iterable[Record]) -> Provenance:
+def provenance(experiment: Experiment, records: Iterable[RunRecord]) -> Provenance:
     outcomes = list(outcomes_of(records))
     kernels = tuple(dict.fromkeys(kernel for outcome in outcomes for kernel in outcome.kernels))
     interpreted = any(outcome.interpreted for outcome in outcomes)

@@ -16,7 +16,7 @@ from ..model.case import Case
 from ..model.failures import TargetFailure, UsageFailure
 from ..model.memory import RACE, UNWRITTEN, MemoryFinding, telling, worst_first
 from ..model.run import MISMATCH
-from ..numerics.evidence import Measured, Run
+from ..numerics.evidence import LayoutRun, Measured
 from ..numerics.identities import LINEAR_IN_DO, Invariant, agreement, doubled, permuted
 from ..numerics.range import out_of_range
 from ..runtime.run import Outcome
@@ -25,22 +25,22 @@ from .observe import Execution, accepted, execute
 
 
 @dataclass(frozen=True)
-class Record:
+class RunRecord:
     """One run of a report, and the executions of the target that it was made from, without their tensors."""
 
-    run: Run | None
+    run: LayoutRun | None
     """None where a configuration of an autotuned kernel does not fit."""
     executions: tuple[Execution, ...] = ()
     notes: tuple[str, ...] = ()
     configuration: tuple[str, int] | None = None
     """Of a run in another configuration than the first: the autotuned kernel, and the configuration's number."""
 
-    def with_more(self, executions: Iterable[Execution] = (), notes: Iterable[str] = ()) -> Record:
+    def with_more(self, executions: Iterable[Execution] = (), notes: Iterable[str] = ()) -> RunRecord:
         """The same after further executions."""
         return replace(self, executions=(*self.executions, *executions), notes=(*self.notes, *notes))
 
 
-def outcomes_of(records: Iterable[Record]) -> Iterator[Outcome]:
+def outcomes_of(records: Iterable[RunRecord]) -> Iterator[Outcome]:
     """What the executions of some records came to."""
     return (execution.outcome for record in records for execution in record.executions)
 
@@ -50,7 +50,7 @@ def layouts_of(case: Case) -> tuple[Assigned, ...]:
     return planned_runs((case.layouts,) if case.layouts else case.runs, are_saved=case.inputs is not None)
 
 
-def records_of(experiment: Experiment) -> Iterator[Record]:
+def records_of(experiment: Experiment) -> Iterator[RunRecord]:
     """A record of each run of a case under all of its layouts, as soon as it is measured."""
     for assigned in layouts_of(experiment.case):
         for record in _of_layout(experiment, assigned):
@@ -58,12 +58,12 @@ def records_of(experiment: Experiment) -> Iterator[Record]:
             yield record
 
 
-def runs_of(experiment: Experiment) -> list[Run]:
+def runs_of(experiment: Experiment) -> list[LayoutRun]:
     """The runs of a case under all of its layouts."""
     return [record.run for record in records_of(experiment) if record.run is not None]
 
 
-def _of_layout(experiment: Experiment, assigned: Assigned) -> Iterator[Record]:
+def _of_layout(experiment: Experiment, assigned: Assigned) -> Iterator[RunRecord]:
     """One layout; where `distinct` is refused or never reaches the kernels, `distinct-unit` as well."""
     record, run = _record(experiment, assigned)
     request, experiment = experiment.case.layouts or experiment.case.runs, experiment.after(outcomes_of([record]))
@@ -78,7 +78,7 @@ def _of_layout(experiment: Experiment, assigned: Assigned) -> Iterator[Record]:
         yield _record(experiment, UNIT_RUN)[0]
 
 
-def _in_other_configurations(experiment: Experiment, assigned: Assigned, plain: Record) -> Iterator[Record]:
+def _in_other_configurations(experiment: Experiment, assigned: Assigned, plain: RunRecord) -> Iterator[RunRecord]:
     """The run once more in each other configuration of each autotuned kernel; its name tells which."""
     for first in plain.executions[-1].outcome.configurations:
         for number in first.others:
@@ -91,7 +91,7 @@ def _in_other_configurations(experiment: Experiment, assigned: Assigned, plain: 
             else:
                 title = f"{run.layout}, {came.kernel} with configuration {number} of {came.count} ({came.words})"
                 executions = tuple(execution.without_tensors(title) for execution in record.executions)
-                yield Record(replace(run, layout=title), executions, record.notes, (came.kernel, number))
+                yield RunRecord(replace(run, layout=title), executions, record.notes, (came.kernel, number))
 
 
 def pinned(experiment: Experiment, kernel: str, number: int) -> Experiment:
@@ -99,13 +99,13 @@ def pinned(experiment: Experiment, kernel: str, number: int) -> Experiment:
     return replace(experiment, case=replace(experiment.case, pinned=((kernel, number),)))
 
 
-def _record(experiment: Experiment, assigned: Assigned) -> tuple[Record, Run]:
+def _record(experiment: Experiment, assigned: Assigned) -> tuple[RunRecord, LayoutRun]:
     inputs = inputs_of(experiment, assigned)
     first = execute(experiment, inputs)
     experiment, trace, memory = experiment.after([first.outcome]), first.outcome.trace, list(first.memory)
     if trace is None:
-        run = Run(inputs.layout, assigned, None, first.outcome.refused, memory=telling(memory, False))
-        return Record(run, (first.without_tensors(),)), run
+        run = LayoutRun(inputs.layout, assigned, None, first.outcome.refused, memory=telling(memory, False))
+        return RunRecord(run, (first.without_tensors(),)), run
     measured = measure(experiment, inputs, trace)
     measured, ordered, notes = _in_other_orders(experiment, assigned, measured)
     for other in ordered:
@@ -117,11 +117,11 @@ def _record(experiment: Experiment, assigned: Assigned) -> tuple[Record, Run]:
         measured, execution = _repeated(sevens, assigned, measured)
         repeats.append(execution)
     non_finite = any(bool(finding.non_finite) for finding in measured.comparison.findings.values())
-    run = Run(inputs.layout, assigned, measured, None, memory=telling(memory, non_finite))
-    return Record(run, (first.without_tensors(), *ordered, *repeats), tuple(notes)), run
+    run = LayoutRun(inputs.layout, assigned, measured, None, memory=telling(memory, non_finite))
+    return RunRecord(run, (first.without_tensors(), *ordered, *repeats), tuple(notes)), run
 
 
-def with_strays(records: Iterable[Record]) -> list[Run]:
+def with_strays(records: Iterable[RunRecord]) -> list[LayoutRun]:
     """The runs, with the memory findings of their repeats and looks inside, which run in the same layout."""
     records = list(records)
     found = [(execution.layout, execution.memory) for record in records for execution in record.executions]
@@ -129,7 +129,9 @@ def with_strays(records: Iterable[Record]) -> list[Run]:
     return [replace(run, memory=_with_those_of(run, found)) if run.measured else run for run in runs]
 
 
-def _with_those_of(run: Run, others: Sequence[tuple[str, tuple[MemoryFinding, ...]]]) -> tuple[MemoryFinding, ...]:
+def _with_those_of(
+    run: LayoutRun, others: Sequence[tuple[str, tuple[MemoryFinding, ...]]]
+) -> tuple[MemoryFinding, ...]:
     found = {one.identity: one for one in run.memory}
     told = {one.place_of_access for one in run.memory}
     for one in (one for layout, memory in others if layout == run.layout for one in memory):
@@ -204,11 +206,11 @@ class _Second:
     invariant: Invariant
     """The identity between the two."""
     execution: Execution
-    wrong: Run | None
+    wrong: LayoutRun | None
     """The second one compared with its own reference, where the identity is broken and it is wrong by itself."""
 
 
-def with_symmetries(experiment: Experiment, records: list[Record]) -> list[Record]:
+def with_symmetries(experiment: Experiment, records: list[RunRecord]) -> list[RunRecord]:
     """I8 and I9 from one more run of the first layout, I10 from it and distinct where both have the same values."""
     having = [(at, one.run, one.run.measured) for at, one in enumerate(records) if one.run and one.run.measured]
     first = next((found for found in having if summable(found[2])), None)
@@ -224,10 +226,12 @@ def with_symmetries(experiment: Experiment, records: list[Record]) -> list[Recor
         having_all = replace(found, invariants=(*found.invariants, *invariants))
         records[at] = replace(records[at], run=replace(other, measured=having_all))
     records[place] = records[place].with_more(second.execution for second in seconds)
-    return [*records, *[Record(second.wrong) for second in seconds if second.wrong][:1]]
+    return [*records, *[RunRecord(second.wrong) for second in seconds if second.wrong][:1]]
 
 
-def _linear_and_permuted(experiment: Experiment, run: Run, first: Measured) -> tuple[list[Invariant], list[_Second]]:
+def _linear_and_permuted(
+    experiment: Experiment, run: LayoutRun, first: Measured
+) -> tuple[list[Invariant], list[_Second]]:
     """dO doubled and heads and batches permuted, in one run; each alone only where the two together disagree.
 
     Where neither alone disagrees the target is not the same from call to call, and the run that showed it stands.
@@ -255,7 +259,9 @@ def _may_double(experiment: Experiment, first: Measured) -> bool:
     )
 
 
-def _second(experiment: Experiment, run: Run, first: Measured, key: str, *, factor: float, reverse: bool) -> _Second:
+def _second(
+    experiment: Experiment, run: LayoutRun, first: Measured, key: str, *, factor: float, reverse: bool
+) -> _Second:
     values: Mapping[str, Tensor] = effective(experiment.values, run.assigned)
     values = doubled(values) if factor != 1.0 else values
     values = permuted(values, experiment.case) if reverse else values
@@ -268,5 +274,5 @@ def _second(experiment: Experiment, run: Run, first: Measured, key: str, *, fact
     if invariant.holds:
         return _Second(invariant, execution, None)
     what = " and ".join((["dO doubled"] if factor != 1.0 else []) + (["heads reversed"] if reverse else []))
-    second = Run(f"{run.layout}, {what}", assigned, measure(experiment, inputs, trace), None)
+    second = LayoutRun(f"{run.layout}, {what}", assigned, measure(experiment, inputs, trace), None)
     return _Second(invariant, execution, second if second.verdict == MISMATCH else None)

@@ -3,7 +3,7 @@
 import pytest
 
 from gradprobe.model.memory import ERROR, OUTSIDE, WARNING, MemoryFinding
-from gradprobe.numerics.evidence import Run
+from gradprobe.numerics.evidence import LayoutRun
 
 ACCESS = MemoryFinding(OUTSIDE, "q", "dq_kernel loads outside q")
 
@@ -13,7 +13,7 @@ def test_a_run_fails_by_a_finding_of_severity_error_and_not_by_a_warning(severit
     memory = tuple(
         MemoryFinding(OUTSIDE, "q", "dq_kernel loads outside q", severity=severity) for severity in severities
     )
-    assert Run("contiguous", (), None, None, memory=memory).matches is matches
+    assert LayoutRun("contiguous", (), None, None, memory=memory).matches is matches
 
 
 def test_a_finding_is_an_error_unless_somebody_says_otherwise_and_its_document_says_which():

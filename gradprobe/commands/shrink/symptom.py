@@ -17,7 +17,7 @@ from ...model.run import MISMATCH
 from ...render.files import replace_file
 
 if TYPE_CHECKING:
-    from ...numerics.evidence import Measured, Probed, Run
+    from ...numerics.evidence import LayoutRun, Measured, Probed
 
 NUMBERS, NAN, MEMORY, IDENTITY, CRASH = "wrong numbers", "not finite", "memory", "identity", "crash"
 
@@ -99,7 +99,7 @@ def symptom_of(report: Probed) -> Symptom | None:
     return replace(_symptom(run, shown, report.case.heads, fault), alike=tuple(dict.fromkeys(named[1:])))
 
 
-def plain_symptom(runs: Sequence[Run], heads: int) -> tuple[Run, Symptom] | None:
+def plain_symptom(runs: Sequence[LayoutRun], heads: int) -> tuple[LayoutRun, Symptom] | None:
     """The first run that fails in its own elements or memory, without second runs or a look inside; and its symptom."""
     for run in runs:
         if run.measured is not None and (not run.measured.comparison.matches or run.memory):
@@ -107,7 +107,7 @@ def plain_symptom(runs: Sequence[Run], heads: int) -> tuple[Run, Symptom] | None
     return None
 
 
-def _symptom(run: Run, measured: Measured, heads: int, fault: str | None) -> Symptom:
+def _symptom(run: LayoutRun, measured: Measured, heads: int, fault: str | None) -> Symptom:
     findings = measured.comparison.findings
     if measured.first is None:
         if measured.broken:

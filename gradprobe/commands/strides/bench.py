@@ -15,7 +15,7 @@ from ...inputs.layouts import Inputs, place
 from ...model.failures import DeviceLost, NoRoom, TargetFailure
 from ...model.memory import ERROR, HUGE, UNWRITTEN, WARNING, MemoryFinding, telling
 from ...model.run import BITS, BUDGET, MATCH, MISMATCH, TOGETHER
-from ...numerics.evidence import Measured, Run
+from ...numerics.evidence import LayoutRun, Measured
 from ...numerics.memory import never_written
 from ...pipeline.reported import run_of
 from ...probing.experiment import Experiment, derived, effective, measure
@@ -209,11 +209,11 @@ class Bench:
         return execution
 
     def _skipped(self, trial: Trial, words: str, memory: tuple[MemoryFinding, ...] = ()) -> Result:
-        run = Run(trial.title, trial.assigned, None, words, memory=memory)
+        run = LayoutRun(trial.title, trial.assigned, None, words, memory=memory)
         return Result(trial, run.verdict, words=words, memory=memory, run=run_of(self.experiment.case, run))
 
     def _result(self, trial: Trial, measured: Measured, memory: tuple[MemoryFinding, ...], how: str) -> Result:
-        run = Run(trial.title, trial.assigned, measured, None)
+        run = LayoutRun(trial.title, trial.assigned, measured, None)
         verdict = MISMATCH if memory else run.verdict
         told = structs.replace(run_of(self.experiment.case, run), verdict=verdict, bits=how == BITS)
         if run.verdict == MATCH:

@@ -10,14 +10,14 @@ from typing import Any
 
 from ...inputs.options import flags
 from ...model.failures import TargetFailure
-from ...numerics.evidence import Probed, Run
+from ...numerics.evidence import LayoutRun, Probed
 from ...numerics.range import refuse_out_of_range
 from ...pipeline.fit import WRONG_THROUGHOUT, Fit, fit, share_wrong
 from ...pipeline.reported import report_of
 from ...pipeline.resolve import Problem, resolve_problem
 from ...probing.experiment import dots_of, experiment_of
 from ...probing.receipt import environment, notes_of, provenance
-from ...probing.runs import Record
+from ...probing.runs import RunRecord
 from .bench import FIRST, Bench
 from .culprits import culprits
 from .trials import Plan, Result, Setup, Trial, programs_of, trials_of
@@ -59,7 +59,7 @@ class Trials:
         """The bench, and what was found out of what the target takes; made where it is first used."""
         bench = bench_of(self._problem)
         try:
-            wrong = share_wrong(Run(FIRST.title, (), bench.contiguous(), None))
+            wrong = share_wrong(LayoutRun(FIRST.title, (), bench.contiguous(), None))
             found = fit(self._problem, None, wrong) if wrong > WRONG_THROUGHOUT else None
         except TargetFailure as failure:
             found = fit(self._problem, failure)
@@ -68,8 +68,8 @@ class Trials:
     def _plan(self) -> Plan:
         bench, found = self._found
         measured, more = bench.contiguous(), shlex.join(flags(found.options))
-        experiment, run = bench.experiment, Run(FIRST.title, (), measured, None)
-        records = [Record(run, tuple(bench.executions))]
+        experiment, run = bench.experiment, LayoutRun(FIRST.title, (), measured, None)
+        records = [RunRecord(run, tuple(bench.executions))]
         probed = Probed(
             case=replace(experiment.case, dots=dots_of(experiment)),
             provenance=provenance(experiment, records),

@@ -31,7 +31,7 @@ _HIGHEST = 14
 
 
 @dataclass(frozen=True)
-class Plan:
+class ProbePlan:
     """How the head dims of a case are shared out, and how many probes then show everything."""
 
     own: tuple[int, ...]
@@ -73,7 +73,7 @@ class Plan:
         return slots.new_tensor(self.free_v)[slots % self.rows_v]
 
 
-def plan(case: Case, *, with_p: bool = True) -> Plan | None:
+def plan(case: Case, *, with_p: bool = True) -> ProbePlan | None:
     """The plan for a case; None where its head dims or its scale leave no room for one.
 
     Args:
@@ -89,7 +89,7 @@ def plan(case: Case, *, with_p: bool = True) -> Plan | None:
     keys = min(max(round(len(free) * case.seqlen_k / (case.seqlen_k + rows)), 1), len(free) - 1)
     count = max(-(-case.seqlen_k // keys), -(-rows // (len(free) - keys)), -(-rows // len(free_v)) if free_v else 0)
     height = 2.0 ** -min(max(round(math.log2(abs(case.scale))), -_HIGHEST), _HIGHEST)
-    return Plan(own, free, own_v, free_v, keys, count, height * case.scale, height)
+    return ProbePlan(own, free, own_v, free_v, keys, count, height * case.scale, height)
 
 
 def _shared_out(dims: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -104,7 +104,7 @@ def _rows(case: Case) -> int:
     return case.seqlen_q * case.heads // case.kv_heads
 
 
-def problem(case: Case, plan: Plan, values: Mapping[str, Tensor], index: int) -> dict[str, Tensor]:
+def problem(case: Case, plan: ProbePlan, values: Mapping[str, Tensor], index: int) -> dict[str, Tensor]:
     """The inputs of one probe, in the shapes of the case's own; tau is 0, so that PE = P."""
     import torch
 
@@ -139,7 +139,9 @@ def _places(case: Case, slots: Tensor) -> tuple[Tensor, Tensor]:
     return torch.arange(case.kv_heads)[:, None] * group + slots // case.seqlen_q, slots % case.seqlen_q
 
 
-def read_probe(case: Case, plan: Plan, index: int, gradients: Mapping[str, Tensor], into: Mapping[str, Tensor]) -> None:
+def read_probe(
+    case: Case, plan: ProbePlan, index: int, gradients: Mapping[str, Tensor], into: Mapping[str, Tensor]
+) -> None:
     """Writes what one probe's dQ, dK and dV show, dS, dS and P, by the gradient, each [B, H, M, N]."""
     if "dQ" in gradients:
         keys = _block(index, plan.keys, case.seqlen_k)
@@ -155,7 +157,7 @@ def read_probe(case: Case, plan: Plan, index: int, gradients: Mapping[str, Tenso
             into[name][:, heads, rows] = _divided(gradients[name][..., columns(slots)].mT, factor, into[name])
 
 
-def shown_together(case: Case, plan: Plan) -> Tensor:
+def shown_together(case: Case, plan: ProbePlan) -> Tensor:
     """[H, M, N] bool: the elements of dS that dQ and dK show in one and the same probe."""
     import torch
 

@@ -18,7 +18,7 @@ from ..budget import RECOVERABLE, Recovery, quotient_error, slope_of
 from ..compare import TILE_ELEMENTS, allowed_on, attention_of, tiles_of
 from ..evidence import Measured
 from ..range import out_of_range
-from .onehot import ZERO_KEYS, Plan, end_to_end, plan, problem, read_probe, shown_together
+from .onehot import ZERO_KEYS, ProbePlan, end_to_end, plan, problem, read_probe, shown_together
 
 # Elements of q, and of scores, that the probes of one call have at most: a target may hold its scores.
 CALL_ELEMENTS = 1 << 22
@@ -106,7 +106,7 @@ def _recover(case: Case, values: Mapping[str, Tensor], answer: Answer, *, one_by
     return _recovered(case, layout, problem(case, layout, values, 0), first, shown)
 
 
-def _calls(case: Case, layout: Plan, one_by_one: bool) -> list[range]:
+def _calls(case: Case, layout: ProbePlan, one_by_one: bool) -> list[range]:
     size = case.batch * case.heads * max(case.seqlen_q, case.seqlen_k) * max(case.head_dim, case.head_dim_v)
     scores = math.prod(expected_shapes(case)["P"])
     step = 1 if one_by_one else max(1, min(CALL_ELEMENTS // size, CALL_SCORES // scores))
@@ -123,14 +123,14 @@ def _of_first(trace: Trace, case: Case) -> Trace:
     return Trace(kept, {name: trace.sources[name] for name in kept})
 
 
-def _nothing(case: Case, layout: Plan, trace: Trace) -> dict[str, Tensor]:
+def _nothing(case: Case, layout: ProbePlan, trace: Trace) -> dict[str, Tensor]:
     shape, device = expected_shapes(case)["P"], next(iter(trace.values.values())).device
     names = [name for name in _gradients(trace) if name != "dV" or layout.rows_v]
     return {name: torch.zeros(shape, device=device) for name in names}
 
 
 def _recovered(
-    case: Case, layout: Plan, values: Mapping[str, Tensor], first: Trace, shown: Mapping[str, Tensor]
+    case: Case, layout: ProbePlan, values: Mapping[str, Tensor], first: Trace, shown: Mapping[str, Tensor]
 ) -> Recovered:
     found = {SHOWN[name]: shown[name] for name in reversed(GRADIENTS) if name in shown}
     unseen = next(iter(first.values.values())).new_full(expected_shapes(case)["LSE"], -1).long()
