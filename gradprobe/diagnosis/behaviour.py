@@ -116,8 +116,12 @@ def wrong_in_the_first_call_alone(again: Again) -> Diagnosis | None:
     if second is None or third is None or not again.is_right(second) or not again.is_right(third):
         return None
     name = first_moved(again.moved(again.came, second))
-    ratio = _ratio(again, name)
-    times = f" ({ratio:.4g} times what is right)" if ratio else ""
+    # The one factor by which the first call was wrong.
+    actual, expected = again.came[name], again.seen.expected[name]
+    squares = float((expected**2).sum())
+    ratio = float((actual * expected).sum()) / squares if squares else 0.0
+    is_one = bool(((actual - ratio * expected).abs() <= 1e-4 * expected.abs().max()).all())
+    times = f" ({ratio:.4g} times what is right)" if ratio and is_one else ""
     return Diagnosis(
         f"autotune/{name}",
         "ATUNE",
@@ -144,14 +148,6 @@ def later_call_differs(again: Again) -> Diagnosis | None:
         (f"{count:,} elements of {name} differ between the two calls",),
         fix="what one call leaves (buffers, caches, counters) must not reach the next",
     )
-
-
-def _ratio(again: Again, name: str) -> float:
-    """The one factor by which the first call was wrong; 0 where there is none."""
-    actual, expected = again.came[name], again.seen.expected[name]
-    squares = float((expected**2).sum())
-    factor = float((actual * expected).sum()) / squares if squares else 0.0
-    return factor if bool(((actual - factor * expected).abs() <= 1e-4 * expected.abs().max()).all()) else 0.0
 
 
 def differs_from_run_to_run(again: Again) -> Diagnosis | None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import partial
-from operator import methodcaller
+from functools import partial, reduce
+from operator import and_, methodcaller
 
 import torch
 from torch import Tensor
@@ -21,20 +20,8 @@ _TILES = tuple((rows, keys) for rows in (16, 32, 64, 128) for keys in (16, 32, 6
 _CHANGES = frozenset({"LSE", "P", "O", "dP", "dV", "delta"})
 
 
-@dataclass(frozen=True)
-class _Terms:
-    """What the mask of a tile is made of, each [h or 1, m, N] or what broadcasts to it."""
-
-    causal: Tensor
-    left: Tensor
-    right: Tensor
-    rows: Tensor
-    keys: Tensor
-    rest: Tensor
-    """What is no comparison of positions: a mask that was given, hidden bias, packed sequences."""
-
-    def all(self) -> Tensor:
-        return self.causal & self.left & self.right & self.rows & self.keys & self.rest
+Terms = dict[str, Tensor]
+"""What the mask of a tile is made of, by name, each [h or 1, m, N] or what broadcasts to it."""
 
 
 def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
@@ -66,38 +53,42 @@ def _rules(case: Case, x: Attention) -> Iterator[tuple[str, str, Rule]]:
     if (x.causal or x.window) and x.n_query != x.n_key:
         yield "mask/align", "the diagonal ends in the other corner of the scores", _other_corner
     if x.seqlens is not None:
-        yield "mask/length", "padded rows are not masked", _with(lambda terms: {"rows": terms.rows | True})
-        yield "mask/length", "padded keys are not masked", _with(lambda terms: {"keys": terms.keys | True})
-        yield "mask/length", "padding is not masked", _with(lambda t: {"rows": t.rows | True, "keys": t.keys | True})
+        yield "mask/length", "padded rows are not masked", _with(lambda terms: {"rows": terms["rows"] | True})
+        yield "mask/length", "padded keys are not masked", _with(lambda terms: {"keys": terms["keys"] | True})
+        unmasked = _with(lambda terms: {name: terms[name] | True for name in ("rows", "keys")})
+        yield "mask/length", "padding is not masked", unmasked
     if x.mask is not None:
-        yield "mask/mask", "the mask that is given is left out", _with(lambda terms: {"rest": terms.rest | True})
+        yield "mask/mask", "the mask that is given is left out", _with(lambda terms: {"given": terms["given"] | True})
         yield "mask/mask", "the mask that is given is read with its meaning reversed", _reversed
 
 
-def _terms(x: Attention, tile: Tile, shift: int = 0) -> _Terms:
+def _terms(x: Attention, tile: Tile, shift: int = 0) -> Terms:
     i, j = x.positions(tile)
     diagonal, (left, right) = x.diagonal(tile) + shift, x.window or (-1, -1)
     yes = torch.ones_like(j <= diagonal)
     length = live_length(x, tile.batch)
     padded = x.seqlens is not None
-    return _Terms(
-        j <= diagonal if x.causal else yes,
-        j >= diagonal - left if left >= 0 else yes,
-        j <= diagonal + right if right >= 0 else yes,
-        (i < length) & yes if padded else yes,
-        (j < length) & yes if padded else yes,
-        yes[None] if x.mask is None else part(x.mask, tile),
-    )
+    return {
+        "causal": j <= diagonal if x.causal else yes,
+        "left": j >= diagonal - left if left >= 0 else yes,
+        "right": j <= diagonal + right if right >= 0 else yes,
+        "rows": (i < length) & yes if padded else yes,
+        "keys": (j < length) & yes if padded else yes,
+        "given": yes[None] if x.mask is None else part(x.mask, tile),
+    }
 
 
-def _with(change: Callable[[_Terms], dict[str, Tensor]]) -> Rule:
+def _all(terms: Terms) -> Tensor:
+    return reduce(and_, terms.values())
+
+
+def _with(change: Callable[[Terms], Terms]) -> Rule:
     """The right rule with some of its terms replaced; what no term describes stays as it is."""
 
     def rule(valid: Tensor, x: Attention, tile: Tile) -> Tensor:
         terms = _terms(x, tile)
-        fields = {name: getattr(terms, name) for name in _Terms.__dataclass_fields__}
-        other = _Terms(**fields | change(terms)).all()
-        return (valid & other) | (other & ~terms.all())
+        other = _all(terms | change(terms))
+        return (valid & other) | (other & ~_all(terms))
 
     return rule
 
@@ -146,13 +137,13 @@ def _window(side: str, by: int | None) -> Rule:
 def _other_corner(valid: Tensor, x: Attention, tile: Tile) -> Tensor:
     by = x.n_key - x.n_query
     here, there = _terms(x, tile), _terms(x, tile, shift=-by if x.align == "bottom-right" else by)
-    return (valid & there.all()) | (there.all() & ~here.all())
+    return (valid & _all(there)) | (_all(there) & ~_all(here))
 
 
 def _reversed(valid: Tensor, x: Attention, tile: Tile) -> Tensor:
     assert x.mask is not None
     given = part(x.mask, tile)
-    return _with(lambda terms: {"rest": ~given})(valid, x, tile)
+    return _with(lambda terms: {"given": ~given})(valid, x, tile)
 
 
 def _left_out(seen: Observed) -> Iterator[Hypothesis]:

@@ -56,17 +56,9 @@ def _added(x: Attention, tile: Tile) -> Iterator[tuple[Tensor, int]]:
     if x.bias is not None:
         yield x.bias_part(x.bias, tile).abs().nan_to_num(posinf=0.0), 1
     if x.alibi is not None:
-        yield alibi_size(x, tile), 2
-
-
-def alibi_size(x: Attention, tile: Tile) -> Tensor:
-    """[h, m, N] how large what alibi adds may be in a right kernel.
-
-    A row's probabilities do not depend on what all its scores share, so slope * j does as well as slope * distance in a
-    causal kernel, and is up to N slopes large.
-    """
-    assert x.alibi is not None
-    return x.alibi[tile.heads, None, None].abs() * distance(x, tile).clamp(min=x.n_key)
+        # A row's probabilities do not depend on what all its scores share, so slope * j does as well as
+        # slope * distance in a causal kernel, and is up to N slopes large.
+        yield x.alibi[tile.heads, None, None].abs() * distance(x, tile).clamp(min=x.n_key), 2
 
 
 # Where scores err by as much, nothing about P is bounded any more.
@@ -132,7 +124,10 @@ class Chain:
         # A finite number keeps 0 * bound at 0.
         relative = (self.e_s + r_p + self.e_lse).clamp(max=UNBOUNDED).expm1()
         self.e_p = (self.p.abs() * relative + TINY) * self.valid
-        self._lazy_mask() if self.x.family == "lazy" else self._softmax_mask()
+        self.live, self.undecided = self.valid, torch.zeros_like(self.valid)
+        self.e_z, self.weight = torch.zeros_like(self.p), self.p.abs()
+        if self.x.family == "lazy":
+            self._lazy_mask()
         unit, floor = self.precision.matrix, self.precision.floor
         pe = self.values["PE"]
         # A kernel may round P before it is divided by 1 - p: its floor then grows with it.
@@ -141,11 +136,6 @@ class Chain:
         self.i_pe = rounding + (self.share * self.i_p) ** 2 * self.live + self.e_z**2 + dropping
         self.s_pe = (self.share * self.p * self.common).abs() * self.live
         self.e_o = (self.i_pe @ self.v**2).sqrt() + self.s_pe @ self.v.abs() + dot_error(pe, self.v, self.precision)
-
-    def _softmax_mask(self) -> None:
-        self.live, self.e_z = self.valid, torch.zeros_like(self.p)
-        self.undecided = torch.zeros_like(self.valid)
-        self.weight = self.p.abs()
 
     def _lazy_mask(self) -> None:
         """Which entries the ReLU lets through, and where rounding alone decides."""

@@ -100,20 +100,16 @@ def _best_model(sums: _Accumulation, comparison: Comparison) -> Model | None:
     place = divmod(int(ratio.argmax()), ratio.shape[1])
     of_contract = sums.share(place, sums.by_contract(place))
     best, most = None, 0.0
-    for model in _models(sums):
+    scaled = (True,) if sums.name == "dV" else (True, False)
+    shared = (False,) if sums.group == 1 else (False, True)
+    tiles = [tile for tile in TILES if tile < sums.length]
+    for backwards, is_scaled, is_shared, tile in product((False, True), scaled, shared, tiles):
+        model = Model(tile, is_scaled, backwards, is_shared)
         share = sums.share(place, sums.modelled(place, model)[0])
         best, most = (model, share) if share > most else (best, most)
         if most > NEARLY_ALL and _explains(most, of_contract):
             break
     return best if _explains(most, of_contract) else None
-
-
-def _models(sums: _Accumulation) -> Iterator[Model]:
-    scaled = (True,) if sums.name == "dV" else (True, False)
-    shared = (False,) if sums.group == 1 else (False, True)
-    tiles = [tile for tile in TILES if tile < sums.length]
-    for backwards, is_scaled, is_shared, tile in product((False, True), scaled, shared, tiles):
-        yield Model(tile, is_scaled, backwards, is_shared)
 
 
 def _explains(share: float, share_of_contract: float) -> bool:

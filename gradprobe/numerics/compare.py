@@ -109,13 +109,6 @@ def compare(
     return comparison if comparison.matches or not blame else promoted(begun(blame=True).run(tick))
 
 
-def wrong_on(x: Attention, tile: Tile, trace: Mapping[str, Tensor], precision: Precision) -> bool:
-    """Whether any element of a tile is wrong."""
-    values = evaluate(x, tile)
-    budget = allowed_on(x, tile, values, precision)
-    return not all(bool(judge(came, values, budget, name).right.all()) for name, came in trace.items())
-
-
 def promoted(comparison: Comparison) -> Comparison:
     """Where everything wrong is explained by its parents, the first in dataflow order is the fault's own.
 

@@ -55,6 +55,10 @@ def of_change(change: Change, axes: str, writer: Writer | None) -> MemoryFinding
         words = f"{change.tensor}, an input, is another view after the run: {change.after}; it had {change.before}"
         return MemoryFinding(CHANGED, change.tensor, words, *where, access="store")
     at = f"{change.tensor}[{', '.join(map(str, change.index))}]"
+    place: tuple[int | None, ...] = (None,) * 4
+    if axes:  # batch, head, row and column
+        padded = (change.index if axes[0] in "b1" else (0, *change.index)) + (0,) * 4
+        place = tuple(one if letter else None for one, letter in zip(padded, slots(axes), strict=False))
     words = (
         f"{change.tensor}, an input, is overwritten{_by(by)}: {at} was {change.before} and is {change.after}; "
         f"{change.count:,} of {change.total:,} elements differ"
@@ -66,7 +70,7 @@ def of_change(change: Change, axes: str, writer: Writer | None) -> MemoryFinding
         *where,
         access="store",
         lanes=change.count,
-        place=_placed(axes, change.index),
+        place=place,
         actual=change.after,
         expected=change.before,
     )
@@ -78,14 +82,6 @@ def _by(writer: Writer) -> str:
     parts = [writer.kernel, place if writer.line else "", f"`{writer.code}`" if writer.code else ""]
     words = ", ".join(filter(None, parts))
     return f" by {words}" if words else ""
-
-
-def _placed(axes: str, index: tuple[int, ...] | None) -> tuple[int | None, ...]:
-    """Batch, head, row and column of an element of a tensor."""
-    if index is None or not axes:
-        return (None,) * 4
-    padded = (index if axes[0] in "b1" else (0, *index)) + (0,) * 4
-    return tuple(at if letter else None for at, letter in zip(padded, slots(axes), strict=False))
 
 
 def of_shared(found: Shared) -> MemoryFinding:
@@ -114,13 +110,10 @@ def never_written(first: Trace, second: Trace, unwritten: tuple[float, float]) -
         left = _holds(first.values[name], unwritten[0]) & _holds(second.values[name], unwritten[1])
         if bool(left.any()):
             where = left.nonzero()
-            yield MemoryFinding(UNWRITTEN, name, _words(name, left, tuple(where[0].tolist()), len(where)))
+            at = ", ".join(map(str, where[0].tolist()))
+            words = f"{len(where):,} of {left.numel():,} elements were never written, the first at [{at}]"
+            yield MemoryFinding(UNWRITTEN, name, f"{name}: {words}")
 
 
 def _holds(tensor: Tensor, number: float) -> Tensor:
     return tensor.isnan() if number != number else tensor == number
-
-
-def _words(name: str, left: Tensor, at: tuple[int, ...], count: int) -> str:
-    elements = f"{count:,} of {left.numel():,} elements"
-    return f"{name}: {elements} were never written, the first at [{', '.join(map(str, at))}]"

@@ -25,6 +25,9 @@ U_TENSOR_CORE = 2.0**-23
 # The smallest normal float32: below it GPUs may flush to zero.
 TINY = 2.0**-126
 
+Narrow = Callable[[Tensor], Tensor]
+"""Rounds to fewer bits."""
+
 
 @dataclass(frozen=True)
 class Precision:
@@ -108,15 +111,13 @@ def rounding_shift(
         return None
     shift = _shift_of_products(x, tile, values, precision)
     if precision.operand:
-        moved = [_moved(x, tile, values, narrow) for narrow in (_truncated, partial(_cut, added=0x1000))]
+        moved = [_moved(x, tile, values, narrow) for narrow in (_truncated, partial(_truncated, added=0x1000))]
         for name in moved[0]:
             shift[name] = shift.get(name, 0.0) + 2 * moved[0][name].maximum(moved[1][name])
     return shift
 
 
-def _moved(
-    x: Attention, tile: Tile, values: Mapping[str, Tensor], narrow: Callable[[Tensor], Tensor]
-) -> dict[str, Tensor]:
+def _moved(x: Attention, tile: Tile, values: Mapping[str, Tensor], narrow: Narrow) -> dict[str, Tensor]:
     coarse = replace(x, q=narrow(x.q), k=narrow(x.k), v=narrow(x.v), do=narrow(x.do))
     moved = evaluate(coarse, tile)
     names = {"LSE", "P", "O", "dPE", "delta", "dS", "dQ", "dK", "dV", "dBias", "dTau", "dSink"} & values.keys()
@@ -131,10 +132,10 @@ def _shift_of_products(
     A kernel with dropout may round PE and dS before it divides what it sums of them by 1 - p: they round otherwise.
     """
     _, _, v, do = x.tensors(tile)
-    narrow = _truncated if precision.operand else _Nearest(precision)
+    narrow: Narrow = _truncated if precision.operand else partial(_nearest, precision)
     moved: dict[str, Tensor] = {}
     for divisor in {1.0, 1.0 - x.dropout}:
-        rounded = _Divided(narrow, divisor)
+        rounded = partial(_divided, narrow, divisor)
         by_pe = rounded(values["PE"]) - values["PE"]
         by_o = by_pe @ v
         stored = by_o if precision.operand else narrow(values["O"] + by_o) - values["O"]
@@ -148,7 +149,7 @@ def _shift_of_products(
 
 
 def _moved_by_delta(
-    x: Attention, tile: Tile, values: Mapping[str, Tensor], by_delta: Tensor, narrow: Callable[[Tensor], Tensor]
+    x: Attention, tile: Tile, values: Mapping[str, Tensor], by_delta: Tensor, narrow: Narrow
 ) -> dict[str, Tensor]:
     """What an error of delta, and then the rounding of dS, moves."""
     q, k, _, _ = x.tensors(tile)
@@ -176,35 +177,22 @@ def softcap_slope(x: Attention, q: Tensor, k: Tensor) -> Tensor | float:
     return 1.0 if x.softcap is None else 1 - (x.scale * q @ k.mT / x.softcap).tanh() ** 2
 
 
-@dataclass(frozen=True)
-class _Nearest:
-    """Rounds to the nearest numbers of a contract's 16-bit dtype, in float64."""
-
-    precision: Precision
-
-    def __call__(self, matrix: Tensor) -> Tensor:
-        _, exponent = torch.frexp(matrix)
-        unit = torch.full_like(matrix, self.precision.matrix)
-        spacing = torch.ldexp(unit, exponent).clamp(min=2 * self.precision.floor)
-        return (matrix / spacing).round() * spacing
+def _nearest(precision: Precision, matrix: Tensor) -> Tensor:
+    """Rounded to the nearest numbers of a contract's 16-bit dtype, in float64."""
+    _, exponent = torch.frexp(matrix)
+    spacing = torch.ldexp(torch.full_like(matrix, precision.matrix), exponent).clamp(min=2 * precision.floor)
+    return (matrix / spacing).round() * spacing
 
 
-@dataclass(frozen=True)
-class _Divided:
-    """Rounds a multiple of a matrix, and divides it again."""
-
-    narrow: Callable[[Tensor], Tensor]
-    factor: float
-
-    def __call__(self, matrix: Tensor) -> Tensor:
-        return self.narrow(matrix * self.factor) / self.factor
+def _divided(narrow: Narrow, factor: float, matrix: Tensor) -> Tensor:
+    """A multiple of a matrix rounded, and divided again."""
+    return narrow(matrix * factor) / factor
 
 
-def _truncated(tensor: Tensor) -> Tensor:
-    """float64 holding float32 values -> the same with the 13 last bits of float32's significand cut off."""
-    return _cut(tensor, 0)
+def _truncated(tensor: Tensor, added: int = 0) -> Tensor:
+    """float64 holding float32 values -> the same with the 13 last bits of float32's significand cut off.
 
-
-def _cut(tensor: Tensor, added: int) -> Tensor:
-    """The same after an addition to its bits: of 0x1000 to round to nearest, as kernels that convert first do."""
+    Args:
+        added: to its bits before; 0x1000 rounds to nearest, as kernels that convert first do.
+    """
     return ((tensor.float().view(torch.int32) + added) & ~0x1FFF).view(torch.float32).double()

@@ -17,7 +17,7 @@ from ..reference.softmax import kept_share
 from ..runtime.trace import Trace
 from .bounds import UNBOUNDED, score_error
 from .budget import tile_budget
-from .compare import attention_of, compare, tile_size, tiles_of, wrong_on
+from .compare import allowed_on, attention_of, compare, judge, tile_size, tiles_of
 from .precision import U32, Precision, precision_of
 
 _LARGEST = {"float32": (2 - 2.0**-23) * 2.0**127, "float16": 65504.0}
@@ -160,9 +160,10 @@ def unshown(case: Case, x: Attention, trace: Trace, precision: Precision, given:
 def _is_shown(case: Case, x: Attention, off: Attention, trace: Trace, precision: Precision) -> bool:
     """Whether a target that ignores an option is wrong; mostly the first tile tells."""
     for tile in tiles_of(case, off):
-        values = evaluate(off, tile)
+        due, values = evaluate(x, tile), evaluate(off, tile)
         came = {name: values[name].to(of.dtype) for name, of in trace.values.items() if name in BY_ROW}
-        if wrong_on(x, tile, came, precision):
+        budget = allowed_on(x, tile, due, precision)
+        if not all(bool(judge(value, due, budget, name).right.all()) for name, value in came.items()):
             return True
     return not compare(case, x, _of(case, off, trace), precision, blame=False).matches
 

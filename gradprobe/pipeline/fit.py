@@ -46,15 +46,8 @@ class Adaptation:
 def of_a_refusal(case: Case, target: Target, given: Collection[str]) -> Iterator[Adaptation]:
     """Changes that may make a target run that raised, in the order in which they are tried.
 
-    Args:
-        given: the names of the options that the user gave, none of which is changed.
+    Those of an option that was `given` are for whoever asks to leave out.
     """
-    for adaptation in _of_a_refusal(case, target, given):
-        if not adaptation.options.keys() & set(given):
-            yield adaptation
-
-
-def _of_a_refusal(case: Case, target: Target, given: Collection[str]) -> Iterator[Adaptation]:
     yield from _of_a_rank(case, given)
     for size in _HEAD_DIMS:
         yield Adaptation({"head_dim": size}, f"head dim {case.head_dim}")
@@ -230,7 +223,10 @@ class _Search:
         waiting, seen = self._refused, {_about(failure)}
         waiting.append((Fit(self._problem), failure))
         for fit, why in waiting if refuses(failure) else ():
-            for adaptation in of_a_refusal(fit.problem.case, self._problem.target, self._given(fit)):
+            given = self._given(fit)
+            for adaptation in of_a_refusal(fit.problem.case, self._problem.target, given):
+                if adaptation.options.keys() & given:
+                    continue
                 if self._runs >= _MOST_RUNS:
                     return None
                 came = self._tried(fit, adaptation)

@@ -25,7 +25,9 @@ def refuse_misreading(measured: Measured | None, saved: Saved, target: Target) -
     Raises:
         TargetFailure: O is wrong as the inputs were read, and right as they may be read as well.
     """
-    if measured is None or not _is_plain(measured.x) or "o" in saved.values:
+    # q, k, v and do must be all there is, so that their axes may be swapped.
+    others = ("bias", "seqlens", "mask", "alibi", "sinks", "keep", "cu_seqlens_q", "tau")
+    if measured is None or "o" in saved.values or any(getattr(measured.x, name) is not None for name in others):
         return
     if "O" not in measured.trace.values or not measured.comparison.findings["O"].mismatched:
         return
@@ -34,12 +36,6 @@ def refuse_misreading(measured: Measured | None, saved: Saved, target: Target) -
             raise TargetFailure(
                 f"O of target {target.name!r} is wrong as its inputs were read, and right {words}", way_out
             )
-
-
-def _is_plain(x: Attention) -> bool:
-    """Whether q, k, v and do are all there is, so that their axes may be swapped."""
-    others = ("bias", "seqlens", "mask", "alibi", "sinks", "keep", "cu_seqlens_q", "tau")
-    return x.family == "softmax" and all(getattr(x, name, None) is None for name in others)
 
 
 def _readings(x: Attention, takes: Collection[str]) -> Iterator[tuple[Attention, bool, str, str]]:

@@ -293,13 +293,10 @@ def _readings(tensor: str, gives: str, tensors: Mapping[str, Tensor]) -> Iterato
             reach = own.storage_offset() + sum((n - 1) * stride for n, stride in zip(own.shape, strides, strict=True))
             if strides not in tried and reach < own.untyped_storage().nbytes() // own.element_size():
                 tried.add(strides)
-                yield Rereading(tensor, _in_words(name, axes), gives), own.as_strided(own.shape, strides)
-
-
-def _in_words(other: str, axes: str) -> str:
-    named = {"b": "batch", "h": "head", "m": "row", "d": "dim"}
-    strides = "every stride" if len(axes) == 4 else f"{' and '.join(named[axis] for axis in axes)} stride"
-    return f"with {other}'s {strides}"
+                named = {"b": "batch", "h": "head", "m": "row", "d": "dim"}
+                words = "every" if len(axes) == 4 else " and ".join(named[axis] for axis in axes)
+                how = f"with {name}'s {words} stride"
+                yield Rereading(tensor, how, gives), own.as_strided(own.shape, strides)
 
 
 def _of_other_heads(case: Case, do: Tensor) -> Iterator[tuple[Rereading, Tensor]]:
