@@ -41,11 +41,9 @@ class Unit:
         plain, source = name.partition("<")[0].strip(), self.source
         known = source.templates if "<" in name else source.kernels
         if plain not in known:
-            names = ", ".join((*source.kernels, *source.templates)) or "none"
-            is_template = plain in source.templates
-            way_out = (
-                f'it is a template: name an instance, module["{plain}<...>"]' if is_template else f"it has: {names}"
-            )
+            way_out = f"it has: {', '.join((*source.kernels, *source.templates)) or 'none'}"
+            if plain in source.templates:
+                way_out = f'it is a template: name an instance, module["{plain}<...>"]'
             raise TargetFailure(f"{source.path.name} has no kernel {name!r}", way_out)
         return KernelEntry(self, name, known[plain])
 
@@ -85,11 +83,8 @@ class KernelEntry:
         """(the parameter's name, the tensor) of each argument that is one."""
         import torch
 
-        return [
-            (parameter.name, argument)
-            for parameter, argument in zip(self.parameters, arguments, strict=True)
-            if isinstance(argument, torch.Tensor)
-        ]
+        given = zip(self.parameters, arguments, strict=True)
+        return [(each.name, argument) for each, argument in given if isinstance(argument, torch.Tensor)]
 
 
 _INSTANCES: dict[tuple[object, Unit], tuple[str, ...]] = {}

@@ -6,7 +6,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -110,6 +110,8 @@ class Held:
     """What its axes are; "" where that is not known."""
     is_given: bool
     """Whether the target was given it, and did not allocate it."""
+    own: set[int]
+    """Every stride of it and of any view of it."""
 
     def stride(self, axis: int) -> Stride:
         return Stride(self.name, axis, self.kinds[axis] if self.kinds else "")
@@ -125,8 +127,6 @@ class Memory:
     """The strides that are a number, those of axes longer than 1."""
     given: frozenset[int]
     """The numbers that are a stride and nothing else."""
-    own: Mapping[int, Collection[int]] = field(default_factory=dict)
-    """By the address of the storage: every stride of its tensor and of any view of it."""
 
     def tensor(self, value: Any) -> Held | None:
         """The tensor that an argument points into."""
@@ -138,29 +138,23 @@ class Memory:
         others = [spanned(each.shape, each.strides) for each in self.held.values() if each.name == name]
         return not flat.is_given and len(flat.shape) == 1 and any(span <= flat.shape[0] for span in others)
 
-    def owns(self, value: Any, number: int) -> bool:
-        """Whether a number is a stride of the tensor that an argument points into."""
-        tensor = _plain(value)
-        return tensor is not None and number in self.own.get(storage_of(tensor), ())
-
 
 def memory_of(caught: Caught) -> Memory:
     """The tensors of a call and their strides."""
     held = {storage_of(tensor): _held(caught, name, tensor, True) for name, tensor in caught.inputs.items()}
-    own = {address: set(each.strides) for address, each in held.items()}
     for parameter, value in (pair for launch in caught.launches for pair in launch.arguments.items()):
         if (tensor := _plain(value)) is not None:
             address = storage_of(tensor)
             if address not in held:
                 name = caught.storages.get(address, "").lower() or word_of(parameter)
                 held[address] = _held(caught, name, tensor, False)
-            own.setdefault(address, set()).update(tensor.stride(), held[address].strides)
+            held[address].own.update(tensor.stride())
     meanings: dict[int, tuple[Stride, ...]] = {}
     for each in held.values():
         for axis, (size, step) in enumerate(zip(each.shape, each.strides, strict=True)):
             if size > 1 and step > 0:
                 meanings[step] = (*meanings.get(step, ()), each.stride(axis))
-    return Memory(held, meanings, caught.given, own)
+    return Memory(held, meanings, caught.given)
 
 
 def _held(caught: Caught, name: str, tensor: Tensor, is_given: bool) -> Held:
@@ -171,7 +165,8 @@ def _held(caught: Caught, name: str, tensor: Tensor, is_given: bool) -> Held:
     expected = tuple(case.size(axis) for axis in kinds)
     # What a target allocates may have its axes in another order than its name says.
     is_certain = expected == shape and (is_given or len(set(shape)) == len(shape))
-    return Held(name, shape, tuple(tensor.stride()), kinds if is_certain else "", is_given)
+    strides = tuple(tensor.stride())
+    return Held(name, shape, strides, kinds if is_certain else "", is_given, set(strides))
 
 
 def _plain(value: Any) -> Tensor | None:
@@ -238,8 +233,11 @@ class View:
 
     def owns(self, base: str, parameter: str) -> bool:
         """Whether a parameter is a stride of the tensor that a pointer points into, here or where nobody interferes."""
-        launches = [(self.launch, self.memory), *([self.ordinary] if self.ordinary is not None else [])]
-        return any(memory.owns(launch.arguments.get(base), _number(launch, parameter)) for launch, memory in launches)
+        for launch, memory in ((self.launch, self.memory), *([self.ordinary] if self.ordinary is not None else [])):
+            held = memory.tensor(launch.arguments.get(base))
+            if held is not None and _number(launch, parameter) in held.own:
+                return True
+        return False
 
     def meanings(self, parameter: str) -> tuple[Stride, ...]:
         """The strides that a parameter may be, first that of which its name speaks."""
