@@ -112,10 +112,8 @@ class Evaluator(ast.NodeVisitor, Generic[V]):
         given = self.arguments(function, node)
         if not self.depth:
             return self.lost(list(given.values()))
-        left = [name for name in function.parameters if name not in given]
-        return self.inside(
-            function, {**given, **{name: self.default(function.defaults.get(name)) for name in left}}
-        ).run()
+        left = {name: self.default(function.defaults.get(name)) for name in function.parameters if name not in given}
+        return self.inside(function, given | left).run()
 
     def _block(self, statements: Sequence[ast.stmt]) -> bool:
         """Follows statements; whether no way leads behind them."""

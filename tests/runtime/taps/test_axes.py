@@ -96,3 +96,18 @@ def test_an_order_is_told_only_where_the_labels_tell_it():
         assert order_of(tile, [m, n]) is None
     assert order_of(("m", "n"), [m, m]) is None
     assert order_of(("m", "n"), [None, None]) is None
+
+
+@triton.jit
+def early_kernel(a_ptr, n):
+    offs_m = tl.arange(0, 16)
+    x = offs_m[:, None]
+    if n > 3:
+        x = tl.load(a_ptr + offs_m)
+        tl.store(a_ptr + offs_m, x)
+        return
+    tl.store(a_ptr + x, x)
+
+
+def test_a_way_that_returns_says_nothing_of_what_variables_hold_behind_it():
+    assert shapes(early_kernel)["x"] == ("offs_m", ONE)
