@@ -209,11 +209,6 @@ class Report(Struct, frozen=True, kw_only=True):
         return [first, *(other for other in others if other.also and other.is_named)]
 
     @property
-    def names(self) -> list[str]:
-        """The intermediates of all runs, in dataflow order."""
-        return list(dict.fromkeys(one.name for run in self.runs for one in run.intermediates))
-
-    @property
     def own_error(self) -> Error | None:
         """What kept it from its end; None where nothing did, or where a run says it itself."""
         return None if any(run.told_error for run in self.runs) else self.error
@@ -234,11 +229,12 @@ class Report(Struct, frozen=True, kw_only=True):
 
     def by_status(self, status: str) -> Iterator[tuple[str, list[tuple[Run, Intermediate]]]]:
         """Each intermediate that has a status somewhere, with the runs in which it has."""
-        for name in self.names:
-            all_of_it = ((run, one) for run in self.runs for one in run.intermediates if one.name == name)
-            found = [(run, one) for run, one in all_of_it if one.status == status]
-            if found:
-                yield name, found
+        found: dict[str, list[tuple[Run, Intermediate]]] = {}
+        for run in self.runs:
+            for one in run.intermediates:
+                # Also of one that has it nowhere: the order is that of the dataflow.
+                found.setdefault(one.name, []).extend([(run, one)] if one.status == status else [])
+        yield from ((name, those) for name, those in found.items() if those)
 
 
 def error_of(failure: Failure) -> Error:

@@ -98,13 +98,10 @@ def blame(run: Run) -> str:
     inherited = [one.name for one in run.intermediates if one.status == INHERITED]
     if not own:
         return f"every element is within budget, but the target breaks {run.broken[0].name}"
-    words = f"{own[0].name} is the first wrong intermediate{_which_heads(own[0])}"
+    words = f"{own[0].name} is the first wrong intermediate"
+    words += f" in {heads_in_words(own[0], MISMATCH)}" if own[0].count > 1 else ""
     words += f"; wrong by itself too: {', '.join(one.name for one in own[1:])}" if own[1:] else ""
     return words + (f"; only inherited: {', '.join(inherited)}" if inherited else "")
-
-
-def _which_heads(one: Intermediate) -> str:
-    return f" in {heads_in_words(one, MISMATCH)}" if one.count > 1 else ""
 
 
 def _place(report: Report, width: int) -> Iterator[Text]:
@@ -131,7 +128,8 @@ def _table(report: Report, run: Run, width: int, marks: Marks) -> Iterator[Text]
     groups = head_groups(states, max(1, (width - _NAME) // _CELL))
     label, each = ("head", "head") if len(groups) == heads else ("heads", "group of heads")
     yield Text(f"  worst error of each {each}, as a multiple of what is allowed", "dim")
-    yield Text(f"  {label:<{_NAME - 2}}" + "".join(f"{_group_name(group):>{_CELL}}" for group in groups), "dim")
+    names = [f"{group.start}-{group.stop - 1}" if len(group) > 1 else str(group.start) for group in groups]
+    yield Text(f"  {label:<{_NAME - 2}}" + "".join(f"{name:>{_CELL}}" for name in names), "dim")
     for one in run.compares:
         yield Text.assemble(f"  {one.name:<{_NAME - 2}}", *_cells(one, groups, heads, marks))
     yield from (Text(line, "dim") for words in (_sources(run), _dtypes(run)) for line in wrapped(words, width))
@@ -176,10 +174,6 @@ def head_groups(states: Sequence[object], columns: int) -> list[range]:
         at = min(range(len(groups) - 1), key=lambda left: groups[left + 1].stop - groups[left].start)
         groups[at : at + 2] = [range(groups[at].start, groups[at + 1].stop)]
     return groups
-
-
-def _group_name(group: range) -> str:
-    return str(group.start) if len(group) == 1 else f"{group.start}-{group.stop - 1}"
 
 
 def _cells(one: Intermediate, groups: Sequence[range], heads: int, marks: Marks) -> Iterator[tuple[str, str]]:

@@ -55,12 +55,14 @@ def as_sarif(
     found = alerts_of(reports)
     results = [alert for alert in found if alert.places and alert.level != "none"]
     told = [alert for alert in found if not alert.places or alert.level == "none"]
+    seen: defaultdict[str, count[int]] = defaultdict(lambda: count(1))
     run = {
         "tool": {"driver": _driver(version)},
         "invocations": [_invocation(reports, code, told, len(results) - most)],
         "originalUriBaseIds": {"%SRCROOT%": {"uri": f"file://{quote(base.root.rstrip('/'), errors='replace')}/"}},
         "columnKind": "unicodeCodePoints",
-        "results": _results(results[:most], base),
+        # Those of one fingerprint are told apart by how many came before.
+        "results": [_result(alert, base, next(seen[alert.fingerprint])) for alert in results[:most]],
     }
     return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
 
@@ -84,32 +86,23 @@ def _rule(rule: Rule) -> dict[str, Any]:
 
 
 def _invocation(reports: Sequence[Report], code: int | None, told: Sequence[Alert], left_out: int) -> dict[str, Any]:
+    counted = list(map(errors_of, reports))
     execution = [_notification(alert) for alert in told if alert.rule is not USAGE]
     if left_out > 0:
         words = f"{plural(left_out, 'finding')} more, the least of them, left out: a log holds so many results at most."
         execution.append({"level": "warning", "message": {"text": words}})
     return {
-        "executionSuccessful": all(_came_to_its_end(errors_of(report)) for report in reports),
+        "executionSuccessful": all(one.verdict in (MATCH, MISMATCH) and one.error is None for one in counted),
         **({} if code is None else {"exitCode": code, "exitCodeDescription": _EXITS.get(code, "")}),
         "toolExecutionNotifications": execution,
         "toolConfigurationNotifications": [_notification(alert) for alert in told if alert.rule is USAGE],
     }
 
 
-def _came_to_its_end(report: Report) -> bool:
-    return report.verdict in (MATCH, MISMATCH) and report.error is None
-
-
 def _notification(alert: Alert) -> dict[str, Any]:
     level, rule = "note" if alert.level == "none" else alert.level, alert.rule
     associated = {"id": rule.id, "index": RULES.index(rule)}
     return {"level": level, "message": {"text": _text(alert)}, "associatedRule": associated}
-
-
-def _results(alerts: Sequence[Alert], base: Base) -> list[dict[str, Any]]:
-    """Those of one fingerprint are told apart by how many came before."""
-    seen: defaultdict[str, count[int]] = defaultdict(lambda: count(1))
-    return [_result(alert, base, next(seen[alert.fingerprint])) for alert in alerts]
 
 
 def _result(alert: Alert, base: Base, number: int) -> dict[str, Any]:
