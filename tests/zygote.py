@@ -208,7 +208,8 @@ def _hides_a_module(zygote: Zygote, folder: str) -> bool:
     """Whether the folder has a module of its own where the zygote has imported another."""
     if folder in (ROOT, *zygote.path) or not os.path.isdir(folder):
         return False
-    modules = (entry.name for entry in os.scandir(folder) if entry.is_dir() or entry.name.endswith((".py", ".so")))
+    with os.scandir(folder) as entries:  # closed where the first name decides: a warning of it would fail a test
+        modules = [entry.name for entry in entries if entry.is_dir() or entry.name.endswith((".py", ".so"))]
     return not zygote.names.isdisjoint(name.partition(".")[0] for name in modules)
 
 
