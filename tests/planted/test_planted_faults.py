@@ -19,8 +19,8 @@ def found(request, tmp_path):
     return request.param, probed(request.param, tmp_path)
 
 
-def probed(fault, folder):
-    return probe_planted(fault, folder, "lazy.py", "lazy_intermediates", lazy_case(**fault.options))
+def probed(fault, folder, **sizes):
+    return probe_planted(fault, folder, "lazy.py", "lazy_intermediates", lazy_case(**fault.options, **sizes))
 
 
 def test_a_planted_fault_is_found_and_placed(found):
@@ -33,7 +33,7 @@ def test_the_planted_faults_are_at_least_12_over_five_classes():
 
 
 def test_do_read_with_q_head_stride_never_blames_head_0(tmp_path):
-    report = probed(HISTORICAL, tmp_path)
+    report = probed(HISTORICAL, tmp_path, batch=1, seqlen=40, head_dim=8)
     assert_as_recorded(HISTORICAL, report)
     for run, measured in report.measured:
         for name, finding in measured.comparison.findings.items():
