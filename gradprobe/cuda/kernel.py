@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from ..model.failures import TargetFailure
+from ..model.failures import NoKernel, TargetFailure
 from .source import CudaSource, Parameter
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Unit:
         """A kernel by its name, or one instance of a template: `backward<32, float>`.
 
         Raises:
-            TargetFailure: the source has no such kernel.
+            NoKernel: the source has no such kernel.
         """
         plain, source = name.partition("<")[0].strip(), self.source
         known = source.templates if "<" in name else source.kernels
@@ -44,7 +44,7 @@ class Unit:
             way_out = f"it has: {', '.join((*source.kernels, *source.templates)) or 'none'}"
             if plain in source.templates:
                 way_out = f'it is a template: name an instance, module["{plain}<...>"]'
-            raise TargetFailure(f"{source.path.name} has no kernel {name!r}", way_out)
+            raise NoKernel(f"{source.path.name} has no kernel {name!r}", way_out)
         return KernelEntry(self, name, known[plain])
 
 

@@ -34,6 +34,10 @@ class TargetFailure(Failure):
     """The target is there but cannot be run or returned what it may not return."""
 
 
+class NoKernel(TargetFailure, AttributeError):
+    """A CUDA source has no kernel of that name; `hasattr` of its module is False."""
+
+
 class Refusal(TargetFailure):
     """The target raised on purpose in every layout: it does not take the case."""
 

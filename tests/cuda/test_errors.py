@@ -127,6 +127,8 @@ def test_tensors_that_are_not_on_the_cpu(module):
 
 
 def test_kernels_that_are_not_there(module):
+    assert hasattr(module, "numbers")
+    assert not hasattr(module, "nothing")
     error = failure(lambda: module.nothing)
     assert "my.cu has no kernel 'nothing'" in str(error)
     assert "numbers" in error.way_out
