@@ -201,16 +201,18 @@ def _search_path(program: Program, environment: Mapping[str, str], folder: str) 
         said += json.loads(program.arguments[0]) if program.arguments[0][:1] == "[" else program.arguments[3:]
     else:
         said.append("")
-    return {os.path.join(folder, entry) for entry in said}
+    return {os.path.normpath(os.path.join(folder, entry)) for entry in said}
 
 
 def _hides_a_module(zygote: Zygote, folder: str) -> bool:
     """Whether the folder has a module of its own where the zygote has imported another."""
     if folder in (ROOT, *zygote.path) or not os.path.isdir(folder):
         return False
-    with os.scandir(folder) as entries:  # closed where the first name decides: a warning of it would fail a test
-        modules = [entry.name for entry in entries if entry.is_dir() or entry.name.endswith((".py", ".so"))]
-    return not zygote.names.isdisjoint(name.partition(".")[0] for name in modules)
+    modules = [
+        file.parent.name if file.name == "__init__.py" else file.name.partition(".")[0]
+        for pattern in ("*.py", "*.so", "*/__init__.py") for file in Path(folder).glob(pattern)
+    ]  # fmt: skip
+    return not zygote.names.isdisjoint(modules)
 
 
 def _started() -> Zygote:
