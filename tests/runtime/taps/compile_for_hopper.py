@@ -25,7 +25,7 @@ LAZY = (
     (lazy.lazy_dkdv_kernel, ("P=p[b,h,offs_m,offs_n].T", "dS=ds[b,h,offs_m,offs_n].T", "dV=dv[b,h,offs_n,offs_d]")),
 )
 WRONG = (
-    (lazy.lazy_dq_kernel, "dS=ds[b,h,offs_m,offs_d]"),
+    (lazy.lazy_dq_kernel, "dS=ds[b,h,offs_m,offs_m]"),
     (lazy.lazy_dq_kernel, "dS=ds[b,h,offs_m,start_n]"),
     (lazy.lazy_dq_kernel, "dS=ds[b,h,offs_m,valid]"),
     (written.half_named_kernel, "delta=p[0,0,offs_m]"),
