@@ -21,7 +21,8 @@ def pytest_configure(config):
     if not hasattr(config, "workerinput"):  # once, and not in each process that tests start: 0.9 s of every check
         compileall.compile_dir(Path(__file__).parents[1] / "gradprobe", quiet=2)
     on_push = not NIGHT and config.getoption("markexpr") == "not nightly"
-    if on_push and not torch.cuda.is_available():  # which a fork cannot use
+    starts_workers = not hasattr(config, "workerinput") and bool(config.getoption("numprocesses", None))
+    if on_push and not starts_workers and not torch.cuda.is_available():  # which a fork cannot use
         zygote.install()
 
 
