@@ -43,5 +43,6 @@ class Mixups:
         bench = bench_of(resolve_problem(CheckRequest(word, None, None, SIZES)))
         trials = {trial.title: trial for trial in trials_of(bench.shapes(), (), fast=True)}
         first, distinct = bench.tried(FIRST), bench.tried(replace(trials["distinct"], thorough=False))
-        shown_by = {stray.kind for stray in distinct.memory} | ({"values"} if distinct.line else set())
+        values = distinct.run is not None and (distinct.run.first_mismatch or distinct.run.broken)
+        shown_by = {stray.kind for stray in distinct.memory} | ({"values"} if values else set())
         return Found(first.verdict, distinct.verdict, tuple(sorted(shown_by)), time.perf_counter() - start)
