@@ -35,7 +35,9 @@ def surveyed(request):
 @pytest.mark.parametrize("word", ["lazy", "flash"])
 def test_right_kernels_are_right_in_every_layout_of_ordinary_size(word, dtype, record_property):
     found = tried(word, chosen=lambda trial: trial.layout != "huge", dtype=dtype)
-    assert {title: result.words or result.run.first_mismatch for title, result in found.items() if result.verdict != "match"} == {}
+    assert {
+        title: result.words or result.run.first_mismatch for title, result in found.items() if result.verdict != "match"
+    } == {}
     # Other bits are no fault here: atomics add in another order each time, and other strides compile to other code.
     record_property("other bits", [title for title, result in found.items() if result.how != "same bits"])
 
