@@ -180,9 +180,12 @@ def _of_a_smaller_case(experiment: Experiment, failing: LayoutRun, memory: tuple
     small, runs = found
     reasons = _reasons_of(small, runs, memory)
     words = f"sought on a smaller case that fails in the same way: {size_in_words(small.case)}"
-    first, rest = reasons.diagnoses[:1], reasons.diagnoses[1:]
-    first = tuple(structs.replace(one, evidence=(*one.evidence, words)) for one in first)
-    return Reasons((*first, *rest), (words, *reasons.known) if reasons.known else ())
+    of_large = {one.fault for one in memory}
+    first = next((one for one in reasons.diagnoses if one.fault not in of_large), None)
+    told = tuple(
+        structs.replace(one, evidence=(*one.evidence, words)) if one is first else one for one in reasons.diagnoses
+    )
+    return Reasons(told, (words, *reasons.known) if reasons.known else ())
 
 
 def _written_over(of_results: Sequence[Diagnosis], run: LayoutRun) -> tuple[Diagnosis, ...]:

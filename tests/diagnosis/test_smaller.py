@@ -1,11 +1,13 @@
 """A case with too many scores for hypotheses is explained on a smaller one, where one fails in the same way."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from gradprobe.diagnosis import why
 from gradprobe.diagnosis.smaller import MOST_SCORES, scores_of, size_in_words, smaller_failing
-from gradprobe.diagnosis.why import _seen_too
+from gradprobe.diagnosis.why import Reasons, _seen_too
 from gradprobe.model.report import UNTRIED, Diagnosis
 from gradprobe.pipeline.probe import probe
 from gradprobe.probing.experiment import experiment_of
@@ -71,3 +73,12 @@ def test_a_cause_that_was_seen_in_memory_too_is_told_once_with_that_for_evidence
     cause, seen = Diagnosis("outside/do", "M3", "predicted", 1.0), Diagnosis("outside/do", "M3", "seen", 1.0)
     race = Diagnosis("race/dK", "RACE", "raced", 1.0)
     assert _seen_too([cause], [seen, race]) == ([Diagnosis("outside/do", "M3", "predicted", 1.0, ("seen",))], [race])
+
+
+def test_what_was_seen_in_memory_of_the_large_case_is_not_told_of_the_smaller_one(monkeypatch):
+    race, cause = Diagnosis("race/dK", "RACE", "raced", 1.0), Diagnosis("factor/dK", "A", "doubled", 1.0)
+    monkeypatch.setattr(why, "smaller_failing", lambda *_: (SimpleNamespace(case=softmax_case(**LARGE)), []))
+    monkeypatch.setattr(why, "_reasons_of", lambda *_: Reasons((race, cause)))
+    first, second = why._of_a_smaller_case(None, None, (race,)).diagnoses
+    assert first == race
+    assert second.evidence[-1].startswith("sought on a smaller case")
