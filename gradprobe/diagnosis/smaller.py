@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ..model.case import Case
+from ..model.case import Case, fewer_heads, shortened
 from ..model.failures import Failure
 from ..model.run import MISMATCH
 from ..numerics.evidence import LayoutRun, Measured
@@ -16,7 +16,7 @@ from ..probing.runs import outcomes_of, records_of, with_strays
 
 # Elements of all score matrices together up to which hypotheses are tried: each takes an evaluation or two.
 MOST_SCORES = 1 << 18
-# A length beyond twice such a span becomes the span and the remainder, so that a last tile is as full as before.
+# Lengths are shortened to one of these and a remainder.
 _SPANS = (64, 128, 256)
 # Batches and key heads: two show what one hides. The rest of the time goes to one of each, and to longer sequences.
 _COUNTS = ((2, 2), (1, 2), (1, 1))
@@ -73,18 +73,12 @@ def _smaller(case: Case) -> Iterator[Case]:
     """Cases of the same options with fewer batches, heads, rows and keys, the quickest first."""
     if case.inputs or case.seqlens or case.cu_seqlens_q:
         return
-    group = case.heads // case.kv_heads
     tried = {case}
     for span in _SPANS:
         for batches, key_heads in _COUNTS:
-            keys = min(case.kv_heads, key_heads)
-            tau = case.tau and case.tau[: keys * group]
-            small = replace(case, batch=min(case.batch, batches), kv_heads=keys, heads=keys * group, tau=tau)
-            small = replace(small, seqlen_q=_cut(case.seqlen_q, span), seqlen_k=_cut(case.seqlen_k, span))
+            small = case.with_heads(*fewer_heads(case.heads, case.kv_heads, key_heads))
+            small = small.with_lengths(shortened(case.seqlen_q, span), shortened(case.seqlen_k, span))
+            small = replace(small, batch=min(case.batch, batches))
             if scores_of(small) <= MOST_SCORES and small not in tried:
                 tried.add(small)
                 yield small
-
-
-def _cut(length: int, span: int) -> int:
-    return length if length < 2 * span else span + length % span

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from .assignment import OUTPUTS, PLAIN, in_words
@@ -155,6 +155,26 @@ class Case:
         if name in OUTPUTS:
             return self.axes(name)
         return _INPUT_AXES.get(name, "")
+
+    def with_heads(self, heads: int, kv_heads: int) -> Case:
+        """The case with the first so many of its heads."""
+        return replace(self, heads=heads, kv_heads=kv_heads, tau=None if self.tau is None else self.tau[:heads])
+
+    def with_lengths(self, rows: int, keys: int) -> Case:
+        """The case with other lengths; the lengths of padded sequences are cut to fit."""
+        seqlens = None if self.seqlens is None else tuple(min(length, rows) for length in self.seqlens)
+        return replace(self, seqlen_q=rows, seqlen_k=keys, seqlens=seqlens)
+
+
+def shortened(length: int, span: int) -> int:
+    """The span and the remainder in place of a length of two spans or more: the last tile is as full as before."""
+    return length if length < 2 * span else span + length % span
+
+
+def fewer_heads(heads: int, kv_heads: int, most: int) -> tuple[int, int]:
+    """Heads and key heads, at most so many of these, each with as many query heads as before."""
+    keys = min(kv_heads, most)
+    return heads // kv_heads * keys, keys
 
 
 def flag_of(option: str) -> str:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gradprobe.inputs.draw import draw
-from gradprobe.model.case import DTYPES, PATTERNS, Case, resolve
+from gradprobe.model.case import DTYPES, PATTERNS, Case, fewer_heads, resolve, shortened
 from gradprobe.model.failures import UsageFailure
 
 
@@ -255,3 +255,16 @@ def test_what_the_softmax_options_draw():
     assert padding.int().diff().le(0).all()
     # What was drawn before stays what it was, whatever is added.
     assert all(torch.equal(values[name], draw(softmax(seqlen_q=50, seqlen_k=60, heads=4))[name]) for name in "qkv")
+
+
+@pytest.mark.parametrize(("length", "short"), [(127, 127), (128, 64), (129, 65), (8192 + 37, 64 + 37)])
+def test_a_shortened_length_ends_in_a_tile_as_full_as_before(length, short):
+    assert shortened(length, 64) == short
+    assert shortened(length, 64) % 64 == length % 64
+
+
+def test_fewer_heads_are_grouped_as_before_and_keep_their_taus():
+    assert fewer_heads(32, 8, 2) == (8, 2)
+    assert fewer_heads(6, 6, 8) == (6, 6)
+    case = lazy(heads=4, tau=(1.0, 2.0, 3.0, 4.0)).with_heads(*fewer_heads(4, 4, 2))
+    assert (case.heads, case.kv_heads, case.tau) == (2, 2, (1.0, 2.0))

@@ -141,10 +141,10 @@ def repacked(case: Case, rows: Sequence[int], keys: Sequence[int]) -> Case:
 
 def with_heads(case: Case, count: int) -> Iterator[Case]:
     """The case with fewer query heads: with groups as they are where they divide them, and with groups of one."""
-    group, tau = case.heads // case.kv_heads, None if case.tau is None else case.tau[:count]
+    group = case.heads // case.kv_heads
     if count % group == 0:
-        yield replace(case, heads=count, kv_heads=count // group, tau=tau)
-    yield replace(case, heads=count, kv_heads=count, tau=tau)
+        yield case.with_heads(count, count // group)
+    yield case.with_heads(count, count)
 
 
 def shorter(case: Case) -> Iterator[Case]:
@@ -154,16 +154,10 @@ def shorter(case: Case) -> Iterator[Case]:
         return
     rows, keys, blocks = case.seqlen_q, case.seqlen_k, (case.block_m, case.block_n)
     for size in ladder(max(rows, keys) + (rows != keys), blocks):
-        yield with_lengths(case, size, size)
+        yield case.with_lengths(size, size)
     if rows != keys:
-        yield from (with_lengths(case, size, keys) for size in ladder(rows, blocks))
-        yield from (with_lengths(case, rows, size) for size in ladder(keys, blocks))
-
-
-def with_lengths(case: Case, rows: int, keys: int) -> Case:
-    """The case with other lengths; the lengths of padded sequences are cut to fit."""
-    seqlens = None if case.seqlens is None else tuple(min(length, rows) for length in case.seqlens)
-    return replace(case, seqlen_q=rows, seqlen_k=keys, seqlens=seqlens)
+        yield from (case.with_lengths(size, keys) for size in ladder(rows, blocks))
+        yield from (case.with_lengths(rows, size) for size in ladder(keys, blocks))
 
 
 def _shorter_packed(case: Case) -> Iterator[Case]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -11,6 +11,7 @@ from msgspec import structs
 from ...inputs.history import CheckRequest
 from ...inputs.options import command_line
 from ...model.assignment import parse_run, planned_runs, run_name
+from ...model.case import fewer_heads, shortened
 from ...model.failures import Failure, ReferenceFailure, TargetFailure, UsageFailure, as_failure
 from ...model.memory import WARNING, MemoryFinding, Warned
 from ...model.report import CheckedTarget, Report, error_of
@@ -136,7 +137,7 @@ class Heard:
             self.so_far = value
 
 
-# A length beyond 2 * _SPAN becomes _SPAN plus its remainder, so that a last tile of usual size is as full as before.
+# A multiple of the usual tiles.
 _SPAN = 128
 # Batches, and key heads: two show what one hides.
 _FEW = 2
@@ -152,21 +153,12 @@ def for_the_interpreter(request: CheckRequest) -> CheckRequest:
     """
     options = {name: word for name, word in request.options.items() if name != "dots"} | {"device": "cpu"}
     if not any(name in options for name in _OWN_LENGTHS):
-        lengths = {name: options[name] for name in _LENGTHS if options.get(name, 0) > 2 * _SPAN}
-        options |= {name: _SPAN + length % _SPAN for name, length in lengths.items()}
+        options |= {name: shortened(options[name], _SPAN) for name in _LENGTHS if name in options}
         options |= {"batch": min(options["batch"], _FEW)} if "batch" in options else {}
-    if "," not in str(options.get("tau", "")):
-        options |= _heads(options)
+    if "heads" in options and "," not in str(options.get("tau", "")):
+        heads, keys = fewer_heads(options["heads"], options.get("kv_heads", options["heads"]), _FEW)
+        options |= {"heads": heads} | ({"kv_heads": keys} if "kv_heads" in options else {})
     return replace(request, options=options)
-
-
-def _heads(options: Mapping[str, Any]) -> dict[str, int]:
-    """Two key heads, each with as many query heads as before."""
-    heads = options.get("heads", 0)
-    keys = options.get("kv_heads", heads)
-    if keys <= _FEW or heads % keys:
-        return {}
-    return {"heads": _FEW * heads // keys} | ({"kv_heads": _FEW} if "kv_heads" in options else {})
 
 
 LOST, LATE = "crashed", "took too long"
