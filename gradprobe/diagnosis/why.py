@@ -11,7 +11,7 @@ from torch import Tensor
 from ..faults.hypothesis import Hypothesis, Observed
 from ..model.intermediates import is_named_after, slots
 from ..model.number import in_words, plural, spans
-from ..model.report import CONSISTENT, NAMED, UNTRIED, Diagnosis
+from ..model.report import CONSISTENT, NAMED, Diagnosis
 from ..model.run import MATCH, MISMATCH
 from ..numerics.evidence import LayoutRun
 from ..probing.experiment import Experiment, inputs_of
@@ -115,8 +115,8 @@ def _identities(seen: Observed) -> Iterator[str]:
 
 
 _TOO_LARGE = (
-    f"{UNTRIED}: this case is too large for it, and no smaller one was found that fails in the same way; gradprobe "
-    "shrink looks further"
+    "no hypothesis was tried: this case is too large for it, and no smaller one was found that fails in the same way; "
+    "gradprobe shrink looks further"
 )
 RACE_CLASS = "RACE"
 # What makes no number wrong, and what does only where it comes before the last read.
@@ -139,6 +139,8 @@ class Reasons:
     """Best first."""
     known: tuple[str, ...] = ()
     """Sentences about the error, where no hypothesis is named."""
+    sought: bool = True
+    """Whether hypotheses were tested, where something is wrong."""
 
 
 def reasons_of(experiment: Experiment, runs: Sequence[LayoutRun]) -> Reasons:
@@ -152,7 +154,7 @@ def reasons_of(experiment: Experiment, runs: Sequence[LayoutRun]) -> Reasons:
         return _reasons_of(experiment, runs, memory)
     except Exception as error:
         fault = f"{type(error).__name__}: {error}"
-        return Reasons(memory, (f"no reason could be sought, by a fault of gradprobe: {fault}",))
+        return Reasons(memory, (f"no reason could be sought, by a fault of gradprobe: {fault}",), sought=False)
 
 
 def _reasons_of(experiment: Experiment, runs: Sequence[LayoutRun], memory: tuple[Diagnosis, ...]) -> Reasons:
@@ -176,7 +178,7 @@ def _reasons_of(experiment: Experiment, runs: Sequence[LayoutRun], memory: tuple
 def _of_a_smaller_case(experiment: Experiment, failing: LayoutRun, memory: tuple[Diagnosis, ...]) -> Reasons:
     found = smaller_failing(experiment, failing)
     if found is None:
-        return Reasons(memory, (_TOO_LARGE,))
+        return Reasons(memory, (_TOO_LARGE,), sought=False)
     small, runs = found
     reasons = _reasons_of(small, runs, memory)
     words = f"sought on a smaller case that fails in the same way: {size_in_words(small.case)}"

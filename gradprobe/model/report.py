@@ -18,8 +18,6 @@ from .run import FAILED, MATCH, MISMATCH, CloseUp, Counts, Element, Error, Inter
 # The share of wrong elements that a hypothesis must reproduce to be named as the cause; with less it is consistent with
 # what came, and below the second nothing is said of it.
 NAMED, CONSISTENT = 0.9, 0.5
-# The first words of what is known where no hypothesis was tested.
-UNTRIED = "no hypothesis was tried"
 
 
 class Where(Struct, frozen=True):
@@ -154,6 +152,8 @@ class Report(Struct, frozen=True, kw_only=True):
     """Why, best first."""
     known: tuple[str, ...] = ()
     """Sentences about the error, where no diagnosis is named."""
+    sought: bool = True
+    """Whether a cause was sought where something is wrong; else `known` says why not."""
     coarser: tuple[str, ...] = ()
     """What is rounded further than the contract says, each once."""
     notes: tuple[str, ...] = ()

@@ -139,6 +139,8 @@ class Probed:
     """Why, best first; empty where all matches, and where nothing is known."""
     known: tuple[str, ...] = ()
     """Sentences about the error, where no diagnosis is named."""
+    sought: bool = True
+    """Whether a cause was sought, where something is wrong."""
 
     @property
     def verdict(self) -> str:

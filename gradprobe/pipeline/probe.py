@@ -79,8 +79,8 @@ def probe(
         reasons = reasons_of(*_as_it_failed(experiment, records, report.runs)) if why else Reasons()
     not_shown = _not_shown(experiment, report.runs, given) if report.failing is None else []
     notes = (*found_out, *notes_of(experiment, records), *not_shown)
-    seconds = experiment.stopwatch.seconds
-    return replace(report, notes=notes, diagnoses=reasons.diagnoses, known=reasons.known, seconds=seconds)
+    report = replace(report, diagnoses=reasons.diagnoses, known=reasons.known, sought=reasons.sought)
+    return replace(report, notes=notes, seconds=experiment.stopwatch.seconds)
 
 
 def _as_it_failed(

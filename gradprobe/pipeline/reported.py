@@ -31,6 +31,7 @@ def report_of(probed: Probed, close_ups: Iterable[CloseUp] = ()) -> Report:
         first_mismatch=failing[1].first if failing else None,
         diagnoses=probed.diagnoses,
         known=probed.known,
+        sought=probed.sought,
         coarser=tuple({one.name: one.words for _, found in probed.measured for one in found.coarser}.values()),
         notes=probed.notes,
         compared=add_counts(run.compared for run in runs),

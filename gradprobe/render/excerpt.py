@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from rich.text import Text
 
 from ..model.number import Number, in_words, plural, spans
-from ..model.report import CONSISTENT, UNTRIED, Diagnosis, Report, Where
+from ..model.report import CONSISTENT, Diagnosis, Report, Where
 from ..model.run import MISMATCH, CloseUp, Element
 from .places import Base, base_of
 from .text import CAUTION, STYLES, folded, place_in_words, ratio, value
@@ -111,8 +111,7 @@ def render_reasons(report: Report, width: int) -> Iterator[Text]:
     if not report.causes and first and first[0].explained >= CONSISTENT:
         yield from _cause("CONSISTENT WITH", first[0], base, width)
     elif not report.causes and (first or report.known):
-        untried = bool(report.known) and report.known[0].startswith(UNTRIED)
-        words, more = ("NO CAUSE SOUGHT", ":") if untried else ("NO HYPOTHESIS FITS", "; what is known:")
+        words, more = ("NO HYPOTHESIS FITS", "; what is known:") if report.sought else ("NO CAUSE SOUGHT", ":")
         yield Text.assemble((words, f"bold {CAUTION}"), more)
     yield from (line for sentence in report.known for line in folded(sentence, width))
 

@@ -8,7 +8,7 @@ import pytest
 from gradprobe.diagnosis import why
 from gradprobe.diagnosis.smaller import MOST_SCORES, scores_of, size_in_words, smaller_failing
 from gradprobe.diagnosis.why import Reasons, _seen_too
-from gradprobe.model.report import UNTRIED, Diagnosis
+from gradprobe.model.report import Diagnosis
 from gradprobe.pipeline.probe import probe
 from gradprobe.probing.experiment import experiment_of
 from gradprobe.targets.find import find_target
@@ -48,7 +48,8 @@ def test_the_cause_is_found_on_fewer_rows_and_the_report_says_on_which(tmp_path)
 def test_where_every_smaller_case_matches_no_hypothesis_is_said_to_have_been_tried(tmp_path):
     report = report_of(tmp_path, "dk *= 1 + (dk.shape[1:3] == (2, 400))")
     assert report.diagnoses == ()
-    assert report.known[0].startswith(UNTRIED)
+    assert report.known[0].startswith("no hypothesis was tried")
+    assert not report.sought
 
 
 def test_a_smaller_case_that_fails_otherwise_is_none(tmp_path):

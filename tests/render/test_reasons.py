@@ -17,8 +17,8 @@ CAUSE = Diagnosis(
 )  # fmt: skip
 
 
-def shown(*diagnoses, known=(), width=100):
-    report = Report(verdict="mismatch", diagnoses=diagnoses, known=known)
+def shown(*diagnoses, known=(), sought=True, width=100):
+    report = Report(verdict="mismatch", diagnoses=diagnoses, known=known, sought=sought)
     return [line.plain for line in render_reasons(report, width)]
 
 
@@ -66,6 +66,10 @@ def test_less_than_nine_tenths_is_consistent_and_less_than_half_is_nothing():
     assert shown(little, known=("dQ: 3 elements are wrong",)) == [
         "NO HYPOTHESIS FITS; what is known:", "  dQ: 3 elements are wrong",
     ]  # fmt: skip
+
+
+def test_where_none_was_tried_no_hypothesis_is_said_not_to_fit():
+    assert shown(known=("too large", "and more"), sought=False) == ["NO CAUSE SOUGHT:", "  too large", "  and more"]
 
 
 def test_two_faults_at_once_are_both_shown_and_the_runner_up_is_not():
