@@ -14,9 +14,9 @@ from pathlib import Path
 from ...model.failures import TargetFailure, UsageFailure
 from ...processes.ended import words_of
 from ...processes.process import Program, Ran, gradprobe_command, run_programs
+from ...source.kernel_file import KernelFile
 from ...source.shadow import Shadow
 from .mutant import Mutant
-from .subject import KernelFile
 
 KILLED, SURVIVED, INVALID = "killed", "survived", "did not run"
 _GREPPABLE = "FIRST MISMATCH "

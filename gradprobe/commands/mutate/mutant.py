@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -98,13 +97,3 @@ def _in_turn(lists: Sequence[Sequence[Mutant]]) -> list[Mutant]:
 
 def _in_order(mutants: Sequence[Mutant]) -> list[Mutant]:
     return sorted(mutants, key=lambda mutant: (mutant.line, mutant.edits[0].start, mutant.name))
-
-
-@dataclass(frozen=True)
-class Change:
-    """A mutant before it has a name."""
-
-    fault_class: str
-    node: ast.AST
-    """Inside the function that is changed."""
-    edits: tuple[Edit, ...]

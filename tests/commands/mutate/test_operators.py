@@ -6,10 +6,11 @@ from collections import Counter
 import pytest
 
 from gradprobe.commands.mutate.mutant import CLASSES, changed_line, operator_of
-from gradprobe.commands.mutate.operators import OPERATORS, mutants_of
-from gradprobe.commands.mutate.operators.addresses import stride_of
+from gradprobe.commands.mutate.operators import mutants_of
 from gradprobe.commands.mutate.subject import read_file
 from gradprobe.model.failures import TargetFailure, UsageFailure
+from gradprobe.source.operators import OPERATORS
+from gradprobe.source.operators.addresses import stride_of
 from tests.planted.planting import KERNELS
 
 HEAD = """import triton

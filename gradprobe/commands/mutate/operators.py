@@ -1,46 +1,15 @@
-"""What plants faults: each a function from a file of kernels to the changes that it can make there."""
+"""Every mutant of a file: what the operators that plant faults can make there."""
 
 from __future__ import annotations
 
 import ast
 import textwrap
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from ....source.text import edited
-from ..mutant import Change, Mutant, changed_line
-from ..subject import KernelFile
-from . import addresses, values
-
-# By the name of each, in the order in which they are drawn from.
-OPERATORS: dict[str, Callable[[KernelFile], Iterator[Change]]] = {
-    operator.__name__.replace("_", "-"): operator
-    for operator in (
-        addresses.another_stride,
-        addresses.other_tensors_strides,
-        addresses.own_strides_swapped,
-        addresses.term_dropped,
-        addresses.divisions_mixed_up,
-        values.wide_offset_dropped,
-        values.bound_off_by_one,
-        values.operand_dropped,
-        values.guard_dropped,
-        values.mask_dropped,
-        values.padding_changed,
-        addresses.range_cut,
-        addresses.last_tile_lost,
-        addresses.blocks_mixed_up,
-        addresses.zeros_not_written,
-        values.factor_dropped,
-        values.subtrahend_changed,
-        values.other_base,
-        values.transpose_dropped,
-        values.sum_overwritten,
-        values.atomic_stored,
-        values.barrier_dropped,
-        values.rounded_early,
-    )
-}
+from ...source.kernel_file import Change, KernelFile
+from ...source.operators import OPERATORS
+from ...source.text import edited
+from .mutant import Mutant, changed_line
 
 
 def mutants_of(file: KernelFile) -> list[Mutant]:

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import groupby
 
-from ..mutant import Change
-from ..subject import KernelFile, called
+from ..kernel_file import Change, KernelFile, called
 
 # The ways in which the field names a stride: stride_qh, stride_q_h, q_stride_h, q_head_stride.
 _FORMS = (

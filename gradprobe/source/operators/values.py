@@ -7,9 +7,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ....source.text import Edit
-from ..mutant import Change
-from ..subject import KernelFile, called
+from ..kernel_file import Change, KernelFile, called
+from ..text import Edit
 
 _DELTA = {"delta", "di", "d_i", "dpsum", "dsum"}
 _BASES = {"exp": "exp2", "exp2": "exp", "log": "log2", "log2": "log"}

@@ -1,0 +1,99 @@
+"""A file of kernels: its functions, those that run on the device, and one change of its text."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TypeVar
+
+from .text import Edit, PythonSource
+
+N = TypeVar("N", bound=ast.AST)
+
+
+@dataclass(frozen=True, eq=False)
+class KernelFile(PythonSource):
+    """A file that faults are planted in."""
+
+    function: str | None = None
+    """Whose kernels are meant; None, or one that the file does not define itself, for all."""
+
+    @property
+    def path(self) -> Path:
+        return Path(self.file)
+
+    @cached_property
+    def reached(self) -> tuple[ast.FunctionDef, ...]:
+        """Those of its functions that the one meant reaches."""
+        return tuple(_reached(self.tree, self.function))
+
+    @cached_property
+    def kernels(self) -> tuple[ast.FunctionDef, ...]:
+        """Those under @triton.jit, which run on the device."""
+        return tuple(function for function in self.reached if _is_kernel(function))
+
+    def inside_kernels(self, *kinds: type[N]) -> Iterator[N]:
+        """The nodes of some types in the bodies of the kernels."""
+        for statement in (statement for kernel in self.kernels for statement in kernel.body):
+            yield from (node for node in ast.walk(statement) if isinstance(node, kinds))
+
+    def calls(self, *names: str) -> Iterator[ast.Call]:
+        """The calls, in the bodies of the kernels, of what has one of some names."""
+        return (call for call in self.inside_kernels(ast.Call) if called(call) in names)
+
+    @cached_property
+    def hosts(self) -> tuple[ast.FunctionDef, ...]:
+        """The others, which allocate and launch."""
+        return tuple(function for function in self.reached if function not in self.kernels)
+
+    def operands(self, node: ast.BinOp, sign: str) -> tuple[str, str]:
+        """Both sides of an operator as they are written, with the brackets around each."""
+        (start, end), found = self.span(node), self.operator(node.left, sign)
+        return self.text[start : found.start].rstrip(), self.text[found.end : end].strip()
+
+
+def _is_kernel(function: ast.FunctionDef) -> bool:
+    """Whether one of its decorators is `jit`, called or not."""
+    return any(_last_name(decorator) == "jit" for decorator in function.decorator_list)
+
+
+def _last_name(node: ast.expr) -> str:
+    node = node.func if isinstance(node, ast.Call) else node
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def called(node: ast.AST) -> str:
+    """The last name of what a call calls: "load" for tl.load(...); "" for what is no call."""
+    return _last_name(node) if isinstance(node, ast.Call) else ""
+
+
+def _reached(tree: ast.Module, function: str | None) -> Iterator[ast.FunctionDef]:
+    """The functions that a function uses by their names, and those that they use; of a class all methods."""
+    top = {node.name: node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    found = set(top) if function not in top else {function}
+    waiting = sorted(found) if function in top else []
+    while waiting:
+        used = _names(top[waiting.pop()]) & top.keys() - found
+        found |= used
+        waiting += used
+    for name in (name for name in top if name in found):
+        yield from (node for node in ast.walk(top[name]) if isinstance(node, ast.FunctionDef))
+
+
+def _names(node: ast.FunctionDef | ast.ClassDef) -> set[str]:
+    inside = [node for statement in node.body for node in ast.walk(statement)]
+    plain = {node.id for node in inside if isinstance(node, ast.Name)}
+    return plain | {node.attr for node in inside if isinstance(node, ast.Attribute)}
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of a file."""
+
+    fault_class: str
+    node: ast.AST
+    """Inside the function that is changed."""
+    edits: tuple[Edit, ...]
