@@ -41,12 +41,12 @@ def check_battery(request: CheckRequest, effective: EffectiveSettings, forms: Fo
     beside = {name: word for name, word in request.options.items() if not set_by(name)}
     (takes,) = described([request], str(beside.get("device", "auto")), setting.timeout, isolate=setting.isolate)
     # A target that cannot be imported is asked once, and that says why.
-    entries = battery(takes.family, takes.names, takes.required) if takes else (Item(1, "contiguous", {}, ""),)
-    asked_for = {f"battery {entry.number}: {entry.title}": entry for entry in entries}
+    items = battery(takes.family, takes.names, takes.required) if takes else (Item(1, "contiguous", {}, ""),)
+    asked_for = {f"battery {item.number}: {item.title}": item for item in items}
 
     def weigh(checked: Checked) -> Checked:
-        entry = asked_for[checked.title]
-        return hinted(checked if beside.get("strict") else weighed(checked, entry, made), entry)
+        item = asked_for[checked.title]
+        return hinted(checked if beside.get("strict") else weighed(checked, item, made), item)
 
     def made(options: Mapping[str, Any]) -> Checked:
         (again,) = check_each([Planned("", replace(request, options=options))], setting)
@@ -56,13 +56,13 @@ def check_battery(request: CheckRequest, effective: EffectiveSettings, forms: Fo
     without = {"recover": False, **beside}
     return check_several(
         [
-            Planned(title, replace(request, options={**without, **entry.options}))
-            for title, entry in asked_for.items()
-            if not entry.why_not
+            Planned(title, replace(request, options={**without, **item.options}))
+            for title, item in asked_for.items()
+            if not item.why_not
         ],
         forms,
         setting,
-        untaken=[Untaken(title, entry.why_not) for title, entry in asked_for.items() if entry.why_not],
+        untaken=[Untaken(title, item.why_not) for title, item in asked_for.items() if item.why_not],
         closer=lambda failing: failing if "recover" in beside else weigh(_looked_into(failing, setting)),
         weigh=weigh,
     )

@@ -51,4 +51,4 @@ def _linted(word: str, family: str | None, options: dict[str, Any], json_file: s
         dump(json_file, lint_as_json(inquiry))
     if json_file != "-":
         show(render_lint(inquiry, width()))
-    return 1 if inquiry.survey.findings else 0
+    return 1 if inquiry.reading.findings else 0

@@ -80,14 +80,14 @@ def run(
 
 def _tell_each(ended: ProgramResult, request: last.CheckRequest, watch: str, json_file: str | None) -> int:
     """Checks every set that was kept, and prints or writes what came of each; the exit code."""
-    from ..commands.record.replay import as_document, captures_as_json, check_each, line_of, summary_line
+    from ..commands.record.replay import as_document, captures_as_json, check_inputs, line_of, summary_line
     from ..pipeline.reported import report_of
 
     typer.echo("\n".join(f"gradprobe: {line}" for line in ended.sentences(watch)), err=True)
 
     saved = {} if "runs" in request.options else {"layout": ["all=as-saved"]}
     asked = {file: replace(request, options={**saved, **request.options, "inputs": file}) for file in ended.files}
-    checks = check_each(ended.files, lambda file: run_check(asked[file], asked[file].command()))
+    checks = check_inputs(ended.files, lambda file: run_check(asked[file], asked[file].command()))
     codes, documents, shown = [], [], None
     for number, checked in enumerate(checks, 1):
         codes.append(checked.code)

@@ -94,7 +94,7 @@ class _Tour:
         given = _LENGTHS & options.keys()
         small = {name: value for name, value in SMALL.items() if not (given and name in _LENGTHS)}
         found = self._surveyed(replace(request, options=small | options), repro_command, frozenset(options))
-        self.reports.append(_report(found))
+        self.reports.append(found.report)
         self.codes.append(found.exit_code)
         if not self.forms.on_stdout:
             show(rendered(self.reports[-1]))
@@ -112,7 +112,7 @@ class _Tour:
             latest[:] = [found]
             done, of = len(found.results), len(found.plan.trials)
             tick(f"{request.target}, layout {done} of {of}", done / of)
-            self.forms.write_so_far(self._together(_report(found)))
+            self.forms.write_so_far(self._together(found.report))
 
         with Progress() as tick:
             tick("importing torch and the target", None)
@@ -136,18 +136,12 @@ class _Tour:
             write_stdout(
                 f"INTERRUPTED  {len(found.results)} of {len(found.plan.trials)} layouts were tried; of these:\n"
             )
-            show(rendered(_report(found)))
+            show(rendered(found.report))
         done, of = (len(latest[0].results), len(latest[0].plan.trials)) if latest else (0, 0)
         print_failure(interrupted(done, of, "layouts"))
 
     def _together(self, *more: Report) -> Reports:
         return Reports(reports=(*self.reports, *more), planned=self.planned if self.planned > 1 else None)
-
-
-def _report(found: Survey) -> Report:
-    from ..commands.strides.reported import report_of
-
-    return report_of(found)
 
 
 def _refuse(options: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""A word on the command line -> the survey of the kernels that it means."""
+"""A word on the command line -> a reading of the kernels that it means."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..inputs.options import parse
 from ..lint.finding import LintFinding
-from ..lint.survey import Survey, surveyed, views_of
+from ..lint.reading import Reading, read_views, views_of
 from ..model.failures import Failure, TargetFailure, UsageFailure
 from ..model.number import plural
 from ..render.text import visible
@@ -32,7 +32,7 @@ class Inquiry:
     """What was asked for, and what came of it."""
 
     word: str
-    survey: Survey
+    reading: Reading
     targets: tuple[str, ...]
     """The functions that were called."""
     refused: tuple[str, ...]
@@ -73,10 +73,10 @@ def _inquiry(word: str, module: ModuleType | None, targets: list[Target], given:
         views += found
         refused += [] if found else [target.function.__name__]
     scopes = [(vars(module), str(Path(module.__file__ or "").resolve()))] if module is not None else []
-    survey = surveyed(views, scopes)
-    if not survey.read:
+    reading = read_views(views, scopes)
+    if not reading.read:
         raise _nothing_read(word, targets)
-    return Inquiry(word, survey, tuple(target.function.__name__ for target in targets), tuple(refused))
+    return Inquiry(word, reading, tuple(target.function.__name__ for target in targets), tuple(refused))
 
 
 def _case(target: Target, given: Mapping[str, Any], *, alone: bool) -> Case:
@@ -115,12 +115,12 @@ def lint_as_json(inquiry: Inquiry) -> dict[str, Any]:
     """The document gradprobe.lint/1."""
     return {
         "schema": "gradprobe.lint/1",
-        "verdict": FOUND if inquiry.survey.findings else CLEAN,
+        "verdict": FOUND if inquiry.reading.findings else CLEAN,
         "target": inquiry.word,
         "called": list(inquiry.targets),
         "not_caught": list(inquiry.refused),
-        "findings": [asdict(finding) for finding in inquiry.survey.findings],
-        "kernels": [asdict(kernel) | {"lost": list(kernel.lost)} for kernel in inquiry.survey.kernels],
+        "findings": [asdict(finding) for finding in inquiry.reading.findings],
+        "kernels": [asdict(kernel) | {"lost": list(kernel.lost)} for kernel in inquiry.reading.kernels],
     }
 
 
@@ -128,7 +128,7 @@ def render_lint(inquiry: Inquiry, width: int) -> list[Text]:
     """Lines of a console: the verdict first, then each finding, then what was read."""
     from rich.text import Text
 
-    findings = inquiry.survey.findings
+    findings = inquiry.reading.findings
     lines = [Text(_headline(inquiry), style="bold red" if findings else "bold green")]
     for finding in findings:
         lines += [Text(""), *_shown(finding, max(width, _LEAST))]
@@ -138,8 +138,8 @@ def render_lint(inquiry: Inquiry, width: int) -> list[Text]:
 
 
 def _headline(inquiry: Inquiry) -> str:
-    count = len(inquiry.survey.findings)
-    if not count and not any(kernel.launched for kernel in inquiry.survey.kernels):
+    count = len(inquiry.reading.findings)
+    if not count and not any(kernel.launched for kernel in inquiry.reading.kernels):
         return f"CLEAN  as far as the names of parameters tell, since nothing was launched ({inquiry.word})"
     if not count:
         return f"CLEAN  every pointer that was read advances by its own tensor's strides ({inquiry.word})"
@@ -169,11 +169,11 @@ def _window(code: str, column: int, length: int, width: int) -> tuple[str, int]:
 
 
 def _read(inquiry: Inquiry, width: int) -> Iterator[str]:
-    survey = inquiry.survey
-    launched = [kernel for kernel in survey.kernels if kernel.launched]
-    named = [kernel.name for kernel in survey.kernels if not kernel.launched]
-    lost = [f"{name} of {kernel.name}" for kernel in survey.kernels for name in kernel.lost]
-    read = f"read {plural(survey.read, 'pointer expression')} in {plural(len(survey.kernels), 'kernel')}"
+    reading = inquiry.reading
+    launched = [kernel for kernel in reading.kernels if kernel.launched]
+    named = [kernel.name for kernel in reading.kernels if not kernel.launched]
+    lost = [f"{name} of {kernel.name}" for kernel in reading.kernels for name in kernel.lost]
+    read = f"read {plural(reading.read, 'pointer expression')} in {plural(len(reading.kernels), 'kernel')}"
     yield from _wrapped(f"{read}, {len(launched)} of them caught at their launch", width)
     if named:
         yield from _wrapped(f"never launched, so read by the names of their parameters: {', '.join(named)}", width)

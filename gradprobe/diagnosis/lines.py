@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from ..faults.hypothesis import Hypothesis, title
 from ..faults.memory import in_words
 from ..lint.finding import FOREIGN, LintFinding, computed_at, where_of
-from ..lint.survey import findings_of
+from ..lint.reading import findings_of
 from ..model.intermediates import is_named_after, lookup
 from ..model.memory import (
     BARRIER,

@@ -109,12 +109,13 @@ class Culprit(Struct, frozen=True):
     """What layouts that fail have in common."""
 
     kind: str
+    """ "mix-up" (strides that must be equal), "stride" (one alone), "contiguous" or "overflow"."""
     strides: tuple[tuple[str, int], ...]
     """(tensor, axis); (tensor, -1): all its axes."""
     words: str
 
 
-class Survey(Struct, frozen=True, kw_only=True):
+class SurveySummary(Struct, frozen=True, kw_only=True):
     """What a survey of layouts has besides its runs."""
 
     layouts: int = 0
@@ -169,7 +170,7 @@ class Report(Struct, frozen=True, kw_only=True):
     """What is kept of the values, at most one of each intermediate."""
     close_up: CloseUp | None = None
     """The one that was asked for."""
-    strides: Survey | None = None
+    strides: SurveySummary | None = None
 
     @property
     def is_warning(self) -> bool:

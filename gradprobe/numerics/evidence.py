@@ -11,7 +11,7 @@ from ..model.case import Case
 from ..model.memory import ERROR, WARNING, Warned
 from ..model.report import Diagnosis
 from ..model.run import MATCH, MISMATCH, SKIPPED, Element
-from ..targets.naming import Source
+from ..targets.naming import LoadedSource
 
 if TYPE_CHECKING:
     from ..model.memory import MemoryFinding
@@ -108,9 +108,9 @@ class Provenance:
     target: str
     backend: str
     """triton, triton-interpreter, cuda, cuda-on-cpu or torch."""
-    source: Source
+    source: LoadedSource
     """The target's function."""
-    kernels: tuple[Source, ...]
+    kernels: tuple[LoadedSource, ...]
     """The kernels that were launched."""
     reference: str
     triton_cache: str

@@ -14,7 +14,7 @@ from ..numerics.evidence import Measured, Probed, Provenance
 from ..numerics.identities import Invariant
 from ..numerics.tally import Finding
 from ..runtime.trace import dtype_of
-from ..targets.naming import Source as Loaded
+from ..targets.naming import LoadedSource
 
 
 def report_of(probed: Probed, close_ups: Iterable[CloseUp] = ()) -> Report:
@@ -51,7 +51,7 @@ def _target(provenance: Provenance, family: str) -> CheckedTarget:
     )  # fmt: skip
 
 
-def _source(source: Loaded) -> Source:
+def _source(source: LoadedSource) -> Source:
     return Source(name=source.name, file=source.file, line=source.line, sha256=source.sha256)
 
 

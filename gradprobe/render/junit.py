@@ -27,7 +27,7 @@ from .text import (
 
 
 @dataclass(frozen=True)
-class Case:
+class TestCase:
     """One test case."""
 
     group: str
@@ -90,7 +90,7 @@ def _add_properties(suite: Xml.Element, report: Report, base: Base) -> None:
             Xml.SubElement(element, "property", name=visible(name), value=visible(str(value)))
 
 
-def _case(case: Case, report: Report, milliseconds: int) -> Xml.Element:
+def _case(case: TestCase, report: Report, milliseconds: int) -> Xml.Element:
     classname = f"{report.name}.{case.group}" if case.group else report.name
     names = {"classname": visible(classname), "name": visible(case.name)}
     element = Xml.Element("testcase", names, time=_seconds(milliseconds))
@@ -101,23 +101,23 @@ def _case(case: Case, report: Report, milliseconds: int) -> Xml.Element:
     return element
 
 
-def _cases(report: Report, base: Base) -> Iterator[Case]:
+def _cases(report: Report, base: Base) -> Iterator[TestCase]:
     """JUnit knows no warnings: they are skipped test cases, which fail nothing and are seen."""
     for warned in report.warnings:
         name = f"{warned.kind} {warned.about}".rstrip()
-        yield Case("warnings", name, "skipped", WARNING, warned.words, (warned.words,))
+        yield TestCase("warnings", name, "skipped", WARNING, warned.words, (warned.words,))
     cases = _of_report(report, base)
     yield from map(_as_warning, cases) if report.is_warning else cases
 
 
-def _as_warning(case: Case) -> Case:
+def _as_warning(case: TestCase) -> TestCase:
     return replace(case, outcome="skipped", kind=WARNING) if case.outcome in ("failure", "error") else case
 
 
-def _of_report(report: Report, base: Base) -> Iterator[Case]:
+def _of_report(report: Report, base: Base) -> Iterator[TestCase]:
     if error := report.own_error:
         body = (error.message, error.way_out)
-        yield Case("", report.title or "check", "error", error.kind, error.message, body)
+        yield TestCase("", report.title or "check", "error", error.kind, error.message, body)
     for run in report.runs:
         cases = _of_run(report, run, base)
         yield from map(_as_warning, cases) if run.severity == WARNING else cases
@@ -125,30 +125,30 @@ def _of_report(report: Report, base: Base) -> Iterator[Case]:
         case = _of_memory(report, finding, base)
         yield _as_warning(case) if finding.severity == WARNING else case
     if is_silent(errors_of(report)):
-        yield Case("", "verdict", "failure", MISMATCH, "the check is a mismatch", ("",))
+        yield TestCase("", "verdict", "failure", MISMATCH, "the check is a mismatch", ("",))
 
 
-def _of_run(report: Report, run: Run, base: Base) -> Iterator[Case]:
+def _of_run(report: Report, run: Run, base: Base) -> Iterator[TestCase]:
     layout, failed = run.layout, run.told_error
     if failed:
         at = _at([place_of(run.error)], base) if isinstance(run.error, Error) and run.error.file else ()
-        yield Case(layout, "layout", "error", *failed, (failed[1], *at))
+        yield TestCase(layout, "layout", "error", *failed, (failed[1], *at))
     elif run.verdict == SKIPPED:
-        yield Case(layout, "layout", "skipped", "refused", str(run.skipped))
+        yield TestCase(layout, "layout", "skipped", "refused", str(run.skipped))
     for one in run.intermediates:
         if not one.heads:
-            yield Case(layout, one.name, "skipped", one.status, one.status)
+            yield TestCase(layout, one.name, "skipped", one.status, one.status)
         for head in one.heads:
             yield _of_head(report, run, one, head, base)
     for key, identity in identities(run).items():
         yield _of_identity(run, key, identity)
 
 
-def _of_head(report: Report, run: Run, one: Intermediate, head: Head, base: Base) -> Case:
+def _of_head(report: Report, run: Run, one: Intermediate, head: Head, base: Base) -> TestCase:
     status, batch = head.status, "" if head.batch is None else f" batch {head.batch}"
     name = f"{one.name}{batch} head {head.head}"
     if status not in (MISMATCH, INHERITED):
-        return Case(run.layout, name)
+        return TestCase(run.layout, name)
     own = status == MISMATCH
     counts = counts_in_words(head)
     message = f"{one.name} {'is wrong by itself' if own else 'only inherits'}: {counts}"
@@ -157,30 +157,30 @@ def _of_head(report: Report, run: Run, one: Intermediate, head: Head, base: Base
     first, here = run.first_mismatch, (one.name, head.batch, head.head)
     if first and own and here == (first.intermediate, first.batch, first.head):
         message = element_line(first)
-    return Case(run.layout, name, "failure", status, message, body)
+    return TestCase(run.layout, name, "failure", status, message, body)
 
 
-def _of_identity(run: Run, key: str, identity: Identity) -> Case:
+def _of_identity(run: Run, key: str, identity: Identity) -> TestCase:
     if identity.holds:
-        return Case(run.layout, key)
+        return TestCase(run.layout, key)
     words = residual(identity)
     message = words if run.first_mismatch else identity_line(identity)
-    return Case(run.layout, key, "failure", "identity", message, (words,))
+    return TestCase(run.layout, key, "failure", "identity", message, (words,))
 
 
-def _of_memory(report: Report, finding: MemoryFinding, base: Base) -> Case:
+def _of_memory(report: Report, finding: MemoryFinding, base: Base) -> TestCase:
     place = place_of(finding)
     words = (finding.kind, finding.tensor, f"in {finding.kernel}" if finding.kernel else "")
     at = _at([place] if place.file else places_of(report), base)
     body = (finding.sentence, *at, finding.code)
-    return Case("memory", " ".join(filter(None, words)), "failure", finding.kind, finding.sentence, body)
+    return TestCase("memory", " ".join(filter(None, words)), "failure", finding.kind, finding.sentence, body)
 
 
 def _at(places: Sequence[Place], base: Base) -> tuple[str, ...]:
     return (f"at: {base.told(places[0])} {places[0].name}".rstrip(),) if places else ()
 
 
-def _unique(cases: Iterable[Case]) -> list[Case]:
+def _unique(cases: Iterable[TestCase]) -> list[TestCase]:
     """Cases whose names differ within their group: two of one name are one to those who read JUnit."""
     seen: Counter[tuple[str, str]] = Counter()
     found = []

@@ -22,7 +22,7 @@ from ..model.intermediates import lookup
 from ..processes.limits import words_of_loss
 from ..targets.bind import bind
 from ..targets.find import Target
-from ..targets.naming import Source, source_of
+from ..targets.naming import LoadedSource, source_of
 from ..targets.stand_in import gpu_stood_in
 from .backend import interpreting
 from .changes import Shared, shared
@@ -47,7 +47,7 @@ class Outcome:
     """None where the target refused the layout."""
     refused: str | None
     """Its words where it refused the layout."""
-    kernels: tuple[Source, ...]
+    kernels: tuple[LoadedSource, ...]
     """The kernels that it launched, in order of their first launch."""
     interpreted: bool
     """Whether Triton's interpreter ran them."""
@@ -297,7 +297,7 @@ def _in_the_kernel(error: BaseException) -> BaseException:
     return error
 
 
-def _sources(launches: list[Any], entries: list[KernelEntry]) -> tuple[Source, ...]:
+def _sources(launches: list[Any], entries: list[KernelEntry]) -> tuple[LoadedSource, ...]:
     of_triton = [source_of(kernel) for kernel in dict.fromkeys(launches)]
     hashed = [(entry, entry.unit.source.sha256) for entry in dict.fromkeys(entries)]
-    return (*of_triton, *(Source(entry.name, str(entry.file), entry.line, sha256) for entry, sha256 in hashed))
+    return (*of_triton, *(LoadedSource(entry.name, str(entry.file), entry.line, sha256) for entry, sha256 in hashed))

@@ -16,7 +16,7 @@ from typing import Any
 from ..model.assignment import OUTPUTS
 from ..model.failures import Failure, TargetFailure, UsageFailure, did_you_mean, text_of
 from .builtin import BUILTINS
-from .naming import Source, is_autograd_function, name_of, readable, source_of
+from .naming import LoadedSource, is_autograd_function, name_of, readable, source_of
 from .stand_in import gpu_stood_in
 from .surroundings import Surroundings
 
@@ -77,7 +77,7 @@ class Target:
     required: frozenset[str]
     """The canonical names of the parameters without a default."""
     family: str
-    source: Source
+    source: LoadedSource
     surroundings: Surroundings = field(default_factory=Surroundings, compare=False)
     """What it made of the process that it runs in."""
 

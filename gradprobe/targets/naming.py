@@ -18,7 +18,7 @@ from typing import Any, TypeGuard
 
 
 @dataclass(frozen=True)
-class Source:
+class LoadedSource:
     """The file that a function or kernel was loaded from."""
 
     name: str
@@ -30,7 +30,7 @@ class Source:
     """Other files that Python would import under the same name if the search path had another order."""
 
 
-def source_of(function: Callable[..., Any], module: ModuleType | None = None) -> Source:
+def source_of(function: Callable[..., Any], module: ModuleType | None = None) -> LoadedSource:
     """The file of a function; its name is empty where Python cannot tell (a builtin)."""
     plain = plain_function(function)
     try:
@@ -38,9 +38,9 @@ def source_of(function: Callable[..., Any], module: ModuleType | None = None) ->
         line = inspect.findsource(plain)[1] + 1
         digest = hashlib.sha256(file.read_bytes()).hexdigest()
     except (TypeError, OSError):
-        return Source(getattr(function, "__name__", str(function)), "", 0, "")
+        return LoadedSource(getattr(function, "__name__", str(function)), "", 0, "")
     name = module.__name__ if module is not None else getattr(plain, "__module__", "")
-    return Source(plain.__name__, str(file), line, digest, shadows(name.replace("gradprobe_target_", ""), file))
+    return LoadedSource(plain.__name__, str(file), line, digest, shadows(name.replace("gradprobe_target_", ""), file))
 
 
 def plain_function(function: Callable[..., Any]) -> Callable[..., Any]:

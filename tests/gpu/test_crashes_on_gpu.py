@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from gradprobe.commands.strides.reported import report_of
 from gradprobe.commands.strides.survey import survey
 from gradprobe.inputs.history import CheckRequest
 from gradprobe.processes import run_each
@@ -41,7 +40,7 @@ def surveyed(word, *, fast):
         told=lambda found: None,
         echo=sys.stderr.write,
     )
-    print("\n".join(line.plain for line in render_survey(report_of(found), 100)))
+    print("\n".join(line.plain for line in render_survey(found.report, 100)))
     # Those that are warnings too.
     return found, {result.trial.title: result for result in found.results if result.verdict == "error"}
 

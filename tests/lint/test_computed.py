@@ -2,7 +2,7 @@
 
 from gradprobe.kernels.triton import flash, lazy
 from gradprobe.lint.finding import computed_at, where_of
-from tests.lint.written import survey
+from tests.lint.written import reading
 
 
 def code(found):
@@ -37,7 +37,7 @@ def test_nothing_is_shown_of_what_has_no_source():
 
 
 def test_a_finding_becomes_the_line_of_a_diagnosis(tmp_path):
-    (finding,) = survey(tmp_path, ("b * stride_dob + h * stride_doh", "b * stride_dob + h * stride_qh")).findings
+    (finding,) = reading(tmp_path, ("b * stride_dob + h * stride_doh", "b * stride_dob + h * stride_qh")).findings
     where = where_of(finding)
     assert (where.line, where.kernel, where.note) == (28, "touch_kernel", "q.stride(1)")
     assert where.code[where.column : where.column + where.length] == "stride_qh"

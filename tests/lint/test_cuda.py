@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.lint.written import survey_of_word
+from tests.lint.written import reading_of_word
 from tests.planted.cuda_faults import ADAPTERS, KERNELS
 from tests.planted.stride_mixups import DIMS, TENSORS, _stride
 from tests.sampling import sampled
@@ -20,7 +20,7 @@ def lint(tmp_path, monkeypatch):
         source = tmp_path / f"{family}.cu"
         source.write_text(text)
         monkeypatch.setattr(ADAPTERS[family], "SOURCE", source)
-        return survey_of_word(f"{family}-cuda")
+        return reading_of_word(f"{family}-cuda")
 
     return linted
 
@@ -50,7 +50,7 @@ def mixups_of(family):
 
 @pytest.mark.parametrize("word", ["lazy-cuda", "flash-cuda"])
 def test_right_kernels_have_no_finding(word):
-    found = survey_of_word(word)
+    found = reading_of_word(word)
     assert found.findings == ()
     assert len(found.kernels) >= 4
     assert all(kernel.launched for kernel in found.kernels)

@@ -1,6 +1,6 @@
 """Each kind of finding names tensor, stride, place and edit; kernels that are right in their own way give none."""
 
-from tests.lint.written import survey
+from tests.lint.written import reading
 
 
 def marked(finding):
@@ -9,14 +9,14 @@ def marked(finding):
 
 
 def test_the_file_as_it_is_is_clean_and_its_kernel_was_read(tmp_path):
-    found = survey(tmp_path)
+    found = reading(tmp_path)
     assert found.findings == ()
     assert [(kernel.name, kernel.launched, kernel.lost) for kernel in found.kernels] == [("touch_kernel", True, ())]
     assert found.read == 16
 
 
 def test_a_stride_of_another_tensor_is_named_with_both_axes_its_line_and_the_edit(tmp_path):
-    (finding,) = survey(tmp_path, ("b * stride_dob + h * stride_doh", "b * stride_dob + h * stride_qh")).findings
+    (finding,) = reading(tmp_path, ("b * stride_dob + h * stride_doh", "b * stride_dob + h * stride_qh")).findings
     assert (finding.rule, finding.kernel, finding.line, marked(finding)) == ("foreign", "touch_kernel", 28, "stride_qh")
     assert (finding.tensor, finding.other, finding.axis, finding.kind) == ("do", "q", 1, "h")
     assert finding.code == "off_do = b * stride_dob + h * stride_qh"
@@ -28,7 +28,7 @@ def test_a_stride_of_another_tensor_is_named_with_both_axes_its_line_and_the_edi
 
 
 def test_where_the_right_stride_is_no_parameter_the_edit_adds_it_to_kernel_and_launch(tmp_path):
-    (finding,) = survey(
+    (finding,) = reading(
         tmp_path,
         ("    stride_dob, stride_doh, stride_dom, stride_dod,\n", "    stride_dob, stride_dom, stride_dod,\n"),
         ("b * stride_dob + h * stride_doh", "b * stride_dob + h * stride_qh"),
@@ -42,18 +42,18 @@ def test_where_the_right_stride_is_no_parameter_the_edit_adds_it_to_kernel_and_l
 
 
 def test_an_offset_that_is_right_for_its_own_tensor_is_wrong_where_it_is_added_to_another(tmp_path):
-    found = survey(tmp_path, ("do_ptr += off_do", "do_ptr += off_q")).findings
+    found = reading(tmp_path, ("do_ptr += off_do", "do_ptr += off_q")).findings
     assert {(finding.line, finding.code, marked(finding)) for finding in found} == {(30, "do_ptr += off_q", "off_q")}
     assert {(finding.tensor, finding.other) for finding in found} == {("do", "q")}
 
 
 def test_a_function_that_is_called_is_blamed_where_its_own_names_contradict_each_other(tmp_path):
-    (finding,) = survey(tmp_path, ("offs_m[:, None] * stride_dom", "offs_m[:, None] * stride_qm")).findings
+    (finding,) = reading(tmp_path, ("offs_m[:, None] * stride_dom", "offs_m[:, None] * stride_qm")).findings
     assert (finding.line, marked(finding), finding.kernel) == (10, "stride_qm", "touch_kernel")
 
 
 def test_a_stride_that_is_passed_and_used_nowhere_leaves_every_head_with_head_0s(tmp_path):
-    (finding,) = survey(tmp_path, ("b * stride_lseb + h * stride_lseh + offs", "b * stride_lseb + offs")).findings
+    (finding,) = reading(tmp_path, ("b * stride_lseb + h * stride_lseh + offs", "b * stride_lseb + offs")).findings
     assert (finding.rule, finding.line, marked(finding), finding.tensor) == ("missing", 31, "lse_ptr", "lse")
     assert finding.sentence == (
         "stride_lseh of touch_kernel is lse.stride(1) and is never used for lse: every head uses lse of head 0"
@@ -62,7 +62,7 @@ def test_a_stride_that_is_passed_and_used_nowhere_leaves_every_head_with_head_0s
 
 
 def test_own_strides_of_two_axes_in_each_others_places_are_swapped(tmp_path):
-    found = survey(
+    found = reading(
         tmp_path, ("dq_ptr + offs_m[:, None] * stride_dqm + offs_d[None, :] * stride_dqd",
                    "dq_ptr + offs_m[:, None] * stride_dqd + offs_d[None, :] * stride_dqm"),
     ).findings  # fmt: skip
@@ -73,13 +73,13 @@ def test_own_strides_of_two_axes_in_each_others_places_are_swapped(tmp_path):
 
 
 def test_a_stride_used_for_two_axes_where_one_never_gets_its_own_is_swapped(tmp_path):
-    (finding,) = survey(tmp_path, ("b * stride_dqb + h * stride_dqh", "b * stride_dqb + h * stride_dqb")).findings
+    (finding,) = reading(tmp_path, ("b * stride_dqb + h * stride_dqh", "b * stride_dqb + h * stride_dqb")).findings
     assert (finding.rule, finding.line, finding.column) == ("swapped", 33, 31)
     assert finding.fix == "h * stride_dqb -> h * stride_dqh"
 
 
 def test_a_launch_that_passes_anothers_stride_is_blamed_at_its_own_line(tmp_path):
-    (finding,) = survey(
+    (finding,) = reading(
         tmp_path,
         ("*q.stride(), *do.stride(), *lse", "*q.stride(), do.stride(0), q.stride(1), *do.stride()[2:], *lse"),
     ).findings
@@ -97,7 +97,7 @@ def test_a_launch_that_passes_anothers_stride_is_blamed_at_its_own_line(tmp_path
 
 
 def test_parameters_with_a_default_do_not_shift_those_that_a_launch_gives(tmp_path):
-    (finding,) = survey(
+    (finding,) = reading(
         tmp_path,
         ("n_heads, BLOCK: tl.constexpr, D: tl.constexpr,", "n_heads, BLOCK: tl.constexpr = 32, D: tl.constexpr = 32,"),
         ("*q.stride(), *do.stride(), *lse", "*q.stride(), do.stride(0), q.stride(1), *do.stride()[2:], *lse"),
@@ -107,7 +107,7 @@ def test_parameters_with_a_default_do_not_shift_those_that_a_launch_gives(tmp_pa
 
 
 def test_all_strides_of_another_tensor_in_a_launch_are_one_finding(tmp_path):
-    (finding,) = survey(tmp_path, ("*q.stride(), *do.stride(), *lse", "*q.stride(), *q.stride(), *lse")).findings
+    (finding,) = reading(tmp_path, ("*q.stride(), *do.stride(), *lse", "*q.stride(), *q.stride(), *lse")).findings
     assert (finding.line, marked(finding), finding.axis) == (40, "q.stride()", None)
     assert finding.fix == "in the launch: *q.stride() -> *do.stride()"
 
@@ -122,7 +122,7 @@ def sibling_kernel(q_ptr, do_ptr, out_ptr, stride_qh, stride_qm, stride_doh, str
     do = tl.load(do_ptr + h * stride_qh + offs * stride_dom)
     tl.store(out_ptr + offs, q * do)
 """
-    found = survey(tmp_path, more=sibling)
+    found = reading(tmp_path, more=sibling)
     (finding,) = found.findings
     assert finding.by_name
     assert (finding.kernel, finding.tensor, finding.other, marked(finding)) == (
@@ -149,11 +149,11 @@ def shared_kernel(q_ptr, k_ptr, do_ptr, stride_qh, stride_qm, stride_km, stride_
     do = tl.load(do_ptr + h * stride_qh + offs * stride_dom)
     tl.store(q_ptr + offs, q * do * k)
 """
-    assert survey(tmp_path, more=shared).findings == ()
+    assert reading(tmp_path, more=shared).findings == ()
 
 
 def test_one_stride_for_tensors_that_the_wrapper_holds_to_equal_strides_is_right(tmp_path):
-    found = survey(
+    found = reading(
         tmp_path,
         ("*q.stride(), *do.stride(), *lse", "*q.stride(), *q.stride(), *lse"),
         ("def backward(q, k, v, do):\n", "def backward(q, k, v, do):\n    assert q.stride() == do.stride()\n"),
@@ -163,7 +163,7 @@ def test_one_stride_for_tensors_that_the_wrapper_holds_to_equal_strides_is_right
 
 
 def test_one_stride_for_contiguous_copies_of_one_shape_is_right(tmp_path):
-    found = survey(
+    found = reading(
         tmp_path,
         ("*q.stride(), *do.stride(), *lse", "*q.stride(), *q.stride(), *lse"),
         ("    launch(q, do, lse, dq)", "    launch(q.contiguous(), do.contiguous(), lse, dq)"),
@@ -177,21 +177,21 @@ def test_strides_of_a_tensor_that_an_operation_made_from_another_of_its_shape_ar
         "q.shape[1], BLOCK=32, D=32)\n"
     )
     launch = "    launch(q, do, lse, dq)\n"
-    assert survey(tmp_path, (launch, launch + again)).findings == ()
+    assert reading(tmp_path, (launch, launch + again)).findings == ()
 
 
 def test_strides_that_are_passed_in_vain_where_offsets_are_made_of_sizes_are_no_missing_ones(tmp_path):
     own = "lse_ptr + b * stride_lseb + h * stride_lseh + offs_m * stride_lsem"
-    assert survey(tmp_path, (own, "lse_ptr + bh * BLOCK + offs_m")).findings == ()
+    assert reading(tmp_path, (own, "lse_ptr + bh * BLOCK + offs_m")).findings == ()
 
 
 def test_batch_and_head_as_one_index_of_an_allocated_tensor_are_no_missing_stride(tmp_path):
-    found = survey(tmp_path, ("lse_ptr + b * stride_lseb + h * stride_lseh", "lse_ptr + bh * stride_lseh"))
+    found = reading(tmp_path, ("lse_ptr + b * stride_lseb + h * stride_lseh", "lse_ptr + bh * stride_lseh"))
     assert found.findings == ()
 
 
 def test_a_last_stride_that_is_taken_for_1_is_no_missing_one(tmp_path):
-    found = survey(
+    found = reading(
         tmp_path,
         ("    stride_lseb, stride_lseh, stride_lsem,\n", "    stride_lseb, stride_lseh,\n"),
         ("h * stride_lseh + offs_m * stride_lsem", "h * stride_lseh + offs_m"),
@@ -201,14 +201,14 @@ def test_a_last_stride_that_is_taken_for_1_is_no_missing_one(tmp_path):
 
 
 def test_a_target_that_fails_or_launches_nothing_has_no_findings_and_raises_nothing(tmp_path):
-    broken = survey(tmp_path, ("    dq = torch.empty_like(q)\n", "    dq = undefined\n"))
+    broken = reading(tmp_path, ("    dq = torch.empty_like(q)\n", "    dq = undefined\n"))
     assert (broken.findings, broken.kernels) == ((), ())
-    idle = survey(tmp_path, ("    launch(q, do, lse, dq)\n", ""))
+    idle = reading(tmp_path, ("    launch(q, do, lse, dq)\n", ""))
     assert (idle.findings, idle.kernels) == ((), ())
 
 
 def test_a_target_that_reads_what_its_kernels_wrote_is_caught_while_they_run(tmp_path):
-    found = survey(
+    found = reading(
         tmp_path, ("    launch(q, do, lse, dq)\n", "    launch(q, do, lse, dq)\n    assert dq.flatten()[0] != 0\n")
     )
     assert [kernel.launched for kernel in found.kernels] == [True]
@@ -218,7 +218,7 @@ def test_a_tuned_kernel_is_caught_in_its_first_configuration(tmp_path):
     tuned = (
         '@triton.autotune([triton.Config({"BLOCK": 16}), triton.Config({"BLOCK": 32})], key=["n_heads"])\n@triton.jit\n'
     )
-    found = survey(
+    found = reading(
         tmp_path,
         ("@triton.jit\ndef touch", f"{tuned}def touch"),
         ("q.shape[1], BLOCK=32, D=32", "q.shape[1], D=32"),
@@ -232,7 +232,7 @@ def test_a_block_pointers_strides_are_read(tmp_path):
         "tl.load(tl.make_block_ptr(lse_ptr + b * stride_lseb + h * stride_lseh, (128,), (stride_dom,), "
         "(tile * BLOCK,), (BLOCK,), (0,)))"
     )
-    found = survey(
+    found = reading(
         tmp_path, ("tl.load(lse_ptr + b * stride_lseb + h * stride_lseh + offs_m * stride_lsem)", block)
     ).findings
     assert [(finding.rule, finding.tensor, finding.other, marked(finding)) for finding in found] == [
@@ -241,7 +241,7 @@ def test_a_block_pointers_strides_are_read(tmp_path):
 
 
 def test_a_target_that_takes_packed_sequences_only_is_given_some(tmp_path):
-    found = survey(
+    found = reading(
         tmp_path,
         ("def backward(q, k, v, do):", "def backward(q, k, v, do, cu_seqlens):"),
         ("b * stride_dob + h * stride_doh", "b * stride_dob + h * stride_qh"),
@@ -255,7 +255,7 @@ def test_what_only_a_later_turn_of_a_loop_does_is_read_too(tmp_path):
         if again:
             do_ptr += b * stride_dob + h * stride_qh
         again = True"""
-    (finding,) = survey(tmp_path, ("do_ptr += off_do", loop)).findings
+    (finding,) = reading(tmp_path, ("do_ptr += off_do", loop)).findings
     assert (finding.rule, finding.tensor, finding.other, finding.line) == ("foreign", "do", "q", 33)
 
 
@@ -266,11 +266,11 @@ def test_a_pointer_and_its_stride_that_one_branch_chooses_together_are_not_accus
         x_ptr, step = do_ptr, stride_dom
     x = tl.load(x_ptr + offs_m * step)
     do_ptr += off_do"""
-    assert survey(tmp_path, ("do_ptr += off_do", chosen)).findings == ()
+    assert reading(tmp_path, ("do_ptr += off_do", chosen)).findings == ()
 
 
 def test_one_other_tensor_is_too_little_to_say_what_a_variable_runs_along(tmp_path):
-    found = survey(
+    found = reading(
         tmp_path,
         ("h * stride_lseh + offs_m * stride_lsem", "h * stride_lseh + offs_x * stride_lsem"),
         ("offs_m[:, None] * stride_dqm + offs_d[None, :] * stride_dqd", "offs_x * stride_dqd"),
@@ -280,7 +280,7 @@ def test_one_other_tensor_is_too_little_to_say_what_a_variable_runs_along(tmp_pa
 
 
 def test_what_the_wrapper_allocates_with_rows_before_heads_has_no_axes_swapped(tmp_path):
-    found = survey(
+    found = reading(
         tmp_path,
         ("*lse.stride(), *dq.stride()", "*lse.stride(), dq.stride(0), dq.stride(2), dq.stride(1), dq.stride(3)"),
         ("dq = torch.empty_like(q)", "dq = torch.empty_like(q.transpose(1, 2))"),

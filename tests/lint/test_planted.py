@@ -3,7 +3,7 @@
 import pytest
 
 from gradprobe.targets.builtin import BUILTINS
-from tests.lint.written import survey_of_word
+from tests.lint.written import reading_of_word
 from tests.planted import flash_faults, lazy_faults
 from tests.planted.planting import KERNELS, edited
 from tests.planted.stride_mixups import DIMS, mixups, source_of
@@ -34,12 +34,12 @@ def lint(folder, file, function, edits):
     path = folder / f"{file}_edited.py"
     path.write_text(after)
     pairs = zip(before.splitlines(), after.splitlines(), strict=True)
-    return survey_of_word(f"{path}:{function}").findings, {at for at, (a, b) in enumerate(pairs, 1) if a != b}
+    return reading_of_word(f"{path}:{function}").findings, {at for at, (a, b) in enumerate(pairs, 1) if a != b}
 
 
 @pytest.mark.parametrize("word", ["lazy", "flash", f"{BUILTINS['flash'].spec.partition(':')[0]}:flash_black_box"])
 def test_right_kernels_have_no_finding_and_all_of_them_are_read(word):
-    found = survey_of_word(word)
+    found = reading_of_word(word)
     assert found.findings == ()
     assert len(found.kernels) == 4
     assert all(kernel.launched and not kernel.lost and kernel.expressions > 10 for kernel in found.kernels)
@@ -87,5 +87,5 @@ def is_named(mixup, file, folder):
     pairs = zip(source_of(file).splitlines(), path.read_text().splitlines(), strict=True)
     lines = [at for at, (before, after) in enumerate(pairs, 1) if before != after]
     expected = [("foreign", line, mixup.tensor, mixup.other, DIMS.index(mixup.dim)) for line in lines]
-    found = survey_of_word(f"{path}:{file}_intermediates").findings
+    found = reading_of_word(f"{path}:{file}_intermediates").findings
     return [(each.rule, each.line, each.tensor, each.other, each.axis) for each in found] == expected

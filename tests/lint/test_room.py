@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gradprobe.lint.survey import survey_of
+from gradprobe.lint.reading import reading_of
 from gradprobe.model.case import resolve
 from gradprobe.targets.find import find_target
 
@@ -27,9 +27,9 @@ def _peak():
 
 @pytest.mark.nightly
 def test_a_wrapper_that_allocates_by_extents_is_read_as_it_is_and_takes_no_memory():
-    survey, grown = most_mib(lambda: survey_of([find_target(f"{FILE}:backward")], [CASE]))
+    reading, grown = most_mib(lambda: reading_of([find_target(f"{FILE}:backward")], [CASE]))
     # Its own buffer lies as dO does, so the one wrong stride is that of q.
-    (finding,) = survey.findings
+    (finding,) = reading.findings
     assert (finding.rule, finding.code, finding.note) == (
         "foreign",
         "x_ptr += b * stride_xb + h * stride_qh",
@@ -40,6 +40,6 @@ def test_a_wrapper_that_allocates_by_extents_is_read_as_it_is_and_takes_no_memor
 
 
 def test_where_it_needs_values_the_strides_of_its_inputs_are_read_all_the_same():
-    survey, grown = most_mib(lambda: survey_of([find_target(f"{FILE}:needs_values")], [CASE]))
-    assert [finding.note for finding in survey.findings] == ["q.stride(1)"]
+    reading, grown = most_mib(lambda: reading_of([find_target(f"{FILE}:needs_values")], [CASE]))
+    assert [finding.note for finding in reading.findings] == ["q.stride(1)"]
     assert grown < 400

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gradprobe.lint.survey import Survey, survey_of
+from gradprobe.lint.reading import Reading, reading_of
 from gradprobe.model.case import resolve
 from gradprobe.targets.find import find_target
 
@@ -60,7 +60,7 @@ def backward(q, k, v, do):
 """
 
 
-def survey(folder: Path, *edits: tuple[str, str], more: str = "") -> Survey:
+def reading(folder: Path, *edits: tuple[str, str], more: str = "") -> Reading:
     """What is found in the file with some replacements made in it, each of which must have one place.
 
     Args:
@@ -72,10 +72,10 @@ def survey(folder: Path, *edits: tuple[str, str], more: str = "") -> Survey:
         text = text.replace(find, replace)
     path = folder / "mine.py"
     path.write_text(text + more)
-    return survey_of_word(f"{path}:backward")
+    return reading_of_word(f"{path}:backward")
 
 
-def survey_of_word(word: str) -> Survey:
+def reading_of_word(word: str) -> Reading:
     """What is found of a target in its default case."""
     target = find_target(word)
-    return survey_of([target], [resolve({"device": "cpu"}, target.family, takes_bias="bias" in target.takes)])
+    return reading_of([target], [resolve({"device": "cpu"}, target.family, takes_bias="bias" in target.takes)])

@@ -13,7 +13,7 @@ from gradprobe.model.documents import Reports, dump, load, load_several, several
 from gradprobe.model.failures import UsageFailure
 from gradprobe.model.memory import MemoryFinding, Warned
 from gradprobe.model.number import Number
-from gradprobe.model.report import CheckedTarget, Culprit, Diagnosis, Report, Source, Survey, Where
+from gradprobe.model.report import CheckedTarget, Culprit, Diagnosis, Report, Source, SurveySummary, Where
 from gradprobe.model.run import CloseUp, Counts, Element, Error, Head, Identity, Intermediate, Row, Run, Window
 from tests.render.written import faulty, many_heads, with_memory
 
@@ -66,7 +66,7 @@ DIAGNOSES = st.builds(
     where=few(st.builds(Where, file=WORDS, line=COUNTS, code=WORDS, column=INDEX)), fix=WORDS, also=st.booleans(),
 )  # fmt: skip
 SURVEYS = st.builds(
-    Survey, layouts=COUNTS, matrix=st.dictionaries(WORDS, st.dictionaries(WORDS, WORDS, max_size=1), max_size=1),
+    SurveySummary, layouts=COUNTS, matrix=st.dictionaries(WORDS, st.dictionaries(WORDS, WORDS, max_size=1), max_size=1),
     culprits=few(st.builds(Culprit, kind=WORDS, strides=few(st.tuples(WORDS, st.integers())), words=WORDS)),
     findings=few(STRAYS),
 )  # fmt: skip

@@ -7,13 +7,11 @@ from msgspec import structs
 from rich.color import Color
 
 from gradprobe.commands.strides.bench import FIRST
-from gradprobe.commands.strides.culprits import Culprit
-from gradprobe.commands.strides.reported import report_of
 from gradprobe.commands.strides.survey import Survey
 from gradprobe.commands.strides.trials import Plan, Result, Trial
 from gradprobe.model.documents import dump, load
 from gradprobe.model.memory import MemoryFinding
-from gradprobe.model.report import CheckedTarget, Report
+from gradprobe.model.report import CheckedTarget, Culprit, Report
 from gradprobe.model.run import ALONE, PROGRAM, Run
 from gradprobe.render.survey import render_survey
 from gradprobe.render.text import CAUTION
@@ -25,7 +23,7 @@ REPORT = Report(verdict="match", target=CheckedTarget(name="mine"))
 def printed(results, culprits=(), width=100):
     plan = Plan(tuple(result.trial for result in results), REPORT, "float32")
     survey = Survey(plan, results, culprits, "again", {"total": 1.0})
-    return [line.plain for line in render_survey(report_of(survey), width)]
+    return [line.plain for line in render_survey(survey.report, width)]
 
 
 def result(layout, verdict="match", how="same bits", thorough=True, **more):
@@ -98,6 +96,6 @@ def test_a_saved_survey_is_shown_as_it_was():
     plan = Plan(tuple(one.trial for one in named), structs.replace(REPORT, notes=("a note",)), plain.precision)
     culprit = Culprit("stride", (("do", 1),), "do's stride 1 is read as o's")
     found = Survey(plan, tuple(named), (culprit,), "gradprobe strides mine", {"total": 1.0})
-    report = report_of(found)
+    report = found.report
     assert render_survey(load(dump(report)), 100) == render_survey(report, 100)
     assert len(render_survey(report, 100)) > 15

@@ -59,7 +59,7 @@ class ProgramResult:
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckedInputs:
     """One set of inputs, checked."""
 
     file: str
@@ -130,19 +130,19 @@ def look_where_it_looked(ended: ProgramResult) -> None:
     sys.path += [entry for entry in ended.seen.path if entry not in sys.path]
 
 
-def check_each(files: Sequence[str], check: Callable[[str], Probed]) -> Iterator[Checked]:
+def check_inputs(files: Sequence[str], check: Callable[[str], Probed]) -> Iterator[CheckedInputs]:
     """Checks one set after another. One that fails does not stop the others."""
     for file in files:
         try:
-            yield Checked(file, check(file), None, layouts_in_words(load(file)))
+            yield CheckedInputs(file, check(file), None, layouts_in_words(load(file)))
         except Exception as error:
-            yield Checked(file, None, as_failure(error), "")
+            yield CheckedInputs(file, None, as_failure(error), "")
 
 
 SCHEMA = "gradprobe.runs/1"
 
 
-def line_of(number: int, checked: Checked) -> Text:
+def line_of(number: int, checked: CheckedInputs) -> Text:
     """One set in a line: its verdict, what it is, and where it is wrong or why it was not run."""
     from ...pipeline.reported import report_of  # it imports torch, which the process that was typed does without
 
@@ -160,7 +160,7 @@ def line_of(number: int, checked: Checked) -> Text:
     return line
 
 
-def as_document(checked: Checked, repro_command: str) -> dict[str, Any]:
+def as_document(checked: CheckedInputs, repro_command: str) -> dict[str, Any]:
     """The report that `check --json` gives for that set, or what stands in its place."""
     from ...pipeline.reported import report_of
 

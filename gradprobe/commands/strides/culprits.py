@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ...model.assignment import TENSORS
 from ...model.memory import HUGE, OUTSIDE, Warned
+from ...model.report import Culprit
 from .trials import CONTIGUOUS, Result, Trial
 from .wide import (
     ALL_AXES,
@@ -35,17 +36,6 @@ if TYPE_CHECKING:
 
 # How many tensors may be misread by themselves beside a mix-up of others. Each further one costs many more runs.
 _MOST_APART = 2
-
-
-@dataclass(frozen=True)
-class Culprit:
-    """Why some layouts fail."""
-
-    kind: str
-    """ "mix-up" (strides that must be equal), "stride" (one alone), "contiguous" or "overflow"."""
-    strides: tuple[Stride, ...]
-    """(tensor, axis); (tensor, -1): all its axes."""
-    words: str
 
 
 def culprits(bench: Bench, failing: Collection[Trial], right: Collection[Trial] = ()) -> tuple[Culprit, ...]:

@@ -1,4 +1,4 @@
-"""Survey: runs every trial of a target in child processes, so that a layout that crashes costs no other trial."""
+"""Survey: every trial of a target, run in child processes so that a layout that crashes costs no other; its report."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from msgspec import structs
+
 from ...inputs.history import CheckRequest
 from ...model.failures import TargetFailure
 from ...model.memory import ERROR, WARNING
-from ...model.run import MATCH, MISMATCH
+from ...model.report import Culprit, Report, SurveySummary
+from ...model.run import MATCH, MISMATCH, PROGRAM, Run, Tried, add_counts
 from ...processes import TaskResult, run_each
 from ...processes.ended import DEVICE
 from ..suite.checked import for_the_interpreter
-from .culprits import Culprit, Hazard, hazards
+from .culprits import Hazard, hazards
 from .trials import EXPANDED, NOT_RUN, Plan, Result, Setup
 
 # More than any case has trials. Their true number comes with the plan.
@@ -54,6 +57,47 @@ class Survey:
     def warnings(self) -> list[Hazard]:
         """The hazards that are shown and do not count."""
         return [hazard for hazard in hazards(self.results) if hazard.severity == WARNING]
+
+    @property
+    def report(self) -> Report:
+        """A run for each layout, and under "strides" what is a survey's own."""
+        runs = tuple(map(_run, self.results))
+        firsts = (run.first_mismatch for run in runs if run.severity != WARNING)
+        return structs.replace(
+            self.plan.report,
+            verdict=self.verdict,
+            runs=runs,
+            first_mismatch=next(filter(None, firsts), None),
+            compared=add_counts(run.compared for run in runs),
+            warnings=tuple(hazard.warned for hazard in self.warnings),
+            reproduce=self.repro_command,
+            seconds={stage: round(took, 4) for stage, took in self.seconds.items()},
+            strides=self._summary,
+        )
+
+    @property
+    def _summary(self) -> SurveySummary:
+        matrix: dict[str, dict[str, str]] = {}
+        for result in self.results:
+            if result.trial.row:
+                matrix.setdefault(result.trial.row, {})[result.trial.layout] = result.verdict
+        return SurveySummary(
+            layouts=len(self.plan.trials),
+            matrix=matrix,
+            programs={each.trial.title: each.verdict for each in self.results if each.trial.kind == PROGRAM},
+            culprits=self.culprits,
+            findings=tuple(
+                replace(finding, layout=each.trial.title) for each in self.results for finding in each.memory
+            ),
+        )
+
+
+def _run(result: Result) -> Run:
+    trial, severity = result.trial, result.severity if result.is_failing else None
+    run = result.run or Run(layout=trial.title, verdict=result.verdict)
+    tried = Tried(kind=trial.kind, row=trial.row, layout=trial.layout, thorough=trial.thorough, hazard=result.hazard)
+    run = structs.replace(run, how=result.how or None, copied=tuple(result.copied), severity=severity, tried=tried)
+    return structs.replace(run, error=result.words, memory=result.memory) if result.verdict == NOT_RUN else run
 
 
 def survey(

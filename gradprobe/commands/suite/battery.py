@@ -137,7 +137,7 @@ def battery(family: str, takes: Collection[str], required: Collection[str] = ())
     """
     needed = frozenset(required)
     rows = (row for row in _ROWS if family == "lazy" or not row.of_lazy)
-    return tuple(_entry(row, _why_not(row, family, frozenset(takes), needed), needed, frozenset(takes)) for row in rows)
+    return tuple(_item(row, _why_not(row, family, frozenset(takes), needed), needed, frozenset(takes)) for row in rows)
 
 
 def _why_not(row: _Row, family: str, takes: frozenset[str], required: frozenset[str]) -> str:
@@ -152,7 +152,7 @@ def _why_not(row: _Row, family: str, takes: frozenset[str], required: frozenset[
     return f"takes one {one[0]} for rows and keys" if one else ""
 
 
-def _entry(row: _Row, why_not: str, required: frozenset[str], takes: frozenset[str]) -> Item:
+def _item(row: _Row, why_not: str, required: frozenset[str], takes: frozenset[str]) -> Item:
     if why_not:
         return Item(row.number, row.title, {}, why_not)
     always = {name: word for parameter in sorted(required) for name, word in _ALWAYS.get(parameter, {}).items()}
@@ -184,7 +184,7 @@ def set_by(option: str) -> str:
     return f"item {by.number} ({by.title})" if by else ""
 
 
-def weighed(checked: Checked, entry: Item, made: Callable[[Mapping[str, Any]], Checked]) -> Checked:
+def weighed(checked: Checked, item: Item, made: Callable[[Mapping[str, Any]], Checked]) -> Checked:
     """The check; one that does not count, as a warning.
 
     Args:
@@ -192,21 +192,21 @@ def weighed(checked: Checked, entry: Item, made: Callable[[Mapping[str, Any]], C
     """
     if checked.verdict == "match":
         return checked
-    if entry.options.get("layout") == [f"all={HUGE}"]:
+    if item.options.get("layout") == [f"all={HUGE}"]:
         is_right = made({**checked.request.options, "layout": [f"all={SCALED}"]}).verdict == "match"
         words = "right in the same strides when they are small, so an index is held in 32 bits"
         warned = Warned(HUGE, checked.title, f"{words}: {words_of(checked.report)}", (HUGE,))
         return checked.as_warning(warned) if is_right else checked
     error = checked.report.error if checked.verdict == FAILED else None
-    if entry.beyond and error is not None and error.kind == TargetFailure.__name__:
-        words = f"given {entry.beyond}, which no parameter of it tells: {words_of(checked.report)}"
+    if item.beyond and error is not None and error.kind == TargetFailure.__name__:
+        words = f"given {item.beyond}, which no parameter of it tells: {words_of(checked.report)}"
         return checked.as_warning(Warned(UNDECLARED, checked.title, words, ()))
     return checked
 
 
-def hinted(checked: Checked, entry: Item) -> Checked:
+def hinted(checked: Checked, item: Item) -> Checked:
     """The check; of wrong numbers where nothing says that the target takes such a case, with the way out."""
-    if checked.verdict != "mismatch" or not entry.beyond:
+    if checked.verdict != "mismatch" or not item.beyond:
         return checked
-    way = f"not meant to take {entry.beyond}? let it raise a ValueError: what a target refuses counts nowhere"
+    way = f"not meant to take {item.beyond}? let it raise a ValueError: what a target refuses counts nowhere"
     return replace(checked, report=structs.replace(checked.report, hints=(*checked.report.hints, way)))

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from gradprobe.commands.strides.reported import report_of
 from gradprobe.commands.strides.survey import survey
 from gradprobe.inputs.history import CheckRequest
 from gradprobe.model.documents import document_of
@@ -39,7 +38,7 @@ def test_a_right_target_is_a_match_and_something_is_told_after_every_layout(tmp_
     assert (found.verdict, found.exit_code) == ("match", 0)
     assert [len(each.results) for each in told] == list(range(1, len(found.plan.trials) + 1))
     assert {result.how for result in found.results} <= {"same bits", "within budget"}
-    assert document_of(report_of(found))["verdict"] == "match"
+    assert document_of(found.report)["verdict"] == "match"
 
 
 def test_a_crash_and_a_hang_in_one_layout_each_are_errors_there_and_the_others_are_tried(tmp_path):
@@ -86,7 +85,7 @@ def test_a_target_that_crashes_on_contiguous_tensors_is_a_failure(tmp_path):
 
 def test_a_mismatch_is_documented_with_its_matrix_its_first_place_and_what_is_to_blame(tmp_path):
     found, _ = surveyed(write(tmp_path, "do_by_q_heads"), causal=True)
-    document = document_of(report_of(found))
+    document = document_of(found.report)
     assert (document["schema"], document["verdict"], found.exit_code) == ("gradprobe.report/2", "mismatch", 1)
     assert document["strides"]["matrix"]["do"] == {"blhd": "mismatch", "distinct": "mismatch"}
     assert document["strides"]["matrix"]["all"]["blhd"] == "match"
@@ -117,5 +116,5 @@ def test_a_layout_that_costs_the_device_is_a_crash_with_the_line_that_the_interp
     assert (found.verdict, found.exit_code, stray.severity) == ("match", 0, "warning")
     counted = replace(found, results=tuple(replace(result, severity="error") for result in found.results))
     assert (counted.verdict, counted.exit_code) == ("mismatch", 1)
-    (run,) = (run for run in document_of(report_of(found))["runs"] if run["verdict"] == "error")
+    (run,) = (run for run in document_of(found.report)["runs"] if run["verdict"] == "error")
     assert (run["error"], run["memory"][0]["line"]) == (crashed.words, stray.line)

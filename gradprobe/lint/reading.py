@@ -1,4 +1,4 @@
-"""A target's kernels, read down to the line: `findings_of` for diagnoses, `survey_of` for `gradprobe lint`."""
+"""A target's kernels, read down to the line: `findings_of` for diagnoses, `reading_of` for `gradprobe lint`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .view import View, memory_of
 
 
 @dataclass(frozen=True)
-class Kernel:
+class ReadKernel:
     """A kernel that was read."""
 
     name: str
@@ -33,11 +33,11 @@ class Kernel:
 
 
 @dataclass(frozen=True)
-class Survey:
+class Reading:
     """What came of reading some kernels."""
 
     findings: tuple[LintFinding, ...]
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[ReadKernel, ...]
 
     @property
     def read(self) -> int:
@@ -50,13 +50,13 @@ def findings_of(target: Target, case: Case) -> tuple[LintFinding, ...]:
 
     Kernels are not run, and no value counts: only the case's options and dtype do.
     """
-    return survey_of([target], [case]).findings
+    return reading_of([target], [case]).findings
 
 
-def survey_of(targets: Sequence[Target], cases: Sequence[Case]) -> Survey:
+def reading_of(targets: Sequence[Target], cases: Sequence[Case]) -> Reading:
     """What can be read of the kernels of some targets, each in a case of its own."""
     views = [view for target, case in zip(targets, cases, strict=True) for view in views_of(target, case)]
-    return surveyed(views, [])
+    return read_views(views, [])
 
 
 def views_of(target: Target, case: Case) -> list[View]:
@@ -73,7 +73,7 @@ def _views(caught: Caught) -> list[View]:
     return [View(launch, memory, (ordinary, second)) for launch, ordinary in pairs]
 
 
-def surveyed(views: Sequence[View], scopes: Iterable[tuple[dict[str, object], str]]) -> Survey:
+def read_views(views: Sequence[View], scopes: Iterable[tuple[dict[str, object], str]]) -> Reading:
     """What is found of launched kernels, and of those beside them.
 
     Args:
@@ -85,13 +85,13 @@ def surveyed(views: Sequence[View], scopes: Iterable[tuple[dict[str, object], st
     findings: dict[tuple[object, ...], LintFinding] = {}
     for one in (*(one for view in views for one in _findings(view)), *(one for _, found in read for one in found)):
         findings.setdefault((one.rule, one.file, one.line, one.column, one.tensor), one)
-    kernels: dict[str, Kernel] = {}
+    kernels: dict[str, ReadKernel] = {}
     for kernel in (_kernel(view.function, view.record, launched=True) for view in views):
         most = max(kernel.expressions, kernels.get(kernel.name, kernel).expressions)
         kernels[kernel.name] = replace(kernel, expressions=most)
     alone = [_kernel(record.function, record, launched=False) for record, _ in read]
     ordered = sorted(findings.values(), key=lambda finding: (finding.by_name, finding.file, finding.line))
-    return Survey(tuple(ordered), (*kernels.values(), *alone))
+    return Reading(tuple(ordered), (*kernels.values(), *alone))
 
 
 def _findings(view: View) -> list[LintFinding]:
@@ -100,6 +100,6 @@ def _findings(view: View) -> list[LintFinding]:
     return [*found, *missing(view, found)]
 
 
-def _kernel(function: Function | CudaKernel, record: Record, *, launched: bool) -> Kernel:
+def _kernel(function: Function | CudaKernel, record: Record, *, launched: bool) -> ReadKernel:
     lost = tuple(sorted(record.lost))
-    return Kernel(function.name, function.file, function.line, launched, len(record.expressions), lost)
+    return ReadKernel(function.name, function.file, function.line, launched, len(record.expressions), lost)
