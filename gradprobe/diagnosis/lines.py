@@ -213,7 +213,7 @@ def _diagnosis(group: Group, *, by_strides: bool) -> Diagnosis:
     fix = _FIX_BY_STRIDES if by_strides and worst.kind in (OUTSIDE, RACE) else _FIX.get(worst.kind, "")
     is_huge = worst.kind == OUTSIDE and all(HUGE in layout for layout in group.layouts)
     fix = _FIX_OF_HUGE if wraps or is_huge else fix
-    fix = _FIX_IN_A_BLOCK if "race on shared " in worst.sentence else fix
+    fix = _FIX_IN_A_BLOCK if worst.kind == RACE and worst.in_block else fix
     return Diagnosis(
         fault,
         fault_class,

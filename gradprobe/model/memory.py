@@ -58,6 +58,8 @@ class MemoryFinding:
     """What was due."""
     wraps: bool = False
     """Whether the offset of an element of the tensor leads there when it is cut to 32 bits."""
+    in_block: bool = False
+    """Whether it is in the shared memory of one block, whose threads alone reach it."""
     layout: str = ""
     """Where it is told of a whole survey: the layout in which it was seen."""
 

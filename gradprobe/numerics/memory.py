@@ -40,7 +40,9 @@ def of_cuda(found: CudaFinding) -> MemoryFinding:
     """What was seen of a CUDA kernel that ran on the CPU."""
     line, access = found.now.line, _CUDA_ACCESSES.get(found.now.how, "")
     where = (found.kernel, line.file, line.line, line.code)
-    return MemoryFinding(found.kind, found.array, found.sentence, *where, access=access, lanes=found.count)
+    return MemoryFinding(
+        found.kind, found.array, found.sentence, *where, access=access, lanes=found.count, in_block=found.is_shared
+    )
 
 
 def of_change(change: Change, axes: str, writer: Writer | None) -> MemoryFinding:

@@ -63,6 +63,7 @@ def test_a_race_whose_numbers_are_wrong_or_right_is_a_mismatch_with_both_lines(f
     assert ran.code == 1
     words = " ".join(ran.out.split())
     assert "rows: race on shared part[" in words
+    assert "fix: put a barrier between the two: __syncthreads()" in words
     assert "delta.cu:9 `part[threadIdx.y][threadIdx.x] = sum;`" in words
     assert "delta.cu:13 `for (int i = 0; i < 8; ++i) total += part[threadIdx.y][i];`" in words
     races = [one for run in json.loads((folder / "found.json").read_text())["runs"] for one in run["memory"]]

@@ -7,14 +7,15 @@ from gradprobe.model.memory import OUTSIDE, RACE, MemoryFinding
 
 
 @pytest.mark.parametrize(
-    ("sentence", "fix"),
+    ("kind", "in_block", "fix"),
     [
-        ("dq_kernel: race on shared k_tile[0]: ..., with no barrier between", "put a barrier between the two"),
-        ("dq_kernel: race on dq[0]: ..., with no barrier between", "let one program alone write each element"),
+        (RACE, True, "put a barrier between the two"),
+        (RACE, False, "let one program alone write each element"),
+        (OUTSIDE, True, "mask the access"),
     ],
 )
-def test_a_barrier_mends_a_race_within_one_block_alone(sentence, fix):
-    (cause,) = of_strays([("contiguous", MemoryFinding(RACE, "k_tile", sentence, "dq_kernel", access="load"))])
+def test_a_barrier_mends_a_race_within_one_block_alone(kind, in_block, fix):
+    (cause,) = of_strays([("contiguous", MemoryFinding(kind, "tile", "wrong", "dq_kernel", in_block=in_block))])
     assert cause.fix.startswith(fix)
 
 

@@ -46,7 +46,14 @@ INTERMEDIATES = st.builds(
 )  # fmt: skip
 IDENTITIES = st.builds(Identity, name=WORDS, of=WORDS, holds=st.booleans(), residual=NUMBERS, budget=NUMBERS)
 STRAYS = st.builds(
-    MemoryFinding, kind=WORDS, tensor=WORDS, sentence=WORDS, line=INDEX, lanes=COUNTS, place=few(INDEX, 4)
+    MemoryFinding,
+    kind=WORDS,
+    tensor=WORDS,
+    sentence=WORDS,
+    line=INDEX,
+    lanes=COUNTS,
+    place=few(INDEX, 4),
+    in_block=st.booleans(),
 )
 ERRORS = st.builds(Error, kind=WORDS, message=WORDS, line=INDEX, code=st.none() | WORDS, memory=few(STRAYS))
 RUNS = st.builds(
