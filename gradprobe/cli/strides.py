@@ -16,10 +16,10 @@ from ..inputs import history as last
 from ..model.documents import Reports
 from ..model.failures import UsageFailure
 from ..model.number import plural
-from ..model.report import Report
+from ..model.report import Report, failed_report
 from ..render.terminal import Progress, interrupted, print_failure, rendered, show, write_stdout
 from . import shared_options as shared
-from .error_output import failures_told, print_settings
+from .error_output import failures_told, print_settings, told
 from .forms import Forms, with_forms
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def strides(
         # A project's own layouts are for check: here all are tried.
         told = dict.fromkeys(_LAYOUTS) | options
         print_settings(effective.line(told, timeout, [] if target else [plural(len(effective.top.targets), "target")]))
-        tour = _Tour(forms, words, fast, effective.timeout(timeout), len(targets))
+        tour = _Tour(forms, words, fast, effective.timeout(timeout), len(targets), show_traceback)
         if code := tour.begin():
             raise typer.Exit(code)
         for word in targets:
@@ -79,6 +79,7 @@ class _Tour:
     fast: bool
     timeout: float | None
     planned: int
+    tracebacks: bool
     reports: list[Report] = field(default_factory=list)
     codes: list[int] = field(default_factory=list)
 
@@ -87,17 +88,28 @@ class _Tour:
         return self.forms.write_so_far(Reports(reports=(), planned=self.planned))
 
     def add(self, request: last.CheckRequest) -> None:
-        """Surveys a target and shows what came of it; what is known so far is in every file after each layout."""
+        """Surveys a target and shows what came of it; what is known so far is in every file after each layout.
+
+        Where it cannot be surveyed, its failure is one of the reports, and stands on stderr.
+        """
         options = {name: word for name, word in request.options.items() if name not in _LAYOUTS}
         repro_command = replace(request, options=options).command("strides", **self.words)
         # The small lengths where none are given.
         given = _LENGTHS & options.keys()
         small = {name: value for name, value in SMALL.items() if not (given and name in _LENGTHS)}
-        found = self._surveyed(replace(request, options=small | options), repro_command, frozenset(options))
-        self.reports.append(found.report)
-        self.codes.append(found.exit_code)
+        try:
+            found = self._surveyed(replace(request, options=small | options), repro_command, frozenset(options))
+        except Exception as error:
+            failure = told(error, self.tracebacks)
+            self._keep(failed_report(failure, repro_command, request.target), failure.exit_code)
+        else:
+            self._keep(found.report, found.exit_code)
+
+    def _keep(self, report: Report, code: int) -> None:
+        self.reports.append(report)
+        self.codes.append(code)
         if not self.forms.on_stdout:
-            show(rendered(self.reports[-1]))
+            show(rendered(report))
 
     def end(self) -> int:
         """Writes every form that was asked for; the exit code of all."""
@@ -108,7 +120,7 @@ class _Tour:
 
         latest: list[Survey] = []
 
-        def told(found: Survey) -> None:
+        def so_far(found: Survey) -> None:
             latest[:] = [found]
             done, of = len(found.results), len(found.plan.trials)
             tick(f"{request.target}, layout {done} of {of}", done / of)
@@ -124,7 +136,7 @@ class _Tour:
                     fast=self.fast,
                     timeout=self.timeout,
                     workers=min(_MOST_WORKERS, shared.count_of_workers(None, unless_gpu=True)),
-                    told=told,
+                    told=so_far,
                     echo=sys.stderr.write,
                 )
             except KeyboardInterrupt:

@@ -124,17 +124,42 @@ def test_a_file_that_cannot_be_written_is_said_once_and_before_anything_is_tried
     assert ran.err.count("cannot be written") == 1
 
 
+def configured(folder, *names):
+    """Writes a project of these targets; of one, `raising`, that ends in an error."""
+    (folder / "raising.py").write_text("def backward(q, k, v, do):\n    raise KeyError('a slip')\n")
+    targets = [f"{name}.py:backward" for name in names]
+    (folder / "pyproject.toml").write_text(f'[tool.gradprobe]\n{targets = }\nlayouts = ["contiguous"]\n')
+
+
+def test_of_several_targets_each_that_cannot_be_surveyed_is_one_of_the_reports(tmp_path, monkeypatch):
+    configured(tmp_path, "raising", "nowhere")
+    monkeypatch.chdir(tmp_path)
+    ran = run(f"strides --fast {SIZE} --json all.json --junit all.xml --sarif all.sarif")
+    assert (ran.code, ran.out) == (3, "")
+    assert "target 'raising.py:backward' raised KeyError" in ran.err
+    assert "there is no file nowhere.py" in ran.err
+    reports = json.loads((tmp_path / "all.json").read_text())["reports"]
+    assert [(report["target"]["name"], report["verdict"], report["error"]["kind"]) for report in reports] == [
+        ("raising.py:backward", "error", "TargetFailure"), ("nowhere.py:backward", "error", "UsageFailure"),
+    ]  # fmt: skip
+    assert [report["reproduce"].split()[2] for report in reports] == ["raising.py:backward", "nowhere.py:backward"]
+    suites = ElementTree.parse(tmp_path / "all.xml").getroot().findall("testsuite")
+    assert [suite.get("errors") for suite in suites] == ["1", "1"]
+    sarif = (tmp_path / "all.sarif").read_text()
+    assert "raising.py" in sarif
+    assert "nowhere.py" in sarif
+
+
 @pytest.mark.nightly
 def test_the_configured_targets_are_tried_and_written_together(tmp_path, monkeypatch):
     for name in ("right", "do_by_q_heads"):
         write(tmp_path, name)
-    table = '[tool.gradprobe]\ntargets = ["right.py:backward", "do_by_q_heads.py:backward"]\nlayouts = ["contiguous"]\n'
-    (tmp_path / "pyproject.toml").write_text(table)
+    configured(tmp_path, "right", "raising", "do_by_q_heads")
     monkeypatch.chdir(tmp_path)
     ran = run(f"strides --fast {SIZE} --json all.json")
     assert ran.code == 1
-    assert "2 targets" in ran.err
+    assert "3 targets" in ran.err
     assert "layouts" not in ran.err
     document = json.loads((tmp_path / "all.json").read_text())
     assert (document["schema"], document["verdict"]) == ("gradprobe.reports/2", "mismatch")
-    assert [report["verdict"] for report in document["reports"]] == ["match", "mismatch"]
+    assert [report["verdict"] for report in document["reports"]] == ["match", "error", "mismatch"]
