@@ -102,7 +102,7 @@ def mutate(
         if listed:
             from ..commands.mutate.shown import render_list
 
-            show(render_list(drawn, len(mutants)))
+            show(render_list(drawn, len(mutants), width()))
             raise typer.Exit(0)
         from ..commands.mutate.campaign import campaign
 

@@ -55,7 +55,7 @@ def test_a_weak_test_of_contiguous_tensors_lets_a_stride_fault_survive_and_kills
     survivors = [mutant for mutant in document["mutants"] if mutant["verdict"] == "survived"]
     for mutant in survivors:
         assert f"  tiny.py:{mutant['line']}  S1  {mutant['name']} in " in out
-        assert f"\n    - {mutant['before']}\n    + {mutant['after']}\n" in out
+        assert f" - {mutant['before']} + {mutant['after']} " in " ".join(out.split())
         assert mutant["diff"].startswith(f"--- tiny.py\n+++ tiny.py\n@@ -{mutant['line']} +{mutant['line']} @@\n-")
     assert out.startswith("SURVIVED  1 of 2 faults: tiny.py, by ")
     assert "survived: the gate has a gap, or the edit changes no result" in out
@@ -102,6 +102,13 @@ def test_faults_are_listed_without_being_tried(tiny):
     assert "    - delta = tl.sum(p * dp, 1)" not in ran.out
     assert "    - ds = p * (dp - delta[:, None])\n    + ds = p * (dp)\n" in ran.out
     assert ran.out.splitlines()[-1] == "10 faults can be planted"
+
+
+def test_an_edit_is_folded_where_the_terminal_is_narrower_and_all_of_it_is_shown(tiny):
+    ran = run("mutate tiny.py:tiny --class S1 --list", COLUMNS="80")
+    assert max(map(len, ran.out.splitlines())) <= 80
+    (load,) = (line.strip() for line in TINY.splitlines() if "q = tl.load" in line)
+    assert f" - {load} + " in " ".join(ran.out.split())
 
 
 def test_a_gate_that_fails_without_any_fault_exits_3_with_what_it_said(tiny):

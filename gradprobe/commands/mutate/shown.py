@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -19,24 +20,24 @@ _NAMED = 3
 
 
 def render_campaign(found: Campaign, width: int) -> list[Text]:
-    """The campaign as lines; the table fits 80 columns, sentences are folded to `width`, code is never cut."""
+    """The campaign as lines; the table fits 80 columns, sentences and code are folded to `width`."""
     lines = [*_verdict(found, width), Text(), *_table(found), Text()]
     survivors = found.having(SURVIVED)
     if survivors:
         lines.append(Text(f"  {_GAP}", "dim"))
     for outcome in survivors:
         more = "; this gate never runs that line" if outcome.ran is False else ""
-        lines += [_head(outcome.mutant, more), *_edit(outcome.mutant)]
+        lines += [_head(outcome.mutant, more), *_edit(outcome.mutant, width)]
     return [*lines, *(line for sentence in _sentences(found) for line in folded(sentence, width))]
 
 
-def render_list(mutants: Sequence[Mutant], of: int) -> list[Text]:
+def render_list(mutants: Sequence[Mutant], of: int, width: int) -> list[Text]:
     """Mutants that are not tried, each with its edit.
 
     Args:
         of: how many there are in all.
     """
-    lines = [line for mutant in mutants for line in (_head(mutant), *_edit(mutant))]
+    lines = [line for mutant in mutants for line in (_head(mutant), *_edit(mutant, width))]
     part = f", {len(mutants):,} of them here" if len(mutants) < of else ""
     return [*lines, Text(f"{plural(of, 'fault')} can be planted{part}")]
 
@@ -77,9 +78,10 @@ def _head(mutant: Mutant, more: str = "") -> Text:
     return Text.assemble("  ", (f"{mutant.file.rpartition('/')[2]}:{mutant.line}", "bold"), words)
 
 
-def _edit(mutant: Mutant) -> Iterator[Text]:
-    yield Text(f"    - {mutant.before}", "red")
-    yield Text(f"    + {mutant.after}", "green")
+def _edit(mutant: Mutant, width: int) -> Iterator[Text]:
+    for sign, code, style in (("-", mutant.before, "red"), ("+", mutant.after, "green")):
+        fold = textwrap.TextWrapper(max(width, 40), f"    {sign} ", " " * 10, break_on_hyphens=False)
+        yield from (Text(line, style) for line in fold.wrap(code))
 
 
 def _sentences(found: Campaign) -> Iterator[str]:
