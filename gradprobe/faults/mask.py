@@ -16,7 +16,7 @@ from .hypothesis import Hypothesis, Observed, making
 from .variant import USED, Hook, TileScope, Variant, finishing
 
 Rule = Callable[[Tensor, Attention, Tile], Tensor]
-_TILES = tuple((rows, keys) for rows in (16, 32, 64, 128) for keys in (16, 32, 64, 128))
+TILES = tuple((rows, keys) for rows in (16, 32, 64, 128) for keys in (16, 32, 64, 128))
 _CHANGES = frozenset({"LSE", "P", "O", "dP", "dV", "delta"})
 
 
@@ -34,16 +34,16 @@ def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
 def _rules(case: Case, x: Attention) -> Iterator[tuple[str, str, Rule]]:
     left, right = x.window or (-1, -1)
     if x.causal:
-        yield "mask/diagonal", "the key on the diagonal is masked: j < i stands where j <= i is meant", _causal(-1)
-        yield "mask/beyond-diagonal", "one key beyond the diagonal is seen", _causal(1)
-        yield "mask/causal", "the causal mask is left out", _causal(None)
-        for rows, keys in dict.fromkeys(((case.block_m, case.block_n), *_TILES)):
+        yield "mask/diagonal", "the key on the diagonal is masked: j < i stands where j <= i is meant", causal(-1)
+        yield "mask/beyond-diagonal", "one key beyond the diagonal is seen", causal(1)
+        yield "mask/causal", "the causal mask is left out", causal(None)
+        for rows, keys in dict.fromkeys(((case.block_m, case.block_n), *TILES)):
             words = f"the causal mask is left out within the tiles of {rows} rows and {keys} keys that are visited"
-            yield "mask/causal", words, _causal_by_tiles(rows, keys)
+            yield "mask/causal", words, causal_by_tiles(rows, keys)
             words = f"one key beyond the diagonal is seen, within the tiles of {rows} rows and {keys} keys visited"
-            yield "mask/beyond-diagonal", words, _both(_causal(1), _causal_by_tiles(rows, keys))
+            yield "mask/beyond-diagonal", words, _both(causal(1), causal_by_tiles(rows, keys))
     else:
-        yield "mask/causal", "a causal mask is applied where none was asked for", _causal(0)
+        yield "mask/causal", "a causal mask is applied where none was asked for", causal(0)
     for side, keys in (("left", left), ("right", right)):
         if keys >= 0:
             name = f"mask/window-{side}"
@@ -93,7 +93,7 @@ def _with(change: Callable[[Terms], Terms]) -> Rule:
     return rule
 
 
-def _causal(by: int | None) -> Rule:
+def causal(by: int | None) -> Rule:
     """A causal mask that reaches so many keys further, or none."""
 
     def rule(valid: Tensor, x: Attention, tile: Tile) -> Tensor:
@@ -105,7 +105,7 @@ def _causal(by: int | None) -> Rule:
     return rule
 
 
-def _causal_by_tiles(rows: int, keys: int) -> Rule:
+def causal_by_tiles(rows: int, keys: int) -> Rule:
     """A causal mask of whole tiles: a key is seen where the last row of a tile sees the tile's first key."""
 
     def rule(valid: Tensor, x: Attention, tile: Tile) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from . import (
+    bias_window,
     dead,
     delta,
     dropout,
@@ -27,8 +28,9 @@ from .hypothesis import Hypothesis, Observed, may_show
 
 _KINDS = (
     factor.zeros, layout.hypotheses, stride.hypotheses, index.hypotheses, store.hypotheses, wrap.hypotheses,
-    mask.hypotheses, delta.hypotheses, softcap.hypotheses, tau.hypotheses, dropout.hypotheses, dead.hypotheses,
-    group.hypotheses, operand.hypotheses, factor.hypotheses, tile.hypotheses, tail.hypotheses, precision.hypotheses,
+    mask.hypotheses, bias_window.hypotheses, delta.hypotheses, softcap.hypotheses, tau.hypotheses, dropout.hypotheses,
+    dead.hypotheses, group.hypotheses, operand.hypotheses, factor.hypotheses, tile.hypotheses, tail.hypotheses,
+    precision.hypotheses,
 )  # fmt: skip
 
 

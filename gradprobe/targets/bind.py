@@ -63,6 +63,8 @@ def bind(target: Target, case: Case, tensors: Mapping[str, Tensor]) -> dict[str,
 def _offered(target: Target, case: Case, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """All that the case has, by canonical name."""
     offered: dict[str, Any] = {name: getattr(case, name) for name in _SCALARS} | {"dots": case.dots or "ieee"}
+    if case.family == "lazy" and case.bias:  # whose only window is that of its bias, one number
+        offered["window"] = case.bias_window
     for name, tensor in tensors.items():
         rank = ranked(name, case)
         offered[name] = tensor if rank is None else without_broadcast(tensor, *rank)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.planted import address_faults, mask_faults, number_faults, thread_faults, tile_faults
 from tests.planted.cuda_faults import CUDA_FAULTS, CudaFault
 from tests.planted.flash_faults import EXPORTED, INSIDE
+from tests.planted.lazy_alone import LAZY_ALONE
 from tests.planted.lazy_faults import FAULTS
 from tests.planted.planting import Edit, Planted
 from tests.planted.trials import Changed, Scored
@@ -39,5 +40,5 @@ SCORED: tuple[Scored, ...] = (
     *tile_faults.TILES, *tile_faults.TAILS, *tile_faults.UNWRITTEN,
     *number_faults.ALGEBRA, *number_faults.PRECISION, *number_faults.SUMS, *number_faults.FIRST_CALL,
     *number_faults.HOST, *number_faults.DROPOUT,
-    *thread_faults.RACES,
+    *thread_faults.RACES, *LAZY_ALONE,
 )  # fmt: skip

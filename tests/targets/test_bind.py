@@ -26,6 +26,9 @@ def writes_in_other_words(
 ): ...
 
 
+def of_a_lazy_bias(q, k, v, bias, tau, window_size=512): ...
+
+
 def has_head_dims(q, k, v, do, d_q=24, d_k=24, d_v=24): ...
 
 
@@ -136,3 +139,9 @@ def test_a_forward_is_given_nowhere_to_write_since_autograd_finds_its_gradients(
     with pytest.raises(UsageFailure, match="needs 'dq', where a backward writes, and takes no dO") as refusal:
         bound(forward_that_writes)
     assert "take a parameter `do`" in refusal.value.way_out
+
+
+def test_the_window_of_a_lazy_target_is_that_of_its_bias():
+    case = resolve({"bias_window": 7}, "lazy", takes_bias=True)
+    found = bind(find_target(f"{__name__}:of_a_lazy_bias"), case, draw(case))
+    assert found["window_size"] == found["bias"].shape[1] == 7
