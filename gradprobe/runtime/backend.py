@@ -65,6 +65,7 @@ def make_interpreter_right(case: Case) -> None:
     interpreter.make_scalars_right()
     interpreter.keep_patched_language()
     interpreter.keep_types()
+    interpreter.call_builtins_at_once()
     interpreter.keep_arguments_in_place()
     interpreter.take_bools()
     if case.dtype == "bfloat16":

@@ -4,10 +4,18 @@ Import this only once TRITON_INTERPRET=1 is in the environment, since it imports
 """
 
 from .bfloat16 import InterpreterNotKnown, make_bfloat16_right, wrong_bfloat16_operations
-from .language import keep_arguments_in_place, keep_patched_language, keep_types, make_scalars_right, take_bools
+from .kept import keep_types
+from .language import (
+    call_builtins_at_once,
+    keep_arguments_in_place,
+    keep_patched_language,
+    make_scalars_right,
+    take_bools,
+)
 
 __all__ = [
     "InterpreterNotKnown",
+    "call_builtins_at_once",
     "keep_arguments_in_place",
     "keep_patched_language",
     "keep_types",

@@ -7,7 +7,6 @@ also keeps a bool in 32 bits and then refuses it: without the patch, a bool that
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
@@ -108,57 +107,22 @@ def keep_patched_language() -> None:
 
 
 @functools.cache
-def keep_types() -> None:
-    """Patches the interpreter to do nothing again that every operation of a launch does alike: half of its time.
+def call_builtins_at_once() -> None:
+    """Patches the interpreter to call the functions of triton.language without the two that it puts around each."""
+    patch, semantic = shipped._patch_attr, getattr(shipped, "interpreter_semantic", None)
+    around = tl.core.builtin(lambda: None).__code__
 
-    A type is made once for each shape, operands of one shape are not compared axis by axis, and no overflow is sought
-    that would not be told. A release that has other names for these is as slow as it is.
-    """
-    core, options, launch = tl.core, shipped.interpreter_builder.options, shipped.GridExecutor.__call__
-    semantic: Any = getattr(shipped, "interpreter_semantic", None)
-    broadcast = getattr(semantic, "broadcast_impl_value", None)
-    if broadcast is None or not hasattr(core, "tuple") or not hasattr(options, "sanitize_overflow"):
-        return
-    make_block, make_tensor = core.block_type.__init__, core.tensor.__init__
-    # What `__init__` set: by the ids of the element type and the sizes, and by those of what a tensor's type holds.
-    blocks: dict[tuple[int, tuple[Any, ...]], dict[str, Any]] = {}
-    tensors: dict[tuple[int, int], tuple[dict[str, Any], Any]] = {}
-    shapes: dict[tuple[Any, ...], Any] = {}
+    def patch_attribute(owner: Any, name: str, member: Any, *rest: Any) -> None:
+        patch(owner, name, member, *rest)
+        if semantic is not None and getattr(member, "__code__", None) is around:
+            setattr(owner, name, _given(member.__wrapped__, semantic))
 
-    def init_block(self: Any, element_ty: Any, shape: Any) -> None:
-        listed: Any = shape if type(shape) in (list, core.tuple) else [None]
-        sizes = tuple([size.value if type(size) is core.constexpr else size for size in listed])
-        if not all([type(size) is int for size in sizes]):
-            make_block(self, element_ty, shape)
-        elif (made := blocks.get((id(element_ty), sizes))) is not None:
-            vars(self).update(made)
-        else:
-            make_block(self, element_ty, shape)
-            self.shape = shapes.setdefault(sizes, self.shape)
-            blocks[id(element_ty), sizes] = dict(vars(self))
+    shipped._patch_attr = patch_attribute
 
-    def init_tensor(self: Any, handle: Any, type: Any) -> None:
-        key = (id(type.shape), id(type.element_ty)) if type.is_block() else (id(type), 0)
-        made = tensors.get(key)
-        if made is None:
-            make_tensor(self, handle, type)
-            # With the type, so that no other object takes its id.
-            tensors[key] = {name: value for name, value in vars(self).items() if name not in ("handle", "type")}, type
-        else:
-            vars(self).update(made[0])
-            self.handle, self.type = handle, type
 
-    def broadcast_where_shapes_differ(one: Any, other: Any) -> Any:
-        alike = one.type.is_block() and other.type.is_block() and one.type.shape is other.type.shape
-        return (one, other) if alike else broadcast(one, other)
+def _given(function: Callable[..., Any], semantic: Any) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        kwargs["_semantic"] = semantic
+        return function(*args, **kwargs)
 
-    def launch_afresh(self: Any, *args: Any, **kwargs: Any) -> Any:
-        for made in (blocks, tensors, shapes):
-            made.clear()
-        return launch(self, *args, **kwargs)
-
-    core.block_type.__init__, core.tensor.__init__ = init_block, init_tensor
-    semantic.broadcast_impl_value = broadcast_where_shapes_differ
-    shipped.GridExecutor.__call__ = launch_afresh
-    if not options.debug:
-        shipped.interpreter_builder.options = dataclasses.replace(options, sanitize_overflow=False)
+    return call

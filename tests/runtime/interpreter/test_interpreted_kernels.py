@@ -30,6 +30,7 @@ block.__init__ = lambda *args: (types.__setitem__(0, types[0] + 1), made(*args))
 if sys.argv[1] == "keep":
     interpreter.keep_patched_language()
     interpreter.keep_types()
+    interpreter.call_builtins_at_once()
 scope = interpreter.language.shipped._LangPatchScope
 counted = scope.set_attr
 scope.set_attr = lambda *args: (swaps.__setitem__(0, swaps[0] + 1), counted(*args))[1]
