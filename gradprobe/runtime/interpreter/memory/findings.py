@@ -151,7 +151,7 @@ def executing(kernel: CodeType | None) -> tuple[Line, ...]:
     while frame is not None:
         if frame.f_code is kernel:
             return ((frame.f_code, frame.f_lineno), *reversed(lines))
-        if not _is_between(frame.f_code.co_filename):
+        if not is_between(frame.f_code.co_filename):
             lines.append((frame.f_code, frame.f_lineno))
         frame = frame.f_back
     return tuple(lines[:1])
@@ -168,5 +168,6 @@ def places(lines: tuple[Line, ...]) -> tuple[SourceLine, ...]:
 
 
 @functools.cache
-def _is_between(file: str) -> bool:
+def is_between(file: str) -> bool:
+    """Whether a file stands between a kernel and its operations: Triton's own, or this tool's."""
     return file.startswith((*_BETWEEN, _THIS_TOOL))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from ..bfloat16 import InterpreterNotKnown
 from .accesses import Accesses
 from .findings import AccessFinding, places
 from .launch import Launch
-from .views import BLOCKS, IN_PLACE, REARRANGING, Handle, Method, Origins, view_of
+from .views import BLOCKS, IN_PLACE, REARRANGING, Handle, Method, Origins, View, view_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -50,6 +51,28 @@ class Memory:
     def failures(self) -> tuple[str, ...]:
         """What went wrong in watching. The accesses concerned were executed as they were, and not judged."""
         return tuple(self._failures)
+
+    @property
+    def kernel(self) -> str:
+        """The name of the kernel that runs; "" where none does."""
+        launch = self._accesses.launch
+        return launch.kernel if launch else ""
+
+    @property
+    def code(self) -> CodeType | None:
+        """The code of the kernel that runs."""
+        launch = self._accesses.launch
+        return launch.code if launch else None
+
+    def parts(self, pointers: Any, on: Array) -> list[tuple[View, Array, Array]]:
+        """For each tensor that these pointers access: its view, the flat numbers of the lanes, and their addresses."""
+        launch = self._accesses.launch
+        if launch is None:
+            return []
+        lanes = np.flatnonzero(np.broadcast_to(on, pointers.data.shape))
+        addresses = pointers.data.reshape(-1)[lanes]
+        found = launch.by_view(self._origins.of(pointers), addresses, lanes)
+        return [(view, lanes[some], addresses[some]) for view, some in found if view is not None]
 
     def patches(self) -> list[tuple[Any, str, Callable[[Method], Method]]]:
         """(owner, method name, wrapper) of each method of the interpreter that is wrapped."""

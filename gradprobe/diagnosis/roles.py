@@ -1,0 +1,354 @@
+"""Roles: which intermediate the value of a tile is, by comparison with the reference at the indices of its lanes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..inputs.memory import Array
+from ..model.case import Case
+from ..reference import Attention, Tile, evaluate
+from ..runtime.interpreter.dataflow import Lanes, Role
+
+# A value is an intermediate where it differs by less than so many units of rounding of the largest value: the
+# roundings of an operand and of a sum of a tile's length, and of what cancels in dP - delta.
+_ROUNDINGS = {"float32": 64, "float16": 8, "bfloat16": 4}
+_UNKNOWN = Role("")
+
+
+@dataclass(frozen=True)
+class _Form:
+    """One thing that a tile may be: an intermediate, or what kernels make on the way to one."""
+
+    name: str
+    values: Array
+    """[B, H, M, N], [B, H, M] or, of what is summed, the matrix that is summed."""
+    zero_where_masked: bool = False
+    """Whether masked entries count too, and are 0."""
+    with_: str = ""
+    """Of a sum: the input that the matrix is multiplied by, "" for a sum of the matrix itself."""
+    per_row: bool = False
+    """Whether any factor that is one for each row is as right: it is divided out later."""
+
+
+class Roles:
+    """The roles that tiles of one problem may have."""
+
+    def __init__(self, case: Case, x: Attention, inputs: Mapping[str, Any]) -> None:
+        self.case, self.x = case, x
+        self._inputs = {name: value.detach().double().cpu().numpy() for name, value in inputs.items()}
+        eps = torch.finfo(getattr(torch, case.dtype)).eps
+        self._tolerance = _ROUNDINGS[case.dtype] * eps
+        log2e = math.log2(math.e)
+        named = {"": 1.0, "scale": x.scale, "log2(e)": log2e, "scale * log2(e)": x.scale * log2e, "ln(2)": 1 / log2e,
+                 "1 / scale": 1 / x.scale, "sqrt(scale)": x.scale**0.5, "sqrt(scale * log2(e))": (x.scale * log2e) ** 0.5}  # fmt: skip
+        if x.softcap is not None:
+            named |= {"1 / softcap": 1 / x.softcap, "softcap": x.softcap, "scale / softcap": x.scale / x.softcap,
+                      "softcap * log2(e)": x.softcap * log2e}  # fmt: skip
+        if x.dropout:
+            named |= {"1 / (1 - p)": 1 / (1 - x.dropout), "(1 - p)": 1 - x.dropout}
+        self._factors = named | {f"-{words}" if words else "-1": -value for words, value in named.items()}
+        self._last: dict[tuple[str, ...], str] = {}
+
+    def __call__(self, data: Array, lanes: Lanes) -> Role | None:
+        """What a tile is; None where its indices do not tell what to compare it with."""
+        at = lanes.at
+        letters = frozenset(at)
+        if {"b", "h", "m", "n"} <= letters and not letters & {"d", "e"}:
+            return self._of_matrix(data, lanes)
+        if lanes.cover is not None and "b" in letters:
+            return self._of_sum(data, lanes)
+        if {"b", "h", "m"} <= letters and not letters & {"d", "e", "n"}:
+            return self._of_row(data, lanes)
+        return self._of_input(data, lanes)
+
+    # --- what tiles are compared with
+
+    @cached_property
+    def _parts(self) -> dict[str, Array]:
+        """Every matrix and row of the reference, [B, H, M, N] and [B, H, M]."""
+        found: dict[str, list[Array]] = {}
+        x = self.x
+        for batch in range(x.n_batch):
+            tile = Tile(batch, slice(0, x.n_heads), slice(0, x.n_query))
+            values = dict(evaluate(x, tile))
+            q, k, _, _ = x.tensors(tile)
+            values["QK"] = q @ k.mT
+            values["valid"] = values["valid"].expand(values["QK"].shape).double()
+            wanted = ("QK", "S", "P", "PE", "Z", "dPE", "dP", "dS", "LSE", "delta", "valid")
+            for name in wanted:
+                if name in values:
+                    found.setdefault(name, []).append(values[name].double().cpu().numpy())
+        return {name: np.stack(values) for name, values in found.items()}
+
+    @cached_property
+    def valid(self) -> Array:
+        """[B, H, M, N] bool."""
+        return self._parts["valid"] > 0
+
+    @cached_property
+    def _matrices(self) -> list[_Form]:
+        parts = self._parts
+        qk, t, p, dpe, dp = parts["QK"], parts["S"], parts["P"], parts["dPE"], parts["dP"]
+        delta, lse = parts["delta"][..., None], parts["LSE"][..., None]
+        s = qk * self.x.scale
+        ds = p * (dp - delta)
+        forms = [
+            _Form("Q K^T", qk), _Form("S", t), _Form("P", p, True), _Form("dP", dpe), _Form("dS", parts["dS"], True),
+            _Form("dP - delta", dp - delta), _Form("S - LSE", np.where(np.isfinite(lse), t - lse, 0.0)),
+        ]  # fmt: skip
+        if self.x.softcap is not None:
+            tanh = np.tanh(s / self.x.softcap)
+            forms += [
+                _Form("tanh(S / softcap)", tanh), _Form("tanh^2", tanh**2), _Form("1 - tanh^2", 1 - tanh**2),
+                _Form("softcap * tanh(S / softcap)", tanh * self.x.softcap), _Form("dT", ds, True),
+                _Form("(dP - delta)(1 - tanh^2)", (dp - delta) * (1 - tanh**2)),
+                _Form("P (1 - tanh^2)", p * (1 - tanh**2), True), _Form("exp(2 S / softcap)", np.exp(2 * s / self.x.softcap)),
+            ]  # fmt: skip
+        if self.case.family == "lazy":
+            forms += [_Form("P + tau / (i + 1)", parts["Z"]), _Form("relu(P + tau / (i + 1))", parts["PE"], True),
+                      _Form("P * dP", p * dp, True), _Form("S without bias", s), _Form("dP", dp, True),
+                      _Form("dP / (i + 1)", dpe / self._count), _Form("dP / (i + 1)", dp / self._count, True)]  # fmt: skip
+        elif "PE" in parts and not np.array_equal(parts["PE"], p):
+            forms += [_Form("P after dropout", parts["PE"], True)]
+        if not np.array_equal(s, t):
+            forms += [_Form("S", s)]
+        return forms
+
+    @property
+    def _count(self) -> Array:
+        """[M, 1] i + 1, by which lazy divides tau."""
+        return np.arange(1.0, self.case.seqlen_q + 1)[:, None]
+
+    @cached_property
+    def _rows(self) -> list[_Form]:
+        return [_Form(name, self._parts[name]) for name in ("LSE", "delta")]
+
+    def _of_matrix(self, data: Array, lanes: Lanes) -> Role | None:
+        index, known = _index(lanes, ("b", "h", "m", "n"))
+        if not known.any():
+            return None
+        got, seen = data[known].astype(np.float64), self.valid[index]
+        if not seen.any():
+            return None
+        found, partly, masked = _UNKNOWN, None, got[~seen]
+        for form in self._ordered(self._matrices, "matrix"):
+            want = form.values[index]
+            role = self._fit(form, got[seen], want[seen], form.values)
+            if role is None:
+                continue
+            is_open = bool(masked.size) and not self._is_zero(masked, form.values)
+            if form.zero_where_masked and is_open:
+                partly = partly or Role(role.name, role.factor, "not 0 where it is masked", is_open)
+                continue
+            self._last["matrix",] = form.name
+            return replace(role, is_open=is_open)
+        if partly is not None:
+            return partly
+        return self._row_scaled(got, seen, index, lanes, known) or found
+
+    def _row_scaled(self, got: Array, seen: Array, index: Any, lanes: Lanes, known: Array) -> Role | None:
+        """A tile of the forward: P times a factor a row, or S less a number a row, as long as the maximum is running."""
+        b, h, m, _ = index
+        row = (b.astype(np.int64) * self.case.heads + h) * self.case.seqlen_q + m
+        row, got, p, s = row[seen], got[seen], self._parts["P"][index][seen], self._parts["S"][index][seen]
+        for name, actual, want, is_factor in (("P", got, p, True), ("S", got, s, False)):
+            for words, constant in (("", 1.0), ("log2(e)", math.log2(math.e))) if not is_factor else (("", 1.0),):
+                if self._is_one_a_row(row, actual, want * constant, is_factor):
+                    return Role(f"{name}, {'times a factor' if is_factor else 'less a maximum'} of its row", words)
+        return None
+
+    def _is_one_a_row(self, row: Array, actual: Array, want: Array, is_factor: bool) -> bool:
+        if not np.isfinite(actual).all() or not np.isfinite(want).all() or len(np.unique(row)) == len(row):
+            return False
+        order = np.argsort(row, kind="stable")
+        row, actual, want = row[order], actual[order], want[order]
+        starts = np.flatnonzero(np.r_[True, row[1:] != row[:-1]])
+        counts = np.diff(np.r_[starts, len(row)])
+        if is_factor:
+            sums = np.add.reduceat(want * want, starts)
+            by_row = np.add.reduceat(want * actual, starts) / np.where(sums > 0, sums, 1.0)
+            expected = want * np.repeat(by_row, counts)
+            if (by_row <= 0).any():
+                return False
+        else:
+            by_row = np.add.reduceat(actual - want, starts) / counts
+            expected = want + np.repeat(by_row, counts)
+        return bool(np.abs(actual - expected).max() <= self._tolerance * np.abs(expected).max())
+
+    def _of_row(self, data: Array, lanes: Lanes) -> Role | None:
+        if not {"h", "m"} <= lanes.at.keys():
+            return None
+        return self._among(data, [(form, form.values) for form in self._rows], ("b", "h", "m"), lanes)
+
+    # --- sums
+
+    @cached_property
+    def _sums(self) -> dict[tuple[str, str], list[_Form]]:
+        """By what is summed over and the letter of the columns: the matrices and inputs that products sum."""
+        parts = self._parts
+        pe = parts.get("PE", parts["P"])
+        over_keys = {
+            "e": [_Form("O", pe, with_="v", per_row=True)],
+            "d": [_Form("dQ / scale", parts["dS"], with_="k")],
+            "": [_Form("delta", parts["P"] * parts["dP"])],
+        }
+        over_rows = {
+            "e": [_Form("dV", pe, with_="do")], "d": [_Form("dK / scale", parts["dS"], with_="q")],
+            "": [_Form("sum of dS", parts["dS"])],
+        }  # fmt: skip
+        return {("n", x): forms for x, forms in over_keys.items()} | {("m", x): forms for x, forms in over_rows.items()}
+
+    def _of_sum(self, data: Array, lanes: Lanes) -> Role | None:
+        cover, at = lanes.cover, lanes.at
+        assert cover is not None
+        kept = {"m": "n", "n": "m"}[cover.letter]
+        column = next((x for x in "de" if x in at), "")
+        forms = self._sums.get((cover.letter, column))
+        if not forms or kept not in at or data.ndim != (2 if column else 1) or np.shape(at["b"]) != data.shape:
+            return None
+        others = tuple(axis for axis in range(data.ndim) if axis != cover.axis)
+        batch, index = (at[x].max(others) if others else at[x] for x in ("b", kept))
+        lanes_known = (batch >= 0) & (index >= 0)
+        rows = np.moveaxis(data, cover.axis, 0)[lanes_known].astype(np.float64)
+        columns = np.moveaxis(at[column], cover.axis, 0)[lanes_known] if column else None
+        counts = cover.counts[lanes_known].astype(np.float64)
+        if not len(rows) or not counts.any():
+            return None
+        if not column and cover.letter == "n":
+            role = self._running(rows, batch[lanes_known], index[lanes_known], counts > 0) or self._of_row(data, lanes)
+            if role is not None and role.is_known:
+                return role
+        return self._sum_among(forms, cover.letter, batch[lanes_known], index[lanes_known], rows, columns, counts)
+
+    def _sum_among(
+        self, forms: list[_Form], over: str, batch: Array, index: Array, rows: Array, columns: Any, counts: Array
+    ) -> Role:
+        for form in forms:
+            # [lanes, heads, terms]: the weights of what is summed.
+            taken = form.values[batch, :, index, :] if over == "n" else form.values[batch, :, :, index]
+            weights = np.where(np.isfinite(taken), taken, 0.0) * counts
+            if form.with_:
+                tensor = self._inputs[form.with_]
+                group = self.case.heads // tensor.shape[1]
+                each = tensor[batch][:, np.arange(self.case.heads) // group]
+                want = np.einsum("lhx,lhxd->ld", weights, each)
+                known = columns >= 0
+                want = np.take_along_axis(want, np.where(known, columns, 0), 1)[known]
+                got = rows[known]
+            else:
+                want, got = weights.sum((1, 2)), rows.reshape(-1)
+            scale = self._scale_of(form)
+            role = self._fit(form, got, want, np.array([scale]))
+            if role is None and form.per_row and form.with_ and columns is not None and len(got):
+                lane = np.broadcast_to(np.arange(len(rows))[:, None], rows.shape)[known]
+                if self._is_one_a_row(lane, got, want, True):
+                    role = Role(f"{form.name}, times a factor of its row")
+            if role is not None:
+                return role
+        return _UNKNOWN
+
+    def _running(self, got: Array, batch: Array, index: Array, covered: Array) -> Role | None:
+        """The maximum of the scores so far, or the sum of their exponentials less that."""
+        for name, matrix, seen in (("S", self._parts["S"], True), ("Q K^T", self._parts["QK"], False)):
+            scores = matrix[batch, :, index, :]
+            visible = covered & (self.valid[batch, :, index, :] | (not seen))
+            most = np.where(visible, scores, -np.inf).max((1, 2))
+            live = np.isfinite(most)
+            if not live.any():
+                return None
+            forms = [(f"maximum of {name} so far", most)]
+            if seen:
+                sums = np.where(visible, np.exp(scores - np.where(live, most, 0.0)[:, None, None]), 0.0).sum((1, 2))
+                forms.append(("sum of exp(S - maximum) so far", sums))
+            for form, want in forms:
+                role = self._fit(_Form(form, want), got[live], want[live], want)
+                if role is not None:
+                    return role
+        return None
+
+    def _scale_of(self, form: _Form) -> float:
+        """The size of the largest sum that a form comes to."""
+        finite = np.where(np.isfinite(form.values), np.abs(form.values), 0.0)
+        most = max(float(finite.sum(-1).max()), float(finite.sum(-2).max()))
+        return most * (float(np.abs(self._inputs[form.with_]).max()) if form.with_ else 1.0)
+
+    # --- inputs
+
+    def _of_input(self, data: Array, lanes: Lanes) -> Role | None:
+        """A tile of an input, perhaps multiplied."""
+        letters = frozenset(lanes.at)
+        found = None
+        for name, axes in (("q", "bhmd"), ("k", "bgnd"), ("v", "bgne"), ("do", "bhme"), ("o", "bhme")):
+            value = self._inputs.get(name) if name != "o" else self._output
+            if value is None or not set(axes) <= letters:
+                continue
+            index, known = _index(lanes, tuple(axes))
+            if not known.any():
+                return None
+            found = _UNKNOWN
+            role = self._fit(_Form(name, value), data[known].astype(np.float64), value[index], value)
+            if role is not None:
+                return role
+        return found
+
+    @cached_property
+    def _output(self) -> Array:
+        parts = self._parts
+        v = self._inputs["v"]
+        group = self.case.heads // v.shape[1]
+        return np.asarray(parts.get("PE", parts["P"]) @ v[:, np.arange(self.case.heads) // group])
+
+    def whole(self) -> Iterator[tuple[str, Array]]:
+        """(axes, values) of the tensors that host code makes and kernels read."""
+        axes = {"q": "bhmd", "k": "bgnd", "v": "bgne", "do": "bhme"}
+        yield from ((letters, self._inputs[name]) for name, letters in axes.items() if name in self._inputs)
+        yield "bhme", self._output
+        yield from (("bhm", form.values) for form in self._rows)
+
+    # --- fitting
+
+    def _among(self, data: Array, forms: list[tuple[_Form, Array]], axes: tuple[str, ...], lanes: Lanes) -> Role | None:
+        index, known = _index(lanes, axes)
+        if not known.any():
+            return None
+        got = data[known].astype(np.float64)
+        finite = [np.isfinite(values[index]) for _, values in forms]
+        fits = (self._fit(form, got[ok], values[index][ok], values) for (form, values), ok in zip(forms, finite, strict=True))
+        return next((role for role in fits if role is not None), _UNKNOWN)
+
+    def _fit(self, form: _Form, got: Array, want: Array, all_of_it: Array) -> Role | None:
+        """The role where values are those wanted times a constant that kernels multiply by."""
+        if not got.size or not np.isfinite(got).all() or not np.isfinite(want).all():
+            return None
+        square = float(want @ want)
+        if square == 0.0:
+            return None if np.abs(got).max() > 0 else Role(form.name)
+        factor = float(got @ want) / square
+        finite = all_of_it[np.isfinite(all_of_it)]
+        allowed = self._tolerance * float(np.abs(finite).max())
+        for words, constant in self._factors.items():
+            if abs(factor - constant) <= max(1e-2, self._tolerance) * abs(constant):
+                if float(np.abs(got - constant * want).max()) <= allowed * abs(constant):
+                    return Role(form.name, words)
+        return None
+
+    def _is_zero(self, masked: Array, values: Array) -> bool:
+        return bool(np.abs(masked).max() <= self._tolerance * np.abs(values).max())
+
+    def _ordered(self, forms: list[_Form], kind: str) -> Iterator[_Form]:
+        last = self._last.get((kind,))
+        yield from (form for form in forms if form.name == last)
+        yield from (form for form in forms if form.name != last)
+
+
+def _index(lanes: Lanes, axes: tuple[str, ...]) -> tuple[tuple[Array, ...], Array]:
+    """The indices of the lanes that are known in all axes, and which lanes these are."""
+    known = np.logical_and.reduce([lanes.at[x] >= 0 for x in axes])
+    return tuple(lanes.at[x][known] for x in axes), known

@@ -1,0 +1,6 @@
+"""Dataflow: what the tiles of interpreted Triton kernels hold, element by element, and what they were made of."""
+
+from .graph import Conflict, Flow, Node, Role, Site, Source, Stored, followed
+from .lanes import NOWHERE, Lanes
+
+__all__ = ["NOWHERE", "Conflict", "Flow", "Lanes", "Node", "Role", "Site", "Source", "Stored", "followed"]

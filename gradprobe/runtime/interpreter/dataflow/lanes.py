@@ -1,0 +1,169 @@
+"""Lanes: the batch, head, row, key and dim that each lane of a tile is of, and how operations carry them on.
+
+The letters are those of the table of intermediates: b batch, h head, g key head, m query row, n key, d head dim,
+e value head dim, w distance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ....inputs.memory import Array
+
+if TYPE_CHECKING:
+    from ..memory.views import View
+
+NOWHERE = -1
+"""The index of a lane that was masked, or whose element is not known."""
+
+
+@dataclass(frozen=True)
+class Cover:
+    """What a tile is a sum, or a maximum, over: how often each row and key is in it."""
+
+    axis: int
+    """The axis of the tile along which `counts` goes."""
+    letter: str
+    """What was summed over: m or n."""
+    counts: Array
+    """[lanes of the axis, heads, indices of the letter] int16."""
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """What is known of a tile's lanes."""
+
+    at: Mapping[str, Array]
+    """By letter, int32 in the shape of the tile; NOWHERE where it is not known."""
+    origins: Mapping[str, frozenset[int]]
+    """By letter, the numbers of the loads that it comes from."""
+    cover: Cover | None = None
+
+    def moved(self, move: Callable[[Array], Array]) -> Lanes:
+        """The same after its tile was rearranged."""
+        cover = self.cover if all(move(at).shape == at.shape for at in self.at.values()) else None
+        return Lanes({letter: move(at) for letter, at in self.at.items()}, self.origins, cover)
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether its lanes are scores: each of one row and one key."""
+        return "m" in self.at and "n" in self.at
+
+    @property
+    def loads(self) -> frozenset[int]:
+        """All loads that it comes from."""
+        return frozenset[int]().union(*self.origins.values())
+
+    def only(self, letter: str) -> Lanes:
+        return Lanes({letter: self.at[letter]}, {letter: self.origins[letter]})
+
+
+def joined(left: Lanes, right: Lanes, cover: Cover | None = None) -> Lanes:
+    """The lanes of a tile that two tiles met in, lane by lane."""
+    at, origins = dict(left.at), dict(left.origins)
+    for letter, values in right.at.items():
+        at[letter] = np.where(at[letter] < 0, values, at[letter]) if letter in at else values
+        origins[letter] = origins.get(letter, frozenset()) | right.origins[letter]
+    shape = np.broadcast_shapes(*(values.shape for values in at.values()))
+    at = {letter: values if values.shape == shape else np.broadcast_to(values, shape) for letter, values in at.items()}
+    return Lanes(at, origins, None if "m" in at and "n" in at else cover)
+
+
+def without(lanes: Lanes, letters: set[str]) -> Lanes:
+    """The same, as if nothing were known of some letters."""
+    return replace(lanes, at={x: at for x, at in lanes.at.items() if x not in letters})
+
+
+def differ(left: Array, right: Array) -> tuple[int, int] | None:
+    """Two indices that are known and differ, of tiles that meet lane by lane; None where there are none."""
+    if left.shape != right.shape:
+        try:
+            left, right = np.broadcast_arrays(left, right)
+        except ValueError:
+            return None
+    apart = (left != right) & (left >= 0) & (right >= 0)
+    if not apart.any():
+        return None
+    where = int(np.flatnonzero(apart)[0])
+    return int(left.reshape(-1)[where]), int(right.reshape(-1)[where])
+
+
+def along(values: Array, axis: int) -> Array | None:
+    """The index of each lane of the other axes, where it is the same throughout `axis`; None where it varies."""
+    most = values.max(axis)
+    same = (values == np.expand_dims(most, axis)) | (values < 0)
+    return most if bool(same.all()) else None
+
+
+def reduced(lanes: Lanes, axis: int, shape: tuple[int, ...], heads: int, lengths: Mapping[str, int]) -> Lanes | None:
+    """The lanes of a tile after a reduction over one of its axes."""
+    found, lost = {}, {}
+    for letter, values in lanes.at.items():
+        kept = along(values, axis)
+        if kept is None:
+            lost[letter] = values
+        else:
+            found[letter] = kept.reshape(shape)
+    cover = lanes.cover if lanes.cover is not None and lanes.cover.axis != axis and len(shape) == 1 else None
+    cover = replace(cover, axis=0) if cover is not None else None
+    over = next((letter for letter in "mn" if letter in lost), None)
+    if over is not None and lanes.is_matrix and len(shape) == 1 and "h" in lanes.at:
+        rows = np.moveaxis(lost[over], axis, -1)
+        cover = Cover(0, over, _counts(rows, np.moveaxis(lanes.at["h"], axis, -1), heads, lengths[over]))
+    if over == "m" and "n" in found:
+        found.pop("h", None)
+    return Lanes(found, {letter: lanes.origins[letter] for letter in found}, cover) if found else None
+
+
+def _counts(indices: Array, head: Array, heads: int, length: int) -> Array:
+    """[lanes, heads, length] how often each index of each head stands in a lane's row of [lanes, terms]."""
+    counts = np.zeros((indices.shape[0], heads, length), np.int16)
+    lane = np.broadcast_to(np.arange(indices.shape[0])[:, None], indices.shape)
+    known = (indices >= 0) & (head >= 0)
+    np.add.at(counts, (lane[known], head[known], indices[known]), 1)
+    return counts
+
+
+def contracted(scores: Lanes, axis: int, heads: int, lengths: Mapping[str, int]) -> Cover | None:
+    """What a dot sums over where one operand holds scores: over `axis` of them, whose other axis is kept."""
+    over = next((x for x in "mn" if x in scores.at and along(scores.at[x], axis) is None), None)
+    if over is None:  # a tile of one row or key
+        over = next((x for x in "mn" if x in scores.at and along(scores.at[x], 1 - axis) is None), None)
+        over = {"m": "n", "n": "m"}.get(over or "")
+    if over is None or "h" not in scores.at:
+        return None
+    rows, head = (np.moveaxis(scores.at[x], axis, -1) for x in (over, "h"))
+    return Cover(1 - axis, over, _counts(rows, head, heads, lengths[over]))
+
+
+def together(left: Cover | None, right: Cover | None, *, is_sum: bool) -> Cover | None:
+    """What the sum, or the maximum, of two tiles is over."""
+    if left is None or right is None:
+        return left or right
+    if (left.axis, left.letter, left.counts.shape) != (right.axis, right.letter, right.counts.shape):
+        return None
+    counts = left.counts + right.counts if is_sum else np.maximum(left.counts, right.counts)
+    return replace(left, counts=counts)
+
+
+def table_of(view: View, letters: str, group: int) -> dict[str, Array]:
+    """By letter, the index of the element at each offset of a view's span; a key head for each head too."""
+    shape, strides = view.elements.shape, view.elements.strides
+    steps = [np.arange(size).reshape([-1 if at == axis else 1 for at in range(len(shape))]) for axis, size in enumerate(shape)]
+    offsets = np.zeros(shape, np.int64)
+    for step, stride in zip(steps, strides, strict=True):
+        offsets = offsets + step * stride
+    found = {}
+    for axis, letter in enumerate(letters):
+        if letter == "1" or (strides[axis] == 0 and shape[axis] > 1):
+            continue
+        table = np.full(view.elements.span, NOWHERE, np.int32)
+        table[offsets] = np.broadcast_to(steps[axis], shape)
+        found[letter] = table
+        if letter == "h":
+            found["g"] = np.where(table < 0, table, table // group)
+    return found
