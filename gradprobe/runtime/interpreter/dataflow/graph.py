@@ -24,7 +24,7 @@ from ....targets.surroundings import replaced
 from ..memory.findings import Line, is_between
 from ..memory.views import REARRANGING, Handle, Method, View
 from ..memory.watch import Memory, watched_memory
-from .lanes import NOWHERE, Lanes, along, contracted, differ, joined, reduced, table_of, together, without
+from .lanes import NOWHERE, Cover, Lanes, along, contracted, differ, joined, reduced, table_of, together, without
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -88,8 +88,6 @@ class Node:
 
     site: Site
     operands: tuple[Node, ...]
-    lanes: Lanes | None
-    """None where no index is known."""
     role: Role | None = None
     """None where its value was compared with nothing."""
     tensor: str = ""
@@ -98,6 +96,15 @@ class Node:
     """Its place among all, in the order in which they were made."""
     used: bool = False
     """Whether something that is known was made of it."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What a handle of the interpreter holds."""
+
+    node: Node
+    lanes: Lanes | None
+    """None where no index is known."""
 
 
 @dataclass(frozen=True)
@@ -200,20 +207,20 @@ class Flow:
         self._note(result, site, tuple(writers), lanes, tensor=name)
 
     def _stored(self, value: Any, parts: Sequence[tuple[View, Array, Array]], *, is_atomic: bool) -> None:
-        node = self.of(value)
-        if node is None:
+        tile = self.of(value)
+        if tile is None:
             return
         site = self._site("atomic" if is_atomic else "store")
         for view, lanes, addresses in parts:
-            self.stores.append(Stored(view.home, view.name, node, site, is_atomic))
-            here = {} if node.lanes is None else {x: at.reshape(-1)[lanes] for x, at in node.lanes.at.items()}
+            self.stores.append(Stored(view.home, view.name, tile.node, site, is_atomic))
+            here = {} if tile.lanes is None else {x: at.reshape(-1)[lanes] for x, at in tile.lanes.at.items()}
             found = self._indices_of(view, addresses) if self._letters(view) else {}
-            if node.lanes is not None and found:
-                own = Lanes(here, node.lanes.origins)
+            if tile.lanes is not None and found:
+                own = Lanes(here, tile.lanes.origins)
                 self._compare(own, Lanes(found, dict.fromkeys(found, frozenset())), site)
-            self._leave(view, addresses, here, node)
-            if node.lanes is not None:
-                self._visit(view.home, node.lanes, is_atomic)
+            self._leave(view, addresses, here, tile.node)
+            if tile.lanes is not None:
+                self._visit(view.home, tile.lanes, is_atomic)
 
     def _visit(self, home: int, lanes: Lanes, is_atomic: bool) -> None:
         """Notes which pairs of a row and a key are in what was stored."""
@@ -296,8 +303,8 @@ class Flow:
             (shipped, "_patch_lang_tensor", self._transposing),
         ]
 
-    def of(self, handle: Any) -> Node | None:
-        """The node of a tile; None where it comes from no load."""
+    def of(self, handle: Any) -> Tile | None:
+        """What a handle holds; None where it comes from no load."""
         return handle.attr.get(_KEY) if isinstance(handle, Handle) else None
 
     def _note(
@@ -306,12 +313,12 @@ class Flow:
         role = self.judge(handle.data, lanes) if lanes is not None and handle.data.dtype.kind == "f" else None
         if role is not None and role.is_known:
             _mark_used(operands)
-        self._add(handle, Node(site, operands, lanes, role, tensor))
+        self._add(handle, Node(site, operands, role, tensor), lanes)
 
-    def _add(self, handle: Any, node: Node) -> None:
+    def _add(self, handle: Any, node: Node, lanes: Lanes | None) -> None:
         node.number = len(self.nodes)
         self.nodes.append(node)
-        handle.attr[_KEY] = node
+        handle.attr[_KEY] = Tile(node, lanes)
 
     def _trying(self, action: Callable[[], Any]) -> None:
         """A fault of following stops no kernel."""
@@ -325,16 +332,17 @@ class Flow:
 
         def method(builder: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(builder, *args, **kwargs)
-            nodes = [node for arg in args if (node := self.of(arg)) is not None]
-            if nodes:
-                self._trying(lambda: self._carry(result, original, builder, args, kwargs, nodes))
+            tiles = [self.of(arg) for arg in args]
+            if any(tiles):
+                self._trying(lambda: self._carry(result, original, builder, args, kwargs, tiles))
             return result
 
         return method
 
-    def _carry(self, result: Any, original: Method, builder: Any, args: Any, kwargs: Any, nodes: list[Node]) -> None:
+    def _carry(self, result: Any, original: Method, builder: Any, args: Any, kwargs: Any, tiles: list[Tile | None]) -> None:
         results = result if isinstance(result, tuple) else (result,)
-        known = [node.lanes if (node := self.of(arg)) is not None else None for arg in args]
+        known = [tile.lanes if tile else None for tile in tiles]
+        moved_tiles = [tile for tile in tiles if tile is not None]
         letters = dict.fromkeys(x for lanes in known if lanes for x in lanes.at)
         found: list[dict[str, Array]] = [{} for _ in results]
         for letter in letters:
@@ -349,31 +357,31 @@ class Flow:
             x: frozenset[int]().union(*(lanes.origins.get(x, frozenset()) for lanes in known if lanes)) for x in letters
         }
         for handle, at in zip(results, found, strict=True):
-            lanes = Lanes(at, origins, _kept_cover(nodes, handle)) if at else None
-            if len(nodes) == 1:  # the same value, elsewhere
-                self._add(handle, _elsewhere(nodes[0], lanes))
+            lanes = Lanes(at, origins, _kept_cover(moved_tiles, handle)) if at else None
+            if len(moved_tiles) == 1:  # the same value, elsewhere
+                handle.attr[_KEY] = Tile(moved_tiles[0].node, lanes)
             else:
-                self._note(handle, self._site("join"), tuple(nodes), lanes)
+                self._note(handle, self._site("join"), _nodes(moved_tiles), lanes)
 
     def _elementwise(self, name: str, operands: tuple[int, ...]) -> Callable[[Method], Method]:
         def wrapper(original: Method) -> Method:
             def method(builder: Any, *args: Any, **kwargs: Any) -> Any:
                 result = original(builder, *args, **kwargs)
-                nodes = [self.of(args[number]) for number in operands]
-                if any(nodes):
-                    self._trying(lambda: self._met(result, name, nodes))
+                tiles = [self.of(args[number]) for number in operands]
+                if any(tiles):
+                    self._trying(lambda: self._met(result, name, tiles))
                 return result
 
             return method
 
         return wrapper
 
-    def _met(self, result: Any, name: str, nodes: Sequence[Node | None]) -> None:
-        if name == "fmul" and not all(nodes) and not result.data.any():
+    def _met(self, result: Any, name: str, tiles: Sequence[Tile | None]) -> None:
+        if name == "fmul" and not all(tiles) and not result.data.any():
             return  # an accumulator that holds nothing yet, rescaled
         site = self._site(name)
-        lanes = self._together([node.lanes if node else None for node in nodes], name, site)
-        self._note(result, site, tuple(node for node in nodes if node is not None), lanes)
+        lanes = self._together([tile.lanes if tile else None for tile in tiles], name, site)
+        self._note(result, site, _nodes(tiles), lanes)
 
     def _together(self, lanes: Sequence[Lanes | None], name: str, site: Site) -> Lanes | None:
         known = [one for one in lanes if one is not None]
@@ -398,35 +406,35 @@ class Flow:
     def _fusing(self, original: Method) -> Method:
         def fma(builder: Any, x: Any, y: Any, z: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(builder, x, y, z, *args, **kwargs)
-            if any(nodes := [self.of(x), self.of(y), self.of(z)]):
-                self._trying(lambda: self._fused(result, nodes))
+            if any(tiles := [self.of(x), self.of(y), self.of(z)]):
+                self._trying(lambda: self._fused(result, tiles))
             return result
 
         return fma
 
-    def _fused(self, result: Any, nodes: Sequence[Node | None]) -> None:
+    def _fused(self, result: Any, tiles: Sequence[Tile | None]) -> None:
         site = self._site("fma")
-        x, y, z = (node.lanes if node else None for node in nodes)
+        x, y, z = (tile.lanes if tile else None for tile in tiles)
         lanes = self._together([self._together([x, y], "fmul", site), z], "fadd", site)
-        self._note(result, site, tuple(node for node in nodes if node is not None), lanes)
+        self._note(result, site, _nodes(tiles), lanes)
 
     def _dotting(self, original: Method) -> Method:
         def dot(builder: Any, a: Any, b: Any, d: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(builder, a, b, d, *args, **kwargs)
-            nodes = [self.of(a), self.of(b), self.of(d)]
-            if any(nodes):
-                self._trying(lambda: self._dotted(result, a.data.shape, b.data.shape, nodes))
+            tiles = [self.of(a), self.of(b), self.of(d)]
+            if any(tiles):
+                self._trying(lambda: self._dotted(result, a.data.shape, b.data.shape, tiles))
             return result
 
         return dot
 
-    def _dotted(self, result: Any, shape_a: Any, shape_b: Any, nodes: Sequence[Node | None]) -> None:
-        site, (a, b, d) = self._site("dot"), nodes
+    def _dotted(self, result: Any, shape_a: Any, shape_b: Any, tiles: Sequence[Tile | None]) -> None:
+        site, (a, b, d) = self._site("dot"), tiles
         product = None
         if len(shape_a) == 2:
             product = self._product(site, a.lanes if a else None, b.lanes if b else None, (shape_a[0], shape_b[1]))
         lanes = self._together([product, d.lanes if d else None], "fadd", site)
-        self._note(result, site, tuple(node for node in nodes if node is not None), lanes)
+        self._note(result, site, _nodes(tiles), lanes)
 
     def _product(self, site: Site, a: Lanes | None, b: Lanes | None, shape: tuple[int, int]) -> Lanes | None:
         if a is None and b is None:
@@ -473,28 +481,28 @@ class Flow:
     def _reducing(self, original: Method) -> Method:
         def reduce(operation: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(operation, inputs, *args, **kwargs)
-            node = self.of(inputs[0].handle)
-            if node is not None and operation.axis is not None:
+            tile = self.of(inputs[0].handle)
+            if tile is not None and operation.axis is not None:
                 results = result if isinstance(result, (tuple, list)) else (result,)
-                self._trying(lambda: self._reduced(results, node, operation.axis))
+                self._trying(lambda: self._reduced(results, tile, operation.axis))
             return result
 
         return reduce
 
-    def _reduced(self, results: Sequence[Any], node: Node, axis: int) -> None:
+    def _reduced(self, results: Sequence[Any], tile: Tile, axis: int) -> None:
         site = self._site("reduce")
         for each in results:
             shape = each.handle.data.shape
-            lanes = reduced(node.lanes, axis, shape, self.sizes["h"], self.sizes) if node.lanes else None
-            self._note(each.handle, site, (node,), lanes)
+            lanes = reduced(tile.lanes, axis, shape, self.sizes["h"], self.sizes) if tile.lanes else None
+            self._note(each.handle, site, (tile.node,), lanes)
 
     def _scanning(self, original: Method) -> Method:
         def scan(operation: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(operation, inputs, *args, **kwargs)
-            node = self.of(inputs[0].handle)
+            tile = self.of(inputs[0].handle)
             for each in result if isinstance(result, (tuple, list)) else (result,):
-                if node is not None:
-                    self._note(each.handle, self._site("scan"), (node,), node.lanes)
+                if tile is not None:
+                    self._note(each.handle, self._site("scan"), (tile.node,), tile.lanes)
             return result
 
         return scan
@@ -506,10 +514,9 @@ class Flow:
 
             def transposed(this: Any) -> Any:
                 result = plain(this)
-                node = self.of(this.handle)
-                if node is not None:
-                    lanes = node.lanes.moved(np.transpose) if node.lanes else None
-                    self._add(result.handle, _elsewhere(node, lanes))
+                tile = self.of(this.handle)
+                if tile is not None:
+                    result.handle.attr[_KEY] = Tile(tile.node, tile.lanes.moved(np.transpose) if tile.lanes else None)
                 return result
 
             tensor.T = property(transposed)
@@ -531,9 +538,8 @@ class Flow:
         return Site(self.memory.kernel, lines, operation, instruction)
 
 
-def _elsewhere(node: Node, lanes: Lanes | None) -> Node:
-    """The same value in other lanes."""
-    return Node(node.site, (node,), lanes, node.role, node.tensor)
+def _nodes(tiles: Sequence[Tile | None]) -> tuple[Node, ...]:
+    return tuple(tile.node for tile in tiles if tile is not None)
 
 
 def _mark_used(nodes: Sequence[Node]) -> None:
@@ -550,9 +556,9 @@ def _of_letter(lanes: Lanes | None, letter: str, handle: Any) -> Array:
     return np.full(handle.data.shape, NOWHERE, np.int32) if found is None else found
 
 
-def _kept_cover(nodes: Sequence[Node], handle: Any) -> Any:
+def _kept_cover(tiles: Sequence[Tile], handle: Any) -> Cover | None:
     """The cover of a vector that becomes a column or a row; of anything else that is moved, none."""
-    cover = nodes[0].lanes.cover if len(nodes) == 1 and nodes[0].lanes else None
+    cover = tiles[0].lanes.cover if len(tiles) == 1 and tiles[0].lanes else None
     if cover is None:
         return None
     sizes = [axis for axis, size in enumerate(handle.data.shape) if size == len(cover.counts)]
