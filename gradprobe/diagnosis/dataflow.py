@@ -1,304 +1,115 @@
-"""The dataflow of a failing run: the load that read other elements than it should, or the first wrong value."""
+"""What the dataflow of a failing run shows: the load that reads other elements than it should, or the first wrong
+value.
+
+Nothing in here is a hypothesis: each operation of an interpreted kernel was seen, with what it worked on and what it
+made. So a diagnosis of the dataflow gives the line; a hypothesis that fits gives the name.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import math
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+import re
+from collections.abc import Sequence
 
-import numpy as np
-import torch
+from msgspec.structs import replace
 
-from ..inputs.memory import Array
-from ..model.assignment import Assigned
-from ..model.case import Case
-from ..numerics.compare import attention_of
-from ..probing.experiment import Experiment, inputs_of
-from ..runtime.interpreter.dataflow import Conflict, Flow, Node, Site, Stored, followed
-from ..runtime.interpreter.memory.findings import Line
-from ..runtime.run import Outcome, run_target
-from .roles import Roles
+from ..faults.hypothesis import title
+from ..model.failures import Failure
+from ..model.report import CONSISTENT, Diagnosis, Where
+from ..model.run import INHERITED, MISMATCH
+from ..numerics.evidence import LayoutRun
+from ..probing.experiment import Experiment
+from ..runtime.interpreter.memory.findings import places
+from .follow import followed_run
+from .lines import among
+from .suspects import Suspect, suspects
 
-
-@dataclass(frozen=True)
-class Followed:
-    """One run of a target, followed operation by operation."""
-
-    flow: Flow
-    roles: Roles
-    outcome: Outcome
+KINDS = ("load/", "value/", "stored/", "pairs/")
+"""What the words of such a diagnosis begin with."""
+_CLASSES = {"load": "S1", "value": "A", "stored": "A", "pairs": "M2"}
 
 
-def followed_run(experiment: Experiment, assigned: Assigned) -> Followed | None:
-    """Runs the target once more in a layout and follows its values; None where it refused the layout."""
-    case, inputs = experiment.case, inputs_of(experiment, assigned)
-    x = attention_of(case, inputs.values)
-    roles = Roles(case, x, inputs.values)
-    copies: dict[int, str] = {}
-
-    def axes(view: Any) -> str:
-        if view.name in inputs.tensors and (view.known is not None or not view.parameter):
-            return case.input_axes(view.name)
-        return copies.get(view.home, "")
-
-    def learn(argument: Any) -> None:
-        if isinstance(argument, torch.Tensor):
-            letters = _copied(argument, inputs.tensors, roles, case)
-            if letters:
-                copies[argument.untyped_storage().data_ptr()] = letters
-
-    sizes = {"b": case.batch, "h": case.heads, "g": case.kv_heads, "m": case.seqlen_q, "n": case.seqlen_k}
-    flow = Flow(axes, sizes, roles)
-    with followed(inputs.tensors, flow, learn):
-        outcome = run_target(experiment.target, case, inputs, (), contextlib.nullcontext())
-    return Followed(flow, roles, outcome) if outcome.trace is not None else None
+def seen_in_dataflow(experiment: Experiment, run: LayoutRun) -> list[Diagnosis]:
+    """What goes wrong by itself in one failing run, the first first; nothing of packed sequences."""
+    if experiment.case.cu_seqlens_q or run.measured is None:
+        return []
+    try:
+        followed = followed_run(experiment, run.assigned)
+    except Failure:
+        return []
+    if followed is None:
+        return []
+    wrong = [
+        name for name, finding in run.measured.comparison.findings.items() if finding.status in (MISMATCH, INHERITED)
+    ]
+    return _diagnoses(suspects(followed, wrong))
 
 
-def _copied(argument: torch.Tensor, known: Mapping[str, torch.Tensor], roles: Roles, case: Case) -> str:
-    """The axes of a tensor that host code made of an input: one of its shape whose values are proportional to it."""
-    home = argument.untyped_storage().data_ptr()
-    if argument.dim() < 2 or not argument.is_floating_point() or argument.numel() < 8:
-        return ""
-    if any(home == tensor.untyped_storage().data_ptr() for tensor in known.values()):
-        return ""
-    if argument.numel() != math.prod(argument.shape) or argument.untyped_storage().nbytes() > 1 << 28:
-        return ""
-    got = argument.detach().double().flatten().cpu().numpy()
-    if not np.isfinite(got).all() or not np.abs(got).max() > 0:
-        return ""
-    return next((axes for axes, value in roles.whole() if _proportional(got, value, argument.shape)), "")
+def _diagnoses(found: Sequence[Suspect]) -> list[Diagnosis]:
+    groups: dict[tuple[str, str], list[Suspect]] = {}
+    for one in found:
+        groups.setdefault((one.kind, one.name), []).append(one)
+    sure = [group for group in groups.values() if group[0].is_sure]
+    made = [_diagnosis(group) for group in sure or groups.values()]
+    return [replace(one, also=number > 0) for number, one in enumerate(made)]
 
 
-def _proportional(got: Array, value: Array, shape: Sequence[int]) -> bool:
-    if tuple(shape) != value.shape:
-        return False
-    want = value.reshape(-1)
-    square = float(want @ want)
-    factor = float(got @ want) / square if square else 0.0
-    return factor != 0.0 and bool(np.abs(got - factor * want).max() <= 0.01 * np.abs(got).max())
+def _diagnosis(group: Sequence[Suspect]) -> Diagnosis:
+    first, where = group[0], tuple(map(_where, group))
+    reasons = (f"{place.kernel}, line {place.line}: {one.reason}" for one, place in zip(group, where, strict=True))
+    evidence, where = tuple(dict.fromkeys(reasons)), tuple(dict.fromkeys(where))
+    explained = 1.0 if first.is_sure else CONSISTENT
+    fault = f"{first.kind}/{_slug(first.name) or 'result'}"
+    return Diagnosis(fault, _CLASSES[first.kind], _summary(first), explained, evidence, where)
 
 
-@dataclass(frozen=True)
-class Suspect:
-    """One operation that goes wrong although what it works on is right."""
-
-    kind: str
-    """load: it reads other elements than it should; value: its operands are right and its result is not; factor: it is
-    right but for a constant; pairs: a row and a key are left out of what is stored, or counted twice."""
-    name: str
-    """The intermediate that is wrong there, or the tensor that is misread; "" where it is not known."""
-    site: Site
-    lines: tuple[Line, ...]
-    """Those of the site up to the one that is the fault: of a helper that is right elsewhere, its caller's."""
-    reason: str
-    """One sentence."""
-    count: int
-    """How often it went wrong."""
-    is_sure: bool = True
-    """Whether it goes wrong whenever it runs, or what is made of it is wrong too."""
+def _slug(name: str) -> str:
+    return re.sub(r"[^\w]+", "-", name).strip("-")
 
 
-def suspects(run: Followed, wrong: Sequence[str]) -> list[Suspect]:
-    """What goes wrong by itself, the first first.
+def _summary(one: Suspect) -> str:
+    kernel, name = one.site.kernel, one.name
+    if one.kind == "load":
+        return f"{kernel} reads other elements of {title(name)} than it works on"
+    if one.kind == "stored":
+        return f"{one.reason}, in {kernel}"
+    if one.kind == "pairs":
+        return f"{name} is not summed over the keys that each row sees, in {kernel}"
+    return f"{name or 'a value'} is the first that is wrong in {kernel}: all that it is made of is right"
 
-    Args:
-        wrong: the results that are wrong.
+
+def _where(one: Suspect) -> Where:
+    """The line at fault, and the calls that led there."""
+    *calls, line = places(one.lines)
+    led = f", called at line {', '.join(str(call.line) for call in calls)}" if calls else ""
+    note = f"{title(one.name)} is {_VERBS[one.kind]} here{led}" if one.name else f"wrong here{led}"
+    return among(Where(line.file, line.line, line.code.strip(), kernel=one.site.kernel, note=note))
+
+
+_VERBS = {"load": "read", "value": "computed", "stored": "stored", "pairs": "summed"}
+
+
+def with_dataflow(named: Sequence[Diagnosis], seen: Sequence[Diagnosis]) -> list[Diagnosis]:
+    """The causes that hypotheses name, with the lines that the dataflow shows; and what it shows besides.
+
+    A hypothesis about one tensor keeps its lines, which say where that tensor's address is made. One about a formula
+    is dropped where the dataflow shows that a load is at fault: its numbers only look like that formula's.
     """
-    found = list(_misread(run.flow))
-    if not found:
-        found = [*_values(run, wrong), *_factors(run, wrong)]
-    return sorted(found or _pairs(run, wrong), key=lambda one: not one.is_sure)
-
-
-# --- loads
-
-
-def _misread(flow: Flow) -> Iterator[Suspect]:
-    """The loads whose indices disagree with those of most others that they meet."""
-    left = list(flow.conflicts)
-    culprits: dict[int, list[Conflict]] = {}
-    while left:
-        votes = Counter(number for one in left for number in one.left | one.right)
-        culprit = max(votes, key=lambda number: (votes[number], -flow.agreed.get(number, 0), -number))
-        culprits[culprit] = [one for one in left if culprit in one.left | one.right]
-        left = [one for one in left if culprit not in one.left | one.right]
-    right = [source.site for number, source in enumerate(flow.sources) if number not in culprits]
-    for number, conflicts in culprits.items():
-        source, conflict = flow.sources[number], conflicts[0]
-        site = conflict.site if "/" in conflict.letter else source.site
-        lines = site.lines if "/" in conflict.letter else _blamed(site, right)
-        yield Suspect("load", source.tensor, site, lines, _of_conflict(flow, number, conflict), len(conflicts))
-
-
-_WORDS = {"b": "batch", "h": "head", "g": "key head", "m": "row", "n": "key", "d": "dim", "e": "dim", "w": "distance"}
-
-
-def _of_conflict(flow: Flow, culprit: int, conflict: Conflict) -> str:
-    if "/" in conflict.letter:
-        one, other = (_WORDS[letter] for letter in conflict.letter.split("/"))
-        return f"a dot sums over {one}s on its left and over {other}s on its right"
-    own, other = conflict.example if culprit in conflict.left else conflict.example[::-1]
-    others = conflict.right if culprit in conflict.left else conflict.left
-    names = " and ".join(sorted({flow.sources[number].tensor for number in others}))
-    word, tensor = _WORDS[conflict.letter], flow.sources[culprit].tensor
-    there = f"it meets {word} {other} of {names}" if names else f"it is stored as {word} {other}"
-    return f"{tensor} is read at {word} {own} where {there}"
-
-
-def _blamed(site: Site, right: Iterable[Site]) -> tuple[Line, ...]:
-    """The lines of a site without the innermost ones that are right where something else calls them."""
-    elsewhere = {other.lines[-depth:] for other in right for depth in range(1, len(other.lines) + 1)}
-    lines = site.lines
-    for depth in range(1, len(lines)):
-        if lines[-depth:] not in elsewhere:
-            return lines[: len(lines) - depth + 1]
-    return lines[:1]
-
-
-# --- values
-
-
-def _is_known(node: Node) -> bool:
-    return node.role is not None and node.role.is_known
-
-
-def _values(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
-    """The operations whose operands are right and whose result is not, on the way to what is wrong."""
-    found: dict[Site, tuple[Node, Node]] = {}
-    counts = Counter[Site]()
-    for node, used_by in _first_wrong(run, wrong):
-        found.setdefault(node.site, (node, used_by))
-        counts[node.site] += 1
-    right = {node.site for node in run.flow.nodes if _is_known(node)}
-    fine = {node.site for node in run.flow.nodes if node.used and not _is_known(node)}
-    for site in sorted(found, key=lambda site: found[site][0].number):
-        node, used_by = found[site]
-        is_open = node.role is not None and node.role.is_open
-        name = _expected(node, run.flow.nodes)
-        reason = _of_open(node, used_by) if is_open else _of_value(node, name)
-        yield Suspect("value", name, site, _blamed(site, right - {site}), reason, counts[site], site not in fine)
-
-
-def _first_wrong(run: Followed, wrong: Sequence[str]) -> Iterator[tuple[Node, Node]]:
-    """Every wrong node that is made of right ones, with the node that it was reached from."""
-    seen: set[int] = set()
-    pending = [(stored.node, stored.node) for stored in _wrong_stores(run, wrong)]
-    while pending:
-        node, used_by = pending.pop()
-        if node.number in seen or _is_known(node):
-            continue
-        seen.add(node.number)
-        sums = node.site.operation in ("dot", "reduce")
-        unmasked = [operand for operand in node.operands if sums and operand.role is not None and operand.role.is_open]
-        unknown = [operand for operand in node.operands if not _is_known(operand) and _is_wrong(operand)]
-        if unmasked:
-            yield from ((operand, node) for operand in unmasked)
-        elif unknown:
-            pending += [(operand, node) for operand in unknown]
-        elif node.role is not None:
-            yield node, used_by
-
-
-def _is_wrong(node: Node) -> bool:
-    """Whether its value, or one that it was made of since anything known, was compared and is nothing that is known."""
-    pending, seen = [node], set[int]()
-    while pending:
-        one = pending.pop()
-        if one.number in seen:
-            continue
-        seen.add(one.number)
-        if one.role is None:
-            pending += one.operands
-        elif not one.role.is_known:
-            return True
-    return False
-
-
-def _wrong_stores(run: Followed, wrong: Sequence[str]) -> list[Stored]:
-    """The stores of what is wrong; where none is known to be one, all of them: host code made the results of them."""
-    stores = run.flow.stores
-    found = [one for one in stores if run.outcome.storages.get(one.home, "") in wrong]
-    return found or list(stores)
-
-
-def _of_value(node: Node, name: str) -> str:
-    made = [operand.role.words for operand in node.operands if operand.role is not None and operand.role.is_known]
-    right = " and ".join(dict.fromkeys(made))
-    is_wrong = f"and it is not {name}" if name else "and it is no intermediate, nor a step to one"
-    return f"it is made of {right}, which {'are' if ' and ' in right else 'is'} right, {is_wrong}" if right else is_wrong
-
-
-def _of_open(node: Node, used_by: Node) -> str:
-    assert node.role is not None
-    line = used_by.site.lines[-1][1]
-    return f"{node.role.words} is right where rows see keys and not 0 where they do not, and line {line} sums over it"
-
-
-# What an operation makes of two right values.
-_MADE = {
-    frozenset(["P", "dP - delta"]): "dS", frozenset(["dP", "delta"]): "dP - delta", frozenset(["S", "LSE"]): "S - LSE",
-    frozenset(["S - LSE"]): "P", frozenset(["q", "k"]): "Q K^T", frozenset(["do", "v"]): "dP", frozenset(["Q K^T"]): "S",
-    frozenset(["dS", "k"]): "dQ", frozenset(["dS", "q"]): "dK", frozenset(["P", "do"]): "dV", frozenset(["P", "v"]): "O",
-    frozenset(["Q K^T", "LSE"]): "S - LSE", frozenset(["do", "o"]): "delta", frozenset(["P", "dP"]): "P * dP",
-    frozenset(["P"]): "P", frozenset(["dS"]): "dS", frozenset(["dP"]): "dP",
-}  # fmt: skip
-
-
-def _expected(node: Node, nodes: Sequence[Node]) -> str:
-    """What a value should be: what it is where it is right, else what is made of such operands; "" if unknown."""
-    elsewhere = Counter(one.role.name for one in nodes if one.site == node.site and one.role and one.role.is_known)
-    if elsewhere:
-        return elsewhere.most_common(1)[0][0]
-    made = frozenset(operand.role.name for operand in node.operands if operand.role is not None)
-    return _MADE.get(made, "")
-
-
-# --- factors and pairs
-
-_STORED = {"dQ": "scale * dQ / scale", "dK": "scale * dK / scale", "dV": "dV", "O": "O", "LSE": "LSE", "delta": "delta"}
-
-
-def _factors(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
-    """Results that are stored as what they are, times another constant."""
-    found: dict[Site, Suspect] = {}
-    for stored in run.flow.stores:
-        name, role = run.outcome.storages.get(stored.home, ""), stored.node.role
-        if name not in wrong or name not in _STORED or role is None or not role.is_known or role.words == _STORED[name]:
-            continue
-        reason = f"{name} is stored as {role.words}, and is {_STORED[name]}"
-        found.setdefault(stored.site, Suspect("factor", name, stored.node.site, stored.node.site.lines, reason, 1))
-    yield from found.values()
-
-
-def _pairs(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
-    """Results that some pairs of a row and a key are left out of, or counted twice in."""
-    for home, visits in run.flow.visits.items():
-        name = run.outcome.storages.get(home, "")
-        if name not in wrong:
-            continue
-        missing, twice = run.roles.valid & (visits == 0), run.roles.valid & (visits > 1)
-        pairs, what = (missing, "left out") if missing.any() else (twice, "counted more than once")
-        if not pairs.any():
-            continue
-        stored = next(one for one in run.flow.stores if one.home == home)
-        b, h, m, n = (int(at) for at in np.argwhere(pairs)[0])
-        first = f"the first of row {m} and key {n} (batch {b}, head {h})"
-        reason = f"{int(pairs.sum()):,} pairs of a row and a key are {what}, {first}"
-        site = _summing(stored.node)
-        yield Suspect("pairs", name, site, site.lines, reason, int(pairs.sum()))
-
-
-def _summing(node: Node) -> Site:
-    """The last dot that a result was made by."""
-    pending, seen = [node], set[int]()
-    while pending:
-        one = pending.pop(0)
-        if one.site.operation in ("dot", "reduce"):
-            return one.site
-        if one.number not in seen:
-            seen.add(one.number)
-            pending += one.operands
-    return node.site
+    loads = {one.fault.partition("/")[2]: one for one in seen if one.fault.startswith("load/")}
+    if not seen:
+        return list(named)
+    kept, told = [], set()
+    for one in named:
+        tensor = one.fault.partition("/")[2].partition("-")[0]
+        if tensor in loads:
+            told.add(loads[tensor].fault)
+            kept.append(
+                replace(one, evidence=(*one.evidence, *loads[tensor].evidence), where=one.where or loads[tensor].where)
+            )
+        elif not loads:
+            told |= {other.fault for other in seen}
+            lines = tuple(where for other in seen for where in other.where)
+            kept.append(
+                replace(one, where=lines, evidence=(*one.evidence, *(e for other in seen for e in other.evidence)))
+            )
+    beside = [one for one in seen if one.fault not in told]
+    return [replace(one, also=number > 0) for number, one in enumerate([*kept, *beside])]

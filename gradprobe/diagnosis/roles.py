@@ -46,11 +46,12 @@ class Roles:
         eps = torch.finfo(getattr(torch, case.dtype)).eps
         self._tolerance = _ROUNDINGS[case.dtype] * eps
         log2e = math.log2(math.e)
-        named = {"": 1.0, "scale": x.scale, "log2(e)": log2e, "scale * log2(e)": x.scale * log2e, "ln(2)": 1 / log2e,
-                 "1 / scale": 1 / x.scale, "sqrt(scale)": x.scale**0.5, "sqrt(scale * log2(e))": (x.scale * log2e) ** 0.5}  # fmt: skip
+        both = x.scale * log2e
+        named = {"": 1.0, "scale": x.scale, "log2(e)": log2e, "scale * log2(e)": both, "ln(2)": 1 / log2e}
+        named |= {"1 / scale": 1 / x.scale, "sqrt(scale)": x.scale**0.5, "sqrt(scale * log2(e))": both**0.5}
         if x.softcap is not None:
-            named |= {"1 / softcap": 1 / x.softcap, "softcap": x.softcap, "scale / softcap": x.scale / x.softcap,
-                      "softcap * log2(e)": x.softcap * log2e}  # fmt: skip
+            named |= {"1 / softcap": 1 / x.softcap, "softcap": x.softcap, "softcap * log2(e)": x.softcap * log2e}
+            named |= {"scale / softcap": x.scale / x.softcap}
         if x.dropout:
             named |= {"1 / (1 - p)": 1 / (1 - x.dropout), "(1 - p)": 1 - x.dropout}
         self._factors = named | {f"-{words}" if words else "-1": -value for words, value in named.items()}
@@ -109,12 +110,14 @@ class Roles:
                 _Form("tanh(S / softcap)", tanh), _Form("tanh^2", tanh**2), _Form("1 - tanh^2", 1 - tanh**2),
                 _Form("softcap * tanh(S / softcap)", tanh * self.x.softcap), _Form("dT", ds, True),
                 _Form("(dP - delta)(1 - tanh^2)", (dp - delta) * (1 - tanh**2)),
-                _Form("P (1 - tanh^2)", p * (1 - tanh**2), True), _Form("exp(2 S / softcap)", np.exp(2 * s / self.x.softcap)),
+                _Form("P (1 - tanh^2)", p * (1 - tanh**2), True),
+                _Form("exp(2 S / softcap)", np.exp(2 * s / self.x.softcap)),
             ]  # fmt: skip
         if self.case.family == "lazy":
             forms += [_Form("P + tau / (i + 1)", parts["Z"]), _Form("relu(P + tau / (i + 1))", parts["PE"], True),
                       _Form("P * dP", p * dp, True), _Form("S without bias", s), _Form("dP", dp, True),
-                      _Form("dP / (i + 1)", dpe / self._count), _Form("dP / (i + 1)", dp / self._count, True)]  # fmt: skip
+                      _Form("dP / (i + 1)", dpe / self._count),
+                      _Form("dP / (i + 1)", dp / self._count, True)]  # fmt: skip
         elif "PE" in parts and not np.array_equal(parts["PE"], p):
             forms += [_Form("P after dropout", parts["PE"], True)]
         if not np.array_equal(s, t):
@@ -154,7 +157,7 @@ class Roles:
         return self._row_scaled(got, seen, index, lanes, known) or found
 
     def _row_scaled(self, got: Array, seen: Array, index: Any, lanes: Lanes, known: Array) -> Role | None:
-        """A tile of the forward: P times a factor a row, or S less a number a row, as long as the maximum is running."""
+        """A tile of the forward while the maximum is running: P times a factor a row, or S less a number a row."""
         b, h, m, _ = index
         row = (b.astype(np.int64) * self.case.heads + h) * self.case.seqlen_q + m
         row, got, p, s = row[seen], got[seen], self._parts["P"][index][seen], self._parts["S"][index][seen]
@@ -320,7 +323,10 @@ class Roles:
             return None
         got = data[known].astype(np.float64)
         finite = [np.isfinite(values[index]) for _, values in forms]
-        fits = (self._fit(form, got[ok], values[index][ok], values) for (form, values), ok in zip(forms, finite, strict=True))
+        fits = (
+            self._fit(form, got[ok], values[index][ok], values)
+            for (form, values), ok in zip(forms, finite, strict=True)
+        )
         return next((role for role in fits if role is not None), _UNKNOWN)
 
     def _fit(self, form: _Form, got: Array, want: Array, all_of_it: Array) -> Role | None:
@@ -334,9 +340,9 @@ class Roles:
         finite = all_of_it[np.isfinite(all_of_it)]
         allowed = self._tolerance * float(np.abs(finite).max())
         for words, constant in self._factors.items():
-            if abs(factor - constant) <= max(1e-2, self._tolerance) * abs(constant):
-                if float(np.abs(got - constant * want).max()) <= allowed * abs(constant):
-                    return Role(form.name, words)
+            is_near = abs(factor - constant) <= max(1e-2, self._tolerance) * abs(constant)
+            if is_near and float(np.abs(got - constant * want).max()) <= allowed * abs(constant):
+                return Role(form.name, words)
         return None
 
     def _is_zero(self, masked: Array, values: Array) -> bool:

@@ -212,8 +212,21 @@ def _of_failing(experiment: Experiment, failing: Sequence[LayoutRun], memory: Se
             found[beside:beside] = _diagnoses(lines, there, [one], f"in {other.layout}: ", also=True)[:1]
     else:
         found = [*_behaving(again), *found]
-    found = _in_order(*_seen_too(found, memory), seen)
+    found = _with_dataflow(experiment, run, found)
+    found = _in_order(*_seen_too(found, memory), seen, is_here=bool(run.memory))
     return Reasons(tuple(found), () if found and found[0].explained >= NAMED else tuple(known(seen)))
+
+
+def _with_dataflow(experiment: Experiment, run: LayoutRun, found: Sequence[Diagnosis]) -> list[Diagnosis]:
+    """The causes with the lines that the dataflow of the run shows, and what it shows besides; then all others."""
+    if experiment.first is None or not experiment.first.interpreted or not experiment.first.launched:
+        return list(found)
+    # It imports Triton, which only a run in the interpreter has surely done already.
+    from .dataflow import seen_in_dataflow, with_dataflow
+
+    named = [one for one in found if one.explained >= NAMED]
+    others = [one for one in found if one.explained < NAMED]
+    return [*with_dataflow(named, seen_in_dataflow(experiment, run)), *others]
 
 
 def _of_other_values(
@@ -278,11 +291,16 @@ def _seen_too(found: Sequence[Diagnosis], memory: Sequence[Diagnosis]) -> tuple[
     return with_evidence, [one for one in memory if one.fault not in named]
 
 
-def _in_order(found: Sequence[Diagnosis], memory: Sequence[Diagnosis], seen: Observed) -> list[Diagnosis]:
+def _in_order(
+    found: Sequence[Diagnosis], memory: Sequence[Diagnosis], seen: Observed, *, is_here: bool
+) -> list[Diagnosis]:
     """What explains most; but what was seen of memory comes before numbers that only depend on it.
 
     A race does, unless a named fault stores that very tensor elsewhere, or where it is to add; an access outside and a
     read of what nothing wrote do in the kernels of what is wrong, unless a named fault reads that very tensor.
+
+    Args:
+        is_here: whether anything of the kind was seen in the run that is explained, and not in other layouts alone.
     """
     named = [one for one in found if one.explained >= NAMED]
     arrays = {_tensor_of(one) for one in memory}
@@ -292,7 +310,7 @@ def _in_order(found: Sequence[Diagnosis], memory: Sequence[Diagnosis], seen: Obs
         one
         for one in memory
         if (one.fault_class == RACE_CLASS and _tensor_of(one) not in stored)
-        or (not explains_them and _in_kernel_of(one, seen.own))
+        or (not explains_them and (is_here or not named) and _in_kernel_of(one, seen.own))
     ]
     order = [*first, *named, *(one for one in memory if one not in first), *found]
     return list(dict.fromkeys(order))

@@ -1,4 +1,4 @@
-"""Flow: each operation of interpreted Triton kernels as a node, with the indices of its lanes and the role of its value.
+"""Flow: each operation of interpreted Triton kernels as a node, with the indices of its lanes and its value's role.
 
 A load gives every lane the index of the element that it read. What is rearranged keeps its indices, what meets lane by
 lane must agree in them, and what a dot sums over must be the same on both sides. Where two tiles meet that do not
@@ -31,10 +31,54 @@ if TYPE_CHECKING:
 
 _KEY = "gradprobe node"
 _MOVED = tuple(name for name in REARRANGING if name not in ("create_gather", "create_select"))
-_UNARY = """si_to_fp ui_to_fp fp_to_si fp_to_ui fp_ext fp_trunc int_cast fp_to_fp fabs iabs exp exp2 log log2 sqrt
-    precise_sqrt rsqrt floor ceil sin cos erf""".split()
-_BINARY = """fadd fsub fmul fdiv precise_divf add sub mul maximumf maxnumf maxsi minimumf minnumf and or
-    fcmpOLT fcmpOGT fcmpOLE fcmpOGE fcmpOEQ fcmpONE fcmpUNE""".split()
+_UNARY = [
+    "si_to_fp",
+    "ui_to_fp",
+    "fp_to_si",
+    "fp_to_ui",
+    "fp_ext",
+    "fp_trunc",
+    "int_cast",
+    "fp_to_fp",
+    "fabs",
+    "iabs",
+    "exp",
+    "exp2",
+    "log",
+    "log2",
+    "sqrt",
+    "precise_sqrt",
+    "rsqrt",
+    "floor",
+    "ceil",
+    "sin",
+    "cos",
+    "erf",
+]
+_BINARY = [
+    "fadd",
+    "fsub",
+    "fmul",
+    "fdiv",
+    "precise_divf",
+    "add",
+    "sub",
+    "mul",
+    "maximumf",
+    "maxnumf",
+    "maxsi",
+    "minimumf",
+    "minnumf",
+    "and",
+    "or",
+    "fcmpOLT",
+    "fcmpOGT",
+    "fcmpOLE",
+    "fcmpOGE",
+    "fcmpOEQ",
+    "fcmpONE",
+    "fcmpUNE",
+]
 _SUMS = ("fadd", "add")
 _LARGEST = ("maximumf", "maxnumf", "maxsi")
 
@@ -225,8 +269,10 @@ class Flow:
     def _visit(self, home: int, lanes: Lanes, is_atomic: bool) -> None:
         """Notes which pairs of a row and a key are in what was stored."""
         cover = lanes.cover
-        kept = {"m": "n", "n": "m"}.get(cover.letter) if cover else None
-        if cover is None or kept not in lanes.at or "b" not in lanes.at:
+        if cover is None or "b" not in lanes.at:
+            return
+        kept = {"m": "n", "n": "m"}[cover.letter]
+        if kept not in lanes.at:
             return
         shape = tuple(self.sizes[x] for x in "bhmn")
         visits = self.visits.setdefault(home, np.zeros(shape, np.int16))
@@ -307,9 +353,7 @@ class Flow:
         """What a handle holds; None where it comes from no load."""
         return handle.attr.get(_KEY) if isinstance(handle, Handle) else None
 
-    def _note(
-        self, handle: Any, site: Site, operands: tuple[Node, ...], lanes: Lanes | None, tensor: str = ""
-    ) -> None:
+    def _note(self, handle: Any, site: Site, operands: tuple[Node, ...], lanes: Lanes | None, tensor: str = "") -> None:
         role = self.judge(handle.data, lanes) if lanes is not None and handle.data.dtype.kind == "f" else None
         if role is not None and role.is_known:
             _mark_used(operands)
@@ -339,7 +383,9 @@ class Flow:
 
         return method
 
-    def _carry(self, result: Any, original: Method, builder: Any, args: Any, kwargs: Any, tiles: list[Tile | None]) -> None:
+    def _carry(
+        self, result: Any, original: Method, builder: Any, args: Any, kwargs: Any, tiles: list[Tile | None]
+    ) -> None:
         results = result if isinstance(result, tuple) else (result,)
         known = [tile.lanes if tile else None for tile in tiles]
         moved_tiles = [tile for tile in tiles if tile is not None]
@@ -474,9 +520,8 @@ class Flow:
                 one = Lanes({letter: left[letter]}, {letter: a.origins[letter]})
                 self._compare(one, Lanes({letter: right[letter]}, {letter: b.origins[letter]}), site)
         if left and right and not left.keys() & right.keys():
-            one, other = sorted(left)[0], sorted(right)[0]
-            example = (NOWHERE, NOWHERE)
-            self.conflicts.append(Conflict(site, f"{one}/{other}", a.origins[one], b.origins[other], example))
+            x, y = min(left), min(right)
+            self.conflicts.append(Conflict(site, f"{x}/{y}", a.origins[x], b.origins[y], (NOWHERE, NOWHERE)))
 
     def _reducing(self, original: Method) -> Method:
         def reduce(operation: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:

@@ -153,7 +153,10 @@ def together(left: Cover | None, right: Cover | None, *, is_sum: bool) -> Cover 
 def table_of(view: View, letters: str, group: int) -> dict[str, Array]:
     """By letter, the index of the element at each offset of a view's span; a key head for each head too."""
     shape, strides = view.elements.shape, view.elements.strides
-    steps = [np.arange(size).reshape([-1 if at == axis else 1 for at in range(len(shape))]) for axis, size in enumerate(shape)]
+    steps = [
+        np.arange(size).reshape([-1 if at == axis else 1 for at in range(len(shape))])
+        for axis, size in enumerate(shape)
+    ]
     offsets = np.zeros(shape, np.int64)
     for step, stride in zip(steps, strides, strict=True):
         offsets = offsets + step * stride
