@@ -23,8 +23,6 @@ from .follow import followed_run
 from .lines import among
 from .suspects import Suspect, suspects
 
-KINDS = ("load/", "value/", "stored/", "pairs/")
-"""What the words of such a diagnosis begin with."""
 _CLASSES = {"load": "S1", "value": "A", "stored": "A", "pairs": "M2"}
 
 

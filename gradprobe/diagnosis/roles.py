@@ -200,7 +200,7 @@ class Roles:
         over_keys = {
             "e": [_Form("O", pe, with_="v", per_row=True)],
             "d": [_Form("dQ / scale", parts["dS"], with_="k")],
-            "": [_Form("delta", parts["P"] * parts["dP"])],
+            "": [_Form("delta", parts["P"] * parts["dP"]), _Form("sum of dP / (i + 1)", parts["dP"] / self._count)],
         }
         over_rows = {
             "e": [_Form("dV", pe, with_="do")], "d": [_Form("dK / scale", parts["dS"], with_="q")],

@@ -20,6 +20,10 @@ from .run import FAILED, MATCH, MISMATCH, CloseUp, Counts, Element, Error, Inter
 NAMED, CONSISTENT = 0.9, 0.5
 
 
+# What the fault of a diagnosis begins with that no hypothesis gives, but the dataflow of the kernels.
+KINDS = ("load/", "value/", "stored/", "pairs/")
+
+
 class Where(Struct, frozen=True):
     """A line of source that a diagnosis names."""
 

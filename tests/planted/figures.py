@@ -53,6 +53,8 @@ def figures(judged: Sequence[Judged]) -> list[Figure]:
     return [
         *found,
         Figure("cause named first", sum(each.named for each in planted), len(planted), 0.99),
+        Figure("line of a planted fault right", sum(each.line for each in planted), len(planted)),
+        Figure("line of an uncovered fault right", sum(each.line for each in uncovered), len(uncovered)),
         Figure("no hypothesis fits an uncovered fault", sum(each.right for each in uncovered), len(uncovered), 28 / 30),
     ]
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from gradprobe.model.report import Diagnosis
 from tests.planted.figures import by_class, diagnosing, figures
 from tests.planted.scoring import DIAGNOSES, Judged
-from tests.planted.trials import Scored, Uncovered
+from tests.planted.trials import Scored, Uncovered, Unflagged
 
 
 def progress(total: int) -> Callable[[int, Judged], None]:
@@ -46,6 +46,11 @@ def _of_figures(judged: Sequence[Judged]) -> Iterator[str]:
         yield f"  seconds of a diagnosis: median {seconds[0]:.2f}, largest {seconds[1]:.2f}"
     if not DIAGNOSES:
         yield "  reports do not say why yet: causes are not counted"
+    for each in judged:
+        if not isinstance(each.trial, Unflagged) and not each.line:
+            first = each.outcome.diagnoses[:1]
+            told = [f"{where.kernel}:{where.line}" for one in first for where in one.where]
+            yield f"  no line: {each.trial.name} {[one.fault for one in first]} {told} {sorted(each.trial.changed.lines())[:6]}"
     uncovered = [each for each in judged if isinstance(each.trial, Uncovered)]
     if uncovered and DIAGNOSES:
         yield f"  of {len(uncovered)} uncovered faults nothing at all is said of {sum(e.is_silent for e in uncovered)}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import difflib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -53,6 +55,23 @@ class Changed:
         """The file's source with the replacements made."""
         source = TARGETS[self.of][0].read_text()
         return _edited_cuda(source, self.edits) if self.of in _ADAPTERS else edited(source, self.edits)
+
+    def lines(self) -> frozenset[int]:
+        """The lines of the statements that were changed; where lines were taken away, those beside them."""
+        planted = self.plant()
+        before, after = TARGETS[self.of][0].read_text().splitlines(), planted.splitlines()
+        changes = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
+        changed = {
+            line
+            for tag, _, _, start, end in changes
+            if tag != "equal"
+            for line in (range(start + 1, end + 1) if end > start else (start, start + 1))
+        }
+        if self.of in _ADAPTERS:
+            return frozenset(changed)
+        statements = [node for node in ast.walk(ast.parse(planted)) if isinstance(node, (ast.stmt, ast.excepthandler))]
+        simple = [range(one.lineno, (one.end_lineno or 0) + 1) for one in statements if not hasattr(one, "body")]
+        return frozenset(changed.union(*(lines for lines in simple if changed & set(lines))))
 
     def probe(self, folder: Path) -> Probed:
         """The report on a copy of the file, written into a folder."""

@@ -24,7 +24,21 @@ from ....targets.surroundings import replaced
 from ..memory.findings import Line, is_between
 from ..memory.views import REARRANGING, Handle, Method, View
 from ..memory.watch import Memory, watched_memory
-from .lanes import NOWHERE, Cover, Lanes, along, contracted, differ, joined, reduced, table_of, together, without
+from .lanes import (
+    NOWHERE,
+    OUTSIDE,
+    Cover,
+    Lanes,
+    along,
+    contracted,
+    differ,
+    joined,
+    reduced,
+    table_of,
+    together,
+    without,
+    without_tail,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -247,6 +261,7 @@ class Flow:
             self.sources.append(Source(name, site))
         origin = frozenset([number])
         known = {letter: values.reshape(result.data.shape) for letter, values in at.items()}
+        known = without_tail(known, self.sizes)
         lanes = Lanes(known, dict.fromkeys(known, origin)) if known else None
         self._note(result, site, tuple(writers), lanes, tensor=name)
 
@@ -300,7 +315,8 @@ class Flow:
         offsets = _offsets(owner.start, addresses, owner.elements.itemsize)
         inside = (offsets >= 0) & (offsets < owner.elements.span)
         safe = np.where(inside, offsets, 0)
-        return {letter: np.where(inside, at[safe], NOWHERE) for letter, at in self._tables[key].items()}
+        found = {letter: np.where(inside, at[safe], NOWHERE) for letter, at in self._tables[key].items()}
+        return {letter: np.where(at == NOWHERE, OUTSIDE, at) for letter, at in found.items()}
 
     def _leave(self, view: View, addresses: Array, here: Mapping[str, Array], node: Node) -> None:
         """Leaves in memory what was stored there: the indices, and the node."""
@@ -505,7 +521,7 @@ class Flow:
         cover = None
         for lanes, axis in ((a, 1), (b, 0)):
             if lanes is not None and lanes.is_matrix:
-                cover = contracted(lanes, axis, self.sizes["h"], self.sizes)
+                cover = contracted(lanes, axis, self.sizes)
         if any("m" in one for one in summed) or (cover is not None and cover.letter == "m"):
             at.pop("h", None)
         return Lanes(at, {x: origins[x] for x in at}, cover) if at else None
@@ -527,18 +543,19 @@ class Flow:
         def reduce(operation: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(operation, inputs, *args, **kwargs)
             tile = self.of(inputs[0].handle)
-            if tile is not None and operation.axis is not None:
+            if tile is not None:
                 results = result if isinstance(result, (tuple, list)) else (result,)
                 self._trying(lambda: self._reduced(results, tile, operation.axis))
             return result
 
         return reduce
 
-    def _reduced(self, results: Sequence[Any], tile: Tile, axis: int) -> None:
+    def _reduced(self, results: Sequence[Any], tile: Tile, axis: int | None) -> None:
         site = self._site("reduce")
         for each in results:
-            shape = each.handle.data.shape
-            lanes = reduced(tile.lanes, axis, shape, self.sizes["h"], self.sizes) if tile.lanes else None
+            lanes = None
+            if tile.lanes is not None and axis is not None:
+                lanes = reduced(tile.lanes, axis, each.handle.data.shape, self.sizes)
             self._note(each.handle, site, (tile.node,), lanes)
 
     def _scanning(self, original: Method) -> Method:

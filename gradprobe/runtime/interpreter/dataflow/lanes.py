@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 NOWHERE = -1
 """The index of a lane that was masked, or whose element is not known."""
+OUTSIDE = -2
+"""The index of a lane that was read where its tensor has no element."""
 
 
 @dataclass(frozen=True)
@@ -79,13 +81,16 @@ def without(lanes: Lanes, letters: set[str]) -> Lanes:
 
 
 def differ(left: Array, right: Array) -> tuple[int, int] | None:
-    """Two indices that are known and differ, of tiles that meet lane by lane; None where there are none."""
+    """Two indices that are known and differ, of tiles that meet lane by lane; None where there are none.
+
+    What lies outside its tensor differs from every element, and not from what is not known.
+    """
     if left.shape != right.shape:
         try:
             left, right = np.broadcast_arrays(left, right)
         except ValueError:
             return None
-    apart = (left != right) & (left >= 0) & (right >= 0)
+    apart = (left != right) & (left != NOWHERE) & (right != NOWHERE)
     if not apart.any():
         return None
     where = int(np.flatnonzero(apart)[0])
@@ -99,7 +104,7 @@ def along(values: Array, axis: int) -> Array | None:
     return most if bool(same.all()) else None
 
 
-def reduced(lanes: Lanes, axis: int, shape: tuple[int, ...], heads: int, lengths: Mapping[str, int]) -> Lanes | None:
+def reduced(lanes: Lanes, axis: int, shape: tuple[int, ...], sizes: Mapping[str, int]) -> Lanes | None:
     """The lanes of a tile after a reduction over one of its axes."""
     found, lost = {}, {}
     for letter, values in lanes.at.items():
@@ -113,7 +118,7 @@ def reduced(lanes: Lanes, axis: int, shape: tuple[int, ...], heads: int, lengths
     over = next((letter for letter in "mn" if letter in lost), None)
     if over is not None and lanes.is_matrix and len(shape) == 1 and "h" in lanes.at:
         rows = np.moveaxis(lost[over], axis, -1)
-        cover = Cover(0, over, _counts(rows, np.moveaxis(lanes.at["h"], axis, -1), heads, lengths[over]))
+        cover = Cover(0, over, _counts(rows, np.moveaxis(lanes.at["h"], axis, -1), sizes["h"], sizes[over]))
     if over == "m" and "n" in found:
         found.pop("h", None)
     return Lanes(found, {letter: lanes.origins[letter] for letter in found}, cover) if found else None
@@ -128,7 +133,7 @@ def _counts(indices: Array, head: Array, heads: int, length: int) -> Array:
     return counts
 
 
-def contracted(scores: Lanes, axis: int, heads: int, lengths: Mapping[str, int]) -> Cover | None:
+def contracted(scores: Lanes, axis: int, sizes: Mapping[str, int]) -> Cover | None:
     """What a dot sums over where one operand holds scores: over `axis` of them, whose other axis is kept."""
     over = next((x for x in "mn" if x in scores.at and along(scores.at[x], axis) is None), None)
     if over is None:  # a tile of one row or key
@@ -137,7 +142,7 @@ def contracted(scores: Lanes, axis: int, heads: int, lengths: Mapping[str, int])
     if over is None or "h" not in scores.at:
         return None
     rows, head = (np.moveaxis(scores.at[x], axis, -1) for x in (over, "h"))
-    return Cover(1 - axis, over, _counts(rows, head, heads, lengths[over]))
+    return Cover(1 - axis, over, _counts(rows, head, sizes["h"], sizes[over]))
 
 
 def together(left: Cover | None, right: Cover | None, *, is_sum: bool) -> Cover | None:
@@ -148,6 +153,20 @@ def together(left: Cover | None, right: Cover | None, *, is_sum: bool) -> Cover 
         return None
     counts = left.counts + right.counts if is_sum else np.maximum(left.counts, right.counts)
     return replace(left, counts=counts)
+
+
+def without_tail(at: dict[str, Array], sizes: Mapping[str, int]) -> dict[str, Array]:
+    """The indices of a tile without those of the lanes behind the last row or key.
+
+    Kernels that do not mask them read whatever lies there, such as the next head's rows, and then make no use of it.
+    """
+    behind: Any = False
+    for letter in ("m", "n"):
+        if letter in at:
+            last = at[letter] == sizes[letter] - 1
+            for axis in range(last.ndim):
+                behind = behind | (np.maximum.accumulate(last, axis) & ~last)
+    return {letter: np.where(behind, NOWHERE, values) for letter, values in at.items()}
 
 
 def table_of(view: View, letters: str, group: int) -> dict[str, Array]:

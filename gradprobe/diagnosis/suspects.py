@@ -1,0 +1,254 @@
+"""Suspects: the operations of a failing run that go wrong although what they work on is right."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..runtime.interpreter.dataflow import Conflict, Flow, Node, Site, Stored
+from ..runtime.interpreter.memory.findings import Line
+from .follow import Followed
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """One operation that goes wrong although what it works on is right."""
+
+    kind: str
+    """load: it reads other elements than it should; value: its operands are right and its result is not; stored: it is
+    right but for a constant; pairs: a row and a key are left out of what is stored, or counted twice."""
+    name: str
+    """The intermediate that is wrong there, or the tensor that is misread; "" where it is not known."""
+    site: Site
+    lines: tuple[Line, ...]
+    """Those of the site up to the one that is the fault: of a helper that is right elsewhere, its caller's."""
+    reason: str
+    """One sentence."""
+    count: int
+    """How often it went wrong."""
+    is_sure: bool = True
+    """Whether it goes wrong whenever it runs, or what is made of it is wrong too."""
+
+
+def suspects(run: Followed, wrong: Sequence[str]) -> list[Suspect]:
+    """What goes wrong by itself, the first first.
+
+    Args:
+        wrong: the results that are wrong.
+    """
+    found = list(_misread(run.flow))
+    if not found:
+        found = [*_values(run, wrong), *_factors(run, wrong)]
+    return sorted(found or _pairs(run, wrong), key=lambda one: not one.is_sure)
+
+
+# --- loads
+
+
+def _misread(flow: Flow) -> Iterator[Suspect]:
+    """The loads whose indices disagree with those of most others that they meet."""
+    left = list(flow.conflicts)
+    culprits: dict[int, list[Conflict]] = {}
+    while left:
+        votes = Counter(number for one in left for number in one.left | one.right)
+        culprit = max(votes, key=lambda number: (votes[number], -flow.agreed.get(number, 0), -number))
+        culprits[culprit] = [one for one in left if culprit in one.left | one.right]
+        left = [one for one in left if culprit not in one.left | one.right]
+    right = [source.site for number, source in enumerate(flow.sources) if number not in culprits]
+    for number, conflicts in culprits.items():
+        source, conflict = flow.sources[number], min(conflicts, key=lambda one: "bhmndegw".find(one.letter[0]))
+        site = conflict.site if "/" in conflict.letter else source.site
+        lines = site.lines if "/" in conflict.letter else _blamed(site, right)
+        yield Suspect("load", source.tensor, site, lines, _of_conflict(flow, number, conflict), len(conflicts))
+
+
+_WORDS = {"b": "batch", "h": "head", "g": "key head", "m": "row", "n": "key", "d": "dim", "e": "dim", "w": "distance"}
+
+
+def _of_conflict(flow: Flow, culprit: int, conflict: Conflict) -> str:
+    if "/" in conflict.letter:
+        one, other = (_WORDS[letter] for letter in conflict.letter.split("/"))
+        return f"a dot sums over {one}s on its left and over {other}s on its right"
+    here, there = conflict.example if culprit in conflict.left else conflict.example[::-1]
+    others = conflict.right if culprit in conflict.left else conflict.left
+    names = " and ".join(sorted({flow.sources[number].tensor for number in others}))
+    word, tensor = _WORDS[conflict.letter], flow.sources[culprit].tensor
+    meets = f"it meets {word} {there} of {names}" if names else f"it is stored as {word} {there}"
+    reads = "outside its elements" if here < 0 else f"at {word} {here}"
+    return f"{tensor} is read {reads} where {meets}"
+
+
+def _blamed(site: Site, right: Iterable[Site]) -> tuple[Line, ...]:
+    """The lines of a site without the innermost ones that are right where something else calls them."""
+    elsewhere = {other.lines[-depth:] for other in right for depth in range(1, len(other.lines) + 1)}
+    lines = site.lines
+    for depth in range(1, len(lines)):
+        if lines[-depth:] not in elsewhere:
+            return lines[: len(lines) - depth + 1]
+    return lines[:1]
+
+
+# --- values
+
+
+def _is_known(node: Node) -> bool:
+    return node.role is not None and node.role.is_known
+
+
+def _values(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
+    """The operations whose operands are right and whose result is not, on the way to what is wrong."""
+    found: dict[Site, tuple[Node, Node]] = {}
+    counts = Counter[Site]()
+    for node, used_by in _first_wrong(run, wrong):
+        found.setdefault(node.site, (node, used_by))
+        counts[node.site] += 1
+    right = {node.site for node in run.flow.nodes if _is_known(node)}
+    fine = {node.site for node in run.flow.nodes if node.used and not _is_known(node)}
+    for site in sorted(found, key=lambda site: found[site][0].number):
+        node, used_by = found[site]
+        is_open = node.role is not None and node.role.is_open
+        name = _expected(node, run.flow.nodes)
+        reason = _of_open(node, used_by) if is_open else _of_value(node, name)
+        yield Suspect("value", name, site, _blamed(site, right - {site}), reason, counts[site], site not in fine)
+
+
+def _first_wrong(run: Followed, wrong: Sequence[str]) -> Iterator[tuple[Node, Node]]:
+    """Every wrong node that is made of right ones, with the node that it was reached from."""
+    seen: set[int] = set()
+    pending = [(stored.node, stored.node) for stored in _wrong_stores(run, wrong)]
+    while pending:
+        node, used_by = pending.pop()
+        if node.number in seen or _is_known(node):
+            continue
+        seen.add(node.number)
+        sums = node.site.operation in ("dot", "reduce")
+        unmasked = [operand for operand in node.operands if sums and operand.role is not None and operand.role.is_open]
+        unknown = [operand for operand in node.operands if not _is_known(operand) and _is_wrong(operand)]
+        if unmasked:
+            yield from ((operand, node) for operand in unmasked)
+        elif unknown:
+            pending += [(operand, node) for operand in unknown]
+        elif node.role is not None:
+            yield node, used_by
+
+
+def _is_wrong(node: Node) -> bool:
+    """Whether its value, or one that it was made of since anything known, was compared and is nothing that is known."""
+    pending, seen = [node], set[int]()
+    while pending:
+        one = pending.pop()
+        if one.number in seen:
+            continue
+        seen.add(one.number)
+        if one.role is None:
+            pending += one.operands
+        elif not one.role.is_known:
+            return True
+    return False
+
+
+def _wrong_stores(run: Followed, wrong: Sequence[str]) -> list[Stored]:
+    """The stores of what is wrong. Where host code made a result of what kernels stored, all that has no name."""
+    storages = run.outcome.storages
+    names = {storages.get(one.home, "") for one in run.flow.stores}
+    is_hidden = not names >= set(wrong)
+    wanted = {*wrong, *([""] if is_hidden else [])}
+    return [one for one in run.flow.stores if storages.get(one.home, "") in wanted]
+
+
+def _of_value(node: Node, name: str) -> str:
+    made = [operand.role.words for operand in node.operands if operand.role is not None and operand.role.is_known]
+    right = " and ".join(dict.fromkeys(made))
+    is_wrong = f"and it is not {name}" if name else "and it is no intermediate, nor a step to one"
+    return (
+        f"it is made of {right}, which {'are' if ' and ' in right else 'is'} right, {is_wrong}" if right else is_wrong
+    )
+
+
+def _of_open(node: Node, used_by: Node) -> str:
+    assert node.role is not None
+    line = used_by.site.lines[-1][1]
+    return f"{node.role.words} is right where rows see keys and not 0 where they do not, and line {line} sums over it"
+
+
+# What an operation makes of right values.
+_MADE = {
+    ("P", "dP - delta"): "dS",
+    ("dP", "delta"): "dP - delta",
+    ("S", "LSE"): "S - LSE",
+    ("Q K^T", "LSE"): "S - LSE",
+    ("S - LSE",): "P",
+    ("q", "k"): "Q K^T",
+    ("do", "v"): "dP",
+    ("Q K^T",): "S",
+    ("dS", "k"): "dQ",
+    ("dS", "q"): "dK",
+    ("P", "do"): "dV",
+    ("P", "v"): "O",
+    ("do", "o"): "delta",
+    ("P", "dP"): "P * dP",
+    ("P",): "P",
+    ("dS",): "dS",
+    ("dP",): "dP",
+}
+_EXPECTED = {frozenset(made_of): name for made_of, name in _MADE.items()}
+
+
+def _expected(node: Node, nodes: Sequence[Node]) -> str:
+    """What a value should be: what it is where it is right, else what is made of such operands; "" if unknown."""
+    elsewhere = Counter(one.role.name for one in nodes if one.site == node.site and one.role and one.role.is_known)
+    if elsewhere:
+        return elsewhere.most_common(1)[0][0]
+    made = frozenset(operand.role.name for operand in node.operands if operand.role is not None)
+    return _EXPECTED.get(made, "")
+
+
+# --- factors and pairs
+
+_STORED = {"dQ": "scale * dQ / scale", "dK": "scale * dK / scale", "dV": "dV", "O": "O", "LSE": "LSE", "delta": "delta"}
+
+
+def _factors(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
+    """Results that are stored as what they are, times another constant."""
+    found: dict[Site, Suspect] = {}
+    for stored in run.flow.stores:
+        name, role = run.outcome.storages.get(stored.home, ""), stored.node.role
+        if name not in wrong or name not in _STORED or role is None or not role.is_known or role.words == _STORED[name]:
+            continue
+        reason = f"{name} is stored as {role.words}, and is {_STORED[name]}"
+        found.setdefault(stored.site, Suspect("stored", name, stored.node.site, stored.node.site.lines, reason, 1))
+    yield from found.values()
+
+
+def _pairs(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
+    """Results that some pairs of a row and a key are left out of, or counted twice in."""
+    for home, visits in run.flow.visits.items():
+        name = run.outcome.storages.get(home, "")
+        if name not in wrong:
+            continue
+        missing, twice = run.roles.valid & (visits == 0), run.roles.valid & (visits > 1)
+        pairs, what = (missing, "left out") if missing.any() else (twice, "counted more than once")
+        if not pairs.any():
+            continue
+        stored = next(one for one in run.flow.stores if one.home == home)
+        b, h, m, n = (int(at) for at in np.argwhere(pairs)[0])
+        first = f"the first of row {m} and key {n} (batch {b}, head {h})"
+        reason = f"{int(pairs.sum()):,} pairs of a row and a key are {what}, {first}"
+        site = _summing(stored.node)
+        yield Suspect("pairs", name, site, site.lines, reason, int(pairs.sum()))
+
+
+def _summing(node: Node) -> Site:
+    """The last dot that a result was made by."""
+    pending, seen = [node], set[int]()
+    while pending:
+        one = pending.pop(0)
+        if one.site.operation in ("dot", "reduce"):
+            return one.site
+        if one.number not in seen:
+            seen.add(one.number)
+            pending += one.operands
+    return node.site
