@@ -50,7 +50,8 @@ def _of_figures(judged: Sequence[Judged]) -> Iterator[str]:
         if not isinstance(each.trial, Unflagged) and not each.line:
             first = each.outcome.diagnoses[:1]
             told = [f"{where.kernel}:{where.line}" for one in first for where in one.where]
-            yield f"  no line: {each.trial.name} {[one.fault for one in first]} {told} {sorted(each.trial.changed.lines())[:6]}"
+            changed = sorted(each.trial.changed.lines())
+            yield f"  no line: {each.trial.name} {[one.fault for one in first]} {told} {changed[:6]}"
     uncovered = [each for each in judged if isinstance(each.trial, Uncovered)]
     if uncovered and DIAGNOSES:
         yield f"  of {len(uncovered)} uncovered faults nothing at all is said of {sum(e.is_silent for e in uncovered)}"
