@@ -17,7 +17,7 @@ from ..model.documents import Reports
 from ..model.failures import UsageFailure
 from ..render.files import FORMS, STDERR, keeps_changing, replace_file
 from ..render.terminal import print_failure, write_stdout
-from .shared_options import written_as
+from .shared_options import parameter_of, written_as
 
 
 def with_forms(command: Callable[..., None]) -> Callable[..., None]:
@@ -42,7 +42,7 @@ def _option(name: str, flag: str) -> inspect.Parameter:
         default, annotation = False, Annotated[bool, typer.Option(flag, help=FORMS[flag].help)]
     else:
         default, annotation = None, Annotated[str | None, typer.Option(flag, metavar="FILE", help=FORMS[flag].help)]
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+    return parameter_of(name, default, annotation)
 
 
 @dataclass(frozen=True)

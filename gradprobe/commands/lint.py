@@ -47,13 +47,11 @@ def inquire(word: str, family: str | None, options: Mapping[str, Any]) -> Inquir
         TargetFailure: it fails to import, or no kernel could be read.
     """
     given = parse(options)
-    from ..model.case import DEVICES
+    from ..model.case import refuse_unknown
     from ..runtime.backend import prepare_backend
 
-    device = given.get("device", "auto")
-    if device not in DEVICES:
-        raise UsageFailure(f"--device must be one of {', '.join(DEVICES)}, got {device!r}")
-    given = {**given, "device": prepare_backend(device)}
+    refuse_unknown({"device": given.get("device")})
+    given = {**given, "device": prepare_backend(given.get("device", "auto"))}
     from ..targets.find import callables, find_target, load_file
 
     with contextlib.redirect_stdout(sys.stderr):

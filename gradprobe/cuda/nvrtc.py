@@ -67,13 +67,8 @@ def _core() -> Any:
 
         if hasattr(cuda.core, "Program"):
             return cuda.core
-    try:
-        import cuda.core.experimental
-    except ImportError:
-        raise TargetFailure(
-            "CUDA sources are compiled on a GPU by cuda-core, which is not installed", "pip install 'gradprobe[cuda]'"
-        ) from None
-    return cuda.core.experimental
+    words = "CUDA sources are compiled on a GPU by cuda-core 1.2 or later, which is not installed"
+    raise TargetFailure(words, "pip install 'gradprobe[cuda]'")
 
 
 def _for_this_device(unit: Unit, instances: tuple[str, ...]) -> Any:

@@ -24,11 +24,6 @@ _COUNTS = ((2, 2), (1, 2), (1, 1))
 _LONGEST = 20.0
 
 
-def scores_of(case: Case) -> int:
-    """The elements of all its score matrices."""
-    return case.batch * case.heads * case.seqlen_q * case.seqlen_k
-
-
 def smaller_failing(experiment: Experiment, failing: LayoutRun) -> tuple[Experiment, list[LayoutRun]] | None:
     """The first of some smaller cases in which the same result is the first wrong one, in the layout that failed.
 
@@ -79,6 +74,6 @@ def _smaller(case: Case) -> Iterator[Case]:
             small = case.with_heads(*fewer_heads(case.heads, case.kv_heads, key_heads))
             small = small.with_lengths(shortened(case.seqlen_q, span), shortened(case.seqlen_k, span))
             small = replace(small, batch=min(case.batch, batches))
-            if scores_of(small) <= MOST_SCORES and small not in tried:
+            if small.scores <= MOST_SCORES and small not in tried:
                 tried.add(small)
                 yield small

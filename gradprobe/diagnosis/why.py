@@ -28,7 +28,7 @@ from .compiled import right_in_another_file, right_in_the_interpreter, right_wit
 from .lines import Lines, of_strays
 from .prediction import observed
 from .search import Tested, causes, other_causes
-from .smaller import MOST_SCORES, scores_of, size_in_words, smaller_failing
+from .smaller import MOST_SCORES, size_in_words, smaller_failing
 
 _TILES = (16, 32, 64, 128)
 _WORDS = {"b": "batches", "h": "heads", "g": "key heads", "m": "rows", "n": "keys", "w": "distances"}
@@ -165,7 +165,7 @@ def _reasons_of(experiment: Experiment, runs: Sequence[LayoutRun], memory: tuple
     of_results = [one for one in memory if one.fault.startswith(_OF_RESULTS)]
     memory = tuple(one for one in memory if one not in of_results)
     plain = [run for run in failing if run.is_plain]
-    if scores_of(case) > MOST_SCORES:
+    if case.scores > MOST_SCORES:
         return _of_a_smaller_case(experiment, (plain or failing)[0], memory)
     if not plain:
         return _of_other_values(experiment, runs, failing[0], memory)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from ..model.intermediates import KINDS
 from .hypothesis import AXES, Hypothesis, Observed, entered
 from .variant import BUFFERS, USED, Alter, Hook, hooking
 
@@ -19,8 +20,6 @@ assert set(_BUFFER_OF.values()) == set(BUFFERS)
 _SETS = ("b", "h", "m", "d", "bh", "md", "bhm", "bhmd")
 GRADIENTS = {"dq": "dQ", "dk": "dK", "dv": "dV"}
 """By the name of the output that a gradient is stored into."""
-# Axes that stand for one another in different tensors.
-KINDS = {"b": "b", "h": "h", "g": "h", "m": "m", "n": "m", "d": "d", "e": "d", "w": "d"}
 
 
 def readable(seen: Observed) -> dict[str, Tensor]:

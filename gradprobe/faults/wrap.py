@@ -7,8 +7,9 @@ from functools import partial
 
 from torch import Tensor
 
+from ..model.intermediates import KINDS
 from .hypothesis import EVERYTHING, Hypothesis, Observed, entered, title
-from .memory import GRADIENTS, KINDS, axes_of, offsets, readable, reading, whole_storage
+from .memory import GRADIENTS, axes_of, offsets, readable, reading, whole_storage
 from .variant import Variant, finishing
 
 _LIMIT = 2**31

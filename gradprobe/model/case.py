@@ -132,6 +132,11 @@ class Case:
         """The length of an axis, by its letter in the table of intermediates."""
         return 1 if axis == "1" else int(getattr(self, _SIZES[axis]))
 
+    @property
+    def scores(self) -> int:
+        """The elements of all its score matrices."""
+        return self.batch * self.heads * self.seqlen_q * self.seqlen_k
+
     def has(self, optional: str) -> bool:
         """Whether an optional input ("bias", "tau" or "" for none) takes part."""
         return {"": True, "bias": self.bias, "sinks": self.sinks, "tau": self.tau is not None}[optional]

@@ -96,6 +96,10 @@ def steps(family: str) -> Iterator[tuple[Intermediate, Step]]:
             yield row, step
 
 
+GRADIENT_OF = {"q": "dQ", "k": "dK", "v": "dV", "bias": "dBias", "sinks": "dSink", "tau": "dTau"}
+"""By input."""
+KINDS = {"b": "b", "h": "h", "g": "h", "m": "m", "n": "m", "d": "d", "e": "d", "w": "d"}
+"""Which axes stand for one another in different tensors: batches, heads, rows or keys, and innermost axes."""
 _GRADIENTS = re.compile(r"(?:dbias|dsink|dtau|delta|lse|dq|dk|dv|dp|ds)+")
 
 

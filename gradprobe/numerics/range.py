@@ -145,7 +145,7 @@ def unshown(case: Case, x: Attention, trace: Trace, precision: Precision, given:
         trace: what came of it; its names and dtypes count.
     """
     every = {name: off for name in given if (off := without(x, name)) is not None}
-    too_large = case.batch * case.heads * case.seqlen_q * case.seqlen_k > _MOST_SCORES
+    too_large = case.scores > _MOST_SCORES
     for name, off in every.items():
         option = f"--{name.replace('_', '-')}"
         if too_large:

@@ -109,9 +109,8 @@ def _check_inplace(case: Case, target: Target) -> None:
 
 
 def _device(given: dict[str, Any]) -> str:
-    from ..model.case import DEVICES
+    from ..model.case import refuse_unknown
 
     device = given.get("device", "auto")
-    if device not in DEVICES:
-        raise UsageFailure(f"--device must be one of {', '.join(DEVICES)}, got {device!r}")
+    refuse_unknown({"device": device})
     return str(device)

@@ -18,7 +18,7 @@ from ..inputs.memory import Unwritten
 from ..model.assignment import AS_SAVED, taken
 from ..model.case import Case
 from ..model.failures import DeviceLost, NoRoom, Refusal, TargetFailure, text_of
-from ..model.intermediates import lookup
+from ..model.intermediates import GRADIENT_OF, lookup
 from ..processes.limits import words_of_loss
 from ..targets.bind import bind
 from ..targets.find import Target
@@ -170,8 +170,7 @@ def _through_autograd(target: Target, case: Case, arguments: dict[str, Any], do:
     """A forward's gradients for the case's dO, and the intermediates that it returned. Leaves keep their layouts."""
     import torch
 
-    gradients = {"q": "dQ", "k": "dK", "v": "dV", "bias": "dBias", "sinks": "dSink", "tau": "dTau"}
-    names = {name: own for name, own in target.takes.items() if name in gradients and own in arguments}
+    names = {name: own for name, own in target.takes.items() if name in GRADIENT_OF and own in arguments}
     floating = [name for name, own in names.items() if arguments[own].is_floating_point()]
     leaves = {name: arguments[names[name]].detach().requires_grad_() for name in floating}
     result = target.function(**arguments | {names[name]: leaf for name, leaf in leaves.items()})
@@ -189,7 +188,7 @@ def _through_autograd(target: Target, case: Case, arguments: dict[str, Any], do:
     # does not differentiate them, which is common. q, k and v are always differentiated.
     for name in ("q", "k", "v"):
         results[name] = torch.zeros_like(leaves[name]) if results[name] is None else results[name]
-    return exposed | {gradients[name]: gradient for name, gradient in results.items()}
+    return exposed | {GRADIENT_OF[name]: gradient for name, gradient in results.items()}
 
 
 def _backward(output: Tensor, do: Tensor, leaves: list[Tensor]) -> tuple[Tensor | None, ...]:

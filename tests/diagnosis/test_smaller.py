@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from gradprobe.diagnosis import why
-from gradprobe.diagnosis.smaller import MOST_SCORES, scores_of, size_in_words, smaller_failing
+from gradprobe.diagnosis.smaller import MOST_SCORES, size_in_words, smaller_failing
 from gradprobe.diagnosis.why import Reasons, _seen_too
 from gradprobe.model.report import Diagnosis
 from gradprobe.pipeline.probe import probe
@@ -34,7 +34,7 @@ def backward(q, k, v, do, *, scale):
 
 def report_of(folder, line):
     case = softmax_case(**LARGE)
-    assert scores_of(case) > MOST_SCORES
+    assert case.scores > MOST_SCORES
     return probe(replace(case, layouts=(("all", "contiguous"),)), target(folder, line))
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...inputs.guards import MAPPED
 from ...model.case import Case
+from ...model.intermediates import GRADIENT_OF
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,7 +21,6 @@ def expected(dtype):
     leaves = {name: x[name].requires_grad_() for name in x if name in GRADIENTS and x[name].is_floating_point()}
     q, k, v, do = (x[name] for name in ("q", "k", "v", "do"))
 '''
-_GRADIENTS = {"q": "dQ", "k": "dK", "v": "dV", "bias": "dBias", "sinks": "dSink", "tau": "dTau"}
 
 
 def formula(case: Case) -> str:
@@ -30,7 +30,7 @@ def formula(case: Case) -> str:
     """
     body = _lazy(case) if case.family == "lazy" else _softmax(case)
     lines = [*_positions(case), *_seen(case), *body, *_gradients(case)]
-    return f"GRADIENTS = {_GRADIENTS!r}\n\n{_INTRO}" + "".join(f"    {line}\n" for line in lines)
+    return f"GRADIENTS = {GRADIENT_OF!r}\n\n{_INTRO}" + "".join(f"    {line}\n" for line in lines)
 
 
 def _positions(case: Case) -> Iterator[str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ...inputs.layouts import VECTOR, VECTORS
 from ...inputs.placement import Placement, spanned
 from ...model.case import Case
+from ...model.intermediates import KINDS
 
 Stride = tuple[str, int]
 """(tensor, axis)."""
@@ -15,8 +16,6 @@ Stride = tuple[str, int]
 # By how much a stride is made longer. All but the innermost keep rows aligned for vector loads.
 _MORE = {"d": 1, "m": VECTOR, "h": 2 * VECTOR, "b": 3 * VECTOR}
 _GAP = VECTOR
-# The kinds of axes whose strides may be mixed up: batches, heads, rows or keys, and innermost axes.
-_KINDS = {"b": "b", "h": "h", "g": "h", "m": "m", "n": "m", "d": "d", "e": "d", "w": "d"}
 # The kinds of any four axes; the innermost of a bias are keys.
 _FOUR = "bhmd"
 
@@ -75,7 +74,7 @@ class Wide:
 
 
 def _kinds(axes: str, count: int) -> str:
-    return _FOUR if count == len(_FOUR) else "".join(_KINDS[letter] for letter in axes)
+    return _FOUR if count == len(_FOUR) else "".join(KINDS[letter] for letter in axes)
 
 
 Strides = Mapping[str, tuple[int, ...]]

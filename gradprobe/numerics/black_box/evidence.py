@@ -258,7 +258,7 @@ def reread_for_dp(
         gradient: what the target gave.
         The others are those of `reread_do`.
     """
-    if case.batch * case.heads * case.seqlen_q * case.seqlen_k > _MOST_SCORES:
+    if case.scores > _MOST_SCORES:
         return None
     for tensor in ("do", "v"):
         for reading, read in _readings(tensor, name, tensors):

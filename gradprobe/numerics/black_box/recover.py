@@ -54,9 +54,9 @@ def recoverable(trace: Trace) -> bool:
 
 def obstacle(case: Case, values: Mapping[str, Tensor]) -> str:
     """Why P and dS of a case with some values cannot be recovered; "" where they can be."""
-    scores = math.prod(expected_shapes(case)["P"])
-    if scores > MOST_SCORES:
-        return f"each would take {scores:,} elements, and at most {MOST_SCORES:,} are held; check shorter sequences"
+    if case.scores > MOST_SCORES:
+        words = f"each would take {case.scores:,} elements, and at most {MOST_SCORES:,} are held"
+        return f"{words}; check shorter sequences"
     if case.scale == 0:
         return "at scale 0 nothing of dS reaches dQ and dK"
     layout = plan(case)
