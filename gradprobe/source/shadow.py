@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..processes.startup import STARTUP
+
 # A process that has it runs on a copy of somebody's kernels.
 VARIABLE = "GRADPROBE_MUTANT"
-_CHILD = Path(__file__).with_name("child")
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Shadow:
             "loaded": str(self.folder / "loaded"),
             "lines": str(self.folder / "lines") if self.watches_lines else None,
         }
-        path = os.pathsep.join(filter(None, [str(_CHILD), plain.get("PYTHONPATH", "")]))
+        path = os.pathsep.join(filter(None, [str(STARTUP), plain.get("PYTHONPATH", "")]))
         return {**plain, "PYTHONPATH": path, VARIABLE: json.dumps(place)}
 
     @property

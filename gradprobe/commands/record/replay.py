@@ -22,6 +22,7 @@ from ...model.number import plural
 from ...model.report import failed_report
 from ...model.run import MISMATCH
 from ...processes.process import run_in_foreground
+from ...processes.startup import STARTUP
 from ...render.console import first_line
 from ...render.text import CAUTION
 from . import call as seen
@@ -119,8 +120,9 @@ def _clear(folder: Path) -> None:
 
 
 def _environment(watch: str, how: Keeping) -> dict[str, str]:
-    path = [str(Path(__file__).resolve().parent / "child"), os.environ.get("PYTHONPATH", "")]
-    own = {"GRADPROBE_WATCH": watch, "GRADPROBE_FOLDER": str(how.folder.resolve())}
+    path = [str(STARTUP), os.environ.get("PYTHONPATH", "")]
+    own = {"GRADPROBE_ENTRY": f"{__package__}.entry:enter"}
+    own |= {"GRADPROBE_WATCH": watch, "GRADPROBE_FOLDER": str(how.folder.resolve())}
     own |= {"GRADPROBE_KEEP": str(how.keep), "GRADPROBE_ORDER": how.order}
     return {**os.environ, **own, "PYTHONPATH": os.pathsep.join(entry for entry in path if entry)}
 

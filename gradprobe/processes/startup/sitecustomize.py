@@ -1,6 +1,7 @@
-"""Python runs this before a program: one file of kernels is loaded from a copy, wherever it is imported from.
+"""Python runs this before a program that gradprobe starts, and before each Python that this one starts.
 
-It needs nothing but Python's own library, since the program may run under another Python than the tool.
+It loads one file of kernels from a copy, wherever it is imported from, or calls a function of gradprobe. The first
+needs nothing but Python's own library, since the program may run under another Python than the tool.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from typing import Any
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 # Of one copy: where it lies, and where it is told that it was loaded and which of its lines ran.
-_VARIABLE = "GRADPROBE_MUTANT"
+_COPY = "GRADPROBE_MUTANT"
+# "package.module:function", called before the program begins.
+_ENTRY = "GRADPROBE_ENTRY"
 
 
 def _load_from_copy(file: str, copy: str, loaded: str, lines: str | None) -> None:
@@ -69,6 +72,19 @@ def _append(file: str, word: str) -> None:
         stream.write(word + "\n")
 
 
+def _enter(module: str, function: str) -> None:
+    """Calls a function of this package, imported as `gradprobe` whatever the program's own search path holds."""
+    package = os.path.dirname(os.path.dirname(_HERE))
+    spec = importlib.util.spec_from_file_location(
+        "gradprobe", os.path.join(package, "__init__.py"), submodule_search_locations=[package]
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules["gradprobe"] = own = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(own)
+    getattr(importlib.import_module(module), function)()
+
+
 def _the_next_one() -> None:
     """Runs the sitecustomize that this one stands before, if there is any."""
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
@@ -79,6 +95,11 @@ def _the_next_one() -> None:
 
 
 sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != _HERE]
-if _VARIABLE in os.environ:
-    _load_from_copy(**json.loads(os.environ[_VARIABLE]))
+if _COPY in os.environ:
+    _load_from_copy(**json.loads(os.environ[_COPY]))
+if _ENTRY in os.environ:
+    try:
+        _enter(*os.environ[_ENTRY].split(":"))
+    except Exception as error:  # the program itself goes on
+        print(f"gradprobe: cannot watch: {type(error).__name__}: {error}", file=sys.stderr)
 _the_next_one()

@@ -9,12 +9,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from ....model.failures import Failure
-from ....targets.stand_in import Awaiting
-from ..call import Seen
+from ...model.failures import Failure
+from ...targets.stand_in import Awaiting
+from .call import Seen
 
 if TYPE_CHECKING:
-    from ..watch import Watch
+    from .watch import Watch
 
 
 def enter() -> None:
@@ -39,8 +39,8 @@ class Wrapping:
 
     def __call__(self, module: ModuleType) -> None:
         """Wraps the function. A failure is written down, and the program goes on."""
-        from ..capturing import put_in_place
-        from ..watch import Keeping
+        from .capturing import put_in_place
+        from .watch import Keeping
 
         try:
             how = Keeping(self.folder, int(os.environ["GRADPROBE_KEEP"]), os.environ["GRADPROBE_ORDER"])
