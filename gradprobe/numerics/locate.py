@@ -6,20 +6,13 @@ from msgspec.structs import replace
 from torch import Tensor
 
 from ..model.case import Case
-from ..model.number import Number, in_words, spans
+from ..model.number import Number
 from ..model.run import MISMATCH, Element, Window
 from ..reference import Attention, Tile
 from ..reference.attention import BY_ROW
 from ..runtime.trace import Trace
 from .compare import Comparison
 from .tally import ElementIndex, element_at
-
-# Which corner the diagonal ends in where M != N, and how another kernel shows.
-_ALIGNED = {
-    "bottom-right": "causal is aligned to the bottom right, j <= i + N - M; a top-left kernel differs in every row: "
-    "for one, --align top-left",
-    "top-left": "causal is aligned to the top left, j <= i; a bottom-right kernel differs in every row",
-}
 
 
 def locate(x: Attention, trace: Trace, comparison: Comparison) -> Element | None:
@@ -72,23 +65,3 @@ def _around(at: int, size: int, width: int) -> tuple[int, ...]:
 
 def _numbers(tensor: Tensor) -> tuple[tuple[Number, ...], ...]:
     return tuple(tuple(map(Number, row)) for row in tensor.tolist())
-
-
-def zeros_by_design(case: Case) -> list[str]:
-    """Sentences about what is 0 by mathematics, which looks like a bug and is none."""
-    notes = []
-    first_at_zero = case.seqlen_q == case.seqlen_k or case.align == "top-left"
-    if case.causal and first_at_zero and case.window is None and not case.sinks:
-        notes.append("row 0 of dS and dQ is 0 by design: it sees one key, so P = 1")
-    at_kink = spans([h for h, tau in enumerate(case.tau or ()) if tau <= -1.0])
-    if at_kink:
-        heads = f"head {in_words(at_kink)}" if len(at_kink) <= 4 else "many heads"
-        notes.append(f"row 0 of O is 0 by design where tau <= -1 cancels P = 1: {heads}")
-    if case.causal and case.seqlen_q != case.seqlen_k:
-        notes.append(_ALIGNED[case.align])
-    if case.causal and case.seqlen_q > case.seqlen_k and case.align == "bottom-right":
-        dead = case.seqlen_q - case.seqlen_k
-        notes.append(f"rows 0 to {dead - 1} see no key (M > N): their P, O and gradients are 0 by design")
-    if case.seqlens is not None and min(case.seqlens) < case.seqlen_q:
-        notes.append("rows at or beyond a batch's length are 0 by design, in O and in every gradient")
-    return notes
