@@ -9,9 +9,8 @@ from torch import Tensor
 
 import gradprobe.kernels
 
-from . import cuda_arguments
+from . import cuda_arguments, narrowed
 from .cuda_arguments import THREADS, Plan, strided, strides, written
-from .narrowed import narrowed
 
 SOURCE = Path(gradprobe.kernels.__file__).parent / "cuda" / "flash.cu"
 

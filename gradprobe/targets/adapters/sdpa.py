@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from .narrowed import narrowed
+from . import narrowed
 from .visibility import Visibility
 
 _REFUSED = ("No available kernel", "No viable backend")
