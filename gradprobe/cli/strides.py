@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec import structs
 
 from ..commands.configuration.effective import effective_settings
 from ..commands.suite.checked import code_of
@@ -16,7 +17,7 @@ from ..inputs import history as last
 from ..model.documents import Reports
 from ..model.failures import UsageFailure
 from ..model.number import plural
-from ..model.report import Report, failed_report
+from ..model.report import Report, SurveySummary, failed_report
 from ..render.terminal import Progress, interrupted, print_failure, rendered, show, write_stdout
 from . import shared_options as shared
 from .error_output import failures_told, print_settings, told
@@ -101,7 +102,8 @@ class _Tour:
             found = self._surveyed(replace(request, options=small | options), repro_command, frozenset(options))
         except Exception as error:
             failure = told(error, self.tracebacks)
-            self._keep(failed_report(failure, repro_command, request.target), failure.exit_code)
+            failed = failed_report(failure, repro_command, request.target)
+            self._keep(structs.replace(failed, strides=SurveySummary()), failure.exit_code)
         else:
             self._keep(found.report, found.exit_code)
 

@@ -145,6 +145,9 @@ def test_of_several_targets_each_that_cannot_be_surveyed_is_one_of_the_reports(t
     assert [report["reproduce"].split()[2] for report in reports] == ["raising.py:backward", "nowhere.py:backward"]
     suites = ElementTree.parse(tmp_path / "all.xml").getroot().findall("testsuite")
     assert [suite.get("errors") for suite in suites] == ["1", "1"]
+    shown = run("show all.json")
+    assert (shown.code, shown.out) == (3, "")
+    assert shown.err in ran.err
     sarif = (tmp_path / "all.sarif").read_text()
     assert "raising.py" in sarif
     assert "nowhere.py" in sarif
