@@ -130,14 +130,13 @@ def diff(
                 failure = told(error, show_traceback)
                 code, document = failure.exit_code, document_of(failed_report(failure, repro_command, name))
             except KeyboardInterrupt:
-                if json_file is not None and documents:
+                if documents:
                     dump(json_file, unfinished(together(documents)))
                 print_failure(interrupted(len(documents), len(entries), "targets"))
                 raise
             codes.append(code)
             documents.append(document)
-        if json_file is not None:
-            dump(json_file, together(documents))
+        dump(json_file, together(documents))
         raise typer.Exit(code_of(codes))
 
 

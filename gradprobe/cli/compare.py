@@ -28,8 +28,7 @@ def compare(
         from ..render.comparison import WORSE, changes_of, comparison_as_json, render_comparison, verdict_of
 
         changes = changes_of(read(old), read(new))
-        if json_file is not None:
-            dump(json_file, comparison_as_json(changes))
+        dump(json_file, comparison_as_json(changes))
         if json_file != "-":
             show(list(render_comparison(changes, width())))
         raise typer.Exit(int(verdict_of(changes) == WORSE))

@@ -47,8 +47,7 @@ def _linted(word: str, family: str | None, options: dict[str, Any], json_file: s
     from ..commands.lint import inquire, lint_as_json, render_lint
 
     inquiry = inquire(word, family, options)
-    if json_file is not None:
-        dump(json_file, lint_as_json(inquiry))
+    dump(json_file, lint_as_json(inquiry))
     if json_file != "-":
         show(render_lint(inquiry, width()))
     return 1 if inquiry.reading.findings else 0

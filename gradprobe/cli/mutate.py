@@ -137,8 +137,7 @@ class _Told:
 
     def finish(self, found: Campaign) -> None:
         self._show(found)
-        if self.json_file is not None:
-            dump(self.json_file, self._document(found))
+        dump(self.json_file, self._document(found))
 
     def stop(self, of: int) -> None:
         """Shows what was known when the campaign was interrupted; the file holds it."""

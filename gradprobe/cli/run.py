@@ -99,8 +99,7 @@ def _tell_each(ended: ProgramResult, request: last.CheckRequest, watch: str, jso
         tell(Step(f"set {number} of {len(ended.files)} checked", number, len(ended.files), "sets of real inputs"))
         if checked.report is not None and (shown is None or (checked.code and not shown.code)):
             shown = checked
-    if json_file is not None:
-        dump(json_file, captures_as_json(ended, watch, documents))
+    dump(json_file, captures_as_json(ended, watch, documents))
     if json_file != "-":
         show([summary_line([document["verdict"] for document in documents])])
     if shown is not None and shown.report is not None:

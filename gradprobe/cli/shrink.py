@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from ..commands.shrink.steps import Step
     from ..model.case import Case
 
-_FOLDER = Path(".gradprobe")
-
 
 @shared.with_case_options
 def shrink(
@@ -37,10 +34,10 @@ def shrink(
     tries: Annotated[int, typer.Option(metavar="N", min=1, help="The most cases to try")] = 200,
     script: Annotated[
         str, typer.Option("--script", metavar="FILE.py", help="File of a script that shows the fault without gradprobe")
-    ] = str(_FOLDER / "shrunk.py"),
+    ] = str(last.FOLDER / "shrunk.py"),
     test: Annotated[
         str, typer.Option("--test", metavar="FILE.py", help="File of a pytest test of the smallest case")
-    ] = str(_FOLDER / "test_shrunk.py"),
+    ] = str(last.FOLDER / "test_shrunk.py"),
     isolate: shared.IsolateEach = None,
     timeout: shared.Timeout = None,
     family: shared.Family = None,
@@ -99,8 +96,7 @@ def _shrunken(request: last.CheckRequest, how: _How) -> int:
 
     result = shrunken(request, most=how.most, alone=how.alone, timeout=how.timeout, told=told, echo=sys.stderr.write)
     files = _written(result, how.files)
-    if how.json_file is not None:
-        dump(how.json_file, json.loads(json.dumps(document_of(result, files))))
+    dump(how.json_file, document_of(result, files))
     if how.json_file != "-":
         show(list(rendered(result, files, width())))
     return result.exit_code
@@ -122,9 +118,8 @@ def _written(result: Result, files: Mapping[str, str]) -> dict[str, str]:
     for what, source in sources.items():
         file = Path(files[what])
         try:
-            if file.parent == _FOLDER:
-                _FOLDER.mkdir(exist_ok=True)
-                (_FOLDER / ".gitignore").write_text("*\n")
+            if file.parent == last.FOLDER:
+                last.make_folder()
             replace_file(file, source)
         except OSError as error:
             raise UsageFailure(f"--{what} {file}: cannot be written, {error.strerror}") from error

@@ -20,7 +20,6 @@ def targets(
         from ..commands.targets import as_json, catalogue, render
 
         entries = catalogue()
-        if json_file is not None:
-            dump(json_file, as_json(entries))
+        dump(json_file, as_json(entries))
         if json_file != "-":
             show(render(entries, width()))

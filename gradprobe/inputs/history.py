@@ -16,7 +16,9 @@ from .options import OPTIONS, command_line
 if TYPE_CHECKING:
     from ..model.report import Report
 
-FILE = Path(".gradprobe") / "last.json"
+FOLDER = Path(".gradprobe")
+"""What commands leave for those after them."""
+FILE = FOLDER / "last.json"
 # Sources beside those of a target, which it may import.
 _SOURCES = {".py", ".cu", ".cuh", ".h", ".hpp"}
 
@@ -37,6 +39,12 @@ class CheckRequest:
         )
 
 
+def make_folder() -> None:
+    """Makes the folder, which git is told to ignore."""
+    FOLDER.mkdir(exist_ok=True)
+    (FOLDER / ".gitignore").write_text("*\n")
+
+
 def save(request: CheckRequest, report: Report | None = None) -> None:
     """Writes the file; a folder that cannot be written is no reason to fail a check."""
     if "GRADPROBE_MUTANT" in os.environ:  # of a copy with a fault in it, which soon is gone
@@ -45,8 +53,7 @@ def save(request: CheckRequest, report: Report | None = None) -> None:
 
     kept = {"report": document_of(report)} if report is not None else {}
     with contextlib.suppress(OSError):
-        FILE.parent.mkdir(exist_ok=True)
-        (FILE.parent / ".gitignore").write_text("*\n")
+        make_folder()
         FILE.write_text(json.dumps(asdict(request) | kept, indent=2))
 
 

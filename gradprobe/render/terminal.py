@@ -38,12 +38,14 @@ def _folded(text: str, columns: int) -> str:
     return "\n".join(map(fold, text.split("\n"))) if columns else text
 
 
-def dump(json_file: str, document: dict[str, Any]) -> None:
-    """A JSON document in a file, or on stdout for -. A file that was there is replaced at once, never half written.
+def dump(json_file: str | None, document: dict[str, Any]) -> None:
+    """A JSON document in a file, on stdout for -, nowhere for None. A file that was there is never half written.
 
     Raises:
         UsageFailure: the file cannot be written.
     """
+    if json_file is None:
+        return
     text = json.dumps(document, indent=2, allow_nan=False) + "\n"
     try:
         write_stdout(text) if json_file == "-" else replace_file(json_file, text)

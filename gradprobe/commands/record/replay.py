@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from ...inputs.history import make_folder
 from ...inputs.saved import layouts_in_words, load
 from ...model.case import Case
 from ...model.documents import document_of
@@ -112,7 +113,7 @@ def _clear(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if folder.is_relative_to(FOLDER):
-            (FOLDER.parent / ".gitignore").write_text("*\n")
+            make_folder()
         for old in (*folder.glob(f"*{ENDING}"), *folder.glob("seen-*.json")):
             old.unlink()
     except OSError as error:

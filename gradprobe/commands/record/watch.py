@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...inputs import history
 from ...inputs.placement import Placement, placements_of
 from ...inputs.saved import Saved, save
 from ...model.failures import UsageFailure
@@ -22,7 +23,7 @@ from .call import ORDERS, Reader, Seen, Unfit
 if TYPE_CHECKING:
     from torch import Tensor
 
-FOLDER = Path(".gradprobe") / "captures"
+FOLDER = history.FOLDER / "captures"
 ENDING = ".inputs.pt"
 # How many calls of one form are copied in the hope of a new layout of dO, which is known only after the copy.
 PATIENCE = 8

@@ -7,12 +7,11 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ...inputs.history import CheckRequest, is_sound
+from ...inputs.history import FOLDER, CheckRequest, is_sound, make_folder
 from ...model.run import MISMATCH
 from ...render.files import replace_file
 
@@ -121,7 +120,7 @@ def _symptom(run: LayoutRun, measured: Measured, heads: int, fault: str | None) 
     return Symptom(kind, measured.first.intermediate, own, tuple(findings), heads, spares, fault)
 
 
-FILE = Path(".gradprobe") / "failing.json"
+FILE = FOLDER / "failing.json"
 
 
 @dataclass(frozen=True)
@@ -132,24 +131,23 @@ class Kept:
     symptom: Symptom
 
 
-def load(file: Path = FILE) -> list[Kept]:
+def load() -> list[Kept]:
     """The kept cases; none where the file is missing or broken."""
     try:
-        targets = msgspec.json.decode(file.read_bytes(), type=dict[str, list[Kept]])
+        targets = msgspec.json.decode(FILE.read_bytes(), type=dict[str, list[Kept]])
     except (OSError, RecursionError, msgspec.MsgspecError):
         return []
     return [kept for entries in targets.values() for kept in entries if is_sound(kept.request)]
 
 
-def save(kept: Sequence[Kept], file: Path = FILE) -> None:
+def save(kept: Sequence[Kept]) -> None:
     """Writes the file, grouped by target. A folder that cannot be written is no failure."""
     targets: dict[str, list[dict[str, Any]]] = {}
     for one in kept:
         targets.setdefault(one.request.target, []).append(asdict(one))
     with contextlib.suppress(OSError):
-        file.parent.mkdir(exist_ok=True)
-        (file.parent / ".gitignore").write_text("*\n")
-        replace_file(file, json.dumps(targets, indent=2) + "\n")
+        make_folder()
+        replace_file(FILE, json.dumps(targets, indent=2) + "\n")
 
 
 def of_target(kept: Sequence[Kept], request: CheckRequest) -> list[Kept]:
