@@ -190,16 +190,16 @@ _FIX_BY_STRIDES = "address TENSOR by its own strides, all of them; or refuse oth
 _FIX_OF_HUGE = "widen the index before it is multiplied, .to(tl.int64), and address TENSOR by its own strides"
 
 
-def of_strays(found: Iterable[tuple[str, MemoryFinding]], clean: Collection[str] = ()) -> tuple[Diagnosis, ...]:
+def of_strays(found: Iterable[tuple[str, MemoryFinding]], ran: Collection[str] = ()) -> tuple[Diagnosis, ...]:
     """One diagnosis for what a kernel did to a tensor; it was seen, so nothing about it is a hypothesis.
 
     An access outside that the offset of an element leads to when it is cut to 32 bits is an offset that wrapped around.
 
     Args:
         found: (layout, finding) of every run.
-        clean: the layouts of the runs that are right.
+        ran: the layouts in which the target came to results.
     """
-    made = (_diagnosis(group, by_strides="contiguous" in clean) for group in grouped(found))
+    made = (_diagnosis(group, by_strides="contiguous" in set(ran) - set(group.layouts)) for group in grouped(found))
     return tuple(sorted(made, key=lambda one: one.fault_class != "RACE"))
 
 

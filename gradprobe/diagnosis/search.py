@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 
 import torch
 from torch import Tensor
@@ -17,7 +16,6 @@ from ..model.assignment import Assigned
 from ..model.case import Case
 from ..model.failures import Failure
 from ..model.report import NAMED
-from ..numerics.evidence import LayoutRun
 from ..probing.experiment import Experiment, inputs_of, measure
 from ..probing.observe import execute
 from .prediction import observed
@@ -75,15 +73,21 @@ class Tested:
         return bits < len(self.hypotheses) * math.log2(self.tried) + _SURE
 
 
-def ranked(seen: Observed) -> list[Tested]:
+def ranked(seen: Observed, known: Sequence[Hypothesis] = ()) -> list[Tested]:
     """The hypotheses that explain anything, best first; each fault once, in its best form.
 
     Where none explains nearly all, two of them at once are tried: the best, and what explains most of the rest.
+
+    Args:
+        known: what explains other runs of the target: one of these with another is tried before all.
     """
-    tester = Tester(seen)
+    tester, every = Tester(seen), list(hypotheses(seen))
     if not any(tester.wrong.values()):
         return []
-    rough = [_Rough(one, tester.roughly(one)) for one in hypotheses(seen)]
+    rough = [_Rough(one, tester.roughly(one)) for one in every]
+    beside = _beside_known(tester, rough, [form for one in known for form in alike(every, one)])
+    if beside is not None:
+        return [beside]
     tested = [Tested((one,), tester.fully(one), len(rough)) for one in _likely(tester, rough)]
     order = {id(one.hypothesis): number for number, one in enumerate(rough)}
     tested.sort(key=lambda one: (-round(one.explained, 3), one.explanation.contradicted, order[id(one.hypotheses[0])]))
@@ -94,6 +98,13 @@ def ranked(seen: Observed) -> list[Tested]:
     for one in tested:
         kept.setdefault(tuple(hypothesis.fault for hypothesis in one.hypotheses), one)
     return list(kept.values())
+
+
+def _beside_known(tester: Tester, rough: Sequence[_Rough], known: Sequence[Hypothesis]) -> Tested | None:
+    """The best of some hypotheses with another one, where both together explain nearly everything."""
+    tested = [Tested((one,), tester.fully(one), len(rough)) for one in known]
+    best = max(tested, key=lambda one: one.explained, default=None)
+    return None if best is None or best.explained >= NAMED else _two_at_once(tester, best, rough)
 
 
 def _likely(tester: Tester, rough: Sequence[_Rough], names: Collection[str] = EVERYTHING) -> list[Hypothesis]:
@@ -127,11 +138,13 @@ def _two_at_once(tester: Tester, first: Tested, rough: Sequence[_Rough]) -> Test
 def _best_pair(tester: Tester, first: Tested, likely: Sequence[Hypothesis], rest: Collection[str]) -> Tested | None:
     """The pair that explains most; of several, one whose other fault changes nothing but the rest."""
     one = first.hypotheses[0]
-    pairs = []
+    pairs: list[tuple[tuple[float, bool], Tested]] = []
     for other in likely:
         both = merged([first.explanation, tester.fully(other), tester.fully(one, other)])
         alone = other.changes <= set(rest)
         pairs.append(((round(both.explained, 3), alone), replace(first, hypotheses=(one, other), explanation=both)))
+        if pairs[-1][0] == (1.0, True):  # and none is better
+            break
     _, best = max(pairs, key=lambda pair: pair[0], default=(None, None))
     return best if best is not None and best.explained >= max(NAMED, first.explained + _ADDS) else None
 
@@ -141,9 +154,15 @@ _MOST = 8
 _NOT_TAKEN = "held against one draw of values alone: the target did not take another"
 
 
-def causes(experiment: Experiment, assigned: Assigned, seen: Observed) -> list[Tested]:
-    """The hypotheses that explain a run, best first; those that may be called its cause explain a second draw too."""
-    tested = ranked(seen)
+def causes(
+    experiment: Experiment, assigned: Assigned, seen: Observed, known: Sequence[Hypothesis] = ()
+) -> list[Tested]:
+    """The hypotheses that explain a run, best first; those that may be called its cause explain a second draw too.
+
+    Args:
+        known: those that explain other runs.
+    """
+    tested = ranked(seen, known)
     named = [one for one in tested if one.explained >= NAMED]
     held = _held(experiment, assigned, named[:_MOST]) if named else []
     # What was not held against the second draw stands behind what was, or is not told where nothing held.
@@ -207,7 +226,7 @@ def _best(second: Tester, one: Tested) -> Explanation:
     if not any(second.wrong.values()):
         return second.nothing
     every = list(hypotheses(second.seen))
-    forms = [_alike(every, each) for each in one.hypotheses]
+    forms = [alike(every, each) for each in one.hypotheses]
     if not all(forms):
         return second.nothing
     found = [max(of, key=lambda form: second.fully(form).explained) if of[1:] else of[0] for of in forms]
@@ -215,7 +234,7 @@ def _best(second: Tester, one: Tested) -> Explanation:
     return merged([*alone, second.fully(*found)]) if len(found) > 1 else alone[0]
 
 
-def _alike(every: Sequence[Hypothesis], one: Hypothesis) -> list[Hypothesis]:
+def alike(every: Sequence[Hypothesis], one: Hypothesis) -> list[Hypothesis]:
     """The same hypothesis about other values; all forms of its fault, where a number in it is measured off them."""
 
     def key(other: Hypothesis) -> tuple[str, ...]:
@@ -223,38 +242,3 @@ def _alike(every: Sequence[Hypothesis], one: Hypothesis) -> list[Hypothesis]:
 
     same = [other for other in every if key(other) == key(one)]
     return [other for other in same if other.summary == one.summary] or same
-
-
-def other_causes(
-    experiment: Experiment, named: Tested, others: Sequence[LayoutRun]
-) -> list[tuple[LayoutRun, Observed, Tested]]:
-    """What else explains a run that the cause leaves unexplained; the fault that is new stands first."""
-    known = {hypothesis.fault for hypothesis in named.hypotheses}
-    found: list[tuple[LayoutRun, Observed, Tested]] = []
-    for run in others:
-        assert run.measured is not None
-        seen = observed(experiment.case, run.measured, inputs_of(experiment, run.assigned).tensors)
-        if _explain(seen, known):
-            continue
-        best = next((one for one in causes(experiment, run.assigned, seen) if one.explained >= NAMED), None)
-        new = [] if best is None else [one for one in best.hypotheses if one.fault not in known]
-        if best is not None and new:
-            rest = [one for one in best.hypotheses if one.fault in known]
-            found.append((run, seen, replace(best, hypotheses=(*new, *rest))))
-            known |= {one.fault for one in new}
-    return found
-
-
-def _explain(seen: Observed, faults: set[str]) -> bool:
-    """Whether faults that are known explain a run: one of them alone, or two together."""
-    tester, same = Tester(seen), dict[str, list[Hypothesis]]()
-    for one in hypotheses(seen):
-        if one.fault in faults:
-            same.setdefault(one.fault, []).append(one)
-    best = [max(forms, key=lambda one: tester.fully(one).explained) for forms in same.values()]
-    alone = [tester.fully(one) for one in best]
-    if any(one.explained >= NAMED for one in alone):
-        return True
-    pairs = combinations(zip(best, alone, strict=True), 2)
-    both = (merged([one, two, tester.fully(first, second)]) for (first, one), (second, two) in pairs)
-    return any(one.explained >= NAMED for one in both)

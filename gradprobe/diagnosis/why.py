@@ -1,8 +1,9 @@
-"""Runs -> Reasons: the diagnoses of the first failing run, best first, and what is known where none fits."""
+"""Runs -> Reasons: the diagnoses of every failing layout, best first, and what is known where none fits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec import structs
@@ -12,7 +13,7 @@ from ..faults.hypothesis import Hypothesis, Observed
 from ..model.intermediates import is_named_after, slots
 from ..model.number import in_words, plural, spans
 from ..model.report import CONSISTENT, NAMED, Diagnosis
-from ..model.run import MATCH, MISMATCH
+from ..model.run import MISMATCH
 from ..numerics.evidence import LayoutRun
 from ..probing.experiment import Experiment, inputs_of
 from ..reference import tiles
@@ -25,9 +26,10 @@ from .behaviour import (
     wrong_in_the_first_call_alone,
 )
 from .compiled import right_in_another_file, right_in_the_interpreter, right_without_pipelining
+from .layouts import FailingLayout, explaining, failing_layouts
 from .lines import Lines, of_strays
 from .prediction import observed
-from .search import Tested, causes, other_causes
+from .search import Tested, causes
 from .smaller import MOST_SCORES, size_in_words, smaller_failing
 
 _TILES = (16, 32, 64, 128)
@@ -118,6 +120,8 @@ _TOO_LARGE = (
     "no hypothesis was tried: this case is too large for it, and no smaller one was found that fails in the same way; "
     "gradprobe shrink looks further"
 )
+# Seconds of a processor after which no further layout is searched, where one is explained.
+_LONGEST = 20.0
 RACE_CLASS = "RACE"
 # What makes no number wrong, and what does only where it comes before the last read.
 _SHARED = "shared/"
@@ -138,18 +142,18 @@ class Reasons:
     diagnoses: tuple[Diagnosis, ...] = ()
     """Best first."""
     known: tuple[str, ...] = ()
-    """Sentences about the error, where no hypothesis is named."""
+    """Sentences about what no named hypothesis explains."""
     sought: bool = True
     """Whether hypotheses were tested, where something is wrong."""
 
 
 def reasons_of(experiment: Experiment, runs: Sequence[LayoutRun]) -> Reasons:
-    """Why the first of some runs with a wrong element went wrong; and what is told of memory.
+    """Why runs with a wrong element went wrong, in every layout; and what is told of memory.
 
     What goes wrong in here is told, and no verdict depends on it.
     """
     found = ((run.layout, memory_finding) for run in runs for memory_finding in run.memory)
-    memory = of_strays(found, [run.layout for run in runs if run.verdict == MATCH])
+    memory = of_strays(found, [run.layout for run in runs if run.measured is not None])
     try:
         return _reasons_of(experiment, runs, memory)
     except Exception as error:
@@ -199,22 +203,122 @@ def _written_over(of_results: Sequence[Diagnosis], run: LayoutRun) -> tuple[Diag
 
 
 def _of_failing(experiment: Experiment, failing: Sequence[LayoutRun], memory: Sequence[Diagnosis]) -> Reasons:
-    run, *others = failing
-    assert run.measured is not None
-    seen = observed(experiment.case, run.measured, inputs_of(experiment, run.assigned).tensors)
-    again, lines = Again(experiment, run.assigned, seen), Lines(experiment)
-    tested = causes(experiment, run.assigned, seen)
-    first = _tried_first(again, tested)
-    found = [*first, *_diagnoses(lines, seen, tested)]
-    if tested and tested[0].explained >= NAMED:
-        beside = len(first) + len(tested[0].hypotheses)
-        for other, there, one in other_causes(experiment, tested[0], others):
-            found[beside:beside] = _diagnoses(lines, there, [one], f"in {other.layout}: ", also=True)[:1]
-    else:
-        found = [*_behaving(again), *found]
-    found = _with_dataflow(experiment, run, found)
-    found = _in_order(*_seen_too(found, memory), seen, is_here=bool(run.memory))
-    return Reasons(tuple(found), () if found and found[0].explained >= NAMED else tuple(known(seen)))
+    layouts, search = failing_layouts(experiment, failing), _Search(experiment)
+    for layout in layouts:
+        search.explain(layout)
+    first = layouts[0]
+    here = {one.fault for one in of_strays((first.name, one) for one in first.run.memory)}
+    worst = {_tensor_of(one): one for one in reversed(memory)}
+    spoilt = [worst.get(name.lower()) for layout in layouts for name in layout.spoilt & set(layout.seen.own)]
+    memory = [structs.replace(one, also=True) if one in spoilt else one for one in memory]
+    found = _in_order(*_seen_too(search.told, memory), first.seen, here)
+    return Reasons(tuple(found), search.facts)
+
+
+class _Search:
+    """Explains one failing layout after another: what the faults of those before explain is not sought again."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self._experiment, self._lines, self._start = experiment, Lines(experiment), time.process_time()
+        self._found: list[Diagnosis] = []
+        self._shown: dict[str, list[str]] = {}
+        """By fault that is named, the layouts that it explains."""
+        self._known: dict[str, Hypothesis] = {}
+        """By fault, the hypotheses that are named."""
+        self._of_behaviour: list[tuple[str, FailingLayout]] = []
+        """Faults that no hypothesis predicts, with where they were found."""
+        self._unexplained: dict[str, tuple[FailingLayout, list[str]]] = {}
+        """By layout, with others that fail in the same places."""
+        self._late: list[str] = []
+
+    def explain(self, layout: FailingLayout) -> None:
+        """Tells what is wrong in a layout, if nothing that is told already explains it."""
+        if self._is_explained(layout) or self._fails_as_another(layout):
+            return
+        is_first = not self._found and not self._unexplained
+        if not is_first and time.process_time() - self._start > _LONGEST:
+            self._late.append(layout.name)
+            return
+        seen = layout.seen if is_first else layout.unspoilt
+        tested = causes(self._experiment, layout.run.assigned, seen, list(self._known.values()))
+        again = Again(self._experiment, layout.run.assigned, seen)
+        first, where = _tried_first(again, tested), "" if is_first else f"in {layout.name}: "
+        named = tested[:1] if tested and tested[0].explained >= NAMED else []
+        behaving = [*([] if named else _behaving(again)), *first]
+        found = [*behaving, *_diagnoses(self._lines, seen, tested, where)]
+        if is_first or not _causes(found):  # beside another fault, whose lines it would show as well
+            found = _with_dataflow(self._experiment, layout.run, found)
+        predicted = {one.fault: one for pair in named for one in pair.hypotheses}
+        self._tell(layout, found, predicted)
+        self._known = {**predicted, **self._known}
+
+    def _tell(self, layout: FailingLayout, found: Sequence[Diagnosis], predicted: Mapping[str, Hypothesis]) -> None:
+        """All that was found in the first layout; of another what is new in it, before what explains nothing yet."""
+        is_first, causes, told = not self._shown and not self._unexplained, _causes(found), _causes(self._found)
+        new = [one for one in causes if one.fault not in self._shown]
+        # What the dataflow shows of a fault in one layout it shows in another.
+        lines = _lines_of(told)
+        new = [one for one in new if one.fault in predicted or not lines & _lines_of([one])]
+        new = [structs.replace(one, also=bool(told) or number > 0) for number, one in enumerate(new)]
+        self._found = list(found) if is_first else [*told, *new, *(one for one in self._found if one not in told)]
+        self._of_behaviour += [(one.fault, layout) for one in causes if one.fault not in predicted]
+        for fault in {**predicted, **{one.fault: None for one in causes}}:
+            self._shown.setdefault(fault, []).append(layout.name)
+        if not causes:
+            self._unexplained[layout.name] = (layout, [])
+
+    def _is_explained(self, layout: FailingLayout) -> bool:
+        """Whether what kernels did to memory, or a fault that is told, explains a layout."""
+        if not self._shown and not self._unexplained:
+            return False
+        own = set(layout.unspoilt.own)
+        faults = explaining(layout.unspoilt, list(self._known.values())) if own else ()
+        faults += tuple(fault for fault, other in self._of_behaviour if not faults and own <= set(other.seen.own))
+        for fault in faults:
+            self._shown[fault].append(layout.name)
+        return bool(faults) or not own
+
+    def _fails_as_another(self, layout: FailingLayout) -> bool:
+        """Whether a layout fails in the very places of one that nothing explains: then nothing explains it either."""
+        for other, names in self._unexplained.values():
+            if other.places == layout.places:
+                names.append(layout.name)
+                return True
+        return False
+
+    @property
+    def told(self) -> list[Diagnosis]:
+        """The diagnoses; a cause that explains several layouts says so."""
+        several = {fault: ", ".join(names) for fault, names in self._shown.items() if len(names) > 1}
+        return [
+            structs.replace(one, evidence=(*one.evidence, f"it shows in {several[one.fault]}"))
+            if one.fault in several and one.is_named
+            else one
+            for one in self._found
+        ]
+
+    @property
+    def facts(self) -> tuple[str, ...]:
+        """What is known of the layouts that nothing explains."""
+        facts: list[str] = []
+        for layout, alike in self._unexplained.values():
+            sentences = known(layout.seen)
+            if self._shown or len(self._unexplained) > 1:
+                names = ", ".join([layout.name, *alike])
+                sentences = [f"in {names} no hypothesis fits: {sentences[0]}", *sentences[1:]]
+            facts += sentences
+        late = f"in {', '.join(self._late)} something else is wrong, which was not sought: {_LONGEST:.0f} s were over"
+        return (*facts, *([late] if self._late else []))
+
+
+def _causes(found: Sequence[Diagnosis]) -> list[Diagnosis]:
+    """The first diagnosis, where it is named, and what stands beside it."""
+    named = bool(found) and found[0].is_named
+    return [one for number, one in enumerate(found) if one.is_named and (number == 0 or one.also)] if named else []
+
+
+def _lines_of(found: Sequence[Diagnosis]) -> set[tuple[str, int]]:
+    return {(where.file, where.line) for one in found for where in one.where}
 
 
 def _with_dataflow(experiment: Experiment, run: LayoutRun, found: Sequence[Diagnosis]) -> list[Diagnosis]:
@@ -224,9 +328,9 @@ def _with_dataflow(experiment: Experiment, run: LayoutRun, found: Sequence[Diagn
     # It imports Triton, which only a run in the interpreter has surely done already.
     from .dataflow import seen_in_dataflow, with_dataflow
 
-    named = [one for one in found if one.explained >= NAMED]
-    others = [one for one in found if one.explained < NAMED]
-    return [*with_dataflow(named, seen_in_dataflow(experiment, run)), *others]
+    causes = _causes(found)
+    others = [one for one in found if one not in causes]
+    return [*with_dataflow(causes, seen_in_dataflow(experiment, run)), *others]
 
 
 def _of_other_values(
@@ -292,7 +396,7 @@ def _seen_too(found: Sequence[Diagnosis], memory: Sequence[Diagnosis]) -> tuple[
 
 
 def _in_order(
-    found: Sequence[Diagnosis], memory: Sequence[Diagnosis], seen: Observed, *, is_here: bool
+    found: Sequence[Diagnosis], memory: Sequence[Diagnosis], seen: Observed, here: Collection[str]
 ) -> list[Diagnosis]:
     """What explains most; but what was seen of memory comes before numbers that only depend on it.
 
@@ -300,7 +404,7 @@ def _in_order(
     read of what nothing wrote do in the kernels of what is wrong, unless a named fault reads that very tensor.
 
     Args:
-        is_here: whether anything of the kind was seen in the run that is explained, and not in other layouts alone.
+        here: the faults of memory that were seen in the first layout.
     """
     named = [one for one in found if one.explained >= NAMED]
     arrays = {_tensor_of(one) for one in memory}
@@ -309,8 +413,11 @@ def _in_order(
     first = [
         one
         for one in memory
-        if (one.fault_class == RACE_CLASS and _tensor_of(one) not in stored)
-        or (not explains_them and (is_here or not named) and _in_kernel_of(one, seen.own))
+        if (one.fault in here or not named)
+        and (
+            (one.fault_class == RACE_CLASS and _tensor_of(one) not in stored)
+            or (not explains_them and _in_kernel_of(one, seen.own))
+        )
     ]
     order = [*first, *named, *(one for one in memory if one not in first), *found]
     return list(dict.fromkeys(order))

@@ -156,7 +156,7 @@ class Report(Struct, frozen=True, kw_only=True):
     diagnoses: tuple[Diagnosis, ...] = ()
     """Why, best first."""
     known: tuple[str, ...] = ()
-    """Sentences about the error, where no diagnosis is named."""
+    """Sentences about what no named diagnosis explains."""
     sought: bool = True
     """Whether a cause was sought where something is wrong; else `known` says why not."""
     coarser: tuple[str, ...] = ()

@@ -234,7 +234,7 @@ def _reasons(report: Report) -> Iterator[str]:
 
 def _of_memory(report: Report) -> Iterator[str]:
     """What kernels did to memory, the worst first, where no cause says it already."""
-    causes = {one.summary for one in report.causes[:1]}
+    causes = {one.summary for one in report.causes}
     found = ((run.layout, finding) for run in report.runs if not run.told_error for finding in run.memory)
     groups = [group for group in grouped(found) if group.sentence not in causes]
     yield from (group.sentence for group in groups[:_MOST_STRAYS])

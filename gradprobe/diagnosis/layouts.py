@@ -1,0 +1,89 @@
+"""The failing layouts of a target: what each shows, and whether faults that are known already explain it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import combinations
+
+from ..faults.hypothesis import Hypothesis, Observed
+from ..faults.table import hypotheses
+from ..model.intermediates import lookup
+from ..model.memory import GUARD, OUTSIDE, RACE
+from ..model.report import NAMED
+from ..numerics.evidence import LayoutRun
+from ..probing.experiment import Experiment, inputs_of
+from .prediction import observed
+from .search import alike
+from .testing import Tester, merged
+
+# What a kernel does to the memory of a result that makes it wrong, whatever its numbers were.
+_SPOILING = (RACE, OUTSIDE, GUARD)
+# Nothing is made of these: without them the others come as before.
+_RESULTS = frozenset({"dQ", "dK", "dV", "dBias", "dTau", "dSink"})
+
+
+@dataclass(frozen=True)
+class FailingLayout:
+    """One layout in which a target is wrong."""
+
+    run: LayoutRun
+    seen: Observed
+
+    @property
+    def name(self) -> str:
+        return self.run.layout
+
+    @cached_property
+    def spoilt(self) -> frozenset[str]:
+        """The results that kernels were seen to store outside themselves, or race for, in this layout."""
+        seen = (one for one in self.run.memory if one.kind in _SPOILING and one.access != "load")
+        rows = (lookup(one.tensor) for one in seen)
+        return frozenset(row.name for row in rows if row is not None) & _RESULTS
+
+    @cached_property
+    def unspoilt(self) -> Observed:
+        """What came, without those results."""
+        seen, left = self.seen, [name for name in self.seen.actual if name not in self.spoilt]
+        actual, right, allowed = ({name: of[name] for name in left} for of in (seen.actual, seen.right, seen.allowed))
+        own = tuple(name for name in seen.own if name in left)
+        return replace(seen, actual=actual, right=right, allowed=allowed, own=own)
+
+    @cached_property
+    def places(self) -> dict[str, tuple[bool, ...]]:
+        """Of each result that is wrong by itself, the heads in which it is."""
+        return {name: tuple(_by_head(self.seen, name)) for name in self.unspoilt.own}
+
+
+def _by_head(seen: Observed, name: str) -> Iterator[bool]:
+    wrong, axes = ~seen.right[name], seen.case.axes(name)
+    at = next((axes.index(letter) for letter in "hg" if letter in axes), None)
+    yield from [bool(wrong.any())] if at is None else (bool(of.any()) for of in wrong.unbind(at))
+
+
+def failing_layouts(experiment: Experiment, failing: Sequence[LayoutRun]) -> list[FailingLayout]:
+    """The runs as they are to be explained: the first, then those that move one tensor alone or show the least."""
+    layouts = []
+    for run in failing:
+        assert run.measured is not None
+        tensors = inputs_of(experiment, run.assigned).tensors
+        layouts.append(FailingLayout(run, observed(experiment.case, run.measured, tensors)))
+    first, *others = layouts
+    return [first, *sorted(others, key=lambda one: ("all" in dict(one.run.assigned), len(one.unspoilt.wrong_names)))]
+
+
+def explaining(seen: Observed, known: Sequence[Hypothesis]) -> tuple[str, ...]:
+    """The faults of one or two hypotheses that explain other runs, where they explain this one; else none."""
+    if not known:
+        return ()
+    tester, every = Tester(seen), list(hypotheses(seen))
+    forms = [form for one in known for form in alike(every, one)]
+    alone = [tester.fully(one) for one in forms]
+    for one, explanation in zip(forms, alone, strict=True):
+        if explanation.explained >= NAMED:
+            return (one.fault,)
+    for (first, of_first), (second, of_second) in combinations(zip(forms, alone, strict=True), 2):
+        if merged([of_first, of_second, tester.fully(first, second)]).explained >= NAMED:
+            return first.fault, second.fault
+    return ()

@@ -1,0 +1,75 @@
+"""Every failing layout is explained: a fault that several show is told once, and none hides another."""
+
+import pytest
+
+from gradprobe.diagnosis.layouts import FailingLayout, failing_layouts
+from gradprobe.model.memory import MemoryFinding
+from gradprobe.numerics.evidence import LayoutRun
+from gradprobe.pipeline.probe import probe
+from gradprobe.probing.experiment import experiment_of
+from gradprobe.targets.find import find_target
+from tests.cases import softmax_case
+
+SMALL = {"batch": 1, "heads": 2, "kv_heads": 2, "seqlen_q": 40, "seqlen_k": 40, "head_dim": 16, "head_dim_v": 16}
+DISTINCT, EXPANDED = "not q.is_contiguous()", "do.stride(3) == 0"
+
+
+def target(folder, *lines):
+    faults = "\n    ".join(lines)
+    (folder / "kernel.py").write_text(f"""
+import torch
+
+def backward(q, k, v, do, *, scale):
+    p = (scale * q @ k.mT).softmax(-1)
+    dp = do @ v.mT
+    ds = p * (dp - (p * dp).sum(-1, keepdim=True))
+    dq, dk, dv = scale * ds @ k, scale * ds.mT @ q, p.mT @ do
+    {faults}
+    return {{"dQ": dq, "dK": dk, "dV": dv}}
+""")
+    return find_target(f"{folder}/kernel.py:backward", "softmax")
+
+
+def told(folder, *lines):
+    return probe(softmax_case(**SMALL, recover=False), target(folder, *lines))
+
+
+def causes(report):
+    first, *others = report.diagnoses
+    return [(one.fault, one.also) for one in (first, *(other for other in others if other.also)) if one.is_named]
+
+
+def test_a_fault_that_shows_in_every_layout_is_told_once_and_hides_no_other(tmp_path):
+    report = told(tmp_path, "dv = dv * 2", f"dk = dk * (3 if {EXPANDED} else 1)")
+    assert causes(report) == [("factor/dV", False), ("factor/dK", True)]
+    first, second = (one.evidence for one in report.diagnoses[:2])
+    assert first[-1] == "it shows in contiguous, do=expanded, distinct"
+    assert second[0].startswith("in do=expanded: with the other, explains 100%")
+    assert report.known == ()
+
+
+def test_what_no_hypothesis_fits_in_one_layout_hides_no_cause_in_another(tmp_path):
+    report = told(
+        tmp_path, f"dq = dq * (1 if {EXPANDED} else torch.linspace(1, 2, 40)[:, None])", f"dk *= 1 + ({EXPANDED})"
+    )
+    assert causes(report) == [("factor/dK", False)]
+    assert report.diagnoses[0].evidence[0].startswith("in do=expanded: ")
+    assert report.known[0].startswith("in contiguous, distinct no hypothesis fits: dQ: ")
+
+
+@pytest.mark.parametrize("fails", [DISTINCT, EXPANDED])
+def test_a_layout_that_alone_fails_is_explained_as_the_first(tmp_path, fails):
+    report = told(tmp_path, f"dk = dk * (3 if {fails} else 1)")
+    assert causes(report) == [("factor/dK", False)]
+    assert not any("shows in" in sentence for sentence in report.diagnoses[0].evidence)
+
+
+def test_a_result_that_kernels_stored_outside_itself_is_explained_by_that_and_others_are_not(tmp_path):
+    report = told(tmp_path, "dv = dv * 2", "dk = dk * 2")
+    run = report.runs[0]
+    seen = failing_layouts(experiment_of(report.case, target(tmp_path, "")), [run])[0].seen
+    found = MemoryFinding("outside", "DK", "a store outside dK", access="store")
+    loaded = MemoryFinding("outside", "DV", "a load outside dV", access="load")
+    layout = FailingLayout(LayoutRun(run.layout, run.assigned, run.measured, None, memory=(found, loaded)), seen)
+    assert layout.unspoilt.own == ("dV",)
+    assert layout.places == {"dV": (True, True)}
