@@ -54,7 +54,7 @@ def save(
 ) -> None:
     """Check a target on several draws of its values, and keep its errors in a file."""
     words = {name: word for name, word in options.items() if name != "seed"}
-    request = last.CheckRequest("lazy" if target is None else target, family, reference, words)
+    request = shared.request_of(target, family, words, reference)
     repro_command = replace(request, options=options).command("baseline save", file=file, seeds=seeds)
     with failures_told(None, repro_command, show_traceback):
         _refuse(options, seeds)

@@ -14,7 +14,6 @@ from ..commands.suite.battery import Item, battery, hinted, set_by, weighed
 from ..commands.suite.checked import Checked, Planned
 from ..commands.suite.checking import Setting, check_each
 from ..commands.suite.matrix import described
-from ..inputs import history as last
 from ..inputs.history import CheckRequest
 from ..inputs.options import command_line
 from ..model.documents import Untaken
@@ -108,7 +107,7 @@ def check(
 
     Without any target or case option, what pyproject.toml configures under tool.gradprobe is checked.
     """
-    request = last.CheckRequest("lazy" if target is None else target, family, reference, options)
+    request = shared.request_of(target, family, options, reference)
     with failures_told(forms, request.command(battery=battery or None), show_traceback, request.target):
         forms.refuse_one_file_twice()
         shared.refuse_wrong_words(request)

@@ -78,7 +78,7 @@ def like_the_last(
     """What to run: the last check of this folder where its target is meant, under the options given now."""
     before = last.load()
     if before is None or (target is not None and target != before.target):
-        return last.CheckRequest("lazy" if target is None else target, family, reference, options), False
+        return shared.request_of(target, family, options, reference), False
     merged = {**before.options, **options}
     return last.CheckRequest(before.target, family or before.family, reference or before.reference, merged), True
 

@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 import typer
 
-from ..inputs.history import CheckRequest
 from ..model.failures import UsageFailure
 from ..render.terminal import dump, show, width
 from . import shared_options as shared
@@ -32,14 +31,13 @@ def lint(
     A launch is caught in a layout in which every stride is a number of its own, and is not executed. Kernels of the
     file that are never launched are read by what their parameters are called.
     """
-    word = "lazy" if target is None else target
-    request = CheckRequest(word, family, None, options)
-    with failures_told(json_file, request.command("lint"), show_traceback, word):
+    request = shared.request_of(target, family, options)
+    with failures_told(json_file, request.command("lint"), show_traceback, request.target):
         if "configs" in options:
             raise UsageFailure("--configs: lint runs no configuration", "gradprobe check takes --configs")
         shared.refuse_wrong_words(request, takes_file=True)
-        how = (word, family, options, json_file)
-        raise typer.Exit(apart(_linted, *how, target=word, isolate=isolate, show_traceback=show_traceback))
+        how = (request.target, family, options, json_file)
+        raise typer.Exit(apart(_linted, *how, target=request.target, isolate=isolate, show_traceback=show_traceback))
 
 
 def _linted(word: str, family: str | None, options: dict[str, Any], json_file: str | None) -> int:

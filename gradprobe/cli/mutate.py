@@ -69,7 +69,7 @@ def mutate(
     The gate is gradprobe check with the case options given, or any command with --check. The kernel's own file is
     never written: the gate's processes load a copy in its place.
     """
-    request = last.CheckRequest("lazy" if target is None else target, family, None, options)
+    request = shared.request_of(target, family, options)
     gates = _Gates(check, battery, strides)
     words: dict[str, Any] = {
         "check": check,

@@ -69,7 +69,7 @@ def run(
         from ..commands.record.watch import FOLDER, Keeping
 
         keeping = Keeping(Path(folder) if folder else FOLDER / watch.replace(":", "."), keep, order)
-        shared.refuse_wrong_words(replace(request, target=target or "lazy"))
+        shared.refuse_wrong_words(replace(request, target=target or shared.DEFAULT))
         from ..commands.record.replay import look_where_it_looked, run_watched
 
         ended = run_watched(command or [], watch, keeping, quiet=json_file == "-")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -58,6 +58,22 @@ MaxMemory = Annotated[
     ),
 ]
 Traceback = Annotated[bool, typer.Option("--traceback", help="Show where a failure was raised")]
+
+
+DEFAULT = "lazy"
+"""What is checked where no target is named."""
+
+
+def request_of(
+    target: str | None, family: str | None, options: Mapping[str, Any], reference: str | None = None
+) -> CheckRequest:
+    """What the words of a command ask for."""
+    return CheckRequest(DEFAULT if target is None else target, family, reference, options)
+
+
+def targets_of(target: str | None, configured: Sequence[str]) -> list[str]:
+    """What a command tries one after another: the target that is named, else those of the project."""
+    return [target] if target is not None else list(configured) or [DEFAULT]
 
 
 def refuse_wrong_words(request: CheckRequest, *, takes_file: bool = False) -> None:

@@ -51,14 +51,14 @@ def strides(
     Each run is held against the same values laid contiguous, bit for bit; where it differs, against the reference.
     Without a target, those are tried that pyproject.toml names under tool.gradprobe.
     """
-    request = last.CheckRequest("lazy" if target is None else target, family, None, options)
+    request = shared.request_of(target, family, options)
     words = {"fast": fast or None, "timeout": timeout}
     with failures_told(forms, replace(request, target=target or "").command("strides", **words), show_traceback):
         forms.refuse_one_file_twice()
         _refuse(options)
         shared.refuse_wrong_words(request)
         effective = effective_settings(Path.cwd())
-        targets = [target] if target is not None else list(effective.top.targets) or ["lazy"]
+        targets = shared.targets_of(target, effective.top.targets)
         # A project's own layouts are for check: here all are tried.
         told = dict.fromkeys(_LAYOUTS) | options
         print_settings(effective.line(told, timeout, [] if target else [plural(len(effective.top.targets), "target")]))

@@ -44,7 +44,7 @@ def sweep(
     An option given several times takes each of its values: --heads 1 --heads 3 --dtype float32 --dtype float16 is four
     cases. Without any, a dozen cases are taken that suit the target.
     """
-    request = last.CheckRequest("lazy" if target is None else target, family, reference, options)
+    request = shared.request_of(target, family, options, reference)
     repro_command = replace(request, target=target or "").command("sweep", workers=workers, timeout=timeout)
     with failures_told(forms, repro_command, show_traceback, target):
         forms.refuse_one_file_twice()
@@ -54,7 +54,7 @@ def sweep(
         effective = effective_settings(Path.cwd())
         seconds = effective.timeout(timeout)
         at_a_time = shared.count_of_workers(workers)
-        targets = [target] if target is not None else list(effective.top.targets) or ["lazy"]
+        targets = shared.targets_of(target, effective.top.targets)
         values = {name: list(dict.fromkeys(words)) for name, words in options.items() if name not in _LISTS}
         varied = {name: words for name, words in values.items() if len(words) > 1}
         fixed = {name: words[0] for name, words in values.items() if len(words) == 1}
