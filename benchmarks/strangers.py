@@ -4,8 +4,9 @@
 
 FOLDER holds a folder for each kernel, with a file `words`: what follows `gradprobe check`, run in that folder. Where
 TARGET is an adapter, a file `kernels` names the file that holds the kernels. Faults are planted with mutate's
-operators, drawn under the seed. Every one is checked, and judged by `judge.py`, which runs the kernel in the same
-layouts and holds O and the gradients against autograd of a dense float64 forward.
+operators, drawn under the seed, four times as many as asked for. Every one is judged by `judge.py`, which runs the
+kernel in the same layouts and holds O and the gradients against autograd of a dense float64 forward. Checked are the
+first that are wrong, as many as asked for, and half as many that change nothing.
 
 A fault is wrong where a result errs by over 8 times what the kernel errs by as it is, and changes nothing where no
 result errs by over 1.5 times that. What lies between is rounding, and counts as neither; nor does what does not run
@@ -33,6 +34,7 @@ import argparse
 import ast
 import json
 import os
+import random
 import shlex
 import shutil
 import statistics
@@ -49,6 +51,8 @@ sys.path.insert(0, str(ROOT))
 
 # Of the kernel's own largest error in a layout: an error of more is wrong, an error of less changes nothing.
 WRONG, SAME = 8.0, 1.5
+# How many faults are drawn for one that is asked for: many change nothing, round or do not run.
+DRAWN = 4
 LIMIT = 600.0
 RESULTS = ("O", "dQ", "dK", "dV", "dBias", "dSink")
 # What is made of each intermediate.
@@ -76,7 +80,7 @@ class Trial:
     lines: tuple[int, int]
     diff: str
     judged: str
-    """wrong, same, rounding, or not run."""
+    """wrong or same."""
     found: bool
     by_memory: bool
     """Whether it was found by what was read or written outside a tensor, or by several programs, and no number."""
@@ -132,13 +136,13 @@ def table(name: str, trials: Sequence[Trial]) -> str:
     }  # fmt: skip
     same = [one for one in trials if one.judged == "same" and one.found]
     middle = statistics.median(one.seconds for one in wrong) if wrong else 0.0
-    judged = [sum(one.judged == words for one in trials) for words in ("same", "rounding", "not run")]
+    judged = sum(one.judged == "same" for one in trials)
     return (
         f"{name}: {', '.join(f'{title} {count}' for title, count in counts.items())} of {len(wrong)}; {middle:.0f} s\n"
-        f"  of {judged[0]} that change nothing flagged {sum(not one.by_memory for one in same)}"
+        f"  of {judged} that change nothing flagged {sum(not one.by_memory for one in same)}"
         f" (by memory alone {sum(one.by_memory for one in same)}); causes of neither line nor kind"
         f" {sum(one.misnamed for one in trials)}; tried edits that are wrong"
-        f" {sum(one.fixed is False for one in trials)}; {judged[1]} round, {judged[2]} do not run"
+        f" {sum(one.fixed is False for one in trials)}"
     )
 
 
@@ -165,30 +169,32 @@ def trials_of(folder: Path, faults: int, seed: int, workers: int) -> list[Trial]
     path, _, function = words[0].partition(":")
     file = read_file(folder / named.read_text().strip(), None) if named.exists() else read_file(folder / path, function)
     name = str(file.path.relative_to(folder))
-    mutants = sampled(mutants_of(file), faults, seed)
-    planted = [mutant.plant(file.text) for mutant in mutants]
+    mutants = sampled(mutants_of(file), DRAWN * faults, seed)
+    random.Random(seed).shuffle(mutants)
     with tempfile.TemporaryDirectory() as scratch:
         os.chdir(scratch)
         plain = Copy.of(folder, name, file.text, Path(scratch) / "plain", words)
-        copies = [Copy.of(folder, name, text, Path(scratch) / f"fault-{at}", words) for at, text in enumerate(planted)]
-        ends = run(
-            [plain.judging(), *(command for copy in copies for command in (copy.check(), copy.judging()))], workers
-        )
+        (ended,) = run([plain.judging()], 1)
         own = plain.found("dense")
         if not own:
             raise SystemExit(
-                f"{folder.name} does not run as it is: gradprobe check {shlex.join(words)}: {ends[0].output}"
+                f"{folder.name} does not run as it is: gradprobe check {shlex.join(words)}: {ended.output}"
             )
+        planted = {one: Copy.of(folder, name, one.plant(file.text), Path(scratch) / one.name, words) for one in mutants}
+        run([copy.judging() for copy in planted.values()], workers)
+        found = {one: verdict(copy.found("dense"), own) for one, copy in planted.items()}
+        chosen = [
+            one for words_of, most in (("wrong", faults), ("same", faults // 2))
+            for one in [one for one, came in found.items() if came == words_of][:most]
+        ]  # fmt: skip
+        ends = dict(zip(chosen, run([planted[one].check() for one in chosen], workers), strict=True))
         mended = {
-            at: Copy.of(folder, name, text, Path(scratch) / f"mended-{at}", words)
-            for at, copy in enumerate(copies) if (text := mended_text(copy.found("report"), planted[at])) is not None
+            one: Copy.of(folder, name, text, Path(scratch) / f"{one.name}-mended", words)
+            for one in chosen if (text := mended_text(planted[one].found("report"), one.plant(file.text))) is not None
         }  # fmt: skip
         run([copy.judging() for copy in mended.values()], workers)
-        right = {at: verdict(copy.found("dense"), own) == "same" for at, copy in mended.items()}
-        return [
-            trial(folder.name, mutant, file.tree, ends[1 + 2 * at], copies[at], own, right.get(at))
-            for at, mutant in enumerate(mutants)
-        ]
+        right = {one: verdict(copy.found("dense"), own) == "same" for one, copy in mended.items()}
+        return [trial(folder.name, one, file.tree, ends[one], planted[one], own, right.get(one)) for one in chosen]
 
 
 @dataclass(frozen=True)
