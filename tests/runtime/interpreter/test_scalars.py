@@ -1,10 +1,12 @@
-"""Scalars in the interpreter: what counts a loop, and what is compared to make a mask."""
+"""Operands in the interpreter: what counts a loop, what is compared to make a mask, and what differs in type."""
 
 import numpy as np
 import torch
 import triton
 import triton.language as tl
 from triton.runtime import interpreter as shipped
+
+from gradprobe.runtime import interpreter
 
 
 @triton.jit
@@ -28,3 +30,23 @@ def test_a_compared_scalar_is_spread_as_bools_whatever_type_its_operands_have():
     compared = shipped.TensorHandle(np.array([True]), tl.int64)
     spread = shipped.InterpreterBuilder().create_splat(tl.block_type(tl.int1, [4]), compared)
     assert (spread.data.tolist(), spread.data.dtype) == ([True] * 4, bool)
+
+
+@triton.jit
+def multiply_twice(rows_ptr, columns_ptr, far, out_ptr, far_ptr, SIZE: tl.constexpr):
+    rows, columns = tl.arange(0, SIZE)[:, None], tl.arange(0, SIZE)[None, :]
+    for turn in range(2):  # what the first turn works out of types the second finds
+        places = turn * SIZE * SIZE + rows * SIZE + columns
+        tl.store(out_ptr + places, tl.load(rows_ptr + rows) * tl.load(columns_ptr + columns))
+        tl.store(far_ptr + places, tl.where(columns > 0, rows * far, columns - rows))
+
+
+def test_operands_of_other_types_and_shapes_are_cast_and_spread_each_time():
+    interpreter.keep_types()
+    rows, columns = torch.linspace(0, 1, 4).to(torch.float16), torch.linspace(1, 2, 4)
+    out, far = torch.empty(2, 4, 4), torch.empty(2, 4, 4, dtype=torch.int64)
+    multiply_twice[(1,)](rows, columns, 2**40, out, far, SIZE=4)
+    product, distance = rows.float()[:, None] * columns, torch.arange(4)[:, None]
+    places = torch.arange(4) > 0
+    assert torch.equal(out, torch.stack([product, product]))
+    assert torch.equal(far, torch.where(places, distance * 2**40, -distance).expand(2, 4, 4))
