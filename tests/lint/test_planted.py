@@ -71,11 +71,11 @@ def test_no_fault_of_another_kind_in_flash_is_taken_for_a_stride(fault, tmp_path
     assert lint(tmp_path, "flash", "flash_black_box", fault.edits)[0] == ()
 
 
-# One of fifty-one on every push.
-@sampled("part", range(51), push=1)
+# One of 101 on every push.
+@sampled("part", range(101), push=1)
 @pytest.mark.parametrize("file", ["lazy", "flash"])
 def test_every_mix_up_of_two_tensors_strides_is_named_with_tensor_axis_and_line(file, part, tmp_path, record_property):
-    planted = [mixup for mixup in mixups(file) if not mixup.obstacle][part::51]
+    planted = [mixup for mixup in mixups(file) if not mixup.obstacle][part::101]
     missed = [mixup.name for mixup in planted if not is_named(mixup, file, tmp_path)]
     record_property("figure", f"{file}: of {len(planted)} mix-ups of strides lint names {len(planted) - len(missed)}")
     assert missed == []

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import cycle, product
+
 import pytest
 import torch
 
 from gradprobe.inputs.draw import draw
 from tests.emulated import Arithmetic, case_of, changed, compared, softmax
+from tests.sampling import sampled
 
 ENDS = ("O", "dQ", "dK", "dV", "dBias", "dSink")
 DTYPES = ("float32", "float16", "bfloat16")
@@ -62,8 +65,7 @@ IN_THE_FORWARD = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", IN_THE_FORWARD)
+@sampled("name, dtype", product(IN_THE_FORWARD, DTYPES), push=list(zip(IN_THE_FORWARD, cycle(DTYPES))))
 def test_a_kernel_that_misreads_an_option_is_wrong_from_lse_on_or_from_o_where_that_is_the_first_exposed(name, dtype):
     options, wrong = IN_THE_FORWARD[name]
     base = PACKED if options is PACKED else OPTIONS

@@ -6,25 +6,16 @@ from tests.cases import lazy_case
 from tests.planted.lazy_faults import FAULTS, HISTORICAL
 from tests.planted.planting import assert_as_recorded, probe_planted
 
-# HISTORICAL has a test of its own, and the score's sample one of each class: the others at night.
-OFTEN = [fault for fault in FAULTS if fault.name == "mask_without_the_diagonal_in_dq"]
-
-
-@pytest.fixture(
-    params=[
-        pytest.param(fault, id=fault.name, marks=[] if fault in OFTEN else [pytest.mark.nightly]) for fault in FAULTS
-    ]
-)
-def found(request, tmp_path):
-    return request.param, probed(request.param, tmp_path)
-
 
 def probed(fault, folder, **sizes):
     return probe_planted(fault, folder, "lazy.py", "lazy_intermediates", lazy_case(**fault.options, **sizes))
 
 
-def test_a_planted_fault_is_found_and_placed(found):
-    assert_as_recorded(*found)
+# On every push the historical one has a test of its own, below, and the score tries one of each class.
+@pytest.mark.nightly
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_a_planted_fault_is_found_and_placed(fault, tmp_path):
+    assert_as_recorded(fault, probed(fault, tmp_path))
 
 
 def test_the_planted_faults_are_at_least_12_over_five_classes():

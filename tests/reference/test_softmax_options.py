@@ -1,6 +1,7 @@
 """Alignment, alibi, masks, sinks, dropout and packed sequences, alone and together, against float64 autograd."""
 
 import random
+from itertools import product
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor
 
 from gradprobe.reference import manual_attention_backward
 from tests.reference.independent import ROUNDING, Inputs, assert_same, by_autograd, draw, softmax_inputs
+from tests.sampling import sampled
 
 ALIGNMENTS = ("bottom-right", "top-left")
 SHAPES = [(6, 6), (4, 9), (9, 4), (1, 5), (5, 1)]
@@ -39,18 +41,24 @@ def features(m: int, n: int, heads: int = 4) -> dict[str, Inputs]:
     }
 
 
-@pytest.mark.parametrize("feature", features(1, 1))
-@pytest.mark.parametrize("align", ALIGNMENTS)
-@pytest.mark.parametrize(("m", "n"), SHAPES)
-def test_each_feature_under_a_causal_mask_of_either_alignment(m, n, align, feature):
+def in_turns(values):
+    """Every one of the values with every feature, under either alignment in turn."""
+    pairs = product(enumerate(values), enumerate(features(1, 1)))
+    return [(value, ALIGNMENTS[(at + number) % 2], feature) for (at, value), (number, feature) in pairs]
+
+
+@sampled("shape, align, feature", product(SHAPES, ALIGNMENTS, features(1, 1)), push=in_turns(SHAPES))
+def test_each_feature_under_a_causal_mask_of_either_alignment(shape, align, feature):
+    m, n = shape
     for kv_heads in (4, 2, 1):
         inputs = softmax_inputs(m, n, d=3, dv=2, heads=4, kv_heads=kv_heads)
         check(inputs, causal=True, align=align, **features(m, n)[feature])
 
 
-@pytest.mark.parametrize("feature", features(1, 1))
-@pytest.mark.parametrize("align", ALIGNMENTS)
-@pytest.mark.parametrize("window", [(2, 0), (1, 2), (-1, 1), (0, -1)])
+WINDOWS = [(2, 0), (1, 2), (-1, 1), (0, -1)]
+
+
+@sampled("window, align, feature", product(WINDOWS, ALIGNMENTS, features(1, 1)), push=in_turns(WINDOWS))
 def test_each_feature_under_a_window_of_either_alignment(window, align, feature):
     for m, n in ((4, 9), (9, 4)):
         check(softmax_inputs(m, n, heads=4, kv_heads=2), window=window, align=align, **features(m, n)[feature])
@@ -152,9 +160,7 @@ def packed(ends: str, **shapes: int) -> tuple[Inputs, Inputs]:
     return inputs, {"cu_seqlens_q": torch.tensor(ends_q), "cu_seqlens_k": torch.tensor(ends_k, dtype=torch.int32)}
 
 
-@pytest.mark.parametrize("feature", features(1, 1))
-@pytest.mark.parametrize("align", ALIGNMENTS)
-@pytest.mark.parametrize("ends", ENDS)
+@sampled("ends, align, feature", product(ENDS, ALIGNMENTS, features(1, 1)), push=in_turns(ENDS))
 def test_packed_sequences_with_each_feature(ends, align, feature):
     inputs, cu_seqlens = packed(ends, heads=4, kv_heads=2, dv=2)
     own = features(inputs["q"].shape[2], inputs["k"].shape[2])[feature]
