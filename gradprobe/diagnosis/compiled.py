@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ..inputs.options import with_others
+from ..model.assignment import run_name
 from ..model.failures import Failure
 from ..model.report import Diagnosis
 from ..processes.process import Program, gradprobe_command, run_programs
@@ -41,14 +43,15 @@ def right_without_pipelining(again: Again) -> Diagnosis | None:
 
 
 def right_in_the_interpreter(again: Again) -> Diagnosis | None:
-    """The same check is right in Triton's interpreter, in a process of its own."""
-    command = shlex.split(again.experiment.command)
-    if not command or not again.experiment.is_compiled:
+    """The same case in the same layout is right in Triton's interpreter, in a process of its own."""
+    if not again.experiment.command or not again.experiment.is_compiled:
         return None
     environment = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+    layout = {"runs": [run_name(again.assigned)], "device": "cpu", "recover": False}
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
-        words = gradprobe_command(*command[1:], "--device", "cpu", "--json", str(report))
+        command = with_others(again.experiment.command, ("layout", "runs", "device"), {**layout, "json": report})
+        words = gradprobe_command(*shlex.split(command)[1:])
         try:
             list(run_programs([Program(words, environment)], timeout=_SECONDS, grouped=False))
             verdict = json.loads(report.read_text())["verdict"]
@@ -57,12 +60,16 @@ def right_in_the_interpreter(again: Again) -> Diagnosis | None:
     if verdict != "match":
         return None
     name = again.seen.own[0]
+    same = (
+        f"the same case in {run_name(again.assigned)} matches with --device cpu: no formula, mask or address is wrong"
+    )
+    left = "what is left is of compiled code alone: the order of programs and threads, pipelining, TF32, the compiler"
     return Diagnosis(
         f"compiler/{name}",
         "COMP",
         f"{name} is right in Triton's interpreter and wrong compiled",
         1.0,
-        ("the same check with --device cpu matches",),
+        (same, left),
         fix="clear Triton's cache; then compare num_stages, num_warps and --dots ieee",
     )
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise, product
 
+from ..inputs.options import flags, with_others
+from ..model.assignment import Assigned
 from ..model.case import Case, fewer_heads, shortened
 from ..model.failures import Failure
 from ..model.run import MISMATCH
@@ -13,6 +16,7 @@ from ..numerics.evidence import LayoutRun, Measured
 from ..probing.experiment import Experiment, experiment_of
 from ..probing.insides import with_insides
 from ..probing.runs import outcomes_of, records_of, with_strays
+from .parts import part_of, parts
 
 # Elements of all score matrices together up to which hypotheses are tried: each takes an evaluation or two.
 MOST_SCORES = 1 << 18
@@ -22,38 +26,68 @@ _SPANS = (64, 128, 256)
 _COUNTS = ((2, 2), (1, 2), (1, 1))
 # Seconds after which no further case is tried.
 _LONGEST = 20.0
+# The options that give a case its size.
+_SIZES = (
+    "batch",
+    "heads",
+    "kv_heads",
+    "seqlen",
+    "seqlen_q",
+    "seqlen_k",
+    "seqlens",
+    "cu_seqlens",
+    "cu_seqlens_k",
+    "tau",
+)
 
 
-def smaller_failing(experiment: Experiment, failing: LayoutRun) -> tuple[Experiment, list[LayoutRun]] | None:
-    """The first of some smaller cases in which the same result is the first wrong one, in the layout that failed.
+@dataclass(frozen=True)
+class Smaller:
+    """A smaller case that fails in the same way."""
+
+    experiment: Experiment
+    runs: list[LayoutRun]
+    """Those in the layouts that failed."""
+    words: str
+    """What is smaller."""
+
+
+def smaller_failing(experiment: Experiment, failing: Sequence[LayoutRun]) -> Smaller | None:
+    """The first of some smaller cases in which the same result is the first wrong one, in the first layout that failed.
 
     Returns:
-        The case's experiment and its runs; None where every case that was tried is right or fails otherwise, and where
-        values or lengths are given one by one.
+        It, run in every layout that failed; None where every case that was tried is right or fails otherwise.
     """
     start = time.perf_counter()
-    for case in _smaller(experiment.case):
+    first, *others = (run.assigned for run in failing)
+    for small, words in _smaller(experiment, failing[0]):
         if time.perf_counter() - start > _LONGEST:
-            return None
-        alone = replace(case, layouts=failing.assigned, runs=(), configs="first", repeat=1)
-        small = experiment_of(alone, experiment.target, experiment.reference, command=experiment.command)
+            break
         try:
-            records = list(records_of(small))
-            small = small.after(outcomes_of(records))
-            runs = with_strays(with_insides(small, records))
+            ran, runs = _run(small, [first])
         except Failure:  # such as a length that the target does not take
             continue
-        if any(run.measured and _fails_alike(run.measured, failing) for run in runs):
-            return small, runs
+        if any(run.measured and _fails_alike(run.measured, failing[0]) for run in runs):
+            return Smaller(ran, [*runs, *_of_others(ran, others)], words)
     return None
 
 
-def size_in_words(case: Case) -> str:
-    """The options that give a case its size."""
-    lengths = {"seqlen-q": case.seqlen_q, "seqlen-k": case.seqlen_k}
-    lengths = {"seqlen": case.seqlen_q} if case.seqlen_q == case.seqlen_k else lengths
-    heads = {"heads": case.heads} | ({"kv-heads": case.kv_heads} if case.kv_heads != case.heads else {})
-    return " ".join(f"--{name} {value}" for name, value in ({"batch": case.batch} | heads | lengths).items())
+def _run(experiment: Experiment, layouts: Sequence[Assigned]) -> tuple[Experiment, list[LayoutRun]]:
+    """The runs in some layouts, and the experiment with what they showed of the target."""
+    case = replace(experiment.case, layouts=(), runs=tuple(layouts), configs="first", repeat=1)
+    experiment = replace(experiment, case=case, first=None, cuda="", is_compiled=False)
+    records = list(records_of(experiment))
+    experiment = experiment.after(outcomes_of(records))
+    return experiment, with_strays(with_insides(experiment, records))
+
+
+def _of_others(experiment: Experiment, layouts: Sequence[Assigned]) -> list[LayoutRun]:
+    """The runs in further layouts, into none of which the target is looked."""
+    without = replace(experiment, case=replace(experiment.case, recover=False))
+    try:
+        return _run(without, layouts)[1] if layouts else []
+    except Failure:
+        return []
 
 
 def _fails_alike(measured: Measured, failing: LayoutRun) -> bool:
@@ -64,16 +98,66 @@ def _fails_alike(measured: Measured, failing: LayoutRun) -> bool:
     return bool(wrong[1]) and wrong[0][:1] == wrong[1][:1]
 
 
-def _smaller(case: Case) -> Iterator[Case]:
-    """Cases of the same options with fewer batches, heads, rows and keys, the quickest first."""
-    if case.inputs or case.seqlens or case.cu_seqlens_q:
+def _smaller(experiment: Experiment, failing: LayoutRun) -> Iterator[tuple[Experiment, str]]:
+    """Cases of the same options, the quickest first: drawn anew, then with a part of the very values that failed."""
+    for case in _drawn(experiment.case):
+        tau = {"tau": _listed(case.tau)} if case.tau is not None else {}
+        command = with_others(experiment.command, _SIZES, {**_sizes(case), **tau})
+        small = experiment_of(case, experiment.target, experiment.reference, command=command)
+        yield small, f"a smaller case that fails in the same way: {size_in_words(case)}"
+    first, tried = failing.measured.first if failing.measured else None, set[object]()
+    if first is None:
         return
+    for span, counts in product(_SPANS, _COUNTS):
+        for part in parts(experiment.case, first, span, counts):
+            if part.case(experiment.case).scores <= MOST_SCORES and part not in tried:
+                tried.add(part)
+                yield part_of(experiment, part), f"a part of it that fails alike: {part.words(experiment.case)}"
+
+
+def size_in_words(case: Case) -> str:
+    """The options that give a case its size."""
+    return " ".join(flags(_sizes(case)))
+
+
+def _sizes(case: Case) -> dict[str, object]:
+    heads = {"heads": case.heads} | ({"kv_heads": case.kv_heads} if case.kv_heads != case.heads else {})
+    if case.cu_seqlens_q is not None and case.cu_seqlens_k is not None:
+        packed = {"cu_seqlens": _listed(case.cu_seqlens_q)}
+        keys = {"cu_seqlens_k": _listed(case.cu_seqlens_k)} if case.cu_seqlens_k != case.cu_seqlens_q else {}
+        return {**heads, **packed, **keys}
+    lengths = {"seqlen_q": case.seqlen_q, "seqlen_k": case.seqlen_k}
+    lengths = {"seqlen": case.seqlen_q} if case.seqlen_q == case.seqlen_k else lengths
+    padded = {"seqlens": _listed(case.seqlens)} if case.seqlens is not None else {}
+    return {"batch": case.batch, **heads, **lengths, **padded}
+
+
+def _listed(numbers: Sequence[float]) -> str:
+    return ",".join(map(str, numbers))
+
+
+def _drawn(case: Case) -> Iterator[Case]:
+    """Cases whose values are drawn, with fewer batches, heads, rows and keys; none of values of a file."""
     tried = {case}
-    for span in _SPANS:
-        for batches, key_heads in _COUNTS:
-            small = case.with_heads(*fewer_heads(case.heads, case.kv_heads, key_heads))
-            small = small.with_lengths(shortened(case.seqlen_q, span), shortened(case.seqlen_k, span))
-            small = replace(small, batch=min(case.batch, batches))
-            if small.scores <= MOST_SCORES and small not in tried:
-                tried.add(small)
-                yield small
+    for span, (batches, key_heads) in product(_SPANS, _COUNTS if case.inputs is None else ()):
+        small = case.with_heads(*fewer_heads(case.heads, case.kv_heads, key_heads))
+        small = _packed(small, span, batches) if case.cu_seqlens_q else _padded(small, span, batches)
+        if small.scores <= MOST_SCORES and small not in tried:
+            tried.add(small)
+            yield small
+
+
+def _padded(case: Case, span: int, batches: int) -> Case:
+    """The first batches, each length shortened by itself."""
+    lengths = case.seqlens and tuple(shortened(length, span) for length in case.seqlens[:batches])
+    small = replace(case, batch=min(case.batch, batches), seqlens=lengths)
+    return small.with_lengths(shortened(case.seqlen_q, span), shortened(case.seqlen_k, span))
+
+
+def _packed(case: Case, span: int, count: int) -> Case:
+    """One sequence more than batches would be, each shortened."""
+    ends_q, ends_k = (
+        (0, *accumulate(shortened(end - start, span) for start, end in list(pairwise(ends))[: count + 1]))
+        for ends in (case.cu_seqlens_q or (0, 0), case.cu_seqlens_k or (0, 0))
+    )
+    return replace(case, cu_seqlens_q=ends_q, cu_seqlens_k=ends_k, seqlen_q=ends_q[-1], seqlen_k=ends_k[-1])

@@ -30,7 +30,7 @@ from .layouts import FailingLayout, explaining, failing_layouts
 from .lines import Lines, of_strays
 from .prediction import observed
 from .search import Tested, causes
-from .smaller import MOST_SCORES, size_in_words, smaller_failing
+from .smaller import MOST_SCORES, smaller_failing
 
 _TILES = (16, 32, 64, 128)
 _WORDS = {"b": "batches", "h": "heads", "g": "key heads", "m": "rows", "n": "keys", "w": "distances"}
@@ -170,7 +170,7 @@ def _reasons_of(experiment: Experiment, runs: Sequence[LayoutRun], memory: tuple
     memory = tuple(one for one in memory if one not in of_results)
     plain = [run for run in failing if run.is_plain]
     if case.scores > MOST_SCORES:
-        return _of_a_smaller_case(experiment, (plain or failing)[0], memory)
+        return _of_a_smaller_case(experiment, plain or failing, memory)
     if not plain:
         return _of_other_values(experiment, runs, failing[0], memory)
     reasons = _of_failing(experiment, plain, memory)
@@ -179,13 +179,12 @@ def _reasons_of(experiment: Experiment, runs: Sequence[LayoutRun], memory: tuple
     return Reasons((*written, *reasons.diagnoses), () if written else reasons.known)
 
 
-def _of_a_smaller_case(experiment: Experiment, failing: LayoutRun, memory: tuple[Diagnosis, ...]) -> Reasons:
+def _of_a_smaller_case(experiment: Experiment, failing: Sequence[LayoutRun], memory: tuple[Diagnosis, ...]) -> Reasons:
     found = smaller_failing(experiment, failing)
     if found is None:
         return Reasons(memory, (_TOO_LARGE,), sought=False)
-    small, runs = found
-    reasons = _reasons_of(small, runs, memory)
-    words = f"sought on a smaller case that fails in the same way: {size_in_words(small.case)}"
+    reasons = _reasons_of(found.experiment, found.runs, memory)
+    words = f"sought on {found.words}"
     of_large = {one.fault for one in memory}
     first = next((one for one in reasons.diagnoses if one.fault not in of_large), None)
     told = tuple(

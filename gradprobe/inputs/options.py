@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -159,3 +159,16 @@ def command_line(command: str, target: str, words: Mapping[str, Any], extra: Map
     """One command line that repeats a run with these options."""
     named = [target] if target else []
     return shlex.join(["gradprobe", *command.split(), *named, *flags({**words, **(extra or {})})])
+
+
+def with_others(command: str, dropped: Collection[str], added: Mapping[str, Any]) -> str:
+    """A command line without some of its options that take a word, and with others behind it; "" of none."""
+    words, kept = shlex.split(command), list[str]()
+    while words:
+        word = words.pop(0)
+        flag, equals, _ = word.partition("=")
+        if flag in map(flag_of, dropped):
+            del words[: 0 if equals else 1]
+        else:
+            kept.append(word)
+    return shlex.join([*kept, *flags(added)]) if command else ""

@@ -1,18 +1,21 @@
 """A case with too many scores for hypotheses is explained on a smaller one, where one fails in the same way."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
 from gradprobe.diagnosis import why
-from gradprobe.diagnosis.smaller import MOST_SCORES, size_in_words, smaller_failing
+from gradprobe.diagnosis.parts import Part
+from gradprobe.diagnosis.smaller import MOST_SCORES, Smaller, size_in_words, smaller_failing
 from gradprobe.diagnosis.why import Reasons, _seen_too
+from gradprobe.inputs.draw import draw
+from gradprobe.inputs.saved import Saved, with_inputs
 from gradprobe.model.report import Diagnosis
 from gradprobe.pipeline.probe import probe
 from gradprobe.probing.experiment import experiment_of
 from gradprobe.targets.find import find_target
 from tests.cases import softmax_case
+from tests.faults.plain import Planted, softmax_target
 
 LARGE = {"batch": 1, "heads": 2, "kv_heads": 2, "seqlen_q": 400, "seqlen_k": 400}
 
@@ -56,7 +59,7 @@ def test_a_smaller_case_that_fails_otherwise_is_none(tmp_path):
     case = softmax_case(**LARGE)
     line = "(dk if dk.shape[1:3] == (2, 400) else dv).mul_(2)"
     failing = report_of(tmp_path, line).runs[0]
-    assert smaller_failing(experiment_of(case, target(tmp_path, line)), failing) is None
+    assert smaller_failing(experiment_of(case, target(tmp_path, line)), [failing]) is None
 
 
 @pytest.mark.parametrize(
@@ -78,8 +81,87 @@ def test_a_cause_that_was_seen_in_memory_too_is_told_once_with_that_for_evidence
 
 def test_what_was_seen_in_memory_of_the_large_case_is_not_told_of_the_smaller_one(monkeypatch):
     race, cause = Diagnosis("race/dK", "RACE", "raced", 1.0), Diagnosis("factor/dK", "A", "doubled", 1.0)
-    monkeypatch.setattr(why, "smaller_failing", lambda *_: (SimpleNamespace(case=softmax_case(**LARGE)), []))
+    monkeypatch.setattr(why, "smaller_failing", lambda *_: Smaller(None, [], "a smaller case"))
     monkeypatch.setattr(why, "_reasons_of", lambda *_: Reasons((race, cause)))
-    first, second = why._of_a_smaller_case(None, None, (race,)).diagnoses
+    first, second = why._of_a_smaller_case(None, [], (race,)).diagnoses
     assert first == race
     assert second.evidence[-1].startswith("sought on a smaller case")
+
+
+def test_every_layout_that_failed_is_run_on_the_smaller_case(tmp_path):
+    case = replace(softmax_case(**LARGE), recover=False)
+    report = probe(case, target(tmp_path, "dk = dk * 2; dv = dv * (3 if do.stride(3) == 0 else 1)"))
+    assert [one.fault for one in report.diagnoses if one.is_named][:2] == ["factor/dK", "factor/dV"]
+    assert "in do=expanded: with the other" in report.diagnoses[1].evidence[0]
+
+
+DOUBLED = Planted(make=lambda kernel, name, tensor: tensor * 2 if name == "dK" else tensor)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            {"batch": 3, "heads": 1, "seqlen": 330, "seqlens": (330, 40, 201)},
+            "--batch 2 --heads 1 --seqlen 74 --seqlens 74,40",
+        ),
+        ({"heads": 1, "cu_seqlens": (0, 200, 201, 601)}, "--heads 1 --cu-seqlens 0,72,73,153"),
+    ],
+    ids=["padded", "packed"],
+)
+def test_lengths_that_are_given_one_by_one_are_shortened_one_by_one(options, words):
+    report = probe(replace(softmax_case(**options), layouts=(("all", "contiguous"),)), softmax_target(DOUBLED))
+    assert report.diagnoses[0].fault == "factor/dK"
+    assert report.diagnoses[0].evidence[-1].endswith(words)
+
+
+def of_a_file(**options):
+    """A case whose values are those of a file, and the file."""
+    drawn = softmax_case(**options)
+    saved = Saved(draw(drawn), {}, {"causal": drawn.causal})
+    return replace(softmax_case(**with_inputs({}, saved, "values.pt", "softmax")), recover=False), saved
+
+
+def test_of_values_of_a_file_a_part_is_cut_out_and_explained():
+    case, saved = of_a_file(**LARGE, causal=True)
+    report = probe(case, softmax_target(DOUBLED), saved=saved)
+    assert report.diagnoses[0].fault == "factor/dK"
+    assert "a part of it that fails alike: batch 0, head 0-1, row 0-79, key 0-79" in report.diagnoses[0].evidence[-1]
+
+
+def test_a_part_is_cut_out_where_the_values_are_that_fail(tmp_path):
+    case, saved = of_a_file(**LARGE)
+    saved.values["q"][0, 1, 333, 0] = 9.0
+    kernel = target(tmp_path, "dq = dq * (1 + (q.abs().amax(-1, keepdim=True) > 8))")
+    failing = [run for run in probe(case, kernel, saved=saved, why=False).runs if not run.matches]
+    found = smaller_failing(experiment_of(case, kernel, saved=saved), failing[:1])
+    assert found.words == "a part of it that fails alike: batch 0, head 0-1, row 320-399, key 320-399"
+    assert found.experiment.values["q"].equal(saved.values["q"][:, :, 320:])
+
+
+def test_a_part_has_the_numbers_and_the_values_that_belong_to_it():
+    case = softmax_case(heads=6, kv_heads=3, seqlen_q=90, seqlen_k=100, bias=True, causal=True, batch=3)
+    part = Part((0, 2), (0, 2), ((range(32, 64), range(42, 74)),))
+    values = part.values(case, draw(case))
+    assert {name: tuple(value.shape) for name, value in values.items()} == {
+        "q": (2, 4, 32, 24), "k": (2, 2, 32, 24), "v": (2, 2, 32, 24), "do": (2, 4, 32, 24), "bias": (1, 4, 32, 32)
+    }  # fmt: skip
+    assert values["k"].equal(draw(case)["k"][[0, 2]][:, [0, 2]][:, :, 42:74])
+    small = part.case(case)
+    assert (small.batch, small.heads, small.kv_heads, small.seqlen_q, small.seqlen_k) == (2, 4, 2, 32, 32)
+
+
+def test_a_part_of_padded_or_packed_sequences_has_lengths_of_its_own():
+    padded = softmax_case(seqlen=200, seqlens=(200, 90))
+    assert Part((0, 1), (0,), ((range(64, 128), range(64, 128)),)).case(padded).seqlens == (64, 26)
+    packed = Part((0,), (0,), ((range(100), range(100)), (range(100, 164), range(100, 164))))
+    assert packed.case(softmax_case(cu_seqlens=(0, 100, 400))).cu_seqlens_k == (0, 100, 164)
+
+
+def test_the_command_line_of_a_smaller_case_has_its_size(tmp_path):
+    case, kernel = softmax_case(**LARGE), target(tmp_path, "dk = dk * 2")
+    failing = [probe(replace(case, runs=((),)), kernel, why=False).runs[0]]
+    command = "gradprobe check 'a b.py:f' --seqlen 400 --heads=2 --causal --kv-heads 2 --runs do=expanded"
+    found = smaller_failing(experiment_of(case, kernel, command=command), failing)
+    words = "--causal --runs do=expanded --batch 1 --heads 2 --seqlen 80"
+    assert found.experiment.command == f"gradprobe check 'a b.py:f' {words}"
