@@ -7,8 +7,9 @@ made. So a diagnosis of the dataflow gives the line; a hypothesis that fits give
 
 from __future__ import annotations
 
+import linecache
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -21,9 +22,10 @@ from ..probing.experiment import Experiment
 from ..runtime.interpreter.memory.findings import places
 from .follow import followed_run
 from .lines import among
+from .statements import address, loop, masks
 from .suspects import Suspect, suspects
 
-_CLASSES = {"load": "S1", "value": "A", "stored": "A", "pairs": "M2"}
+_CLASSES = {"load": "S1", "store": "S3", "value": "A", "stored": "A", "pairs": "M2"}
 
 
 def seen_in_dataflow(experiment: Experiment, run: LayoutRun) -> list[Diagnosis]:
@@ -54,10 +56,28 @@ def _diagnoses(found: Sequence[Suspect]) -> list[Diagnosis]:
 def _diagnosis(group: Sequence[Suspect]) -> Diagnosis:
     first, where = group[0], tuple(map(_where, group))
     reasons = (f"{place.kernel}, line {place.line}: {one.reason}" for one, place in zip(group, where, strict=True))
-    evidence, where = tuple(dict.fromkeys(reasons)), tuple(dict.fromkeys(where))
-    explained = 1.0 if first.is_sure else CONSISTENT
-    fault = f"{first.kind}/{_slug(first.name) or 'result'}"
-    return Diagnosis(fault, _CLASSES[first.kind], _summary(first), explained, evidence, where)
+    beside = (other for one, place in zip(group, where, strict=True) for other in _beside(one, place))
+    return Diagnosis(
+        f"{first.kind}/{_slug(first.name) or 'result'}",
+        _CLASSES[first.kind],
+        _summary(first),
+        1.0 if first.is_sure else CONSISTENT,
+        tuple(dict.fromkeys(reasons)),
+        tuple({(place.file, place.line): place for place in reversed((*where, *beside))}.values())[::-1],
+    )
+
+
+def _beside(one: Suspect, place: Where) -> Iterator[Where]:
+    """The lines of what enters a wrong operation unseen: its mask, its terms, the range of its loop."""
+    lines = [(line.file, line.line, "enters here") for chain in one.beside for line in places(chain)[-1:]]
+    if one.site.operation == "select":
+        lines += [(place.file, line, "the mask") for line in masks(place.file, place.line)]
+    if one.kind in ("load", "store"):
+        lines += [(place.file, line, "its address") for line in address(place.file, place.line)]
+    if one.kind == "pairs" and (line := loop(place.file, place.line)):
+        lines = [(place.file, line, "the loop")]
+    for file, line, note in lines:
+        yield among(Where(file, line, linecache.getline(file, line).strip(), kernel=one.site.kernel, note=note))
 
 
 def _slug(name: str) -> str:
@@ -68,6 +88,8 @@ def _summary(one: Suspect) -> str:
     kernel, name = one.site.kernel, one.name
     if one.kind == "load":
         return f"{kernel} reads other elements of {title(name)} than it works on"
+    if one.kind == "store":
+        return f"{kernel} writes other elements of {title(name)} than it computed"
     if one.kind == "stored":
         return f"{one.reason}, in {kernel}"
     if one.kind == "pairs":
@@ -83,31 +105,22 @@ def _where(one: Suspect) -> Where:
     return among(Where(line.file, line.line, line.code.strip(), kernel=one.site.kernel, note=note))
 
 
-_VERBS = {"load": "read", "value": "computed", "stored": "stored", "pairs": "summed"}
+_VERBS = {"load": "read", "store": "written", "value": "computed", "stored": "stored", "pairs": "summed"}
 
 
 def with_dataflow(named: Sequence[Diagnosis], seen: Sequence[Diagnosis]) -> list[Diagnosis]:
-    """The causes that hypotheses name, with the lines that the dataflow shows; and what it shows besides.
+    """The causes that hypotheses name, with the lines that the dataflow shows; where none is named, what it shows.
 
-    A hypothesis about one tensor keeps its lines, which say where that tensor's address is made. One about a formula
-    is dropped where the dataflow shows that a load is at fault: its numbers only look like that formula's.
+    A hypothesis about a tensor's strides keeps its lines, at which the address is made.
     """
-    loads = {one.fault.partition("/")[2]: one for one in seen if one.fault.startswith("load/")}
-    if not seen:
-        return list(named)
-    kept, told = [], set()
-    for one in named:
-        tensor = one.fault.partition("/")[2].partition("-")[0]
-        if tensor in loads:
-            told.add(loads[tensor].fault)
-            kept.append(
-                replace(one, evidence=(*one.evidence, *loads[tensor].evidence), where=one.where or loads[tensor].where)
-            )
-        elif not loads:
-            told |= {other.fault for other in seen}
-            lines = tuple(where for other in seen for where in other.where)
-            kept.append(
-                replace(one, where=lines, evidence=(*one.evidence, *(e for other in seen for e in other.evidence)))
-            )
-    beside = [one for one in seen if one.fault not in told]
-    return [replace(one, also=number > 0) for number, one in enumerate([*kept, *beside])]
+    if not named or not seen:
+        return [*named, *seen]
+    first, *others = named
+    evidence = tuple(sentence for one in seen for sentence in one.evidence)
+    lines = tuple(dict.fromkeys(where for one in seen for where in one.where))
+    keeps = first.fault.startswith(_OF_ADDRESSES) and first.where
+    return [replace(first, evidence=(*first.evidence, *evidence), where=first.where if keeps else lines), *others]
+
+
+# The hypotheses whose lines are read off the kernels' addresses.
+_OF_ADDRESSES = ("stride/", "layout/", "wrap/", "outside/", "race/", "unwritten/")

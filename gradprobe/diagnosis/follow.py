@@ -48,7 +48,7 @@ def followed_run(experiment: Experiment, assigned: Assigned) -> Followed | None:
             if letters:
                 copies[argument.untyped_storage().data_ptr()] = letters
 
-    sizes = {"b": case.batch, "h": case.heads, "g": case.kv_heads, "m": case.seqlen_q, "n": case.seqlen_k}
+    sizes = {letter: case.size(letter) for letter in "bhgmnde"}
     flow = Flow(axes, sizes, roles)
     with followed(inputs.tensors, flow, learn):
         outcome = run_target(experiment.target, case, inputs, (), contextlib.nullcontext())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -18,8 +18,9 @@ class Suspect:
     """One operation that goes wrong although what it works on is right."""
 
     kind: str
-    """load: it reads other elements than it should; value: its operands are right and its result is not; stored: it is
-    right but for a constant; pairs: a row and a key are left out of what is stored, or counted twice."""
+    """load, store: it reads, or writes, other elements than it should; value: its operands are right and its result is
+    not; stored: it is right but for a constant; pairs: rows and keys are left out of what is stored, or counted twice.
+    """
     name: str
     """The intermediate that is wrong there, or the tensor that is misread; "" where it is not known."""
     site: Site
@@ -31,6 +32,8 @@ class Suspect:
     """How often it went wrong."""
     is_sure: bool = True
     """Whether it goes wrong whenever it runs, or what is made of it is wrong too."""
+    beside: tuple[tuple[Line, ...], ...] = ()
+    """Where that is made which enters there and was compared with nothing: an offset, a term, a mask."""
 
 
 def suspects(run: Followed, wrong: Sequence[str]) -> list[Suspect]:
@@ -39,7 +42,7 @@ def suspects(run: Followed, wrong: Sequence[str]) -> list[Suspect]:
     Args:
         wrong: the results that are wrong.
     """
-    found = list(_misread(run.flow))
+    found = [*_transposed(run.flow)] or [*_misread(run.flow)]
     if not found:
         found = [*_values(run, wrong), *_factors(run, wrong)]
     return sorted(found or _pairs(run, wrong), key=lambda one: not one.is_sure)
@@ -49,36 +52,55 @@ def suspects(run: Followed, wrong: Sequence[str]) -> list[Suspect]:
 
 
 def _misread(flow: Flow) -> Iterator[Suspect]:
-    """The loads whose indices disagree with those of most others that they meet."""
+    """The loads and stores whose indices disagree with those of most others that they meet."""
     left = list(flow.conflicts)
     culprits: dict[int, list[Conflict]] = {}
     while left:
-        votes = Counter(number for one in left for number in one.left | one.right)
-        culprit = max(votes, key=lambda number: (votes[number], -flow.agreed.get(number, 0), -number))
+        culprit = _culprit(flow, left)
         culprits[culprit] = [one for one in left if culprit in one.left | one.right]
         left = [one for one in left if culprit not in one.left | one.right]
     right = [source.site for number, source in enumerate(flow.sources) if number not in culprits]
     for number, conflicts in culprits.items():
         source, conflict = flow.sources[number], min(conflicts, key=lambda one: "bhmndegw".find(one.letter[0]))
-        site = conflict.site if "/" in conflict.letter else source.site
-        lines = site.lines if "/" in conflict.letter else _blamed(site, right)
-        yield Suspect("load", source.tensor, site, lines, _of_conflict(flow, number, conflict), len(conflicts))
+        reason = _of_conflict(flow, number, conflict)
+        kind = "load" if source.site.operation == "load" else "store"
+        yield Suspect(kind, source.tensor, source.site, _blamed(source.site, right), reason, len(conflicts))
+
+
+def _culprit(flow: Flow, conflicts: Sequence[Conflict]) -> int:
+    """Of two that disagree the one that stands alone; among equals one that reads no block, or that agrees least."""
+    votes, letters = defaultdict[int, float](float), set[tuple[int, str]]()
+    for one in conflicts:
+        for side in (one.left, one.right):
+            for number in side:
+                votes[number] += 1 / len(side)
+                letters.add((number, one.letter))
+    agreed = Counter[int]()
+    for number, letter in letters:
+        agreed[number] += flow.agreed[number, letter]
+    return max(votes, key=lambda number: (votes[number], number in flow.irregular, -agreed[number], number))
+
+
+def _transposed(flow: Flow) -> Iterator[Suspect]:
+    """The dots that sum over one axis on their left and over another on their right."""
+    sites = {one.site: one for one in reversed(flow.conflicts) if "/" in one.letter}
+    for site, conflict in sites.items():
+        one, other = (_WORDS[letter] for letter in conflict.letter.split("/"))
+        reason = f"the dot sums over {one}s on its left and over {other}s on its right"
+        yield Suspect("value", "", site, site.lines, reason, 1)
 
 
 _WORDS = {"b": "batch", "h": "head", "g": "key head", "m": "row", "n": "key", "d": "dim", "e": "dim", "w": "distance"}
 
 
 def _of_conflict(flow: Flow, culprit: int, conflict: Conflict) -> str:
-    if "/" in conflict.letter:
-        one, other = (_WORDS[letter] for letter in conflict.letter.split("/"))
-        return f"a dot sums over {one}s on its left and over {other}s on its right"
     here, there = conflict.example if culprit in conflict.left else conflict.example[::-1]
     others = conflict.right if culprit in conflict.left else conflict.left
     names = " and ".join(sorted({flow.sources[number].tensor for number in others}))
     word, tensor = _WORDS[conflict.letter], flow.sources[culprit].tensor
-    meets = f"it meets {word} {there} of {names}" if names else f"it is stored as {word} {there}"
-    reads = "outside its elements" if here < 0 else f"at {word} {here}"
-    return f"{tensor} is read {reads} where {meets}"
+    is_load = flow.sources[culprit].site.operation == "load"
+    does = "outside its elements" if here < 0 else f"at {word} {here}"
+    return f"{tensor} is {'read' if is_load else 'written'} {does} where it meets {word} {there} of {names}"
 
 
 def _blamed(site: Site, right: Iterable[Site]) -> tuple[Line, ...]:
@@ -112,7 +134,15 @@ def _values(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
         is_open = node.role is not None and node.role.is_open
         name = _expected(node, run.flow.nodes)
         reason = _of_open(node, used_by) if is_open else _of_value(node, name)
-        yield Suspect("value", name, site, _blamed(site, right - {site}), reason, counts[site], site not in fine)
+        lines = _blamed(site, right - {site})
+        beside = tuple(dict.fromkeys(_entering(run.flow, node)))
+        yield Suspect("value", name, site, lines, reason, counts[site], site not in fine, beside)
+
+
+def _entering(flow: Flow, node: Node) -> Iterator[tuple[Line, ...]]:
+    """The lines of what a wrong value was made of and that was compared with nothing."""
+    yield from (flow.sources[number].site.lines for number in sorted(node.lacking))
+    yield from (operand.site.lines for operand in node.operands if operand.role is None)
 
 
 def _first_wrong(run: Followed, wrong: Sequence[str]) -> Iterator[tuple[Node, Node]]:
@@ -219,7 +249,7 @@ def _factors(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
         if name not in wrong or name not in _STORED or role is None or not role.is_known or role.words == _STORED[name]:
             continue
         reason = f"{name} is stored as {role.words}, and is {_STORED[name]}"
-        found.setdefault(stored.site, Suspect("stored", name, stored.node.site, stored.node.site.lines, reason, 1))
+        found.setdefault(stored.site, Suspect("stored", name, stored.site, stored.site.lines[:1], reason, 1))
     yield from found.values()
 
 

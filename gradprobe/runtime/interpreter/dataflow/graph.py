@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import CodeType, FrameType
@@ -26,15 +27,16 @@ from ..memory.views import REARRANGING, Handle, Method, View
 from ..memory.watch import Memory, watched_memory
 from .lanes import (
     NOWHERE,
-    OUTSIDE,
     Cover,
     Lanes,
+    Table,
     along,
     contracted,
     differ,
+    is_block,
     joined,
     reduced,
-    table_of,
+    spread,
     together,
     without,
     without_tail,
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _KEY = "gradprobe node"
+# Elements of a storage up to which it is kept what was stored where: 64 MiB a letter.
+_LARGEST_SHADOW = 1 << 24
 _MOVED = tuple(name for name in REARRANGING if name not in ("create_gather", "create_select"))
 _UNARY = [
     "si_to_fp",
@@ -134,7 +138,7 @@ class Role:
 
 @dataclass(frozen=True)
 class Source:
-    """A line that loads from one tensor."""
+    """A line that loads from one tensor, or stores to it."""
 
     tensor: str
     site: Site
@@ -148,6 +152,8 @@ class Node:
     operands: tuple[Node, ...]
     role: Role | None = None
     """None where its value was compared with nothing."""
+    lacking: frozenset[int] = frozenset()
+    """Of a dot: the loads that give it a part of what it sums over, not all dims."""
     tensor: str = ""
     """Of a load: what it reads."""
     number: int = 0
@@ -200,10 +206,12 @@ class Flow:
     """By letter."""
     judge: Callable[[Array, Lanes], Role | None]
     conflicts: list[Conflict] = field(default_factory=list)
-    agreed: dict[int, int] = field(default_factory=dict)
-    """By the number of a load, how often its indices agreed with another's."""
+    agreed: Counter[tuple[int, str]] = field(default_factory=Counter)
+    """By the number of a source and a letter, how often its indices agreed with another's."""
+    irregular: set[int] = field(default_factory=set)
+    """The loads that read outside their tensor, or a tile of it that is no block of rows and columns."""
     sources: list[Source] = field(default_factory=list)
-    """By number."""
+    """By number: the lines that load, and those that store, whose indices are compared."""
     stores: list[Stored] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
     visits: dict[int, Array] = field(default_factory=dict)
@@ -211,7 +219,7 @@ class Flow:
     memory: Memory | None = None
     failures: dict[str, None] = field(default_factory=dict)
     _numbers: dict[tuple[str, Site], int] = field(default_factory=dict)
-    _tables: dict[tuple[int, int], dict[str, Array]] = field(default_factory=dict)
+    _tables: dict[tuple[int, int], Table] = field(default_factory=dict)
     _shadows: dict[int, dict[str, Array]] = field(default_factory=dict)
     _writers: dict[int, Array] = field(default_factory=dict)
 
@@ -256,14 +264,20 @@ class Flow:
         if not parts:
             return
         site, name = self._site("load"), "/".join(dict.fromkeys(names))
-        number = self._numbers.setdefault((name, site), len(self._numbers))
-        if number == len(self.sources):
-            self.sources.append(Source(name, site))
+        number = self._number(name, site)
         origin = frozenset([number])
         known = {letter: values.reshape(result.data.shape) for letter, values in at.items()}
         known = without_tail(known, self.sizes)
+        if not is_block(known):
+            self.irregular.add(number)
         lanes = Lanes(known, dict.fromkeys(known, origin)) if known else None
         self._note(result, site, tuple(writers), lanes, tensor=name)
+
+    def _number(self, tensor: str, site: Site) -> int:
+        number = self._numbers.setdefault((tensor, site), len(self._numbers))
+        if number == len(self.sources):
+            self.sources.append(Source(tensor, site))
+        return number
 
     def _stored(self, value: Any, parts: Sequence[tuple[View, Array, Array]], *, is_atomic: bool) -> None:
         tile = self.of(value)
@@ -276,7 +290,8 @@ class Flow:
             found = self._indices_of(view, addresses) if self._letters(view) else {}
             if tile.lanes is not None and found:
                 own = Lanes(here, tile.lanes.origins)
-                self._compare(own, Lanes(found, dict.fromkeys(found, frozenset())), site)
+                number = frozenset([self._number(view.name, site)])
+                self._compare(own, Lanes(found, dict.fromkeys(found, number)), site)
             self._leave(view, addresses, here, tile.node)
             if tile.lanes is not None:
                 self._visit(view.home, tile.lanes, is_atomic)
@@ -311,16 +326,14 @@ class Flow:
             return {x: at[np.clip(offsets, 0, len(at) - 1)] for x, at in shadow.items()}
         key = (owner.start, owner.elements.span)
         if key not in self._tables:
-            self._tables[key] = table_of(owner, letters, self.sizes["h"] // self.sizes["g"])
-        offsets = _offsets(owner.start, addresses, owner.elements.itemsize)
-        inside = (offsets >= 0) & (offsets < owner.elements.span)
-        safe = np.where(inside, offsets, 0)
-        found = {letter: np.where(inside, at[safe], NOWHERE) for letter, at in self._tables[key].items()}
-        return {letter: np.where(at == NOWHERE, OUTSIDE, at) for letter, at in found.items()}
+            self._tables[key] = Table(owner, letters, self.sizes["h"] // self.sizes["g"])
+        return self._tables[key].at(_offsets(owner.start, addresses, owner.elements.itemsize))
 
     def _leave(self, view: View, addresses: Array, here: Mapping[str, Array], node: Node) -> None:
         """Leaves in memory what was stored there: the indices, and the node."""
         size = (view.high - view.low) // view.elements.itemsize
+        if size > _LARGEST_SHADOW:
+            return
         offsets = _offsets(view.low, addresses, view.elements.itemsize)
         fits = (offsets >= 0) & (offsets < size)
         shadow = self._shadows.setdefault(view.home, {})
@@ -369,11 +382,15 @@ class Flow:
         """What a handle holds; None where it comes from no load."""
         return handle.attr.get(_KEY) if isinstance(handle, Handle) else None
 
-    def _note(self, handle: Any, site: Site, operands: tuple[Node, ...], lanes: Lanes | None, tensor: str = "") -> None:
+    def _note(
+        self, handle: Any, site: Site, operands: tuple[Node, ...], lanes: Lanes | None, *, tensor: str = "",
+        lacking: frozenset[int] = frozenset(),
+    ) -> None:  # fmt: skip
+        lanes = spread(lanes, handle.data.shape) if lanes is not None else None
         role = self.judge(handle.data, lanes) if lanes is not None and handle.data.dtype.kind == "f" else None
         if role is not None and role.is_known:
             _mark_used(operands)
-        self._add(handle, Node(site, operands, role, tensor), lanes)
+        self._add(handle, Node(site, operands, role, lacking, tensor), lanes)
 
     def _add(self, handle: Any, node: Node, lanes: Lanes | None) -> None:
         node.number = len(self.nodes)
@@ -496,7 +513,16 @@ class Flow:
         if len(shape_a) == 2:
             product = self._product(site, a.lanes if a else None, b.lanes if b else None, (shape_a[0], shape_b[1]))
         lanes = self._together([product, d.lanes if d else None], "fadd", site)
-        self._note(result, site, _nodes(tiles), lanes)
+        lacking = frozenset[int]().union(*(self._lacking(one.lanes) for one in (a, b) if one is not None))
+        self._note(result, site, _nodes(tiles), lanes, lacking=lacking)
+
+    def _lacking(self, lanes: Lanes | None) -> frozenset[int]:
+        """The loads of an operand of a dot that hold a part of its dims alone."""
+        dims = next((x for x in "de" if lanes is not None and x in lanes.at), "")
+        if lanes is None or not dims or lanes.cover is not None:
+            return frozenset()
+        count = len(np.unique(lanes.at[dims][lanes.at[dims] >= 0]))
+        return lanes.origins[dims] if 0 < count < self.sizes[dims] else frozenset()
 
     def _product(self, site: Site, a: Lanes | None, b: Lanes | None, shape: tuple[int, int]) -> Lanes | None:
         if a is None and b is None:
@@ -535,8 +561,8 @@ class Flow:
             if left[letter] is not None and right[letter] is not None:
                 one = Lanes({letter: left[letter]}, {letter: a.origins[letter]})
                 self._compare(one, Lanes({letter: right[letter]}, {letter: b.origins[letter]}), site)
-        if left and right and not left.keys() & right.keys():
-            x, y = min(left), min(right)
+        x, y = (next((letter for letter in "mnde" if letter in side), "") for side in summed)
+        if x and y and not left.keys() & right.keys():
             self.conflicts.append(Conflict(site, f"{x}/{y}", a.origins[x], b.origins[y], (NOWHERE, NOWHERE)))
 
     def _reducing(self, original: Method) -> Method:
@@ -591,8 +617,7 @@ class Flow:
             if example is not None:
                 self.conflicts.append(Conflict(site, letter, left.origins[letter], right.origins[letter], example))
             else:
-                for number in left.origins[letter] | right.origins[letter]:
-                    self.agreed[number] = self.agreed.get(number, 0) + 1
+                self.agreed.update((number, letter) for number in left.origins[letter] | right.origins[letter])
 
     def _site(self, operation: str) -> Site:
         assert self.memory is not None

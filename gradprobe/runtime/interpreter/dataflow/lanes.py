@@ -75,6 +75,13 @@ def joined(left: Lanes, right: Lanes, cover: Cover | None = None) -> Lanes:
     return Lanes(at, origins, None if "m" in at and "n" in at else cover)
 
 
+def spread(lanes: Lanes, shape: tuple[int, ...]) -> Lanes:
+    """The same in the shape of a result, to which numpy broadcasts its operands."""
+    if all(values.shape == shape for values in lanes.at.values()):
+        return lanes
+    return replace(lanes, at={letter: np.broadcast_to(values, shape) for letter, values in lanes.at.items()})
+
+
 def without(lanes: Lanes, letters: set[str]) -> Lanes:
     """The same, as if nothing were known of some letters."""
     return replace(lanes, at={x: at for x, at in lanes.at.items() if x not in letters})
@@ -169,23 +176,60 @@ def without_tail(at: dict[str, Array], sizes: Mapping[str, int]) -> dict[str, Ar
     return {letter: np.where(behind, NOWHERE, values) for letter, values in at.items()}
 
 
-def table_of(view: View, letters: str, group: int) -> dict[str, Array]:
-    """By letter, the index of the element at each offset of a view's span; a key head for each head too."""
-    shape, strides = view.elements.shape, view.elements.strides
-    steps = [
-        np.arange(size).reshape([-1 if at == axis else 1 for at in range(len(shape))])
-        for axis, size in enumerate(shape)
-    ]
-    offsets = np.zeros(shape, np.int64)
-    for step, stride in zip(steps, strides, strict=True):
-        offsets = offsets + step * stride
-    found = {}
-    for axis, letter in enumerate(letters):
-        if letter == "1" or (strides[axis] == 0 and shape[axis] > 1):
-            continue
-        table = np.full(view.elements.span, NOWHERE, np.int32)
-        table[offsets] = np.broadcast_to(steps[axis], shape)
-        found[letter] = table
-        if letter == "h":
-            found["g"] = np.where(table < 0, table, table // group)
-    return found
+def is_block(at: Mapping[str, Array]) -> bool:
+    """Whether a tile was read as a block of rows and columns: inside its tensor, and along each axis by one letter."""
+    for values in at.values():
+        if (values == OUTSIDE).any():
+            return False
+        varies = [along(values, axis) is None for axis in range(values.ndim)]
+        if sum(varies) > 1:
+            return False
+    return True
+
+
+# Elements from first to last up to which the index of each is listed.
+_LISTED = 1 << 20
+
+
+class Table:
+    """The index of each element of a tensor, by its offset from the first one; a key head for each head too."""
+
+    def __init__(self, view: View, letters: str, group: int) -> None:
+        self._elements, self._letters, self._group = view.elements, letters, group
+        self._listed = self._computed(np.arange(view.elements.span)) if view.elements.span <= _LISTED else None
+
+    def at(self, offsets: Array) -> dict[str, Array]:
+        """By letter, the index at each offset; OUTSIDE where there is no element."""
+        if self._listed is None:
+            return self._computed(offsets)
+        inside = (offsets >= 0) & (offsets < self._elements.span)
+        safe = np.where(inside, offsets, 0)
+        return {letter: np.where(inside, at[safe], OUTSIDE) for letter, at in self._listed.items()}
+
+    def _computed(self, offsets: Array) -> dict[str, Array]:
+        """Each offset taken apart by the largest stride first, as it is made up where no two axes overlap."""
+        rest, inside = offsets, (offsets >= 0) & (offsets < self._elements.span)
+        found: dict[str, Array] = {}
+        axes = [
+            axis for axis, (size, step) in enumerate(zip(self._shape, self._strides, strict=True)) if size > 1 and step
+        ]
+        for axis in sorted(axes, key=lambda axis: -self._strides[axis]):
+            index = np.minimum(rest // self._strides[axis], self._shape[axis] - 1)
+            rest = rest - index * self._strides[axis]
+            found[self._letters[axis]] = index
+        inside &= rest == 0
+        # An axis of one element; one of stride 0 says nothing.
+        single = [axis for axis, size in enumerate(self._shape) if size == 1]
+        found |= {self._letters[axis]: np.zeros_like(offsets) for axis in single}
+        found.pop("1", None)
+        if "h" in found:
+            found["g"] = found["h"] // self._group
+        return {letter: np.where(inside, index, OUTSIDE).astype(np.int32) for letter, index in found.items()}
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return self._elements.shape
+
+    @property
+    def _strides(self) -> tuple[int, ...]:
+        return self._elements.strides

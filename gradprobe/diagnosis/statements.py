@@ -1,0 +1,84 @@
+"""Statements of a kernel's source: what defines a mask, and the loop that a line stands in."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+
+def masks(file: str, line: int) -> Iterator[int]:
+    """The lines that make the condition of the `where` of a line, the last first."""
+    function = _function(file, line)
+    called = [node for node in _at(function, line) if isinstance(node, ast.Call) and _name(node.func) == "where"]
+    for call in called:
+        names = _names(ast.walk(call.args[0])) if call.args else set[str]()
+        yield from (one.lineno for one in _assigned(function, names, line) if _compares(one))
+
+
+def address(file: str, line: int) -> Iterator[int]:
+    """The lines that make the address of a line's access: those that move its pointer, and the indices they use."""
+    function = _function(file, line)
+    moved = _assigned(function, _names(_at(function, line)), line)
+    made = [one for one in moved if any("stride" in name for name in _names(ast.walk(one)))]
+    used = _assigned(function, _names(inner for one in made for inner in ast.walk(one)), line)
+    indices = [one for one in used if any(isinstance(inner, (ast.FloorDiv, ast.Mod)) for inner in ast.walk(one))]
+    yield from dict.fromkeys(one.lineno for one in (*made, *indices) if one.lineno != line)
+
+
+def _names(nodes: Iterable[ast.AST]) -> set[str]:
+    return {node.id for node in nodes if isinstance(node, ast.Name)}
+
+
+def loop(file: str, line: int) -> int | None:
+    """The line of the innermost loop that a line stands in."""
+    loops = [node for node in ast.walk(_function(file, line)) if isinstance(node, ast.For)]
+    around = [one for one in loops if one.lineno < line <= (one.end_lineno or 0)]
+    return max((one.lineno for one in around), default=None)
+
+
+def _assigned(function: ast.AST, names: set[str], line: int) -> list[ast.Assign | ast.AugAssign]:
+    found = [
+        node for node in ast.walk(function) if isinstance(node, (ast.Assign, ast.AugAssign)) and node.lineno <= line
+    ]
+    of_names = [one for one in found if names & set(_targets(one))]
+    return sorted(of_names, key=lambda one: -one.lineno)
+
+
+def _targets(node: ast.Assign | ast.AugAssign) -> Iterator[str]:
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    yield from (one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name))
+
+
+def _compares(node: ast.Assign | ast.AugAssign) -> bool:
+    """Whether a statement makes a mask."""
+    kinds = (ast.Compare, ast.BitAnd, ast.BitOr, ast.BoolOp)
+    return isinstance(node, ast.AugAssign) or any(isinstance(inner, kinds) for inner in ast.walk(node.value))
+
+
+def _at(function: ast.AST, line: int) -> list[ast.AST]:
+    def holds(node: ast.AST) -> bool:
+        first, last = getattr(node, "lineno", 0), getattr(node, "end_lineno", 0)
+        return bool(first and first <= line <= last)
+
+    return [node for node in ast.walk(function) if holds(node)]
+
+
+def _name(function: ast.expr) -> str:
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+def _function(file: str, line: int) -> ast.AST:
+    """The innermost function that holds a line; an empty module where the file cannot be read."""
+    tree = _tree(file)
+    around = [node for node in _at(tree, line) if isinstance(node, ast.FunctionDef)]
+    return max(around, key=lambda node: node.lineno, default=tree)
+
+
+@functools.lru_cache(maxsize=8)
+def _tree(file: str) -> ast.AST:
+    try:
+        return ast.parse(Path(file).read_text(errors="replace"))
+    except (OSError, SyntaxError, ValueError):
+        return ast.Module([], [])
