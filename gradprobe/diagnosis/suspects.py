@@ -190,12 +190,15 @@ def _wrong_stores(run: Followed, wrong: Sequence[str]) -> list[Stored]:
 
 
 def _of_value(node: Node, name: str) -> str:
-    made = [operand.role.words for operand in node.operands if operand.role is not None and operand.role.is_known]
-    right = " and ".join(dict.fromkeys(made))
-    is_wrong = f"and it is not {name}" if name else "and it is no intermediate, nor a step to one"
-    return (
-        f"it is made of {right}, which {'are' if ' and ' in right else 'is'} right, {is_wrong}" if right else is_wrong
-    )
+    known = [operand.role for operand in node.operands if operand.role is not None and operand.role.is_known]
+    if name and name in [role.name for role in known]:
+        return f"{name} is right before it and wrong after it"
+    right = " and ".join(dict.fromkeys(role.words for role in known))
+    is_wrong = f"is not {name}" if name else "is no intermediate, nor a step to one"
+    if not right:
+        return f"what is made here {is_wrong}"
+    are, them = ("are", "them") if " and " in right else ("is", "it")
+    return f"{right} {are} right, and what is made of {them} {is_wrong}"
 
 
 def _of_open(node: Node, used_by: Node) -> str:
