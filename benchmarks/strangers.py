@@ -251,9 +251,9 @@ def loaded(path: Path) -> dict[str, Any]:
 
 
 def mended_text(report: Mapping[str, Any], text: str) -> str | None:
-    """A file with the first tried edit of a report's diagnoses; None where there is none."""
-    edits = (diagnosis.get("edit") for diagnosis in report.get("diagnoses", ()))
-    return next((patched(text, edit) for edit in edits if edit), None)
+    """A file with the first edit of a report's diagnoses with which everything is said to match; None without one."""
+    edits = [diagnosis.get("edit") or {} for diagnosis in report.get("diagnoses", ())]
+    return next((patched(text, edit["diff"]) for edit in edits if edit.get("matches") and edit.get("diff")), None)
 
 
 def patched(text: str, diff: str) -> str:

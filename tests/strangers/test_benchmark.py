@@ -1,0 +1,102 @@
+"""What the benchmark of other people's kernels calls wrong, placed and mended."""
+
+import ast
+import difflib
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.strangers.faults import file_of
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+pytestmark = pytest.mark.skipif(not BENCHMARKS.is_dir(), reason="a checkout alone has the benchmarks")
+
+
+@pytest.fixture(scope="module")
+def strangers():
+    spec = importlib.util.spec_from_file_location("strangers", BENCHMARKS / "strangers.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["strangers"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["strangers"]
+
+
+OWN = {"contiguous": {"O": [1e-7, 2e-7], "dQ": [1e-7, 1e-7]}, "distinct": {"O": [1e-7, 2e-7], "dQ": [1e-7, 1e-7]}}
+
+
+def judged(**of_distinct):
+    return {"contiguous": OWN["contiguous"], "distinct": OWN["distinct"] | of_distinct}
+
+
+@pytest.mark.parametrize(
+    ("dense", "verdict"),
+    [
+        (OWN, "same"),
+        (judged(O=[1e-7, 2.9e-7]), "same"),
+        (judged(O=[1e-7, 3.1e-7]), "rounding"),
+        (judged(O=[1e-7, 1.7e-6]), "wrong"),
+        (judged(O=[1e-7, None]), "wrong"),
+        (judged(dQ=[]), "wrong"),
+        ({"contiguous": OWN["contiguous"]}, "not run"),
+        ({}, "not run"),
+    ],
+)
+def test_a_fault_is_wrong_by_its_worst_result_in_any_layout(strangers, dense, verdict):
+    assert strangers.verdict(dense, OWN) == verdict
+
+
+def report(intermediate, head, *by_itself):
+    statuses = [{"name": name, "status": "mismatch"} for name in by_itself]
+    first = {"intermediate": intermediate, "head": head}
+    return {"runs": [{"layout": "distinct", "first_mismatch": first, "intermediates": statuses}]}
+
+
+def test_a_head_is_right_where_the_judge_finds_it_wrong(strangers):
+    dense = judged(dQ=[1e-7, 1.0])
+    assert strangers.place_of(report("dQ", 1, "dQ"), dense, OWN) == (True, True)
+    assert strangers.place_of(report("dQ", 0, "dQ"), dense, OWN) == (False, True)
+
+
+def test_an_intermediate_is_right_where_it_makes_what_is_wrong(strangers):
+    dense = judged(dQ=[1.0, 1e-7])
+    assert strangers.place_of(report("dS", 0, "dS"), dense, OWN)[1]
+    assert not strangers.place_of(report("dV", 0, "dV"), dense, OWN)[1]
+    both = judged(dQ=[1.0, 1e-7], O=[1.0, 1e-7])
+    assert not strangers.place_of(report("dS", 0, "dS"), both, OWN)[1]
+    assert strangers.place_of(report("P", 0, "P"), both, OWN)[1]
+
+
+def test_a_helper_is_of_the_kernels_that_call_it_and_of_no_other(strangers):
+    tree = ast.parse("def helper(): pass\ndef one(): helper()\ndef other(): pass\ndef host(): one(); other()")
+    assert strangers.related_to("helper", tree) == {"helper", "one", "host"}
+    assert strangers.related_to("other", tree) == {"other", "host"}
+
+
+def test_the_edit_that_is_taken_is_one_with_which_all_is_said_to_match(strangers):
+    text = file_of("one_pass").read_text()
+    lines = text.splitlines(keepends=True)
+    other = [*lines[:50], "    pass\n", *lines[52:90], *lines[91:]]
+    diff = "".join(difflib.unified_diff(lines, other, "a", "b"))
+    none = {"matches": False, "diff": diff}
+    told = {"diagnoses": [{"edit": None}, {"edit": none}, {"edit": {"matches": True, "diff": diff}}]}
+    assert strangers.mended_text(told, text) == "".join(other)
+    assert strangers.mended_text({"diagnoses": [{"edit": none}]}, text) is None
+
+
+@pytest.mark.nightly
+def test_faults_of_a_kernel_in_a_folder_are_judged_checked_and_told(tmp_path):
+    folder = tmp_path / "kernels" / "one-pass"
+    folder.mkdir(parents=True)
+    (folder / "one_pass.py").write_text(file_of("one_pass").read_text())
+    (folder / "words").write_text("one_pass.py:one_pass --batch 1 --heads 2 --seqlen 20 --head-dim 8 --causal\n")
+    command = [sys.executable, BENCHMARKS / "strangers.py", folder.parent, "--faults", "2", "--json", tmp_path / "json"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "one-pass: found 2, " in ended.stdout
+    trials = json.loads((tmp_path / "json").read_text())
+    assert [trial["found"] for trial in trials if trial["judged"] == "wrong"] == [True, True]
+    assert [trial["found"] for trial in trials if trial["judged"] == "same"] == [False]
