@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ..faults.hypothesis import Hypothesis, title
 from ..faults.memory import in_words
-from ..lint.finding import FOREIGN, LintFinding, computed_at, where_of
+from ..lint.finding import FOREIGN, LintFinding, cast_at, computed_at, where_of
 from ..lint.reading import findings_of
 from ..model.intermediates import is_named_after, lookup
 from ..model.memory import (
@@ -38,6 +38,10 @@ _INSTEAD = {"S": "P", "O": "O"}
 _FORWARD = ("forward", "fwd")
 # What stands in the forward alone, where P is computed.
 _OF_FORWARD = ("tail/scores",)
+
+
+# What a cast names.
+_NARROW = ("bfloat16", "float16")
 
 
 class Lines:
@@ -75,8 +79,16 @@ class Lines:
             found = computed_at([kernel for kernel in dict.fromkeys(launched) if _is_forward(kernel)], {"P"})
             return tuple(replace(where, note=f"{where.note} is computed here") for where in found)
         kernels = _at_fault(dict.fromkeys(launched), active)
+        if hypothesis.dtype in _NARROW and (cast := self._cast(hypothesis, kernels)):
+            return cast
         found = computed_at(kernels, {_value_of(hypothesis.fault, active)})
         return tuple(replace(where, note=f"{where.note} is computed here") for where in found) or self._kernels(active)
+
+    def _cast(self, hypothesis: Hypothesis, kernels: Sequence[Any]) -> tuple[Where, ...]:
+        """Where what is rounded is cast; of a sum, where it is assigned."""
+        word = hypothesis.fault.partition("/")[2]
+        names = word.split("-") if word not in ("inputs", "operands") else ["q", "k", "v", "do", "P", "dS"]
+        return cast_at(kernels, self._experiment.target.source.file, names, hypothesis.dtype)
 
     def _kernels(self, active: Collection[str]) -> tuple[Where, ...]:
         sources = self._experiment.first.kernels if self._experiment.first else ()

@@ -65,6 +65,8 @@ class Hypothesis:
     """Along which axes, one letter each."""
     other: str = ""
     """The tensor whose strides are taken."""
+    dtype: str = ""
+    """What something is rounded to."""
     not_finite: bool = False
     """Whether the fault itself makes NaN or infinity; elsewhere NaN only marks values that nobody knows."""
     is_plain: bool = False

@@ -13,6 +13,7 @@ from .variant import Alter, Hook, TileScope, Variant, hooking, pe
 
 Narrow = Callable[[Tensor], Tensor]
 _CUT = "bfloat16, cut off"
+_OPERANDS = frozenset({"O", "dQ", "dK", "dV"})
 _ALL = frozenset({"LSE", "O", "P", "dP", "delta", "dQ", "dK", "dV"})
 _DTYPES = {"float32": ("bfloat16", "float16", "tf32", _CUT), "float16": ("bfloat16",), "bfloat16": ("float16",)}
 
@@ -24,7 +25,12 @@ def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
         for tensor in ("q", "k", "v", "do"):
             alter = partial(_read, (tensor,), narrow)
             yield _of(title(tensor), tensor, dtype, alter, entered(tensor, seen.case.family))
-        yield _of("every input", "inputs", dtype, partial(_read, ("q", "k", "v", "do"), narrow), _ALL)
+        inputs = partial(_read, ("q", "k", "v", "do"), narrow)
+        yield _of("every input", "inputs", dtype, inputs, _ALL)
+        operands = hooking(*_of_p(narrow).items(), *_of_ds(narrow).items())
+        yield _of("each of P and dS", "P-dS", dtype, operands, _OPERANDS)
+        every = partial(_both, inputs, operands)
+        yield _of("every operand of a product", "operands", dtype, every, _ALL)
         for size in dict.fromkeys((seen.case.block_m, seen.case.block_n, 32, 64)):
             for gradient in ("dQ", "dK", "dV"):
                 summed = hooking((gradient, partial(_summed_by_tiles, gradient, size, narrow)))
@@ -35,30 +41,34 @@ def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
 
 def _of(words: str, word: str, dtype: str, alter: Alter, changes: frozenset[str]) -> Hypothesis:
     summary, fix = f"{words} is rounded to {dtype} before it is used", f"keep {words} in float32 until it is used"
-    return Hypothesis(f"precision/{word}", "PREC", summary, alter, changes, fix=fix)
+    return Hypothesis(f"precision/{word}", "PREC", summary, alter, changes, fix=fix, dtype=dtype.partition(",")[0])
 
 
 def _steps(narrow: Narrow) -> Iterator[tuple[str, str, dict[str, Hook]]]:
     """(word, in words, hooks) of what may be rounded: dS and P for their products alone, and each step."""
-    yield (
-        "dS",
-        "dS",
-        {
-            "dQ": lambda value, scope: scope.x.scale * narrow(scope.used["dS"]) @ scope.k,
-            "dK": lambda value, scope: scope.x.scale * narrow(scope.used["dS"]).mT @ scope.q,
-        },
-    )
-    yield (
-        "P",
-        "P",
-        {
-            "dV": lambda value, scope: narrow(pe(scope)).mT @ scope.do,
-            "O": lambda value, scope: narrow(pe(scope)) @ scope.v,
-        },
-    )
+    yield "dS", "dS", _of_ds(narrow)
+    yield "P", "P", _of_p(narrow)
     for step in ("P", "dP", "dS", "delta", "LSE", "O", "dQ", "dK", "dV", "dBias"):
         words = f"{step}, on its way out," if step in ("dQ", "dK", "dV", "dBias") else step
         yield step, words, {step: lambda value, scope: narrow(value)}
+
+
+def _of_ds(narrow: Narrow) -> dict[str, Hook]:
+    return {
+        "dQ": lambda value, scope: scope.x.scale * narrow(scope.used["dS"]) @ scope.k,
+        "dK": lambda value, scope: scope.x.scale * narrow(scope.used["dS"]).mT @ scope.q,
+    }
+
+
+def _of_p(narrow: Narrow) -> dict[str, Hook]:
+    return {
+        "dV": lambda value, scope: narrow(pe(scope)).mT @ scope.do,
+        "O": lambda value, scope: narrow(pe(scope)) @ scope.v,
+    }
+
+
+def _both(one: Alter, other: Alter, variant: Variant) -> Variant:
+    return other(one(variant))
 
 
 def _summed_by_tiles(gradient: str, size: int, narrow: Narrow, value: Tensor, scope: TileScope) -> Tensor:

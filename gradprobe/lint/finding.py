@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from ..model.report import Where
 from ..runtime.taps.propose import TILES, plain_name
-from ..source.text import SourceLine
+from ..source.text import SourceLine, python_source
 from ..source.triton_source import Function, call_tree, is_jit
 
 FOREIGN, MISSING, SWAPPED = "foreign", "missing", "swapped"
@@ -65,6 +67,8 @@ def where_of(finding: LintFinding) -> Where:
 # Beside the tiles: what sums and vectors are called.
 _USUAL = TILES | {"dtau": "dTau", "lse": "LSE", "o": "O", "acco": "O"}
 _USUAL |= {name: f"d{x.upper()}" for x in "qkv" for name in (f"d{x}", f"d{x}acc", f"accd{x}")}
+# What is rounded: the inputs too, and in the lazy family P with tau.
+_CAST = _USUAL | {name: name for name in ("q", "k", "v", "do")} | {"pe": "P", "pelastic": "P"}
 _LOADS, _STARTS = frozenset({"load"}), frozenset({"zeros", "full", "zeros_like"})
 
 
@@ -88,11 +92,7 @@ def computed_at(kernels: Sequence[Any], names: Collection[str]) -> tuple[Where, 
 
 def _computed(kernel: Any) -> Iterator[tuple[Function, str, ast.stmt]]:
     """(function, intermediate, the last statement that gives a variable of a usual name a computed value)."""
-    try:
-        tree = call_tree(kernel if is_jit(kernel) else SimpleNamespace(fn=kernel))
-    except (OSError, SyntaxError, TypeError):
-        return
-    for function in tree:
+    for function in _functions(kernel):
         loaded = {variable for variable, node in function.assignments if _calls(node.value, _LOADS)}
         last: dict[str, ast.stmt] = {}
         for variable, node in function.assignments:
@@ -104,8 +104,58 @@ def _computed(kernel: Any) -> Iterator[tuple[Function, str, ast.stmt]]:
         yield from ((function, name, statement) for name, statement in last.items())
 
 
+def _functions(kernel: Any) -> Sequence[Function]:
+    """A kernel and what it calls; nothing where it has no source."""
+    try:
+        return call_tree(kernel if is_jit(kernel) else SimpleNamespace(fn=kernel))
+    except (OSError, SyntaxError, TypeError):
+        return ()
+
+
 def _calls(value: ast.expr, names: Collection[str]) -> bool:
     """Whether functions of some names, or whose names begin with `load_`, are called in an expression."""
     calls = [node.func for node in ast.walk(value) if isinstance(node, ast.Call)]
     called = [getattr(func, "attr", getattr(func, "id", "")) for func in calls]
     return any(name in names or name.startswith("load_") for name in called)
+
+
+def cast_at(kernels: Sequence[Any], file: str, names: Collection[str], dtype: str) -> tuple[Where, ...]:
+    """The lines where one of some intermediates is cast to a dtype: in kernels, or where their wrapper allocates it.
+
+    Args:
+        file: the wrapper's.
+        dtype: "bfloat16".
+    """
+    functions = [function for kernel in kernels for function in _functions(kernel)]
+    found = [(function.line_of(cast), function.name) for function in functions for cast in _casts(function.tree, dtype)]
+    of_names = [(at, kernel) for at, kernel in found if _names_of(at.text) & set(names)]
+    of_names = of_names or [(at, "") for at in _cast_in(file, dtype) if _names_of(at.code) & set(names)]
+    return tuple(
+        Where(at.file, at.line, at.code, at.column, at.length, kernel, f"cast to {dtype} here")
+        for at, kernel in dict.fromkeys(of_names)
+    )
+
+
+def _cast_in(file: str, dtype: str) -> list[SourceLine]:
+    """The casts in what a file assigns; none of a file that is not Python's."""
+    try:
+        source = python_source(file, Path(file).read_text())
+        given = [node for node in ast.walk(source.tree) if isinstance(node, ast.Assign)]
+    except (OSError, SyntaxError, ValueError):
+        return []
+    return [source.line_of(cast, "") for statement in given for cast in _casts(statement, dtype)]
+
+
+def _casts(tree: ast.AST, dtype: str) -> Iterator[ast.expr]:
+    """What gives something a dtype: x.to(tl.bfloat16), tl.cast(x, tl.bfloat16), x.half(), dtype=torch.bfloat16."""
+    methods = {"float16": "half", "bfloat16": "bfloat16"}
+    for node in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        given = [*node.args, *(word.value for word in node.keywords if word.arg == "dtype")]
+        word = getattr(node.func, "attr", "")
+        if (word == methods[dtype] and not given) or any(getattr(one, "attr", "") == dtype for one in given):
+            yield node
+
+
+def _names_of(text: str) -> set[str]:
+    """The intermediates that the variables of a piece of source are usually called after."""
+    return {_CAST.get(plain_name(word, _CAST), "") for word in re.findall(r"\w+", text)}

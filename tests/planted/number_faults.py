@@ -48,6 +48,15 @@ PRECISION = (
         strict=True,
     ),
     flash(
+        "PREC", "p_and_ds_to_float16_before_dv_and_dk", "precision/P-dS", "dK",
+        (DKDV, "tl.dot(p.to(do.dtype)", "tl.dot(p.to(tl.float16).to(do.dtype)"),
+        (DKDV, "ds.to(q.dtype)", "ds.to(tl.float16).to(q.dtype)"), strict=True,
+    ),
+    flash(
+        "PREC", "delta_to_bfloat16", "precision/delta", "delta",
+        ("flash_preprocess_kernel", "tl.sum(do * o, 1)", "tl.sum(do * o, 1).to(tl.bfloat16).to(tl.float32)"),
+    ),
+    flash(
         "PREC", "lse_kept_in_float16", "precision/LSE", "P",
         ("flash_backward", "inputs = (q, k, v, do, *extras, lse, delta)",
          "inputs = (q, k, v, do, *extras, lse.half().float(), delta)"),
