@@ -99,6 +99,7 @@ def check(
             help="On a GPU: memcheck, racecheck, initcheck, synccheck of compute-sanitizer too",
         ),
     ] = None,
+    fix_budget: shared.FixBudget = None,
     show_traceback: shared.Traceback = False,
     *,
     options: dict[str, Any],
@@ -121,6 +122,9 @@ def check(
         if timeout is not None and not isolate:
             raise UsageFailure("--timeout stops a process, and --no-isolate is in this one", "drop one of them")
         how = Setting(show_traceback, isolate=isolate, timeout=seconds if isolate else None)
+        # Of several checks only where it is asked for: it would be the time of each that fails.
+        several = 0.0 if plan or battery else shared.FIX_BUDGET
+        how = replace(how, fix_budget=several if fix_budget is None else fix_budget)
         if plan:
             raise typer.Exit(check_several(plan, forms, how))
         if battery:

@@ -18,6 +18,7 @@ from ..render.files import FORMS
 from ..render.terminal import print_failure
 from ..targets.builtin import has_driver
 
+FIX_BUDGET = 20.0
 Target = Annotated[
     str | None,
     typer.Argument(metavar="TARGET", help="Built-in name, FILE.py:FUNCTION or MODULE:FUNCTION (default: lazy)"),
@@ -55,6 +56,17 @@ MaxMemory = Annotated[
         "--max-memory",
         metavar="SIZE",
         help="The most memory to take in all, such as 3G or 500M (default: half of what is free)",
+    ),
+]
+FixBudget = Annotated[
+    float | None,
+    typer.Option(
+        "--fix-budget",
+        metavar="SECONDS",
+        envvar="GRADPROBE_FIX_BUDGET",
+        show_envvar=False,
+        min=0,
+        help=f"Try edits of a kernel that is wrong for so long; 0 tries none (default: {FIX_BUDGET:.0f})",
     ),
 ]
 Traceback = Annotated[bool, typer.Option("--traceback", help="Show where a failure was raised")]

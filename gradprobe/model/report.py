@@ -44,6 +44,23 @@ class Where(Struct, frozen=True):
     """How far the line is indented beyond that."""
 
 
+class TriedEdit(Struct, frozen=True, kw_only=True):
+    """An edit of the target's source that was run; or that none of those which were run helps."""
+
+    matches: bool
+    """Whether everything matches with it: every layout of the check, and a fresh draw."""
+    words: str
+    """What matches with it, or what stays wrong."""
+    file: str = ""
+    diff: str = ""
+    """Unified, from the file to the file with the edit; "" where none helps."""
+    others: tuple[str, ...] = ()
+    """Other edits with which everything matches, none of them smaller, each in a line."""
+    tried: int = 0
+    """How many edits were run."""
+    seconds: float = 0.0
+
+
 class Diagnosis(Struct, frozen=True, rename={"fault_class": "class"}):
     """One hypothesis, tested."""
 
@@ -61,11 +78,18 @@ class Diagnosis(Struct, frozen=True, rename={"fault_class": "class"}):
     """The edit, in words; "" where none is known."""
     also: bool = False
     """Whether it stands beside the one before it, and not in its place: two faults at once."""
+    edit: TriedEdit | None = None
+    """What was tried at its lines and at what flows into them; None where nothing was."""
 
     @property
     def is_named(self) -> bool:
         """Whether it explains enough to be called the cause."""
         return self.explained >= NAMED
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether an edit there was tried with which everything matches."""
+        return self.edit is not None and self.edit.matches
 
 
 SCHEMA = "gradprobe.report/2"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 
+from ..diagnosis.edits.tried import with_edits
 from ..diagnosis.why import Reasons, reasons_of
 from ..inputs.options import flags
 from ..inputs.saved import Saved
@@ -39,6 +40,7 @@ def probe(
     given: Collection[str] = (),
     first: Callable[[LayoutRun], None] = lambda run: None,
     found_out: tuple[str, ...] = (),
+    budget: Callable[[], float] = lambda: 0.0,
 ) -> Probed:
     """Runs a target on a case under each layout, beside the reference, and says where it goes wrong, and why.
 
@@ -52,6 +54,7 @@ def probe(
         given: the options that somebody gave; of each it is said if this case cannot show it.
         first: told of the first run, before there are others.
         found_out: sentences about the case that no option said.
+        budget: how many seconds edits of the target may be tried for, once it is wrong.
 
     Raises:
         UsageFailure: the case uses what the target does not take, or a right kernel overflows on its values.
@@ -75,12 +78,25 @@ def probe(
         words = "; ".join(". ".join([f"{run.layout}: {run.skipped}", *worst[run.layout]]) for run in report.runs)
         raise Refusal(f"target {target.name!r} refused every layout ({words}): nothing was compared")
     _tell(told, experiment, records)
+    failed = _as_it_failed(experiment, records, report.runs)
     with experiment.stopwatch.timed("diagnose"):
-        reasons = reasons_of(*_as_it_failed(experiment, records, report.runs)) if why else Reasons()
+        reasons = reasons_of(*failed) if why else Reasons()
+        if report.failing is not None and (seconds := budget()) > 0:
+            tick("trying edits", 0.0)
+            reasons = _with_edits(failed, reasons, seconds)
     not_shown = _not_shown(experiment, report.runs, given) if report.failing is None else []
     notes = (*found_out, *notes_of(experiment, records), *not_shown)
     report = replace(report, diagnoses=reasons.diagnoses, known=reasons.known, sought=reasons.sought)
     return replace(report, notes=notes, seconds=experiment.stopwatch.seconds)
+
+
+def _with_edits(failed: tuple[Experiment, list[LayoutRun]], reasons: Reasons, seconds: float) -> Reasons:
+    """The reasons with the edit that was tried. What goes wrong in here is told, and no verdict depends on it."""
+    try:
+        return replace(reasons, diagnoses=with_edits(*failed, reasons.diagnoses, seconds))
+    except Exception as error:
+        fault = f"{type(error).__name__}: {error}"
+        return replace(reasons, known=(*reasons.known, f"no edit could be tried, by a fault of gradprobe: {fault}"))
 
 
 def _as_it_failed(
@@ -127,13 +143,17 @@ def _so_far(experiment: Experiment, records: Sequence[RunRecord]) -> Probed:
 
 
 def probed(
-    problem: Problem, repro_command: str, tick: Tick, told: Callable[[Probed], object] = lambda so_far: None
+    problem: Problem,
+    repro_command: str,
+    tick: Tick,
+    told: Callable[[Probed], object] = lambda so_far: None,
+    budget: Callable[[], float] = lambda: 0.0,
 ) -> tuple[Probed, Problem]:
     """The report, and the problem that it is about: another one where the target does not take the one given.
 
     Args:
         repro_command: the command line that repeats it; what is found out stands in the report's.
-        told: from `probe`.
+        told, budget: from `probe`.
 
     Raises:
         Failure: from `probe`.
@@ -144,7 +164,7 @@ def probed(
         of, out = found.problem, found.sentences
         line = shlex.join([*shlex.split(repro_command), *flags(found.options)]) if repro_command else ""
         begun = partial(probe, of.case, of.target, reference=of.reference, saved=of.saved, given=of.given)
-        return begun(reproduce=line, tick=tick, told=told, first=first, found_out=out)
+        return begun(reproduce=line, tick=tick, told=told, first=first, found_out=out, budget=budget)
 
     def look(run: LayoutRun) -> None:
         first.append(run)

@@ -25,6 +25,7 @@ def run_check(
     reference: Callable[..., Any] | None = None,
     tick: Tick = lambda stage, fraction, layout="": None,
     told: Callable[[Probed], object] = lambda so_far: None,
+    budget: Callable[[], float] = lambda: 0.0,
 ) -> Probed:
     """The report that a target and its options ask for.
 
@@ -34,6 +35,7 @@ def run_check(
         reference: likewise.
         tick: told how far it is.
         told: given the report of what is measured so far, again and again.
+        budget: how many seconds edits of the target may be tried for, once it is wrong.
 
     Raises:
         Failure: whatever keeps it from being made.
@@ -47,7 +49,7 @@ def run_check(
         from .probe import probed
 
         imported = time.perf_counter() - start
-        report, problem = probed(problem, repro_command, tick, told)
+        report, problem = probed(problem, repro_command, tick, told, budget)
         if problem.saved is not None:
             wrong = report.failing[0].measured if report.failing else None
             refuse_misreading(wrong, problem.saved, problem.target)

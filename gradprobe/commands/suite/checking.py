@@ -56,6 +56,12 @@ class Setting:
     """Whether they are processes of their own."""
     timeout: float | None = None
     """Seconds for one check, not counting the imports of the tool; None for no limit."""
+    fix_budget: float = 0.0
+    """Seconds in which edits of a target that is wrong are tried."""
+
+    def budget_at(self, seconds: float) -> float:
+        """What of the budget is there when a check has run so long: a third of the time that it has left at most."""
+        return self.fix_budget if self.timeout is None else min(self.fix_budget, (self.timeout - seconds) / 3)
 
 
 class Checker:
@@ -80,12 +86,17 @@ class Checker:
             tell(value)
 
         try:
-            return _made(planned, probed_as(planned, _Ticks(say), lambda so_far: say(report_of(so_far))))
+            budget = functools.partial(_budget, self._setting, start)
+            return _made(planned, probed_as(planned, _Ticks(say), lambda so_far: say(report_of(so_far)), budget))
         except BaseException as error:
             if not (self._setting.isolate or isinstance(error, Exception)):
                 raise  # by who sits before this process
             stack = traceback.format_exc() if self._setting.tracebacks else ""
             return of_error(planned, error, heard, time.perf_counter() - start, stack)
+
+
+def _budget(setting: Setting, start: float) -> float:
+    return setting.budget_at(time.perf_counter() - start)
 
 
 def _made(planned: Planned, probed: Probed) -> Checked:
@@ -98,9 +109,11 @@ def _made(planned: Planned, probed: Probed) -> Checked:
     return Checked(planned.request, report, 1 if probed.failing else 0)
 
 
-def probed_as(planned: Planned, tick: Tick, told: Callable[[Probed], object]) -> Probed:
+def probed_as(
+    planned: Planned, tick: Tick, told: Callable[[Probed], object], budget: Callable[[], float] = lambda: 0.0
+) -> Probed:
     """What a check came to, with what a tool of compute-sanitizer found in it; also where the check came to no end."""
-    make = functools.partial(run_check, planned.request, planned.repro_command, tick=tick, told=told)
+    make = functools.partial(run_check, planned.request, planned.repro_command, tick=tick, told=told, budget=budget)
     if planned.sanitizer is None:
         return make()
     program, tool = planned.sanitizer

@@ -12,42 +12,16 @@ import json
 import os
 import sys
 import threading
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
+
+from gradprobe_shadow import append, load_from_copy  # type: ignore[import-not-found] # beside this file, on the path
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 # Of one copy: where it lies, and where it is told that it was loaded and which of its lines ran.
 _COPY = "GRADPROBE_MUTANT"
 # "package.module:function", called before the program begins.
 _ENTRY = "GRADPROBE_ENTRY"
-
-
-def _load_from_copy(file: str, copy: str, loaded: str, lines: str | None) -> None:
-    """From now on Python's own loader takes the copy's text in the file's place.
-
-    Code is compiled under the copy's name, so that all who read sources again (Triton does) read the same text; the
-    module keeps the file's name, and with it its package and what lies beside it.
-    """
-    plain = importlib.machinery.SourceFileLoader.get_code
-
-    def get_code(self: importlib.machinery.SourceFileLoader, fullname: str) -> CodeType | None:
-        if not _is_same(self.path, file):
-            return plain(self, fullname)
-        with open(copy, "rb") as stream:
-            code = compile(stream.read(), copy, "exec", dont_inherit=True)
-        _append(loaded, fullname)
-        return code
-
-    importlib.machinery.SourceFileLoader.get_code = get_code  # type: ignore[method-assign,assignment]
-    if lines:
-        _watch_lines(copy, lines)
-
-
-def _is_same(one: str, other: str) -> bool:
-    try:
-        return os.path.samefile(one, other)
-    except OSError:
-        return False
 
 
 def _watch_lines(copy: str, lines: str) -> None:
@@ -57,7 +31,7 @@ def _watch_lines(copy: str, lines: str) -> None:
     def in_frame(frame: FrameType, event: str, _: Any) -> Any:
         if event == "line" and frame.f_lineno not in seen:
             seen.add(frame.f_lineno)
-            _append(lines, str(frame.f_lineno))
+            append(lines, str(frame.f_lineno))
         return in_frame
 
     def of_call(frame: FrameType, *_: Any) -> Any:
@@ -65,11 +39,6 @@ def _watch_lines(copy: str, lines: str) -> None:
 
     sys.settrace(of_call)
     threading.settrace(of_call)
-
-
-def _append(file: str, word: str) -> None:
-    with open(file, "a") as stream:
-        stream.write(word + "\n")
 
 
 def _enter(module: str, function: str) -> None:
@@ -96,7 +65,10 @@ def _the_next_one() -> None:
 
 sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != _HERE]
 if _COPY in os.environ:
-    _load_from_copy(**json.loads(os.environ[_COPY]))
+    _place = json.loads(os.environ[_COPY])
+    load_from_copy(_place["file"], _place["copy"], _place["loaded"])
+    if _place["lines"]:
+        _watch_lines(_place["copy"], _place["lines"])
 if _ENTRY in os.environ:
     try:
         _enter(*os.environ[_ENTRY].split(":"))

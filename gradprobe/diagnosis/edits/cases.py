@@ -1,0 +1,62 @@
+"""The cases that an edit is tried on: a smaller one that fails alike, the check's own layouts, and a fresh draw."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ...model.case import Case, fewer_heads, shortened
+from ...numerics.evidence import LayoutRun
+
+# Lengths beyond two of these are cut to one and the remainder.
+_SPAN = 64
+# By how much a fresh draw is longer: it ends inside a tile of any size, unless that makes a multiple of the least one.
+_LONGER, _LEAST_TILE = 5, 16
+
+
+def smaller(case: Case, failing: LayoutRun) -> Iterator[Case]:
+    """Cases that are quicker than the one that failed and may fail alike, the quickest first; at last itself."""
+    yielded = set()
+    cut = case
+    if not (case.inputs or case.seqlens or case.cu_seqlens_q):
+        rows, keys = shortened(case.seqlen_q, _SPAN), shortened(case.seqlen_k, _SPAN)
+        cut = case.with_lengths(rows, keys)
+        batch, head = _first_wrong(case, failing)
+        for batches, key_heads in ((batch + 1, head + 1), (2, 2)):
+            few = replace(cut, batch=min(case.batch, batches))
+            yielded.add(few.with_heads(*fewer_heads(case.heads, case.kv_heads, key_heads)))
+    yield from sorted({*yielded, cut} - {case}, key=_scores)
+    yield case
+
+
+def _scores(case: Case) -> int:
+    return case.batch * case.heads * case.seqlen_q * case.seqlen_k
+
+
+def _first_wrong(case: Case, failing: LayoutRun) -> tuple[int, int]:
+    """The first batch with a wrong element, and the first key head that has one."""
+    found = failing.measured.comparison.findings.values() if failing.measured else ()
+    places = [(at, one.wrong.shape) for one in found for at in (one.wrong > 0).nonzero().tolist()]
+    batch = min((at[0] for at, shape in places if shape[0] > 1 or case.batch == 1), default=0)
+    return batch, min((at[1] * case.kv_heads // shape[1] for at, shape in places), default=0)
+
+
+def fresh(case: Case) -> list[Case]:
+    """The case with other values, first with lengths that end inside a tile; none where values are given."""
+    if case.inputs:
+        return []
+    other = replace(case, seed=case.seed + 1)
+    if case.seqlens or case.cu_seqlens_q:
+        return [other]
+    return [other.with_lengths(_longer(case.seqlen_q), _longer(case.seqlen_k)), other]
+
+
+def _longer(length: int) -> int:
+    longer = length + _LONGER
+    return longer + (longer % _LEAST_TILE == 0)
+
+
+def in_words(case: Case) -> str:
+    """What of a case differs from draw to draw."""
+    rows = f"{case.seqlen_q} rows"
+    return f"seed {case.seed}, {rows}" + (f" and {case.seqlen_k} keys" if case.seqlen_k != case.seqlen_q else "")

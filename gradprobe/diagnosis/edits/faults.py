@@ -1,0 +1,89 @@
+"""Faults: the lines that diagnoses name, by file and diagnosis, with what the right text is likely to say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...model.intermediates import is_named_after
+from ...model.report import Diagnosis
+from ...probing.experiment import Experiment
+from ...source.kernel_file import KernelFile
+from ...source.repairs.candidates import Fault
+
+# The kinds of faults that say of a tensor that it is read or stored otherwise, and how the field abbreviates axes.
+_OF_TENSORS = ("stride", "index", "layout", "store", "wrap")
+_AXES = {"batch": "b", "head": "h", "dim": "d"}
+_RACE = "race/"
+# Files of these packages are nobody's to edit.
+_LIBRARIES = ("torch", "triton", "numpy")
+
+
+@dataclass(frozen=True)
+class FileFaults:
+    """Lines of one file that one diagnosis names."""
+
+    file: KernelFile
+    faults: tuple[Fault, ...]
+    wanted: tuple[str, ...]
+    """Words of the right text."""
+    diagnosis: int | None
+    """The place of the diagnosis among them; None for lines that no diagnosis names."""
+
+
+def faults_of(experiment: Experiment, diagnoses: Sequence[Diagnosis], wrong: Sequence[str]) -> list[FileFaults]:
+    """The lines that are named, the best diagnosis first; where none is, the kernels named after what is wrong."""
+    files: dict[str, KernelFile | None] = {}
+    found = [each for at, one in enumerate(diagnoses) for each in _of_diagnosis(one, at, files)]
+    return found or list(_of_kernels(experiment, wrong, files))
+
+
+def _of_diagnosis(diagnosis: Diagnosis, at: int, files: dict[str, KernelFile | None]) -> Iterator[FileFaults]:
+    by_file: dict[str, list[Fault]] = {}
+    for where in diagnosis.where:
+        fault = Fault(where.line, where.column, where.length, by_grid=diagnosis.fault.startswith(_RACE))
+        by_file.setdefault(where.file, []).append(fault)
+    for name, faults in by_file.items():
+        file = _editable(name, files)
+        if file is not None:
+            yield FileFaults(file, tuple(faults), _wanted(diagnosis.fault), at)
+
+
+def _wanted(fault: str) -> tuple[str, ...]:
+    """Of "stride/do-head": do and h."""
+    kind, _, rest = fault.partition("/")
+    if kind not in _OF_TENSORS:
+        return ()
+    tensor, *axes = rest.lower().split("-")
+    return (tensor, *(_AXES[axis] for axis in axes[:1] if axis in _AXES))
+
+
+def _of_kernels(
+    experiment: Experiment, wrong: Sequence[str], files: dict[str, KernelFile | None]
+) -> Iterator[FileFaults]:
+    kernels = [kernel for kernel in (experiment.first.kernels if experiment.first else ()) if kernel.line]
+    named = [kernel for kernel in kernels if any(is_named_after(kernel.name, name) for name in wrong)]
+    for kernel in named or reversed(kernels):
+        file = _editable(kernel.file, files)
+        if file is not None:
+            yield FileFaults(file, (Fault(kernel.line),), (), None)
+
+
+def _editable(name: str, files: dict[str, KernelFile | None]) -> KernelFile | None:
+    """A Python file of kernels that may be shadowed, read once; None for any other."""
+    if name not in files:
+        files[name] = _read(Path(name))
+    return files[name]
+
+
+def _read(path: Path) -> KernelFile | None:
+    is_library = any(re.search(rf"[\\/]{library}[\\/]", str(path)) for library in _LIBRARIES)
+    if path.suffix != ".py" or is_library:
+        return None
+    try:
+        file = KernelFile(str(path), path.read_bytes().decode("utf-8-sig"))
+        return file if file.kernels else None
+    except (OSError, UnicodeDecodeError, SyntaxError, ValueError):
+        return None

@@ -1,0 +1,128 @@
+"""Trial: a target with an edit in its kernels, run in one layout of one case, in a fork of this process."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ...model.assignment import Assigned
+from ...model.case import Case
+from ...model.failures import Failure
+from ...model.memory import ERROR
+from ...probing.experiment import Experiment, experiment_of, silent
+from ...probing.runs import records_of
+from ...processes.startup.gradprobe_shadow import load_from_copy
+from ...targets.find import Target, find_target
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What is to be run."""
+
+    case: Case
+    assigned: Assigned
+    title: str
+    """What it is, for people: a layout, "a fresh draw (seed 1, 77 rows)"."""
+
+
+@dataclass(frozen=True)
+class Came:
+    """What came of it."""
+
+    wrong: Mapping[str, int]
+    """How many elements of each result are wrong; 0 of one that is right."""
+    heads: Mapping[str, int]
+    """In how many heads of all batches."""
+    harm: int
+    """How many findings about memory count."""
+    failure: str
+    """Why there is no result; "" where there is one."""
+    matches: bool
+
+    @property
+    def names(self) -> set[str]:
+        """The results that are wrong."""
+        return {name for name, count in self.wrong.items() if count}
+
+    def is_better_than(self, other: Came) -> bool:
+        """Whether some result has come right, or most of its wrong elements, and nothing has become wrong."""
+        if self.failure or self.harm > other.harm or not self.names <= other.names:
+            return False
+        fewer = sum(self.wrong.values()) <= sum(other.wrong.values()) // 2 or self.harm < other.harm
+        none_more = all(count <= other.wrong.get(name, 0) for name, count in self.wrong.items())
+        return self.names < other.names or (fewer and none_more)
+
+
+def run_trial(experiment: Experiment, trial: Trial, file: str, copy: Path) -> Came:
+    """Runs a trial, in this process, which takes the copy for the file from now on."""
+    try:
+        target = _loaded(experiment.target, file, copy)
+        alone = replace(trial.case, layouts=trial.assigned, runs=(), repeat=1, configs="first")
+        saved = experiment.saved if trial.case.inputs is not None else None
+        begun = experiment_of(alone, target, experiment.reference, saved, tick=silent)
+        record = next(records_of(begun))
+    except Failure as failure:
+        return Came({}, {}, 0, str(failure) or type(failure).__name__, False)
+    run = record.run
+    if run is None or run.measured is None:
+        return Came({}, {}, 0, (run and run.skipped) or "it was refused", False)
+    findings = run.measured.comparison.findings
+    harm = sum(one.severity == ERROR for one in run.memory)
+    wrong = {name: one.mismatched for name, one in findings.items()}
+    heads = {name: int((one.wrong > 0).sum()) for name, one in findings.items()}
+    return Came(wrong, heads, harm, "", run.matches)
+
+
+def _loaded(target: Target, file: str, copy: Path) -> Target:
+    """The target imported anew; what else is imported stays."""
+    load_from_copy(file, str(copy), os.devnull)
+    for name in _holding(file):
+        del sys.modules[name]
+    return find_target(target.name, target.family)
+
+
+_LIBRARIES = ("torch", "triton", "numpy")
+
+
+def _holding(file: str) -> list[str]:
+    """The modules that were made of a file, and those that hold anything of theirs."""
+    found = {name for name, module in _modules() if _file_of(module) == Path(file).resolve()}
+    while True:
+        more = {name for name, module in _modules() if name not in found and _holds(module, found)}
+        if not more:
+            return sorted(found)
+        found |= more
+
+
+def _modules() -> Iterator[tuple[str, ModuleType]]:
+    for name, module in list(sys.modules.items()):
+        own = name.partition(".")[0]
+        is_tool = own == "gradprobe" and not name.startswith(("gradprobe.kernels", "gradprobe.targets.adapters"))
+        is_known = own in _LIBRARIES or own in sys.stdlib_module_names or own == "__main__" or is_tool
+        if not is_known and isinstance(module, ModuleType):
+            yield name, module
+
+
+def _file_of(module: ModuleType) -> Path | None:
+    file = vars(module).get("__file__")
+    return Path(file).resolve() if isinstance(file, str) else None
+
+
+def _holds(module: ModuleType, names: set[str]) -> bool:
+    inside = f"{module.__name__}."  # a package has its modules as attributes, which are set anew
+    of_values = (_module_of(value) for value in list(vars(module).values()))
+    return any(name in names and not name.startswith(inside) for name in of_values)
+
+
+def _module_of(value: Any) -> str:
+    if isinstance(value, ModuleType):
+        return value.__name__
+    try:
+        return str(getattr(value, "__module__", "") or "")
+    except Exception:  # a lazy attribute of the user's may raise anything
+        return ""

@@ -1,0 +1,77 @@
+"""Which names may stand for one another: strides of one axis, offsets, sizes, tensors and tiles of one kind."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from ..kernel_file import KernelFile
+from ..operators.addresses import parameters, stride_of
+from ..triton_source import bound_in
+
+# What kernels call the tensors and tiles that may be taken for one another.
+_KINDS: tuple[frozenset[str], ...] = (
+    frozenset({"q", "k", "v", "do", "o", "dq", "dk", "dv", "dout", "out", "key", "query", "value"}),
+    frozenset({"lse", "m", "l", "delta", "di", "d", "dsum", "m_i", "l_i"}),
+    frozenset({"p", "dp", "ds", "s", "qk", "dpt", "dst", "qkt"}),
+    frozenset({"lo", "hi", "start", "end", "begin", "stop"}),
+)
+_FEW = 6
+
+
+def in_scope(file: KernelFile, function: ast.FunctionDef) -> list[str]:
+    """The names that a function may read: its parameters, what it assigns, and what the module assigns."""
+    module = [each for each in file.tree.body if isinstance(each, (ast.Assign, ast.AnnAssign))]
+    return list(dict.fromkeys([*parameters(function), *bound_in(function.body), *bound_in(module)]))
+
+
+def others_of(name: str, known: Sequence[str], beside: Iterable[str] = ()) -> Iterator[tuple[float, str]]:
+    """Names of the same kind, each with how unlikely it is that it was meant; the likeliest few.
+
+    Args:
+        beside: the other names of the expression: a stride belongs to a tensor that stands there.
+    """
+    near = {_core(each) for each in beside}
+    found = [(rank, other) for other in known if other != name and (rank := _unlike(name, other, near)) is not None]
+    yield from sorted(found, key=lambda each: each[0])[:_FEW]
+
+
+def _unlike(name: str, other: str, near: set[str]) -> float | None:
+    one, two = stride_of(name), stride_of(other)
+    if (one is None) != (two is None):
+        return None
+    if one and two:
+        here = 0.0 if two[0] in near else 1.0
+        if one[1] == two[1]:
+            return here
+        return 1.0 if one[0] == two[0] else (1.5 if here == 0.0 else None)
+    if any(_core(name) in kind and _core(other) in kind for kind in _KINDS) and _form(name) == _form(other):
+        return 0.5
+    if all("scale" in each.lower() for each in (name, other)):
+        return 0.5
+    first, second = (re.findall(r"[A-Z]+|[a-z]+|\d+", each) for each in (name, other))
+    differ = sum(a != b for a, b in zip(first, second, strict=False))
+    if len(first) == len(second) and len(first) > 1 and differ == 1:
+        return 0.5
+    return 1.5 if name.isupper() and other.isupper() and max(len(name), len(other)) <= 3 else None
+
+
+_CORE = re.compile(r"^((?:b|p|ptr|cur|curr)_)?(.*?)(_?ptrs?|_base|_block|_tile|_desc|_t|(?<=[a-z])T)?$")
+
+
+def _core(name: str) -> str:
+    """A name without what says that it is a pointer, a block or transposed."""
+    match = _CORE.fullmatch(name)
+    return (match[2] if match else name).lower()
+
+
+def _form(name: str) -> tuple[str | None, str | None, bool]:
+    """What a name says besides its core: that it is a pointer, a block, transposed, a parameter in capitals."""
+    match = _CORE.fullmatch(name)
+    return (match[1], match[3], match[2].isupper()) if match else (None, None, False)
+
+
+def scales(known: Iterable[str]) -> list[str]:
+    """The names that hold a factor of the scores."""
+    return [name for name in known if re.search(r"scale|log2e|ln2|log_2|inv_ln", name.lower())]

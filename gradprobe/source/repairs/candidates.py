@@ -1,0 +1,158 @@
+"""Candidates: the edits of a file that may undo a fault of some lines, the likeliest first, each once."""
+
+from __future__ import annotations
+
+import ast
+import heapq
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count, groupby, islice
+
+from ..kernel_file import KernelFile
+from ..text import Edit, edited
+from .parameter import stride_passed
+from .rules import Repairs
+from .siblings import of_siblings
+from .spots import Spot, spots_of
+
+# How much a step away from the line at fault counts beside the ranks of the rules; what is taken off for the piece of
+# the line that is known to be wrong, for the words that the right text is likely to have, and for the same edit of the
+# same statement in all kernels.
+_STEP, _PIECE, _WANTED, _TOGETHER = 1.0, 0.7, 0.8, 0.5
+# Statements that are looked at around one line.
+_SPOTS = 60
+Edits = tuple[Edit, ...]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A line at fault."""
+
+    line: int
+    column: int | None = None
+    """Of the wrong piece in the stripped line; None where that is not known."""
+    length: int = 0
+    by_grid: bool = False
+    """Whether it may be how many programs there are."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One edit that may be tried."""
+
+    file: KernelFile = field(repr=False)
+    edits: Edits
+    cost: float
+    """How unlikely it is."""
+
+    @property
+    def text(self) -> str:
+        """The file's text with it."""
+        return edited(self.file.text, self.edits)
+
+    def with_more(self, edits: Edits) -> Candidate | None:
+        """Both edits; None where they overlap."""
+        ordered = sorted({*self.edits, *edits}, key=lambda edit: (edit.start, edit.end))
+        overlap = any(one.end > two.start for one, two in zip(ordered, ordered[1:], strict=False))
+        return None if overlap else Candidate(self.file, tuple(ordered), self.cost)
+
+
+def candidates_of(file: KernelFile, faults: Sequence[Fault], wanted: Iterable[str] = ()) -> Iterator[Candidate]:
+    """The candidates for a fault of these lines of a file, the likeliest first; each is Python still.
+
+    Where some lines say the same in several kernels, the same edit in all of them comes before each alone.
+
+    Args:
+        wanted: words that the right text is likely to have: a tensor and its axis, of a stride.
+    """
+    words = [word.lower() for word in wanted]
+    seen: set[Edits] = set()
+    for cost, edits in _by_cost(Repairs(file), faults, words):
+        if edits not in seen and _is_python(file, edits):
+            seen.add(edits)
+            yield Candidate(file, edits, cost)
+
+
+def _by_cost(repairs: Repairs, faults: Sequence[Fault], words: Sequence[str]) -> Iterator[tuple[float, Edits]]:
+    """Made distance by distance, since most are never asked for."""
+    waiting: list[tuple[float, int, Edits]] = []
+    number = count()
+    around = [
+        (spot, fault)
+        for fault in faults
+        for spot in islice(spots_of(repairs.file, fault.line, by_grid=fault.by_grid), _SPOTS)
+    ]
+    around.sort(key=lambda each: each[0].distance)
+    for distance, spots in groupby(around, key=lambda each: each[0].distance):
+        least = _STEP * distance - _PIECE - _WANTED - _TOGETHER
+        while waiting and waiting[0][0] < least:
+            cost, _, edits = heapq.heappop(waiting)
+            yield cost, edits
+        for cost, edits in _of_spots(repairs, list(spots), words):
+            heapq.heappush(waiting, (cost, next(number), edits))
+    while waiting:
+        cost, _, edits = heapq.heappop(waiting)
+        yield cost, edits
+
+
+def _of_spots(
+    repairs: Repairs, spots: Sequence[tuple[Spot, Fault]], words: Sequence[str]
+) -> Iterator[tuple[float, Edits]]:
+    file, groups = repairs.file, dict[tuple[str, Edits], list[tuple[float, Edits]]]()
+    for spot, fault in spots:
+        piece = _piece(file, spot, fault)
+        for rank, edits in _of_spot(repairs, spot):
+            cost = rank + _STEP * spot.distance - (_WANTED if _has(edits, words) else 0.0)
+            cost -= _PIECE if piece and any(edit.start < piece[1] and piece[0] < edit.end for edit in edits) else 0.0
+            yield cost, edits
+            groups.setdefault(_relative(file, spot, edits), []).append((cost, edits))
+    for several in groups.values():
+        together = _joined([edits for _, edits in several])
+        if len(several) > 1 and together is not None:
+            yield min(cost for cost, _ in several) - _TOGETHER, together
+
+
+def _of_spot(repairs: Repairs, spot: Spot) -> Iterator[tuple[float, Edits]]:
+    yield from stride_passed(repairs.file, spot)
+    yield from of_siblings(repairs.file, spot)
+    yield from repairs.of(spot)
+
+
+def _piece(file: KernelFile, spot: Spot, fault: Fault) -> tuple[int, int] | None:
+    """Where the piece that is known to be wrong stands, if it is the spot's."""
+    if spot.distance or fault.column is None or not fault.length:
+        return None
+    line = file.lines[fault.line - 1]
+    start = file.offset(fault.line, 0) + len(line) - len(line.lstrip()) + fault.column
+    return start, start + fault.length
+
+
+def _has(edits: Sequence[Edit], words: Sequence[str]) -> bool:
+    return bool(words) and any(all(word in edit.text.lower() for word in words) for edit in edits)
+
+
+def _relative(file: KernelFile, spot: Spot, edits: Edits) -> tuple[str, Edits]:
+    """An edit by its place in the statement's text: the same in every kernel that has that statement."""
+    start, end = file.span(spot.statement)
+    inside = [edit for edit in edits if start <= edit.start <= end]
+    return file.words(spot.statement), tuple(Edit(one.start - start, one.end - start, one.text) for one in inside)
+
+
+def _joined(several: Sequence[Edits]) -> Edits | None:
+    ordered = sorted({edit for each in several for edit in each}, key=lambda edit: (edit.start, edit.end))
+    overlap = any(one.end > two.start for one, two in zip(ordered, ordered[1:], strict=False))
+    return None if overlap else tuple(ordered)
+
+
+def _is_python(file: KernelFile, edits: Edits) -> bool:
+    """Whether the functions that are edited are Python still."""
+    for function in file.functions:
+        start, end = file.offset(function.lineno, 0), file.span(function)[1]
+        inside = [Edit(one.start - start, one.end - start, one.text) for one in edits if start <= one.start <= end]
+        if inside:
+            try:
+                ast.parse(textwrap.dedent(edited(file.text[start:end], inside)))
+            except (SyntaxError, ValueError):
+                return False
+    return True

@@ -1,0 +1,323 @@
+"""Rules: what each may undo in a spot. Each gives edits, with how far it is from what usually went wrong."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from ..kernel_file import KernelFile, called
+from ..operators import OPERATORS
+from ..text import Edit
+from ..triton_source import blocks
+from .alike import in_scope, others_of, scales
+from .spots import Spot
+
+Undone = Iterator[tuple[float, tuple[Edit, ...]]]
+"""(rank, edits): the least rank is tried first."""
+_LOG2E, _LN2 = "1.4426950408889634", "0.6931471805599453"
+_EMPTY = {"empty": "zeros", "new_empty": "new_zeros", "empty_like": "zeros_like"}
+_ONE_OF = ("min", "max", "minimum", "maximum")
+_ACCESSES = ("load", "store", "atomic_add")
+_SIGNS: dict[type[ast.cmpop], tuple[str, str]] = {
+    ast.GtE: (">=", "<="), ast.Gt: (">", "<"), ast.LtE: ("<=", ">="), ast.Lt: ("<", ">"),
+}  # fmt: skip
+# Faults that drop something are undone where something was added, which happens less often.
+_DROPPING = ("term-dropped", "operand-dropped", "guard-dropped", "mask-dropped", "factor-dropped", "subtrahend-changed")
+
+
+@dataclass(frozen=True, eq=False)
+class Repairs:
+    """The candidate edits of one file."""
+
+    file: KernelFile
+
+    def of(self, spot: Spot) -> Undone:
+        """The edits of one spot."""
+        scope = in_scope(self.file, spot.function)
+        for rule in RULES:
+            yield from rule(self, spot, scope)
+
+    def nodes(self, spot: Spot) -> list[ast.AST]:
+        return [node for root in spot.roots for node in ast.walk(root)]
+
+    def replaced(self, node: ast.AST, text: str) -> tuple[Edit, ...]:
+        return (self.file.replaced(node, text),)
+
+    def words(self, node: ast.AST) -> str:
+        """A node as it may stand beside any operator."""
+        words = self.file.words(node)
+        plain = (ast.Name, ast.Constant, ast.Attribute, ast.Call, ast.Subscript)
+        return words if isinstance(node, plain) else f"({words})"
+
+    @cached_property
+    def planted(self) -> dict[ast.stmt, list[tuple[float, tuple[Edit, ...]]]]:
+        """The changes of mutate's operators, by statement: many undo themselves, such as `<` for `<=`."""
+        found: dict[ast.stmt, list[tuple[float, tuple[Edit, ...]]]] = {}
+        for name, operator in OPERATORS.items():
+            for change in operator(self.file):
+                if any(isinstance(each, ast.FunctionDef) for each in self.file.above(change.node)):
+                    rank = 2.5 if name in _DROPPING else 1.0
+                    found.setdefault(self.file.statement(change.node), []).append((rank, change.edits))
+        return found
+
+    @cached_property
+    def conditions(self) -> list[str]:
+        """The terms of every mask in the kernels, each once."""
+        nodes = [node for function in self.file.functions for node in ast.walk(function)]
+        compared = [node for node in nodes if isinstance(node, ast.Compare) and any(map(_is_position, ast.walk(node)))]
+        return list(dict.fromkeys(self.file.words(node) for node in compared))
+
+
+def _is_position(node: ast.AST) -> bool:
+    return isinstance(node, ast.Subscript) or (isinstance(node, ast.Name) and node.id.startswith(("off", "o_", "m_")))
+
+
+def as_planted(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
+    """What mutate itself would make of the statement."""
+    spans = [by.file.span(root) for root in spot.roots]
+    for rank, edits in by.planted.get(spot.statement, ()):
+        if all(any(start <= edit.start <= edit.end <= end for start, end in spans) for edit in edits):
+            yield rank, edits
+
+
+def name_swapped(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
+    """Another name of its kind: a stride, an offset, a size, a tensor."""
+    beside = [node.id for node in spot.names]
+    for node in spot.names:
+        if not _is_called(by, node):
+            for unlike, other in others_of(node.id, scope, beside):
+                yield 1.0 + unlike, by.replaced(node, other)
+
+
+def _is_called(by: Repairs, node: ast.Name) -> bool:
+    above = next(by.file.above(node), None)
+    return (isinstance(above, ast.Call) and above.func is node) or node.id in ("tl", "torch", "triton", "math")
+
+
+def comparison_turned(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
+    """`<=` for `>=`; a bound one further or nearer."""
+    for node in by.nodes(spot):
+        if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _SIGNS:
+            sign, other = _SIGNS[type(node.ops[0])]
+            yield 2.0, (replace(by.file.operator(node.left, sign), text=other),)
+            for step in ("+ 1", "- 1"):
+                yield 2.5, by.replaced(node.comparators[0], f"{by.words(node.comparators[0])} {step}")
+
+
+def operand_dropped(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
+    """One side of an operator alone; `x` for `x // B * B`, which leaves out a partial tile."""
+    for node in by.nodes(spot):
+        if isinstance(node, ast.BinOp):
+            inner = node.left
+            if isinstance(node.op, ast.Mult) and isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.FloorDiv):
+                yield 0.5, by.replaced(node, by.words(inner.left))
+            yield 2.0, by.replaced(node, by.words(node.left))
+            if isinstance(node.op, (ast.Add, ast.Mult, ast.BitAnd, ast.BitOr)):
+                yield 2.0, by.replaced(node, by.words(node.right))
+        elif isinstance(node, ast.UnaryOp):
+            yield 2.0, by.replaced(node, by.words(node.operand))
+
+
+def sign_changed(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
+    """`+` for `-`, `*` for `/` and the reverse."""
+    signs = {ast.Add: ("+", "-"), ast.Sub: ("-", "+"), ast.Mult: ("*", "/"), ast.Div: ("/", "*")}
+    for node in by.nodes(spot):
+        if isinstance(node, ast.BinOp) and type(node.op) in signs:
+            sign, other = signs[type(node.op)]
+            yield 2.5, (replace(by.file.operator(node.left, sign), text=other),)
+    statement = spot.statement
+    if isinstance(statement, ast.AugAssign) and type(statement.op) in signs and spot.roots == (statement,):
+        sign, other = signs[type(statement.op)]
+        yield 2.0, (replace(by.file.operator(statement.target, f"{sign}="), text=f"{other}="),)
+
+
+def call_undone(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
+    """One argument of min, max or where; a cast taken away; zeros for empty; another axis of a stride."""
+    for node in by.nodes(spot):
+        name = called(node)
+        if not isinstance(node, ast.Call) or not name:
+            continue
+        if name in _ONE_OF and len(node.args) == 2:
+            yield from ((1.0, by.replaced(node, by.words(each))) for each in node.args)
+        elif name == "where" and len(node.args) == 3:
+            test, one, other = map(by.file.words, node.args)
+            head = by.file.words(node.func)
+            yield 1.5, by.replaced(node, by.words(node.args[1]))
+            yield 2.0, by.replaced(node, f"{head}({test}, {other}, {one})")
+        elif name == "to" and isinstance(node.func, ast.Attribute):
+            yield 1.0, by.replaced(node, by.file.words(node.func.value))
+        elif name in _EMPTY:
+            yield 0.5, by.replaced(node.func, by.file.words(node.func).removesuffix(name) + _EMPTY[name])
+        elif name == "stride" and len(node.args) == 1 and isinstance(node.args[0], ast.Constant):
+            others = [at for at in range(4) if at != node.args[0].value]
+            yield from ((1.5, by.replaced(node.args[0], str(at))) for at in others)
+
+
+def whole_tiles(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
+    """As many tiles as are begun, where only whole ones are counted."""
+    on_device = spot.function in by.file.kernels
+    for node in by.nodes(spot):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv):
+            cdiv = f"{'tl' if on_device else 'triton'}.cdiv({by.file.words(node.left)}, {by.file.words(node.right)})"
+            yield 1.0, by.replaced(node, cdiv)
+
+
+def range_moved(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
+    """A loop that begins or ends a step earlier or later, or begins at 0."""
+    for node in by.nodes(spot):
+        if called(node) in ("range", "static_range") and isinstance(node, ast.Call) and len(node.args) in (2, 3):
+            start, stop, step = node.args[0], node.args[1], by.words(node.args[2]) if node.args[2:] else "1"
+            yield 1.0, by.replaced(start, "0")
+            for end in (start, stop):
+                yield 1.5, by.replaced(end, f"{by.words(end)} + {step}")
+                yield 1.5, by.replaced(end, f"{by.words(end)} - {step}")
+
+
+def constant_changed(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
+    """A whole number one more or less; 0, 1 and -inf for one another; a factor of 1.0 by one that has a name."""
+    for node in by.nodes(spot):
+        if not isinstance(node, ast.Constant) or isinstance(node.value, (bool, str)) or node.value is None:
+            continue
+        if isinstance(node.value, int):
+            yield from ((2.5, by.replaced(node, str(node.value + step))) for step in (1, -1) if node.value + step >= 0)
+        elif isinstance(node.value, float) and node.value in (0.0, 1.0):
+            known = scales(scope) if node.value == 1.0 else []
+            yield from ((1.0, by.replaced(node, name)) for name in known)
+            others = [word for word in ("0.0", "1.0", 'float("-inf")') if node.value != _float(word)]
+            yield from ((2.0, by.replaced(node, word)) for word in others)
+
+
+def _float(word: str) -> float:
+    return float(word) if word[0].isdigit() else float("-inf")
+
+
+def factor_added(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
+    """The value that is assigned times a factor in scope, or times log2(e) or ln(2)."""
+    value = _value(spot)
+    if value is None:
+        return
+    for rank, factors in ((1.5, scales(scope)), (3.0, [_LOG2E, _LN2])):
+        yield from ((rank, by.replaced(value, f"{by.words(value)} * {factor}")) for factor in factors)
+
+
+def _value(spot: Spot) -> ast.expr | None:
+    """What a statement assigns, or the last argument of a store."""
+    statement = spot.statement
+    if spot.roots != (statement,):
+        return None
+    if isinstance(statement, (ast.Assign, ast.AugAssign)):
+        return statement.value
+    is_store = isinstance(statement, ast.Expr) and called(statement.value) in ("store", "atomic_add")
+    if is_store and len(statement.value.args) > 1:  # type: ignore[attr-defined]
+        return statement.value.args[1]  # type: ignore[attr-defined, no-any-return]
+    return None
+
+
+def mask_added(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
+    """One more term in a mask; a mask on an access that has none; what is hidden set to 0 or left out of the scores."""
+    terms = _terms(by, scope)
+    for mask in _masks(by, spot):
+        words = by.file.words(mask)
+        yield from ((1.5, by.replaced(mask, f"({words}) & ({term})")) for term in terms if term not in words)
+    for node in by.nodes(spot):
+        if isinstance(node, ast.Call) and called(node) in _ACCESSES and not any(w.arg == "mask" for w in node.keywords):
+            other = ", other=0.0" if called(node) == "load" else ""
+            end = by.file.span(node)[1] - 1
+            yield from ((1.5, (Edit(end, end, f", mask={term}{other}"),)) for term in terms)
+    value = _value(spot) if isinstance(spot.statement, ast.Assign) else None
+    if value is not None and spot.function in by.file.kernels:
+        names = [name for name in scope if "mask" in name.lower() or "valid" in name.lower()]
+        for hidden in ("0.0", 'float("-inf")'):
+            held = by.file.words(value)
+            yield from ((2.5, by.replaced(value, f"tl.where({test}, {held}, {hidden})")) for test in [*names, *terms])
+
+
+def _terms(by: Repairs, scope: list[str]) -> list[str]:
+    known = {*scope, "tl"}
+    trees = [(words, ast.parse(words.strip().replace("\n", " "), mode="eval")) for words in by.conditions]
+    return [
+        words for words, tree in trees
+        if {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} <= known
+    ][:8]  # fmt: skip
+
+
+def _masks(by: Repairs, spot: Spot) -> Iterator[ast.expr]:
+    """Where a condition over positions stands whole."""
+    for node in by.nodes(spot):
+        if isinstance(node, ast.keyword) and node.arg == "mask":
+            yield node.value
+        elif called(node) == "where" and isinstance(node, ast.Call) and node.args:
+            yield node.args[0]
+    value = _value(spot)
+    is_mask = isinstance(value, ast.Compare) or (isinstance(value, ast.BinOp) and isinstance(value.op, ast.BitAnd))
+    if value is not None and is_mask:
+        yield value
+
+
+def sum_kept(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
+    """`+=` for `=` in a loop, and the reverse; atomic_add for store."""
+    statement = spot.statement
+    if spot.roots == (statement,) and isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+        in_loop = any(isinstance(above, (ast.For, ast.While)) for above in by.file.above(statement))
+        if in_loop and isinstance(statement.targets[0], ast.Name):
+            yield 1.0, (replace(by.file.operator(statement.targets[0], "="), text="+="),)
+    elif spot.roots == (statement,) and isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Add):
+        yield 2.5, (replace(by.file.operator(statement.target, "+="), text="="),)
+    for node in by.nodes(spot):
+        if isinstance(node, ast.Call) and called(node) == "store":
+            words = by.file.words(node.func)
+            yield 1.5, by.replaced(node.func, words.removesuffix("store") + "atomic_add")
+
+
+def transposed(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
+    """A transpose of what a dot is given."""
+    for node in by.nodes(spot):
+        if isinstance(node, ast.Call) and called(node) == "dot":
+            for each in node.args[:2]:
+                yield 1.5, by.replaced(each, f"tl.trans({by.file.words(each)})")
+
+
+def delta_taken(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
+    """A row subtracted that is in scope and nowhere subtracted here."""
+    value = _value(spot)
+    rows = [name for name in scope if name.lower().strip("_").removeprefix("b_") in ("delta", "di", "d_i", "dsum")]
+    for node in ast.walk(value) if value is not None else ():
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+            for side in (node.right, node.left):
+                if isinstance(side, ast.Name):
+                    for name in rows:
+                        yield 1.5, by.replaced(side, f"({side.id} - {name}[:, None])")
+                        yield 1.5, by.replaced(side, f"({side.id} - {name}[None, :])")
+
+
+def order_changed(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
+    """The statement before its neighbour above, or behind the one below."""
+    statement = spot.statement
+    if spot.roots != (statement,):
+        return
+    above = next(by.file.above(statement))
+    block = next((each for each in blocks(above) if statement in each), [])  # type: ignore[arg-type]
+    at = block.index(statement) if block else 0
+    pairs = [(block[at - 1], statement)] if at else []
+    pairs += [(statement, block[at + 1])] if at + 1 < len(block) else []
+    for first, second in pairs:
+        if not blocks(first) and not blocks(second):
+            one, two = by.file.words(first), by.file.words(second)
+            yield 2.5, (by.file.replaced(first, two), by.file.replaced(second, one))
+
+
+def made_wide(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
+    """An index widened to 64 bits before it is multiplied by a stride."""
+    for node in by.nodes(spot):
+        is_product = isinstance(getattr(node, "op", None), ast.Mult)
+        left, right = (node.left, node.right) if isinstance(node, ast.BinOp) and is_product else (None, None)
+        if isinstance(left, ast.Name) and isinstance(right, ast.Name) and "stride" in right.id:
+            yield 3.0, by.replaced(left, f"{left.id}.to(tl.int64)")
+
+
+RULES: tuple[Callable[[Repairs, Spot, list[str]], Undone], ...] = (
+    as_planted, name_swapped, call_undone, whole_tiles, range_moved, operand_dropped, sum_kept, comparison_turned,
+    sign_changed, constant_changed, factor_added, mask_added, transposed, delta_taken, order_changed, made_wide,
+)  # fmt: skip
