@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from rich.text import Text
 
 from ..model.number import Number, in_words, plural, spans
-from ..model.report import CONSISTENT, Diagnosis, Report, Where
+from ..model.report import CONSISTENT, Diagnosis, Report, TriedEdit, Where
 from ..model.run import MISMATCH, CloseUp, Element
 from .places import Base, base_of
 from .text import CAUTION, STYLES, folded, place_in_words, ratio, value
@@ -123,8 +123,33 @@ def _cause(word: str, diagnosis: Diagnosis, base: Base, width: int) -> Iterator[
     yield from (Text(f"  {line}") for line in rest)
     yield from (line for evidence in diagnosis.evidence for line in folded(evidence, width))
     yield from _lines(diagnosis.where, base, width)
-    if diagnosis.fix:
+    if diagnosis.fix and not diagnosis.is_certain:
         yield from folded(f"fix: {diagnosis.fix}", width)
+    if diagnosis.edit is not None:
+        yield from render_edit(diagnosis.edit, width)
+
+
+# Lines of a diff that are shown: with the verdict and the cause they fill a screen. The others are in the JSON.
+_MOST_OF_A_DIFF = 36
+_DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
+
+
+def render_edit(edit: TriedEdit, width: int) -> Iterator[Text]:
+    """What was tried, as a diff where anything helped."""
+    count = f"{plural(edit.tried, 'edit')} tried, {edit.seconds:.0f} s"
+    if not edit.diff:
+        yield from folded(f"{edit.words} ({edit.seconds:.0f} s)", width)
+        return
+    head = "FIX, tried: " if edit.matches else "CLOSEST EDIT, tried: "
+    certain = ": the cause is certain" if edit.matches else ""
+    first, *rest = textwrap.wrap(f"{edit.words} ({count}){certain}", max(width, 40) - len(head))
+    yield Text.assemble((head, "bold green" if edit.matches else f"bold {CAUTION}"), first)
+    yield from (Text(f"  {line}") for line in rest)
+    lines = edit.diff.splitlines()
+    yield from (Text(f"  {line}", _DIFF_STYLES.get(line[:1], "dim")) for line in lines[:_MOST_OF_A_DIFF])
+    if len(lines) > _MOST_OF_A_DIFF:
+        yield Text(f"  {plural(len(lines) - _MOST_OF_A_DIFF, 'line')} more of the diff, in --json FILE", "dim")
+    yield from (line for other in edit.others for line in folded(f"so does another: {other}", width))
 
 
 def _lines(wheres: Sequence[Where], base: Base, width: int) -> Iterator[Text]:

@@ -20,7 +20,7 @@ from .trial import Came, Trial, run_trial
 
 _AT_ONCE = 2
 # An edit that passes the small case within the time is put to all of the check in at most as long again.
-_LONGEST_TRIAL = 15.0
+_LONGEST_TRIAL = 60.0
 # How many more are tried once one makes some result right and leaves others wrong, before the next is sought beside it;
 # and how many once one passes, since a smaller one may too.
 _BEFORE_TWO, _AFTER_ONE = 24, 12

@@ -53,7 +53,7 @@ def _told(found: Found, seconds: float) -> tuple[Candidate | None, TriedEdit]:
     if found.passed:
         (candidate, titles), *others = sorted(found.passed, key=lambda each: _size(each[0]))
         words, named = (
-            f"with it all matches: {', '.join(titles)}",
+            f"with it all matches: {', '.join(titles[:-1])} and {titles[-1]}",
             tuple(_in_a_line(one) for one, _ in others[:_OTHERS]),
         )
     elif found.closest is not None:
