@@ -1,6 +1,7 @@
 """Chooses Triton's interpreter before any test imports triton, and one thread: the tensors here are small."""
 
 import compileall
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ from gradprobe.runtime.backend import prepare_backend
 from tests import zygote
 from tests.sampling import NIGHT
 
+# What fails here is to fail, and is right soon enough without an edit of it.
+os.environ.setdefault("GRADPROBE_FIX_BUDGET", "0")
 prepare_backend("auto")
 
 

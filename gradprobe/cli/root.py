@@ -24,6 +24,7 @@ from .error_output import Group
 COMMANDS = {
     "check": "Run a kernel beside the reference, diff every intermediate, and point at the first mismatch.",
     "diff": "Show one intermediate close up: its error map over tiles and its wrong rows, actual beside expected.",
+    "fix": "Check a kernel, and where it is wrong show the smallest edit that was tried and makes everything match.",
     "shrink": (
         "Find the smallest case that fails in the same way, and write it as a command line, a script and a pytest test."
     ),

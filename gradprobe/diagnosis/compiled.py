@@ -46,7 +46,7 @@ def right_in_the_interpreter(again: Again) -> Diagnosis | None:
     """The same case in the same layout is right in Triton's interpreter, in a process of its own."""
     if not again.experiment.command or not again.experiment.is_compiled:
         return None
-    environment = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+    environment = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": "", "GRADPROBE_FIX_BUDGET": "0"}
     layout = {"runs": [run_name(again.assigned)], "device": "cpu", "recover": False}
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"

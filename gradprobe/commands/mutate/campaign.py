@@ -190,7 +190,7 @@ def _on_the_file_as_it_is(gate: Gate, file: KernelFile, folder: Path, terms: Ter
 
 
 def _program(gate: Gate, shadow: Shadow) -> Program:
-    return Program(gate.command, shadow.environment({**os.environ, "COLUMNS": "120"}))
+    return Program(gate.command, shadow.environment({**os.environ, "COLUMNS": "120", "GRADPROBE_FIX_BUDGET": "0"}))
 
 
 def _ran(mutant: Mutant, file: KernelFile, lines: frozenset[int]) -> bool | None:

@@ -16,7 +16,7 @@ from ...processes.forks import Forks
 from ...source.repairs.candidates import Candidate, candidates_of
 from .cases import fresh, in_words, smaller
 from .faults import FileFaults
-from .trial import Came, Trial, run_trial
+from .trial import Came, Trial, holding, run_trial
 
 _AT_ONCE = 2
 # An edit that passes the small case within the time is put to all of the check in at most as long again.
@@ -49,6 +49,7 @@ class Search:
         self._plain = [run for run in runs if run.is_plain and run.measured is not None]
         self._wrong = [run for run in self._plain if not run.matches]
         self._copies = count()
+        self._modules: dict[str, list[str]] = {}
 
     def run(self, faults: Sequence[FileFaults]) -> Found:
         """Tries the candidates of all faults until one passes, or the time is over."""
@@ -176,10 +177,12 @@ class Search:
         return [came.get(trial) for trial in trials]
 
     def _tried(self, trial: Trial, candidate: Candidate, copy: Path) -> Came:
-        return run_trial(self._experiment, trial, candidate.file.file, copy)
+        return run_trial(self._experiment, trial, candidate.file.file, copy, self._modules[candidate.file.file])
 
     def _written(self, candidate: Candidate) -> Path:
         """A copy of the file with the edits, under the file's own name."""
+        if candidate.file.file not in self._modules:
+            self._modules[candidate.file.file] = holding(candidate.file.file)
         copy = self._folder / str(next(self._copies)) / candidate.file.path.name
         copy.parent.mkdir()
         copy.write_bytes(candidate.text.encode())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -58,10 +58,14 @@ class Came:
         return self.names < other.names or (fewer and none_more)
 
 
-def run_trial(experiment: Experiment, trial: Trial, file: str, copy: Path) -> Came:
-    """Runs a trial, in this process, which takes the copy for the file from now on."""
+def run_trial(experiment: Experiment, trial: Trial, file: str, copy: Path, modules: Sequence[str]) -> Came:
+    """Runs a trial, in this process, which takes the copy for the file from now on.
+
+    Args:
+        modules: those that hold anything of the file, from `holding`.
+    """
     try:
-        target = _loaded(experiment.target, file, copy)
+        target = _loaded(experiment.target, file, copy, modules)
         alone = replace(trial.case, layouts=trial.assigned, runs=(), repeat=1, configs="first")
         saved = experiment.saved if trial.case.inputs is not None else None
         begun = experiment_of(alone, target, experiment.reference, saved, tick=silent)
@@ -78,22 +82,23 @@ def run_trial(experiment: Experiment, trial: Trial, file: str, copy: Path) -> Ca
     return Came(wrong, heads, harm, "", run.matches)
 
 
-def _loaded(target: Target, file: str, copy: Path) -> Target:
+def _loaded(target: Target, file: str, copy: Path, modules: Sequence[str]) -> Target:
     """The target imported anew; what else is imported stays."""
     load_from_copy(file, str(copy), os.devnull)
-    for name in _holding(file):
-        del sys.modules[name]
+    for name in modules:
+        sys.modules.pop(name, None)
     return find_target(target.name, target.family)
 
 
 _LIBRARIES = ("torch", "triton", "numpy")
 
 
-def _holding(file: str) -> list[str]:
+def holding(file: str) -> list[str]:
     """The modules that were made of a file, and those that hold anything of theirs."""
-    found = {name for name, module in _modules() if _file_of(module) == Path(file).resolve()}
+    modules = dict(_modules())
+    found = {name for name, module in modules.items() if _file_of(module) == Path(file).resolve()}
     while True:
-        more = {name for name, module in _modules() if name not in found and _holds(module, found)}
+        more = {name for name, module in modules.items() if name not in found and _holds(module, found)}
         if not more:
             return sorted(found)
         found |= more

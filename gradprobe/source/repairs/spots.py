@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ..kernel_file import KernelFile
@@ -38,7 +38,7 @@ def spots_of(file: KernelFile, line: int, *, by_grid: bool = False) -> Iterator[
     """Where the fault of a line may lie, nearest first; of the line of a `def`, its statements from the last one up.
 
     Args:
-        by_grid: whether it may be how many programs there are: the grids of the kernel's launches are as near.
+        by_grid: whether it may be how many programs there are: the grids of the kernel's launches are nearer.
     """
     found = _statement_at(file, line)
     if found is None:
@@ -49,7 +49,8 @@ def spots_of(file: KernelFile, line: int, *, by_grid: bool = False) -> Iterator[
     else:
         inner = reversed([each for each in _statements(function) if each is not function])
         waiting = [Spot(function, each, _roots(each), 1) for each in inner]
-    waiting += _grids(file, function) if by_grid else []
+    if by_grid:
+        waiting = [*_grids(file, function), *(replace(spot, distance=spot.distance + _LAUNCH) for spot in waiting)]
     seen: set[ast.AST] = set()
     while waiting:
         spot = waiting.pop(0)

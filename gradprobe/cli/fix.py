@@ -1,0 +1,114 @@
+"""`gradprobe fix`: an edit with which everything matches, as a diff or written into the file."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..commands.configuration.effective import effective_settings
+from ..commands.fix import apply, passing_edit, refuse_dirty
+from ..commands.suite.checked import Checked, Planned
+from ..commands.suite.checking import Setting, check_each
+from ..inputs import history as last
+from ..model.failures import UsageFailure
+from ..model.report import Report, TriedEdit
+from ..model.run import FAILED
+from ..render.console import headline
+from ..render.excerpt import render_reasons
+from ..render.terminal import Progress, show, width
+from . import shared_options as shared
+from .checks import say
+from .diff import like_the_last
+from .error_output import failures_told, print_settings
+from .forms import Forms
+
+
+@shared.with_case_options
+def fix(
+    target: shared.Target = None,
+    apply_it: Annotated[
+        bool, typer.Option("--apply", help="Write the edit into the file, after asking; then check again")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Write also a file with changes that git has not")] = False,
+    fix_budget: shared.FixBudget = None,
+    family: shared.Family = None,
+    reference: shared.Reference = None,
+    json_file: shared.JsonFile = None,
+    timeout: shared.Timeout = None,
+    isolate: shared.Isolate = True,
+    show_traceback: shared.Traceback = False,
+    *,
+    options: dict[str, Any],
+) -> None:
+    """Check a kernel, and where it is wrong show the smallest edit that was tried and makes everything match.
+
+    Without TARGET the last check in this folder is meant, and its report where that holds an edit. The file is written
+    with --apply alone.
+    """
+    request, repeated = like_the_last(target, family, reference, options)
+    with failures_told(json_file, request.command("fix"), show_traceback, request.target):
+        shared.refuse_wrong_words(request)
+        effective = effective_settings(Path.cwd())
+        seconds = effective.timeout(timeout)
+        print_settings(effective.line(request.options, timeout))
+        if timeout is not None and not isolate:
+            raise UsageFailure("--timeout stops a process, and --no-isolate is in this one", "drop one of them")
+        budget = shared.FIX_BUDGET if fix_budget is None else fix_budget
+        how = Setting(show_traceback, isolate=isolate, timeout=seconds if isolate else None, fix_budget=budget)
+        planned = Planned("", effective.over(request))
+        kept = last.kept_report(planned.request) if repeated else None
+        if kept is not None and passing_edit(kept) is not None:
+            typer.echo("gradprobe: the edit of the last check here, nothing was run", err=True)
+            report, code = kept, 1
+        else:
+            report, code = _checked(planned, how)
+        forms, edit = Forms.json(json_file), passing_edit(report)
+        if not forms.on_stdout:
+            show([*headline(report, width()), *(render_reasons(report, width()) if report.failing else [])])
+        code = forms.write(_several(report), 0 if edit is not None and code == 1 else code)
+        if not apply_it or edit is None:
+            raise typer.Exit(code)
+        _apply(edit, yes=yes, force=force)
+        again, code = _checked(planned, replace(how, fix_budget=0.0))
+        show(headline(again, width()))
+        raise typer.Exit(code)
+
+
+def _several(report: Report) -> Any:
+    from ..model.documents import Reports
+
+    return Reports(reports=(report,), origin=report.origin)
+
+
+def _checked(planned: Planned, how: Setting) -> tuple[Report, int]:
+    """The report of a check, and its exit code; it is the last one in this folder then."""
+    made: list[Checked] = []
+    with Progress() as tick:
+        tick("importing torch and the target", None)
+        for checked in check_each(
+            [planned], how, echo=sys.stderr.write, tick=lambda stage, _, layout: tick(stage, None)
+        ):
+            made.append(checked)
+    (checked,) = made
+    say(checked.report, how.tracebacks)
+    if checked.verdict != FAILED:
+        last.save(planned.request, checked.report)
+    return checked.report, checked.code
+
+
+def _apply(edit: TriedEdit, *, yes: bool, force: bool) -> None:
+    """Writes the edit, once that is wanted."""
+    file = Path(edit.file)
+    if not force:
+        refuse_dirty(file)
+    if not yes and not sys.stdin.isatty():
+        raise UsageFailure("--apply asks first, and nobody is there to answer", "add --yes")
+    if not yes and not typer.confirm(f"write it into {file}?", err=True):
+        raise typer.Exit(1)
+    apply(edit)
+    typer.echo(f"gradprobe: wrote {file}; checking again", err=True)
