@@ -10,12 +10,12 @@ from typing import Annotated, Any
 import typer
 
 from ..commands.configuration.effective import effective_settings
-from ..commands.fix import apply, passing_edit, refuse_dirty
+from ..commands.fix import apply, refuse_dirty
 from ..commands.suite.checked import Checked, Planned
 from ..commands.suite.checking import Setting, check_each
 from ..inputs import history as last
 from ..model.failures import UsageFailure
-from ..model.report import Report, TriedEdit
+from ..model.report import Report, TriedEdit, passing_edit
 from ..model.run import FAILED
 from ..render.console import headline
 from ..render.excerpt import render_reasons

@@ -266,6 +266,11 @@ class Report(Struct, frozen=True, kw_only=True):
         yield from ((name, those) for name, those in found.items() if those)
 
 
+def passing_edit(report: Report) -> TriedEdit | None:
+    """The edit with which everything matches; None where none was found."""
+    return next((one.edit for one in report.diagnoses if one.is_certain), None)
+
+
 def error_of(failure: Failure) -> Error:
     """A failure as a report holds it."""
     return Error(kind=type(failure).__name__, message=str(failure), way_out=failure.way_out)

@@ -113,6 +113,7 @@ def _work(work: Callable[[], Any], writing: int) -> NoReturn:
         nowhere = os.open(os.devnull, os.O_RDWR)
         for descriptor in (0, 1, 2):
             os.dup2(nowhere, descriptor)
+        sys.stdout = sys.stderr = os.fdopen(nowhere, "w")
         torch = sys.modules.get("torch")
         if torch is not None:
             torch.set_num_threads(1)  # a fork has none of the threads that OpenMP waits for

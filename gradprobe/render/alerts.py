@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import structs
 
 from ..model.memory import WARNING, MemoryFinding
-from ..model.report import Diagnosis, Report
+from ..model.report import Diagnosis, Report, TriedEdit
 from ..model.run import INHERITED, MISMATCH, SKIPPED, Error, Identity, Intermediate, Run
 from . import rules
 from .places import Place, place_of, places_of
@@ -53,6 +53,8 @@ class Alert:
     """Plain values for programs."""
     level: str = ""
     """SARIF's: that of the rule, or lower where it is told as a warning."""
+    edit: TriedEdit | None = None
+    """An edit with which everything matches; None where none is known."""
 
     @property
     def fingerprint(self) -> str:
@@ -123,13 +125,18 @@ def _cause(report: Report, cause: Diagnosis) -> Alert:
     sentences = [_reason(cause), *(f"{sentence}." for sentence in cause.evidence)]
     title, places = f"{rules.CAUSE.summary}: {cause.fault}", (*map(place_of, cause.where), *places_of(report))
     details = {"fault": cause.fault, "explained": cause.explained}
-    return _alert(report, rules.CAUSE, cause.fault, title, sentences, places, details)
+    edit = cause.edit if cause.is_certain else None
+    sentences += [edit.diff] if edit else []
+    return replace(_alert(report, rules.CAUSE, cause.fault, title, sentences, places, details), edit=edit)
 
 
 def _reason(diagnosis: Diagnosis) -> str:
     share = f"explains {diagnosis.explained:.0%} of what is wrong"
     cause = "Cause" if diagnosis.is_named else "Consistent with"
     fix = f" Fix: {diagnosis.fix}." if diagnosis.fix else ""
+    if diagnosis.edit is not None and diagnosis.edit.diff:
+        certain = ": the cause is certain" if diagnosis.is_certain else ""
+        fix = f" {'Fix' if diagnosis.is_certain else 'Closest edit'}, tried: {diagnosis.edit.words}{certain}."
     return f"{cause}: {diagnosis.summary} ({share}).{fix}"
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from ..model.documents import Reports
 from ..model.memory import WARNING, MemoryFinding, Warned
 from ..model.number import plural
-from ..model.report import Report
+from ..model.report import Report, TriedEdit, passing_edit
 from ..model.run import CRASHED, FAILED, INHERITED, MATCH, MISMATCH, SKIPPED, Run
 from .places import Base, Place, base_of, places_of
 from .text import element_line, errors_of, identities, ratio, so_far, told_apart, visible
@@ -50,7 +50,15 @@ def as_markdown(reports: Sequence[Report], base: Base, most: int = MOST_BYTES) -
     lines = [_row(row) for row in sorted(rows, key=lambda row: (_ORDER.index(row.verdict), -row.ratio))]
     wrong = [report for report in reports if errors_of(report).verdict != MATCH and report.reproduce]
     again = [f"again: <code>{_plain(report.reproduce)}</code><br>\n" for report in wrong]
-    return _within(_heading(reports) + _HEAD, lines, ["\n", *again] if again else [], most)
+    edits = [_edit(report, edit) for report in reports if (edit := passing_edit(report)) is not None]
+    return _within(_heading(reports) + _HEAD, lines, ["\n", *again, *edits] if again else edits, most)
+
+
+def _edit(report: Report, edit: TriedEdit) -> str:
+    """The edit that was tried as a block of code, in a fence that nothing in it closes."""
+    fence = "~" * max([3, *(len(run) + 1 for run in re.findall("~+", edit.diff))])
+    words = f"Fix of {report.name}, tried: {edit.words}"
+    return f"\n{_plain(words)}\n\n{fence}diff\n{visible(edit.diff)}\n{fence}\n"
 
 
 def _heading(reports: Sequence[Report]) -> str:

@@ -10,9 +10,10 @@ from typing import Any
 from urllib.parse import quote
 
 from .. import __version__
+from ..model.diff import replacements_of
 from ..model.documents import Reports, text_of
 from ..model.number import plural
-from ..model.report import Report
+from ..model.report import Report, TriedEdit
 from ..model.run import MATCH, MISMATCH
 from .alerts import Alert, alerts_of
 from .places import Base, Place, base_of
@@ -121,8 +122,25 @@ def _result(alert: Alert, base: Base, number: int) -> dict[str, Any]:
         **({"relatedLocations": related} if related else {}),
         "partialFingerprints": {"gradprobeFinding/v1": whole, "primaryLocationLineHash": short},
         "rank": alert.rule.rank,
+        **({"fixes": [_fix(alert.edit, base)]} if alert.edit else {}),
         "properties": {name: _cleaned(value) for name, value in alert.details.items()},
     }
+
+
+def _fix(edit: TriedEdit, base: Base) -> dict[str, Any]:
+    """The edit as replacements of whole lines."""
+    replacements = [
+        {
+            "deletedRegion": {
+                "startLine": one.line, "startColumn": 1, "endLine": one.line + len(one.old), "endColumn": 1
+            },
+            "insertedContent": {"text": visible("".join(f"{line}\n" for line in one.new))},
+        }
+        for one in replacements_of(edit.diff)
+    ]  # fmt: skip
+    artifact = _location(Place(edit.file, None), base)["physicalLocation"]["artifactLocation"]
+    changes = [{"artifactLocation": artifact, "replacements": replacements}]
+    return {"description": {"text": visible(f"Tried: {edit.words}.")}, "artifactChanges": changes}
 
 
 def _location(place: Place, base: Base) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from gradprobe.model.documents import Reports, dump, load, load_several, several
 from gradprobe.model.failures import UsageFailure
 from gradprobe.model.memory import MemoryFinding, Warned
 from gradprobe.model.number import Number
-from gradprobe.model.report import CheckedTarget, Culprit, Diagnosis, Report, Source, SurveySummary, Where
+from gradprobe.model.report import CheckedTarget, Culprit, Diagnosis, Report, Source, SurveySummary, TriedEdit, Where
 from gradprobe.model.run import CloseUp, Counts, Element, Error, Head, Identity, Intermediate, Row, Run, Window
 from tests.render.written import faulty, many_heads, with_memory
 
@@ -71,6 +71,7 @@ CLOSE_UPS = st.builds(
 DIAGNOSES = st.builds(
     Diagnosis, fault=WORDS, fault_class=WORDS, summary=WORDS, explained=st.floats(0, 1), evidence=few(WORDS),
     where=few(st.builds(Where, file=WORDS, line=COUNTS, code=WORDS, column=INDEX)), fix=WORDS, also=st.booleans(),
+    edit=st.none() | st.builds(TriedEdit, matches=st.booleans(), words=WORDS, diff=WORDS, others=few(WORDS)),
 )  # fmt: skip
 SURVEYS = st.builds(
     SurveySummary, layouts=COUNTS, matrix=st.dictionaries(WORDS, st.dictionaries(WORDS, WORDS, max_size=1), max_size=1),

@@ -1,11 +1,17 @@
 """The cause stands above its lines, each with a caret; what is no cause is not called one."""
 
+from msgspec import structs
+
 from gradprobe.diagnosis.lines import among
-from gradprobe.model.report import Diagnosis, Report, Where
+from gradprobe.model.documents import report_from
+from gradprobe.model.report import Diagnosis, Report, TriedEdit, Where
 from gradprobe.render.alerts import alerts_of
 from gradprobe.render.excerpt import render_reasons
+from gradprobe.render.github import annotation_commands
+from gradprobe.render.markdown import as_markdown
 from gradprobe.render.places import places_of
-from tests.render.written import faulty, reports
+from gradprobe.render.sarif import as_sarif
+from tests.render.written import BASE, assert_is_sarif, faulty, reports
 
 WHERE = Where(
     "/somewhere/lazy.py", 204, "do_ptr += b * stride_dob + h * stride_qh", 31, 9, "lazy_dq_kernel", "q.stride(1)",
@@ -101,3 +107,45 @@ def test_an_alert_tells_a_cause_from_what_is_merely_consistent():
     assert "Cause: dO is misread (explains 100% of what is wrong). Fix: y." in words
     words = [sentence for alert in alerts_of(written(0.6)) for sentence in alert.sentences]
     assert "Consistent with: dO is misread (explains 60% of what is wrong). Fix: y." in words
+
+
+DIFF = "--- lazy.py\n+++ lazy.py\n@@ -204 +204 @@\n-h * stride_qh\n+h * stride_doh"
+TRIED = TriedEdit(
+    matches=True, words="with it all matches: contiguous and a fresh draw", file="/repository/lazy.py", diff=DIFF,
+    others=("line 3: h",), tried=12, seconds=6.4,
+)  # fmt: skip
+
+
+def test_an_edit_that_was_tried_stands_below_its_cause_as_a_diff_in_place_of_the_words():
+    lines = shown(structs.replace(CAUSE, edit=TRIED), width=80)
+    assert lines[-8:] == [
+        "FIX, tried: with it all matches: contiguous and a fresh draw (12 edits tried, 6",
+        "  s): the cause is certain",
+        *(f"  {line}" for line in DIFF.splitlines()),
+        "  so does another: line 3: h",
+    ]
+    assert not any(line.startswith("  fix: ") for line in lines)
+
+
+def test_the_closest_edit_is_called_no_fix_and_of_none_the_count_is_told():
+    closest = structs.replace(TRIED, matches=False, words="dQ matches with it; dK still wrong in 2 heads", others=())
+    lines = shown(structs.replace(CAUSE, edit=closest))
+    assert "CLOSEST EDIT, tried: dQ matches with it; dK still wrong in 2 heads (12 edits tried, 6 s)" in lines
+    assert not any("certain" in line for line in lines)
+    none = TriedEdit(matches=False, words="none of 12 edits brings a result right", tried=12, seconds=20.0)
+    assert shown(structs.replace(CAUSE, edit=none))[-1] == "  none of 12 edits brings a result right (20 s)"
+
+
+def test_sarif_annotations_and_markdown_carry_the_edit():
+    report = structs.replace(report_from(faulty()), diagnoses=(structs.replace(CAUSE, edit=TRIED),))
+    log = as_sarif([report], BASE, 1)
+    assert_is_sarif(log)
+    (fix,) = next(result["fixes"] for result in log["runs"][0]["results"] if "fixes" in result)
+    (change,) = fix["artifactChanges"]
+    assert change["artifactLocation"]["uri"] == "lazy.py"
+    assert change["replacements"] == [{
+        "deletedRegion": {"startLine": 204, "startColumn": 1, "endLine": 205, "endColumn": 1},
+        "insertedContent": {"text": "h * stride_doh\n"},
+    }]  # fmt: skip
+    assert any("Fix, tried: with it all matches" in line for line in annotation_commands([report], BASE))
+    assert f"~~~diff\n{DIFF}\n~~~" in as_markdown([report], BASE)

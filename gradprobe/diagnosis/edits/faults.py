@@ -34,10 +34,10 @@ class FileFaults:
 
 
 def faults_of(experiment: Experiment, diagnoses: Sequence[Diagnosis], wrong: Sequence[str]) -> list[FileFaults]:
-    """The lines that are named, the best diagnosis first; where none is, the kernels named after what is wrong."""
+    """The lines that are named, the best diagnosis first; then all of the kernels named after what is wrong."""
     files: dict[str, KernelFile | None] = {}
     found = [each for at, one in enumerate(diagnoses) for each in _of_diagnosis(one, at, files)]
-    return found or list(_of_kernels(experiment, wrong, files))
+    return [*found, *_of_kernels(experiment, wrong, files)]
 
 
 def _of_diagnosis(diagnosis: Diagnosis, at: int, files: dict[str, KernelFile | None]) -> Iterator[FileFaults]:

@@ -21,9 +21,11 @@ from .trial import Came, Trial, holding, run_trial
 _AT_ONCE = 2
 # An edit that passes the small case within the time is put to all of the check in at most as long again.
 _LONGEST_TRIAL = 60.0
+# How much later the lines of the next diagnosis are tried, in the ranks of the rules.
+_NEXT = 0.5
 # How many more are tried once one makes some result right and leaves others wrong, before the next is sought beside it;
 # and how many once one passes, since a smaller one may too.
-_BEFORE_TWO, _AFTER_ONE = 24, 12
+_BEFORE_TWO, _AFTER_ONE = 24, 6
 
 
 @dataclass
@@ -202,6 +204,6 @@ def _in_turn(faults: Sequence[FileFaults], base: Candidate | None) -> Iterator[C
         for number, candidate in enumerate(candidates_of(one.file, one.faults, one.wanted)):
             whole = candidate if base is None else base.with_more(candidate.edits)
             if whole is not None and (base is None or base.file is one.file):
-                yield candidate.cost + at, at, number, whole
+                yield candidate.cost + at * _NEXT, at, number, whole
 
     yield from (each[-1] for each in heapq.merge(*(costed(at, one) for at, one in enumerate(faults))))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 
 from ..kernel_file import KernelFile
 from ..operators.addresses import parameters, stride_of
@@ -20,6 +21,7 @@ _KINDS: tuple[frozenset[str], ...] = (
 _FEW = 6
 
 
+@lru_cache(maxsize=256)
 def in_scope(file: KernelFile, function: ast.FunctionDef) -> list[str]:
     """The names that a function may read: its parameters, what it assigns, and what the module assigns."""
     module = [each for each in file.tree.body if isinstance(each, (ast.Assign, ast.AnnAssign))]
@@ -60,12 +62,14 @@ def _unlike(name: str, other: str, near: set[str]) -> float | None:
 _CORE = re.compile(r"^((?:b|p|ptr|cur|curr)_)?(.*?)(_?ptrs?|_base|_block|_tile|_desc|_t|(?<=[a-z])T)?$")
 
 
+@lru_cache(maxsize=4096)
 def _core(name: str) -> str:
     """A name without what says that it is a pointer, a block or transposed."""
     match = _CORE.fullmatch(name)
     return (match[2] if match else name).lower()
 
 
+@lru_cache(maxsize=4096)
 def _form(name: str) -> tuple[str | None, str | None, bool]:
     """What a name says besides its core: that it is a pointer, a block, transposed, a parameter in capitals."""
     match = _CORE.fullmatch(name)

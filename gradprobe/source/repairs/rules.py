@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from ..kernel_file import KernelFile, called
 from ..operators import OPERATORS
@@ -36,11 +36,11 @@ class Repairs:
     def of(self, spot: Spot) -> Undone:
         """The edits of one spot."""
         scope = in_scope(self.file, spot.function)
-        for rule in RULES:
+        for rule in RULES if spot.function in self.file.kernels else _OF_HOSTS:
             yield from rule(self, spot, scope)
 
     def nodes(self, spot: Spot) -> list[ast.AST]:
-        return [node for root in spot.roots for node in ast.walk(root)]
+        return _nodes(spot)
 
     def replaced(self, node: ast.AST, text: str) -> tuple[Edit, ...]:
         return (self.file.replaced(node, text),)
@@ -68,6 +68,11 @@ class Repairs:
         nodes = [node for function in self.file.functions for node in ast.walk(function)]
         compared = [node for node in nodes if isinstance(node, ast.Compare) and any(map(_is_position, ast.walk(node)))]
         return list(dict.fromkeys(self.file.words(node) for node in compared))
+
+
+@lru_cache(maxsize=4)
+def _nodes(spot: Spot) -> list[ast.AST]:
+    return [node for root in spot.roots for node in ast.walk(root)]
 
 
 def _is_position(node: ast.AST) -> bool:
@@ -148,6 +153,9 @@ def call_undone(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
             yield 2.0, by.replaced(node, f"{head}({test}, {other}, {one})")
         elif name == "to" and isinstance(node.func, ast.Attribute):
             yield 1.0, by.replaced(node, by.file.words(node.func.value))
+            inner = node.func.value
+            if called(inner) == "to" and isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute):
+                yield 0.8, by.replaced(node, by.file.words(inner.func.value))
         elif name in _EMPTY:
             yield 0.5, by.replaced(node.func, by.file.words(node.func).removesuffix(name) + _EMPTY[name])
         elif name == "stride" and len(node.args) == 1 and isinstance(node.args[0], ast.Constant):
@@ -208,7 +216,7 @@ def _value(spot: Spot) -> ast.expr | None:
     if spot.roots != (statement,):
         return None
     if isinstance(statement, (ast.Assign, ast.AugAssign)):
-        return statement.value
+        return None if isinstance(statement.value, ast.Tuple) else statement.value
     is_store = isinstance(statement, ast.Expr) and called(statement.value) in ("store", "atomic_add")
     if is_store and len(statement.value.args) > 1:  # type: ignore[attr-defined]
         return statement.value.args[1]  # type: ignore[attr-defined, no-any-return]
@@ -321,3 +329,5 @@ RULES: tuple[Callable[[Repairs, Spot, list[str]], Undone], ...] = (
     as_planted, name_swapped, call_undone, whole_tiles, range_moved, operand_dropped, sum_kept, comparison_turned,
     sign_changed, constant_changed, factor_added, mask_added, transposed, delta_taken, order_changed, made_wide,
 )  # fmt: skip
+# Outside kernels: sizes, grids, allocations and what launches pass.
+_OF_HOSTS = (as_planted, name_swapped, call_undone, whole_tiles, operand_dropped, constant_changed, order_changed)

@@ -56,11 +56,11 @@ def _alike(file: KernelFile, spot: Spot, own: str) -> list[tuple[float, str]]:
     return sorted((each for each in found if each[0] > _ALIKE), reverse=True)[:_FEW]
 
 
-@lru_cache(maxsize=8192)
 def _ratio(one: str, other: str) -> float:
     """How much two statements have in common; 0 where that is little."""
-    matcher = difflib.SequenceMatcher(None, one, other, autojunk=False)
-    return matcher.ratio() if matcher.quick_ratio() > _ALIKE else 0.0
+    here, there = ([piece.text for piece in _tokens(text)] for text in (one, other))
+    matcher = difflib.SequenceMatcher(None, here, there, autojunk=False)
+    return matcher.ratio() if matcher.real_quick_ratio() > _ALIKE and matcher.quick_ratio() > _ALIKE else 0.0
 
 
 def _differences(own: str, other: str, start: int, scope: set[str]) -> Iterator[tuple[Edit, ...]]:
@@ -82,6 +82,7 @@ def _differences(own: str, other: str, start: int, scope: set[str]) -> Iterator[
         yield tuple(edits)
 
 
+@lru_cache(maxsize=4096)
 def _tokens(text: str) -> list[_Piece]:
     starts = [0]
     for line in text.splitlines(keepends=True):

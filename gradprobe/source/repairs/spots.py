@@ -48,7 +48,7 @@ def spots_of(file: KernelFile, line: int, *, by_grid: bool = False) -> Iterator[
         waiting = [Spot(function, statement, _roots(statement), 0)]
     else:
         inner = reversed([each for each in _statements(function) if each is not function])
-        waiting = [Spot(function, each, _roots(each), 1) for each in inner]
+        waiting = [Spot(function, each, _roots(each), 0) for each in inner]
     if by_grid:
         waiting = [*_grids(file, function), *(replace(spot, distance=spot.distance + _LAUNCH) for spot in waiting)]
     seen: set[ast.AST] = set()

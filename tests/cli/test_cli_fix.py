@@ -1,0 +1,56 @@
+"""`fix` shows the edit, writes it where it is asked to, and never over changes that git has not."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import run
+
+EXAMPLE = (Path(__file__).resolve().parents[2] / "examples" / "delta.py").read_text()
+RIGHT = EXAMPLE.replace("do_ptr += b * stride_dob + h * stride_oh", "do_ptr += b * stride_dob + h * stride_doh")
+WORDS = "mine.py:delta --batch 1 --heads 2 --seqlen 16 --fix-budget 60"
+
+
+def git(*words):
+    subprocess.run(["git", "-c", "user.email=a@b.c", "-c", "user.name=a", *words], check=True, capture_output=True)
+
+
+@pytest.fixture
+def mine(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(EXAMPLE)
+    git("init", "-q")
+    git("add", "mine.py")
+    git("commit", "-qm", "x")
+    return file
+
+
+def test_fix_shows_the_edit_and_with_apply_writes_it_and_checks_again(mine):
+    ran = run(f"fix {WORDS}")
+    assert ran.code == 0
+    assert "+    do_ptr += b * stride_dob + h * stride_doh" in ran.out
+    assert mine.read_text() == EXAMPLE
+    asks = run("fix --apply")
+    assert (asks.code, mine.read_text()) == (2, EXAMPLE)
+    assert "add --yes" in asks.err
+    written = run("fix --apply --yes")
+    assert (written.code, mine.read_text()) == (0, RIGHT)
+    assert "nothing was run" in written.err
+    assert "MATCH  mine.py:delta" in written.out
+    again = run("fix")
+    assert (again.code, "FIX" in again.out) == (0, False)
+
+
+def test_fix_refuses_a_file_with_changes_that_git_has_not(mine):
+    mine.write_text(EXAMPLE + "# changed\n")
+    ran = run(f"fix {WORDS} --apply --yes")
+    assert (ran.code, mine.read_text()) == (2, EXAMPLE + "# changed\n")
+    assert "not committed" in ran.err
+    assert run("fix --apply --yes --force").code == 0
+    assert mine.read_text() == RIGHT + "# changed\n"
+
+
+def test_fix_without_an_edit_ends_as_the_check(mine):
+    ran = run("fix mine.py:delta --batch 1 --heads 2 --seqlen 16 --fix-budget 0")
+    assert (ran.code, "FIX" in ran.out) == (1, False)

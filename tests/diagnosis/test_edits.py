@@ -1,0 +1,86 @@
+"""An edit is shown as the fix where everything matches with it, fresh values included, and nowhere else."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gradprobe.diagnosis.edits.search import Search
+from gradprobe.diagnosis.edits.trial import Came
+from gradprobe.model.diff import patched
+from gradprobe.model.report import passing_edit
+from gradprobe.pipeline.probe import probe
+from gradprobe.pipeline.reported import report_of
+from gradprobe.probing.experiment import experiment_of
+from gradprobe.probing.runs import runs_of
+from gradprobe.source.kernel_file import KernelFile
+from gradprobe.source.repairs.candidates import Candidate
+from gradprobe.source.text import Edit
+from gradprobe.targets.find import find_target
+from tests.cases import softmax_case
+
+EXAMPLE = (Path(__file__).resolve().parents[2] / "examples" / "delta.py").read_text()
+RIGHT = EXAMPLE.replace("do_ptr += b * stride_dob + h * stride_oh", "do_ptr += b * stride_dob + h * stride_doh")
+SECONDS = 60.0  # what a busy machine takes; an idle one takes a few
+
+
+def experiment_on(folder, text):
+    (folder / "delta.py").write_text(text)
+    case = softmax_case(batch=1, heads=2, kv_heads=2, seqlen_q=20, seqlen_k=20, head_dim=8, head_dim_v=8)
+    return experiment_of(case, find_target(f"{folder}/delta.py:delta", "softmax"))
+
+
+def report_on(folder, text, budget=SECONDS):
+    begun = experiment_on(folder, text)
+    return report_of(probe(begun.case, begun.target, budget=lambda: budget))
+
+
+def test_the_edit_is_shown_with_what_matches_with_it_and_the_cause_is_certain(tmp_path):
+    report = report_on(tmp_path, EXAMPLE)
+    (cause, *_) = report.causes
+    assert cause.fault == "stride/do-head"
+    assert cause.is_certain
+    assert patched(EXAMPLE, cause.edit.diff) == RIGHT
+    layouts = ", ".join(run.layout for run in report.runs if "," not in run.layout)
+    assert cause.edit.words == f"with it all matches: {layouts} and a fresh draw (seed 1, 25 rows)"
+    assert (tmp_path / "delta.py").read_text() == EXAMPLE
+
+
+def test_nothing_is_tried_without_a_budget_and_nothing_where_all_matches(tmp_path):
+    assert all(one.edit is None for one in report_on(tmp_path, EXAMPLE, budget=0.0).diagnoses)
+    assert report_on(tmp_path, RIGHT).diagnoses == ()
+
+
+def test_what_no_hypothesis_names_is_a_cause_once_an_edit_is_found(tmp_path):
+    report = report_on(tmp_path, RIGHT.replace("tl.sum(o * do, axis=1)", "tl.sum(o * do, axis=1) - 0.125 * h"))
+    assert patched((tmp_path / "delta.py").read_text(), passing_edit(report).diff) == RIGHT
+    assert report.causes[0].is_certain
+
+
+@pytest.mark.parametrize(("bound", "matches"), [("20", False), ("n_ctx", True), ("n_ctx + 1", False)])
+def test_an_edit_that_matches_this_case_alone_or_does_harm_is_not_shown(tmp_path, bound, matches):
+    """20 rows of 20 are right, and the draw with 25 rows tells that from the length itself; one more is outside."""
+    text = RIGHT.replace("mask=offs_m < n_ctx)", "mask=offs_m < 19)")
+    begun = experiment_on(tmp_path, text)
+    at = text.index("19)")
+    edit = Candidate(KernelFile(f"{tmp_path}/delta.py", text), (Edit(at, at + 2, bound),), 0.0)
+    titles, _ = Search(begun, runs_of(begun), tmp_path, SECONDS)._confirmed(edit)
+    assert bool(titles) is matches
+
+
+@pytest.mark.nightly
+def test_two_faults_at_once_are_undone_one_after_the_other(tmp_path):
+    both = EXAMPLE.replace("tl.sum(o * do, axis=1)", "tl.sum(o * do, axis=1) - 0.125 * h")
+    assert patched(both, passing_edit(report_on(tmp_path, both)).diff) == RIGHT
+
+
+@pytest.mark.parametrize(
+    ("wrong", "is_better"),
+    [({"dQ": 0, "dK": 9}, True), ({"dQ": 9, "dK": 9}, False), ({"dQ": 0, "dK": 0, "dV": 1}, False),
+     ({"dQ": 2, "dK": 2}, True), ({"dQ": 0, "dK": 19}, True)],
+)  # fmt: skip
+def test_an_edit_is_closer_where_a_result_comes_right_and_none_goes_wrong(wrong, is_better):
+    before = Came({"dQ": 9, "dK": 9, "dV": 0}, {}, 0, "", False)
+    assert replace(before, wrong=wrong).is_better_than(before) is is_better
+    assert not replace(before, wrong=wrong, harm=1).is_better_than(before)
+    assert not replace(before, wrong={}, failure="raised").is_better_than(before)

@@ -1,0 +1,53 @@
+"""Work in forks: answers as they come, None of what raises, crashes or hangs, and nothing left behind."""
+
+import ctypes
+import os
+import sys
+import time
+
+from gradprobe.processes.child import heard_by, tell
+from gradprobe.processes.forks import Forks
+
+
+def in_forks(**work):
+    with Forks(2) as forks:
+        for key, each in work.items():
+            forks.add(key, each)
+        return dict(forks.answers(time.monotonic() + 20, longest=1.0))
+
+
+def test_each_piece_of_work_is_answered_and_none_of_them_ends_another():
+    found = in_forks(
+        right=lambda: [1, 2],
+        raises=lambda: 1 / 0,
+        leaves=sys.exit,
+        crashes=lambda: ctypes.string_at(0),
+        hangs=lambda: time.sleep(60),
+        large=lambda: "x" * 1_000_000,
+    )
+    expected = {"right": [1, 2], "large": "x" * 1_000_000}
+    assert found == dict.fromkeys(("raises", "leaves", "crashes", "hangs")) | expected
+
+
+def test_a_fork_changes_nothing_here_and_says_nothing_to_anybody(capfd):
+    said = []
+
+    def loud():
+        os.environ["SET_IN_A_FORK"] = "1"
+        print("loud")
+        tell("loud")
+        return os.getpid()
+
+    with heard_by(said.append):
+        found = in_forks(loud=loud)
+    assert found["loud"] not in (None, os.getpid())
+    assert "SET_IN_A_FORK" not in os.environ
+    assert (capfd.readouterr().out, said) == ("", [])
+
+
+def test_what_is_under_way_when_nobody_waits_any_more_is_ended():
+    start = time.monotonic()
+    with Forks(1) as forks:
+        forks.add("slow", lambda: time.sleep(60))
+        assert list(forks.answers(time.monotonic() + 0.2, longest=60)) == []
+    assert time.monotonic() - start < 10

@@ -1,0 +1,122 @@
+"""For a fault of each kind, planted in one line, the edit that undoes it is among the first candidates."""
+
+from itertools import islice
+
+import pytest
+
+from gradprobe.commands.mutate.operators import mutants_of
+from gradprobe.source.kernel_file import KernelFile
+from gradprobe.source.repairs.candidates import Fault, candidates_of
+from tests.source.repaired import TEXT
+
+# What 20 s try on two cores of kernels that run in half a second.
+FIRST = 60
+
+
+def faulty(line, right, wrong):
+    """TEXT with the fault in the first line from `line` on that has the right words; and that line's number."""
+    lines = TEXT.split("\n")
+    number = next(at for at in range(lines.index(line) if line else 0, len(lines)) if right in lines[at])
+    lines[number] = lines[number].replace(right, wrong, 1)
+    return "\n".join(lines), number + 1
+
+
+def bare(text):
+    """Without blanks and brackets around a whole side, which an edit may leave."""
+    return "".join(text.split()).replace("(", "").replace(")", "")
+
+
+def place_of(text, *lines, wanted=(), most=FIRST):
+    file = KernelFile("mine.py", text)
+    found = islice(candidates_of(file, [Fault(line) for line in lines], wanted), most)
+    return next((at for at, candidate in enumerate(found) if bare(candidate.text) == bare(TEXT)), None)
+
+
+DK = (
+    "def bwd_dk(Q, K, V, DO, LSE, Delta, DK, stride_qh, stride_qm, stride_kh, stride_kn, stride_doh, stride_dom, scale,"
+)
+FAULTS = [
+    ("", "off_h * stride_doh", "off_h * stride_qh"),
+    ("", "offs_n[:, None] * stride_kn", "offs_n[:, None] * stride_qm"),
+    ("", "LSE + off_h", "Delta + off_h"),
+    ("", "offs_m < n_ctx", "offs_m <= n_ctx"),
+    ("", "start_m * BLOCK_M", "start_m * BLOCK_N"),
+    ("", "range(0, n_ctx, BLOCK_N)", "range(0, n_ctx // BLOCK_N * BLOCK_N, BLOCK_N)"),
+    ("", "range(0, n_ctx, BLOCK_N)", "range(BLOCK_N, n_ctx, BLOCK_N)"),
+    ("", "range(0, n_ctx, BLOCK_N)", "range(0, n_ctx - 1, BLOCK_N)"),
+    ("", "tl.dot(q, tl.trans(k)) * scale", "tl.dot(q, tl.trans(k))"),
+    ("", "tl.exp(s", "tl.exp2(s"),
+    ("", "(dp - delta[:, None])", "dp"),
+    ("", "dp - delta", "dp + delta"),
+    ("", "dq += tl.dot", "dq = tl.dot"),
+    ("", "dq *= scale", "dq *= 1.0"),
+    ("", "dp = tl.dot(do, tl.trans(v))", "dp = tl.dot(do, tl.trans(v)).to(tl.bfloat16).to(tl.float32)"),
+    ("", " & (offs_m[:, None] >= offs_n[None, :])", ""),
+    ("", "offs_m[:, None] >= offs_n", "offs_m[:, None] > offs_n"),
+    (DK, "mask=offs_n[:, None] < n_ctx", "mask=offs_n[:, None] < n_ctx + 1"),
+    (DK, "tl.dot(tl.trans(ds), q)", "tl.dot(tl.trans(ds), do)"),
+    (DK, "tl.dot(tl.trans(ds), q)", "tl.dot(ds, q)"),
+    (DK, ", dk, mask=offs_n[:, None] < n_ctx)", ", dk)"),
+    ("", "torch.zeros_like(q)", "torch.empty_like(q)"),
+    ("", "triton.cdiv(n_ctx, 16)", "(n_ctx // 16)"),
+    ("", "do.stride(0), do.stride(1), scale", "do.stride(0), q.stride(1), scale"),
+]
+
+
+@pytest.mark.parametrize(("start", "right", "wrong"), FAULTS)
+def test_the_edit_that_undoes_a_fault_is_among_the_first(start, right, wrong):
+    text, line = faulty(start, right, wrong)
+    assert place_of(text, line) is not None
+
+
+def test_it_is_found_from_the_lines_that_the_wrong_value_flows_into():
+    text, line = faulty("", "(dp - delta[:, None])", "(dp + delta[:, None])")
+    lines = text.split("\n")
+    for later in ("        dq += tl.dot(ds, k)", "    dq *= scale"):
+        assert place_of(text, lines.index(later) + 1, most=400) is not None
+
+
+def test_a_launch_is_reached_from_the_pointer_that_takes_its_argument():
+    text, _ = faulty("", "do.stride(0), do.stride(1), scale", "q.stride(0), do.stride(1), scale")
+    load = next(at for at, line in enumerate(text.split("\n"), 1) if line.strip().startswith("do = tl.load"))
+    assert place_of(text, load, most=400) is not None
+
+
+def test_the_words_that_a_hypothesis_gives_come_first():
+    text, line = faulty("", "off_h * stride_doh", "off_h * stride_qh")
+    assert place_of(text, line, wanted=("do", "h"), most=1) == 0
+
+
+def test_the_same_fault_in_two_kernels_is_undone_by_one_edit():
+    text = TEXT.replace("tl.exp(s - lse[:, None])", "tl.exp2(s - lse[:, None])")
+    lines = [at for at, line in enumerate(text.split("\n"), 1) if "exp2" in line]
+    assert len(lines) == 2
+    assert place_of(text, *lines) is not None
+
+
+def test_a_stride_that_is_never_passed_is_passed_in_every_launch():
+    text = TEXT.replace("stride_doh, stride_dom", "stride_dom").replace("do.stride(0), do.stride(1)", "do.stride(1)")
+    text = text.replace("off_h * stride_doh", "off_h * stride_qh")
+    lines = [at for at, line in enumerate(text.split("\n"), 1) if "do = tl.load" in line]
+    found = next(candidates_of(KernelFile("mine.py", text), [Fault(line) for line in lines], ("do", "h"))).text
+    assert found.count("off_h * stride_doh") == found.count("do.stride(0)") == 2
+    assert found.count("stride_dom, stride_doh") == found.count("do.stride(1), do.stride(0)") == 2
+
+
+def test_a_statement_that_a_sibling_has_and_this_kernel_lacks_is_put_in():
+    hides = "        p = tl.where((offs_m[:, None] < n_ctx) & (offs_m[:, None] >= offs_n[None, :]), p, 0.0)\n"
+    text = TEXT.replace(hides, "")
+    before = (
+        text.split("\n").index("        p = tl.exp(s - lse[:, None])", text[: text.index("def bwd_dk")].count("\n")) + 1
+    )
+    found = islice(candidates_of(KernelFile("mine.py", text), [Fault(before)]), FIRST)
+    sibling = "        p = tl.where((offs_n[None, :] < n_ctx) & (offs_m[:, None] >= offs_n[None, :]), p, 0.0)\n"
+    assert any(candidate.text.count(sibling) == 2 for candidate in found)
+
+
+@pytest.mark.nightly
+def test_most_of_what_mutate_plants_is_undone_at_its_line():
+    file = KernelFile("mine.py", TEXT)
+    mutants = [mutant for mutant in mutants_of(file) if bare(mutant.plant(TEXT)) != bare(TEXT)]
+    undone = [mutant for mutant in mutants if place_of(mutant.plant(TEXT), mutant.line) is not None]
+    assert len(undone) > 0.85 * len(mutants)
