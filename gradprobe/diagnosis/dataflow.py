@@ -22,7 +22,7 @@ from ..probing.experiment import Experiment
 from ..runtime.interpreter.memory.findings import places
 from .follow import followed_run
 from .lines import among
-from .statements import address, loop, masks
+from .statements import address, loops, masks
 from .suspects import Suspect, suspects
 
 _CLASSES = {"load": "S1", "store": "S3", "value": "A", "stored": "A", "pairs": "M2"}
@@ -74,8 +74,8 @@ def _beside(one: Suspect, place: Where) -> Iterator[Where]:
         lines += [(place.file, line, "the mask") for line in masks(place.file, place.line)]
     if one.kind in ("load", "store"):
         lines += [(place.file, line, "its address") for line in address(place.file, place.line)]
-    if one.kind == "pairs" and (line := loop(place.file, place.line)):
-        lines = [(place.file, line, "the loop")]
+    if one.kind == "pairs":
+        lines = [(place.file, line, "the loop") for line in loops(place.file, place.line)]
     for file, line, note in lines:
         yield among(Where(file, line, linecache.getline(file, line).strip(), kernel=one.site.kernel, note=note))
 

@@ -46,15 +46,22 @@ class Roles:
         eps = torch.finfo(getattr(torch, case.dtype)).eps
         self._tolerance = _ROUNDINGS[case.dtype] * eps
         log2e = math.log2(math.e)
-        both = x.scale * log2e
-        named = {"": 1.0, "scale": x.scale, "log2(e)": log2e, "scale * log2(e)": both, "ln(2)": 1 / log2e}
-        named |= {"1 / scale": 1 / x.scale, "sqrt(scale)": x.scale**0.5, "sqrt(scale * log2(e))": both**0.5}
+        scale, both = x.scale, x.scale * log2e
+        of_scores = {"": 1.0, "scale": scale, "log2(e)": log2e, "scale * log2(e)": both, "1 / scale": 1 / scale}
+        of_inputs = of_scores | {"sqrt(scale)": scale**0.5, "sqrt(scale * log2(e))": both**0.5}
         if x.softcap is not None:
-            named |= {"1 / softcap": 1 / x.softcap, "softcap": x.softcap, "softcap * log2(e)": x.softcap * log2e}
-            named |= {"scale / softcap": x.scale / x.softcap}
-        if x.dropout:
-            named |= {"1 / (1 - p)": 1 / (1 - x.dropout), "(1 - p)": 1 - x.dropout}
-        self._factors = named | {f"-{words}" if words else "-1": -value for words, value in named.items()}
+            of_scores |= {"1 / softcap": 1 / x.softcap, "softcap": x.softcap, "softcap * log2(e)": x.softcap * log2e}
+            of_scores |= {"scale / softcap": scale / x.softcap}
+        kept = {"1 / (1 - p)": 1 / (1 - x.dropout), "(1 - p)": 1 - x.dropout} if x.dropout else {}
+        of_products = of_scores | {"ln(2)": 1 / log2e, "log2(e)": log2e}
+        maxima = ("maximum of S so far", "maximum of Q K^T so far")
+        self._factors = {
+            **dict.fromkeys(("q", "k"), of_inputs),
+            **dict.fromkeys(("Q K^T", "S", "S - LSE", "LSE", *maxima), of_scores),
+            **dict.fromkeys(("dS", "dT", "dQ / scale", "dK / scale"), of_products),
+            **dict.fromkeys(("dP", "delta", "dP - delta", "do", "v", "o"), {"": 1.0, "scale": scale, **kept}),
+        }
+        self._of_others = {"": 1.0, **kept}
         self._last: dict[tuple[str, ...], str] = {}
 
     def __call__(self, data: Array, lanes: Lanes) -> Role | None:
@@ -115,13 +122,11 @@ class Roles:
             ]  # fmt: skip
         if self.case.family == "lazy":
             forms += [_Form("P + tau / (i + 1)", parts["Z"]), _Form("relu(P + tau / (i + 1))", parts["PE"], True),
-                      _Form("P * dP", p * dp, True), _Form("S without bias", s), _Form("dP", dp, True),
+                      _Form("P * dP", p * dp, True), _Form("dP", dp, True),
                       _Form("dP / (i + 1)", dpe / self._count),
                       _Form("dP / (i + 1)", dp / self._count, True)]  # fmt: skip
         elif "PE" in parts and not np.array_equal(parts["PE"], p):
             forms += [_Form("P after dropout", parts["PE"], True)]
-        if not np.array_equal(s, t):
-            forms += [_Form("S", s)]
         return forms
 
     @property
@@ -339,7 +344,10 @@ class Roles:
         factor = float(got @ want) / square
         finite = all_of_it[np.isfinite(all_of_it)]
         allowed = self._tolerance * float(np.abs(finite).max())
-        for words, constant in self._factors.items():
+        factors = self._factors.get(form.name, self._of_others)
+        # Some kernels keep LSE or delta with a minus, to add it.
+        negative = {f"-{words}" if words else "-1": -constant for words, constant in factors.items()}
+        for words, constant in (factors | negative if form.name in ("LSE", "delta") else factors).items():
             is_near = abs(factor - constant) <= max(1e-2, self._tolerance) * abs(constant)
             if is_near and float(np.abs(got - constant * want).max()) <= allowed * abs(constant):
                 return Role(form.name, words)

@@ -14,7 +14,7 @@ def masks(file: str, line: int) -> Iterator[int]:
     called = [node for node in _at(function, line) if isinstance(node, ast.Call) and _name(node.func) == "where"]
     for call in called:
         names = _names(ast.walk(call.args[0])) if call.args else set[str]()
-        yield from (one.lineno for one in _assigned(function, names, line) if _compares(one))
+        yield from (one.lineno for one in _assigned(function, names, line))
 
 
 def address(file: str, line: int) -> Iterator[int]:
@@ -31,11 +31,10 @@ def _names(nodes: Iterable[ast.AST]) -> set[str]:
     return {node.id for node in nodes if isinstance(node, ast.Name)}
 
 
-def loop(file: str, line: int) -> int | None:
-    """The line of the innermost loop that a line stands in."""
-    loops = [node for node in ast.walk(_function(file, line)) if isinstance(node, ast.For)]
-    around = [one for one in loops if one.lineno < line <= (one.end_lineno or 0)]
-    return max((one.lineno for one in around), default=None)
+def loops(file: str, line: int) -> list[int]:
+    """The lines of the loops that a line stands in, the innermost first."""
+    found = [node for node in ast.walk(_function(file, line)) if isinstance(node, ast.For)]
+    return sorted((one.lineno for one in found if one.lineno < line <= (one.end_lineno or 0)), reverse=True)
 
 
 def _assigned(function: ast.AST, names: set[str], line: int) -> list[ast.Assign | ast.AugAssign]:
@@ -49,12 +48,6 @@ def _assigned(function: ast.AST, names: set[str], line: int) -> list[ast.Assign 
 def _targets(node: ast.Assign | ast.AugAssign) -> Iterator[str]:
     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
     yield from (one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name))
-
-
-def _compares(node: ast.Assign | ast.AugAssign) -> bool:
-    """Whether a statement makes a mask."""
-    kinds = (ast.Compare, ast.BitAnd, ast.BitOr, ast.BoolOp)
-    return isinstance(node, ast.AugAssign) or any(isinstance(inner, kinds) for inner in ast.walk(node.value))
 
 
 def _at(function: ast.AST, line: int) -> list[ast.AST]:

@@ -42,7 +42,7 @@ def suspects(run: Followed, wrong: Sequence[str]) -> list[Suspect]:
     Args:
         wrong: the results that are wrong.
     """
-    found = [*_transposed(run.flow)] or [*_misread(run.flow)]
+    found = [*_transposed(run.flow)] or [*_misread(run.flow)] or [*_not_numbers(run, wrong)]
     if not found:
         found = [*_values(run, wrong), *_factors(run, wrong)]
     return sorted(found or _pairs(run, wrong), key=lambda one: not one.is_sure)
@@ -128,15 +128,27 @@ def _values(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
         found.setdefault(node.site, (node, used_by))
         counts[node.site] += 1
     right = {node.site for node in run.flow.nodes if _is_known(node)}
-    fine = {node.site for node in run.flow.nodes if node.used and not _is_known(node)}
+    fine = _fine(run.flow.nodes)
     for site in sorted(found, key=lambda site: found[site][0].number):
         node, used_by = found[site]
-        is_open = node.role is not None and node.role.is_open
         name = _expected(node, run.flow.nodes)
-        reason = _of_open(node, used_by) if is_open else _of_value(node, name)
+        if node is not used_by and _is_known(node) and used_by.site.operation == "load":
+            yield _partly(run, node, counts[site])
+            continue
+        reason = _of_summed(node, used_by) if _is_known(node) else _of_value(node, name)
         lines = _blamed(site, right - {site})
         beside = tuple(dict.fromkeys(_entering(run.flow, node)))
         yield Suspect("value", name, site, lines, reason, counts[site], site not in fine, beside)
+
+
+def _fine(nodes: Sequence[Node]) -> set[Site]:
+    """The sites whose value is no intermediate and is right all the same: mostly, what is made of it is known."""
+    used, unknown = Counter[Site](), Counter[Site]()
+    for node in nodes:
+        if not _is_known(node):
+            unknown[node.site] += 1
+            used[node.site] += node.used
+    return {site for site, count in unknown.items() if 2 * used[site] >= count}
 
 
 def _entering(flow: Flow, node: Node) -> Iterator[tuple[Line, ...]]:
@@ -154,15 +166,35 @@ def _first_wrong(run: Followed, wrong: Sequence[str]) -> Iterator[tuple[Node, No
         if node.number in seen or _is_known(node):
             continue
         seen.add(node.number)
-        sums = node.site.operation in ("dot", "reduce")
-        unmasked = [operand for operand in node.operands if sums and operand.role is not None and operand.role.is_open]
+        unmasked = [operand for operand in node.operands if _is_not_to_be_summed(node, operand)]
         unknown = [operand for operand in node.operands if not _is_known(operand) and _is_wrong(operand)]
         if unmasked:
             yield from ((operand, node) for operand in unmasked)
         elif unknown:
             pending += [(operand, node) for operand in unknown]
+        elif node.role is not None and node.site.operation == "load" and node.operands:
+            yield from ((operand, node) for operand in node.operands)  # right as far as it was summed
         elif node.role is not None:
             yield node, used_by
+
+
+# What a dot over rows or keys sums an input's rows with.
+_SUMMED = {"q": ("dS",), "k": ("dS",), "do": ("P", "P after dropout", "relu(P + tau / (i + 1))"), "v": ("P",)}
+
+
+def _is_not_to_be_summed(node: Node, operand: Node) -> bool:
+    """Whether a right value is summed over which is none to be summed: not masked, or not the one for that input."""
+    role = operand.role
+    if role is None or node.site.operation not in ("dot", "reduce"):
+        return False
+    partners = [one.role.name for one in node.operands if one.role is not None and one is not operand]
+    wanted = [_SUMMED[name] for name in partners if name in ("q", "k", "do")]
+    is_other = node.site.operation == "dot" and role.name in _STEPS and any(role.name not in one for one in wanted)
+    return role.is_open or is_other
+
+
+# Scores that are steps to one that is summed over.
+_STEPS = ("P * dP", "dP - delta", "dT", "P", "S", "dP", "P + tau / (i + 1)")
 
 
 def _is_wrong(node: Node) -> bool:
@@ -201,10 +233,20 @@ def _of_value(node: Node, name: str) -> str:
     return f"{right} {are} right, and what is made of {them} {is_wrong}"
 
 
-def _of_open(node: Node, used_by: Node) -> str:
+def _of_summed(node: Node, used_by: Node) -> str:
     assert node.role is not None
-    line = used_by.site.lines[-1][1]
-    return f"{node.role.words} is right where rows see keys and not 0 where they do not, and line {line} sums over it"
+    sums = f"line {used_by.site.lines[-1][1]} sums over it"
+    if node.role.is_open:
+        return f"{node.role.words} is right where rows see keys and not 0 where they do not, and {sums}"
+    return f"it is {node.role.words}, and {sums} as if it were more"
+
+
+def _partly(run: Followed, node: Node, count: int) -> Suspect:
+    """What is stored is right as far as it was summed, and does not hold all that it should."""
+    assert node.role is not None
+    site = _summing(node)
+    reason = f"{node.role.words} is stored before all keys are in it"
+    return Suspect("pairs", node.role.name, site, site.lines, reason, count)
 
 
 # What an operation makes of right values.
@@ -237,6 +279,21 @@ def _expected(node: Node, nodes: Sequence[Node]) -> str:
         return elsewhere.most_common(1)[0][0]
     made = frozenset(operand.role.name for operand in node.operands if operand.role is not None)
     return _EXPECTED.get(made, "")
+
+
+def _not_numbers(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
+    """The operations that make NaN of numbers, on the way to a result that holds NaN."""
+    pending, seen, found = [one.node for one in _wrong_stores(run, wrong) if one.node.has_nan], set[int](), set[Site]()
+    while pending:
+        node = pending.pop()
+        if node.number in seen:
+            continue
+        seen.add(node.number)
+        behind = [operand for operand in node.operands if operand.has_nan]
+        pending += behind
+        if not behind and node.site not in found and node.site.operation != "load":
+            found.add(node.site)
+            yield Suspect("value", "NaN", node.site, node.site.lines, "it makes NaN of numbers", 1)
 
 
 # --- factors and pairs

@@ -158,6 +158,7 @@ class Node:
     """Of a load: what it reads."""
     number: int = 0
     """Its place among all, in the order in which they were made."""
+    has_nan: bool = False
     used: bool = False
     """Whether something that is known was made of it."""
 
@@ -390,7 +391,8 @@ class Flow:
         role = self.judge(handle.data, lanes) if lanes is not None and handle.data.dtype.kind == "f" else None
         if role is not None and role.is_known:
             _mark_used(operands)
-        self._add(handle, Node(site, operands, role, lacking, tensor), lanes)
+        has_nan = handle.data.dtype.kind == "f" and bool(np.isnan(handle.data).any())
+        self._add(handle, Node(site, operands, role, lacking, tensor, has_nan=has_nan), lanes)
 
     def _add(self, handle: Any, node: Node, lanes: Lanes | None) -> None:
         node.number = len(self.nodes)
