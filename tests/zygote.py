@@ -42,7 +42,7 @@ RealPopen = subprocess.Popen
 # What most programs import. Torch loads its symbolic shapes, a second's work, at the first gradient.
 _PLAIN = ("numpy", "torch", "torch.fx.experimental.symbolic_shapes", "pytest")
 # Not imported before gradprobe's own programs: they stand beside it, or belong in programs of other kinds.
-_APART = {"kernels", "reference", "adapters", "templates", "testing", "child"}
+_APART = {"kernels", "reference", "adapters", "templates", "testing", "child", "startup"}
 # Python or a library reads these when it starts, so that they must be for a program as they are for the zygote.
 _READ_AT_START = re.compile("PYTHON|LC_|LANG|LD_|MKL_|OPENBLAS|G?OMP_|KMP_|TORCH(?!INDUCTOR)|TRITON_INTERPRET")
 # Those that a fork can still take over.

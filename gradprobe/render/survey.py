@@ -13,7 +13,7 @@ from ..model.number import plural
 from ..model.report import Report
 from ..model.run import ALONE, BITS, FAILED, MATCH, MISMATCH, PROGRAM, SKIPPED, TOGETHER, Run, Tried
 from .console import blame
-from .excerpt import window
+from .excerpt import render_reasons, window
 from .text import ASCII, CAUTION, UTF8, Marks, folded, greppable, headed, quoted, stray_line
 
 _ROW, _CELL = 8, 9
@@ -31,6 +31,7 @@ def render_survey(report: Report, width: int, *, utf8: bool = True) -> list[Text
     lines = [*_verdict(report, wrong, width)]
     if wrong:
         lines += _place(report, wrong[0], width)
+        lines += render_reasons(report, width)
     lines += [line for sentence in _reasons(report, wrong) for line in folded(sentence, width)]
     lines += [line for warned in report.warnings for line in _warning(report, warned, width)]
     lines += [Text(), *_matrix(report, marks), Text(), *_programs(report, marks)]

@@ -73,15 +73,18 @@ def rendered(report: Report, on: Terminal | None = None) -> list[Text]:
 
     Where the terminal is too short to show the first line still, the verdict stands once more at the end.
     """
+    from rich.text import Text
+
     from .console import headline, render
-    from .excerpt import render_close_up
+    from .excerpt import render_close_up, render_reasons
     from .survey import render_survey
 
     on = on or terminal()
     if any(run.tried for run in report.runs):
         return render_survey(report, on.columns, utf8=on.utf8)
-    if report.close_up is not None:
-        return render_close_up(report.close_up, on.columns, utf8=on.utf8)
+    if (view := report.close_up) is not None:
+        why = list(render_reasons(report, on.columns)) if view.mismatched else []
+        return [*render_close_up(view, on.columns, utf8=on.utf8), *([Text(), *why] if why else [])]
     lines = render(report, on.columns, utf8=on.utf8)
     scrolls = on.rows is not None and len(lines) >= on.rows
     return [*lines, *headline(report, on.columns)] if scrolls else lines

@@ -159,6 +159,15 @@ def test_wrong_rows_are_listed_with_the_actual_beside_the_expected():
     assert "  10 more wrong rows" in lines
 
 
+def test_the_cause_stands_below_what_is_wrong_and_below_nothing_that_is_right():
+    ran = run(f"diff dV soft.py:dv_without_a_head {SMALL}")
+    below = ran.out.partition("more wrong rows")[2]
+    assert any(line.startswith(("CAUSE", "NO HYPOTHESIS FITS", "CONSISTENT WITH")) for line in below.splitlines())
+    right = run(f"diff dQ soft.py:dv_without_a_head {SMALL}").out
+    assert "all 160 elements within budget" in right
+    assert "CAUSE" not in right
+
+
 def test_at_shows_the_head_that_was_asked_for_and_exits_by_the_whole_check():
     ran = run(f"diff dQ soft.py:doubled_dq {SMALL} --at 0,0")
     assert ran.code == 1

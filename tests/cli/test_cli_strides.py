@@ -46,8 +46,9 @@ def test_a_mismatch_has_the_verdict_first_then_the_place_then_the_strides_that_m
     assert "right when contiguous" in " ".join(ran.out.split("FIRST")[0].split())
     places = [at for at, line in enumerate(lines) if line.startswith("FIRST MISMATCH dQ batch=0 head=1 row=0 col=0")]
     (reason,) = [at for at, line in enumerate(lines) if line == "  wrong only when do.stride(1) != q.stride(1)"]
+    (cause,) = [at for at, line in enumerate(lines) if line.startswith("CAUSE  dO is read with q's head stride")]
     assert len(places) == 1
-    assert places[0] < reason < next(at for at, line in enumerate(lines) if "the others contiguous" in line)
+    assert places[0] < cause < reason < next(at for at, line in enumerate(lines) if "the others contiguous" in line)
 
 
 def test_every_line_fits_the_terminal_but_for_the_greppable_one_and_the_one_that_repeats(wrong):
@@ -98,7 +99,8 @@ def test_every_form_is_written(wrong):
     failing = {case.get("classname").rpartition(".")[2] for case in cases if case.find("failure") is not None}
     assert "distinct" in failing
     assert "contiguous" not in failing
-    assert {result["ruleId"] for result in json.loads(sarif.read_text())["runs"][0]["results"]} >= {"GP001"}
+    assert {result["ruleId"] for result in json.loads(sarif.read_text())["runs"][0]["results"]} >= {"GP001", "GP004"}
+    assert document["diagnoses"][0]["fault"] == "stride/do-head"
     assert "::error " in ran.err
 
 

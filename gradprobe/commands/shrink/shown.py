@@ -16,6 +16,7 @@ from ...model.failures import TargetFailure
 from ...model.number import plural
 from ...model.report import failed_report
 from ...probing.runs import layouts_of
+from ...render.excerpt import render_reasons
 from ...render.text import folded, headed
 from .ordering import options_on
 from .shrinking import Result
@@ -59,6 +60,8 @@ def rendered(result: Result, files: Mapping[str, str], width: int) -> Iterator[T
     yield from headed("SHRUNK", "bold red", words, width)
     yield from [Text(line, "bold")] if line else []
     yield from folded(f"fails in the same way: {shrunk.symptom.words}", width)
+    explained = [told.report for told in (result.told, result.looked) if told and told.report and told.report.causes]
+    yield from render_reasons(explained[0], width) if explained else ()
     for sentence in _sentences(result):
         yield from folded(sentence, width)
     yield from (Text(f"  {what}: {file}") for what, file in files.items())

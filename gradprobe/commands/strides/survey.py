@@ -14,13 +14,13 @@ from msgspec import structs
 from ...inputs.history import CheckRequest
 from ...model.failures import TargetFailure
 from ...model.memory import ERROR, WARNING
-from ...model.report import Culprit, Report, SurveySummary
-from ...model.run import MATCH, MISMATCH, PROGRAM, Run, Tried, add_counts
+from ...model.report import Culprit, Diagnosis, Report, SurveySummary
+from ...model.run import ALONE, MATCH, MISMATCH, PROGRAM, Run, Tried, add_counts
 from ...processes import TaskResult, run_each
 from ...processes.ended import DEVICE
 from ..suite.checked import for_the_interpreter
 from .culprits import Hazard, hazards
-from .trials import EXPANDED, NOT_RUN, Plan, Result, Setup
+from .trials import EXPANDED, NOT_RUN, Plan, Result, Setup, Sought
 
 # More than any case has trials. Their true number comes with the plan.
 _MOST = 10_000
@@ -36,6 +36,8 @@ class Survey:
     culprits: tuple[Culprit, ...]
     repro_command: str
     seconds: Mapping[str, float]
+    diagnoses: tuple[Diagnosis, ...] = ()
+    """Why the simplest wrong layout is."""
 
     @property
     def verdict(self) -> str:
@@ -73,6 +75,7 @@ class Survey:
             reproduce=self.repro_command,
             seconds={stage: round(took, 4) for stage, took in self.seconds.items()},
             strides=self._summary,
+            diagnoses=self.diagnoses,
         )
 
     @property
@@ -155,6 +158,7 @@ def survey(
     found = replace(found, results=tuple(weighed.get(result.trial.title, result) for result in found.results))
     limit = None if timeout is None else timeout * len(found.results)
     found = replace(found, culprits=_blamed(found, functools.partial(each, blaming, timeout=limit)))
+    found = replace(found, diagnoses=_diagnosed(found, functools.partial(each, blaming, timeout=limit)))
     return replace(found, seconds={"total": time.perf_counter() - start})
 
 
@@ -200,3 +204,10 @@ def _blamed(found: Survey, each: Callable[[Sequence[Any]], Iterator[TaskResult]]
     fine = [result for result in bare if all(layout != EXPANDED for _, layout in result.trial.assigned)]
     titles = tuple([result.trial.title for result in results] for results in (failing, fine))
     return (*(next(each([titles])).result or ()), *known)
+
+
+def _diagnosed(found: Survey, each: Callable[[Sequence[Any]], Iterator[TaskResult]]) -> tuple[Diagnosis, ...]:
+    """Why the first layout with wrong numbers that lays one tensor, or all, otherwise is wrong."""
+    wrong = (one for one in found.results if one.is_failing and one.run is not None and one.run.has_wrong_elements)
+    plain = sorted((one for one in wrong if one.trial.kind != PROGRAM), key=lambda one: one.trial.kind != ALONE)
+    return next(each([Sought(plain[0].trial.title)])).result or () if plain else ()

@@ -198,6 +198,13 @@ class Plan:
 
 
 @dataclass(frozen=True)
+class Sought:
+    """A trial whose cause is asked for."""
+
+    title: str
+
+
+@dataclass(frozen=True)
 class Setup:
     """What a bench is made from."""
 

@@ -8,19 +8,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from ...diagnosis.why import reasons_of
 from ...inputs.options import flags
+from ...model.assignment import Assigned
 from ...model.failures import TargetFailure
+from ...model.report import Diagnosis
 from ...numerics.evidence import LayoutRun, Probed
 from ...numerics.range import refuse_out_of_range
 from ...pipeline.fit import WRONG_THROUGHOUT, Fit, fit, share_wrong
 from ...pipeline.reported import report_of
 from ...pipeline.resolve import Problem, resolve_problem
-from ...probing.experiment import dots_of, experiment_of
+from ...probing.experiment import Experiment, dots_of, experiment_of
 from ...probing.receipt import environment, notes_of, provenance
-from ...probing.runs import RunRecord
+from ...probing.runs import RunRecord, outcomes_of, records_of, with_strays
 from .bench import FIRST, Bench
 from .culprits import culprits
-from .trials import Plan, Result, Setup, Trial, programs_of, trials_of
+from .trials import Plan, Result, Setup, Sought, Trial, programs_of, trials_of
 
 
 class Trials:
@@ -28,14 +31,14 @@ class Trials:
 
     Called with 0 it gives the Plan; with a number from 1 or a title the Result of that trial, None where there is none.
     Called with a Result that ended another process, it weighs that. Called with the titles of trials that fail, and of
-    those that pass as they are, it gives the Culprits.
+    those that pass as they are, it gives the Culprits; with a Sought, the diagnoses of that trial.
     """
 
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
         self._problem = replace(resolve_problem(setup.request), fixed=setup.given)
 
-    def __call__(self, order: int | str | Result | tuple[Sequence[str], Sequence[str]]) -> Any:
+    def __call__(self, order: int | str | Result | Sought | tuple[Sequence[str], Sequence[str]]) -> Any:
         bench, _ = self._found
         if isinstance(order, Result):
             return bench.weighed(order)
@@ -45,6 +48,8 @@ class Trials:
         if isinstance(order, tuple):
             failing, right = ([known[title] for title in titles if title in known] for titles in order)
             return culprits(bench, failing, right)
+        if isinstance(order, Sought):
+            return _diagnoses(bench.experiment, known[order.title].assigned)
         trial = (known | dict(enumerate(self._trials, 1))).get(order)
         return bench.tried(trial) if trial is not None else None
 
@@ -80,6 +85,14 @@ class Trials:
             seconds=experiment.stopwatch.seconds,
         )
         return Plan(tuple(self._trials), report_of(probed), measured.comparison.precision.name, more)
+
+
+def _diagnoses(experiment: Experiment, assigned: Assigned) -> tuple[Diagnosis, ...]:
+    """Why a layout is wrong."""
+    case = replace(experiment.case, layouts=(), runs=(assigned,))
+    experiment = replace(experiment, case=case, first=None)
+    records = list(records_of(experiment))
+    return reasons_of(experiment.after(outcomes_of(records)), with_strays(records)).diagnoses
 
 
 def bench_of(problem: Problem) -> Bench:
