@@ -16,17 +16,19 @@ _LONGER, _LEAST_TILE = 5, 16
 
 def smaller(case: Case, failing: LayoutRun) -> Iterator[Case]:
     """Cases that are quicker than the one that failed and may fail alike, the quickest first; at last itself."""
-    yielded = set()
-    cut = case
     if not (case.inputs or case.seqlens or case.cu_seqlens_q):
-        rows, keys = shortened(case.seqlen_q, _SPAN), shortened(case.seqlen_k, _SPAN)
-        cut = case.with_lengths(rows, keys)
+        cut = case.with_lengths(shortened(case.seqlen_q, _SPAN), shortened(case.seqlen_k, _SPAN))
         batch, head = _first_wrong(case, failing)
-        for batches, key_heads in ((batch + 1, head + 1), (2, 2)):
-            few = replace(cut, batch=min(case.batch, batches))
-            yielded.add(few.with_heads(*fewer_heads(case.heads, case.kv_heads, key_heads)))
-    yield from sorted({*yielded, cut} - {case}, key=_scores)
+        # Some take only the lengths that were asked for.
+        for long in dict.fromkeys((cut, case)):
+            of_first = _few(long, batch + 1, head + 1)
+            yield from sorted({of_first, _few(long, 2, 2), long} - {case}, key=_scores)
     yield case
+
+
+def _few(case: Case, batches: int, key_heads: int) -> Case:
+    few = replace(case, batch=min(case.batch, batches))
+    return few.with_heads(*fewer_heads(case.heads, case.kv_heads, key_heads))
 
 
 def _scores(case: Case) -> int:

@@ -23,6 +23,8 @@ _AT_ONCE = 2
 _LONGEST_TRIAL = 60.0
 # How much later the lines of the next diagnosis are tried, in the ranks of the rules.
 _NEXT = 0.5
+# The same of lines that no diagnosis names, where any is named.
+_UNNAMED = 3.0
 # How many more are tried once one makes some result right and leaves others wrong, before the next is sought beside it;
 # and how many once one passes, since a smaller one may too.
 _BEFORE_TWO, _AFTER_ONE = 24, 6
@@ -201,9 +203,10 @@ def _in_turn(faults: Sequence[FileFaults], base: Candidate | None) -> Iterator[C
     """The candidates of all faults, the likeliest first, on top of what is there; those of a worse diagnosis later."""
 
     def costed(at: int, one: FileFaults) -> Iterator[tuple[float, int, int, Candidate]]:
+        late = _UNNAMED if one.diagnosis is None and faults[0].diagnosis is not None else 0.0
         for number, candidate in enumerate(candidates_of(one.file, one.faults, one.wanted)):
             whole = candidate if base is None else base.with_more(candidate.edits)
             if whole is not None and (base is None or base.file is one.file):
-                yield candidate.cost + at * _NEXT, at, number, whole
+                yield candidate.cost + at * _NEXT + late, at, number, whole
 
     yield from (each[-1] for each in heapq.merge(*(costed(at, one) for at, one in enumerate(faults))))
