@@ -179,6 +179,8 @@ def range_moved(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
             start, stop, step = node.args[0], node.args[1], by.words(node.args[2]) if node.args[2:] else "1"
             yield 1.0, by.replaced(start, "0")
             for end in (start, stop):
+                if isinstance(end, ast.BinOp):
+                    yield 0.9, by.replaced(end, by.words(end.left))
                 yield 1.5, by.replaced(end, f"{by.words(end)} + {step}")
                 yield 1.5, by.replaced(end, f"{by.words(end)} - {step}")
 
