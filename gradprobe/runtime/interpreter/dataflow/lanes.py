@@ -187,49 +187,29 @@ def is_block(at: Mapping[str, Array]) -> bool:
     return True
 
 
-# Elements from first to last up to which the index of each is listed.
-_LISTED = 1 << 20
-
-
 class Table:
     """The index of each element of a tensor, by its offset from the first one; a key head for each head too."""
 
     def __init__(self, view: View, letters: str, group: int) -> None:
-        self._elements, self._letters, self._group = view.elements, letters, group
-        self._listed = self._computed(np.arange(view.elements.span)) if view.elements.span <= _LISTED else None
+        # Of an axis of stride 0 nothing is known but its first index.
+        held = [axis for axis, step in enumerate(view.elements.strides) if step or view.elements.shape[axis] == 1]
+        steps = np.ogrid[tuple(slice(view.elements.shape[axis]) for axis in held)]
+        strides = [view.elements.strides[axis] for axis in held]
+        offsets = np.zeros([len(step.reshape(-1)) for step in steps], np.int64)
+        for step, stride in zip(steps, strides, strict=True):
+            offsets = offsets + step * stride
+        order = np.argsort(offsets, axis=None)
+        self._offsets = offsets.reshape(-1)[order]
+        self._indices = {
+            letters[axis]: np.broadcast_to(step, offsets.shape).reshape(-1)[order].astype(np.int32)
+            for axis, step in zip(held, steps, strict=True)
+            if letters[axis] != "1"
+        }
+        if "h" in self._indices:
+            self._indices["g"] = self._indices["h"] // group
 
     def at(self, offsets: Array) -> dict[str, Array]:
         """By letter, the index at each offset; OUTSIDE where there is no element."""
-        if self._listed is None:
-            return self._computed(offsets)
-        inside = (offsets >= 0) & (offsets < self._elements.span)
-        safe = np.where(inside, offsets, 0)
-        return {letter: np.where(inside, at[safe], OUTSIDE) for letter, at in self._listed.items()}
-
-    def _computed(self, offsets: Array) -> dict[str, Array]:
-        """Each offset taken apart by the largest stride first, as it is made up where no two axes overlap."""
-        rest, inside = offsets, (offsets >= 0) & (offsets < self._elements.span)
-        found: dict[str, Array] = {}
-        axes = [
-            axis for axis, (size, step) in enumerate(zip(self._shape, self._strides, strict=True)) if size > 1 and step
-        ]
-        for axis in sorted(axes, key=lambda axis: -self._strides[axis]):
-            index = np.minimum(rest // self._strides[axis], self._shape[axis] - 1)
-            rest = rest - index * self._strides[axis]
-            found[self._letters[axis]] = index
-        inside &= rest == 0
-        # An axis of one element; one of stride 0 says nothing.
-        single = [axis for axis, size in enumerate(self._shape) if size == 1]
-        found |= {self._letters[axis]: np.zeros_like(offsets) for axis in single}
-        found.pop("1", None)
-        if "h" in found:
-            found["g"] = found["h"] // self._group
-        return {letter: np.where(inside, index, OUTSIDE).astype(np.int32) for letter, index in found.items()}
-
-    @property
-    def _shape(self) -> tuple[int, ...]:
-        return self._elements.shape
-
-    @property
-    def _strides(self) -> tuple[int, ...]:
-        return self._elements.strides
+        places = np.minimum(np.searchsorted(self._offsets, offsets), len(self._offsets) - 1)
+        inside = self._offsets[places] == offsets
+        return {letter: np.where(inside, index[places], OUTSIDE) for letter, index in self._indices.items()}

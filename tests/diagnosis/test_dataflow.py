@@ -1,0 +1,108 @@
+"""What the dataflow of interpreted kernels shows: nothing of right ones, and the line of wrong ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradprobe.diagnosis.follow import Followed, followed_run
+from gradprobe.diagnosis.statements import address, loops, masks
+from gradprobe.diagnosis.suspects import suspects
+from gradprobe.model.assignment import parse_layout
+from gradprobe.probing.experiment import experiment_of
+from gradprobe.runtime.backend import prepare_backend
+from gradprobe.targets.find import find_target
+from tests.cases import lazy_case, softmax_case
+from tests.planted.planting import Edit
+from tests.planted.trials import TARGETS, Changed
+from tests.sampling import sampled
+
+SMALL = {"batch": 1, "heads": 2, "seqlen": 36, "head_dim": 16}
+RIGHT: list[tuple[str, str, dict[str, Any]]] = [
+    ("flash", "distinct", {"causal": True, "heads": 4, "kv_heads": 2}),
+    ("flash", "contiguous", {"softcap": 5.0}),
+    ("flash", "contiguous", {"window": (8, 4), "batch": 2}),
+    ("flash", "blhd", {"causal": True, "dtype": "float16"}),
+    ("flash", "do=huge", {}),
+    ("lazy", "distinct", {"batch": 2}),
+    ("lazy", "contiguous", {"dtype": "bfloat16"}),
+]
+
+
+def followed(of: str, layout: str, options: dict[str, Any], file: Path | None = None) -> Followed:
+    prepare_backend("auto")
+    source, function, _ = TARGETS[of]
+    case = (lazy_case if of == "lazy" else softmax_case)(**{**SMALL, **options})
+    run = followed_run(experiment_of(case, find_target(f"{file or source}:{function}")), (parse_layout(layout),))
+    assert run is not None
+    assert not run.flow.failures
+    return run
+
+
+@sampled("of, layout, options", RIGHT, push=5)
+def test_in_a_right_kernel_nothing_disagrees_and_every_result_is_what_it_is_called(
+    of: str, layout: str, options: dict[str, Any]
+) -> None:
+    run = followed(of, layout, options)
+    assert not run.flow.conflicts
+    stored = {run.outcome.storages.get(one.home, ""): one.node.role for one in run.flow.stores}
+    known = {name: role.words for name, role in stored.items() if role is not None}
+    for name, words in {"O": "O", "dQ": "scale * dQ / scale", "dK": "scale * dK / scale", "dV": "dV"}.items():
+        assert known[name].startswith(words)
+    visits = {run.outcome.storages.get(home, ""): counts for home, counts in run.flow.visits.items()}
+    for name in ("dQ", "dK", "dV"):
+        assert (visits[name][run.roles.valid] == 1).all()
+
+
+LSE, OF_HEAD_0 = "lse_ptr += b * stride_lseb + h * stride_lseh", "lse_ptr += b * stride_lseb"
+WRONG = [
+    ("lse of another head", Edit("flash_dq_kernel", LSE, OF_HEAD_0), "load", "lse", False),
+    ("the sign of delta", Edit("flash_dq_kernel", "dp - delta[:", "dp + delta[:"), "value", "dP - delta", True),
+    ("the scale of dQ", Edit("flash_dq_kernel", "dq * scale", "dq"), "stored", "dQ", True),
+    ("P of another power", Edit("flash_dkdv_kernel", "p.to(do.dtype)", "(p * p).to(do.dtype)"), "value", "", True),
+]
+
+
+@pytest.mark.parametrize(("name", "edit", "kind", "of", "at_its_line"), WRONG, ids=[each[0] for each in WRONG])
+def test_the_first_that_is_wrong_is_told_at_its_line(
+    tmp_path: Path, name: str, edit: Edit, kind: str, of: str, at_its_line: bool
+) -> None:
+    changed = Changed(name.replace(" ", "_"), "flash", (edit,))
+    file = tmp_path / f"{changed.name}.py"
+    file.write_text(changed.plant())
+    found = suspects(followed("flash", "contiguous", {}, file), ("dQ", "dK", "dV"))
+    assert (found[0].kind, found[0].site.kernel) == (kind, edit.kernel)
+    assert of in ("", found[0].name)
+    assert not at_its_line or found[0].lines[-1][1] in changed.lines()
+
+
+def test_a_load_beyond_its_tensor_is_told_where_what_it_meets_lies_inside(tmp_path: Path) -> None:
+    edit = Edit("flash_preprocess_kernel", "h * stride_doh", "h * stride_oh")
+    file = tmp_path / "beyond.py"
+    file.write_text(Changed("beyond", "flash", (edit,)).plant())
+    found = suspects(followed("flash", "do=huge", {}, file), ("delta",))
+    assert [(one.kind, one.name, one.site.kernel) for one in found[:1]] == [("load", "do", "flash_preprocess_kernel")]
+
+
+SOURCE = """
+def kernel(p, stride_p, n, heads):
+    head = n // heads
+    p += head * stride_p
+    for start in range(0, n, 16):
+        seen = start < n
+        seen &= start > 0
+        x = tl.where(seen, load(p), 0.0)
+        for inner in range(4):
+            y = x + inner
+"""
+
+
+def test_the_statements_around_a_line(tmp_path: Path) -> None:
+    file = tmp_path / "kernel.py"
+    file.write_text(SOURCE)
+    assert list(masks(str(file), 8)) == [7, 6]
+    assert list(address(str(file), 8)) == [4, 3]
+    assert loops(str(file), 10) == [9, 5]
+    assert not list(masks(str(tmp_path / "none.py"), 3))
