@@ -87,6 +87,14 @@ def test_the_words_that_a_hypothesis_gives_come_first():
     assert place_of(text, line, wanted=("do", "h"), most=1) == 0
 
 
+def test_a_stride_of_a_tensor_that_is_not_there_comes_after_its_own():
+    """Where strides agree, as they do when contiguous, both match."""
+    text, line = faulty("", "offs_n[:, None] * stride_kn", "offs_n[:, None] * stride_qm")
+    found = [one.text for one in islice(candidates_of(KernelFile("mine.py", text), [Fault(line)]), 200)]
+    foreign = [at for at, one in enumerate(found) if "offs_n[:, None] * stride_dom" in one]
+    assert place_of(text, line) < min(foreign)
+
+
 def test_the_same_fault_in_two_kernels_is_undone_by_one_edit():
     text = TEXT.replace("tl.exp(s - lse[:, None])", "tl.exp2(s - lse[:, None])")
     lines = [at for at, line in enumerate(text.split("\n"), 1) if "exp2" in line]

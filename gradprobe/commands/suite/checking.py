@@ -227,7 +227,8 @@ def check_each(
             for ended in ends:
                 checked = _checked(ended, heard[ended.index], setting)
                 del left[ended.index]
-                yield _with_rest(ended.item, checked, setting, echo).numbered(numbers[ended.index])
+                checked = _with_rest(ended.item, checked, setting, echo)
+                yield with_edit(ended.item, checked, setting).numbered(numbers[ended.index])
         except KeyboardInterrupt:
             begun = [index for index in left if heard[index].so_far is not None]
             yield from (of_interrupt(left[index], heard[index]).numbered(numbers[index]) for index in begun)
@@ -246,6 +247,34 @@ def _with_rest(planned: Planned, checked: Checked, setting: Setting, echo: Calla
         before, heard = rest, Heard()
         checked = joined(checked, _alone(rest, setting, echo, heard), heard)
     return checked
+
+
+# How often the budget a check in the interpreter may take with all its edits.
+_TIMES = 3.0
+
+
+def with_edit(planned: Planned, checked: Checked, setting: Setting) -> Checked:
+    """The check; of kernels that were compiled for a GPU with the edit that a small case in the interpreter came to.
+
+    Forks cannot share a GPU, and each would compile anew.
+    """
+    report, budget = checked.report, setting.fix_budget
+    is_wrong = report.verdict == MISMATCH and report.error is None and planned.close_up is None
+    compiled = report.target.backend == "triton" and report.case is not None and report.case.device == "cuda"
+    if not (is_wrong and compiled and budget > 0 and setting.isolate):
+        return checked
+    small = for_the_interpreter(planned.request)
+    again = Planned(planned.title, replace(small, options={**small.options, "recover": False}))
+    (ended,) = run_each(FACTORY, replace(setting, timeout=_TIMES * budget), [again], timeout=_TIMES * budget)
+    found = ended.result.report.diagnoses if isinstance(ended.result, Checked) else ()
+    cause = next((one for one in found if one.edit is not None and one.edit.diff), None)
+    if cause is None or cause.edit is None:
+        return checked
+    edit = structs.replace(cause.edit, words=f"in Triton's interpreter, {cause.edit.words}")
+    others = [one for one in report.diagnoses if one.fault != cause.fault]
+    own = next((one for one in report.diagnoses if one.fault == cause.fault), cause)
+    diagnoses = (structs.replace(own, edit=edit), *others)
+    return replace(checked, report=structs.replace(report, diagnoses=diagnoses))
 
 
 def _alone(planned: Planned, setting: Setting, echo: Callable[[str], object] | None, heard: Heard) -> Checked:

@@ -10,6 +10,7 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
+from ...model.assignment import run_name
 from ...numerics.evidence import LayoutRun
 from ...probing.experiment import Experiment
 from ...processes.forks import Forks
@@ -19,23 +20,37 @@ from .faults import FileFaults
 from .trial import Came, Trial, holding, run_trial
 
 _AT_ONCE = 2
-# An edit that passes the small case within the time is put to all of the check in at most as long again.
+# Seconds for one run of one edit.
 _LONGEST_TRIAL = 60.0
 # How much later the lines of the next diagnosis are tried, in the ranks of the rules.
 _NEXT = 0.5
 # The same of lines that no diagnosis names, where any is named.
 _UNNAMED = 3.0
-# How many more are tried once one makes some result right and leaves others wrong, before the next is sought beside it;
+# Layouts that tell edits apart which are the same when contiguous: no strides agree; q, k and v are programs' views.
+_ELSEWHERE = ((("all", "distinct"),), (("q", "blhd"), ("k", "blhd"), ("v", "blhd")))
+# How many more are tried once one makes some result right and leaves others wrong, until the next is sought beside it;
 # and how many once one passes, since a smaller one may too.
 _BEFORE_TWO, _AFTER_ONE = 24, 6
+
+
+@dataclass(frozen=True)
+class Passed:
+    """An edit with which everything matches."""
+
+    candidate: Candidate
+    titles: list[str]
+    """Of all that was run with it."""
+    elsewhere: int
+    """How many elements are wrong with it in layouts that a check without `distinct` leaves out: of two edits that are
+    the same in its own the right one is the better there."""
 
 
 @dataclass
 class Found:
     """What came of a search."""
 
-    passed: list[tuple[Candidate, list[str]]] = field(default_factory=list)
-    """What makes everything match, each with the titles of the trials."""
+    passed: list[Passed] = field(default_factory=list)
+    """What makes everything match."""
     closest: tuple[Candidate, Came, Came] | None = None
     """What makes some of it right: with what came with it and without it."""
     tried: int = 0
@@ -49,7 +64,7 @@ class Search:
     def __init__(self, experiment: Experiment, runs: Sequence[LayoutRun], folder: Path, budget: float) -> None:
         self._experiment, self._folder = experiment, folder
         self._until = time.monotonic() + budget
-        self._at_the_latest = self._until + budget
+        self._at_the_latest = self._until + budget  # what passes the small case in time is put to all of the check
         self._plain = [run for run in runs if run.is_plain and run.measured is not None]
         self._wrong = [run for run in self._plain if not run.matches]
         self._copies = count()
@@ -95,7 +110,7 @@ class Search:
             if came is not None and came.matches:
                 titles, wrong = self._confirmed(candidate)
                 if titles:
-                    found.passed.append((candidate, titles))
+                    found.passed.append(Passed(candidate, titles, self._elsewhere(candidate)))
                 elif wrong is not None and not found.passed:
                     found.closest = found.closest or (candidate, came, before)
                     return candidate, wrong
@@ -155,6 +170,13 @@ class Search:
         titles = [run.layout for run in self._plain]
         draw = None if None in came else self._drawn_afresh(candidate, runs[0])
         return ([*titles, draw] if draw else []), None
+
+    def _elsewhere(self, candidate: Candidate) -> int:
+        if any(run.layout.startswith("distinct") for run in self._plain) or self._experiment.case.inputs:
+            return 0
+        trials = [Trial(self._experiment.case, assigned, run_name(assigned)) for assigned in _ELSEWHERE]
+        found = [came for trial in trials for came in self._all(candidate, [trial])]
+        return sum(sum(came.wrong.values()) for came in found if came is not None)
 
     def _drawn_afresh(self, candidate: Candidate, run: LayoutRun) -> str | None:
         """What fresh draw matches; a length that the file as it is refuses too is left out."""

@@ -51,11 +51,11 @@ def with_edits(
 
 def _told(found: Found, seconds: float) -> tuple[Candidate | None, TriedEdit]:
     if found.passed:
-        (candidate, titles), *others = sorted(found.passed, key=lambda each: _size(each[0]))
-        words, named = (
-            f"with it all matches: {', '.join(titles[:-1])} and {titles[-1]}",
-            tuple(_in_a_line(one) for one, _ in others[:_OTHERS]),
-        )
+        first, *others = sorted(found.passed, key=lambda each: (each.elsewhere, *_size(each.candidate)))
+        candidate, titles = first.candidate, first.titles
+        left = "; layouts that this check leaves out are still wrong" if first.elsewhere else ""
+        words = f"with it all matches: {', '.join(titles[:-1])} and {titles[-1]}{left}"
+        named = tuple(_in_a_line(one.candidate) for one in others[:_OTHERS])
     elif found.closest is not None:
         (candidate, came, before), named = found.closest, ()
         words = _what_is_left(came, before)
@@ -70,7 +70,7 @@ def _told(found: Found, seconds: float) -> tuple[Candidate | None, TriedEdit]:
 def _size(candidate: Candidate) -> tuple[int, int]:
     """How much an edit changes: lines, then characters."""
     changed = [line for line in diff_of(candidate).splitlines()[2:] if line[0] in "+-"]
-    return len(changed), sum(edit.end - edit.start + len(edit.text) for edit in candidate.edits)
+    return len(changed), sum(len(line) for line in changed)
 
 
 def diff_of(candidate: Candidate) -> str:

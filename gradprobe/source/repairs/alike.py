@@ -34,9 +34,19 @@ def others_of(name: str, known: Sequence[str], beside: Iterable[str] = ()) -> It
     Args:
         beside: the other names of the expression: a stride belongs to a tensor that stands there.
     """
-    near = {_core(each) for each in beside}
+    near = _tensors([each for each in beside if each != name])
     found = [(rank, other) for other in known if other != name and (rank := _unlike(name, other, near)) is not None]
     yield from sorted(found, key=lambda each: each[0])[:_FEW]
+
+
+def belongs(stride: str, beside: Iterable[str]) -> bool:
+    """Whether a stride is of a tensor that other names of its expression are of."""
+    parts = stride_of(stride)
+    return parts is not None and parts[0] in _tensors(beside)
+
+
+def _tensors(names: Iterable[str]) -> set[str]:
+    return {parts[0] if (parts := stride_of(name)) else _core(name) for name in names}
 
 
 def _unlike(name: str, other: str, near: set[str]) -> float | None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ast
 import heapq
+import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count, groupby, islice
 
 from ..kernel_file import KernelFile
+from ..operators.addresses import stride_of
 from ..text import Edit, edited
+from .alike import belongs
 from .parameter import stride_passed
 from .rules import Repairs
 from .siblings import of_siblings
@@ -20,6 +23,8 @@ from .spots import Spot, spots_of
 # the line that is known to be wrong, for the words that the right text is likely to have, and for the same edit of the
 # same statement in all kernels.
 _STEP, _PIECE, _WANTED, _TOGETHER = 1.0, 0.7, 0.8, 0.5
+# What a stride costs of a tensor that nothing else in the statement is of: where strides agree it matches all the same.
+_FOREIGN = 1.5
 # Statements that are looked at around one line.
 _SPOTS = 60
 Edits = tuple[Edit, ...]
@@ -104,6 +109,7 @@ def _of_spots(
         piece = _piece(file, spot, fault)
         for rank, edits in _of_spot(repairs, spot):
             cost = rank + _STEP * spot.distance - (_WANTED if _has(edits, words) else 0.0)
+            cost += _FOREIGN if _is_foreign(spot, edits, file) else 0.0
             cost -= _PIECE if piece and any(edit.start < piece[1] and piece[0] < edit.end for edit in edits) else 0.0
             yield cost, edits
             groups.setdefault(_relative(file, spot, edits), []).append((cost, edits))
@@ -117,6 +123,16 @@ def _of_spot(repairs: Repairs, spot: Spot) -> Iterator[tuple[float, Edits]]:
     yield from stride_passed(repairs.file, spot)
     yield from of_siblings(repairs.file, spot)
     yield from repairs.of(spot)
+
+
+def _is_foreign(spot: Spot, edits: Edits, file: KernelFile) -> bool:
+    """Whether an edit puts in a stride of a tensor that nothing else in the statement is of."""
+    new = [name for edit in edits for name in re.findall(r"\w+", edit.text) if stride_of(name)]
+    if not new:
+        return False
+    spans = [(edit.start, edit.end) for edit in edits]
+    kept = [node.id for node in spot.names if not any(a <= file.span(node)[0] < b for a, b in spans)]
+    return any(not belongs(name, kept) for name in new)
 
 
 def _piece(file: KernelFile, spot: Spot, fault: Fault) -> tuple[int, int] | None:

@@ -28,7 +28,7 @@ def stride_passed(file: KernelFile, spot: Spot) -> Iterator[tuple[float, tuple[E
             name = _renamed(anchor, own, parts[1])
             launched = None if name is None or name in known else _launches(file, kernel, anchor, node.id, name)
             if name is not None and launched:
-                yield 1.0, (file.replaced(node, name), _declared(file, kernel, anchor, name), *launched)
+                yield 1.3, (file.replaced(node, name), _declared(file, kernel, anchor, name), *launched)
 
 
 def _renamed(anchor: str, own: tuple[str, str], axis: str) -> str | None:

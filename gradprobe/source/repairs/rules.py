@@ -24,6 +24,7 @@ _SIGNS: dict[type[ast.cmpop], tuple[str, str]] = {
     ast.GtE: (">=", "<="), ast.Gt: (">", "<"), ast.LtE: ("<=", ">="), ast.Lt: ("<", ">"),
 }  # fmt: skip
 # Faults that drop something are undone where something was added, which happens less often.
+_SWAPPING = ("own-strides-swapped", "divisions-mixed-up", "bound-off-by-one", "other-base")
 _DROPPING = ("term-dropped", "operand-dropped", "guard-dropped", "mask-dropped", "factor-dropped", "subtrahend-changed")
 
 
@@ -58,7 +59,7 @@ class Repairs:
         for name, operator in OPERATORS.items():
             for change in operator(self.file):
                 if any(isinstance(each, ast.FunctionDef) for each in self.file.above(change.node)):
-                    rank = 2.5 if name in _DROPPING else 1.0
+                    rank = 2.5 if name in _DROPPING else 0.7 if name in _SWAPPING else 1.0
                     found.setdefault(self.file.statement(change.node), []).append((rank, change.edits))
         return found
 
@@ -210,6 +211,13 @@ def factor_added(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
         return
     for rank, factors in ((1.5, scales(scope)), (3.0, [_LOG2E, _LN2])):
         yield from ((rank, by.replaced(value, f"{by.words(value)} * {factor}")) for factor in factors)
+        for side in _summands(value):
+            yield from ((rank + 0.2, by.replaced(side, f"{by.words(side)} * {factor}")) for factor in factors)
+
+
+def _summands(value: ast.expr) -> tuple[ast.expr, ...]:
+    is_sum = isinstance(value, ast.BinOp) and isinstance(value.op, (ast.Add, ast.Sub))
+    return (value.left, value.right) if is_sum and isinstance(value, ast.BinOp) else ()
 
 
 def _value(spot: Spot) -> ast.expr | None:
