@@ -53,7 +53,7 @@ class Came:
         """Whether some result has come right, or most of its wrong elements, and nothing has become wrong."""
         if self.failure or self.harm > other.harm or not self.names <= other.names:
             return False
-        fewer = sum(self.wrong.values()) <= sum(other.wrong.values()) // 2 or self.harm < other.harm
+        fewer = sum(self.wrong.values()) <= sum(other.wrong.values()) // 2 if other.names else self.harm < other.harm
         none_more = all(count <= other.wrong.get(name, 0) for name, count in self.wrong.items())
         return self.names < other.names or (fewer and none_more)
 

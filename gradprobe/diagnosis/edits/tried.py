@@ -109,7 +109,7 @@ def _placed(diagnoses: tuple[Diagnosis, ...], candidate: Candidate | None, edit:
     lines = {(candidate.file.file, line) for line in _changed(candidate)}
     named = [one for one in diagnoses if one.is_named]
     of_line = [one for one in named if lines & {(where.file, where.line) for where in one.where}]
-    cause = next(iter(of_line or [one for one in named if not one.also][:1]), None)
+    cause = next(iter(of_line or (named if diagnoses[:1] == tuple(named[:1]) else [])), None)
     if cause is None:
         return (_new(candidate, edit), *diagnoses)
     return tuple(structs.replace(one, edit=edit) if one is cause else one for one in diagnoses)

@@ -146,7 +146,9 @@ def call_undone(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
         if not isinstance(node, ast.Call) or not name:
             continue
         if name in _ONE_OF and len(node.args) == 2:
-            yield from ((1.0, by.replaced(node, by.words(each))) for each in node.args)
+            # A host clamps a size, once or twice; a kernel has them everywhere.
+            rank = 1.0 if spot.function in by.file.kernels else 0.1
+            yield from ((rank, by.replaced(node, by.words(each))) for each in node.args)
         elif name == "where" and len(node.args) == 3:
             test, one, other = map(by.file.words, node.args)
             head = by.file.words(node.func)

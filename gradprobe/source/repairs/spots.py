@@ -50,7 +50,7 @@ def spots_of(file: KernelFile, line: int, *, by_grid: bool = False) -> Iterator[
         inner = reversed([each for each in _statements(function) if each is not function])
         waiting = [Spot(function, each, _roots(each), 0) for each in inner]
     if by_grid:
-        waiting = [*_grids(file, function), *(replace(spot, distance=spot.distance + _LAUNCH) for spot in waiting)]
+        waiting = [*_grids(file, function), *(replace(spot, distance=spot.distance + 2 * _LAUNCH) for spot in waiting)]
     seen: set[ast.AST] = set()
     while waiting:
         spot = waiting.pop(0)
