@@ -28,7 +28,8 @@ class Strange:
     """One of STRANGERS."""
     edit: Edit
     statements: tuple[str, ...]
-    """How each statement begins that the fault is in; of two in the wrong order, both."""
+    """How each statement begins that the fault is in; of two in the wrong order, both; of one that is missing, its
+    neighbours and what then reads the wrong thing."""
 
     @property
     def function(self) -> str:
@@ -109,7 +110,7 @@ FAULTS = (
     Strange(
         "delta_of_the_first_head_of_the_group", "grouped",
         Edit("grouped_dkdv", _ADVANCED, _ADVANCED.replace("        Delta += n_q\n", "")),
-        ("Q += qh\n        G += gh\n        L += n_q\n",),
+        ("Q += qh\n        G += gh\n        L += n_q", "less = tl.zeros([T, T], tl.float32) - _vector(Delta"),
     ),
     Strange(
         "dk_scaled_once_for_each_head_of_the_group", "grouped",
