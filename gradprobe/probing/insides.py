@@ -23,6 +23,9 @@ from .experiment import Experiment, derived, inputs_of, measure
 from .observe import Execution, accepted
 from .runs import RunRecord
 
+# Elements of all score matrices together up to which a target in the interpreter is looked into.
+_MOST_INTERPRETED = 1 << 18
+
 
 def with_insides(experiment: Experiment, records: list[RunRecord]) -> list[RunRecord]:
     """Looks into a black box under the first layout, and under the first that fails where that is another.
@@ -53,6 +56,11 @@ def _with_inside(experiment: Experiment, record: RunRecord) -> RunRecord:
     case, run = experiment.case, record.run
     if run is None or run.measured is None or not case.recover or not recoverable(run.measured.trace):
         return record
+    first = experiment.first
+    is_interpreted = first is not None and first.interpreted and bool(first.launched)
+    if is_interpreted and case.scores > _MOST_INTERPRETED:
+        words = f"Triton's interpreter would run it on as many problems as rows, of {case.scores:,} scores"
+        return record.with_more(notes=[f"P and dS are not recovered: {words}"])
     if words := obstacle(case, experiment.values):
         return record.with_more(notes=[f"P and dS are not recovered: {words}"])
     if any(layout == "expanded" for _, layout in run.assigned) or _repeats_as_saved(experiment, run.assigned):
