@@ -105,7 +105,8 @@ def _of_conflict(flow: Flow, culprit: int, conflict: Conflict) -> str:
 
 def _blamed(site: Site, right: Iterable[Site]) -> tuple[Line, ...]:
     """The lines of a site without the innermost ones that are right where something else calls them."""
-    elsewhere = {other.lines[-depth:] for other in right for depth in range(1, len(other.lines) + 1)}
+    same = [one for one in right if (one.operation, one.instruction) == (site.operation, site.instruction)]
+    elsewhere = {other.lines[-depth:] for other in same for depth in range(1, len(other.lines) + 1)}
     lines = site.lines
     for depth in range(1, len(lines)):
         if lines[-depth:] not in elsewhere:
