@@ -58,7 +58,7 @@ class Roles:
         self._factors = {
             **dict.fromkeys(("q", "k"), of_inputs),
             **dict.fromkeys(("Q K^T", "S", "S - LSE", "LSE", *maxima), of_scores),
-            **dict.fromkeys(("dS", "dT", "dQ / scale", "dK / scale"), of_products),
+            **dict.fromkeys(("dS", "dT", "dS K", "dS^T Q"), of_products),
             **dict.fromkeys(("dP", "delta", "dP - delta", "do", "v", "o"), {"": 1.0, "scale": scale, **kept}),
         }
         self._of_others = {"": 1.0, **kept}
@@ -169,7 +169,8 @@ class Roles:
         for name, actual, want, is_factor in (("P", got, p, True), ("S", got, s, False)):
             for words, constant in (("", 1.0), ("log2(e)", math.log2(math.e))) if not is_factor else (("", 1.0),):
                 if self._is_one_a_row(row, actual, want * constant, is_factor):
-                    return Role(f"{name}, {'times a factor' if is_factor else 'less a maximum'} of its row", words)
+                    by_row = "times a factor" if is_factor else "less a maximum"
+                    return Role(f"{name}, {by_row} of its row", words, is_by_row=True)
         return None
 
     def _is_one_a_row(self, row: Array, actual: Array, want: Array, is_factor: bool) -> bool:
@@ -204,11 +205,11 @@ class Roles:
         pe = parts.get("PE", parts["P"])
         over_keys = {
             "e": [_Form("O", pe, with_="v", per_row=True)],
-            "d": [_Form("dQ / scale", parts["dS"], with_="k")],
+            "d": [_Form("dS K", parts["dS"], with_="k")],
             "": [_Form("delta", parts["P"] * parts["dP"]), _Form("sum of dP / (i + 1)", parts["dP"] / self._count)],
         }
         over_rows = {
-            "e": [_Form("dV", pe, with_="do")], "d": [_Form("dK / scale", parts["dS"], with_="q")],
+            "e": [_Form("dV", pe, with_="do")], "d": [_Form("dS^T Q", parts["dS"], with_="q")],
             "": [_Form("sum of dS", parts["dS"])],
         }  # fmt: skip
         return {("n", x): forms for x, forms in over_keys.items()} | {("m", x): forms for x, forms in over_rows.items()}
@@ -257,7 +258,7 @@ class Roles:
             if role is None and form.per_row and form.with_ and columns is not None and len(got):
                 lane = np.broadcast_to(np.arange(len(rows))[:, None], rows.shape)[known]
                 if self._is_one_a_row(lane, got, want, True):
-                    role = Role(f"{form.name}, times a factor of its row")
+                    role = Role(f"{form.name}, times a factor of its row", is_by_row=True)
             if role is not None:
                 return role
         return _UNKNOWN

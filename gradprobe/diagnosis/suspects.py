@@ -99,8 +99,11 @@ def _of_conflict(flow: Flow, culprit: int, conflict: Conflict) -> str:
     names = " and ".join(sorted({flow.sources[number].tensor for number in others}))
     word, tensor = _WORDS[conflict.letter], flow.sources[culprit].tensor
     is_load = flow.sources[culprit].site.operation == "load"
+    verb = "read" if is_load else "written"
+    if here == there:
+        return f"{tensor} is {verb} in no block of rows and columns, and a dot sums it with {names}"
     does = "outside its elements" if here < 0 else f"at {word} {here}"
-    return f"{tensor} is {'read' if is_load else 'written'} {does} where it meets {word} {there} of {names}"
+    return f"{tensor} is {verb} {does} where it meets {word} {there} of {names}"
 
 
 def _blamed(site: Site, right: Iterable[Site]) -> tuple[Line, ...]:
@@ -180,7 +183,7 @@ def _first_wrong(run: Followed, wrong: Sequence[str]) -> Iterator[tuple[Node, No
 
 
 # What a dot over rows or keys sums an input's rows with.
-_SUMMED = {"q": ("dS",), "k": ("dS",), "do": ("P", "P after dropout", "relu(P + tau / (i + 1))"), "v": ("P",)}
+_SUMMED = {"q": ("dS",), "k": ("dS",), "do": ("P", "P after dropout", "relu(P + tau / (i + 1))")}
 
 
 def _is_not_to_be_summed(node: Node, operand: Node) -> bool:
@@ -189,7 +192,7 @@ def _is_not_to_be_summed(node: Node, operand: Node) -> bool:
     if role is None or node.site.operation not in ("dot", "reduce"):
         return False
     partners = [one.role.name for one in node.operands if one.role is not None and one is not operand]
-    wanted = [_SUMMED[name] for name in partners if name in ("q", "k", "do")]
+    wanted = [_SUMMED[name] for name in partners if name in _SUMMED]
     is_other = node.site.operation == "dot" and role.name in _STEPS and any(role.name not in one for one in wanted)
     return role.is_open or is_other
 
@@ -206,7 +209,7 @@ def _is_wrong(node: Node) -> bool:
         if one.number in seen:
             continue
         seen.add(one.number)
-        if one.role is None:
+        if one.role is None or one.role.is_by_row:
             pending += one.operands
         elif not one.role.is_known:
             return True
@@ -223,7 +226,7 @@ def _wrong_stores(run: Followed, wrong: Sequence[str]) -> list[Stored]:
 
 
 def _of_value(node: Node, name: str) -> str:
-    known = [operand.role for operand in node.operands if operand.role is not None and operand.role.is_known]
+    known = [operand.role for operand in node.operands if operand.role is not None and operand.role.name]
     if name and name in [role.name for role in known]:
         return f"{name} is right before it and wrong after it"
     right = " and ".join(dict.fromkeys(role.words for role in known))
@@ -299,7 +302,7 @@ def _not_numbers(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
 
 # --- factors and pairs
 
-_STORED = {"dQ": "scale * dQ / scale", "dK": "scale * dK / scale", "dV": "dV", "O": "O", "LSE": "LSE", "delta": "delta"}
+_STORED = {"dQ": "scale * dS K", "dK": "scale * dS^T Q", "dV": "dV", "O": "O", "LSE": "LSE", "delta": "delta"}
 
 
 def _factors(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:

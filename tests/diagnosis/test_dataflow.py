@@ -49,7 +49,7 @@ def test_in_a_right_kernel_nothing_disagrees_and_every_result_is_what_it_is_call
     assert not run.flow.conflicts
     stored = {run.outcome.storages.get(one.home, ""): one.node.role for one in run.flow.stores}
     known = {name: role.words for name, role in stored.items() if role is not None}
-    for name, words in {"O": "O", "dQ": "scale * dQ / scale", "dK": "scale * dK / scale", "dV": "dV"}.items():
+    for name, words in {"O": "O", "dQ": "scale * dS K", "dK": "scale * dS^T Q", "dV": "dV"}.items():
         assert known[name].startswith(words)
     visits = {run.outcome.storages.get(home, ""): counts for home, counts in run.flow.visits.items()}
     for name in ("dQ", "dK", "dV"):

@@ -125,10 +125,12 @@ class Role:
     """What keeps it from being that: "not 0 where masked"."""
     is_open: bool = False
     """Whether entries that are masked hold something, which a sum over them would take for right."""
+    is_by_row: bool = False
+    """Whether it is that times any factor, or less any number, of its row: right if what is made of it is."""
 
     @property
     def is_known(self) -> bool:
-        return bool(self.name) and not self.note
+        return bool(self.name) and not self.note and not self.is_by_row
 
     @property
     def words(self) -> str:
@@ -563,6 +565,10 @@ class Flow:
             if left[letter] is not None and right[letter] is not None:
                 one = Lanes({letter: left[letter]}, {letter: a.origins[letter]})
                 self._compare(one, Lanes({letter: right[letter]}, {letter: b.origins[letter]}), site)
+            elif left[letter] is not None or right[letter] is not None:
+                # One side has another index in each column, so that most of them differ.
+                apart = Conflict(site, letter, a.origins[letter], b.origins[letter], (NOWHERE, NOWHERE))
+                self.conflicts.append(apart)
         x, y = (next((letter for letter in "mnde" if letter in side), "") for side in summed)
         if x and y and not left.keys() & right.keys():
             self.conflicts.append(Conflict(site, f"{x}/{y}", a.origins[x], b.origins[y], (NOWHERE, NOWHERE)))
