@@ -20,6 +20,8 @@ from ..runtime.interpreter.dataflow import Lanes, Role
 # roundings of an operand and of a sum of a tile's length, and of what cancels in dP - delta.
 _ROUNDINGS = {"float32": 64, "float16": 8, "bfloat16": 4}
 _UNKNOWN = Role("")
+# What is taken the exponential of: masked where it is far below what is seen. exp(-100) vanishes beside 1.
+_LOGITS, _VANISHING = ("Q K^T", "S", "S - LSE"), 100.0
 
 
 @dataclass(frozen=True)
@@ -151,12 +153,12 @@ class Roles:
             role = self._fit(form, got[seen], want[seen], form.values)
             if role is None:
                 continue
-            is_open = bool(masked.size) and not self._is_zero(masked, form.values)
+            is_open = self._is_open(form, got[seen], masked)
             if form.zero_where_masked and is_open:
                 partly = partly or Role(role.name, role.factor, "not 0 where it is masked", is_open)
                 continue
             self._last["matrix",] = form.name
-            return replace(role, is_open=is_open)
+            return replace(role, is_open=is_open or self._is_open(form, got[seen], _beyond(data, lanes)))
         if partly is not None:
             return partly
         return self._row_scaled(got, seen, index, lanes, known) or found
@@ -354,6 +356,14 @@ class Roles:
                 return Role(form.name, words)
         return None
 
+    def _is_open(self, form: _Form, seen: Array, others: Array) -> bool:
+        """Whether entries that no row sees hold what a sum, or of scores a maximum, would take for right."""
+        if not others.size:
+            return False
+        if form.name in _LOGITS:
+            return bool((others > seen.max() - _VANISHING).any())
+        return not self._is_zero(others, form.values)
+
     def _is_zero(self, masked: Array, values: Array) -> bool:
         return bool(np.abs(masked).max() <= self._tolerance * np.abs(values).max())
 
@@ -361,6 +371,11 @@ class Roles:
         last = self._last.get((kind,))
         yield from (form for form in forms if form.name == last)
         yield from (form for form in forms if form.name != last)
+
+
+def _beyond(data: Array, lanes: Lanes) -> Array:
+    """The values behind the last key, of rows that there are."""
+    return data[(lanes.at["n"] < 0) & (lanes.at["m"] >= 0)].astype(np.float64)
 
 
 def _index(lanes: Lanes, axes: tuple[str, ...]) -> tuple[tuple[Array, ...], Array]:

@@ -45,7 +45,8 @@ def suspects(run: Followed, wrong: Sequence[str]) -> list[Suspect]:
     found = [*_transposed(run.flow)] or [*_misread(run.flow)] or [*_not_numbers(run, wrong)]
     if not found:
         found = [*_values(run, wrong), *_factors(run, wrong)]
-    return sorted(found or _pairs(run, wrong), key=lambda one: not one.is_sure)
+    # A value whose name is known says more than one that is nothing that is known.
+    return sorted(found or _pairs(run, wrong), key=lambda one: (not one.is_sure, not one.name))
 
 
 # --- loads
@@ -83,7 +84,8 @@ def _culprit(flow: Flow, conflicts: Sequence[Conflict]) -> int:
 
 def _transposed(flow: Flow) -> Iterator[Suspect]:
     """The dots that sum over one axis on their left and over another on their right."""
-    sites = {one.site: one for one in reversed(flow.conflicts) if "/" in one.letter}
+    found = [one for one in flow.conflicts if "/" in one.letter and not (one.left | one.right) & flow.irregular]
+    sites = {one.site: one for one in reversed(found)}
     for site, conflict in sites.items():
         one, other = (_WORDS[letter] for letter in conflict.letter.split("/"))
         reason = f"the dot sums over {one}s on its left and over {other}s on its right"
@@ -97,7 +99,7 @@ def _of_conflict(flow: Flow, culprit: int, conflict: Conflict) -> str:
     here, there = conflict.example if culprit in conflict.left else conflict.example[::-1]
     others = conflict.right if culprit in conflict.left else conflict.left
     names = " and ".join(sorted({flow.sources[number].tensor for number in others}))
-    word, tensor = _WORDS[conflict.letter], flow.sources[culprit].tensor
+    word, tensor = _WORDS[conflict.letter[0]], flow.sources[culprit].tensor
     is_load = flow.sources[culprit].site.operation == "load"
     verb = "read" if is_load else "written"
     if here == there:
@@ -172,14 +174,21 @@ def _first_wrong(run: Followed, wrong: Sequence[str]) -> Iterator[tuple[Node, No
         seen.add(node.number)
         unmasked = [operand for operand in node.operands if _is_not_to_be_summed(node, operand)]
         unknown = [operand for operand in node.operands if not _is_known(operand) and _is_wrong(operand)]
-        if unmasked:
-            yield from ((operand, node) for operand in unmasked)
-        elif unknown:
+        if unknown:
             pending += [(operand, node) for operand in unknown]
-        elif node.role is not None and node.site.operation == "load" and node.operands:
-            yield from ((operand, node) for operand in node.operands)  # right as far as it was summed
+        elif unmasked:
+            yield from ((operand, node) for operand in unmasked)
+        elif node.role is not None and node.site.operation == "load" and _are_partial(run, node.operands):
+            yield from ((operand, node) for operand in node.operands)
         elif node.role is not None:
             yield node, used_by
+
+
+def _are_partial(run: Followed, nodes: Sequence[Node]) -> bool:
+    """Whether what these were stored into does not hold all pairs: right as far as it was summed."""
+    homes = {stored.home for stored in run.flow.stores if stored.node in nodes}
+    visits = [run.flow.visits[home] for home in homes if home in run.flow.visits]
+    return any(bool((run.roles.valid & (one == 0)).any()) for one in visits)
 
 
 # What a dot over rows or keys sums an input's rows with.
@@ -241,7 +250,7 @@ def _of_summed(node: Node, used_by: Node) -> str:
     assert node.role is not None
     sums = f"line {used_by.site.lines[-1][1]} sums over it"
     if node.role.is_open:
-        return f"{node.role.words} is right where rows see keys and not 0 where they do not, and {sums}"
+        return f"{node.role.words} is right where rows see keys and not masked where they do not, and {sums}"
     return f"it is {node.role.words}, and {sums} as if it were more"
 
 
