@@ -283,7 +283,10 @@ def _words(error: BaseException) -> str:
     words = text_of(inner).strip()
     frames = list(traceback.extract_tb(inner.__traceback__))
     if inner is not error:
-        frames = [frame for frame in frames if Path(frame.filename).parent.name not in ("runtime", "language")]
+        # A kernel raised it, so Triton is loaded.
+        from .interpreter.memory.findings import is_between
+
+        frames = [frame for frame in frames if not is_between(frame.filename)]
     if frames and (not words or inner is not error):
         words = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}: {words or frames[-1].line}"
     return f"{type(error).__name__}: {words}"
