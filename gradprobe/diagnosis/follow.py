@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -62,7 +61,7 @@ def _copied(argument: torch.Tensor, known: Mapping[str, torch.Tensor], roles: Ro
         return ""
     if any(home == tensor.untyped_storage().data_ptr() for tensor in known.values()):
         return ""
-    if argument.numel() != math.prod(argument.shape) or argument.untyped_storage().nbytes() > 1 << 28:
+    if argument.untyped_storage().nbytes() > 1 << 28:
         return ""
     got = argument.detach().double().flatten().cpu().numpy()
     if not np.isfinite(got).all() or not np.abs(got).max() > 0:

@@ -193,10 +193,8 @@ class Stored:
 
     home: int
     """The address of the storage."""
-    tensor: str
     node: Node
     site: Site
-    is_atomic: bool
 
 
 @dataclass
@@ -288,7 +286,7 @@ class Flow:
             return
         site = self._site("atomic" if is_atomic else "store")
         for view, lanes, addresses in parts:
-            self.stores.append(Stored(view.home, view.name, tile.node, site, is_atomic))
+            self.stores.append(Stored(view.home, tile.node, site))
             here = {} if tile.lanes is None else {x: at.reshape(-1)[lanes] for x, at in tile.lanes.at.items()}
             found = self._indices_of(view, addresses) if self._letters(view) else {}
             if tile.lanes is not None and found:
