@@ -181,12 +181,7 @@ def trials_of(folder: Path, faults: int, seed: int, workers: int) -> list[Trial]
                 f"{folder.name} does not run as it is: gradprobe check {shlex.join(words)}: {ended.output}"
             )
         planted = {one: Copy.of(folder, name, one.plant(file.text), Path(scratch) / one.name, words) for one in mutants}
-        run([copy.judging() for copy in planted.values()], workers)
-        found = {one: verdict(copy.found("dense"), own) for one, copy in planted.items()}
-        chosen = [
-            one for words_of, most in (("wrong", faults), ("same", faults // 2))
-            for one in [one for one, came in found.items() if came == words_of][:most]
-        ]  # fmt: skip
+        chosen = judged(planted, own, {"wrong": faults, "same": faults // 2}, workers)
         ends = dict(zip(chosen, run([planted[one].check() for one in chosen], workers), strict=True))
         mended = {
             one: Copy.of(folder, name, text, Path(scratch) / f"{one.name}-mended", words)
@@ -195,6 +190,20 @@ def trials_of(folder: Path, faults: int, seed: int, workers: int) -> list[Trial]
         run([copy.judging() for copy in mended.values()], workers)
         right = {one: verdict(copy.found("dense"), own) == "same" for one, copy in mended.items()}
         return [trial(folder.name, one, file.tree, ends[one], planted[one], own, right.get(one)) for one in chosen]
+
+
+def judged(planted: Mapping[Any, Copy], own: Errors, wanted: Mapping[str, int], workers: int) -> list[Any]:
+    """The first mutants of each verdict, as many as are wanted; judged in turn, until there are enough."""
+    found: dict[str, list[Any]] = {verdict: [] for verdict in wanted}
+    mutants = list(planted)
+    for start in range(0, len(mutants), 2 * workers):
+        if all(len(found[name]) >= most for name, most in wanted.items()):
+            break
+        chunk = mutants[start : start + 2 * workers]
+        run([planted[one].judging() for one in chunk], workers)
+        for one in chunk:
+            found.setdefault(verdict(planted[one].found("dense"), own), []).append(one)
+    return [one for name, most in wanted.items() for one in found[name][:most]]
 
 
 @dataclass(frozen=True)
