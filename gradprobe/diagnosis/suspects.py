@@ -28,8 +28,6 @@ class Suspect:
     """Those of the site up to the one that is the fault: of a helper that is right elsewhere, its caller's."""
     reason: str
     """One sentence."""
-    count: int
-    """How often it went wrong."""
     is_sure: bool = True
     """Whether it goes wrong whenever it runs, or what is made of it is wrong too."""
     beside: tuple[tuple[Line, ...], ...] = ()
@@ -65,7 +63,7 @@ def _misread(flow: Flow) -> Iterator[Suspect]:
         source, conflict = flow.sources[number], min(conflicts, key=lambda one: "bhmndegw".find(one.letter[0]))
         reason = _of_conflict(flow, number, conflict)
         kind = "load" if source.site.operation == "load" else "store"
-        yield Suspect(kind, source.tensor, source.site, _blamed(source.site, right), reason, len(conflicts))
+        yield Suspect(kind, source.tensor, source.site, _blamed(source.site, right), reason)
 
 
 def _culprit(flow: Flow, conflicts: Sequence[Conflict]) -> int:
@@ -89,7 +87,7 @@ def _transposed(flow: Flow) -> Iterator[Suspect]:
     for site, conflict in sites.items():
         one, other = (_WORDS[letter] for letter in conflict.letter.split("/"))
         reason = f"the dot sums over {one}s on its left and over {other}s on its right"
-        yield Suspect("value", "", site, site.lines, reason, 1)
+        yield Suspect("value", "", site, site.lines, reason)
 
 
 _WORDS = {"b": "batch", "h": "head", "g": "key head", "m": "row", "n": "key", "d": "dim", "e": "dim", "w": "distance"}
@@ -129,22 +127,20 @@ def _is_known(node: Node) -> bool:
 def _values(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
     """The operations whose operands are right and whose result is not, on the way to what is wrong."""
     found: dict[Site, tuple[Node, Node]] = {}
-    counts = Counter[Site]()
     for node, used_by in _first_wrong(run, wrong):
         found.setdefault(node.site, (node, used_by))
-        counts[node.site] += 1
     right = {node.site for node in run.flow.nodes if _is_known(node)}
     fine = _fine(run.flow.nodes)
     for site in sorted(found, key=lambda site: found[site][0].number):
         node, used_by = found[site]
         name = _expected(node, run.flow.nodes)
         if node is not used_by and _is_known(node) and used_by.site.operation == "load":
-            yield _partly(run, node, counts[site])
+            yield _partly(node)
             continue
         reason = _of_summed(node, used_by) if _is_known(node) else _of_value(node, name)
         lines = _blamed(site, right - {site})
         beside = tuple(dict.fromkeys(_entering(run.flow, node)))
-        yield Suspect("value", name, site, lines, reason, counts[site], site not in fine, beside)
+        yield Suspect("value", name, site, lines, reason, site not in fine, beside)
 
 
 def _fine(nodes: Sequence[Node]) -> set[Site]:
@@ -254,12 +250,12 @@ def _of_summed(node: Node, used_by: Node) -> str:
     return f"it is {node.role.words}, and {sums} as if it were more"
 
 
-def _partly(run: Followed, node: Node, count: int) -> Suspect:
+def _partly(node: Node) -> Suspect:
     """What is stored is right as far as it was summed, and does not hold all that it should."""
     assert node.role is not None
     site = _summing(node)
     reason = f"{node.role.words} is stored before all keys are in it"
-    return Suspect("pairs", node.role.name, site, site.lines, reason, count)
+    return Suspect("pairs", node.role.name, site, site.lines, reason)
 
 
 # What an operation makes of right values.
@@ -306,7 +302,7 @@ def _not_numbers(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
         pending += behind
         if not behind and node.site not in found and node.site.operation != "load":
             found.add(node.site)
-            yield Suspect("value", "NaN", node.site, node.site.lines, "it makes NaN of numbers", 1)
+            yield Suspect("value", "NaN", node.site, node.site.lines, "it makes NaN of numbers")
 
 
 # --- factors and pairs
@@ -322,7 +318,7 @@ def _factors(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
         if name not in wrong or name not in _STORED or role is None or not role.is_known or role.words == _STORED[name]:
             continue
         reason = f"{name} is stored as {role.words}, and is {_STORED[name]}"
-        found.setdefault(stored.site, Suspect("stored", name, stored.site, stored.site.lines[:1], reason, 1))
+        found.setdefault(stored.site, Suspect("stored", name, stored.site, stored.site.lines[:1], reason))
     yield from found.values()
 
 
@@ -341,7 +337,7 @@ def _pairs(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
         first = f"the first of row {m} and key {n} (batch {b}, head {h})"
         reason = f"{int(pairs.sum()):,} pairs of a row and a key are {what}, {first}"
         site = _summing(stored.node)
-        yield Suspect("pairs", name, site, site.lines, reason, int(pairs.sum()))
+        yield Suspect("pairs", name, site, site.lines, reason)
 
 
 def _summing(node: Node) -> Site:

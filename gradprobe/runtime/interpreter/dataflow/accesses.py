@@ -1,0 +1,139 @@
+"""Accesses: which elements loads and stores read and write, and what stores leave in memory for later loads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ....inputs.memory import Array
+from ..memory.views import Handle, View
+from .graph import Flow, Node, Stored, Tile
+from .lanes import NOWHERE, Lanes, Table, is_block, without_tail
+
+# Elements of a storage up to which it is kept what was stored where: 64 MiB a letter.
+_LARGEST_SHADOW = 1 << 24
+
+
+class Accesses:
+    """The loads and stores of a flow.
+
+    A load gives every lane the index of the element that it read: by the address in a tensor whose axes are known, else
+    by what was stored there.
+    """
+
+    def __init__(self, flow: Flow) -> None:
+        self.flow = flow
+        self._tables: dict[tuple[int, int], Table] = {}
+        self._shadows: dict[int, dict[str, Array]] = {}
+        """By home and letter, the index that was stored with each element."""
+        self._writers: dict[int, Array] = {}
+        """By home, the number of the node that was stored in each element."""
+
+    def loaded(self, result: Any, pointers: Any, mask: Any) -> None:
+        """Notes what a load read."""
+        parts = self._parts(pointers, mask)
+        at: dict[str, Array] = {}
+        names: list[str] = []
+        writers: list[Node] = []
+        for view, lanes, addresses in parts:
+            for letter, values in self._indices_of(view, addresses).items():
+                at.setdefault(letter, np.full(result.data.size, NOWHERE, np.int32))[lanes] = values
+            names.append(view.name)
+            writers += self._writers_of(view, addresses)
+        if not parts:
+            return
+        site, name = self.flow.site("load"), "/".join(dict.fromkeys(names))
+        number = self.flow.number(name, site)
+        origin = frozenset([number])
+        known = {letter: values.reshape(result.data.shape) for letter, values in at.items()}
+        known = without_tail(known, self.flow.sizes)
+        if not is_block(known):
+            self.flow.irregular.add(number)
+        lanes = Lanes(known, dict.fromkeys(known, origin)) if known else None
+        self.flow.note(result, site, writers, lanes)
+
+    def stored(self, value: Any, pointers: Any, mask: Any, *, is_atomic: bool) -> None:
+        """Notes what a store, or an atomic, wrote."""
+        tile = Tile.of(value)
+        if tile is None:
+            return
+        site = self.flow.site("atomic" if is_atomic else "store")
+        for view, lanes, addresses in self._parts(pointers, mask):
+            self.flow.stores.append(Stored(view.home, tile.node, site))
+            here = {} if tile.lanes is None else {x: at.reshape(-1)[lanes] for x, at in tile.lanes.at.items()}
+            found = self._indices_of(view, addresses) if self._letters(view) else {}
+            if tile.lanes is not None and found:
+                own = Lanes(here, tile.lanes.origins)
+                number = frozenset([self.flow.number(view.name, site)])
+                self.flow.compare(own, Lanes(found, dict.fromkeys(found, number)), site)
+            self._leave(view, addresses, here, tile.node)
+            if tile.lanes is not None:
+                self._visit(view.home, tile.lanes, is_atomic)
+
+    def _visit(self, home: int, lanes: Lanes, is_atomic: bool) -> None:
+        """Notes which pairs of a row and a key are in what was stored."""
+        cover = lanes.cover
+        if cover is None or "b" not in lanes.at:
+            return
+        kept = {"m": "n", "n": "m"}[cover.letter]
+        if kept not in lanes.at:
+            return
+        shape = tuple(self.flow.sizes[x] for x in "bhmn")
+        visits = self.flow.visits.setdefault(home, np.zeros(shape, np.int16))
+        axes = [axis for axis in range(lanes.at["b"].ndim) if axis != cover.axis]
+        batch, index = (lanes.at[x].max(tuple(axes)) for x in ("b", kept))
+        for lane in np.flatnonzero((batch >= 0) & (index >= 0)):
+            counts, b, i = cover.counts[lane], batch[lane], index[lane]
+            place = visits[b, :, i, :] if kept == "m" else visits[b, :, :, i]
+            heads = counts.any(1)
+            place[heads] = place[heads] + counts[heads] if is_atomic else counts[heads]
+
+    def _letters(self, view: View) -> str:
+        return self.flow.axes(view.known or view)
+
+    def _indices_of(self, view: View, addresses: Array) -> dict[str, Array]:
+        owner = view.known or view
+        letters = self.flow.axes(owner)
+        if not letters:
+            offsets = _offsets(view.low, addresses, view.elements.itemsize)
+            shadow = self._shadows.get(view.home, {})
+            return {x: at[np.clip(offsets, 0, len(at) - 1)] for x, at in shadow.items()}
+        key = (owner.start, owner.elements.span)
+        if key not in self._tables:
+            self._tables[key] = Table(owner, letters, self.flow.sizes["h"] // self.flow.sizes["g"])
+        return self._tables[key].at(_offsets(owner.start, addresses, owner.elements.itemsize))
+
+    def _leave(self, view: View, addresses: Array, here: Mapping[str, Array], node: Node) -> None:
+        """Leaves in memory what was stored there: the indices, and the node."""
+        size = (view.high - view.low) // view.elements.itemsize
+        if size > _LARGEST_SHADOW:
+            return
+        offsets = _offsets(view.low, addresses, view.elements.itemsize)
+        fits = (offsets >= 0) & (offsets < size)
+        shadow = self._shadows.setdefault(view.home, {})
+        for letter, values in here.items():
+            if letter not in shadow or len(shadow[letter]) != size:
+                shadow[letter] = np.full(size, NOWHERE, np.int32)
+            shadow[letter][offsets[fits]] = values[fits]
+        writers = self._writers.setdefault(view.home, np.full(size, NOWHERE, np.int32))
+        if len(writers) == size:
+            writers[offsets[fits]] = node.number
+
+    def _writers_of(self, view: View, addresses: Array) -> list[Node]:
+        writers = self._writers.get(view.home)
+        if writers is None:
+            return []
+        offsets = _offsets(view.low, addresses, view.elements.itemsize)
+        numbers = np.unique(writers[np.clip(offsets, 0, len(writers) - 1)])
+        return [self.flow.nodes[number] for number in numbers if number >= 0]
+
+    def _parts(self, pointers: Any, mask: Any) -> list[tuple[View, Array, Array]]:
+        """For each tensor that is accessed: its view, the flat lanes, and their addresses."""
+        assert self.flow.memory is not None
+        return self.flow.memory.parts(pointers, mask.data if isinstance(mask, Handle) else mask)
+
+
+def _offsets(start: int, addresses: Array, itemsize: int) -> Array:
+    return (addresses.astype(np.int64) - np.int64(start)) // itemsize

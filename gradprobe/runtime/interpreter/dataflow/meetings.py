@@ -1,0 +1,93 @@
+"""Meetings: what tiles come to that meet lane by lane or in a dot, and whether they agree in their indices there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ....inputs.memory import Array
+from .graph import Conflict, Flow, Site
+from .lanes import NOWHERE, Lanes, along, contracted, differ, joined, together, without
+
+_SUMS, _MAXIMA = ("fadd", "add"), ("maximumf", "maxnumf", "maxsi")
+
+
+def lane_by_lane(flow: Flow, lanes: Sequence[Lanes | None], name: str, site: Site) -> Lanes | None:
+    """The lanes of what an operation makes of up to two tiles, which must agree in their indices."""
+    known = [one for one in lanes if one is not None]
+    if len(known) < 2:
+        return known[0] if known else None
+    left, right = known
+    is_sum = name in _SUMS
+    both = left.cover is not None and right.cover is not None
+    if is_sum and both:
+        # A sum may go on over heads or batches, whose index it then loses.
+        shared = left.at.keys() & right.at.keys()
+        apart = {x for x in shared if differ(left.at[x], right.at[x]) is not None} & {"h", "b"}
+        left, right = without(left, apart), without(right, apart)
+    flow.compare(left, right, site)
+    if both and (is_sum or name in _MAXIMA):
+        cover = together(left.cover, right.cover, is_sum=is_sum)
+    else:
+        cover = left.cover if left.cover is not None and left.at.keys() >= right.at.keys() else right.cover
+        cover = left.cover if right.cover is None else cover
+    return joined(left, right, cover)
+
+
+def product(flow: Flow, site: Site, a: Lanes | None, b: Lanes | None, shape: tuple[int, int]) -> Lanes | None:
+    """The lanes of a dot of two tiles, of [M, K] and [K, N]."""
+    if a is None and b is None:
+        return None
+    at: dict[str, Array] = {}
+    origins: dict[str, frozenset[int]] = {}
+    summed: list[dict[str, Array | None]] = [{}, {}]
+    for lanes, axis, side in ((a, 1, 0), (b, 0, 1)):
+        for letter, values in lanes.at.items() if lanes else ():
+            kept = along(values, axis)
+            if kept is None:
+                summed[side][letter] = along(values, 1 - axis)
+                continue
+            whole = np.broadcast_to(kept[:, None] if axis == 1 else kept[None, :], shape)
+            one = Lanes({letter: whole}, {letter: lanes.origins[letter]}) if lanes else None
+            if letter in at and one is not None:
+                flow.compare(Lanes({letter: at[letter]}, {letter: origins[letter]}), one, site)
+                whole = np.where(at[letter] < 0, whole, at[letter])
+            at[letter] = np.array(whole)
+            origins[letter] = origins.get(letter, frozenset()) | (lanes.origins[letter] if lanes else frozenset())
+    _compare_sums(flow, a, b, summed, site)
+    cover = None
+    for lanes, axis in ((a, 1), (b, 0)):
+        if lanes is not None and lanes.is_matrix:
+            cover = contracted(lanes, axis, flow.sizes)
+    if any("m" in one for one in summed) or (cover is not None and cover.letter == "m"):
+        at.pop("h", None)
+    return Lanes(at, {x: origins[x] for x in at}, cover) if at else None
+
+
+def _compare_sums(flow: Flow, a: Lanes | None, b: Lanes | None, summed: list[dict[str, Any]], site: Site) -> None:
+    """What a dot sums over must be the same axis, element by element."""
+    if a is None or b is None:
+        return
+    left, right = summed
+    for letter in left.keys() & right.keys():
+        if left[letter] is not None and right[letter] is not None:
+            one = Lanes({letter: left[letter]}, {letter: a.origins[letter]})
+            flow.compare(one, Lanes({letter: right[letter]}, {letter: b.origins[letter]}), site)
+        elif left[letter] is not None or right[letter] is not None:
+            # One side has another index in each column, so that most of them differ.
+            apart = Conflict(site, letter, a.origins[letter], b.origins[letter], (NOWHERE, NOWHERE))
+            flow.conflicts.append(apart)
+    x, y = (next((letter for letter in "mnde" if letter in side), "") for side in summed)
+    if x and y and not left.keys() & right.keys():
+        flow.conflicts.append(Conflict(site, f"{x}/{y}", a.origins[x], b.origins[y], (NOWHERE, NOWHERE)))
+
+
+def lacking(flow: Flow, lanes: Lanes | None) -> frozenset[int]:
+    """The loads of an operand of a dot that hold a part of its dims alone."""
+    dims = next((x for x in "de" if lanes is not None and x in lanes.at), "")
+    if lanes is None or not dims or lanes.cover is not None:
+        return frozenset()
+    count = len(np.unique(lanes.at[dims][lanes.at[dims] >= 0]))
+    return lanes.origins[dims] if 0 < count < flow.sizes[dims] else frozenset()
