@@ -154,7 +154,7 @@ _MOST = 8
 _NOT_TAKEN = "held against one draw of values alone: the target did not take another"
 
 
-def causes(
+def fitting(
     experiment: Experiment, assigned: Assigned, seen: Observed, known: Sequence[Hypothesis] = ()
 ) -> list[Tested]:
     """The hypotheses that explain a run, best first; those that may be called its cause explain a second draw too.

@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 
 from gradprobe.diagnosis import why
+from gradprobe.diagnosis.order import told_once
 from gradprobe.diagnosis.parts import Part
 from gradprobe.diagnosis.smaller import MOST_SCORES, Smaller, size_in_words, smaller_failing
-from gradprobe.diagnosis.why import Reasons, _seen_too
+from gradprobe.diagnosis.why import Reasons
 from gradprobe.inputs.draw import draw
 from gradprobe.inputs.saved import Saved, with_inputs
 from gradprobe.model.report import Diagnosis
@@ -73,10 +74,13 @@ def test_a_size_is_said_in_options(options, words):
     assert size_in_words(softmax_case(**{**LARGE, **options})) == words
 
 
-def test_a_cause_that_was_seen_in_memory_too_is_told_once_with_that_for_evidence():
+def test_a_cause_that_was_told_once_is_told_once_with_that_for_evidence():
     cause, seen = Diagnosis("outside/do", "M3", "predicted", 1.0), Diagnosis("outside/do", "M3", "seen", 1.0)
     race = Diagnosis("race/dK", "RACE", "raced", 1.0)
-    assert _seen_too([cause], [seen, race]) == ([Diagnosis("outside/do", "M3", "predicted", 1.0, ("seen",))], [race])
+    assert told_once([cause], [seen, race]) == (
+        [Diagnosis("outside/do", "M3", "predicted", 1.0, ("seen",))],
+        [race],
+    )
 
 
 def test_what_was_seen_in_memory_of_the_large_case_is_not_told_of_the_smaller_one(monkeypatch):

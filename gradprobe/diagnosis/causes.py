@@ -1,0 +1,202 @@
+"""Causes: what explains the failing layouts of a target, sought in one after another."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from msgspec import structs
+
+from ..faults.hypothesis import Hypothesis, Observed
+from ..model.number import plural
+from ..model.report import CONSISTENT, NAMED, Diagnosis
+from ..numerics.evidence import LayoutRun
+from ..probing.experiment import Experiment
+from .behaviour import (
+    Again,
+    differs_from_run_to_run,
+    reads_what_was_never_written,
+    right_without_dead_rows,
+    wrong_in_the_first_call_alone,
+)
+from .compiled import right_in_another_file, right_in_the_interpreter, right_without_pipelining
+from .facts import known
+from .layouts import FailingLayout, explaining
+from .lines import Lines
+from .search import Tested, fitting
+
+# Seconds of a processor after which no further layout is searched, where one is explained.
+_LONGEST = 20.0
+# Tried one after another until one explains what is wrong.
+_BEHAVIOURS: tuple[Callable[[Again], Diagnosis | None], ...] = (
+    right_in_another_file, wrong_in_the_first_call_alone, differs_from_run_to_run, reads_what_was_never_written,
+    right_without_dead_rows, right_without_pipelining, right_in_the_interpreter,
+)  # fmt: skip
+
+
+class CauseSearch:
+    """Explains one failing layout after another: what the faults of those before explain is not sought again."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self._experiment, self._lines, self._start = experiment, Lines(experiment), time.process_time()
+        self._found: list[Diagnosis] = []
+        self._shown: dict[str, list[str]] = {}
+        """By fault that is named, the layouts that it explains."""
+        self._known: dict[str, Hypothesis] = {}
+        """By fault, the hypotheses that are named."""
+        self._of_behaviour: list[tuple[str, FailingLayout]] = []
+        """Faults that no hypothesis predicts, with where they were found."""
+        self._unexplained: dict[str, tuple[FailingLayout, list[str]]] = {}
+        """By layout, with others that fail in the same places."""
+        self._late: list[str] = []
+
+    def explain(self, layout: FailingLayout) -> None:
+        """Tells what is wrong in a layout, if nothing that is told already explains it."""
+        if self._is_explained(layout) or self._fails_as_another(layout):
+            return
+        is_first = not self._found and not self._unexplained
+        if not is_first and time.process_time() - self._start > _LONGEST:
+            self._late.append(layout.name)
+            return
+        seen = layout.seen if is_first else layout.unspoilt
+        tested = fitting(self._experiment, layout.run.assigned, seen, list(self._known.values()))
+        again = Again(self._experiment, layout.run.assigned, seen)
+        first, where = _tried_first(again, tested), "" if is_first else f"in {layout.name}: "
+        named = tested[:1] if tested and tested[0].explained >= NAMED else []
+        behaving = [*([] if named else _behaving(again)), *first]
+        found = [*behaving, *_diagnoses(self._lines, seen, tested, where)]
+        if is_first or not _causes(found):  # beside another fault, whose lines it would show as well
+            found = _with_dataflow(self._experiment, layout.run, found)
+        predicted = {one.fault: one for pair in named for one in pair.hypotheses}
+        self._tell(layout, found, predicted)
+        self._known = {**predicted, **self._known}
+
+    def _tell(self, layout: FailingLayout, found: Sequence[Diagnosis], predicted: Mapping[str, Hypothesis]) -> None:
+        """All that was found in the first layout; of another what is new in it, before what explains nothing yet."""
+        is_first, causes, told = not self._shown and not self._unexplained, _causes(found), _causes(self._found)
+        new = [one for one in causes if one.fault not in self._shown]
+        # What the dataflow shows of a fault in one layout it shows in another.
+        lines = _lines_of(told)
+        new = [one for one in new if one.fault in predicted or not lines & _lines_of([one])]
+        new = [structs.replace(one, also=bool(told) or number > 0) for number, one in enumerate(new)]
+        self._found = list(found) if is_first else [*told, *new, *(one for one in self._found if one not in told)]
+        self._of_behaviour += [(one.fault, layout) for one in causes if one.fault not in predicted]
+        for fault in {**predicted, **{one.fault: None for one in causes}}:
+            self._shown.setdefault(fault, []).append(layout.name)
+        if not causes:
+            self._unexplained[layout.name] = (layout, [])
+
+    def _is_explained(self, layout: FailingLayout) -> bool:
+        """Whether what kernels did to memory, or a fault that is told, explains a layout."""
+        if not self._shown and not self._unexplained:
+            return False
+        own = set(layout.unspoilt.own)
+        faults = explaining(layout.unspoilt, list(self._known.values())) if own else ()
+        faults += tuple(fault for fault, other in self._of_behaviour if not faults and own <= set(other.seen.own))
+        for fault in faults:
+            self._shown[fault].append(layout.name)
+        return bool(faults) or not own
+
+    def _fails_as_another(self, layout: FailingLayout) -> bool:
+        """Whether a layout fails in the very places of one that nothing explains: then nothing explains it either."""
+        for other, names in self._unexplained.values():
+            if other.places == layout.places:
+                names.append(layout.name)
+                return True
+        return False
+
+    @property
+    def told(self) -> list[Diagnosis]:
+        """The diagnoses; a cause that explains several layouts says so."""
+        several = {fault: ", ".join(names) for fault, names in self._shown.items() if len(names) > 1}
+        return [
+            structs.replace(one, evidence=(*one.evidence, f"it shows in {several[one.fault]}"))
+            if one.fault in several and one.is_named
+            else one
+            for one in self._found
+        ]
+
+    @property
+    def facts(self) -> tuple[str, ...]:
+        """What is known of the layouts that nothing explains."""
+        facts: list[str] = []
+        for layout, alike in self._unexplained.values():
+            sentences = known(layout.seen)
+            if self._shown or len(self._unexplained) > 1:
+                names = ", ".join([layout.name, *alike])
+                sentences = [f"in {names} no hypothesis fits: {sentences[0]}", *sentences[1:]]
+            facts += sentences
+        late = f"in {', '.join(self._late)} something else is wrong, which was not sought: {_LONGEST:.0f} s were over"
+        return (*facts, *([late] if self._late else []))
+
+
+def _causes(found: Sequence[Diagnosis]) -> list[Diagnosis]:
+    """The first diagnosis, where it is named, and what stands beside it."""
+    named = bool(found) and found[0].is_named
+    return [one for number, one in enumerate(found) if one.is_named and (number == 0 or one.also)] if named else []
+
+
+def _lines_of(found: Sequence[Diagnosis]) -> set[tuple[str, int]]:
+    return {(where.file, where.line) for one in found for where in one.where}
+
+
+def _with_dataflow(experiment: Experiment, run: LayoutRun, found: Sequence[Diagnosis]) -> list[Diagnosis]:
+    """The causes with the lines that the dataflow of the run shows, and what it shows besides; then all others."""
+    if experiment.first is None or not experiment.first.interpreted or not experiment.first.launched:
+        return list(found)
+    # It imports Triton, which only a run in the interpreter has surely done already.
+    from .dataflow import seen_in_dataflow, with_dataflow
+
+    causes = _causes(found)
+    others = [one for one in found if one not in causes]
+    return [*with_dataflow(causes, seen_in_dataflow(experiment, run)), *others]
+
+
+def _diagnoses(
+    lines: Lines, seen: Observed, tested: Sequence[Tested], where: str = "", *, also: bool = False
+) -> list[Diagnosis]:
+    """Diagnoses of the hypotheses that explain half or more, with the runner-up and the lines; both of a pair."""
+    found = []
+    for one, second in zip(tested, [*tested[1:], None], strict=False):
+        for number, hypothesis in enumerate(one.hypotheses if one.explained >= CONSISTENT else ()):
+            diagnosis = _diagnosis(hypothesis, one, second, seen, where, also=also or number > 0)
+            found.append(lines.of(hypothesis, one.explanation.active, diagnosis))
+    return found
+
+
+def _tried_first(again: Again, tested: Sequence[Tested]) -> list[Diagnosis]:
+    """Faults whose numbers look like a wrong formula: NaN that nobody wrote over, a first call that adds twice."""
+    best = tested[0].hypotheses[0].fault if tested and tested[0].explained >= NAMED else ""
+    found = None
+    # What is stored elsewhere leaves its own place unwritten.
+    if not best.startswith(("store/", "wrap/")) and any(not bool(v.isfinite().all()) for v in again.came.values()):
+        found = reads_what_was_never_written(again)
+    if found is None and best.startswith(("factor/", "accumulation/")):
+        found = wrong_in_the_first_call_alone(again)
+    return [found] if found is not None and found.explained >= NAMED else []
+
+
+def _behaving(again: Again) -> list[Diagnosis]:
+    """What running it again shows: the first explanation of nearly all, or those of a part."""
+    found = []
+    for behaviour in _BEHAVIOURS:
+        diagnosis = behaviour(again)
+        if diagnosis is not None and diagnosis.explained >= NAMED:
+            return [diagnosis]
+        found += [diagnosis] if diagnosis is not None and diagnosis.explained >= CONSISTENT else []
+    return found
+
+
+def _diagnosis(
+    hypothesis: Hypothesis, tested: Tested, runner_up: Tested | None, seen: Observed, where: str, *, also: bool
+) -> Diagnosis:
+    names = seen.wrong_names
+    wrong = sum(seen.wrong(name) for name in names)
+    together = "with the other, " if len(tested.hypotheses) > 1 else ""
+    share = f"explains {tested.explained:.0%} of {wrong:,} wrong elements in {plural(len(names), 'intermediate')}"
+    second = "no other hypothesis comes near it"
+    if runner_up is not None:
+        second = f"runner-up: {runner_up.hypotheses[0].summary}, {runner_up.explained:.0%}"
+    sentence = f"{where}{together}{share}, and what is right stays right" + ("" if also else f"; {second}")
+    evidence, of = (sentence, *filter(None, [tested.said]), *hypothesis.evidence), hypothesis
+    return Diagnosis(of.fault, of.fault_class, of.summary, tested.explained, evidence, fix=of.fix, also=also)
