@@ -49,6 +49,8 @@ class CauseSearch:
         self._unexplained: dict[str, tuple[FailingLayout, list[str]]] = {}
         """By layout, with others that fail in the same places."""
         self._late: list[str] = []
+        self._not_followed: dict[str, None] = {}
+        """Faults of gradprobe that kept the dataflow of a run from being followed."""
 
     def explain(self, layout: FailingLayout) -> None:
         """Tells what is wrong in a layout, if nothing that is told already explains it."""
@@ -66,10 +68,29 @@ class CauseSearch:
         behaving = [*([] if named else _behaving(again)), *first]
         found = [*behaving, *_diagnoses(self._lines, seen, tested, where)]
         if is_first or not _causes(found):  # beside another fault, whose lines it would show as well
-            found = _with_dataflow(self._experiment, layout.run, found)
+            found = self._with_dataflow(layout.run, found)
         predicted = {one.fault: one for pair in named for one in pair.hypotheses}
         self._tell(layout, found, predicted)
         self._known = {**predicted, **self._known}
+
+    def _with_dataflow(self, run: LayoutRun, found: list[Diagnosis]) -> list[Diagnosis]:
+        """The causes with the lines that the dataflow of the run shows, and what it shows besides; then all others.
+
+        A fault in following it costs that alone.
+        """
+        first, causes = self._experiment.first, _causes(found)
+        if first is None or not first.interpreted or not first.launched:
+            return found
+        try:
+            # It imports Triton, which only a run in the interpreter has surely done already.
+            from .dataflow import seen_in_dataflow, with_dataflow
+
+            seen, failures = seen_in_dataflow(self._experiment, run)
+            self._not_followed.update(dict.fromkeys(failures))
+            return [*with_dataflow(causes, seen), *(one for one in found if one not in causes)]
+        except Exception as error:
+            self._not_followed[f"{type(error).__name__}: {error}"] = None
+            return found
 
     def _tell(self, layout: FailingLayout, found: Sequence[Diagnosis], predicted: Mapping[str, Hypothesis]) -> None:
         """All that was found in the first layout; of another what is new in it, before what explains nothing yet."""
@@ -118,7 +139,7 @@ class CauseSearch:
 
     @property
     def facts(self) -> tuple[str, ...]:
-        """What is known of the layouts that nothing explains."""
+        """What is known of the layouts that nothing explains, and what could not be looked at."""
         facts: list[str] = []
         for layout, alike in self._unexplained.values():
             sentences = known(layout.seen)
@@ -127,7 +148,9 @@ class CauseSearch:
                 sentences = [f"in {names} no hypothesis fits: {sentences[0]}", *sentences[1:]]
             facts += sentences
         late = f"in {', '.join(self._late)} something else is wrong, which was not sought: {_LONGEST:.0f} s were over"
-        return (*facts, *([late] if self._late else []))
+        faults = "; ".join(self._not_followed)
+        missed = f"what the dataflow of the kernels shows is not complete, by a fault of gradprobe: {faults}"
+        return (*facts, *([late] if self._late else []), *([missed] if faults else []))
 
 
 def _causes(found: Sequence[Diagnosis]) -> list[Diagnosis]:
@@ -138,18 +161,6 @@ def _causes(found: Sequence[Diagnosis]) -> list[Diagnosis]:
 
 def _lines_of(found: Sequence[Diagnosis]) -> set[tuple[str, int]]:
     return {(where.file, where.line) for one in found for where in one.where}
-
-
-def _with_dataflow(experiment: Experiment, run: LayoutRun, found: Sequence[Diagnosis]) -> list[Diagnosis]:
-    """The causes with the lines that the dataflow of the run shows, and what it shows besides; then all others."""
-    if experiment.first is None or not experiment.first.interpreted or not experiment.first.launched:
-        return list(found)
-    # It imports Triton, which only a run in the interpreter has surely done already.
-    from .dataflow import seen_in_dataflow, with_dataflow
-
-    causes = _causes(found)
-    others = [one for one in found if one not in causes]
-    return [*with_dataflow(causes, seen_in_dataflow(experiment, run)), *others]
 
 
 def _diagnoses(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import linecache
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -28,20 +28,23 @@ from .suspects import Suspect, suspects
 _CLASSES = {"load": "S1", "store": "S3", "value": "A", "stored": "A", "pairs": "M2"}
 
 
-def seen_in_dataflow(experiment: Experiment, run: LayoutRun) -> list[Diagnosis]:
-    """What goes wrong by itself in one failing run, the first first; nothing of packed sequences."""
+def seen_in_dataflow(experiment: Experiment, run: LayoutRun) -> tuple[list[Diagnosis], Collection[str]]:
+    """What goes wrong by itself in one failing run, the first first; and what kept operations from being followed.
+
+    Nothing of packed sequences.
+    """
     if experiment.case.cu_seqlens_q or run.measured is None:
-        return []
+        return [], ()
     try:
         followed = followed_run(experiment, run.assigned)
     except Failure:
-        return []
+        return [], ()
     if followed is None:
-        return []
+        return [], ()
     wrong = [
         name for name, finding in run.measured.comparison.findings.items() if finding.status in (MISMATCH, INHERITED)
     ]
-    return _diagnoses(suspects(followed, wrong))
+    return _diagnoses(suspects(followed, wrong)), followed.flow.failures
 
 
 def _diagnoses(found: Sequence[Suspect]) -> list[Diagnosis]:
@@ -55,7 +58,10 @@ def _diagnoses(found: Sequence[Suspect]) -> list[Diagnosis]:
 
 def _diagnosis(group: Sequence[Suspect]) -> Diagnosis:
     first, where = group[0], tuple(map(_where, group))
-    reasons = (f"{place.kernel}, line {place.line}: {one.reason}" for one, place in zip(group, where, strict=True))
+    reasons = (
+        f"{place.kernel}, line {place.line}: {one.reason} ({one.extent})"
+        for one, place in zip(group, where, strict=True)
+    )
     beside = (other for one, place in zip(group, where, strict=True) for other in _beside(one, place))
     return Diagnosis(
         f"{first.kind}/{_slug(first.name) or 'result'}",
@@ -64,6 +70,7 @@ def _diagnosis(group: Sequence[Suspect]) -> Diagnosis:
         1.0 if first.is_sure else CONSISTENT,
         tuple(dict.fromkeys(reasons)),
         tuple({(place.file, place.line): place for place in reversed((*where, *beside))}.values())[::-1],
+        seen=f"seen in {where[0].kernel}, {first.extent}",
     )
 
 

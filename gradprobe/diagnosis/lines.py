@@ -234,6 +234,7 @@ def _diagnosis(group: Group, *, by_strides: bool) -> Diagnosis:
         evidence,
         _lines(group.memory),
         fix.replace("TENSOR", worst.tensor or "that tensor"),
+        seen="seen while it ran",
     )
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from ..inputs.memory import Array
+from ..model.number import plural
 from ..runtime.interpreter.dataflow import Conflict, Flow, Node, Site, Stored
 from ..runtime.interpreter.memory.findings import Line
 from .follow import Followed
@@ -28,6 +30,8 @@ class Suspect:
     """Those of the site up to the one that is the fault: of a helper that is right elsewhere, its caller's."""
     reason: str
     """One sentence."""
+    extent: str
+    """How often of how often it was seen to: "4 of 4 tiles", or of the times that it meets another."""
     is_sure: bool = True
     """Whether it goes wrong whenever it runs, or what is made of it is wrong too."""
     beside: tuple[tuple[Line, ...], ...] = ()
@@ -63,7 +67,13 @@ def _misread(flow: Flow) -> Iterator[Suspect]:
         source, conflict = flow.sources[number], min(conflicts, key=lambda one: "bhmndegw".find(one.letter[0]))
         reason = _of_conflict(flow, number, conflict)
         kind = "load" if source.site.operation == "load" else "store"
-        yield Suspect(kind, source.tensor, source.site, _blamed(source.site, right), reason)
+        count = sum(one.letter == conflict.letter for one in conflicts)
+        extent = _share(count, count + flow.agreed[number, conflict.letter], "time")
+        yield Suspect(kind, source.tensor, source.site, _blamed(source.site, right), reason, extent)
+
+
+def _share(count: int, total: int, noun: str) -> str:
+    return f"{count:,} of {plural(total, noun)}"
 
 
 def _culprit(flow: Flow, conflicts: Sequence[Conflict]) -> int:
@@ -84,10 +94,12 @@ def _transposed(flow: Flow) -> Iterator[Suspect]:
     """The dots that sum over one axis on their left and over another on their right."""
     found = [one for one in flow.conflicts if "/" in one.letter and not (one.left | one.right) & flow.irregular]
     sites = {one.site: one for one in reversed(found)}
+    dots = Counter(node.site for node in flow.nodes)
     for site, conflict in sites.items():
         one, other = (_WORDS[letter] for letter in conflict.letter.split("/"))
         reason = f"the dot sums over {one}s on its left and over {other}s on its right"
-        yield Suspect("value", "", site, site.lines, reason)
+        extent = _share(sum(one.site == site for one in found), dots[site], "tile")
+        yield Suspect("value", "", site, site.lines, reason, extent)
 
 
 _WORDS = {"b": "batch", "h": "head", "g": "key head", "m": "row", "n": "key", "d": "dim", "e": "dim", "w": "distance"}
@@ -127,20 +139,23 @@ def _is_known(node: Node) -> bool:
 def _values(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
     """The operations whose operands are right and whose result is not, on the way to what is wrong."""
     found: dict[Site, tuple[Node, Node]] = {}
+    numbers = defaultdict[Site, set[int]](set)
     for node, used_by in _first_wrong(run, wrong):
         found.setdefault(node.site, (node, used_by))
+        numbers[node.site].add(node.number)
+    compared = Counter(node.site for node in run.flow.nodes if node.role is not None)
     right = {node.site for node in run.flow.nodes if _is_known(node)}
     fine = _fine(run.flow.nodes)
     for site in sorted(found, key=lambda site: found[site][0].number):
         node, used_by = found[site]
-        name = _expected(node, run.flow.nodes)
+        name, extent = _expected(node, run.flow.nodes), _share(len(numbers[site]), compared[site], "tile")
         if node is not used_by and _is_known(node) and used_by.site.operation == "load":
-            yield _partly(node)
+            yield _partly(node, extent)
             continue
         reason = _of_summed(node, used_by) if _is_known(node) else _of_value(node, name)
         lines = _blamed(site, right - {site})
         beside = tuple(dict.fromkeys(_entering(run.flow, node)))
-        yield Suspect("value", name, site, lines, reason, site not in fine, beside)
+        yield Suspect("value", name, site, lines, reason, extent, site not in fine, beside)
 
 
 def _fine(nodes: Sequence[Node]) -> set[Site]:
@@ -183,8 +198,13 @@ def _first_wrong(run: Followed, wrong: Sequence[str]) -> Iterator[tuple[Node, No
 def _are_partial(run: Followed, nodes: Sequence[Node]) -> bool:
     """Whether what these were stored into does not hold all pairs: right as far as it was summed."""
     homes = {stored.home for stored in run.flow.stores if stored.node in nodes}
-    visits = [run.flow.visits[home] for home in homes if home in run.flow.visits]
-    return any(bool((run.roles.valid & (one == 0)).any()) for one in visits)
+    visits = _visits(run)
+    return any(bool((run.roles.valid & (visits[home] == 0)).any()) for home in homes if home in visits)
+
+
+def _visits(run: Followed) -> Mapping[int, Array]:
+    """How often pairs were visited; of a run that could not be followed throughout nothing, since some may lack."""
+    return {} if run.flow.failures else run.flow.visits
 
 
 # What a dot over rows or keys sums an input's rows with.
@@ -250,12 +270,12 @@ def _of_summed(node: Node, used_by: Node) -> str:
     return f"it is {node.role.words}, and {sums} as if it were more"
 
 
-def _partly(node: Node) -> Suspect:
+def _partly(node: Node, extent: str) -> Suspect:
     """What is stored is right as far as it was summed, and does not hold all that it should."""
     assert node.role is not None
     site = _summing(node)
     reason = f"{node.role.words} is stored before all keys are in it"
-    return Suspect("pairs", node.role.name, site, site.lines, reason)
+    return Suspect("pairs", node.role.name, site, site.lines, reason, extent)
 
 
 # What an operation makes of right values.
@@ -292,7 +312,8 @@ def _expected(node: Node, nodes: Sequence[Node]) -> str:
 
 def _not_numbers(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
     """The operations that make NaN of numbers, on the way to a result that holds NaN."""
-    pending, seen, found = [one.node for one in _wrong_stores(run, wrong) if one.node.has_nan], set[int](), set[Site]()
+    pending, seen = [one.node for one in _wrong_stores(run, wrong) if one.node.has_nan], set[int]()
+    found, tiles = Counter[Site](), Counter(node.site for node in run.flow.nodes)
     while pending:
         node = pending.pop()
         if node.number in seen:
@@ -300,9 +321,11 @@ def _not_numbers(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
         seen.add(node.number)
         behind = [operand for operand in node.operands if operand.has_nan]
         pending += behind
-        if not behind and node.site not in found and node.site.operation != "load":
-            found.add(node.site)
-            yield Suspect("value", "NaN", node.site, node.site.lines, "it makes NaN of numbers")
+        found[node.site] += not behind and node.site.operation != "load"
+    for site, count in found.items():
+        if count:
+            extent = _share(count, tiles[site], "tile")
+            yield Suspect("value", "NaN", site, site.lines, "it makes NaN of numbers", extent)
 
 
 # --- factors and pairs
@@ -312,19 +335,24 @@ _STORED = {"dQ": "scale * dS K", "dK": "scale * dS^T Q", "dV": "dV", "O": "O", "
 
 def _factors(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
     """Results that are stored as what they are, times another constant."""
-    found: dict[Site, Suspect] = {}
+    found: dict[Site, list[tuple[str, str]]] = {}
     for stored in run.flow.stores:
         name, role = run.outcome.storages.get(stored.home, ""), stored.node.role
         if name not in wrong or name not in _STORED or role is None or not role.is_known or role.words == _STORED[name]:
             continue
-        reason = f"{name} is stored as {role.words}, and is {_STORED[name]}"
-        found.setdefault(stored.site, Suspect("stored", name, stored.site, stored.site.lines[:1], reason))
-    yield from found.values()
+        found.setdefault(stored.site, []).append((name, role.words))
+    tiles = Counter(stored.site for stored in run.flow.stores)
+    for site, ((name, words), *others) in found.items():
+        reason, extent = (
+            f"{name} is stored as {words}, and is {_STORED[name]}",
+            _share(1 + len(others), tiles[site], "tile"),
+        )
+        yield Suspect("stored", name, site, site.lines[:1], reason, extent)
 
 
 def _pairs(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
     """Results that some pairs of a row and a key are left out of, or counted twice in."""
-    for home, visits in run.flow.visits.items():
+    for home, visits in _visits(run).items():
         name = run.outcome.storages.get(home, "")
         if name not in wrong:
             continue
@@ -336,8 +364,8 @@ def _pairs(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
         b, h, m, n = (int(at) for at in np.argwhere(pairs)[0])
         first = f"the first of row {m} and key {n} (batch {b}, head {h})"
         reason = f"{int(pairs.sum()):,} pairs of a row and a key are {what}, {first}"
-        site = _summing(stored.node)
-        yield Suspect("pairs", name, site, site.lines, reason)
+        site, extent = _summing(stored.node), _share(int(pairs.sum()), int(run.roles.valid.sum()), "pair")
+        yield Suspect("pairs", name, site, site.lines, reason, extent)
 
 
 def _summing(node: Node) -> Site:

@@ -71,7 +71,8 @@ class Diagnosis(Struct, frozen=True, rename={"fault_class": "class"}):
     summary: str
     """One sentence."""
     explained: float
-    """The share of wrong elements that it reproduces within budget, less what it spoils of the right ones."""
+    """The share of wrong elements that it reproduces within budget, less what it spoils of the right ones; of what was
+    seen, how sure it is that it is a fault."""
     evidence: tuple[str, ...] = ()
     where: tuple[Where, ...] = ()
     fix: str = ""
@@ -80,6 +81,13 @@ class Diagnosis(Struct, frozen=True, rename={"fault_class": "class"}):
     """Whether it stands beside the one before it, and not in its place: two faults at once."""
     edit: TriedEdit | None = None
     """What was tried at its lines and at what flows into them; None where nothing was."""
+    seen: str = ""
+    """Of what is no hypothesis, but was seen while it ran: "seen in dq_kernel, 4 of 4 tiles"."""
+
+    @property
+    def extent(self) -> str:
+        """How much of what is wrong it explains; of what was seen, how much of that was."""
+        return self.seen or f"explains {self.explained:.0%} of what is wrong"
 
     @property
     def is_named(self) -> bool:

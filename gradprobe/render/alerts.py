@@ -16,6 +16,7 @@ from . import rules
 from .places import Place, place_of, places_of
 from .rules import Rule
 from .text import (
+    cause_in_words,
     counts_in_words,
     element_line,
     errors_of,
@@ -122,22 +123,12 @@ def _alert(
 
 def _cause(report: Report, cause: Diagnosis) -> Alert:
     """One of the causes, at its own lines."""
-    sentences = [_reason(cause), *(f"{sentence}." for sentence in cause.evidence)]
+    sentences = [cause_in_words(cause), *(f"{sentence}." for sentence in cause.evidence)]
     title, places = f"{rules.CAUSE.summary}: {cause.fault}", (*map(place_of, cause.where), *places_of(report))
-    details = {"fault": cause.fault, "explained": cause.explained}
+    details = {"fault": cause.fault, **({"seen": cause.seen} if cause.seen else {"explained": cause.explained})}
     edit = cause.edit if cause.is_certain else None
     sentences += [edit.diff] if edit else []
     return replace(_alert(report, rules.CAUSE, cause.fault, title, sentences, places, details), edit=edit)
-
-
-def _reason(diagnosis: Diagnosis) -> str:
-    share = f"explains {diagnosis.explained:.0%} of what is wrong"
-    cause = "Cause" if diagnosis.is_named else "Consistent with"
-    fix = f" Fix: {diagnosis.fix}." if diagnosis.fix else ""
-    if diagnosis.edit is not None and diagnosis.edit.diff:
-        certain = ": the cause is certain" if diagnosis.is_certain else ""
-        fix = f" {'Fix' if diagnosis.is_certain else 'Closest edit'}, tried: {diagnosis.edit.words}{certain}."
-    return f"{cause}: {diagnosis.summary} ({share}).{fix}"
 
 
 def _wrong(report: Report, name: str, found: Found) -> Alert:
@@ -146,7 +137,7 @@ def _wrong(report: Report, name: str, found: Found) -> Alert:
     sentences = [f"{name} is wrong by itself: its own inputs do not explain it.", _extent(found, MISMATCH)]
     if report.is_right_when_contiguous:
         sentences.append("Right when contiguous: the arithmetic is right, an address (a stride) is not.")
-    sentences += [_reason(diagnosis) for diagnosis in report.causes or report.diagnoses[:1]]
+    sentences += [cause_in_words(diagnosis) for diagnosis in report.causes or report.diagnoses[:1]]
     sentences += [element_line(first)] if first else []
     title, places, details = f"{name} is wrong by itself", places_of(report, name), _details(found, MISMATCH)
     return _alert(report, rules.WRONG, name, title, sentences, places, details, _worst(found)[1].ratio)

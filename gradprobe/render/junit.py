@@ -11,8 +11,10 @@ from ..model.documents import Reports
 from ..model.memory import WARNING, MemoryFinding
 from ..model.report import Report
 from ..model.run import INHERITED, MISMATCH, SKIPPED, Error, Head, Identity, Intermediate, Run
+from .excerpt import render_reasons
 from .places import Base, Place, base_of, place_of, places_of
 from .text import (
+    cause_in_words,
     counts_in_words,
     element_line,
     errors_of,
@@ -24,6 +26,9 @@ from .text import (
     told_apart,
     visible,
 )
+
+# Of what is told in the terminal's words.
+_WIDTH = 120
 
 
 @dataclass(frozen=True)
@@ -74,7 +79,14 @@ def _suite(report: Report, base: Base) -> Xml.Element:
     # Whole milliseconds that differ by 1 at most and add up.
     share, rest = divmod(_milliseconds(report), max(len(cases), 1))
     suite.extend(_case(case, report, share + (at < rest)) for at, case in enumerate(cases))
+    if why := _why(report):
+        Xml.SubElement(suite, "system-out").text = visible("\n".join(why))
     return suite
+
+
+def _why(report: Report) -> list[str]:
+    """The causes with their lines and the edit that was tried, as in the terminal."""
+    return [line.plain for line in render_reasons(report, _WIDTH)]
 
 
 def _add_properties(suite: Xml.Element, report: Report, base: Base) -> None:
@@ -141,7 +153,7 @@ def _of_run(report: Report, run: Run, base: Base) -> Iterator[TestCase]:
         for head in one.heads:
             yield _of_head(report, run, one, head, base)
     for key, identity in identities(run).items():
-        yield _of_identity(run, key, identity)
+        yield _of_identity(report, run, key, identity, base)
 
 
 def _of_head(report: Report, run: Run, one: Intermediate, head: Head, base: Base) -> TestCase:
@@ -156,23 +168,32 @@ def _of_head(report: Report, run: Run, one: Intermediate, head: Head, base: Base
     body = (counts, f"inherited: {why}", *_at(places_of(report, one.name, inherits=not own), base))
     first, here = run.first_mismatch, (one.name, head.batch, head.head)
     if first and own and here == (first.intermediate, first.batch, first.head):
-        message = element_line(first)
-    return TestCase(run.layout, name, "failure", status, message, body)
+        return TestCase(run.layout, name, "failure", status, element_line(first), (*body, *_why(report)))
+    causes = _causes(report, base) if own else ()
+    return TestCase(run.layout, name, "failure", status, message, (*body, *causes))
 
 
-def _of_identity(run: Run, key: str, identity: Identity) -> TestCase:
+def _of_identity(report: Report, run: Run, key: str, identity: Identity, base: Base) -> TestCase:
     if identity.holds:
         return TestCase(run.layout, key)
     words = residual(identity)
     message = words if run.first_mismatch else identity_line(identity)
-    return TestCase(run.layout, key, "failure", "identity", message, (words,))
+    return TestCase(run.layout, key, "failure", "identity", message, (words, *_causes(report, base)))
+
+
+def _causes(report: Report, base: Base) -> Iterator[str]:
+    """A line for each cause and for each line of source that it names."""
+    for cause in report.causes:
+        yield cause_in_words(cause)
+        yield from (f"at: {base.told(place)} {place.name}".rstrip() for place in map(place_of, cause.where))
 
 
 def _of_memory(report: Report, finding: MemoryFinding, base: Base) -> TestCase:
     place = place_of(finding)
     words = (finding.kind, finding.tensor, f"in {finding.kernel}" if finding.kernel else "")
     at = _at([place] if place.file else places_of(report), base)
-    body = (finding.sentence, *at, finding.code)
+    causes = [one for one in report.causes if (place.file, place.line) in {(w.file, w.line) for w in one.where}]
+    body = (finding.sentence, *at, finding.code, *map(cause_in_words, causes))
     return TestCase("memory", " ".join(filter(None, words)), "failure", finding.kind, finding.sentence, body)
 
 

@@ -14,7 +14,7 @@ from ..model.documents import Reports, report_from
 from ..model.intermediates import lookup
 from ..model.memory import WARNING, MemoryFinding
 from ..model.number import in_words, plural, spans
-from ..model.report import Report
+from ..model.report import Diagnosis, Report
 from ..model.run import INHERITED, MATCH, MISMATCH, CloseUp, Element, Head, Identity, Intermediate, Run
 from .files import document
 
@@ -167,6 +167,16 @@ def counts_in_words(part: Intermediate | Head) -> str:
     words = f"{plural(part.mismatched, 'element')} wrong, worst {ratio(part.ratio)}x what is allowed"
     rows = part.rows if isinstance(part, Head) else ()
     return words + (f", rows {in_words(rows)}" if rows else "")
+
+
+def cause_in_words(diagnosis: Diagnosis) -> str:
+    """`Cause: dO is read with q's head stride (explains 100% of what is wrong). Fix: ...`, in one line."""
+    cause = "Cause" if diagnosis.is_named else "Consistent with"
+    fix = f" Fix: {diagnosis.fix}." if diagnosis.fix else ""
+    if diagnosis.edit is not None and diagnosis.edit.diff:
+        certain = ": the cause is certain" if diagnosis.is_certain else ""
+        fix = f" {'Fix' if diagnosis.is_certain else 'Closest edit'}, tried: {diagnosis.edit.words}{certain}."
+    return f"{cause}: {diagnosis.summary} ({diagnosis.extent}).{fix}"
 
 
 def is_silent(report: Report) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from gradprobe.diagnosis.follow import Followed, followed_run
 from gradprobe.diagnosis.statements import address, loops, masks
 from gradprobe.diagnosis.suspects import suspects
 from gradprobe.model.assignment import parse_layout
+from gradprobe.pipeline.probe import probe
 from gradprobe.probing.experiment import experiment_of
 from gradprobe.runtime.backend import prepare_backend
 from gradprobe.targets.find import find_target
@@ -19,6 +21,7 @@ from tests.planted.planting import Edit
 from tests.planted.trials import TARGETS, Changed
 from tests.sampling import sampled
 
+REPOSITORY = Path(__file__).parents[2]
 SMALL = {"batch": 1, "heads": 2, "seqlen": 36, "head_dim": 16}
 RIGHT: list[tuple[str, str, dict[str, Any]]] = [
     ("flash", "distinct", {"causal": True, "heads": 4, "kv_heads": 2}),
@@ -76,6 +79,8 @@ def test_the_first_that_is_wrong_is_told_at_its_line(
     assert (found[0].kind, found[0].site.kernel) == (kind, edit.kernel)
     assert of in ("", found[0].name)
     assert not at_its_line or found[0].lines[-1][1] in changed.lines()
+    wrong, total = re.match(r"([\d,]+) of ([\d,]+) (?:tile|time)s?$", found[0].extent).groups()
+    assert 0 < int(wrong) <= int(total)
 
 
 def test_a_load_beyond_its_tensor_is_told_where_what_it_meets_lies_inside(tmp_path: Path) -> None:
@@ -84,6 +89,29 @@ def test_a_load_beyond_its_tensor_is_told_where_what_it_meets_lies_inside(tmp_pa
     file.write_text(Changed("beyond", "flash", (edit,)).plant())
     found = suspects(followed("flash", "do=huge", {}, file), ("delta",))
     assert [(one.kind, one.name, one.site.kernel) for one in found[:1]] == [("load", "do", "flash_preprocess_kernel")]
+
+
+@pytest.mark.parametrize("module", ["diagnosis.dataflow", "diagnosis.roles", "runtime.interpreter.dataflow.graph"])
+def test_a_fault_in_following_costs_the_dataflows_own_sentences_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
+    def fails(*_: Any, **__: Any) -> Any:
+        raise ZeroDivisionError("planted")
+
+    of = {"diagnosis.dataflow": "suspects", "diagnosis.roles": "Roles.__init__"}
+    monkeypatch.setattr(f"gradprobe.{module}.{of.get(module, 'Flow.note')}", fails)
+    file = tmp_path / "delta.py"
+    file.write_text((REPOSITORY / "examples" / "delta.py").read_text())
+    case = softmax_case(batch=1, heads=2, seqlen=16, layouts=(("all", "distinct"),))
+    report = probe(case, find_target(f"{file}:delta"))
+    first = report.diagnoses[0]
+    assert (first.fault, first.is_named) == ("stride/do-head", True)
+    assert not any("delta_kernel, line" in sentence for sentence in first.evidence)
+    (note,) = report.known
+    assert note.startswith("what the dataflow of the kernels shows is not complete, by a fault of gradprobe")
+    assert note.endswith("ZeroDivisionError: planted")
+    monkeypatch.undo()
+    assert probe(case, find_target(f"{file}:delta")).known == ()
 
 
 SOURCE = """

@@ -72,6 +72,7 @@ DIAGNOSES = st.builds(
     Diagnosis, fault=WORDS, fault_class=WORDS, summary=WORDS, explained=st.floats(0, 1), evidence=few(WORDS),
     where=few(st.builds(Where, file=WORDS, line=COUNTS, code=WORDS, column=INDEX)), fix=WORDS, also=st.booleans(),
     edit=st.none() | st.builds(TriedEdit, matches=st.booleans(), words=WORDS, diff=WORDS, others=few(WORDS)),
+    seen=WORDS,
 )  # fmt: skip
 SURVEYS = st.builds(
     SurveySummary, layouts=COUNTS, matrix=st.dictionaries(WORDS, st.dictionaries(WORDS, WORDS, max_size=1), max_size=1),

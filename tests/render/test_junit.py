@@ -71,6 +71,26 @@ def test_messages_say_where_and_whether_it_is_inherited_and_how_to_repeat_it():
     assert case_of(cases, "I4")[0].get("message") == "I4 <V, dV> = <O, dO> is off by 2.5, 2.50x what is allowed"
 
 
+EDIT = {"matches": True, "words": "with it all matches", "file": "/repository/kernels/lazy.py", "tried": 6}
+EDIT |= {"diff": "--- lazy.py\n+++ lazy.py\n@@ -204,1 +204,1 @@\n-    h * stride_qh\n+    h * stride_doh"}
+CAUSE = {"fault": "load/do", "class": "S1", "summary": "dO is misread", "explained": 1.0, "edit": EDIT}
+CAUSE |= {"where": [{"file": "/repository/kernels/lazy.py", "line": 204, "code": "x"}], "seen": "seen, 4 of 4 tiles"}
+
+
+def test_the_first_mismatch_and_the_suite_have_the_cause_as_in_the_terminal_with_the_edit():
+    suite = read_junit(as_junit(reports(faulty() | {"diagnoses": [CAUSE]}), BASE)).find("testsuite")
+    first, other, inherited = (
+        case_of(suite.findall("testcase"), f"{name} batch 0 head 1")[0].text for name in ("dP", "dV", "dS")
+    )
+    for text in (first, suite.find("system-out").text):
+        assert "CAUSE  dO is misread (load/do)" in text
+        assert "    h * stride_doh" in text[text.index("FIX, tried: with it all matches") :]
+    assert "Cause: dO is misread (seen, 4 of 4 tiles). Fix, tried: with it all matches: the cause is" in other
+    assert "at: kernels/lazy.py:204 x" in other
+    assert "misread" not in inherited
+    assert read_junit(as_junit(reports(faulty()), BASE)).find(".//system-out") is None
+
+
 def test_no_kernel_is_blamed_for_what_only_inherits():
     own, inherited = (
         cases_of(document(run("distinct", entry("dK", head(0, status=status)))))[0][0].text

@@ -90,10 +90,10 @@ def test_nothing_is_said_where_nothing_is_known():
     assert shown() == []
 
 
-def written(explained):
+def written(explained, **more):
     where = [{"file": "/somewhere/lazy.py", "line": 204, "code": "x"}]
     diagnosis = {"fault": "stride/do-head", "class": "S1", "summary": "dO is misread", "explained": explained}
-    diagnosis |= {"evidence": [], "where": where, "fix": "y"}
+    diagnosis |= {"evidence": [], "where": where, "fix": "y", **more}
     return reports(faulty() | {"diagnoses": [diagnosis]})
 
 
@@ -105,6 +105,9 @@ def test_only_a_named_cause_gives_annotations_its_line():
 def test_an_alert_tells_a_cause_from_what_is_merely_consistent():
     words = [sentence for alert in alerts_of(written(1.0)) for sentence in alert.sentences]
     assert "Cause: dO is misread (explains 100% of what is wrong). Fix: y." in words
+    of_seen = alerts_of(written(1.0, seen="seen in dq_kernel, 4 of 4 tiles"))
+    words = [sentence for alert in of_seen for sentence in alert.sentences]
+    assert "Cause: dO is misread (seen in dq_kernel, 4 of 4 tiles). Fix: y." in words
     words = [sentence for alert in alerts_of(written(0.6)) for sentence in alert.sentences]
     assert "Consistent with: dO is misread (explains 60% of what is wrong). Fix: y." in words
 
