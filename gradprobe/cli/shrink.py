@@ -40,6 +40,7 @@ def shrink(
     ] = str(last.FOLDER / "test_shrunk.py"),
     isolate: shared.IsolateEach = None,
     timeout: shared.Timeout = None,
+    fix_budget: shared.FixBudget = None,
     family: shared.Family = None,
     reference: shared.Reference = None,
     json_file: shared.JsonFile = None,
@@ -61,7 +62,8 @@ def shrink(
         if repeated:
             typer.echo(f"gradprobe: as in the last check here: {request.command()}", err=True)
         alone = bool(isolate) or seconds is not None
-        how = _How(tries, alone, seconds, {"script": script, "test": test}, json_file)
+        budget = shared.FIX_BUDGET if fix_budget is None else fix_budget
+        how = _How(tries, alone, seconds, budget, {"script": script, "test": test}, json_file)
         # Where each case has a process of its own, none is run in this one.
         apart_too = not (isolate is False or alone)
         raise typer.Exit(
@@ -76,6 +78,7 @@ class _How:
     most: int
     alone: bool
     timeout: float | None
+    fix_budget: float
     files: Mapping[str, str]
     json_file: str | None
 
@@ -94,7 +97,15 @@ def _shrunken(request: last.CheckRequest, how: _How) -> int:
         if how.json_file is not None and keeps_changing(how.json_file):
             dump(how.json_file, document(repro_command))
 
-    result = shrunken(request, most=how.most, alone=how.alone, timeout=how.timeout, told=told, echo=sys.stderr.write)
+    result = shrunken(
+        request,
+        most=how.most,
+        alone=how.alone,
+        timeout=how.timeout,
+        fix_budget=how.fix_budget,
+        told=told,
+        echo=sys.stderr.write,
+    )
     files = _written(result, how.files)
     dump(how.json_file, document_of(result, files))
     if how.json_file != "-":

@@ -40,6 +40,7 @@ def strides(
     target: shared.Target = None,
     fast: Annotated[bool, typer.Option("--fast", help="Try fewer layouts, for use on every push")] = False,
     timeout: shared.Timeout = None,
+    fix_budget: shared.FixBudget = None,
     family: shared.Family = None,
     forms: Forms = Forms(),  # noqa: B008 - it holds nothing
     show_traceback: shared.Traceback = False,
@@ -62,7 +63,8 @@ def strides(
         # A project's own layouts are for check: here all are tried.
         told = dict.fromkeys(_LAYOUTS) | options
         print_settings(effective.line(told, timeout, [] if target else [plural(len(effective.top.targets), "target")]))
-        tour = _Tour(forms, words, fast, effective.timeout(timeout), len(targets), show_traceback)
+        budget = shared.FIX_BUDGET if fix_budget is None else fix_budget
+        tour = _Tour(forms, words, fast, effective.timeout(timeout), budget, len(targets), show_traceback)
         if code := tour.begin():
             raise typer.Exit(code)
         for word in targets:
@@ -79,6 +81,7 @@ class _Tour:
     """Its own options, for the lines that repeat it."""
     fast: bool
     timeout: float | None
+    fix_budget: float
     planned: int
     tracebacks: bool
     reports: list[Report] = field(default_factory=list)
@@ -137,6 +140,7 @@ class _Tour:
                     given=given,
                     fast=self.fast,
                     timeout=self.timeout,
+                    fix_budget=self.fix_budget,
                     workers=min(_MOST_WORKERS, shared.count_of_workers(None, unless_gpu=True)),
                     told=so_far,
                     echo=sys.stderr.write,

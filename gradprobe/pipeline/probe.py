@@ -83,14 +83,14 @@ def probe(
         reasons = reasons_of(*failed) if why else Reasons()
         if report.failing is not None and (seconds := budget()) > 0:
             tick("trying edits", 0.0)
-            reasons = _with_edits(failed, reasons, seconds)
+            reasons = reasons_with_edits(failed, reasons, seconds)
     not_shown = _not_shown(experiment, report.runs, given) if report.failing is None else []
     notes = (*found_out, *notes_of(experiment, records), *not_shown)
     report = replace(report, diagnoses=reasons.diagnoses, known=reasons.known, sought=reasons.sought)
     return replace(report, notes=notes, seconds=experiment.stopwatch.seconds)
 
 
-def _with_edits(failed: tuple[Experiment, list[LayoutRun]], reasons: Reasons, seconds: float) -> Reasons:
+def reasons_with_edits(failed: tuple[Experiment, Sequence[LayoutRun]], reasons: Reasons, seconds: float) -> Reasons:
     """The reasons with the edit that was tried. What goes wrong in here is told, and no verdict depends on it."""
     try:
         return replace(reasons, diagnoses=with_edits(*failed, reasons.diagnoses, seconds))

@@ -43,6 +43,8 @@ class Order:
     what: str
     """FACTS, LOOK, TRY, TRY_IN_FULL or TELL."""
     options: Mapping[str, Any]
+    budget: float = 0.0
+    """Seconds in which edits of the target are tried."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,7 @@ class Trial:
 
     def _probed(self, order: Order) -> Probed:
         request = replace(self._asked, options=order.options)
-        return run_check(request, request.command())
+        return run_check(request, request.command(), budget=lambda: order.budget)
 
     def _told(self, order: Order) -> Told:
         probed = self._probed(order)
@@ -169,6 +171,8 @@ class Attempts:
     most: int
     """How many tries there may be."""
     echo: Callable[[str], object]
+    fix_budget: float = 0.0
+    """Seconds in which edits of the target are tried on the last case."""
     count: int = 0
     known: dict[Case, Tried] = field(default_factory=dict)
     _trial: Trial | None = None
@@ -179,7 +183,9 @@ class Attempts:
         Raises:
             Failure: from the trial; where the process that ran it died, TargetCrashed.
         """
-        (result,) = self._carried_out([Order(what, options)])
+        # A third of the time for one case at most is for edits.
+        budget = self.fix_budget if self.timeout is None else min(self.fix_budget, self.timeout / 3)
+        (result,) = self._carried_out([Order(what, options, budget if what == TELL else 0.0)])
         if isinstance(result, Crash):
             raise TargetCrashed(f"target {self.request.target!r} crashed: {result.words}")
         return result

@@ -142,6 +142,7 @@ def shrink(
     most: int,
     alone: bool,
     timeout: float | None,
+    fix_budget: float = 0.0,
     told: Callable[[Case, Step | None, int, Mapping[str, Any]], object],
     echo: Callable[[str], object],
 ) -> Result:
@@ -151,6 +152,7 @@ def shrink(
         most: how many cases may be tried.
         alone: whether each runs in a process that may crash; a crash is then a way to fail.
         timeout: seconds for one case there.
+        fix_budget: seconds in which edits of the target are tried on the smallest case.
         told: told of the case that fails before the search, and of each step taken, with the number of tries so far
             and the words that give the case.
         echo: told what targets print in other processes.
@@ -162,7 +164,7 @@ def shrink(
     if "inputs" in request.options:
         raise UsageFailure("--inputs: only a case whose values are drawn can be made smaller", "drop --inputs")
     start = time.perf_counter()
-    attempts = Attempts(request, alone, timeout, most, echo)
+    attempts = Attempts(request, alone, timeout, most, echo, fix_budget)
     facts: Facts = attempts.ask(FACTS, request.options)
     try:
         looked: Looked = attempts.ask(LOOK, request.options)

@@ -38,6 +38,8 @@ class Survey:
     seconds: Mapping[str, float]
     diagnoses: tuple[Diagnosis, ...] = ()
     """Why the simplest wrong layout is."""
+    known: tuple[str, ...] = ()
+    """Of that layout, sentences about what no named diagnosis explains."""
 
     @property
     def verdict(self) -> str:
@@ -76,6 +78,7 @@ class Survey:
             seconds={stage: round(took, 4) for stage, took in self.seconds.items()},
             strides=self._summary,
             diagnoses=self.diagnoses,
+            known=self.known,
         )
 
     @property
@@ -111,6 +114,7 @@ def survey(
     fast: bool,
     timeout: float | None,
     workers: int = 1,
+    fix_budget: float = 0.0,
     told: Callable[[Survey], None],
     echo: Callable[[str], object],
 ) -> Survey:
@@ -122,6 +126,7 @@ def survey(
         fast: whether to try fewer layouts of single tensors, most of them only with NaN around.
         timeout: seconds for one trial; None for no limit.
         workers: processes that share the trials.
+        fix_budget: seconds in which edits of the target are tried, a third of the time for all trials at most.
         told: called with what is known after each trial.
         echo: called with what the target prints.
 
@@ -158,7 +163,9 @@ def survey(
     found = replace(found, results=tuple(weighed.get(result.trial.title, result) for result in found.results))
     limit = None if timeout is None else timeout * len(found.results)
     found = replace(found, culprits=_blamed(found, functools.partial(each, blaming, timeout=limit)))
-    found = replace(found, diagnoses=_diagnosed(found, functools.partial(each, blaming, timeout=limit)))
+    budget = fix_budget if limit is None else min(fix_budget, limit / 3)
+    diagnoses, known = _diagnosed(found, budget, functools.partial(each, blaming, timeout=limit))
+    found = replace(found, diagnoses=diagnoses, known=known)
     return replace(found, seconds={"total": time.perf_counter() - start})
 
 
@@ -206,8 +213,11 @@ def _blamed(found: Survey, each: Callable[[Sequence[Any]], Iterator[TaskResult]]
     return (*(next(each([titles])).result or ()), *known)
 
 
-def _diagnosed(found: Survey, each: Callable[[Sequence[Any]], Iterator[TaskResult]]) -> tuple[Diagnosis, ...]:
-    """Why the first layout with wrong numbers that lays one tensor, or all, otherwise is wrong."""
+def _diagnosed(
+    found: Survey, budget: float, each: Callable[[Sequence[Any]], Iterator[TaskResult]]
+) -> tuple[tuple[Diagnosis, ...], tuple[str, ...]]:
+    """Why the first layout with wrong numbers that lays one tensor, or all, otherwise is wrong, and what is known."""
     wrong = (one for one in found.results if one.is_failing and one.run is not None and one.run.has_wrong_elements)
     plain = sorted((one for one in wrong if one.trial.kind != PROGRAM), key=lambda one: one.trial.kind != ALONE)
-    return next(each([Sought(plain[0].trial.title)])).result or () if plain else ()
+    sought = [Sought(one.trial.title, budget) for one in plain[:1]]
+    return next((ended.result for ended in each(sought) if ended.result), ((), ()))

@@ -202,6 +202,8 @@ class Sought:
     """A trial whose cause is asked for."""
 
     title: str
+    budget: float = 0.0
+    """Seconds in which edits of the target are tried."""
 
 
 @dataclass(frozen=True)

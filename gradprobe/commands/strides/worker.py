@@ -16,6 +16,7 @@ from ...model.report import Diagnosis
 from ...numerics.evidence import LayoutRun, Probed
 from ...numerics.range import refuse_out_of_range
 from ...pipeline.fit import WRONG_THROUGHOUT, Fit, fit, share_wrong
+from ...pipeline.probe import reasons_with_edits
 from ...pipeline.reported import report_of
 from ...pipeline.resolve import Problem, resolve_problem
 from ...probing.experiment import Experiment, dots_of, experiment_of
@@ -31,7 +32,7 @@ class Trials:
 
     Called with 0 it gives the Plan; with a number from 1 or a title the Result of that trial, None where there is none.
     Called with a Result that ended another process, it weighs that. Called with the titles of trials that fail, and of
-    those that pass as they are, it gives the Culprits; with a Sought, the diagnoses of that trial.
+    those that pass as they are, it gives the Culprits; with a Sought, the diagnoses of that trial and what is known.
     """
 
     def __init__(self, setup: Setup) -> None:
@@ -49,7 +50,7 @@ class Trials:
             failing, right = ([known[title] for title in titles if title in known] for titles in order)
             return culprits(bench, failing, right)
         if isinstance(order, Sought):
-            return _diagnoses(bench.experiment, known[order.title].assigned)
+            return _reasons(bench.experiment, known[order.title].assigned, order.budget)
         trial = (known | dict(enumerate(self._trials, 1))).get(order)
         return bench.tried(trial) if trial is not None else None
 
@@ -87,12 +88,17 @@ class Trials:
         return Plan(tuple(self._trials), report_of(probed), measured.comparison.precision.name, more)
 
 
-def _diagnoses(experiment: Experiment, assigned: Assigned) -> tuple[Diagnosis, ...]:
-    """Why a layout is wrong."""
+def _reasons(
+    experiment: Experiment, assigned: Assigned, budget: float
+) -> tuple[tuple[Diagnosis, ...], tuple[str, ...]]:
+    """Why a layout is wrong, and what is known where no cause is."""
     case = replace(experiment.case, layouts=(), runs=(assigned,))
     experiment = replace(experiment, case=case, first=None)
     records = list(records_of(experiment))
-    return reasons_of(experiment.after(outcomes_of(records)), with_strays(records)).diagnoses
+    failed = experiment.after(outcomes_of(records)), with_strays(records)
+    found = reasons_of(*failed)
+    found = reasons_with_edits(failed, found, budget) if budget else found
+    return found.diagnoses, found.known
 
 
 def bench_of(problem: Problem) -> Bench:

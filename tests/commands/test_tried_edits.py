@@ -1,0 +1,39 @@
+"""A survey of layouts and a shrunken case come with the edit that was tried, as a check does."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from gradprobe.commands.shrink.attempts import TELL, Attempts
+from gradprobe.commands.strides.trials import Setup, Sought
+from gradprobe.commands.strides.worker import Trials
+from gradprobe.inputs.history import CheckRequest
+
+OPTIONS = {"batch": 1, "heads": 2, "seqlen": 16, "head_dim": 8}
+BUDGET = 20.0
+
+
+@pytest.fixture
+def target(tmp_path):
+    return f"{shutil.copy(Path(__file__).parents[2] / 'examples' / 'delta.py', tmp_path)}:delta"
+
+
+def of_survey(target, budget):
+    trials = Trials(Setup(CheckRequest(target, None, None, OPTIONS), "again", True, frozenset()))
+    diagnoses, known = trials(Sought("do=blhd", budget))
+    assert known == ()
+    return diagnoses
+
+
+def of_small_case(target, budget):
+    attempts = Attempts(CheckRequest(target, None, None, OPTIONS), False, None, 1, print, budget)
+    return attempts.ask(TELL, OPTIONS | {"layout": ["do=blhd"]}).report.diagnoses
+
+
+@pytest.mark.parametrize("diagnosed", [of_survey, of_small_case])
+def test_the_edit_comes_with_the_cause_where_there_is_time_for_one(target, diagnosed):
+    cause = diagnosed(target, BUDGET)[0]
+    assert (cause.fault, cause.is_certain) == ("stride/do-head", True)
+    assert "+    do_ptr += b * stride_dob + h * stride_doh" in cause.edit.diff.splitlines()
+    assert diagnosed(target, 0.0)[0].edit is None
