@@ -25,7 +25,7 @@ from .lines import among
 from .statements import address, loops, masks
 from .suspects import Suspect, suspects
 
-_CLASSES = {"load": "S1", "store": "S3", "value": "A", "stored": "A", "pairs": "M2"}
+_CLASSES = {"load": "S1", "masked": "M3", "store": "S3", "value": "A", "stored": "A", "pairs": "M2"}
 
 
 def seen_in_dataflow(experiment: Experiment, run: LayoutRun) -> tuple[list[Diagnosis], Collection[str]]:
@@ -77,9 +77,9 @@ def _diagnosis(group: Sequence[Suspect]) -> Diagnosis:
 def _beside(one: Suspect, place: Where) -> Iterator[Where]:
     """The lines of what enters a wrong operation unseen: its mask, its terms, the range of its loop."""
     lines = [(line.file, line.line, "enters here") for chain in one.beside for line in places(chain)[-1:]]
-    if one.site.operation == "select":
+    if one.site.operation == "select" or one.kind == "masked":
         lines += [(place.file, line, "the mask") for line in masks(place.file, place.line)]
-    if one.kind in ("load", "store"):
+    if one.kind in ("load", "masked", "store"):
         lines += [(place.file, line, "its address") for line in address(place.file, place.line)]
     if one.kind == "pairs":
         lines = [(place.file, line, "the loop") for line in loops(place.file, place.line)]
@@ -95,6 +95,8 @@ def _summary(one: Suspect) -> str:
     kernel, name = one.site.kernel, one.name
     if one.kind == "load":
         return f"{kernel} reads other elements of {title(name)} than it works on"
+    if one.kind == "masked":
+        return f"{kernel} masks out elements of {title(name)} that it works on"
     if one.kind == "store":
         return f"{kernel} writes other elements of {title(name)} than it computed"
     if one.kind == "stored":
@@ -112,7 +114,8 @@ def _where(one: Suspect) -> Where:
     return among(Where(line.file, line.line, line.code.strip(), kernel=one.site.kernel, note=note))
 
 
-_VERBS = {"load": "read", "store": "written", "value": "computed", "stored": "stored", "pairs": "summed"}
+_VERBS = {"load": "read", "masked": "read", "store": "written"}
+_VERBS |= {"value": "computed", "stored": "stored", "pairs": "summed"}
 
 
 def with_dataflow(named: Sequence[Diagnosis], seen: Sequence[Diagnosis]) -> list[Diagnosis]:

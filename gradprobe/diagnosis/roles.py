@@ -186,7 +186,7 @@ class Roles:
             sums = np.add.reduceat(want * want, starts)
             by_row = np.add.reduceat(want * actual, starts) / np.where(sums > 0, sums, 1.0)
             expected = want * np.repeat(by_row, counts)
-            if (by_row <= 0).any():
+            if (by_row[sums > 0] <= 0).any():
                 return False
         else:
             by_row = np.add.reduceat(actual - want, starts) / counts

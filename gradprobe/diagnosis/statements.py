@@ -9,12 +9,13 @@ from pathlib import Path
 
 
 def masks(file: str, line: int) -> Iterator[int]:
-    """The lines that make the condition of the `where` of a line, the last first."""
+    """The lines that make the condition of the `where` of a line, or the `mask=` of its access, the last first."""
     function = _function(file, line)
-    called = [node for node in _at(function, line) if isinstance(node, ast.Call) and _name(node.func) == "where"]
-    for call in called:
-        names = _names(ast.walk(call.args[0])) if call.args else set[str]()
-        yield from (one.lineno for one in _assigned(function, names, line))
+    called = [node for node in _at(function, line) if isinstance(node, ast.Call)]
+    tests = [call.args[0] for call in called if _name(call.func) == "where" and call.args]
+    tests += [word.value for call in called for word in call.keywords if word.arg == "mask"]
+    for test in tests:
+        yield from (one.lineno for one in _assigned(function, _names(ast.walk(test)), line))
 
 
 def address(file: str, line: int) -> Iterator[int]:

@@ -12,6 +12,7 @@ from ..inputs.memory import Array
 from ..model.number import plural
 from ..runtime.interpreter.dataflow import Conflict, Flow, Node, Site, Stored
 from ..runtime.interpreter.memory.findings import Line
+from .factors import STORED, Factors
 from .follow import Followed
 
 
@@ -20,8 +21,9 @@ class Suspect:
     """One operation that goes wrong although what it works on is right."""
 
     kind: str
-    """load, store: it reads, or writes, other elements than it should; value: its operands are right and its result is
-    not; stored: it is right but for a constant; pairs: rows and keys are left out of what is stored, or counted twice.
+    """load, store: it reads, or writes, other elements than it should; masked: it leaves out what is needed; value: its
+    operands are right and its result is not; stored: it is right but for a constant; pairs: rows and keys are left out
+    of what is stored, or counted twice.
     """
     name: str
     """The intermediate that is wrong there, or the tensor that is misread; "" where it is not known."""
@@ -144,18 +146,68 @@ def _values(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
         found.setdefault(node.site, (node, used_by))
         numbers[node.site].add(node.number)
     compared = Counter(node.site for node in run.flow.nodes if node.role is not None)
-    right = {node.site for node in run.flow.nodes if _is_known(node)}
-    fine = _fine(run.flow.nodes)
+    extents = {site: _share(len(each), compared[site], "tile") for site, each in numbers.items()}
+    explained = dict([*_by_masks(run.flow, found, extents), *_by_factors(run, found, extents)])
+    yield from dict.fromkeys(explained.values())
+    right, fine, earlier = _right(run.flow), _fine(run.flow.nodes), set[str]()
     for site in sorted(found, key=lambda site: found[site][0].number):
         node, used_by = found[site]
-        name, extent = _expected(node, run.flow.nodes), _share(len(numbers[site]), compared[site], "tile")
+        if site in explained:
+            earlier.add(site.kernel)
+            continue
+        name = _expected(node, run.flow.nodes)
         if node is not used_by and _is_known(node) and used_by.site.operation == "load":
-            yield _partly(node, extent)
+            yield _partly(node, extents[site])
             continue
         reason = _of_summed(node, used_by) if _is_known(node) else _of_value(node, name)
         lines = _blamed(site, right - {site})
         beside = tuple(dict.fromkeys(_entering(run.flow, node)))
-        yield Suspect("value", name, site, lines, reason, extent, site not in fine, beside)
+        is_sure = site not in fine and not (earlier - {site.kernel} and _has_unseen_load(node))
+        earlier |= {site.kernel} if is_sure else set()
+        yield Suspect("value", name, site, lines, reason, extents[site], is_sure, beside)
+
+
+def _right(flow: Flow) -> set[Site]:
+    """The operations that came to something right at least once."""
+    return {node.site for node in flow.nodes if _is_known(node)}
+
+
+def _by_factors(
+    run: Followed, found: Mapping[Site, tuple[Node, Node]], extents: Mapping[Site, str]
+) -> Iterator[tuple[Site, Suspect]]:
+    """What gave an operand of a wrong value an odd factor, by the site of that value."""
+    factors, told = Factors(run), dict[Site, Suspect]()
+    for site, (node, _) in found.items():
+        culprit = None if _is_known(node) else factors.culprit(node)
+        if culprit is not None:
+            reason = f"it is {culprit.words}, and line {site.lines[-1][1]} takes it for {culprit.wanted}"
+            odd = culprit.node.site
+            lines = _blamed(odd, _right(run.flow) - {odd})
+            told.setdefault(odd, Suspect("value", culprit.name, odd, lines, reason, extents[site]))
+            yield site, told[odd]
+    for site, (node, _) in found.items():
+        yield from ((site, told[entry]) for entry in factors.entries(node) if entry in told)
+
+
+def _by_masks(
+    flow: Flow, found: Mapping[Site, tuple[Node, Node]], extents: Mapping[Site, str]
+) -> Iterator[tuple[Site, Suspect]]:
+    """The loads whose masks leave out what a wrong value is made of, by the site of that value."""
+    wrong = [site for site, (node, _) in found.items() if not _is_known(node)]
+    masked = {site: flow.gaps.get(site, frozenset()) - flow.unknown for site in wrong}
+    gaps = frozenset[int]().union(*masked.values())
+    whole = [one.site for number, one in enumerate(flow.sources) if number not in gaps]
+    for site, numbers in masked.items():
+        for number in sorted(numbers):
+            source = flow.sources[number]
+            reason = f"its mask leaves out rows or keys that line {site.lines[-1][1]} works on"
+            lines = _blamed(source.site, whole)
+            yield site, Suspect("masked", source.tensor, source.site, lines, reason, extents[site])
+
+
+def _has_unseen_load(node: Node) -> bool:
+    """Whether an operand was loaded and compared with nothing: host code may have made it of what is wrong."""
+    return any(one.role is None and one.site.operation == "load" for one in node.operands)
 
 
 def _fine(nodes: Sequence[Node]) -> set[Site]:
@@ -330,21 +382,19 @@ def _not_numbers(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
 
 # --- factors and pairs
 
-_STORED = {"dQ": "scale * dS K", "dK": "scale * dS^T Q", "dV": "dV", "O": "O", "LSE": "LSE", "delta": "delta"}
-
 
 def _factors(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
     """Results that are stored as what they are, times another constant."""
     found: dict[Site, list[tuple[str, str]]] = {}
     for stored in run.flow.stores:
         name, role = run.outcome.storages.get(stored.home, ""), stored.node.role
-        if name not in wrong or name not in _STORED or role is None or not role.is_known or role.words == _STORED[name]:
+        if name not in wrong or name not in STORED or role is None or not role.is_known or role.words == STORED[name]:
             continue
         found.setdefault(stored.site, []).append((name, role.words))
     tiles = Counter(stored.site for stored in run.flow.stores)
     for site, ((name, words), *others) in found.items():
         reason, extent = (
-            f"{name} is stored as {words}, and is {_STORED[name]}",
+            f"{name} is stored as {words}, and is {STORED[name]}",
             _share(1 + len(others), tiles[site], "tile"),
         )
         yield Suspect("stored", name, site, site.lines[:1], reason, extent)

@@ -21,7 +21,7 @@ NAMED, CONSISTENT = 0.9, 0.5
 
 
 # What the fault of a diagnosis begins with that no hypothesis gives, but the dataflow of the kernels.
-KINDS = ("load/", "store/", "value/", "stored/", "pairs/")
+KINDS = ("load/", "masked/", "store/", "value/", "stored/", "pairs/")
 
 
 class Where(Struct, frozen=True):

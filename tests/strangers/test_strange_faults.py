@@ -2,12 +2,18 @@
 
 import pytest
 
+from gradprobe.diagnosis.follow import followed_run
+from gradprobe.diagnosis.suspects import suspects
+from gradprobe.model.assignment import parse_layout
 from gradprobe.model.run import MATCH, MISMATCH
 from gradprobe.pipeline.probe import probe
+from gradprobe.probing.experiment import experiment_of
+from gradprobe.runtime.backend import prepare_backend
 from gradprobe.targets.find import find_target
 from tests.cases import softmax_case
 from tests.strangers.faults import FAULTS, STRANGERS, file_of
 
+SHORT = {"seqlen_q": 28, "seqlen_k": 20}
 # One whole tile and a tail, laid as no program would lay them by chance.
 SMALL = {"head_dim": 8, "causal": True, "layouts": (("all", "distinct"),)}
 
@@ -40,11 +46,26 @@ def test_a_fault_lies_in_lines_of_its_own_function(fault):
     assert fault.lines <= set(range(first, first + body.count("\n") + 1))
 
 
-# Those whose line is told; docs/strangers.md says what is told of the others.
-LINED = {
-    "dv_takes_do_of_the_next_tile", "sum_not_rescaled_in_whole_tiles", "softcap_off_by_its_flag_on_the_diagonal",
-    "p_and_dp_swapped_in_one_call", "delta_of_the_first_head_of_the_group",
-}  # fmt: skip
+# Of kinds that the dataflow tells apart by itself: the smallest case, the result that is wrong, the suspect.
+SUSPECTS = [
+    ("sum_not_rescaled_in_whole_tiles", {"seqlen": 40}, "O", "value", ""),
+    ("ds_scaled_twice_on_the_diagonal", {"seqlen": 40}, "dK", "value", "dS"),
+    ("dk_scaled_once_for_each_head_of_the_group", {"heads": 2, "kv_heads": 1} | SHORT, "dK", "value", "dS^T Q"),
+    ("rows_of_do_masked_by_the_number_of_keys", {"heads": 2, "kv_heads": 1} | SHORT, "dV", "masked", "do"),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "wrong", "kind", "of"), SUSPECTS, ids=[each[0] for each in SUSPECTS])
+def test_the_dataflow_tells_the_line(name, options, wrong, kind, of, tmp_path):
+    fault = next(each for each in FAULTS if each.name == name)
+    copy = tmp_path / f"{name}.py"
+    copy.write_text(fault.plant())
+    case = softmax_case(**{**fault.options, "heads": 1, "head_dim": 8, **options})
+    prepare_backend("auto")
+    run = followed_run(experiment_of(case, find_target(f"{copy}:{fault.function}")), (parse_layout("contiguous"),))
+    sure = [one for one in suspects(run, [wrong]) if one.is_sure]
+    assert [(one.kind, one.name) for one in sure] == [(kind, of)]
+    assert sure[0].lines[-1][1] in fault.lines
 
 
 @pytest.mark.nightly
@@ -54,5 +75,4 @@ def test_a_fault_that_no_list_holds_is_found_and_its_line_told(fault, tmp_path):
     copy.write_text(fault.plant())
     report = probe(softmax_case(**fault.options), find_target(f"{copy}:{fault.function}"))
     assert report.verdict == MISMATCH
-    if fault.name in LINED:
-        assert fault.lines & {where.line for where in report.diagnoses[0].where}
+    assert fault.lines & {where.line for where in report.diagnoses[0].where}

@@ -48,6 +48,9 @@ class Accesses:
         number = self.flow.number(name, site)
         origin = frozenset([number])
         known = {letter: values.reshape(result.data.shape) for letter, values in at.items()}
+        is_read = mask.data if isinstance(mask, Handle) else True
+        if any(((values == NOWHERE) & is_read).any() for values in known.values()):
+            self.flow.unknown.add(number)
         known = without_tail(known, self.flow.sizes)
         if not is_block(known):
             self.flow.irregular.add(number)

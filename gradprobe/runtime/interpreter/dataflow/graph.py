@@ -141,6 +141,10 @@ class Flow:
     """By the number of a source and a letter, how often its indices agreed with another's."""
     irregular: set[int] = field(default_factory=set)
     """The loads that read outside their tensor, or a tile of it that is no block of rows and columns."""
+    unknown: set[int] = field(default_factory=set)
+    """The loads that read something of which no index is known."""
+    gaps: dict[Site, frozenset[int]] = field(default_factory=dict)
+    """By operation, the loads that leave out rows or keys which another operand has there."""
     sources: list[Source] = field(default_factory=list)
     """By number: the lines that load, and those that store, whose indices are compared."""
     stores: list[Stored] = field(default_factory=list)

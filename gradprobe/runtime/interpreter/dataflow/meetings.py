@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ....inputs.memory import Array
 from .graph import Conflict, Flow, Site
-from .lanes import NOWHERE, Lanes, along, contracted, differ, joined, together, without
+from .lanes import NOWHERE, Lanes, along, contracted, differ, joined, left_out, together, without
 
 _SUMS, _MAXIMA = ("fadd", "add"), ("maximumf", "maxnumf", "maxsi")
 
@@ -28,6 +29,8 @@ def lane_by_lane(flow: Flow, lanes: Sequence[Lanes | None], name: str, site: Sit
         apart = {x for x in shared if differ(left.at[x], right.at[x]) is not None} & {"h", "b"}
         left, right = without(left, apart), without(right, apart)
     flow.compare(left, right, site)
+    _note_gaps(flow, left, right, site)
+    _note_gaps(flow, right, left, site)
     if both and (is_sum or name in _MAXIMA):
         cover = together(left.cover, right.cover, is_sum=is_sum)
     else:
@@ -36,10 +39,18 @@ def lane_by_lane(flow: Flow, lanes: Sequence[Lanes | None], name: str, site: Sit
     return joined(left, right, cover)
 
 
-def product(flow: Flow, site: Site, a: Lanes | None, b: Lanes | None, shape: tuple[int, int]) -> Lanes | None:
+def _note_gaps(flow: Flow, lanes: Lanes, beside: Lanes, site: Site) -> None:
+    """Notes the loads of a tile that leave out what a tile beside it has."""
+    found = left_out(lanes, beside)
+    if found:
+        flow.gaps[site] = flow.gaps.get(site, frozenset()) | found
+
+
+def product(flow: Flow, site: Site, a: Lanes | None, b: Lanes | None, left: Array, right: Array) -> Lanes | None:
     """The lanes of a dot of two tiles, of [M, K] and [K, N]."""
     if a is None and b is None:
         return None
+    shape = left.shape[0], right.shape[1]
     at: dict[str, Array] = {}
     origins: dict[str, frozenset[int]] = {}
     summed: list[dict[str, Array | None]] = [{}, {}]
@@ -56,7 +67,7 @@ def product(flow: Flow, site: Site, a: Lanes | None, b: Lanes | None, shape: tup
                 whole = np.where(at[letter] < 0, whole, at[letter])
             at[letter] = np.array(whole)
             origins[letter] = origins.get(letter, frozenset()) | (lanes.origins[letter] if lanes else frozenset())
-    _compare_sums(flow, a, b, summed, site)
+    _compare_sums(flow, a, b, summed, site, ((left != 0).any(0), (right != 0).any(1)))
     cover = None
     for lanes, axis in ((a, 1), (b, 0)):
         if lanes is not None and lanes.is_matrix:
@@ -66,15 +77,24 @@ def product(flow: Flow, site: Site, a: Lanes | None, b: Lanes | None, shape: tup
     return Lanes(at, {x: origins[x] for x in at}, cover) if at else None
 
 
-def _compare_sums(flow: Flow, a: Lanes | None, b: Lanes | None, summed: list[dict[str, Any]], site: Site) -> None:
-    """What a dot sums over must be the same axis, element by element."""
+def _compare_sums(
+    flow: Flow, a: Lanes | None, b: Lanes | None, summed: list[dict[str, Any]], site: Site, held: tuple[Array, Array]
+) -> None:
+    """What a dot sums over must be the same axis, element by element.
+
+    Args:
+        held: for each side, which of the elements that are summed over are not 0 throughout.
+    """
     if a is None or b is None:
         return
     left, right = summed
     for letter in left.keys() & right.keys():
         if left[letter] is not None and right[letter] is not None:
             one = Lanes({letter: left[letter]}, {letter: a.origins[letter]})
-            flow.compare(one, Lanes({letter: right[letter]}, {letter: b.origins[letter]}), site)
+            other = Lanes({letter: right[letter]}, {letter: b.origins[letter]})
+            flow.compare(one, other, site)
+            _note_gaps(flow, one, _where(other, held[1]), site)
+            _note_gaps(flow, other, _where(one, held[0]), site)
         elif left[letter] is not None or right[letter] is not None:
             # One side has another index in each column, so that most of them differ.
             apart = Conflict(site, letter, a.origins[letter], b.origins[letter], (NOWHERE, NOWHERE))
@@ -82,6 +102,10 @@ def _compare_sums(flow: Flow, a: Lanes | None, b: Lanes | None, summed: list[dic
     x, y = (next((letter for letter in "mnde" if letter in side), "") for side in summed)
     if x and y and not left.keys() & right.keys():
         flow.conflicts.append(Conflict(site, f"{x}/{y}", a.origins[x], b.origins[y], (NOWHERE, NOWHERE)))
+
+
+def _where(lanes: Lanes, held: Array) -> Lanes:
+    return replace(lanes, at={letter: np.where(held, values, NOWHERE) for letter, values in lanes.at.items()})
 
 
 def lacking(flow: Flow, lanes: Lanes | None) -> frozenset[int]:

@@ -171,7 +171,7 @@ class _Tracer:
         left, right, added = (tile.lanes if tile else None for tile in tiles)
         made = None
         if a.data.ndim == 2:
-            made = product(flow, site, left, right, (a.data.shape[0], b.data.shape[1]))
+            made = product(flow, site, left, right, a.data, b.data)
         lanes = lane_by_lane(flow, [made, added], "fadd", site)
         flow.note(result, site, _nodes(tiles), lanes, lacking(flow, left) | lacking(flow, right))
 
