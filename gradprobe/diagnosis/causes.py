@@ -9,7 +9,7 @@ from msgspec import structs
 
 from ..faults.hypothesis import Hypothesis, Observed
 from ..model.number import plural
-from ..model.report import CONSISTENT, NAMED, Diagnosis
+from ..model.report import CONSISTENT, NAMED, Diagnosis, causes_among
 from ..numerics.evidence import LayoutRun
 from ..probing.experiment import Experiment
 from .behaviour import (
@@ -67,7 +67,7 @@ class CauseSearch:
         named = tested[:1] if tested and tested[0].explained >= NAMED else []
         behaving = [*([] if named else _behaving(again)), *first]
         found = [*behaving, *_diagnoses(self._lines, seen, tested, where)]
-        if is_first or not _causes(found):  # beside another fault, whose lines it would show as well
+        if is_first or not causes_among(found):  # beside another fault, whose lines it would show as well
             found = self._with_dataflow(layout.run, found)
         predicted = {one.fault: one for pair in named for one in pair.hypotheses}
         self._tell(layout, found, predicted)
@@ -78,7 +78,7 @@ class CauseSearch:
 
         A fault in following it costs that alone.
         """
-        first, causes = self._experiment.first, _causes(found)
+        first, causes = self._experiment.first, causes_among(found)
         if first is None or not first.interpreted or not first.launched:
             return found
         try:
@@ -94,7 +94,8 @@ class CauseSearch:
 
     def _tell(self, layout: FailingLayout, found: Sequence[Diagnosis], predicted: Mapping[str, Hypothesis]) -> None:
         """All that was found in the first layout; of another what is new in it, before what explains nothing yet."""
-        is_first, causes, told = not self._shown and not self._unexplained, _causes(found), _causes(self._found)
+        is_first = not self._shown and not self._unexplained
+        causes, told = causes_among(found), causes_among(self._found)
         new = [one for one in causes if one.fault not in self._shown]
         # What the dataflow shows of a fault in one layout it shows in another.
         lines = _lines_of(told)
@@ -138,6 +139,16 @@ class CauseSearch:
         ]
 
     @property
+    def shown(self) -> dict[str, tuple[str, ...]]:
+        """By fault that is named, the layouts that it explains."""
+        return {fault: tuple(layouts) for fault, layouts in self._shown.items()}
+
+    @property
+    def predicted(self) -> dict[str, Hypothesis]:
+        """By fault that is named, what predicts it."""
+        return dict(self._known)
+
+    @property
     def facts(self) -> tuple[str, ...]:
         """What is known of the layouts that nothing explains, and what could not be looked at."""
         facts: list[str] = []
@@ -151,12 +162,6 @@ class CauseSearch:
         faults = "; ".join(self._not_followed)
         missed = f"what the dataflow of the kernels shows is not complete, by a fault of gradprobe: {faults}"
         return (*facts, *([late] if self._late else []), *([missed] if faults else []))
-
-
-def _causes(found: Sequence[Diagnosis]) -> list[Diagnosis]:
-    """The first diagnosis, where it is named, and what stands beside it."""
-    named = bool(found) and found[0].is_named
-    return [one for number, one in enumerate(found) if one.is_named and (number == 0 or one.also)] if named else []
 
 
 def _lines_of(found: Sequence[Diagnosis]) -> set[tuple[str, int]]:

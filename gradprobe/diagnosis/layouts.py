@@ -10,10 +10,11 @@ from itertools import combinations
 from ..faults.hypothesis import Hypothesis, Observed
 from ..faults.table import hypotheses
 from ..model.intermediates import lookup
-from ..model.memory import GUARD, OUTSIDE, RACE
+from ..model.memory import GUARD, OUTSIDE, RACE, MemoryFinding
 from ..model.report import NAMED
 from ..numerics.evidence import LayoutRun
 from ..probing.experiment import Experiment, inputs_of
+from .lines import of_strays
 from .prediction import observed
 from .search import alike
 from .testing import Tester, merged
@@ -38,9 +39,13 @@ class FailingLayout:
     @cached_property
     def spoilt(self) -> frozenset[str]:
         """The results that kernels were seen to store outside themselves, or race for, in this layout."""
-        seen = (one for one in self.run.memory if one.kind in _SPOILING and one.access != "load")
-        rows = (lookup(one.tensor) for one in seen)
+        rows = (lookup(one.tensor) for one in self.spoiling)
         return frozenset(row.name for row in rows if row is not None) & _RESULTS
+
+    @property
+    def spoiling(self) -> tuple[MemoryFinding, ...]:
+        """What was seen of memory that makes a result wrong, whatever its numbers were."""
+        return tuple(one for one in self.run.memory if one.kind in _SPOILING and one.access != "load")
 
     @cached_property
     def unspoilt(self) -> Observed:
@@ -87,3 +92,12 @@ def explaining(seen: Observed, known: Sequence[Hypothesis]) -> tuple[str, ...]:
         if merged([of_first, of_second, tester.fully(first, second)]).explained >= NAMED:
             return first.fault, second.fault
     return ()
+
+
+def left_by(experiment: Experiment, run: LayoutRun, known: Sequence[Hypothesis]) -> tuple[str, ...]:
+    """The faults that explain all that is wrong in a run: of what predicts some, and of its memory; else none."""
+    (layout,) = failing_layouts(experiment, [run])
+    explained = explaining(layout.unspoilt, known) if layout.unspoilt.own else ()
+    if layout.unspoilt.own and not explained:
+        return ()
+    return (*explained, *dict.fromkeys(one.fault for one in of_strays((run.layout, one) for one in layout.spoiling)))

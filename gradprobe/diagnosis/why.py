@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from msgspec import structs
 
-from ..model.report import NAMED, Diagnosis
+from ..faults.hypothesis import Hypothesis
+from ..model.report import NAMED, Diagnosis, causes_among
 from ..model.run import MISMATCH
 from ..numerics.evidence import LayoutRun
 from ..probing.experiment import Experiment, inputs_of
@@ -39,6 +40,15 @@ class Reasons:
     """Sentences about what no named hypothesis explains."""
     sought: bool = True
     """Whether hypotheses were tested, where something is wrong."""
+    shown: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By fault of a cause, the layouts in which it shows."""
+    predicted: Mapping[str, Hypothesis] = field(default_factory=dict)
+    """By fault of a cause, what predicts it."""
+
+    @property
+    def causes(self) -> list[Diagnosis]:
+        """The diagnoses that are named."""
+        return causes_among(self.diagnoses)
 
 
 def reasons_of(experiment: Experiment, runs: Sequence[LayoutRun]) -> Reasons:
@@ -70,7 +80,7 @@ def _reasons_of(experiment: Experiment, runs: Sequence[LayoutRun], memory: tuple
     reasons = _of_failing(experiment, plain, memory)
     named = reasons.diagnoses and reasons.diagnoses[0].explained >= NAMED
     written = () if named else _written_over(of_results, plain[0])
-    return Reasons((*written, *reasons.diagnoses), () if written else reasons.known)
+    return replace(reasons, diagnoses=(*written, *reasons.diagnoses), known=() if written else reasons.known)
 
 
 def _of_a_smaller_case(experiment: Experiment, failing: Sequence[LayoutRun], memory: tuple[Diagnosis, ...]) -> Reasons:
@@ -84,7 +94,7 @@ def _of_a_smaller_case(experiment: Experiment, failing: Sequence[LayoutRun], mem
     told = tuple(
         structs.replace(one, evidence=(*one.evidence, words)) if one is first else one for one in reasons.diagnoses
     )
-    return Reasons(told, (words, *reasons.known) if reasons.known else ())
+    return replace(reasons, diagnoses=told, known=(words, *reasons.known) if reasons.known else ())
 
 
 def _written_over(of_results: Sequence[Diagnosis], run: LayoutRun) -> tuple[Diagnosis, ...]:
@@ -102,10 +112,15 @@ def _of_failing(experiment: Experiment, failing: Sequence[LayoutRun], memory: Se
     first = layouts[0]
     here = {one.fault for one in of_strays((first.name, one) for one in first.run.memory)}
     worst = {tensor_of(one): one for one in reversed(memory)}
-    spoilt = [worst.get(name.lower()) for layout in layouts for name in layout.spoilt & set(layout.seen.own)]
+    spoilt: dict[Diagnosis, list[str]] = {}
+    for layout in layouts:
+        named = {worst[key] for name in layout.spoilt & set(layout.seen.own) if (key := name.lower()) in worst}
+        for one in named:
+            spoilt.setdefault(one, []).append(layout.name)
     memory = [structs.replace(one, also=True) if one in spoilt else one for one in memory]
+    shown = {one.fault: tuple(names) for one, names in spoilt.items()}
     found = in_order(*told_once(search.told, memory), first.seen, here)
-    return Reasons(tuple(found), search.facts)
+    return Reasons(tuple(found), search.facts, shown={**shown, **search.shown}, predicted=search.predicted)
 
 
 def _of_other_values(

@@ -5,7 +5,7 @@ The names are those of the JSON, schema gradprobe.report/2: what /1 held has its
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, field
@@ -49,6 +49,8 @@ class TriedEdit(Struct, frozen=True, kw_only=True):
 
     matches: bool
     """Whether everything matches with it: every layout of the check, and a fresh draw."""
+    mends: bool = False
+    """Of one of several causes: whether all that is still wrong with it, in every layout, is made so by the others."""
     words: str
     """What matches with it, or what stays wrong."""
     file: str = ""
@@ -96,8 +98,16 @@ class Diagnosis(Struct, frozen=True, rename={"fault_class": "class"}):
 
     @property
     def is_certain(self) -> bool:
-        """Whether an edit there was tried with which everything matches."""
-        return self.edit is not None and self.edit.matches
+        """Whether an edit was tried with which it is gone, and with it everything that is wrong or what it makes so."""
+        return self.edit is not None and (self.edit.matches or self.edit.mends)
+
+
+def causes_among(diagnoses: Sequence[Diagnosis]) -> list[Diagnosis]:
+    """The diagnoses that are named: the best one, and those that stand beside it."""
+    if not diagnoses or not diagnoses[0].is_named:
+        return []
+    first, *others = diagnoses
+    return [first, *(other for other in others if other.also and other.is_named)]
 
 
 SCHEMA = "gradprobe.report/2"
@@ -240,10 +250,7 @@ class Report(Struct, frozen=True, kw_only=True):
     @property
     def causes(self) -> list[Diagnosis]:
         """The diagnoses that are named: the best one, and those that stand beside it."""
-        if not self.diagnoses or not self.diagnoses[0].is_named:
-            return []
-        first, *others = self.diagnoses
-        return [first, *(other for other in others if other.also and other.is_named)]
+        return causes_among(self.diagnoses)
 
     @property
     def own_error(self) -> Error | None:
@@ -276,7 +283,7 @@ class Report(Struct, frozen=True, kw_only=True):
 
 def passing_edit(report: Report) -> TriedEdit | None:
     """The edit with which everything matches; None where none was found."""
-    return next((one.edit for one in report.diagnoses if one.is_certain), None)
+    return next((one.edit for one in report.diagnoses if one.edit is not None and one.edit.matches), None)
 
 
 def error_of(failure: Failure) -> Error:

@@ -93,7 +93,7 @@ def probe(
 def reasons_with_edits(failed: tuple[Experiment, Sequence[LayoutRun]], reasons: Reasons, seconds: float) -> Reasons:
     """The reasons with the edit that was tried. What goes wrong in here is told, and no verdict depends on it."""
     try:
-        return replace(reasons, diagnoses=with_edits(*failed, reasons.diagnoses, seconds))
+        return replace(reasons, diagnoses=with_edits(*failed, reasons, seconds))
     except Exception as error:
         fault = f"{type(error).__name__}: {error}"
         return replace(reasons, known=(*reasons.known, f"no edit could be tried, by a fault of gradprobe: {fault}"))

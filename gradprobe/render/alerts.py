@@ -55,7 +55,7 @@ class Alert:
     level: str = ""
     """SARIF's: that of the rule, or lower where it is told as a warning."""
     edit: TriedEdit | None = None
-    """An edit with which everything matches; None where none is known."""
+    """An edit with which everything matches, or that undoes this cause; None where none is known."""
 
     @property
     def fingerprint(self) -> str:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from gradprobe.diagnosis.edits.cause import Cause
 from gradprobe.diagnosis.edits.search import Search
 from gradprobe.diagnosis.edits.trial import Came
 from gradprobe.model.diff import patched
@@ -64,8 +65,30 @@ def test_an_edit_that_matches_this_case_alone_or_does_harm_is_not_shown(tmp_path
     begun = experiment_on(tmp_path, text)
     at = text.index("19)")
     edit = Candidate(KernelFile(f"{tmp_path}/delta.py", text), (Edit(at, at + 2, bound),), 0.0)
-    titles, _ = Search(begun, runs_of(begun), tmp_path, SECONDS)._confirmed(edit)
+    search = Search(begun, runs_of(begun), tmp_path, SECONDS)
+    titles, _ = search._confirmed(Cause((), tuple(search.wrong)), edit)
     assert bool(titles) is matches
+
+
+def test_the_edits_for_two_causes_are_one_fix_and_each_is_told_at_its_own_cause(tmp_path):
+    """The factor shows in every layout, the stride in two: neither edit alone makes anything match there."""
+    both = EXAMPLE.replace("tl.sum(o * do, axis=1)", "tl.sum(o * do, axis=1) * 0.5")
+    report = report_on(tmp_path, both)
+    assert patched(both, passing_edit(report).diff) == RIGHT
+    first, second = report.causes
+    assert first.edit.words.endswith(f"; of it line 23 for {first.fault}, line 19 for {second.fault}")
+    assert patched(both, second.edit.diff) == RIGHT.replace("tl.sum(o * do, axis=1)", "tl.sum(o * do, axis=1) * 0.5")
+    gone = f"with it this fault is gone: in distinct and do=expanded all that is wrong is due to {first.fault}"
+    assert (second.edit.matches, second.edit.mends, second.edit.words) == (False, True, gone)
+
+
+@pytest.mark.parametrize(
+    ("left_by", "matches", "is_undone"), [((), True, True), ((), False, False), (("b",), False, True),
+                                          (("a", "b"), False, False)],
+)  # fmt: skip
+def test_a_cause_is_undone_where_only_what_others_make_wrong_is_left(left_by, matches, is_undone):
+    came = Came({"dQ": 0 if matches else 1}, {}, 0, "", matches, left_by=left_by)
+    assert Cause((), (), 0, "a").is_undone(came) is is_undone
 
 
 @pytest.mark.nightly

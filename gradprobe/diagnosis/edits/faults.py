@@ -52,8 +52,10 @@ def _of_diagnosis(diagnosis: Diagnosis, at: int, files: dict[str, KernelFile | N
 
 
 def _wanted(fault: str) -> tuple[str, ...]:
-    """Of "stride/do-head": do and h."""
+    """Of "stride/do-head": do and h. Of a mask that is missing: what masks a value."""
     kind, _, rest = fault.partition("/")
+    if "mask" in (kind, rest):
+        return ("where(",)
     if kind not in _OF_TENSORS:
         return ()
     tensor, *axes = rest.lower().split("-")

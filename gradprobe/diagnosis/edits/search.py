@@ -1,61 +1,33 @@
-"""The search: candidates tried on a small case, and what passes there in every layout of the check."""
+"""The search: candidates tried on a small case for each cause, and what passes there in every layout of the check."""
 
 from __future__ import annotations
 
-import heapq
+import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from pathlib import Path
 
+from ...faults.hypothesis import Hypothesis
 from ...model.assignment import run_name
 from ...numerics.evidence import LayoutRun
 from ...probing.experiment import Experiment
 from ...processes.forks import Forks
-from ...source.repairs.candidates import Candidate, candidates_of
+from ...source.repairs.candidates import Candidate
 from .cases import fresh, in_words, smaller
-from .faults import FileFaults
-from .trial import Came, Trial, holding, run_trial
+from .cause import Cause
+from .found import Found, Mend, Passed
+from .hunt import Hunt
+from .trial import Came, Trial, came_of, holding, run_trial
 
 _AT_ONCE = 2
 # Seconds for one run of one edit.
 _LONGEST_TRIAL = 60.0
-# How much later the lines of the next diagnosis are tried, in the ranks of the rules.
-_NEXT = 0.5
-# The same of lines that no diagnosis names, where any is named.
-_UNNAMED = 3.0
 # Layouts that tell edits apart which are the same when contiguous: no strides agree; q, k and v are programs' views.
 _ELSEWHERE = ((("all", "distinct"),), (("q", "blhd"), ("k", "blhd"), ("v", "blhd")))
-# How many more are tried once one makes some result right and leaves others wrong, until the next is sought beside it;
-# and how many once one passes, since a smaller one may too.
-_BEFORE_TWO, _AFTER_ONE = 24, 6
-
-
-@dataclass(frozen=True)
-class Passed:
-    """An edit with which everything matches."""
-
-    candidate: Candidate
-    titles: list[str]
-    """Of all that was run with it."""
-    elsewhere: int
-    """How many elements are wrong with it in layouts that a check without `distinct` leaves out: of two edits that are
-    the same in its own the right one is the better there."""
-
-
-@dataclass
-class Found:
-    """What came of a search."""
-
-    passed: list[Passed] = field(default_factory=list)
-    """What makes everything match."""
-    closest: tuple[Candidate, Came, Came] | None = None
-    """What makes some of it right: with what came with it and without it."""
-    tried: int = 0
-    ran: bool = True
-    """Whether the file as it is fails in a fork as it failed in the check; nothing is tried where it does not."""
+# How many more are tried once one passes, since a smaller one may too.
+_AFTER_ONE = 6
 
 
 class Search:
@@ -66,110 +38,110 @@ class Search:
         self._until = time.monotonic() + budget
         self._at_the_latest = self._until + budget  # what passes the small case in time is put to all of the check
         self._plain = [run for run in runs if run.is_plain and run.measured is not None]
-        self._wrong = [run for run in self._plain if not run.matches]
+        self.wrong = [run for run in self._plain if not run.matches]
         self._copies = count()
         self._modules: dict[str, list[str]] = {}
 
-    def run(self, faults: Sequence[FileFaults]) -> Found:
-        """Tries the candidates of all faults until one passes, or the time is over."""
-        found = Found()
-        if not self._wrong or not faults:
-            return found
+    def run(self, causes: Sequence[Cause]) -> Found:
+        """Tries the candidates of all causes until all are undone, or the time is over.
+
+        Nothing is tried for a cause that does not show in a fork as it did in the check.
+        """
+        found = Found(hunts=list(map(Hunt, causes)))
+        left = _AFTER_ONE
         with Forks(_AT_ONCE) as forks:
-            base: Candidate | None = None
-            failing = self._wrong[0]
-            while not found.passed and time.monotonic() < self._until:
-                further = self._round(forks, found, faults, base, failing)
-                if further is None:
+            for hunt, candidate, came in self._screened(forks, found.hunts):
+                if came is not None and self._helps(hunt, candidate, came, found) and not found.passed:
+                    self._try_together(found)
+                left -= bool(found.passed)
+                if not left or all(hunt.is_over for hunt in found.hunts):
                     break
-                base, failing = further
         return found
 
-    def _round(
-        self,
-        forks: Forks,
-        found: Found,
-        faults: Sequence[FileFaults],
-        base: Candidate | None,
-        failing: LayoutRun,
-    ) -> tuple[Candidate, LayoutRun] | None:
-        """Tries candidates on top of what is there.
+    def _begin(self, hunt: Hunt, base: Candidate | None = None) -> None:
+        """Begins on a small case that shows its cause, on top of an edit; it is over where there is none."""
+        small = self._small(hunt, base or Candidate(hunt.cause.faults[0].file, (), 0.0))
+        hunt.is_over = small is None
+        if small is not None:
+            hunt.begin(*small, base)
 
-        Returns:
-            What the next round begins with: an edit that leaves something wrong, and the layout in which it does.
+    def _screened(self, forks: Forks, hunts: Sequence[Hunt]) -> Iterator[tuple[Hunt, Candidate, Came | None]]:
+        """Each candidate with what came of it on the small case of its cause, as long as there is time."""
+        while time.monotonic() < self._until:
+            while forks.idle > 0 and (hunt := _likeliest(hunts)) is not None:
+                if hunt.trial is None:
+                    self._begin(hunt)
+                    continue
+                candidate, trial = hunt.take(), hunt.trial
+                work = partial(self._tried, trial, candidate, self._written(candidate), hunt.cause.others, hunt.before)
+                forks.add((hunt, trial, candidate), work)
+            if forks.idle == _AT_ONCE:
+                return
+            for (hunt, trial, candidate), came in forks.answers(self._until, _LONGEST_TRIAL):
+                hunt.tried += 1
+                # What came of a case that was left since tells nothing of the one that is there now.
+                if trial is hunt.trial and not hunt.is_over:
+                    yield hunt, candidate, came
+                break
+
+    def _helps(self, hunt: Hunt, candidate: Candidate, came: Came, found: Found) -> bool:
+        """Whether a cause is undone by an edit, or more of it than before."""
+        if not hunt.cause.is_undone(came):
+            return hunt.told(candidate, came)
+        titles, whole = self._confirmed(hunt.cause, candidate)
+        if titles:
+            found.passed.append(Passed(candidate, titles, self._elsewhere(candidate)))
+        elif hunt.cause.is_all and (wrong := _left(whole)) is not None and not found.passed:
+            hunt.told(candidate, came)
+            hunt.failing = wrong
+            self._begin(hunt, candidate)
+        elif not hunt.cause.is_all and (mend := _mend(hunt.cause, candidate, whole)) is not None:
+            hunt.told(candidate, came)
+            if mend.is_sure:
+                found.mends[hunt.cause.fault] = mend
+            hunt.is_over = mend.is_sure or came.matches
+            return True
+        return False
+
+    def _try_together(self, found: Found) -> None:
+        """Puts what undoes each cause, or comes closest to it, to the check as one edit."""
+        parts = [(hunt.cause, best) for hunt in found.hunts if (best := found.best(hunt)) is not None]
+        together = _joined([candidate for _, candidate in parts]) if len(parts) == len(found.hunts) > 1 else None
+        trials = [hunt.trial for hunt in found.hunts if hunt.trial is not None]
+        if together is None or not _all_match(self._all(together, trials)):
+            return
+        titles, _ = self._confirmed(Cause((), tuple(self.wrong)), together)
+        if titles:
+            found.passed.append(Passed(together, titles, 0, tuple(parts)))
+
+    def _small(self, hunt: Hunt, candidate: Candidate) -> tuple[Trial, Came] | None:
+        """The smallest case in which the same results go wrong, and what comes there; None where none does.
+
+        Of one of several causes all of them, and not by the others alone.
         """
-        trial, before = self._small(faults, base, failing)
-        if before is None:
-            found.ran = base is not None
-            return None
-        waiting, left = _in_turn(faults, base), _BEFORE_TWO
-        better: tuple[Candidate, Came] | None = None
-        after = _AFTER_ONE
-        for candidate, came in self._screened(forks, trial, waiting):
-            found.tried += 1
-            if came is not None and came.matches:
-                titles, wrong = self._confirmed(candidate)
-                if titles:
-                    found.passed.append(Passed(candidate, titles, self._elsewhere(candidate)))
-                elif wrong is not None and not found.passed:
-                    found.closest = found.closest or (candidate, came, before)
-                    return candidate, wrong
-            elif came is not None and came.is_better_than(before if better is None else better[1]):
-                better = (candidate, came)
-            left -= better is not None
-            after -= bool(found.passed)
-            if (better and not left and not found.passed) or not after:
-                break
-        if better is not None and found.closest is None:
-            found.closest = (*better, before)
-        return (better[0], failing) if better is not None and not found.passed else None
-
-    def _screened(
-        self, forks: Forks, trial: Trial, waiting: Iterator[Candidate]
-    ) -> Iterator[tuple[Candidate, Came | None]]:
-        """Each candidate with what came of it on the small case, as long as there is time."""
-        more = True
-        while more and time.monotonic() < self._until:
-            while more and forks.idle > 0:
-                candidate = next(waiting, None)
-                more = candidate is not None
-                if candidate is not None:
-                    forks.add(candidate, partial(self._tried, trial, candidate, self._written(candidate)))
-            for each in forks.answers(self._until, _LONGEST_TRIAL):
-                yield each
-                break
-        for each in forks.answers(self._until, _LONGEST_TRIAL):
-            yield each
-
-    def _small(
-        self, faults: Sequence[FileFaults], base: Candidate | None, failing: LayoutRun
-    ) -> tuple[Trial, Came | None]:
-        """The smallest case in which the same results go wrong, and what comes there; None where none does."""
-        candidate = base or Candidate(faults[0].file, (), 0.0)
-        trial = Trial(self._experiment.case, failing.assigned, failing.layout)
+        failing, cause = hunt.failing, hunt.cause
+        due = came_of(failing).names
         for case in smaller(self._experiment.case, failing):
             trial = Trial(case, failing.assigned, failing.layout)
-            (came,) = self._all(candidate, [trial])
-            if came is not None and not came.failure and not came.matches and came.names <= _wrong_names(failing):
+            (came,) = self._all(candidate, [trial], cause.others)
+            if came is None or came.failure or came.matches or not came.names <= due:
+                continue
+            if cause.is_all or (came.names == due and not cause.is_undone(came)):
                 return trial, came
-        return trial, None
+        return None
 
-    def _confirmed(self, candidate: Candidate) -> tuple[list[str], LayoutRun | None]:
-        """The titles of all trials that the check stands for, where all of them match.
+    def _confirmed(self, cause: Cause, candidate: Candidate) -> tuple[list[str], list[tuple[LayoutRun, Came | None]]]:
+        """What comes of an edit in the whole check.
 
         Returns:
-            Nothing where one does not; and the layout that failed before and fails no worse, where that is why.
+            The titles of all trials, where all match, fresh values included, else none; and what came in each layout,
+            where one edit is to undo everything until the first that does not match.
         """
-        runs = [*self._wrong, *(run for run in self._plain if run.matches)]
+        runs = [*self.wrong, *(run for run in self._plain if run.matches)]
         trials = [Trial(self._experiment.case, run.assigned, run.layout) for run in runs]
-        came = self._all(candidate, trials)
-        for run, one in zip(runs, came, strict=True):
-            if one is not None and not one.matches:
-                is_left = not run.matches and not one.failure and one.names <= _wrong_names(run)
-                return [], run if is_left else None
-        titles = [run.layout for run in self._plain]
-        draw = None if None in came else self._drawn_afresh(candidate, runs[0])
-        return ([*titles, draw] if draw else []), None
+        came = self._all(candidate, trials, cause.others, every=not cause.is_all)
+        draw = self._drawn_afresh(candidate, runs[0]) if _all_match(came) else None
+        return [*(run.layout for run in self._plain), draw] if draw else [], list(zip(runs, came, strict=True))
 
     def _elsewhere(self, candidate: Candidate) -> int:
         if any(run.layout.startswith("distinct") for run in self._plain) or self._experiment.case.inputs:
@@ -190,20 +162,30 @@ class Search:
                 return None
         return None
 
-    def _all(self, candidate: Candidate, trials: Sequence[Trial]) -> list[Came | None]:
-        """What comes of each trial; None of those after one that does not match."""
+    def _all(
+        self, candidate: Candidate, trials: Sequence[Trial], others: Sequence[Hypothesis] = (), *, every: bool = False
+    ) -> list[Came | None]:
+        """What comes of each trial; None of those after one that does not match, unless every one is to be run."""
         copy, came = self._written(candidate), dict[Trial, Came | None]()
         with Forks(_AT_ONCE) as forks:
             for trial in trials:
-                forks.add(trial, partial(self._tried, trial, candidate, copy))
+                forks.add(trial, partial(self._tried, trial, candidate, copy, others))
             for trial, one in forks.answers(self._at_the_latest, _LONGEST_TRIAL):
                 came[trial] = one
-                if one is None or not one.matches:
+                if not every and (one is None or not one.matches):
                     break
         return [came.get(trial) for trial in trials]
 
-    def _tried(self, trial: Trial, candidate: Candidate, copy: Path) -> Came:
-        return run_trial(self._experiment, trial, candidate.file.file, copy, self._modules[candidate.file.file])
+    def _tried(
+        self,
+        trial: Trial,
+        candidate: Candidate,
+        copy: Path,
+        others: Sequence[Hypothesis] = (),
+        before: Came | None = None,
+    ) -> Came:
+        modules = self._modules[candidate.file.file]
+        return run_trial(self._experiment, trial, candidate.file.file, copy, modules, others, before)
 
     def _written(self, candidate: Candidate) -> Path:
         """A copy of the file with the edits, under the file's own name."""
@@ -215,20 +197,41 @@ class Search:
         return copy
 
 
-def _wrong_names(run: LayoutRun) -> set[str]:
-    """The results that are wrong in a run."""
-    findings = run.measured.comparison.findings if run.measured is not None else {}
-    return {name for name, one in findings.items() if one.mismatched}
+def _likeliest(hunts: Sequence[Hunt]) -> Hunt | None:
+    """The hunt whose next candidate is the likeliest; None where none has any."""
+    waiting = [hunt for hunt in hunts if not hunt.is_over and hunt.cost < math.inf]
+    return min(waiting, key=lambda hunt: hunt.cost, default=None)
 
 
-def _in_turn(faults: Sequence[FileFaults], base: Candidate | None) -> Iterator[Candidate]:
-    """The candidates of all faults, the likeliest first, on top of what is there; those of a worse diagnosis later."""
+def _left(whole: Sequence[tuple[LayoutRun, Came | None]]) -> LayoutRun | None:
+    """The layout that failed before and fails no worse, where that is all that keeps an edit from passing."""
+    run, came = next(((run, came) for run, came in whole if came is not None and not came.matches), (None, None))
+    if run is None or came is None or run.matches or not came.is_no_worse_than(came_of(run)):
+        return None
+    return run
 
-    def costed(at: int, one: FileFaults) -> Iterator[tuple[float, int, int, Candidate]]:
-        late = _UNNAMED if one.diagnosis is None and faults[0].diagnosis is not None else 0.0
-        for number, candidate in enumerate(candidates_of(one.file, one.faults, one.wanted)):
-            whole = candidate if base is None else base.with_more(candidate.edits)
-            if whole is not None and (base is None or base.file is one.file):
-                yield candidate.cost + at * _NEXT + late, at, number, whole
 
-    yield from (each[-1] for each in heapq.merge(*(costed(at, one) for at, one in enumerate(faults))))
+def _all_match(came: Sequence[Came | None]) -> bool:
+    return all(one is not None and one.matches for one in came)
+
+
+def _mend(cause: Cause, candidate: Candidate, whole: Sequence[tuple[LayoutRun, Came | None]]) -> Mend | None:
+    """The edit, where it makes every layout that shows its cause better, and none worse."""
+    layouts, shown = [], {run.layout for run in cause.shown}
+    for run, came in whole:
+        before = came_of(run)
+        if came is None or not came.is_no_worse_than(before):
+            return None
+        if run.layout in shown:
+            if not (cause.is_undone(came) or came.is_better_than(before)):
+                return None
+            layouts.append((run.layout, came, before))
+    return Mend(cause, candidate, tuple(layouts))
+
+
+def _joined(several: Sequence[Candidate]) -> Candidate | None:
+    """All edits as one; None where two overlap or are of different files."""
+    together: Candidate | None = several[0]
+    for one in several[1:]:
+        together = together.with_more(one.edits) if together is not None and one.file is together.file else None
+    return together

@@ -5,19 +5,22 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ...faults.hypothesis import Hypothesis
 from ...model.assignment import Assigned
 from ...model.case import Case
 from ...model.failures import Failure
 from ...model.memory import ERROR
+from ...numerics.evidence import LayoutRun
 from ...probing.experiment import Experiment, experiment_of, silent
 from ...probing.runs import records_of
 from ...processes.startup.gradprobe_shadow import load_from_copy
 from ...targets.find import Target, find_target
+from ..layouts import left_by
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,10 @@ class Came:
     failure: str
     """Why there is no result; "" where there is one."""
     matches: bool
+    errors: Mapping[str, float] = field(default_factory=dict)
+    """The largest error of each result."""
+    left_by: tuple[str, ...] = ()
+    """The other causes that explain all that is wrong; none where they do not, or where that was not asked."""
 
     @property
     def names(self) -> set[str]:
@@ -51,18 +58,33 @@ class Came:
 
     def is_better_than(self, other: Came) -> bool:
         """Whether some result has come right, or most of its wrong elements, and nothing has become wrong."""
-        if self.failure or self.harm > other.harm or not self.names <= other.names:
+        if not self.is_no_worse_than(other):
             return False
         fewer = sum(self.wrong.values()) <= sum(other.wrong.values()) // 2 if other.names else self.harm < other.harm
         none_more = all(count <= other.wrong.get(name, 0) for name, count in self.wrong.items())
         return self.names < other.names or (fewer and none_more)
 
+    def is_no_worse_than(self, other: Came) -> bool:
+        """Whether nothing has become wrong."""
+        return not self.failure and self.harm <= other.harm and self.names <= other.names
 
-def run_trial(experiment: Experiment, trial: Trial, file: str, copy: Path, modules: Sequence[str]) -> Came:
+
+def run_trial(
+    experiment: Experiment,
+    trial: Trial,
+    file: str,
+    copy: Path,
+    modules: Sequence[str],
+    others: Sequence[Hypothesis] = (),
+    before: Came | None = None,
+) -> Came:
     """Runs a trial, in this process, which takes the copy for the file from now on.
 
     Args:
         modules: those that hold anything of the file, from `holding`.
+        others: what predicts other causes: of what is not as before, and no worse, it is found out whether they explain
+            all that is wrong.
+        before: what came without the edit; None where there is none.
     """
     try:
         target = _loaded(experiment.target, file, copy, modules)
@@ -75,11 +97,19 @@ def run_trial(experiment: Experiment, trial: Trial, file: str, copy: Path, modul
     run = record.run
     if run is None or run.measured is None:
         return Came({}, {}, 0, (run and run.skipped) or "it was refused", False)
-    findings = run.measured.comparison.findings
+    came = came_of(run)
+    is_other = before is None or (came.is_no_worse_than(before) and came.errors != before.errors)
+    return replace(came, left_by=left_by(begun, run, others)) if others and is_other and not came.matches else came
+
+
+def came_of(run: LayoutRun) -> Came:
+    """What came of a run that was measured."""
+    findings = run.measured.comparison.findings if run.measured is not None else {}
     harm = sum(one.severity == ERROR for one in run.memory)
     wrong = {name: one.mismatched for name, one in findings.items()}
     heads = {name: int((one.wrong > 0).sum()) for name, one in findings.items()}
-    return Came(wrong, heads, harm, "", run.matches)
+    errors = {name: one.max_abs_err for name, one in findings.items()}
+    return Came(wrong, heads, harm, "", run.matches, errors)
 
 
 def _loaded(target: Target, file: str, copy: Path, modules: Sequence[str]) -> Target:

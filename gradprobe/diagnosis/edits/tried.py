@@ -17,8 +17,12 @@ from ...probing.experiment import Experiment
 from ...runtime.backend import interpreting
 from ...source.repairs.candidates import Candidate
 from ..lines import among
+from ..why import Reasons
+from .cause import Cause, causes_of
 from .faults import faults_of
-from .search import Found, Search
+from .found import Found, Mend, Passed
+from .hunt import Hunt
+from .search import Search
 from .trial import Came
 
 # Others that pass and are named.
@@ -27,9 +31,9 @@ _CLASS = "EDIT"
 
 
 def with_edits(
-    experiment: Experiment, runs: Sequence[LayoutRun], diagnoses: tuple[Diagnosis, ...], budget: float
+    experiment: Experiment, runs: Sequence[LayoutRun], reasons: Reasons, budget: float
 ) -> tuple[Diagnosis, ...]:
-    """The diagnoses, of which one has the edit that was tried; one more where the edit is of no cause that they name.
+    """The diagnoses with the edits that were tried; one more where an edit is of no cause that they name.
 
     Nothing is tried where no Python file of kernels is at fault, where kernels are compiled for a GPU, and where the
     fault does not come again in a fork of this process.
@@ -37,34 +41,67 @@ def with_edits(
     Args:
         budget: seconds.
     """
+    diagnoses = reasons.diagnoses
     if budget <= 0 or experiment.case.device != "cpu" or not interpreting():
         return diagnoses
     start, findings = time.monotonic(), [run.measured.comparison.findings for run in runs if run.measured]
     wrong = dict.fromkeys(name for found in findings for name, one in found.items() if one.mismatched)
     faults = faults_of(experiment, diagnoses, list(wrong))
     with tempfile.TemporaryDirectory(prefix="gradprobe-edits-") as folder:
-        found = Search(experiment, runs, Path(folder), budget).run(faults)
+        search = Search(experiment, runs, Path(folder), budget)
+        if not (faults and search.wrong):
+            return diagnoses
+        found = search.run(causes_of(reasons, faults, search.wrong))
     if not found.tried:
         return diagnoses
-    return _placed(diagnoses, *_told(found, round(time.monotonic() - start, 1)))
+    return _placed(diagnoses, found, round(time.monotonic() - start, 1))
 
 
-def _told(found: Found, seconds: float) -> tuple[Candidate | None, TriedEdit]:
-    if found.passed:
-        first, *others = sorted(found.passed, key=lambda each: (each.elsewhere, *_size(each.candidate)))
-        candidate, titles = first.candidate, first.titles
-        left = "; layouts that this check leaves out are still wrong" if first.elsewhere else ""
-        words = f"with it all matches: {', '.join(titles[:-1])} and {titles[-1]}{left}"
-        named = tuple(_in_a_line(one.candidate) for one in others[:_OTHERS])
-    elif found.closest is not None:
-        (candidate, came, before), named = found.closest, ()
-        words = _what_is_left(came, before)
-    else:
-        words = f"none of {plural(found.tried, 'edit')} brings a result right"
-        return None, TriedEdit(matches=False, words=words, tried=found.tried, seconds=seconds)
-    file = candidate.file.file
-    edit = TriedEdit(matches=bool(found.passed), words=words, file=file, diff=diff_of(candidate), others=named)
-    return candidate, structs.replace(edit, tried=found.tried, seconds=seconds)
+def _placed(diagnoses: tuple[Diagnosis, ...], found: Found, seconds: float) -> tuple[Diagnosis, ...]:
+    """The diagnoses with what undoes everything at the first cause of it, and what was tried for each other one."""
+    of_causes = {hunt.cause.number or 0: _of_cause(hunt, found, seconds) for hunt in found.hunts if hunt.tried}
+    if not found.passed:
+        return tuple(structs.replace(one, edit=of_causes.get(at, one.edit)) for at, one in enumerate(diagnoses))
+    first, edit = _passed(found, seconds)
+    parts = {cause.number: _part(found, cause, candidate, seconds) for cause, candidate in first.parts}
+    told = tuple(structs.replace(one, edit=parts.get(at)) for at, one in enumerate(diagnoses))
+    return _with_passed(told, first.candidate, edit)
+
+
+def _passed(found: Found, seconds: float) -> tuple[Passed, TriedEdit]:
+    """The smallest edit with which everything matches, and what is told of it."""
+    first, *others = sorted(found.passed, key=lambda each: (each.elsewhere, *_size(each.candidate)))
+    left = "; layouts that this check leaves out are still wrong" if first.elsewhere else ""
+    parts = [f"{_in_lines(candidate)} for {cause.fault}" for cause, candidate in first.parts]
+    of = f"; of it {', '.join(parts)}" if parts else ""
+    words = f"with it all matches: {', '.join(first.titles[:-1])} and {first.titles[-1]}{left}{of}"
+    named = tuple(_in_a_line(one.candidate) for one in others[:_OTHERS])
+    return first, structs.replace(_edit(first.candidate, words, found.tried, seconds), matches=True, others=named)
+
+
+def _part(found: Found, cause: Cause, candidate: Candidate, seconds: float) -> TriedEdit:
+    """What of an edit with which everything matches undoes one cause."""
+    mend = found.mends.get(cause.fault)
+    words = _what_is_mended(mend) if mend is not None else "it is the part for this cause of what makes all match"
+    return structs.replace(_edit(candidate, words, found.tried, seconds), mends=True)
+
+
+def _of_cause(hunt: Hunt, found: Found, seconds: float) -> TriedEdit:
+    """What came of the edits for one cause, or for all that is wrong."""
+    mend = found.mends.get(hunt.cause.fault)
+    if mend is not None:
+        edit = _edit(mend.candidate, _what_is_mended(mend), hunt.tried, seconds)
+        return structs.replace(edit, mends=True)
+    if hunt.closest is not None:
+        candidate, came, before = hunt.closest
+        return _edit(candidate, _what_is_left(came, before), hunt.tried, seconds)
+    words = f"none of {plural(hunt.tried, 'edit')} brings a result right"
+    return TriedEdit(matches=False, words=words, tried=hunt.tried, seconds=seconds)
+
+
+def _edit(candidate: Candidate, words: str, tried: int, seconds: float) -> TriedEdit:
+    file, diff = candidate.file.file, diff_of(candidate)
+    return TriedEdit(matches=False, words=words, file=file, diff=diff, tried=tried, seconds=seconds)
 
 
 def _size(candidate: Candidate) -> tuple[int, int]:
@@ -92,20 +129,46 @@ def _changed(candidate: Candidate) -> list[int]:
     return sorted({text.count("\n", 0, edit.start) + 1 for edit in candidate.edits})
 
 
+def _in_lines(candidate: Candidate) -> str:
+    lines = list(map(str, _changed(candidate)))
+    return f"line{'s' * bool(lines[1:])} {', '.join(lines)}"
+
+
 def _what_is_left(came: Came, before: Came) -> str:
     right = sorted(before.names - came.names)
     left = [f"{name} still wrong in {plural(came.heads[name], 'head')}" for name in sorted(came.names)]
-    closer = (
-        f"{', '.join(right)} {'match' if right[1:] else 'matches'} with it" if right else "fewer elements are wrong"
-    )
+    closer = f"{_match(right)} with it" if right else "fewer elements are wrong"
     return "; ".join([closer, *left])
 
 
-def _placed(diagnoses: tuple[Diagnosis, ...], candidate: Candidate | None, edit: TriedEdit) -> tuple[Diagnosis, ...]:
-    """The diagnoses with the edit at the cause that it is of, first; what only comes close stands with the best one."""
-    if not edit.matches or candidate is None:
-        first = [structs.replace(one, edit=edit) for one in diagnoses[:1]]
-        return (*first, *diagnoses[1:])
+def _match(names: Sequence[str]) -> str:
+    return f"{_and(names)} {'match' if names[1:] else 'matches'}"
+
+
+def _and(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
+def _what_is_mended(mend: Mend) -> str:
+    """What comes right in the layouts that show a cause, and what stays wrong, by which others."""
+    groups: dict[str, list[str]] = {}
+    for layout, came, before in mend.layouts:
+        groups.setdefault(_left_by_others(came, before), []).append(layout)
+    told = (f"in {_and(layouts)} {words}" for words, layouts in groups.items())
+    return f"with it this fault is gone: {'; '.join(told)}"
+
+
+def _left_by_others(came: Came, before: Came) -> str:
+    if came.matches:
+        return "all matches"
+    right, left, by = sorted(before.names - came.names), sorted(came.names), _and(came.left_by)
+    if not right:
+        return f"all that is wrong is due to {by}"
+    return f"{_match(right)}, and {_and(left) or 'memory'} {'stay' if left[1:] else 'stays'} wrong, by {by}"
+
+
+def _with_passed(diagnoses: tuple[Diagnosis, ...], candidate: Candidate, edit: TriedEdit) -> tuple[Diagnosis, ...]:
+    """The diagnoses with the edit at the cause that it is of; it is a cause of its own where none names its lines."""
     lines = {(candidate.file.file, line) for line in _changed(candidate)}
     named = [one for one in diagnoses if one.is_named]
     of_line = [one for one in named if lines & {(where.file, where.line) for where in one.where}]

@@ -1,0 +1,61 @@
+"""Found: what came of a search for edits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ...source.repairs.candidates import Candidate
+from .cause import Cause
+from .hunt import Hunt
+from .trial import Came
+
+
+@dataclass(frozen=True)
+class Passed:
+    """An edit with which everything matches."""
+
+    candidate: Candidate
+    titles: list[str]
+    """Of all that was run with it."""
+    elsewhere: int
+    """How many elements are wrong with it in layouts that a check without `distinct` leaves out: of two edits that are
+    the same in its own the right one is the better there."""
+    parts: tuple[tuple[Cause, Candidate], ...] = ()
+    """Where it undoes several causes, what of it undoes which."""
+
+
+@dataclass(frozen=True)
+class Mend:
+    """An edit for one cause of several, with which every layout that shows it is better and none is worse."""
+
+    cause: Cause
+    candidate: Candidate
+    layouts: tuple[tuple[str, Came, Came], ...]
+    """Each layout that shows the cause: what came with it and without it."""
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether all that is wrong with it is known to be made so by the other causes."""
+        return all(self.cause.is_undone(came) for _, came, _ in self.layouts)
+
+
+@dataclass
+class Found:
+    """What came of a search."""
+
+    passed: list[Passed] = field(default_factory=list)
+    """What makes everything match."""
+    mends: dict[str, Mend] = field(default_factory=dict)
+    """What surely undoes one cause of several, by its fault."""
+    hunts: list[Hunt] = field(default_factory=list)
+    """All that was tried, by cause."""
+
+    @property
+    def tried(self) -> int:
+        """How many edits were run."""
+        return sum(hunt.tried for hunt in self.hunts)
+
+    def best(self, hunt: Hunt) -> Candidate | None:
+        """What undoes its cause, or else comes closest to that."""
+        mend = self.mends.get(hunt.cause.fault)
+        return mend.candidate if mend is not None else hunt.closest and hunt.closest[0]
