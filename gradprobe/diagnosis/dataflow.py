@@ -49,10 +49,9 @@ def seen_in_dataflow(experiment: Experiment, run: LayoutRun) -> tuple[list[Diagn
 
 def _diagnoses(found: Sequence[Suspect]) -> list[Diagnosis]:
     groups: dict[tuple[str, str], list[Suspect]] = {}
-    for one in found:
+    for one in [one for one in found if one.is_sure] or found:
         groups.setdefault((one.kind, one.name), []).append(one)
-    sure = [group for group in groups.values() if group[0].is_sure]
-    made = [_diagnosis(group) for group in sure or groups.values()]
+    made = [_diagnosis(group) for group in groups.values()]
     return [replace(one, also=number > 0) for number, one in enumerate(made)]
 
 

@@ -7,6 +7,8 @@ import pytest
 from gradprobe.commands.mutate.operators import mutants_of
 from gradprobe.source.kernel_file import KernelFile
 from gradprobe.source.repairs.candidates import Fault, candidates_of
+from gradprobe.source.repairs.unrun import as_parsed
+from gradprobe.source.text import Edit
 from tests.source.repaired import TEXT
 
 # What 20 s try on two cores of kernels that run in half a second.
@@ -120,6 +122,61 @@ def test_a_statement_that_a_sibling_has_and_this_kernel_lacks_is_put_in():
     found = islice(candidates_of(KernelFile("mine.py", text), [Fault(before)]), FIRST)
     sibling = "        p = tl.where((offs_n[None, :] < n_ctx) & (offs_m[:, None] >= offs_n[None, :]), p, 0.0)\n"
     assert any(candidate.text.count(sibling) == 2 for candidate in found)
+
+
+HEAD = "import triton\nimport triton.language as tl\n\n@triton.jit\ndef kernel(q_ptr, l_ptr, n, scale):\n"
+# Statements, how the one at fault begins, and what stands there when it is mended.
+STATEMENTS = {
+    "a factor of all of a difference": ("p = tl.exp2((s - l) * scale)", "p =", "p = tl.exp2(s * scale - l)"),
+    "a factor of one side": ("p = tl.exp2(s * scale - l)", "p =", "p = tl.exp2((s - l) * scale)"),
+    "a factor that the other branch has": (
+        "if n:\n    acc = acc * fade + tl.sum(p, 1)\nelse:\n    acc = tl.dot(p, v, acc=acc)",
+        "acc = tl.dot", "acc = tl.dot(p, v, acc=acc * fade)",
+    ),
+    "a statement in a loop": (
+        "for i in range(n):\n    dk += tl.load(q_ptr)\n    dk *= scale", "dk *=",
+        "    dk += tl.load(q_ptr)\ndk *= scale",
+    ),
+    "a pointer that stands still": (
+        "q_ptr += 3 * n\nl_ptr += 3 * n\nfor i in range(n):\n    s = tl.load(q_ptr) - tl.load(l_ptr)\n    q_ptr += n",
+        "s =", "    q_ptr += n\n    l_ptr += n",
+    ),
+    "two statements of a loop in the wrong order": (
+        "q = tl.load(q_ptr)\nfor i in range(n):\n    q = tl.load(q_ptr + i)\n    s += q", "q = tl.load(q_ptr + i)",
+        "    s += q\n    q = tl.load(q_ptr + i)",
+    ),
+}  # fmt: skip
+
+
+def in_kernel(statements):
+    """A kernel of some statements, to which s, l, p, v, acc, fade and dk are known."""
+    known = "s = l = p = v = acc = fade = dk = tl.arange(0, 16)\n"
+    return HEAD + "".join(f"    {line}\n" for line in (known + statements).split("\n"))
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_what_stands_in_the_wrong_place_is_moved(name):
+    wrong, begins, right = STATEMENTS[name]
+    text = in_kernel(wrong)
+    line = next(at for at, each in reversed([*enumerate(text.split("\n"), 1)]) if each.strip().startswith(begins))
+    found = [one.text for one in islice(candidates_of(KernelFile("mine.py", text), [Fault(line)]), FIRST)]
+    assert any(in_kernel(right).removeprefix(in_kernel("")[:-5]) in each for each in found)
+
+
+def test_what_can_be_seen_to_fail_or_to_change_nothing_is_not_tried():
+    text = in_kernel("a = s + l\nb = a * scale")
+    file = KernelFile("mine.py", text)
+
+    def parsed(old, new):
+        start = text.index(old)
+        return as_parsed(file, [Edit(start, start + len(old), new)])
+
+    assert parsed("s + l", "s - l") is not None
+    assert parsed("s + l", "s - b") is None  # b has no value yet
+    assert parsed("s + l", "s - c") is None  # nor c ever
+    assert parsed("s + l", "s +") is None
+    assert parsed("s + l", "(s + l)") is None
+    assert parsed("s + l", "s - l") == parsed("s + l", "(s - l)")
 
 
 @pytest.mark.nightly

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import heapq
 import re
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count, groupby, islice
@@ -18,6 +16,7 @@ from .parameter import stride_passed
 from .rules import Repairs
 from .siblings import of_siblings
 from .spots import Spot, spots_of
+from .unrun import as_parsed
 
 # How much a step away from the line at fault counts beside the ranks of the rules; what is taken off for the piece of
 # the line that is known to be wrong, for the words that the right text is likely to have, and for the same edit of the
@@ -64,7 +63,7 @@ class Candidate:
 
 
 def candidates_of(file: KernelFile, faults: Sequence[Fault], wanted: Iterable[str] = ()) -> Iterator[Candidate]:
-    """The candidates for a fault of these lines of a file, the likeliest first; each is Python still.
+    """The candidates for a fault of these lines of a file, the likeliest first; none that can be seen to fail.
 
     Where some lines say the same in several kernels, the same edit in all of them comes before each alone.
 
@@ -73,9 +72,12 @@ def candidates_of(file: KernelFile, faults: Sequence[Fault], wanted: Iterable[st
     """
     words = [word.lower() for word in wanted]
     seen: set[Edits] = set()
+    known: set[str] = set()
     for cost, edits in _by_cost(Repairs(file), faults, words):
-        if edits not in seen and _is_python(file, edits):
-            seen.add(edits)
+        parsed = None if edits in seen else as_parsed(file, edits)
+        seen.add(edits)
+        if parsed is not None and parsed not in known:
+            known.add(parsed)
             yield Candidate(file, edits, cost)
 
 
@@ -159,16 +161,3 @@ def _joined(several: Sequence[Edits]) -> Edits | None:
     ordered = sorted({edit for each in several for edit in each}, key=lambda edit: (edit.start, edit.end))
     overlap = any(one.end > two.start for one, two in zip(ordered, ordered[1:], strict=False))
     return None if overlap else tuple(ordered)
-
-
-def _is_python(file: KernelFile, edits: Edits) -> bool:
-    """Whether the functions that are edited are Python still."""
-    for function in file.functions:
-        start, end = file.offset(function.lineno, 0), file.span(function)[1]
-        inside = [Edit(one.start - start, one.end - start, one.text) for one in edits if start <= one.start <= end]
-        if inside:
-            try:
-                ast.parse(textwrap.dedent(edited(file.text[start:end], inside)))
-            except (SyntaxError, ValueError):
-                return False
-    return True

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from ..kernel_file import KernelFile, called
 from ..operators import OPERATORS
+from ..operators.addresses import parameters
 from ..text import Edit
-from ..triton_source import blocks
+from ..triton_source import blocks, bound_in
 from .alike import in_scope, others_of, scales
 from .spots import Spot
 
@@ -45,6 +46,14 @@ class Repairs:
 
     def replaced(self, node: ast.AST, text: str) -> tuple[Edit, ...]:
         return (self.file.replaced(node, text),)
+
+    def bracketed(self, node: ast.expr, text: str) -> tuple[Edit, ...]:
+        """The same, in brackets where an operator may stand beside it."""
+        above = next(self.file.above(node))
+        is_alone = isinstance(above, (ast.keyword, ast.Assign, ast.AugAssign)) or (
+            isinstance(above, ast.Call) and node in above.args
+        )
+        return self.replaced(node, text if is_alone else f"({text})")
 
     def words(self, node: ast.AST) -> str:
         """A node as it may stand beside any operator."""
@@ -323,9 +332,100 @@ def order_changed(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
     pairs = [(block[at - 1], statement)] if at else []
     pairs += [(statement, block[at + 1])] if at + 1 < len(block) else []
     for first, second in pairs:
-        if not blocks(first) and not blocks(second):
+        if not blocks(first) and not blocks(second) and _depend(first, second):
             one, two = by.file.words(first), by.file.words(second)
-            yield 2.5, (by.file.replaced(first, two), by.file.replaced(second, one))
+            yield 1.2, (by.file.replaced(first, two), by.file.replaced(second, one))
+
+
+def _depend(first: ast.stmt, second: ast.stmt) -> bool:
+    """Whether the order of two statements may matter: what one binds the other has, or both act on memory."""
+    acting = [
+        isinstance(each, ast.Expr) or any(called(n) == "load" for n in ast.walk(each)) for each in (first, second)
+    ]
+    names = [{node.id for node in ast.walk(each) if isinstance(node, ast.Name)} for each in (first, second)]
+    shared = set(bound_in([first])) & names[1] or set(bound_in([second])) & names[0]
+    return bool(shared) or (all(acting) and any(isinstance(each, ast.Expr) for each in (first, second)))
+
+
+def factor_moved(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
+    """`a * c - b` and `a - b * c` for `(a - b) * c`, and the reverse: what of a difference a factor is of."""
+    for node in by.nodes(spot):
+        if not isinstance(node, ast.BinOp):
+            continue
+        sides = (node.left, node.right), (node.right, node.left)
+        if isinstance(node.op, ast.Mult):
+            for inner, factor in ((a, by.words(b)) for a, b in sides if _is_sum(a)):
+                sign = "-" if isinstance(inner.op, ast.Sub) else "+"  # type: ignore[attr-defined]
+                one, other = by.words(inner.left), by.words(inner.right)  # type: ignore[attr-defined]
+                yield 1.4, by.bracketed(node, f"{one} * {factor} {sign} {other}")
+                yield 1.5, by.bracketed(node, f"{one} {sign} {other} * {factor}")
+        elif _is_sum(node):
+            sign = "-" if isinstance(node.op, ast.Sub) else "+"
+            for inner, rest in sides:
+                if isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Mult):
+                    kept = [by.words(inner.left), by.words(rest)]
+                    both = f" {sign} ".join(kept if inner is node.left else kept[::-1])
+                    yield 1.5, by.bracketed(node, f"({both}) * {by.words(inner.right)}")
+
+
+def _is_sum(node: ast.expr) -> bool:
+    return isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub))
+
+
+def factor_of_sibling(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
+    """`acc * fade[:, None]` for `acc` where another statement of the function multiplies it so: another branch."""
+    inside = [node for node in ast.walk(spot.function) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)]
+    products = {(node.left.id, by.file.words(node)) for node in inside if isinstance(node.left, ast.Name)}
+    own = by.file.words(spot.statement)
+    for node in spot.names:
+        for name, product in sorted(products):
+            if name == node.id and product not in own:
+                yield 1.0, by.bracketed(node, product)
+
+
+def moved_out(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
+    """The last statement of a loop behind it: once, and not in each round."""
+    statement = spot.statement
+    loop = next(by.file.above(statement))
+    if spot.roots != (statement,) or blocks(statement) or not isinstance(loop, (ast.For, ast.While)):
+        return
+    if len(loop.body) > 1 and loop.body[-1] is statement and not loop.orelse:
+        start, end = by.file.span(loop.body[-2])[1], by.file.span(statement)[1]
+        yield 1.0, (Edit(start, end, f"\n{' ' * loop.col_offset}{by.file.words(statement)}"),)
+
+
+def pointer_advanced(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
+    """A pointer that a loop reads from moved on in each round, as it moves on others that begin alike."""
+    read = {node.id for node in spot.names}
+    for loop in by.file.above(spot.statement):
+        if not isinstance(loop, (ast.For, ast.While)):
+            continue
+        moving = [each for each in loop.body if _is_move(each)]
+        standing = (read - set(bound_in(loop.body))) & set(parameters(spot.function))
+        for name in sorted(standing):
+            for step, rank in _steps(by, spot.function, name, moving).items():
+                end = by.file.span(moving[-1])[1]
+                yield rank, (Edit(end, end, f"\n{' ' * moving[-1].col_offset}{name} += {step}"),)
+
+
+def _is_move(statement: ast.stmt) -> bool:
+    is_sum = isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Add)
+    return is_sum and isinstance(statement.target, ast.Name) and called(statement.value) != "dot"  # type: ignore[attr-defined]
+
+
+def _steps(by: Repairs, function: ast.FunctionDef, name: str, moving: Sequence[ast.stmt]) -> dict[str, float]:
+    """What others are moved on by, those first that begin with the same offset."""
+    starts = {
+        each.target.id: by.file.words(each.value)
+        for each in ast.walk(function)
+        if isinstance(each, ast.AugAssign) and isinstance(each.target, ast.Name) and each not in moving
+    }
+    found: dict[str, float] = {}
+    for each in moving:
+        step, other = by.file.words(each.value), each.target.id  # type: ignore[attr-defined]
+        rank = 0.5 if name in starts and starts.get(other) == starts[name] else 1.5
+        found[step] = min(rank, found.get(step, rank))
+    return found
 
 
 def made_wide(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
@@ -340,6 +440,7 @@ def made_wide(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
 RULES: tuple[Callable[[Repairs, Spot, list[str]], Undone], ...] = (
     as_planted, name_swapped, call_undone, whole_tiles, range_moved, operand_dropped, sum_kept, comparison_turned,
     sign_changed, constant_changed, factor_added, mask_added, transposed, delta_taken, order_changed, made_wide,
+    factor_moved, factor_of_sibling, moved_out, pointer_advanced,
 )  # fmt: skip
 # Outside kernels: sizes, grids, allocations and what launches pass.
 _OF_HOSTS = (as_planted, name_swapped, call_undone, whole_tiles, operand_dropped, constant_changed, order_changed)

@@ -1,0 +1,93 @@
+"""What is told of an edit without running it: is it Python, does it change anything, has each name a value?"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import textwrap
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+
+from ..kernel_file import KernelFile
+from ..operators.addresses import parameters
+from ..text import Edit, edited
+from ..triton_source import blocks, bound_in, heads
+
+
+def as_parsed(file: KernelFile, edits: Sequence[Edit]) -> str | None:
+    """What an edit makes of the functions that it is in, the same for edits that come to the same.
+
+    Returns:
+        None where it is no Python, changes nothing, or reads a name before it has a value.
+    """
+    parsed, changes = [], False
+    for function in file.functions:
+        start, end = file.offset(function.lineno, 0), file.span(function)[1]
+        inside = [Edit(one.start - start, one.end - start, one.text) for one in edits if start <= one.start <= end]
+        if not inside:
+            continue
+        try:
+            tree = _parsed(edited(file.text[start:end], inside))
+        except (SyntaxError, ValueError):
+            return None
+        before, after = _dump(file, function), ast.dump(tree)
+        if not isinstance(tree, ast.FunctionDef) or not _unbound(file, tree) <= _unbound(file, function):
+            return None
+        parsed.append(after)
+        changes = changes or before != after
+    return "\n".join(parsed) if changes or not parsed else None
+
+
+def _parsed(text: str) -> ast.stmt:
+    return ast.parse(textwrap.dedent(text)).body[0]
+
+
+@lru_cache(maxsize=256)
+def _dump(file: KernelFile, function: ast.FunctionDef) -> str:
+    """A function without its decorators."""
+    return ast.dump(_parsed(file.text[file.offset(function.lineno, 0) : file.span(function)[1]]))
+
+
+def _unbound(file: KernelFile, function: ast.FunctionDef) -> set[str]:
+    """The names that are read in a function where nothing before in its text has given them a value."""
+    bound, unbound = {*parameters(function), *_stars(function)}, set[str]()
+    local = bound | set(bound_in(function.body))
+    for statement in _in_order(function.body):
+        reads = {one for node in _of_itself(statement) for one in _read(node)}
+        unbound |= {name for name in reads - bound if name in local or name not in _outside(file)}
+        bound |= set(bound_in(heads(statement) if blocks(statement) else [statement]))
+    return unbound
+
+
+def _stars(function: ast.FunctionDef) -> Iterator[str]:
+    yield from (each.arg for each in (function.args.vararg, function.args.kwarg) if each is not None)
+
+
+def _in_order(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    for statement in body:
+        yield statement
+        for block in blocks(statement):
+            yield from _in_order(block)
+
+
+def _of_itself(statement: ast.stmt) -> list[ast.AST]:
+    """A statement without the blocks that it holds."""
+    inner = {id(each) for block in blocks(statement) for each in block}
+    return [node for node in ast.iter_child_nodes(statement) if id(node) not in inner]
+
+
+def _read(root: ast.AST) -> Iterator[str]:
+    """The names that an expression reads, those left out that it binds itself."""
+    names = [node for node in ast.walk(root) if isinstance(node, ast.Name)]
+    own = {node.id for node in names if isinstance(node.ctx, ast.Store)}
+    own |= {node.arg for node in ast.walk(root) if isinstance(node, ast.arg)}
+    yield from (node.id for node in names if isinstance(node.ctx, ast.Load) and node.id not in own)
+
+
+@lru_cache(maxsize=64)
+def _outside(file: KernelFile) -> set[str]:
+    """What a function of a file may read besides its own names, also of the functions around it."""
+    nodes = list(ast.walk(file.tree))
+    imported = {(node.asname or node.name).partition(".")[0] for node in nodes if isinstance(node, ast.alias)}
+    defined = {node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    return {*imported, *defined, *bound_in([file.tree]), *dir(builtins)}
