@@ -79,7 +79,8 @@ class CauseSearch:
         A fault in following it costs that alone.
         """
         first, causes = self._experiment.first, causes_among(found)
-        if first is None or not first.interpreted or not first.launched:
+        is_interpreted = first is not None and first.interpreted and bool(first.launched)
+        if not is_interpreted and self._experiment.cuda != "cuda-on-cpu":
             return found
         try:
             # It imports Triton, which only a run in the interpreter has surely done already.

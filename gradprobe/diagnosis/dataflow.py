@@ -20,6 +20,7 @@ from ..model.run import INHERITED, MISMATCH
 from ..numerics.evidence import LayoutRun
 from ..probing.experiment import Experiment
 from ..runtime.interpreter.memory.findings import places
+from .addresses import misread, visited_run
 from .follow import followed_run
 from .lines import among
 from .statements import address, loops, masks
@@ -35,15 +36,17 @@ def seen_in_dataflow(experiment: Experiment, run: LayoutRun) -> tuple[list[Diagn
     """
     if experiment.case.cu_seqlens_q or run.measured is None:
         return [], ()
+    findings = run.measured.comparison.findings.items()
+    wrong = [name for name, finding in findings if finding.status in (MISMATCH, INHERITED)]
     try:
+        if experiment.cuda:
+            visited = visited_run(experiment, run.assigned)
+            return (_diagnoses(misread(visited, wrong)) if visited is not None else []), ()
         followed = followed_run(experiment, run.assigned)
     except Failure:
         return [], ()
     if followed is None:
         return [], ()
-    wrong = [
-        name for name, finding in run.measured.comparison.findings.items() if finding.status in (MISMATCH, INHERITED)
-    ]
     return _diagnoses(suspects(followed, wrong)), followed.flow.failures
 
 

@@ -43,7 +43,7 @@ def followed_run(experiment: Experiment, assigned: Assigned) -> Followed | None:
 
     def learn(argument: Any) -> None:
         if isinstance(argument, torch.Tensor):
-            letters = _copied(argument, inputs.tensors, roles, case)
+            letters = copied(argument, inputs.tensors, roles, case)
             if letters:
                 copies[argument.untyped_storage().data_ptr()] = letters
 
@@ -54,7 +54,7 @@ def followed_run(experiment: Experiment, assigned: Assigned) -> Followed | None:
     return Followed(flow, roles, outcome) if outcome.trace is not None else None
 
 
-def _copied(argument: torch.Tensor, known: Mapping[str, torch.Tensor], roles: Roles, case: Case) -> str:
+def copied(argument: torch.Tensor, known: Mapping[str, torch.Tensor], roles: Roles, case: Case) -> str:
     """The axes of a tensor that host code made of an input: one of its shape whose values are proportional to it."""
     home = argument.untyped_storage().data_ptr()
     if argument.dim() < 2 or not argument.is_floating_point() or argument.numel() < 8:

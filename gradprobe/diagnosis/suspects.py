@@ -11,7 +11,7 @@ import numpy as np
 from ..inputs.memory import Array
 from ..model.number import plural
 from ..runtime.interpreter.dataflow import Conflict, Flow, Node, Site, Stored
-from ..runtime.interpreter.memory.findings import Line
+from ..runtime.interpreter.memory.findings import Line, places
 from .factors import STORED, Factors
 from .follow import Followed
 
@@ -70,11 +70,11 @@ def _misread(flow: Flow) -> Iterator[Suspect]:
         reason = _of_conflict(flow, number, conflict)
         kind = "load" if source.site.operation == "load" else "store"
         count = sum(one.letter == conflict.letter for one in conflicts)
-        extent = _share(count, count + flow.agreed[number, conflict.letter], "time")
-        yield Suspect(kind, source.tensor, source.site, _blamed(source.site, right), reason, extent)
+        extent = share(count, count + flow.agreed[number, conflict.letter], "time")
+        yield Suspect(kind, source.tensor, source.site, blamed(source.site, right), reason, extent)
 
 
-def _share(count: int, total: int, noun: str) -> str:
+def share(count: int, total: int, noun: str) -> str:
     return f"{count:,} of {plural(total, noun)}"
 
 
@@ -98,20 +98,20 @@ def _transposed(flow: Flow) -> Iterator[Suspect]:
     sites = {one.site: one for one in reversed(found)}
     dots = Counter(node.site for node in flow.nodes)
     for site, conflict in sites.items():
-        one, other = (_WORDS[letter] for letter in conflict.letter.split("/"))
+        one, other = (WORDS[letter] for letter in conflict.letter.split("/"))
         reason = f"the dot sums over {one}s on its left and over {other}s on its right"
-        extent = _share(sum(one.site == site for one in found), dots[site], "tile")
+        extent = share(sum(one.site == site for one in found), dots[site], "tile")
         yield Suspect("value", "", site, site.lines, reason, extent)
 
 
-_WORDS = {"b": "batch", "h": "head", "g": "key head", "m": "row", "n": "key", "d": "dim", "e": "dim", "w": "distance"}
+WORDS = {"b": "batch", "h": "head", "g": "key head", "m": "row", "n": "key", "d": "dim", "e": "dim", "w": "distance"}
 
 
 def _of_conflict(flow: Flow, culprit: int, conflict: Conflict) -> str:
     here, there = conflict.example if culprit in conflict.left else conflict.example[::-1]
     others = conflict.right if culprit in conflict.left else conflict.left
     names = " and ".join(sorted({flow.sources[number].tensor for number in others}))
-    word, tensor = _WORDS[conflict.letter[0]], flow.sources[culprit].tensor
+    word, tensor = WORDS[conflict.letter[0]], flow.sources[culprit].tensor
     is_load = flow.sources[culprit].site.operation == "load"
     verb = "read" if is_load else "written"
     if here == there:
@@ -120,7 +120,7 @@ def _of_conflict(flow: Flow, culprit: int, conflict: Conflict) -> str:
     return f"{tensor} is {verb} {does} where it meets {word} {there} of {names}"
 
 
-def _blamed(site: Site, right: Iterable[Site]) -> tuple[Line, ...]:
+def blamed(site: Site, right: Iterable[Site]) -> tuple[Line, ...]:
     """The lines of a site without the innermost ones that are right where something else calls them."""
     same = [one for one in right if (one.operation, one.instruction) == (site.operation, site.instruction)]
     elsewhere = {other.lines[-depth:] for other in same for depth in range(1, len(other.lines) + 1)}
@@ -146,7 +146,7 @@ def _values(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
         found.setdefault(node.site, (node, used_by))
         numbers[node.site].add(node.number)
     compared = Counter(node.site for node in run.flow.nodes if node.role is not None)
-    extents = {site: _share(len(each), compared[site], "tile") for site, each in numbers.items()}
+    extents = {site: share(len(each), compared[site], "tile") for site, each in numbers.items()}
     explained = dict([*_by_masks(run.flow, found, extents), *_by_factors(run, found, extents)])
     yield from dict.fromkeys(explained.values())
     right, fine, earlier = _right(run.flow), _fine(run.flow.nodes), set[str]()
@@ -160,7 +160,7 @@ def _values(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
             yield _partly(node, extents[site])
             continue
         reason = _of_summed(node, used_by) if _is_known(node) else _of_value(node, name)
-        lines = _blamed(site, right - {site})
+        lines = blamed(site, right - {site})
         beside = tuple(dict.fromkeys(_entering(run.flow, node)))
         is_sure = site not in fine and not (earlier - {site.kernel} and _has_unseen_load(node))
         earlier |= {site.kernel} if is_sure else set()
@@ -180,9 +180,9 @@ def _by_factors(
     for site, (node, _) in found.items():
         culprit = None if _is_known(node) else factors.culprit(node)
         if culprit is not None:
-            reason = f"it is {culprit.words}, and line {site.lines[-1][1]} takes it for {culprit.wanted}"
+            reason = f"it is {culprit.words}, and line {places(site.lines)[-1].line} takes it for {culprit.wanted}"
             odd = culprit.node.site
-            lines = _blamed(odd, _right(run.flow) - {odd})
+            lines = blamed(odd, _right(run.flow) - {odd})
             told.setdefault(odd, Suspect("value", culprit.name, odd, lines, reason, extents[site]))
             yield site, told[odd]
     for site, (node, _) in found.items():
@@ -200,8 +200,8 @@ def _by_masks(
     for site, numbers in masked.items():
         for number in sorted(numbers):
             source = flow.sources[number]
-            reason = f"its mask leaves out rows or keys that line {site.lines[-1][1]} works on"
-            lines = _blamed(source.site, whole)
+            reason = f"its mask leaves out rows or keys that line {places(site.lines)[-1].line} works on"
+            lines = blamed(source.site, whole)
             yield site, Suspect("masked", source.tensor, source.site, lines, reason, extents[site])
 
 
@@ -316,7 +316,7 @@ def _of_value(node: Node, name: str) -> str:
 
 def _of_summed(node: Node, used_by: Node) -> str:
     assert node.role is not None
-    sums = f"line {used_by.site.lines[-1][1]} sums over it"
+    sums = f"line {places(used_by.site.lines)[-1].line} sums over it"
     if node.role.is_open:
         return f"{node.role.words} is right where rows see keys and not masked where they do not, and {sums}"
     return f"it is {node.role.words}, and {sums} as if it were more"
@@ -376,7 +376,7 @@ def _not_numbers(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
         found[node.site] += not behind and node.site.operation != "load"
     for site, count in found.items():
         if count:
-            extent = _share(count, tiles[site], "tile")
+            extent = share(count, tiles[site], "tile")
             yield Suspect("value", "NaN", site, site.lines, "it makes NaN of numbers", extent)
 
 
@@ -395,7 +395,7 @@ def _factors(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
     for site, ((name, words), *others) in found.items():
         reason, extent = (
             f"{name} is stored as {words}, and is {STORED[name]}",
-            _share(1 + len(others), tiles[site], "tile"),
+            share(1 + len(others), tiles[site], "tile"),
         )
         yield Suspect("stored", name, site, site.lines[:1], reason, extent)
 
@@ -414,7 +414,7 @@ def _pairs(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
         b, h, m, n = (int(at) for at in np.argwhere(pairs)[0])
         first = f"the first of row {m} and key {n} (batch {b}, head {h})"
         reason = f"{int(pairs.sum()):,} pairs of a row and a key are {what}, {first}"
-        site, extent = _summing(stored.node), _share(int(pairs.sum()), int(run.roles.valid.sum()), "pair")
+        site, extent = _summing(stored.node), share(int(pairs.sum()), int(run.roles.valid.sum()), "pair")
         yield Suspect("pairs", name, site, site.lines, reason, extent)
 
 

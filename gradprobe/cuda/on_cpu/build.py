@@ -16,12 +16,14 @@ from ...model.failures import TargetFailure
 from ..kernel import Unit, first_errors
 
 HERE = Path(__file__).parent
-# -O1 keeps each access at its line. Findings need lines, and addr2line of binutils 2.40 mixes up the files of DWARF 5.
+# -O1 keeps each access at its line, and frame pointers show the calls that led there. Findings need lines, and
+# addr2line of binutils 2.40 mixes up the files of DWARF 5.
 _WATCHED = (
     *("-std=c++17", "-O1", "-gdwarf-4", "-fPIC", "-fsanitize=thread,alignment", "-fno-extern-tls-init", "-w"),
-    *("-ffp-contract=off", "--param", "tsan-instrument-func-entry-exit=0", f"-I{HERE / 'include'}"),
+    *("-ffp-contract=off", "-fno-omit-frame-pointer", "--param", "tsan-instrument-func-entry-exit=0"),
+    f"-I{HERE / 'include'}",
 )
-_RUNTIME = ("-std=c++17", "-O2", "-fPIC")
+_RUNTIME = ("-std=c++17", "-O2", "-fPIC", "-fno-omit-frame-pointer")
 # The dynamic shared memory of a block on a Hopper GPU. Other GPUs have less.
 MOST_SHARED = 227 << 10
 # The symbol of the dynamic shared memory, whatever its name in the source.

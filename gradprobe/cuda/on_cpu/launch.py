@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import linecache
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ...model.failures import KernelStopped, TargetFailure
 from ...model.number import plural
 from ...source.text import SourceLine
 from ..kernel import KernelEntry, Sizes, c_values, compiled_for
+from ..recording import MOST_RECORDS, RECORD, Recorded, recording_now
 from ..watch import BARRIER, MISALIGNED, OUTSIDE, RACE, UNWRITTEN, CudaFinding, Site, Watch, told
 from .build import HERE, MOST_SHARED
 from .library import CRegion, Library, Named, Regions, library_of
@@ -25,21 +27,35 @@ if TYPE_CHECKING:
 UNKNOWN = SourceLine("", 0, "")
 
 
-@functools.lru_cache(maxsize=4096)
 def line_at(library: Path, address: int) -> SourceLine:
-    """The line of a return address, by addr2line; UNKNOWN where that finds none."""
+    """The line of a return address; UNKNOWN where none is found."""
+    return next(iter(lines_of(library, (address,))[address]), UNKNOWN)
+
+
+def lines_of(library: Path, addresses: Sequence[int]) -> dict[int, tuple[SourceLine, ...]]:
+    """The lines of return addresses, by addr2line: each the innermost, then those of the functions it is inlined in."""
+    new = [address for address in dict.fromkeys(addresses) if (library, address) not in _LINES]
     # A return address is the address of the instruction after the call.
-    words = ["addr2line", "--inlines", "--exe", str(library), hex(address - 1)]
+    words = ["addr2line", "--addresses", "--inlines", "--exe", str(library), *(hex(address - 1) for address in new)]
     try:
-        ran = subprocess.run(words, capture_output=True, text=True, check=True)
+        told = subprocess.run(words, capture_output=True, text=True, check=True).stdout if new else ""
     except (OSError, subprocess.CalledProcessError):
-        return UNKNOWN
-    for place in ran.stdout.splitlines():
+        told = ""
+    for part in re.split("^0x", told, flags=re.MULTILINE)[1:]:
+        address, *places = part.splitlines()
+        _LINES[library, int(address, 16) + 1] = tuple(_lines_among(places))
+    return {address: _LINES.get((library, address), ()) for address in addresses}
+
+
+_LINES: dict[tuple[Path, int], tuple[SourceLine, ...]] = {}
+
+
+def _lines_among(places: Sequence[str]) -> Iterator[SourceLine]:
+    for place in places:
         file, _, number = place.partition(" (")[0].rpartition(":")
         if file and number.isdigit() and not Path(file).resolve().is_relative_to(HERE):
             linecache.checkcache(file)  # it may have changed since another library was compiled from it
-            return SourceLine(file, int(number), linecache.getline(file, int(number)).strip())
-    return UNKNOWN
+            yield SourceLine(file, int(number), linecache.getline(file, int(number)).strip())
 
 
 _MOST_FINDINGS = 64
@@ -77,6 +93,9 @@ class _CLaunch(ctypes.Structure):
         ("library", ctypes.c_uint64),
         ("findings", ctypes.c_void_p),
         *((name, ctypes.c_int32) for name in ("max_findings", "n_findings", "is_last_fatal")),
+        ("records", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("max_records", "n_records")),
+        ("together", ctypes.c_int32),
         ("message", ctypes.c_char * 512),
     )
 
@@ -100,6 +119,10 @@ def launch(
     pointers = (ctypes.c_void_p * max(1, len(values)))(*(ctypes.addressof(value) for value in values))
     c_regions = (CRegion * len(regions.all))(*regions.all)
     findings = (_CFinding * _MOST_FINDINGS)()
+    recording = recording_now()
+    if recording is not None:
+        recording.before({_called(name, each, watch): each for name, each in entry.tensors(arguments)})
+    records = np.empty(MOST_RECORDS if recording is not None else 0, RECORD)
     described = _CLaunch(
         kernel=ctypes.cast(library.kernel(entry.name), ctypes.c_void_p).value or 0,
         arguments=ctypes.addressof(pointers),
@@ -112,8 +135,14 @@ def launch(
         library=library.base,
         findings=ctypes.addressof(findings),
         max_findings=_MOST_FINDINGS,
+        records=records.ctypes.data if recording is not None else None,
+        max_records=len(records),
     )
     code = library.run(described)
+    if recording is not None and described.n_records <= len(records):
+        kept, bases = records[: described.n_records].copy(), [region.base for region in regions.all]
+        tensors = [(named.name, named.tensor) for named in regions.arrays if named.tensor is not None]
+        recording.launches.append(Recorded(entry, library.file, tensors, kept, bases, described.together))
     seen = [_finding(entry.name, library, regions, found) for found in findings[: described.n_findings]]
     fatal = seen.pop() if described.is_last_fatal else None
     told(watch, seen)

@@ -355,6 +355,42 @@ void touch_granule(const Access& a, const gp_region& r, Shadow& shadow, uint64_t
     if (r.unwritten) r.unwritten[granule] = 0;
 }
 
+constexpr size_t RECENT = 1 << 16;
+uint64_t recent[RECENT];  // what was recorded last of each hash
+
+// The calls that led to an access, from the frames of the fiber that makes it.
+void calls(void* pc, uint32_t (&out)[4]) {
+    void** frame = static_cast<void**>(__builtin_frame_address(0));
+    uint64_t low = reinterpret_cast<uint64_t>(m.arena), high = low + m.arena_bytes;
+    int depth = -1;
+    for (int i = 0; i < 16 && depth < 4; ++i) {
+        uint64_t at = reinterpret_cast<uint64_t>(frame);
+        if (at < low || at + 16 > high) return;
+        void* back = frame[1];
+        if (depth >= 0 || back == pc) ++depth;
+        if (depth > 0 && depth < 4) out[depth] = uint32_t(offset_of(back));
+        frame = static_cast<void**>(frame[0]);
+    }
+}
+
+// Keeps an access of a tensor, once where a thread repeats it between two barriers.
+void record(uint64_t address, int bytes, int how, void* pc, int region) {
+    gp_launch& l = *m.launch;
+    gp_record now{address, {uint32_t(offset_of(pc))}, m.block, m.epoch, uint16_t(m.current), uint16_t(region),
+                  uint16_t(bytes), uint16_t(how)};
+    calls(pc, now.pc);
+    uint64_t hash = address;
+    for (uint32_t part : {now.pc[0], now.pc[1], now.pc[2], now.pc[3], now.block, now.epoch, m.current, uint32_t(how)})
+        hash = (hash ^ part) * 0x9e3779b97f4a7c15ull, hash ^= hash >> 29;
+    uint64_t& last = recent[hash % RECENT];
+    if (last == hash) return;
+    last = hash;
+    if (l.n_records < l.max_records) l.records[l.n_records] = now;
+    ++l.n_records;
+}
+
+void give_values(gp_together among) { m.launch->together = std::max<int32_t>(m.launch->together, among); }
+
 void touch(const void* pointer, int bytes, int how, void* pc) {
     if (!m.is_running) return;
     uint64_t address = reinterpret_cast<uint64_t>(pointer);
@@ -364,6 +400,8 @@ void touch(const void* pointer, int bytes, int how, void* pc) {
     const gp_region& r = m.launch->regions[at];
     if (!r.owners && !r.first) return;
     ++m.accesses;
+    if (r.is_shared) give_values(GP_BLOCK);
+    if (m.launch->records && !r.is_shared && (r.owners || r.first > 0)) record(address, bytes, how, pc, at);
     if (!r.owners && r.first < 0) return outside(address, bytes, how, pc, at, true);
     uint64_t offset = address - r.base;
     uint32_t place = uint32_t(offset_of(pc)) & ((1u << 28) - 1);
@@ -533,6 +571,7 @@ void run_block(const std::vector<uint32_t>& order) {
 }
 
 uint64_t waits(State state, int kind, uint64_t pc) {
+    give_values(state == AT_BARRIER ? GP_BLOCK : GP_WARP);
     Fiber& fiber = m.fibers[m.current];
     fiber.state = state;
     fiber.kind = kind;
@@ -584,7 +623,9 @@ int gp_run(gp_launch* launch) {
     m.threads = size_t(launch->block[0]) * launch->block[1] * launch->block[2];
     m.is_stopped = m.is_fenced = false;
     m.latest = m.before_that = 0;
-    launch->n_findings = launch->is_last_fatal = 0;
+    launch->n_findings = launch->is_last_fatal = launch->together = 0;
+    launch->n_records = 0;
+    std::fill(recent, recent + RECENT, 0);
     m.counted.assign(launch->max_findings, 0);
     m.accesses = 0;
     launch->message[0] = 0;

@@ -4,6 +4,7 @@
 #include <stdint.h>
 
 enum gp_access { GP_READ = 0, GP_WRITE = 1, GP_ATOMIC = 2 };
+enum gp_together { GP_THREAD = 0, GP_WARP = 1, GP_BLOCK = 2 };
 enum gp_kind { GP_RACE = 0, GP_OUTSIDE = 1, GP_UNWRITTEN = 2, GP_BARRIER = 3, GP_MISALIGNED = 4, GP_STOPPED = 5 };
 
 // Memory that a kernel may touch. Of what lies between elements, and around them, `owners` says 0.
@@ -29,6 +30,15 @@ struct gp_finding {
     int64_t count;
 };
 
+// One access of a tensor's storage, or of what lies between its elements.
+struct gp_record {
+    uint64_t address;
+    uint32_t pc[4];  // return addresses from the library's base: of the access, then of the calls that led there; 0: none
+    uint32_t block, epoch;
+    uint16_t thread, region;
+    uint16_t bytes, access;
+};
+
 struct gp_launch {
     void (*kernel)(void**);
     void** arguments;
@@ -40,6 +50,9 @@ struct gp_launch {
     gp_finding* findings;
     int32_t max_findings, n_findings;
     int32_t is_last_fatal;  // whether the last finding is what the kernel was stopped for
+    gp_record* records;  // null: none are kept
+    int64_t max_records, n_records;  // n_records: of all that there were to keep
+    int32_t together;  // gp_together: which threads gave each other values, where records are kept
     char message[512];
 };
 

@@ -6,6 +6,7 @@ import functools
 import linecache
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
@@ -16,7 +17,7 @@ from ....model.memory import MISALIGNED, OUTSIDE, UNWRITTEN
 from ....source.text import SourceLine
 
 Program = tuple[int, int, int]
-Line = tuple[CodeType, int]
+Line = tuple[CodeType, int] | SourceLine
 _VERBS = {"load": "loads", "store": "stores", "atomic": "does an atomic"}
 
 
@@ -157,10 +158,14 @@ def executing(kernel: CodeType | None) -> tuple[Line, ...]:
     return tuple(lines[:1])
 
 
-def places(lines: tuple[Line, ...]) -> tuple[SourceLine, ...]:
+def places(lines: Sequence[Line]) -> tuple[SourceLine, ...]:
     """The same in words; of a function with taps, the file and line that it was made from."""
     found = []
-    for code, line in lines:
+    for each in lines:
+        if isinstance(each, SourceLine):
+            found.append(each)
+            continue
+        code, line = each
         tapped = _TAPPED.fullmatch(code.co_filename)
         file = tapped[1] if tapped else code.co_filename
         found.append(SourceLine(file, line, linecache.getline(file, line).strip(), function=code.co_name))

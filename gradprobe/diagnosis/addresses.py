@@ -1,0 +1,335 @@
+"""Addresses: the lines of CUDA kernels that read or write other elements than those they work with.
+
+In what one block works on by itself, q, dO, O, LSE, delta and dQ belong to the same rows of the same heads, and k, v,
+dK and dV to the same keys of the heads that those read. A line is at fault where it touches what none of the others
+touches and not what they all do. Names, block numbers and values play no part.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..cuda.recording import BLOCK, Recording, recorded
+from ..faults.hypothesis import title
+from ..inputs.memory import Array
+from ..model.assignment import OUTPUTS, Assigned
+from ..model.case import Case
+from ..model.number import in_words, spans
+from ..numerics.compare import attention_of
+from ..probing.experiment import Experiment, inputs_of
+from ..runtime.interpreter.dataflow import Site
+from ..runtime.run import run_target
+from ..runtime.trace import Trace
+from .elements import OUTSIDE, Elements, Known, Place
+from .follow import copied
+from .roles import Roles
+from .suspects import WORDS, Suspect, blamed
+
+# What is compared, from the coarse to the fine. Key heads are compared on both sides.
+_LEVELS = ("b", "h", "g", "bh", "bg", "bhm", "bgn")
+_INPUTS = ("q", "k", "v", "do", "o")
+# What kernels make and read again is called as it is where it is an input.
+_CALLED = {"O": "o", "LSE": "lse"}
+# What a gradient sums over, and the input that it cannot do so without reading.
+_SUMMED = {"dQ": "k", "dK": "q", "dV": "do", "O": "v"}
+_ROW_AND_KEY = {"dQ": ("bhm", "bgn"), "O": ("bhm", "bgn"), "dK": ("bgn", "bhm"), "dV": ("bgn", "bhm")}
+
+
+@dataclass(frozen=True)
+class Visited:
+    """One run of a target whose CUDA kernels were recorded."""
+
+    launches: tuple[Elements, ...]
+    """Those in which something known meets, in order."""
+    valid: Array
+    """[B, H, M, N] bool."""
+    has_zeros: bool
+    """Whether P holds zeros where keys are seen: those of dropout and of lazy."""
+
+
+def visited_run(experiment: Experiment, assigned: Assigned) -> Visited | None:
+    """Runs the target once more in a layout and records its accesses; None where it refused the layout."""
+    case, inputs = experiment.case, inputs_of(experiment, assigned)
+    roles = Roles(case, attention_of(case, inputs.values), inputs.values)
+    shapes = {value.shape for _, value in roles.whole()}
+    learnt: list[Known] = []
+
+    def learn(tensors: Mapping[str, Tensor]) -> None:
+        for name, tensor in tensors.items():
+            for view in (view for shape in shapes for view in _as(tensor, shape)):
+                if letters := copied(view, inputs.tensors, roles, case):
+                    learnt.append(Known(name, letters, view, is_input=letters != "bhm"))
+
+    recording = Recording(learn)
+    outcome = run_target(experiment.target, case, inputs, (), recorded(recording))
+    if outcome.trace is None:
+        return None
+    # What is passed to be written into, dq, is called what it becomes, dQ.
+    called = {name: title(name) if name in OUTPUTS else name for name in inputs.tensors}
+    given = [Known(called[x], case.input_axes(x), tensor, x in _INPUTS) for x, tensor in inputs.tensors.items()]
+    known = [one for one in given if one.letters and len(one.letters) == one.tensor.dim()]
+    held = [tensor for launch in recording.launches for _, tensor in launch.tensors]
+    known += _first([*_results(outcome.trace, held, case), *learnt], {one.home for one in known})
+    launches = (Elements(launch, known, case) for launch in recording.launches)
+    return Visited(_of_attention(list(launches)), roles.valid, bool(case.dropout) or case.family == "lazy")
+
+
+def _results(trace: Trace, held: Sequence[Tensor], case: Case) -> Iterator[Known]:
+    """The tensors of kernels that hold what the target returned."""
+    for name, value in trace.values.items():
+        views = (view for tensor in held for view in _as(tensor, value.shape) if bool((value != 0).any()))
+        same = (view for view in views if torch.equal(view.to(value.dtype).nan_to_num(), value.nan_to_num()))
+        yield from (Known(_CALLED.get(name, name), case.axes(name), view, is_input=False) for view in same)
+
+
+def _as(tensor: Tensor, shape: Sequence[int]) -> Iterator[Tensor]:
+    """A tensor in a shape that it has, in which it lies, or which it has with rows before heads."""
+    if tuple(tensor.shape) == tuple(shape):
+        yield tensor
+    elif tensor.dim() > 2 and tuple(tensor.transpose(1, 2).shape) == tuple(shape):
+        yield tensor.transpose(1, 2)
+    elif tensor.is_contiguous() and tensor.numel() == math.prod(shape):
+        yield tensor.view(*shape)
+
+
+def _first(found: Sequence[Known], homes: set[int]) -> Iterator[Known]:
+    """The first of each storage that is not known already."""
+    for one in found:
+        if one.home not in homes:
+            homes.add(one.home)
+            yield one
+
+
+def _of_attention(launches: Sequence[Elements]) -> tuple[Elements, ...]:
+    """The launches that read two tensors and more than inputs, without stores that a later launch writes over."""
+    found = []
+    for number, elements in enumerate(launches):
+        later = {place.name for other in launches[number + 1 :] for place in other.places if not place.is_load}
+        elements.drop([place for place in elements.places if not place.is_load and place.name in later])
+        touched = [elements.places[place] for place in np.unique(elements.place)]
+        loads = {place.name for place in touched if place.is_load}
+        if len(loads) > 1 and not all(place.is_input for place in touched):
+            found.append(elements)
+    return tuple(found)
+
+
+def misread(run: Visited, wrong: Sequence[str]) -> list[Suspect]:
+    """The lines that touch other elements than they should; where there are none, what is left out.
+
+    Args:
+        wrong: the results that are wrong.
+    """
+    return [one for elements in run.launches for one in _Judge(elements).suspects()] or list(_left_out(run, wrong))
+
+
+# By unit and place, the numbers of what is touched there.
+_Sets = Mapping[int, Mapping[int, set[int]]]
+
+
+@dataclass(frozen=True)
+class _Stray:
+    """What a place touches in one unit and nothing else does, or touches again in place of what all others touch."""
+
+    level: str
+    here: frozenset[int]
+    """All that it touches; where that is what the others touch too, the part that is no element."""
+    there: frozenset[int]
+    """What the others agree on."""
+    others: tuple[str, ...]
+
+
+class _Judge:
+    """Compares the places of one launch, unit by unit."""
+
+    def __init__(self, elements: Elements) -> None:
+        self._elements, self._places = elements, elements.places
+
+    def suspects(self) -> list[Suspect]:
+        """The places that touch what no other does, and not what all others do, in one unit or more."""
+        accused: dict[int, _Stray] = {}
+        lacking = set(self._without_dims())
+        strays: dict[tuple[int, int], _Stray] = {}
+        for level in _LEVELS:
+            for unit, here in self._sets[level].items():
+                for place, stray, lacks in self._compared(level, unit, here):
+                    lacking |= {(unit, place)} if lacks else set()
+                    if stray is not None:
+                        strays.setdefault((unit, place), stray)
+        for (_, place), stray in sorted((each for each in strays.items() if each[0] in lacking), key=lambda x: x[0]):
+            accused.setdefault(place, stray)
+        accused = dict(self._repeated()) | accused
+        right = [_site(self._elements, place) for number, place in enumerate(self._places) if number not in accused]
+        return [self._suspect(self._places[number], accused[number], right) for number in sorted(accused)]
+
+    @cached_property
+    def _sets(self) -> dict[str, _Sets]:
+        """By level; of units that read a whole row of a tensor, which no copy or conversion by element does."""
+        found = {level: self._elements.sets(level) for level in _LEVELS}
+        return {level: {u: each for u, each in units.items() if u in self._whole} for level, units in found.items()}
+
+    @cached_property
+    def _whole(self) -> set[int]:
+        return {unit for unit, number, lacks in self._dims() if not lacks and self._places[number].is_load}
+
+    def _dims(self) -> Iterator[tuple[int, int, bool]]:
+        """Units and places of tensors with dims, and whether one of these is not touched there."""
+        for letter in "de":
+            (size,) = self._elements.size(letter)
+            for unit, places in self._elements.sets(letter).items():
+                yield from ((unit, number, len(keys - {OUTSIDE}) < size) for number, keys in places.items())
+
+    def _without_dims(self) -> Iterator[tuple[int, int]]:
+        return ((unit, number) for unit, number, lacks in self._dims() if lacks and self._places[number].is_load)
+
+    def _compared(
+        self, level: str, unit: int, here: Mapping[int, set[int]]
+    ) -> Iterator[tuple[int, _Stray | None, bool]]:
+        """Each place with what it alone touches, and whether it lacks what the others agree on."""
+        by_tensor = self._by_tensor(here)
+        agreed = self._agreed(level, by_tensor)
+        good = {name for name, keys in by_tensor.items() if agreed <= keys} if agreed else set[str]()
+        for number, keys in here.items():
+            others = good - {self._places[number].name}
+            if len(others) < min(2, len(by_tensor) - 1) or not others:
+                continue
+            alone = keys - _union({name: by_tensor[name] for name in others})
+            shown = keys - {OUTSIDE} if alone != {OUTSIDE} else alone
+            stray = _Stray(level, frozenset(shown), frozenset(agreed), tuple(sorted(others))) if alone else None
+            yield number, stray, bool(agreed - keys)
+
+    def _by_tensor(self, here: Mapping[int, set[int]]) -> dict[str, set[int]]:
+        found: dict[str, set[int]] = {}
+        for number, keys in here.items():
+            found.setdefault(self._places[number].name, set()).update(keys)
+        return found
+
+    def _agreed(self, level: str, by_tensor: Mapping[str, set[int]]) -> set[int]:
+        """What most tensors touch. Of two, that which touches all over the launch what the other does, and more.
+
+        Where the half says one thing and the half another, what is stored says what is worked on.
+        """
+        counts = Counter(key for keys in by_tensor.values() for key in keys if key != OUTSIDE)
+        many = len(by_tensor)
+        agreed = {key for key, count in counts.items() if 2 * count > many}
+        if agreed or many < 2:
+            return agreed
+        if many == 2:
+            (one, mine), (other, its) = by_tensor.items()
+            total = self._totals[level]
+            return mine if total[other] < total[one] else its if total[one] < total[other] else set()
+        stored = {place.name for place in self._places if not place.is_load}
+        return {k for k, n in counts.items() if 2 * n == many and any(k in by_tensor.get(name, ()) for name in stored)}
+
+    @cached_property
+    def _totals(self) -> dict[str, dict[str, set[int]]]:
+        """By level and tensor, what the whole launch touches."""
+        found: dict[str, dict[str, set[int]]] = {level: {} for level in _LEVELS}
+        for level, units in self._sets.items():
+            for here in units.values():
+                for name, keys in self._by_tensor(here).items():
+                    found[level].setdefault(name, set()).update(keys - {OUTSIDE})
+        return found
+
+    def _repeated(self) -> Iterator[tuple[int, _Stray]]:
+        """The loads of a block that never read what others do, and are foreign to what these read at the same time.
+
+        Such is the LSE of one tile, or of a row too far, in a loop over all tiles: nothing is foreign to the block. A
+        load that runs a tile ahead reads all in the end; one that is masked reads nothing else instead.
+        """
+        for level in ("bh", "bhm") if self._elements.launch.together == BLOCK else ():
+            for unit, here in self._sets[level].items():
+                by_tensor = self._by_tensor(here)
+                agreed = self._agreed(level, by_tensor)
+                good = {name for name, keys in by_tensor.items() if agreed <= keys}
+                lacking = {n: agreed - keys for n, keys in here.items() if self._places[n].is_load and agreed - keys}
+                seen: dict[int, set[int]] = {}
+                for now in self._elements.in_time(level, unit) if lacking else ():
+                    for number in now.keys() & lacking.keys():
+                        others = good - {self._places[number].name}
+                        meets = self._by_tensor({n: keys for n, keys in now.items() if self._places[n].name in others})
+                        union = _union(meets)
+                        again = union <= lacking[number] and now[number] <= seen.get(number, set())
+                        across = now[number] & union and now[number] - union and union & lacking[number]
+                        if len(meets) > 1 and (again or across):
+                            yield number, _Stray(level, frozenset(now[number]), frozenset(union), tuple(sorted(meets)))
+                    for number, keys in now.items():
+                        seen.setdefault(number, set()).update(keys)
+
+    def _suspect(self, place: Place, stray: _Stray, right: Sequence[Site]) -> Suspect:
+        site = _site(self._elements, place)
+        return Suspect(site.operation, place.name, site, blamed(site, right), self._reason(place, stray))
+
+    def _reason(self, place: Place, stray: _Stray) -> str:
+        letter, here, there = self._apart(stray)
+        word, verb = WORDS[letter], "read" if place.is_load else "written"
+        does = f"at {_counted(word, here)}" if here else "outside its elements"
+        return f"{place.name} is {verb} {does} where it meets {_counted(word, there)} of {', '.join(stray.others)}"
+
+    def _apart(self, stray: _Stray) -> tuple[str, list[int], list[int]]:
+        """The first letter in which what is touched and what should be are not the same, and its indices there."""
+        here, there = ([self._elements.index(stray.level, key) for key in keys] for keys in (stray.here, stray.there))
+        sides = [
+            (letter, sorted({each[axis] for each in here}), sorted({each[axis] for each in there}))
+            for axis, letter in enumerate(stray.level)
+        ]
+        if stray.here == {OUTSIDE}:
+            return stray.level[-1], [], sides[-1][2]
+        return next((side for side in sides if side[1] != side[2]), sides[-1])
+
+
+def _counted(word: str, numbers: Sequence[int]) -> str:
+    return f"{word}{'s' if len(numbers) > 1 else ''} {in_words(spans(numbers), 4)}"
+
+
+def _left_out(run: Visited, wrong: Sequence[str]) -> Iterator[Suspect]:
+    """The results whose units never read the rows or keys that a sum of some pairs needs.
+
+    A unit reads them for all that it stores, so a pair may be left out though they are read: this tells no such one.
+    """
+    for name in wrong:
+        if name not in _SUMMED or (run.has_zeros and name in ("dV", "O")):
+            continue
+        for elements in run.launches:
+            found = _pairs_of(elements, name, run.valid)
+            if found is not None:
+                yield found
+
+
+def _pairs_of(elements: Elements, name: str, valid: Array) -> Suspect | None:
+    stored, summed = _ROW_AND_KEY[name]
+    stores = elements.sets(stored, lambda place: place.name == _CALLED.get(name, name) and not place.is_load)
+    loads = elements.sets(summed, lambda place: place.name == _SUMMED[name] and place.is_load)
+    of_name = [place for place in elements.places if place.name == _SUMMED[name] and place.is_load]
+    if not stores or not loads:
+        return None
+    visited, whole = np.zeros_like(valid), np.zeros_like(valid)
+    for unit, by_place in stores.items():
+        made, read = (_union(each) for each in (by_place, loads.get(unit, {})))
+        sides = {stored: elements.mask(stored, made), summed: elements.mask(summed, read)}
+        visited |= sides["bhm"][..., None] & sides["bgn"][:, :, None]
+        whole |= sides["bhm"][..., None] if stored == "bhm" else sides["bgn"][:, :, None]
+    missing = valid & whole & ~visited
+    if not missing.any():
+        return None
+    b, h, m, n = (int(at) for at in np.argwhere(missing)[0])
+    first = f"the first of row {m} and key {n} (batch {b}, head {h})"
+    reason = f"{int(missing.sum()):,} pairs of a row and a key are left out, {first}"
+    site = _site(elements, of_name[0])
+    return Suspect("pairs", name, site, site.lines[:1], reason)
+
+
+def _site(elements: Elements, place: Place) -> Site:
+    return Site(elements.kernel, place.lines, "load" if place.is_load else "store", 0)
+
+
+def _union(by_place: Mapping[Any, set[int]]) -> set[int]:
+    return set[int]().union(*by_place.values())

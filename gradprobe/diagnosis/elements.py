@@ -1,0 +1,187 @@
+"""Elements: what each line of a CUDA kernel on the CPU reads and writes, as batch, head, row and dim.
+
+An address is an element of a tensor through that tensor's own strides; what lies between or behind them is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..cuda.on_cpu.launch import lines_of
+from ..cuda.recording import BLOCK, WARP, Recorded
+from ..inputs.memory import Array
+from ..model.case import Case
+from ..source.text import SourceLine
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+NOWHERE, OUTSIDE = -1, -2
+"""An index of a tensor without that axis, and of an address that is no element of it."""
+LETTERS = "bhgmnde"
+_MOST_THREADS, _LANES = 1024, 32
+
+
+@dataclass(frozen=True)
+class Known:
+    """A tensor whose axes are known."""
+
+    name: str
+    letters: str
+    tensor: Tensor
+    is_input: bool
+    """Whether it is q, k, v, dO or O, or a copy of one."""
+
+    @property
+    def home(self) -> int:
+        """The address of its storage."""
+        return self.tensor.untyped_storage().data_ptr()
+
+
+@dataclass(frozen=True)
+class Place:
+    """One line that reads one tensor, or writes it."""
+
+    name: str
+    is_load: bool
+    is_input: bool
+    lines: tuple[SourceLine, ...]
+    """The line in the kernel, then those in the functions that it called to get there."""
+
+
+class Elements:
+    """What the threads of one launch read and wrote of tensors that are known, each element once a unit and epoch.
+
+    A unit is what no other gives values to: a block, a warp or a thread of a kernel that shares nothing further.
+    """
+
+    def __init__(self, launch: Recorded, known: Sequence[Known], case: Case) -> None:
+        self.launch, self.kernel, self._case = launch, launch.entry.name, case
+        self._records = launch.records
+        self.places: list[Place] = []
+        parts = [part for home in {one.home for one in known} for part in self._of_home(home, known)]
+        columns = list(np.concatenate(parts, 1) if parts else np.empty((3 + len(LETTERS), 0), np.int64))
+        self.unit, self.epoch, self.place = columns[:3]
+        self.at: dict[str, Array] = dict(zip(LETTERS, columns[3:], strict=True))
+
+    def _of_home(self, home: int, known: Sequence[Known]) -> Iterator[Array]:
+        """For each tensor of a storage: units, epochs, places, and the index of each letter."""
+        here = [one for one in known if one.home == home]
+        size = here[0].tensor.untyped_storage().nbytes()
+        regions = [number for number, base in enumerate(self.launch.bases) if home <= base < home + size]
+        records = self._records[np.isin(self._records["region"], regions)]
+        width = here[0].tensor.element_size()
+        many = np.maximum(records["bytes"] // width, 1)
+        step = np.arange(many.sum()) - np.repeat(np.cumsum(many) - many, many)
+        records, address = np.repeat(records, many), np.repeat(records["address"], many).astype(np.int64) + step * width
+        left = np.ones(len(records), bool)
+        for one in here:
+            found = _indices(one, self._case, address)
+            # What is no element belongs to the one tensor that lies there; of several it could be any.
+            own = left & ((found[0] != OUTSIDE) | (len(here) == 1))
+            left &= ~own
+            if own.any():
+                yield self._columns(one, records[own], [each[own] for each in found])
+
+    def _columns(self, one: Known, records: Array, found: Sequence[Array]) -> Array:
+        is_load = records["access"] == 0
+        chains, chain = np.unique(np.c_[records["pc"], is_load], axis=0, return_inverse=True)
+        numbers = [self._number(one, tuple(map(int, each[:-1])), is_load=bool(each[-1])) for each in chains]
+        thread = records["thread"].astype(np.int64)
+        within = {BLOCK: thread * 0, WARP: thread // _LANES}.get(self.launch.together, thread)
+        unit = records["block"].astype(np.int64) * _MOST_THREADS + within
+        rows = np.stack([unit, records["epoch"].astype(np.int64), np.array(numbers)[chain.reshape(-1)], *found])
+        return _distinct(rows)
+
+    def _number(self, one: Known, chain: tuple[int, ...], *, is_load: bool) -> int:
+        place = Place(one.name, is_load, one.is_input, self._lines(chain))
+        if place not in self.places:
+            self.places.append(place)
+        return self.places.index(place)
+
+    def _lines(self, chain: tuple[int, ...]) -> tuple[SourceLine, ...]:
+        inwards = [line for address in chain if address for line in self._of_address[address]]
+        return tuple(line for line in reversed(inwards) if line.file.endswith(self._files))
+
+    @cached_property
+    def _of_address(self) -> Mapping[int, tuple[SourceLine, ...]]:
+        return lines_of(self.launch.library, sorted({int(each) for each in np.unique(self._records["pc"])} - {0}))
+
+    @cached_property
+    def _files(self) -> tuple[str, ...]:
+        source = self.launch.entry.unit.source
+        return (source.path.name, *(path.name for path, _ in source.included))
+
+    def drop(self, places: Collection[Place]) -> None:
+        """Forgets what some places touch."""
+        kept = np.array([place not in places for place in self.places], bool)[self.place]
+        self.unit, self.epoch, self.place = self.unit[kept], self.epoch[kept], self.place[kept]
+        self.at = {letter: index[kept] for letter, index in self.at.items()}
+
+    def size(self, letters: str) -> tuple[int, ...]:
+        return tuple(self._case.size(letter) for letter in letters)
+
+    def sets(self, level: str, keeps: Callable[[Place], bool] = lambda place: True) -> dict[int, dict[int, set[int]]]:
+        """By unit and place: what is touched there, as numbers of the indices of some letters; OUTSIDE for no element.
+
+        Args:
+            level: the letters. Places of tensors that lack one are left out.
+        """
+        kept = np.array([keeps(place) for place in self.places], bool)[self.place]
+        return self._grouped(level, self.unit, kept)
+
+    def in_time(self, level: str, unit: int) -> list[dict[int, set[int]]]:
+        """The same of one unit, for each time between two barriers."""
+        by_epoch = self._grouped(level, self.epoch, self.unit == unit)
+        return [by_epoch[epoch] for epoch in sorted(by_epoch)]
+
+    def _grouped(self, level: str, group: Array, kept: Array) -> dict[int, dict[int, set[int]]]:
+        kept = kept & np.logical_and.reduce([self.at[letter] != NOWHERE for letter in level])
+        indices = [self.at[letter][kept] for letter in level]
+        keys = np.where(indices[0] == OUTSIDE, OUTSIDE, np.ravel_multi_index(np.maximum(indices, 0), self.size(level)))
+        found: dict[int, dict[int, set[int]]] = {}
+        for each, place, key in _distinct(np.stack([group[kept], self.place[kept], keys])).T.tolist():
+            found.setdefault(each, {}).setdefault(place, set()).add(key)
+        return found
+
+    def index(self, level: str, key: int) -> tuple[int, ...]:
+        """The indices that a number of `sets` stands for."""
+        return tuple(map(int, np.unravel_index(max(key, 0), self.size(level))))
+
+    def mask(self, level: str, keys: set[int]) -> Array:
+        """Some numbers of `sets` as an array of those sizes, [B, H, ...]: of key heads, one for each head."""
+        found = np.zeros(self.size(level), bool)
+        found.reshape(-1)[sorted(keys - {OUTSIDE})] = True
+        return np.repeat(found, self._case.heads // self._case.kv_heads, 1) if "g" in level else found
+
+
+def _indices(one: Known, case: Case, address: Array) -> list[Array]:
+    """By letter, the index of the element at each address."""
+    tensor = one.tensor
+    # Of an axis of stride 0 nothing is known.
+    held = [axis for axis in range(tensor.dim()) if tensor.stride(axis) or tensor.shape[axis] == 1]
+    steps = np.ogrid[tuple(slice(tensor.shape[axis]) for axis in held)]
+    offsets = sum((step * tensor.stride(axis) for axis, step in zip(held, steps, strict=True)), np.int64(0))
+    order = np.argsort(offsets, axis=None)
+    offsets = np.reshape(offsets, -1)[order] * tensor.element_size() + tensor.data_ptr()
+    at = np.minimum(np.searchsorted(offsets, address), len(offsets) - 1)
+    inside, found = offsets[at] == address, {}
+    for axis, step in zip(held, steps, strict=True):
+        index = np.broadcast_to(step, [len(each.reshape(-1)) for each in steps]).reshape(-1)[order]
+        found[one.letters[axis]] = np.where(inside, index[at], OUTSIDE)
+    if "h" in found:
+        found["g"] = np.where(inside, found["h"] // (case.heads // case.kv_heads), OUTSIDE)
+    return [found.get(letter, np.full(len(address), NOWHERE)) for letter in LETTERS]
+
+
+def _distinct(rows: Array) -> Array:
+    """The different columns, in order."""
+    if not rows.shape[1]:
+        return rows
+    rows = rows[:, np.lexsort(rows[::-1])]
+    return rows[:, np.r_[True, (rows[:, 1:] != rows[:, :-1]).any(0)]]
