@@ -128,7 +128,9 @@ def misread(run: Visited, wrong: Sequence[str]) -> list[Suspect]:
     Args:
         wrong: the results that are wrong.
     """
-    return [one for elements in run.launches for one in _Judge(elements).suspects()] or list(_left_out(run, wrong))
+    judges = [_Judge(elements) for elements in run.launches]
+    right = [site for judge in judges for site in judge.right()]
+    return [one for judge in judges for one in judge.suspects(right)] or list(_left_out(run, wrong))
 
 
 # By unit and place, the numbers of what is touched there.
@@ -153,7 +155,15 @@ class _Judge:
     def __init__(self, elements: Elements) -> None:
         self._elements, self._places = elements, elements.places
 
-    def suspects(self) -> list[Suspect]:
+    def suspects(self, right: Sequence[Site]) -> list[Suspect]:
+        return [self._suspect(self._places[number], self._accused[number], right) for number in sorted(self._accused)]
+
+    def right(self) -> list[Site]:
+        """The places that are accused of nothing."""
+        return [_site(self._elements, x) for number, x in enumerate(self._places) if number not in self._accused]
+
+    @cached_property
+    def _accused(self) -> dict[int, _Stray]:
         """The places that touch what no other does, and not what all others do, in one unit or more."""
         accused: dict[int, _Stray] = {}
         lacking = set(self._without_dims())
@@ -162,13 +172,14 @@ class _Judge:
             for unit, here in self._sets[level].items():
                 for place, stray, lacks in self._compared(level, unit, here):
                     lacking |= {(unit, place)} if lacks else set()
-                    if stray is not None:
+                    # Of what lies outside it is told which head it should have been of.
+                    if stray is not None and (stray.here == {OUTSIDE} and len(level) < 3):
+                        strays[unit, place] = stray
+                    elif stray is not None:
                         strays.setdefault((unit, place), stray)
         for (_, place), stray in sorted((each for each in strays.items() if each[0] in lacking), key=lambda x: x[0]):
             accused.setdefault(place, stray)
-        accused = dict(self._repeated()) | accused
-        right = [_site(self._elements, place) for number, place in enumerate(self._places) if number not in accused]
-        return [self._suspect(self._places[number], accused[number], right) for number in sorted(accused)]
+        return dict(self._repeated()) | accused
 
     @cached_property
     def _sets(self) -> dict[str, _Sets]:
@@ -203,7 +214,9 @@ class _Judge:
                 continue
             alone = keys - _union({name: by_tensor[name] for name in others})
             shown = keys - {OUTSIDE} if alone != {OUTSIDE} else alone
-            stray = _Stray(level, frozenset(shown), frozenset(agreed), tuple(sorted(others))) if alone else None
+            loads = {self._places[other].name for other in here if self._places[other].is_load}
+            names = tuple(sorted(others & loads or others))
+            stray = _Stray(level, frozenset(shown), frozenset(agreed), names) if alone else None
             yield number, stray, bool(agreed - keys)
 
     def _by_tensor(self, here: Mapping[int, set[int]]) -> dict[str, set[int]]:

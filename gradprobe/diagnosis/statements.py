@@ -6,6 +6,12 @@ import ast
 import functools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..source.cuda_syntax import leaves, nodes, parse, without_comments, words
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
 
 
 def masks(file: str, line: int) -> Iterator[int]:
@@ -20,6 +26,9 @@ def masks(file: str, line: int) -> Iterator[int]:
 
 def address(file: str, line: int) -> Iterator[int]:
     """The lines that make the address of a line's access: those that move its pointer, and the indices they use."""
+    if not file.endswith(".py"):
+        yield from _cuda_address(file, line)
+        return
     function = _function(file, line)
     moved = _assigned(function, _names(_at(function, line)), line)
     made = [one for one in moved if any("stride" in name for name in _names(ast.walk(one)))]
@@ -34,8 +43,46 @@ def _names(nodes: Iterable[ast.AST]) -> set[str]:
 
 def loops(file: str, line: int) -> list[int]:
     """The lines of the loops that a line stands in, the innermost first."""
+    if not file.endswith(".py"):
+        around = nodes(_cuda(file), "for_statement", "while_statement", "do_statement")
+        return sorted((_lines(one).start for one in around if line in _lines(one)[1:]), reverse=True)
     found = [node for node in ast.walk(_function(file, line)) if isinstance(node, ast.For)]
     return sorted((one.lineno for one in found if one.lineno < line <= (one.end_lineno or 0)), reverse=True)
+
+
+def _cuda_address(file: str, line: int) -> Iterator[int]:
+    """Of CUDA C++: the products that are assigned to what the line uses, and the quotients in those."""
+    functions = [node for node in nodes(_cuda(file), "function_definition") if line in _lines(node)]
+    before = [one for function in functions[-1:] for one in nodes(function, *_ASSIGNING) if _lines(one).start < line]
+    here = [leaf for function in functions[-1:] for leaf in leaves(function) if line in _lines(leaf)]
+    made = _of_names(before, here, "*")
+    used = _of_names(before, [leaf for one in made for leaf in leaves(one)], "/", "%")
+    yield from dict.fromkeys(_lines(one).start for one in (*made, *used))
+
+
+_ASSIGNING = {"assignment_expression": "left", "init_declarator": "declarator"}
+
+
+def _of_names(assigning: Iterable[Node], used: Iterable[Node], *operators: str) -> list[Node]:
+    """The assignments, the last first, to names that are used, in which such an operator stands."""
+    names = {words(leaf) for leaf in used if leaf.type == "identifier"}
+    found: dict[object, Node] = {}
+    for one in assigning:
+        name = words(one.child_by_field_name(_ASSIGNING[one.type])).lstrip("*& ")
+        terms = (child.type for term in nodes(one, "binary_expression") for child in term.children)
+        if name in names and any(sign in operators for sign in terms):
+            # Of what is declared again the last declaration counts.
+            found[name if one.type == "init_declarator" else one.start_byte] = one
+    return sorted(found.values(), key=lambda one: -_lines(one).start)
+
+
+def _lines(node: Node) -> range:
+    return range(node.start_point[0] + 1, node.end_point[0] + 2)
+
+
+@functools.lru_cache(maxsize=8)
+def _cuda(file: str) -> Node:
+    return parse(without_comments(Path(file).read_text(errors="replace")))
 
 
 def _assigned(function: ast.AST, names: set[str], line: int) -> list[ast.Assign | ast.AugAssign]:

@@ -1,0 +1,111 @@
+"""Which elements CUDA kernels on the CPU touch: nothing is said of right ones, and the line of wrong ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradprobe.diagnosis.addresses import Visited, misread, visited_run
+from gradprobe.diagnosis.statements import address, loops
+from gradprobe.model.assignment import parse_layout
+from gradprobe.probing.experiment import experiment_of
+from gradprobe.targets.adapters import flash_cuda, lazy_cuda
+from gradprobe.targets.find import find_target
+from tests.cases import lazy_case, softmax_case
+from tests.planted.planting import Edit
+from tests.planted.trials import Changed
+from tests.sampling import sampled
+
+ADAPTERS = {"flash-cuda": flash_cuda, "lazy-cuda": lazy_cuda}
+SMALL = {"batch": 1, "heads": 2, "head_dim": 16, "block_m": 32, "block_n": 16}
+# Three tiles of rows, the last one partial.
+LENGTHS = {"flash-cuda": {"seqlen": 72, "causal": True}, "lazy-cuda": {"seqlen": 40, "block_m": 16}}
+RESULTS = ("O", "LSE", "delta", "P", "dP", "dS", "dQ", "dK", "dV")
+RIGHT: list[tuple[str, str, dict[str, Any]]] = [
+    ("flash-cuda", "distinct", {"heads": 4, "kv_heads": 2}),
+    ("flash-cuda", "contiguous", {"window": (8, 4), "causal": False, "batch": 2}),
+    ("flash-cuda", "packed", {"seqlens": (72, 11), "batch": 2}),
+    ("flash-cuda", "do=expanded", {"dtype": "float16", "softcap": 5.0}),
+    ("flash-cuda", "q=huge", {"heads": 4, "kv_heads": 1}),
+    ("flash-cuda", "blhd", {"seqlen_q": 40, "seqlen_k": 72, "head_dim_v": 32}),
+    ("flash-cuda", "contiguous", {"seqlen_q": 72, "seqlen_k": 40}),
+    ("flash-cuda", "strided-last", {"seqlen": 16, "causal": False}),
+    ("lazy-cuda", "distinct", {"batch": 2}),
+    ("lazy-cuda", "blhd", {"seqlens": (40, 7), "batch": 2}),
+    ("lazy-cuda", "contiguous", {"dtype": "float16", "bias": False}),
+]
+
+
+def visited(of: str, layout: str, options: dict[str, Any], file: Path | None = None) -> Visited:
+    """One recorded run of a file's kernels."""
+    case = lazy_case if of == "lazy-cuda" else softmax_case
+    lengths = {name: value for name, value in LENGTHS[of].items() if not (name == "seqlen" and "seqlen_q" in options)}
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(ADAPTERS[of], "SOURCE", file or ADAPTERS[of].SOURCE)
+        experiment = experiment_of(case(**{**SMALL, **lengths, **options}), find_target(of))
+        run = visited_run(experiment, (parse_layout(layout),))
+    assert run is not None
+    return run
+
+
+@sampled("of, layout, options", RIGHT, push=(RIGHT[0], RIGHT[8]))
+def test_a_right_kernel_is_accused_of_nothing(of: str, layout: str, options: dict[str, Any]) -> None:
+    run = visited(of, layout, options)
+    assert len(run.launches) == 4
+    assert misread(run, RESULTS) == []
+
+
+DQ, DKDV, LAZY_DQ, LAZY_DKDV = "flash_dq", "flash_dkdv", "lazy_dq", "lazy_dkdv"
+NEXT_ROW = (
+    "delta_head + start_m * stride_deltam, stride_deltam, live_m - start_m",
+    "delta_head + (start_m + 1) * stride_deltam, stride_deltam, live_m - start_m - 1",
+)
+LATE_TILE = ("long long start_n = first_n;", "long long start_n = first_n + BLOCK_N;")
+KEY_HEAD = ("k_ptr += b * stride_kb + kv_h", "k_ptr += b * stride_kb + h % (n_heads / group)")
+PLANTED: list[tuple[str, str, str, Edit]] = [
+    ("flash-cuda", "load", "do", Edit("flash_preprocess", "h * stride_doh", "h * stride_oh")),
+    ("flash-cuda", "load", "lse", Edit(DQ, "b * stride_lseb + h * stride_lseh", "b * stride_lseb")),
+    ("flash-cuda", "load", "k", Edit(DQ, *KEY_HEAD)),
+    ("flash-cuda", "load", "v", Edit(DQ, "stride_vn, stride_vn, stride_vd", "stride_vn, stride_vn, 1")),
+    ("flash-cuda", "pairs", "dQ", Edit(DQ, *LATE_TILE)),
+    ("flash-cuda", "load", "delta", Edit(DKDV, *NEXT_ROW)),
+    ("flash-cuda", "load", "lse", Edit(DKDV, "lse_head + start_m * stride_lsem", "lse_head")),
+    ("flash-cuda", "load", "q", Edit(DKDV, "b * stride_qb + h * stride_qh", "b * stride_qb + kv_h * stride_qh")),
+    ("flash-cuda", "store", "dK", Edit(DKDV, "n * stride_dkn + d", "n * stride_dvn + d")),
+    ("lazy-cuda", "load", "bias", Edit(LAZY_DQ, "bias_ptr += h * stride_biash", "bias_ptr += 0 * stride_biash")),
+    ("lazy-cuda", "load", "tau", Edit(LAZY_DQ, "tau_ptr[h * stride_tauh]", "tau_ptr[0]")),
+    ("lazy-cuda", "load", "do", Edit(LAZY_DKDV, "do_ptr += b * stride_dob + ", "do_ptr += ")),
+    ("lazy-cuda", "store", "dQ", Edit(LAZY_DQ, "b * stride_dqb + h", "b * stride_dqb + (n_heads - 1 - h)")),
+]  # fmt: skip
+# One compilation shows several; those of one kernel are of different tensors. The dkdv of lse is beside that of delta,
+# and the pairs are told where nothing else is.
+TOGETHER = {"flash-cuda": (0, 1, 2, 3, 6, 8), "lazy-cuda": (9, 11, 12)}
+OPTIONS: dict[str, dict[str, Any]] = {"flash-cuda": {"heads": 4, "kv_heads": 2}, "lazy-cuda": {"batch": 2}}
+
+
+def told(of: str, edits: tuple[Edit, ...], folder: Path) -> list[tuple[str, str, str, bool]]:
+    """The suspects of a file with edits: kind, name, kernel, and whether an edited line is at fault or flows in."""
+    changed = Changed("planted", of, edits)
+    file = folder / f"planted_{of}.cu"
+    file.write_text(changed.plant())
+    found = []
+    for one in misread(visited(of, "distinct", OPTIONS[of], file), RESULTS):
+        (line,) = {line.line for line in one.lines[-1:]}  # type: ignore[union-attr]
+        around = {line, *address(str(file), line), *loops(str(file), line)}
+        found.append((one.kind, one.name, one.site.kernel, bool(around & changed.lines())))
+    return found
+
+
+@pytest.mark.parametrize("of", TOGETHER)
+def test_each_of_several_wrong_lines_is_told_by_its_tensor(of: str, tmp_path: Path) -> None:
+    planted = [PLANTED[number] for number in TOGETHER[of]]
+    found = told(of, tuple(edit for *_, edit in planted), tmp_path)
+    assert sorted(found) == sorted((kind, name, edit.kernel, True) for _, kind, name, edit in planted)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("of", "kind", "name", "edit"), PLANTED)
+def test_a_wrong_line_alone_is_told(of: str, kind: str, name: str, edit: Edit, tmp_path: Path) -> None:
+    assert told(of, (edit,), tmp_path) == [(kind, name, edit.kernel, True)]
