@@ -32,10 +32,11 @@ from ..runtime.trace import Trace
 from .elements import OUTSIDE, Elements, Known, Place
 from .follow import copied
 from .roles import Roles
-from .suspects import WORDS, Suspect, blamed
+from .suspects import WORDS, Suspect, blamed, share
 
 # What is compared, from the coarse to the fine. Key heads are compared on both sides.
 _LEVELS = ("b", "h", "g", "bh", "bg", "bhm", "bgn")
+_UNITS = ("thread", "warp", "block")
 _INPUTS = ("q", "k", "v", "do", "o")
 # What kernels make and read again is called as it is where it is an input.
 _CALLED = {"O": "o", "LSE": "lse"}
@@ -92,13 +93,16 @@ def _results(trace: Trace, held: Sequence[Tensor], case: Case) -> Iterator[Known
 
 
 def _as(tensor: Tensor, shape: Sequence[int]) -> Iterator[Tensor]:
-    """A tensor in a shape that it has, in which it lies, or which it has with rows before heads."""
-    if tuple(tensor.shape) == tuple(shape):
-        yield tensor
-    elif tensor.dim() > 2 and tuple(tensor.transpose(1, 2).shape) == tuple(shape):
-        yield tensor.transpose(1, 2)
-    elif tensor.is_contiguous() and tensor.numel() == math.prod(shape):
-        yield tensor.view(*shape)
+    """A tensor, or what it is a slice of, as one of some shape: as it is, as it lies, or with rows and heads swapped."""
+    for one in (tensor, tensor._base):
+        if one is None:
+            continue
+        if tuple(one.shape) == tuple(shape):
+            yield one
+        elif one.dim() > 2 and tuple(one.transpose(1, 2).shape) == tuple(shape):
+            yield one.transpose(1, 2)
+        elif one.is_contiguous() and one.numel() == math.prod(shape):
+            yield one.view(*shape)
 
 
 def _first(found: Sequence[Known], homes: set[int]) -> Iterator[Known]:
@@ -110,10 +114,11 @@ def _first(found: Sequence[Known], homes: set[int]) -> Iterator[Known]:
 
 
 def _of_attention(launches: Sequence[Elements]) -> tuple[Elements, ...]:
-    """The launches that read two tensors and more than inputs, without stores that a later launch writes over."""
+    """The launches that read two tensors and more than inputs, without stores that a later kernel writes over."""
     found = []
     for number, elements in enumerate(launches):
-        later = {place.name for other in launches[number + 1 :] for place in other.places if not place.is_load}
+        others = (other for other in launches[number + 1 :] if other.kernel != elements.kernel)
+        later = {place.name for other in others for place in other.places if not place.is_load}
         elements.drop([place for place in elements.places if not place.is_load and place.name in later])
         touched = [elements.places[place] for place in np.unique(elements.place)]
         loads = {place.name for place in touched if place.is_load}
@@ -156,17 +161,16 @@ class _Judge:
         self._elements, self._places = elements, elements.places
 
     def suspects(self, right: Sequence[Site]) -> list[Suspect]:
-        return [self._suspect(self._places[number], self._accused[number], right) for number in sorted(self._accused)]
+        return [self._suspect(number, right) for number in sorted(self._accused)]
 
     def right(self) -> list[Site]:
         """The places that are accused of nothing."""
         return [_site(self._elements, x) for number, x in enumerate(self._places) if number not in self._accused]
 
     @cached_property
-    def _accused(self) -> dict[int, _Stray]:
-        """The places that touch what no other does, and not what all others do, in one unit or more."""
-        accused: dict[int, _Stray] = {}
-        lacking = set(self._without_dims())
+    def _accused(self) -> dict[int, list[_Stray]]:
+        """The places that touch what no other does, and not what all others do: once for each unit."""
+        lacking = set(self._short())
         strays: dict[tuple[int, int], _Stray] = {}
         for level in _LEVELS:
             for unit, here in self._sets[level].items():
@@ -177,9 +181,11 @@ class _Judge:
                         strays[unit, place] = stray
                     elif stray is not None:
                         strays.setdefault((unit, place), stray)
-        for (_, place), stray in sorted((each for each in strays.items() if each[0] in lacking), key=lambda x: x[0]):
-            accused.setdefault(place, stray)
-        return dict(self._repeated()) | accused
+        found = {each: stray for each, stray in strays.items() if each in lacking} | dict(self._repeated())
+        accused: dict[int, list[_Stray]] = {}
+        for (_, place), stray in sorted(found.items(), key=lambda pair: pair[0]):
+            accused.setdefault(place, []).append(stray)
+        return accused
 
     @cached_property
     def _sets(self) -> dict[str, _Sets]:
@@ -198,8 +204,11 @@ class _Judge:
             for unit, places in self._elements.sets(letter).items():
                 yield from ((unit, number, len(keys - {OUTSIDE}) < size) for number, keys in places.items())
 
-    def _without_dims(self) -> Iterator[tuple[int, int]]:
-        return ((unit, number) for unit, number, lacks in self._dims() if lacks and self._places[number].is_load)
+    def _short(self) -> Iterator[tuple[int, int]]:
+        """Where loads leave their tensor and miss some of its dims, as one does that takes the last stride for 1."""
+        for unit, number, lacks in self._dims():
+            if lacks and self._places[number].is_load and OUTSIDE in self._sets["b"].get(unit, {}).get(number, ()):
+                yield unit, number
 
     def _compared(
         self, level: str, unit: int, here: Mapping[int, set[int]]
@@ -252,7 +261,7 @@ class _Judge:
                     found[level].setdefault(name, set()).update(keys - {OUTSIDE})
         return found
 
-    def _repeated(self) -> Iterator[tuple[int, _Stray]]:
+    def _repeated(self) -> Iterator[tuple[tuple[int, int], _Stray]]:
         """The loads of a block that never read what others do, and are foreign to what these read at the same time.
 
         Such is the LSE of one tile, or of a row too far, in a loop over all tiles: nothing is foreign to the block. A
@@ -273,13 +282,21 @@ class _Judge:
                         again = union <= lacking[number] and now[number] <= seen.get(number, set())
                         across = now[number] & union and now[number] - union and union & lacking[number]
                         if len(meets) > 1 and (again or across):
-                            yield number, _Stray(level, frozenset(now[number]), frozenset(union), tuple(sorted(meets)))
+                            yield (
+                                (unit, number),
+                                _Stray(level, frozenset(now[number]), frozenset(union), tuple(sorted(meets))),
+                            )
                     for number, keys in now.items():
                         seen.setdefault(number, set()).update(keys)
 
-    def _suspect(self, place: Place, stray: _Stray, right: Sequence[Site]) -> Suspect:
+    def _suspect(self, number: int, right: Sequence[Site]) -> Suspect:
+        place, strays = self._places[number], self._accused[number]
         site = _site(self._elements, place)
-        return Suspect(site.operation, place.name, site, blamed(site, right), self._reason(place, stray))
+        reason, extent = (
+            self._reason(place, strays[0]),
+            share(len(strays), self._elements.count(number), _UNITS[self._elements.launch.together]),
+        )
+        return Suspect(site.operation, place.name, site, blamed(site, right), reason, extent)
 
     def _reason(self, place: Place, stray: _Stray) -> str:
         letter, here, there = self._apart(stray)
@@ -337,7 +354,8 @@ def _pairs_of(elements: Elements, name: str, valid: Array) -> Suspect | None:
     first = f"the first of row {m} and key {n} (batch {b}, head {h})"
     reason = f"{int(missing.sum()):,} pairs of a row and a key are left out, {first}"
     site = _site(elements, of_name[0])
-    return Suspect("pairs", name, site, site.lines[:1], reason)
+    extent = share(int(missing.sum()), int((valid & whole).sum()), "pair")
+    return Suspect("pairs", name, site, site.lines[:1], reason, extent)
 
 
 def _site(elements: Elements, place: Place) -> Site:

@@ -135,6 +135,10 @@ class Elements:
         kept = np.array([keeps(place) for place in self.places], bool)[self.place]
         return self._grouped(level, self.unit, kept)
 
+    def count(self, place: int) -> int:
+        """How many units come to a place."""
+        return len(np.unique(self.unit[self.place == place]))
+
     def in_time(self, level: str, unit: int) -> list[dict[int, set[int]]]:
         """The same of one unit, for each time between two barriers."""
         by_epoch = self._grouped(level, self.epoch, self.unit == unit)
