@@ -8,7 +8,7 @@ touches and not what they all do. Names, block numbers and values play no part.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -93,7 +93,7 @@ def _results(trace: Trace, held: Sequence[Tensor], case: Case) -> Iterator[Known
 
 
 def _as(tensor: Tensor, shape: Sequence[int]) -> Iterator[Tensor]:
-    """A tensor, or what it is a slice of, as one of some shape: as it is, as it lies, or with rows and heads swapped."""
+    """A tensor, or what it is a slice of, in a shape: as it is, with rows and heads swapped, or as it lies."""
     for one in (tensor, tensor._base):
         if one is None:
             continue
@@ -273,21 +273,24 @@ class _Judge:
                 agreed = self._agreed(level, by_tensor)
                 good = {name for name, keys in by_tensor.items() if agreed <= keys}
                 lacking = {n: agreed - keys for n, keys in here.items() if self._places[n].is_load and agreed - keys}
-                seen: dict[int, set[int]] = {}
-                for now in self._elements.in_time(level, unit) if lacking else ():
-                    for number in now.keys() & lacking.keys():
-                        others = good - {self._places[number].name}
-                        meets = self._by_tensor({n: keys for n, keys in now.items() if self._places[n].name in others})
-                        union = _union(meets)
-                        again = union <= lacking[number] and now[number] <= seen.get(number, set())
-                        across = now[number] & union and now[number] - union and union & lacking[number]
-                        if len(meets) > 1 and (again or across):
-                            yield (
-                                (unit, number),
-                                _Stray(level, frozenset(now[number]), frozenset(union), tuple(sorted(meets))),
-                            )
-                    for number, keys in now.items():
-                        seen.setdefault(number, set()).update(keys)
+                strays = self._in_time(level, unit, lacking, good) if lacking else ()
+                yield from (((unit, number), stray) for number, stray in strays)
+
+    def _in_time(
+        self, level: str, unit: int, lacking: Mapping[int, set[int]], good: set[str]
+    ) -> Iterator[tuple[int, _Stray]]:
+        seen = defaultdict[int, set[int]](set)
+        for now in self._elements.in_time(level, unit):
+            for number in now.keys() & lacking.keys():
+                keys, others = now[number], good - {self._places[number].name}
+                meets = self._by_tensor({n: each for n, each in now.items() if self._places[n].name in others})
+                there = _union(meets)
+                is_again = there <= lacking[number] and keys <= seen[number]
+                is_across = bool(keys & there and keys - there and there & lacking[number])
+                if len(meets) > 1 and (is_again or is_across):
+                    yield number, _Stray(level, frozenset(keys), frozenset(there), tuple(sorted(meets)))
+            for number, keys in now.items():
+                seen[number] |= keys
 
     def _suspect(self, number: int, right: Sequence[Site]) -> Suspect:
         place, strays = self._places[number], self._accused[number]
