@@ -66,7 +66,7 @@ FixBudget = Annotated[
         envvar="GRADPROBE_FIX_BUDGET",
         show_envvar=False,
         min=0,
-        help=f"Try edits of a kernel that is wrong for so long; 0 tries none (default: {FIX_BUDGET:.0f})",
+        help=f"Try edits of a wrong kernel until so long after the start; 0 tries none (default: {FIX_BUDGET:.0f})",
     ),
 ]
 Traceback = Annotated[bool, typer.Option("--traceback", help="Show where a failure was raised")]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 
 from msgspec import structs
 
@@ -12,6 +13,7 @@ from ..model.number import plural
 from ..model.report import CONSISTENT, NAMED, Diagnosis, causes_among
 from ..numerics.evidence import LayoutRun
 from ..probing.experiment import Experiment
+from ..processes.forks import Beside, may_fork
 from .behaviour import (
     Again,
     differs_from_run_to_run,
@@ -60,6 +62,17 @@ class CauseSearch:
         if not is_first and time.process_time() - self._start > _LONGEST:
             self._late.append(layout.name)
             return
+        if is_first and self._is_interpreted and may_fork():
+            # Its dataflow is told whatever fits: a fork follows it meanwhile.
+            with Beside(partial(_seen_in, self._experiment, layout.run)) as followed:
+                self._explain(layout, followed.result, is_first=True)
+        else:
+            self._explain(layout, partial(_seen_in, self._experiment, layout.run), is_first=is_first)
+
+    def _explain(
+        self, layout: FailingLayout, dataflow: Callable[[], tuple[list[Diagnosis], Collection[str]]], *, is_first: bool
+    ) -> None:
+        """Tells what hypotheses and the dataflow of a run say of a layout."""
         seen = layout.seen if is_first else layout.unspoilt
         tested = fitting(self._experiment, layout.run.assigned, seen, list(self._known.values()))
         again = Again(self._experiment, layout.run.assigned, seen)
@@ -68,26 +81,32 @@ class CauseSearch:
         behaving = [*([] if named else _behaving(again)), *first]
         found = [*behaving, *_diagnoses(self._lines, seen, tested, where)]
         if is_first or not causes_among(found):  # beside another fault, whose lines it would show as well
-            found = self._with_dataflow(layout.run, found)
+            found = self._with_dataflow(dataflow, found)
         predicted = {one.fault: one for pair in named for one in pair.hypotheses}
         self._tell(layout, found, predicted)
         self._known = {**predicted, **self._known}
 
-    def _with_dataflow(self, run: LayoutRun, found: list[Diagnosis]) -> list[Diagnosis]:
-        """The causes with the lines that the dataflow of the run shows, and what it shows besides; then all others.
+    @property
+    def _is_interpreted(self) -> bool:
+        """Whether the target's kernels are Triton's, and were interpreted."""
+        first = self._experiment.first
+        return first is not None and first.interpreted and bool(first.launched)
+
+    def _with_dataflow(
+        self, dataflow: Callable[[], tuple[list[Diagnosis], Collection[str]]], found: list[Diagnosis]
+    ) -> list[Diagnosis]:
+        """The causes with the lines that the dataflow of a run shows, and what it shows besides; then all others.
 
         A fault in following it costs that alone.
         """
-        first, causes = self._experiment.first, causes_among(found)
-        is_interpreted = first is not None and first.interpreted and bool(first.launched)
-        if not is_interpreted and self._experiment.cuda != "cuda-on-cpu":
+        if not self._is_interpreted and self._experiment.cuda != "cuda-on-cpu":
             return found
         try:
-            # It imports Triton, which only a run in the interpreter has surely done already.
-            from .dataflow import seen_in_dataflow, with_dataflow
+            from .dataflow import with_dataflow
 
-            seen, failures = seen_in_dataflow(self._experiment, run)
+            seen, failures = dataflow()
             self._not_followed.update(dict.fromkeys(failures))
+            causes = causes_among(found)
             return [*with_dataflow(causes, seen), *(one for one in found if one not in causes)]
         except Exception as error:
             self._not_followed[f"{type(error).__name__}: {error}"] = None
@@ -163,6 +182,14 @@ class CauseSearch:
         faults = "; ".join(self._not_followed)
         missed = f"what the dataflow of the kernels shows is not complete, by a fault of gradprobe: {faults}"
         return (*facts, *([late] if self._late else []), *([missed] if faults else []))
+
+
+def _seen_in(experiment: Experiment, run: LayoutRun) -> tuple[list[Diagnosis], Collection[str]]:
+    # It imports Triton, which only a run in the interpreter has surely done already.
+    from .dataflow import seen_in_dataflow
+
+    seen, failures = seen_in_dataflow(experiment, run)
+    return seen, tuple(failures)
 
 
 def _lines_of(found: Sequence[Diagnosis]) -> set[tuple[str, int]]:

@@ -14,6 +14,7 @@ from ..model.memory import GUARD, OUTSIDE, RACE, MemoryFinding
 from ..model.report import NAMED
 from ..numerics.evidence import LayoutRun
 from ..probing.experiment import Experiment, inputs_of
+from ..processes.forks import halved
 from .lines import of_strays
 from .prediction import observed
 from .search import alike
@@ -84,7 +85,7 @@ def explaining(seen: Observed, known: Sequence[Hypothesis]) -> tuple[str, ...]:
         return ()
     tester, every = Tester(seen), list(hypotheses(seen))
     forms = [form for one in known for form in alike(every, one)]
-    alone = [tester.fully(one) for one in forms]
+    alone = halved(lambda some: [tester.fully(one) for one in some], forms)
     for one, explanation in zip(forms, alone, strict=True):
         if explanation.explained >= NAMED:
             return (one.fault,)

@@ -18,6 +18,7 @@ from ..model.failures import Failure
 from ..model.report import NAMED
 from ..probing.experiment import Experiment, inputs_of, measure
 from ..probing.observe import execute
+from ..processes.forks import halved
 from .prediction import observed
 from .testing import Explanation, Tester, merged
 
@@ -84,11 +85,11 @@ def ranked(seen: Observed, known: Sequence[Hypothesis] = ()) -> list[Tested]:
     tester, every = Tester(seen), list(hypotheses(seen))
     if not any(tester.wrong.values()):
         return []
-    rough = [_Rough(one, tester.roughly(one)) for one in every]
+    rough = _roughly(tester, every)
     beside = _beside_known(tester, rough, [form for one in known for form in alike(every, one)])
     if beside is not None:
         return [beside]
-    tested = [Tested((one,), tester.fully(one), len(rough)) for one in _likely(tester, rough)]
+    tested = _fully(tester, _likely(tester, rough), len(rough))
     order = {id(one.hypothesis): number for number, one in enumerate(rough)}
     tested.sort(key=lambda one: (-round(one.explained, 3), one.explanation.contradicted, order[id(one.hypotheses[0])]))
     if tested and tested[0].explained < NAMED:
@@ -100,9 +101,19 @@ def ranked(seen: Observed, known: Sequence[Hypothesis] = ()) -> list[Tested]:
     return list(kept.values())
 
 
+def _roughly(tester: Tester, every: Sequence[Hypothesis]) -> list[_Rough]:
+    shares = halved(lambda some: [tester.roughly(one) for one in some], every)
+    return [_Rough(one, share) for one, share in zip(every, shares, strict=True)]
+
+
+def _fully(tester: Tester, some: Sequence[Hypothesis], tried: int) -> list[Tested]:
+    explanations = halved(lambda some: [tester.fully(one) for one in some], some)
+    return [Tested((one,), explanation, tried) for one, explanation in zip(some, explanations, strict=True)]
+
+
 def _beside_known(tester: Tester, rough: Sequence[_Rough], known: Sequence[Hypothesis]) -> Tested | None:
     """The best of some hypotheses with another one, where both together explain nearly everything."""
-    tested = [Tested((one,), tester.fully(one), len(rough)) for one in known]
+    tested = _fully(tester, known, len(rough))
     best = max(tested, key=lambda one: one.explained, default=None)
     return None if best is None or best.explained >= NAMED else _two_at_once(tester, best, rough)
 
@@ -131,7 +142,8 @@ def _two_at_once(tester: Tester, first: Tested, rough: Sequence[_Rough]) -> Test
     if found is not None:
         return found
     reaching = [other.hypothesis for other in others if may_show(other.hypothesis.changes, tester.seen, rest)]
-    beside = [_Rough(other, tester.roughly(one, other, names=rest, stored=False)) for other in reaching]
+    shares = halved(lambda some: [tester.roughly(one, of, names=rest, stored=False) for of in some], reaching)
+    beside = [_Rough(other, share) for other, share in zip(reaching, shares, strict=True)]
     return _best_pair(tester, first, _likely(tester, beside, rest), rest)
 
 
@@ -140,7 +152,8 @@ def _best_pair(tester: Tester, first: Tested, likely: Sequence[Hypothesis], rest
     one = first.hypotheses[0]
     pairs: list[tuple[tuple[float, bool], Tested]] = []
     for other in likely:
-        both = merged([first.explanation, tester.fully(other), tester.fully(one, other)])
+        alone_and_together = halved(lambda some: [tester.fully(*each) for each in some], [(other,), (one, other)])
+        both = merged([first.explanation, *alone_and_together])
         alone = other.changes <= set(rest)
         pairs.append(((round(both.explained, 3), alone), replace(first, hypotheses=(one, other), explanation=both)))
         if pairs[-1][0] == (1.0, True):  # and none is better

@@ -11,10 +11,13 @@ import selectors
 import signal
 import sys
 import time
+import warnings
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from functools import partial
+from itertools import zip_longest
+from typing import Any, Generic, NoReturn, TypeVar, cast
 
 from .child import heard_by
 
@@ -91,11 +94,63 @@ class Forks:
         self.drop()
 
 
+Done = TypeVar("Done")
+Item = TypeVar("Item")
+
+
+def may_fork() -> bool:
+    """Whether a fork of this process can work beside it: not where it holds a GPU, where macOS has threads, in a fork."""
+    torch = sys.modules.get("torch")
+    holds_gpu = torch is not None and torch.cuda.is_initialized()
+    return sys.platform == "linux" and not holds_gpu and os.getpid() not in _forks
+
+
+# The process, where it is itself a fork: those beside it have the cores.
+_forks: set[int] = set()
+
+
+class Beside(Generic[Done]):
+    """Work that a fork does while this process goes on."""
+
+    def __init__(self, work: Callable[[], Done]) -> None:
+        self._work = work
+        self._fork: _Fork | None = _started(None, lambda: (work(),))
+
+    def result(self) -> Done:
+        """What it returned; where the fork came to no end, it is done here."""
+        fork = self._fork
+        assert fork is not None
+        while piece := os.read(fork.descriptor, 1 << 16):
+            fork.answer += piece
+        self._fork, done = None, _ended(fork)
+        return self._work() if done is None else cast("Done", done[0])
+
+    def __enter__(self) -> Beside[Done]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._fork is not None:
+            _ended(self._fork)
+
+
+def halved(work: Callable[[Sequence[Item]], list[Done]], items: Sequence[Item]) -> list[Done]:
+    """What work makes of each item, in their order: of every second one in a fork beside this process."""
+    if len(items) < 2 or not may_fork():
+        return work(items)
+    with Beside(partial(work, items[1::2])) as other:
+        here = work(items[::2])
+        there = other.result()
+    return [done for pair in zip_longest(here, there) for done in pair][: len(items)]
+
+
 def _started(key: Any, work: Callable[[], Any]) -> _Fork:
     reading, writing = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
-    process = os.fork()
+    with warnings.catch_warnings():
+        # Python warns of threads, which a fork has none of: what they do here it does not wait for.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        process = os.fork()
     if process == 0:
         os.close(reading)
         _work(work, writing)
@@ -106,6 +161,7 @@ def _started(key: Any, work: Callable[[], Any]) -> _Fork:
 def _work(work: Callable[[], Any], writing: int) -> NoReturn:
     """The fork's own life: it says nothing to anybody but through its pipe, and leaves without any clean-up."""
     with contextlib.suppress(BaseException):
+        _forks.add(os.getpid())
         faulthandler.disable()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started it ends it
         with contextlib.suppress(OSError, AttributeError):

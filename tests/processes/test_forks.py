@@ -6,7 +6,7 @@ import sys
 import time
 
 from gradprobe.processes.child import heard_by, tell
-from gradprobe.processes.forks import Forks
+from gradprobe.processes.forks import Beside, Forks, halved
 
 
 def in_forks(**work):
@@ -51,3 +51,33 @@ def test_what_is_under_way_when_nobody_waits_any_more_is_ended():
         forks.add("slow", lambda: time.sleep(60))
         assert list(forks.answers(time.monotonic() + 0.2, longest=60)) == []
     assert time.monotonic() - start < 10
+
+
+def test_half_of_the_work_is_done_beside_and_all_is_answered_in_order():
+    found = halved(lambda some: [(one, os.getpid()) for one in some], range(5))
+    assert [one for one, _ in found] == [0, 1, 2, 3, 4]
+    assert [process == os.getpid() for _, process in found] == [True, False, True, False, True]
+    assert halved(lambda some: [os.getpid() for _ in some], [0]) == [os.getpid()]
+    with Beside(lambda: (os.getpid(), halved(lambda some: [os.getpid() for _ in some], [0, 1]))) as other:
+        process, done_in = other.result()
+    assert done_in == [process, process] != [os.getpid(), os.getpid()]
+
+
+def test_what_a_fork_cannot_do_or_say_is_done_here():
+    here = os.getpid()
+
+    def only_here():
+        if os.getpid() != here:
+            ctypes.string_at(0)
+        return lambda: "not to be pickled"
+
+    with Beside(only_here) as crashed, Beside(lambda: only_here) as unsaid:
+        assert (crashed.result()(), unsaid.result()()()) == ("not to be pickled",) * 2
+
+
+def test_work_that_nobody_waits_for_is_ended():
+    start = time.monotonic()
+    with Beside(lambda: time.sleep(60)) as slow:
+        process = slow._fork.process
+    assert time.monotonic() - start < 10
+    assert not os.path.exists(f"/proc/{process}")

@@ -57,11 +57,15 @@ class Setting:
     timeout: float | None = None
     """Seconds for one check, not counting the imports of the tool; None for no limit."""
     fix_budget: float = 0.0
-    """Seconds in which edits of a target that is wrong are tried."""
+    """Seconds from the start of a check until which edits of a target that is wrong are tried."""
 
     def budget_at(self, seconds: float) -> float:
-        """What of the budget is there when a check has run so long: a third of the time that it has left at most."""
-        return self.fix_budget if self.timeout is None else min(self.fix_budget, (self.timeout - seconds) / 3)
+        """What of the budget is left when a check has run so long.
+
+        Half of it is kept for a check that takes long; but no more than a third of what it has left itself.
+        """
+        left = max(self.fix_budget - seconds, self.fix_budget / 2)
+        return left if self.timeout is None else min(left, (self.timeout - seconds) / 3)
 
 
 class Checker:

@@ -26,6 +26,14 @@ def made(*plan, timeout=None, **how):
     return list(check_each(plan, replace(PLAIN, timeout=timeout), **how))
 
 
+@pytest.mark.parametrize(
+    ("seconds", "timeout", "left"), [(0, None, 20), (5, None, 15), (30, None, 10), (30, 45, 5), (0, 90, 20)]
+)
+def test_the_time_for_edits_counts_from_the_start_and_half_of_it_is_kept(seconds, timeout, left):
+    assert Setting(fix_budget=20.0, timeout=timeout).budget_at(seconds) == left
+    assert Setting(timeout=timeout).budget_at(seconds) == 0
+
+
 def test_a_right_and_a_wrong_target_give_the_documents_that_check_gives():
     right, wrong = made(planned("soft.py:backward", "plain"), planned("soft.py:doubled_dq", heads=3))
     assert (right.title, right.verdict, right.code) == ("plain", "match", 0)
