@@ -7,7 +7,8 @@ FOLDER holds a folder for each kernel, with `words`, what follows `gradprobe che
 acts in), `every` (whether all of them must be named, or any) and, where a fault is to be mended alone, `mended`: the
 words of a check that matches without it, and is `words` where it is left out.
 
-A fault is explained where the diagnoses name its places, and mended where the check matches with their tried edits.
+A fault is explained where the diagnoses name its places, and mended where the check matches with the edit that was tried
+for them: for that cause alone, or for all.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from strangers import Copy, mended_text, run
+from strangers import Copy, mended_text, patched, run
 
 FACTS = ("outside/", "race/", "unwritten/")
 
@@ -105,8 +106,8 @@ def _named(fault: dict[str, Any], report: dict[str, Any]) -> tuple[tuple[int, ..
 
 
 def _mended(folder: Path, fault: dict[str, Any], report: dict[str, Any], scratch: Path) -> bool | None:
-    """Whether a check without the fault matches with the first tried edit of a cause."""
-    text = mended_text(report, (folder / fault["file"]).read_text())
+    """Whether a check without the fault matches with the tried edit of its cause, or else with that for all."""
+    text = patched_text(folder, fault, report)
     if text is None:
         return None
     words = shlex.split(fault.get("mended") or (folder / "words").read_text())
@@ -114,6 +115,16 @@ def _mended(folder: Path, fault: dict[str, Any], report: dict[str, Any], scratch
         copy = Copy.of(folder, fault["file"], text, Path(own) / "mended", words)
         run([copy.check()], 1)
         return bool(copy.found("report").get("verdict") == "match")
+
+
+def patched_text(folder: Path, fault: dict[str, Any], report: dict[str, Any]) -> str | None:
+    """The file with that edit; None where there is none."""
+    text = (folder / fault["file"]).read_text()
+    for each in report.get("diagnoses", ()):
+        edit = each.get("edit") or {}
+        if edit.get("mends") and edit["diff"] and _named(fault, {**report, "diagnoses": [each]})[0]:
+            return patched(text, edit["diff"])
+    return mended_text(report, text)
 
 
 if __name__ == "__main__":

@@ -99,7 +99,7 @@ Item = TypeVar("Item")
 
 
 def may_fork() -> bool:
-    """Whether a fork of this process can work beside it: not where it holds a GPU, where macOS has threads, in a fork."""
+    """Whether a fork can work beside this process: not where it holds a GPU, where macOS has threads, in a fork."""
     torch = sys.modules.get("torch")
     holds_gpu = torch is not None and torch.cuda.is_initialized()
     return sys.platform == "linux" and not holds_gpu and os.getpid() not in _forks
