@@ -7,8 +7,8 @@ FOLDER holds a folder for each kernel, with `words`, what follows `gradprobe che
 acts in), `every` (whether all of them must be named, or any) and, where a fault is to be mended alone, `mended`: the
 words of a check that matches without it, and is `words` where it is left out.
 
-A fault is explained where the diagnoses name its places, and mended where the check matches with the edit that was tried
-for them: for that cause alone, or for all.
+A fault is explained where the diagnoses name its places, and mended where the check matches with the edit that was
+tried for them: for that cause alone, or for all.
 """
 
 from __future__ import annotations
