@@ -97,6 +97,15 @@ def test_a_stride_of_a_tensor_that_is_not_there_comes_after_its_own():
     assert place_of(text, line) < min(foreign)
 
 
+def test_a_stride_of_the_same_axis_comes_late_where_it_goes_wrong_when_contiguous():
+    text, line = faulty("", "off_h * stride_doh", "off_h * stride_qh")
+    places = [
+        next(at for at, one in enumerate(found) if bare(one.text) == bare(TEXT))
+        for found in (candidates_of(KernelFile("mine.py", text), [Fault(line)], contiguous=it) for it in (False, True))
+    ]
+    assert places[0] < FIRST < places[1]
+
+
 def test_the_same_fault_in_two_kernels_is_undone_by_one_edit():
     text = TEXT.replace("tl.exp(s - lse[:, None])", "tl.exp2(s - lse[:, None])")
     lines = [at for at, line in enumerate(text.split("\n"), 1) if "exp2" in line]

@@ -44,6 +44,12 @@ class Strange:
         return edited(file_of(self.of).read_text(), (self.edit,))
 
     @property
+    def mended(self) -> list[str]:
+        """The file's source without the fault, in each way that comes to the same."""
+        ways = [AS_RIGHT[self.name]] if self.name in AS_RIGHT else []
+        return [file_of(self.of).read_text(), *(edited(self.plant(), (way,)) for way in ways)]
+
+    @property
     def lines(self) -> frozenset[int]:
         """Every line of those statements in the source with the fault."""
         source = self.plant()
@@ -70,6 +76,9 @@ _DIAGONAL = """\
                 dk, dv, k, v, j, start_m, q_ptr, do_ptr, lse_ptr, delta_ptr, q_l, q_d, do_l, do_d, length, width, scale,
                 cap, CAUSAL=True, CAPPED={}, WIDTH=WIDTH, M=M,
             )"""
+
+# What is as right as the file itself.
+AS_RIGHT = {"dv_takes_do_of_the_next_tile": Edit("one_pass_backward", _NEXT_DO + _DV, _DV + _NEXT_DO)}
 
 FAULTS = (
     Strange(

@@ -44,7 +44,7 @@ class Hunt:
     def _restart(self, base: Candidate | None) -> None:
         self._best: tuple[Candidate, Came] | None = None
         self._left, self._joined = _BEFORE_TWO, deque[Candidate]()
-        self._waiting = _in_turn(self.cause.faults, base)
+        self._waiting = _in_turn(self.cause.faults, base, contiguous=self.failing.layout == "contiguous")
         self._next = next(self._waiting, None)
 
     @property
@@ -84,7 +84,9 @@ class Hunt:
         return is_better
 
 
-def _in_turn(faults: Sequence[FileFaults], base: Candidate | None) -> Iterator[tuple[float, Candidate]]:
+def _in_turn(
+    faults: Sequence[FileFaults], base: Candidate | None, *, contiguous: bool
+) -> Iterator[tuple[float, Candidate]]:
     """The candidates of all faults, the likeliest first, on top of what is there; those of a worse diagnosis later.
 
     Each comes with how unlikely it is.
@@ -92,7 +94,7 @@ def _in_turn(faults: Sequence[FileFaults], base: Candidate | None) -> Iterator[t
 
     def costed(at: int, one: FileFaults) -> Iterator[tuple[float, int, int, Candidate]]:
         late = _UNNAMED if one.diagnosis is None and faults[0].diagnosis is not None else 0.0
-        for number, candidate in enumerate(candidates_of(one.file, one.faults, one.wanted)):
+        for number, candidate in enumerate(candidates_of(one.file, one.faults, one.wanted, contiguous=contiguous)):
             whole = candidate if base is None else base.with_more(candidate.edits)
             if whole is not None and (base is None or base.file is one.file):
                 yield candidate.cost + at * _NEXT + late, at, number, whole

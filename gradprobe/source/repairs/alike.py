@@ -45,6 +45,21 @@ def belongs(stride: str, beside: Iterable[str]) -> bool:
     return parts is not None and parts[0] in _tensors(beside)
 
 
+# Tensors of one shape each, where V has as many dims as K.
+_SHAPES = (
+    frozenset({"q", "o", "do", "dq", "dout", "out", "query", "d_o", "g"}),
+    frozenset({"k", "v", "dk", "dv", "key", "value"}),
+)
+
+
+def same_when_contiguous(one: str, other: str) -> bool:
+    """Whether two names are strides of one axis of tensors that have one shape."""
+    parts = stride_of(one), stride_of(other)
+    if parts[0] is None or parts[1] is None or parts[0][1] != parts[1][1]:
+        return False
+    return any({_core(parts[0][0]), _core(parts[1][0])} <= shape for shape in _SHAPES)
+
+
 def _tensors(names: Iterable[str]) -> set[str]:
     return {parts[0] if (parts := stride_of(name)) else _core(name) for name in names}
 

@@ -11,7 +11,7 @@ from itertools import count, groupby, islice
 from ..kernel_file import KernelFile
 from ..operators.addresses import stride_of
 from ..text import Edit, edited
-from .alike import belongs
+from .alike import belongs, same_when_contiguous
 from .parameter import stride_passed
 from .rules import Repairs
 from .siblings import of_siblings
@@ -24,6 +24,8 @@ from .unrun import as_parsed
 _STEP, _PIECE, _WANTED, _TOGETHER = 1.0, 0.7, 0.8, 0.5
 # What a stride costs of a tensor that nothing else in the statement is of: where strides agree it matches all the same.
 _FOREIGN = 1.5
+# What a stride costs in the place of one that is the same number there.
+_SAME = 3.0
 # Statements that are looked at around one line.
 _SPOTS = 60
 Edits = tuple[Edit, ...]
@@ -62,18 +64,21 @@ class Candidate:
         return None if overlap else Candidate(self.file, tuple(ordered), self.cost)
 
 
-def candidates_of(file: KernelFile, faults: Sequence[Fault], wanted: Iterable[str] = ()) -> Iterator[Candidate]:
+def candidates_of(
+    file: KernelFile, faults: Sequence[Fault], wanted: Iterable[str] = (), *, contiguous: bool = False
+) -> Iterator[Candidate]:
     """The candidates for a fault of these lines of a file, the likeliest first; none that can be seen to fail.
 
     Where some lines say the same in several kernels, the same edit in all of them comes before each alone.
 
     Args:
         wanted: words that the right text is likely to have: a tensor and its axis, of a stride.
+        contiguous: whether it goes wrong where all tensors are contiguous.
     """
     words = [word.lower() for word in wanted]
     seen: set[Edits] = set()
     known: set[str] = set()
-    for cost, edits in _by_cost(Repairs(file), faults, words):
+    for cost, edits in _by_cost(Repairs(file), faults, words, contiguous=contiguous):
         parsed = None if edits in seen else as_parsed(file, edits)
         seen.add(edits)
         if parsed is not None and parsed not in known:
@@ -81,7 +86,9 @@ def candidates_of(file: KernelFile, faults: Sequence[Fault], wanted: Iterable[st
             yield Candidate(file, edits, cost)
 
 
-def _by_cost(repairs: Repairs, faults: Sequence[Fault], words: Sequence[str]) -> Iterator[tuple[float, Edits]]:
+def _by_cost(
+    repairs: Repairs, faults: Sequence[Fault], words: Sequence[str], *, contiguous: bool
+) -> Iterator[tuple[float, Edits]]:
     """Made distance by distance, since most are never asked for."""
     waiting: list[tuple[float, int, Edits]] = []
     number = count()
@@ -96,7 +103,7 @@ def _by_cost(repairs: Repairs, faults: Sequence[Fault], words: Sequence[str]) ->
         while waiting and waiting[0][0] < least:
             cost, _, edits = heapq.heappop(waiting)
             yield cost, edits
-        for cost, edits in _of_spots(repairs, list(spots), words):
+        for cost, edits in _of_spots(repairs, list(spots), words, contiguous=contiguous):
             heapq.heappush(waiting, (cost, next(number), edits))
     while waiting:
         cost, _, edits = heapq.heappop(waiting)
@@ -104,7 +111,7 @@ def _by_cost(repairs: Repairs, faults: Sequence[Fault], words: Sequence[str]) ->
 
 
 def _of_spots(
-    repairs: Repairs, spots: Sequence[tuple[Spot, Fault]], words: Sequence[str]
+    repairs: Repairs, spots: Sequence[tuple[Spot, Fault]], words: Sequence[str], *, contiguous: bool
 ) -> Iterator[tuple[float, Edits]]:
     file, groups = repairs.file, dict[tuple[str, Edits], list[tuple[float, Edits]]]()
     for spot, fault in spots:
@@ -112,6 +119,7 @@ def _of_spots(
         for rank, edits in _of_spot(repairs, spot):
             cost = rank + _STEP * spot.distance - (_WANTED if _has(edits, words) else 0.0)
             cost += _FOREIGN if _is_foreign(spot, edits, file) else 0.0
+            cost += _SAME if contiguous and _are_the_same(edits, file) else 0.0
             cost -= _PIECE if piece and any(edit.start < piece[1] and piece[0] < edit.end for edit in edits) else 0.0
             yield cost, edits
             groups.setdefault(_relative(file, spot, edits), []).append((cost, edits))
@@ -135,6 +143,11 @@ def _is_foreign(spot: Spot, edits: Edits, file: KernelFile) -> bool:
     spans = [(edit.start, edit.end) for edit in edits]
     kept = [node.id for node in spot.names if not any(a <= file.span(node)[0] < b for a, b in spans)]
     return any(not belongs(name, kept) for name in new)
+
+
+def _are_the_same(edits: Edits, file: KernelFile) -> bool:
+    """Whether an edit only puts strides in the places of others that are the same when contiguous."""
+    return all(same_when_contiguous(file.text[edit.start : edit.end], edit.text) for edit in edits)
 
 
 def _piece(file: KernelFile, spot: Spot, fault: Fault) -> tuple[int, int] | None:
