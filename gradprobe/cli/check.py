@@ -100,6 +100,7 @@ def check(
         ),
     ] = None,
     fix_budget: shared.FixBudget = None,
+    coincidence_budget: shared.CoincidenceBudget = None,
     show_traceback: shared.Traceback = False,
     *,
     options: dict[str, Any],
@@ -125,6 +126,8 @@ def check(
         # Of several checks only where it is asked for: it would be the time of each that fails.
         several = 0.0 if plan or battery else shared.FIX_BUDGET
         how = replace(how, fix_budget=several if fix_budget is None else fix_budget)
+        several = 0.0 if plan or battery else shared.COINCIDENCE_BUDGET
+        how = replace(how, coincidence_budget=several if coincidence_budget is None else coincidence_budget)
         if plan:
             raise typer.Exit(check_several(plan, forms, how))
         if battery:

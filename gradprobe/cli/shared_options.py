@@ -18,7 +18,7 @@ from ..render.files import FORMS
 from ..render.terminal import print_failure
 from ..targets.builtin import has_driver
 
-FIX_BUDGET = 20.0
+FIX_BUDGET, COINCIDENCE_BUDGET = 20.0, 5.0
 Target = Annotated[
     str | None,
     typer.Argument(metavar="TARGET", help="Built-in name, FILE.py:FUNCTION or MODULE:FUNCTION (default: lazy)"),
@@ -67,6 +67,18 @@ FixBudget = Annotated[
         show_envvar=False,
         min=0,
         help=f"Try edits of a wrong kernel until so long after the start; 0 tries none (default: {FIX_BUDGET:.0f})",
+    ),
+]
+CoincidenceBudget = Annotated[
+    float | None,
+    typer.Option(
+        "--coincidence-budget",
+        metavar="SECONDS",
+        envvar="GRADPROBE_COINCIDENCE_BUDGET",
+        show_envvar=False,
+        min=0,
+        help="Of an interpreted kernel that matches, seek for so long what is right only by coincidence; 0 seeks none "
+        f"(default: {COINCIDENCE_BUDGET:.0f})",
     ),
 ]
 Traceback = Annotated[bool, typer.Option("--traceback", help="Show where a failure was raised")]

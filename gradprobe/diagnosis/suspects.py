@@ -46,7 +46,7 @@ def suspects(run: Followed, wrong: Sequence[str]) -> list[Suspect]:
     Args:
         wrong: the results that are wrong.
     """
-    found = [*_transposed(run.flow)] or [*_misread(run.flow)] or [*_not_numbers(run, wrong)]
+    found = [*_transposed(run.flow)] or [*misread(run.flow)] or [*_not_numbers(run, wrong)]
     if not found:
         found = [*_values(run, wrong), *_factors(run, wrong)]
     # A value whose name is known says more than one that is nothing that is known.
@@ -56,7 +56,7 @@ def suspects(run: Followed, wrong: Sequence[str]) -> list[Suspect]:
 # --- loads
 
 
-def _misread(flow: Flow) -> Iterator[Suspect]:
+def misread(flow: Flow) -> Iterator[Suspect]:
     """The loads and stores whose indices disagree with those of most others that they meet."""
     left = list(flow.conflicts)
     culprits: dict[int, list[Conflict]] = {}

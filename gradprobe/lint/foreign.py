@@ -130,7 +130,10 @@ class Accused:
         inner, function = spots[-1], view.function
         tree = [] if isinstance(function, CudaKernel) else call_tree(function.jit)
         names = next((each.parameters for each in tree if each.name == inner.function), ())
-        word, _ = stride_of(inner.text, set(map(word_of, names)))
+        # Beside pointers a function has indices: stride_i of i is no stride of another tensor.
+        moved = {each.local for each in view.record.advances if each.spot.function == inner.function}
+        pointers = {name for name in names if name in moved or "ptr" in name.lower()}
+        word, _ = stride_of(inner.text, set(map(word_of, pointers)))
         is_inner = len(spots) > 1 and word and word != word_of(advance.local)
         return inner if is_inner and inner.function == advance.spot.function else spots[0]
 

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 ERROR, WARNING = "error", "warning"
-# Of warnings: an offset beyond 2^31 elements, a strided vector of parameters, a case that nobody said is taken.
-HUGE, VECTOR, UNDECLARED = "huge", "vector", "undeclared"
+# Of warnings: an offset beyond 2^31 elements, a strided vector of parameters, a case that nobody said is taken, what is
+# right as long as two numbers happen to be equal.
+HUGE, VECTOR, UNDECLARED, COINCIDENCE = "huge", "vector", "undeclared", "coincidence"
 COUNTED = "warnings change no verdict; with --strict they are errors"
 
 
@@ -16,13 +17,18 @@ class Warned:
     """What is told and does not count, in plain values."""
 
     kind: str
-    """HUGE, VECTOR or UNDECLARED."""
+    """HUGE, VECTOR, UNDECLARED or COINCIDENCE; of what was seen of memory, the kind of the finding."""
     about: str
     """The tensors, or the case of the battery; the same whenever the same is told."""
     words: str
     """One sentence."""
     layouts: tuple[str, ...]
     """Of which it is told."""
+    file: str = ""
+    """Where it stands; "" and None where no line is known."""
+    line: int | None = None
+    code: str = ""
+    """The line, stripped."""
 
 
 OUTSIDE, GUARD, UNWRITTEN, RACE, BARRIER = "outside", "guard", "unwritten", "race", "barrier"

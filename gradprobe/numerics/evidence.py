@@ -141,6 +141,8 @@ class Probed:
     """Sentences about the error, where no diagnosis is named."""
     sought: bool = True
     """Whether a cause was sought, where something is wrong."""
+    coincidences: tuple[Warned, ...] = ()
+    """What is right only by coincidence, where all matches."""
 
     @property
     def verdict(self) -> str:
@@ -162,10 +164,11 @@ class Probed:
 
     @property
     def warnings(self) -> list[Warned]:
-        """What was seen of memory that is shown and does not count, each finding once with its layouts."""
+        """What is shown and does not count: of memory each finding once with its layouts, then the coincidences."""
         layouts: dict[tuple[str, str, str], list[str]] = {}
         for run in self.runs:
             for one in run.memory:
                 if one.severity == WARNING:
                     layouts.setdefault((one.kind, one.tensor, one.sentence), []).append(run.layout)
-        return [Warned(*about, tuple(dict.fromkeys(named))) for about, named in layouts.items()]
+        seen = [Warned(*about, tuple(dict.fromkeys(named))) for about, named in layouts.items()]
+        return [*seen, *self.coincidences]

@@ -14,6 +14,7 @@ from ..inputs.saved import Saved
 from ..model.assignment import run_name
 from ..model.case import Case, ranked
 from ..model.failures import Refusal, TargetFailure
+from ..model.memory import Warned
 from ..model.report import NAMED
 from ..model.run import MISMATCH
 from ..numerics.evidence import LayoutRun, Probed
@@ -25,6 +26,9 @@ from ..probing.runs import RunRecord, outcomes_of, pinned, records_of, with_stra
 from ..targets.find import Target
 from .fit import OF_LENGTH, WHOLE_BLOCKS, WRONG_THROUGHOUT, Fit, fit, given_as, refuses, share_wrong, tried
 from .resolve import Problem
+
+# What seconds may be spent on beyond the check itself.
+EDITS, COINCIDENCES = "edits", "coincidences"
 
 
 def probe(
@@ -40,7 +44,7 @@ def probe(
     given: Collection[str] = (),
     first: Callable[[LayoutRun], None] = lambda run: None,
     found_out: tuple[str, ...] = (),
-    budget: Callable[[], float] = lambda: 0.0,
+    budget: Callable[[str], float] = lambda of: 0.0,
 ) -> Probed:
     """Runs a target on a case under each layout, beside the reference, and says where it goes wrong, and why.
 
@@ -54,7 +58,8 @@ def probe(
         given: the options that somebody gave; of each it is said if this case cannot show it.
         first: told of the first run, before there are others.
         found_out: sentences about the case that no option said.
-        budget: how many seconds edits of the target may be tried for, once it is wrong.
+        budget: how many seconds EDITS of the target may be tried for, once it is wrong; and how many COINCIDENCES may
+            be sought for, where all matches.
 
     Raises:
         UsageFailure: the case uses what the target does not take, or a right kernel overflows on its values.
@@ -81,13 +86,14 @@ def probe(
     failed = _as_it_failed(experiment, records, report.runs)
     with experiment.stopwatch.timed("diagnose"):
         reasons = reasons_of(*failed) if why else Reasons()
-        if report.failing is not None and (seconds := budget()) > 0:
+        if report.failing is not None and (seconds := budget(EDITS)) > 0:
             tick("trying edits", 0.0)
             reasons = reasons_with_edits(failed, reasons, seconds)
+        warned = _coincidences(experiment, report, budget(COINCIDENCES), tick) if report.failing is None else ()
     not_shown = _not_shown(experiment, report.runs, given) if report.failing is None else []
     notes = (*found_out, *notes_of(experiment, records), *not_shown)
     report = replace(report, diagnoses=reasons.diagnoses, known=reasons.known, sought=reasons.sought)
-    return replace(report, notes=notes, seconds=experiment.stopwatch.seconds)
+    return replace(report, notes=notes, coincidences=warned, seconds=experiment.stopwatch.seconds)
 
 
 def reasons_with_edits(failed: tuple[Experiment, Sequence[LayoutRun]], reasons: Reasons, seconds: float) -> Reasons:
@@ -97,6 +103,18 @@ def reasons_with_edits(failed: tuple[Experiment, Sequence[LayoutRun]], reasons: 
     except Exception as error:
         fault = f"{type(error).__name__}: {error}"
         return replace(reasons, known=(*reasons.known, f"no edit could be tried, by a fault of gradprobe: {fault}"))
+
+
+def _coincidences(experiment: Experiment, report: Probed, seconds: float, tick: Tick) -> tuple[Warned, ...]:
+    """What is right only by coincidence, of kernels that Triton's interpreter ran."""
+    first = experiment.first
+    if seconds <= 0 or first is None or not (first.interpreted and first.launched):
+        return ()
+    # It imports Triton, which only a run in the interpreter has surely done already.
+    from ..diagnosis.coincidence import coincidences
+
+    tick("looking for coincidences", 0.0)
+    return coincidences(experiment, report.runs, seconds)
 
 
 def _as_it_failed(
@@ -147,7 +165,7 @@ def probed(
     repro_command: str,
     tick: Tick,
     told: Callable[[Probed], object] = lambda so_far: None,
-    budget: Callable[[], float] = lambda: 0.0,
+    budget: Callable[[str], float] = lambda of: 0.0,
 ) -> tuple[Probed, Problem]:
     """The report, and the problem that it is about: another one where the target does not take the one given.
 

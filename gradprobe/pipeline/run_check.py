@@ -25,7 +25,7 @@ def run_check(
     reference: Callable[..., Any] | None = None,
     tick: Tick = lambda stage, fraction, layout="": None,
     told: Callable[[Probed], object] = lambda so_far: None,
-    budget: Callable[[], float] = lambda: 0.0,
+    budget: Callable[[str], float] = lambda of: 0.0,
 ) -> Probed:
     """The report that a target and its options ask for.
 
@@ -35,7 +35,7 @@ def run_check(
         reference: likewise.
         tick: told how far it is.
         told: given the report of what is measured so far, again and again.
-        budget: how many seconds edits of the target may be tried for, once it is wrong.
+        budget: from `probe`.
 
     Raises:
         Failure: whatever keeps it from being made.

@@ -95,7 +95,7 @@ def _warnings(report: Report) -> Iterator[Alert]:
     for warned in report.warnings:
         rule = rules.OF_WARNING.get(warned.kind) or rules.OF_MEMORY[warned.kind]
         about, layouts = warned.about, list(warned.layouts)
-        seen = [place_of(one) for one in report.memory if one.layout in ("", *layouts)]
+        seen = [place_of(warned), *(place_of(one) for one in report.memory if one.layout in ("", *layouts))]
         sentences = [f"{warned.words}.", f"{_layouts(layouts)}." if layouts else ""]
         title, details = rule.summary + (f": {about}" if about else ""), {"kind": warned.kind, "layouts": layouts}
         alert = _alert(report, rule, about, title, sentences, (*seen, *places_of(report)), details)

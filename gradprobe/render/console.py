@@ -8,12 +8,24 @@ from collections.abc import Iterable, Iterator, Sequence
 from rich.text import Text
 
 from ..model.case import Case
-from ..model.memory import BARRIER, CHANGED, DTYPE, GUARD, MISALIGNED, OUTSIDE, RACE, SHARED, UNWRITTEN, grouped
+from ..model.memory import (
+    BARRIER,
+    CHANGED,
+    COINCIDENCE,
+    DTYPE,
+    GUARD,
+    MISALIGNED,
+    OUTSIDE,
+    RACE,
+    SHARED,
+    UNWRITTEN,
+    grouped,
+)
 from ..model.number import LAMBDA, in_words, plural
 from ..model.report import Report, Source
 from ..model.run import FAILED, INHERITED, MATCH, MISMATCH, Element, Error, Head, Intermediate, Run
 from .excerpt import render_reasons, window
-from .places import base_of
+from .places import base_of, place_of
 from .text import (
     ASCII,
     CAUTION,
@@ -54,7 +66,7 @@ def render(report: Report, width: int, *, utf8: bool = True) -> list[Text]:
         if report.error is None or not report.runs:
             return []
         return [Text(f"ERROR  {report.error.message}"), *layouts, Text(f"  again: {report.reproduce}")]
-    lines = [*_verdict(report, width)]
+    lines = [*_verdict(report, width), *_warnings(report, width)]
     if report.failing:
         lines += [*_place(report, width), *render_reasons(report, width)]
     lines += [line for sentence in _reasons(report) for line in folded(sentence, width)]
@@ -82,6 +94,14 @@ def _verdict(report: Report, width: int) -> Iterator[Text]:
         return headed("MISMATCH", "bold red", f"{_blame_of(run)} ({target}, {run.layout})", width)
     count, runs = plural(len(first.compares), "intermediate"), plural(len(report.measured), "layout")
     return headed("MATCH", "bold green", f"{target}: {count} within budget in {runs} ({first.precision})", width)
+
+
+def _warnings(report: Report, width: int) -> Iterator[Text]:
+    """What is right only by coincidence, with its line; what was seen of memory stands among the reasons."""
+    for warned in report.warnings:
+        if warned.kind == COINCIDENCE:
+            yield from headed("WARNING", CAUTION, warned.words, width)
+            yield Text(f"  {base_of(report).told(place_of(warned))}  {warned.code}", overflow="ignore")
 
 
 def _blame_of(run: Run) -> str:

@@ -12,7 +12,7 @@ from ..model.memory import WARNING, MemoryFinding, Warned
 from ..model.number import plural
 from ..model.report import Report, TriedEdit, passing_edit
 from ..model.run import CRASHED, FAILED, INHERITED, MATCH, MISMATCH, SKIPPED, Run
-from .places import Base, Place, base_of, places_of
+from .places import Base, Place, base_of, place_of, places_of
 from .text import element_line, errors_of, identities, ratio, so_far, told_apart, visible
 
 # GitHub drops a summary that is larger.
@@ -94,7 +94,8 @@ def _parts(report: Report, base: Base) -> Iterator[tuple[Row, Report | Run | Mem
     place = next(iter(places_of(report)), None)
     where = base.told(place) if place else ""
     for warned in report.warnings:
-        cells = (report.name, "; ".join(warned.layouts), "", "", "", warned.words, where)
+        line = base.told(place_of(warned)) if warned.file else where
+        cells = (report.name, "; ".join(warned.layouts), "", "", "", warned.words, line)
         yield Row(WARNING, float("inf"), cells), warned
     if error := report.own_error:
         words = " ".join(filter(None, (error.message, error.way_out)))

@@ -113,6 +113,10 @@ GP041 StridedVector, warning, 50: Wrong only where a vector of parameters is str
 GP042 UndeclaredCase, warning, 40: The target fails in a case that it never declared to take
   The target raised an error, or returned another shape, in a case that none of its parameters declares.
   - Raise a ValueError that says what is taken, which is then no warning; or take it.
+GP043 RightByCoincidence, warning, 55: A kernel is right only by coincidence
+  All that was run matches, and in a small case that was left out a kernel misreads one tensor beside others that it
+  reads rightly: two strides or two lengths were equal.
+  - Correct the address or the mask on the named line, or refuse such a case.
 """
 _RULE = re.compile(
     r"^(GP\d+) (\w+), (\w+), ([\d.]+): (.*(?:\n    .*)*)\n((?:  \w.*\n)+)  - (.*(?:\n    .*)*)$", re.MULTILINE
@@ -128,7 +132,8 @@ RULES = tuple(map(_rule, _RULE.finditer(_TABLE)))
 _BY_ID = {rule.id: rule for rule in RULES}
 WRONG, INHERITED, IDENTITY, CAUSE = (_BY_ID[f"GP{number:03}"] for number in (1, 2, 3, 4))
 REFERENCE, TOOL, USAGE, REFUSED = (_BY_ID[f"GP{number:03}"] for number in (23, 24, 25, 30))
-OF_WARNING = {memory.HUGE: _BY_ID["GP040"], memory.VECTOR: _BY_ID["GP041"], memory.UNDECLARED: _BY_ID["GP042"]}
+_WARNED = (memory.HUGE, memory.VECTOR, memory.UNDECLARED, memory.COINCIDENCE)
+OF_WARNING = {kind: _BY_ID[f"GP{number:03}"] for number, kind in enumerate(_WARNED, 40)}
 _KINDS = ["outside", "guard", "unwritten", "race", "barrier", "misaligned", "changed", "shared", "dtype"]
 OF_MEMORY = {kind: _BY_ID[f"GP{number:03}"] for number, kind in enumerate(_KINDS, 10)}
 _FAILURES = {

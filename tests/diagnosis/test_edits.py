@@ -10,7 +10,7 @@ from gradprobe.diagnosis.edits.search import Search
 from gradprobe.diagnosis.edits.trial import Came
 from gradprobe.model.diff import patched
 from gradprobe.model.report import passing_edit
-from gradprobe.pipeline.probe import probe
+from gradprobe.pipeline.probe import EDITS, probe
 from gradprobe.pipeline.reported import report_of
 from gradprobe.probing.experiment import experiment_of
 from gradprobe.probing.runs import runs_of
@@ -33,7 +33,7 @@ def experiment_on(folder, text):
 
 def report_on(folder, text, budget=SECONDS):
     begun = experiment_on(folder, text)
-    return report_of(probe(begun.case, begun.target, budget=lambda: budget))
+    return report_of(probe(begun.case, begun.target, budget=lambda of: budget if of == EDITS else 0.0))
 
 
 def test_the_edit_is_shown_with_what_matches_with_it_and_the_cause_is_certain(tmp_path):

@@ -14,6 +14,7 @@ from ...model.case import Case
 from ...model.failures import Failure, Refusal, TargetFailure, UsageFailure
 from ...model.report import Report
 from ...pipeline.fit import fitted
+from ...pipeline.probe import EDITS
 from ...pipeline.reported import report_of
 from ...pipeline.resolve import resolve_problem
 from ...pipeline.run_check import run_check
@@ -133,7 +134,7 @@ class Trial:
 
     def _probed(self, order: Order) -> Probed:
         request = replace(self._asked, options=order.options)
-        return run_check(request, request.command(), budget=lambda: order.budget)
+        return run_check(request, request.command(), budget=lambda of: order.budget if of == EDITS else 0.0)
 
     def _told(self, order: Order) -> Told:
         probed = self._probed(order)

@@ -58,13 +58,19 @@ class Setting:
     """Seconds for one check, not counting the imports of the tool; None for no limit."""
     fix_budget: float = 0.0
     """Seconds from the start of a check until which edits of a target that is wrong are tried."""
+    coincidence_budget: float = 0.0
+    """Seconds in which, of a target that is right, what is so only by coincidence is sought."""
 
-    def budget_at(self, seconds: float) -> float:
-        """What of the budget is left when a check has run so long.
+    def budget_at(self, seconds: float, of: str) -> float:
+        """What of a budget is left when a check has run so long, but no more than a third of what it has left itself.
 
-        Half of it is kept for a check that takes long; but no more than a third of what it has left itself.
+        Half of that of edits is kept for a check that takes long.
+
+        Args:
+            of: one of pipeline.probe's, "edits" or "coincidences".
         """
-        left = max(self.fix_budget - seconds, self.fix_budget / 2)
+        edits = max(self.fix_budget - seconds, self.fix_budget / 2)
+        left = {"edits": edits, "coincidences": self.coincidence_budget}[of]
         return left if self.timeout is None else min(left, (self.timeout - seconds) / 3)
 
 
@@ -99,8 +105,8 @@ class Checker:
             return of_error(planned, error, heard, time.perf_counter() - start, stack)
 
 
-def _budget(setting: Setting, start: float) -> float:
-    return setting.budget_at(time.perf_counter() - start)
+def _budget(setting: Setting, start: float, of: str) -> float:
+    return setting.budget_at(time.perf_counter() - start, of)
 
 
 def _made(planned: Planned, probed: Probed) -> Checked:
@@ -114,7 +120,7 @@ def _made(planned: Planned, probed: Probed) -> Checked:
 
 
 def probed_as(
-    planned: Planned, tick: Tick, told: Callable[[Probed], object], budget: Callable[[], float] = lambda: 0.0
+    planned: Planned, tick: Tick, told: Callable[[Probed], object], budget: Callable[[str], float] = lambda of: 0.0
 ) -> Probed:
     """What a check came to, with what a tool of compute-sanitizer found in it; also where the check came to no end."""
     make = functools.partial(run_check, planned.request, planned.repro_command, tick=tick, told=told, budget=budget)

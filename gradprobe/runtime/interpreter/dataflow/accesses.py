@@ -52,6 +52,7 @@ class Accesses:
         if any(((values == NOWHERE) & is_read).any() for values in known.values()):
             self.flow.unknown.add(number)
         known = without_tail(known, self.flow.sizes)
+        self._reach(number, known)
         if not is_block(known):
             self.flow.irregular.add(number)
         lanes = Lanes(known, dict.fromkeys(known, origin)) if known else None
@@ -69,11 +70,17 @@ class Accesses:
             found = self._indices_of(view, addresses) if self._letters(view) else {}
             if tile.lanes is not None and found:
                 own = Lanes(here, tile.lanes.origins)
-                number = frozenset([self.flow.number(view.name, site)])
-                self.flow.compare(own, Lanes(found, dict.fromkeys(found, number)), site)
+                number = self.flow.number(view.name, site)
+                self._reach(number, found)
+                self.flow.compare(own, Lanes(found, dict.fromkeys(found, frozenset([number]))), site)
             self._leave(view, addresses, here, tile.node)
             if tile.lanes is not None:
                 self._visit(view.home, tile.lanes, is_atomic)
+
+    def _reach(self, number: int, at: Mapping[str, Array]) -> None:
+        for letter in at.keys() & {"m", "n"}:
+            reached = self.flow.reached.setdefault((number, letter), np.zeros(self.flow.sizes[letter], bool))
+            reached[at[letter][at[letter] >= 0]] = True
 
     def _visit(self, home: int, lanes: Lanes, is_atomic: bool) -> None:
         """Notes which pairs of a row and a key are in what was stored."""

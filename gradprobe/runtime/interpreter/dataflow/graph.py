@@ -151,6 +151,8 @@ class Flow:
     nodes: list[Node] = field(default_factory=list)
     visits: dict[int, Array] = field(default_factory=dict)
     """By home, [batch, heads, rows, keys]: how often each pair is in what was stored there."""
+    reached: dict[tuple[int, str], Array] = field(default_factory=dict)
+    """By the number of a source and m or n, [length] bool: the rows or keys that it loads or stores."""
     memory: Memory | None = None
     failures: dict[str, None] = field(default_factory=dict)
     _numbers: dict[tuple[str, Site], int] = field(default_factory=dict)

@@ -1,0 +1,285 @@
+"""What is right only by coincidence: the one tensor that is misread in a small case which a matching check left out.
+
+A stride that equals another one, a length that divides, heads of which each has its own key head. The target runs once
+more where these are other numbers. Where it is right, nothing is said. Where it is wrong it is followed, and of one
+tensor that a kernel misreads beside others that it reads rightly it is told. A target that does not take such a case
+refuses it, or misreads several tensors at once: that is its way and no slip.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from ..inputs.memory import Array
+from ..inputs.options import flags
+from ..lint.finding import where_of
+from ..lint.reading import findings_of
+from ..model.assignment import UNIT_RUN, Assigned, run_name
+from ..model.case import Case, fewer_heads
+from ..model.failures import Failure
+from ..model.memory import COINCIDENCE, OUTSIDE, Warned, telling
+from ..model.number import in_words, spans
+from ..model.report import Where
+from ..model.run import MATCH
+from ..numerics.evidence import LayoutRun
+from ..probing.experiment import Experiment, experiment_of, inputs_of, measure, silent
+from ..probing.observe import execute
+from ..processes.forks import Forks
+from ..runtime.interpreter.dataflow import Flow, Site
+from ..runtime.interpreter.memory.findings import places
+from ..source.text import SourceLine
+from .follow import followed_run
+from .suspects import WORDS, blamed, misread
+
+_DISTINCT: Assigned = (("all", "distinct"),)
+# Layouts in which no stride of one tensor is another's.
+_TELLING = ("distinct", "distinct-unit", "huge", "huge-scaled")
+# No tile is smaller: a length that is a multiple of it may be a whole number of tiles, and a tail of it is one of any.
+_TILE = 16
+# Two lengths, each of which is more than a tile of 32, and ends inside one.
+_LONG, _SHORT = 40, 36
+# A length of so many rows is a whole number of tiles of every usual size; more are not needed.
+_LARGEST = 128
+# Heads and key heads: two of each group, so that no map of one to the other is that of another.
+_GROUPED = (4, 2)
+# Tensors that a kernel misreads: as many are its way, and no slip.
+_A_WAY = 2
+# How often its seconds a fork may live: of what it finds the kernels are read, and a processor may be shared.
+_TIMES = 4.0
+
+
+@dataclass(frozen=True)
+class Variation:
+    """A small case that a check left out."""
+
+    case: Case
+    options: Mapping[str, object]
+    """What makes it another case, as options of the command line."""
+    layouts: tuple[Assigned, ...] = ((),)
+    """The first that the target takes is meant."""
+
+    def words(self, assigned: Assigned) -> str:
+        """`--layout distinct`"""
+        layout = {"layout": run_name(assigned)} if assigned else {}
+        return " ".join(flags({**self.options, **layout}))
+
+
+@dataclass(frozen=True)
+class _Culprit:
+    """A tensor that a kernel reads or writes elsewhere than where it computes."""
+
+    kernel: str
+    tensor: str
+    reason: str
+    where: Where
+
+
+def coincidences(experiment: Experiment, runs: Sequence[LayoutRun], seconds: float) -> tuple[Warned, ...]:
+    """What is right only by coincidence in a check that matches, each line once.
+
+    It is sought in a fork, since a case that the target does not take may end its process, or never end.
+
+    Args:
+        seconds: after which no further case is run; nor is one that is expected to take longer.
+    """
+    with Forks(1) as forks:
+        forks.add("", partial(sought, replace(experiment, tick=silent), runs, seconds))
+        longest = _TIMES * seconds
+        answers = [answer for _, answer in forks.answers(time.monotonic() + longest, longest)]
+    return next(filter(None, answers), ())
+
+
+def sought(experiment: Experiment, runs: Sequence[LayoutRun], seconds: float) -> tuple[Warned, ...]:
+    """The same in this process."""
+    start, found = time.process_time(), dict[tuple[str, int | None], Warned]()
+
+    def fits(variation: Variation) -> bool:
+        return _expected(experiment, variation.case) <= seconds - (time.process_time() - start)
+
+    apart = variations(experiment.case, runs)
+    # Most targets that take each of several cases take all at once, which is one run instead of several.
+    if len(apart) > 1 and fits(at_once := _together(apart)) and _is_right(experiment, at_once):
+        return ()
+    for variation in apart:
+        for one in warnings_in(experiment, variation) if fits(variation) else ():
+            found.setdefault((one.file, one.line), one)
+    return tuple(found.values())
+
+
+def _expected(experiment: Experiment, case: Case) -> float:
+    """The seconds that another case may take, by those that the runs so far took."""
+    stopwatch = experiment.stopwatch
+    each = stopwatch.seconds["target"] / max(stopwatch.laps["target"], 1)
+    return each * case.scores / max(experiment.case.scores, 1)
+
+
+def variations(case: Case, runs: Sequence[LayoutRun]) -> list[Variation]:
+    """The small cases that the runs of a check say nothing of, each of which differs from it in one way."""
+    if case.inputs is not None or case.cu_seqlens_q or case.seqlens:
+        return []
+    small, found = _small(case), list[Variation]()
+    more = {name: getattr(small, name) for name in ("batch", "heads") if getattr(case, name) < getattr(small, name)}
+    if not any(layout in _TELLING for run in runs for tensor, layout in run.assigned if tensor == "all"):
+        found.append(Variation(small, more, (_DISTINCT, UNIT_RUN)))
+    elif more:
+        found.append(Variation(small, more))
+    alone = replace(small, batch=1)
+    is_equal = case.seqlen_q == case.seqlen_k
+    if case.seqlen_q % _TILE == 0 and case.seqlen_k % _TILE == 0:
+        found.append(_of_lengths(alone, _LONG, _LONG if is_equal else _SHORT))  # both end inside a tile
+    if case.family != "lazy" and is_equal:
+        # Fewer rows than keys: the other way round a causal mask leaves rows without any.
+        found.append(_of_lengths(alone, _SHORT, _LONG))
+    if case.family != "lazy" and case.kv_heads == case.heads and "h" in case.shapes:
+        found.append(Variation(alone.with_heads(*_GROUPED), dict(zip(("heads", "kv_heads"), _GROUPED, strict=True))))
+    return found
+
+
+def _of_lengths(small: Case, rows: int, keys: int) -> Variation:
+    sizes = {"seqlen": rows} if rows == keys else {"seqlen_q": rows, "seqlen_k": keys}
+    return Variation(small.with_lengths(rows, keys), sizes)
+
+
+def _together(apart: Sequence[Variation]) -> Variation:
+    """All of several variations at once."""
+    options = {name: word for one in apart for name, word in one.options.items()}
+    layouts = next((one.layouts for one in apart if len(one.layouts) > 1), ((),))
+    case = apart[0].case
+    for one in apart:
+        if "heads" in one.options:
+            case = case.with_heads(one.case.heads, one.case.kv_heads)
+        if not {"seqlen", "seqlen_q"}.isdisjoint(one.options):
+            case = case.with_lengths(one.case.seqlen_q, one.case.seqlen_k)
+    return Variation(case, options, layouts)
+
+
+def _small(case: Case) -> Case:
+    """The case with two batches and key heads, where it has an axis for them, and with fewer rows and keys."""
+    heads, kv_heads = fewer_heads(case.heads, case.kv_heads, 2)
+    if case.heads == 1 and "h" in case.shapes:
+        heads, kv_heads = 2, 2
+    small = replace(
+        case, batch=2 if "b" in case.shapes else 1, heads=heads, kv_heads=kv_heads,
+        tau=None if case.tau is None else (case.tau * 2)[:heads],
+        layouts=(), runs=(), taps=(), repeat=1, schedules=0, configs="first", recover=False,
+    )  # fmt: skip
+    return small.with_lengths(_fewer(case.seqlen_q), _fewer(case.seqlen_k))
+
+
+def _fewer(length: int) -> int:
+    """A length with as full a last tile; one that may be a whole number of tiles stays one."""
+    return length if length < _LARGEST else _LARGEST + length % _LARGEST
+
+
+def _is_right(experiment: Experiment, variation: Variation) -> bool:
+    """Whether the target is right in the first layout that it takes."""
+    return next((run is not None and run.verdict == MATCH for _, run in _taken(experiment, variation)), False)
+
+
+def warnings_in(experiment: Experiment, variation: Variation) -> list[Warned]:
+    """What misreads a tensor in the first layout in which the target does not do so in its own way."""
+    for ran, run in _taken(experiment, variation):
+        if run is not None and run.verdict == MATCH:
+            break
+        if run is not None and (culprits := _slips(ran, run)):
+            return list(_warned(ran, run.assigned, culprits, variation.words(run.assigned)))
+    return []
+
+
+def _taken(experiment: Experiment, variation: Variation) -> Iterator[tuple[Experiment, LayoutRun | None]]:
+    """The runs in the layouts of a variation that the target takes, but those in which it copies what is laid out.
+
+    None in place of one that goes outside several tensors of a kernel.
+    """
+    small = experiment_of(variation.case, experiment.target, experiment.reference)
+    for assigned in variation.layouts:
+        with contextlib.suppress(Failure):  # such as a length that it does not take
+            inputs = inputs_of(small, assigned)
+            execution = execute(small, inputs)
+            trace, ran = execution.outcome.trace, small.after([execution.outcome])
+            copied = experiment.first and experiment.first.taken - execution.outcome.taken
+            if trace is None or (copied and assigned != variation.layouts[-1]):
+                continue
+            if _is_a_way({(one.kernel, one.tensor) for one in execution.memory if one.kind == OUTSIDE}):
+                yield ran, None
+                continue
+            measured = measure(ran, inputs, trace)
+            memory = telling(execution.memory, non_finite=False)
+            yield ran, LayoutRun(inputs.layout, assigned, measured, None, memory=memory)
+
+
+def _slips(experiment: Experiment, run: LayoutRun) -> list[_Culprit]:
+    """What kernels misread beside what they read rightly; nothing where one misreads as much as is its way."""
+    followed = followed_run(experiment, run.assigned)
+    if followed is None:
+        return []
+    flow, culprits = followed.flow, list(_culprits(followed.flow))
+    strange = {(flow.sources[number].site.kernel, flow.sources[number].tensor) for number in flow.irregular}
+    return [] if _is_a_way({(one.kernel, one.tensor) for one in culprits} | strange) else culprits
+
+
+def _is_a_way(misread: Collection[tuple[str, str]]) -> bool:
+    """Whether a kernel misreads several of its tensors, of (kernel, tensor)."""
+    return max(Counter(kernel for kernel, _ in misread).values(), default=0) >= _A_WAY
+
+
+def _culprits(flow: Flow) -> Iterator[_Culprit]:
+    for suspect in misread(flow):
+        yield _culprit(suspect.site.kernel, suspect.name, suspect.reason, places(suspect.lines)[-1])
+    for finding in flow.memory.findings if flow.memory else ():
+        if finding.kind == OUTSIDE:
+            reason = f"{finding.tensor} is accessed outside its elements"
+            yield _culprit(finding.kernel, finding.tensor, reason, finding.place)
+    yield from _short(flow)
+
+
+def _culprit(kernel: str, tensor: str, reason: str, line: SourceLine) -> _Culprit:
+    return _Culprit(kernel, tensor, reason, Where(line.file, line.line, line.code.strip(), kernel=kernel))
+
+
+def _short(flow: Flow) -> Iterator[_Culprit]:
+    """The tensors of which a kernel reaches fewer rows or keys than of the others."""
+    reached = defaultdict[tuple[str, str], dict[str, Array]](dict)
+    sites: dict[tuple[str, str], Site] = {}
+    for (number, letter), here in flow.reached.items():
+        source = flow.sources[number]
+        of_kernel = reached[source.site.kernel, letter]
+        of_kernel[source.tensor] = of_kernel.get(source.tensor, here) | here
+        sites.setdefault((source.site.kernel, source.tensor), source.site)
+    for (kernel, letter), of_kernel in reached.items():
+        most = np.logical_or.reduce(list(of_kernel.values()))
+        for tensor, here in of_kernel.items():
+            if (missing := np.flatnonzero(most & ~here)).size:
+                reason = f"{tensor} is not accessed at {WORDS[letter]} {missing[0]}, as others are"
+                site = sites[kernel, tensor]
+                lines = blamed(site, [other for other in sites.values() if other is not site])
+                yield _culprit(kernel, tensor, reason, places(lines)[-1])
+
+
+def _warned(
+    experiment: Experiment, assigned: Assigned, culprits: Sequence[_Culprit], with_case: str
+) -> Iterator[Warned]:
+    """A warning for each tensor: what `lint` says of its strides where they were other numbers, else what was seen."""
+    read = findings_of(experiment.target, experiment.case) if assigned else ()
+    for tensor, of_tensor in _by_tensor(culprits).items():
+        found = [one for one in read if one.tensor == tensor and not one.by_name]
+        reason = found[0].sentence if found else of_tensor[0].reason
+        where = [where_of(one) for one in found] or [one.where for one in of_tensor]
+        first, others = where[0], dict.fromkeys(one.line for one in where if one.line != where[0].line)
+        more = f" (likewise at line {in_words(spans(sorted(others)), 4)})" if others else ""
+        words = f"right only by coincidence: {reason}{more}; it is wrong with {with_case}"
+        yield Warned(COINCIDENCE, f"{tensor} in {first.kernel}", words, (), first.file, first.line, first.code)
+
+
+def _by_tensor(culprits: Sequence[_Culprit]) -> dict[str, list[_Culprit]]:
+    found: dict[str, list[_Culprit]] = {}
+    for one in culprits:
+        found.setdefault(one.tensor, []).append(one)
+    return found
