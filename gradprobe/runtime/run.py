@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import traceback
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -156,9 +157,10 @@ def run_target(
 def _call(target: Target, case: Case, arguments: dict[str, Any], inputs: Inputs) -> object:
     import numpy as np
 
-    # A target's warnings are its own affair. In the interpreter, numpy warns of numbers that no GPU would warn of.
+    # A target's warnings are its own affair: each is shown once, and none becomes an error. In the interpreter, numpy
+    # warns of numbers that no GPU would warn of.
     with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("default")
+        warnings.simplefilter("ignore" if "ignore" in sys.warnoptions else "once")
         warnings.filterwarnings("ignore", category=RuntimeWarning, module="triton")
         with target.surroundings.inside():
             if target.is_backward:

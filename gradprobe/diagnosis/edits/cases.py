@@ -60,5 +60,9 @@ def _longer(length: int) -> int:
 
 def in_words(case: Case) -> str:
     """What of a case differs from draw to draw."""
-    rows = f"{case.seqlen_q} rows"
-    return f"seed {case.seed}, {rows}" + (f" and {case.seqlen_k} keys" if case.seqlen_k != case.seqlen_q else "")
+    return f"seed {case.seed}, {lengths_of(case)}"
+
+
+def lengths_of(case: Case) -> str:
+    """ "100 rows", "100 rows and 80 keys"."""
+    return f"{case.seqlen_q} rows" + (f" and {case.seqlen_k} keys" if case.seqlen_k != case.seqlen_q else "")

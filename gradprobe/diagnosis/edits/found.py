@@ -20,6 +20,8 @@ class Passed:
     elsewhere: int
     """How many elements are wrong with it in layouts that a check without `distinct` leaves out: of two edits that are
     the same in its own the right one is the better there."""
+    at_others: str = ""
+    """What is wrong with lengths that were not asked for, which the kernel may not take; "" where nothing is."""
     parts: tuple[tuple[Cause, Candidate], ...] = ()
     """Where it undoes several causes, what of it undoes which."""
 

@@ -15,7 +15,7 @@ from ...numerics.evidence import LayoutRun
 from ...probing.experiment import Experiment
 from ...processes.forks import Forks
 from ...source.repairs.candidates import Candidate
-from .cases import fresh, in_words, smaller
+from .cases import fresh, in_words, lengths_of, smaller
 from .cause import Cause
 from .found import Found, Mend, Passed
 from .hunt import Hunt
@@ -53,7 +53,7 @@ class Search:
             for hunt, candidate, came in self._screened(forks, found.hunts):
                 if came is not None and self._helps(hunt, candidate, came, found) and not found.passed:
                     self._try_together(found)
-                left -= bool(found.passed)
+                left -= any(not one.at_others for one in found.passed)
                 if not left or all(hunt.is_over for hunt in found.hunts):
                     break
         return found
@@ -88,9 +88,9 @@ class Search:
         """Whether a cause is undone by an edit, or more of it than before."""
         if not hunt.cause.is_undone(came):
             return hunt.told(candidate, came)
-        titles, whole = self._confirmed(hunt.cause, candidate)
+        titles, at_others, whole = self._confirmed(hunt.cause, candidate)
         if titles:
-            found.passed.append(Passed(candidate, titles, self._elsewhere(candidate)))
+            found.passed.append(Passed(candidate, titles, self._elsewhere(candidate), at_others))
         elif hunt.cause.is_all and (wrong := _left(whole)) is not None and not found.passed:
             hunt.told(candidate, came)
             hunt.failing = wrong
@@ -110,9 +110,9 @@ class Search:
         trials = [hunt.trial for hunt in found.hunts if hunt.trial is not None]
         if together is None or not _all_match(self._all(together, trials)):
             return
-        titles, _ = self._confirmed(Cause((), tuple(self.wrong)), together)
+        titles, at_others, _ = self._confirmed(Cause((), tuple(self.wrong)), together)
         if titles:
-            found.passed.append(Passed(together, titles, 0, tuple(parts)))
+            found.passed.append(Passed(together, titles, 0, at_others, tuple(parts)))
 
     def _small(self, hunt: Hunt, candidate: Candidate) -> tuple[Trial, Came] | None:
         """The smallest case in which the same results go wrong, and what comes there; None where none does.
@@ -130,18 +130,22 @@ class Search:
                 return trial, came
         return None
 
-    def _confirmed(self, cause: Cause, candidate: Candidate) -> tuple[list[str], list[tuple[LayoutRun, Came | None]]]:
+    def _confirmed(
+        self, cause: Cause, candidate: Candidate
+    ) -> tuple[list[str], str, list[tuple[LayoutRun, Came | None]]]:
         """What comes of an edit in the whole check.
 
         Returns:
-            The titles of all trials, where all match, fresh values included, else none; and what came in each layout,
-            where one edit is to undo everything until the first that does not match.
+            The titles of all trials, where all match, fresh values included, else none; what is wrong with other
+            lengths; and what came in each layout, where one edit is to undo everything until the first that does not
+            match.
         """
         runs = [*self.wrong, *(run for run in self._plain if run.matches)]
         trials = [Trial(self._experiment.case, run.assigned, run.layout) for run in runs]
         came = self._all(candidate, trials, cause.others, every=not cause.is_all)
-        draw = self._drawn_afresh(candidate, runs[0]) if _all_match(came) else None
-        return [*(run.layout for run in self._plain), draw] if draw else [], list(zip(runs, came, strict=True))
+        draw, at_others = self._drawn_afresh(candidate, runs[0]) if _all_match(came) else ("", "")
+        titles = [*(run.layout for run in self._plain), draw] if draw else []
+        return titles, at_others, list(zip(runs, came, strict=True))
 
     def _elsewhere(self, candidate: Candidate) -> int:
         if any(run.layout.startswith("distinct") for run in self._plain) or self._experiment.case.inputs:
@@ -150,17 +154,20 @@ class Search:
         found = [came for trial in trials for came in self._all(candidate, [trial])]
         return sum(sum(came.wrong.values()) for came in found if came is not None)
 
-    def _drawn_afresh(self, candidate: Candidate, run: LayoutRun) -> str | None:
-        """What fresh draw matches; a length that the file as it is refuses too is left out."""
+    def _drawn_afresh(self, candidate: Candidate, run: LayoutRun) -> tuple[str, str]:
+        """What fresh draw matches, "" where none does, and what is wrong with other lengths.
+
+        A kernel may be right with the lengths that it was asked for alone: what is wrong with others is told.
+        """
+        at_others = ""
         for case in fresh(self._experiment.case):
-            trial = Trial(case, run.assigned, f"a fresh draw ({in_words(case)})")
-            (came,) = self._all(candidate, [trial])
-            if came is not None and came.matches:
-                return trial.title
-            (plain,) = self._all(Candidate(candidate.file, (), 0.0), [trial])
-            if plain is None or not plain.failure:
-                return None
-        return None
+            (came,) = self._all(candidate, [Trial(case, run.assigned, "")])
+            if came is None:
+                break
+            if came.matches:
+                return f"a fresh draw ({in_words(case)})", at_others
+            at_others = f"{lengths_of(case)}: {' and '.join(sorted(came.names))} wrong" if came.names else ""
+        return "", at_others
 
     def _all(
         self, candidate: Candidate, trials: Sequence[Trial], others: Sequence[Hypothesis] = (), *, every: bool = False
