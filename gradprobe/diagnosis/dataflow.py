@@ -76,12 +76,16 @@ def _diagnosis(group: Sequence[Suspect]) -> Diagnosis:
     )
 
 
+_OF_ACCESSES = ("load", "masked", "store")
+
+
 def _beside(one: Suspect, place: Where) -> Iterator[Where]:
     """The lines of what enters a wrong operation unseen: its mask, its terms, the range of its loop."""
-    lines = [(line.file, line.line, "enters here") for chain in one.beside for line in places(chain)[-1:]]
+    note = "its address" if one.kind in _OF_ACCESSES else "enters here"
+    lines = [(line.file, line.line, note) for chain in one.beside for line in places(chain)[-1:]]
     if one.site.operation == "select" or one.kind == "masked":
         lines += [(place.file, line, "the mask") for line in masks(place.file, place.line)]
-    if one.kind in ("load", "masked", "store"):
+    if one.kind in _OF_ACCESSES and not one.beside:
         lines += [(place.file, line, "its address") for line in address(place.file, place.line)]
     if one.kind == "pairs":
         lines = [(place.file, line, "the loop") for line in loops(place.file, place.line)]

@@ -240,4 +240,9 @@ def _diagnosis(group: Group, *, by_strides: bool) -> Diagnosis:
 
 def _lines(memory: Sequence[MemoryFinding]) -> tuple[Where, ...]:
     lines = {(s.file, s.line): among(Where(s.file, s.line, s.code.strip(), kernel=s.kernel)) for s in memory if s.line}
-    return tuple(lines.values())
+    places = dict.fromkeys(s.allocated for s in memory if s.allocated[0])
+    made = (
+        among(Where(file, line, _line_of(file, line).strip(), note="allocated here, without values"))
+        for file, line in places
+    )
+    return (*lines.values(), *made)

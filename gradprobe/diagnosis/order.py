@@ -18,14 +18,18 @@ _OF_STORES = ("store/", "accumulation/")
 
 
 def told_once(found: Sequence[Diagnosis], memory: Sequence[Diagnosis]) -> tuple[list[Diagnosis], list[Diagnosis]]:
-    """A named cause that was seen in memory too has that for evidence, and is told once."""
+    """A named cause that was seen in memory too has that for evidence, and its lines; it is told once."""
     named = {one.fault for one in found if one.explained >= NAMED}
-    summaries = {one.fault: one.summary for one in memory if one.fault in named}
-    with_evidence = [
-        structs.replace(one, evidence=(*one.evidence, summaries[one.fault])) if one.fault in summaries else one
-        for one in found
-    ]
-    return with_evidence, [one for one in memory if one.fault not in named]
+    of_memory = {one.fault: one for one in memory if one.fault in named}
+    joined = [_joined(one, of_memory[one.fault]) if one.fault in of_memory else one for one in found]
+    return joined, [one for one in memory if one.fault not in named]
+
+
+def _joined(cause: Diagnosis, memory: Diagnosis) -> Diagnosis:
+    lines = {(where.file, where.line): where for where in (*cause.where, *memory.where)}
+    order = dict.fromkeys((where.file, where.line) for where in (*memory.where, *cause.where))
+    evidence = (*cause.evidence, memory.summary)
+    return structs.replace(cause, evidence=evidence, where=tuple(lines[place] for place in order))
 
 
 def in_order(

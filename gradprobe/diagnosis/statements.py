@@ -42,12 +42,16 @@ def _names(nodes: Iterable[ast.AST]) -> set[str]:
 
 
 def loops(file: str, line: int) -> list[int]:
-    """The lines of the loops that a line stands in, the innermost first."""
+    """The lines of the loops that a line stands in, or that make what it uses; the last first."""
     if not file.endswith(".py"):
         around = nodes(_cuda(file), "for_statement", "while_statement", "do_statement")
         return sorted((_lines(one).start for one in around if line in _lines(one)[1:]), reverse=True)
-    found = [node for node in ast.walk(_function(file, line)) if isinstance(node, ast.For)]
-    return sorted((one.lineno for one in found if one.lineno < line <= (one.end_lineno or 0)), reverse=True)
+    function = _function(file, line)
+    found = [node for node in ast.walk(function) if isinstance(node, ast.For)]
+    used = [line, *(one.lineno for one in _assigned(function, _names(_at(function, line)), line))]
+    return sorted(
+        (one.lineno for one in found if any(one.lineno < at <= (one.end_lineno or 0) for at in used)), reverse=True
+    )
 
 
 def _cuda_address(file: str, line: int) -> Iterator[int]:

@@ -37,7 +37,8 @@ class Suspect:
     is_sure: bool = True
     """Whether it goes wrong whenever it runs, or what is made of it is wrong too."""
     beside: tuple[tuple[Line, ...], ...] = ()
-    """Where that is made which enters there and was compared with nothing: an offset, a term, a mask."""
+    """Where that is made which enters there: of an access, its address alone; of a value, what was compared with
+    nothing, such as an offset, a term or a mask."""
 
 
 def suspects(run: Followed, wrong: Sequence[str]) -> list[Suspect]:
@@ -50,7 +51,8 @@ def suspects(run: Followed, wrong: Sequence[str]) -> list[Suspect]:
     if not found:
         found = [*_values(run, wrong), *_factors(run, wrong)]
     # A value whose name is known says more than one that is nothing that is known.
-    return sorted(found or _pairs(run, wrong), key=lambda one: (not one.is_sure, not one.name))
+    found = found or [*_pairs(run, wrong), *_nothing_summed(run, wrong)]
+    return sorted(found, key=lambda one: (not one.is_sure, not one.name))
 
 
 # --- loads
@@ -71,11 +73,18 @@ def misread(flow: Flow) -> Iterator[Suspect]:
         kind = "load" if source.site.operation == "load" else "store"
         count = sum(one.letter == conflict.letter for one in conflicts)
         extent = share(count, count + flow.agreed[number, conflict.letter], "time")
-        yield Suspect(kind, source.tensor, source.site, blamed(source.site, right), reason, extent)
+        beside = tuple(_addressing(flow, number, culprits))
+        yield Suspect(kind, source.tensor, source.site, blamed(source.site, right), reason, extent, beside=beside)
 
 
 def share(count: int, total: int, noun: str) -> str:
     return f"{count:,} of {plural(total, noun)}"
+
+
+def _addressing(flow: Flow, culprit: int, culprits: Iterable[int]) -> Iterator[tuple[Line, ...]]:
+    """The lines that made the address of a misread access and that of no right one, the last first."""
+    right = frozenset[int]().union(*(behind for number, behind in flow.slices.items() if number not in culprits))
+    yield from (flow.lines[number] for number in sorted(flow.slices.get(culprit, frozenset()) - right, reverse=True))
 
 
 def _culprit(flow: Flow, conflicts: Sequence[Conflict]) -> int:
@@ -416,6 +425,16 @@ def _pairs(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
         reason = f"{int(pairs.sum()):,} pairs of a row and a key are {what}, {first}"
         site, extent = _summing(stored.node), share(int(pairs.sum()), int(run.roles.valid.sum()), "pair")
         yield Suspect("pairs", name, site, site.lines, reason, extent)
+
+
+def _nothing_summed(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
+    """Results into which nothing was summed: the loop that makes them never runs."""
+    for home, site in run.flow.empty.items():
+        name, stored = run.outcome.storages.get(home, ""), {one.home for one in run.flow.stores}
+        if name in wrong and home not in stored:
+            total = int(run.roles.valid.sum())
+            reason = "what is stored is made of nothing that was loaded"
+            yield Suspect("pairs", name, site, site.lines, reason, share(total, total, "pair"))
 
 
 def _summing(node: Node) -> Site:

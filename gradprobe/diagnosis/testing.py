@@ -314,9 +314,10 @@ def _scored(
     not_finite: bool,
 ) -> Score:
     """How many wrong elements a prediction reproduces, and how many right ones it spoils."""
-    near = _near(actual, expected, budget, predicted, allowed, not_finite)
-    reproduced, off = near & ~right, (actual - expected).abs()
+    near, off = _near(actual, expected, budget, predicted, allowed, not_finite), (actual - expected).abs()
     room = budget.maximum(allowed.minimum(off / SHARPER))
+    # A 0 is reproduced by a 0, and not by a number whose own bound is so wide that it takes in 0.
+    reproduced = near & ~right & ~((actual == 0) & (predicted.abs() > room))
     # A NaN is one of two, and so is a 0: nothing flows for many reasons.
     plain = off.isfinite() & (predicted.abs() > room)
     bits = _bits(room[reproduced], off.masked_fill(~plain, 0.0)[reproduced])

@@ -233,10 +233,13 @@ class Unwritten:
     def __init__(self) -> None:
         self._storages: dict[int, tuple[Tensor, Marks]] = {}
         """By address: a tensor of the storage, and a 1 for each of its elements without a value."""
+        self.places: dict[int, tuple[str, int]] = {}
+        """By address: the file and the line that allocated a storage, where they are known."""
 
-    def allocated(self, tensor: Tensor) -> None:
+    def allocated(self, tensor: Tensor, place: tuple[str, int] = ("", 0)) -> None:
         """The tensor's elements have no value now; the rest of its storage stays as it was."""
         storage = tensor.untyped_storage()
+        self.places[storage.data_ptr()] = place
         if storage.data_ptr() not in self._storages:
             marks = Marks(storage.nbytes(), tensor.element_size(), np.uint8)
             self._storages[storage.data_ptr()] = (tensor, marks)

@@ -68,6 +68,8 @@ class MemoryFinding:
     """Whether it is in the shared memory of one block, whose threads alone reach it."""
     layout: str = ""
     """Where it is told of a whole survey: the layout in which it was seen."""
+    allocated: tuple[str, int] = ("", 0)
+    """Of what nothing has written: the file and the line that allocated it, where they are known."""
 
     @property
     def identity(self) -> tuple[str, str, str, str, int | None]:

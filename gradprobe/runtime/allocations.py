@@ -74,7 +74,7 @@ class Allocations:
         file, line = asked_at()
         self.made.append((inside, f"{Path(file).name}:{line}" if file else "", Guards({"": inside})))
         if not has_values:
-            self._register.allocated(inside)
+            self._register.allocated(inside, (file, line))
         return inside
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-import traceback
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext

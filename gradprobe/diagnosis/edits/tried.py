@@ -70,7 +70,9 @@ def _placed(diagnoses: tuple[Diagnosis, ...], found: Found, seconds: float) -> t
 
 def _passed(found: Found, seconds: float) -> tuple[Passed, TriedEdit]:
     """The smallest edit with which everything matches, and what is told of it."""
-    first, *others = sorted(found.passed, key=lambda each: (bool(each.at_others), each.elsewhere, *_size(each.candidate)))
+    first, *others = sorted(
+        found.passed, key=lambda each: (bool(each.at_others), each.elsewhere, *_size(each.candidate))
+    )
     left = "; layouts that this check leaves out are still wrong" if first.elsewhere else ""
     left += f"; other lengths, which it may not take, are not right ({first.at_others})" if first.at_others else ""
     parts = [f"{_in_lines(candidate)} for {cause.fault}" for cause, candidate in first.parts]

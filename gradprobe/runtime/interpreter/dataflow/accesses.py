@@ -11,6 +11,7 @@ from ....inputs.memory import Array
 from ..memory.views import Handle, View
 from .graph import Flow, Node, Stored, Tile
 from .lanes import NOWHERE, Lanes, Table, is_block, without_tail
+from .slices import slice_of
 
 # Elements of a storage up to which it is kept what was stored where: 64 MiB a letter.
 _LARGEST_SHADOW = 1 << 24
@@ -45,7 +46,7 @@ class Accesses:
         if not parts:
             return
         site, name = self.flow.site("load"), "/".join(dict.fromkeys(names))
-        number = self.flow.number(name, site)
+        number = self.flow.number(name, site, slice_of(pointers))
         origin = frozenset([number])
         known = {letter: values.reshape(result.data.shape) for letter, values in at.items()}
         is_read = mask.data if isinstance(mask, Handle) else True
@@ -60,17 +61,17 @@ class Accesses:
 
     def stored(self, value: Any, pointers: Any, mask: Any, *, is_atomic: bool) -> None:
         """Notes what a store, or an atomic, wrote."""
-        tile = Tile.of(value)
+        tile, site = Tile.of(value), self.flow.site("atomic" if is_atomic else "store")
         if tile is None:
+            self.flow.empty.update({view.home: site for view, _, _ in self._parts(pointers, mask)})
             return
-        site = self.flow.site("atomic" if is_atomic else "store")
         for view, lanes, addresses in self._parts(pointers, mask):
             self.flow.stores.append(Stored(view.home, tile.node, site))
             here = {} if tile.lanes is None else {x: at.reshape(-1)[lanes] for x, at in tile.lanes.at.items()}
             found = self._indices_of(view, addresses) if self._letters(view) else {}
             if tile.lanes is not None and found:
                 own = Lanes(here, tile.lanes.origins)
-                number = self.flow.number(view.name, site)
+                number = self.flow.number(view.name, site, slice_of(pointers))
                 self._reach(number, found)
                 self.flow.compare(own, Lanes(found, dict.fromkeys(found, frozenset([number]))), site)
             self._leave(view, addresses, here, tile.node)

@@ -147,7 +147,13 @@ class Flow:
     """By operation, the loads that leave out rows or keys which another operand has there."""
     sources: list[Source] = field(default_factory=list)
     """By number: the lines that load, and those that store, whose indices are compared."""
+    slices: dict[int, frozenset[int]] = field(default_factory=dict)
+    """By the number of a source, those of the lines that made its addresses."""
+    lines: list[tuple[Line, ...]] = field(default_factory=list)
+    """By number: the lines that made an address, each with the calls that led there."""
     stores: list[Stored] = field(default_factory=list)
+    empty: dict[int, Site] = field(default_factory=dict)
+    """By home, the last store of what no load was made into."""
     nodes: list[Node] = field(default_factory=list)
     visits: dict[int, Array] = field(default_factory=dict)
     """By home, [batch, heads, rows, keys]: how often each pair is in what was stored there."""
@@ -156,6 +162,7 @@ class Flow:
     memory: Memory | None = None
     failures: dict[str, None] = field(default_factory=dict)
     _numbers: dict[tuple[str, Site], int] = field(default_factory=dict)
+    _of_lines: dict[tuple[tuple[int, int], ...], int] = field(default_factory=dict)
 
     def attempt(self, action: Callable[..., object], *args: Any) -> None:
         """A fault of following stops no kernel."""
@@ -170,11 +177,25 @@ class Flow:
         lines, instruction = _executing(self.memory.code)
         return Site(self.memory.kernel, lines, operation, instruction)
 
-    def number(self, tensor: str, site: Site) -> int:
-        """The number of the line that accesses a tensor, among the sources."""
+    def line(self) -> int:
+        """The number of the line that is executing."""
+        assert self.memory is not None
+        lines, _ = _executing(self.memory.code)
+        number = self._of_lines.setdefault(tuple((id(code), line) for code, line in lines), len(self._of_lines))
+        if number == len(self.lines):
+            self.lines.append(lines)
+        return number
+
+    def number(self, tensor: str, site: Site, behind: frozenset[int]) -> int:
+        """The number of the line that accesses a tensor, among the sources.
+
+        Args:
+            behind: the lines that made the address.
+        """
         number = self._numbers.setdefault((tensor, site), len(self._numbers))
         if number == len(self.sources):
             self.sources.append(Source(tensor, site))
+        self.slices[number] = self.slices.get(number, frozenset()) | behind
         return number
 
     def compare(self, left: Lanes, right: Lanes, site: Site) -> None:

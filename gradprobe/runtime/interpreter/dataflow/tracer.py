@@ -25,6 +25,7 @@ from .accesses import Accesses
 from .graph import Flow, Node, Tile
 from .lanes import NOWHERE, Cover, Lanes, reduced
 from .meetings import lacking, lane_by_lane, product
+from .slices import Slices
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -236,6 +237,7 @@ def followed(tensors: Mapping[str, Tensor], flow: Flow, learn: Callable[[Any], N
 
     with watched_memory(tensors, Unwritten()) as memory, contextlib.ExitStack() as stack:
         flow.memory = memory
-        for owner, name, wrapper in (*_Tracer(flow).patches(), (shipped.GridExecutor, "_init_args_hst", learning)):
+        arguments = shipped.GridExecutor, "_init_args_hst", learning
+        for owner, name, wrapper in (*_Tracer(flow).patches(), *Slices(flow).patches(), arguments):
             stack.enter_context(replaced(owner, name, wrapper(getattr(owner, name))))
         yield flow

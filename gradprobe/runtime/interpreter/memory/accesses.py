@@ -169,9 +169,11 @@ class Accesses:
         if key not in self._findings:
             spot = view.spot(int(addresses[which][0]), access.width, self._running().around)
             lines = places(access.lines)
+            made = self._unwritten.places.get(view.home, ("", 0)) if kind == UNWRITTEN else ("", 0)
             first = AccessFinding(
-                kind, access.kind, view.name, access.kernel, lines, access.program, spot, other, access.width
-            )
+                kind, access.kind, view.name, access.kernel, lines, access.program, spot, other, access.width,
+                allocated=made,
+            )  # fmt: skip
             self._findings[key] = _Count(first)
         self._findings[key].lanes += int(which.sum())
         self._findings[key].programs.add((access.launch, access.program))

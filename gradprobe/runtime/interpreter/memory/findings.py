@@ -96,6 +96,8 @@ class AccessFinding:
     """How many elements were accessed so, in all launches; the same one as often as it was."""
     programs: int = 0
     """How many programs did it, counted anew in each launch."""
+    allocated: tuple[str, int] = ("", 0)
+    """Of a read of what nothing has written: the file and the line that allocated it, where they are known."""
 
     @property
     def place(self) -> SourceLine:
@@ -110,6 +112,8 @@ class AccessFinding:
             called.append(f"{inner.function}, {line}")
         where += f" (in {', in '.join(called)})" if called else ""
         count = f"{_number(self.lanes, 'lane')} in {_number(self.programs, 'program')}"
+        source, number = self.allocated
+        count += f"; allocated at {Path(source).name}:{number}" if source else ""
         return f"{self.kernel} {self._what_it_does()}, {where}; {count}"
 
     def _what_it_does(self) -> str:

@@ -1,0 +1,79 @@
+"""Slices: the lines that an address was made by, through offsets, pointers and block pointers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+from triton.runtime import interpreter as shipped
+
+from ..memory.views import BLOCKS, REARRANGING, Handle, Method
+from .graph import Flow
+
+_KEY = "gradprobe slice"
+# The operations on whole numbers and pointers, whose lines belong to what they make; the others only hand lines on.
+_STEPS = "addptr add sub mul sdiv udiv srem urem and or xor shl ashr lshr minsi maxsi minui maxui"
+_HAND_ON = (*REARRANGING, "create_int_cast", "create_bitcast", "create_int_to_ptr", "create_ptr_to_int")
+
+
+class Slices:
+    """The lines behind each address, kept in the `attr` of handles as numbers of `Flow.lines`."""
+
+    def __init__(self, flow: Flow) -> None:
+        self._flow = flow
+
+    def patches(self) -> Iterator[tuple[Any, str, Callable[[Method], Method]]]:
+        """(owner, method name, wrapper) of each method of the interpreter that is wrapped."""
+        builder = shipped.InterpreterBuilder
+        names = [f"create_{name}" for name in (*_STEPS.split(), "make_block_ptr", "advance")]
+        yield from ((builder, name, self._step) for name in names if hasattr(builder, name))
+        yield from ((builder, name, self._handing_on) for name in _HAND_ON if hasattr(builder, name))
+        owners = [getattr(shipped, name) for name in BLOCKS if hasattr(shipped, name)]
+        yield from ((owner, "materialize_pointers", self._of_block) for owner in owners)
+
+    def _step(self, original: Method) -> Method:
+        def method(builder: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(builder, *args, **kwargs)
+            if not isinstance(result, Handle) or result.data.dtype.kind in "iu":
+                self._flow.attempt(lambda: _keep(result, slice_of(*args) | {self._flow.line()}))
+            return result
+
+        return method
+
+    def _handing_on(self, original: Method) -> Method:
+        def method(builder: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(builder, *args, **kwargs)
+            found = slice_of(*args)
+            for each in result if isinstance(result, tuple) else (result,):
+                if found and isinstance(each, Handle):
+                    _keep(each, found)
+            return result
+
+        return method
+
+    def _of_block(self, original: Method) -> Method:
+        def materialize_pointers(block: Any, *args: Any, **kwargs: Any) -> Any:
+            pointers, masks = original(block, *args, **kwargs)
+            _keep(pointers, slice_of(block, block.base, *block.strides, *args))
+            return pointers, masks
+
+        return materialize_pointers
+
+
+def slice_of(*values: Any) -> frozenset[int]:
+    """The lines behind some handles, block pointers, or lists of them."""
+    flat = chain.from_iterable(one if isinstance(one, Sequence) else (one,) for one in values)
+    return frozenset[int]().union(*map(_kept, flat))
+
+
+def _kept(value: Any) -> frozenset[int]:
+    found = value.attr.get(_KEY) if isinstance(value, Handle) else getattr(value, "gradprobe_slice", None)
+    return found or frozenset()
+
+
+def _keep(value: Any, found: frozenset[int]) -> None:
+    if isinstance(value, Handle):
+        value.attr[_KEY] = found
+    else:
+        value.gradprobe_slice = found
