@@ -431,7 +431,7 @@ def _nothing_summed(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
     """Results into which nothing was summed: the loop that makes them never runs."""
     for home, site in run.flow.empty.items():
         name, stored = run.outcome.storages.get(home, ""), {one.home for one in run.flow.stores}
-        if name in wrong and home not in stored:
+        if name in wrong and home not in stored and not run.flow.failures:
             total = int(run.roles.valid.sum())
             reason = "what is stored is made of nothing that was loaded"
             yield Suspect("pairs", name, site, site.lines, reason, share(total, total, "pair"))

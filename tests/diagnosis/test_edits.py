@@ -66,7 +66,7 @@ def test_an_edit_that_matches_this_case_alone_or_does_harm_is_not_shown(tmp_path
     at = text.index("19)")
     edit = Candidate(KernelFile(f"{tmp_path}/delta.py", text), (Edit(at, at + 2, bound),), 0.0)
     search = Search(begun, runs_of(begun), tmp_path, SECONDS)
-    titles, _ = search._confirmed(Cause((), tuple(search.wrong)), edit)
+    titles, _, _ = search._confirmed(Cause((), tuple(search.wrong)), edit)
     assert bool(titles) is matches
 
 

@@ -44,13 +44,17 @@ def _first_wrong(case: Case, failing: LayoutRun) -> tuple[int, int]:
 
 
 def fresh(case: Case) -> list[Case]:
-    """The case with other values, first with lengths that end inside a tile; none where values are given."""
+    """The case with other values: with lengths that end inside a tile, with twice its own, and with its own.
+
+    None where values are given.
+    """
     if case.inputs:
         return []
     other = replace(case, seed=case.seed + 1)
     if case.seqlens or case.cu_seqlens_q:
         return [other]
-    return [other.with_lengths(_longer(case.seqlen_q), _longer(case.seqlen_k)), other]
+    longer = other.with_lengths(_longer(case.seqlen_q), _longer(case.seqlen_k))
+    return [longer, other.with_lengths(2 * case.seqlen_q, 2 * case.seqlen_k), other]
 
 
 def _longer(length: int) -> int:

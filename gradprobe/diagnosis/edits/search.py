@@ -157,17 +157,18 @@ class Search:
     def _drawn_afresh(self, candidate: Candidate, run: LayoutRun) -> tuple[str, str]:
         """What fresh draw matches, "" where none does, and what is wrong with other lengths.
 
-        A kernel may be right with the lengths that it was asked for alone: what is wrong with others is told.
+        A kernel may take no length that ends inside a tile: what is wrong with one is told where twice the lengths
+        match. A length that it refuses says nothing.
         """
         at_others = ""
-        for case in fresh(self._experiment.case):
+        for number, case in enumerate(fresh(self._experiment.case)):
             (came,) = self._all(candidate, [Trial(case, run.assigned, "")])
-            if came is None:
+            if came is None or (came.names and number) or (at_others and number > 1):
                 break
             if came.matches:
                 return f"a fresh draw ({in_words(case)})", at_others
             at_others = f"{lengths_of(case)}: {' and '.join(sorted(came.names))} wrong" if came.names else ""
-        return "", at_others
+        return "", ""
 
     def _all(
         self, candidate: Candidate, trials: Sequence[Trial], others: Sequence[Hypothesis] = (), *, every: bool = False

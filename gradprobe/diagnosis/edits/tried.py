@@ -107,6 +107,10 @@ def _edit(candidate: Candidate, words: str, tried: int, seconds: float) -> Tried
     return TriedEdit(matches=False, words=words, file=file, diff=diff, tried=tried, seconds=seconds)
 
 
+def _rank(passed: Passed) -> tuple[bool, int, int, int]:
+    return bool(passed.at_others), passed.elsewhere, *_size(passed.candidate)
+
+
 def _size(candidate: Candidate) -> tuple[int, int]:
     """How much an edit changes: lines, then characters."""
     changed = [line for line in diff_of(candidate).splitlines()[2:] if line[0] in "+-"]

@@ -153,7 +153,7 @@ class Flow:
     """By number: the lines that made an address, each with the calls that led there."""
     stores: list[Stored] = field(default_factory=list)
     empty: dict[int, Site] = field(default_factory=dict)
-    """By home, the last store of what no load was made into."""
+    """By home, the last store of one number throughout that no load was made into."""
     nodes: list[Node] = field(default_factory=list)
     visits: dict[int, Array] = field(default_factory=dict)
     """By home, [batch, heads, rows, keys]: how often each pair is in what was stored there."""
