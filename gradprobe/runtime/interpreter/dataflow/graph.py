@@ -162,7 +162,7 @@ class Flow:
     memory: Memory | None = None
     failures: dict[str, None] = field(default_factory=dict)
     _numbers: dict[tuple[str, Site], int] = field(default_factory=dict)
-    _of_lines: dict[tuple[tuple[int, int], ...], int] = field(default_factory=dict)
+    _of_lines: dict[tuple[Line, ...], int] = field(default_factory=dict)
 
     def attempt(self, action: Callable[..., object], *args: Any) -> None:
         """A fault of following stops no kernel."""
@@ -181,7 +181,7 @@ class Flow:
         """The number of the line that is executing."""
         assert self.memory is not None
         lines, _ = _executing(self.memory.code)
-        number = self._of_lines.setdefault(tuple((id(code), line) for code, line in lines), len(self._of_lines))
+        number = self._of_lines.setdefault(lines, len(self._of_lines))
         if number == len(self.lines):
             self.lines.append(lines)
         return number
