@@ -8,6 +8,7 @@ from gradprobe.commands.suite.checked import code_of
 from gradprobe.commands.suite.checking import Setting, check_each
 from gradprobe.model.documents import Reports, dump, load, several_document
 from gradprobe.model.report import CheckedTarget, Report
+from gradprobe.pipeline.probe import COINCIDENCES, EDITS
 from gradprobe.render.terminal import Terminal, painted, rendered
 from tests.commands.suite.plans import planned
 
@@ -30,8 +31,13 @@ def made(*plan, timeout=None, **how):
     ("seconds", "timeout", "left"), [(0, None, 20), (5, None, 15), (30, None, 10), (30, 45, 5), (0, 90, 20)]
 )
 def test_the_time_for_edits_counts_from_the_start_and_half_of_it_is_kept(seconds, timeout, left):
-    assert Setting(fix_budget=20.0, timeout=timeout).budget_at(seconds) == left
-    assert Setting(timeout=timeout).budget_at(seconds) == 0
+    assert Setting(fix_budget=20.0, timeout=timeout).budget_at(seconds, EDITS) == left
+    assert Setting(timeout=timeout).budget_at(seconds, EDITS) == 0
+
+
+def test_the_seconds_for_coincidences_are_whole_as_long_as_a_check_has_time():
+    assert Setting(coincidence_budget=5.0).budget_at(100.0, COINCIDENCES) == 5.0
+    assert Setting(coincidence_budget=5.0, timeout=30.0).budget_at(27.0, COINCIDENCES) == 1.0
 
 
 def test_a_right_and_a_wrong_target_give_the_documents_that_check_gives():
