@@ -47,8 +47,9 @@ class Forks:
         return self._at_once - len(self._forks) - len(self._waiting)
 
     def add(self, key: Any, work: Callable[[], Any]) -> None:
-        """Has the work done in a fork as soon as there is room."""
+        """Has the work done in a fork, at once or as soon as there is room."""
         self._waiting.append((key, work))
+        self._start()
 
     def answers(self, until: float, longest: float) -> Iterator[tuple[Any, Any]]:
         """(key, what its work returned) as it comes; None of one that raised, crashed, or took too long.
@@ -59,12 +60,15 @@ class Forks:
             longest: seconds for one.
         """
         while (self._waiting or self._forks) and time.monotonic() < until:
-            while self._waiting and len(self._forks) < self._at_once:
-                key, work = self._waiting.popleft()
-                self._forks.append(_started(key, work))
+            self._start()
             for fork in self._over(min(until, min(fork.since for fork in self._forks) + longest), longest):
                 self._forks.remove(fork)
                 yield fork.key, _ended(fork)
+
+    def _start(self) -> None:
+        while self._waiting and len(self._forks) < self._at_once:
+            key, work = self._waiting.popleft()
+            self._forks.append(_started(key, work))
 
     def _over(self, until: float, longest: float) -> list[_Fork]:
         """The forks that have ended; also those that took too long."""

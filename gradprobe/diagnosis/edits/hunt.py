@@ -6,6 +6,7 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 from ...source.repairs.candidates import Candidate, Edits, candidates_of
@@ -44,23 +45,21 @@ class Hunt:
     def _restart(self, base: Candidate | None) -> None:
         self._best: tuple[Candidate, Came] | None = None
         self._left, self._joined = _BEFORE_TWO, deque[Candidate]()
-        self._waiting = _in_turn(self.cause.faults, base, contiguous=self.failing.layout == "contiguous")
-        self._next = next(self._waiting, None)
+        is_contiguous = self.failing.layout == "contiguous"
+        self._waiting = _in_turn(self.cause.faults, base, contiguous=is_contiguous)
+        self._ahead = deque[tuple[float, Candidate]]()
 
     @property
     def cost(self) -> float:
         """How unlikely the next candidate is; infinite where there is none."""
         if self._joined:
             return -math.inf
-        return math.inf if self._next is None else self._next[0]
+        self._ahead += islice(self._waiting, 1 - len(self._ahead))
+        return self._ahead[0][0] if self._ahead else math.inf
 
     def take(self) -> Candidate:
-        """The next candidate."""
-        if self._joined:
-            return self._joined.popleft()
-        assert self._next is not None
-        (_, taken), self._next = self._next, next(self._waiting, None)
-        return taken
+        """The next candidate, once its cost is known."""
+        return self._joined.popleft() if self._joined else self._ahead.popleft()[1]
 
     def told(self, candidate: Candidate, came: Came) -> bool:
         """Keeps what helps. Two edits that help differently are tried together.

@@ -68,7 +68,8 @@ class Search:
     def _screened(self, forks: Forks, hunts: Sequence[Hunt]) -> Iterator[tuple[Hunt, Candidate, Came | None]]:
         """Each candidate with what came of it on the small case of its cause, as long as there is time."""
         while time.monotonic() < self._until:
-            while forks.idle > 0 and (hunt := _likeliest(hunts)) is not None:
+            # The next one is made ready while forks work.
+            while (hunt := _likeliest(hunts)) is not None and forks.idle > 0:
                 if hunt.trial is None:
                     self._begin(hunt)
                     continue
