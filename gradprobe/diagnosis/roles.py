@@ -15,11 +15,10 @@ from ..inputs.memory import Array
 from ..model.case import Case
 from ..reference import Attention, Tile, evaluate
 from ..runtime.interpreter.dataflow import Lanes, Role
+from .tolerances import rounded, tolerances
 
-# A value is an intermediate where it differs by less than so many units of rounding of the largest value: the
-# roundings of an operand and of a sum of a tile's length, and of what cancels in dP - delta.
-_ROUNDINGS = {"float32": 64, "float16": 8, "bfloat16": 4}
 _UNKNOWN = Role("")
+_TOO_SMALL = Role("", note="too small to tell")
 # What is taken the exponential of: masked where it is far below what is seen. exp(-100) vanishes beside 1.
 _LOGITS, _VANISHING = ("Q K^T", "S", "S - LSE"), 100.0
 
@@ -43,10 +42,8 @@ class Roles:
     """The roles that tiles of one problem may have."""
 
     def __init__(self, case: Case, x: Attention, inputs: Mapping[str, Any]) -> None:
-        self.case, self.x = case, x
+        self.case, self.x, self._dtype = case, x, getattr(torch, case.dtype)
         self._inputs = {name: value.detach().double().cpu().numpy() for name, value in inputs.items()}
-        eps = torch.finfo(getattr(torch, case.dtype)).eps
-        self._tolerance = _ROUNDINGS[case.dtype] * eps
         log2e = math.log2(math.e)
         scale, both = x.scale, x.scale * log2e
         of_scores = {"": 1.0, "scale": scale, "log2(e)": log2e, "scale * log2(e)": both, "1 / scale": 1 / scale}
@@ -68,6 +65,10 @@ class Roles:
 
     def __call__(self, data: Array, lanes: Lanes) -> Role | None:
         """What a tile is; None where its indices do not tell what to compare it with."""
+        role = self._role_of(data, lanes)
+        return None if role is _TOO_SMALL else role
+
+    def _role_of(self, data: Array, lanes: Lanes) -> Role | None:
         at = lanes.at
         letters = frozenset(at)
         if {"b", "h", "m", "n"} <= letters and not letters & {"d", "e"}:
@@ -81,14 +82,23 @@ class Roles:
     # --- what tiles are compared with
 
     @cached_property
+    def _batches(self) -> list[tuple[Tile, Mapping[str, torch.Tensor]]]:
+        """Each batch as one tile, with the reference's values on it."""
+        x = self.x
+        tiles = (Tile(batch, slice(0, x.n_heads), slice(0, x.n_query)) for batch in range(x.n_batch))
+        return [(tile, evaluate(x, tile)) for tile in tiles]
+
+    @cached_property
+    def _tolerances(self) -> dict[str, float]:
+        return tolerances(self.x, self._batches, self._dtype)
+
+    @cached_property
     def _parts(self) -> dict[str, Array]:
         """Every matrix and row of the reference, [B, H, M, N] and [B, H, M]."""
         found: dict[str, list[Array]] = {}
-        x = self.x
-        for batch in range(x.n_batch):
-            tile = Tile(batch, slice(0, x.n_heads), slice(0, x.n_query))
-            values = dict(evaluate(x, tile))
-            q, k, _, _ = x.tensors(tile)
+        for tile, on_it in self._batches:
+            values = dict(on_it)
+            q, k, _, _ = self.x.tensors(tile)
             values["QK"] = q @ k.mT
             values["valid"] = values["valid"].expand(values["QK"].shape).double()
             wanted = ("QK", "S", "P", "PE", "Z", "dPE", "dP", "dS", "LSE", "delta", "valid")
@@ -151,7 +161,8 @@ class Roles:
         for form in self._ordered(self._matrices, "matrix"):
             want = form.values[index]
             role = self._fit(form, got[seen], want[seen], form.values)
-            if role is None:
+            if role is None or role is _TOO_SMALL:
+                found = role or found
                 continue
             is_open = self._is_open(form, got[seen], masked)
             if form.zero_where_masked and is_open:
@@ -170,12 +181,12 @@ class Roles:
         row, got, p, s = row[seen], got[seen], self._parts["P"][index][seen], self._parts["S"][index][seen]
         for name, actual, want, is_factor in (("P", got, p, True), ("S", got, s, False)):
             for words, constant in (("", 1.0), ("log2(e)", math.log2(math.e))) if not is_factor else (("", 1.0),):
-                if self._is_one_a_row(row, actual, want * constant, is_factor):
+                if self._is_one_a_row(_Form(name, self._parts[name]), row, actual, want * constant, is_factor):
                     by_row = "times a factor" if is_factor else "less a maximum"
                     return Role(f"{name}, {by_row} of its row", words, is_by_row=True)
         return None
 
-    def _is_one_a_row(self, row: Array, actual: Array, want: Array, is_factor: bool) -> bool:
+    def _is_one_a_row(self, form: _Form, row: Array, actual: Array, want: Array, is_factor: bool) -> bool:
         if not np.isfinite(actual).all() or not np.isfinite(want).all() or len(np.unique(row)) == len(row):
             return False
         order = np.argsort(row, kind="stable")
@@ -191,7 +202,10 @@ class Roles:
         else:
             by_row = np.add.reduceat(actual - want, starts) / counts
             expected = want + np.repeat(by_row, counts)
-        return bool(np.abs(actual - expected).max() <= self._tolerance * np.abs(expected).max())
+        # What has a factor errs by it as well, and is at most as much of its largest value.
+        most = _largest(form.values)
+        by = _largest(expected) / most if is_factor and most else max(1.0, _largest(want) / most if most else 1.0)
+        return bool(np.abs(actual - expected).max() <= by * self._allowed(form.name, most))
 
     def _of_row(self, data: Array, lanes: Lanes) -> Role | None:
         if not {"h", "m"} <= lanes.at.keys():
@@ -241,6 +255,7 @@ class Roles:
     def _sum_among(
         self, forms: list[_Form], over: str, batch: Array, index: Array, rows: Array, columns: Any, counts: Array
     ) -> Role:
+        found = _UNKNOWN
         for form in forms:
             # [lanes, heads, terms]: the weights of what is summed.
             taken = form.values[batch, :, index, :] if over == "n" else form.values[batch, :, :, index]
@@ -255,15 +270,15 @@ class Roles:
                 got = rows[known]
             else:
                 want, got = weights.sum((1, 2)), rows.reshape(-1)
-            scale = self._scale_of(form)
-            role = self._fit(form, got, want, np.array([scale]))
+            role = self._fit(form, got, want, want)
             if role is None and form.per_row and form.with_ and columns is not None and len(got):
                 lane = np.broadcast_to(np.arange(len(rows))[:, None], rows.shape)[known]
-                if self._is_one_a_row(lane, got, want, True):
+                if self._is_one_a_row(_Form("O", self._output), lane, got, want, True):
                     role = Role(f"{form.name}, times a factor of its row", is_by_row=True)
-            if role is not None:
+            if role is not None and role is not _TOO_SMALL:
                 return role
-        return _UNKNOWN
+            found = role or found
+        return found
 
     def _running(self, got: Array, batch: Array, index: Array, covered: Array) -> Role | None:
         """The maximum of the scores so far, or the sum of their exponentials less that."""
@@ -280,15 +295,9 @@ class Roles:
                 forms.append(("sum of exp(S - maximum) so far", sums))
             for form, want in forms:
                 role = self._fit(_Form(form, want), got[live], want[live], want)
-                if role is not None:
+                if role is not None and role is not _TOO_SMALL:
                     return role
         return None
-
-    def _scale_of(self, form: _Form) -> float:
-        """The size of the largest sum that a form comes to."""
-        finite = np.where(np.isfinite(form.values), np.abs(form.values), 0.0)
-        most = max(float(finite.sum(-1).max()), float(finite.sum(-2).max()))
-        return most * (float(np.abs(self._inputs[form.with_]).max()) if form.with_ else 1.0)
 
     # --- inputs
 
@@ -305,8 +314,9 @@ class Roles:
                 return None
             found = _UNKNOWN
             role = self._fit(_Form(name, value), data[known].astype(np.float64), value[index], value)
-            if role is not None:
+            if role is not None and role is not _TOO_SMALL:
                 return role
+            found = role or found
         return found
 
     @cached_property
@@ -335,26 +345,34 @@ class Roles:
             self._fit(form, got[ok], values[index][ok], values)
             for (form, values), ok in zip(forms, finite, strict=True)
         )
-        return next((role for role in fits if role is not None), _UNKNOWN)
+        found = [role for role in fits if role is not None]
+        return next((role for role in found if role is not _TOO_SMALL), found[0] if found else _UNKNOWN)
 
     def _fit(self, form: _Form, got: Array, want: Array, all_of_it: Array) -> Role | None:
-        """The role where values are those wanted times a constant that kernels multiply by."""
+        """The role where values are those wanted times a constant that kernels multiply by.
+
+        The tolerance of a form is a share of its largest value, and of the largest of the tile's: what fits a form but
+        not that is too small to tell. Nor does a form tell anything whose tolerance is half of its largest value.
+        """
         if not got.size or not np.isfinite(got).all() or not np.isfinite(want).all():
             return None
-        square = float(want @ want)
-        if square == 0.0:
-            return None if np.abs(got).max() > 0 else Role(form.name)
-        factor = float(got @ want) / square
-        finite = all_of_it[np.isfinite(all_of_it)]
-        allowed = self._tolerance * float(np.abs(finite).max())
+        most, here = _largest(all_of_it), _largest(want)
+        allowed = self._allowed(form.name, most)
+        if here == 0.0:
+            return Role(form.name) if _largest(got) <= allowed else None
         factors = self._factors.get(form.name, self._of_others)
-        # Some kernels keep LSE or delta with a minus, to add it.
-        negative = {f"-{words}" if words else "-1": -constant for words, constant in factors.items()}
-        for words, constant in (factors | negative if form.name in ("LSE", "delta") else factors).items():
-            is_near = abs(factor - constant) <= max(1e-2, self._tolerance) * abs(constant)
-            if is_near and float(np.abs(got - constant * want).max()) <= allowed * abs(constant):
-                return Role(form.name, words)
-        return None
+        if form.name in ("LSE", "delta"):  # some kernels keep them with a minus, to add them
+            factors = factors | {f"-{words}" if words else "-1": -constant for words, constant in factors.items()}
+        factor = float(got @ want) / float(want @ want)
+        words, constant = min(factors.items(), key=lambda each: abs(factor - each[1]))
+        off = _largest(got - constant * want) / abs(constant)
+        if off <= allowed * here / most and allowed < most / 2:
+            return Role(form.name, words)
+        return _TOO_SMALL if off <= allowed else None
+
+    def _allowed(self, name: str, most: float) -> float:
+        """By how much values of up to `most` may differ from a form."""
+        return rounded(self._tolerances.get("O" if name == "o" else name, 0.0), most, self._dtype)
 
     def _is_open(self, form: _Form, seen: Array, others: Array) -> bool:
         """Whether entries that no row sees hold what a sum, or of scores a maximum, would take for right."""
@@ -362,15 +380,17 @@ class Roles:
             return False
         if form.name in _LOGITS:
             return bool((others > seen.max() - _VANISHING).any())
-        return not self._is_zero(others, form.values)
-
-    def _is_zero(self, masked: Array, values: Array) -> bool:
-        return bool(np.abs(masked).max() <= self._tolerance * np.abs(values).max())
+        return not np.abs(others).max() <= self._allowed(form.name, _largest(form.values))
 
     def _ordered(self, forms: list[_Form], kind: str) -> Iterator[_Form]:
         last = self._last.get((kind,))
         yield from (form for form in forms if form.name == last)
         yield from (form for form in forms if form.name != last)
+
+
+def _largest(values: Array) -> float:
+    finite = values[np.isfinite(values)]
+    return float(np.abs(finite).max()) if finite.size else 0.0
 
 
 def _beyond(data: Array, lanes: Lanes) -> Array:
