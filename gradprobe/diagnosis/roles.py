@@ -89,7 +89,7 @@ class Roles:
         return [(tile, evaluate(x, tile)) for tile in tiles]
 
     @cached_property
-    def _tolerances(self) -> dict[str, float]:
+    def _tolerances(self) -> dict[str, Array]:
         return tolerances(self.x, self._batches, self._dtype)
 
     @cached_property
@@ -160,7 +160,7 @@ class Roles:
         found, partly, masked = _UNKNOWN, None, got[~seen]
         for form in self._ordered(self._matrices, "matrix"):
             want = form.values[index]
-            role = self._fit(form, got[seen], want[seen], form.values)
+            role = self._fit(form, got[seen], want[seen], self._tolerances[form.name][index][seen])
             if role is None or role is _TOO_SMALL:
                 found = role or found
                 continue
@@ -204,8 +204,9 @@ class Roles:
             expected = want + np.repeat(by_row, counts)
         # What has a factor errs by it as well, and is at most as much of its largest value.
         most = _largest(form.values)
+        allowed = self._allowed(form.name, most)
         by = _largest(expected) / most if is_factor and most else max(1.0, _largest(want) / most if most else 1.0)
-        return bool(np.abs(actual - expected).max() <= by * self._allowed(form.name, most))
+        return bool(np.abs(actual - expected).max() <= by * allowed)
 
     def _of_row(self, data: Array, lanes: Lanes) -> Role | None:
         if not {"h", "m"} <= lanes.at.keys():
@@ -270,7 +271,7 @@ class Roles:
                 got = rows[known]
             else:
                 want, got = weights.sum((1, 2)), rows.reshape(-1)
-            role = self._fit(form, got, want, want)
+            role = self._fit(form, got, want, self._most_of(form.name), _largest(want))
             if role is None and form.per_row and form.with_ and columns is not None and len(got):
                 lane = np.broadcast_to(np.arange(len(rows))[:, None], rows.shape)[known]
                 if self._is_one_a_row(_Form("O", self._output), lane, got, want, True):
@@ -294,7 +295,7 @@ class Roles:
                 sums = np.where(visible, np.exp(scores - np.where(live, most, 0.0)[:, None, None]), 0.0).sum((1, 2))
                 forms.append(("sum of exp(S - maximum) so far", sums))
             for form, want in forms:
-                role = self._fit(_Form(form, want), got[live], want[live], want)
+                role = self._fit(_Form(form, want), got[live], want[live], self._most_of(form))
                 if role is not None and role is not _TOO_SMALL:
                     return role
         return None
@@ -313,7 +314,8 @@ class Roles:
             if not known.any():
                 return None
             found = _UNKNOWN
-            role = self._fit(_Form(name, value), data[known].astype(np.float64), value[index], value)
+            own = self._most_of("O" if name == "o" else name)
+            role = self._fit(_Form(name, value), data[known].astype(np.float64), value[index], own)
             if role is not None and role is not _TOO_SMALL:
                 return role
             found = role or found
@@ -342,37 +344,44 @@ class Roles:
         got = data[known].astype(np.float64)
         finite = [np.isfinite(values[index]) for _, values in forms]
         fits = (
-            self._fit(form, got[ok], values[index][ok], values)
+            self._fit(form, got[ok], values[index][ok], self._tolerances[form.name][index][ok])
             for (form, values), ok in zip(forms, finite, strict=True)
         )
         found = [role for role in fits if role is not None]
         return next((role for role in found if role is not _TOO_SMALL), found[0] if found else _UNKNOWN)
 
-    def _fit(self, form: _Form, got: Array, want: Array, all_of_it: Array) -> Role | None:
+    def _fit(self, form: _Form, got: Array, want: Array, tolerance: Array, most: float | None = None) -> Role | None:
         """The role where values are those wanted times a constant that kernels multiply by.
 
-        The tolerance of a form is a share of its largest value, and of the largest of the tile's: what fits a form but
-        not that is too small to tell. Nor does a form tell anything whose tolerance is half of its largest value.
+        A tile may differ by the largest tolerance of its form. One whose values are less than twice that may differ by
+        the same share of them; where it differs by more, within the tolerance of each element, it tells nothing.
+
+        Args:
+            tolerance: of each element.
+            most: the largest value of the form, where `form.values` does not hold it.
         """
         if not got.size or not np.isfinite(got).all() or not np.isfinite(want).all():
             return None
-        most, here = _largest(all_of_it), _largest(want)
-        allowed = self._allowed(form.name, most)
-        if here == 0.0:
-            return Role(form.name) if _largest(got) <= allowed else None
         factors = self._factors.get(form.name, self._of_others)
         if form.name in ("LSE", "delta"):  # some kernels keep them with a minus, to add them
             factors = factors | {f"-{words}" if words else "-1": -constant for words, constant in factors.items()}
-        factor = float(got @ want) / float(want @ want)
+        square, here = float(want @ want), _largest(want)
+        factor = float(got @ want) / square if square else 1.0
         words, constant = min(factors.items(), key=lambda each: abs(factor - each[1]))
-        off = _largest(got - constant * want) / abs(constant)
-        if off <= allowed * here / most and allowed < most / 2:
+        most = _largest(form.values) if most is None else most
+        off, allowed = np.abs(got - constant * want) / abs(constant), self._allowed(form.name, most)
+        share = min(1.0, here / most) if most > 2 * allowed else 0.0
+        if off.max() <= allowed * (1.0 if here > 2 * allowed else share):
             return Role(form.name, words)
-        return _TOO_SMALL if off <= allowed else None
+        return _TOO_SMALL if (off <= rounded(tolerance, want, self._dtype)).all() else None
 
     def _allowed(self, name: str, most: float) -> float:
         """By how much values of up to `most` may differ from a form."""
-        return rounded(self._tolerances.get("O" if name == "o" else name, 0.0), most, self._dtype)
+        return float(rounded(self._most_of("O" if name == "o" else name), np.float64(most), self._dtype))
+
+    def _most_of(self, name: str) -> Array:
+        """The largest tolerance of a form, for what has no index in it."""
+        return np.max(self._tolerances.get(name, 0.0))
 
     def _is_open(self, form: _Form, seen: Array, others: Array) -> bool:
         """Whether entries that no row sees hold what a sum, or of scores a maximum, would take for right."""

@@ -1,7 +1,7 @@
 """Tolerances: by how much a tile may differ from the intermediate that it is, or from the step to one.
 
-They are the budgets by which results are compared (`numerics/bounds`), the largest of any element. What is summed so
-far errs by no more than the whole sum: bounds grow with each term.
+They are the budgets by which results are compared (`numerics/bounds`). What is summed so far errs by no more than the
+whole sum: bounds grow with each term.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from ..inputs.memory import Array
 from ..numerics.bounds import Chain
 from ..numerics.budget import tile_budget
 from ..numerics.precision import (
@@ -30,19 +32,19 @@ from ..reference import Attention, Tile, evaluate
 
 def tolerances(
     x: Attention, whole: Iterable[tuple[Tile, Mapping[str, Tensor]]], dtype: torch.dtype
-) -> dict[str, float]:
-    """By the name of each form that a tile may have, by how much it may differ before it is rounded to a dtype.
+) -> dict[str, Array]:
+    """By the name of each form that a tile may have, [B, ...] how much each element may differ before it is rounded.
 
     Args:
         whole: every batch as one tile, with the reference's values on it.
         dtype: of the inputs. Triton's interpreter multiplies them in IEEE whatever it is told.
     """
     precision = precision_of(str(dtype).removeprefix("torch."), "ieee")
-    most: dict[str, float] = {}
+    found: dict[str, list[Array]] = {}
     for tile, values in whole:
         for name, error in _errors(x, tile, values, precision, _scaled(x, tile, values, dtype)):
-            most[name] = max(most.get(name, 0.0), float(error.nan_to_num(0.0, 0.0, 0.0).max()))
-    return most
+            found.setdefault(name, []).append(error.nan_to_num(0.0, 0.0, 0.0).cpu().numpy())
+    return {name: np.stack(errors) for name, errors in found.items()}
 
 
 def _scaled(x: Attention, tile: Tile, values: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
@@ -113,7 +115,7 @@ def _capped(x: Attention, of: Chain, spread: Tensor, of_p: Tensor) -> Iterator[t
     yield "exp(2 S / softcap)", (2 * raw).exp() * (2 * e_tanh + U_FUNCTION + U32 * raw.abs())
 
 
-def rounded(tolerance: float, most: float, dtype: torch.dtype) -> float:
-    """A tolerance, with what it costs to keep values of up to `most` in a dtype, times a constant that is rounded."""
+def rounded(tolerance: Array, values: Array, dtype: torch.dtype) -> Array:
+    """Tolerances, with what it costs to keep values in a dtype, times a constant that is rounded."""
     info = torch.finfo(dtype)
-    return tolerance + (most + tolerance) * (info.eps / 2 + 2 * U32) + info.tiny * info.eps / 2
+    return tolerance + (np.abs(values) + tolerance) * (info.eps / 2 + 2 * U32) + info.tiny * info.eps / 2

@@ -212,14 +212,22 @@ class Flow:
     ) -> None:
         """Makes a node of what an operation came to."""
         lanes, operands = spread(lanes, handle.data.shape) if lanes is not None else None, tuple(made_of)
-        is_float = handle.data.dtype.kind == "f"
-        role = self.judge(handle.data, lanes) if lanes is not None and is_float else None
+        numbers = _numbers(handle)
+        role = self.judge(numbers, lanes) if lanes is not None and numbers is not None else None
         if role is not None and role.is_known:
             _mark_used(operands)
-        has_nan = is_float and bool(np.isnan(handle.data).any())
+        has_nan = numbers is not None and bool(np.isnan(numbers).any())
         node = Node(site, operands, role, frozenset(lacking), len(self.nodes), has_nan)
         self.nodes.append(node)
         Tile(node, lanes).keep(handle)
+
+
+def _numbers(handle: Any) -> Array | None:
+    """The values of a handle; None where they are no floating-point numbers. The interpreter keeps bfloat16 as bits."""
+    data = handle.data
+    if data.dtype == np.uint16 and handle.dtype.scalar.is_bf16():
+        return (data.astype(np.uint32) << 16).view(np.float32)
+    return data if data.dtype.kind == "f" else None
 
 
 def _mark_used(nodes: Sequence[Node]) -> None:

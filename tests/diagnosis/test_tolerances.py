@@ -1,0 +1,102 @@
+"""The tolerances of roles: right arithmetic is within them, what is further off has no role, and every form has one."""
+
+import numpy as np
+import pytest
+import torch
+
+from gradprobe.inputs.draw import draw
+from gradprobe.numerics.compare import attention_of
+from tests.cases import lazy_case, softmax_case
+
+SMALL = {"batch": 2, "heads": 2, "seqlen": 36, "head_dim": 16}
+# Of the largest value of a form: what is further off is seen.
+MOST = {"float32": 1e-4, "float16": 0.02, "bfloat16": 0.16}
+
+
+def roles_of(case):
+    from gradprobe.diagnosis.roles import Roles  # imports Triton, which a case makes ready
+
+    values = draw(case)
+    return Roles(case, attention_of(case, values), values), values
+
+
+def dense(values, arithmetic, held, *, is_causal, is_scaled=False):
+    """The forms of an attention backward in an arithmetic, with O, P and dS held in a dtype before a second dot."""
+    q, k, v, do = (values[name].to(arithmetic) for name in ("q", "k", "v", "do"))
+
+    def kept(value):
+        return value.to(held).to(arithmetic)
+
+    scale = q.shape[-1] ** -0.5 * 1.4427
+    raw = kept(q * scale) @ k.mT / scale if is_scaled else q @ k.mT
+    s = raw * q.shape[-1] ** -0.5
+    seen = torch.ones(s.shape[-2:], dtype=torch.bool).tril() if is_causal else torch.ones(1, dtype=torch.bool)
+    lse = s.masked_fill(~seen, -float("inf")).logsumexp(-1, keepdim=True)
+    p, dp = torch.exp(s - lse) * seen, do @ v.mT
+    o = kept(p) @ v
+    spread = dp - (do * kept(o)).sum(-1, keepdim=True)
+    ds = p * spread
+    sums = {"O": o, "dS K": kept(ds) @ k, "dS^T Q": kept(ds).mT @ q, "dV": kept(p).mT @ do}
+    rows = {"LSE": lse[..., 0], "delta": (dp - spread)[..., 0]}
+    return (
+        {"Q K^T": raw, "S": s, "S - LSE": (s - lse) * seen, "P": p, "dP": dp, "dP - delta": spread, "dS": ds}
+        | rows
+        | sums
+    )
+
+
+@pytest.mark.parametrize("is_scaled", [False, True])
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("dtype", MOST)
+def test_right_arithmetic_is_within_them_and_they_are_small(dtype, is_causal, is_scaled):
+    roles, values = roles_of(softmax_case(**SMALL, dtype=dtype, causal=is_causal))
+    right = dense(values, torch.float64, torch.float64, is_causal=is_causal)
+    came = dense(values, torch.float32, getattr(torch, dtype), is_causal=is_causal, is_scaled=is_scaled)
+    for name, want in right.items():
+        most = float(want.abs().max())
+        allowed = roles._allowed(name, most)
+        assert float((came[name].double() - want).abs().max()) <= allowed, name
+        assert allowed <= MOST[dtype] * most, name
+
+
+@pytest.mark.parametrize(
+    "case",
+    [softmax_case(**SMALL, softcap=5.0), softmax_case(**SMALL, dropout=0.3), lazy_case(**SMALL), softmax_case(**SMALL)],
+    ids=["softcap", "dropout", "lazy", "plain"],
+)
+def test_every_form_has_a_tolerance(case):
+    roles, _ = roles_of(case)
+    forms = [*roles._matrices, *roles._rows, *(form for forms in roles._sums.values() for form in forms)]
+    names = {form.name for form in forms} | {"maximum of S so far", "sum of exp(S - maximum) so far"}
+    assert names <= roles._tolerances.keys()
+    assert all(0 < roles._tolerances[name].max() < np.inf for name in names)
+
+
+def tile_of(roles, head, index=slice(None)):
+    """Values and lanes of the scores of a head, those of an index."""
+    from gradprobe.runtime.interpreter.dataflow import Lanes
+
+    m, n = (at.astype(np.int32)[index] for at in np.mgrid[:36, :36])
+    lanes = Lanes({"b": np.zeros_like(m), "h": np.full_like(m, head), "m": m, "n": n}, {})
+    return {form.name: form.values[0, head][index].copy() for form in roles._matrices}, lanes
+
+
+@pytest.mark.parametrize("dtype", MOST)
+def test_a_value_that_is_further_off_in_one_element_is_no_intermediate(dtype):
+    roles, _ = roles_of(softmax_case(**SMALL, dtype=dtype))
+    tiles, lanes = tile_of(roles, 1)
+    for form in roles._matrices:
+        tile = tiles[form.name]
+        assert roles(tile, lanes).words in (form.name, "scale * Q K^T")
+        tile[3, 5] += 2 * roles._allowed(form.name, float(np.abs(form.values).max()))
+        assert not roles(tile, lanes).is_known
+
+
+def test_of_rounding_where_nothing_is_due_nothing_is_said():
+    roles, _ = roles_of(softmax_case(**SMALL, causal=True))
+    first_row = np.zeros((36, 36), bool)
+    first_row[0, 0] = True  # one key is seen there, so that dS is 0
+    tiles, lanes = tile_of(roles, 1, first_row)
+    assert np.abs(tiles["dS"]).max() < 1e-12
+    assert roles(np.array([1e-8]), lanes) is None
+    assert not roles(np.array([1e-2]), lanes).is_known
