@@ -99,7 +99,8 @@ def _terms(node: Node) -> Sequence[Node]:
     """What a sum adds, each of them right: of a dot what it is added to, and the operand that its factor comes from."""
     operands = node.operands
     if node.site.operation == "fadd":
-        return operands if all(_role(one).is_known for one in operands) else ()
+        is_one = len({_role(one).name for one in operands}) == 1
+        return operands if is_one and all(_role(one).is_known for one in operands) else ()
     added = [one for one in operands if _role(one).name in _SUMS]
     made_of = [one for one in operands if one not in added and _role(one).is_known]
     scaled = [one for one in made_of if _role(one).factor]

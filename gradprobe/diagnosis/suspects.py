@@ -373,7 +373,7 @@ def _expected(node: Node, nodes: Sequence[Node]) -> str:
 
 def _not_numbers(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
     """The operations that make NaN of numbers, on the way to a result that holds NaN."""
-    pending, seen = [one.node for one in _wrong_stores(run, wrong) if one.node.has_nan], set[int]()
+    pending, seen = [one.node for one in _wrong_stores(run, wrong) if one.has_nan], set[int]()
     found, tiles = Counter[Site](), Counter(node.site for node in run.flow.nodes)
     while pending:
         node = pending.pop()

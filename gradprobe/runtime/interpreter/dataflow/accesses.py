@@ -67,7 +67,8 @@ class Accesses:
         if tile is None:
             return
         for view, lanes, addresses in self._parts(pointers, mask):
-            self.flow.stores.append(Stored(view.home, tile.node, site))
+            has_nan = tile.node.has_nan and bool(np.isnan(value.data.reshape(-1)[lanes]).any())
+            self.flow.stores.append(Stored(view.home, tile.node, site, has_nan))
             here = {} if tile.lanes is None else {x: at.reshape(-1)[lanes] for x, at in tile.lanes.at.items()}
             found = self._indices_of(view, addresses) if self._letters(view) else {}
             if tile.lanes is not None and found:

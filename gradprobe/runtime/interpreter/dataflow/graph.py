@@ -125,6 +125,8 @@ class Stored:
     """The address of the storage."""
     node: Node
     site: Site
+    has_nan: bool
+    """Whether what its mask let through holds NaN."""
 
 
 @dataclass
