@@ -24,8 +24,8 @@ RECORD = np.dtype(
         ("bytes", "u2"), ("access", "u2"),
     ]
 )  # fmt: skip
-# Of one launch. One that makes more is not kept: of a part it could not be told what is never read.
-MOST_RECORDS = 1 << 22
+# Of one launch. One that makes more is not kept, but where each thread is apart a part of the threads is.
+MOST_RECORDS = 1 << 20
 THREAD, WARP, BLOCK = range(3)
 
 
@@ -43,6 +43,8 @@ class Recorded:
     """By region, the address where it begins."""
     together: int
     """Which threads gave each other values: none (THREAD), those of a warp, those of a block."""
+    one_of: int
+    """Of how many threads one was recorded; 1 where threads gave each other values."""
 
 
 @dataclass

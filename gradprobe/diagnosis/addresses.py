@@ -342,7 +342,7 @@ def _pairs_of(elements: Elements, name: str, valid: Array) -> Suspect | None:
     stores = elements.sets(stored, lambda place: place.name == _CALLED.get(name, name) and not place.is_load)
     loads = elements.sets(summed, lambda place: place.name == _SUMMED[name] and place.is_load)
     of_name = [place for place in elements.places if place.name == _SUMMED[name] and place.is_load]
-    if not stores or not loads:
+    if not stores or not loads or elements.launch.one_of > 1:
         return None
     visited, whole = np.zeros_like(valid), np.zeros_like(valid)
     for unit, by_place in stores.items():

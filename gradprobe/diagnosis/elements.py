@@ -90,8 +90,9 @@ class Elements:
 
     def _columns(self, one: Known, records: Array, found: Sequence[Array]) -> Array:
         is_load = records["access"] == 0
-        chains, chain = np.unique(np.c_[records["pc"], is_load], axis=0, return_inverse=True)
-        numbers = [self._number(one, tuple(map(int, each[:-1])), is_load=bool(each[-1])) for each in chains]
+        chains = np.vstack([records["pc"].T, is_load]).astype(np.int64)
+        _, first, chain = np.unique(_hashes(chains), return_index=True, return_inverse=True)
+        numbers = [self._number(one, tuple(map(int, each[:-1])), is_load=bool(each[-1])) for each in chains[:, first].T]
         thread = records["thread"].astype(np.int64)
         within = {BLOCK: thread * 0, WARP: thread // _LANES}.get(self.launch.together, thread)
         unit = records["block"].astype(np.int64) * _MOST_THREADS + within
@@ -184,8 +185,11 @@ def _indices(one: Known, case: Case, address: Array) -> list[Array]:
 
 
 def _distinct(rows: Array) -> Array:
-    """The different columns, in order."""
-    if not rows.shape[1]:
-        return rows
-    rows = rows[:, np.lexsort(rows[::-1])]
-    return rows[:, np.r_[True, (rows[:, 1:] != rows[:, :-1]).any(0)]]
+    """The different columns."""
+    return rows[:, np.unique(_hashes(rows), return_index=True)[1]]
+
+
+def _hashes(rows: Array) -> Array:
+    """A number for each column: different ones for different columns, as good as surely."""
+    factors = np.random.default_rng(0).integers(0, 1 << 63, len(rows), dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+    return (rows.astype(np.uint64) * factors[:, None]).sum(0, dtype=np.uint64)

@@ -95,7 +95,7 @@ class _CLaunch(ctypes.Structure):
         *((name, ctypes.c_int32) for name in ("max_findings", "n_findings", "is_last_fatal")),
         ("records", ctypes.c_void_p),
         *((name, ctypes.c_int64) for name in ("max_records", "n_records")),
-        ("together", ctypes.c_int32),
+        *((name, ctypes.c_int32) for name in ("together", "one_of")),
         ("message", ctypes.c_char * 512),
     )
 
@@ -142,7 +142,9 @@ def launch(
     if recording is not None and described.n_records <= len(records):
         kept, bases = records[: described.n_records].copy(), [region.base for region in regions.all]
         tensors = [(named.name, named.tensor) for named in regions.arrays if named.tensor is not None]
-        recording.launches.append(Recorded(entry, library.file, tensors, kept, bases, described.together))
+        recording.launches.append(
+            Recorded(entry, library.file, tensors, kept, bases, described.together, described.one_of)
+        )
     seen = [_finding(entry.name, library, regions, found) for found in findings[: described.n_findings]]
     fatal = seen.pop() if described.is_last_fatal else None
     told(watch, seen)

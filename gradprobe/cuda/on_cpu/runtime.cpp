@@ -373,9 +373,24 @@ void calls(void* pc, uint32_t (&out)[4]) {
     }
 }
 
+bool is_recorded(uint32_t block, uint32_t thread) {
+    return (uint64_t(block) * m.threads + thread) % uint64_t(m.launch->one_of) == 0;
+}
+
+// Of many threads that have nothing to do with each other every second one is enough.
+void thin_out() {
+    gp_launch& l = *m.launch;
+    if (l.n_records < l.max_records / 8 || l.together != GP_THREAD) return;
+    l.one_of *= 2;
+    auto is_dropped = [](const gp_record& r) { return !is_recorded(r.block, r.thread); };
+    l.n_records = std::remove_if(l.records, l.records + l.n_records, is_dropped) - l.records;
+}
+
 // Keeps an access of a tensor, once where a thread repeats it between two barriers.
 void record(uint64_t address, int bytes, int how, void* pc, int region) {
     gp_launch& l = *m.launch;
+    thin_out();
+    if (!is_recorded(m.block, m.current)) return;
     gp_record now{address, {uint32_t(offset_of(pc))}, m.block, m.epoch, uint16_t(m.current), uint16_t(region),
                   uint16_t(bytes), uint16_t(how)};
     calls(pc, now.pc);
@@ -625,6 +640,7 @@ int gp_run(gp_launch* launch) {
     m.latest = m.before_that = 0;
     launch->n_findings = launch->is_last_fatal = launch->together = 0;
     launch->n_records = 0;
+    launch->one_of = 1;
     std::fill(recent, recent + RECENT, 0);
     m.counted.assign(launch->max_findings, 0);
     m.accesses = 0;

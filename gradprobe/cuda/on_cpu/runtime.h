@@ -51,8 +51,9 @@ struct gp_launch {
     int32_t max_findings, n_findings;
     int32_t is_last_fatal;  // whether the last finding is what the kernel was stopped for
     gp_record* records;  // null: none are kept
-    int64_t max_records, n_records;  // n_records: of all that there were to keep
-    int32_t together;  // gp_together: which threads gave each other values, where records are kept
+    int64_t max_records, n_records;  // more than there is room for: what came later is lost
+    int32_t together;                // gp_together: which threads gave each other values
+    int32_t one_of;                  // of how many threads one is recorded
     char message[512];
 };
 
