@@ -13,6 +13,8 @@ LINE = re.compile(
     r"tile=(\d+|-),(\d+|-) actual=\S+ expected=\S+ ratio=(\d+(\.\d+)?(e\d+)?|inf)x$"
 )
 
+pytestmark = pytest.mark.usefixtures("made_once")
+
 
 @pytest.mark.parametrize(
     ("name", "beginning"),

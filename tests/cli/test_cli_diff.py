@@ -11,6 +11,8 @@ from tests.sampling import sampled
 FAILING = f"check soft.py:wrong_delta {SMALL}"
 REPEATED = f"as in the last check here: gradprobe {FAILING}"
 
+pytestmark = pytest.mark.usefixtures("made_once")
+
 
 def test_diff_repeats_the_last_check_and_says_so_in_its_first_line():
     assert run(FAILING).code == 1

@@ -18,6 +18,8 @@ WRONG = f"check soft.py:wrong_delta {SMALL}"
 RIGHT = f"check soft.py:backward {SMALL}"
 RAISING = f"check soft.py:raising {SMALL}"
 
+pytestmark = pytest.mark.usefixtures("made_once")
+
 
 @pytest.fixture(autouse=True)
 def no_github(monkeypatch):

@@ -76,6 +76,7 @@ REPORT = {
 }  # fmt: skip
 
 
+@pytest.mark.usefixtures("made_once")
 @pytest.mark.parametrize("words", [f"check soft.py:backward {SMALL}", FAILING, f"check lazily.py:backward {SMALL}"])
 def test_a_report_has_every_key_of_the_contract_with_its_type(words):
     report = report_of(words)
@@ -121,6 +122,7 @@ def test_a_target_that_exposes_only_p_is_compared(repeat):
     assert [each["compared"]["elements"] for each in report["runs"]] == [800, 800, 800]
 
 
+@pytest.mark.usefixtures("made_once")
 def test_the_fault_in_delta_is_one_mismatch_at_head_1_row_7():
     report = report_of(FAILING)
     assert report["verdict"] == "mismatch"
@@ -151,6 +153,7 @@ def test_the_case_holds_every_option_as_it_was_resolved():
     assert {key: case[key] for key in expected} == expected
 
 
+@pytest.mark.usefixtures("made_once")
 def test_two_nans_are_words_and_counted_and_exit_1():
     report = report_of(f"check soft.py:nan_in_dk {SMALL}")
     assert report["verdict"] == "mismatch"
@@ -163,6 +166,7 @@ def test_two_nans_are_words_and_counted_and_exit_1():
     assert math.isfinite(first["expected"])
 
 
+@pytest.mark.usefixtures("made_once")
 def test_an_infinity_is_a_word_and_counted():
     report = report_of(f"check soft.py:infinite_dq {SMALL}")
     dq = next(found for found in report["runs"][0]["intermediates"] if found["name"] == "dQ")
@@ -199,6 +203,7 @@ def test_json_on_stdout_stays_pure_where_the_target_prints():
     assert "the target speaks" in ran.err
 
 
+@pytest.mark.usefixtures("made_once")
 def test_json_in_a_file_leaves_the_console_report_on_stdout(folder):
     plain = run(FAILING)
     both = run(f"{FAILING} --json report.json")
@@ -209,6 +214,7 @@ def test_json_in_a_file_leaves_the_console_report_on_stdout(folder):
     assert "report.json" not in report["reproduce"]
 
 
+@pytest.mark.usefixtures("made_once")
 def test_the_target_is_named_with_its_file_line_and_hash(folder):
     import hashlib
 
@@ -220,6 +226,7 @@ def test_the_target_is_named_with_its_file_line_and_hash(folder):
     assert (target["backend"], target["shadows"]) == ("torch", [])
 
 
+@pytest.mark.usefixtures("made_once")
 def test_diff_adds_its_close_up_to_the_report():
     ran = run(f"diff dQ soft.py:doubled_dq {SMALL} --json -")
     report = json.loads(ran.out)
