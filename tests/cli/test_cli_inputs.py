@@ -78,7 +78,7 @@ def test_a_right_target_matches_on_20_rows_as_saved_contiguous_and_distinct(real
 
 
 def test_a_stride_taken_for_contiguous_is_wrong_as_saved_and_right_contiguous(real):
-    ran = run("check own.py:do_assumed_contiguous --inputs real.pt")
+    ran = run("check own.py:do_assumed_contiguous --inputs real.pt --no-recover")
     assert ran.code == 1
     assert "(own.py:do_assumed_contiguous, as-saved)" in ran.out
     assert "right when contiguous and wrong otherwise" in ran.out
@@ -122,7 +122,7 @@ def test_layout_names_what_lies_otherwise_than_saved(real):
 
 
 def test_the_command_line_in_the_report_repeats_the_run(real):
-    once = report_of("check own.py:do_assumed_contiguous --inputs real.pt --layout q=blhd")
+    once = report_of("check own.py:do_assumed_contiguous --inputs real.pt --layout q=blhd --no-recover")
     words = shlex.join(shlex.split(once["reproduce"])[1:])
     assert "--inputs real.pt" in words
     again = report_of(words)
@@ -204,7 +204,7 @@ def test_a_mask_of_the_file_reaches_target_and_reference_and_one_of_10_rows_sees
     )
     report = report_of("check masking.py:attention --inputs masked.pt")
     assert (report["verdict"], report["case"]["mask"]) == ("match", "given")
-    assert run("check masking.py:blind --inputs masked.pt").code == 1
+    assert run("check masking.py:blind --inputs masked.pt --no-recover").code == 1
 
 
 def test_a_black_box_is_looked_into_as_its_tensors_lay(real):

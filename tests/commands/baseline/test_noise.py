@@ -2,10 +2,12 @@
 
 import math
 import random
+from itertools import product
 
 import pytest
 
 from gradprobe.commands.baseline.changes import ALARMS, FLOOR, LEAST, OTHER_LAWS, _quantile, growth
+from tests.sampling import sampled
 
 STEADY = [0.1] * 5
 
@@ -32,8 +34,11 @@ LAWS = {
 }
 
 
-@pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize("draws", [4, 5, 10])
+@sampled(
+    "law, draws",
+    product(LAWS, [4, 5, 10]),
+    push=[("normal", 5), ("rms of 3", 4), ("largest of 50", 5), ("uniform", 10)],
+)
 def test_figures_of_one_law_are_called_grown_no_more_often_than_is_allowed(law, draws):
     """A rate that can be counted: as if so few figures were compared that one in a hundred may be an alarm."""
     draw, pairs, rate = random.Random(3), 4000, 1e-2

@@ -217,7 +217,7 @@ def test_both_commands_tell_all_that_happened_also_where_the_check_failed():
 
 
 # Both values of each.
-PUSH = [("workflow", 1, "strides"), ("action", 0, "check")]
+PUSH = [("workflow", 1, "check"), ("action", 0, "strides")]
 
 
 @sampled("of, code, command", itertools.product(["workflow", "action"], [0, 1], ["check", "strides"]), push=PUSH)
@@ -247,6 +247,7 @@ def test_a_workflow_without_a_target_checks_what_pyproject_configures(workspace,
     write_targets(workspace)
     (workspace / "pyproject.toml").write_text(
         '[tool.gradprobe]\ntargets = ["soft.py:doubled_dq", "soft.py:backward"]\n'
+        "batch = 1\nheads = 2\nseqlen = 20\nhead_dim = 8\n"
     )
     (workspace / "gradprobe-results").mkdir()
     write_workflow(workspace / "w.yml", "github", None)
