@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import ROOT, SMALL, run, run_process
-from tests.cli.written_targets import CHANGES, SOFTMAX, WRAPPED
+from tests.cli.written_targets import CHANGES, SOFTMAX, WRAPPED, write_targets
 
 CASE = "--batch 2 --heads 3 --seqlen 20 --head-dim 8"
 # For what is done with the case that the search ends at.
@@ -17,6 +17,25 @@ NEAR = "--batch 1 --heads 2 --seqlen 4 --head-dim 2"
 DOUBLED = (
     "gradprobe check soft.py:doubled_dq --batch 1 --heads 2 --seqlen 2 --head-dim 1 --runs contiguous"
 )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def shrunken(tmp_path_factory):
+    """A folder in which doubled_dq was shrunk from NEAR."""
+    folder = tmp_path_factory.mktemp("shrunken")
+    write_targets(folder)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(folder)
+        assert run(f"shrink soft.py:doubled_dq {NEAR}").code == 1
+    return folder
+
+
+@pytest.fixture
+def near(folder, shrunken):
+    """What that wrote and kept, as if it had been done in the test's folder."""
+    (folder / ".gradprobe").mkdir()
+    for file in (shrunken / ".gradprobe").iterdir():
+        (folder / ".gradprobe" / file.name).write_text(file.read_text().replace(str(shrunken), str(folder)))
 
 
 def script_ends(file, folder):
@@ -59,7 +78,7 @@ def test_the_verdict_stands_first_then_the_place_what_it_takes_and_how_to_repeat
 
 
 def test_the_command_line_that_it_prints_fails_with_the_same_greppable_line():
-    ran = run(f"shrink soft.py:nan_in_dk {CASE}")
+    ran = run("shrink soft.py:nan_in_dk --batch 1 --heads 2 --seqlen 5 --head-dim 4")
     again = ran.out.splitlines()[-1].partition("again: gradprobe ")[2]
     checked = run(again)
     assert checked.code == 1
@@ -78,15 +97,15 @@ def test_a_case_that_matches_is_nothing_to_shrink():
 
 
 def test_without_words_the_last_check_is_shrunk():
-    run(f"check soft.py:doubled_dq {CASE}")
+    run(f"check soft.py:doubled_dq {NEAR}")
     ran = run("shrink")
     assert ran.code == 1
-    assert ran.err.startswith(f"gradprobe: as in the last check here: gradprobe check soft.py:doubled_dq {CASE}\n")
+    assert ran.err.startswith(f"gradprobe: as in the last check here: gradprobe check soft.py:doubled_dq {NEAR}\n")
     assert ran.out.splitlines()[-1] == f"  again: {DOUBLED}"
 
 
+@pytest.mark.usefixtures("near")
 def test_the_script_fails_now_and_passes_once_the_target_is_right(tmp_path):
-    assert run(f"shrink soft.py:doubled_dq {NEAR}").code == 1
     (tmp_path / "elsewhere").mkdir()
     code, said = script_ends(Path(".gradprobe/shrunk.py"), tmp_path / "elsewhere")
     assert code == 1
@@ -96,9 +115,9 @@ def test_the_script_fails_now_and_passes_once_the_target_is_right(tmp_path):
     assert ended == (0, "right: the fault is gone")
 
 
+@pytest.mark.usefixtures("near")
 @pytest.mark.parametrize("change", ['results["dQ"][:, 1] *= 2', pytest.param("", marks=pytest.mark.nightly)])
 def test_the_test_fails_now_and_passes_once_the_target_is_right(tmp_path, change):
-    assert run(f"shrink soft.py:doubled_dq {NEAR}").code == 1
     (tmp_path / "elsewhere").mkdir()
     Path("soft.py").write_text(SOFTMAX + WRAPPED.format(name="doubled_dq", change=change))
     code, said = pytest_ends(Path(".gradprobe/test_shrunk.py"), tmp_path / "elsewhere")
@@ -151,8 +170,8 @@ def test_a_failing_case_is_kept_and_the_next_search_begins_from_it():
     assert second["case"] == first["case"]
 
 
+@pytest.mark.usefixtures("near")
 def test_a_kept_case_that_passes_now_is_dropped():
-    run(f"shrink soft.py:doubled_dq {NEAR}")
     Path("soft.py").write_text(SOFTMAX + WRAPPED.format(name="doubled_dq", change=""))
     ran = run(f"shrink soft.py:doubled_dq {NEAR}")
     assert ran.code == 0

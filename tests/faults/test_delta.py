@@ -2,19 +2,27 @@
 
 import pytest
 
-from tests.faults.plain import KERNELS, named, reading, seen_both_ways, told
+from tests.faults.plain import KERNELS, both_ways, named, reading, told
 from tests.sampling import sampled
 
-
-@pytest.mark.parametrize(
+KERNELS_OF_IT = pytest.mark.parametrize(
     "kernels",
     [
         pytest.param(("dkdv",), id="dkdv"),
         pytest.param(KERNELS, id="all", marks=pytest.mark.nightly),
     ],
 )
-@sampled("fault, factor", [("delta/dropped", 0.0), ("delta/sign", -1.0)], push=1)
-def test_a_delta_that_is_dropped_or_added_is_named(fault, factor, kernels):
-    found = seen_both_ways(lambda: reading("delta", lambda t: t * factor, kernels))
-    assert found == (fault, fault)
+FAULTS = sampled("fault, factor", [("delta/dropped", 0.0), ("delta/sign", -1.0)], push=1)
+
+
+@both_ways
+@KERNELS_OF_IT
+@FAULTS
+def test_a_delta_that_is_dropped_or_added_is_named(fault, factor, kernels, exposed):
+    assert named(told(reading("delta", lambda t: t * factor, kernels), exposed=exposed)) == fault
+
+
+@KERNELS_OF_IT
+@FAULTS
+def test_it_is_named_in_the_lazy_family_too(fault, factor, kernels):
     assert named(told(reading("delta", lambda t: t * factor, kernels), "lazy")) == fault

@@ -1,6 +1,6 @@
 """DRP: dropout forgotten somewhere."""
 
-from tests.faults.plain import making, remembering, seen_both_ways
+from tests.faults.plain import both_ways, making, named, remembering, told
 from tests.sampling import sampled
 
 PLANTED = {
@@ -11,7 +11,8 @@ PLANTED = {
 }
 
 
+@both_ways
 @sampled("name", PLANTED, push=2)
-def test_dropout_that_is_left_out_is_named_by_what_it_is_left_out_of(name):
+def test_dropout_that_is_left_out_is_named_by_what_it_is_left_out_of(name, exposed):
     fault, planted = PLANTED[name]
-    assert seen_both_ways(planted, dropout=0.3) == (fault, fault)
+    assert named(told(planted(), exposed=exposed, dropout=0.3)) == fault

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.faults.plain import BACKWARD, reading, seen_both_ways
+from tests.faults.plain import BACKWARD, both_ways, named, reading, told
 
 # Some of each kind are tried on every push by the score.
 pytestmark = pytest.mark.nightly
@@ -13,7 +13,8 @@ def as_if_contiguous(tensor):
     return tensor.as_strided(tensor.shape, torch.empty(tensor.shape).stride(), tensor.storage_offset())
 
 
+@both_ways
 @pytest.mark.parametrize(("tensor", "layout"), [("do", "blhd"), ("v", "distinct"), ("q", "blhd")])
-def test_a_tensor_that_is_taken_for_contiguous_is_named(tensor, layout):
-    found = seen_both_ways(lambda: reading(tensor, as_if_contiguous, BACKWARD), runs=((("all", layout),),))
-    assert found == (f"layout/{tensor}", f"layout/{tensor}")
+def test_a_tensor_that_is_taken_for_contiguous_is_named(tensor, layout, exposed):
+    report = told(reading(tensor, as_if_contiguous, BACKWARD), exposed=exposed, runs=((("all", layout),),))
+    assert named(report) == f"layout/{tensor}"

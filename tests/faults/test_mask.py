@@ -8,12 +8,12 @@ from tests.faults.plain import (
     GRADIENTS,
     KERNELS,
     Planted,
+    both_ways,
     keys_of,
     making,
     named,
     reading,
     rows_of,
-    seen_both_ways,
     told,
 )
 
@@ -45,11 +45,13 @@ def test_a_comparison_of_the_mask_is_named_in_whichever_kernels_it_is_wrong(name
     assert named(told(making("valid", change, kernels), exposed=exposed, **options)) == fault
 
 
-def test_padding_that_is_not_masked_is_named():
+@both_ways
+def test_padding_that_is_not_masked_is_named(exposed):
     planted = making("valid", lambda t: (keys_of(t) <= rows_of(t)).expand_as(t))
-    assert seen_both_ways(lambda: planted, causal=True, seqlens=(40, 21)) == ("mask/length", "mask/length")
+    assert named(told(planted, exposed=exposed, causal=True, seqlens=(40, 21))) == "mask/length"
 
 
+@both_ways
 @pytest.mark.parametrize(
     ("fault", "name", "options"),
     [
@@ -57,21 +59,23 @@ def test_padding_that_is_not_masked_is_named():
         pytest.param("mask/sinks", "sinks", {"sinks": True}, marks=pytest.mark.nightly),
     ],
 )
-def test_an_input_of_the_scores_that_is_left_out_is_named(fault, name, options):
+def test_an_input_of_the_scores_that_is_left_out_is_named(fault, name, options, exposed):
     without = (lambda t: t - float("inf")) if name == "sinks" else lambda t: t * 0
     kernels = ("forward",) if name == "sinks" else KERNELS
-    assert seen_both_ways(lambda: reading(name, without, kernels), **options) == (fault, fault)
+    assert named(told(reading(name, without, kernels), exposed=exposed, **options)) == fault
 
 
-def test_a_tau_that_is_left_out_is_named():
-    assert seen_both_ways(lambda: reading("tau", lambda t: t * 0), "lazy", batch=1) == ("mask/tau", "mask/tau")
+@both_ways
+def test_a_tau_that_is_left_out_is_named(exposed):
+    assert named(told(reading("tau", lambda t: t * 0), "lazy", exposed, batch=1)) == "mask/tau"
 
 
 @pytest.mark.nightly
-def test_a_softcap_that_is_left_out_is_named():
+@both_ways
+def test_a_softcap_that_is_left_out_is_named(exposed):
     def without(kernel, name, tensor):  # noqa: ARG001
         if name == "slope":
             return tensor * 0 + 1
         return (tensor / 8.0).double().atanh().mul(8.0).float() if name == "S" else tensor
 
-    assert seen_both_ways(lambda: Planted(make=without), softcap=8.0) == ("mask/softcap", "mask/softcap")
+    assert named(told(Planted(make=without), exposed=exposed, softcap=8.0)) == "mask/softcap"

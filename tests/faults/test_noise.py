@@ -1,9 +1,8 @@
 """No hypothesis explains what no hypothesis made."""
 
-import pytest
 import torch
 
-from tests.faults.plain import EVERYTHING, GRADIENTS, making, named, told
+from tests.faults.plain import both_ways, making, named, told
 from tests.sampling import sampled
 
 
@@ -29,7 +28,7 @@ NOISES = {
 }
 
 
-@pytest.mark.parametrize("exposed", [EVERYTHING, GRADIENTS], ids=["exposed", "black box"])
+@both_ways
 @sampled("name", NOISES, push=1)
 def test_noise_in_ds_is_no_fault_of_any_kind_and_is_described(name, exposed):
     report = told(making("dS", NOISES[name]), exposed=exposed, causal=True)

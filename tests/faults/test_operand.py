@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.faults.plain import Planted, making, remembering, seen_both_ways
+from tests.faults.plain import Planted, both_ways, making, named, remembering, told
 from tests.sampling import sampled
 
 SCALE = 8**-0.5
@@ -14,24 +14,27 @@ PLANTED = {
 }
 
 
+@both_ways
 @sampled("fault", PLANTED, push=1)
-def test_another_operand_is_named_by_the_product_that_it_stands_in(fault):
+def test_another_operand_is_named_by_the_product_that_it_stands_in(fault, exposed):
     name, change = PLANTED[fault]
-    assert seen_both_ways(lambda: remembering(name, change)) == (fault, fault)
+    assert named(told(remembering(name, change), exposed=exposed)) == fault
 
 
-def test_a_ds_that_is_not_transposed_is_named_by_the_dk_that_it_makes():
-    found = seen_both_ways(lambda: making("dS", lambda t: t.mT, ("dkdv",)))
-    assert found == ("transposed/dK", "transposed/dK")
+@both_ways
+def test_a_ds_that_is_not_transposed_is_named_by_the_dk_that_it_makes(exposed):
+    assert named(told(making("dS", lambda t: t.mT, ("dkdv",)), exposed=exposed)) == "transposed/dK"
 
 
-def test_gradients_that_changed_places_are_named():
+@both_ways
+def test_gradients_that_changed_places_are_named(exposed):
     swapped = Planted(call=lambda found: found | {"dQ": found["dK"], "dK": found["dQ"]})
-    assert seen_both_ways(lambda: swapped) == ("swap/dQ-dK", "swap/dQ-dK")
+    assert named(told(swapped, exposed=exposed)) == "swap/dQ-dK"
 
 
 @pytest.mark.nightly
-def test_a_gradient_that_stands_in_two_places_is_named_by_the_wrong_one():
+@both_ways
+def test_a_gradient_that_stands_in_two_places_is_named_by_the_wrong_one(exposed):
     """No swap: the other came right."""
     twice = Planted(call=lambda found: found | {"dK": found["dV"].clone()})
-    assert seen_both_ways(lambda: twice) == ("twice/dV", "twice/dV")
+    assert named(told(twice, exposed=exposed)) == "twice/dV"

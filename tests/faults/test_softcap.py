@@ -2,9 +2,10 @@
 
 import pytest
 
-from tests.faults.plain import KERNELS, making, seen_both_ways
+from tests.faults.plain import KERNELS, both_ways, making, named, told
 
 
+@both_ways
 @pytest.mark.parametrize(
     "kernels",
     [
@@ -13,6 +14,5 @@ from tests.faults.plain import KERNELS, making, seen_both_ways
     ],
 )
 @pytest.mark.parametrize("change", [lambda t: t * 0 + 1, lambda t: t**2], ids=["missing", "twice"])
-def test_a_softcap_s_derivative_that_is_missing_or_taken_twice_is_named(change, kernels):
-    found = seen_both_ways(lambda: making("slope", change, kernels), softcap=1.0)
-    assert found == ("softcap/derivative", "softcap/derivative")
+def test_a_softcap_s_derivative_that_is_missing_or_taken_twice_is_named(change, kernels, exposed):
+    assert named(told(making("slope", change, kernels), exposed=exposed, softcap=1.0)) == "softcap/derivative"

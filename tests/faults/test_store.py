@@ -1,10 +1,8 @@
 """S1: a gradient that is handed in is stored with another tensor's strides."""
 
-import pytest
-
 from gradprobe.pipeline.probe import probe
 from tests.emulated import case_of, target_of
-from tests.faults.plain import EVERYTHING, GRADIENTS, Planted, backward, named
+from tests.faults.plain import EVERYTHING, Planted, backward, both_ways, named
 from tests.sampling import sampled
 
 SMALL = {"batch": 2, "heads": 2, "seqlen": 40, "head_dim": 8, "head_dim_v": 8, "runs": ((("all", "distinct"),),)}
@@ -28,7 +26,7 @@ def storing(exposed, axes=()):
     return target_of(softmax)
 
 
-@pytest.mark.parametrize("exposed", [EVERYTHING, GRADIENTS], ids=["exposed", "black box"])
+@both_ways
 @sampled("axes, fault", [((1,), "store/dq-head"), ((2,), "store/dq-row")], push=1)
 def test_a_gradient_that_is_stored_with_another_stride_is_named(axes, fault, exposed):
     assert named(probe(case_of("softmax", **SMALL), storing(exposed, axes))) == fault

@@ -3,11 +3,12 @@
 import pytest
 import torch
 
-from tests.faults.plain import GRADIENTS, keys_of, making, named, remembering, rows_of, seen_both_ways, told
+from tests.faults.plain import GRADIENTS, both_ways, keys_of, making, named, remembering, rows_of, told
 
 TAU = torch.tensor([-0.5, 0.5])[:, None, None]
 
 
+@both_ways
 @pytest.mark.parametrize(
     "position",
     [
@@ -15,18 +16,19 @@ TAU = torch.tensor([-0.5, 0.5])[:, None, None]
         pytest.param(lambda i, j: j + 1.0, id="j + 1", marks=pytest.mark.nightly),
     ],
 )
-def test_a_tau_that_is_divided_by_another_position_is_named(position):
+def test_a_tau_that_is_divided_by_another_position_is_named(position, exposed):
     def other(z):
         i, j = rows_of(z), keys_of(z)
         return z - TAU / (i + 1) + TAU / position(i, j)
 
-    assert seen_both_ways(lambda: making("Z", other), "lazy", batch=1) == ("tau/position", "tau/position")
+    assert named(told(making("Z", other), "lazy", exposed, batch=1)) == "tau/position"
 
 
 @pytest.mark.nightly
-def test_a_relu_mask_that_is_missing_in_dp_is_named():
+@both_ways
+def test_a_relu_mask_that_is_missing_in_dp_is_named(exposed):
     unmasked = lambda of, t: of("do") @ of("v").mT * of("valid")  # noqa: E731
-    assert seen_both_ways(lambda: remembering("dP", unmasked), "lazy") == ("relu/mask", "relu/mask")
+    assert named(told(remembering("dP", unmasked), "lazy", exposed)) == "relu/mask"
 
 
 def test_a_dtau_off_by_a_factor_is_named():

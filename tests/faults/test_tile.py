@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.faults.plain import keys_of, making, rows_of, seen_both_ways, told
+from tests.faults.plain import both_ways, keys_of, making, named, rows_of, told
 from tests.planted.planting import Edit
 from tests.planted.trials import Changed
 from tests.sampling import sampled
@@ -16,10 +16,11 @@ PLANTED = {
 }
 
 
+@both_ways
 @sampled("fault", PLANTED, push=2)
-def test_what_tiles_leave_of_a_sum_is_named_by_the_first_sum_that_they_spoil(fault):
+def test_what_tiles_leave_of_a_sum_is_named_by_the_first_sum_that_they_spoil(fault, exposed):
     change, kernels = PLANTED[fault]
-    assert seen_both_ways(lambda: making("valid", change, kernels)) == (fault, fault)
+    assert named(told(making("valid", change, kernels), exposed=exposed)) == fault
 
 
 def test_rows_beyond_the_last_whole_tile_are_told_with_the_size_of_the_tile():
@@ -28,13 +29,15 @@ def test_rows_beyond_the_last_whole_tile_are_told_with_the_size_of_the_tile():
 
 
 @pytest.mark.nightly
-def test_keys_that_a_load_pads_with_zeros_and_no_mask_leaves_out_of_the_softmax_are_counted():
+@both_ways
+def test_keys_that_a_load_pads_with_zeros_and_no_mask_leaves_out_of_the_softmax_are_counted(exposed):
     # 40 keys fill tiles of 32 up to 64; each of the 24 adds exp(0) to the sum.
     def padded(lse):
         return lse.logaddexp(lse.new_tensor(24.0).log())
 
-    assert seen_both_ways(lambda: making("LSE", padded, ("forward",))) == ("tail/scores", "tail/scores")
-    assert "up to a whole tile of 32," in told(making("LSE", padded, ("forward",))).diagnoses[0].summary
+    report = told(making("LSE", padded, ("forward",)), exposed=exposed)
+    assert named(report) == "tail/scores"
+    assert "up to a whole tile of 32," in report.diagnoses[0].summary
 
 
 def test_keys_that_count_in_a_triton_forward_are_told_with_its_line(tmp_path):
