@@ -8,9 +8,8 @@ from tests.cli.command import ROOT, SMALL, run
 def test_a_wrong_p_that_was_tapped_is_reported_as_tapped_beside_what_is_recovered(folder):
     source = (ROOT / "kernels" / "triton" / "flash.py").read_text()
     (folder / "mine.py").write_text(source.replace("lse_ptr + h * stride_lseh", "lse_ptr"))
-    ran = run(
-        f"check mine.py:flash_black_box --tap P=flash_dkdv_kernel:p[b,h,offs_m,offs_n] {SMALL} --seqlen 12 --runs contiguous --json -"
-    )
+    tap = "--tap P=flash_dkdv_kernel:p[b,h,offs_m,offs_n]"
+    ran = run(f"check mine.py:flash_black_box {tap} {SMALL} --seqlen 12 --runs contiguous --json -")
     found = {one["name"]: one for one in json.loads(ran.out)["runs"][0]["intermediates"]}
     assert ran.code == 1
     assert (found["P"]["source"], found["P"]["status"]) == ("tapped", "mismatch")

@@ -48,7 +48,7 @@ def test_it_is_told_with_what_it_rules_out_in_a_layout_in_which_the_interpreter_
     assert "pipelining" in left
 
 
-@pytest.mark.parametrize("fault", ["True", "do.stride(3) == 0"])
+@pytest.mark.parametrize("fault", [pytest.param("True", marks=pytest.mark.nightly), "do.stride(3) == 0"])
 def test_it_is_not_where_the_interpreter_is_wrong_in_that_layout_too(tmp_path, monkeypatch, fault):
     (*_, expanded) = compiled(tmp_path, monkeypatch, fault)
     assert right_in_the_interpreter(expanded) is None

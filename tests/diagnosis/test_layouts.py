@@ -57,7 +57,7 @@ def test_what_no_hypothesis_fits_in_one_layout_hides_no_cause_in_another(tmp_pat
     assert report.known[0].startswith("in contiguous, distinct no hypothesis fits: dQ: ")
 
 
-@pytest.mark.parametrize("fails", [DISTINCT, EXPANDED])
+@pytest.mark.parametrize("fails", [pytest.param(DISTINCT, marks=pytest.mark.nightly), EXPANDED])
 def test_a_layout_that_alone_fails_is_explained_as_the_first(tmp_path, fails):
     report = told(tmp_path, f"dk = dk * (3 if {fails} else 1)")
     assert causes(report) == [("factor/dK", False)]

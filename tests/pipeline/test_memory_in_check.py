@@ -98,7 +98,7 @@ def test_a_store_of_dv_thousands_of_rows_away_does_not_end_the_process(tmp_path)
 
 @interpreted
 def test_delta_that_nothing_wrote_is_the_cause_and_both_kernels_that_read_it_are_named(tmp_path):
-    report, _ = checked(tmp_path, PREPROCESS, STORE_DELTA, STORE_DELTA.replace("n_ctx)", "n_ctx - 5)"))
+    report, _ = checked(tmp_path, PREPROCESS, STORE_DELTA, STORE_DELTA.replace("n_ctx)", "n_ctx - 5)"), heads=1)
     assert report.diagnoses[0].fault == "unwritten/delta"
     assert {stray.kernel for stray in report.runs[0].memory} == {"lazy_dq_kernel", DKDV}
 

@@ -49,7 +49,7 @@ def compared(case: Case) -> Comparison:
     return compare(case, attention_of(case, inputs.values), outcome.trace, precision_of(case.dtype, "ieee"))
 
 
-@tries(15, night=2000)
+@tries(10, night=2000)
 @given(DRAWS, st.sampled_from([False] * 9 + [True]))
 def test_the_right_kernel_matches(draws, on_kink):
     options = drawn_options(draws, on_kink)

@@ -50,7 +50,7 @@ def _lengths(draws: random.Random) -> dict[str, Any]:
     return {"cu_seqlens": ends[0], "cu_seqlens_k": draws.choice(ends)}
 
 
-@tries(80)
+@tries(40)
 @given(DRAWS)
 def test_a_right_kernel_with_any_options_matches(draws):
     name, how, options = drawn(draws)

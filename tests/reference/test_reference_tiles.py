@@ -1,11 +1,14 @@
 """However a problem is cut, the results are the same, and no place is missed or done twice."""
 
+from itertools import product
+
 import pytest
 import torch
 
 from gradprobe.reference import Attention, Tile, evaluate, manual_attention_backward, tiles
 from gradprobe.reference.attention import add_tile
 from tests.reference.independent import Inputs, assert_same, draw, lazy_inputs, softmax_inputs
+from tests.sampling import sampled
 
 LENGTHS = torch.tensor([9, 13])
 
@@ -29,9 +32,8 @@ def problems() -> dict[str, Inputs]:
     }
 
 
-@pytest.mark.parametrize("row_tile", [1, 7, 13, 50, None])
-@pytest.mark.parametrize("head_tile", [1, 2, 3, None])
-@pytest.mark.parametrize("name", problems())
+# Every third: each pair of a problem and a tile of heads, and each pair of tiles.
+@sampled("name, head_tile, row_tile", product(problems(), [1, 2, 3, None], [1, 7, 13, 50, None]), push=80)
 def test_tiles_of_1_7_or_13_rows_and_of_1_2_or_3_heads_add_up_to_the_whole(name, head_tile, row_tile):
     problem = problems()[name]
     actual = manual_attention_backward(**problem, row_tile=row_tile, head_tile=head_tile)
