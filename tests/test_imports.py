@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.sampling import sampled
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "gradprobe"
 
@@ -109,7 +111,7 @@ def test_no_module_but_what_computes_imports_torch_at_its_top_level_nor_any_but_
             assert not late & {str(word).split(".")[0] for word in loaded}, name
 
 
-@pytest.mark.parametrize(
+@sampled(
     "words",
     [
         "--help",
@@ -121,6 +123,7 @@ def test_no_module_but_what_computes_imports_torch_at_its_top_level_nor_any_but_
         "mutate --help",
         "shrink --help",
     ],
+    push=["--help", "check --help", "init --help", "mutate --help"],
 )
 def test_help_loads_neither_torch_nor_triton_nor_numpy(words):
     script = f"""

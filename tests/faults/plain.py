@@ -266,8 +266,8 @@ def named(report: Probed) -> str:
     return first.fault if first is not None and first.is_named else ""
 
 
-# Where only the gradients are exposed a fault takes three times as long. On a push a stride, a factor, dTau and two faults at
-# once are seen so, and in the score those of flash that is a black box; at night all are.
+# Where only the gradients are exposed a fault takes three times as long. On a push a stride, a factor, dTau and two
+# faults at once are seen so, and in the score those of flash that is a black box; at night all are.
 both_ways = pytest.mark.parametrize(
     "exposed",
     [pytest.param(EVERYTHING, id="exposed"), pytest.param(GRADIENTS, id="black box", marks=pytest.mark.nightly)],

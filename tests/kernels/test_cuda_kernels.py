@@ -35,9 +35,9 @@ DISTINCT = (("all", "distinct"),)
 LAYOUTS = [("all", "contiguous"), ("do", "expanded"), ("all", "blhd"), ("all", "packed"), ("all", "offset")]
 
 
-def in_turns(options):
-    """Every one of the options, in one dtype or the other."""
-    return [(DTYPES[number % 2], each) for number, each in enumerate(options)]
+def in_turns(options, numbers):
+    """Some of the options, in one dtype or the other."""
+    return [(DTYPES[at % 2], options[number]) for at, number in enumerate(numbers)]
 
 
 def case_of(family, **options):
@@ -58,12 +58,16 @@ def assert_matches(case, name):
     assert [run.layout for run in report.runs if run.skipped] == []
 
 
-@sampled("dtype, options", product(DTYPES, FLASH), push=in_turns(FLASH))
+@sampled(
+    "dtype, options",
+    product(DTYPES, FLASH),
+    push=in_turns(FLASH, FLASH[0], FLASH[2], FLASH[5], FLASH[7], FLASH[9], FLASH[12]),
+)
 def test_flash_matches_with_every_option(dtype, options):
     assert_matches(case_of("flash", dtype=dtype, **of_one_batch(options)), "flash-cuda")
 
 
-@sampled("dtype, options", product(DTYPES, LAZY), push=in_turns(LAZY))
+@sampled("dtype, options", product(DTYPES, LAZY), push=in_turns(LAZY, (1, 3, 5, 7, 9, 10)))
 def test_lazy_matches_with_every_option(dtype, options):
     assert_matches(case_of("lazy", dtype=dtype, **of_one_batch(options)), "lazy-cuda")
 

@@ -31,14 +31,14 @@ EACH = [
 
 @sampled("options", OPTIONS, push=EACH)
 def test_flex_matches_under_every_option_and_exposes_lse(options):
-    # On every push what it does not expose is recovered under a causal mask alone, below.
-    report = probed(FLEX, recover=NIGHT, **options)
+    # On every push what it does not expose is recovered, and other layouts are run, under a causal mask alone, below.
+    report = probed(FLEX, recover=NIGHT, **({} if NIGHT else {"runs": ["contiguous"]}), **options)
     assert report.verdict == "match", ratios(report)
     assert {"LSE", "O", "dQ", "dK", "dV"} <= set(ratios(report))
     assert ("dBias" in ratios(report)) == ("bias" in options)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@sampled("dtype", ["float32", "float16", "bfloat16"], push=["bfloat16"])
 def test_flex_matches_in_every_dtype_with_every_intermediate_seen(dtype):
     report = probed(FLEX, dtype=dtype, causal=True)
     assert report.verdict == "match", ratios(report)
