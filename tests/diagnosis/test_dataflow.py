@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gradprobe.diagnosis.follow import Followed, followed_run
 from gradprobe.diagnosis.statements import address, loops, masks
 from gradprobe.diagnosis.suspects import suspects
