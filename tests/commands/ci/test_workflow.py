@@ -247,7 +247,6 @@ def test_a_workflow_without_a_target_checks_what_pyproject_configures(workspace,
     write_targets(workspace)
     (workspace / "pyproject.toml").write_text(
         '[tool.gradprobe]\ntargets = ["soft.py:doubled_dq", "soft.py:backward"]\n'
-        "batch = 1\nheads = 2\nseqlen = 20\nhead_dim = 8\n"
     )
     (workspace / "gradprobe-results").mkdir()
     write_workflow(workspace / "w.yml", "github", None)
