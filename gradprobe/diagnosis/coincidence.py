@@ -22,7 +22,7 @@ from ..inputs.options import flags
 from ..lint.finding import where_of
 from ..lint.reading import findings_of
 from ..model.assignment import UNIT_RUN, Assigned, run_name
-from ..model.case import Case, fewer_heads
+from ..model.case import Case, fewer_heads, shortened
 from ..model.failures import Failure
 from ..model.memory import COINCIDENCE, OUTSIDE, Warned, telling
 from ..model.number import in_words, spans
@@ -52,7 +52,7 @@ _GROUPED = (4, 2)
 # Tensors that a kernel misreads: as many are its way, and no slip.
 _A_WAY = 2
 # How often its seconds a fork may live: of what it finds the kernels are read, and a processor may be shared.
-_TIMES = 4.0
+_TIMES = 3.0
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def coincidences(experiment: Experiment, runs: Sequence[LayoutRun], seconds: flo
     It is sought in a fork, since a case that the target does not take may end its process, or never end.
 
     Args:
-        seconds: after which no further case is run; nor is one that is expected to take longer.
+        seconds: after which no further case is run.
     """
     with Forks(1) as forks:
         forks.add("", partial(sought, replace(experiment, tick=silent), runs, seconds))
@@ -98,26 +98,15 @@ def coincidences(experiment: Experiment, runs: Sequence[LayoutRun], seconds: flo
 
 def sought(experiment: Experiment, runs: Sequence[LayoutRun], seconds: float) -> tuple[Warned, ...]:
     """The same in this process."""
-    start, found = time.process_time(), dict[tuple[str, int | None], Warned]()
-
-    def fits(variation: Variation) -> bool:
-        return _expected(experiment, variation.case) <= seconds - (time.process_time() - start)
-
+    until, found = time.process_time() + seconds, dict[tuple[str, int | None], Warned]()
     apart = variations(experiment.case, runs)
     # Most targets that take each of several cases take all at once, which is one run instead of several.
-    if len(apart) > 1 and fits(at_once := _together(apart)) and _is_right(experiment, at_once):
+    if seconds > 0 and len(apart) > 1 and _is_right(experiment, _together(apart)):
         return ()
     for variation in apart:
-        for one in warnings_in(experiment, variation) if fits(variation) else ():
+        for one in warnings_in(experiment, variation) if time.process_time() < until else ():
             found.setdefault((one.file, one.line), one)
     return tuple(found.values())
-
-
-def _expected(experiment: Experiment, case: Case) -> float:
-    """The seconds that another case may take, by those that the runs so far took."""
-    stopwatch = experiment.stopwatch
-    each = stopwatch.seconds["target"] / max(stopwatch.laps["target"], 1)
-    return each * case.scores / max(experiment.case.scores, 1)
 
 
 def variations(case: Case, runs: Sequence[LayoutRun]) -> list[Variation]:
@@ -175,7 +164,7 @@ def _small(case: Case) -> Case:
 
 def _fewer(length: int) -> int:
     """A length with as full a last tile; one that may be a whole number of tiles stays one."""
-    return length if length < _LARGEST else _LARGEST + length % _LARGEST
+    return shortened(length, _LARGEST if length % _TILE == 0 else _LARGEST // 2)
 
 
 def _is_right(experiment: Experiment, variation: Variation) -> bool:
