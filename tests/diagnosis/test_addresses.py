@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,17 @@ def test_a_right_kernel_is_accused_of_nothing(of: str, layout: str, options: dic
     run = visited(of, layout, options)
     assert len(run.launches) == 4
     assert misread(run, RESULTS) == []
+
+
+def test_of_threads_that_are_apart_a_part_is_recorded_and_of_a_block_all_or_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The name of the module is that of a function in its package.
+    monkeypatch.setattr(importlib.import_module("gradprobe.cuda.on_cpu.launch"), "MOST_RECORDS", 1 << 13)
+    (preprocess,) = visited("flash-cuda", "distinct", {}).launches
+    assert preprocess.kernel == "flash_preprocess"
+    assert preprocess.launch.one_of > 1
+    assert preprocess.places
 
 
 DQ, DKDV, LAZY_DQ, LAZY_DKDV = "flash_dq", "flash_dkdv", "lazy_dq", "lazy_dkdv"
