@@ -7,31 +7,15 @@ from gradprobe.model.memory import MemoryFinding
 from gradprobe.numerics.evidence import LayoutRun
 from gradprobe.pipeline.probe import probe
 from gradprobe.probing.experiment import experiment_of
-from gradprobe.targets.find import find_target
 from tests.cases import softmax_case
+from tests.diagnosis.backward import backward_with
 
 SMALL = {"batch": 1, "heads": 2, "kv_heads": 2, "seqlen_q": 40, "seqlen_k": 40, "head_dim": 16, "head_dim_v": 16}
 DISTINCT, EXPANDED = "not q.is_contiguous()", "do.stride(3) == 0"
 
 
-def target(folder, *lines):
-    faults = "\n    ".join(lines)
-    (folder / "kernel.py").write_text(f"""
-import torch
-
-def backward(q, k, v, do, *, scale):
-    p = (scale * q @ k.mT).softmax(-1)
-    dp = do @ v.mT
-    ds = p * (dp - (p * dp).sum(-1, keepdim=True))
-    dq, dk, dv = scale * ds @ k, scale * ds.mT @ q, p.mT @ do
-    {faults}
-    return {{"dQ": dq, "dK": dk, "dV": dv}}
-""")
-    return find_target(f"{folder}/kernel.py:backward", "softmax")
-
-
 def told(folder, *lines):
-    return probe(softmax_case(**SMALL, recover=False), target(folder, *lines))
+    return probe(softmax_case(**SMALL, recover=False), backward_with(folder, *lines))
 
 
 def causes(report):
@@ -67,7 +51,7 @@ def test_a_layout_that_alone_fails_is_explained_as_the_first(tmp_path, fails):
 def test_a_result_that_kernels_stored_outside_itself_is_explained_by_that_and_others_are_not(tmp_path):
     report = told(tmp_path, "dv = dv * 2", "dk = dk * 2")
     run = report.runs[0]
-    seen = failing_layouts(experiment_of(report.case, target(tmp_path, "")), [run])[0].seen
+    seen = failing_layouts(experiment_of(report.case, backward_with(tmp_path)), [run])[0].seen
     found = MemoryFinding("outside", "DK", "a store outside dK", access="store")
     loaded = MemoryFinding("outside", "DV", "a load outside dV", access="load")
     layout = FailingLayout(LayoutRun(run.layout, run.assigned, run.measured, None, memory=(found, loaded)), seen)

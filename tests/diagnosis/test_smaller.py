@@ -14,26 +14,15 @@ from gradprobe.inputs.saved import Saved, with_inputs
 from gradprobe.model.report import Diagnosis
 from gradprobe.pipeline.probe import probe
 from gradprobe.probing.experiment import experiment_of
-from gradprobe.targets.find import find_target
 from tests.cases import softmax_case
+from tests.diagnosis.backward import GRADIENTS, backward_with
 from tests.faults.plain import Planted, softmax_target
 
 LARGE = {"batch": 1, "heads": 2, "kv_heads": 2, "seqlen_q": 400, "seqlen_k": 400}
 
 
 def target(folder, line):
-    (folder / "kernel.py").write_text(f"""
-import torch
-
-def backward(q, k, v, do, *, scale):
-    p = (scale * q @ k.mT).softmax(-1)
-    dp = do @ v.mT
-    ds = p * (dp - (p * dp).sum(-1, keepdim=True))
-    dq, dk, dv = scale * ds @ k, scale * ds.mT @ q, p.mT @ do
-    {line}
-    return {{"P": p, "dP": dp, "dS": ds, "dQ": dq, "dK": dk, "dV": dv}}
-""")
-    return find_target(f"{folder}/kernel.py:backward", "softmax")
+    return backward_with(folder, line, results=("P", "dP", "dS", *GRADIENTS))
 
 
 def report_of(folder, line):
