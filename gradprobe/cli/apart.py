@@ -20,8 +20,8 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Step:
-    """How far the body of a command is; `tell(Step(...))` shows it on the terminal of whoever typed the command."""
+class Reached:
+    """How far the body of a command is; `tell(Reached(...))` shows it on the terminal of whoever typed the command."""
 
     words: str
     """What is done now."""
@@ -43,12 +43,12 @@ def apart(body: Callable[..., T], *arguments: Any, target: str, isolate: bool, s
     Raises:
         Failure: what the command raised there, or how the target ended it.
     """
-    last: list[Step] = []
+    last: list[Reached] = []
     with Progress() as tick:
         tick("importing torch and the target", None)
 
-        def told(_: int, value: str | Step) -> None:
-            if isinstance(value, Step):
+        def told(_: int, value: str | Reached) -> None:
+            if isinstance(value, Reached):
                 last[:] = [value]
                 tick(value.words, value.done / value.of)
             else:
@@ -58,9 +58,11 @@ def apart(body: Callable[..., T], *arguments: Any, target: str, isolate: bool, s
             if not isolate:
                 with heard_by(lambda value: told(0, value)):
                     return body(*arguments)
-            (ended,) = run_each(f"{__name__}:Inside", terminal(), [(body, arguments)], echo=sys.stderr.write, told=told)
+            (ended,) = run_each(
+                f"{__name__}:ApartBody", terminal(), [(body, arguments)], echo=sys.stderr.write, told=told
+            )
         except KeyboardInterrupt:
-            step = last[0] if last else Step("", 0, 0, "")
+            step = last[0] if last else Reached("", 0, 0, "")
             tick.over(functools.partial(print_failure, interrupted(step.done, step.of, step.things, step.kept)))
             raise
     if ended.raised is not None and show_traceback:
@@ -74,8 +76,8 @@ def apart(body: Callable[..., T], *arguments: Any, target: str, isolate: bool, s
     return result
 
 
-class Inside:
-    """The other end: `Inside(look)((body, arguments))` gives what the body returns, and tells what goes to stdout."""
+class ApartBody:
+    """The other end: `ApartBody(look)((body, arguments))` gives what the body returns; it tells what goes to stdout."""
 
     def __init__(self, on: Terminal) -> None:
         os.environ |= {"COLUMNS": str(on.columns)} | ({} if on.rows is None else {"LINES": str(on.rows)})

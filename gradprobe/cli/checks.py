@@ -12,7 +12,7 @@ import typer
 
 from ..commands.suite.checked import Checked, Planned, code_of
 from ..commands.suite.checking import Setting, check_each
-from ..commands.suite.table import LISTED, Table, closing, simplest, words_of
+from ..commands.suite.table import LISTED, CheckTable, closing, simplest, words_of
 from ..inputs import history as last
 from ..model.documents import Reports, Untaken
 from ..model.failures import INTERRUPTED, Failure
@@ -108,7 +108,7 @@ def check_several(
     """
     start, shown = time.perf_counter(), not forms.on_stdout
     on, checks, warned = terminal(), list[Checked](), list[Checked]()
-    table = Table([*(one.title for one in planned), *(one.title for one in untaken or ())], on)
+    table = CheckTable([*(one.title for one in planned), *(one.title for one in untaken or ())], on)
     expected = len(planned)
 
     def so_far() -> Reports:

@@ -71,7 +71,7 @@ _UsageError: Any = typer.BadParameter.__bases__[0]
 _WORDS = "gradprobe.words"
 
 
-class Group(TyperGroup):
+class CommandGroup(TyperGroup):
     """The commands, as one."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -18,7 +18,7 @@ from typer.core import TyperCommand
 from ..model.failures import Failure, UsageFailure
 from ..render.terminal import print_failure, write_stdout
 from ..runtime.versions import installed, refuse_click
-from .error_output import Group
+from .error_output import CommandGroup
 
 # Each command, which is a function of its own name in a module of that name, with the first paragraph of its help.
 COMMANDS = {
@@ -122,7 +122,7 @@ def _shell() -> str:
 _RARELY = 100_000
 
 
-class Commands(Group):
+class Commands(CommandGroup):
     """Every command, none of them imported."""
 
     def __init__(self, **attributes: Any) -> None:

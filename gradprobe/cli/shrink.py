@@ -17,14 +17,13 @@ from ..processes import tell
 from ..render.files import document, keeps_changing, replace_file
 from ..render.terminal import dump, show, width
 from . import shared_options as shared
-from .apart import Step as Reached
-from .apart import apart
+from .apart import Reached, apart
 from .diff import like_the_last
 from .error_output import failures_told, print_settings
 
 if TYPE_CHECKING:
-    from ..commands.shrink.shrinking import Result
-    from ..commands.shrink.steps import Step
+    from ..commands.shrink.shrinking import ShrinkResult
+    from ..commands.shrink.steps import Simplification
     from ..model.case import Case
 
 
@@ -88,7 +87,7 @@ def _shrunken(request: last.CheckRequest, how: _How) -> int:
     from ..commands.shrink.shown import case_in_words, document_of, rendered
     from ..commands.shrink.shrinking import shrink as shrunken
 
-    def told(case: Case, step: Step | None, count: int, options: Mapping[str, Any]) -> None:
+    def told(case: Case, step: Simplification | None, count: int, options: Mapping[str, Any]) -> None:
         repro_command = replace(request, options=options).command()
         what = "it fails" if step is None else f"still so {step.change}"
         typer.echo(f"gradprobe: {count:>3} tried, {what}: {case_in_words(case)}", err=True)
@@ -113,7 +112,7 @@ def _shrunken(request: last.CheckRequest, how: _How) -> int:
     return result.exit_code
 
 
-def _written(result: Result, files: Mapping[str, str]) -> dict[str, str]:
+def _written(result: ShrinkResult, files: Mapping[str, str]) -> dict[str, str]:
     """Writes the script and the test of a shrunken case; those that were written, by what they are.
 
     Raises:

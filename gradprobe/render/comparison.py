@@ -25,7 +25,7 @@ _RANKS = {MATCH: 0, SKIPPED: 1, MISMATCH: 3}
 _STYLES = {WORSE: "bold red", BETTER: "bold green", SAME: "bold green", "": CAUTION}
 
 
-class Change(Struct, frozen=True):
+class ReportChange(Struct, frozen=True):
     """One thing that changed."""
 
     check: str
@@ -40,33 +40,35 @@ class Change(Struct, frozen=True):
     """In which; "" of what is said of the check as a whole."""
 
 
-def changes_of(before: Reports, after: Reports) -> list[Change]:
+def changes_of(before: Reports, after: Reports) -> list[ReportChange]:
     """What changed, check by check: checks go by their target and title, runs by their layout."""
     old, new = ({report.name: report for report in reports.reports} for reports in (before, after))
     if len(old) == len(new) == 1:  # of one target under two names, as of two files
         new = dict(zip(old, new.values(), strict=True))
     gone = [name for name in old if name not in new]
-    found = [Change(name, "check", old[name].verdict, "not made", WORSE) for name in gone]
+    found = [ReportChange(name, "check", old[name].verdict, "not made", WORSE) for name in gone]
     for name, report in new.items():
         if name in old:
             found += _of_check(name, old[name], report)
         else:
-            found.append(Change(name, "check", "not made", report.verdict, "" if report.verdict == MATCH else WORSE))
+            found.append(
+                ReportChange(name, "check", "not made", report.verdict, "" if report.verdict == MATCH else WORSE)
+            )
     return found
 
 
-def verdict_of(changes: Sequence[Change]) -> str:
+def verdict_of(changes: Sequence[ReportChange]) -> str:
     """WORSE where anything is; else BETTER where anything is; else SAME."""
     became = {change.became for change in changes}
     return WORSE if WORSE in became else BETTER if BETTER in became else SAME
 
 
-def comparison_as_json(changes: Sequence[Change]) -> dict[str, Any]:
+def comparison_as_json(changes: Sequence[ReportChange]) -> dict[str, Any]:
     """All of it, ready for `json.dumps`."""
     return {"schema": SCHEMA, "verdict": verdict_of(changes), "changes": msgspec.to_builtins(list(changes))}
 
 
-def render_comparison(changes: Sequence[Change], width: int) -> Iterator[Text]:
+def render_comparison(changes: Sequence[ReportChange], width: int) -> Iterator[Text]:
     """What is worse first, below a line that counts it; the same change of several layouts is one."""
     kinds = {WORSE: WORSE, BETTER: BETTER, "": "other"}
     verdict, numbers = verdict_of(changes), {kind: sum(one.became == kind for one in changes) for kind in kinds}
@@ -81,7 +83,7 @@ def render_comparison(changes: Sequence[Change], width: int) -> Iterator[Text]:
                 yield from (first, *rest)
 
 
-def _sentences(changes: Sequence[Change]) -> Iterator[str]:
+def _sentences(changes: Sequence[ReportChange]) -> Iterator[str]:
     """`dP and dV in distinct: right -> wrong in head 1`: what changed alike together."""
     alike: dict[tuple[str, str, bool], dict[str, list[str]]] = {}
     for one in changes:
@@ -95,7 +97,7 @@ def _sentences(changes: Sequence[Change]) -> Iterator[str]:
             yield f"{', '.join(names)}{places}: {before} -> {after}"
 
 
-def _of_check(name: str, old: Report, new: Report) -> Iterator[Change]:
+def _of_check(name: str, old: Report, new: Report) -> Iterator[ReportChange]:
     yield from _of_cases(name, old, new)
     yield from _of_verdicts(name, "", old.verdict, new.verdict)
     yield from _of_causes(name, old, new)
@@ -106,39 +108,39 @@ def _of_check(name: str, old: Report, new: Report) -> Iterator[Change]:
         else:
             old_verdict, verdict = (runs[layout].verdict if layout in runs else "not run" for runs in (before, after))
             worse = layout in after and _rank(verdict) > _rank(MATCH)
-            yield Change(name, "verdict", old_verdict, verdict, WORSE if worse else "", layout)
+            yield ReportChange(name, "verdict", old_verdict, verdict, WORSE if worse else "", layout)
 
 
-def _of_cases(name: str, old: Report, new: Report) -> Iterator[Change]:
+def _of_cases(name: str, old: Report, new: Report) -> Iterator[ReportChange]:
     """The target and the options in which two cases differ: then it is they that may have changed the rest."""
     if old.target.name != new.target.name:
-        yield Change(name, "target", old.target.name, new.target.name)
+        yield ReportChange(name, "target", old.target.name, new.target.name)
     for field in fields(old.case) if old.case and new.case else ():
         before, after = (getattr(case, field.name) for case in (old.case, new.case))
         if before != after:
-            yield Change(name, f"option {field.name}", str(before), str(after))
+            yield ReportChange(name, f"option {field.name}", str(before), str(after))
 
 
 def _rank(verdict: str) -> int:
     return _RANKS.get(verdict, 2)
 
 
-def _of_verdicts(name: str, layout: str, before: str, after: str) -> Iterator[Change]:
+def _of_verdicts(name: str, layout: str, before: str, after: str) -> Iterator[ReportChange]:
     if before != after:
-        yield Change(name, "verdict", before, after, WORSE if _rank(after) > _rank(before) else BETTER, layout)
+        yield ReportChange(name, "verdict", before, after, WORSE if _rank(after) > _rank(before) else BETTER, layout)
 
 
-def _of_causes(name: str, old: Report, new: Report) -> Iterator[Change]:
+def _of_causes(name: str, old: Report, new: Report) -> Iterator[ReportChange]:
     before, after = ({cause.fault: cause.summary for cause in report.causes} for report in (old, new))
     for fault, summary in before.items():
         if fault not in after:
-            yield Change(name, f"cause {fault}", summary, "gone", BETTER)
+            yield ReportChange(name, f"cause {fault}", summary, "gone", BETTER)
     for fault, summary in after.items():
         if fault not in before:
-            yield Change(name, f"cause {fault}", "none", summary, WORSE)
+            yield ReportChange(name, f"cause {fault}", "none", summary, WORSE)
 
 
-def _of_runs(name: str, old: Run, new: Run) -> Iterator[Change]:
+def _of_runs(name: str, old: Run, new: Run) -> Iterator[ReportChange]:
     yield from _of_verdicts(name, old.layout, old.verdict, new.verdict)
     before, after = ({one.name: one for one in run.intermediates} for run in (old, new))
     for known, one in after.items():
@@ -146,20 +148,20 @@ def _of_runs(name: str, old: Run, new: Run) -> Iterator[Change]:
             yield from _of_intermediates(name, old.layout, before[known], one)
 
 
-def _of_intermediates(name: str, layout: str, old: Intermediate, new: Intermediate) -> Iterator[Change]:
+def _of_intermediates(name: str, layout: str, old: Intermediate, new: Intermediate) -> Iterator[ReportChange]:
     if NOT_EXPOSED in (old.status, new.status):
         if old.status != new.status:
-            yield Change(name, new.name, old.status, new.status, "", layout)
+            yield ReportChange(name, new.name, old.status, new.status, "", layout)
         return
     before, after = ({(head.batch, head.head) for head in one.heads if head.mismatched} for one in (old, new))
     if before != after:
         became = WORSE if after - before else BETTER
-        yield Change(name, new.name, _wrong_heads(old), _wrong_heads(new), became, layout)
+        yield ReportChange(name, new.name, _wrong_heads(old), _wrong_heads(new), became, layout)
     elif max(old.ratio, new.ratio) > MOVED * min(old.ratio, new.ratio):
         # Within its budget no error is worse than another.
         became = "" if max(old.ratio, new.ratio) <= 1 else WORSE if new.ratio > old.ratio else BETTER
         then, now = (f"worst {ratio(one.ratio)}x" for one in (old, new))
-        yield Change(name, new.name, then, now, became, layout)
+        yield ReportChange(name, new.name, then, now, became, layout)
 
 
 def _wrong_heads(one: Intermediate) -> str:

@@ -25,7 +25,7 @@ _MARKUP = re.compile(r"[\\`*_{}\[\]()<>#+!|&~$@:]|(?<=www)\.")
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """One check in one layout, or what is told of the check as a whole."""
 
     verdict: str
@@ -83,32 +83,32 @@ def _within(head: str, rows: Sequence[str], tail: Sequence[str], most: int) -> s
     return "".join(text)
 
 
-def _rows(report: Report, base: Base) -> Iterator[Row]:
+def _rows(report: Report, base: Base) -> Iterator[TableRow]:
     for row, part in _parts(report, base):
         is_mild = report.is_warning or (isinstance(part, (Run, MemoryFinding)) and part.severity == WARNING)
         yield replace(row, verdict=WARNING) if is_mild and row.verdict in (MISMATCH, FAILED, CRASHED) else row
 
 
-def _parts(report: Report, base: Base) -> Iterator[tuple[Row, Report | Run | MemoryFinding | Warned]]:
+def _parts(report: Report, base: Base) -> Iterator[tuple[TableRow, Report | Run | MemoryFinding | Warned]]:
     """Each row with the part of the report that it tells."""
     place = next(iter(places_of(report)), None)
     where = base.told(place) if place else ""
     for warned in report.warnings:
         line = base.told(place_of(warned)) if warned.file else where
         cells = (report.name, "; ".join(warned.layouts), "", "", "", warned.words, line)
-        yield Row(WARNING, float("inf"), cells), warned
+        yield TableRow(WARNING, float("inf"), cells), warned
     if error := report.own_error:
         words = " ".join(filter(None, (error.message, error.way_out)))
-        yield Row(FAILED, float("inf"), (report.name, "", "", "", "", f"{error.kind}: {words}", where)), report
+        yield TableRow(FAILED, float("inf"), (report.name, "", "", "", "", f"{error.kind}: {words}", where)), report
     for run in report.runs:
         yield _of_run(run, report.name, where), run
     for finding in report.memory:
         line = base.told(Place(finding.file, finding.line)) if finding.file else ""
         seen = (report.name, finding.kind, finding.tensor, "", "", finding.sentence, line)
-        yield Row(MISMATCH, float("inf"), seen), finding
+        yield TableRow(MISMATCH, float("inf"), seen), finding
 
 
-def _of_run(run: Run, check: str, where: str) -> Row:
+def _of_run(run: Run, check: str, where: str) -> TableRow:
     failed, worst = run.told_error, max(run.compares, key=lambda one: one.ratio, default=None)
     what = f"{failed[0]}: {failed[1]}" if failed else run.skipped or ""
     if run.first_mismatch:
@@ -121,10 +121,10 @@ def _of_run(run: Run, check: str, where: str) -> Row:
         names.setdefault(one.status, []).append(one.name)
     own, inherited = ", ".join(names[MISMATCH]), ", ".join(names[INHERITED])
     where = where if run.verdict in (MISMATCH, FAILED, CRASHED) else ""
-    return Row(run.verdict, worst.ratio if worst else 0.0, (check, run.layout, own, inherited, told, what, where))
+    return TableRow(run.verdict, worst.ratio if worst else 0.0, (check, run.layout, own, inherited, told, what, where))
 
 
-def _row(row: Row) -> str:
+def _row(row: TableRow) -> str:
     verdict = row.verdict if row.verdict in ("match", SKIPPED) else f"**{row.verdict}**"
     return f"| {verdict} | {' | '.join(_plain(cell) for cell in row.cells)} |\n"
 

@@ -8,7 +8,7 @@ from rich.color import Color
 
 from gradprobe.commands.strides.bench import FIRST
 from gradprobe.commands.strides.survey import Survey
-from gradprobe.commands.strides.trials import Plan, Result, Trial
+from gradprobe.commands.strides.trials import LayoutTrial, SurveyPlan, TrialResult
 from gradprobe.model.documents import dump, load
 from gradprobe.model.memory import MemoryFinding
 from gradprobe.model.report import CheckedTarget, Culprit, Report
@@ -21,13 +21,13 @@ REPORT = Report(verdict="match", target=CheckedTarget(name="mine"))
 
 
 def printed(results, culprits=(), width=100):
-    plan = Plan(tuple(result.trial for result in results), REPORT, "float32")
+    plan = SurveyPlan(tuple(result.trial for result in results), REPORT, "float32")
     survey = Survey(plan, results, culprits, "again", {"total": 1.0})
     return [line.plain for line in render_survey(survey.report, width)]
 
 
 def result(layout, verdict="match", how="same bits", thorough=True, **more):
-    return Result(Trial(f"do={layout}", ALONE, (), "do", layout, thorough=thorough), verdict, how, **more)
+    return TrialResult(LayoutTrial(f"do={layout}", ALONE, (), "do", layout, thorough=thorough), verdict, how, **more)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_layouts_that_say_the_same_are_one_sentence_that_names_few_of_them():
 
 def test_a_title_with_a_comma_is_quoted_among_others():
     titles = ("packed qkv, dO a view", "out.sum()")
-    failed = tuple(Result(Trial(title, PROGRAM, ()), "error", words="boom") for title in titles)
+    failed = tuple(TrialResult(LayoutTrial(title, PROGRAM, ()), "error", words="boom") for title in titles)
     assert '  not run in "packed qkv, dO a view", out.sum(): boom' in printed((result("blhd"), *failed))
 
 
@@ -62,7 +62,7 @@ def test_findings_of_the_layout_that_is_shown_come_before_those_of_others():
         for name in "qkvo"
     ]
     results = (
-        Result(FIRST, "mismatch", memory=(unwritten,)),
+        TrialResult(FIRST, "mismatch", memory=(unwritten,)),
         result("huge", "mismatch", "", memory=tuple(far)),
     )
     lines = printed(results)
@@ -86,14 +86,14 @@ def test_a_saved_survey_is_shown_as_it_was():
         plain, layout="do=blhd", verdict="skipped", skipped="dO has strides (1, 1)", intermediates=()
     )
     results = (
-        Result(FIRST, "match", "same bits", run=plain),
+        TrialResult(FIRST, "match", "same bits", run=plain),
         result("distinct", "mismatch", "", thorough=False, memory=(far,), run=wrong),
         result("blhd", "skipped", "", words="dO has strides (1, 1)", run=refused),
         result("offset", "error", "", words="killed by SIGSEGV", copied=("do",)),
-        Result(Trial("packed qkv", PROGRAM, ()), "match", "within budget", run=plain),
+        TrialResult(LayoutTrial("packed qkv", PROGRAM, ()), "match", "within budget", run=plain),
     )
     named = [replace(one, run=one.run and structs.replace(one.run, layout=one.trial.title)) for one in results]
-    plan = Plan(tuple(one.trial for one in named), structs.replace(REPORT, notes=("a note",)), plain.precision)
+    plan = SurveyPlan(tuple(one.trial for one in named), structs.replace(REPORT, notes=("a note",)), plain.precision)
     culprit = Culprit("stride", (("do", 1),), "do's stride 1 is read as o's")
     found = Survey(plan, tuple(named), (culprit,), "gradprobe strides mine", {"total": 1.0})
     report = found.report

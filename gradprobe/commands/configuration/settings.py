@@ -20,14 +20,14 @@ _MEANT = re.compile(r"tool[\s.\"']*gradprobe|^\s*gradprobe\b.*=", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Table:
+class SettingsTable:
     """The nearest table."""
 
     file: Path
     content: Mapping[str, Any]
 
 
-def nearest_table(folder: Path) -> Table | None:
+def nearest_table(folder: Path) -> SettingsTable | None:
     """The table of the nearest pyproject.toml, from a folder upwards, that has one; None where none has.
 
     Raises:
@@ -37,7 +37,7 @@ def nearest_table(folder: Path) -> Table | None:
     return next((table for table in tables if table is not None), None)
 
 
-def _table_of(file: Path) -> Table | None:
+def _table_of(file: Path) -> SettingsTable | None:
     try:
         there = file.is_file()
     except OSError:  # in a folder that may not be searched: nobody can say that it is there
@@ -60,7 +60,7 @@ def _table_of(file: Path) -> Table | None:
         return None
     if not isinstance(tools["gradprobe"], dict):
         raise UsageFailure(f"{file}: tool.gradprobe must be a table", "write [tool.gradprobe]")
-    return Table(file, tools["gradprobe"])
+    return SettingsTable(file, tools["gradprobe"])
 
 
 def _content(file: Path, text: str) -> dict[str, Any] | None:
@@ -126,7 +126,7 @@ class Settings:
         return min(os.path.relpath(self.file), str(self.file), key=len)
 
 
-def settings_of(table: Table) -> Settings:
+def settings_of(table: SettingsTable) -> Settings:
     """A table, read.
 
     Raises:

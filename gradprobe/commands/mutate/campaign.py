@@ -75,7 +75,7 @@ LATE = "no answer within"
 
 
 @dataclass(frozen=True)
-class Outcome:
+class MutantOutcome:
     """What came of one mutant."""
 
     mutant: Mutant
@@ -99,13 +99,13 @@ class Campaign:
     """All that the file can be given, of the classes asked for."""
     tried: int
     """How many of them are to be tried."""
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[MutantOutcome, ...]
     """In the order of the file."""
     seconds: float
     plain_seconds: float
     """Of the gate on the file as it is."""
 
-    def having(self, verdict: str) -> list[Outcome]:
+    def having(self, verdict: str) -> list[MutantOutcome]:
         """The outcomes of one verdict."""
         return [outcome for outcome in self.outcomes if outcome.verdict == verdict]
 
@@ -153,7 +153,7 @@ def campaign(
         ran = {mutant.name: _ran(mutant, file, lines) for mutant in chosen}
         # gradprobe's gate does the same each time: a line that it did not run it will not run.
         idle = [mutant for mutant in chosen if ran[mutant.name] is False and gate.own]
-        outcomes = {mutant.name: Outcome(mutant, SURVIVED, "", 0.0, ran=False) for mutant in idle}
+        outcomes = {mutant.name: MutantOutcome(mutant, SURVIVED, "", 0.0, ran=False) for mutant in idle}
         tried = [mutant for mutant in chosen if mutant.name not in outcomes]
         timeout = terms.timeout or _TIMES * plain.seconds + _MORE
         shadows = [Shadow(file.path, Path(folder) / mutant.name) for mutant in tried]
@@ -204,13 +204,13 @@ def _ran(mutant: Mutant, file: KernelFile, lines: frozenset[int]) -> bool | None
     return any(mutant.statement[0] <= line <= mutant.statement[1] for line in lines)
 
 
-def _outcome(gate: Gate, mutant: Mutant, ended: Ran, shadow: Shadow, ran: bool | None, timeout: float) -> Outcome:
+def _outcome(gate: Gate, mutant: Mutant, ended: Ran, shadow: Shadow, ran: bool | None, timeout: float) -> MutantOutcome:
     if ended.code is None:
-        return Outcome(mutant, KILLED, f"{LATE} {timeout:.0f} s: stopped", ended.seconds, ran)
+        return MutantOutcome(mutant, KILLED, f"{LATE} {timeout:.0f} s: stopped", ended.seconds, ran)
     if not shadow.was_loaded:
-        return Outcome(mutant, INVALID, "the gate ended without importing it", ended.seconds, ran)
+        return MutantOutcome(mutant, INVALID, "the gate ended without importing it", ended.seconds, ran)
     verdict = gate.judged(ended.code)
     words = "" if verdict == SURVIVED else gate.telling(ended.output)
     if ended.code < 0:
         words = "; ".join(filter(None, [words_of(ended.code), words]))
-    return Outcome(mutant, verdict, words, ended.seconds, ran)
+    return MutantOutcome(mutant, verdict, words, ended.seconds, ran)

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from ...model.number import plural
 from ...render.text import CAUTION, folded, headed
-from .campaign import INVALID, KILLED, LATE, SURVIVED, Campaign, Outcome
+from .campaign import INVALID, KILLED, LATE, SURVIVED, Campaign, MutantOutcome
 from .mutant import CLASSES, Mutant
 
 _CELL = 9
@@ -132,7 +132,7 @@ def campaign_as_json(found: Campaign, repro_command: str) -> dict[str, Any]:
     }
 
 
-def _mutant(outcome: Outcome) -> dict[str, Any]:
+def _mutant(outcome: MutantOutcome) -> dict[str, Any]:
     mutant = outcome.mutant
     return {
         "name": mutant.name,

@@ -1,4 +1,4 @@
-"""Puts a Watch in a function's place: around the function, or in its module."""
+"""Puts a WatchedFunction in a function's place: around it, or in its module."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from ...model.failures import UsageFailure
 from ...model.number import plural
-from .watch import Keeping, Watch
+from .watch import Keeping, WatchedFunction
 
 
 def capture(function: Any, how: Keeping) -> Any:
@@ -23,7 +23,7 @@ def capture(function: Any, how: Keeping) -> Any:
         return Replaced(function, how)
     if not callable(function) or isinstance(function, type):
         raise UsageFailure(f"capture takes a function, got {type(function).__name__}")
-    watch = Watch(function, getattr(function, "__name__", type(function).__name__), how)
+    watch = WatchedFunction(function, getattr(function, "__name__", type(function).__name__), how)
     atexit.register(_tell, watch)
     return watch.wrapped
 
@@ -34,7 +34,7 @@ class Replaced:
     def __init__(self, word: str, how: Keeping) -> None:
         self.word, self.how = word, how
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> WatchedFunction:
         place, name = parted(self.word)
         self.module = importlib.import_module(place)
         self.original = getattr(self.module, name, None)
@@ -55,20 +55,20 @@ def parted(word: str) -> tuple[str, str]:
     return place, name
 
 
-def put_in_place(module: ModuleType, name: str, word: str, how: Keeping) -> Watch:
-    """Puts a Watch in the place of a module's function. Raises UsageFailure where the module has no such function."""
+def put_in_place(module: ModuleType, name: str, word: str, how: Keeping) -> WatchedFunction:
+    """Watches a module's function in its place. Raises UsageFailure where the module has no such function."""
     function = getattr(module, name, None)
     if function is None:
         own = sorted(key for key, value in vars(module).items() if inspect.isfunction(value))
         raise UsageFailure(f"{word}: {module.__file__} has no function {name}", f"it has: {', '.join(own) or 'none'}")
     if not callable(function) or isinstance(function, type):
         raise UsageFailure(f"{word}: {name} is not a function but {type(function).__name__}")
-    watch = Watch(function, word, how)
+    watch = WatchedFunction(function, word, how)
     setattr(module, name, watch.wrapped)
     return watch
 
 
-def _tell(watch: Watch) -> None:
+def _tell(watch: WatchedFunction) -> None:
     """Says on stderr what was kept and what was not."""
     if watch.files:
         them = "it" if len(watch.files) == 1 else "them"

@@ -14,7 +14,7 @@ from ...targets.stand_in import Awaiting
 from .call import Seen
 
 if TYPE_CHECKING:
-    from .watch import Watch
+    from .watch import WatchedFunction
 
 
 def enter() -> None:
@@ -34,7 +34,7 @@ class Wrapping:
     def __init__(self) -> None:
         self.word = os.environ["GRADPROBE_WATCH"]
         self.folder = Path(os.environ["GRADPROBE_FOLDER"])
-        self.watch: Watch | None = None
+        self.watch: WatchedFunction | None = None
         self.unwrapped = Seen()
 
     def __call__(self, module: ModuleType) -> None:

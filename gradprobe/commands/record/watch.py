@@ -69,7 +69,7 @@ class _Waiting:
         self.form, self.key, self.copy = form, key, copy
 
 
-class Watch:
+class WatchedFunction:
     """Watches a function; the program calls `wrapped` in its place.
 
     Results, gradients and the program's random numbers are those of the function itself. No failure in here reaches

@@ -24,16 +24,16 @@ from ...processes import Crash, run_each
 from ...render.console import first_line
 from ...runtime.backend import choose_threads, make_interpreter_right
 from .ordering import settled
-from .program import Program, no_program, program_of
+from .program import Script, no_program, program_of
 from .repeat import Facts, fewest_words
-from .steps import Step
-from .symptom import CRASH, Symptom, Tried, plain_symptom, symptom_of
+from .steps import Simplification
+from .symptom import CRASH, Symptom, TriedCase, plain_symptom, symptom_of
 
 if TYPE_CHECKING:
     from ...numerics.evidence import Probed
     from ...pipeline.resolve import Problem
 
-FACTORY = "gradprobe.commands.shrink.attempts:Trial"
+FACTORY = "gradprobe.commands.shrink.attempts:ShrinkWorker"
 FACTS, LOOK, TRY, TRY_IN_FULL, TELL = "facts", "look", "try", "try in full", "tell"
 
 
@@ -70,21 +70,21 @@ class Told:
     report: Report
     first_line: str
     """The greppable line; "" where it matches."""
-    program: Program | None
+    program: Script | None
     """What shows the fault without gradprobe."""
     no_program: str
     """Why there is none."""
 
 
-class Trial:
-    """`Trial(asked)(order)`: the target is imported once for all quick tries."""
+class ShrinkWorker:
+    """`ShrinkWorker(asked)(order)`: the target is imported once for all quick tries."""
 
     def __init__(self, request: CheckRequest) -> None:
         import torch  # noqa: F401 - outside the timeout of any order
 
         self._asked = request
 
-    def __call__(self, order: Order) -> Facts | Looked | Tried | Told:
+    def __call__(self, order: Order) -> Facts | Looked | TriedCase | Told:
         if order.what == FACTS:
             return self._facts()
         if order.what == LOOK:
@@ -112,11 +112,11 @@ class Trial:
         choose_threads(case)
         return case
 
-    def _seen(self, order: Order) -> Tried:
+    def _seen(self, order: Order) -> TriedCase:
         try:
-            return Tried(self._tried(order) if order.what == TRY else symptom_of(self._probed(order)))
+            return TriedCase(self._tried(order) if order.what == TRY else symptom_of(self._probed(order)))
         except Failure as failure:
-            return Tried(None, str(failure), isinstance(failure, UsageFailure))
+            return TriedCase(None, str(failure), isinstance(failure, UsageFailure))
 
     def _tried(self, order: Order) -> Symptom | None:
         """What the runs of a case show by themselves: no second runs, no look inside.
@@ -175,8 +175,8 @@ class Attempts:
     fix_budget: float = 0.0
     """Seconds in which edits of the target are tried on the last case."""
     count: int = 0
-    known: dict[Case, Tried] = field(default_factory=dict)
-    _trial: Trial | None = None
+    known: dict[Case, TriedCase] = field(default_factory=dict)
+    _trial: ShrinkWorker | None = None
 
     def ask(self, what: str, options: Mapping[str, Any]) -> Any:
         """Carries out one order, of any kind.
@@ -192,8 +192,8 @@ class Attempts:
         return result
 
     def seen(
-        self, steps: Sequence[Step], facts: Facts, kept: Mapping[str, Any], wanted: Symptom, *, in_full: bool
-    ) -> Iterator[tuple[Step, Tried]]:
+        self, steps: Sequence[Simplification], facts: Facts, kept: Mapping[str, Any], wanted: Symptom, *, in_full: bool
+    ) -> Iterator[tuple[Simplification, TriedCase]]:
         """The outcome of each step, in order. A case seen before takes no try; no more than `most` tries are made.
 
         Args:
@@ -214,18 +214,18 @@ class Attempts:
                 self.known[step.case] = self._named(_as_seen(result), words, wanted, in_full=in_full)
             yield step, self.known[step.case]
 
-    def _named(self, seen: Tried, words: Mapping[str, Any], wanted: Symptom, *, in_full: bool) -> Tried:
+    def _named(self, seen: TriedCase, words: Mapping[str, Any], wanted: Symptom, *, in_full: bool) -> TriedCase:
         """The outcome; with its cause where all but the cause is as wanted, and a cause is wanted."""
         like = seen.symptom is not None and seen.symptom.is_like(wanted)
         if not like or wanted.fault is None or in_full or seen.symptom is None:
             return seen
         whole = _as_seen(next(self._carried_out([Order(TRY_IN_FULL, words)])))
         fault, alike = (whole.symptom.fault, whole.symptom.alike) if whole.symptom else (None, ())
-        return Tried(replace(seen.symptom, fault=fault, alike=alike))
+        return TriedCase(replace(seen.symptom, fault=fault, alike=alike))
 
     def _carried_out(self, orders: Sequence[Order]) -> Iterator[Any]:
         if not self.alone:
-            self._trial = self._trial or Trial(self.request)
+            self._trial = self._trial or ShrinkWorker(self.request)
             yield from map(self._trial, orders)
             return
         for ended in run_each(FACTORY, self.request, orders, timeout=self.timeout, echo=self.echo) if orders else ():
@@ -234,8 +234,8 @@ class Attempts:
             yield ended.crash or ended.result
 
 
-def _as_seen(result: Any) -> Tried:
+def _as_seen(result: Any) -> TriedCase:
     if isinstance(result, Crash):
-        return Tried(CRASHED)
-    assert isinstance(result, Tried)
+        return TriedCase(CRASHED)
+    assert isinstance(result, TriedCase)
     return result

@@ -26,7 +26,7 @@ _HERE = "@HERE@"
 
 
 @dataclass(frozen=True)
-class Program:
+class Script:
     """The source of a script."""
 
     source: str
@@ -65,7 +65,7 @@ def no_program(report: Probed, case: Case, target: Target) -> str:
     return ""
 
 
-def program_of(report: Probed, case: Case, target: Target, experiment: Experiment) -> Program | None:
+def program_of(report: Probed, case: Case, target: Target, experiment: Experiment) -> Script | None:
     """The script of a case with one run; None where a plain comparison does not see what is wrong."""
     import torch
 
@@ -80,7 +80,7 @@ def program_of(report: Probed, case: Case, target: Target, experiment: Experimen
     imports, imported, path = _import(target)
     imports = [*(["import base64"] if "base64" in body else []), *imports]
     source = _head(report, imports) + imported + body + END
-    return Program(re.sub("\n{4,}", "\n\n\n", source), path)
+    return Script(re.sub("\n{4,}", "\n\n\n", source), path)
 
 
 def _head(report: Probed, imports: Sequence[str]) -> str:

@@ -19,7 +19,7 @@ from ...probing.runs import layouts_of
 from ...render.excerpt import render_reasons
 from ...render.text import folded, headed
 from .ordering import options_on
-from .shrinking import Result
+from .shrinking import ShrinkResult
 
 
 def case_in_words(case: Case) -> str:
@@ -45,7 +45,7 @@ def _option(case: Case, name: str) -> str:
     return f"{flag}={','.join(map(str, value)) if isinstance(value, tuple) else value}"
 
 
-def rendered(result: Result, files: Mapping[str, str], width: int) -> Iterator[Text]:
+def rendered(result: ShrinkResult, files: Mapping[str, str], width: int) -> Iterator[Text]:
     """The lines about a result.
 
     Args:
@@ -68,12 +68,12 @@ def rendered(result: Result, files: Mapping[str, str], width: int) -> Iterator[T
     yield Text(f"  again: {check_line(result)}")
 
 
-def check_line(result: Result) -> str:
+def check_line(result: ShrinkResult) -> str:
     """The command line that checks the shrunken case."""
     return result.request.command(isolate=True if result.shrunk and result.told is None else None)
 
 
-def _nothing(result: Result, width: int) -> Iterator[Text]:
+def _nothing(result: ShrinkResult, width: int) -> Iterator[Text]:
     words = f"nothing to shrink: it matches ({result.request.target}, {case_in_words(result.facts.case)})"
     yield from headed("MATCH", "bold green", words, width)
     for kept in result.still:
@@ -83,7 +83,7 @@ def _nothing(result: Result, width: int) -> Iterator[Text]:
         yield from folded(f"{plural(result.dropped, 'case')} kept from before passes now, and is kept no longer", width)
 
 
-def _sentences(result: Result) -> Iterator[str]:
+def _sentences(result: ShrinkResult) -> Iterator[str]:
     assert result.shrunk is not None
     if result.from_kept:
         yield "started from the case kept from before"
@@ -101,7 +101,7 @@ def _sentences(result: Result) -> Iterator[str]:
         yield f"no script: {result.told.no_program}"
 
 
-def document_of(result: Result, files: Mapping[str, str]) -> dict[str, Any]:
+def document_of(result: ShrinkResult, files: Mapping[str, str]) -> dict[str, Any]:
     """The report of the shrunken case, with what was done under "shrink".
 
     Where the case asked for matches it is the report of that.
@@ -116,7 +116,7 @@ def document_of(result: Result, files: Mapping[str, str]) -> dict[str, Any]:
     return {**_report(result), "shrink": about}
 
 
-def _report(result: Result) -> Mapping[str, Any]:
+def _report(result: ShrinkResult) -> Mapping[str, Any]:
     if result.shrunk is None and result.looked.report is not None:
         return documents.document_of(result.looked.report)
     if result.told is not None:

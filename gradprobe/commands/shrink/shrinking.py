@@ -15,8 +15,8 @@ from . import symptom as keeping
 from .attempts import CRASHED, FACTS, LOOK, TELL, Attempts, Looked, TargetCrashed, Told
 from .ordering import AXES, key
 from .repeat import Facts, fewest_words
-from .steps import ALL_OPTIONS, Step, simpler, single_runs
-from .symptom import IDENTITY, Kept, Symptom, Tried
+from .steps import ALL_OPTIONS, Simplification, simpler, single_runs
+from .symptom import IDENTITY, Kept, Symptom, TriedCase
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Shrunk:
 
 
 @dataclass
-class Search:
+class ShrinkSearch:
     """One search."""
 
     attempts: Attempts
@@ -44,7 +44,7 @@ class Search:
     wanted: Symptom
     in_full: bool
     """Whether the symptom shows only in a whole check."""
-    told: Callable[[Step, int], object]
+    told: Callable[[Simplification, int], object]
     """Told of each step that was taken, and the number of tries so far."""
 
     def run(self, start: Case, first: Sequence[tuple[tuple[str, str], ...]] = ()) -> Shrunk:
@@ -66,7 +66,7 @@ class Search:
             if case == before:
                 return self._shrunk(case)
 
-    def _taken(self, steps: Sequence[Step]) -> Case | None:
+    def _taken(self, steps: Sequence[Simplification]) -> Case | None:
         """The first of the cases that fails in the same way; None where none does."""
         for step, seen in self.attempts.seen(steps, self.facts, self.kept, self.wanted, in_full=self.in_full):
             if self._is_it(seen):
@@ -74,7 +74,7 @@ class Search:
                 return step.case
         return None
 
-    def _is_it(self, seen: Tried) -> bool:
+    def _is_it(self, seen: TriedCase) -> bool:
         found = seen.symptom
         return found is not None and found.is_like(self.wanted) and found.is_named_like(self.wanted)
 
@@ -91,9 +91,9 @@ class Search:
         return Shrunk(case, self.wanted, complete, tuple(_needs(seen)), tuple(others.values()))
 
 
-def _needs(seen: Sequence[tuple[Step, Tried]]) -> Iterator[str]:
+def _needs(seen: Sequence[tuple[Simplification, TriedCase]]) -> Iterator[str]:
     """What the failure needs: for each way to simplify the case, the nearest case that does not fail so."""
-    nearest: dict[str, tuple[Step, Tried]] = {}
+    nearest: dict[str, tuple[Simplification, TriedCase]] = {}
     for step, found in seen:
         nearest[step.subject] = (step, found)  # the steps of a subject come simplest first
     for subject, (step, found) in nearest.items():
@@ -106,7 +106,7 @@ _AS_ASKED = ("device", "recover")
 
 
 @dataclass(frozen=True)
-class Result:
+class ShrinkResult:
     """What a target's case came to."""
 
     facts: Facts
@@ -143,9 +143,9 @@ def shrink(
     alone: bool,
     timeout: float | None,
     fix_budget: float = 0.0,
-    told: Callable[[Case, Step | None, int, Mapping[str, Any]], object],
+    told: Callable[[Case, Simplification | None, int, Mapping[str, Any]], object],
     echo: Callable[[str], object],
-) -> Result:
+) -> ShrinkResult:
     """The smallest case that fails in the same way as the one asked for.
 
     Args:
@@ -175,18 +175,18 @@ def shrink(
     before = _Before(attempts, request, facts, words)
     if wanted is None:
         still, seconds = tuple(before.failing()), time.perf_counter() - start
-        return Result(facts, None, None, request, looked, attempts.count, seconds, False, still, before.dropped)
+        return ShrinkResult(facts, None, None, request, looked, attempts.count, seconds, False, still, before.dropped)
     if looked.symptom is not None:
         wanted = replace(wanted, fault=looked.symptom.fault)
     in_full = looked.plain is None and wanted.kind != CRASHED.kind
     found = before.first_like(wanted, in_full=in_full)
     start_case = found or facts.case
 
-    def tell(case: Case, step: Step | None) -> None:
+    def tell(case: Case, step: Simplification | None) -> None:
         told(case, step, attempts.count, fewest_words(case, facts, words) or {})
 
     tell(start_case, None)
-    search = Search(attempts, facts, words, wanted, in_full, lambda step, _: tell(step.case, step))
+    search = ShrinkSearch(attempts, facts, words, wanted, in_full, lambda step, _: tell(step.case, step))
     failing = [tuple(one for one in run if one[1] != "contiguous") for run in (looked.run,) if run is not None]
     shrunk = search.run(start_case, failing)
     fewest = fewest_words(shrunk.case, facts, words)
@@ -196,7 +196,7 @@ def shrink(
     keeping.save(keeping.with_another(keeping.load(), Kept(small, seen.symptom if seen and seen.symptom else wanted)))
     last = None if wanted.kind == CRASHED.kind else attempts.ask(TELL, fewest)
     seconds, is_kept = time.perf_counter() - start, found is not None
-    return Result(facts, shrunk, last, small, looked, attempts.count, seconds, is_kept, dropped=before.dropped)
+    return ShrinkResult(facts, shrunk, last, small, looked, attempts.count, seconds, is_kept, dropped=before.dropped)
 
 
 @dataclass
@@ -229,7 +229,7 @@ class _Before:
         for one in kept:
             with contextlib.suppress(UsageFailure):
                 cases[self.facts.resolved({**one.request.options, **self.words})] = one
-        steps = [Step("", "", case) for case in sorted(cases, key=key)]
+        steps = [Simplification("", "", case) for case in sorted(cases, key=key)]
         found = []
         for step, seen in self.attempts.seen(steps, self.facts, self.words, wanted, in_full=in_full):
             if seen.symptom is None and not seen.why_not:

@@ -20,7 +20,7 @@ _FLAGS = {"cu_seqlens_q": "--cu-seqlens", "taps": "--tap"}
 
 
 @dataclass(frozen=True)
-class Step:
+class Simplification:
     """A simpler case, and in which respect it is that."""
 
     subject: str
@@ -30,49 +30,49 @@ class Step:
     case: Case
 
 
-def simpler(case: Case, axis: str, tensors: Sequence[str]) -> list[Step]:
+def simpler(case: Case, axis: str, tensors: Sequence[str]) -> list[Simplification]:
     """The cases that are simpler along one axis, and no less simple along those before it; the simplest first.
 
     Args:
         case: settled, as the simpler ones are too.
         tensors: what the target is given, by name.
     """
-    here, found = key(case), dict[Case, Step]()
+    here, found = key(case), dict[Case, Simplification]()
     for step in _STEPS[axis](case, tensors):
         found.setdefault(step.case, step)
     return sorted((step for step in found.values() if key(step.case) < here), key=lambda step: key(step.case))
 
 
-def single_runs(case: Case) -> list[Step]:
+def single_runs(case: Case) -> list[Simplification]:
     """The case with each of its runs alone."""
     runs = layouts_of(case)
     return [_layout_step(case, replace(case, runs=(run,))) for run in runs if len(runs) > 1]
 
 
-def _batch(case: Case, _: Sequence[str]) -> Iterator[Step]:
+def _batch(case: Case, _: Sequence[str]) -> Iterator[Simplification]:
     noun = "batch" if case.cu_seqlens_q is None else "sequence"
     for count in ladder(sequences(case)):
         for smaller in with_sequences(case, count):
-            yield Step(f"{noun} {sequences(case)}", f"with {plural(count, noun)}", smaller)
+            yield Simplification(f"{noun} {sequences(case)}", f"with {plural(count, noun)}", smaller)
 
 
-def _heads(case: Case, _: Sequence[str]) -> Iterator[Step]:
+def _heads(case: Case, _: Sequence[str]) -> Iterator[Simplification]:
     for count in ladder(case.heads):
         for smaller in with_heads(case, count):
-            yield Step(f"heads {case.heads}", f"with {plural(count, 'head')}", smaller)
+            yield Simplification(f"heads {case.heads}", f"with {plural(count, 'head')}", smaller)
 
 
-def _groups(case: Case, _: Sequence[str]) -> Iterator[Step]:
+def _groups(case: Case, _: Sequence[str]) -> Iterator[Simplification]:
     for kv_heads in range(case.kv_heads + 1, case.heads + 1):
         if case.heads % kv_heads == 0:
             words = f"with {plural(kv_heads, 'key head')}"
-            yield Step(f"kv-heads {case.kv_heads}", words, replace(case, kv_heads=kv_heads))
+            yield Simplification(f"kv-heads {case.kv_heads}", words, replace(case, kv_heads=kv_heads))
 
 
-def _lengths(case: Case, _: Sequence[str]) -> Iterator[Step]:
+def _lengths(case: Case, _: Sequence[str]) -> Iterator[Simplification]:
     subject = _length_words(case)
     for smaller in shorter(case):
-        yield Step(subject, f"with {_length_words(smaller)}", smaller)
+        yield Simplification(subject, f"with {_length_words(smaller)}", smaller)
 
 
 def _length_words(case: Case) -> str:
@@ -83,14 +83,14 @@ def _length_words(case: Case) -> str:
     return f"seqlen-q {case.seqlen_q} and seqlen-k {case.seqlen_k}"
 
 
-def _dims(case: Case, _: Sequence[str]) -> Iterator[Step]:
+def _dims(case: Case, _: Sequence[str]) -> Iterator[Simplification]:
     dim, value_dim = case.head_dim, case.head_dim_v
     sizes = [(size, size) for size in ladder(max(dim, value_dim) + (dim != value_dim))]
     if dim != value_dim:
         sizes += [(size, value_dim) for size in ladder(dim)]
         sizes += [(dim, size) for size in ladder(value_dim)]
     for smaller in (with_dims(case, *both) for both in sizes):
-        yield Step(_dim_words(case), f"with {_dim_words(smaller)}", smaller)
+        yield Simplification(_dim_words(case), f"with {_dim_words(smaller)}", smaller)
 
 
 def _dim_words(case: Case) -> str:
@@ -98,15 +98,15 @@ def _dim_words(case: Case) -> str:
     return f"head-dim {case.head_dim}" + ("" if same else f" and head-dim-v {case.head_dim_v}")
 
 
-def _options(case: Case, _: Sequence[str]) -> Iterator[Step]:
+def _options(case: Case, _: Sequence[str]) -> Iterator[Simplification]:
     on = options_on(case)
     if len(on) > 1:
-        yield Step(ALL_OPTIONS, "without any", without(case, on))
+        yield Simplification(ALL_OPTIONS, "without any", without(case, on))
     for name in on:
-        yield Step(_option_words(case, name), "without it", without(case, [name]))
+        yield Simplification(_option_words(case, name), "without it", without(case, [name]))
     for name, value in _smaller_values(case):
         smaller = replace(case, **{name: value})
-        yield Step(_option_words(case, name), f"with {_option_words(smaller, name)}", smaller)
+        yield Simplification(_option_words(case, name), f"with {_option_words(smaller, name)}", smaller)
 
 
 def without(case: Case, names: Collection[str]) -> Case:
@@ -147,7 +147,7 @@ def _option_words(case: Case, name: str) -> str:
     return f"{flag} {shown}"
 
 
-def _layouts(case: Case, tensors: Sequence[str]) -> Iterator[Step]:
+def _layouts(case: Case, tensors: Sequence[str]) -> Iterator[Simplification]:
     runs = layouts_of(case)
     if len(runs) > 1:
         yield from single_runs(case)
@@ -157,9 +157,9 @@ def _layouts(case: Case, tensors: Sequence[str]) -> Iterator[Step]:
         yield _layout_step(case, replace(case, runs=(fewer,)))
 
 
-def _layout_step(case: Case, smaller: Case) -> Step:
+def _layout_step(case: Case, smaller: Case) -> Simplification:
     now, then = (" and ".join(map(run_name, layouts_of(one))) for one in (case, smaller))
-    return Step(f"layout {now}", f"with {then}", smaller)
+    return Simplification(f"layout {now}", f"with {then}", smaller)
 
 
 def _fewer_placed(
@@ -174,19 +174,19 @@ def _fewer_placed(
     yield from dict.fromkeys(tuple(one) for one in kept)
 
 
-def _values(case: Case, _: Sequence[str]) -> Iterator[Step]:
+def _values(case: Case, _: Sequence[str]) -> Iterator[Simplification]:
     for pattern in PATTERNS:
-        yield Step(f"pattern {case.pattern}", f"with pattern {pattern}", replace(case, pattern=pattern))
+        yield Simplification(f"pattern {case.pattern}", f"with pattern {pattern}", replace(case, pattern=pattern))
     for seed in (0, *ladder(case.seed)):
-        yield Step(f"seed {case.seed}", f"with seed {seed}", replace(case, seed=seed))
+        yield Simplification(f"seed {case.seed}", f"with seed {seed}", replace(case, seed=seed))
 
 
-def _dtype(case: Case, _: Sequence[str]) -> Iterator[Step]:
+def _dtype(case: Case, _: Sequence[str]) -> Iterator[Simplification]:
     for dtype in DTYPES:
-        yield Step(f"dtype {case.dtype}", f"with {dtype}", replace(case, dtype=dtype))
+        yield Simplification(f"dtype {case.dtype}", f"with {dtype}", replace(case, dtype=dtype))
 
 
-_STEPS: dict[str, Callable[[Case, Sequence[str]], Iterator[Step]]] = {
+_STEPS: dict[str, Callable[[Case, Sequence[str]], Iterator[Simplification]]] = {
     "batch": _batch, "heads": _heads, "groups": _groups, "lengths": _lengths, "dims": _dims, "options": _options,
     "layouts": _layouts, "values": _values, "dtype": _dtype,
 }  # fmt: skip

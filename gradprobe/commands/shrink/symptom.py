@@ -69,7 +69,7 @@ class Symptom:
 
 
 @dataclass(frozen=True)
-class Tried:
+class TriedCase:
     """What a try of a case came to."""
 
     symptom: Symptom | None

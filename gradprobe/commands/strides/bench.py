@@ -21,7 +21,7 @@ from ...pipeline.reported import run_of
 from ...probing.experiment import Experiment, derived, effective, measure
 from ...probing.observe import Execution, observe
 from ...runtime.trace import Trace
-from .trials import CONTIGUOUS, EXPANDED, NOT_RUN, Fill, Result, Trial
+from .trials import CONTIGUOUS, EXPANDED, NOT_RUN, Fill, LayoutTrial, TrialResult
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -61,7 +61,7 @@ def _difference(one: Tensor, other: Tensor) -> float:
 
 
 # What every other is held against.
-FIRST = Trial(CONTIGUOUS, TOGETHER, (), "all", CONTIGUOUS)
+FIRST = LayoutTrial(CONTIGUOUS, TOGETHER, (), "all", CONTIGUOUS)
 # Elements of one tensor that an offset of 32 bits still reaches.
 _NARROW = 2**31
 
@@ -77,7 +77,7 @@ class _Base:
     taken: frozenset[str]
     """The tensors that kernels were given where they lay."""
     measured: Measured
-    result: Result
+    result: TrialResult
 
 
 class Bench:
@@ -96,7 +96,7 @@ class Bench:
         taken |= {"cu_seqlens_q"} if "cu_seqlens" in taken else set()
         return {name: tuple(value.shape) for name, value in given.items() if name in taken}
 
-    def tried(self, trial: Trial) -> Result:
+    def tried(self, trial: LayoutTrial) -> TrialResult:
         """What a trial comes to. What the target raises where it may not is a value here.
 
         Raises:
@@ -108,12 +108,12 @@ class Bench:
         except DeviceLost:
             raise
         except TargetFailure as failure:
-            result = Result(trial, NOT_RUN, words=str(failure).replace(f" ({trial.title})", ""))
+            result = TrialResult(trial, NOT_RUN, words=str(failure).replace(f" ({trial.title})", ""))
         except NoRoom as failure:
             return self._skipped(trial, str(failure))
         return self.weighed(result)
 
-    def weighed(self, result: Result) -> Result:
+    def weighed(self, result: TrialResult) -> TrialResult:
         """The result; one that fails by a hazard alone is a warning, unless the case is strict or itself that large."""
         trial = result.trial
         if not (trial.hazard and result.is_failing and self._is_right_without(trial)):
@@ -124,7 +124,7 @@ class Bench:
         memory = tuple(replace(memory_finding, severity=severity) for memory_finding in result.memory)
         return replace(result, hazard=trial.hazard, severity=severity, memory=memory)
 
-    def _is_right_without(self, trial: Trial) -> bool:
+    def _is_right_without(self, trial: LayoutTrial) -> bool:
         """Whether the same layout without its hazard is right, so that it shows no fault of another kind."""
         if trial.hazard == HUGE:
             return self.tried(trial.scaled()).verdict == MATCH
@@ -146,17 +146,17 @@ class Bench:
         result = self._placed(placements)
         return result.is_failing and name not in result.copied
 
-    def strides(self, trial: Trial) -> dict[str, tuple[int, ...]]:
+    def strides(self, trial: LayoutTrial) -> dict[str, tuple[int, ...]]:
         """The strides that a trial gives each tensor."""
         given = self._given(self._values(trial), float("nan"))
         placed = place(given, trial.assigned, trial.placements or None, shapes=self._shapes)
         return {name: tuple(tensor.stride()) for name, tensor in placed.tensors.items()}
 
-    def _placed(self, placements: Mapping[str, Placement]) -> Result:
+    def _placed(self, placements: Mapping[str, Placement]) -> TrialResult:
         assigned = tuple((name, "as-saved") for name in placements)
-        return self.tried(Trial("placed one by one", TOGETHER, assigned, placements=placements, thorough=False))
+        return self.tried(LayoutTrial("placed one by one", TOGETHER, assigned, placements=placements, thorough=False))
 
-    def _base(self, trial: Trial) -> _Base:
+    def _base(self, trial: LayoutTrial) -> _Base:
         """The contiguous runs of the values that a trial leaves: `expanded` repeats some."""
         repeated = tuple(sorted(name for name, layout in trial.assigned if layout == EXPANDED))
         if repeated not in self._bases:
@@ -165,7 +165,7 @@ class Bench:
             self._bases[repeated] = self._contiguous(self._values(trial), first)
         return self._bases[repeated]
 
-    def _values(self, trial: Trial) -> Mapping[str, Tensor]:
+    def _values(self, trial: LayoutTrial) -> Mapping[str, Tensor]:
         values = effective(self.experiment.values, trial.assigned)
         return {**derived(self.experiment, values), **values}
 
@@ -182,7 +182,7 @@ class Bench:
         allowed = floors(traces) if first is None else first.floors
         return _Base(values, traces[0], allowed, observed[0].outcome.taken, measured, result)
 
-    def _tried(self, trial: Trial, base: _Base) -> Result:
+    def _tried(self, trial: LayoutTrial, base: _Base) -> TrialResult:
         observed = []
         for fill in trial.fills:
             observed.append(self._observed(trial, fill, base.values))
@@ -198,7 +198,7 @@ class Bench:
         ]
         return replace(next((one for one in results if one.verdict == MISMATCH), results[0]), copied=copied)
 
-    def _observed(self, trial: Trial, fill: Fill, values: Mapping[str, Tensor]) -> Execution:
+    def _observed(self, trial: LayoutTrial, fill: Fill, values: Mapping[str, Tensor]) -> Execution:
         around, unwritten = fill
         inputs = place(self._given(values, unwritten), trial.assigned, trial.placements or None, around, self._shapes)
         inputs = Inputs(trial.title, inputs.values, inputs.tensors)
@@ -208,17 +208,19 @@ class Bench:
         self.executions.append(execution.without_tensors())
         return execution
 
-    def _skipped(self, trial: Trial, words: str, memory: tuple[MemoryFinding, ...] = ()) -> Result:
+    def _skipped(self, trial: LayoutTrial, words: str, memory: tuple[MemoryFinding, ...] = ()) -> TrialResult:
         run = LayoutRun(trial.title, trial.assigned, None, words, memory=memory)
-        return Result(trial, run.verdict, words=words, memory=memory, run=run_of(self.experiment.case, run))
+        return TrialResult(trial, run.verdict, words=words, memory=memory, run=run_of(self.experiment.case, run))
 
-    def _result(self, trial: Trial, measured: Measured, memory: tuple[MemoryFinding, ...], how: str) -> Result:
+    def _result(
+        self, trial: LayoutTrial, measured: Measured, memory: tuple[MemoryFinding, ...], how: str
+    ) -> TrialResult:
         run = LayoutRun(trial.title, trial.assigned, measured, None)
         verdict = MISMATCH if memory else run.verdict
         told = structs.replace(run_of(self.experiment.case, run), verdict=verdict, bits=how == BITS)
         if run.verdict == MATCH:
-            return Result(trial, verdict, "" if memory else how, memory=memory, run=told)
-        return Result(trial, verdict, memory=memory, run=told)
+            return TrialResult(trial, verdict, "" if memory else how, memory=memory, run=told)
+        return TrialResult(trial, verdict, memory=memory, run=told)
 
 
 def _trace(observed: Execution) -> Trace:

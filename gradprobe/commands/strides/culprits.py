@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ...model.assignment import TENSORS
 from ...model.memory import HUGE, OUTSIDE, Warned
 from ...model.report import Culprit
-from .trials import CONTIGUOUS, Result, Trial
+from .trials import CONTIGUOUS, LayoutTrial, TrialResult
 from .wide import (
     ALL_AXES,
     MIX_UP,
@@ -38,7 +38,9 @@ if TYPE_CHECKING:
 _MOST_APART = 2
 
 
-def culprits(bench: Bench, failing: Collection[Trial], right: Collection[Trial] = ()) -> tuple[Culprit, ...]:
+def culprits(
+    bench: Bench, failing: Collection[LayoutTrial], right: Collection[LayoutTrial] = ()
+) -> tuple[Culprit, ...]:
     """Why trials fail; nothing where they fail in every layout.
 
     Args:
@@ -134,7 +136,7 @@ class Hazard:
     """HUGE or VECTOR."""
     severity: str
     culprit: Culprit
-    results: tuple[Result, ...]
+    results: tuple[TrialResult, ...]
     """Those that fail by it alone."""
 
     @property
@@ -144,9 +146,9 @@ class Hazard:
         return Warned(self.kind, about, self.culprit.words, layouts)
 
 
-def hazards(results: Sequence[Result]) -> tuple[Hazard, ...]:
+def hazards(results: Sequence[TrialResult]) -> tuple[Hazard, ...]:
     """The hazards that results came to: offsets are one, and so is each vector."""
-    groups: dict[tuple[str, str, str], list[Result]] = {}
+    groups: dict[tuple[str, str, str], list[TrialResult]] = {}
     for result in results:
         if result.hazard:
             about = "" if result.hazard == HUGE else result.trial.row
@@ -157,7 +159,7 @@ def hazards(results: Sequence[Result]) -> tuple[Hazard, ...]:
     )
 
 
-def _overflow(results: Sequence[Result]) -> Culprit:
+def _overflow(results: Sequence[TrialResult]) -> Culprit:
     """The tensors that fail alone; or those outside which an access was seen."""
     alone = [result.trial.row for result in results if result.trial.row != "all"]
     seen = [finding.tensor for result in results for finding in result.memory if finding.kind == OUTSIDE]

@@ -20,7 +20,7 @@ from ...processes import TaskResult, run_each
 from ...processes.ended import DEVICE
 from ..suite.checked import for_the_interpreter
 from .culprits import Hazard, hazards
-from .trials import EXPANDED, NOT_RUN, Plan, Result, Setup, Sought
+from .trials import EXPANDED, NOT_RUN, Setup, Sought, SurveyPlan, TrialResult
 
 # More than any case has trials. Their true number comes with the plan.
 _MOST = 10_000
@@ -30,8 +30,8 @@ _MOST = 10_000
 class Survey:
     """The results so far, or in the end."""
 
-    plan: Plan
-    results: tuple[Result, ...]
+    plan: SurveyPlan
+    results: tuple[TrialResult, ...]
     """The contiguous one first."""
     culprits: tuple[Culprit, ...]
     repro_command: str
@@ -53,7 +53,7 @@ class Survey:
     def exit_code(self) -> int:
         return {MATCH: 0, MISMATCH: 1, NOT_RUN: 3}[self.verdict]
 
-    def having(self, verdict: str) -> list[Result]:
+    def having(self, verdict: str) -> list[TrialResult]:
         """The trials of one verdict that are no warnings."""
         return [result for result in self.results if result.verdict == verdict and not result.is_warning]
 
@@ -98,7 +98,7 @@ class Survey:
         )
 
 
-def _run(result: Result) -> Run:
+def _run(result: TrialResult) -> Run:
     trial, severity = result.trial, result.severity if result.is_failing else None
     run = result.run or Run(layout=trial.title, verdict=result.verdict)
     tried = Tried(kind=trial.kind, row=trial.row, layout=trial.layout, thorough=trial.thorough, hazard=result.hazard)
@@ -134,7 +134,7 @@ def survey(
         Failure: the target cannot be run contiguous.
     """
     start, setup = time.perf_counter(), Setup(request, repro_command, fast, given)
-    plan: Plan | None = None
+    plan: SurveyPlan | None = None
     came: dict[int, TaskResult] = {}
     each = functools.partial(run_each, f"{__package__}.worker:Trials", timeout=timeout, echo=echo)
     ends = each(setup, range(_MOST), workers=workers)
@@ -169,29 +169,30 @@ def survey(
     return replace(found, seconds={"total": time.perf_counter() - start})
 
 
-def _so_far(plan: Plan, came: Mapping[int, TaskResult], repro_command: str, seconds: float) -> Survey:
+def _so_far(plan: SurveyPlan, came: Mapping[int, TaskResult], repro_command: str, seconds: float) -> Survey:
     """The results that have come, in the order of the plan."""
     numbers = [number for number in range(1, len(plan.trials) + 1) if number in came]
     results = [
-        came[number].result or Result(plan.trials[number - 1], NOT_RUN, words=came[number].why) for number in numbers
+        came[number].result or TrialResult(plan.trials[number - 1], NOT_RUN, words=came[number].why)
+        for number in numbers
     ]
     return Survey(plan, tuple(results), (), f"{repro_command} {plan.more}".rstrip(), {"total": seconds})
 
 
-def _plan_of(ended: TaskResult) -> Plan:
+def _plan_of(ended: TaskResult) -> SurveyPlan:
     if ended.raised is not None:
         raise ended.raised.failure
     if ended.crash is not None:
         raise TargetFailure(f"the target crashed on contiguous tensors: {ended.crash.words}{ended.crash.where}")
-    assert isinstance(ended.result, Plan)
+    assert isinstance(ended.result, SurveyPlan)
     return ended.result
 
 
-def _explained(crashed: Result, seen: TaskResult | None) -> Result:
+def _explained(crashed: TrialResult, seen: TaskResult | None) -> TrialResult:
     """The result. Of a layout that cost the GPU, it holds what the kernels do to memory in the interpreter."""
     if seen is None:
         return crashed
-    watched = seen.result if isinstance(seen.result, Result) else None
+    watched = seen.result if isinstance(seen.result, TrialResult) else None
     memory = watched.memory if watched else ()
     if watched and memory:
         return replace(crashed, memory=memory, hazard=watched.hazard, severity=watched.severity)

@@ -29,7 +29,7 @@ _FAST = {"do": ("blhd", "distinct")} | dict.fromkeys(VECTORS, ("distinct",))
 
 
 @dataclass(frozen=True)
-class Trial:
+class LayoutTrial:
     """One layout."""
 
     title: str
@@ -58,13 +58,15 @@ class Trial:
             return HUGE
         return VECTOR if self.row in VECTORS and self.layout != "offset" else ""
 
-    def scaled(self) -> Trial:
+    def scaled(self) -> LayoutTrial:
         """The same of a trial of `huge`, within 2^31 elements."""
         assigned = tuple((tensor, SCALED) for tensor, _ in self.assigned)
         return replace(self, title=self.title.replace(HUGE, SCALED), assigned=assigned, layout=SCALED)
 
 
-def trials_of(shapes: Mapping[str, tuple[int, ...]], programs: tuple[Trial, ...], *, fast: bool) -> tuple[Trial, ...]:
+def trials_of(
+    shapes: Mapping[str, tuple[int, ...]], programs: tuple[LayoutTrial, ...], *, fast: bool
+) -> tuple[LayoutTrial, ...]:
     """What is tried, all at once first: that shows most.
 
     Args:
@@ -73,11 +75,11 @@ def trials_of(shapes: Mapping[str, tuple[int, ...]], programs: tuple[Trial, ...]
         fast: hardly any tensor alone, and hardly any trial thorough.
     """
     together = [
-        Trial(layout, TOGETHER, (("all", layout),), "all", layout, thorough=layout in _THOROUGH or not fast)
+        LayoutTrial(layout, TOGETHER, (("all", layout),), "all", layout, thorough=layout in _THOROUGH or not fast)
         for layout in LAYOUTS[1:]
     ]
     alone = [
-        Trial(f"{name}={layout}", ALONE, ((name, layout),), name, layout, thorough=not fast)
+        LayoutTrial(f"{name}={layout}", ALONE, ((name, layout),), name, layout, thorough=not fast)
         for name in shapes
         for layout in _layouts_of(name, shapes[name], fast=fast)
     ]
@@ -97,7 +99,7 @@ def _layouts_of(name: str, shape: tuple[int, ...], *, fast: bool) -> Iterator[st
             yield layout
 
 
-def programs_of(shapes: Mapping[str, tuple[int, ...]], *, fast: bool) -> tuple[Trial, ...]:
+def programs_of(shapes: Mapping[str, tuple[int, ...]], *, fast: bool) -> tuple[LayoutTrial, ...]:
     """The layouts of programs, of the tensors that the target is given.
 
     Args:
@@ -105,12 +107,14 @@ def programs_of(shapes: Mapping[str, tuple[int, ...]], *, fast: bool) -> tuple[T
         fast: none of them thorough.
     """
     written = [
-        Trial(title, PROGRAM, tuple((name, layout) for name, layout in assigned if name in shapes), thorough=not fast)
+        LayoutTrial(
+            title, PROGRAM, tuple((name, layout) for name, layout in assigned if name in shapes), thorough=not fast
+        )
         for title, assigned in _written(shapes)
     ]
     # Where dO lies when O was one of two parts of torch.cat: as autograd itself hands it back.
     concatenated = [
-        Trial(
+        LayoutTrial(
             f"torch.cat of {what}, its backward",
             PROGRAM,
             (("do", AS_SAVED),),
@@ -152,10 +156,10 @@ NOT_RUN = "error"
 
 
 @dataclass(frozen=True)
-class Result:
+class TrialResult:
     """The result of one trial, or of the contiguous run with which the others are compared."""
 
-    trial: Trial
+    trial: LayoutTrial
     verdict: str
     """match, mismatch, skipped or error."""
     how: str = ""
@@ -184,10 +188,10 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SurveyPlan:
     """The trials of a target, and what a report says of it."""
 
-    trials: tuple[Trial, ...]
+    trials: tuple[LayoutTrial, ...]
     """The contiguous one first."""
     report: Report
     """Of the contiguous run alone."""

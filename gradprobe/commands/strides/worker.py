@@ -24,28 +24,29 @@ from ...probing.receipt import environment, notes_of, provenance
 from ...probing.runs import RunRecord, outcomes_of, records_of, with_strays
 from .bench import FIRST, Bench
 from .culprits import culprits
-from .trials import Plan, Result, Setup, Sought, Trial, programs_of, trials_of
+from .trials import LayoutTrial, Setup, Sought, SurveyPlan, TrialResult, programs_of, trials_of
 
 
 class Trials:
     """The bench of a setup, on what the target takes in place of what nobody fixed.
 
-    Called with 0 it gives the Plan; with a number from 1 or a title the Result of that trial, None where there is none.
-    Called with a Result that ended another process, it weighs that. Called with the titles of trials that fail, and of
-    those that pass as they are, it gives the Culprits; with a Sought, the diagnoses of that trial and what is known.
+    Called with 0 it gives the SurveyPlan; with a number from 1 or a title the TrialResult of that trial, None where
+    there is none. Called with a TrialResult that ended another process, it weighs that. Called with the titles of
+    trials that fail, and of those that pass as they are, it gives the Culprits; with a Sought, the diagnoses of that
+    trial and what is known.
     """
 
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
         self._problem = replace(resolve_problem(setup.request), fixed=setup.given)
 
-    def __call__(self, order: int | str | Result | Sought | tuple[Sequence[str], Sequence[str]]) -> Any:
+    def __call__(self, order: int | str | TrialResult | Sought | tuple[Sequence[str], Sequence[str]]) -> Any:
         bench, _ = self._found
-        if isinstance(order, Result):
+        if isinstance(order, TrialResult):
             return bench.weighed(order)
         if order == 0:
             return self._plan()
-        known: dict[int | str, Trial] = {trial.title: trial for trial in self._trials}
+        known: dict[int | str, LayoutTrial] = {trial.title: trial for trial in self._trials}
         if isinstance(order, tuple):
             failing, right = ([known[title] for title in titles if title in known] for titles in order)
             return culprits(bench, failing, right)
@@ -55,7 +56,7 @@ class Trials:
         return bench.tried(trial) if trial is not None else None
 
     @functools.cached_property
-    def _trials(self) -> tuple[Trial, ...]:
+    def _trials(self) -> tuple[LayoutTrial, ...]:
         """The contiguous one, then the others."""
         shapes, fast = self._found[0].shapes(), self._setup.fast
         return (FIRST, *trials_of(shapes, programs_of(shapes, fast=fast), fast=fast))
@@ -71,7 +72,7 @@ class Trials:
             found = fit(self._problem, failure)
         return (bench, Fit(self._problem)) if found is None else (bench_of(found.problem), found)
 
-    def _plan(self) -> Plan:
+    def _plan(self) -> SurveyPlan:
         bench, found = self._found
         measured, more = bench.contiguous(), shlex.join(flags(found.options))
         experiment, run = bench.experiment, LayoutRun(FIRST.title, (), measured, None)
@@ -85,7 +86,7 @@ class Trials:
             reproduce=f"{self._setup.repro_command} {more}".rstrip(),
             seconds=experiment.stopwatch.seconds,
         )
-        return Plan(tuple(self._trials), report_of(probed), measured.comparison.precision.name, more)
+        return SurveyPlan(tuple(self._trials), report_of(probed), measured.comparison.precision.name, more)
 
 
 def _reasons(

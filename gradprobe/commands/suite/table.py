@@ -25,7 +25,7 @@ _STYLES = {"match": "green", "mismatch": "bold red", "error": CAUTION, "warning"
 _VERDICT, _SECONDS = 8, 7
 
 
-class Table:
+class CheckTable:
     """The lines of so many checks. On a terminal none is longer than it is wide; in a pipe nothing is cut."""
 
     def __init__(self, titles: Sequence[str], look: Terminal) -> None:
@@ -158,7 +158,7 @@ def closing(several: Reports, look: Terminal, seconds: float, tracebacks: bool) 
 
 def render_several(several: Reports, look: Terminal, tracebacks: bool) -> Iterator[Text]:
     """Several checks that were made before, as they are shown when they are made."""
-    table = Table([*(one.title for one in several.reports), *(one.title for one in several.not_taken or ())], look)
+    table = CheckTable([*(one.title for one in several.reports), *(one.title for one in several.not_taken or ())], look)
     yield from table.head()
     for report in sorted(several.reports, key=lambda report: report.number):
         yield from table.line_of(report)

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from gradprobe.commands.shrink.attempts import TRY, TRY_IN_FULL, Attempts
 from gradprobe.commands.shrink.ordering import AXES
-from gradprobe.commands.shrink.shrinking import Search
+from gradprobe.commands.shrink.shrinking import ShrinkSearch
 from gradprobe.commands.shrink.steps import simpler
-from gradprobe.commands.shrink.symptom import NUMBERS, Symptom, Tried
+from gradprobe.commands.shrink.symptom import NUMBERS, Symptom, TriedCase
 from gradprobe.inputs.history import CheckRequest
 from tests.commands.shrink.cases import facts_of, settled_case
 
@@ -27,13 +27,13 @@ class Rule(Attempts):
             symptom = self.rule(case)
             if symptom is not None and order.what == TRY_IN_FULL:
                 symptom = replace(symptom, fault=self.named(case))
-            yield Tried(symptom)
+            yield TriedCase(symptom)
 
 
 def shrunk(case, rule, wanted=WRONG, **options):
     """What a search from a case comes to, and the attempts that it made."""
     attempts = Rule(facts_of(case), rule, **options)
-    search = Search(attempts, facts_of(case), {}, wanted, False, lambda step, count: None)
+    search = ShrinkSearch(attempts, facts_of(case), {}, wanted, False, lambda step, count: None)
     return search.run(case), attempts
 
 

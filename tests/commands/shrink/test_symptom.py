@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from gradprobe.commands.shrink.symptom import CRASH, IDENTITY, NAN, NUMBERS, Symptom, Tried
+from gradprobe.commands.shrink.symptom import CRASH, IDENTITY, NAN, NUMBERS, Symptom, TriedCase
 
 LARGE = Symptom(
     NUMBERS, "dP", ("dP", "dV", "dBias"), ("P", "dP", "dS", "dV", "dBias"), heads=4, spares_head_0=True
@@ -37,9 +37,9 @@ def test_a_cause_that_is_named_must_be_named_again_and_one_that_is_not_may_be():
 
 
 def test_a_try_says_what_it_came_to():
-    assert Tried(None).words == "it matches"
-    assert Tried(None, "q must be 64 wide").words == "it does not run: q must be 64 wide"
-    assert Tried(LARGE).words == (
+    assert TriedCase(None).words == "it matches"
+    assert TriedCase(None, "q must be 64 wide").words == "it does not run: q must be 64 wide"
+    assert TriedCase(LARGE).words == (
         "it fails in another way: dP first, wrong numbers; by itself too: dV, dBias; head 0 is right"
     )
     assert Symptom(IDENTITY, "I8").words == "identity: I8"

@@ -10,7 +10,7 @@ from gradprobe.cli.checks import check_several
 from gradprobe.cli.forms import Forms
 from gradprobe.commands.suite.checked import Checked
 from gradprobe.commands.suite.checking import Setting
-from gradprobe.commands.suite.table import Table
+from gradprobe.commands.suite.table import CheckTable
 from gradprobe.inputs import history as last
 from gradprobe.model.documents import report_from
 from gradprobe.model.failures import INTERRUPTED
@@ -159,8 +159,8 @@ def test_no_line_is_longer_than_the_terminal_and_none_is_cut_in_a_pipe(columns):
     plan = [planned("t", "a very long title of a case " * 3), planned("t", "short")]
     titles = [one.title for one in plan]
     terminal, pipe = (
-        Table(titles, Terminal(columns, 24, utf8=True)),
-        Table(titles, Terminal(columns, None, utf8=True)),
+        CheckTable(titles, Terminal(columns, 24, utf8=True)),
+        CheckTable(titles, Terminal(columns, None, utf8=True)),
     )
     for one in plan:
         (line,) = terminal.line_of(fake(one, "mismatch").report)
@@ -169,6 +169,8 @@ def test_no_line_is_longer_than_the_terminal_and_none_is_cut_in_a_pipe(columns):
         assert one.title in whole.plain
         assert whole.plain.endswith("100x, distinct")
     assert "…" in terminal.line_of(fake(plan[0], "mismatch").report)[0].plain
-    ascii_line = Table(titles, Terminal(columns, 24, utf8=False)).line_of(fake(plan[0], "mismatch").report)[0].plain
+    ascii_line = (
+        CheckTable(titles, Terminal(columns, 24, utf8=False)).line_of(fake(plan[0], "mismatch").report)[0].plain
+    )
     assert "..." in ascii_line
     assert ascii_line.isascii()

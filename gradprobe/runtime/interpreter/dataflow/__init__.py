@@ -1,7 +1,7 @@
 """Dataflow: what the tiles of interpreted Triton kernels hold, element by element, and what they were made of."""
 
-from .graph import Conflict, Flow, Node, Role, Site, Source, Stored
+from .graph import AccessLine, Conflict, Flow, Node, Role, Site, Stored
 from .lanes import NOWHERE, Lanes
 from .tracer import followed
 
-__all__ = ["NOWHERE", "Conflict", "Flow", "Lanes", "Node", "Role", "Site", "Source", "Stored", "followed"]
+__all__ = ["NOWHERE", "Conflict", "Flow", "Lanes", "Node", "Role", "Site", "AccessLine", "Stored", "followed"]

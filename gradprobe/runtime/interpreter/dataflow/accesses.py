@@ -10,14 +10,14 @@ import numpy as np
 from ....inputs.memory import Array
 from ..memory.views import Handle, View
 from .graph import Flow, Node, Stored, Tile
-from .lanes import NOWHERE, Lanes, Table, is_block, without_tail
+from .lanes import NOWHERE, IndexTable, Lanes, is_block, without_tail
 from .slices import slice_of
 
 # Elements of a storage up to which it is kept what was stored where: 64 MiB a letter.
 _LARGEST_SHADOW = 1 << 24
 
 
-class Accesses:
+class IndexedAccesses:
     """The loads and stores of a flow.
 
     A load gives every lane the index of the element that it read: by the address in a tensor whose axes are known, else
@@ -26,7 +26,7 @@ class Accesses:
 
     def __init__(self, flow: Flow) -> None:
         self.flow = flow
-        self._tables: dict[tuple[int, int], Table] = {}
+        self._tables: dict[tuple[int, int], IndexTable] = {}
         self._shadows: dict[int, dict[str, Array]] = {}
         """By home and letter, the index that was stored with each element."""
         self._writers: dict[int, Array] = {}
@@ -115,7 +115,7 @@ class Accesses:
             return {x: at[np.clip(offsets, 0, len(at) - 1)] for x, at in shadow.items()}
         key = (owner.start, owner.elements.span)
         if key not in self._tables:
-            self._tables[key] = Table(owner, letters, self.flow.sizes["h"] // self.flow.sizes["g"])
+            self._tables[key] = IndexTable(owner, letters, self.flow.sizes["h"] // self.flow.sizes["g"])
         return self._tables[key].at(_offsets(owner.start, addresses, owner.elements.itemsize))
 
     def _leave(self, view: View, addresses: Array, here: Mapping[str, Array], node: Node) -> None:

@@ -62,7 +62,7 @@ class Role:
 
 
 @dataclass(frozen=True)
-class Source:
+class AccessLine:
     """A line that loads from one tensor, or stores to it."""
 
     tensor: str
@@ -147,7 +147,7 @@ class Flow:
     """The loads that read something of which no index is known."""
     gaps: dict[Site, frozenset[int]] = field(default_factory=dict)
     """By operation, the loads that leave out rows or keys which another operand has there."""
-    sources: list[Source] = field(default_factory=list)
+    sources: list[AccessLine] = field(default_factory=list)
     """By number: the lines that load, and those that store, whose indices are compared."""
     slices: dict[int, frozenset[int]] = field(default_factory=dict)
     """By the number of a source, those of the lines that made its addresses."""
@@ -196,7 +196,7 @@ class Flow:
         """
         number = self._numbers.setdefault((tensor, site), len(self._numbers))
         if number == len(self.sources):
-            self.sources.append(Source(tensor, site))
+            self.sources.append(AccessLine(tensor, site))
         self.slices[number] = self.slices.get(number, frozenset()) | behind
         return number
 

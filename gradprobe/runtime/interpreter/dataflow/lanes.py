@@ -194,7 +194,7 @@ def is_block(at: Mapping[str, Array]) -> bool:
     return True
 
 
-class Table:
+class IndexTable:
     """The index of each element of a tensor, by its offset from the first one; a key head for each head too."""
 
     def __init__(self, view: View, letters: str, group: int) -> None:

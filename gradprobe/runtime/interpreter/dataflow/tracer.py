@@ -21,7 +21,7 @@ from ....inputs.memory import Array, Unwritten
 from ....targets.surroundings import replaced
 from ..memory.views import REARRANGING, Handle, Method
 from ..memory.watch import watched_memory
-from .accesses import Accesses
+from .accesses import IndexedAccesses
 from .graph import Flow, Node, Tile
 from .lanes import NOWHERE, Cover, Lanes, reduced
 from .meetings import lacking, lane_by_lane, product
@@ -59,7 +59,7 @@ class _Tracer:
     """The wrappers of one flow. Their notes take what a method made, then what it was called with."""
 
     def __init__(self, flow: Flow) -> None:
-        self._flow, self._accesses = flow, Accesses(flow)
+        self._flow, self._accesses = flow, IndexedAccesses(flow)
 
     def patches(self) -> Iterator[tuple[Any, str, Callable[[Method], Method]]]:
         """(owner, method name, wrapper) of each method of the interpreter that is wrapped."""

@@ -4,8 +4,8 @@ Import only once TRITON_INTERPRET=1 is in the environment: triton is imported he
 """
 
 from ....inputs.memory import Unwritten
-from .accesses import Counts
+from .accesses import LaneCounts
 from .findings import AccessFinding, Earlier, Spot
 from .watch import Memory, watched_memory
 
-__all__ = ["Counts", "Earlier", "AccessFinding", "Memory", "Spot", "Unwritten", "watched_memory"]
+__all__ = ["LaneCounts", "Earlier", "AccessFinding", "Memory", "Spot", "Unwritten", "watched_memory"]

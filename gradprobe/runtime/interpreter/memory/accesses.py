@@ -45,7 +45,7 @@ class _Count:
 
 
 @dataclass
-class Counts:
+class LaneCounts:
     """How many lanes were seen that are no finding."""
 
     equal: int = 0
@@ -63,7 +63,7 @@ class Accesses:
         self._origins = origins
         self._unwritten = unwritten
         self._findings: dict[tuple[object, ...], _Count] = {}
-        self.counts = Counts()
+        self.counts = LaneCounts()
         self.launch: Launch | None = None
         """The one that runs."""
         self.writers: dict[str, tuple[str, tuple[Line, ...]]] = {}
