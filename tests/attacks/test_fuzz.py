@@ -88,7 +88,7 @@ def _size(case):
     return case.batch * case.heads * max(lengths) * max(case.head_dim, case.head_dim_v)
 
 
-@tries(150)
+@tries(100)
 @given(
     options=CASES, target=st.sampled_from(["right", "lazy", "flash", "", "x", "FILE.py:f:x", "torch:nn", ":", "a:b"])
 )
@@ -178,14 +178,14 @@ def _read(folder, content):
     told(lambda: configured(effective_settings(folder)))
 
 
-@tries(200)
+@tries(120)
 @given(table=TABLES)
 def test_a_configuration_of_any_values_is_taken_or_refused_in_words(tmp_path_factory, table):
     lines = [f"{json.dumps(key.encode('utf-8', 'replace').decode())} = {_toml(value)}" for key, value in table.items()]
     _read(tmp_path_factory.mktemp("configured"), "\n".join(["[tool.gradprobe]", *lines]).encode())
 
 
-@tries(200)
+@tries(120)
 @given(
     before=st.binary(max_size=30), after=st.binary(max_size=30), encoding=st.sampled_from(["utf-8", "utf-16", "utf-32"])
 )
@@ -205,7 +205,7 @@ def saved(tmp_path_factory):
     return {name: (folder / name).read_bytes() for name in ("x.npz", "x.pt", "y.npz")}
 
 
-@tries(200)
+@tries(120)
 @given(
     name=st.sampled_from(["x.npz", "x.pt", "y.npz"]),
     at=st.floats(0, 1),

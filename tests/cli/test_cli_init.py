@@ -7,6 +7,7 @@ import pytest
 
 from tests.cli.command import run
 from tests.cli.test_cli_errors import assert_message
+from tests.sampling import sampled
 
 SOFTMAX = [
     "", "--causal", "--heads 4 --kv-heads 2",
@@ -23,10 +24,16 @@ def test_it_says_what_it_wrote_and_the_next_command(folder):
     assert (folder / "gradprobe_adapter.py").is_file()
 
 
-@pytest.mark.parametrize("function", ["backward", "forward"])
-@pytest.mark.parametrize(("family", "options"), [
-    *(("softmax", options) for options in SOFTMAX), *(("lazy", options) for options in LAZY)
-])  # fmt: skip
+CASES = [*(("softmax", options) for options in SOFTMAX), *(("lazy", options) for options in LAZY)]
+FUNCTIONS = ("backward", "forward")
+
+
+# On every push each case, of the two functions in turn.
+@sampled(
+    "family, options, function",
+    [(*case, function) for case in CASES for function in FUNCTIONS],
+    push=[(*case, FUNCTIONS[at % 2]) for at, case in enumerate(CASES)],
+)
 def test_what_it_writes_matches_in_all_three_layouts(family, options, function):
     assert run(f"init mine.py --family {family}").code == 0
     ran = run(f"check mine.py:{function} {options} --json -")

@@ -213,8 +213,11 @@ def test_a_nan_in_the_padding_is_never_read(padded):
     assert_same_bits(run(values), expected)
 
 
-@pytest.mark.parametrize("align", ["bottom-right", "top-left"])
-@pytest.mark.parametrize(("m", "n"), [(72, 72), (56, 72), (72, 56)])
+@sampled(
+    "m, n, align",
+    [(m, n, align) for m, n in [(72, 72), (56, 72), (72, 56)] for align in ("bottom-right", "top-left")],
+    push=[(72, 72, "top-left"), (56, 72, "bottom-right"), (72, 56, "top-left")],
+)
 def test_tiles_that_a_window_of_5_and_2_hides_altogether_are_not_visited(m, n, align):
     """NaN in key 40 reaches only the tiles of rows that see its tile, and NaN in row 40 only the keys likewise."""
     inputs = {name: torch.ones(1, 1, rows, 8) for name, rows in (("q", m), ("k", n), ("v", n), ("do", m))}

@@ -45,7 +45,7 @@ CHILDREN = {
 THREE = ("P", "dP", "delta")
 
 
-@sampled("name, options", product(THREE, OPTIONS), push=[(THREE[at % 3], each) for at, each in enumerate(OPTIONS)])
+@sampled("name, options", product(THREE, OPTIONS), push=[(THREE[at % 3], each) for at, each in enumerate(OPTIONS[::2])])
 def test_two_rows_of_one_head_that_are_half_again_too_large_are_named_and_nothing_else_is(name, options):
     draws = random.Random(f"{name} {options}")
     batch, head, row = draws.randrange(2), draws.randrange(4), draws.randrange(20, 39)
@@ -433,11 +433,11 @@ NO_DELTA = changed("delta", lambda t: t.zero_())
     ("of_dq", "of_dkdv", "times", "own"),
     [
         (None, ROWS_OF_P, ("dQ", 2.0), {"P", "dQ"}),
-        (None, HALF_DP, ("dV", 2.0), {"dK", "dV"}),
+        pytest.param(None, HALF_DP, ("dV", 2.0), {"dK", "dV"}, marks=pytest.mark.nightly),
         (None, NO_DELTA, ("dV", 2.0), {"dK", "dV"}),
-        (ROWS_OF_P, HALF_DP, None, {"dQ", "dK"}),
+        pytest.param(ROWS_OF_P, HALF_DP, None, {"dQ", "dK"}, marks=pytest.mark.nightly),
         (HALF_DP, ROWS_OF_P, None, {"P", "dQ"}),
-        (NO_DELTA, HALF_DP, None, {"dQ", "dK"}),
+        pytest.param(NO_DELTA, HALF_DP, None, {"dQ", "dK"}, marks=pytest.mark.nightly),
     ],
     ids=["P, dQ x 2", "dP, dV x 2", "delta, dV x 2", "P and dP", "dP and P", "delta and dP"],
 )
