@@ -184,6 +184,8 @@ def test_what_can_be_seen_to_fail_or_to_change_nothing_is_not_tried():
     assert parsed("s + l", "s - b") is None  # b has no value yet
     assert parsed("s + l", "s - c") is None  # nor c ever
     assert parsed("s + l", "s +") is None
+    assert parsed("s + l", "kernel(s, l)") is None
+    assert parsed("s + l", "kernel(s, l, n=s, scale=l)") is not None
     assert parsed("s + l", "(s + l)") is None
     assert parsed("s + l", "s - l") == parsed("s + l", "(s - l)")
 

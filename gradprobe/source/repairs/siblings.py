@@ -76,10 +76,16 @@ def _differences(own: str, other: str, start: int, scope: set[str]) -> Iterator[
         text = other[there[c].start : there[d - 1].end] if d > c else ""
         names = {one.text for one in there[c:d] if one.text.isidentifier()}
         if names <= scope:
-            edits.append(Edit(start + first, start + last, f" {text} " if b == a else text))
+            edits.append(Edit(start + first, start + last, _spaced(own, first, text) if b == a else text))
     yield from ((edit,) for edit in edits)
     if 1 < len(edits) <= 3:
         yield tuple(edits)
+
+
+def _spaced(own: str, at: int, text: str) -> str:
+    """A text as it is put in at a place: with a blank on each side on which there is neither one nor a bracket."""
+    before = "" if own[:at].endswith((" ", "(", "[", "\n")) else " "
+    return f"{before}{text}{'' if own[at:].startswith((' ', ',', ')', ']')) else ' '}"
 
 
 @lru_cache(maxsize=4096)

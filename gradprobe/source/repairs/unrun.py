@@ -18,7 +18,8 @@ def as_parsed(file: KernelFile, edits: Sequence[Edit]) -> str | None:
     """What an edit makes of the functions that it is in, the same for edits that come to the same.
 
     Returns:
-        None where it is no Python, changes nothing, or reads a name before it has a value.
+        None where it is no Python, changes nothing, reads a name before it has a value, or calls a function of the file
+        with too many arguments or too few.
     """
     parsed, changes = [], False
     for function in file.functions:
@@ -32,6 +33,8 @@ def as_parsed(file: KernelFile, edits: Sequence[Edit]) -> str | None:
             return None
         before, after = _dump(file, function), ast.dump(tree)
         if not isinstance(tree, ast.FunctionDef) or not _unbound(file, tree) <= _unbound(file, function):
+            return None
+        if _miscalls(file, tree) > _miscalls(file, function):
             return None
         parsed.append(after)
         changes = changes or before != after
@@ -57,6 +60,29 @@ def _unbound(file: KernelFile, function: ast.FunctionDef) -> set[str]:
         unbound |= {name for name in reads - bound if name in local or name not in _outside(file)}
         bound |= set(bound_in(heads(statement) if blocks(statement) else [statement]))
     return unbound
+
+
+def _miscalls(file: KernelFile, function: ast.FunctionDef) -> int:
+    """How many calls give a function of the file too many arguments or too few."""
+    calls = [node for node in ast.walk(function) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+    known = _named(file)
+    return sum(not _takes(known[call.func.id], call) for call in calls if call.func.id in known)  # type: ignore[attr-defined]
+
+
+def _takes(function: ast.FunctionDef, call: ast.Call) -> bool:
+    spec, given = function.args, {word.arg for word in call.keywords}
+    if [*_stars(function)] or None in given or any(isinstance(each, ast.Starred) for each in call.args):
+        return True
+    names, optional = [each.arg for each in (*spec.posonlyargs, *spec.args)], len(spec.defaults)
+    due = names[len(call.args) : len(names) - optional]
+    return len(call.args) <= len(names) and given >= set(due)
+
+
+@lru_cache(maxsize=64)
+def _named(file: KernelFile) -> dict[str, ast.FunctionDef]:
+    """The functions of a file by their names, of each name that one function has."""
+    names = [each.name for each in file.functions]
+    return {each.name: each for each in file.functions if names.count(each.name) == 1}
 
 
 def _stars(function: ast.FunctionDef) -> Iterator[str]:
