@@ -21,7 +21,7 @@ from ..numerics.evidence import LayoutRun
 from ..probing.experiment import Experiment
 from ..runtime.interpreter.memory.findings import places
 from .addresses import misread, visited_run
-from .follow import followed_run
+from .follow import Followed, followed_run
 from .lines import among
 from .statements import address, loops, masks
 from .suspects import Suspect, suspects
@@ -42,10 +42,10 @@ def seen_in_dataflow(experiment: Experiment, run: LayoutRun) -> tuple[list[Diagn
         if experiment.cuda:
             visited = visited_run(experiment, run.assigned)
             return (_diagnoses(misread(visited, wrong)) if visited is not None else []), ()
-        followed = followed_run(experiment, run.assigned)
+        followed = run.watched.followed if run.watched is not None else followed_run(experiment, run.assigned)
     except Failure:
         return [], ()
-    if followed is None:
+    if not isinstance(followed, Followed):
         return [], ()
     return _diagnoses(suspects(followed, wrong)), followed.flow.failures
 

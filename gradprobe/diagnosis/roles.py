@@ -79,6 +79,25 @@ class Roles:
             return self._of_row(data, lanes)
         return self._of_input(data, lanes)
 
+    def constants(self, name: str) -> Mapping[str, float]:
+        """By words, what kernels multiply an intermediate by; some keep LSE or delta with a minus, to add it."""
+        factors = self._factors.get(name, self._of_others)
+        negative = {f"-{words}" if words else "-1": -constant for words, constant in factors.items()}
+        return factors | negative if name in ("LSE", "delta") else factors
+
+    def expected(self, name: str) -> Array:
+        """The reference's values of P, dP, dS or delta."""
+        return self._parts[name]
+
+    def gradient(self, name: str, ds: Array) -> Array:
+        """dQ or dK of some dS."""
+        other = self._inputs["k" if name == "dQ" else "q"]
+        group = self.case.heads // self.case.kv_heads
+        if name == "dQ":
+            return np.asarray(self.x.scale * ds @ np.repeat(other, group, 1))
+        of_heads = self.x.scale * ds.swapaxes(2, 3) @ other
+        return np.asarray(of_heads.reshape(len(ds), -1, group, *of_heads.shape[2:]).sum(2))
+
     # --- what tiles are compared with
 
     @cached_property
@@ -362,9 +381,7 @@ class Roles:
         """
         if not got.size or not np.isfinite(got).all() or not np.isfinite(want).all():
             return None
-        factors = self._factors.get(form.name, self._of_others)
-        if form.name in ("LSE", "delta"):  # some kernels keep them with a minus, to add them
-            factors = factors | {f"-{words}" if words else "-1": -constant for words, constant in factors.items()}
+        factors = self.constants(form.name)
         square, here = float(want @ want), _largest(want)
         factor = float(got @ want) / square if square else 1.0
         words, constant = min(factors.items(), key=lambda each: abs(factor - each[1]))

@@ -14,8 +14,8 @@ from ..model.failures import Failure
 from ..model.run import MISMATCH
 from ..numerics.evidence import LayoutRun, Measured
 from ..probing.experiment import Experiment, experiment_of
-from ..probing.insides import with_insides
 from ..probing.runs import outcomes_of, records_of, with_strays
+from .apart import with_intermediates
 from .parts import part_of, parts
 
 # Elements of all score matrices together up to which hypotheses are tried: each takes an evaluation or two.
@@ -78,7 +78,7 @@ def _run(experiment: Experiment, layouts: Sequence[Assigned]) -> tuple[Experimen
     experiment = replace(experiment, case=case, first=None, cuda="", is_compiled=False)
     records = list(records_of(experiment))
     experiment = experiment.after(outcomes_of(records))
-    return experiment, with_strays(with_insides(experiment, records))
+    return experiment, with_strays(with_intermediates(experiment, records))
 
 
 def _of_others(experiment: Experiment, layouts: Sequence[Assigned]) -> list[LayoutRun]:

@@ -60,12 +60,7 @@ def suspects(run: Followed, wrong: Sequence[str]) -> list[Suspect]:
 
 def misread(flow: Flow) -> Iterator[Suspect]:
     """The loads and stores whose indices disagree with those of most others that they meet."""
-    left = list(flow.conflicts)
-    culprits: dict[int, list[Conflict]] = {}
-    while left:
-        culprit = _culprit(flow, left)
-        culprits[culprit] = [one for one in left if culprit in one.left | one.right]
-        left = [one for one in left if culprit not in one.left | one.right]
+    culprits = culprits_of(flow)
     right = [source.site for number, source in enumerate(flow.sources) if number not in culprits]
     for number, conflicts in culprits.items():
         source, conflict = flow.sources[number], min(conflicts, key=lambda one: "bhmndegw".find(one.letter[0]))
@@ -85,6 +80,17 @@ def _addressing(flow: Flow, culprit: int, culprits: Iterable[int]) -> Iterator[t
     """The lines that made the address of a misread access and that of no right one, the last first."""
     right = frozenset[int]().union(*(behind for number, behind in flow.slices.items() if number not in culprits))
     yield from (flow.lines[number] for number in sorted(flow.slices.get(culprit, frozenset()) - right, reverse=True))
+
+
+def culprits_of(flow: Flow) -> dict[int, list[Conflict]]:
+    """The loads and stores that disagree with most others, by number, with what they disagree in."""
+    left = list(flow.conflicts)
+    culprits: dict[int, list[Conflict]] = {}
+    while left:
+        culprit = _culprit(flow, left)
+        culprits[culprit] = [one for one in left if culprit in one.left | one.right]
+        left = [one for one in left if culprit not in one.left | one.right]
+    return culprits
 
 
 def _culprit(flow: Flow, conflicts: Sequence[Conflict]) -> int:

@@ -272,12 +272,12 @@ class Report(Struct, frozen=True, kw_only=True):
         return tuple({(one.kind, one.tensor, one.file, one.line): one for one in reversed(found)}.values())
 
     def by_status(self, status: str) -> Iterator[tuple[str, list[tuple[Run, Intermediate]]]]:
-        """Each intermediate that has a status somewhere, with the runs in which it has."""
+        """Each intermediate that has a status somewhere, by its title, with the runs in which it has."""
         found: dict[str, list[tuple[Run, Intermediate]]] = {}
         for run in self.runs:
             for one in run.intermediates:
                 # Also of one that has it nowhere: the order is that of the dataflow.
-                found.setdefault(one.name, []).extend([(run, one)] if one.status == status else [])
+                found.setdefault(one.title, []).extend([(run, one)] if one.status == status else [])
         yield from ((name, those) for name, those in found.items() if those)
 
 

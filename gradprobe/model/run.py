@@ -15,6 +15,11 @@ FAILED, CRASHED, INCOMPLETE = "error", "crashed", "incomplete"
 NOT_EXPOSED = "not exposed"
 
 
+def seen_in(name: str, kernel: str | None) -> str:
+    """An intermediate, with the kernel that it was seen in."""
+    return f"{name} in {kernel}" if kernel else name
+
+
 class Window(Struct, frozen=True):
     """A few rows and columns around an element, actual beside expected."""
 
@@ -41,6 +46,13 @@ class Element(Struct, frozen=True, kw_only=True):
     masked: bool | None = None
     """Whether a mask covers it; None where that has no meaning."""
     window: Window | None = None
+    kernel: str | None = None
+    """The kernel that it was seen in; None where it was not seen in one."""
+
+    @property
+    def title(self) -> str:
+        """`P`, or `P in flash_dq_kernel`."""
+        return seen_in(self.intermediate, self.kernel)
 
     @property
     def ratio(self) -> float:
@@ -77,7 +89,9 @@ class Intermediate(Struct, frozen=True, kw_only=True):
     status: str
     """match, mismatch, inherited or "not exposed"."""
     source: str | None = None
-    """exported, tapped or recovered."""
+    """exported, tapped, seen or recovered."""
+    kernel: str | None = None
+    """The kernel that it was seen in, `attn_bwd for dQ` where that computes it again for others; else None."""
     dtype: str | None = None
     reading_adds: Number | None = None
     """Of a recovered one, the most that reading it out of the gradients may add to an element's error."""
@@ -89,6 +103,11 @@ class Intermediate(Struct, frozen=True, kw_only=True):
     length: int | None = None
     """Of a head: query rows, keys (dK, dV) or distances (dBias)."""
     heads: tuple[Head, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """`P`, or `P in flash_dq_kernel`."""
+        return seen_in(self.name, self.kernel)
 
     @property
     def ratio(self) -> float:
@@ -198,7 +217,7 @@ class Run(Struct, frozen=True, kw_only=True):
     inside: tuple[str, ...] = ()
     """What a look into a black box showed."""
     intermediates: tuple[Intermediate, ...] = ()
-    """In dataflow order."""
+    """In dataflow order; what was seen in kernels before the gradients, kernel by kernel."""
     first_mismatch: Element | None = None
     compared: Counts = Counts()
     invariants: tuple[Identity, ...] = ()

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
+from msgspec import structs
 from torch import Tensor
 
 from ..model.case import Case
@@ -33,7 +34,8 @@ def close_up_of(probed: Probed, name: str, at: tuple[int, int] | None) -> CloseU
     having = [(run, found) for run, found in probed.measured if name in found.comparison.findings]
     wrong = [(run, found) for run, found in having if found.comparison.findings[name].mismatched]
     run, shown = (wrong or having or probed.measured)[0]
-    return close_up(probed.case, run.layout, run.holding(name) or shown, name, at)
+    row, view = run.row_of(name), close_up(probed.case, run.layout, run.holding(name) or shown, name, at)
+    return structs.replace(view, element=structs.replace(view.element, kernel=row.kernel)) if row else view
 
 
 def kept_close_ups(probed: Probed) -> Iterator[CloseUp]:

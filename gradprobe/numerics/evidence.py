@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .coarser import Coarser, Operand
     from .compare import Comparison
     from .identities import Invariant
+    from .tally import Finding
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class Measured:
     invariants: tuple[Invariant, ...]
     coarser: tuple[Coarser | Operand, ...] = ()
     """What proves to be rounded further than the contract says: sums, or an operand of the scores."""
+    rows: tuple[SeenRow, ...] = ()
+    """What its kernels were seen to hold, in the order in which it is shown."""
 
     @property
     def matches(self) -> bool:
@@ -42,6 +45,29 @@ class Measured:
     def broken(self) -> list[Invariant]:
         """The identities that the target breaks."""
         return [invariant for invariant in self.invariants if invariant.of == "target" and not invariant.holds]
+
+
+@dataclass(frozen=True)
+class SeenRow:
+    """One intermediate as one kernel held it, judged."""
+
+    kernel: str
+    """Its name, and the gradients that it went into where the kernel computes it again for others."""
+    into: tuple[str, ...]
+    """The gradients that it went into."""
+    finding: Finding
+    measured: Measured
+    """The first of those gradients and what its kernel made it of, compared: it has the values."""
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What following the operations of a run showed."""
+
+    followed: object
+    """A `Followed`, which only the diagnosis reads."""
+    shown: Measured | None = None
+    """The run's results as they came, and what its kernels hold; None where that is not all that they were made of."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +95,8 @@ class LayoutRun:
     """Why it was skipped: the target's words. What its kernels did to memory before counts all the same."""
     inside: Inside | None = None
     """Where the target was looked into under this layout."""
+    watched: Watched | None = None
+    """Where it was followed."""
     memory: tuple[MemoryFinding, ...] = ()
     """What its kernels did to memory that they should not have, where every access was seen."""
 
@@ -91,14 +119,25 @@ class LayoutRun:
 
     @property
     def shown(self) -> Measured | None:
-        """The run's own results, and with them what was recovered where the target exposes nothing."""
+        """The run's own results, and with them what was seen or recovered where the target exposes nothing."""
+        if self.watched is not None and self.watched.shown is not None:
+            return self.watched.shown
         return self.measured if self.inside is None else self.inside.shown
 
     def holding(self, name: str) -> Measured | None:
         """The measurement whose values of an intermediate are shown, where any has it."""
-        if self.measured is None or self.inside is None or name in self.measured.comparison.findings:
+        if self.measured is None or name in self.measured.comparison.findings:
+            return self.measured
+        if (row := self.row_of(name)) is not None:
+            return row.measured
+        if self.inside is None:
             return self.measured
         return self.inside.measured
+
+    def row_of(self, name: str) -> SeenRow | None:
+        """Of the kernels that an intermediate was seen in, the first that is wrong by itself; else the worst."""
+        rows = [row for row in self.shown.rows if row.finding.name == name] if self.shown is not None else []
+        return max(rows, key=lambda row: (row.finding.status == MISMATCH, row.finding.mismatched), default=None)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 
+from ..diagnosis.apart import with_intermediates
 from ..diagnosis.edits.tried import with_edits
 from ..diagnosis.why import Reasons, reasons_of
 from ..inputs.options import flags
@@ -20,7 +21,6 @@ from ..model.run import MISMATCH
 from ..numerics.evidence import LayoutRun, Probed
 from ..numerics.range import refuse_out_of_range, unshown
 from ..probing.experiment import Experiment, Tick, dots_of, experiment_of, silent
-from ..probing.insides import with_insides
 from ..probing.receipt import environment, notes_of, provenance
 from ..probing.runs import RunRecord, outcomes_of, pinned, records_of, with_strays, with_symmetries
 from ..targets.find import Target
@@ -76,7 +76,7 @@ def probe(
         if len(records) == 1 and record.run:
             first(record.run)
         _tell(told, experiment, records)
-    records = with_insides(experiment, with_symmetries(experiment, records))
+    records = with_intermediates(experiment, with_symmetries(experiment, records))
     report = _so_far(experiment, records)
     if not report.measured:
         worst = {run.layout: [finding.sentence for finding in run.memory[:1]] for run in report.runs}

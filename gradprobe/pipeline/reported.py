@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from msgspec import structs
+
 from ..model.case import Case
 from ..model.intermediates import steps
 from ..model.number import Number
 from ..model.report import CheckedTarget, Report, Source
 from ..model.run import NOT_EXPOSED, CloseUp, Counts, Head, Identity, Intermediate, Run, add_counts
 from ..numerics import evidence as verdict
-from ..numerics.evidence import Measured, Probed, Provenance
+from ..numerics.evidence import Measured, Probed, Provenance, SeenRow
 from ..numerics.identities import Invariant
 from ..numerics.tally import Finding
 from ..runtime.trace import dtype_of
@@ -77,7 +79,9 @@ def run_of(case: Case, run: verdict.LayoutRun) -> Run:
 
 
 def _counts(case: Case, measured: Measured) -> Counts:
-    findings, heads = measured.comparison.findings.values(), case.batch * case.heads
+    seen = {one.finding.name for one in measured.rows}
+    findings = [one for one in measured.comparison.findings.values() if one.name not in seen]
+    findings, heads = [*findings, *(one.finding for one in measured.rows)], case.batch * case.heads
     return Counts(heads, heads * case.seqlen_q, sum(finding.total for finding in findings), len(findings))
 
 
@@ -88,8 +92,11 @@ def _identity(tried: Invariant) -> Identity:
 
 def _intermediates(case: Case, measured: Measured) -> Iterator[Intermediate]:
     findings, absent = measured.comparison.findings, measured.comparison.absent
+    seen = {one.finding.name for one in measured.rows}
     for row, _ in steps(case.family):
-        if row.name in findings:
+        if row.name == "dQ":
+            yield from map(_seen, measured.rows)
+        if row.name in findings and row.name not in seen:
             yield _intermediate(findings[row.name], measured)
         elif row.name in absent:
             yield Intermediate(name=row.name, status=NOT_EXPOSED)
@@ -111,6 +118,10 @@ def _intermediate(finding: Finding, measured: Measured) -> Intermediate:
         length=finding.wrong_rows.shape[2],
         heads=tuple(_heads(finding)),
     )
+
+
+def _seen(row: SeenRow) -> Intermediate:
+    return structs.replace(_intermediate(row.finding, row.measured), source="seen", kernel=row.kernel, dtype=None)
 
 
 def _heads(finding: Finding) -> Iterator[Head]:

@@ -23,8 +23,8 @@ from .experiment import Experiment, derived, inputs_of, measure
 from .observe import Execution, accepted
 from .runs import RunRecord
 
-# Elements of all score matrices together up to which a target in the interpreter is looked into.
-_MOST_INTERPRETED = 1 << 18
+MOST_INTERPRETED = 1 << 18
+"""Elements of all score matrices together up to which a target in the interpreter is looked into."""
 
 
 def with_insides(experiment: Experiment, records: list[RunRecord]) -> list[RunRecord]:
@@ -58,7 +58,7 @@ def _with_inside(experiment: Experiment, record: RunRecord) -> RunRecord:
         return record
     first = experiment.first
     is_interpreted = first is not None and first.interpreted and bool(first.launched)
-    if is_interpreted and case.scores > _MOST_INTERPRETED:
+    if is_interpreted and case.scores > MOST_INTERPRETED:
         words = f"Triton's interpreter would run it on as many problems as rows, of {case.scores:,} scores"
         return record.with_more(notes=[f"P and dS are not recovered: {words}"])
     if words := obstacle(case, experiment.values):

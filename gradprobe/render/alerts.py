@@ -116,7 +116,7 @@ def _alert(
     told = (*filter(None, sentences), *([f"Again: {report.reproduce}"] if report.reproduce else []))
     places = tuple(dict.fromkeys(place for place in places if place.file))
     first = report.first_mismatch
-    is_first = rule is rules.WRONG and first is not None and what == first.intermediate
+    is_first = rule is rules.WRONG and first is not None and what == first.title
     details = {"check": report.name, **details}
     return Alert(rule, report.name, what, title, told, places, worst, is_first, details, rule.level)
 
@@ -133,13 +133,17 @@ def _cause(report: Report, cause: Diagnosis) -> Alert:
 
 def _wrong(report: Report, name: str, found: Found) -> Alert:
     firsts = (run.first_mismatch for run, _ in found)
-    first = next((one for one in firsts if one is not None and one.intermediate == name), None)
+    first = next((one for one in firsts if one is not None and one.title == name), None)
     sentences = [f"{name} is wrong by itself: its own inputs do not explain it.", _extent(found, MISMATCH)]
     if report.is_right_when_contiguous:
         sentences.append("Right when contiguous: the arithmetic is right, an address (a stride) is not.")
     sentences += [cause_in_words(diagnosis) for diagnosis in report.causes or report.diagnoses[:1]]
     sentences += [element_line(first)] if first else []
-    title, places, details = f"{name} is wrong by itself", places_of(report, name), _details(found, MISMATCH)
+    title, places, details = (
+        f"{name} is wrong by itself",
+        places_of(report, found[0][1].name),
+        _details(found, MISMATCH),
+    )
     return _alert(report, rules.WRONG, name, title, sentences, places, details, _worst(found)[1].ratio)
 
 
@@ -147,7 +151,7 @@ def _inherited(report: Report, name: str, found: Found) -> Alert:
     sentences = [f"{name} only inherits: it is wrong, but right given its wrong inputs.", _extent(found, INHERITED)]
     causes = " and ".join(f"{cause.fault} ({cause.summary})" for cause in report.causes)
     sentences += [f"It comes from {causes}."] if causes else []
-    title, places = f"{name} only inherits its error", places_of(report, name, inherits=True)
+    title, places = f"{name} only inherits its error", places_of(report, found[0][1].name, inherits=True)
     details, worst = _details(found, INHERITED), _worst(found)[1].ratio
     return _alert(report, rules.INHERITED, name, title, sentences, places, details, worst)
 
@@ -168,6 +172,7 @@ def _details(found: Found, status: str) -> dict[str, Any]:
     head, worst = next(iter(one.having(status)), None), one.max_budget_ratio
     layouts = [each.layout for each, _ in found]
     where: dict[str, Any] = {"intermediate": one.name, "layout": run.layout, "layouts": layouts}
+    where |= {"kernel": one.kernel} if one.kernel else {}
     where |= {"batch": head.batch if head else None, "head": head.head if head else None}
     return where | {"ratio": worst and worst.plain, "mismatched": one.mismatched, "total": one.total}
 

@@ -142,7 +142,7 @@ def _of_causes(name: str, old: Report, new: Report) -> Iterator[ReportChange]:
 
 def _of_runs(name: str, old: Run, new: Run) -> Iterator[ReportChange]:
     yield from _of_verdicts(name, old.layout, old.verdict, new.verdict)
-    before, after = ({one.name: one for one in run.intermediates} for run in (old, new))
+    before, after = ({one.title: one for one in run.intermediates} for run in (old, new))
     for known, one in after.items():
         if known in before:
             yield from _of_intermediates(name, old.layout, before[known], one)
@@ -151,17 +151,17 @@ def _of_runs(name: str, old: Run, new: Run) -> Iterator[ReportChange]:
 def _of_intermediates(name: str, layout: str, old: Intermediate, new: Intermediate) -> Iterator[ReportChange]:
     if NOT_EXPOSED in (old.status, new.status):
         if old.status != new.status:
-            yield ReportChange(name, new.name, old.status, new.status, "", layout)
+            yield ReportChange(name, new.title, old.status, new.status, "", layout)
         return
     before, after = ({(head.batch, head.head) for head in one.heads if head.mismatched} for one in (old, new))
     if before != after:
         became = WORSE if after - before else BETTER
-        yield ReportChange(name, new.name, _wrong_heads(old), _wrong_heads(new), became, layout)
+        yield ReportChange(name, new.title, _wrong_heads(old), _wrong_heads(new), became, layout)
     elif max(old.ratio, new.ratio) > MOVED * min(old.ratio, new.ratio):
         # Within its budget no error is worse than another.
         became = "" if max(old.ratio, new.ratio) <= 1 else WORSE if new.ratio > old.ratio else BETTER
         then, now = (f"worst {ratio(one.ratio)}x" for one in (old, new))
-        yield ReportChange(name, new.name, then, now, became, layout)
+        yield ReportChange(name, new.title, then, now, became, layout)
 
 
 def _wrong_heads(one: Intermediate) -> str:

@@ -115,12 +115,12 @@ def _blame_of(run: Run) -> str:
 def blame(run: Run) -> str:
     """Which intermediates are wrong by themselves, in which heads, and which only inherit."""
     own = [one for one in run.intermediates if one.status == MISMATCH]
-    inherited = [one.name for one in run.intermediates if one.status == INHERITED]
+    inherited = [one.title for one in run.intermediates if one.status == INHERITED]
     if not own:
         return f"every element is within budget, but the target breaks {run.broken[0].name}"
-    words = f"{own[0].name} is the first wrong intermediate"
+    words = f"{own[0].title} is the first wrong intermediate"
     words += f" in {heads_in_words(own[0], MISMATCH)}" if own[0].count > 1 else ""
-    words += f"; wrong by itself too: {', '.join(one.name for one in own[1:])}" if own[1:] else ""
+    words += f"; wrong by itself too: {', '.join(one.title for one in own[1:])}" if own[1:] else ""
     return words + (f"; only inherited: {', '.join(inherited)}" if inherited else "")
 
 
@@ -150,8 +150,12 @@ def _table(report: Report, run: Run, width: int, marks: Marks) -> Iterator[Text]
     yield Text(f"  worst error of each {each}, as a multiple of what is allowed", "dim")
     names = [f"{group.start}-{group.stop - 1}" if len(group) > 1 else str(group.start) for group in groups]
     yield Text(f"  {label:<{_NAME - 2}}" + "".join(f"{name:>{_CELL}}" for name in names), "dim")
+    kernel = None
     for one in run.compares:
-        yield Text.assemble(f"  {one.name:<{_NAME - 2}}", *_cells(one, groups, heads, marks))
+        if one.kernel and one.kernel != kernel:
+            yield Text(f"  in {one.kernel}")
+        kernel, name = one.kernel, f"  {one.name}" if one.kernel else one.name
+        yield Text.assemble(f"  {name:<{_NAME - 2}}", *_cells(one, groups, heads, marks))
     yield from (Text(line, "dim") for words in (_sources(run), _dtypes(run)) for line in wrapped(words, width))
     if report.failing and run.first_mismatch:
         legend = f"{marks.mismatch} wrong by itself   {marks.inherited} wrong, but right given its wrong inputs"
@@ -159,14 +163,15 @@ def _table(report: Report, run: Run, width: int, marks: Marks) -> Iterator[Text]
 
 
 def _sources(run: Run) -> str:
-    """Which intermediates were exported, tapped or recovered, and which were not seen at all."""
+    """Which intermediates were exported, tapped, seen or recovered, and which were not seen at all."""
     by_source: dict[str, list[str]] = {}
     for one in run.compares:
         # What dP and delta come to lies in their budgets: it is large wherever P is small.
         adds = f" (to {one.reading_adds:.0e})" if one.reading_adds is not None and one.name in ("P", "dS") else ""
-        by_source.setdefault(one.source or "", []).append(one.name + adds)
+        named = by_source.setdefault(one.source or "", [])
+        named += [one.name + adds] if one.name + adds not in named else []
     by_source["not exposed"] = list(run.absent)
-    order = ("exported", "tapped", "recovered", "not exposed")
+    order = ("exported", "tapped", "seen", "recovered", "not exposed")
     return "; ".join(f"{source}: {', '.join(by_source[source])}" for source in order if by_source.get(source))
 
 
@@ -235,7 +240,7 @@ def render_layouts(report: Report, width: int, *, utf8: bool = True) -> Iterator
             continue
         line = Text.assemble(f"  {run.layout:<14} ", (run.verdict, style))
         worst = max(run.compares, key=lambda one: one.ratio)
-        line.append(f", worst {ratio(worst.ratio)}{marks.times} in {worst.name}")
+        line.append(f", worst {ratio(worst.ratio)}{marks.times} in {worst.title}")
         yield line
 
 
@@ -286,10 +291,10 @@ def _sentences(report: Report) -> Iterator[str]:
 def _wrong_rows(run: Run) -> str:
     first = run.first_mismatch
     assert first is not None
-    one = next(one for one in run.compares if one.name == first.intermediate)
+    one = next(one for one in run.compares if one.title == first.title)
     ranges = next(head.rows for head in one.heads if (head.batch, head.head) == (first.batch, first.head))
     rows = sum(last - start + 1 for start, last in ranges)
-    return f"{one.name} {place_in_words(first)}: {in_words(ranges, 6)} ({rows} of {one.length})"
+    return f"{one.title} {place_in_words(first)}: {in_words(ranges, 6)} ({rows} of {one.length})"
 
 
 def _receipt(report: Report) -> str:

@@ -62,7 +62,7 @@ def _head(view: CloseUp) -> Iterator[Text]:
     elements, is_wrong = plural(view.total, "element"), view.mismatched > 0
     state = f"{view.mismatched:,} of {elements} wrong" if is_wrong else f"all {elements} within budget"
     styled = (state, STYLES[MISMATCH] if is_wrong else "green")
-    yield Text.assemble((view.intermediate, "bold"), f"  {place_in_words(view)}: ", styled)
+    yield Text.assemble((view.element.title, "bold"), f"  {place_in_words(view)}: ", styled)
 
 
 def _map(view: CloseUp, width: int, signs: str) -> Iterator[Text]:

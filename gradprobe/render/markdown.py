@@ -115,10 +115,10 @@ def _of_run(run: Run, check: str, where: str) -> TableRow:
         what = element_line(run.first_mismatch)
     broken = [identity.name for identity in identities(run).values() if not identity.holds]
     what = "; ".join(filter(None, (what, f"broken: {', '.join(broken)}" if broken else "")))
-    told = f"{ratio(worst.ratio)}x in {worst.name}" if worst else ""
+    told = f"{ratio(worst.ratio)}x in {worst.title}" if worst else ""
     names: dict[str, list[str]] = {MISMATCH: [], INHERITED: []}
     for one in run.intermediates:
-        names.setdefault(one.status, []).append(one.name)
+        names.setdefault(one.status, []).append(one.title)
     own, inherited = ", ".join(names[MISMATCH]), ", ".join(names[INHERITED])
     where = where if run.verdict in (MISMATCH, FAILED, CRASHED) else ""
     return TableRow(run.verdict, worst.ratio if worst else 0.0, (check, run.layout, own, inherited, told, what, where))

@@ -22,7 +22,7 @@ class Trace:
     values: Mapping[str, Tensor]
     """By name, in the axes of the table of intermediates and in the target's dtype."""
     sources: Mapping[str, str]
-    """By name: "exported" by the target; later also "tapped" or "recovered"."""
+    """By name: "exported" by the target; later also "tapped", "seen" or "recovered"."""
 
 
 def dtype_of(trace: Trace, name: str) -> str | None:

@@ -47,7 +47,7 @@ HEAD = {
     "max_budget_ratio": (*NUMBER, NONE), "rows": [[int]],
 }  # fmt: skip
 FINDING = {
-    "name": str, "status": {"match", "inherited", "mismatch"}, "source": {"exported", "tapped", "recovered"},
+    "name": str, "status": {"match", "inherited", "mismatch"}, "source": {"exported", "tapped", "seen", "recovered"},
     "mismatched": int, "total": int, "non_finite": int, "max_abs_err": (*NUMBER, NONE),
     "max_budget_ratio": (*NUMBER, NONE), "heads": [HEAD],
 }  # fmt: skip

@@ -2,6 +2,7 @@
 
 import pytest
 
+from gradprobe.diagnosis import apart
 from tests.cases import softmax_case
 from tests.planted.flash_faults import EXPORTED, INSIDE
 from tests.planted.planting import assert_as_recorded, probe_planted
@@ -21,7 +22,8 @@ def probed(fault, folder, function):
     "fault",
     [pytest.param(f, id=f.name, marks=[] if f.name in OFTEN else [pytest.mark.nightly]) for f in INSIDE],
 )
-def test_a_fault_in_a_black_box_is_placed_and_told(fault, tmp_path):
+def test_a_fault_in_a_black_box_that_cannot_be_watched_is_placed_and_told(fault, tmp_path, monkeypatch):
+    monkeypatch.setattr(apart, "_is_watchable", lambda experiment, record: False)
     report = probed(fault, tmp_path, "flash_black_box")
     assert_as_recorded(fault, report)
     said = "\n".join(report.failing[0].inside.sentences)

@@ -88,7 +88,7 @@ def _place(run: Run) -> str:
         return f"breaks {run.broken[0].name if run.broken else 'an identity'}"
     axes = {"batch": place.batch, "head": place.head, "row": place.row, "col": place.col}
     told = " ".join(f"{axis}={index}" for axis, index in axes.items() if index is not None)
-    return f"{place.intermediate} {told} {ratio(place.ratio)}x"
+    return f"{place.title} {told} {ratio(place.ratio)}x"
 
 
 def simplest(checks: Sequence[Made]) -> Made | None:

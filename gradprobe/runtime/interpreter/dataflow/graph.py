@@ -84,6 +84,10 @@ class Node:
     has_nan: bool = False
     used: bool = False
     """Whether something that is known was made of it."""
+    value: Array | None = None
+    """Of scores and of vectors: what it came to."""
+    lanes: Lanes | None = None
+    """The indices of that."""
 
 
 @dataclass(frozen=True)
@@ -219,7 +223,8 @@ class Flow:
         if role is not None and role.is_known:
             _mark_used(operands)
         has_nan = numbers is not None and bool(np.isnan(numbers).any())
-        node = Node(site, operands, role, frozenset(lacking), len(self.nodes), has_nan)
+        value = numbers if numbers is not None and _is_kept(numbers, lanes) else None
+        node = Node(site, operands, role, frozenset(lacking), len(self.nodes), has_nan, value=value, lanes=lanes)
         self.nodes.append(node)
         Tile(node, lanes).keep(handle)
 
@@ -230,6 +235,12 @@ def _numbers(handle: Any) -> Array | None:
     if data.dtype == np.uint16 and handle.dtype.scalar.is_bf16():
         return (data.astype(np.uint32) << 16).view(np.float32)
     return data if data.dtype.kind == "f" else None
+
+
+def _is_kept(data: Array, lanes: Lanes | None) -> bool:
+    """Whether a tile may hold scores, or numbers of rows."""
+    is_of_dims = lanes is not None and not lanes.is_matrix and bool({"d", "e"} & lanes.at.keys())
+    return data.ndim == 1 or (data.ndim == 2 and not is_of_dims)
 
 
 def _mark_used(nodes: Sequence[Node]) -> None:

@@ -1,0 +1,206 @@
+"""P, dP, dS and delta of a failing run, seen in each kernel apart and judged: what takes the place of a recovery."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial, reduce
+from typing import TYPE_CHECKING
+
+import torch
+from msgspec import structs
+
+from ..model.case import Case
+from ..model.failures import Failure
+from ..model.intermediates import GRADIENT_OF, names
+from ..model.number import listed
+from ..model.run import MISMATCH, Element
+from ..numerics.compare import Comparison, compare, promoted
+from ..numerics.evidence import LayoutRun, Measured, SeenRow, Watched
+from ..numerics.locate import locate
+from ..numerics.tally import Finding
+from ..probing.experiment import Experiment
+from ..probing.insides import MOST_INTERPRETED, with_insides
+from ..probing.runs import RunRecord
+from ..runtime.trace import Trace, expected_shapes
+
+if TYPE_CHECKING:
+    from .seen import Seen
+
+# What each gradient is made of.
+_MADE_OF = {"dQ": "dS", "dK": "dS", "dV": "P"}
+
+
+def with_intermediates(experiment: Experiment, records: list[RunRecord]) -> list[RunRecord]:
+    """The records with what the target does not expose: seen in the first that fails, else recovered.
+
+    A target in Triton's interpreter is run once more in that layout, and followed. Where that shows P or dS of every
+    gradient that is wrong, nothing is recovered; where it does not, what was followed stays for the diagnosis.
+    """
+    at = next((at for at, record in enumerate(records) if _is_watchable(experiment, record)), None)
+    if at is None:
+        return with_insides(experiment, records)
+    run, record = records[at].run, records[at]
+    assert run is not None
+    experiment.tick(f"following {run.layout}", 0.0, f"{run.layout}, followed")
+    with experiment.stopwatch.timed("compare"):
+        watched, note = _watched(experiment, run)
+    record = replace(record.with_more(notes=[note] if note else []), run=replace(run, watched=watched))
+    records = [*records[:at], record, *records[at + 1 :]]
+    return records if watched is not None and watched.shown is not None else with_insides(experiment, records)
+
+
+def _is_watchable(experiment: Experiment, record: RunRecord) -> bool:
+    """Whether a run is wrong, hides P or dS, and can be followed."""
+    first, case, run = experiment.first, experiment.case, record.run
+    return (
+        first is not None and first.interpreted and bool(first.launched)
+        and case.recover and experiment.reference is None and case.scores <= MOST_INTERPRETED
+        and not case.cu_seqlens_q and not case.dropout
+        and run is not None and run.measured is not None and record.configuration is None
+        and not run.measured.comparison.matches and not run.measured.coarser
+        and bool({"P", "dS"} - run.measured.trace.values.keys())
+    )  # fmt: skip
+
+
+def _watched(experiment: Experiment, run: LayoutRun) -> tuple[Watched | None, str]:
+    """What following a run shows, and a note where it could not be read; no verdict depends on it."""
+    # It imports Triton, which only a run in the interpreter has surely done already.
+    from .follow import followed_run
+    from .seen import seen_in
+
+    assert run.measured is not None
+    try:
+        followed = followed_run(experiment, run.assigned)
+    except Failure:
+        return None, ""
+    if followed is None:
+        return None, ""
+    try:
+        shown = shown_with(experiment.case, run.measured, seen_in(followed, experiment.case))
+    except Exception as error:
+        fault = f"{type(error).__name__}: {error}"
+        return Watched(followed), f"what the kernels hold could not be read, by a fault of gradprobe: {fault}"
+    followed.forget_values()
+    return Watched(followed, shown), ""
+
+
+def shown_with(case: Case, own: Measured, seen: Sequence[Seen]) -> Measured | None:
+    """A run's results and what its kernels hold, judged; None where that does not show what they are made of.
+
+    Each gradient is judged with what its own kernel holds, so that it is called inherited where it is right given that.
+    """
+    seen = [one for one in seen if one.name not in own.trace.values]
+    wrong = {name for name, finding in own.comparison.findings.items() if finding.mismatched}
+    gradients = [name for name in _MADE_OF if name in own.trace.values]
+    chains = {name: _chain(case, own, name, seen) for name in gradients}
+    coarse = partial(_chain, case, own, seen=seen, coarse=True)
+    rows = tuple(_held(row, coarse) for row in _rows(seen, chains))
+    shown = {(one.finding.name, gradient) for one in rows for gradient in one.into}
+    needed = {(_MADE_OF[name], name) for name in (wrong & chains.keys() or gradients)}
+    needed = {pair for pair in needed if pair[0] not in own.trace.values}
+    if not rows or not needed <= shown or not all(_is_proved(own, one) for one in rows):
+        return None
+    return _beside(own, rows, {name: one.comparison.findings for name, one in chains.items()})
+
+
+def _chain(case: Case, own: Measured, gradient: str, seen: Sequence[Seen], *, coarse: bool = False) -> Measured:
+    """A gradient with what its kernel made it of, compared: each judged by the formulas and by its own inputs.
+
+    Args:
+        coarse: whether by an arithmetic that is coarser than the contract.
+    """
+    values = {name: value for name, value in own.trace.values.items() if name not in _MADE_OF or name == gradient}
+    for one in seen:
+        if gradient in one.into:
+            dtype = getattr(torch, case.dtype) if one.is_rounded else torch.float32
+            values[one.name] = torch.from_numpy(one.values).to(dtype)
+    order = [name for name in expected_shapes(case) if name in values]
+    trace = Trace({name: values[name] for name in order}, dict.fromkeys(order, "seen"))
+    precision = own.comparison.precision.coarser if coarse else own.comparison.precision
+    comparison = compare(case, own.x, trace, precision, evaluate=own.comparison.evaluate, blame=not coarse)
+    return replace(own, trace=trace, comparison=comparison)
+
+
+def _rows(seen: Sequence[Seen], chains: Mapping[str, Measured]) -> list[SeenRow]:
+    """Each that was seen, judged: kernel by kernel, and in each in dataflow order."""
+    found = []
+    for one in seen:
+        chain = next((chains[name] for name in chains if name in one.into), None)
+        if chain is not None:
+            into = tuple(name for name in names() if name in one.into)
+            found.append(SeenRow(_place(one, seen), into, chain.comparison.findings[one.name], chain))
+    kernels = list(dict.fromkeys(one.kernel for one in found))
+    return sorted(found, key=lambda row: (kernels.index(row.kernel), names().index(row.finding.name)))
+
+
+def _place(one: Seen, seen: Sequence[Seen]) -> str:
+    """The kernel, and what is computed for where the kernel computes it again for other gradients."""
+    here = [other for other in seen if other.kernel == one.kernel]
+    together = reduce(lambda known, other: known | other.into if known & other.into else known, 2 * here, one.into)
+    if together == frozenset().union(*(other.into for other in here)):
+        if sum(other.name == one.name for other in here) == 1:
+            return one.kernel
+        together = one.into
+    return f"{one.kernel} for {listed([name for name in names() if name in together])}"
+
+
+def _held(row: SeenRow, coarse: Callable[[str], Measured]) -> SeenRow:
+    """A row that a coarser arithmetic explains, held to that: what it goes into may be right all the same."""
+    if not row.finding.mismatched:
+        return row
+    measured = coarse(next(name for name in row.into if name in row.measured.trace.values))
+    finding = measured.comparison.findings[row.finding.name]
+    return row if finding.mismatched else replace(row, finding=finding, measured=measured)
+
+
+def _is_proved(own: Measured, row: SeenRow) -> bool:
+    """Whether all that a row goes into is wrong wherever the row is: else it may not be what it is held for."""
+    wrong = row.finding.wrong > 0
+    for finding in (own.comparison.findings[name] for name in row.into if name in own.comparison.findings):
+        heads = (finding.wrong > 0).repeat_interleave(wrong.shape[1] // finding.wrong.shape[1], 1)
+        if bool((wrong & ~heads).any()):
+            return False
+    return True
+
+
+def _beside(own: Measured, rows: Sequence[SeenRow], judged: Mapping[str, Mapping[str, Finding]]) -> Measured:
+    """The results as they came, inherited where their kernels' own values explain them, and the rows."""
+    known = dict(own.comparison.findings)
+    for name, finding in own.comparison.findings.items():
+        chains = [judged[name]] if name in judged else judged.values() if name in GRADIENT_OF.values() else []
+        known[name] = reduce(_less_blamed, (chain.get(name) for chain in chains), finding)
+    findings = known | {row.finding.name: row.finding for row in reversed(rows) if row.finding.name not in known}
+    worse = {row.finding.name: row.finding for row in reversed(rows) if row.finding.status == MISMATCH}
+    findings = {name: (findings | worse)[name] for name in names() if name in findings}
+    sources = {name: own.trace.sources.get(name, "seen") for name in findings}
+    comparison = replace(
+        own.comparison, findings=findings, absent=tuple(name for name in own.comparison.absent if name not in findings)
+    )
+    shown = replace(own, trace=replace(own.trace, sources=sources), comparison=promoted(comparison), rows=tuple(rows))
+    return replace(shown, first=_first(shown))
+
+
+def _less_blamed(own: Finding, judged: Finding | None) -> Finding:
+    """A finding whose wrong heads inherit where one of the two says so."""
+    if judged is None or not own.mismatched:
+        return own
+    left = own.own.minimum(judged.own)
+    return replace(own, own=left, first=own.first if bool(left.any()) else None)
+
+
+def _first(shown: Measured) -> Element | None:
+    """The first mismatch: of what belongs to the forward, of the kernels in their order, of the gradients."""
+    wrong = {name: one for name, one in shown.comparison.findings.items() if one.status == MISMATCH}
+    seen = {row.finding.name for row in shown.rows}
+    plain = [name for name in wrong if name not in seen]
+    row = next((row for row in shown.rows if row.finding.status == MISMATCH), None)
+    before = [name for name in plain if names().index(name) < names().index("dQ")]
+    if row is None or before:
+        return locate(shown.x, shown.trace, replace(shown.comparison, findings={name: wrong[name] for name in plain}))
+    element = locate(row.measured.x, row.measured.trace, _only(row))
+    return structs.replace(element, kernel=row.kernel) if element else None
+
+
+def _only(row: SeenRow) -> Comparison:
+    return replace(row.measured.comparison, findings={row.finding.name: row.finding})

@@ -1,0 +1,350 @@
+"""P, dP, dS and delta as a followed run shows them in each of its kernels, element by element.
+
+Which tile is which is read off what it is made into, and off its values where they are right: scores that a dot sums
+with k or q are dS, those that it sums with dO are P. Of what is neither there is nothing in here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ..inputs.memory import Array
+from ..model.case import Case
+from ..runtime.interpreter.dataflow import Lanes, Node, Site
+from ..runtime.interpreter.dataflow.lanes import along
+from .follow import Followed
+from .suspects import culprits_of
+
+# What a dot makes of scores and an input, and what the scores are.
+_SUMMED = {"k": ("dQ", "dS"), "q": ("dK", "dS"), "do": ("dV", "P")}
+_SCORES = ("P", "dP", "dS")
+# Operations that leave scores what they are, but for a constant or a mask.
+_CASTS = ("fp_ext", "fp_trunc", "fp_to_fp")
+_THROUGH = (*_CASTS, "select", "fmul", "fdiv", "precise_divf")
+# What is no intermediate and enters a dot in the place of one only by mistake.
+_UNFINISHED = ("dT", "dP - delta")
+# Of the known values at one site, the share that must be of one intermediate; the others are tiles of zeros.
+_MOSTLY = 0.5
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One intermediate as one kernel computed it, on the way to some gradients."""
+
+    name: str
+    kernel: str
+    into: frozenset[str]
+    """The gradients that it went into."""
+    values: Array
+    """[B, H, M, N] or [B, H, M]; 0 where a mask covers it and nothing sums over it."""
+    is_rounded: bool
+    """Whether some of it is what was rounded to 16 bits."""
+
+
+def seen_in(run: Followed, case: Case) -> list[Seen]:
+    """What every kernel of a run computed of P, dP, delta and dS for every row and key that sees one another.
+
+    In the order in which kernels began with it. What a kernel computed of a part alone is left out.
+    """
+    return list(_Reading(run, case).all())
+
+
+class _Reading:
+    """Names for the nodes of a flow, and their values put together."""
+
+    def __init__(self, run: Followed, case: Case) -> None:
+        self._run, self._case, self._nodes = run, case, run.flow.nodes
+        self._culprits = frozenset(culprits_of(run.flow))
+        self._tensors = {source.site: source.tensor for source in run.flow.sources}
+        self._into: dict[int, set[str]] = defaultdict(set)
+        """By node, the gradients that it goes into inside its kernel."""
+        self._summed: set[int] = set()
+        """The scores that a dot sums."""
+        self._by_structure: dict[int, str] = {}
+        self._beside: dict[int, Sequence[Node]] = {}
+        """By node, others that it met lane by lane."""
+        self._of_rows: dict[int, Node] = {}
+        """By node of numbers of rows, the scores that they were taken from."""
+        self._read_dots()
+        self._by_value = self._sites()
+
+    # --- what is what
+
+    def _read_dots(self) -> None:
+        for node in self._nodes:
+            for scores, other in self._scores_of_dot(node):
+                gradient, name = _SUMMED[self._input(other)]
+                self._into[scores.number].add(gradient)
+                self._summed.add(scores.number)
+                if name == "dS":
+                    self._name(scores, "dS")
+                    self._read_product(scores)
+                elif self._case.family == "softmax":
+                    self._name(scores, "P")
+        for node in reversed(self._nodes):
+            if node.number in self._into and node.site.operation != "load":
+                for operand in node.operands:
+                    if operand.site.kernel == node.site.kernel:
+                        self._into[operand.number] |= self._into[node.number]
+
+    def _name(self, node: Node, name: str) -> None:
+        self._by_structure.setdefault(node.number, name)
+
+    def _read_product(self, ds: Node) -> None:
+        """Names what dS is a product of: P, and dP less delta."""
+        leaves = list(_factors(ds))
+        met = [*_steps(ds), *(step for leaf in leaves for step in _steps(leaf))]
+        for leaf in leaves:
+            core = _through(leaf)
+            if core.site.operation in ("exp", "exp2"):
+                self._name(leaf, "P")
+            elif core.site.operation in ("fsub", "fadd") and len(core.operands) == 2:
+                met += self._read_difference(core)
+        for one in met:
+            self._beside.setdefault(one.number, met)
+
+    def _read_difference(self, difference: Node) -> Iterator[Node]:
+        rows = [one for one in difference.operands if _is_vector(one)]
+        scores = [one for one in difference.operands if _is_scores(one) and self._is_dp(_through(one))]
+        if len(rows) == len(scores) == 1:
+            self._name(scores[0], "dP")
+            self._name(rows[0], "delta")
+            self._of_rows[rows[0].number] = difference
+            yield from _steps(scores[0])
+
+    def _scores_of_dot(self, node: Node) -> Iterator[tuple[Node, Node]]:
+        """The scores that a dot sums, and the input that it sums them with."""
+        if node.site.operation == "dot" and len(node.operands) >= 2:
+            one, other = node.operands[:2]
+            for scores, beside in ((one, other), (other, one)):
+                if scores.lanes is not None and scores.lanes.is_matrix and self._input(beside) in _SUMMED:
+                    yield scores, beside
+
+    def _is_dp(self, node: Node) -> bool:
+        """Whether a dot of dO and v, and of nothing else, made it."""
+        inputs = {self._input(operand) for operand in node.operands}
+        return node.site.operation == "dot" and len(node.operands) == 2 and inputs == {"do", "v"}
+
+    def _input(self, node: Node) -> str:
+        """The input that a tile is, by its value or by the load that it comes from."""
+        if node.role is not None and node.role.name:
+            return node.role.name
+        while node.site.operation in _CASTS and node.operands:
+            node = node.operands[0]
+        return self._tensors.get(node.site, "") if node.site.operation == "load" else ""
+
+    def _sites(self) -> dict[Site, str]:
+        """By site, the one intermediate that its values are where they are anything that is known."""
+        counts: dict[Site, Counter[str]] = defaultdict(Counter)
+        for node in self._nodes:
+            role = node.role
+            if node.number in self._into and role is not None and not role.is_by_row and _tells(node):
+                counts[node.site][role.name] += 1
+        most = {site: found.most_common(1)[0] for site, found in counts.items()}
+        return {site: name for site, (name, count) in most.items() if count > _MOSTLY * counts[site].total()}
+
+    def _name_of(self, node: Node) -> str:
+        known, made = self._by_value.get(node.site, ""), self._by_structure.get(node.number, "")
+        if known in _UNFINISHED and made == "dS":
+            return made
+        return known or made
+
+    # --- where it is
+
+    def _lanes(self, node: Node) -> dict[str, Array] | None:
+        """The batch, head, row and key of each lane, of loads that nothing contradicts; None where one is unknown."""
+        assert node.value is not None
+        own, found = self._clean(node), dict[str, Array]()
+        for letter in "bhmn":
+            values = own.get(letter)
+            for other in self._beside.get(node.number, ()) if values is None else ():
+                values = _borrowed(letter, own, self._clean(other), node.value.shape)
+                if values is not None:
+                    break
+            if values is None:
+                return None
+            found[letter] = values
+        return found
+
+    def _clean(self, node: Node) -> Mapping[str, Array]:
+        lanes = node.lanes
+        if lanes is None:
+            return {}
+        return {x: at for x, at in lanes.at.items() if not lanes.origins[x] & self._culprits}
+
+    # --- the values
+
+    def all(self) -> Iterator[Seen]:
+        parts: dict[tuple[str, str], dict[frozenset[str], list[Node]]] = defaultdict(lambda: defaultdict(list))
+        for node in self._nodes:
+            into = frozenset(self._into.get(node.number, ()))
+            name = self._name_of(node) if into and node.value is not None else ""
+            if (name in _SCORES and _is_scores(node)) or (name == "delta" and node.number in self._of_rows):
+                parts[node.site.kernel, name][into].append(node)
+        for (kernel, name), found in parts.items():
+            for into, nodes in _merged(found):
+                values = self._put_together(name, into, nodes)
+                if values is not None:
+                    yield Seen(name, kernel, into, values, any(map(_is_rounded, nodes)))
+
+    def _put_together(self, name: str, into: frozenset[str], nodes: Sequence[Node]) -> Array | None:
+        """The last value of every element, without the constant that it is multiplied by; None where some lack."""
+        constants = self._run.roles.constants(name)
+        known = {node.site: constants[self._words[node.site]] for node in nodes if node.site in self._words}
+        raw = self._last_values(name, nodes, known)
+        if raw is None or len(known) == len({node.site for node in nodes}):
+            return raw
+        # What is summed into one gradient has one constant.
+        alike = [known[node.site] for node in nodes if node.number in self._summed and node.site in known]
+        constant = alike[0] if alike else self._fitting(name, into, raw)
+        return self._last_values(name, nodes, {node.site: known.get(node.site, constant) for node in nodes})
+
+    def _last_values(self, name: str, nodes: Sequence[Node], constants: Mapping[Site, float]) -> Array | None:
+        valid = self._run.roles.valid
+        found = np.full(valid.shape if name != "delta" else valid.shape[:3], np.nan)
+        seen = np.zeros(found.shape, bool)
+        for node in nodes:
+            read = self._rows(node) if name == "delta" else self._scores(node)
+            if read is None:
+                return None
+            index, values = read
+            values = values / constants.get(node.site, 1.0)
+            if name != "delta" and node.number not in self._summed:
+                values = np.where(valid[index], values, 0.0)
+            elif name != "delta":
+                # Of rows and keys that see nothing a kernel may hold anything: it stores nothing of them.
+                b, h, m, n = index
+                values = np.where(valid.any(3)[b, h, m] & valid.any(2)[b, h, n], values, 0.0)
+            found[index], seen[index] = values, True
+        needed = valid if name != "delta" else valid.any(3)
+        return np.where(seen, found, 0.0) if bool((seen | ~needed).all()) else None
+
+    def _fitting(self, name: str, into: frozenset[str], raw: Array) -> float:
+        """The constant with which dS gives the gradient that came; of another the one that leaves the least error."""
+        roles, trace = self._run.roles, self._run.outcome.trace
+        gradient = next((one for one in ("dQ", "dK") if one in into and trace and one in trace.values), "")
+        if name == "dS" and gradient and trace:
+            came, given = trace.values[gradient].double().cpu().numpy(), roles.gradient(gradient, raw)
+        else:
+            came, given = roles.expected(name), raw
+        return min(roles.constants(name).values(), key=lambda one: float(np.nansum(np.abs(given / one - came))))
+
+    def _scores(self, node: Node) -> tuple[tuple[Array, ...], Array] | None:
+        lanes = self._lanes(node)
+        if lanes is None or node.value is None:
+            return None
+        known = np.logical_and.reduce([lanes[x] >= 0 for x in "bhmn"])
+        return tuple(lanes[x][known] for x in "bhmn"), node.value[known].astype(np.float64)
+
+    def _rows(self, node: Node) -> tuple[tuple[Array, ...], Array] | None:
+        """The numbers of rows, at the rows of the scores that they are taken from."""
+        of = self._of_rows[node.number]
+        lanes = self._lanes(of)
+        assert node.value is not None
+        assert of.value is not None
+        axis = _axis({} if lanes is None else lanes, "m")
+        if lanes is None or axis is None or of.value.shape[axis] != node.value.size:
+            return None
+        at = [one for x in "bhm" if (one := along(lanes[x], 1 - axis)) is not None]
+        if len(at) < 3:
+            return None
+        known = np.logical_and.reduce([one >= 0 for one in at])
+        return tuple(one[known] for one in at), node.value.reshape(-1)[known].astype(np.float64)
+
+    @cached_property
+    def _words(self) -> dict[Site, str]:
+        """By site, what its values are multiplied by where they are right."""
+        counts: dict[Site, Counter[str]] = defaultdict(Counter)
+        for node in self._nodes:
+            if node.role is not None and _tells(node) and node.role.name == self._name_of(node):
+                counts[node.site][node.role.factor] += 1
+        return {site: found.most_common(1)[0][0] for site, found in counts.items()}
+
+
+def _merged(found: Mapping[frozenset[str], list[Node]]) -> Iterator[tuple[frozenset[str], list[Node]]]:
+    """What goes into some gradients, with what goes into a part of them: a rounded copy, mostly."""
+    largest = [into for into in found if not any(into < other for other in found)]
+    for into in largest:
+        nodes = [node for part, of_part in found.items() if part <= into for node in of_part]
+        yield into, sorted(nodes, key=lambda node: node.number)
+
+
+def _tells(node: Node) -> bool:
+    """Whether its value is known, and not 0 throughout: zeros are anything."""
+    return node.role is not None and bool(node.role.name) and node.value is not None and bool(np.any(node.value))
+
+
+def _is_rounded(node: Node) -> bool:
+    """Whether all its numbers are of 16 bits: the flow has those of bfloat16 as float32."""
+    value = node.value
+    if value is None or value.dtype != np.float32:
+        return value is not None and value.dtype.itemsize < 4
+    return bool(np.any(value)) and not np.any(np.ascontiguousarray(value).view(np.uint32) & np.uint32(0xFFFF))
+
+
+def _is_scores(node: Node) -> bool:
+    return node.value is not None and node.value.ndim == 2
+
+
+def _is_vector(node: Node) -> bool:
+    return node.value is not None and node.value.ndim == 1
+
+
+def _steps(node: Node) -> Iterator[Node]:
+    """A node, and what it was before each constant, mask and rounding."""
+    yield node
+    while node.site.operation in _THROUGH and len(node.operands) == 1 and _is_scores(node.operands[0]):
+        node = node.operands[0]
+        yield node
+
+
+def _through(node: Node) -> Node:
+    """The scores that a node is, before constants, masks and roundings."""
+    *_, first = _steps(node)
+    return first
+
+
+def _factors(node: Node) -> Iterator[Node]:
+    """The scores that a node is a product of."""
+    core = _through(node)
+    if core.site.operation == "fmul" and len(core.operands) == 2 and all(map(_is_scores, core.operands)):
+        for operand in core.operands:
+            yield from _factors(operand)
+    else:
+        yield node
+
+
+def _borrowed(
+    letter: str, own: Mapping[str, Array], other: Mapping[str, Array], shape: tuple[int, ...]
+) -> Array | None:
+    """The indices of a letter, from another tile that this one met; None where it is not known how that lies in it."""
+    values = other.get(letter)
+    if values is None:
+        return None
+    if len(np.unique(values[values >= 0])) == 1 and letter in "bh":
+        return np.full(shape, values.max(), np.int32)
+    axis = _axis(other, letter)
+    if axis is None:
+        return None
+    vector = along(values, 1 - axis)
+    for x in "mn":
+        mine, theirs = _axis(own, x), _axis(other, x)
+        if mine is not None and theirs is not None and vector is not None:
+            to = axis if mine == theirs else 1 - axis
+            if shape[to] == len(vector):
+                return np.broadcast_to(np.expand_dims(vector, 1 - to), shape)
+    return None
+
+
+def _axis(lanes: Mapping[str, Array] | Lanes, letter: str) -> int | None:
+    """The axis of a tile along which a letter varies; None where it is not one."""
+    values = lanes.get(letter) if isinstance(lanes, Mapping) else lanes.at.get(letter)
+    if values is None or values.ndim != 2:
+        return None
+    varies = [axis for axis in (0, 1) if along(values, axis) is None]
+    return varies[0] if len(varies) == 1 else None
