@@ -11,10 +11,10 @@ import torch
 from msgspec import structs
 
 from ..model.case import Case
-from ..model.failures import Failure
 from ..model.intermediates import GRADIENT_OF, names
 from ..model.number import listed
 from ..model.run import MISMATCH, Element
+from ..numerics.black_box.recover import recoverable
 from ..numerics.compare import Comparison, compare, promoted
 from ..numerics.evidence import LayoutRun, Measured, SeenRow, Watched
 from ..numerics.locate import locate
@@ -59,7 +59,7 @@ def _is_watchable(experiment: Experiment, record: RunRecord) -> bool:
         and not case.cu_seqlens_q and not case.dropout
         and run is not None and run.measured is not None and record.configuration is None
         and not run.measured.comparison.matches and not run.measured.coarser
-        and bool({"P", "dS"} - run.measured.trace.values.keys())
+        and recoverable(run.measured.trace)
     )  # fmt: skip
 
 
@@ -72,10 +72,10 @@ def _watched(experiment: Experiment, run: LayoutRun) -> tuple[Watched | None, st
     assert run.measured is not None
     try:
         followed = followed_run(experiment, run.assigned)
-    except Failure:
+    except Exception:  # the diagnosis follows again, and tells it
         return None, ""
-    if followed is None:
-        return None, ""
+    if followed is None or followed.flow.failures:
+        return (Watched(followed) if followed is not None else None), ""
     try:
         shown = shown_with(experiment.case, run.measured, seen_in(followed, experiment.case))
     except Exception as error:
