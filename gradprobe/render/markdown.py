@@ -13,7 +13,7 @@ from ..model.number import plural
 from ..model.report import Report, TriedEdit, passing_edit
 from ..model.run import CRASHED, FAILED, INHERITED, MATCH, MISMATCH, SKIPPED, Run
 from .places import Base, Place, base_of, place_of, places_of
-from .text import element_line, errors_of, identities, ratio, so_far, told_apart, visible
+from .text import cause_in_words, element_line, errors_of, identities, ratio, so_far, told_apart, visible
 
 # GitHub drops a summary that is larger.
 MOST_BYTES = 2**20
@@ -50,8 +50,10 @@ def as_markdown(reports: Sequence[Report], base: Base, most: int = MOST_BYTES) -
     lines = [_row(row) for row in sorted(rows, key=lambda row: (_ORDER.index(row.verdict), -row.ratio))]
     wrong = [report for report in reports if errors_of(report).verdict != MATCH and report.reproduce]
     again = [f"again: <code>{_plain(report.reproduce)}</code><br>\n" for report in wrong]
+    causes = ((report, cause) for report in reports for cause in errors_of(report).causes)
+    why = [f"\n{_plain(f'{report.name}: {cause_in_words(cause)}')}\n" for report, cause in causes]
     edits = [_edit(report, edit) for report in reports if (edit := passing_edit(report)) is not None]
-    return _within(_heading(reports) + _HEAD, lines, ["\n", *again, *edits] if again else edits, most)
+    return _within(_heading(reports) + _HEAD, lines, ["\n" if again else "", *again, *why, *edits], most)
 
 
 def _edit(report: Report, edit: TriedEdit) -> str:

@@ -78,6 +78,13 @@ def test_where_none_was_tried_no_hypothesis_is_said_not_to_fit():
     assert shown(known=("too large", "and more"), sought=False) == ["NO CAUSE SOUGHT:", "  too large", "  and more"]
 
 
+def test_a_table_is_followed_by_the_cause_and_not_by_what_is_merely_consistent():
+    assert "lazy&#58; Cause&#58; dO is misread &#40;explains 100% of what is wrong&#41;" in as_markdown(
+        written(1.0), BASE
+    )
+    assert "misread" not in as_markdown(written(0.6), BASE)
+
+
 def test_two_faults_at_once_are_both_shown_and_the_runner_up_is_not():
     other = Diagnosis("factor/dQ", "A", "dQ is off by the factor 4", 1.0, also=True)
     third = Diagnosis("factor/dS", "A", "dS is off by the factor 4", 1.0)

@@ -55,14 +55,6 @@ class Lanes:
         """Whether its lanes are scores: each of one row and one key."""
         return "m" in self.at and "n" in self.at
 
-    @property
-    def loads(self) -> frozenset[int]:
-        """All loads that it comes from."""
-        return frozenset[int]().union(*self.origins.values())
-
-    def only(self, letter: str) -> Lanes:
-        return Lanes({letter: self.at[letter]}, {letter: self.origins[letter]})
-
 
 def joined(left: Lanes, right: Lanes, cover: Cover | None = None) -> Lanes:
     """The lanes of a tile that two tiles met in, lane by lane."""
