@@ -51,7 +51,7 @@ def visited(of: str, layout: str, options: dict[str, Any], file: Path | None = N
     return run
 
 
-@sampled("of, layout, options", RIGHT, push=(RIGHT[0], RIGHT[8]))
+@sampled("of, layout, options", RIGHT, push=(RIGHT[2], RIGHT[8]))
 def test_a_right_kernel_is_accused_of_nothing(of: str, layout: str, options: dict[str, Any]) -> None:
     run = visited(of, layout, options)
     assert len(run.launches) == 4
