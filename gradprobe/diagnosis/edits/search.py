@@ -66,24 +66,31 @@ class Search:
             hunt.begin(*small, base)
 
     def _screened(self, forks: Forks, hunts: Sequence[Hunt]) -> Iterator[tuple[Hunt, Candidate, Came | None]]:
-        """Each candidate with what came of it on the small case of its cause, as long as there is time."""
-        while time.monotonic() < self._until:
+        """Each candidate with what came of it on the small case of its cause, as long as there is time.
+
+        What was begun in that time comes to its end, and so do the first few on a machine that is slow.
+        """
+        begun = 0
+        while True:
             # The next one is made ready while forks work.
             while (hunt := _likeliest(hunts)) is not None and forks.idle > 0:
+                if time.monotonic() > self._until and begun >= _AT_ONCE:
+                    break
                 if hunt.trial is None:
                     self._begin(hunt)
                     continue
                 candidate, trial = hunt.take(), hunt.trial
                 work = partial(self._tried, trial, candidate, self._written(candidate), hunt.cause.others, hunt.before)
                 forks.add((hunt, trial, candidate), work)
-            if forks.idle == _AT_ONCE:
-                return
-            for (hunt, trial, candidate), came in forks.answers(self._until, _LONGEST_TRIAL):
+                begun += 1
+            for (hunt, trial, candidate), came in forks.answers(self._at_the_latest, _LONGEST_TRIAL):
                 hunt.tried += 1
                 # What came of a case that was left since tells nothing of the one that is there now.
                 if trial is hunt.trial and not hunt.is_over:
                     yield hunt, candidate, came
                 break
+            else:
+                return
 
     def _helps(self, hunt: Hunt, candidate: Candidate, came: Came, found: Found) -> bool:
         """Whether a cause is undone by an edit, or more of it than before."""
