@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,7 @@ def followed_run(experiment: Experiment, assigned: Assigned) -> Followed | None:
     x = attention_of(case, inputs.values)
     roles = Roles(case, x, inputs.values)
     copies: dict[int, str] = {}
+    launched: list[torch.Tensor] = []  # kept, so that no result takes the place of a buffer that is gone
 
     def axes(view: Any) -> str:
         if view.name in inputs.tensors and (view.known is not None or not view.parameter):
@@ -48,6 +50,7 @@ def followed_run(experiment: Experiment, assigned: Assigned) -> Followed | None:
 
     def learn(argument: Any) -> None:
         if isinstance(argument, torch.Tensor):
+            launched.append(argument)
             letters = copied(argument, inputs.tensors, roles, case)
             if letters:
                 copies[argument.untyped_storage().data_ptr()] = letters
@@ -60,7 +63,10 @@ def followed_run(experiment: Experiment, assigned: Assigned) -> Followed | None:
 
 
 def copied(argument: torch.Tensor, known: Mapping[str, torch.Tensor], roles: Roles, case: Case) -> str:
-    """The axes of a tensor that host code made of an input: one of its shape whose values are proportional to it."""
+    """The axes of a tensor that host code made of an input: its values, times a number, in any order of the axes.
+
+    Axes that were made one stand in brackets: "(bh)md".
+    """
     home = argument.untyped_storage().data_ptr()
     if argument.dim() < 2 or not argument.is_floating_point() or argument.numel() < 8:
         return ""
@@ -71,11 +77,34 @@ def copied(argument: torch.Tensor, known: Mapping[str, torch.Tensor], roles: Rol
     got = argument.detach().double().flatten().cpu().numpy()
     if not np.isfinite(got).all() or not np.abs(got).max() > 0:
         return ""
-    return next((axes for axes, value in roles.whole() if _proportional(got, value, argument.shape)), "")
+    forms = ((axes, value, order) for axes, value in roles.whole() for order in permutations(range(len(axes))))
+    found = (
+        _axes(argument.shape, [(axes[at], value.shape[at]) for at in order])
+        for axes, value, order in forms
+        if _proportional(got, value.transpose(order))
+    )
+    return next(filter(None, found), "")
 
 
-def _proportional(got: Array, value: Array, shape: Sequence[int]) -> bool:
-    if tuple(shape) != value.shape:
+def _axes(shape: Sequence[int], letters: Sequence[tuple[str, int]]) -> str:
+    """The axes of a shape that holds these letters, of these sizes, in their order; "" where it splits one."""
+    left, words = list(letters), []
+    for size in shape:
+        if size == 1 and (not left or left[0][1] != 1):
+            words.append("1")
+            continue
+        taken, product = "", 1
+        while left and (not taken or product * left[0][1] <= size) and product < max(size, 2):
+            letter, length = left.pop(0)
+            taken, product = taken + letter, product * length
+        if product != size:
+            return ""
+        words.append(taken if len(taken) == 1 else f"({taken})")
+    return "" if left else "".join(words)
+
+
+def _proportional(got: Array, value: Array) -> bool:
+    if got.size != value.size:
         return False
     want = value.reshape(-1)
     square = float(want @ want)

@@ -351,6 +351,9 @@ class Roles:
         """(axes, values) of the tensors that host code makes and kernels read."""
         axes = {"q": "bhmd", "k": "bgnd", "v": "bgne", "do": "bhme"}
         yield from ((letters, self._inputs[name]) for name, letters in axes.items() if name in self._inputs)
+        group = self.case.heads // self.case.kv_heads
+        repeated = {"k": "bhnd", "v": "bhne"} if group > 1 else {}
+        yield from ((letters, self._inputs[name].repeat(group, 1)) for name, letters in repeated.items())
         yield "bhme", self._output
         yield from (("bhm", form.values) for form in self._rows)
 

@@ -50,8 +50,9 @@ def suspects(run: Followed, wrong: Sequence[str]) -> list[Suspect]:
     found = [*_transposed(run.flow)] or [*misread(run.flow)] or [*_not_numbers(run, wrong)]
     if not found:
         found = [*_values(run, wrong), *_factors(run, wrong)]
+    if not any(one.is_sure for one in found):
+        found += [*_pairs(run, wrong), *_nothing_summed(run, wrong)]
     # A value whose name is known says more than one that is nothing that is known.
-    found = found or [*_pairs(run, wrong), *_nothing_summed(run, wrong)]
     return sorted(found, key=lambda one: (not one.is_sure, not one.name))
 
 
@@ -170,6 +171,8 @@ def _values(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
         if site in explained:
             earlier.add(site.kernel)
             continue
+        if site.operation == "fmul" and {"do", "o"} <= {one.role.name for one in node.operands if one.role}:
+            continue  # what is summed for delta, which no form is compared with
         name = _expected(node, run.flow.nodes)
         if node is not used_by and _is_known(node) and used_by.site.operation == "load":
             yield _partly(node, extents[site])
@@ -239,6 +242,9 @@ def _entering(flow: Flow, node: Node) -> Iterator[tuple[Line, ...]]:
     """The lines of what a wrong value was made of and that was compared with nothing."""
     yield from (flow.sources[number].site.lines for number in sorted(node.lacking))
     yield from (operand.site.lines for operand in node.operands if operand.role is None)
+    unscaled = [one.site.lines for one in node.operands if one.role is not None and one.role.name == "Q K^T"]
+    # Scores that LSE is taken from are to be scaled where they are made.
+    yield from unscaled if any(one.role is not None and one.role.name == "LSE" for one in node.operands) else ()
 
 
 def _first_wrong(run: Followed, wrong: Sequence[str]) -> Iterator[tuple[Node, Node]]:
@@ -415,17 +421,24 @@ def _factors(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
         yield Suspect("stored", name, site, site.lines[:1], reason, extent)
 
 
+# What a store of it is the result of.
+_RESULTS = {"dS K": "dQ", "dS^T Q": "dK", "dV": "dV", "O": "O"}
+
+
 def _pairs(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
     """Results that some pairs of a row and a key are left out of, or counted twice in."""
+    of_wrong = {one.home for one in _wrong_stores(run, wrong)}
     for home, visits in _visits(run).items():
-        name = run.outcome.storages.get(home, "")
-        if name not in wrong:
-            continue
-        missing, twice = run.roles.valid & (visits == 0), run.roles.valid & (visits > 1)
-        pairs, what = (missing, "left out") if missing.any() else (twice, "counted more than once")
-        if not pairs.any():
+        if home not in of_wrong:
             continue
         stored = next(one for one in run.flow.stores if one.home == home)
+        own = run.outcome.storages.get(home, "")
+        name = own or _RESULTS.get(stored.node.role.name if stored.node.role else "", "")
+        missing, twice = run.roles.valid & (visits == 0), run.roles.valid & (visits > 1)
+        # Scratch that host code makes a result of may well hold what is stored twice.
+        pairs, what = (missing, "left out") if missing.any() or not own else (twice, "counted more than once")
+        if not pairs.any() or name not in wrong:
+            continue
         b, h, m, n = (int(at) for at in np.argwhere(pairs)[0])
         first = f"the first of row {m} and key {n} (batch {b}, head {h})"
         reason = f"{int(pairs.sum()):,} pairs of a row and a key are {what}, {first}"

@@ -115,7 +115,7 @@ class IndexedAccesses:
             return {x: at[np.clip(offsets, 0, len(at) - 1)] for x, at in shadow.items()}
         key = (owner.start, owner.elements.span)
         if key not in self._tables:
-            self._tables[key] = IndexTable(owner, letters, self.flow.sizes["h"] // self.flow.sizes["g"])
+            self._tables[key] = IndexTable(owner, letters, self.flow.sizes)
         return self._tables[key].at(_offsets(owner.start, addresses, owner.elements.itemsize))
 
     def _leave(self, view: View, addresses: Array, here: Mapping[str, Array], node: Node) -> None:

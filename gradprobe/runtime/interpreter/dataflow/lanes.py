@@ -6,13 +6,15 @@ e value head dim, w distance.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ....inputs.memory import Array
+from ....inputs.memory import Array, Elements
 
 if TYPE_CHECKING:
     from ..memory.views import View
@@ -186,29 +188,46 @@ def is_block(at: Mapping[str, Array]) -> bool:
     return True
 
 
+_AXIS = re.compile(r"\(\w+\)|\w")
+
+
 class IndexTable:
     """The index of each element of a tensor, by its offset from the first one; a key head for each head too."""
 
-    def __init__(self, view: View, letters: str, group: int) -> None:
+    def __init__(self, view: View, letters: str, sizes: Mapping[str, int]) -> None:
         # Of an axis of stride 0 nothing is known but its first index.
-        held = [axis for axis, step in enumerate(view.elements.strides) if step or view.elements.shape[axis] == 1]
-        steps = np.ogrid[tuple(slice(view.elements.shape[axis]) for axis in held)]
-        strides = [view.elements.strides[axis] for axis in held]
+        axes = _split(view.elements, letters, sizes)
+        held = [axis for axis, (_, size, step) in enumerate(axes) if step or size == 1]
+        steps = np.ogrid[tuple(slice(axes[axis][1]) for axis in held)]
+        strides = [axes[axis][2] for axis in held]
         offsets = np.zeros([len(step.reshape(-1)) for step in steps], np.int64)
         for step, stride in zip(steps, strides, strict=True):
             offsets = offsets + step * stride
         order = np.argsort(offsets, axis=None)
         self._offsets = offsets.reshape(-1)[order]
         self._indices = {
-            letters[axis]: np.broadcast_to(step, offsets.shape).reshape(-1)[order].astype(np.int32)
+            axes[axis][0]: np.broadcast_to(step, offsets.shape).reshape(-1)[order].astype(np.int32)
             for axis, step in zip(held, steps, strict=True)
-            if letters[axis] != "1"
+            if axes[axis][0] != "1"
         }
         if "h" in self._indices:
-            self._indices["g"] = self._indices["h"] // group
+            self._indices["g"] = self._indices["h"] // (sizes["h"] // sizes["g"])
 
     def at(self, offsets: Array) -> dict[str, Array]:
         """By letter, the index at each offset; OUTSIDE where there is no element."""
         places = np.minimum(np.searchsorted(self._offsets, offsets), len(self._offsets) - 1)
         inside = self._offsets[places] == offsets
         return {letter: np.where(inside, index[places], OUTSIDE) for letter, index in self._indices.items()}
+
+
+def _split(elements: Elements, letters: str, sizes: Mapping[str, int]) -> list[tuple[str, int, int]]:
+    """(letter, size, stride) of each axis; of axes that were made one, in brackets, each of them."""
+    found: list[tuple[str, int, int]] = []
+    for word, size, step in zip(_AXIS.findall(letters), elements.shape, elements.strides, strict=True):
+        if len(word) == 1:
+            found.append((word, size, step))
+            continue
+        inner = word.strip("()")
+        steps = [step * math.prod(sizes[letter] for letter in inner[at + 1 :]) for at in range(len(inner))]
+        found += [(letter, sizes[letter], each) for letter, each in zip(inner, steps, strict=True)]
+    return found
