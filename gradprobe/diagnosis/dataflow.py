@@ -88,7 +88,8 @@ def _beside(one: Suspect, place: Where) -> Iterator[Where]:
     if one.kind in _OF_ACCESSES and not one.beside:
         lines += [(place.file, line, "its address") for line in address(place.file, place.line)]
     if one.kind == "pairs":
-        lines = [(place.file, line, "the loop") for line in loops(place.file, place.line)]
+        summed = [(place.file, place.line), *((file, line) for file, line, _ in lines)]
+        lines = [(file, at, "the loop") for file, line in summed for at in loops(file, line)]
     for file, line, note in lines:
         yield among(Where(file, line, linecache.getline(file, line).strip(), kernel=one.site.kernel, note=note))
 

@@ -38,7 +38,7 @@ class Suspect:
     """Whether it goes wrong whenever it runs, or what is made of it is wrong too."""
     beside: tuple[tuple[Line, ...], ...] = ()
     """Where that is made which enters there: of an access, its address alone; of a value, what was compared with
-    nothing, such as an offset, a term or a mask."""
+    nothing, such as an offset, a term or a mask; of pairs, the other dots that sum them."""
 
 
 def suspects(run: Followed, wrong: Sequence[str]) -> list[Suspect]:
@@ -346,7 +346,7 @@ def _of_summed(node: Node, used_by: Node) -> str:
 def _partly(node: Node, extent: str) -> Suspect:
     """What is stored is right as far as it was summed, and does not hold all that it should."""
     assert node.role is not None
-    site = _summing(node)
+    site, *_ = _summing(node)
     reason = f"{node.role.words} is stored before all keys are in it"
     return Suspect("pairs", node.role.name, site, site.lines, reason, extent)
 
@@ -442,8 +442,9 @@ def _pairs(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
         b, h, m, n = (int(at) for at in np.argwhere(pairs)[0])
         first = f"the first of row {m} and key {n} (batch {b}, head {h})"
         reason = f"{int(pairs.sum()):,} pairs of a row and a key are {what}, {first}"
-        site, extent = _summing(stored.node), share(int(pairs.sum()), int(run.roles.valid.sum()), "pair")
-        yield Suspect("pairs", name, site, site.lines, reason, extent)
+        site, *others = _summing(stored.node)
+        extent = share(int(pairs.sum()), int(run.roles.valid.sum()), "pair")
+        yield Suspect("pairs", name, site, site.lines, reason, extent, beside=tuple(one.lines for one in others))
 
 
 def _nothing_summed(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
@@ -456,14 +457,19 @@ def _nothing_summed(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
             yield Suspect("pairs", name, site, site.lines, reason, share(total, total, "pair"))
 
 
-def _summing(node: Node) -> Site:
-    """The last dot that a result was made by."""
-    pending, seen = [node], set[int]()
+def _summing(node: Node) -> tuple[Site, ...]:
+    """The dots that a result was summed by, the last first; one that sums nothing itself stands for them."""
+    pending, seen, found = [node], set[int](), dict[Site, None]()
     while pending:
         one = pending.pop(0)
+        if one.number in seen:
+            continue
+        seen.add(one.number)
         if one.site.operation in ("dot", "reduce"):
-            return one.site
-        if one.number not in seen:
-            seen.add(one.number)
+            found[one.site] = None
+            # What it is added to, where that is an operand of its own, was summed by others.
+            pending += [operand for operand in one.operands[2:] if one.site.operation == "dot"]
+        else:
             pending += one.operands
-    return node.site
+    dots = tuple(site for site in found if site.operation == "dot")
+    return dots or tuple(found) or (node.site,)
