@@ -88,8 +88,8 @@ def _beside(one: Suspect, place: Where) -> Iterator[Where]:
     if one.kind in _OF_ACCESSES and not one.beside:
         lines += [(place.file, line, "its address") for line in address(place.file, place.line)]
     if one.kind == "pairs":
-        summed = [(place.file, place.line), *((file, line) for file, line, _ in lines)]
-        lines = [(file, at, "the loop") for file, line in summed for at in loops(file, line)]
+        summed = [line for chain in (one.lines, *one.beside) for line in places(chain)]
+        lines = [(line.file, at, "the loop") for line in summed for at in loops(line.file, line.line)]
     for file, line, note in lines:
         yield among(Where(file, line, linecache.getline(file, line).strip(), kernel=one.site.kernel, note=note))
 

@@ -86,9 +86,22 @@ def test_the_first_that_is_wrong_is_told_at_its_line(
 def test_a_load_beyond_its_tensor_is_told_where_what_it_meets_lies_inside(tmp_path: Path) -> None:
     edit = Edit("flash_preprocess_kernel", "h * stride_doh", "h * stride_oh")
     file = tmp_path / "beyond.py"
-    file.write_text(Changed("beyond", "flash", (edit,)).plant())
+    changed = Changed("beyond", "flash", (edit,))
+    file.write_text(changed.plant())
     found = suspects(followed("flash", "do=huge", {}, file), ("delta",))
     assert [(one.kind, one.name, one.site.kernel) for one in found[:1]] == [("load", "do", "flash_preprocess_kernel")]
+    assert changed.lines() & {line for chain in found[0].beside for _, line in chain}
+
+
+def test_a_loop_that_never_runs_is_told_at_what_it_should_have_summed(tmp_path: Path) -> None:
+    changed = Changed(
+        "never", "flash", (Edit("flash_dq_kernel", "range(first, end, BLOCK_N)", "range(end, end, BLOCK_N)"),)
+    )
+    file = tmp_path / "never.py"
+    file.write_text(changed.plant())
+    (found,) = suspects(followed("flash", "contiguous", {}, file), ("dQ",))
+    assert (found.kind, found.name, found.site.kernel) == ("pairs", "dQ", "flash_dq_kernel")
+    assert changed.lines() & {at for _, line in found.lines for at in loops(str(file), line)}
 
 
 @pytest.mark.parametrize("module", ["diagnosis.dataflow", "diagnosis.roles", "runtime.interpreter.dataflow.graph"])

@@ -3,7 +3,7 @@
 import pytest
 
 from gradprobe.diagnosis.lines import of_strays
-from gradprobe.model.memory import OUTSIDE, RACE, MemoryFinding
+from gradprobe.model.memory import OUTSIDE, RACE, UNWRITTEN, MemoryFinding
 
 
 @pytest.mark.parametrize(
@@ -25,3 +25,9 @@ def test_an_access_outside_to_which_an_offset_of_32_bits_leads_is_an_offset_that
     )
     assert (cause.fault, cause.fault_class) == ("wrap/do", "I64")
     assert cause.fix.startswith("widen the index")
+
+
+def test_what_nothing_wrote_is_told_where_it_is_read_and_where_it_was_allocated():
+    found = MemoryFinding(UNWRITTEN, "dQ", "read", "k", "f.py", 7, access="load", allocated=("host.py", 12))
+    (cause,) = of_strays([("distinct", found)])
+    assert [(one.file, one.line) for one in cause.where] == [("f.py", 7), ("host.py", 12)]

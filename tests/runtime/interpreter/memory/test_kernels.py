@@ -278,6 +278,13 @@ def test_an_atomic_on_memory_without_a_value_reads_it_once():
     assert "does an atomic on dtau[0], which nothing has written (program (0, 0, 0))" in finding.sentence()
 
 
+def test_a_read_of_unwritten_memory_is_told_with_the_line_that_allocated_it():
+    out, unwritten = torch.zeros(16), Unwritten()
+    unwritten.allocated(out, ("/some/mine.py", 12))
+    finding = the_finding(watched(lambda: kernels.add_all[(4,)](out, N=16), {"dtau": out}, unwritten))
+    assert finding.sentence().endswith("; allocated at mine.py:12")
+
+
 def test_a_view_in_a_guard_band_is_unwritten_without_the_band():
     x, storage = inside(16, guard=8)
     out, unwritten = torch.zeros(16), Unwritten()
