@@ -23,7 +23,7 @@ STRIDES = (
 
 LAYOUTS = (
     lazy_backward(
-        "S2", "lse_indexed_as_contiguous_in_dq", "layout/lse", "dQ",
+        "S2", "lse_indexed_as_contiguous_in_dq", "layout/lse", "P",
         ("lazy_dq_kernel", "lse_ptr += b * stride_lseb + h * stride_lseh", "lse_ptr += (b * n_heads + h) * n_ctx"),
         ("lazy_dq_kernel", "lse_ptr + offs_m * stride_lsem", "lse_ptr + offs_m"),
     ),
@@ -117,7 +117,7 @@ OFFSETS = (
         layouts=(("v", "huge"),),
     ),
     lazy_backward(
-        "I64", "program_number_of_32_bits_in_dq", "wrap/lse", "dQ",
+        "I64", "program_number_of_32_bits_in_dq", "wrap/lse", "P",
         ("lazy_dq_kernel", "pid = tl.program_id(0).to(tl.int64)", "pid = tl.program_id(0)"),
         layouts=(("lse", "huge"),),
     ),

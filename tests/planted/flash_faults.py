@@ -159,7 +159,7 @@ INSIDE = (
     Planted(
         "do_read_with_q_head_stride_in_dkdv", "S1", DO_BY_Q[1:], first="dK", head=1, own=names("dK dV"),
         passes=CONTIGUOUS, says=("dO is read with q's head stride", *OF_DKDV),
-        cause="stride/do-head",
+        cause="stride/do-head", seen="dP",
     ),
     Planted(
         "softcap_derivative_missing", "A", NO_STEEPNESS, first="dS", head=0, own=names("dS"),

@@ -52,6 +52,8 @@ class Planted:
     cause: str = ""
     """As in `trials.Scored`; "" where the score does not count it. So is `why`."""
     why: str = ""
+    seen: str = ""
+    """The first mismatched intermediate where the kernels are watched, if that is another."""
 
     def plant(self, source: str) -> str:
         """The kernel's source with the fault in it."""

@@ -21,7 +21,8 @@ ON_A_GPU_ALONE = {"COMP", "GRID"}
 
 def _of_planted(fault: Planted, of: str) -> Scored:
     changed = Changed(fault.name, of, fault.edits, fault.options)
-    return Scored(changed, fault.fault_class, fault.cause, fault.first, fault.head, fault.batch, fault.row, fault.why)
+    first = fault.seen or fault.first
+    return Scored(changed, fault.fault_class, fault.cause, first, fault.head, fault.batch, fault.row, fault.why)
 
 
 def _of_cuda(fault: CudaFault) -> Scored:
