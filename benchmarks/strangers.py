@@ -344,7 +344,7 @@ def place_of(report: Mapping[str, Any], dense: Errors, own: Errors) -> tuple[boo
     wrong = {
         (name, head) for (layout, name, head), error in found.items() if layout == run["layout"] and not error <= WRONG
     }
-    heads = max((head for layout, name, head in found if name == "O"), default=0) + 1
+    heads = max((head for layout, name, head in found if name in ("O", "dQ")), default=0) + 1
     of_keys = max((head for layout, name, head in found if name == "dK"), default=0) + 1
 
     def is_in(name: str, head: int) -> bool:

@@ -29,7 +29,7 @@ def of_breach(breach: Breach) -> MemoryFinding:
 
 def of_access(found: AccessFinding) -> MemoryFinding:
     """An access that the interpreter's watch found."""
-    place, wraps = found.places[-1], found.spot.wrapped is not None
+    place, wraps = found.place, found.spot.wrapped is not None
     where = (found.kernel, place.file, place.line, place.code)
     return MemoryFinding(
         found.kind,
