@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gradprobe.processes import forks
 from gradprobe.runtime.backend import prepare_backend
 from tests import zygote
 from tests.sampling import NIGHT
@@ -23,6 +24,8 @@ def pytest_configure(config):
     torch.set_num_threads(1)
     if not hasattr(config, "workerinput"):  # once, and not in each process that tests start: 0.9 s of every check
         compileall.compile_dir(Path(__file__).parents[1] / "gradprobe", quiet=2)
+    if hasattr(config, "workerinput"):  # the other workers have the other cores: a fork beside it would only cost
+        forks.CROWDED.add(os.getpid())
     on_push = not NIGHT and config.getoption("markexpr") == "not nightly"
     starts_workers = not hasattr(config, "workerinput") and bool(config.getoption("numprocesses", None))
     if on_push and not starts_workers and not torch.cuda.is_available():  # which a fork cannot use

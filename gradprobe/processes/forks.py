@@ -106,11 +106,11 @@ def may_fork() -> bool:
     """Whether a fork can work beside this process: not where it holds a GPU, where macOS has threads, in a fork."""
     torch = sys.modules.get("torch")
     holds_gpu = torch is not None and torch.cuda.is_initialized()
-    return sys.platform == "linux" and not holds_gpu and os.getpid() not in _forks
+    return sys.platform == "linux" and not holds_gpu and os.getpid() not in CROWDED
 
 
-# The process, where it is itself a fork: those beside it have the cores.
-_forks: set[int] = set()
+CROWDED: set[int] = set()
+"""The process, where others beside it have the cores: a fork, or one of several that run tests."""
 
 
 class Beside(Generic[Done]):
@@ -165,7 +165,7 @@ def _started(key: Any, work: Callable[[], Any]) -> _Fork:
 def _work(work: Callable[[], Any], writing: int) -> NoReturn:
     """The fork's own life: it says nothing to anybody but through its pipe, and leaves without any clean-up."""
     with contextlib.suppress(BaseException):
-        _forks.add(os.getpid())
+        CROWDED.add(os.getpid())
         faulthandler.disable()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started it ends it
         with contextlib.suppress(OSError, AttributeError):

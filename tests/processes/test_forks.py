@@ -5,8 +5,16 @@ import os
 import sys
 import time
 
+import pytest
+
 from gradprobe.processes.child import heard_by, tell
 from gradprobe.processes.forks import Beside, Forks, halved
+
+
+@pytest.fixture(autouse=True)
+def _may_fork(monkeypatch):
+    """A worker of these tests is taken for a fork, so that it makes none."""
+    monkeypatch.setattr("gradprobe.processes.forks.CROWDED", set())
 
 
 def in_forks(**work):
