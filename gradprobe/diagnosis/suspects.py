@@ -52,6 +52,7 @@ def suspects(run: Followed, wrong: Sequence[str]) -> list[Suspect]:
         found = [*_values(run, wrong), *_factors(run, wrong)]
     if not any(one.is_sure for one in found):
         found += [*_pairs(run, wrong), *_nothing_summed(run, wrong)]
+    found = found or [*_factors(run, wrong, of_host=True)]
     # A value whose name is known says more than one that is nothing that is known.
     return sorted(found, key=lambda one: (not one.is_sure, not one.name))
 
@@ -404,11 +405,13 @@ def _not_numbers(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
 # --- factors and pairs
 
 
-def _factors(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
+def _factors(run: Followed, wrong: Sequence[str], *, of_host: bool = False) -> Iterator[Suspect]:
     """Results that are stored as what they are, times another constant."""
     found: dict[Site, list[tuple[str, str]]] = {}
     for stored in run.flow.stores:
-        name, role = run.outcome.storages.get(stored.home, ""), stored.node.role
+        role, own = stored.node.role, run.outcome.storages.get(stored.home, "")
+        # Host code may yet multiply what it makes a result of: that tells a cause where nothing else does.
+        name = own or (_RESULTS.get(role.name, "") if role is not None and of_host else "")
         if name not in wrong or name not in STORED or role is None or not role.is_known or role.words == STORED[name]:
             continue
         found.setdefault(stored.site, []).append((name, role.words))

@@ -45,3 +45,13 @@ def test_each_element_of_a_copy_has_the_index_of_what_it_is_a_copy_of(axes):
     else:
         own = VALUES["q"][found["b"], found["h"], found["m"], found["d"]]
     assert torch.equal(own * (0.5 if axes == "bhmd" else 1.0), copy.flatten())
+
+
+def test_what_answers_to_no_name_has_no_lines_behind_it():
+    from gradprobe.runtime.interpreter.dataflow.slices import slice_of
+
+    class Fields:
+        def __getattr__(self, name):
+            raise ValueError(f"{name!r} is not in list")
+
+    assert slice_of(Fields(), [Fields(), None], 3) == frozenset()

@@ -44,10 +44,7 @@ class Slices:
     def _handing_on(self, original: Method) -> Method:
         def method(builder: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(builder, *args, **kwargs)
-            found = slice_of(*args)
-            for each in result if isinstance(result, tuple) else (result,):
-                if found and isinstance(each, Handle):
-                    _keep(each, found)
+            self._flow.attempt(_hand_on, args, result)
             return result
 
         return method
@@ -55,25 +52,34 @@ class Slices:
     def _of_block(self, original: Method) -> Method:
         def materialize_pointers(block: Any, *args: Any, **kwargs: Any) -> Any:
             pointers, masks = original(block, *args, **kwargs)
-            _keep(pointers, slice_of(block, block.base, *block.strides, *args))
+            self._flow.attempt(lambda: _keep(pointers, slice_of(block, block.base, *block.strides, *args)))
             return pointers, masks
 
         return materialize_pointers
 
 
+def _hand_on(args: Sequence[Any], result: Any) -> None:
+    found = slice_of(*args)
+    for each in result if isinstance(result, tuple) else (result,):
+        if found and isinstance(each, Handle):
+            _keep(each, found)
+
+
 def slice_of(*values: Any) -> frozenset[int]:
     """The lines behind some handles, block pointers, or lists of them."""
-    flat = chain.from_iterable(one if isinstance(one, Sequence) else (one,) for one in values)
+    flat = chain.from_iterable(one if isinstance(one, (list, tuple)) else (one,) for one in values)
     return frozenset[int]().union(*map(_kept, flat))
 
 
 def _kept(value: Any) -> frozenset[int]:
-    found = value.attr.get(_KEY) if isinstance(value, Handle) else getattr(value, "gradprobe_slice", None)
-    return found or frozenset()
+    is_held = isinstance(value, Handle) or type(value).__name__ in BLOCKS
+    return _notes(value).get(_KEY, frozenset()) if is_held else frozenset()
 
 
 def _keep(value: Any, found: frozenset[int]) -> None:
-    if isinstance(value, Handle):
-        value.attr[_KEY] = found
-    else:
-        value.gradprobe_slice = found
+    _notes(value)[_KEY] = found
+
+
+def _notes(value: Any) -> dict[str, Any]:
+    """Where a handle, or the handle of a block, keeps what is noted of it."""
+    return value.attr if isinstance(value, Handle) else vars(value)  # type: ignore[no-any-return]
