@@ -26,10 +26,8 @@ def told_once(found: Sequence[Diagnosis], memory: Sequence[Diagnosis]) -> tuple[
 
 
 def _joined(cause: Diagnosis, memory: Diagnosis) -> Diagnosis:
-    lines = {(where.file, where.line): where for where in (*cause.where, *memory.where)}
-    order = dict.fromkeys((where.file, where.line) for where in (*memory.where, *cause.where))
-    evidence = (*cause.evidence, memory.summary)
-    return structs.replace(cause, evidence=evidence, where=tuple(lines[place] for place in order))
+    lines = {(where.file, where.line): where for where in (*memory.where, *cause.where)}
+    return structs.replace(cause, evidence=(*cause.evidence, memory.summary), where=tuple(lines.values()))
 
 
 def in_order(

@@ -406,12 +406,15 @@ def _not_numbers(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
 
 
 def _factors(run: Followed, wrong: Sequence[str], *, of_host: bool = False) -> Iterator[Suspect]:
-    """Results that are stored as what they are, times another constant."""
+    """Results that are stored as what they are, times another constant.
+
+    Args:
+        of_host: whether to look at what host code makes a result of too. It may multiply that yet, so none is sure.
+    """
     found: dict[Site, list[tuple[str, str]]] = {}
     for stored in run.flow.stores:
-        role, own = stored.node.role, run.outcome.storages.get(stored.home, "")
-        # Host code may yet multiply what it makes a result of: that tells a cause where nothing else does.
-        name = own or (_RESULTS.get(role.name, "") if role is not None and of_host else "")
+        role = stored.node.role
+        name = _result_of(run, stored) if of_host else run.outcome.storages.get(stored.home, "")
         if name not in wrong or name not in STORED or role is None or not role.is_known or role.words == STORED[name]:
             continue
         found.setdefault(stored.site, []).append((name, role.words))
@@ -421,11 +424,17 @@ def _factors(run: Followed, wrong: Sequence[str], *, of_host: bool = False) -> I
             f"{name} is stored as {words}, and is {STORED[name]}",
             share(1 + len(others), tiles[site], "tile"),
         )
-        yield Suspect("stored", name, site, site.lines[:1], reason, extent)
+        yield Suspect("stored", name, site, site.lines[:1], reason, extent, is_sure=not of_host)
 
 
 # What a store of it is the result of.
 _RESULTS = {"dS K": "dQ", "dS^T Q": "dK", "dV": "dV", "O": "O"}
+
+
+def _result_of(run: Followed, stored: Stored) -> str:
+    """The result that a store is of: of scratch that host code makes one of, by what is stored; "" if unknown."""
+    role = stored.node.role
+    return run.outcome.storages.get(stored.home, "") or _RESULTS.get(role.name if role is not None else "", "")
 
 
 def _pairs(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
@@ -435,11 +444,14 @@ def _pairs(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
         if home not in of_wrong:
             continue
         stored = next(one for one in run.flow.stores if one.home == home)
-        own = run.outcome.storages.get(home, "")
-        name = own or _RESULTS.get(stored.node.role.name if stored.node.role else "", "")
+        name = _result_of(run, stored)
         missing, twice = run.roles.valid & (visits == 0), run.roles.valid & (visits > 1)
         # Scratch that host code makes a result of may well hold what is stored twice.
-        pairs, what = (missing, "left out") if missing.any() or not own else (twice, "counted more than once")
+        pairs, what = (
+            (missing, "left out")
+            if missing.any() or home not in run.outcome.storages
+            else (twice, "counted more than once")
+        )
         if not pairs.any() or name not in wrong:
             continue
         b, h, m, n = (int(at) for at in np.argwhere(pairs)[0])
@@ -452,10 +464,12 @@ def _pairs(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
 
 def _nothing_summed(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
     """Results into which nothing was summed: the loop that makes them never runs."""
+    if run.flow.failures:  # what could not be followed may have been loaded
+        return
+    filled, total = {one.home for one in run.flow.stores}, int(run.roles.valid.sum())
     for home, site in run.flow.empty.items():
-        name, stored = run.outcome.storages.get(home, ""), {one.home for one in run.flow.stores}
-        if name in wrong and home not in stored and not run.flow.failures:
-            total = int(run.roles.valid.sum())
+        name = run.outcome.storages.get(home, "")
+        if name in wrong and home not in filled:
             reason = "what is stored is made of nothing that was loaded"
             yield Suspect("pairs", name, site, site.lines, reason, share(total, total, "pair"))
 

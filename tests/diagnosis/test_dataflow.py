@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -147,3 +148,20 @@ def test_the_statements_around_a_line(tmp_path: Path) -> None:
     assert list(address(str(file), 8)) == [4, 3]
     assert loops(str(file), 10) == [9, 5]
     assert not list(masks(str(tmp_path / "none.py"), 3))
+
+
+@pytest.mark.parametrize(
+    ("storages", "is_sure"), [({1: "dQ"}, True), ({}, False)], ids=["of the kernel", "of the host"]
+)
+def test_a_result_stored_without_its_scale_is_sure_where_no_host_code_can_multiply_it(
+    storages: dict[int, str], is_sure: bool
+) -> None:
+    from gradprobe.diagnosis.suspects import _factors
+    from gradprobe.runtime.interpreter.dataflow.graph import Node, Role, Site, Stored
+
+    site = Site("kernel", (), "store", 0)
+    flow = SimpleNamespace(stores=[Stored(home=1, node=Node(site, (), role=Role("dS K")), site=site, has_nan=False)])
+    run: Any = SimpleNamespace(flow=flow, outcome=SimpleNamespace(storages=storages))
+    assert [one.name for one in _factors(run, ["dQ"])] == (["dQ"] if is_sure else [])
+    (found,) = _factors(run, ["dQ"], of_host=not is_sure)
+    assert (found.kind, found.name, found.is_sure) == ("stored", "dQ", is_sure)
