@@ -31,8 +31,9 @@ from ..runtime.run import run_target
 from ..runtime.trace import Trace
 from .elements import OUTSIDE, Elements, Known, Place
 from .follow import copied
+from .misread import WORDS
 from .roles import Roles
-from .suspects import WORDS, Suspect, blamed, share
+from .suspect import Suspect, blamed, share
 
 # What is compared, from the coarse to the fine. Key heads are compared on both sides.
 _LEVELS = ("b", "h", "g", "bh", "bg", "bhm", "bgn")

@@ -36,7 +36,8 @@ from ..runtime.interpreter.dataflow import Flow, Site
 from ..runtime.interpreter.memory.findings import places
 from ..source.text import SourceLine
 from .follow import followed_run
-from .suspects import WORDS, blamed, misread
+from .misread import WORDS, misread
+from .suspect import blamed
 
 _DISTINCT: Assigned = (("all", "distinct"),)
 # Layouts in which no stride of one tensor is another's.

@@ -24,7 +24,8 @@ from .addresses import misread, visited_run
 from .follow import Followed, followed_run
 from .lines import among
 from .statements import address, loops, masks
-from .suspects import Suspect, suspects
+from .suspect import Suspect
+from .suspects import suspects
 
 _CLASSES = {"load": "S1", "masked": "M3", "store": "S3", "value": "A", "stored": "A", "pairs": "M2"}
 

@@ -18,7 +18,7 @@ from ..model.case import Case
 from ..runtime.interpreter.dataflow import Lanes, Node, Site
 from ..runtime.interpreter.dataflow.lanes import along
 from .follow import Followed
-from .suspects import culprits_of
+from .misread import culprits_of
 
 # What a dot makes of scores and an input, and what the scores are.
 _SUMMED = {"k": ("dQ", "dS"), "q": ("dK", "dS"), "do": ("dV", "P")}

@@ -156,12 +156,12 @@ def test_the_statements_around_a_line(tmp_path: Path) -> None:
 def test_a_result_stored_without_its_scale_is_sure_where_no_host_code_can_multiply_it(
     storages: dict[int, str], is_sure: bool
 ) -> None:
-    from gradprobe.diagnosis.suspects import _factors
+    from gradprobe.diagnosis.stores import other_factors
     from gradprobe.runtime.interpreter.dataflow.graph import Node, Role, Site, Stored
 
     site = Site("kernel", (), "store", 0)
     flow = SimpleNamespace(stores=[Stored(home=1, node=Node(site, (), role=Role("dS K")), site=site, has_nan=False)])
     run: Any = SimpleNamespace(flow=flow, outcome=SimpleNamespace(storages=storages))
-    assert [one.name for one in _factors(run, ["dQ"])] == (["dQ"] if is_sure else [])
-    (found,) = _factors(run, ["dQ"], of_host=not is_sure)
+    assert [one.name for one in other_factors(run, ["dQ"])] == (["dQ"] if is_sure else [])
+    (found,) = other_factors(run, ["dQ"], of_host=not is_sure)
     assert (found.kind, found.name, found.is_sure) == ("stored", "dQ", is_sure)

@@ -1,0 +1,220 @@
+"""The first values that are wrong: their operands are right, and they are not."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+from ..runtime.interpreter.dataflow import Flow, Node, Site
+from ..runtime.interpreter.memory.findings import Line, places
+from .factors import Factors
+from .follow import Followed
+from .stores import wrong_stores
+from .sums import are_partial, partly
+from .suspect import Suspect, blamed, share
+
+
+def wrong_values(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
+    """The operations whose operands are right and whose result is not, on the way to what is wrong."""
+    found: dict[Site, tuple[Node, Node]] = {}
+    numbers = defaultdict[Site, set[int]](set)
+    for node, used_by in _first_wrong(run, wrong):
+        found.setdefault(node.site, (node, used_by))
+        numbers[node.site].add(node.number)
+    compared = Counter(node.site for node in run.flow.nodes if node.role is not None)
+    extents = {site: share(len(each), compared[site], "tile") for site, each in numbers.items()}
+    explained = dict([*_by_masks(run.flow, found, extents), *_by_factors(run, found, extents)])
+    yield from dict.fromkeys(explained.values())
+    right, fine, earlier = _right(run.flow), _fine(run.flow.nodes), set[str]()
+    for site in sorted(found, key=lambda site: found[site][0].number):
+        node, used_by = found[site]
+        if site in explained:
+            earlier.add(site.kernel)
+            continue
+        if site.operation == "fmul" and {"do", "o"} <= {one.role.name for one in node.operands if one.role}:
+            continue  # what is summed for delta, which no form is compared with
+        name = _expected(node, run.flow.nodes)
+        if node is not used_by and _is_known(node) and used_by.site.operation == "load":
+            yield partly(node, extents[site])
+            continue
+        reason = _of_summed(node, used_by) if _is_known(node) else _of_value(node, name)
+        lines = blamed(site, right - {site})
+        beside = tuple(dict.fromkeys(_entering(run.flow, node)))
+        is_sure = site not in fine and not (earlier - {site.kernel} and _has_unseen_load(node))
+        earlier |= {site.kernel} if is_sure else set()
+        yield Suspect("value", name, site, lines, reason, extents[site], is_sure, beside)
+
+
+def _is_known(node: Node) -> bool:
+    return node.role is not None and node.role.is_known
+
+
+def _right(flow: Flow) -> set[Site]:
+    """The operations that came to something right at least once."""
+    return {node.site for node in flow.nodes if _is_known(node)}
+
+
+def _by_factors(
+    run: Followed, found: Mapping[Site, tuple[Node, Node]], extents: Mapping[Site, str]
+) -> Iterator[tuple[Site, Suspect]]:
+    """What gave an operand of a wrong value an odd factor, by the site of that value."""
+    factors, told = Factors(run), dict[Site, Suspect]()
+    for site, (node, _) in found.items():
+        culprit = None if _is_known(node) else factors.culprit(node)
+        if culprit is not None:
+            reason = f"it is {culprit.words}, and line {places(site.lines)[-1].line} takes it for {culprit.wanted}"
+            odd = culprit.node.site
+            lines = blamed(odd, _right(run.flow) - {odd})
+            told.setdefault(odd, Suspect("value", culprit.name, odd, lines, reason, extents[site]))
+            yield site, told[odd]
+    for site, (node, _) in found.items():
+        yield from ((site, told[entry]) for entry in factors.entries(node) if entry in told)
+
+
+def _by_masks(
+    flow: Flow, found: Mapping[Site, tuple[Node, Node]], extents: Mapping[Site, str]
+) -> Iterator[tuple[Site, Suspect]]:
+    """The loads whose masks leave out what a wrong value is made of, by the site of that value."""
+    wrong = [site for site, (node, _) in found.items() if not _is_known(node)]
+    masked = {site: flow.gaps.get(site, frozenset()) - flow.unknown for site in wrong}
+    gaps = frozenset[int]().union(*masked.values())
+    whole = [one.site for number, one in enumerate(flow.sources) if number not in gaps]
+    for site, numbers in masked.items():
+        for number in sorted(numbers):
+            source = flow.sources[number]
+            reason = f"its mask leaves out rows or keys that line {places(site.lines)[-1].line} works on"
+            lines = blamed(source.site, whole)
+            yield site, Suspect("masked", source.tensor, source.site, lines, reason, extents[site])
+
+
+def _has_unseen_load(node: Node) -> bool:
+    """Whether an operand was loaded and compared with nothing: host code may have made it of what is wrong."""
+    return any(one.role is None and one.site.operation == "load" for one in node.operands)
+
+
+def _fine(nodes: Sequence[Node]) -> set[Site]:
+    """The sites whose value is no intermediate and is right all the same: mostly, what is made of it is known."""
+    used, unknown = Counter[Site](), Counter[Site]()
+    for node in nodes:
+        if not _is_known(node):
+            unknown[node.site] += 1
+            used[node.site] += node.used
+    return {site for site, count in unknown.items() if 2 * used[site] >= count}
+
+
+def _entering(flow: Flow, node: Node) -> Iterator[tuple[Line, ...]]:
+    """The lines of what a wrong value was made of and that was compared with nothing."""
+    yield from (flow.sources[number].site.lines for number in sorted(node.lacking))
+    yield from (operand.site.lines for operand in node.operands if operand.role is None)
+    unscaled = [one.site.lines for one in node.operands if one.role is not None and one.role.name == "Q K^T"]
+    # Scores that LSE is taken from are to be scaled where they are made.
+    yield from unscaled if any(one.role is not None and one.role.name == "LSE" for one in node.operands) else ()
+
+
+def _first_wrong(run: Followed, wrong: Sequence[str]) -> Iterator[tuple[Node, Node]]:
+    """Every wrong node that is made of right ones, with the node that it was reached from."""
+    seen: set[int] = set()
+    pending = [(stored.node, stored.node) for stored in wrong_stores(run, wrong)]
+    while pending:
+        node, used_by = pending.pop()
+        if node.number in seen or _is_known(node):
+            continue
+        seen.add(node.number)
+        unmasked = [operand for operand in node.operands if _is_not_to_be_summed(node, operand)]
+        unknown = [operand for operand in node.operands if not _is_known(operand) and _is_wrong(operand)]
+        if unknown:
+            pending += [(operand, node) for operand in unknown]
+        elif unmasked:
+            yield from ((operand, node) for operand in unmasked)
+        elif node.role is not None and node.site.operation == "load" and are_partial(run, node.operands):
+            yield from ((operand, node) for operand in node.operands)
+        elif node.role is not None:
+            yield node, used_by
+
+
+# What a dot over rows or keys sums an input's rows with.
+_SUMMED = {"q": ("dS",), "k": ("dS",), "do": ("P", "P after dropout", "relu(P + tau / (i + 1))")}
+
+
+def _is_not_to_be_summed(node: Node, operand: Node) -> bool:
+    """Whether a right value is summed over which is none to be summed: not masked, or not the one for that input."""
+    role = operand.role
+    if role is None or node.site.operation not in ("dot", "reduce"):
+        return False
+    partners = [one.role.name for one in node.operands if one.role is not None and one is not operand]
+    wanted = [_SUMMED[name] for name in partners if name in _SUMMED]
+    is_other = node.site.operation == "dot" and role.name in _STEPS and any(role.name not in one for one in wanted)
+    return role.is_open or is_other
+
+
+# Scores that are steps to one that is summed over.
+_STEPS = ("P * dP", "dP - delta", "dT", "P", "S", "dP", "P + tau / (i + 1)")
+
+
+def _is_wrong(node: Node) -> bool:
+    """Whether its value, or one that it was made of since anything known, was compared and is nothing that is known."""
+    pending, seen = [node], set[int]()
+    while pending:
+        one = pending.pop()
+        if one.number in seen:
+            continue
+        seen.add(one.number)
+        if one.role is None or one.role.is_by_row:
+            pending += one.operands
+        elif not one.role.is_known:
+            return True
+    return False
+
+
+def _of_value(node: Node, name: str) -> str:
+    known = [operand.role for operand in node.operands if operand.role is not None and operand.role.name]
+    if name and name in [role.name for role in known]:
+        return f"{name} is right before it and wrong after it"
+    right = " and ".join(dict.fromkeys(role.words for role in known))
+    is_wrong = f"is not {name}" if name else "is no intermediate, nor a step to one"
+    if not right:
+        return f"what is made here {is_wrong}"
+    are, them = ("are", "them") if " and " in right else ("is", "it")
+    return f"{right} {are} right, and what is made of {them} {is_wrong}"
+
+
+def _of_summed(node: Node, used_by: Node) -> str:
+    assert node.role is not None
+    sums = f"line {places(used_by.site.lines)[-1].line} sums over it"
+    if node.role.is_open:
+        return f"{node.role.words} is right where rows see keys and not masked where they do not, and {sums}"
+    return f"it is {node.role.words}, and {sums} as if it were more"
+
+
+# What an operation makes of right values.
+_MADE = {
+    ("P", "dP - delta"): "dS",
+    ("dP", "delta"): "dP - delta",
+    ("S", "LSE"): "S - LSE",
+    ("Q K^T", "LSE"): "S - LSE",
+    ("S - LSE",): "P",
+    ("q", "k"): "Q K^T",
+    ("do", "v"): "dP",
+    ("Q K^T",): "S",
+    ("dS", "k"): "dQ",
+    ("dS", "q"): "dK",
+    ("P", "do"): "dV",
+    ("P", "v"): "O",
+    ("do", "o"): "delta",
+    ("P", "dP"): "P * dP",
+    ("P",): "P",
+    ("dS",): "dS",
+    ("dP",): "dP",
+}
+
+
+_EXPECTED = {frozenset(made_of): name for made_of, name in _MADE.items()}
+
+
+def _expected(node: Node, nodes: Sequence[Node]) -> str:
+    """What a value should be: what it is where it is right, else what is made of such operands; "" if unknown."""
+    elsewhere = Counter(one.role.name for one in nodes if one.site == node.site and one.role and one.role.is_known)
+    if elsewhere:
+        return elsewhere.most_common(1)[0][0]
+    made = frozenset(operand.role.name for operand in node.operands if operand.role is not None)
+    return _EXPECTED.get(made, "")

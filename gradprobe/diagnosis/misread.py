@@ -1,0 +1,83 @@
+"""Loads and stores of other elements than those that a kernel works on."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+from ..runtime.interpreter.dataflow import Conflict, Flow
+from ..runtime.interpreter.memory.findings import Line
+from .suspect import Suspect, blamed, share
+
+
+def misread(flow: Flow) -> Iterator[Suspect]:
+    """The loads and stores whose indices disagree with those of most others that they meet."""
+    culprits = culprits_of(flow)
+    right = [source.site for number, source in enumerate(flow.sources) if number not in culprits]
+    for number, conflicts in culprits.items():
+        source, conflict = flow.sources[number], min(conflicts, key=lambda one: "bhmndegw".find(one.letter[0]))
+        reason = _of_conflict(flow, number, conflict)
+        kind = "load" if source.site.operation == "load" else "store"
+        count = sum(one.letter == conflict.letter for one in conflicts)
+        extent = share(count, count + flow.agreed[number, conflict.letter], "time")
+        beside = tuple(_addressing(flow, number, culprits))
+        yield Suspect(kind, source.tensor, source.site, blamed(source.site, right), reason, extent, beside=beside)
+
+
+def _addressing(flow: Flow, culprit: int, culprits: Iterable[int]) -> Iterator[tuple[Line, ...]]:
+    """The lines that made the address of a misread access and that of no right one, the last first."""
+    right = frozenset[int]().union(*(behind for number, behind in flow.slices.items() if number not in culprits))
+    yield from (flow.lines[number] for number in sorted(flow.slices.get(culprit, frozenset()) - right, reverse=True))
+
+
+def culprits_of(flow: Flow) -> dict[int, list[Conflict]]:
+    """The loads and stores that disagree with most others, by number, with what they disagree in."""
+    left = list(flow.conflicts)
+    culprits: dict[int, list[Conflict]] = {}
+    while left:
+        culprit = _culprit(flow, left)
+        culprits[culprit] = [one for one in left if culprit in one.left | one.right]
+        left = [one for one in left if culprit not in one.left | one.right]
+    return culprits
+
+
+def _culprit(flow: Flow, conflicts: Sequence[Conflict]) -> int:
+    """Of two that disagree the one that stands alone; among equals one that reads no block, or that agrees least."""
+    votes, letters = defaultdict[int, float](float), set[tuple[int, str]]()
+    for one in conflicts:
+        for side in (one.left, one.right):
+            for number in side:
+                votes[number] += 1 / len(side)
+                letters.add((number, one.letter))
+    agreed = Counter[int]()
+    for number, letter in letters:
+        agreed[number] += flow.agreed[number, letter]
+    return max(votes, key=lambda number: (votes[number], number in flow.irregular, -agreed[number], number))
+
+
+def transposed(flow: Flow) -> Iterator[Suspect]:
+    """The dots that sum over one axis on their left and over another on their right."""
+    found = [one for one in flow.conflicts if "/" in one.letter and not (one.left | one.right) & flow.irregular]
+    sites = {one.site: one for one in reversed(found)}
+    dots = Counter(node.site for node in flow.nodes)
+    for site, conflict in sites.items():
+        one, other = (WORDS[letter] for letter in conflict.letter.split("/"))
+        reason = f"the dot sums over {one}s on its left and over {other}s on its right"
+        extent = share(sum(one.site == site for one in found), dots[site], "tile")
+        yield Suspect("value", "", site, site.lines, reason, extent)
+
+
+WORDS = {"b": "batch", "h": "head", "g": "key head", "m": "row", "n": "key", "d": "dim", "e": "dim", "w": "distance"}
+
+
+def _of_conflict(flow: Flow, culprit: int, conflict: Conflict) -> str:
+    here, there = conflict.example if culprit in conflict.left else conflict.example[::-1]
+    others = conflict.right if culprit in conflict.left else conflict.left
+    names = " and ".join(sorted({flow.sources[number].tensor for number in others}))
+    word, tensor = WORDS[conflict.letter[0]], flow.sources[culprit].tensor
+    is_load = flow.sources[culprit].site.operation == "load"
+    verb = "read" if is_load else "written"
+    if here == there:
+        return f"{tensor} is {verb} in no block of rows and columns, and a dot sums it with {names}"
+    does = "outside its elements" if here < 0 else f"at {word} {here}"
+    return f"{tensor} is {verb} {does} where it meets {word} {there} of {names}"

@@ -1,0 +1,70 @@
+"""What is stored of the wrong results: NaN, and what is right but for a constant."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from ..runtime.interpreter.dataflow import Site, Stored
+from .factors import STORED
+from .follow import Followed
+from .suspect import Suspect, share
+
+
+def wrong_stores(run: Followed, wrong: Sequence[str]) -> list[Stored]:
+    """The stores of what is wrong. Where host code made a result of what kernels stored, all that has no name."""
+    storages = run.outcome.storages
+    names = {storages.get(one.home, "") for one in run.flow.stores}
+    is_hidden = not names >= set(wrong)
+    wanted = {*wrong, *([""] if is_hidden else [])}
+    return [one for one in run.flow.stores if storages.get(one.home, "") in wanted]
+
+
+def not_numbers(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
+    """The operations that make NaN of numbers, on the way to a result that holds NaN."""
+    pending, seen = [one.node for one in wrong_stores(run, wrong) if one.has_nan], set[int]()
+    found, tiles = Counter[Site](), Counter(node.site for node in run.flow.nodes)
+    while pending:
+        node = pending.pop()
+        if node.number in seen:
+            continue
+        seen.add(node.number)
+        behind = [operand for operand in node.operands if operand.has_nan]
+        pending += behind
+        found[node.site] += not behind and node.site.operation != "load"
+    for site, count in found.items():
+        if count:
+            extent = share(count, tiles[site], "tile")
+            yield Suspect("value", "NaN", site, site.lines, "it makes NaN of numbers", extent)
+
+
+def other_factors(run: Followed, wrong: Sequence[str], *, of_host: bool = False) -> Iterator[Suspect]:
+    """Results that are stored as what they are, times another constant.
+
+    Args:
+        of_host: whether to look at what host code makes a result of too. It may multiply that yet, so none is sure.
+    """
+    found: dict[Site, list[tuple[str, str]]] = {}
+    for stored in run.flow.stores:
+        role = stored.node.role
+        name = result_of(run, stored) if of_host else run.outcome.storages.get(stored.home, "")
+        if name not in wrong or name not in STORED or role is None or not role.is_known or role.words == STORED[name]:
+            continue
+        found.setdefault(stored.site, []).append((name, role.words))
+    tiles = Counter(stored.site for stored in run.flow.stores)
+    for site, ((name, words), *others) in found.items():
+        reason, extent = (
+            f"{name} is stored as {words}, and is {STORED[name]}",
+            share(1 + len(others), tiles[site], "tile"),
+        )
+        yield Suspect("stored", name, site, site.lines[:1], reason, extent, is_sure=not of_host)
+
+
+# What a store of it is the result of.
+_RESULTS = {"dS K": "dQ", "dS^T Q": "dK", "dV": "dV", "O": "O"}
+
+
+def result_of(run: Followed, stored: Stored) -> str:
+    """The result that a store is of: of scratch that host code makes one of, by what is stored; "" if unknown."""
+    role = stored.node.role
+    return run.outcome.storages.get(stored.home, "") or _RESULTS.get(role.name if role is not None else "", "")

@@ -1,0 +1,88 @@
+"""Sums that lack pairs of a row and a key, or hold some twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from ..inputs.memory import Array
+from ..runtime.interpreter.dataflow import Node, Site
+from .follow import Followed
+from .stores import result_of, wrong_stores
+from .suspect import Suspect, share
+
+
+def pairs(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
+    """Results that some pairs of a row and a key are left out of, or counted twice in."""
+    of_wrong = {one.home for one in wrong_stores(run, wrong)}
+    for home, visits in visits_of(run).items():
+        if home not in of_wrong:
+            continue
+        stored = next(one for one in run.flow.stores if one.home == home)
+        name = result_of(run, stored)
+        missing, twice = run.roles.valid & (visits == 0), run.roles.valid & (visits > 1)
+        # Scratch that host code makes a result of may well hold what is stored twice.
+        pairs, what = (
+            (missing, "left out")
+            if missing.any() or home not in run.outcome.storages
+            else (twice, "counted more than once")
+        )
+        if not pairs.any() or name not in wrong:
+            continue
+        b, h, m, n = (int(at) for at in np.argwhere(pairs)[0])
+        first = f"the first of row {m} and key {n} (batch {b}, head {h})"
+        reason = f"{int(pairs.sum()):,} pairs of a row and a key are {what}, {first}"
+        site, *others = _summing(stored.node)
+        extent = share(int(pairs.sum()), int(run.roles.valid.sum()), "pair")
+        yield Suspect("pairs", name, site, site.lines, reason, extent, beside=tuple(one.lines for one in others))
+
+
+def nothing_summed(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
+    """Results into which nothing was summed: the loop that makes them never runs."""
+    if run.flow.failures:  # what could not be followed may have been loaded
+        return
+    filled, total = {one.home for one in run.flow.stores}, int(run.roles.valid.sum())
+    for home, site in run.flow.empty.items():
+        name = run.outcome.storages.get(home, "")
+        if name in wrong and home not in filled:
+            reason = "what is stored is made of nothing that was loaded"
+            yield Suspect("pairs", name, site, site.lines, reason, share(total, total, "pair"))
+
+
+def visits_of(run: Followed) -> Mapping[int, Array]:
+    """How often pairs were visited; of a run that could not be followed throughout nothing, since some may lack."""
+    return {} if run.flow.failures else run.flow.visits
+
+
+def are_partial(run: Followed, nodes: Sequence[Node]) -> bool:
+    """Whether what these were stored into does not hold all pairs: right as far as it was summed."""
+    homes = {stored.home for stored in run.flow.stores if stored.node in nodes}
+    visits = visits_of(run)
+    return any(bool((run.roles.valid & (visits[home] == 0)).any()) for home in homes if home in visits)
+
+
+def partly(node: Node, extent: str) -> Suspect:
+    """What is stored is right as far as it was summed, and does not hold all that it should."""
+    assert node.role is not None
+    site, *_ = _summing(node)
+    reason = f"{node.role.words} is stored before all keys are in it"
+    return Suspect("pairs", node.role.name, site, site.lines, reason, extent)
+
+
+def _summing(node: Node) -> tuple[Site, ...]:
+    """The dots that a result was summed by, the last first; one that sums nothing itself stands for them."""
+    pending, seen, found = [node], set[int](), dict[Site, None]()
+    while pending:
+        one = pending.pop(0)
+        if one.number in seen:
+            continue
+        seen.add(one.number)
+        if one.site.operation in ("dot", "reduce"):
+            found[one.site] = None
+            # What it is added to, where that is an operand of its own, was summed by others.
+            pending += [operand for operand in one.operands[2:] if one.site.operation == "dot"]
+        else:
+            pending += one.operands
+    dots = tuple(site for site in found if site.operation == "dot")
+    return dots or tuple(found) or (node.site,)

@@ -1,0 +1,50 @@
+"""A suspect: one operation of a failing run that goes wrong although what it works on is right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..model.number import plural
+from ..runtime.interpreter.dataflow import Site
+from ..runtime.interpreter.memory.findings import Line
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """One operation that goes wrong although what it works on is right."""
+
+    kind: str
+    """load, store: it reads, or writes, other elements than it should; masked: it leaves out what is needed; value: its
+    operands are right and its result is not; stored: it is right but for a constant; pairs: rows and keys are left out
+    of what is stored, or counted twice.
+    """
+    name: str
+    """The intermediate that is wrong there, or the tensor that is misread; "" where it is not known."""
+    site: Site
+    lines: tuple[Line, ...]
+    """Those of the site up to the one that is the fault: of a helper that is right elsewhere, its caller's."""
+    reason: str
+    """One sentence."""
+    extent: str
+    """How often of how often it was seen to: "4 of 4 tiles", or of the times that it meets another."""
+    is_sure: bool = True
+    """Whether it goes wrong whenever it runs, or what is made of it is wrong too."""
+    beside: tuple[tuple[Line, ...], ...] = ()
+    """Where that is made which enters there: of an access, its address alone; of a value, what was compared with
+    nothing, such as an offset, a term or a mask; of pairs, the other dots that sum them."""
+
+
+def share(count: int, total: int, noun: str) -> str:
+    return f"{count:,} of {plural(total, noun)}"
+
+
+def blamed(site: Site, right: Iterable[Site]) -> tuple[Line, ...]:
+    """The lines of a site without the innermost ones that are right where something else calls them."""
+    same = [one for one in right if (one.operation, one.instruction) == (site.operation, site.instruction)]
+    elsewhere = {other.lines[-depth:] for other in same for depth in range(1, len(other.lines) + 1)}
+    lines = site.lines
+    for depth in range(1, len(lines)):
+        if lines[-depth:] not in elsewhere:
+            return lines[: len(lines) - depth + 1]
+    return lines[:1]
