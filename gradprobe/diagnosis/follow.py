@@ -16,7 +16,8 @@ from ..model.assignment import Assigned
 from ..model.case import Case
 from ..numerics.compare import attention_of
 from ..probing.experiment import Experiment, inputs_of
-from ..runtime.interpreter.dataflow import Flow, followed
+from ..runtime.interpreter.dataflow import Flow, followed, place
+from ..runtime.interpreter.memory.views import view_of
 from ..runtime.run import Outcome, run_target
 from .roles import Roles
 
@@ -59,7 +60,12 @@ def followed_run(experiment: Experiment, assigned: Assigned) -> Followed | None:
     flow = Flow(axes, sizes, roles)
     with followed(inputs.tensors, flow, learn):
         outcome = run_target(experiment.target, case, inputs, (), contextlib.nullcontext())
-    return Followed(flow, roles, outcome) if outcome.trace is not None else None
+    if outcome.trace is None:
+        return None
+    for name, value in outcome.trace.values.items():
+        if outcome.storages.get(value.untyped_storage().data_ptr()) == name:
+            flow.attempt(place, flow, view_of(value, value, name), case.axes(name))
+    return Followed(flow, roles, outcome)
 
 
 def copied(argument: torch.Tensor, known: Mapping[str, torch.Tensor], roles: Roles, case: Case) -> str:

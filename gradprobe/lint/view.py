@@ -56,7 +56,7 @@ def is_stride(parameter: str) -> bool:
 
 
 def stride_of(parameter: str, words: Collection[str]) -> tuple[str, str]:
-    """(the word of the tensor, the axis) that a stride's name says: ("do", "h") of stride_doh, do_stride_h, ...
+    """(the word of the tensor, the axis) that a stride's name says: ("do", "h") of stride_doh, do_stride_h, do_h, ...
 
     Args:
         words: those of the kernel's pointers.
@@ -64,14 +64,13 @@ def stride_of(parameter: str, words: Collection[str]) -> tuple[str, str]:
     Returns:
         ("", "") where the name is no stride's or does not tell.
     """
-    if not is_stride(parameter):
-        return "", ""
     rest = _STRIDE.sub("", parameter).replace("_", "").lower()
     for word in sorted(words, key=len, reverse=True):
-        if rest == word:
+        if rest == word and is_stride(parameter):
             return word, ""
-        if rest.startswith(word) and rest[len(word) :] in _AXES:
-            return word, _AXES[rest[len(word) :]]
+        axis = rest[len(word) :] if rest.startswith(word) else ""
+        if axis in _AXES and (is_stride(parameter) or parameter.lower() == f"{word}_{axis}"):
+            return word, _AXES[axis]
     return "", ""
 
 

@@ -59,13 +59,22 @@ def with_edits(
 
 def _placed(diagnoses: tuple[Diagnosis, ...], found: Found, seconds: float) -> tuple[Diagnosis, ...]:
     """The diagnoses with what undoes everything at the first cause of it, and what was tried for each other one."""
-    of_causes = {hunt.cause.number or 0: _of_cause(hunt, found, seconds) for hunt in found.hunts if hunt.tried}
     if not found.passed:
-        return tuple(structs.replace(one, edit=of_causes.get(at, one.edit)) for at, one in enumerate(diagnoses))
+        of_causes = {hunt.cause.number or 0: hunt for hunt in found.hunts if hunt.tried}
+        hunts = ((one, of_causes.get(at)) for at, one in enumerate(diagnoses))
+        return tuple(_hunted(one, hunt, found, seconds) if hunt is not None else one for one, hunt in hunts)
     first, edit = _passed(found, seconds)
-    parts = {cause.number: _part(found, cause, candidate, seconds) for cause, candidate in first.parts}
-    told = tuple(structs.replace(one, edit=parts.get(at)) for at, one in enumerate(diagnoses))
-    return _with_passed(told, first.candidate, edit)
+    parts = {cause.number: (cause, candidate) for cause, candidate in first.parts}
+    whole = tuple(structs.replace(one, edit=None) for one in diagnoses)
+    told = (_part(one, found, *parts[at], seconds) if at in parts else one for at, one in enumerate(whole))
+    return _with_passed(tuple(told), first.candidate, edit)
+
+
+def _hunted(diagnosis: Diagnosis, hunt: Hunt, found: Found, seconds: float) -> Diagnosis:
+    """A diagnosis with what came of the edits for it."""
+    mend, edit = found.mends.get(hunt.cause.fault), _of_cause(hunt, found, seconds)
+    where = diagnosis.where if mend is None else _proved(diagnosis.where, mend.candidate)
+    return structs.replace(diagnosis, edit=edit, where=where)
 
 
 def _passed(found: Found, seconds: float) -> tuple[Passed, TriedEdit]:
@@ -82,11 +91,12 @@ def _passed(found: Found, seconds: float) -> tuple[Passed, TriedEdit]:
     return first, structs.replace(_edit(first.candidate, words, found.tried, seconds), matches=True, others=named)
 
 
-def _part(found: Found, cause: Cause, candidate: Candidate, seconds: float) -> TriedEdit:
-    """What of an edit with which everything matches undoes one cause."""
+def _part(diagnosis: Diagnosis, found: Found, cause: Cause, candidate: Candidate, seconds: float) -> Diagnosis:
+    """A diagnosis with what of an edit with which everything matches undoes it."""
     mend = found.mends.get(cause.fault)
     words = _what_is_mended(mend) if mend is not None else "it is the part for this cause of what makes all match"
-    return structs.replace(_edit(candidate, words, found.tried, seconds), mends=True)
+    edit = structs.replace(_edit(candidate, words, found.tried, seconds), mends=True)
+    return structs.replace(diagnosis, edit=edit, where=_proved(diagnosis.where, candidate))
 
 
 def _of_cause(hunt: Hunt, found: Found, seconds: float) -> TriedEdit:
@@ -182,7 +192,15 @@ def _with_passed(diagnoses: tuple[Diagnosis, ...], candidate: Candidate, edit: T
     cause = next(iter(of_line or (named if diagnoses[:1] == tuple(named[:1]) else [])), None)
     if cause is None:
         return (_new(candidate, edit), *diagnoses)
-    return tuple(structs.replace(one, edit=edit) if one is cause else one for one in diagnoses)
+    told = structs.replace(cause, edit=edit, where=_proved(cause.where, candidate))
+    return tuple(told if one is cause else one for one in diagnoses)
+
+
+def _proved(where: Sequence[Where], candidate: Candidate) -> tuple[Where, ...]:
+    """Lines with those first that an edit changes with which all matches: no other is as sure."""
+    said = {(one.file, one.line): one for one in where}
+    changed = [said.pop((one.file, one.line), one) for one in _wheres(candidate)]
+    return (*changed, *said.values())
 
 
 def _new(candidate: Candidate, edit: TriedEdit) -> Diagnosis:
@@ -197,4 +215,5 @@ def _wheres(candidate: Candidate) -> Iterator[Where]:
     for line in _changed(candidate):
         around = [each for each in file.functions if each.lineno <= line <= (each.end_lineno or each.lineno)]
         name = max(around, key=lambda each: each.lineno).name if around else ""
-        yield among(Where(file.file, line, file.lines[line - 1].strip(), kernel=name))
+        code = file.lines[line - 1].strip()
+        yield among(Where(file.file, line, code, kernel=name, note="what the tried edit changes"))

@@ -1,7 +1,8 @@
 """Dataflow: what the tiles of interpreted Triton kernels hold, element by element, and what they were made of."""
 
+from .accesses import place
 from .graph import AccessLine, Conflict, Flow, Node, Role, Site, Stored
 from .lanes import NOWHERE, Lanes
 from .tracer import followed
 
-__all__ = ["NOWHERE", "Conflict", "Flow", "Lanes", "Node", "Role", "Site", "AccessLine", "Stored", "followed"]
+__all__ = ["NOWHERE", "Conflict", "Flow", "Lanes", "Node", "Role", "Site", "AccessLine", "Stored", "followed", "place"]

@@ -9,7 +9,7 @@ import numpy as np
 
 from ....inputs.memory import Array
 from ..memory.views import Handle, View
-from .graph import Flow, Node, Stored, Tile
+from .graph import Flow, Node, Stored, Tile, Unplaced
 from .lanes import NOWHERE, IndexTable, Lanes, is_block, without_tail
 from .slices import slice_of
 
@@ -76,6 +76,9 @@ class IndexedAccesses:
                 number = self.flow.number(view.name, site, slice_of(pointers))
                 self._reach(number, found)
                 self.flow.compare(own, Lanes(found, dict.fromkeys(found, frozenset([number]))), site)
+            elif tile.lanes is not None:
+                own, offsets = Lanes(here, tile.lanes.origins), view.in_bytes(addresses)
+                self.flow.unplaced.append(Unplaced(view.home, offsets, own, site, slice_of(pointers)))
             self._leave(view, addresses, here, tile.node)
             if tile.lanes is not None:
                 self._visit(view.home, tile.lanes, is_atomic)
@@ -146,6 +149,19 @@ class IndexedAccesses:
         """For each tensor that is accessed: its view, the flat lanes, and their addresses."""
         assert self.flow.memory is not None
         return self.flow.memory.parts(pointers, mask.data if isinstance(mask, Handle) else mask)
+
+
+def place(flow: Flow, view: View, letters: str) -> None:
+    """Compares what was stored into a tensor that was not known then with the elements that it was stored to.
+
+    Args:
+        letters: the axes of the tensor.
+    """
+    table = IndexTable(view, letters, flow.sizes)
+    for store in (one for one in flow.unplaced if one.home == view.home):
+        at = table.at((store.offsets - (view.start - view.low)) // view.elements.itemsize)
+        number = flow.number(view.name, store.site, store.behind)
+        flow.compare(store.lanes, Lanes(at, dict.fromkeys(at, frozenset([number]))), store.site)
 
 
 def _offsets(start: int, addresses: Array, itemsize: int) -> Array:

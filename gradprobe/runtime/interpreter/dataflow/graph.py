@@ -133,6 +133,21 @@ class Stored:
     """Whether what its mask let through holds NaN."""
 
 
+@dataclass(frozen=True)
+class Unplaced:
+    """A store, or atomic, into a tensor whose axes are not known while kernels run."""
+
+    home: int
+    """The address of the storage."""
+    offsets: Array
+    """[lanes] int64, bytes from the start of the storage."""
+    lanes: Lanes
+    """[lanes], of what was stored."""
+    site: Site
+    behind: frozenset[int]
+    """The lines that made the addresses."""
+
+
 @dataclass
 class Flow:
     """What was followed while it was open."""
@@ -158,6 +173,7 @@ class Flow:
     lines: list[tuple[Line, ...]] = field(default_factory=list)
     """By number: the lines that made an address, each with the calls that led there."""
     stores: list[Stored] = field(default_factory=list)
+    unplaced: list[Unplaced] = field(default_factory=list)
     empty: dict[int, Site] = field(default_factory=dict)
     """By home, the last store of one number throughout that no load was made into."""
     nodes: list[Node] = field(default_factory=list)
