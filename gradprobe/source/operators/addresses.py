@@ -10,12 +10,11 @@ from itertools import groupby
 
 from ..kernel_file import Change, KernelFile, called
 
-# The ways in which the field names a stride: stride_qh, stride_q_h, q_stride_h, q_head_stride, q_h.
+# The ways in which the field names a stride: stride_qh, stride_q_h, q_stride_h, q_head_stride.
 _FORMS = (
     re.compile(r"stride_(?P<tensor>\w*?)_?(?P<axis>[a-z]|\d)"),
     re.compile(r"(?P<tensor>\w+?)_stride_?(?P<axis>[a-z]+|\d)"),
     re.compile(r"(?P<tensor>[a-z0-9]+)_(?P<axis>[a-z]+)_stride"),
-    re.compile(r"(?P<tensor>q|k|v|o|d[qkvo]|d?out)_(?P<axis>[bzhlmnsd])"),
 )
 
 
