@@ -96,6 +96,14 @@ def test_probes_end_to_end_give_each_its_own_results(case):
             assert torch.equal(together[name][index * case.batch : (index + 1) * case.batch], alone[name])
 
 
+def test_each_probe_has_a_mask_of_its_own_also_where_the_case_has_one_batch():
+    """A kernel that addresses the mask of each batch by the mask's strides would read beyond one that is shared."""
+    case = case_of("softmax", batch=1, heads=1, seqlen=8, head_dim=8, mask="random")
+    layout, values = plan(case), wide(draw(case))
+    together = end_to_end(case, [problem(case, layout, values, 0)] * 2)
+    assert together["mask"].shape == (2, 1, 8, 8)
+
+
 @pytest.mark.parametrize(
     ("options", "count"),
     [

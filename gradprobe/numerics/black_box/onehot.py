@@ -176,10 +176,7 @@ def end_to_end(case: Case, problems: Sequence[Mapping[str, Tensor]]) -> dict[str
     """Several probes as one: end to end along the batch, where an input has one."""
     import torch
 
-    def is_shared(name: str, value: Tensor) -> bool:
-        return case.input_axes(name)[:1] != "b" or (name == "mask" and value.shape[0] == 1)
-
     return {
-        name: value if is_shared(name, value) else torch.cat([problem[name] for problem in problems])
+        name: torch.cat([problem[name] for problem in problems]) if case.input_axes(name)[:1] == "b" else value
         for name, value in problems[0].items()
     }
