@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from torch import Tensor
 
@@ -29,20 +29,23 @@ def tiles(x: Attention, *, rows: int | None = None, heads: int | None = None) ->
                 yield Tile(b, slice(h, min(h + heads, x.n_heads)), slice(m, min(m + rows, x.n_query)))
 
 
-def evaluate(x: Attention, tile: Tile, given: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+def evaluate(
+    x: Attention, tile: Tile, given: Mapping[str, Tensor] | None = None, wanted: Collection[str] | None = None
+) -> dict[str, Tensor]:
     """Every intermediate on one tile; dK, dV, dBias, dTau and dSink hold what this tile adds to them.
 
     Args:
         given: values to use in place of the computed ones, by intermediate, in the tile's shapes. Whatever depends on
             one of them is computed from it; the result still holds the computed value of the one given itself. So with
             a kernel's own results given, the result is what each intermediate should be *given its own parents*.
+        wanted: the intermediates that may not be left out, of those of which nothing else is made; None for all.
 
     Returns:
         By name, with h heads, m rows of the tile and all N keys: LSE and delta [h, m]; P, dP, dS and the auxiliary S,
         PE, dPE, valid [h, m, N] (lazy also Z); O and dQ [h, m, D]; dK and dV [h, N, D], one for each *query* head;
         dBias in the shape of `bias` cut to the tile; dTau and dSink [h].
     """
-    return FAMILIES[x.family](x, tile, given or {})
+    return FAMILIES[x.family](x, tile, given or {}, wanted)
 
 
 def manual_attention_backward(

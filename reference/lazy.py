@@ -14,7 +14,8 @@ Source: derived by hand from the forward; tests hold each line against float64 a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -22,34 +23,42 @@ from torch import Tensor
 from .problem import Attention, Steps, Tile
 
 
-def evaluate(x: Attention, tile: Tile, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def evaluate(
+    x: Attention, tile: Tile, given: Mapping[str, Tensor], wanted: Collection[str] | None = None
+) -> dict[str, Tensor]:
     """Every intermediate on one tile; see `reference.evaluate`."""
     assert x.tau is not None
-    step = Steps(given)
+    step = Steps(given, wanted)
     q, k, v, do = x.tensors(tile)
     i, j = x.positions(tile)
     valid = x.valid(tile).expand(q.shape[0], -1, -1)
 
-    s = x.scale * q @ k.mT
-    s = s if x.bias is None else s + _bias_by_distance(x.bias[tile.heads], i - j)
-    s = s.masked_fill(~valid, -torch.inf)
-    lse = step("LSE", s.logsumexp(-1))
+    s = x.once("S", tile, lambda: _scores(x, tile, valid))
+    lse = step("LSE", x.once("LSE", tile, lambda: s.logsumexp(-1)))
     p = step("P", (s - lse.masked_fill(lse == -torch.inf, 0.0)[..., None]).exp())
     z = p + x.tau[tile.heads, None, None] / (i + 1)
     pe = z.relu() * valid
-    step("O", pe @ v)
+    step.last("O", lambda: pe @ v)
 
-    dpe = do @ v.mT
+    dpe = x.once("dPE", tile, lambda: do @ v.mT)
     dp = step("dP", dpe * (z > 0) * valid)
     delta = step("delta", (p * dp).sum(-1))
     ds = step("dS", p * (dp - delta[..., None]))
-    step("dQ", x.scale * ds @ k)
-    step("dK", x.scale * ds.mT @ q)
-    step("dV", pe.mT @ do)
-    step("dTau", (dp / (i + 1)).sum((-2, -1)))
+    step.last("dQ", lambda: x.scale * ds @ k)
+    step.last("dK", lambda: x.scale * ds.mT @ q)
+    step.last("dV", lambda: pe.mT @ do)
+    step.last("dTau", lambda: (dp / (i + 1)).sum((-2, -1)))
     if x.bias is not None:
-        step("dBias", sum_by_distance(ds, i - j, x.bias.shape[1]))
+        step.last("dBias", partial(sum_by_distance, ds, i - j, x.bias.shape[1]))
     return step.computed | {"S": s, "Z": z, "PE": pe, "dPE": dpe, "valid": valid}
+
+
+def _scores(x: Attention, tile: Tile, valid: Tensor) -> Tensor:
+    """[h, m, N]: S."""
+    (q, k, _, _), (i, j) = x.tensors(tile), x.positions(tile)
+    s = x.scale * q @ k.mT
+    s = s if x.bias is None else s + _bias_by_distance(x.bias[tile.heads], i - j)
+    return s.masked_fill(~valid, -torch.inf)
 
 
 def _bias_by_distance(bias: Tensor, distance: Tensor) -> Tensor:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from .checks import check
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,10 @@ class Attention:
             seen = seen & (part(self.bias, tile) != -torch.inf)
         return seen
 
+    def once(self, name: str, tile: Tile, make: Callable[[], Made]) -> Made:
+        """What is made of a tile and of nothing else: a problem that is evaluated again and again may keep it."""
+        return make()
+
     def bias_part(self, like_bias: Tensor, tile: Tile) -> Tensor:
         """The part of a tensor in bias's shape that belongs to a tile: [h, W] for lazy, else what broadcasts to it."""
         return like_bias[tile.heads] if self.family == "lazy" else part(like_bias, tile)
@@ -154,8 +161,15 @@ class Steps:
     """Notes each computed intermediate, and hands on the given value in its place where there is one."""
 
     given: Mapping[str, Tensor]
+    wanted: Collection[str] | None = None
+    """The results that are wanted; None for all."""
     computed: dict[str, Tensor] = field(default_factory=dict)
 
     def __call__(self, name: str, value: Tensor) -> Tensor:
         self.computed[name] = value
         return self.given.get(name, value)
+
+    def last(self, name: str, make: Callable[[], Tensor]) -> None:
+        """The same of what nothing else is made of: it is computed where it is wanted."""
+        if self.wanted is None or name in self.wanted:
+            self(name, make())

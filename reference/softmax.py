@@ -23,7 +23,7 @@ distances; the sink's derivative is that of LSE. Tests hold each line against fl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import torch
 from torch import Tensor
@@ -31,39 +31,47 @@ from torch import Tensor
 from .problem import Attention, Steps, Tile, part
 
 
-def evaluate(x: Attention, tile: Tile, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def evaluate(
+    x: Attention, tile: Tile, given: Mapping[str, Tensor], wanted: Collection[str] | None = None
+) -> dict[str, Tensor]:
     """Every intermediate on one tile; see `reference.evaluate`."""
-    step = Steps(given)
+    step = Steps(given, wanted)
     q, k, v, do = x.tensors(tile)
     valid = x.valid(tile).expand(q.shape[0], -1, -1)
     share = kept_share(x, tile)
 
-    s = x.scale * q @ k.mT
-    tanh = torch.zeros_like(s) if x.softcap is None else torch.tanh(s / x.softcap)
-    t = s if x.softcap is None else x.softcap * tanh
-    t = t if x.bias is None else t + x.bias_part(x.bias, tile)
-    t = t if x.alibi is None else t - x.alibi[tile.heads, None, None] * distance(x, tile)
-    t = t.masked_fill(~valid, -torch.inf)
-    lse = t.logsumexp(-1)
+    tanh, t = x.once("S", tile, lambda: _scores(x, tile, valid))
+    lse = x.once("LSE", tile, lambda: t.logsumexp(-1))
     lse = step("LSE", lse if x.sinks is None else torch.logaddexp(lse, x.sinks[tile.heads, None]))
     p = step("P", (t - lse.masked_fill(lse == -torch.inf, 0.0)[..., None]).exp())
     pe = p if share is None else p * share
     o = step("O", pe @ v)
 
-    unmasked_dp = do @ v.mT if share is None else share * (do @ v.mT)
+    unmasked_dp = x.once("dPE", tile, lambda: do @ v.mT if share is None else share * (do @ v.mT))
     dp = step("dP", unmasked_dp * valid)
     delta = step("delta", (do * o).sum(-1))
     dt = p * (dp - delta[..., None])
     ds = step("dS", dt if x.softcap is None else dt * (1 - tanh**2))
     dt = ds if x.softcap is None else dt
-    step("dQ", x.scale * ds @ k)
-    step("dK", x.scale * ds.mT @ q)
-    step("dV", pe.mT @ do)
+    step.last("dQ", lambda: x.scale * ds @ k)
+    step.last("dK", lambda: x.scale * ds.mT @ q)
+    step.last("dV", lambda: pe.mT @ do)
     if x.bias is not None:
         step("dBias", dt.sum_to_size(x.bias_part(x.bias, tile).shape))
     if x.sinks is not None:
-        step("dSink", -(sink_weight(x, tile, lse) * delta).sum(-1))
+        step.last("dSink", lambda: -(sink_weight(x, tile, lse) * delta).sum(-1))
     return step.computed | {"S": t, "PE": pe, "dPE": unmasked_dp, "valid": valid}
+
+
+def _scores(x: Attention, tile: Tile, valid: Tensor) -> tuple[Tensor, Tensor]:
+    """[h, m, N]: the tanh of the softcap, 0 without; and T."""
+    q, k, _, _ = x.tensors(tile)
+    s = x.scale * q @ k.mT
+    tanh = torch.zeros_like(s) if x.softcap is None else torch.tanh(s / x.softcap)
+    t = s if x.softcap is None else x.softcap * tanh
+    t = t if x.bias is None else t + x.bias_part(x.bias, tile)
+    t = t if x.alibi is None else t - x.alibi[tile.heads, None, None] * distance(x, tile)
+    return tanh, t.masked_fill(~valid, -torch.inf)
 
 
 def distance(x: Attention, tile: Tile) -> Tensor:

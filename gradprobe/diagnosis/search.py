@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -85,15 +85,15 @@ def ranked(seen: Observed, known: Sequence[Hypothesis] = ()) -> list[Tested]:
     tester, every = Tester(seen), list(hypotheses(seen))
     if not any(tester.wrong.values()):
         return []
-    rough = _roughly(tester, every)
-    beside = _beside_known(tester, rough, [form for one in known for form in alike(every, one)])
+    beside = _beside_known(tester, every, [form for one in known for form in alike(every, one)])
     if beside is not None:
         return [beside]
+    rough = _roughly(tester, every)
     tested = _fully(tester, _likely(tester, rough), len(rough))
     order = {id(one.hypothesis): number for number, one in enumerate(rough)}
     tested.sort(key=lambda one: (-round(one.explained, 3), one.explanation.contradicted, order[id(one.hypotheses[0])]))
     if tested and tested[0].explained < NAMED:
-        both = _two_at_once(tester, tested[0], rough)
+        both = _two_at_once(tester, tested[0], lambda rest: rough)
         tested = [both, *tested] if both is not None else tested
     kept: dict[tuple[str, ...], Tested] = {}
     for one in tested:
@@ -101,8 +101,8 @@ def ranked(seen: Observed, known: Sequence[Hypothesis] = ()) -> list[Tested]:
     return list(kept.values())
 
 
-def _roughly(tester: Tester, every: Sequence[Hypothesis]) -> list[_Rough]:
-    shares = halved(lambda some: [tester.roughly(one) for one in some], every)
+def _roughly(tester: Tester, every: Sequence[Hypothesis], names: Collection[str] = EVERYTHING) -> list[_Rough]:
+    shares = halved(lambda some: [tester.roughly(one, names=names) for one in some], every)
     return [_Rough(one, share) for one, share in zip(every, shares, strict=True)]
 
 
@@ -111,11 +111,16 @@ def _fully(tester: Tester, some: Sequence[Hypothesis], tried: int) -> list[Teste
     return [Tested((one,), explanation, tried) for one, explanation in zip(some, explanations, strict=True)]
 
 
-def _beside_known(tester: Tester, rough: Sequence[_Rough], known: Sequence[Hypothesis]) -> Tested | None:
+def _beside_known(tester: Tester, every: Sequence[Hypothesis], known: Sequence[Hypothesis]) -> Tested | None:
     """The best of some hypotheses with another one, where both together explain nearly everything."""
-    tested = _fully(tester, known, len(rough))
+
+    def reaching(rest: Collection[str]) -> list[_Rough]:
+        some = [one for one in every if may_show(one.changes, tester.seen, rest)]
+        return _roughly(tester, some, rest) if tester.shows(rest) else _roughly(tester, some)
+
+    tested = _fully(tester, known, len(every))
     best = max(tested, key=lambda one: one.explained, default=None)
-    return None if best is None or best.explained >= NAMED else _two_at_once(tester, best, rough)
+    return None if best is None or best.explained >= NAMED else _two_at_once(tester, best, reaching)
 
 
 def _likely(tester: Tester, rough: Sequence[_Rough], names: Collection[str] = EVERYTHING) -> list[Hypothesis]:
@@ -126,18 +131,23 @@ def _likely(tester: Tester, rough: Sequence[_Rough], names: Collection[str] = EV
     return [one for _, one in best[:_FINALISTS]]
 
 
-def _two_at_once(tester: Tester, first: Tested, rough: Sequence[_Rough]) -> Tested | None:
+def _two_at_once(
+    tester: Tester, first: Tested, roughly: Callable[[Collection[str]], Sequence[_Rough]]
+) -> Tested | None:
     """The best with what explains the rest, where both together explain nearly everything, and neither does alone.
 
     Each must explain nearly all that is wrong in some intermediate: two halves of one are no explanation. What explains
     the rest alone is tried first; then what does only together with the other, in the same kernel.
+
+    Args:
+        roughly: what each other hypothesis explains roughly of some intermediates.
     """
     wrong, own = tester.wrong, tester.seen.own
     rest = [name for name in wrong if wrong[name] and not first.explanation.whole(name, wrong[name])]
     if not set(own) - set(rest) or len(rest) == sum(map(bool, wrong.values())):
         return None
     one = first.hypotheses[0]
-    others = [other for other in rough if other.hypothesis.fault != one.fault]
+    others = [other for other in roughly(rest) if other.hypothesis.fault != one.fault]
     found = _best_pair(tester, first, _likely(tester, others, rest), rest)
     if found is not None:
         return found
@@ -149,16 +159,16 @@ def _two_at_once(tester: Tester, first: Tested, rough: Sequence[_Rough]) -> Test
 
 def _best_pair(tester: Tester, first: Tested, likely: Sequence[Hypothesis], rest: Collection[str]) -> Tested | None:
     """The pair that explains most; of several, one whose other fault changes nothing but the rest."""
-    one = first.hypotheses[0]
-    pairs: list[tuple[tuple[float, bool], Tested]] = []
+    one, most = first.hypotheses[0], (-1.0, False)
+    best: Tested | None = None
     for other in likely:
+        alone = other.changes <= set(rest)
+        if most >= (1.0, alone):  # it cannot be better
+            continue
         alone_and_together = halved(lambda some: [tester.fully(*each) for each in some], [(other,), (one, other)])
         both = merged([first.explanation, *alone_and_together])
-        alone = other.changes <= set(rest)
-        pairs.append(((round(both.explained, 3), alone), replace(first, hypotheses=(one, other), explanation=both)))
-        if pairs[-1][0] == (1.0, True):  # and none is better
-            break
-    _, best = max(pairs, key=lambda pair: pair[0], default=(None, None))
+        if (round(both.explained, 3), alone) > most:
+            most, best = (round(both.explained, 3), alone), replace(first, hypotheses=(one, other), explanation=both)
     return best if best is not None and best.explained >= max(NAMED, first.explained + _ADDS) else None
 
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from torch import Tensor
 
 from ..faults.hypothesis import EVERYTHING, Hypothesis, Observed
-from ..faults.variant import BUFFERS, Variant, seeing_all
+from ..faults.variant import BUFFERS, Remembering, Variant, seeing_all
 from ..model.report import NAMED
 from ..reference import Tile, tiles
 from ..reference.attention import BY_ROW
@@ -144,9 +144,16 @@ class Tester:
             gains = [self._gains(one, buffers, wrong, not_finite) for one, buffers in ways]
         else:
             wrong = {name: int((~self._here[name][3]).sum()) for name in here}
-            ways = self._ways(hypotheses, self._place[:1], stored=stored)
-            gains = [self._gains_here(one, buffers, here, not_finite) for one, buffers in ways]
+            wanted = {*here, *BUFFERS}
+            ways = self._ways(hypotheses, self._place[:1], stored=stored, wanted=wanted)
+            gains = [
+                self._gains_here(one.on(self._place[0], buffers, wanted), here, not_finite) for one, buffers in ways
+            ]
         return {name: max(0, *(of[name] for of in gains)) / count for name, count in wrong.items() if count}
+
+    def shows(self, names: Collection[str]) -> bool:
+        """Whether any of some intermediates is wrong by itself where the run first went wrong."""
+        return any(name in self._here for name in names)
 
     def share(self, rough: Mapping[str, float], names: Collection[str] = EVERYTHING) -> float:
         """The mean share over some intermediates, without those whose errors are only inherited."""
@@ -167,11 +174,9 @@ class Tester:
         key_head = head if own else head // group
         return Tile(batch, slice(key_head * group, (key_head + 1) * group), slice(0, case.seqlen_q)), key_head
 
-    def _gains_here(
-        self, variant: Variant, buffers: Mapping[str, Tensor], names: Collection[str], not_finite: bool
-    ) -> dict[str, int]:
+    def _gains_here(self, values: Mapping[str, Tensor], names: Collection[str], not_finite: bool) -> dict[str, int]:
         """What a prediction explains in the one place, by intermediate."""
-        values, gains = variant.on(self._place[0], buffers), {}
+        gains = {}
         for name in names:
             actual, expected, allowed, right = self._here[name]
             value = values[name].sum(0) if name in ("dK", "dV") else values[name]
@@ -210,19 +215,27 @@ class Tester:
         return merged(tested)
 
     def _ways(
-        self, hypotheses: Sequence[Hypothesis], where: Sequence[Tile], *, stored: bool = True
+        self,
+        hypotheses: Sequence[Hypothesis],
+        where: Sequence[Tile],
+        *,
+        stored: bool = True,
+        wanted: Collection[str] | None = None,
     ) -> Iterator[tuple[Variant, Mapping[str, Tensor]]]:
         """Where faults may stand: in all that computes, with each set of buffers; or in what stored a buffer alone.
 
         Args:
             where: the tiles that are looked at.
             stored: whether in a buffer alone, too.
+            wanted: from `reference.evaluate`, where each way is evaluated on these tiles.
         """
         right = self._plain
         changes = frozenset[str]().union(*(one.changes for one in hypotheses))
         variant = altered(hypotheses, right)
+        if wanted is not None:
+            variant = Remembering(variant.x, variant.hooks, variant.share, variant.finishes, wanted)
         yield from ((variant, buffers) for buffers in self._branches_of(changes))
-        for earlier, later in _splits(hypotheses, right):
+        for earlier, later in _splits(hypotheses, variant, right):
             for names in self._stores if stored else ():
                 if changes & set(names):
                     yield later, {**self.branches[0], **self._stored(names, earlier, where)}
@@ -245,12 +258,12 @@ class Tester:
         whole = {name: self.seen.expected[name].clone() for name in names}
         kept = {name: value for name, value in self.branches[0].items() if name not in names}
         for tile in where:
-            place, values = (tile.batch, tile.heads, tile.rows), variant.on(tile, kept)
+            place, values = (tile.batch, tile.heads, tile.rows), variant.on(tile, kept, BUFFERS)
             for name in names:
                 whole[name][place] = values[name]
             if len(names) > 1:
                 forward = {name: value for name, value in {**kept, **whole}.items() if name != "delta"}
-                whole["delta"][place] = self._plain.on(tile, forward)["delta"]
+                whole["delta"][place] = self._plain.on(tile, forward, BUFFERS)["delta"]
         return whole
 
     def _tested(self, hypotheses: Sequence[Hypothesis]) -> Iterator[Explanation]:
@@ -259,13 +272,13 @@ class Tester:
         for variant, buffers in self._ways(hypotheses, (*tiles(self.seen.x),)):
             found = self._scores(predict(self.seen, variant, buffers, precision), not_finite)
             active = tuple(
-                name
-                for name, score in found.items()
-                if self.seen.wrong(name) and score.gain > max(0, inherited[name].gain)
+                name for name, score in found.items() if self.wrong[name] and score.gain > max(0, inherited[name].gain)
             )
             scores = {name: found[name] if name in active else inherited[name] for name in found}
-            contradicted = sum(not self.seen.wrong(name) and score.spoilt > 0 for name, score in found.items())
+            contradicted = sum(not self.wrong[name] and score.spoilt > 0 for name, score in found.items())
             yield Explanation(scores, active, self._right, self.wrong, self.seen.own, contradicted)
+            if all(score.gain == self.wrong[name] for name, score in found.items() if self.wrong[name]):
+                return  # of several ways the best is taken for each intermediate, and none is better
 
     def _may_be_nan(self, hypotheses: Sequence[Hypothesis]) -> bool:
         """Whether NaN is evidence for hypotheses: all of them make NaN, and some intermediate holds NaN and numbers."""
@@ -351,9 +364,9 @@ def altered(hypotheses: Sequence[Hypothesis], variant: Variant) -> Variant:
     return variant
 
 
-def _splits(hypotheses: Sequence[Hypothesis], right: Variant) -> Iterator[tuple[Variant, Variant]]:
+def _splits(hypotheses: Sequence[Hypothesis], variant: Variant, right: Variant) -> Iterator[tuple[Variant, Variant]]:
     """What computes a buffer and what reads it: the faults in the first alone; of two, one in each."""
-    yield altered(hypotheses, right), right
+    yield variant, right
     if len(hypotheses) == 2:
         one, two = hypotheses
         yield one.alter(right), two.alter(right)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar, cast
@@ -30,20 +30,25 @@ class Seeing(Attention):
     _made: dict[tuple[object, ...], Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def valid(self, tile: Tile) -> Tensor:
-        return self._once("valid", tile, lambda: self.rule(Attention.valid(self, tile), self, tile))
+        return self.once("valid", tile, lambda: self.rule(Attention.valid(self, tile), self, tile))
 
     def tensors(self, tile: Tile) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        return self._once("tensors", tile, lambda: Attention.tensors(self, tile))
+        return self.once("tensors", tile, lambda: Attention.tensors(self, tile))
 
     def positions(self, tile: Tile) -> tuple[Tensor, Tensor]:
-        return self._once("positions", tile, lambda: Attention.positions(self, tile))
+        return self.once("positions", tile, lambda: Attention.positions(self, tile))
 
-    def _once(self, name: str, tile: Tile, make: Callable[[], Made]) -> Made:
-        key = (name, tile.batch, tile.heads.start, tile.heads.stop, tile.rows.start, tile.rows.stop)
+    def once(self, name: str, tile: Tile, make: Callable[[], Made]) -> Made:
+        key = (name, *place_of(tile))
         if key not in self._made:
             self._made[key] = make()
         made: Made = self._made[key]
         return made
+
+
+def place_of(tile: Tile) -> tuple[int, ...]:
+    """Where a tile lies: what two of the same place have in common."""
+    return tile.batch, tile.heads.start, tile.heads.stop, tile.rows.start, tile.rows.stop
 
 
 def seeing_all(x: Attention) -> Seeing:
@@ -90,7 +95,7 @@ class TileScope:
     @property
     def unmasked_dp(self) -> Tensor:
         """[h, m, N] dO V^T."""
-        return self.do @ self.v.mT
+        return self.x.once("unmasked dP", self.tile, lambda: self.do @ self.v.mT)
 
     @property
     def valid(self) -> Tensor:
@@ -154,15 +159,31 @@ class Variant:
         """The same with other sums over the query heads of a key head."""
         return replace(self, share=share)
 
-    def on(self, tile: Tile, buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def on(self, tile: Tile, buffers: Mapping[str, Tensor], wanted: Collection[str] | None = None) -> dict[str, Tensor]:
         """Every intermediate on a tile, as `reference.evaluate` gives them.
 
         Args:
             buffers: whole LSE, O and delta, where they are what the kernels found.
+            wanted: from `reference.evaluate`.
         """
         scope = TileScope(self.x, tile, self.hooks, buffers)
-        values = evaluate(self.x, tile, cast("Mapping[str, Tensor]", scope))
+        values = evaluate(self.x, tile, cast("Mapping[str, Tensor]", scope), wanted)
         return values | scope.altered
+
+
+@dataclass(frozen=True)
+class Remembering(Variant):
+    """The same, which makes each evaluation once; of buffers that live as long as it does."""
+
+    wanted: Collection[str] = ()
+    """In place of what is wanted of one evaluation alone."""
+    _made: dict[tuple[object, ...], dict[str, Tensor]] = field(default_factory=dict, init=False, repr=False)
+
+    def on(self, tile: Tile, buffers: Mapping[str, Tensor], wanted: Collection[str] | None = None) -> dict[str, Tensor]:
+        key = (*place_of(tile), *((name, id(buffer)) for name, buffer in buffers.items()))
+        if key not in self._made:
+            self._made[key] = super().on(tile, buffers, self.wanted)
+        return self._made[key]
 
 
 Alter = Callable[[Variant], Variant]

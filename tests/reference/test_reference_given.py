@@ -204,3 +204,13 @@ def test_a_wrong_lse_gives_p_the_exponential_of_s_less_that_lse():
     actual = evaluate(x, TILE, {"LSE": lse})
     expected = {"LSE": right["LSE"], "P": torch.exp(right["S"]) / torch.exp(lse)[:, :, None]}
     assert_same({name: actual[name] for name in expected}, expected)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_what_is_not_wanted_is_left_out_and_what_is_wanted_is_the_same(problem):
+    x = PROBLEMS[problem]()
+    everything, some = evaluate(x, TILE), evaluate(x, TILE, wanted=("delta", "dV"))
+    assert not {"dQ", "dK", "dTau", "dSink"} & some.keys()
+    assert {"delta", "dV"} <= some.keys()
+    for name, value in some.items():
+        assert torch.equal(value, everything[name]), name
