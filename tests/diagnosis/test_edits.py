@@ -1,13 +1,16 @@
 """An edit is shown as the fix where everything matches with it, fresh values included, and nowhere else."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gradprobe.diagnosis.edits.cause import Cause
+from gradprobe.diagnosis.edits.faults import FileFaults
+from gradprobe.diagnosis.edits.hunt import Hunt
 from gradprobe.diagnosis.edits.search import Search
-from gradprobe.diagnosis.edits.trial import Came
+from gradprobe.diagnosis.edits.trial import Came, came_of
 from gradprobe.model.diff import patched
 from gradprobe.model.report import passing_edit
 from gradprobe.pipeline.probe import EDITS, probe
@@ -15,7 +18,7 @@ from gradprobe.pipeline.reported import report_of
 from gradprobe.probing.experiment import experiment_of
 from gradprobe.probing.runs import runs_of
 from gradprobe.source.kernel_file import KernelFile
-from gradprobe.source.repairs.candidates import Candidate
+from gradprobe.source.repairs.candidates import Candidate, Fault
 from gradprobe.source.text import Edit
 from gradprobe.targets.find import find_target
 from tests.cases import softmax_case
@@ -107,3 +110,51 @@ def test_an_edit_is_closer_where_a_result_comes_right_and_none_goes_wrong(wrong,
     assert replace(before, wrong=wrong).is_better_than(before) is is_better
     assert not replace(before, wrong=wrong, harm=1).is_better_than(before)
     assert not replace(before, wrong={}, failure="raised").is_better_than(before)
+
+
+def hunt_on(folder):
+    """A hunt for what is wrong with EXAMPLE, and the search that it is part of."""
+    begun = experiment_on(folder, EXAMPLE)
+    search = Search(begun, runs_of(begun), folder, SECONDS)
+    file = KernelFile(f"{folder}/delta.py", EXAMPLE)
+    return search, Hunt(Cause((FileFaults(file, (Fault(19),), (), None),), tuple(search.wrong)))
+
+
+def next_of(ground):
+    assert ground.cost < math.inf
+    return ground.take()
+
+
+def test_a_small_case_in_which_memory_suffers_that_does_not_in_the_layout_is_none_to_try_on(tmp_path, monkeypatch):
+    """A kernel that takes whole blocks alone reads beyond a shorter tensor, whatever the edit."""
+    search, hunt = hunt_on(tmp_path)
+    wrong = came_of(hunt.first.failing)
+    came = iter([replace(wrong, harm=1), wrong])
+    monkeypatch.setattr(search, "_all", lambda *_: [next(came)])
+    search._begin(hunt, hunt.first)
+    assert hunt.first.small[1] == wrong
+
+
+def test_an_edit_that_passes_too_small_a_case_is_tried_on_a_larger_one_and_the_others_go_on_behind_it(tmp_path):
+    search, hunt = hunt_on(tmp_path)
+    search._begin(hunt, hunt.first)
+    first, (small, before) = next_of(hunt.first), hunt.first.small
+    passed, whole = replace(before, wrong={}, matches=True), [(hunt.first.failing, before)]
+    hunt.first.larger = iter([(replace(small, title="larger"), before)])
+    search._go_on(hunt, hunt.first, first, passed, whole)
+    assert hunt.first.small[0].title == "larger"
+    assert next_of(hunt.first) is first
+    assert next_of(hunt.first).edits != first.edits
+
+
+def test_what_is_sought_on_top_of_an_edit_takes_nothing_from_the_others(tmp_path):
+    search, hunt = hunt_on(tmp_path)
+    search._begin(hunt, hunt.first)
+    before, edit = hunt.first.small[1], next_of(hunt.first)
+    other = next(run for run in search.wrong if run is not hunt.first.failing)
+    search._go_on(hunt, hunt.first, edit, replace(before, wrong={}, matches=True), [(other, before)])
+    above = hunt.likeliest
+    assert above.base is edit
+    hunt.leave(above)
+    assert hunt.likeliest is hunt.first
+    assert not hunt.is_over

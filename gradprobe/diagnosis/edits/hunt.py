@@ -1,4 +1,4 @@
-"""Hunt: the search for an edit that undoes one cause, on a small case that shows it."""
+"""Hunt: the search for an edit that undoes one cause, on small cases that show it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
+from ...numerics.evidence import LayoutRun
 from ...source.repairs.candidates import Candidate, Edits, candidates_of
 from .cause import Cause
 from .faults import FileFaults
@@ -20,46 +21,47 @@ _NEXT = 0.5
 _UNNAMED = 3.0
 # How many more are tried once one makes some result right and leaves others wrong, until more are sought beside it.
 _BEFORE_TWO = 24
+# On top of how many edits others are tried, beside those on top of none.
+_MOST = 3
+Small = tuple[Trial, Came]
+"""A case, and what comes there."""
 
 
-class Hunt:
-    """What is tried for one cause, in which order, and what helps."""
+class Ground:
+    """What candidates are put on top of, an edit or nothing, and the small case that they are tried on."""
 
-    def __init__(self, cause: Cause) -> None:
-        self.cause, self.failing, self.tried = cause, cause.shown[0], 0
-        self.trial: Trial | None = None
-        """The small case; None before there is one."""
-        self.before: Came | None = None
-        """What comes there with what stays in the file."""
-        self.closest: tuple[Candidate, Came, Came] | None = None
-        """What makes some of it right: with what came with it and without any edit."""
-        self.is_over = False
-        self._restart(None)
-
-    def begin(self, trial: Trial, before: Came, base: Candidate | None = None) -> None:
-        """Begins with a small case and what comes there, on top of an edit."""
-        self.trial, self.before = trial, before
-        if base is not None:
-            self._restart(base)
-
-    def _restart(self, base: Candidate | None) -> None:
-        self._best: tuple[Candidate, Came] | None = None
-        self._left, self._joined = _BEFORE_TWO, deque[Candidate]()
-        is_contiguous = self.failing.layout == "contiguous"
-        self._waiting = _in_turn(self.cause.faults, base, contiguous=is_contiguous)
+    def __init__(self, cause: Cause, failing: LayoutRun, base: Candidate | None, small: Small | None = None) -> None:
+        """Args:
+        small: the case; None where one is still to be found that shows what is wrong in the failing layout.
+        """
+        self.failing, self.base, self.small = failing, base, small
+        self.larger: Iterator[Small] = iter(())
+        """The cases that show it too, in the order in which they grow."""
+        self.best: tuple[Candidate, Came] | None = None
+        self.joined = deque[Candidate]()
+        """What is to be tried before all others."""
+        self._left = _BEFORE_TWO
+        self._waiting = _in_turn(cause.faults, base, contiguous=failing.layout == "contiguous")
         self._ahead = deque[tuple[float, Candidate]]()
 
     @property
     def cost(self) -> float:
         """How unlikely the next candidate is; infinite where there is none."""
-        if self._joined:
+        if self.joined:
             return -math.inf
         self._ahead += islice(self._waiting, 1 - len(self._ahead))
         return self._ahead[0][0] if self._ahead else math.inf
 
     def take(self) -> Candidate:
         """The next candidate, once its cost is known."""
-        return self._joined.popleft() if self._joined else self._ahead.popleft()[1]
+        return self.joined.popleft() if self.joined else self._ahead.popleft()[1]
+
+    def enlarge(self, due: Candidate) -> None:
+        """Goes on with the next larger case, where there is one, first with an edit that passed the one before."""
+        larger = next(self.larger, None)
+        if larger is not None:
+            self.small, self.best, again = larger, None, [due, *([self.best[0]] if self.best else [])]
+            self.joined.extend(again)
 
     def told(self, candidate: Candidate, came: Came) -> bool:
         """Keeps what helps. Two edits that help differently are tried together.
@@ -67,20 +69,72 @@ class Hunt:
         Returns:
             Whether this is the best so far.
         """
-        best, before = self._best, self.before
-        assert self.trial is not None
-        assert before is not None
+        assert self.small is not None
+        best, before = self.best, self.small[1]
         is_better = came.is_better_than(before if best is None else best[1])
         if is_better:
-            first = self.closest[2] if self.closest else before
-            self._best, self.closest, self._left = (candidate, came), (candidate, came, first), _BEFORE_TWO
+            self.best, self._left = (candidate, came), _BEFORE_TWO
         elif best is not None and came.is_better_than(before) and best[1].names - came.names:
             both = best[0].with_more(candidate.edits)
-            self._joined += [both] if both is not None else []
-        self._left -= self._best is not None
-        if self._best is not None and not self._left and not self._joined:
-            self.begin(self.trial, self._best[1], self._best[0])
+            self.joined += [both] if both is not None else []
+        self._left -= self.best is not None
         return is_better
+
+    @property
+    def is_due(self) -> bool:
+        """Whether more are to be sought on top of the best, since none better came for long; once of each."""
+        return self.best is not None and self._left == 0
+
+
+class Hunt:
+    """What is tried for one cause, in which order, and what helps."""
+
+    def __init__(self, cause: Cause) -> None:
+        self.cause, self.tried, self.is_over = cause, 0, False
+        self.closest: tuple[Candidate, Came, Came] | None = None
+        """What makes some of it right: with what came with it and without any edit."""
+        self.first = Ground(cause, cause.shown[0], None)
+        """On top of no edit: it is never left while it has candidates."""
+        self._grounds = [self.first]
+
+    @property
+    def likeliest(self) -> Ground:
+        """The ground whose next candidate is the likeliest, the latest one of several."""
+        return min(reversed(self._grounds), key=lambda ground: ground.cost)
+
+    @property
+    def cost(self) -> float:
+        """How unlikely the next candidate is; infinite where there is none."""
+        return self.likeliest.cost
+
+    def leave(self, ground: Ground) -> None:
+        """Tries no more there; without any ground the hunt is over."""
+        self._grounds.remove(ground)
+        self.is_over = self.is_over or not self._grounds
+
+    def build_on(self, base: Candidate, failing: LayoutRun, small: Small | None = None) -> None:
+        """Also tries candidates on top of an edit, for what is still wrong with it in a layout."""
+        if len(self._grounds) <= _MOST:
+            self._grounds.append(Ground(self.cause, failing, base, small))
+
+    def told(self, ground: Ground, candidate: Candidate, came: Came) -> bool:
+        """Keeps what helps; once nothing better comes, more is sought on top of that.
+
+        Returns:
+            Whether this is the best so far on its ground.
+        """
+        is_better = ground.told(candidate, came)
+        assert ground.small is not None
+        if is_better and (self.closest is None or ground.base is not None or came.is_better_than(self.closest[1])):
+            self.keep(ground, candidate, came)
+        if ground.is_due and ground.best is not None:
+            self.build_on(ground.best[0], ground.failing, (ground.small[0], ground.best[1]))
+        return is_better
+
+    def keep(self, ground: Ground, candidate: Candidate, came: Came) -> None:
+        """Keeps what comes closest to undoing the cause."""
+        assert ground.small is not None
+        self.closest = candidate, came, self.closest[2] if self.closest else ground.small[1]
 
 
 def _in_turn(

@@ -18,7 +18,7 @@ from ...source.repairs.candidates import Candidate
 from .cases import fresh, in_words, lengths_of, smaller
 from .cause import Cause
 from .found import Found, Mend, Passed
-from .hunt import Hunt
+from .hunt import Ground, Hunt, Small
 from .trial import Came, Trial, came_of, holding, run_trial
 
 _AT_ONCE = 2
@@ -28,6 +28,8 @@ _LONGEST_TRIAL = 60.0
 _ELSEWHERE = ((("all", "distinct"),), (("q", "blhd"), ("k", "blhd"), ("v", "blhd")))
 # How many more are tried once one passes, since a smaller one may too.
 _AFTER_ONE = 6
+Whole = Sequence[tuple[LayoutRun, "Came | None"]]
+"""What came in each layout of the check; None of one that was not run to its end."""
 
 
 class Search:
@@ -50,22 +52,23 @@ class Search:
         found = Found(hunts=list(map(Hunt, causes)))
         left = _AFTER_ONE
         with Forks(_AT_ONCE) as forks:
-            for hunt, candidate, came in self._screened(forks, found.hunts):
-                if came is not None and self._helps(hunt, candidate, came, found) and not found.passed:
+            for hunt, ground, candidate, came in self._screened(forks, found.hunts):
+                helps = came is not None and self._helps(hunt, ground, candidate, came, found)
+                if helps and not found.passed:
                     self._try_together(found)
                 left -= any(not one.at_others for one in found.passed)
                 if not left or all(hunt.is_over for hunt in found.hunts):
                     break
         return found
 
-    def _begin(self, hunt: Hunt, base: Candidate | None = None) -> None:
-        """Begins on a small case that shows its cause, on top of an edit; it is over where there is none."""
-        small = self._small(hunt, base or Candidate(hunt.cause.faults[0].file, (), 0.0))
-        hunt.is_over = small is None
-        if small is not None:
-            hunt.begin(*small, base)
+    def _begin(self, hunt: Hunt, ground: Ground) -> None:
+        """Begins on the smallest case that shows what is wrong; the ground is left where there is none."""
+        ground.larger = self._showing(hunt.cause, ground)
+        ground.small = next(ground.larger, None)
+        if ground.small is None:
+            hunt.leave(ground)
 
-    def _screened(self, forks: Forks, hunts: Sequence[Hunt]) -> Iterator[tuple[Hunt, Candidate, Came | None]]:
+    def _screened(self, forks: Forks, hunts: Sequence[Hunt]) -> Iterator[tuple[Hunt, Ground, Candidate, Came | None]]:
         """Each candidate with what came of it on the small case of its cause, as long as there is time.
 
         What was begun in that time comes to its end, and so do the first few on a machine that is slow.
@@ -76,71 +79,85 @@ class Search:
             while (hunt := _likeliest(hunts)) is not None and forks.idle > 0:
                 if time.monotonic() > self._until and begun >= _AT_ONCE:
                     break
-                if hunt.trial is None:
-                    self._begin(hunt)
+                ground = hunt.likeliest
+                if ground.small is None:
+                    self._begin(hunt, ground)
                     continue
-                candidate, trial = hunt.take(), hunt.trial
-                work = partial(self._tried, trial, candidate, self._written(candidate), hunt.cause.others, hunt.before)
-                forks.add((hunt, trial, candidate), work)
+                candidate, (trial, before) = ground.take(), ground.small
+                work = partial(self._tried, trial, candidate, self._written(candidate), hunt.cause.others, before)
+                forks.add((hunt, ground, trial, candidate), work)
                 begun += 1
-            for (hunt, trial, candidate), came in forks.answers(self._at_the_latest, _LONGEST_TRIAL):
+            for (hunt, ground, trial, candidate), came in forks.answers(self._at_the_latest, _LONGEST_TRIAL):
                 hunt.tried += 1
-                # What came of a case that was left since tells nothing of the one that is there now.
-                if trial is hunt.trial and not hunt.is_over:
-                    yield hunt, candidate, came
+                if hunt.is_over:
+                    break
+                if ground.small is not None and trial is ground.small[0]:
+                    yield hunt, ground, candidate, came
+                elif came is not None and hunt.cause.is_undone(came):
+                    # It passed a case that was found too small meanwhile.
+                    ground.joined.append(candidate)
                 break
             else:
                 return
 
-    def _helps(self, hunt: Hunt, candidate: Candidate, came: Came, found: Found) -> bool:
+    def _helps(self, hunt: Hunt, ground: Ground, candidate: Candidate, came: Came, found: Found) -> bool:
         """Whether a cause is undone by an edit, or more of it than before."""
         if not hunt.cause.is_undone(came):
-            return hunt.told(candidate, came)
+            return hunt.told(ground, candidate, came)
         titles, at_others, whole = self._confirmed(hunt.cause, candidate)
         if titles:
             found.passed.append(Passed(candidate, titles, self._elsewhere(candidate), at_others))
-        elif hunt.cause.is_all and (wrong := _left(whole)) is not None and not found.passed:
-            hunt.told(candidate, came)
-            hunt.failing = wrong
-            self._begin(hunt, candidate)
-        elif not hunt.cause.is_all and (mend := _mend(hunt.cause, candidate, whole)) is not None:
-            hunt.told(candidate, came)
-            if mend.is_sure:
-                found.mends[hunt.cause.fault] = mend
-            hunt.is_over = mend.is_sure or came.matches
-            return True
-        return False
+            return False
+        mend = None if hunt.cause.is_all else _mend(hunt.cause, candidate, whole)
+        if mend is None:
+            self._go_on(hunt, ground, candidate, came, whole)
+            return False
+        hunt.told(ground, candidate, came)
+        if mend.is_sure:
+            found.mends[hunt.cause.fault] = mend
+        hunt.is_over = mend.is_sure or came.matches
+        return True
+
+    def _go_on(self, hunt: Hunt, ground: Ground, candidate: Candidate, came: Came, whole: Whole) -> None:
+        """Goes on after an edit that passed the small case and not the check.
+
+        Where the same layout is still wrong the case was too small to tell. Where another is, something else may be.
+        """
+        wrong = next((run for run, other in whole if other is not None and not hunt.cause.is_undone(other)), None)
+        if wrong is not None and wrong.layout == ground.failing.layout:
+            ground.enlarge(candidate)
+        elif hunt.cause.is_all and (left := _left(whole)) is not None:
+            hunt.keep(ground, candidate, came)
+            hunt.build_on(candidate, left)
 
     def _try_together(self, found: Found) -> None:
         """Puts what undoes each cause, or comes closest to it, to the check as one edit."""
         parts = [(hunt.cause, best) for hunt in found.hunts if (best := found.best(hunt)) is not None]
         together = _joined([candidate for _, candidate in parts]) if len(parts) == len(found.hunts) > 1 else None
-        trials = [hunt.trial for hunt in found.hunts if hunt.trial is not None]
+        trials = [hunt.first.small[0] for hunt in found.hunts if hunt.first.small is not None]
         if together is None or not _all_match(self._all(together, trials)):
             return
         titles, at_others, _ = self._confirmed(Cause((), tuple(self.wrong)), together)
         if titles:
             found.passed.append(Passed(together, titles, 0, at_others, tuple(parts)))
 
-    def _small(self, hunt: Hunt, candidate: Candidate) -> tuple[Trial, Came] | None:
-        """The smallest case in which the same results go wrong, and what comes there; None where none does.
+    def _showing(self, cause: Cause, ground: Ground) -> Iterator[Small]:
+        """The cases in which the same results go wrong, the smallest first, and what comes there.
 
-        Of one of several causes all of them, and not by the others alone.
+        Of one of several causes all of them, and not by the others alone. None in which memory suffers that does not
+        in the layout itself: what only takes other lengths is right in none.
         """
-        failing, cause = hunt.failing, hunt.cause
-        due = came_of(failing).names
+        failing, candidate = ground.failing, ground.base or Candidate(cause.faults[0].file, (), 0.0)
+        due = came_of(failing)
         for case in smaller(self._experiment.case, failing):
             trial = Trial(case, failing.assigned, failing.layout)
             (came,) = self._all(candidate, [trial], cause.others)
-            if came is None or came.failure or came.matches or not came.names <= due:
+            if came is None or came.failure or came.matches or not came.is_no_worse_than(due):
                 continue
-            if cause.is_all or (came.names == due and not cause.is_undone(came)):
-                return trial, came
-        return None
+            if cause.is_all or (came.names == due.names and not cause.is_undone(came)):
+                yield trial, came
 
-    def _confirmed(
-        self, cause: Cause, candidate: Candidate
-    ) -> tuple[list[str], str, list[tuple[LayoutRun, Came | None]]]:
+    def _confirmed(self, cause: Cause, candidate: Candidate) -> tuple[list[str], str, Whole]:
         """What comes of an edit in the whole check.
 
         Returns:
@@ -219,7 +236,7 @@ def _likeliest(hunts: Sequence[Hunt]) -> Hunt | None:
     return min(waiting, key=lambda hunt: hunt.cost, default=None)
 
 
-def _left(whole: Sequence[tuple[LayoutRun, Came | None]]) -> LayoutRun | None:
+def _left(whole: Whole) -> LayoutRun | None:
     """The layout that failed before and fails no worse, where that is all that keeps an edit from passing."""
     run, came = next(((run, came) for run, came in whole if came is not None and not came.matches), (None, None))
     if run is None or came is None or run.matches or not came.is_no_worse_than(came_of(run)):
@@ -231,7 +248,7 @@ def _all_match(came: Sequence[Came | None]) -> bool:
     return all(one is not None and one.matches for one in came)
 
 
-def _mend(cause: Cause, candidate: Candidate, whole: Sequence[tuple[LayoutRun, Came | None]]) -> Mend | None:
+def _mend(cause: Cause, candidate: Candidate, whole: Whole) -> Mend | None:
     """The edit, where it makes every layout that shows its cause better, and none worse."""
     layouts, shown = [], {run.layout for run in cause.shown}
     for run, came in whole:
