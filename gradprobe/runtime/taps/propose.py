@@ -118,6 +118,8 @@ def _candidates(function: Function, shapes: Mapping[str, Found], tile: Shape, ki
 def _kind(name: str) -> str:
     """What a block runs along, by the last words of its name: offs_m, offs_qm, cols, k_idx."""
     words = set(re.split(r"_", name.lower())) - {"offs", "off", "offsets", "idx", "range", "curr"}
+    if "mask" in words:  # which elements there are, and not which they are
+        return ""
     is_row, is_column = bool(words & _ROWS), bool(words & _COLUMNS)
     return "" if is_row == is_column else "rows" if is_row else "columns"
 

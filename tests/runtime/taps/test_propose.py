@@ -113,6 +113,19 @@ def test_tiles_called_b_something_are_told_and_run_over_query_heads_where_there_
 
 
 @triton.jit
+def masked_kernel(x_ptr, H, N):
+    off_b, off_h = tl.program_id(0) // H, tl.program_id(0) % H
+    mask_n = tl.arange(0, 16) < N
+    offs_m, offs_n = tl.arange(0, 16), tl.arange(0, 16)
+    ds = tl.where(mask_n[None, :], tl.load(x_ptr + off_b + off_h + offs_m[:, None] * N + offs_n[None, :]), 0.0)
+    tl.store(x_ptr + offs_m[:, None] * N + offs_n[None, :], ds)
+
+
+def test_a_mask_is_no_place():
+    assert propose([masked_kernel]) == ["dS=masked_kernel:ds[off_b,off_h,offs_m,offs_n]"]
+
+
+@triton.jit
 def nameless_kernel(x_ptr):
     rows = tl.arange(0, 16)
     ds = tl.load(x_ptr + rows[:, None] * 16 + rows[None, :])
