@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 # What a wrapper raises on purpose. Anything else (IndexError, AttributeError, ...) is an accident, not a refusal.
 _DELIBERATE = (ValueError, TypeError, NotImplementedError, AssertionError, RuntimeError)
+# A message of a target that has more lines is cut behind its first paragraph.
+_LONGEST_LINES = 12
 # What tensor descriptors require of a layout, in the words of Triton's interpreter.
 _OF_DESCRIPTORS = ("base must be 16-byte aligned", "stride must be 16-byte aligned", "last dim must be contiguous")
 
@@ -283,6 +285,8 @@ def _words(error: BaseException) -> str:
     """One line for an exception. The line of code is added where there is no message, or where a kernel raised it."""
     inner = _in_the_kernel(error)
     words = text_of(inner).strip()
+    if words.count("\n") >= _LONGEST_LINES:  # such as all backends of torch, behind the sentence that matters
+        words = words.partition("\n\n")[0]
     frames = list(traceback.extract_tb(inner.__traceback__))
     if inner is not error:
         # A kernel raised it, so Triton is loaded.

@@ -101,6 +101,14 @@ def test_a_target_that_takes_one_number_as_its_window_is_told_that_it_was_passed
     assert "it was passed the pair window_size=(4, 0), which --window says" in ran.err
 
 
+def test_of_a_long_message_of_a_target_the_first_paragraph_is_told(folder):
+    listed = "".join(f"backend {number}\n" for number in range(40))
+    (folder / "long.py").write_text(f"def f(q, k, v, do):\n    raise OSError({'no kernel' + chr(10) * 2 + listed!r})\n")
+    ran = run(f"check long.py:f {SMALL}")
+    assert "raised OSError (contiguous): no kernel\n" in ran.err
+    assert "backend" not in ran.err
+
+
 # The text after `def f`, then pieces of the message.
 UNUSABLE_SIGNATURES = [
     ("(*args): pass", ("takes *args; arguments are passed by name", "name its parameters")),
