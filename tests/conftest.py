@@ -1,6 +1,8 @@
 """Chooses Triton's interpreter before any test imports triton, and one thread: the tensors here are small."""
 
 import compileall
+import ctypes
+import gc
 import os
 import subprocess
 import sys
@@ -15,21 +17,45 @@ from tests.sampling import NIGHT
 
 # What fails here is to fail, and is right soon enough without an edit of it.
 os.environ.setdefault("GRADPROBE_FIX_BUDGET", "0")
-prepare_backend("auto")
+# Of glibc's mallopt: from which size on an allocation is pages of its own, and how much that is free is kept.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_KEPT = 32 << 20  # the most that glibc takes for the second
 
 
 def pytest_configure(config):
+    is_worker = hasattr(config, "workerinput")
+    if not is_worker:  # once, and not in each process that tests start: 0.9 s of every check
+        compileall.compile_dir(Path(__file__).parents[1] / "gradprobe", quiet=2)
+    if is_worker or not config.getoption("numprocesses", None):
+        _prepare_tests(config)
+    if is_worker:  # the other workers have the other cores: a fork beside it would only cost
+        forks.CROWDED.add(os.getpid())
+
+
+def _prepare_tests(config):
+    """Of a process that runs tests, and not of one that starts workers for them."""
+    prepare_backend("auto")
     import torch
 
     torch.set_num_threads(1)
-    if not hasattr(config, "workerinput"):  # once, and not in each process that tests start: 0.9 s of every check
-        compileall.compile_dir(Path(__file__).parents[1] / "gradprobe", quiet=2)
-    if hasattr(config, "workerinput"):  # the other workers have the other cores: a fork beside it would only cost
-        forks.CROWDED.add(os.getpid())
+    gc.disable()  # what comes of collection stays to the end
+    _keep_freed_pages()
     on_push = not NIGHT and config.getoption("markexpr") == "not nightly"
-    starts_workers = not hasattr(config, "workerinput") and bool(config.getoption("numprocesses", None))
-    if on_push and not starts_workers and not torch.cuda.is_available():  # which a fork cannot use
+    if on_push and not torch.cuda.is_available():  # which a fork cannot use
         zygote.install()
+
+
+def _keep_freed_pages():
+    """Otherwise every array above 128 KB has its pages mapped and cleared anew, which is a fifth of what it costs."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, _KEPT)
+        mallopt(_M_TRIM_THRESHOLD, 8 * _KEPT)
+
+
+def pytest_collection_finish():
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)
