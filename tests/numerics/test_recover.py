@@ -31,7 +31,7 @@ def findings_of(case, how=None, **options):
     return measure_of(case, how)(recovered.values, recovered.trace, recovered.recovery).comparison.findings
 
 
-@tries(8, night=2000)
+@tries(4, night=2000)
 @given(DRAWS, st.sampled_from([True, False, False]))
 def test_looking_into_a_right_softmax_kernel_accuses_nothing(draws, dropping):
     """Every option; dropout, which hides P, in every third case at most."""
@@ -61,7 +61,7 @@ def drawn_lazy(draws: random.Random) -> tuple[str, dict[str, Any]]:
     return name, options
 
 
-@tries(15, night=2000)
+@tries(10, night=2000)
 @given(DRAWS)
 def test_looking_into_a_right_lazy_kernel_accuses_nothing(draws):
     name, options = drawn_lazy(draws)

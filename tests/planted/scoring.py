@@ -47,9 +47,13 @@ class Outcome:
 
 
 class Prober:
-    """Called with the name of a trial, it probes a copy in its folder. One lives in each process, for many trials."""
+    """Called with the name of a trial, it probes a copy in its folder. One lives in each process, for many trials.
 
-    def __init__(self, folder: str) -> None:
+    Args:
+        rows: of a case that asks for no number of its own; None for those of the score.
+    """
+
+    def __init__(self, folder: str, rows: int | None = None) -> None:
         from gradprobe.runtime.backend import prepare_backend
 
         prepare_backend("auto")
@@ -57,11 +61,12 @@ class Prober:
 
         torch.set_num_threads(1)
         self._folder = Path(folder)
+        self._rows = rows
 
     def __call__(self, name: str) -> Outcome:
         start = time.perf_counter()
         try:
-            report = TRIALS[name].changed.probe(self._folder)
+            report = TRIALS[name].changed.probe(self._folder, self._rows)
         except Exception as error:
             _end_if_the_device_is_lost(error)
             raise

@@ -73,9 +73,14 @@ class Changed:
         simple = [range(one.lineno, (one.end_lineno or 0) + 1) for one in statements if not hasattr(one, "body")]
         return frozenset(changed.union(*(lines for lines in simple if changed & set(lines))))
 
-    def probe(self, folder: Path) -> Probed:
-        """The report on a copy of the file, written into a folder."""
+    def probe(self, folder: Path, rows: int | None = None) -> Probed:
+        """The report on a copy of the file, written into a folder.
+
+        Args:
+            rows: how many the case has, where the edit asks for none and they are not to be those of TARGETS.
+        """
         file, function, small = TARGETS[self.of]
+        small = small | ({} if rows is None else {"seqlen": rows})
         # A name of its own, since modules and compiled kernels are remembered by theirs.
         copy = folder / f"{re.sub('[^a-z0-9]', '_', f'{self.of} {self.name}')}{file.suffix}"
         copy.write_text(self.plant())
