@@ -14,7 +14,9 @@ from tests.cli.command import run, start
 from tests.commands.mutate.written import TINY, WEAK_TEST
 
 CASE = "--batch 2 --heads 2 --seqlen 9 --head-dim 8"
-WEAK = f"{shlex.quote(sys.executable)} -m pytest -q -p no:cacheprovider test_weak.py"
+PYTHON = shlex.quote(sys.executable)
+WEAK = f"{PYTHON} -m pytest -q -p no:cacheprovider test_weak.py"
+WEAK_ALONE = f"{PYTHON} -c 'import test_weak; test_weak.test_gradients()'"
 
 
 @pytest.fixture
@@ -46,7 +48,7 @@ def test_gradprobe_s_own_gate_kills_every_stride_of_another_tensor(tiny):
 
 
 def test_a_weak_test_of_contiguous_tensors_lets_a_stride_fault_survive_and_kills_the_algebra(tiny):
-    code, out, _ = quoted("tiny.py", "--check", WEAK, "--class", "S1,A", "--sample", "2", "--json", "all.json")
+    code, out, _ = quoted("tiny.py", "--check", WEAK_ALONE, "--class", "S1,A", "--sample", "2", "--json", "all.json")
     assert code == 1
     document = json.loads((tiny / "all.json").read_text())
     assert document["classes"] == {

@@ -9,6 +9,7 @@ from gradprobe.commands.shrink.attempts import TELL, Attempts
 from gradprobe.commands.strides.trials import Setup, Sought
 from gradprobe.commands.strides.worker import Trials
 from gradprobe.inputs.history import CheckRequest
+from tests.sampling import sampled
 
 OPTIONS = {"batch": 1, "heads": 2, "seqlen": 16, "head_dim": 8}
 BUDGET = 20.0
@@ -31,7 +32,7 @@ def of_small_case(target, budget):
     return attempts.ask(TELL, OPTIONS | {"layout": ["do=blhd"]}).report.diagnoses
 
 
-@pytest.mark.parametrize("diagnosed", [of_survey, of_small_case])
+@sampled("diagnosed", [of_survey, of_small_case], push=[of_survey])
 def test_the_edit_comes_with_the_cause_where_there_is_time_for_one(target, diagnosed):
     cause = diagnosed(target, BUDGET)[0]
     assert (cause.fault, cause.is_certain) == ("stride/do-head", True)

@@ -216,8 +216,8 @@ def test_both_commands_tell_all_that_happened_also_where_the_check_failed():
     assert len(set(categories)) == len(categories) == 2
 
 
-# Both values of each.
-PUSH = [("workflow", 1, "check"), ("action", 0, "strides")]
+# What each command is given is told above, of both files.
+PUSH = [("workflow", 1, "check")]
 
 
 @sampled("of, code, command", itertools.product(["workflow", "action"], [0, 1], ["check", "strides"]), push=PUSH)
@@ -242,7 +242,8 @@ def test_a_run_reproduced_here_writes_its_files_and_ends_by_its_verdict(workspac
     assert os.path.getsize(workspace.parent / "summary") > 0
 
 
-@sampled("command", ["check", "strides"], push=1)
+@pytest.mark.nightly
+@pytest.mark.parametrize("command", ["check", "strides"])
 def test_a_workflow_without_a_target_checks_what_pyproject_configures(workspace, real, command):
     write_targets(workspace)
     (workspace / "pyproject.toml").write_text(

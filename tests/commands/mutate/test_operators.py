@@ -1,6 +1,7 @@
 """What each operator plants: where, how often in gradprobe's own kernels, and always one line of Python."""
 
 import ast
+import functools
 from collections import Counter
 
 import pytest
@@ -27,6 +28,11 @@ def kernel(x_ptr, q_ptr, do_ptr, stride_qh, stride_qm, stride_doh, stride_dom, s
 
 def of_own(name):
     return read_file(KERNELS / f"{name}.py", f"{name}_intermediates")
+
+
+@functools.cache
+def mutants_of_own(name):
+    return mutants_of(of_own(name))
 
 
 def of_text(folder, text, function=None):
@@ -63,15 +69,14 @@ COUNTS = {
 
 @pytest.mark.parametrize("name", COUNTS)
 def test_so_many_faults_of_each_kind_can_be_planted_in_gradprobe_s_own_kernels(name):
-    assert Counter(operator_of(mutant) for mutant in mutants_of(of_own(name))) == COUNTS[name]
+    assert Counter(operator_of(mutant) for mutant in mutants_of_own(name)) == COUNTS[name]
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.nightly] if name == "flash" else []) for name in COUNTS]
 )
 def test_every_mutant_is_python_and_differs_in_the_line_that_it_says_alone(name):
-    file = of_own(name)
-    mutants = mutants_of(file)
+    file, mutants = of_own(name), mutants_of_own(name)
     assert len({mutant.name for mutant in mutants}) == len(mutants)
     places = {node.name: (node.lineno - 1, node.end_lineno) for node in file.functions}
     for mutant in mutants:
@@ -177,7 +182,7 @@ def test_what_would_change_two_lines_is_left_out(tmp_path):
 
 def test_every_operator_is_named_after_no_number_and_every_class_has_an_operator():
     assert not [name for name in OPERATORS if name[-1].isdigit()]
-    planted = {mutant.fault_class for name in COUNTS for mutant in mutants_of(of_own(name))}
+    planted = {mutant.fault_class for name in COUNTS for mutant in mutants_of_own(name)}
     assert planted == set(CLASSES) - {"RACE"}  # neither file has a barrier
 
 
