@@ -7,6 +7,7 @@ import pytest
 from gradprobe.commands.mutate.operators import mutants_of
 from gradprobe.source.kernel_file import KernelFile
 from gradprobe.source.repairs.candidates import Fault, candidates_of
+from gradprobe.source.repairs.spots import Grid
 from gradprobe.source.repairs.unrun import as_parsed
 from gradprobe.source.text import Edit
 from tests.source.repaired import TEXT
@@ -133,6 +134,30 @@ def test_a_statement_that_a_sibling_has_and_this_kernel_lacks_is_put_in():
     assert any(candidate.text.count(sibling) == 2 for candidate in found)
 
 
+def test_a_term_of_an_index_that_an_offset_lacks_is_added():
+    text, line = faulty("", "off_h * stride_doh + offs_m", "offs_m")
+    found = islice(candidates_of(KernelFile("mine.py", text), [Fault(line)]), 4)
+    assert any("offs_d[None, :] + off_h * stride_doh" in candidate.text for candidate in found)
+
+
+def test_a_launch_passes_the_strides_of_the_tensor_that_its_parameters_are_called_after():
+    text, line = faulty("", "do.stride(0), do.stride(1), scale", "q.stride(0), do.stride(1), scale")
+    assert place_of(text, line, most=1) == 0
+    start, end = text.index("bwd_dq[grid]"), text.index("bwd_dk[grid]")
+    starred = text[start:end].replace("q.stride(0), do.stride(1)", "*k.stride()")
+    found = next(candidates_of(KernelFile("mine.py", text[:start] + starred + text[end:]), [Fault(line)]))
+    assert "*do.stride()" in found.text
+
+
+def test_what_may_be_how_many_programs_there_are_has_the_grid_of_what_is_allocated_near():
+    text, _ = faulty("", "triton.cdiv(n_ctx, 16)", "(n_ctx // 16)")
+    line = next(at for at, each in enumerate(text.split("\n"), 1) if "zeros_like" in each)
+    file = KernelFile("mine.py", text)
+    for grid, is_among in ((Grid.FAR, False), (Grid.NEAR, True)):
+        found = [bare(one.text) for one in islice(candidates_of(file, [Fault(line, grid=grid)]), FIRST)]
+        assert (bare(TEXT) in found) is is_among
+
+
 HEAD = "import triton\nimport triton.language as tl\n\n@triton.jit\ndef kernel(q_ptr, l_ptr, n, scale):\n"
 # Statements, how the one at fault begins, and what stands there when it is mended.
 STATEMENTS = {
@@ -150,6 +175,11 @@ STATEMENTS = {
         "q_ptr += 3 * n\nl_ptr += 3 * n\nfor i in range(n):\n    s = tl.load(q_ptr) - tl.load(l_ptr)\n    q_ptr += n",
         "s =", "    q_ptr += n\n    l_ptr += n",
     ),
+    "a guard that is gone": (
+        "rows = tl.arange(0, 16)\nkeys = tl.arange(0, 16)\nfor start in range(n):\n    s = s", "s = s",
+        '    s = tl.where(rows[:, None] >= (start + keys[None, :]), s, float("-inf"))',
+    ),
+    "a sum outside of a loop": ("s = p * 2\ns = tl.dot(p, v)", "s = tl.dot", "s += tl.dot(p, v)"),
     "two statements of a loop in the wrong order": (
         "q = tl.load(q_ptr)\nfor i in range(n):\n    q = tl.load(q_ptr + i)\n    s += q", "q = tl.load(q_ptr + i)",
         "    s += q\n    q = tl.load(q_ptr + i)",

@@ -12,11 +12,13 @@ from ...model.report import Diagnosis
 from ...probing.experiment import Experiment
 from ...source.kernel_file import KernelFile
 from ...source.repairs.candidates import Fault
+from ...source.repairs.spots import Grid
 
 # The kinds of faults that say of a tensor that it is read or stored otherwise, and how the field abbreviates axes.
 _OF_TENSORS = ("stride", "index", "layout", "store", "wrap")
 _AXES = {"batch": "b", "head": "h", "dim": "d"}
-_RACE = "race/"
+# Those of how many programs there are, and those that may be.
+_GRIDS = {"race": Grid.FIRST, "unwritten": Grid.NEAR, "pairs": Grid.NEAR}
 # Files of these packages are nobody's to edit.
 _LIBRARIES = ("torch", "triton", "numpy")
 
@@ -43,7 +45,8 @@ def faults_of(experiment: Experiment, diagnoses: Sequence[Diagnosis], wrong: Seq
 def _of_diagnosis(diagnosis: Diagnosis, at: int, files: dict[str, KernelFile | None]) -> Iterator[FileFaults]:
     by_file: dict[str, list[Fault]] = {}
     for where in diagnosis.where:
-        fault = Fault(where.line, where.column, where.length, by_grid=diagnosis.fault.startswith(_RACE))
+        grid = _GRIDS.get(diagnosis.fault.partition("/")[0], Grid.FAR)
+        fault = Fault(where.line, where.column, where.length, grid)
         by_file.setdefault(where.file, []).append(fault)
     for name, faults in by_file.items():
         file = _editable(name, files)

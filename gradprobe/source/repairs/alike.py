@@ -57,11 +57,11 @@ def same_when_contiguous(one: str, other: str) -> bool:
     parts = stride_of(one), stride_of(other)
     if parts[0] is None or parts[1] is None or parts[0][1] != parts[1][1]:
         return False
-    return any({_core(parts[0][0]), _core(parts[1][0])} <= shape for shape in _SHAPES)
+    return any({core(parts[0][0]), core(parts[1][0])} <= shape for shape in _SHAPES)
 
 
 def _tensors(names: Iterable[str]) -> set[str]:
-    return {parts[0] if (parts := stride_of(name)) else _core(name) for name in names}
+    return {parts[0] if (parts := stride_of(name)) else core(name) for name in names}
 
 
 def _unlike(name: str, other: str, near: set[str]) -> float | None:
@@ -73,7 +73,7 @@ def _unlike(name: str, other: str, near: set[str]) -> float | None:
         if one[1] == two[1]:
             return here
         return 1.0 if one[0] == two[0] else (1.5 if here == 0.0 else None)
-    if any(_core(name) in kind and _core(other) in kind for kind in _KINDS) and _form(name) == _form(other):
+    if any(core(name) in kind and core(other) in kind for kind in _KINDS) and _form(name) == _form(other):
         return 0.5
     if all("scale" in each.lower() for each in (name, other)):
         return 0.5
@@ -88,7 +88,7 @@ _CORE = re.compile(r"^((?:b|p|ptr|cur|curr)_)?(.*?)(_?ptrs?|_base|_block|_tile|_
 
 
 @lru_cache(maxsize=4096)
-def _core(name: str) -> str:
+def core(name: str) -> str:
     """A name without what says that it is a pointer, a block or transposed."""
     match = _CORE.fullmatch(name)
     return (match[2] if match else name).lower()

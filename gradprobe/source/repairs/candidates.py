@@ -12,20 +12,25 @@ from ..kernel_file import KernelFile
 from ..operators.addresses import stride_of
 from ..text import Edit, edited
 from .alike import belongs, same_when_contiguous
-from .parameter import stride_passed
+from .parameter import owner_meant, stride_passed
 from .rules import Repairs
 from .siblings import of_siblings
-from .spots import Spot, spots_of
+from .spots import Grid, Spot, spots_of
+from .unread import unread
 from .unrun import as_parsed
 
 # How much a step away from the line at fault counts beside the ranks of the rules; what is taken off for the piece of
 # the line that is known to be wrong, for the words that the right text is likely to have, and for the same edit of the
 # same statement in all kernels.
 _STEP, _PIECE, _WANTED, _TOGETHER = 1.0, 0.7, 0.8, 0.5
+# What is taken off for a name that the kernel never reads as it is.
+_UNREAD = 0.7
 # What a stride costs of a tensor that nothing else in the statement is of: where strides agree it matches all the same.
 _FOREIGN = 1.5
 # What a stride costs in the place of one that is the same number there.
-_SAME = 3.0
+_SAME = 4.0
+# The least rank of any rule.
+_LEAST = -1.0
 # Statements that are looked at around one line.
 _SPOTS = 60
 Edits = tuple[Edit, ...]
@@ -39,7 +44,7 @@ class Fault:
     column: int | None = None
     """Of the wrong piece in the stripped line; None where that is not known."""
     length: int = 0
-    by_grid: bool = False
+    grid: Grid = Grid.FAR
     """Whether it may be how many programs there are."""
 
 
@@ -93,13 +98,11 @@ def _by_cost(
     waiting: list[tuple[float, int, Edits]] = []
     number = count()
     around = [
-        (spot, fault)
-        for fault in faults
-        for spot in islice(spots_of(repairs.file, fault.line, by_grid=fault.by_grid), _SPOTS)
+        (spot, fault) for fault in faults for spot in islice(spots_of(repairs.file, fault.line, fault.grid), _SPOTS)
     ]
     around.sort(key=lambda each: each[0].distance)
     for distance, spots in groupby(around, key=lambda each: each[0].distance):
-        least = _STEP * distance - _PIECE - _WANTED - _TOGETHER
+        least = _LEAST + _STEP * distance - _PIECE - _WANTED - _TOGETHER - _UNREAD
         while waiting and waiting[0][0] < least:
             cost, _, edits = heapq.heappop(waiting)
             yield cost, edits
@@ -115,22 +118,25 @@ def _of_spots(
 ) -> Iterator[tuple[float, Edits]]:
     file, groups = repairs.file, dict[tuple[str, Edits], list[tuple[float, Edits]]]()
     for spot, fault in spots:
-        piece = _piece(file, spot, fault)
+        piece, idle = _piece(file, spot, fault), unread(spot.function) if spot.function in file.kernels else frozenset()
         for rank, edits in _of_spot(repairs, spot):
             cost = rank + _STEP * spot.distance - (_WANTED if _has(edits, words) else 0.0)
+            cost -= _UNREAD if idle and not idle.isdisjoint(_words(edits)) else 0.0
             cost += _FOREIGN if _is_foreign(spot, edits, file) else 0.0
             cost += _SAME if contiguous and _are_the_same(edits, file) else 0.0
             cost -= _PIECE if piece and any(edit.start < piece[1] and piece[0] < edit.end for edit in edits) else 0.0
             yield cost, edits
             groups.setdefault(_relative(file, spot, edits), []).append((cost, edits))
     for several in groups.values():
-        together = _joined([edits for _, edits in several])
-        if len(several) > 1 and together is not None:
+        different = {edits for _, edits in several}
+        together = _joined(list(different)) if len(different) > 1 else None
+        if together is not None:
             yield min(cost for cost, _ in several) - _TOGETHER, together
 
 
 def _of_spot(repairs: Repairs, spot: Spot) -> Iterator[tuple[float, Edits]]:
     yield from stride_passed(repairs.file, spot)
+    yield from owner_meant(repairs.file, spot)
     yield from of_siblings(repairs.file, spot)
     yield from repairs.of(spot)
 
@@ -160,7 +166,13 @@ def _piece(file: KernelFile, spot: Spot, fault: Fault) -> tuple[int, int] | None
 
 
 def _has(edits: Sequence[Edit], words: Sequence[str]) -> bool:
-    return bool(words) and any(all(word in edit.text.lower() for word in words) for edit in edits)
+    """Whether an edit has all words, or is the tensor that the first of them names."""
+    texts = [edit.text.lower() for edit in edits]
+    return bool(words) and any(text == words[0] or all(word in text for word in words) for text in texts)
+
+
+def _words(edits: Sequence[Edit]) -> set[str]:
+    return {word for edit in edits for word in re.findall(r"\w+", edit.text)}
 
 
 def _relative(file: KernelFile, spot: Spot, edits: Edits) -> tuple[str, Edits]:

@@ -1,4 +1,4 @@
-"""A stride that a kernel was never passed: a new parameter, and what the launch passes for it."""
+"""Strides that launches pass: one that a kernel was never passed, and one of another tensor than its parameter says."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import ast
 import re
 from collections.abc import Iterator
 
-from ..kernel_file import KernelFile
+from ..kernel_file import KernelFile, called
 from ..operators.addresses import parameters, stride_of
 from ..text import Edit
+from .alike import core, in_scope
 from .spots import Spot, calls_of
 
 
@@ -58,3 +59,36 @@ def _launches(file: KernelFile, kernel: ast.FunctionDef, anchor: str, foreign: s
         end = file.span(by_name.get(anchor, own))[1]
         edits.append(Edit(end, end, f", {name}={passed}" if anchor in by_name else f", {passed}"))
     return edits or None
+
+
+def owner_meant(file: KernelFile, spot: Spot) -> Iterator[tuple[float, tuple[Edit, ...]]]:
+    """`do.stride(1)`, `*do.stride()` for another tensor's, where the parameter of that place is called stride_doh."""
+    inside = [node for root in spot.roots for node in ast.walk(root)]
+    for kernel in file.kernels if spot.function not in file.kernels else ():
+        for call in calls_of(file, kernel.name):
+            for node, tensor in _owners(call, parameters(kernel)):
+                if node in inside and core(node.id) != tensor:
+                    meant = [name for name in in_scope(file, spot.function) if core(name) == tensor]
+                    yield from ((-1.0, (file.replaced(node, name),)) for name in meant)
+
+
+def _owners(call: ast.Call, names: list[str]) -> Iterator[tuple[ast.Name, str]]:
+    """Whose strides a call passes, each with the tensor that the parameters of that place are called after."""
+    at = 0
+    for argument in call.args:
+        passed = argument.value if isinstance(argument, ast.Starred) else argument
+        parts = stride_of(names[at]) if at < len(names) else None
+        is_stride = isinstance(passed, ast.Call) and called(passed) == "stride"
+        if is_stride and parts and isinstance(owner := passed.func.value, ast.Name):  # type: ignore[attr-defined]
+            yield owner, core(parts[0])
+        if isinstance(argument, ast.Starred):
+            if not is_stride or parts is None:
+                return
+            of = [stride_of(name) for name in names[at:]]
+            at += next((many for many, each in enumerate(of) if each is None or each[0] != parts[0]), len(of))
+        else:
+            at += 1
+    by_name = ((word.value, stride_of(word.arg)) for word in call.keywords if word.arg)
+    for value, parts in by_name:
+        if parts and called(value) == "stride" and isinstance(owner := value.func.value, ast.Name):  # type: ignore[attr-defined]
+            yield owner, core(parts[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -13,17 +14,26 @@ from ..operators.addresses import parameters
 from ..text import Edit
 from ..triton_source import blocks, bound_in
 from .alike import in_scope, others_of, scales
+from .guards import guarded
 from .spots import Spot
+from .unread import term_added
 
 Undone = Iterator[tuple[float, tuple[Edit, ...]]]
 """(rank, edits): the least rank is tried first."""
 _LOG2E, _LN2 = "1.4426950408889634", "0.6931471805599453"
 _EMPTY = {"empty": "zeros", "new_empty": "new_zeros", "empty_like": "zeros_like"}
 _ONE_OF = ("min", "max", "minimum", "maximum")
+# What rows are called that are subtracted from dP.
+_ROWS = ("delta", "di", "d_i", "dsum", "dpsum", "delta_i")
 _ACCESSES = ("load", "store", "atomic_add")
 _SIGNS: dict[type[ast.cmpop], tuple[str, str]] = {
     ast.GtE: (">=", "<="), ast.Gt: (">", "<"), ast.LtE: ("<=", ">="), ast.Lt: ("<", ">"),
 }  # fmt: skip
+# How much later another tensor is asked for its dtype.
+_SAME_DTYPE = 2.5
+# What no edit that helps does again, and what seldom helps.
+_NEVER = ("rounded-early", "zeros-not-written", "wide-offset-dropped", "barrier-dropped")
+_SELDOM = ("last-tile-lost", "range-cut", "sum-overwritten", "atomic-stored", "transpose-dropped")
 # Faults that drop something are undone where something was added, which happens less often.
 _SWAPPING = ("own-strides-swapped", "divisions-mixed-up", "bound-off-by-one", "other-base")
 _DROPPING = ("term-dropped", "operand-dropped", "guard-dropped", "mask-dropped", "factor-dropped", "subtrahend-changed")
@@ -55,6 +65,15 @@ class Repairs:
         )
         return self.replaced(node, text if is_alone else f"({text})")
 
+    def multiplied(self, node: ast.expr, factor: str) -> tuple[Edit, ...]:
+        """A node times a factor; in its brackets, where it has some."""
+        above = next(self.file.above(node))
+        text = f"{self.words(node)} * {factor}"
+        is_inside = isinstance(above, ast.Attribute) and isinstance(node, (ast.Name, ast.Call))
+        start, end = self.file.span(node)
+        is_inside = is_inside and not (self.file.text[start - 1] == "(" and self.file.text[end] == ")")
+        return self.replaced(node, f"({text})" if is_inside else text)
+
     def words(self, node: ast.AST) -> str:
         """A node as it may stand beside any operator."""
         words = self.file.words(node)
@@ -65,10 +84,10 @@ class Repairs:
     def planted(self) -> dict[ast.stmt, list[tuple[float, tuple[Edit, ...]]]]:
         """The changes of mutate's operators, by statement: many undo themselves, such as `<` for `<=`."""
         found: dict[ast.stmt, list[tuple[float, tuple[Edit, ...]]]] = {}
-        for name, operator in OPERATORS.items():
+        for name, operator in ((each, of) for each, of in OPERATORS.items() if each not in _NEVER):
             for change in operator(self.file):
                 if any(isinstance(each, ast.FunctionDef) for each in self.file.above(change.node)):
-                    rank = 2.5 if name in _DROPPING else 0.7 if name in _SWAPPING else 1.0
+                    rank = 2.5 if name in _DROPPING else 2.0 if name in _SELDOM else 0.7 if name in _SWAPPING else 1.0
                     found.setdefault(self.file.statement(change.node), []).append((rank, change.edits))
         return found
 
@@ -102,8 +121,18 @@ def name_swapped(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
     beside = [node.id for node in spot.names]
     for node in spot.names:
         if not _is_called(by, node):
+            own = set(parameters(spot.function))
+            late = _SAME_DTYPE if _is_asked_for_dtype(by, node) else 0.0
             for unlike, other in others_of(node.id, scope, beside):
-                yield 1.0 + unlike, by.replaced(node, other)
+                # A tile for a pointer, or the reverse, would not run.
+                other_kind = 1.5 if (node.id in own) != (other in own) and spot.function in by.file.kernels else 0.0
+                yield 1.0 + unlike + late + other_kind, by.replaced(node, other)
+
+
+def _is_asked_for_dtype(by: Repairs, node: ast.Name) -> bool:
+    """`Q.dtype`: in a case all tensors have one."""
+    above = next(by.file.above(node), None)
+    return isinstance(above, ast.Attribute) and above.attr in ("dtype", "type", "device")
 
 
 def _is_called(by: Repairs, node: ast.Name) -> bool:
@@ -128,7 +157,8 @@ def operand_dropped(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
             inner = node.left
             if isinstance(node.op, ast.Mult) and isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.FloorDiv):
                 yield 0.5, by.replaced(node, by.words(inner.left))
-            yield 2.0, by.replaced(node, by.words(node.left))
+            is_factor = isinstance(node.right, ast.Name) and node.right.id in scales(scope)
+            yield 1.4 if is_factor else 2.0, by.replaced(node, by.words(node.left))
             if isinstance(node.op, (ast.Add, ast.Mult, ast.BitAnd, ast.BitOr)):
                 yield 2.0, by.replaced(node, by.words(node.right))
         elif isinstance(node, ast.UnaryOp):
@@ -141,11 +171,11 @@ def sign_changed(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
     for node in by.nodes(spot):
         if isinstance(node, ast.BinOp) and type(node.op) in signs:
             sign, other = signs[type(node.op)]
-            yield 2.5, (replace(by.file.operator(node.left, sign), text=other),)
+            yield 0.9 if sign in "+-" else 2.0, (replace(by.file.operator(node.left, sign), text=other),)
     statement = spot.statement
     if isinstance(statement, ast.AugAssign) and type(statement.op) in signs and spot.roots == (statement,):
         sign, other = signs[type(statement.op)]
-        yield 2.0, (replace(by.file.operator(statement.target, f"{sign}="), text=f"{other}="),)
+        yield 1.2, (replace(by.file.operator(statement.target, f"{sign}="), text=f"{other}="),)
 
 
 def call_undone(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
@@ -167,7 +197,7 @@ def call_undone(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
             yield 1.0, by.replaced(node, by.file.words(node.func.value))
             inner = node.func.value
             if called(inner) == "to" and isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute):
-                yield 0.8, by.replaced(node, by.file.words(inner.func.value))
+                yield -0.3, by.replaced(node, by.file.words(inner.func.value))
         elif name in _EMPTY:
             yield 0.5, by.replaced(node.func, by.file.words(node.func).removesuffix(name) + _EMPTY[name])
         elif name == "stride" and len(node.args) == 1 and isinstance(node.args[0], ast.Constant):
@@ -180,8 +210,9 @@ def whole_tiles(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
     on_device = spot.function in by.file.kernels
     for node in by.nodes(spot):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv):
+            rank = 0.8 if on_device else 0.3
             cdiv = f"{'tl' if on_device else 'triton'}.cdiv({by.file.words(node.left)}, {by.file.words(node.right)})"
-            yield 1.0, by.replaced(node, cdiv)
+            yield rank, by.replaced(node, cdiv)
 
 
 def range_moved(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
@@ -216,14 +247,28 @@ def _float(word: str) -> float:
 
 
 def factor_added(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
-    """The value that is assigned times a factor in scope, or times log2(e) or ln(2)."""
+    """The value that is assigned, or a part of it, times a factor in scope; or the value times log2(e) or ln(2)."""
     value = _value(spot)
     if value is None:
         return
-    for rank, factors in ((1.5, scales(scope)), (3.0, [_LOG2E, _LN2])):
-        yield from ((rank, by.replaced(value, f"{by.words(value)} * {factor}")) for factor in factors)
-        for side in _summands(value):
-            yield from ((rank + 0.2, by.replaced(side, f"{by.words(side)} * {factor}")) for factor in factors)
+    for factor in scales(scope):
+        twice = 1.0 if re.search(rf"\b{re.escape(factor)}\b", by.file.words(value)) else 0.0
+        yield from ((1.3 + further + twice, by.multiplied(part, factor)) for further, part in _parts(value))
+    for part in (value, *_summands(value)):
+        yield from ((3.0, by.multiplied(part, factor)) for factor in (_LOG2E, _LN2))
+
+
+def _parts(value: ast.expr, further: float = 0.0) -> Iterator[tuple[float, ast.expr]]:
+    """A value and the parts of it that a factor may be of, with how much less likely each is."""
+    yield further, value
+    if isinstance(value, ast.Call):
+        inner = value.func.value if called(value) == "to" and isinstance(value.func, ast.Attribute) else None
+        inner = value.args[0] if called(value) in ("exp", "exp2", "log", "log2") and value.args else inner
+        inner = value.args[1] if called(value) == "where" and len(value.args) == 3 else inner
+        if inner is not None:
+            yield from _parts(inner, further + 0.1)
+    for side in _summands(value):
+        yield from _parts(side, further + 0.2)
 
 
 def _summands(value: ast.expr) -> tuple[ast.expr, ...]:
@@ -236,7 +281,7 @@ def _value(spot: Spot) -> ast.expr | None:
     statement = spot.statement
     if spot.roots != (statement,):
         return None
-    if isinstance(statement, (ast.Assign, ast.AugAssign)):
+    if isinstance(statement, (ast.Assign, ast.AugAssign, ast.Return)):
         return None if isinstance(statement.value, ast.Tuple) else statement.value
     is_store = isinstance(statement, ast.Expr) and called(statement.value) in ("store", "atomic_add")
     if is_store and len(statement.value.args) > 1:  # type: ignore[attr-defined]
@@ -257,6 +302,7 @@ def mask_added(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
             yield from ((1.5, (Edit(end, end, f", mask={term}{other}"),)) for term in terms)
     value = _value(spot) if isinstance(spot.statement, ast.Assign) else None
     if value is not None and spot.function in by.file.kernels:
+        yield from ((rank, by.replaced(value, text)) for rank, text in guarded(by.file, spot, value, scope))
         names = [name for name in scope if "mask" in name.lower() or "valid" in name.lower()]
         for hidden in ("0.0", 'float("-inf")'):
             held = by.file.words(value)
@@ -286,12 +332,13 @@ def _masks(by: Repairs, spot: Spot) -> Iterator[ast.expr]:
 
 
 def sum_kept(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
-    """`+=` for `=` in a loop, and the reverse; atomic_add for store."""
+    """`+=` for `=` of what has a value already, and the reverse; atomic_add for store."""
     statement = spot.statement
     if spot.roots == (statement,) and isinstance(statement, ast.Assign) and len(statement.targets) == 1:
         in_loop = any(isinstance(above, (ast.For, ast.While)) for above in by.file.above(statement))
-        if in_loop and isinstance(statement.targets[0], ast.Name):
-            yield 1.0, (replace(by.file.operator(statement.targets[0], "="), text="+="),)
+        target = statement.targets[0]
+        if isinstance(target, ast.Name) and _is_bound_before(spot, target.id):
+            yield 0.9 if in_loop else 1.1, (replace(by.file.operator(statement.targets[0], "="), text="+="),)
     elif spot.roots == (statement,) and isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Add):
         yield 2.5, (replace(by.file.operator(statement.target, "+="), text="="),)
     for node in by.nodes(spot):
@@ -300,25 +347,41 @@ def sum_kept(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
             yield 1.5, by.replaced(node.func, words.removesuffix("store") + "atomic_add")
 
 
+def _is_bound_before(spot: Spot, name: str) -> bool:
+    before = [node for node in ast.walk(spot.function) if isinstance(node, ast.Assign)]
+    return any(name in bound_in([each]) for each in before if each.lineno < spot.statement.lineno)
+
+
 def transposed(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
     """A transpose of what a dot is given."""
     for node in by.nodes(spot):
         if isinstance(node, ast.Call) and called(node) == "dot":
             for each in node.args[:2]:
-                yield 1.5, by.replaced(each, f"tl.trans({by.file.words(each)})")
+                yield 1.2, by.replaced(each, f"tl.trans({by.file.words(each)})")
 
 
 def delta_taken(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
     """A row subtracted that is in scope and nowhere subtracted here."""
     value = _value(spot)
-    rows = [name for name in scope if name.lower().strip("_").removeprefix("b_") in ("delta", "di", "d_i", "dsum")]
+    is_launched = any(called(node) == "program_id" for node in ast.walk(spot.function))
+    own = set(parameters(spot.function)) if is_launched else set()
+    rows = [name for name in scope if name.lower().strip("_").removeprefix("b_") in _ROWS and name not in own]
     for node in ast.walk(value) if value is not None else ():
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
             for side in (node.right, node.left):
-                if isinstance(side, ast.Name):
+                if isinstance(side, ast.Name) or called(side) == "dot":
+                    words = by.file.words(side)
                     for name in rows:
-                        yield 1.5, by.replaced(side, f"({side.id} - {name}[:, None])")
-                        yield 1.5, by.replaced(side, f"({side.id} - {name}[None, :])")
+                        twice = 1.0 if name in _subtracted(spot.function) else 0.0
+                        yield 0.9 + twice, by.replaced(side, f"({words} - {name}[:, None])")
+                        yield 1.2 + twice, by.replaced(side, f"({words} - {name}[None, :])")
+
+
+@lru_cache(maxsize=256)
+def _subtracted(function: ast.FunctionDef) -> frozenset[str]:
+    """The names in what a function subtracts."""
+    sides = [node.right for node in ast.walk(function) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub)]
+    return frozenset(node.id for side in sides for node in ast.walk(side) if isinstance(node, ast.Name))
 
 
 def order_changed(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
@@ -437,10 +500,15 @@ def made_wide(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
             yield 3.0, by.replaced(left, f"{left.id}.to(tl.int64)")
 
 
+def term_missing(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
+    """An index times a stride that an offset lacks."""
+    yield from term_added(by.file, spot, scope)
+
+
 RULES: tuple[Callable[[Repairs, Spot, list[str]], Undone], ...] = (
     as_planted, name_swapped, call_undone, whole_tiles, range_moved, operand_dropped, sum_kept, comparison_turned,
     sign_changed, constant_changed, factor_added, mask_added, transposed, delta_taken, order_changed, made_wide,
-    factor_moved, factor_of_sibling, moved_out, pointer_advanced,
+    factor_moved, factor_of_sibling, moved_out, pointer_advanced, term_missing,
 )  # fmt: skip
 # Outside kernels: sizes, grids, allocations and what launches pass.
 _OF_HOSTS = (as_planted, name_swapped, call_undone, whole_tiles, operand_dropped, constant_changed, order_changed)

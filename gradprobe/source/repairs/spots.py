@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from enum import Enum
 from functools import lru_cache
 
 from ..kernel_file import KernelFile
@@ -13,6 +14,14 @@ from ..triton_source import blocks, bound_in
 
 # How far back statements are followed, and how much further an argument of a launch is than a statement beside it.
 _DEEPEST, _LAUNCH = 6, 2
+
+
+class Grid(Enum):
+    """Whether a fault may be how many programs there are."""
+
+    FAR = "no"
+    NEAR = "maybe"
+    FIRST = "likely"
 
 
 @dataclass(frozen=True)
@@ -34,11 +43,11 @@ class Spot:
         return sorted(read, key=lambda node: (node.lineno, node.col_offset))
 
 
-def spots_of(file: KernelFile, line: int, *, by_grid: bool = False) -> Iterator[Spot]:
+def spots_of(file: KernelFile, line: int, grid: Grid = Grid.FAR) -> Iterator[Spot]:
     """Where the fault of a line may lie, nearest first; of the line of a `def`, its statements from the last one up.
 
     Args:
-        by_grid: whether it may be how many programs there are: the grids of the kernel's launches are nearer.
+        grid: where the grids of the launches stand of the kernel, or of what is allocated at the line.
     """
     found = _statement_at(file, line)
     if found is None:
@@ -49,8 +58,9 @@ def spots_of(file: KernelFile, line: int, *, by_grid: bool = False) -> Iterator[
     else:
         inner = reversed([each for each in _statements(function) if each is not function])
         waiting = [Spot(function, each, _roots(each), 0) for each in inner]
-    if by_grid:
-        waiting = [*_grids(file, function), *(replace(spot, distance=spot.distance + 2 * _LAUNCH) for spot in waiting)]
+    grids = list(_grids(file, function, statement)) if grid != Grid.FAR else []
+    further = 2 * _LAUNCH if grid == Grid.FIRST else 0
+    waiting = [*grids, *(replace(spot, distance=spot.distance + further) for spot in waiting)]
     seen: set[ast.AST] = set()
     while waiting:
         spot = waiting.pop(0)
@@ -154,11 +164,19 @@ def _calls(file: KernelFile) -> tuple[ast.Call, ...]:
     return tuple(node for node in ast.walk(file.tree) if isinstance(node, ast.Call))
 
 
-def _grids(file: KernelFile, kernel: ast.FunctionDef) -> Iterator[Spot]:
-    for call in calls_of(file, kernel.name):
+def _grids(file: KernelFile, function: ast.FunctionDef, statement: ast.stmt) -> Iterator[Spot]:
+    """Of the launches of a kernel; in host code, of those that are given what a statement makes."""
+    made = set(bound_in([statement])) if function not in file.kernels else set()
+    given = [each for kernel in file.kernels for each in calls_of(file, kernel.name) if made & _names(each)]
+    for call in [*calls_of(file, function.name), *given]:
         host = next((each for each in file.above(call) if isinstance(each, ast.FunctionDef)), None)
         if host is not None and isinstance(call.func, ast.Subscript):
             yield Spot(host, file.statement(call), (call.func.slice,), 0)
+
+
+def _names(call: ast.Call) -> set[str]:
+    given = (*call.args, *(word.value for word in call.keywords))
+    return {each.id for each in given if isinstance(each, ast.Name)}
 
 
 def _called(file: KernelFile, spot: Spot) -> Iterator[Spot]:
