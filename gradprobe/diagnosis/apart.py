@@ -11,12 +11,13 @@ import torch
 from msgspec import structs
 
 from ..model.case import Case
+from ..model.failures import Failure
 from ..model.intermediates import GRADIENT_OF, names
 from ..model.number import listed
 from ..model.run import MISMATCH, Element
 from ..numerics.black_box.recover import recoverable
 from ..numerics.compare import Comparison, compare, promoted
-from ..numerics.evidence import LayoutRun, Measured, SeenRow, Watched
+from ..numerics.evidence import Measured, SeenRow, Watched
 from ..numerics.locate import locate
 from ..numerics.tally import Finding
 from ..probing.experiment import Experiment
@@ -25,17 +26,48 @@ from ..probing.runs import RunRecord
 from ..runtime.trace import Trace, expected_shapes
 
 if TYPE_CHECKING:
+    from .follow import Followed
     from .seen import Seen
 
 # What each gradient is made of.
 _MADE_OF = {"dQ": "dS", "dK": "dS", "dV": "P"}
 
 
-def with_intermediates(experiment: Experiment, records: list[RunRecord]) -> list[RunRecord]:
+def watched_of(experiment: Experiment, record: RunRecord) -> tuple[Watched, str]:
+    """What following a run shows, and a note where what kernels hold could not be read; no verdict depends on it."""
+    # They import Triton, which only a run in the interpreter has surely done already.
+    from .dataflow import seen_by
+    from .follow import followed_run
+
+    run = record.run
+    assert run is not None
+    assert run.measured is not None
+    shown, note = None, ""
+    try:
+        followed = followed_run(experiment, run.assigned)
+        if followed is None:
+            return Watched(), ""
+        if _is_watchable(experiment, record) and not followed.flow.failures:
+            shown, note = _shown(experiment.case, run.measured, followed)
+        return Watched(tuple(seen_by(followed, run.measured)), tuple(followed.flow.failures), shown), note
+    except Failure:
+        return Watched(), ""
+    except Exception as error:  # the diagnosis tells it
+        return Watched((), (f"{type(error).__name__}: {error}",), shown), note
+
+
+def with_intermediates(
+    experiment: Experiment,
+    records: list[RunRecord],
+    watched_of: Callable[[Experiment, RunRecord], tuple[Watched, str]] = watched_of,
+) -> list[RunRecord]:
     """The records with what the target does not expose: seen in the first that fails, else recovered.
 
     A target in Triton's interpreter is run once more in that layout, and followed. Where that shows P or dS of every
     gradient that is wrong, nothing is recovered; where it does not, what was followed stays for the diagnosis.
+
+    Args:
+        watched_of: what follows it.
     """
     at = next((at for at, record in enumerate(records) if _is_watchable(experiment, record)), None)
     if at is None:
@@ -44,10 +76,12 @@ def with_intermediates(experiment: Experiment, records: list[RunRecord]) -> list
     assert run is not None
     experiment.tick(f"following {run.layout}", 0.0, f"{run.layout}, followed")
     with experiment.stopwatch.timed("compare"):
-        watched, note = _watched(experiment, run)
+        watched, note = watched_of(experiment, record)
+    if watched.shown is not None and run.measured is not None:  # it may have been followed before other runs
+        watched = replace(watched, shown=replace(watched.shown, invariants=run.measured.invariants))
     record = replace(record.with_more(notes=[note] if note else []), run=replace(run, watched=watched))
     records = [*records[:at], record, *records[at + 1 :]]
-    return records if watched is not None and watched.shown is not None else with_insides(experiment, records)
+    return records if watched.shown is not None else with_insides(experiment, records)
 
 
 def _is_watchable(experiment: Experiment, record: RunRecord) -> bool:
@@ -63,26 +97,17 @@ def _is_watchable(experiment: Experiment, record: RunRecord) -> bool:
     )  # fmt: skip
 
 
-def _watched(experiment: Experiment, run: LayoutRun) -> tuple[Watched | None, str]:
-    """What following a run shows, and a note where it could not be read; no verdict depends on it."""
-    # It imports Triton, which only a run in the interpreter has surely done already.
-    from .follow import followed_run
+def _shown(case: Case, measured: Measured, followed: Followed) -> tuple[Measured | None, str]:
+    """What the kernels of a run hold, judged; and a note where it could not be read."""
     from .seen import seen_in
 
-    assert run.measured is not None
     try:
-        followed = followed_run(experiment, run.assigned)
-    except Exception:  # the diagnosis follows again, and tells it
-        return None, ""
-    if followed is None or followed.flow.failures:
-        return (Watched(followed) if followed is not None else None), ""
-    try:
-        shown = shown_with(experiment.case, run.measured, seen_in(followed, experiment.case))
+        shown = shown_with(case, measured, seen_in(followed, case))
     except Exception as error:
         fault = f"{type(error).__name__}: {error}"
-        return Watched(followed), f"what the kernels hold could not be read, by a fault of gradprobe: {fault}"
+        return None, f"what the kernels hold could not be read, by a fault of gradprobe: {fault}"
     followed.forget_values()
-    return Watched(followed, shown), ""
+    return shown, ""
 
 
 def shown_with(case: Case, own: Measured, seen: Sequence[Seen]) -> Measured | None:

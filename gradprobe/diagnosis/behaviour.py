@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -16,6 +17,7 @@ from ..model.failures import Failure
 from ..model.report import Diagnosis
 from ..probing.experiment import Experiment, inputs_of, measure
 from ..probing.observe import execute
+from ..processes.forks import halved
 
 if TYPE_CHECKING:
     from ..targets.find import Target
@@ -30,6 +32,13 @@ class Again:
     experiment: Experiment
     assigned: Assigned
     seen: Observed
+    _calls: list[Results | None] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def call(self, number: int) -> Results | None:
+        """The results of one of the next calls with the same values, the next of which is 0; made once."""
+        while len(self._calls) <= number:
+            self._calls.append(self.run())
+        return self._calls[number]
 
     def run(
         self,
@@ -112,8 +121,11 @@ _SCHEDULES = (1, 2)
 
 def wrong_in_the_first_call_alone(again: Again) -> Diagnosis | None:
     """The first call is wrong; a second and a third are right."""
-    second, third = again.run(), again.run()
-    if second is None or third is None or not again.is_right(second) or not again.is_right(third):
+    second = again.call(0)
+    if second is None or not again.is_right(second):
+        return None
+    third = again.call(1)
+    if third is None or not again.is_right(third):
         return None
     name = first_moved(again.moved(again.came, second))
     # The one factor by which the first call was wrong.
@@ -134,7 +146,7 @@ def wrong_in_the_first_call_alone(again: Again) -> Diagnosis | None:
 
 def later_call_differs(again: Again) -> Diagnosis | None:
     """The first call was right; another with the same values gives other results."""
-    results = again.run()
+    results = again.call(0)
     moved = {} if results is None else again.moved(again.came, results)
     name = first_moved(moved)
     if not name:
@@ -153,7 +165,7 @@ def later_call_differs(again: Again) -> Diagnosis | None:
 def differs_from_run_to_run(again: Again) -> Diagnosis | None:
     """Repeated calls differ; where kernels run on the CPU, calls with other orders of threads."""
     on_cpu = again.experiment.cuda == "cuda-on-cpu"
-    runs = [again.run(schedule=number) for number in (_SCHEDULES if on_cpu else (0, 0, 0))]
+    runs = [again.run(schedule=one) for one in _SCHEDULES] if on_cpu else [again.call(number) for number in range(3)]
     results = [again.came, *(run for run in runs if run is not None)]
     moved = {name: again.seen.right[name] & False for name in again.came}
     for run in results[1:]:
@@ -177,7 +189,7 @@ def differs_from_run_to_run(again: Again) -> Diagnosis | None:
 
 def reads_what_was_never_written(again: Again) -> Diagnosis | None:
     """Two runs differ whose memory held NaN and 7.0 before them."""
-    with_nan, with_seven = again.run(unwritten=float("nan")), again.run(unwritten=7.0)
+    with_nan, with_seven = halved(lambda some: [again.run(unwritten=one) for one in some], (math.nan, 7.0))
     if with_nan is None or with_seven is None:
         return None
     moved = again.moved(with_nan, with_seven)

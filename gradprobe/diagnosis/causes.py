@@ -11,9 +11,9 @@ from msgspec import structs
 from ..faults.hypothesis import Hypothesis, Observed
 from ..model.number import plural
 from ..model.report import CONSISTENT, NAMED, Diagnosis, causes_among
-from ..numerics.evidence import LayoutRun
 from ..probing.experiment import Experiment
 from ..processes.forks import Beside, may_fork
+from .ahead import Ahead
 from .behaviour import (
     Again,
     differs_from_run_to_run,
@@ -39,8 +39,9 @@ _BEHAVIOURS: tuple[Callable[[Again], Diagnosis | None], ...] = (
 class CauseSearch:
     """Explains one failing layout after another: what the faults of those before explain is not sought again."""
 
-    def __init__(self, experiment: Experiment) -> None:
+    def __init__(self, experiment: Experiment, ahead: Ahead) -> None:
         self._experiment, self._lines, self._start = experiment, Lines(experiment), time.process_time()
+        self._ahead = ahead
         self._found: list[Diagnosis] = []
         self._shown: dict[str, list[str]] = {}
         """By fault that is named, the layouts that it explains."""
@@ -62,19 +63,22 @@ class CauseSearch:
         if not is_first and time.process_time() - self._start > _LONGEST:
             self._late.append(layout.name)
             return
-        if is_first and self._is_interpreted and may_fork():
+        dataflow = partial(self._ahead.seen, self._experiment, layout.run)
+        if is_first and self._is_interpreted and may_fork() and not self._ahead.has(layout.run):
             # Its dataflow is told whatever fits: a fork follows it meanwhile.
-            with Beside(partial(_seen_in, self._experiment, layout.run)) as followed:
+            with Beside(dataflow) as followed:
                 self._explain(layout, followed.result, is_first=True)
         else:
-            self._explain(layout, partial(_seen_in, self._experiment, layout.run), is_first=is_first)
+            self._explain(layout, dataflow, is_first=is_first)
 
     def _explain(
         self, layout: FailingLayout, dataflow: Callable[[], tuple[list[Diagnosis], Collection[str]]], *, is_first: bool
     ) -> None:
         """Tells what hypotheses and the dataflow of a run say of a layout."""
         seen = layout.seen if is_first else layout.unspoilt
-        tested = fitting(self._experiment, layout.run.assigned, seen, list(self._known.values()))
+        tested = self._ahead.tested(layout.run) if is_first else None
+        if tested is None:
+            tested = fitting(self._experiment, layout.run.assigned, seen, list(self._known.values()))
         again = Again(self._experiment, layout.run.assigned, seen)
         first, where = _tried_first(again, tested), "" if is_first else f"in {layout.name}: "
         named = tested[:1] if tested and tested[0].explained >= NAMED else []
@@ -182,14 +186,6 @@ class CauseSearch:
         faults = "; ".join(self._not_followed)
         missed = f"what the dataflow of the kernels shows is not complete, by a fault of gradprobe: {faults}"
         return (*facts, *([late] if self._late else []), *([missed] if faults else []))
-
-
-def _seen_in(experiment: Experiment, run: LayoutRun) -> tuple[list[Diagnosis], Collection[str]]:
-    # It imports Triton, which only a run in the interpreter has surely done already.
-    from .dataflow import seen_in_dataflow
-
-    seen, failures = seen_in_dataflow(experiment, run)
-    return seen, tuple(failures)
 
 
 def _lines_of(found: Sequence[Diagnosis]) -> set[tuple[str, int]]:

@@ -17,7 +17,7 @@ from ..faults.hypothesis import title
 from ..model.failures import Failure
 from ..model.report import CONSISTENT, Diagnosis, Where
 from ..model.run import INHERITED, MISMATCH
-from ..numerics.evidence import LayoutRun
+from ..numerics.evidence import LayoutRun, Measured
 from ..probing.experiment import Experiment
 from ..runtime.interpreter.memory.findings import places
 from .addresses import misread, visited_run
@@ -37,18 +37,24 @@ def seen_in_dataflow(experiment: Experiment, run: LayoutRun) -> tuple[list[Diagn
     """
     if experiment.case.cu_seqlens_q or run.measured is None:
         return [], ()
-    findings = run.measured.comparison.findings.items()
-    wrong = [name for name, finding in findings if finding.status in (MISMATCH, INHERITED)]
     try:
         if experiment.cuda:
             visited = visited_run(experiment, run.assigned)
-            return (_diagnoses(misread(visited, wrong)) if visited is not None else []), ()
-        followed = run.watched.followed if run.watched is not None else followed_run(experiment, run.assigned)
+            return (_diagnoses(misread(visited, _wrong(run.measured))) if visited is not None else []), ()
+        followed = followed_run(experiment, run.assigned)
     except Failure:
         return [], ()
-    if not isinstance(followed, Followed):
-        return [], ()
-    return _diagnoses(suspects(followed, wrong)), followed.flow.failures
+    return (seen_by(followed, run.measured), followed.flow.failures) if followed is not None else ([], ())
+
+
+def seen_by(followed: Followed, measured: Measured) -> list[Diagnosis]:
+    """What goes wrong by itself in a run that was followed, the first first."""
+    return _diagnoses(suspects(followed, _wrong(measured)))
+
+
+def _wrong(measured: Measured) -> list[str]:
+    findings = measured.comparison.findings.items()
+    return [name for name, finding in findings if finding.status in (MISMATCH, INHERITED)]
 
 
 def _diagnoses(found: Sequence[Suspect]) -> list[Diagnosis]:

@@ -12,6 +12,7 @@ from ..model.report import NAMED, Diagnosis, causes_among
 from ..model.run import MISMATCH
 from ..numerics.evidence import LayoutRun
 from ..probing.experiment import Experiment, inputs_of
+from .ahead import Ahead
 from .behaviour import Again, later_call_differs
 from .causes import CauseSearch
 from .facts import known
@@ -51,21 +52,26 @@ class Reasons:
         return causes_among(self.diagnoses)
 
 
-def reasons_of(experiment: Experiment, runs: Sequence[LayoutRun]) -> Reasons:
+def reasons_of(experiment: Experiment, runs: Sequence[LayoutRun], ahead: Ahead | None = None) -> Reasons:
     """Why runs with a wrong element went wrong, in every layout; and what is told of memory.
 
     What goes wrong in here is told, and no verdict depends on it.
+
+    Args:
+        ahead: what is known of them already.
     """
     found = ((run.layout, memory_finding) for run in runs for memory_finding in run.memory)
     memory = of_strays(found, [run.layout for run in runs if run.measured is not None])
     try:
-        return _reasons_of(experiment, runs, memory)
+        return _reasons_of(experiment, runs, memory, ahead or Ahead())
     except Exception as error:
         fault = f"{type(error).__name__}: {error}"
         return Reasons(memory, (f"no reason could be sought, by a fault of gradprobe: {fault}",), sought=False)
 
 
-def _reasons_of(experiment: Experiment, runs: Sequence[LayoutRun], memory: tuple[Diagnosis, ...]) -> Reasons:
+def _reasons_of(
+    experiment: Experiment, runs: Sequence[LayoutRun], memory: tuple[Diagnosis, ...], ahead: Ahead
+) -> Reasons:
     failing = [run for run in runs if run.measured is not None and not run.measured.comparison.matches]
     if not failing:
         return Reasons(memory)
@@ -77,7 +83,7 @@ def _reasons_of(experiment: Experiment, runs: Sequence[LayoutRun], memory: tuple
         return _of_a_smaller_case(experiment, plain or failing, memory)
     if not plain:
         return _of_other_values(experiment, runs, failing[0], memory)
-    reasons = _of_failing(experiment, plain, memory)
+    reasons = _of_failing(experiment, plain, memory, ahead)
     named = reasons.diagnoses and reasons.diagnoses[0].explained >= NAMED
     written = () if named else _written_over(of_results, plain[0])
     return replace(reasons, diagnoses=(*written, *reasons.diagnoses), known=() if written else reasons.known)
@@ -87,7 +93,7 @@ def _of_a_smaller_case(experiment: Experiment, failing: Sequence[LayoutRun], mem
     found = smaller_failing(experiment, failing)
     if found is None:
         return Reasons(memory, (_TOO_LARGE,), sought=False)
-    reasons = _reasons_of(found.experiment, found.runs, memory)
+    reasons = _reasons_of(found.experiment, found.runs, memory, Ahead())
     words = f"sought on {found.words}"
     of_large = {one.fault for one in memory}
     first = next((one for one in reasons.diagnoses if one.fault not in of_large), None)
@@ -105,8 +111,10 @@ def _written_over(of_results: Sequence[Diagnosis], run: LayoutRun) -> tuple[Diag
     return tuple(one for one in shared if set(wrong) & set(one.summary.replace(":", " ").split()))
 
 
-def _of_failing(experiment: Experiment, failing: Sequence[LayoutRun], memory: Sequence[Diagnosis]) -> Reasons:
-    layouts, search = failing_layouts(experiment, failing), CauseSearch(experiment)
+def _of_failing(
+    experiment: Experiment, failing: Sequence[LayoutRun], memory: Sequence[Diagnosis], ahead: Ahead
+) -> Reasons:
+    layouts, search = failing_layouts(experiment, failing), CauseSearch(experiment, ahead)
     for layout in layouts:
         search.explain(layout)
     first = layouts[0]

@@ -64,8 +64,10 @@ class SeenRow:
 class Watched:
     """What following the operations of a run showed."""
 
-    followed: object
-    """A `Followed`, which only the diagnosis reads."""
+    seen: tuple[Diagnosis, ...] = ()
+    """What goes wrong by itself, the first first."""
+    failures: tuple[str, ...] = ()
+    """What kept operations from being followed."""
     shown: Measured | None = None
     """The run's results as they came, and what its kernels hold; None where that is not all that they were made of."""
 

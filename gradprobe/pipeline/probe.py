@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 
+from ..diagnosis.ahead import Ahead
 from ..diagnosis.apart import with_intermediates
 from ..diagnosis.edits.tried import with_edits
 from ..diagnosis.why import Reasons, reasons_of
@@ -70,22 +71,26 @@ def probe(
     experiment = experiment_of(case, target, reference, saved, tick=tick, command=reproduce)
     refuse_out_of_range(case, experiment.values)
     records: list[RunRecord] = []
-    for record in records_of(experiment):
-        records.append(record)
-        experiment = experiment.after(outcomes_of([record]))
-        if len(records) == 1 and record.run:
-            first(record.run)
+    with Ahead() as ahead:
+        for record in records_of(experiment):
+            records.append(record)
+            experiment = experiment.after(outcomes_of([record]))
+            if len(records) == 1 and record.run:
+                first(record.run)
+            _tell(told, experiment, records)
+            if why:
+                ahead.begin(experiment, record)
+        records = with_symmetries(experiment, records)
+        ahead.test(experiment, records)
+        records = with_intermediates(experiment, records, ahead.watched)
+        report = _so_far(experiment, records)
+        if not report.measured:
+            raise _refused(target, report)
         _tell(told, experiment, records)
-    records = with_intermediates(experiment, with_symmetries(experiment, records))
-    report = _so_far(experiment, records)
-    if not report.measured:
-        worst = {run.layout: [finding.sentence for finding in run.memory[:1]] for run in report.runs}
-        words = "; ".join(". ".join([f"{run.layout}: {run.skipped}", *worst[run.layout]]) for run in report.runs)
-        raise Refusal(f"target {target.name!r} refused every layout ({words}): nothing was compared")
-    _tell(told, experiment, records)
-    failed = _as_it_failed(experiment, records, report.runs)
+        failed = _as_it_failed(experiment, records, report.runs)
+        with experiment.stopwatch.timed("diagnose"):
+            reasons = reasons_of(*failed, ahead) if why else Reasons()
     with experiment.stopwatch.timed("diagnose"):
-        reasons = reasons_of(*failed) if why else Reasons()
         if report.failing is not None and (seconds := budget(EDITS)) > 0:
             tick("trying edits", 0.0)
             reasons = reasons_with_edits(failed, reasons, seconds)
@@ -94,6 +99,12 @@ def probe(
     notes = (*found_out, *notes_of(experiment, records), *not_shown)
     report = replace(report, diagnoses=reasons.diagnoses, known=reasons.known, sought=reasons.sought)
     return replace(report, notes=notes, coincidences=warned, seconds=experiment.stopwatch.seconds)
+
+
+def _refused(target: Target, report: Probed) -> Refusal:
+    worst = {run.layout: [finding.sentence for finding in run.memory[:1]] for run in report.runs}
+    words = "; ".join(". ".join([f"{run.layout}: {run.skipped}", *worst[run.layout]]) for run in report.runs)
+    return Refusal(f"target {target.name!r} refused every layout ({words}): nothing was compared")
 
 
 def reasons_with_edits(failed: tuple[Experiment, Sequence[LayoutRun]], reasons: Reasons, seconds: float) -> Reasons:
