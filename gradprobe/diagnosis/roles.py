@@ -37,6 +37,10 @@ class _Form:
     per_row: bool = False
     """Whether any factor that is one for each row is as right: it is divided out later."""
 
+    @cached_property
+    def largest(self) -> float:
+        return _largest(self.values)
+
 
 class Roles:
     """The roles that tiles of one problem may have."""
@@ -62,6 +66,8 @@ class Roles:
         }
         self._of_others = {"": 1.0, **kept}
         self._last: dict[tuple[str, ...], str] = {}
+        self._of_inputs: dict[str, _Form] = {}
+        self._most: dict[str, Array] = {}
 
     def __call__(self, data: Array, lanes: Lanes) -> Role | None:
         """What a tile is; None where its indices do not tell what to compare it with."""
@@ -176,19 +182,19 @@ class Roles:
         got, seen = data[known].astype(np.float64), self.valid[index]
         if not seen.any():
             return None
-        found, partly, masked = _UNKNOWN, None, got[~seen]
+        found, partly, masked, unmasked = _UNKNOWN, None, got[~seen], got[seen]
+        where = tuple(axis[seen] for axis in index)
         for form in self._ordered(self._matrices, "matrix"):
-            want = form.values[index]
-            role = self._fit(form, got[seen], want[seen], self._tolerances[form.name][index][seen])
+            role = self._fit(form, unmasked, form.values[where], where)
             if role is None or role is _TOO_SMALL:
                 found = role or found
                 continue
-            is_open = self._is_open(form, got[seen], masked)
+            is_open = self._is_open(form, unmasked, masked)
             if form.zero_where_masked and is_open:
                 partly = partly or Role(role.name, role.factor, "not 0 where it is masked", is_open)
                 continue
             self._last["matrix",] = form.name
-            return replace(role, is_open=is_open or self._is_open(form, got[seen], _beyond(data, lanes)))
+            return replace(role, is_open=is_open or self._is_open(form, unmasked, _beyond(data, lanes)))
         if partly is not None:
             return partly
         return self._row_scaled(got, seen, index, lanes, known) or found
@@ -290,7 +296,7 @@ class Roles:
                 got = rows[known]
             else:
                 want, got = weights.sum((1, 2)), rows.reshape(-1)
-            role = self._fit(form, got, want, self._most_of(form.name), _largest(want))
+            role = self._fit(form, got, want, most=_largest(want))
             if role is None and form.per_row and form.with_ and columns is not None and len(got):
                 lane = np.broadcast_to(np.arange(len(rows))[:, None], rows.shape)[known]
                 if self._is_one_a_row(_Form("O", self._output), lane, got, want, True):
@@ -314,7 +320,7 @@ class Roles:
                 sums = np.where(visible, np.exp(scores - np.where(live, most, 0.0)[:, None, None]), 0.0).sum((1, 2))
                 forms.append(("sum of exp(S - maximum) so far", sums))
             for form, want in forms:
-                role = self._fit(_Form(form, want), got[live], want[live], self._most_of(form))
+                role = self._fit(_Form(form, want), got[live], want[live])
                 if role is not None and role is not _TOO_SMALL:
                     return role
         return None
@@ -333,8 +339,8 @@ class Roles:
             if not known.any():
                 return None
             found = _UNKNOWN
-            own = self._most_of("O" if name == "o" else name)
-            role = self._fit(_Form(name, value), data[known].astype(np.float64), value[index], own)
+            form = self._of_inputs.setdefault(name, _Form(name, value))
+            role = self._fit(form, data[known].astype(np.float64), value[index])
             if role is not None and role is not _TOO_SMALL:
                 return role
             found = role or found
@@ -366,20 +372,27 @@ class Roles:
         got = data[known].astype(np.float64)
         finite = [np.isfinite(values[index]) for _, values in forms]
         fits = (
-            self._fit(form, got[ok], values[index][ok], self._tolerances[form.name][index][ok])
+            self._fit(form, got[ok], values[index][ok], tuple(axis[ok] for axis in index))
             for (form, values), ok in zip(forms, finite, strict=True)
         )
         found = [role for role in fits if role is not None]
         return next((role for role in found if role is not _TOO_SMALL), found[0] if found else _UNKNOWN)
 
-    def _fit(self, form: _Form, got: Array, want: Array, tolerance: Array, most: float | None = None) -> Role | None:
+    def _fit(
+        self,
+        form: _Form,
+        got: Array,
+        want: Array,
+        where: tuple[Array, ...] | None = None,
+        most: float | None = None,
+    ) -> Role | None:
         """The role where values are those wanted times a constant that kernels multiply by.
 
         A tile may differ by the largest tolerance of its form. One whose values are less than twice that may differ by
         the same share of them; where it differs by more, within the tolerance of each element, it tells nothing.
 
         Args:
-            tolerance: of each element.
+            where: the indices of each element in the form; None where its largest tolerance is that of all.
             most: the largest value of the form, where `form.values` does not hold it.
         """
         if not got.size or not np.isfinite(got).all() or not np.isfinite(want).all():
@@ -388,20 +401,26 @@ class Roles:
         square, here = float(want @ want), _largest(want)
         factor = float(got @ want) / square if square else 1.0
         words, constant = min(factors.items(), key=lambda each: abs(factor - each[1]))
-        most = _largest(form.values) if most is None else most
+        most = form.largest if most is None else most
         off, allowed = np.abs(got - constant * want) / abs(constant), self._allowed(form.name, most)
         share = min(1.0, here / most) if most > 2 * allowed else 0.0
         if off.max() <= allowed * (1.0 if here > 2 * allowed else share):
             return Role(form.name, words)
+        tolerance = self._most_of(form.name)
+        if off.max() > rounded(tolerance, np.float64(here), self._dtype):  # as no element may, whatever its tolerance
+            return None
+        tolerance = tolerance if where is None else self._tolerances[form.name][where]
         return _TOO_SMALL if (off <= rounded(tolerance, want, self._dtype)).all() else None
 
     def _allowed(self, name: str, most: float) -> float:
         """By how much values of up to `most` may differ from a form."""
-        return float(rounded(self._most_of("O" if name == "o" else name), np.float64(most), self._dtype))
+        return float(rounded(self._most_of(name), np.float64(most), self._dtype))
 
     def _most_of(self, name: str) -> Array:
         """The largest tolerance of a form, for what has no index in it."""
-        return np.max(self._tolerances.get(name, 0.0))
+        if name not in self._most:
+            self._most[name] = np.max(self._tolerances.get("O" if name == "o" else name, 0.0))
+        return self._most[name]
 
     def _is_open(self, form: _Form, seen: Array, others: Array) -> bool:
         """Whether entries that no row sees hold what a sum, or of scores a maximum, would take for right."""
@@ -409,7 +428,7 @@ class Roles:
             return False
         if form.name in _LOGITS:
             return bool((others > seen.max() - _VANISHING).any())
-        return not np.abs(others).max() <= self._allowed(form.name, _largest(form.values))
+        return not np.abs(others).max() <= self._allowed(form.name, form.largest)
 
     def _ordered(self, forms: list[_Form], kind: str) -> Iterator[_Form]:
         last = self._last.get((kind,))

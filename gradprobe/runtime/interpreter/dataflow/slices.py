@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
 from typing import Any
 
 from triton.runtime import interpreter as shipped
@@ -12,6 +11,7 @@ from ..memory.views import BLOCKS, REARRANGING, Handle, Method
 from .graph import Flow
 
 _KEY = "gradprobe slice"
+_NONE = frozenset[int]()
 # The operations on whole numbers and pointers, whose lines belong to what they make; the others only hand lines on.
 _STEPS = "addptr add sub mul sdiv udiv srem urem and or xor shl ashr lshr minsi maxsi minui maxui"
 _HAND_ON = (*REARRANGING, "create_int_cast", "create_bitcast", "create_int_to_ptr", "create_ptr_to_int")
@@ -67,13 +67,17 @@ def _hand_on(args: Sequence[Any], result: Any) -> None:
 
 def slice_of(*values: Any) -> frozenset[int]:
     """The lines behind some handles, block pointers, or lists of them."""
-    flat = chain.from_iterable(one if isinstance(one, (list, tuple)) else (one,) for one in values)
-    return frozenset[int]().union(*map(_kept, flat))
+    found = _NONE
+    for value in values:
+        for one in value if isinstance(value, (list, tuple)) else (value,):
+            kept = _kept(one)
+            found = found | kept if found else kept
+    return found
 
 
 def _kept(value: Any) -> frozenset[int]:
     is_held = isinstance(value, Handle) or type(value).__name__ in BLOCKS
-    return _notes(value).get(_KEY, frozenset()) if is_held else frozenset()
+    return _notes(value).get(_KEY, _NONE) if is_held else _NONE
 
 
 def _keep(value: Any, found: frozenset[int]) -> None:
