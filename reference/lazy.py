@@ -15,7 +15,6 @@ Source: derived by hand from the forward; tests hold each line against float64 a
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -48,8 +47,8 @@ def evaluate(
     step.last("dK", lambda: x.scale * ds.mT @ q)
     step.last("dV", lambda: pe.mT @ do)
     step.last("dTau", lambda: (dp / (i + 1)).sum((-2, -1)))
-    if x.bias is not None:
-        step.last("dBias", partial(sum_by_distance, ds, i - j, x.bias.shape[1]))
+    if (bias := x.bias) is not None:
+        step.last("dBias", lambda: sum_by_distance(ds, i - j, bias.shape[1]))
     return step.computed | {"S": s, "Z": z, "PE": pe, "dPE": dpe, "valid": valid}
 
 
