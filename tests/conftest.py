@@ -6,6 +6,7 @@ import gc
 import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -40,9 +41,12 @@ def _prepare_tests(config):
     torch.set_num_threads(1)
     gc.disable()  # what comes of collection stays to the end
     _keep_freed_pages()
-    on_push = not NIGHT and config.getoption("markexpr") == "not nightly"
-    if on_push and not torch.cuda.is_available():  # which a fork cannot use
+    if _on_push(config) and not torch.cuda.is_available():  # which a fork cannot use
         zygote.install()
+
+
+def _on_push(config):
+    return not NIGHT and config.getoption("markexpr") == "not nightly"
 
 
 def _keep_freed_pages():
@@ -76,6 +80,20 @@ def _own_search_path(monkeypatch):
 def real_processes(monkeypatch):
     """Every program is started as a user's is, by a new interpreter."""
     monkeypatch.setattr(subprocess, "Popen", zygote.RealPopen)
+
+
+@pytest.fixture
+def without_causes(request, monkeypatch):
+    """On a push no check of this process asks why it fails, half of its time: for files of tests of all else."""
+    from gradprobe.diagnosis.why import Reasons
+
+    if _on_push(request.config) and "with_causes" not in request.fixturenames:
+        monkeypatch.setattr(import_module("gradprobe.pipeline.probe"), "reasons_of", lambda *failed: Reasons())
+
+
+@pytest.fixture
+def with_causes():
+    """For the test of such a file that needs them."""
 
 
 def pytest_terminal_summary(terminalreporter):

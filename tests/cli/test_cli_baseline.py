@@ -8,6 +8,8 @@ import pytest
 
 from tests.cli.command import run, run_process
 
+pytestmark = pytest.mark.usefixtures("without_causes")
+
 COARSE = Path(__file__).resolve().parents[1] / "commands" / "baseline" / "coarse.py"
 # A head dim whose scale is no power of two: what is scaled by one is not rounded by that.
 TINY = "--batch 1 --heads 2 --seqlen 40 --head-dim 24 --dtype float16"

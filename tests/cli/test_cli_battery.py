@@ -10,6 +10,8 @@ import pytest
 from gradprobe.commands.suite.battery import battery
 from tests.cli.command import run, run_process
 
+pytestmark = pytest.mark.usefixtures("without_causes")
+
 TARGETS = '''
 """Attention forwards in torch that are right in the default check, but for one."""
 

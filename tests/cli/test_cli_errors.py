@@ -6,6 +6,8 @@ import pytest
 
 from tests.cli.command import SMALL, run, run_process
 
+pytestmark = pytest.mark.usefixtures("without_causes")
+
 # The command after `gradprobe`, then pieces that its message must hold.
 WRONG_COMMANDS = [
     ("check --heads 0", ("--heads must be at least 1, got 0",)),

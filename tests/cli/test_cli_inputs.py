@@ -10,6 +10,8 @@ import torch
 from tests.cli.command import run
 from tests.cli.test_cli_errors import assert_message
 
+pytestmark = pytest.mark.usefixtures("without_causes")
+
 
 def tensors(batch=2, heads=3, rows=20, dim=8, **more):
     generator = torch.Generator().manual_seed(1)

@@ -11,6 +11,8 @@ import pytest
 from tests.cli.command import ROOT, SMALL, run, run_process
 from tests.cli.written_targets import CHANGES, SOFTMAX, WRAPPED, write_targets
 
+pytestmark = pytest.mark.usefixtures("without_causes")
+
 CASE = "--batch 2 --heads 3 --seqlen 20 --head-dim 8"
 # For what is done with the case that the search ends at.
 NEAR = "--batch 1 --heads 2 --seqlen 4 --head-dim 2"

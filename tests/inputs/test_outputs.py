@@ -15,6 +15,8 @@ from gradprobe.pipeline.probe import probe
 from gradprobe.targets.find import find_target
 from tests.cases import lazy_case, softmax_case
 
+pytestmark = pytest.mark.usefixtures("without_causes")
+
 SMALL = {"batch": 2, "heads": 2, "seqlen": 20, "head_dim": 8}
 GIVEN = []
 """What the targets below were given to write into, one dict a call."""

@@ -17,6 +17,8 @@ from tests.cases import softmax_case
 from tests.emulated import case_of, changed, softmax, target_of
 from tests.sampling import sampled
 
+pytestmark = pytest.mark.usefixtures("without_causes")
+
 LOG2E = 1.4426950408889634
 SIZES = {"batch": 2, "heads": 4, "kv_heads": 2, "seqlen_q": 40, "seqlen_k": 50, "head_dim": 16, "head_dim_v": 12}
 OPTIONS = (
@@ -334,6 +336,7 @@ def wrong_where_a_key_has_no_value(q, k, v, do, *, scale):
     return gradients(q, k, v * v.any(-1, keepdim=True) + 10.0 * ~v.any(-1, keepdim=True), do, scale=scale)
 
 
+@pytest.mark.usefixtures("with_causes")
 def test_what_is_wrong_in_one_hot_problems_alone_by_more_than_any_rounding_convicts_as_a_run_of_its_own():
     report = probe(softmax_case(seqlen=40), target_of(wrong_where_a_key_has_no_value))
     verdicts = {run.layout: run.verdict for run in report.runs}

@@ -11,6 +11,8 @@ from gradprobe.pipeline.probe import probe
 from tests.emulated import Arithmetic, case_of, changed, softmax, target_of
 from tests.sampling import sampled
 
+pytestmark = pytest.mark.usefixtures("without_causes")
+
 SMALL = {"batch": 2, "heads": 2, "seqlen_q": 40, "seqlen_k": 40, "head_dim": 16, "causal": True}
 
 

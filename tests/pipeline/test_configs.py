@@ -6,6 +6,8 @@ import pytest
 
 from tests.cli.command import run
 
+pytestmark = pytest.mark.usefixtures("without_causes")
+
 WRITTEN = """
 import torch
 import triton
@@ -54,6 +56,7 @@ def checked(words):
     return ran.code, report, {one["layout"]: one["verdict"] for one in report["runs"]}
 
 
+@pytest.mark.usefixtures("with_causes")
 def test_a_configuration_whose_blocks_miss_a_tail_is_wrong_by_name_and_the_first_alone_is_right():
     assert checked("misses_a_tail")[::2] == (0, {"contiguous": "match"})
     code, report, runs = checked("misses_a_tail --configs all")

@@ -7,6 +7,8 @@ import pytest
 from tests.cli.command import run
 from tests.sampling import sampled
 
+pytestmark = pytest.mark.usefixtures("without_causes")
+
 WRITTEN = """
 import torch
 

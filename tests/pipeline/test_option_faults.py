@@ -11,6 +11,8 @@ from gradprobe.inputs.draw import draw
 from tests.emulated import Arithmetic, case_of, changed, compared, softmax
 from tests.sampling import sampled
 
+pytestmark = pytest.mark.usefixtures("without_causes")
+
 ENDS = ("O", "dQ", "dK", "dV", "dBias", "dSink")
 DTYPES = ("float32", "float16", "bfloat16")
 OPTIONS = {

@@ -5,6 +5,8 @@ import pytest
 from gradprobe.model.memory import ERROR, OUTSIDE, WARNING, MemoryFinding
 from gradprobe.numerics.evidence import LayoutRun
 
+pytestmark = pytest.mark.usefixtures("without_causes")
+
 ACCESS = MemoryFinding(OUTSIDE, "q", "dq_kernel loads outside q")
 
 

@@ -9,6 +9,8 @@ from gradprobe.model.case import resolve
 from gradprobe.model.failures import UsageFailure
 from tests.cli.command import run
 
+pytestmark = pytest.mark.usefixtures("without_causes")
+
 SIZES = {"q": (1, 1, 5, 4), "lse": (1, 1, 5)}
 WRITTEN = '''
 import torch

@@ -18,6 +18,8 @@ from tests.cli.command import ROOT, SMALL, run
 from tests.cli.written_targets import softmax_targets, write_targets
 from tests.sampling import sampled
 
+pytestmark = pytest.mark.usefixtures("without_causes")
+
 OF_SMALL = {"batch": 1, "heads": 2, "seqlen": 20, "head_dim": 8}
 SOFT = "soft.py:backward"
 
@@ -67,6 +69,7 @@ def test_a_target_that_matches_returns_its_report():
     ) > 4 * 72 * 72  # fmt: skip
 
 
+@pytest.mark.usefixtures("with_causes")
 @sampled("name", ["doubled_dq", "nan_in_dk", "infinite_dq", "leaky_p", "half_a_delta_inside"], push=2)
 def test_the_message_of_a_mismatch_is_the_table_that_the_command_prints(name):
     ran = run(f"check soft.py:{name} {SMALL}")

@@ -11,6 +11,8 @@ from gradprobe.commands.baseline.entry import Entry, measure
 from gradprobe.inputs.history import CheckRequest
 from tests.sampling import sampled
 
+pytestmark = pytest.mark.usefixtures("without_causes")
+
 HERE = Path(__file__).parent
 SMALL = {"batch": 1, "heads": 2, "seqlen": 48, "head_dim": 16}
 

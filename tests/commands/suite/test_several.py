@@ -17,6 +17,8 @@ from gradprobe.model.failures import INTERRUPTED
 from gradprobe.render.terminal import Terminal
 from tests.commands.suite.plans import planned
 
+pytestmark = pytest.mark.usefixtures("without_causes")
+
 PLAIN = Setting()
 PATIENT = replace(PLAIN, timeout=60)
 PLAN = [
