@@ -7,7 +7,6 @@ touches and not what they all do. Names, block numbers and values play no part.
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from ..cuda.recording import BLOCK, Recording, recorded
@@ -30,7 +28,7 @@ from ..runtime.interpreter.dataflow import Site
 from ..runtime.run import run_target
 from ..runtime.trace import Trace
 from .elements import OUTSIDE, Elements, Known, Place
-from .follow import copied
+from .follow import copied, in_shape, results_among
 from .misread import WORDS
 from .roles import Roles
 from .suspect import Suspect, blamed, share
@@ -67,7 +65,7 @@ def visited_run(experiment: Experiment, assigned: Assigned) -> Visited | None:
 
     def learn(tensors: Mapping[str, Tensor]) -> None:
         for name, tensor in tensors.items():
-            for view in (view for shape in shapes for view in _as(tensor, shape)):
+            for view in (view for shape in shapes for view in in_shape(tensor, shape)):
                 if letters := copied(view, inputs.tensors, roles, case):
                     learnt.append(Known(name, letters, view, is_input=letters != "bhm"))
 
@@ -87,23 +85,8 @@ def visited_run(experiment: Experiment, assigned: Assigned) -> Visited | None:
 
 def _results(trace: Trace, held: Sequence[Tensor], case: Case) -> Iterator[Known]:
     """The tensors of kernels that hold what the target returned."""
-    for name, value in trace.values.items():
-        views = (view for tensor in held for view in _as(tensor, value.shape) if bool((value != 0).any()))
-        same = (view for view in views if torch.equal(view.to(value.dtype).nan_to_num(), value.nan_to_num()))
-        yield from (Known(_CALLED.get(name, name), case.axes(name), view, is_input=False) for view in same)
-
-
-def _as(tensor: Tensor, shape: Sequence[int]) -> Iterator[Tensor]:
-    """A tensor, or what it is a slice of, in a shape: as it is, with rows and heads swapped, or as it lies."""
-    for one in (tensor, tensor._base):
-        if one is None:
-            continue
-        if tuple(one.shape) == tuple(shape):
-            yield one
-        elif one.dim() > 2 and tuple(one.transpose(1, 2).shape) == tuple(shape):
-            yield one.transpose(1, 2)
-        elif one.is_contiguous() and one.numel() == math.prod(shape):
-            yield one.view(*shape)
+    for name, view in results_among(held, trace):
+        yield Known(_CALLED.get(name, name), case.axes(name), view, is_input=False)
 
 
 def _first(found: Sequence[Known], homes: set[int]) -> Iterator[Known]:

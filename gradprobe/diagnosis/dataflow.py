@@ -14,20 +14,21 @@ from collections.abc import Collection, Iterator, Sequence
 from msgspec.structs import replace
 
 from ..faults.hypothesis import title
+from ..lint.passed import passed_of_others
 from ..model.failures import Failure
 from ..model.report import CONSISTENT, Diagnosis, Where
 from ..model.run import INHERITED, MISMATCH
 from ..numerics.evidence import LayoutRun, Measured
 from ..probing.experiment import Experiment
-from ..runtime.interpreter.memory.findings import places
+from ..runtime.interpreter.memory.findings import Line, places
 from .addresses import misread, visited_run
 from .follow import Followed, followed_run
 from .lines import among
-from .statements import address, loops, masks
+from .statements import address, aliases, begun, given_again, grids, loops, masks, ranges
 from .suspect import Suspect
 from .suspects import suspects
 
-_CLASSES = {"load": "S1", "masked": "M3", "store": "S3", "value": "A", "stored": "A", "pairs": "M2"}
+_CLASSES = {"load": "S1", "masked": "M3", "store": "S3", "value": "A", "stored": "A", "pairs": "M2", "unstored": "M2"}
 
 
 def seen_in_dataflow(experiment: Experiment, run: LayoutRun) -> tuple[list[Diagnosis], Collection[str]]:
@@ -59,7 +60,8 @@ def _wrong(measured: Measured) -> list[str]:
 
 def _diagnoses(found: Sequence[Suspect]) -> list[Diagnosis]:
     groups: dict[tuple[str, str], list[Suspect]] = {}
-    for one in [one for one in found if one.is_sure] or found:
+    sure = [one for one in found if one.is_sure]
+    for one in [*sure, *(one for one in found if one.kind == "pairs" and not one.is_sure)] if sure else found:
         groups.setdefault((one.kind, one.name), []).append(one)
     made = [_diagnosis(group) for group in groups.values()]
     return [replace(one, also=number > 0) for number, one in enumerate(made)]
@@ -92,13 +94,33 @@ def _beside(one: Suspect, place: Where) -> Iterator[Where]:
     lines = [(line.file, line.line, note) for chain in one.beside for line in places(chain)[-1:]]
     if one.site.operation == "select" or one.kind == "masked":
         lines += [(place.file, line, "the mask") for line in masks(place.file, place.line)]
-    if one.kind in _OF_ACCESSES and not one.beside:
-        lines += [(place.file, line, "its address") for line in address(place.file, place.line)]
+    if one.kind in _OF_ACCESSES:
+        lines += [(file, at, note) for file, line, _ in lines for at in aliases(file, line)]
+        lines += [(place.file, at, "passed here") for at in passed_of_others(place.file, one.site.kernel, one.name)]
+        lines += [] if one.beside else [(place.file, line, note) for line in address(place.file, place.line)]
+    if one.kind == "value":
+        lines += [(place.file, line, note) for line in begun(place.file, place.line)]
+        lines += [(file, at, "the mask") for file, line, _ in lines for at in masks(file, line, of_accesses=False)]
+        lines += [each for chain in one.unmasked for each in _unmasked(chain, place)]
+    if one.kind == "unstored":
+        lines = [(place.file, line, "launched here") for line in grids(place.file, one.site.kernel)]
     if one.kind == "pairs":
         summed = [line for chain in (one.lines, *one.beside) for line in places(chain)]
         lines = [(line.file, at, "the loop") for line in summed for at in loops(line.file, line.line)]
+        chains = ([(line.file, line.line) for line in places(chain)] for chain in (one.lines, *one.beside))
+        lines += [(file, at, "its range") for chain in chains for file, at in ranges(chain)]
     for file, line, note in lines:
         yield among(Where(file, line, linecache.getline(file, line).strip(), kernel=one.site.kernel, note=note))
+
+
+def _unmasked(chain: Sequence[Line], place: Where) -> Iterator[tuple[str, int, str]]:
+    """From where scores are not masked that a wrong value is made of: the lines between that make them anew."""
+    line = places(chain)[-1]
+    yield line.file, line.line, "not masked here"
+    if line.file == place.file:
+        yield from ((line.file, at, "not masked here") for at in given_again(line.file, line.line, place.line))
+    yield from ((line.file, at, "the mask") for at in masks(line.file, line.line, of_accesses=False))
+    yield from ((line.file, at, "not masked here") for at in begun(line.file, line.line))
 
 
 def _slug(name: str) -> str:
@@ -115,6 +137,8 @@ def _summary(one: Suspect) -> str:
         return f"{kernel} writes other elements of {title(name)} than it computed"
     if one.kind == "stored":
         return f"{one.reason}, in {kernel}"
+    if one.kind == "unstored":
+        return f"{kernel} leaves a part of {name} unwritten: {one.reason}"
     if one.kind == "pairs":
         return f"{name} is not summed over the keys that each row sees, in {kernel}"
     return f"{name or 'a value'} is the first that is wrong in {kernel}: all that it is made of is right"
@@ -129,22 +153,33 @@ def _where(one: Suspect) -> Where:
 
 
 _VERBS = {"load": "read", "masked": "read", "store": "written"}
-_VERBS |= {"value": "computed", "stored": "stored", "pairs": "summed"}
+_VERBS |= {"value": "computed", "stored": "stored", "pairs": "summed", "unstored": "written"}
 
 
-def with_dataflow(named: Sequence[Diagnosis], seen: Sequence[Diagnosis]) -> list[Diagnosis]:
+def with_dataflow(named: Sequence[Diagnosis], seen: Sequence[Diagnosis], read: Collection[str] = ()) -> list[Diagnosis]:
     """The causes that hypotheses name, with the lines that the dataflow shows; where none is named, what it shows.
 
-    A hypothesis about a tensor's strides keeps its lines, at which the address is made.
+    Args:
+        read: the faults whose lines were read off the source, at which an address is made: these stay the first.
     """
+    of_pairs = [one for one in seen if one.fault.startswith("pairs/")]
+    if named and named[0].fault.startswith(_OF_TILES) and of_pairs:
+        seen = of_pairs  # what is left out says where; the values that it makes wrong do not
+    else:
+        seen = [one for one in seen if one.is_named or one not in of_pairs] or seen
     if not named or not seen:
         return [*named, *seen]
     first, *others = named
     evidence = tuple(sentence for one in seen for sentence in one.evidence)
     lines = tuple(dict.fromkeys(where for one in seen for where in one.where))
-    keeps = first.fault.startswith(_OF_ADDRESSES) and first.where
-    return [replace(first, evidence=(*first.evidence, *evidence), where=first.where if keeps else lines), *others]
+    if first.where and (first.fault in read or first.fault.startswith(_OF_MEMORY)):
+        misread = [where for one in seen if one.fault.startswith(_MISREAD) for where in one.where]
+        lines = (*first.where, *(where for where in misread if where not in first.where))
+    return [replace(first, evidence=(*first.evidence, *evidence), where=lines), *others]
 
 
-# The hypotheses whose lines are read off the kernels' addresses.
-_OF_ADDRESSES = ("stride/", "layout/", "wrap/", "outside/", "race/", "unwritten/")
+# Keys, rows or tiles that are left out.
+_OF_TILES = ("tile/",)
+# What was seen in memory, at its own lines; and what the dataflow shows of addresses.
+_OF_MEMORY = ("outside/", "race/", "unwritten/")
+_MISREAD = ("load/", "store/")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
+
 from ..runtime.interpreter.dataflow import Flow, Node, Site
 from ..runtime.interpreter.memory.findings import Line, places
 from .factors import Factors
@@ -34,6 +36,8 @@ def wrong_values(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
         if site.operation == "fmul" and {"do", "o"} <= {one.role.name for one in node.operands if one.role}:
             continue  # what is summed for delta, which no form is compared with
         name = _expected(node, run.flow.nodes)
+        if site.operation == "select" and name == "dS" and set(wrong) == {"dBias"}:
+            continue  # dS in the window of the bias, which no form is
         if node is not used_by and _is_known(node) and used_by.site.operation == "load":
             yield partly(node, extents[site])
             continue
@@ -42,7 +46,8 @@ def wrong_values(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
         beside = tuple(dict.fromkeys(_entering(run.flow, node)))
         is_sure = site not in fine and not (earlier - {site.kernel} and _has_unseen_load(node))
         earlier |= {site.kernel} if is_sure else set()
-        yield Suspect("value", name, site, lines, reason, extents[site], is_sure, beside)
+        unmasked = tuple(dict.fromkeys(_unmasked(node)))
+        yield Suspect("value", name, site, lines, reason, extents[site], is_sure, beside, unmasked)
 
 
 def _is_known(node: Node) -> bool:
@@ -105,10 +110,22 @@ def _fine(nodes: Sequence[Node]) -> set[Site]:
 def _entering(flow: Flow, node: Node) -> Iterator[tuple[Line, ...]]:
     """The lines of what a wrong value was made of and that was compared with nothing."""
     yield from (flow.sources[number].site.lines for number in sorted(node.lacking))
-    yield from (operand.site.lines for operand in node.operands if operand.role is None)
+    # What is right but for a factor of its row is held to less.
+    unsure = (one for one in node.operands if one.role is None or one.role.is_by_row)
+    yield from (operand.site.lines for operand in unsure)
     unscaled = [one.site.lines for one in node.operands if one.role is not None and one.role.name == "Q K^T"]
     # Scores that LSE is taken from are to be scaled where they are made.
     yield from unscaled if any(one.role is not None and one.role.name == "LSE" for one in node.operands) else ()
+
+
+def _unmasked(node: Node) -> Iterator[tuple[Line, ...]]:
+    """Of operands that hold something where rows do not see keys: the last mask, or else where they are made."""
+    for operand in node.operands:
+        first = last = operand if operand.role is not None and operand.role.is_open else None
+        while last is not None and last.site.operation != "select":
+            first, last = last, next((one for one in last.operands if one.role is not None and one.role.is_open), None)
+        if first is not None:
+            yield (last or first).site.lines
 
 
 def _first_wrong(run: Followed, wrong: Sequence[str]) -> Iterator[tuple[Node, Node]]:
@@ -121,7 +138,12 @@ def _first_wrong(run: Followed, wrong: Sequence[str]) -> Iterator[tuple[Node, No
             continue
         seen.add(node.number)
         unmasked = [operand for operand in node.operands if _is_not_to_be_summed(node, operand)]
-        unknown = [operand for operand in node.operands if not _is_known(operand) and _is_wrong(operand)]
+        unknown = [
+            operand
+            for operand in node.operands
+            if not (_is_known(operand) or _is_yet_to_be_masked(node, operand) or _rescales(run, operand))
+            and _is_wrong(operand)
+        ]
         if unknown:
             pending += [(operand, node) for operand in unknown]
         elif unmasked:
@@ -130,6 +152,12 @@ def _first_wrong(run: Followed, wrong: Sequence[str]) -> Iterator[tuple[Node, No
             yield from ((operand, node) for operand in node.operands)
         elif node.role is not None:
             yield node, used_by
+
+
+def _is_yet_to_be_masked(node: Node, operand: Node) -> bool:
+    """Whether a mask is put on what is right where rows see keys."""
+    role = operand.role
+    return node.site.operation == "select" and role is not None and role.is_open and bool(role.name)
 
 
 # What a dot over rows or keys sums an input's rows with.
@@ -166,6 +194,27 @@ def _is_wrong(node: Node) -> bool:
     return False
 
 
+_MAXIMA = ("maximum of S so far", "maximum of Q K^T so far")
+# Another base or sign moves a factor by more, wherever the maximum moves by a hundredth.
+_OF_RESCALING = 1e-2
+
+
+def _rescales(run: Followed, node: Node) -> bool:
+    """Whether it is the factor by which a moved maximum rescales sums: exp of the old one less the new one."""
+    difference = node
+    while difference.site.operation in ("exp", "exp2", "fmul", *_CASTS) and len(difference.operands) == 1:
+        difference = difference.operands[0]
+    maxima = [one.role for one in difference.operands if one.role is not None and one.role.name in _MAXIMA]
+    if node.site.operation not in ("exp", "exp2") or difference.site.operation != "fsub" or not maxima:
+        return False
+    if len(maxima) != len(difference.operands) or node.value is None or difference.value is None:
+        return False
+    scale = {"maximum of Q K^T so far": run.roles.x.scale}.get(maxima[0].name, 1.0)
+    moved = difference.value * scale / run.roles.constants(maxima[0].name)[maxima[0].factor]
+    off = np.abs(node.value - np.exp(moved))
+    return bool((off[np.isfinite(off)] <= _OF_RESCALING).all())
+
+
 def _of_value(node: Node, name: str) -> str:
     known = [operand.role for operand in node.operands if operand.role is not None and operand.role.name]
     if name and name in [role.name for role in known]:
@@ -175,7 +224,8 @@ def _of_value(node: Node, name: str) -> str:
     if not right:
         return f"what is made here {is_wrong}"
     are, them = ("are", "them") if " and " in right else ("is", "it")
-    return f"{right} {are} right, and what is made of {them} {is_wrong}"
+    where = " where rows see keys, not masked elsewhere" if any(role.is_open for role in known) else ""
+    return f"{right} {are} right{where}, and what is made of {them} {is_wrong}"
 
 
 def _of_summed(node: Node, used_by: Node) -> str:
@@ -185,6 +235,9 @@ def _of_summed(node: Node, used_by: Node) -> str:
         return f"{node.role.words} is right where rows see keys and not masked where they do not, and {sums}"
     return f"it is {node.role.words}, and {sums} as if it were more"
 
+
+# Operations that leave a value what it is.
+_CASTS = ("fp_ext", "fp_trunc", "fp_to_fp")
 
 # What an operation makes of right values.
 _MADE = {

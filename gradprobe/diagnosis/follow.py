@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from typing import Any
@@ -19,6 +20,7 @@ from ..probing.experiment import Experiment, inputs_of
 from ..runtime.interpreter.dataflow import Flow, followed, place
 from ..runtime.interpreter.memory.views import view_of
 from ..runtime.run import Outcome, run_target
+from ..runtime.trace import Trace
 from .roles import Roles
 
 
@@ -62,10 +64,30 @@ def followed_run(experiment: Experiment, assigned: Assigned) -> Followed | None:
         outcome = run_target(experiment.target, case, inputs, (), contextlib.nullcontext())
     if outcome.trace is None:
         return None
-    for name, value in outcome.trace.values.items():
-        if outcome.storages.get(value.untyped_storage().data_ptr()) == name:
-            flow.attempt(place, flow, view_of(value, value, name), case.axes(name))
+    for name, view in results_among(launched, outcome.trace):
+        flow.attempt(place, flow, view_of(view, view, name), case.axes(name))
     return Followed(flow, roles, outcome)
+
+
+def results_among(tensors: Sequence[torch.Tensor], trace: Trace) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of kernels that hold what the target returned: (name, in the shape of that)."""
+    for name, value in trace.values.items():
+        views = (view for tensor in tensors for view in in_shape(tensor, value.shape) if bool((value != 0).any()))
+        same = (view for view in views if torch.equal(view.to(value.dtype).nan_to_num(), value.nan_to_num()))
+        yield from ((name, view) for view in same)
+
+
+def in_shape(tensor: torch.Tensor, shape: Sequence[int]) -> Iterator[torch.Tensor]:
+    """A tensor, or what it is a slice of, in a shape: as it is, with rows and heads swapped, or as it lies."""
+    for one in (tensor, tensor._base):
+        if one is None:
+            continue
+        if tuple(one.shape) == tuple(shape):
+            yield one
+        elif one.dim() > 2 and tuple(one.transpose(1, 2).shape) == tuple(shape):
+            yield one.transpose(1, 2)
+        elif one.is_contiguous() and one.numel() == math.prod(shape):
+            yield one.view(*shape)
 
 
 def copied(argument: torch.Tensor, known: Mapping[str, torch.Tensor], roles: Roles, case: Case) -> str:

@@ -30,6 +30,7 @@ from ..model.memory import (
 )
 from ..model.report import Diagnosis, Where
 from ..probing.experiment import Experiment
+from .statements import launches_with
 
 # What a kind of fault makes wrong first, where its word does not say it.
 _MADE = {"mask": "P", "dead": "P", "delta": "dS", "softcap": "dS", "tau": "dP", "relu": "dP", "tail": "dK"}
@@ -50,6 +51,8 @@ class Lines:
     def __init__(self, experiment: Experiment) -> None:
         self._experiment = experiment
         self._findings: tuple[LintFinding, ...] | None = None
+        self.read = set[str]()
+        """The faults whose lines were read off the addresses in the source."""
 
     def of(self, hypothesis: Hypothesis, active: Collection[str], diagnosis: Diagnosis) -> Diagnosis:
         """A diagnosis with where it stands, as far as that can be read off the kernels.
@@ -59,6 +62,7 @@ class Lines:
         """
         findings = self._about(hypothesis)
         if findings:
+            self.read.add(hypothesis.fault)
             return _with_findings(diagnosis, hypothesis, findings)
         return replace(diagnosis, where=tuple(map(among, self._made(hypothesis, active))))
 
@@ -245,4 +249,9 @@ def _lines(memory: Sequence[MemoryFinding]) -> tuple[Where, ...]:
         among(Where(file, line, _line_of(file, line).strip(), note="allocated here, without values"))
         for file, line in places
     )
-    return (*lines.values(), *made)
+    launched = (
+        among(Where(file, at, _line_of(file, at).strip(), note="launched with it here"))
+        for file, line in places
+        for at in launches_with(file, line)
+    )
+    return (*lines.values(), *made, *launched)

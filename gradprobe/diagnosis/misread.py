@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from ..runtime.interpreter.dataflow import Conflict, Flow
 from ..runtime.interpreter.memory.findings import Line
@@ -24,21 +24,66 @@ def misread(flow: Flow) -> Iterator[Suspect]:
         yield Suspect(kind, source.tensor, source.site, blamed(source.site, right), reason, extent, beside=beside)
 
 
-def _addressing(flow: Flow, culprit: int, culprits: Iterable[int]) -> Iterator[tuple[Line, ...]]:
-    """The lines that made the address of a misread access and that of no right one, the last first."""
-    right = frozenset[int]().union(*(behind for number, behind in flow.slices.items() if number not in culprits))
-    yield from (flow.lines[number] for number in sorted(flow.slices.get(culprit, frozenset()) - right, reverse=True))
+def _addressing(flow: Flow, culprit: int, culprits: Collection[int]) -> Iterator[tuple[Line, ...]]:
+    """The lines that made the address of a misread access and that of no right one, the last first.
+
+    Where others of its kernel are misread and share such lines, these alone.
+    """
+    short = [x for x in "bhg" if (culprit, x) in flow.reached and not _is_all(flow, culprit, x)]
+    right = frozenset[int]().union(
+        *(
+            behind
+            for number, behind in flow.slices.items()
+            # What never reaches the same heads or batches, and met nothing that does, may well be wrong too.
+            if number not in culprits and all(_is_all(flow, number, x) for x in short)
+        )
+    )
+    own, kernel = flow.slices.get(culprit, frozenset()) - right, flow.sources[culprit].site.kernel
+    beside = [number for number in culprits if number != culprit and flow.sources[number].site.kernel == kernel]
+    shared = own.intersection(*(flow.slices.get(number, frozenset()) for number in beside)) if beside else own
+    yield from (flow.lines[number] for number in sorted(shared or own, reverse=True))
 
 
 def culprits_of(flow: Flow) -> dict[int, list[Conflict]]:
     """The loads and stores that disagree with most others, by number, with what they disagree in."""
-    left = list(flow.conflicts)
-    culprits: dict[int, list[Conflict]] = {}
+    left = _of_the_first_kernel(flow)
+    culprits = _confined(flow, left)
+    left = [one for one in left if not culprits.keys() & (one.left | one.right)]
     while left:
         culprit = _culprit(flow, left)
         culprits[culprit] = [one for one in left if culprit in one.left | one.right]
         left = [one for one in left if culprit not in one.left | one.right]
     return culprits
+
+
+def _of_the_first_kernel(flow: Flow) -> list[Conflict]:
+    """The conflicts, without those of later kernels about what an earlier one stored that has conflicts itself."""
+    first = flow.conflicts[0].site.kernel if flow.conflicts else ""
+    return [
+        one
+        for one in flow.conflicts
+        if one.site.kernel == first or not (one.left <= flow.derived or one.right <= flow.derived)
+    ]
+
+
+def _confined(flow: Flow, conflicts: Sequence[Conflict]) -> dict[int, list[Conflict]]:
+    """Those that never reach some head or batch, where all that they disagree with reach every one.
+
+    So do most accesses of a kernel that takes too little of its program's number: what stands alone is right then.
+    """
+    found: dict[int, list[Conflict]] = {}
+    for conflict in conflicts:
+        for few, many in ((conflict.left, conflict.right), (conflict.right, conflict.left)):
+            if conflict.letter in "bhg" and not any(_is_all(flow, x, conflict.letter) for x in few):
+                accused = few if all(_is_all(flow, x, conflict.letter) for x in many) else frozenset()
+                for number in accused:
+                    found.setdefault(number, []).append(conflict)
+    return found
+
+
+def _is_all(flow: Flow, number: int, letter: str) -> bool:
+    reached = flow.reached.get((number, letter))
+    return reached is not None and bool(reached.all())
 
 
 def _culprit(flow: Flow, conflicts: Sequence[Conflict]) -> int:

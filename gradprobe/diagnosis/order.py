@@ -13,6 +13,8 @@ from ..model.report import NAMED, Diagnosis
 _RACE = "RACE"
 # What is wrong only where it comes before the last read.
 _OF_INPUTS = "overwritten/"
+# What is seen to read or write elsewhere: programs that take too little of their number race too.
+_MISREAD = ("load/",)
 # What makes two programs write to one place.
 _OF_STORES = ("store/", "accumulation/")
 
@@ -45,10 +47,12 @@ def in_order(
     arrays = {tensor_of(one) for one in memory}
     explains_them = any(tensor_of(one) in arrays for one in named[:1])
     stored = {tensor_of(one) for one in named[:1] if one.fault.startswith(_OF_STORES)}
+    misread = {where.kernel for one in named[:1] if one.fault.startswith(_MISREAD) for where in one.where[:1]}
     first = [
         one
         for one in memory
         if (one.fault in here or not named)
+        and not _lies_in(one, misread)
         and (
             (one.fault_class == _RACE and tensor_of(one) not in stored)
             or (not explains_them and _in_kernel_of(one, seen.own))
@@ -56,6 +60,10 @@ def in_order(
     ]
     order = [*first, *named, *(one for one in memory if one not in first), *found]
     return list(dict.fromkeys(order))
+
+
+def _lies_in(diagnosis: Diagnosis, kernels: Collection[str]) -> bool:
+    return any(where.kernel in kernels for where in diagnosis.where)
 
 
 def tensor_of(diagnosis: Diagnosis) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from ..source.cuda_syntax import leaves, nodes, parse, without_comments, words
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 
-def masks(file: str, line: int) -> Iterator[int]:
+def masks(file: str, line: int, *, of_accesses: bool = True) -> Iterator[int]:
     """The lines that make the condition of the `where` of a line, or the `mask=` of its access, the last first."""
     function = _function(file, line)
     called = [node for node in _at(function, line) if isinstance(node, ast.Call)]
     tests = [call.args[0] for call in called if _name(call.func) == "where" and call.args]
-    tests += [word.value for call in called for word in call.keywords if word.arg == "mask"]
+    tests += [word.value for call in called for word in call.keywords if word.arg == "mask" and of_accesses]
     for test in tests:
         yield from (one.lineno for one in _assigned(function, _names(ast.walk(test)), line))
 
@@ -37,6 +37,52 @@ def address(file: str, line: int) -> Iterator[int]:
     yield from dict.fromkeys(one.lineno for one in (*made, *indices) if one.lineno != line)
 
 
+def aliases(file: str, line: int) -> Iterator[int]:
+    """The lines that give what a line uses its value from another name alone, such as a pointer that is not moved."""
+    function = _function(file, line)
+    used = _assigned(function, _names(_at(function, line)), line)
+    yield from (one.lineno for one in used if isinstance(one.value, ast.Name) and one.lineno != line)
+
+
+def begun(file: str, line: int) -> Iterator[int]:
+    """The lines that give what a line adds to its value until then, the last first."""
+    function = _function(file, line)
+    added = [one for one in _at(function, line) if isinstance(one, ast.AugAssign)]
+    before = _assigned(function, {name for one in added for name in _targets(one)}, line - 1)
+    yield from (one.lineno for one in before)
+
+
+def grids(file: str, kernel: str) -> Iterator[int]:
+    """The lines of a kernel's launches in its file, and those that make what their grids use."""
+    tree = _tree(file)
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Subscript)]
+    for call in calls:
+        if isinstance(call.func, ast.Subscript) and _name(call.func.value) == kernel:
+            yield call.lineno
+            used = _names(ast.walk(call.func.slice))
+            yield from (one.lineno for one in _behind(_function(file, call.lineno), used, call.lineno))
+
+
+def launches_with(file: str, line: int) -> Iterator[int]:
+    """The lines of the launches, in the same function, that are given what a line of host code assigns."""
+    if not file.endswith(".py"):
+        return
+    function = _function(file, line)
+    names = {name for one in _at(function, line) if isinstance(one, ast.Assign) for name in _targets(one)}
+    calls = (node for node in ast.walk(function) if isinstance(node, ast.Call) and node.lineno > line)
+    for call in (call for call in calls if isinstance(call.func, ast.Subscript)):
+        if names & _names(inner for given in call.args for inner in ast.walk(given)):
+            yield call.lineno
+
+
+def given_again(file: str, first: int, last: int) -> Iterator[int]:
+    """The lines between two that give what the first one assigns a value again."""
+    function = _function(file, first)
+    made = [one for one in _at(function, first) if isinstance(one, (ast.Assign, ast.AugAssign))]
+    again = _assigned(function, {name for one in made for name in _targets(one)}, last)
+    yield from (one.lineno for one in again if one.lineno > first)
+
+
 def _names(nodes: Iterable[ast.AST]) -> set[str]:
     return {node.id for node in nodes if isinstance(node, ast.Name)}
 
@@ -52,6 +98,67 @@ def loops(file: str, line: int) -> list[int]:
     return sorted(
         (one.lineno for one in found if any(one.lineno < at <= (one.end_lineno or 0) for at in used)), reverse=True
     )
+
+
+def ranges(lines: Sequence[tuple[str, int]]) -> Iterator[tuple[str, int]]:
+    """(file, line) of what makes the ranges of the loops and the tests around a line, through the calls to it.
+
+    Args:
+        lines: (file, line) of each call, the outermost first, and of the line itself at last.
+    """
+    names, callee = set[str](), ""
+    for file, line in reversed([each for each in lines if each[0].endswith(".py")]):
+        function = _function(file, line)
+        names = _passed(file, line, callee, names)
+        held = loops(file, line)
+        heads = [each.iter for each in ast.walk(function) if isinstance(each, ast.For) and each.lineno in held]
+        heads += [each.test for each in _at(function, line) if isinstance(each, ast.If)]
+        names |= {name for head in heads for name in _names(ast.walk(head))}
+        made = _behind(function, names, line)
+        yield from ((file, each.lineno) for each in made)
+        names |= {name for each in made for name in _names(ast.walk(each.value))}
+        names, callee = names & _parameters(function), getattr(function, "name", "")
+
+
+def _parameters(function: ast.AST) -> set[str]:
+    return {each.arg for each in function.args.args} if isinstance(function, ast.FunctionDef) else set()
+
+
+def _passed(file: str, line: int, callee: str, names: set[str]) -> set[str]:
+    """The names that a line passes for parameters of what it calls."""
+    function, functions = _function(file, line), [each for each in ast.walk(_tree(file)) if _is(each, callee)]
+    called = [node for node in _at(function, line) if isinstance(node, ast.Call) and _name(node.func) == callee]
+    found = set[str]()
+    for call in called:
+        given = {word.arg: word.value for word in call.keywords}
+        order = [each.arg for owner in functions[:1] for each in owner.args.args]
+        given |= dict(zip(order, call.args, strict=False))
+        found |= {name for parameter in names & given.keys() for name in _names(ast.walk(given[parameter]))}
+    return found
+
+
+def _is(node: ast.AST, name: str) -> TypeGuard[ast.FunctionDef]:
+    return isinstance(node, ast.FunctionDef) and node.name == name
+
+
+# How many steps back a range is followed in one function.
+_STEPS = 3
+
+
+def _behind(function: ast.AST, names: set[str], line: int) -> list[ast.Assign | ast.AugAssign]:
+    """The assignments before a line that some names get their values by, a few steps back."""
+    found: dict[ast.Assign | ast.AugAssign, None] = {}
+    for _ in range(_STEPS):
+        made = _assigned(function, names, line)
+        found |= dict.fromkeys(made)
+        names = {name for one in made for name in _names(ast.walk(one.value))}
+    return [one for one in found if not _is_shape(one.value)]
+
+
+def _is_shape(value: ast.expr) -> bool:
+    """Whether it is what a tensor has as it comes: `q.shape`, `q.shape[2]`, `q.size(2)`."""
+    inner = value.value if isinstance(value, ast.Subscript) else value
+    return isinstance(inner, ast.Attribute) and inner.attr == "shape"
 
 
 def _cuda_address(file: str, line: int) -> Iterator[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from ..runtime.interpreter.dataflow import Site, Stored
+from ..runtime.interpreter.dataflow import Role, Site, Stored
 from .factors import STORED
 from .follow import Followed
 from .suspect import Suspect, share
@@ -31,7 +31,8 @@ def not_numbers(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
         seen.add(node.number)
         behind = [operand for operand in node.operands if operand.has_nan]
         pending += behind
-        found[node.site] += not behind and node.site.operation != "load"
+        made_of_wrong = any(one.role is not None and _is_nothing(one.role) for one in node.operands)
+        found[node.site] += not (behind or made_of_wrong or node.site.operation == "load")
     for site, count in found.items():
         if count:
             extent = share(count, tiles[site], "tile")
@@ -58,6 +59,11 @@ def other_factors(run: Followed, wrong: Sequence[str], *, of_host: bool = False)
             share(1 + len(others), tiles[site], "tile"),
         )
         yield Suspect("stored", name, site, site.lines[:1], reason, extent, is_sure=not of_host)
+
+
+def _is_nothing(role: Role) -> bool:
+    """Whether a value that was compared is nothing that is known: it is wrong before it makes NaN."""
+    return not role.name and not role.is_by_row
 
 
 # What a store of it is the result of.

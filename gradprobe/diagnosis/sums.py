@@ -7,8 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from ..inputs.memory import Array
+from ..model.number import plural
 from ..runtime.interpreter.dataflow import Node, Site
 from .follow import Followed
+from .misread import WORDS
 from .stores import result_of, wrong_stores
 from .suspect import Suspect, share
 
@@ -30,12 +32,44 @@ def pairs(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
         )
         if not pairs.any() or name not in wrong:
             continue
+        site, *others = _summing(stored.node)
+        extent = share(int(pairs.sum()), int(run.roles.valid.sum()), "pair")
+        if missing.any() and (of := _whole(run.roles.valid, missing)):
+            reason = f"no program sums {name} for {of}"
+            yield Suspect("unstored", name, site, site.lines, reason, extent)
+            continue
         b, h, m, n = (int(at) for at in np.argwhere(pairs)[0])
         first = f"the first of row {m} and key {n} (batch {b}, head {h})"
         reason = f"{int(pairs.sum()):,} pairs of a row and a key are {what}, {first}"
-        site, *others = _summing(stored.node)
-        extent = share(int(pairs.sum()), int(run.roles.valid.sum()), "pair")
         yield Suspect("pairs", name, site, site.lines, reason, extent, beside=tuple(one.lines for one in others))
+
+
+def _whole(valid: Array, missing: Array) -> str:
+    """The rows, or the keys, all of whose pairs are missing, where no others are; "" where there are others."""
+    for word, axes in (("row", (0, 1, 3)), ("key", (0, 1, 2))):
+        none_left = ~(valid & ~missing).any(axes) & valid.any(axes)
+        if none_left.any() and not missing.any(axes)[~none_left].any():
+            return f"{plural(int(none_left.sum()), word)}, the first {int(np.flatnonzero(none_left)[0])}"
+    return ""
+
+
+def never_stored(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
+    """Results of which some rows or keys, heads or batches are stored by no program: too few of them are launched."""
+    flow = run.flow
+    by_name: dict[str, list[int]] = {}
+    for number, source in enumerate(flow.sources):
+        if source.tensor in wrong and source.site.operation != "load":
+            by_name.setdefault(source.tensor, []).append(number)
+    for name, numbers in by_name.items():
+        for letter in "bhgmn":
+            reached = [flow.reached[number, letter] for number in numbers if (number, letter) in flow.reached]
+            never = ~np.logical_or.reduce(reached) if reached else np.zeros(0, bool)
+            if never.any():
+                site, many = flow.sources[numbers[0]].site, int(never.sum())
+                first = int(np.flatnonzero(never)[0])
+                reason = f"no program stores {plural(many, WORDS[letter])} of {name}, the first {first}"
+                yield Suspect("unstored", name, site, site.lines, reason, share(many, never.size, WORDS[letter]))
+                break
 
 
 def nothing_summed(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:

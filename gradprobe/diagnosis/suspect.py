@@ -17,7 +17,7 @@ class Suspect:
     kind: str
     """load, store: it reads, or writes, other elements than it should; masked: it leaves out what is needed; value: its
     operands are right and its result is not; stored: it is right but for a constant; pairs: rows and keys are left out
-    of what is stored, or counted twice.
+    of what is stored, or counted twice; unstored: no program stores some of a result.
     """
     name: str
     """The intermediate that is wrong there, or the tensor that is misread; "" where it is not known."""
@@ -33,6 +33,8 @@ class Suspect:
     beside: tuple[tuple[Line, ...], ...] = ()
     """Where that is made which enters there: of an access, its address alone; of a value, what was compared with
     nothing, such as an offset, a term or a mask; of pairs, the other dots that sum them."""
+    unmasked: tuple[tuple[Line, ...], ...] = ()
+    """Where the scores that it works on are made, or masked last, which are not masked where rows do not see keys."""
 
 
 def share(count: int, total: int, noun: str) -> str:

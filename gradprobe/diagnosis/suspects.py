@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from .first_wrong import wrong_values
 from .follow import Followed
 from .misread import misread, transposed
 from .stores import not_numbers, other_factors
-from .sums import nothing_summed, pairs
+from .sums import never_stored, nothing_summed, pairs
 from .suspect import Suspect
 
 
@@ -18,11 +19,18 @@ def suspects(run: Followed, wrong: Sequence[str]) -> list[Suspect]:
     Args:
         wrong: the results that are wrong.
     """
-    found = [*transposed(run.flow)] or [*misread(run.flow)] or [*not_numbers(run, wrong)]
-    if not found:
-        found = [*wrong_values(run, wrong), *other_factors(run, wrong)]
-    if not any(one.is_sure for one in found):
-        found += [*pairs(run, wrong), *nothing_summed(run, wrong)]
+    found = [*transposed(run.flow)] or [*misread(run.flow)] or [*never_stored(run, wrong)]
+    if not found and "O" in wrong and len(wrong) > 1 and (of_forward := suspects(run, ["O"])):
+        return of_forward  # gradients are made of O: what they show is no more than its doing
+    found = found or [*not_numbers(run, wrong)] or [*wrong_values(run, wrong), *other_factors(run, wrong)]
+    found += _of_sums(run, wrong, is_explained=any(one.is_sure for one in found))
     found = found or [*other_factors(run, wrong, of_host=True)]
     # A value whose name is known says more than one that is nothing that is known.
     return sorted(found, key=lambda one: (not one.is_sure, not one.name))
+
+
+def _of_sums(run: Followed, wrong: Sequence[str], *, is_explained: bool) -> list[Suspect]:
+    """What is left out of sums; beside another cause that is sure it is not, as long as no hypothesis predicts it."""
+    if is_explained:
+        return [replace(one, is_sure=False) for one in pairs(run, wrong)]
+    return [*pairs(run, wrong), *nothing_summed(run, wrong)]

@@ -10,7 +10,7 @@ import numpy as np
 from ....inputs.memory import Array
 from ..memory.views import Handle, View
 from .graph import Flow, Node, Stored, Tile, Unplaced
-from .lanes import NOWHERE, IndexTable, Lanes, is_block, without_tail
+from .lanes import NOWHERE, Cover, IndexTable, Lanes, along, is_block, without_tail
 from .slices import slice_of
 
 # Elements of a storage up to which it is kept what was stored where: 64 MiB a letter.
@@ -31,6 +31,8 @@ class IndexedAccesses:
         """By home and letter, the index that was stored with each element."""
         self._writers: dict[int, Array] = {}
         """By home, the number of the node that was stored in each element."""
+        self._over: dict[int, str] = {}
+        """By home of sums, what they are over: m or n."""
 
     def loaded(self, result: Any, pointers: Any, mask: Any) -> None:
         """Notes what a load read."""
@@ -50,14 +52,34 @@ class IndexedAccesses:
         origin = frozenset([number])
         known = {letter: values.reshape(result.data.shape) for letter, values in at.items()}
         is_read = mask.data if isinstance(mask, Handle) else True
+        if not any(self._letters(view) for view, _, _ in parts):
+            self.flow.derived.add(number)
         if any(((values == NOWHERE) & is_read).any() for values in known.values()):
             self.flow.unknown.add(number)
         known = without_tail(known, self.flow.sizes)
-        self._reach(number, known)
+        _reach(self.flow, number, known)
         if not is_block(known):
             self.flow.irregular.add(number)
-        lanes = Lanes(known, dict.fromkeys(known, origin)) if known else None
+        cover = self._cover_of(parts[0][0].home, known) if len(parts) == 1 else None
+        lanes = Lanes(known, dict.fromkeys(known, origin), cover) if known else None
         self.flow.note(result, site, writers, lanes)
+
+    def _cover_of(self, home: int, at: Mapping[str, Array]) -> Cover | None:
+        """Which rows and keys are in the sums that were stored where a tile of rows and dims was loaded."""
+        over = self._over.get(home)
+        letter = next((x for x in "hg" if x in at), "")
+        kept = {"m": "n", "n": "m"}.get(over or "", "")
+        if over is None or not letter or not {"b", kept} <= at.keys() or not at.keys() & {"d", "e"}:
+            return None
+        axes = [axis for axis in (0, 1) if at[kept].ndim == 2 and along(at[kept], 1 - axis) is not None]
+        if len(axes) != 1:
+            return None
+        batch, index, head = (at[x].max(1 - axes[0]) for x in ("b", kept, letter))
+        visits = self.flow.visits[home]
+        each = visits[batch, :, index, :] if kept == "m" else visits[batch, :, :, index]
+        many = visits.shape[1] // self.flow.sizes[letter]
+        own = (batch >= 0) & (index >= 0) & (np.arange(visits.shape[1])[:, None] // many == head)
+        return Cover(axes[0], over, np.where(own.T[:, :, None], each, 0).astype(np.int16))
 
     def stored(self, value: Any, pointers: Any, mask: Any, *, is_atomic: bool) -> None:
         """Notes what a store, or an atomic, wrote."""
@@ -69,12 +91,12 @@ class IndexedAccesses:
         for view, lanes, addresses in self._parts(pointers, mask):
             has_nan = tile.node.has_nan and bool(np.isnan(value.data.reshape(-1)[lanes]).any())
             self.flow.stores.append(Stored(view.home, tile.node, site, has_nan))
-            here = {} if tile.lanes is None else {x: at.reshape(-1)[lanes] for x, at in tile.lanes.at.items()}
+            here = {} if tile.lanes is None else {x: at.reshape(-1)[lanes] for x, at in _told_apart(tile.lanes).items()}
             found = self._indices_of(view, addresses) if self._letters(view) else {}
             if tile.lanes is not None and found:
                 own = Lanes(here, tile.lanes.origins)
                 number = self.flow.number(view.name, site, slice_of(pointers))
-                self._reach(number, found)
+                _reach(self.flow, number, found)
                 self.flow.compare(own, Lanes(found, dict.fromkeys(found, frozenset([number]))), site)
             elif tile.lanes is not None:
                 own, offsets = Lanes(here, tile.lanes.origins), view.in_bytes(addresses)
@@ -82,11 +104,6 @@ class IndexedAccesses:
             self._leave(view, addresses, here, tile.node)
             if tile.lanes is not None:
                 self._visit(view.home, tile.lanes, is_atomic)
-
-    def _reach(self, number: int, at: Mapping[str, Array]) -> None:
-        for letter in at.keys() & {"m", "n"}:
-            reached = self.flow.reached.setdefault((number, letter), np.zeros(self.flow.sizes[letter], bool))
-            reached[at[letter][at[letter] >= 0]] = True
 
     def _visit(self, home: int, lanes: Lanes, is_atomic: bool) -> None:
         """Notes which pairs of a row and a key are in what was stored."""
@@ -98,6 +115,7 @@ class IndexedAccesses:
             return
         shape = tuple(self.flow.sizes[x] for x in "bhmn")
         visits = self.flow.visits.setdefault(home, np.zeros(shape, np.int16))
+        self._over[home] = cover.letter
         axes = [axis for axis in range(lanes.at["b"].ndim) if axis != cover.axis]
         batch, index = (lanes.at[x].max(tuple(axes)) for x in ("b", kept))
         for lane in np.flatnonzero((batch >= 0) & (index >= 0)):
@@ -151,6 +169,21 @@ class IndexedAccesses:
         return self.flow.memory.parts(pointers, mask.data if isinstance(mask, Handle) else mask)
 
 
+def _told_apart(lanes: Lanes) -> Mapping[str, Array]:
+    """The indices of a tile; neither rows nor keys where one axis is of both, as after a load of wrong elements."""
+    if not lanes.is_matrix:
+        return lanes.at
+    rows, keys = ([along(lanes.at[x], axis) is None for axis in range(lanes.at[x].ndim)] for x in "mn")
+    is_mixed = any(one and other for one, other in zip(rows, keys, strict=True))
+    return {x: at for x, at in lanes.at.items() if not (is_mixed and x in "mn")}
+
+
+def _reach(flow: Flow, number: int, at: Mapping[str, Array]) -> None:
+    for letter in at.keys() & set("bhgmn"):
+        reached = flow.reached.setdefault((number, letter), np.zeros(flow.sizes[letter], bool))
+        reached[at[letter][at[letter] >= 0]] = True
+
+
 def place(flow: Flow, view: View, letters: str) -> None:
     """Compares what was stored into a tensor that was not known then with the elements that it was stored to.
 
@@ -161,6 +194,7 @@ def place(flow: Flow, view: View, letters: str) -> None:
     for store in (one for one in flow.unplaced if one.home == view.home):
         at = table.at((store.offsets - (view.start - view.low)) // view.elements.itemsize)
         number = flow.number(view.name, store.site, store.behind)
+        _reach(flow, number, at)
         flow.compare(store.lanes, Lanes(at, dict.fromkeys(at, frozenset([number]))), store.site)
 
 

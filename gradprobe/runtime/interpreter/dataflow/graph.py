@@ -162,6 +162,8 @@ class Flow:
     """By the number of a source and a letter, how often its indices agreed with another's."""
     irregular: set[int] = field(default_factory=set)
     """The loads that read outside their tensor, or a tile of it that is no block of rows and columns."""
+    derived: set[int] = field(default_factory=set)
+    """The loads whose indices are those of what an earlier kernel stored there."""
     unknown: set[int] = field(default_factory=set)
     """The loads that read something of which no index is known."""
     gaps: dict[Site, frozenset[int]] = field(default_factory=dict)
@@ -180,7 +182,7 @@ class Flow:
     visits: dict[int, Array] = field(default_factory=dict)
     """By home, [batch, heads, rows, keys]: how often each pair is in what was stored there."""
     reached: dict[tuple[int, str], Array] = field(default_factory=dict)
-    """By the number of a source and m or n, [length] bool: the rows or keys that it loads or stores."""
+    """By the number of a source and a letter but those of dims, [length] bool: the indices that it loads or stores."""
     memory: Memory | None = None
     failures: dict[str, None] = field(default_factory=dict)
     _numbers: dict[tuple[str, Site], int] = field(default_factory=dict)

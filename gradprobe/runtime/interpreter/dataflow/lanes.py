@@ -198,6 +198,7 @@ class IndexTable:
         # Of an axis of stride 0 nothing is known but its first index.
         axes = _split(view.elements, letters, sizes)
         held = [axis for axis, (_, size, step) in enumerate(axes) if step or size == 1]
+        self._letters = {letter for letter, _, _ in axes} - {"1"}
         steps = np.ogrid[tuple(slice(axes[axis][1]) for axis in held)]
         strides = [axes[axis][2] for axis in held]
         offsets = np.zeros([len(step.reshape(-1)) for step in steps], np.int64)
@@ -217,7 +218,10 @@ class IndexTable:
         """By letter, the index at each offset; OUTSIDE where there is no element."""
         places = np.minimum(np.searchsorted(self._offsets, offsets), len(self._offsets) - 1)
         inside = self._offsets[places] == offsets
-        return {letter: np.where(inside, index[places], OUTSIDE) for letter, index in self._indices.items()}
+        found = {letter: np.where(inside, index[places], OUTSIDE) for letter, index in self._indices.items()}
+        # Elements of an axis of stride 0 have no index of their own; what is none of them is outside all the same.
+        lost = () if inside.all() else self._letters - found.keys()
+        return found | {letter: np.where(inside, NOWHERE, OUTSIDE) for letter in lost}
 
 
 def _split(elements: Elements, letters: str, sizes: Mapping[str, int]) -> list[tuple[str, int, int]]:
