@@ -29,8 +29,8 @@ _UNREAD = 0.7
 _FOREIGN = 1.5
 # What a stride costs in the place of one that is the same number there.
 _SAME = 4.0
-# The least rank of any rule.
-_LEAST = -1.0
+# What is seldom taken off by all of these together: what is that much likelier may come a little late.
+_SELDOM = 1.5
 # Statements that are looked at around one line.
 _SPOTS = 60
 Edits = tuple[Edit, ...]
@@ -102,7 +102,7 @@ def _by_cost(
     ]
     around.sort(key=lambda each: each[0].distance)
     for distance, spots in groupby(around, key=lambda each: each[0].distance):
-        least = _LEAST + _STEP * distance - _PIECE - _WANTED - _TOGETHER - _UNREAD
+        least = _STEP * distance - _SELDOM
         while waiting and waiting[0][0] < least:
             cost, _, edits = heapq.heappop(waiting)
             yield cost, edits

@@ -23,8 +23,8 @@ _FEW = 2
 
 
 def guarded(file: KernelFile, spot: Spot, value: ast.expr, scope: list[str]) -> Guarded:
-    """`tl.where(rows[:, None] >= keys[None, :], qk, float("-inf"))` for `qk`; nothing where there is a guard."""
-    if any(called(node) == "where" for node in ast.walk(spot.statement)):
+    """`tl.where(rows[:, None] >= keys[None, :], qk, float("-inf"))` for `qk`; none for what has a guard or is loaded."""
+    if any(called(node) in ("where", "load") for node in ast.walk(spot.statement)):
         return
     words, targets = file.words(value), set(bound_in([spot.statement]))
     # A value that is assigned to itself, or a mere number, is what is left of a guard.

@@ -10,7 +10,7 @@ from functools import cached_property, lru_cache
 
 from ..kernel_file import KernelFile, called
 from ..operators import OPERATORS
-from ..operators.addresses import parameters
+from ..operators.addresses import parameters, stride_of
 from ..text import Edit
 from ..triton_source import blocks, bound_in
 from .alike import in_scope, others_of, scales
@@ -171,7 +171,10 @@ def sign_changed(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
     for node in by.nodes(spot):
         if isinstance(node, ast.BinOp) and type(node.op) in signs:
             sign, other = signs[type(node.op)]
-            yield 0.9 if sign in "+-" else 2.0, (replace(by.file.operator(node.left, sign), text=other),)
+            yield (
+                0.9 if sign in "+-" and not _is_address(spot) else 2.0,
+                (replace(by.file.operator(node.left, sign), text=other),),
+            )
     statement = spot.statement
     if isinstance(statement, ast.AugAssign) and type(statement.op) in signs and spot.roots == (statement,):
         sign, other = signs[type(statement.op)]
@@ -249,13 +252,18 @@ def _float(word: str) -> float:
 def factor_added(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
     """The value that is assigned, or a part of it, times a factor in scope; or the value times log2(e) or ln(2)."""
     value = _value(spot)
-    if value is None:
+    if value is None or _is_address(spot):
         return
     for factor in scales(scope):
         twice = 1.0 if re.search(rf"\b{re.escape(factor)}\b", by.file.words(value)) else 0.0
         yield from ((1.3 + further + twice, by.multiplied(part, factor)) for further, part in _parts(value))
     for part in (value, *_summands(value)):
         yield from ((3.0, by.multiplied(part, factor)) for factor in (_LOG2E, _LN2))
+
+
+def _is_address(spot: Spot) -> bool:
+    """Whether strides stand in a statement."""
+    return any(stride_of(node.id) for node in spot.names)
 
 
 def _parts(value: ast.expr, further: float = 0.0) -> Iterator[tuple[float, ast.expr]]:
