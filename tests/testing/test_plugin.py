@@ -5,6 +5,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from gradprobe.targets.builtin import has_driver
+from tests.sampling import sampled
 
 pytest_plugins = ["pytester"]
 
@@ -57,9 +58,10 @@ def properties(file):
 ALL, MARKED_ALONE = PASSING | FAILING, {"test_marked_right", "test_marked_wrong"}
 
 
-@pytest.mark.parametrize(
-    ("options", "kept"),
+@sampled(
+    "options, kept",
     [("", ALL), ("-n 2 -k marked", MARKED_ALONE), ("--import-mode=importlib -k marked", MARKED_ALONE)],
+    push=2,
 )
 def test_a_run_fails_by_the_mismatches_alone_and_its_junit_file_names_them(project, options, kept):
     project.makepyfile(test_mixed=MIXED)
