@@ -23,7 +23,7 @@ _FEW = 2
 
 
 def guarded(file: KernelFile, spot: Spot, value: ast.expr, scope: list[str]) -> Guarded:
-    """`tl.where(rows[:, None] >= keys[None, :], qk, float("-inf"))` for `qk`; none for what has a guard or is loaded."""
+    """`tl.where(rows[:, None] >= keys[None, :], qk, float("-inf"))` for `qk`; none of what has one or is loaded."""
     if any(called(node) in ("where", "load") for node in ast.walk(spot.statement)):
         return
     words, targets = file.words(value), set(bound_in([spot.statement]))
