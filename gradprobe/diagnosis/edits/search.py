@@ -26,8 +26,9 @@ _AT_ONCE = 2
 _LONGEST_TRIAL = 60.0
 # Layouts that tell edits apart which are the same when contiguous: no strides agree; q, k and v are programs' views.
 _ELSEWHERE = ((("all", "distinct"),), (("q", "blhd"), ("k", "blhd"), ("v", "blhd")))
-# How many more are tried once one passes, since a smaller one may too.
-_AFTER_ONE = 6
+# How many more are tried once one passes, since a smaller one may too; and where it passes with these lengths alone,
+# which may be all that the kernel takes.
+_AFTER_ONE, _AFTER_PART = 6, 24
 Whole = Sequence[tuple[LayoutRun, "Came | None"]]
 """What came in each layout of the check; None of one that was not run to its end."""
 
@@ -50,14 +51,15 @@ class Search:
         Nothing is tried for a cause that does not show in a fork as it did in the check.
         """
         found = Found(hunts=list(map(Hunt, causes)))
-        left = _AFTER_ONE
+        left = _AFTER_PART
         with Forks(_AT_ONCE) as forks:
             for hunt, ground, candidate, came in self._screened(forks, found.hunts):
                 helps = came is not None and self._helps(hunt, ground, candidate, came, found)
                 if helps and not found.passed:
                     self._try_together(found)
-                left -= any(not one.at_others for one in found.passed)
-                if not left or all(hunt.is_over for hunt in found.hunts):
+                if found.passed:
+                    left -= 1 if all(one.at_others for one in found.passed) else _AFTER_PART // _AFTER_ONE
+                if left <= 0 or all(hunt.is_over for hunt in found.hunts):
                     break
         return found
 
