@@ -39,6 +39,8 @@ def _prepare_tests(config):
     import torch
 
     torch.set_num_threads(1)
+    # What pytest rewrites of gradprobe, 3 s of each program of pytest's that tests start, they are to keep.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     gc.disable()  # what comes of collection stays to the end
     _keep_freed_pages()
     if _on_push(config) and not torch.cuda.is_available():  # which a fork cannot use

@@ -244,7 +244,6 @@ def _warm() -> list[str]:
 
 def main(descriptor: int) -> None:
     """Imports, and serves until the other end is closed. It returns in a fork, whose program has come to its end."""
-    sys.dont_write_bytecode = False  # all of gradprobe that pytest rewrites: 3 s of every program of pytest's
     path = sys.path[1:]
     for name in _PLAIN:
         importlib.import_module(name)

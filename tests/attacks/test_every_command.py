@@ -78,12 +78,11 @@ def test_a_target_that_dies_on_the_inputs_of_a_program_ends_no_command(folder):
     assert "target 'model:f' crashed: killed by SIGSEGV" in err
 
 
-@pytest.mark.parametrize(
+@sampled(
     "words",
-    [f"check soft.py:backward {SMALL}", "lint lazy --head-dim 16",
-     *(pytest.param(words, marks=pytest.mark.nightly)
-       for words in (f"diff dQ soft.py:backward {SMALL}", f"strides soft.py:backward --fast {SMALL}",
-                     "check fatal.py:f --battery"))],
+    [f"check soft.py:backward {SMALL}", "lint lazy --head-dim 16", f"diff dQ soft.py:backward {SMALL}",
+     f"strides soft.py:backward --fast {SMALL}", "check fatal.py:f --battery"],
+    push=1,
 )  # fmt: skip
 def test_the_process_that_was_typed_imports_no_torch(words, folder):
     (folder / "fatal.py").write_text(FATAL["at its import"][0])
