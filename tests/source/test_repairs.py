@@ -140,6 +140,17 @@ def test_a_term_of_an_index_that_an_offset_lacks_is_added():
     assert any("offs_d[None, :] + off_h * stride_doh" in candidate.text for candidate in found)
 
 
+def test_a_statement_that_makes_the_intermediate_that_is_wrong_comes_before_what_reads_it():
+    text, _ = faulty("", "ds = p * (dp - delta[:, None])", "ds = p * (dp + delta[:, None])")
+    line = next(at for at, each in enumerate(text.split("\n"), 1) if "dq += tl.dot" in each)
+    file = KernelFile("mine.py", text)
+    near, far = (
+        next(at for at, one in enumerate(candidates_of(file, [fault])) if bare(one.text) == bare(TEXT))
+        for fault in (Fault(line, of="dS"), Fault(line))
+    )
+    assert near < 8 <= far
+
+
 def test_a_launch_passes_the_strides_of_the_tensor_that_its_parameters_are_called_after():
     text, line = faulty("", "do.stride(0), do.stride(1), scale", "q.stride(0), do.stride(1), scale")
     assert place_of(text, line, most=1) == 0

@@ -45,8 +45,8 @@ def faults_of(experiment: Experiment, diagnoses: Sequence[Diagnosis], wrong: Seq
 def _of_diagnosis(diagnosis: Diagnosis, at: int, files: dict[str, KernelFile | None]) -> Iterator[FileFaults]:
     by_file: dict[str, list[Fault]] = {}
     for where in diagnosis.where:
-        grid = _GRIDS.get(diagnosis.fault.partition("/")[0], Grid.FAR)
-        fault = Fault(where.line, where.column, where.length, grid)
+        kind, _, of = diagnosis.fault.partition("/")
+        fault = Fault(where.line, where.column, where.length, _GRIDS.get(kind, Grid.FAR), of)
         by_file.setdefault(where.file, []).append(fault)
     for name, faults in by_file.items():
         file = _editable(name, files)
@@ -55,10 +55,12 @@ def _of_diagnosis(diagnosis: Diagnosis, at: int, files: dict[str, KernelFile | N
 
 
 def _wanted(fault: str) -> tuple[str, ...]:
-    """Of "stride/do-head": do and h. Of a mask that is missing: what masks a value."""
+    """Of "stride/do-head": do and h. Of a mask that is missing: what masks a value; of a factor its name."""
     kind, _, rest = fault.partition("/")
     if "mask" in (kind, rest):
         return ("where(",)
+    if kind == "factor":
+        return ("scale",)
     if kind not in _OF_TENSORS:
         return ()
     tensor, *axes = rest.lower().split("-")

@@ -11,7 +11,8 @@ from itertools import count, groupby, islice
 from ..kernel_file import KernelFile
 from ..operators.addresses import stride_of
 from ..text import Edit, edited
-from .alike import belongs, same_when_contiguous
+from ..triton_source import bound_in
+from .alike import belongs, core, same_when_contiguous
 from .parameter import owner_meant, stride_passed
 from .rules import Repairs
 from .siblings import of_siblings
@@ -23,12 +24,18 @@ from .unrun import as_parsed
 # the line that is known to be wrong, for the words that the right text is likely to have, and for the same edit of the
 # same statement in all kernels.
 _STEP, _PIECE, _WANTED, _TOGETHER = 1.0, 0.7, 0.8, 0.5
+# How the field calls intermediates.
+_CALLED = {
+    "S": ("s", "qk", "scores"), "P": ("p",), "dP": ("dp",), "dS": ("ds",), "delta": ("delta", "di", "d_i", "dsum"),
+}  # fmt: skip
+# What is taken off where the statement makes the intermediate that is wrong.
+_OF = 1.0
 # What is taken off for a name that the kernel never reads as it is.
 _UNREAD = 0.7
 # What a stride costs of a tensor that nothing else in the statement is of: where strides agree it matches all the same.
 _FOREIGN = 1.5
 # What a stride costs in the place of one that is the same number there.
-_SAME = 4.0
+_SAME = 8.0
 # What is seldom taken off by all of these together: what is that much likelier may come a little late.
 _SELDOM = 1.5
 # Statements that are looked at around one line.
@@ -46,6 +53,8 @@ class Fault:
     length: int = 0
     grid: Grid = Grid.FAR
     """Whether it may be how many programs there are."""
+    of: str = ""
+    """The intermediate that is wrong, as the table of intermediates has it; "" where that is not told."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +130,7 @@ def _of_spots(
         piece, idle = _piece(file, spot, fault), unread(spot.function) if spot.function in file.kernels else frozenset()
         for rank, edits in _of_spot(repairs, spot):
             cost = rank + _STEP * spot.distance - (_WANTED if _has(edits, words) else 0.0)
+            cost -= _OF if _makes(spot, fault.of) else 0.0
             cost -= _UNREAD if idle and not idle.isdisjoint(_words(edits)) else 0.0
             cost += _FOREIGN if _is_foreign(spot, edits, file) else 0.0
             cost += _SAME if contiguous and _are_the_same(edits, file) else 0.0
@@ -169,6 +179,12 @@ def _has(edits: Sequence[Edit], words: Sequence[str]) -> bool:
     """Whether an edit has all words, or is the tensor that the first of them names."""
     texts = [edit.text.lower() for edit in edits]
     return bool(words) and any(text == words[0] or all(word in text for word in words) for text in texts)
+
+
+def _makes(spot: Spot, intermediate: str) -> bool:
+    """Whether a statement assigns what the field calls an intermediate."""
+    names = _CALLED.get(intermediate, ())
+    return bool(names) and any(core(name) in names for name in bound_in([spot.statement]))
 
 
 def _words(edits: Sequence[Edit]) -> set[str]:

@@ -16,19 +16,23 @@ from ..triton_source import blocks, bound_in
 from .alike import in_scope, others_of, scales
 from .guards import guarded
 from .spots import Spot
-from .unread import term_added
+from .unread import term_added, unread
 
 Undone = Iterator[tuple[float, tuple[Edit, ...]]]
 """(rank, edits): the least rank is tried first."""
 _LOG2E, _LN2 = "1.4426950408889634", "0.6931471805599453"
 _EMPTY = {"empty": "zeros", "new_empty": "new_zeros", "empty_like": "zeros_like"}
 _ONE_OF = ("min", "max", "minimum", "maximum")
+# What masks are called.
+_MASK = re.compile(r"mask|valid|bound", re.IGNORECASE)
 # What rows are called that are subtracted from dP.
 _ROWS = ("delta", "di", "d_i", "dsum", "dpsum", "delta_i")
 _ACCESSES = ("load", "store", "atomic_add")
 _SIGNS: dict[type[ast.cmpop], tuple[str, str]] = {
     ast.GtE: (">=", "<="), ast.Gt: (">", "<"), ast.LtE: ("<=", ">="), ast.Lt: ("<", ">"),
 }  # fmt: skip
+# How much later each further name is tried in the place of one, so that they leave room to what other rules say.
+_NEXT = 0.2
 # How much later another tensor is asked for its dtype.
 _SAME_DTYPE = 2.5
 # What no edit that helps does again, and what seldom helps.
@@ -123,10 +127,10 @@ def name_swapped(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
         if not _is_called(by, node):
             own = set(parameters(spot.function))
             late = _SAME_DTYPE if _is_asked_for_dtype(by, node) else 0.0
-            for unlike, other in others_of(node.id, scope, beside):
+            for number, (unlike, other) in enumerate(others_of(node.id, scope, beside)):
                 # A tile for a pointer, or the reverse, would not run.
                 other_kind = 1.5 if (node.id in own) != (other in own) and spot.function in by.file.kernels else 0.0
-                yield 1.0 + unlike + late + other_kind, by.replaced(node, other)
+                yield 1.0 + unlike + late + other_kind + _NEXT * number, by.replaced(node, other)
 
 
 def _is_asked_for_dtype(by: Repairs, node: ast.Name) -> bool:
@@ -156,7 +160,8 @@ def operand_dropped(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
         if isinstance(node, ast.BinOp):
             inner = node.left
             if isinstance(node.op, ast.Mult) and isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.FloorDiv):
-                yield 0.5, by.replaced(node, by.words(inner.left))
+                is_whole = by.words(inner.right) == by.words(node.right)
+                yield 0.0 if is_whole else 0.5, by.replaced(node, by.words(inner.left))
             is_factor = isinstance(node.right, ast.Name) and node.right.id in scales(scope)
             yield 1.4 if is_factor else 2.0, by.replaced(node, by.words(node.left))
             if isinstance(node.op, (ast.Add, ast.Mult, ast.BitAnd, ast.BitOr)):
@@ -226,7 +231,7 @@ def range_moved(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
             yield 1.0, by.replaced(start, "0")
             for end in (start, stop):
                 if isinstance(end, ast.BinOp):
-                    yield 0.9, by.replaced(end, by.words(end.left))
+                    yield 0.0 if by.words(end.right) == step else 0.9, by.replaced(end, by.words(end.left))
                 yield 1.5, by.replaced(end, f"{by.words(end)} + {step}")
                 yield 1.5, by.replaced(end, f"{by.words(end)} - {step}")
 
@@ -252,7 +257,7 @@ def _float(word: str) -> float:
 def factor_added(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
     """The value that is assigned, or a part of it, times a factor in scope; or the value times log2(e) or ln(2)."""
     value = _value(spot)
-    if value is None or _is_address(spot):
+    if value is None or _is_address(spot) or any(map(_MASK.search, bound_in([spot.statement]))):
         return
     for factor in scales(scope):
         twice = 1.0 if re.search(rf"\b{re.escape(factor)}\b", by.file.words(value)) else 0.0
@@ -299,7 +304,7 @@ def _value(spot: Spot) -> ast.expr | None:
 
 def mask_added(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
     """One more term in a mask; a mask on an access that has none; what is hidden set to 0 or left out of the scores."""
-    terms = _terms(by, scope)
+    terms = [*_held(by, spot, scope), *_terms(by, scope)]
     for mask in _masks(by, spot):
         words = by.file.words(mask)
         yield from ((1.5, by.replaced(mask, f"({words}) & ({term})")) for term in terms if term not in words)
@@ -315,6 +320,13 @@ def mask_added(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
         for hidden in ("0.0", 'float("-inf")'):
             held = by.file.words(value)
             yield from ((2.5, by.replaced(value, f"tl.where({test}, {held}, {hidden})")) for test in [*names, *terms])
+
+
+def _held(by: Repairs, spot: Spot, scope: list[str]) -> list[str]:
+    """The masks of rows and keys that the function has by a name, along each axis, those first that it never reads."""
+    names = [name for name in scope if _MASK.search(name) and name not in bound_in([spot.statement])]
+    names.sort(key=lambda name: name not in unread(spot.function))
+    return [f"{name}{axis}" for name in names[:3] for axis in ("[:, None]", "[None, :]", "")]
 
 
 def _terms(by: Repairs, scope: list[str]) -> list[str]:
@@ -334,6 +346,9 @@ def _masks(by: Repairs, spot: Spot) -> Iterator[ast.expr]:
         elif called(node) == "where" and isinstance(node, ast.Call) and node.args:
             yield node.args[0]
     value = _value(spot)
+    if value is not None and any(map(_MASK.search, bound_in([spot.statement]))):
+        yield value
+        return
     is_mask = isinstance(value, ast.Compare) or (isinstance(value, ast.BinOp) and isinstance(value.op, ast.BitAnd))
     if value is not None and is_mask:
         yield value

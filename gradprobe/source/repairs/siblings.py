@@ -36,10 +36,14 @@ def of_siblings(file: KernelFile, spot: Spot) -> Iterator[tuple[float, tuple[Edi
         return
     scope = {*in_scope(file, spot.function), "tl", "float", "min", "max", "range", "torch", "triton", "math"}
     own, (start, _) = file.words(spot.statement), file.span(spot.statement)
-    for ratio, other in _alike(file, spot, own):
+    alike = _alike(file, spot, own)
+    for ratio, other in alike:
         for edits in _differences(own, other, start, scope):
             yield 1.5 - ratio, edits
-    yield from ((1.5, edits) for edits in _inserted(file, spot, scope))
+    for text in _lacking(file, spot, scope):
+        if text not in {other for _, other in alike}:  # these are taken apart above
+            yield 1.4, (file.replaced(spot.statement, text),)
+        yield 1.5, (_behind(file, spot, text),)
 
 
 @lru_cache(maxsize=256)
@@ -104,10 +108,9 @@ def _tokens(text: str) -> list[_Piece]:
     ]
 
 
-def _inserted(file: KernelFile, spot: Spot, scope: set[str]) -> Iterator[tuple[Edit, ...]]:
-    """Statements that another function has of the same variables and this one lacks, behind the spot's own."""
+def _lacking(file: KernelFile, spot: Spot, scope: set[str]) -> list[str]:
+    """Statements that another function has of the same variables and this one lacks."""
     here, variables = _simple(file, spot.function), set(bound_in([spot.statement]))
-    indent, end = " " * spot.statement.col_offset, file.span(spot.statement)[1]
     others = [function for function in file.functions if function is not spot.function]
     lacking = dict.fromkeys(
         text
@@ -115,7 +118,12 @@ def _inserted(file: KernelFile, spot: Spot, scope: set[str]) -> Iterator[tuple[E
         for text, each in _simple(file, function).items()
         if variables & set(bound_in([each])) and text not in here and "\n" not in text and _names(each) <= scope
     )
-    yield from ((Edit(end, end, f"\n{indent}{text}"),) for text in list(lacking)[:_FEW])
+    return list(lacking)[:_FEW]
+
+
+def _behind(file: KernelFile, spot: Spot, text: str) -> Edit:
+    end = file.span(spot.statement)[1]
+    return Edit(end, end, f"\n{' ' * spot.statement.col_offset}{text}")
 
 
 def _names(statement: ast.stmt) -> set[str]:
