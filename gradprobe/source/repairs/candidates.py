@@ -158,6 +158,8 @@ def _is_foreign(spot: Spot, edits: Edits, file: KernelFile) -> bool:
         return False
     spans = [(edit.start, edit.end) for edit in edits]
     kept = [node.id for node in spot.names if not any(a <= file.span(node)[0] < b for a, b in spans)]
+    # Two strides of one tensor in each other's place are its own.
+    kept += [name for edit in edits[1:] for name in re.findall(r"\w+", file.text[edit.start : edit.end])]
     return any(not belongs(name, kept) for name in new)
 
 

@@ -323,9 +323,10 @@ def mask_added(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
 
 
 def _held(by: Repairs, spot: Spot, scope: list[str]) -> list[str]:
-    """The masks of rows and keys that the function has by a name, along each axis, those first that it never reads."""
+    """The masks that the function has by a name, along each axis: first those never read, then by words in common."""
     names = [name for name in scope if _MASK.search(name) and name not in bound_in([spot.statement])]
-    names.sort(key=lambda name: name not in unread(spot.function))
+    here = {word for node in spot.names for word in node.id.lower().split("_")}
+    names.sort(key=lambda name: (name not in unread(spot.function), -len(here & set(name.lower().split("_")))))
     return [f"{name}{axis}" for name in names[:3] for axis in ("[:, None]", "[None, :]", "")]
 
 

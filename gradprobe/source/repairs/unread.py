@@ -63,7 +63,7 @@ def _indices(file: KernelFile, axis: str) -> list[str]:
 
 
 def _sums(file: KernelFile, spot: Spot) -> Iterator[ast.expr]:
-    """Where a term may be missing: whole sums with a stride, a product that stands alone, and a 0 that is added."""
+    """Where a term may be missing: whole sums with a stride, a product or a pointer alone, and a 0 that is added."""
     statement = spot.statement
     if (
         isinstance(statement, ast.AugAssign)
