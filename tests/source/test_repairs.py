@@ -138,6 +138,19 @@ def test_a_term_of_an_index_that_an_offset_lacks_is_added():
     text, line = faulty("", "off_h * stride_doh + offs_m", "offs_m")
     found = islice(candidates_of(KernelFile("mine.py", text), [Fault(line)]), 4)
     assert any("offs_d[None, :] + off_h * stride_doh" in candidate.text for candidate in found)
+    pointer = text.replace("    q = tl.load(Q + ", "    base = Q\n    q = tl.load(base + ", 1).replace(
+        "off_h * stride_qh + ", "", 1
+    )
+    line = next(at for at, each in enumerate(pointer.split("\n"), 1) if each == "    base = Q")
+    found = islice(candidates_of(KernelFile("mine.py", pointer), [Fault(line)]), 4)
+    assert any("base = Q + off_h * stride_qh\n" in candidate.text for candidate in found)
+
+
+def test_a_tensors_own_strides_in_each_others_place_are_tried_among_the_first():
+    text, line = faulty(
+        "", "off_h * stride_doh + offs_m[:, None] * stride_dom", "off_h * stride_dom + offs_m[:, None] * stride_doh"
+    )
+    assert place_of(text, line, most=8) is not None
 
 
 def test_a_statement_that_makes_the_intermediate_that_is_wrong_comes_before_what_reads_it():

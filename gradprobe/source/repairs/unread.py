@@ -64,13 +64,11 @@ def _indices(file: KernelFile, axis: str) -> list[str]:
 
 def _sums(file: KernelFile, spot: Spot) -> Iterator[ast.expr]:
     """Where a term may be missing: whole sums with a stride, a product or a pointer alone, and a 0 that is added."""
-    statement = spot.statement
-    if (
-        isinstance(statement, ast.AugAssign)
-        and isinstance(statement.value, ast.Constant)
-        and statement.value.value == 0
-    ):
-        yield statement.value
+    value = getattr(spot.statement, "value", None)
+    is_pointer = isinstance(value, ast.Name) and value.id in parameters(spot.function)
+    is_nothing = isinstance(spot.statement, ast.AugAssign) and isinstance(value, ast.Constant) and value.value == 0
+    if isinstance(value, ast.expr) and (is_pointer or is_nothing):
+        yield value
     for node in (node for root in spot.roots for node in ast.walk(root)):
         is_sum = isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Mult))
         if is_sum and not isinstance(next(file.above(node), None), ast.BinOp) and any(map(_is_stride, ast.walk(node))):
