@@ -59,6 +59,7 @@ def pytest_ends(file, folder):
     return ran.returncode, ran.stdout.strip().splitlines()[-1]
 
 
+@pytest.mark.usefixtures("with_causes")
 def test_the_verdict_stands_first_then_the_place_what_it_takes_and_how_to_repeat_it():
     ran = run(f"shrink soft.py:doubled_dq {CASE}", COLUMNS="200")
     lines = ran.out.splitlines()

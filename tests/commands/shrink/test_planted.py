@@ -18,8 +18,6 @@ from tests.cli.written_targets import write_targets
 from tests.planted import flash_faults, lazy_faults
 from tests.planted.planting import KERNELS
 
-pytestmark = pytest.mark.usefixtures("without_causes")
-
 SMALL = {"batch": 2, "heads": 3, "seqlen": 36, "head_dim": 8}
 LAZY, FLASH, BLACK_BOX = (
     ("lazy.py", "lazy_intermediates"), ("flash.py", "flash_intermediates"), ("flash.py", "flash_black_box")
