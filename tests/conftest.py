@@ -85,6 +85,12 @@ def real_processes(monkeypatch):
 
 
 @pytest.fixture
+def on_push(pytestconfig):
+    """Whether the tests of a push run, and not all of them."""
+    return _on_push(pytestconfig)
+
+
+@pytest.fixture
 def without_causes(request, monkeypatch):
     """On a push no check of this process asks why it fails, half of its time: for files of tests of all else."""
     from gradprobe.diagnosis.why import Reasons

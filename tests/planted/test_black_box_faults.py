@@ -12,9 +12,9 @@ OFTEN = ("do_read_with_q_head_stride_in_dq", "delta_dropped_in_dkdv")
 EXPOSED = [fault.name for fault in EXPORTED][:1]
 
 
-def probed(fault, folder, function):
-    """36 rows and keys: a full and a partial tile along both axes."""
-    case = softmax_case(**{"batch": 1, "heads": 2, "seqlen": 36, "head_dim": 16} | fault.options)
+def probed(fault, folder, function, on_push):
+    """At night 36 rows and keys: a full and a partial tile along both axes."""
+    case = softmax_case(**{"batch": 1, "heads": 2, "seqlen": 20 if on_push else 36, "head_dim": 16} | fault.options)
     return probe_planted(fault, folder, "flash.py", function, case)
 
 
@@ -22,9 +22,9 @@ def probed(fault, folder, function):
     "fault",
     [pytest.param(f, id=f.name, marks=[] if f.name in OFTEN else [pytest.mark.nightly]) for f in INSIDE],
 )
-def test_a_fault_in_a_black_box_that_cannot_be_watched_is_placed_and_told(fault, tmp_path, monkeypatch):
+def test_a_fault_in_a_black_box_that_cannot_be_watched_is_placed_and_told(fault, tmp_path, monkeypatch, on_push):
     monkeypatch.setattr(apart, "_is_watchable", lambda experiment, record: False)
-    report = probed(fault, tmp_path, "flash_black_box")
+    report = probed(fault, tmp_path, "flash_black_box", on_push)
     assert_as_recorded(fault, report)
     said = "\n".join(report.failing[0].inside.sentences)
     for words in fault.says:
@@ -35,8 +35,8 @@ def test_a_fault_in_a_black_box_that_cannot_be_watched_is_placed_and_told(fault,
 @pytest.mark.parametrize(
     "fault", [pytest.param(f, id=f.name, marks=[] if f.name in EXPOSED else [pytest.mark.nightly]) for f in EXPORTED]
 )
-def test_a_fault_in_flash_that_exposes_all_is_placed(fault, tmp_path):
-    report = probed(fault, tmp_path, "flash_intermediates")
+def test_a_fault_in_flash_that_exposes_all_is_placed(fault, tmp_path, on_push):
+    report = probed(fault, tmp_path, "flash_intermediates", on_push)
     assert_as_recorded(fault, report)
     assert report.failing[0].inside is None
 

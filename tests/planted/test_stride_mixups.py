@@ -7,7 +7,6 @@ import torch
 
 from gradprobe.processes import run_each
 from tests.planted.stride_mixups import DIMS, TENSORS, mixups, source_of
-from tests.sampling import NIGHT
 
 # Tensors that no kernel reads or writes both of: the backward of lazy needs no O.
 APART = {
@@ -35,14 +34,14 @@ def test_the_224_are_all_there_and_those_of_tensors_that_no_kernel_has_both_of_s
     assert sum(not mixup.obstacle for mixup in found) == 224 - 8 * len(pairs) == EXPRESSIBLE[file]
 
 
-def test_each_is_another_program_that_compiles(file):
+def test_each_is_another_program_that_compiles(file, on_push):
     source, planted = source_of(file), set()
     for mixup in mixups(file):
         text = mixup.plant(source)
         assert (text == source) == bool(mixup.obstacle), mixup.name
         planted.add(text)
     assert len(planted) == EXPRESSIBLE[file] + 1
-    for text in sorted(planted)[:: 1 if NIGHT else 9]:
+    for text in sorted(planted)[:: 9 if on_push else 1]:
         compile(text, file, "exec")
 
 

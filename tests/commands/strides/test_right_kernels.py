@@ -10,6 +10,7 @@ from gradprobe.commands.strides.trials import programs_of, trials_of
 from gradprobe.commands.strides.worker import bench_of
 from gradprobe.inputs.history import CheckRequest
 from gradprobe.pipeline.resolve import resolve_problem
+from tests.sampling import sampled
 
 # One tile of 32 rows with a part of it unused: there are many runs.
 SIZES = {"batch": 2, "heads": 2, "seqlen": 17, "head_dim": 16, "block_m": 32, "block_n": 32}
@@ -22,7 +23,7 @@ CASES = {
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu holds what a GPU is asked")
 
 
-@pytest.mark.parametrize("case", CASES)
+@sampled("case", CASES, push=["lazy", "flash"])
 def test_each_seventh_layout_of_one_batch_gives_the_bits_of_contiguous_ones(case):
     found, trials = tried(case, every=7, batch=1)
     assert len(found) > 8

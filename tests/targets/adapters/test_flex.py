@@ -17,15 +17,16 @@ OPTIONS = [
     {"softcap": 2.0, "bias": True, "alibi": True},
     {"softcap": 3.0},
     {"head_dim_v": 40},
+    {"heads": 4, "kv_heads": 2, "scale": 0.7, "head_dim_v": 40},
 ]
 
 
 # Each option of the kernel once.
 EACH = [
     {"causal": True, "align": "top-left", **RECTANGLE}, {"window": "9,4", "causal": True, **TALL},
-    {"mask": "dead-rows"}, {"seqlens": "0,72"}, {**PACKED, "causal": True}, {"heads": 4, "kv_heads": 2},
-    {"scale": 0.7}, {"bias": True, "bias_axes": "hmn"}, {"softcap": 2.0, "bias": True, "alibi": True},
-    {"head_dim_v": 40},
+    {"mask": "dead-rows"}, {"seqlens": "0,72"}, {**PACKED, "causal": True},
+    {"heads": 4, "kv_heads": 2, "scale": 0.7, "head_dim_v": 40}, {"bias": True, "bias_axes": "hmn"},
+    {"softcap": 2.0, "bias": True, "alibi": True},
 ]  # fmt: skip
 
 
