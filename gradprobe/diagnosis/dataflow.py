@@ -99,9 +99,11 @@ def _beside(one: Suspect, place: Where) -> Iterator[Where]:
         lines += [(place.file, at, "passed here") for at in passed_of_others(place.file, one.site.kernel, one.name)]
         lines += [] if one.beside else [(place.file, line, note) for line in address(place.file, place.line)]
     if one.kind == "value":
+        lines += [(place.file, line, "the mask") for line in masks(place.file, place.line, of_accesses=False)]
         lines += [(place.file, line, note) for line in begun(place.file, place.line)]
         lines += [(file, at, "the mask") for file, line, _ in lines for at in masks(file, line, of_accesses=False)]
-        lines += [each for chain in one.unmasked for each in _unmasked(chain, place)]
+        last = max([place.line, *(line for file, line, _ in lines if file == place.file)])
+        lines += [each for chain in one.unmasked for each in _unmasked(chain, place.file, last)]
     if one.kind == "unstored":
         lines = [(place.file, line, "launched here") for line in grids(place.file, one.site.kernel)]
     if one.kind == "pairs":
@@ -113,12 +115,12 @@ def _beside(one: Suspect, place: Where) -> Iterator[Where]:
         yield among(Where(file, line, linecache.getline(file, line).strip(), kernel=one.site.kernel, note=note))
 
 
-def _unmasked(chain: Sequence[Line], place: Where) -> Iterator[tuple[str, int, str]]:
-    """From where scores are not masked that a wrong value is made of: the lines between that make them anew."""
+def _unmasked(chain: Sequence[Line], in_file: str, last: int) -> Iterator[tuple[str, int, str]]:
+    """From where scores are not masked that a wrong value is made of: the lines up to the last that make them anew."""
     line = places(chain)[-1]
     yield line.file, line.line, "not masked here"
-    if line.file == place.file:
-        yield from ((line.file, at, "not masked here") for at in given_again(line.file, line.line, place.line))
+    if line.file == in_file:
+        yield from ((line.file, at, "not masked here") for at in given_again(line.file, line.line, last))
     yield from ((line.file, at, "the mask") for at in masks(line.file, line.line, of_accesses=False))
     yield from ((line.file, at, "not masked here") for at in begun(line.file, line.line))
 

@@ -44,9 +44,12 @@ def wrong_values(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
         reason = _of_summed(node, used_by) if _is_known(node) else _of_value(node, name)
         lines = blamed(site, right - {site})
         beside = tuple(dict.fromkeys(_entering(run.flow, node)))
+        # What is summed over as it is was to be masked before.
+        is_open = node.role is not None and node.role.is_open and node is not used_by
+        beside += (used_by.site.lines,) if is_open else ()
         is_sure = site not in fine and not (earlier - {site.kernel} and _has_unseen_load(node))
         earlier |= {site.kernel} if is_sure else set()
-        unmasked = tuple(dict.fromkeys(_unmasked(node)))
+        unmasked = (node.site.lines,) if is_open else tuple(dict.fromkeys(_unmasked(node)))
         yield Suspect("value", name, site, lines, reason, extents[site], is_sure, beside, unmasked)
 
 
@@ -195,8 +198,8 @@ def _is_wrong(node: Node) -> bool:
 
 
 _MAXIMA = ("maximum of S so far", "maximum of Q K^T so far")
-# Another base or sign moves a factor by more, wherever the maximum moves by a hundredth.
-_OF_RESCALING = 1e-2
+# Far above what exp errs by in 32 bits, and below a rounding to 16 bits.
+_OF_RESCALING = 1e-4
 
 
 def _rescales(run: Followed, node: Node) -> bool:

@@ -30,7 +30,7 @@ from ..model.memory import (
 )
 from ..model.report import Diagnosis, Where
 from ..probing.experiment import Experiment
-from .statements import launches_with
+from .statements import address, aliases, launches_with
 
 # What a kind of fault makes wrong first, where its word does not say it.
 _MADE = {"mask": "P", "dead": "P", "delta": "dS", "softcap": "dS", "tau": "dP", "relu": "dP", "tail": "dK"}
@@ -254,4 +254,13 @@ def _lines(memory: Sequence[MemoryFinding]) -> tuple[Where, ...]:
         for file, line in places
         for at in launches_with(file, line)
     )
-    return (*lines.values(), *made, *launched)
+    return (*lines.values(), *_addresses(memory), *made, *launched)
+
+
+def _addresses(memory: Sequence[MemoryFinding]) -> Iterator[Where]:
+    """What makes the address of a store that races, down to a pointer that is not moved at all."""
+    for one in (one for one in memory if one.kind == RACE and one.line and one.file.endswith(".py")):
+        made = list(address(one.file, one.line or 0))
+        for at in dict.fromkeys([*made, *(alias for line in made for alias in aliases(one.file, line))]):
+            code = _line_of(one.file, at).strip()
+            yield among(Where(one.file, at, code, kernel=one.kernel, note="its address"))

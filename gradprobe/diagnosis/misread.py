@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 
+from ..model.number import plural
 from ..runtime.interpreter.dataflow import Conflict, Flow
 from ..runtime.interpreter.memory.findings import Line
 from .suspect import Suspect, blamed, share
@@ -67,14 +68,14 @@ def _of_the_first_kernel(flow: Flow) -> list[Conflict]:
 
 
 def _confined(flow: Flow, conflicts: Sequence[Conflict]) -> dict[int, list[Conflict]]:
-    """Those that never reach some head or batch, where all that they disagree with reach every one.
+    """Those that never reach some head, batch, row or key, where all that they disagree with reach every one.
 
     So do most accesses of a kernel that takes too little of its program's number: what stands alone is right then.
     """
     found: dict[int, list[Conflict]] = {}
     for conflict in conflicts:
         for few, many in ((conflict.left, conflict.right), (conflict.right, conflict.left)):
-            if conflict.letter in "bhg" and not any(_is_all(flow, x, conflict.letter) for x in few):
+            if conflict.letter in "bhgmn" and not any(_is_all(flow, x, conflict.letter) for x in few):
                 accused = few if all(_is_all(flow, x, conflict.letter) for x in many) else frozenset()
                 for number in accused:
                     found.setdefault(number, []).append(conflict)
@@ -97,12 +98,23 @@ def _culprit(flow: Flow, conflicts: Sequence[Conflict]) -> int:
     agreed = Counter[int]()
     for number, letter in letters:
         agreed[number] += flow.agreed[number, letter]
-    return max(votes, key=lambda number: (votes[number], number in flow.irregular, -agreed[number], number))
+    fine = _fine(flow)
+    return max(votes, key=lambda each: (votes[each], each in flow.irregular, each not in fine, -agreed[each], each))
+
+
+def _fine(flow: Flow) -> set[int]:
+    """The loads of which something known is made whenever they run."""
+    sites = {node.site for node in flow.nodes} - {node.site for node in flow.nodes if not node.used}
+    return {number for number, source in enumerate(flow.sources) if source.site in sites}
 
 
 def transposed(flow: Flow) -> Iterator[Suspect]:
     """The dots that sum over one axis on their left and over another on their right."""
     found = [one for one in flow.conflicts if "/" in one.letter and not (one.left | one.right) & flow.irregular]
+    loads = dict.fromkeys(number for one in found for number in _across(one))
+    if loads and all(_across(one) for one in found):
+        yield from (_read_across(flow, number, loads) for number in loads)
+        return
     sites = {one.site: one for one in reversed(found)}
     dots = Counter(node.site for node in flow.nodes)
     for site, conflict in sites.items():
@@ -110,6 +122,23 @@ def transposed(flow: Flow) -> Iterator[Suspect]:
         reason = f"the dot sums over {one}s on its left and over {other}s on its right"
         extent = share(sum(one.site == site for one in found), dots[site], "tile")
         yield Suspect("value", "", site, site.lines, reason, extent)
+
+
+def _across(conflict: Conflict) -> frozenset[int]:
+    """The loads whose tiles lie across in a dot: inputs have dims in common, and scores rows and keys with inputs."""
+    sides = tuple(zip((conflict.left, conflict.right), conflict.letter.split("/"), strict=True))
+    if len(conflict.left) == len(conflict.right) == 1:
+        return frozenset[int]().union(*(numbers for numbers, letter in sides if letter in "mn"))
+    return frozenset[int]().union(*(numbers for numbers, letter in sides if len(numbers) == 1 and letter in "de"))
+
+
+def _read_across(flow: Flow, number: int, loads: Collection[int]) -> Suspect:
+    source = flow.sources[number]
+    right = [each.site for other, each in enumerate(flow.sources) if other not in loads]
+    reason = f"the rows of {source.tensor} lie where a dot sums over its dims, or its dims where it sums over rows"
+    met = sum(number in one.left | one.right for one in flow.conflicts if "/" in one.letter)
+    lines, beside = blamed(source.site, right), tuple(_addressing(flow, number, loads))
+    return Suspect("load", source.tensor, source.site, lines, reason, plural(met, "time"), beside=beside)
 
 
 WORDS = {"b": "batch", "h": "head", "g": "key head", "m": "row", "n": "key", "d": "dim", "e": "dim", "w": "distance"}

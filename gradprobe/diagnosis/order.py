@@ -52,7 +52,7 @@ def in_order(
         one
         for one in memory
         if (one.fault in here or not named)
-        and not _lies_in(one, misread)
+        and not (one.fault_class == _RACE and _lies_in(one, misread))
         and (
             (one.fault_class == _RACE and tensor_of(one) not in stored)
             or (not explains_them and _in_kernel_of(one, seen.own))

@@ -21,7 +21,20 @@ def masks(file: str, line: int, *, of_accesses: bool = True) -> Iterator[int]:
     tests = [call.args[0] for call in called if _name(call.func) == "where" and call.args]
     tests += [word.value for call in called for word in call.keywords if word.arg == "mask" and of_accesses]
     for test in tests:
-        yield from (one.lineno for one in _assigned(function, _names(ast.walk(test)), line))
+        for one in _assigned(function, _names(ast.walk(test)), line):
+            yield one.lineno
+            yield from (at for call in ast.walk(one.value) if isinstance(call, ast.Call) for at in _body(file, call))
+
+
+# Statements of a helper that makes a mask up to which all are told.
+_FEW = 8
+
+
+def _body(file: str, call: ast.Call) -> Iterator[int]:
+    """The statements of a short function of the file that is called, the last first."""
+    for function in (each for each in ast.walk(_tree(file)) if _is(each, _name(call.func))):
+        statements = [each for each in function.body if isinstance(each, (ast.Assign, ast.AugAssign, ast.Return))]
+        yield from (each.lineno for each in reversed(statements) if len(statements) <= _FEW)
 
 
 def address(file: str, line: int) -> Iterator[int]:
@@ -54,13 +67,16 @@ def begun(file: str, line: int) -> Iterator[int]:
 
 def grids(file: str, kernel: str) -> Iterator[int]:
     """The lines of a kernel's launches in its file, and those that make what their grids use."""
-    tree = _tree(file)
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Subscript)]
-    for call in calls:
+    for call in _launches(file):
         if isinstance(call.func, ast.Subscript) and _name(call.func.value) == kernel:
             yield call.lineno
             used = _names(ast.walk(call.func.slice))
             yield from (one.lineno for one in _behind(_function(file, call.lineno), used, call.lineno))
+
+
+def _launches(file: str) -> list[ast.Call]:
+    calls = (node for node in ast.walk(_tree(file)) if isinstance(node, ast.Call))
+    return [call for call in calls if isinstance(call.func, ast.Subscript)]
 
 
 def launches_with(file: str, line: int) -> Iterator[int]:
@@ -118,6 +134,10 @@ def ranges(lines: Sequence[tuple[str, int]]) -> Iterator[tuple[str, int]]:
         yield from ((file, each.lineno) for each in made)
         names |= {name for each in made for name in _names(ast.walk(each.value))}
         names, callee = names & _parameters(function), getattr(function, "name", "")
+    for file, _ in lines[:1]:
+        for launch in (each for each in _launches(file) if _name(each.func.value) == callee):  # type: ignore[attr-defined]
+            given = _passed(file, launch.lineno, callee, names)
+            yield from ((file, each.lineno) for each in _assigned(_function(file, launch.lineno), given, launch.lineno))
 
 
 def _parameters(function: ast.AST) -> set[str]:
@@ -127,7 +147,7 @@ def _parameters(function: ast.AST) -> set[str]:
 def _passed(file: str, line: int, callee: str, names: set[str]) -> set[str]:
     """The names that a line passes for parameters of what it calls."""
     function, functions = _function(file, line), [each for each in ast.walk(_tree(file)) if _is(each, callee)]
-    called = [node for node in _at(function, line) if isinstance(node, ast.Call) and _name(node.func) == callee]
+    called = [node for node in _at(function, line) if isinstance(node, ast.Call) and _callee(node) == callee]
     found = set[str]()
     for call in called:
         given = {word.arg: word.value for word in call.keywords}
@@ -135,6 +155,11 @@ def _passed(file: str, line: int, callee: str, names: set[str]) -> set[str]:
         given |= dict(zip(order, call.args, strict=False))
         found |= {name for parameter in names & given.keys() for name in _names(ast.walk(given[parameter]))}
     return found
+
+
+def _callee(call: ast.Call) -> str:
+    """What is called, or launched: `f[grid](...)`."""
+    return _name(call.func.value if isinstance(call.func, ast.Subscript) else call.func)
 
 
 def _is(node: ast.AST, name: str) -> TypeGuard[ast.FunctionDef]:

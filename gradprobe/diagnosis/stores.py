@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from ..runtime.interpreter.dataflow import Role, Site, Stored
+from ..runtime.interpreter.dataflow import Node, Role, Site, Stored
 from .factors import STORED
 from .follow import Followed
 from .suspect import Suspect, share
@@ -46,19 +46,39 @@ def other_factors(run: Followed, wrong: Sequence[str], *, of_host: bool = False)
         of_host: whether to look at what host code makes a result of too. It may multiply that yet, so none is sure.
     """
     found: dict[Site, list[tuple[str, str]]] = {}
+    nodes: dict[Site, Node] = {}
     for stored in run.flow.stores:
         role = stored.node.role
         name = result_of(run, stored) if of_host else run.outcome.storages.get(stored.home, "")
         if name not in wrong or name not in STORED or role is None or not role.is_known or role.words == STORED[name]:
             continue
         found.setdefault(stored.site, []).append((name, role.words))
+        nodes.setdefault(stored.site, stored.node)
     tiles = Counter(stored.site for stored in run.flow.stores)
     for site, ((name, words), *others) in found.items():
         reason, extent = (
             f"{name} is stored as {words}, and is {STORED[name]}",
             share(1 + len(others), tiles[site], "tile"),
         )
-        yield Suspect("stored", name, site, site.lines[:1], reason, extent, is_sure=not of_host)
+        beside = tuple(dict.fromkeys(one.site.lines for one in _made_of(nodes[site])))
+        yield Suspect("stored", name, site, site.lines[:1], reason, extent, is_sure=not of_host, beside=beside)
+
+
+def _made_of(node: Node) -> Iterator[Node]:
+    """What a stored sum was made by: the dot, and the scores that it sums, where a factor may be missing."""
+    summed = [one for one in _behind(node) if one.site.operation == "dot"][:1]
+    yield from summed
+    yield from (one for dot in summed for one in dot.operands if one.lanes is not None and one.lanes.is_matrix)
+
+
+def _behind(node: Node) -> Iterator[Node]:
+    pending, seen = [node], set[int]()
+    while pending:
+        one = pending.pop(0)
+        if one.number not in seen:
+            seen.add(one.number)
+            yield one
+            pending += one.operands
 
 
 def _is_nothing(role: Role) -> bool:

@@ -224,7 +224,7 @@ class Flow:
 
     def compare(self, left: Lanes, right: Lanes, site: Site) -> None:
         """Notes in which indices two tiles agree that met, and in which they do not."""
-        for letter in left.at.keys() & right.at.keys():
+        for letter in sorted(left.at.keys() & right.at.keys()):  # a set's order is another in each process
             example = differ(left.at[letter], right.at[letter])
             if example is not None:
                 self.conflicts.append(Conflict(site, letter, left.origins[letter], right.origins[letter], example))
