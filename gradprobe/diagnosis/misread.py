@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 
 from ..model.number import plural
-from ..runtime.interpreter.dataflow import Conflict, Flow
+from ..runtime.interpreter.dataflow import Conflict, Flow, Node
 from ..runtime.interpreter.memory.findings import Line
 from .suspect import Suspect, blamed, share
 
@@ -28,7 +28,7 @@ def misread(flow: Flow) -> Iterator[Suspect]:
 def _addressing(flow: Flow, culprit: int, culprits: Collection[int]) -> Iterator[tuple[Line, ...]]:
     """The lines that made the address of a misread access and that of no right one, the last first.
 
-    Where others of its kernel are misread and share such lines, these alone.
+    Where others of its kernel are misread and share such lines, these first.
     """
     short = [x for x in "bhg" if (culprit, x) in flow.reached and not _is_all(flow, culprit, x)]
     right = frozenset[int]().union(
@@ -42,7 +42,8 @@ def _addressing(flow: Flow, culprit: int, culprits: Collection[int]) -> Iterator
     own, kernel = flow.slices.get(culprit, frozenset()) - right, flow.sources[culprit].site.kernel
     beside = [number for number in culprits if number != culprit and flow.sources[number].site.kernel == kernel]
     shared = own.intersection(*(flow.slices.get(number, frozenset()) for number in beside)) if beside else own
-    yield from (flow.lines[number] for number in sorted(shared or own, reverse=True))
+    ordered = [*sorted(shared, reverse=True), *sorted(own - shared, reverse=True)]
+    yield from (flow.lines[number] for number in ordered)
 
 
 def culprits_of(flow: Flow) -> dict[int, list[Conflict]]:
@@ -111,8 +112,9 @@ def _fine(flow: Flow) -> set[int]:
 def transposed(flow: Flow) -> Iterator[Suspect]:
     """The dots that sum over one axis on their left and over another on their right."""
     found = [one for one in flow.conflicts if "/" in one.letter and not (one.left | one.right) & flow.irregular]
-    loads = dict.fromkeys(number for one in found for number in _across(one))
-    if loads and all(_across(one) for one in found):
+    dots_at = {node.site: node for node in reversed(flow.nodes) if node.site.operation == "dot"}
+    loads = dict.fromkeys(number for one in found for number in _across(one, dots_at.get(one.site)))
+    if loads:
         yield from (_read_across(flow, number, loads) for number in loads)
         return
     sites = {one.site: one for one in reversed(found)}
@@ -124,12 +126,21 @@ def transposed(flow: Flow) -> Iterator[Suspect]:
         yield Suspect("value", "", site, site.lines, reason, extent)
 
 
-def _across(conflict: Conflict) -> frozenset[int]:
+def _across(conflict: Conflict, dot: Node | None) -> frozenset[int]:
     """The loads whose tiles lie across in a dot: inputs have dims in common, and scores rows and keys with inputs."""
-    sides = tuple(zip((conflict.left, conflict.right), conflict.letter.split("/"), strict=True))
-    if len(conflict.left) == len(conflict.right) == 1:
-        return frozenset[int]().union(*(numbers for numbers, letter in sides if letter in "mn"))
-    return frozenset[int]().union(*(numbers for numbers, letter in sides if len(numbers) == 1 and letter in "de"))
+    if dot is None or len(dot.operands) < 2:
+        return frozenset()
+    are_loaded = [is_loaded(operand) for operand in dot.operands[:2]]
+    wrong = "mn" if all(are_loaded) else "de"
+    sides = zip((conflict.left, conflict.right), conflict.letter.split("/"), are_loaded, strict=True)
+    return frozenset[int]().union(*(numbers for numbers, letter, loaded in sides if loaded and letter in wrong))
+
+
+def is_loaded(node: Node) -> bool:
+    """Whether a tile is what was loaded, but for a cast or a constant, and no sum of others."""
+    while node.site.operation != "load" and len(node.operands) == 1 and node.site.operation != "reduce":
+        node = node.operands[0]
+    return node.site.operation == "load"
 
 
 def _read_across(flow: Flow, number: int, loads: Collection[int]) -> Suspect:

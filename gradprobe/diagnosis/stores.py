@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from ..runtime.interpreter.dataflow import Node, Role, Site, Stored
 from .factors import STORED
 from .follow import Followed
+from .misread import is_loaded
 from .suspect import Suspect, share
 
 
@@ -68,7 +69,7 @@ def _made_of(node: Node) -> Iterator[Node]:
     """What a stored sum was made by: the dot, and the scores that it sums, where a factor may be missing."""
     summed = [one for one in _behind(node) if one.site.operation == "dot"][:1]
     yield from summed
-    yield from (one for dot in summed for one in dot.operands if one.lanes is not None and one.lanes.is_matrix)
+    yield from (one for dot in summed for one in dot.operands[:2] if not is_loaded(one))
 
 
 def _behind(node: Node) -> Iterator[Node]:

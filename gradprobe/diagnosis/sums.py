@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from ..faults.hypothesis import title
 from ..inputs.memory import Array
 from ..model.number import plural
 from ..runtime.interpreter.dataflow import Node, Site
@@ -34,7 +35,7 @@ def pairs(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
             continue
         site, *others = _summing(stored.node)
         extent = share(int(pairs.sum()), int(run.roles.valid.sum()), "pair")
-        if missing.any() and (of := _whole(run.roles.valid, missing)):
+        if missing.any() and (of := _whole(run.roles.valid, missing, name)):
             reason = f"no program sums {name} for {of}"
             yield Suspect("unstored", name, site, site.lines, reason, extent)
             continue
@@ -44,13 +45,13 @@ def pairs(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
         yield Suspect("pairs", name, site, site.lines, reason, extent, beside=tuple(one.lines for one in others))
 
 
-def _whole(valid: Array, missing: Array) -> str:
-    """The rows, or the keys, all of whose pairs are missing, where no others are; "" where there are others."""
-    for word, axes in (("row", (0, 1, 3)), ("key", (0, 1, 2))):
-        none_left = ~(valid & ~missing).any(axes) & valid.any(axes)
-        if none_left.any() and not missing.any(axes)[~none_left].any():
-            return f"{plural(int(none_left.sum()), word)}, the first {int(np.flatnonzero(none_left)[0])}"
-    return ""
+def _whole(valid: Array, missing: Array, name: str) -> str:
+    """The rows of a result all of whose pairs are missing, where no others are; "" where there are others."""
+    word, axes = ("key", (0, 1, 2)) if name in ("dK", "dV") else ("row", (0, 1, 3))
+    none_left = ~(valid & ~missing).any(axes) & valid.any(axes)
+    if not none_left.any() or missing.any(axes)[~none_left].any():
+        return ""
+    return f"{plural(int(none_left.sum()), word)}, the first {int(np.flatnonzero(none_left)[0])}"
 
 
 def never_stored(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
@@ -58,8 +59,8 @@ def never_stored(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
     flow = run.flow
     by_name: dict[str, list[int]] = {}
     for number, source in enumerate(flow.sources):
-        if source.tensor in wrong and source.site.operation != "load":
-            by_name.setdefault(source.tensor, []).append(number)
+        if title(source.tensor) in wrong and source.site.operation != "load":
+            by_name.setdefault(title(source.tensor), []).append(number)
     for name, numbers in by_name.items():
         for letter in "bhgmn":
             reached = [flow.reached[number, letter] for number in numbers if (number, letter) in flow.reached]

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from gradprobe.diagnosis.dataflow import _diagnoses
 from gradprobe.diagnosis.follow import Followed, followed_run
-from gradprobe.diagnosis.statements import address, loops, masks
+from gradprobe.diagnosis.statements import address, grids, launches_with, loops, masks, ranges
 from gradprobe.diagnosis.suspects import suspects
 from gradprobe.model.assignment import parse_layout
 from gradprobe.pipeline.probe import probe
@@ -84,6 +85,47 @@ def test_the_first_that_is_wrong_is_told_at_its_line(
     assert 0 < int(wrong) <= int(total)
 
 
+K_TILE = "offs_n, offs_d, stride_kn, stride_kd, live_n"
+DS = "ds = p * (dp - delta[:, None])"
+PLACES = [
+    ("dq of another head", "h * stride_dqh", "(n_heads - 1 - h) * stride_dqh", "store", "dq"),
+    ("k across", K_TILE, "offs_n, offs_d, stride_kd, stride_kn, live_n", "load", "k"),
+    ("scores not masked", 'tl.where(seen, s, float("-inf"))', "s", "value", "P"),
+    ("a mask one further", "visible(m, n, distance, live_m", "visible(m, n, distance - 1, live_m", "value", "Q K^T"),
+    (
+        "a range without the last tile",
+        "live_m, live_n, shift, left",
+        "live_m, live_n - BLOCK_N, shift, left",
+        "pairs",
+        "dQ",
+    ),
+    ("dS with the scale", DS, DS + " * scale", "value", "dS"),
+]
+
+
+@sampled("name, old, new, kind, of", PLACES, push=PLACES[:5], ids=lambda value: None)
+def test_what_stands_behind_the_first_that_is_wrong_is_told_with_it(
+    tmp_path: Path, name: str, old: str, new: str, kind: str, of: str
+) -> None:
+    changed = Changed(name.replace(" ", "_"), "flash", (Edit("flash_dq_kernel", old, new),))
+    file = tmp_path / f"{changed.name}.py"
+    file.write_text(changed.plant())
+    found = suspects(followed("flash", "distinct", {"causal": True}, file), ("dQ",))
+    assert (found[0].kind, found[0].name) == (kind, of)
+    assert changed.lines() & {where.line for where in _diagnoses(found)[0].where}
+
+
+def test_heads_that_no_program_stores_are_told_with_the_launch(tmp_path: Path) -> None:
+    of_head_0 = Edit("flash_dq_kernel", "pid // n_tiles % n_heads", "pid // n_tiles % n_heads * 0")
+    file = tmp_path / "few.py"
+    file.write_text(Changed("few", "flash", (of_head_0,)).plant())
+    found = suspects(followed("flash", "contiguous", {}, file), ("dQ",))[0]
+    assert (found.kind, found.name) == ("unstored", "dQ")
+    assert "1 head of dQ, the first 1" in found.reason
+    lines = file.read_text().splitlines()
+    assert any("flash_dq_kernel[" in lines[where.line - 1] for where in _diagnoses([found])[0].where)
+
+
 def test_a_load_beyond_its_tensor_is_told_where_what_it_meets_lies_inside(tmp_path: Path) -> None:
     edit = Edit("flash_preprocess_kernel", "h * stride_doh", "h * stride_oh")
     file = tmp_path / "beyond.py"
@@ -139,6 +181,36 @@ def kernel(p, stride_p, n, heads):
         for inner in range(4):
             y = x + inner
 """
+
+
+CALLS = """
+def made(a, b):
+    low = a < b
+    return low
+
+def inner(x, end, seen):
+    for at in range(end):
+        x += at
+
+def outer(p, many):
+    last = many // 16
+    seen = made(last, many)
+    inner(tl.where(seen, p, 0), last, seen)
+
+def host(p):
+    rest = 8
+    out = torch.empty(rest)
+    outer[(rest,)](out, rest)
+"""
+
+
+def test_ranges_masks_and_launches_are_followed_through_calls(tmp_path: Path) -> None:
+    file = str(tmp_path / "calls.py")
+    Path(file).write_text(CALLS)
+    assert [line for _, line in ranges([(file, 13), (file, 8)])] == [11, 16]
+    assert list(masks(file, 13)) == [12, 4, 3]
+    assert list(launches_with(file, 17)) == [18]
+    assert list(grids(file, "outer")) == [18, 16]
 
 
 def test_the_statements_around_a_line(tmp_path: Path) -> None:
