@@ -80,7 +80,7 @@ def _diagnosis(group: Sequence[Suspect]) -> Diagnosis:
         _summary(first),
         1.0 if first.is_sure else CONSISTENT,
         tuple(dict.fromkeys(reasons)),
-        tuple({(place.file, place.line): place for place in reversed((*where, *beside))}.values())[::-1],
+        tuple({(place.file, place.line): place for place in (*where, *beside, *where)}.values()),
         seen=f"seen in {where[0].kernel}, {first.extent}",
     )
 

@@ -41,15 +41,15 @@ def wrong_values(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
         if node is not used_by and _is_known(node) and used_by.site.operation == "load":
             yield partly(node, extents[site])
             continue
-        reason = _of_summed(node, used_by) if _is_known(node) else _of_value(node, name)
-        lines = blamed(site, right - {site})
-        beside = tuple(dict.fromkeys(_entering(run.flow, node)))
         # What is summed over as it is was to be masked before.
         is_open = node.role is not None and node.role.is_open and node is not used_by
+        reason = _of_summed(node, used_by) if is_open or _is_known(node) else _of_value(node, name)
+        lines = blamed(site, right - {site})
+        beside = tuple(dict.fromkeys(_entering(run.flow, node)))
         beside += (used_by.site.lines,) if is_open else ()
         is_sure = site not in fine and not (earlier - {site.kernel} and _has_unseen_load(node))
         earlier |= {site.kernel} if is_sure else set()
-        unmasked = (node.site.lines,) if is_open else tuple(dict.fromkeys(_unmasked(node)))
+        unmasked = (*([node.site.lines] if is_open else []), *dict.fromkeys(_unmasked(node)))
         yield Suspect("value", name, site, lines, reason, extents[site], is_sure, beside, unmasked)
 
 
@@ -123,7 +123,8 @@ def _entering(flow: Flow, node: Node) -> Iterator[tuple[Line, ...]]:
 
 def _unmasked(node: Node) -> Iterator[tuple[Line, ...]]:
     """Of operands that hold something where rows do not see keys: the last mask, or else where they are made."""
-    for operand in node.operands:
+    tops = [one for one in node.operands if one.role is not None and one.role.name == "maximum of Q K^T so far"]
+    for operand in (*node.operands, *(one for top in tops for one in top.operands)):
         first = last = operand if operand.role is not None and operand.role.is_open else None
         while last is not None and last.site.operation != "select":
             first, last = last, next((one for one in last.operands if one.role is not None and one.role.is_open), None)

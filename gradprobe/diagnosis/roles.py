@@ -202,13 +202,16 @@ class Roles:
     def _row_scaled(self, got: Array, seen: Array, index: Any, lanes: Lanes, known: Array) -> Role | None:
         """A tile of the forward while the maximum is running: P times a factor a row, or S less a number a row."""
         b, h, m, _ = index
-        row = (b.astype(np.int64) * self.case.heads + h) * self.case.seqlen_q + m
-        row, got, p, s = row[seen], got[seen], self._parts["P"][index][seen], self._parts["S"][index][seen]
-        for name, actual, want, is_factor in (("P", got, p, True), ("S", got, s, False)):
-            for words, constant in (("", 1.0), ("log2(e)", math.log2(math.e))) if not is_factor else (("", 1.0),):
-                if self._is_one_a_row(_Form(name, self._parts[name]), row, actual, want * constant, is_factor):
-                    by_row = "times a factor" if is_factor else "less a maximum"
-                    return Role(f"{name}, {by_row} of its row", words, is_by_row=True)
+        rows = (b.astype(np.int64) * self.case.heads + h) * self.case.seqlen_q + m
+        row, masked = rows[seen], got[~seen & np.isin(rows, rows[seen])]
+        actual, p, s = got[seen], self._parts["P"][index][seen], self._parts["S"][index][seen]
+        if self._is_one_a_row(_Form("P", self._parts["P"]), row, actual, p, True):
+            is_open = bool(masked.size) and self._is_open(_Form("P", actual), actual, masked)
+            return Role("P, times a factor of its row", is_open=is_open, is_by_row=True)
+        for words, constant in (("", 1.0), ("log2(e)", math.log2(math.e))):
+            if self._is_one_a_row(_Form("S", self._parts["S"]), row, actual, s * constant, False):
+                is_open = bool(masked.size) and self._is_open(_Form("S", actual), actual, masked)
+                return Role("S, less a maximum of its row", words, is_open=is_open, is_by_row=True)
         return None
 
     def _is_one_a_row(self, form: _Form, row: Array, actual: Array, want: Array, is_factor: bool) -> bool:
