@@ -104,9 +104,10 @@ def _culprit(flow: Flow, conflicts: Sequence[Conflict]) -> int:
 
 
 def _fine(flow: Flow) -> set[int]:
-    """The loads of which something known is made whenever they run."""
-    sites = {node.site for node in flow.nodes} - {node.site for node in flow.nodes if not node.used}
-    return {number for number, source in enumerate(flow.sources) if source.site in sites}
+    """The loads of which something known is made, mostly."""
+    loads = [node for node in flow.nodes if node.site.operation == "load"]
+    times, used = Counter(node.site for node in loads), Counter(node.site for node in loads if node.used)
+    return {number for number, source in enumerate(flow.sources) if 2 * used[source.site] > times[source.site]}
 
 
 def transposed(flow: Flow) -> Iterator[Suspect]:

@@ -15,6 +15,8 @@ _RACE = "RACE"
 _OF_INPUTS = "overwritten/"
 # What is seen to read or write elsewhere: programs that take too little of their number race too.
 _MISREAD = ("load/",)
+# What was seen to wrap around says why an access goes elsewhere.
+_WRAPS = "wrap/"
 # What makes two programs write to one place.
 _OF_STORES = ("store/", "accumulation/")
 
@@ -51,7 +53,8 @@ def in_order(
     first = [
         one
         for one in memory
-        if (one.fault in here or not named)
+        if one.fault.startswith(_WRAPS)
+        or (one.fault in here or not named)
         and not (one.fault_class == _RACE and _lies_in(one, misread))
         and (
             (one.fault_class == _RACE and tensor_of(one) not in stored)

@@ -158,6 +158,9 @@ def _module_of(value: Any) -> str:
     if isinstance(value, ModuleType):
         return value.__name__
     try:
+        # Autotuners, heuristics and interpreted kernels are objects of Triton's around the function.
+        while callable(inner := vars(value).get("fn")):
+            value = inner
         return str(getattr(value, "__module__", "") or "")
     except Exception:  # a lazy attribute of the user's may raise anything
-        return ""
+        return str(getattr(type(value), "__module__", "") or "")

@@ -23,11 +23,8 @@ def lane_by_lane(flow: Flow, lanes: Sequence[Lanes | None], name: str, site: Sit
     left, right = known
     is_sum = name in _SUMS
     both = left.cover is not None and right.cover is not None
-    if is_sum and both:
-        # A sum may go on over heads or batches, whose index it then loses.
-        shared = left.at.keys() & right.at.keys()
-        apart = {x for x in shared if differ(left.at[x], right.at[x]) is not None} & {"h", "b"}
-        left, right = without(left, apart), without(right, apart)
+    lost = _lost(flow, left, right, is_sum=is_sum, both=both)
+    left, right = without(left, lost), without(right, lost)
     flow.compare(left, right, site)
     _note_gaps(flow, left, right, site)
     _note_gaps(flow, right, left, site)
@@ -37,6 +34,25 @@ def lane_by_lane(flow: Flow, lanes: Sequence[Lanes | None], name: str, site: Sit
         cover = left.cover if left.cover is not None and left.at.keys() >= right.at.keys() else right.cover
         cover = left.cover if right.cover is None else cover
     return joined(left, right, cover)
+
+
+def _lost(flow: Flow, left: Lanes, right: Lanes, *, is_sum: bool, both: bool) -> set[str]:
+    """The letters in which two tiles may differ, and whose index is lost then.
+
+    A sum may go on over heads or batches, of sums or of what the same loads were made into; and dims of one tensor meet
+    where pairs of them are rotated.
+
+    Args:
+        both: whether both are sums.
+    """
+    shared = left.at.keys() & right.at.keys()
+    apart = {x for x in shared if differ(left.at[x], right.at[x]) is not None}
+    over = {x for x in apart & {"h", "b"} if is_sum and (both or left.origins[x] == right.origins[x])}
+    return over | {x for x in apart & {"d", "e"} if _tensors(flow, left, x) == _tensors(flow, right, x)}
+
+
+def _tensors(flow: Flow, lanes: Lanes, letter: str) -> set[str]:
+    return {flow.sources[number].tensor for number in lanes.origins[letter]}
 
 
 def _note_gaps(flow: Flow, lanes: Lanes, beside: Lanes, site: Site) -> None:
