@@ -176,7 +176,8 @@ def with_dataflow(named: Sequence[Diagnosis], seen: Sequence[Diagnosis], read: C
     lines = tuple(dict.fromkeys(where for one in seen for where in one.where))
     if first.where and (first.fault in read or first.fault.startswith(_OF_MEMORY)):
         misread = [where for one in seen if one.fault.startswith(_MISREAD) for where in one.where]
-        lines = (*first.where, *(where for where in misread if where not in first.where))
+        told = {(where.file, where.line) for where in first.where}
+        lines = (*first.where, *(where for where in misread if (where.file, where.line) not in told))
     return [replace(first, evidence=(*first.evidence, *evidence), where=lines), *others]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gradprobe.diagnosis.dataflow import _diagnoses
@@ -17,6 +18,8 @@ from gradprobe.model.assignment import parse_layout
 from gradprobe.pipeline.probe import probe
 from gradprobe.probing.experiment import experiment_of
 from gradprobe.runtime.backend import prepare_backend
+from gradprobe.runtime.interpreter.dataflow import AccessLine, Flow, Lanes, Site
+from gradprobe.runtime.interpreter.dataflow.meetings import lane_by_lane
 from gradprobe.targets.find import find_target
 from tests.cases import lazy_case, softmax_case
 from tests.planted.planting import Edit
@@ -113,6 +116,31 @@ def test_what_stands_behind_the_first_that_is_wrong_is_told_with_it(
     found = suspects(followed("flash", "distinct", {"causal": True}, file), ("dQ",))
     assert (found[0].kind, found[0].name) == (kind, of)
     assert changed.lines() & {where.line for where in _diagnoses(found)[0].where}
+
+
+@pytest.mark.parametrize(
+    ("name", "letter", "of_left", "of_right", "may_differ"),
+    [
+        ("fadd", "b", 0, 0, True),  # a sum that goes on over batches
+        ("fadd", "b", 0, 1, False),
+        ("fmul", "b", 0, 0, False),
+        ("fsub", "d", 0, 1, True),  # pairs of one tensor's dims, rotated
+        ("fsub", "d", 0, 2, False),
+    ],
+)
+def test_what_meets_may_differ_in_what_is_summed_or_rotated(
+    name: str, letter: str, of_left: int, of_right: int, may_differ: bool
+) -> None:
+    flow = Flow(lambda view: "", {}, lambda data, lanes: None)
+    site = Site("kernel", (), name, 0)
+    flow.sources += [AccessLine("q", site), AccessLine("q", site), AccessLine("k", site)]
+    left, right = (
+        Lanes({letter: np.full(4, at)}, {letter: frozenset([of])}) for at, of in ((0, of_left), (1, of_right))
+    )
+    met = lane_by_lane(flow, [left, right], name, site)
+    assert bool(flow.conflicts) != may_differ
+    assert met is not None
+    assert (letter in met.at) != may_differ
 
 
 def test_heads_that_no_program_stores_are_told_with_the_launch(tmp_path: Path) -> None:

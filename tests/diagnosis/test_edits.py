@@ -1,5 +1,6 @@
 """An edit is shown as the fix where everything matches with it, fresh values included, and nowhere else."""
 
+import importlib
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from gradprobe.pipeline.probe import EDITS, probe
 from gradprobe.pipeline.reported import report_of
 from gradprobe.probing.experiment import experiment_of
 from gradprobe.probing.runs import runs_of
+from gradprobe.runtime.backend import prepare_backend
 from gradprobe.source.kernel_file import KernelFile
 from gradprobe.source.repairs.candidates import Candidate, Fault
 from gradprobe.source.text import Edit
@@ -158,3 +160,18 @@ def test_what_is_sought_on_top_of_an_edit_takes_nothing_from_the_others(tmp_path
     hunt.leave(above)
     assert hunt.likeliest is hunt.first
     assert not hunt.is_over
+
+
+def test_modules_that_launch_the_kernels_of_a_file_are_loaded_anew_with_it(tmp_path, monkeypatch):
+    """A decorated kernel is an object of Triton's: what it was made of says whose it is."""
+    from gradprobe.diagnosis.edits.trial import holding
+
+    prepare_backend("auto")
+    kernels, launching = tmp_path / "held_kernels.py", tmp_path / "held_launch.py"
+    kernels.write_text(
+        "import triton\n\n\n@triton.autotune([triton.Config({})], [])\n@triton.jit\ndef kernel(x):\n    pass\n"
+    )
+    launching.write_text("from held_kernels import kernel\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("held_launch")
+    assert holding(str(kernels)) == ["held_kernels", "held_launch"]
