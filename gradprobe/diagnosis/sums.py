@@ -55,11 +55,16 @@ def _whole(valid: Array, missing: Array, name: str) -> str:
 
 
 def never_stored(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
-    """Results of which some rows or keys, heads or batches are stored by no program: too few of them are launched."""
+    """Results of which some rows or keys, heads or batches are stored by no program: too few of them are launched.
+
+    Nothing of kernels that store a mere number, which is right where no pair of a row and a key is seen.
+    """
     flow = run.flow
     by_name: dict[str, list[int]] = {}
+    of_numbers = {site.kernel for site in flow.empty.values()}
     for number, source in enumerate(flow.sources):
-        if title(source.tensor) in wrong and source.site.operation != "load":
+        is_store = source.site.operation != "load" and source.site.kernel not in of_numbers
+        if is_store and title(source.tensor) in wrong:
             by_name.setdefault(title(source.tensor), []).append(number)
     for name, numbers in by_name.items():
         for letter in "bhgmn":
