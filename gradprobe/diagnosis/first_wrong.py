@@ -11,6 +11,7 @@ from ..runtime.interpreter.dataflow import Flow, Node, Site
 from ..runtime.interpreter.memory.findings import Line, places
 from .factors import Factors
 from .follow import Followed
+from .seen import CASTS
 from .stores import wrong_stores
 from .sums import are_partial, partly
 from .suspect import Suspect, blamed, share
@@ -206,7 +207,7 @@ _OF_RESCALING = 1e-4
 def _rescales(run: Followed, node: Node) -> bool:
     """Whether it is the factor by which a moved maximum rescales sums: exp of the old one less the new one."""
     difference = node
-    while difference.site.operation in ("exp", "exp2", "fmul", *_CASTS) and len(difference.operands) == 1:
+    while difference.site.operation in ("exp", "exp2", "fmul", *CASTS) and len(difference.operands) == 1:
         difference = difference.operands[0]
     maxima = [one.role for one in difference.operands if one.role is not None and one.role.name in _MAXIMA]
     if node.site.operation not in ("exp", "exp2") or difference.site.operation != "fsub" or not maxima:
@@ -239,9 +240,6 @@ def _of_summed(node: Node, used_by: Node) -> str:
         return f"{node.role.words} is right where rows see keys and not masked where they do not, and {sums}"
     return f"it is {node.role.words}, and {sums} as if it were more"
 
-
-# Operations that leave a value what it is.
-_CASTS = ("fp_ext", "fp_trunc", "fp_to_fp")
 
 # What an operation makes of right values.
 _MADE = {

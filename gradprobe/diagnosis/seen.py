@@ -24,8 +24,8 @@ from .misread import culprits_of
 _SUMMED = {"k": ("dQ", "dS"), "q": ("dK", "dS"), "do": ("dV", "P")}
 _SCORES = ("P", "dP", "dS")
 # Operations that leave scores what they are, but for a constant or a mask.
-_CASTS = ("fp_ext", "fp_trunc", "fp_to_fp")
-_THROUGH = (*_CASTS, "select", "fmul", "fdiv", "precise_divf")
+CASTS = ("fp_ext", "fp_trunc", "fp_to_fp")
+_THROUGH = (*CASTS, "select", "fmul", "fdiv", "precise_divf")
 # What is no intermediate and enters a dot in the place of one only by mistake.
 _UNFINISHED = ("dT", "dP - delta")
 # Of the known values at one site, the share that must be of one intermediate; the others are tiles of zeros.
@@ -134,7 +134,7 @@ class _Reading:
         """The input that a tile is, by its value or by the load that it comes from."""
         if node.role is not None and node.role.name:
             return node.role.name
-        while node.site.operation in _CASTS and node.operands:
+        while node.site.operation in CASTS and node.operands:
             node = node.operands[0]
         return self._tensors.get(node.site, "") if node.site.operation == "load" else ""
 

@@ -68,7 +68,7 @@ def begun(file: str, line: int) -> Iterator[int]:
 def grids(file: str, kernel: str) -> Iterator[int]:
     """The lines of a kernel's launches in its file, and those that make what their grids use."""
     for call in _launches(file):
-        if isinstance(call.func, ast.Subscript) and _name(call.func.value) == kernel:
+        if isinstance(call.func, ast.Subscript) and _callee(call) == kernel:
             yield call.lineno
             used = _names(ast.walk(call.func.slice))
             yield from (one.lineno for one in _behind(_function(file, call.lineno), used, call.lineno))
@@ -135,7 +135,7 @@ def ranges(lines: Sequence[tuple[str, int]]) -> Iterator[tuple[str, int]]:
         names |= {name for each in made for name in _names(ast.walk(each.value))}
         names, callee = names & _parameters(function), getattr(function, "name", "")
     for file, _ in lines[:1]:
-        for launch in (each for each in _launches(file) if _name(each.func.value) == callee):  # type: ignore[attr-defined]
+        for launch in (each for each in _launches(file) if _callee(each) == callee):
             given = _passed(file, launch.lineno, callee, names)
             yield from ((file, each.lineno) for each in _assigned(_function(file, launch.lineno), given, launch.lineno))
 
@@ -181,7 +181,7 @@ def _behind(function: ast.AST, names: set[str], line: int) -> list[ast.Assign | 
 
 
 def _is_shape(value: ast.expr) -> bool:
-    """Whether it is what a tensor has as it comes: `q.shape`, `q.shape[2]`, `q.size(2)`."""
+    """Whether it is what a tensor has as it comes: `q.shape`, `q.shape[2]`."""
     inner = value.value if isinstance(value, ast.Subscript) else value
     return isinstance(inner, ast.Attribute) and inner.attr == "shape"
 
