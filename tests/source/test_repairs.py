@@ -226,6 +226,22 @@ def test_what_stands_in_the_wrong_place_is_moved(name):
     assert any(in_kernel(right).removeprefix(in_kernel("")[:-5]) in each for each in found)
 
 
+@pytest.mark.parametrize(
+    ("store", "mended"),
+    [
+        ("tl.store(q_ptr + dk * stride_qm, dk)", "tl.store(q_ptr + dk * stride_qm, dk * scale)"),
+        ("store_tile(q_ptr, dk, stride_qm)", "store_tile(q_ptr, dk * scale, stride_qm)"),
+    ],
+)
+def test_what_is_stored_gets_a_factor_beside_strides_and_through_a_helper(store, mended):
+    stored = "    tl.store(ptr + tile * stride, tile.to(tl.float32))\n\n"
+    helper = "@triton.jit\ndef store_tile(ptr, tile, stride):\n" + stored
+    text = in_kernel(f"stride_qm = n\n{store}").replace("@triton.jit", helper + "@triton.jit", 1)
+    file = KernelFile("mine.py", text)
+    line = next(at for at, each in enumerate(text.split("\n"), 1) if store in each)
+    assert any(mended in one.text for one in islice(candidates_of(file, [Fault(line)], ("scale",)), 12))
+
+
 def test_what_can_be_seen_to_fail_or_to_change_nothing_is_not_tried():
     text = in_kernel("a = s + l\nb = a * scale")
     file = KernelFile("mine.py", text)

@@ -27,7 +27,8 @@ _ONE_OF = ("min", "max", "minimum", "maximum")
 _MASK = re.compile(r"mask|valid|bound", re.IGNORECASE)
 # What rows are called that are subtracted from dP.
 _ROWS = ("delta", "di", "d_i", "dsum", "dpsum", "delta_i")
-_ACCESSES = ("load", "store", "atomic_add")
+_STORES = ("store", "atomic_add")
+_ACCESSES = ("load", *_STORES)
 _SIGNS: dict[type[ast.cmpop], tuple[str, str]] = {
     ast.GtE: (">=", "<="), ast.Gt: (">", "<"), ast.LtE: ("<=", ">="), ast.Lt: ("<", ">"),
 }  # fmt: skip
@@ -177,7 +178,7 @@ def sign_changed(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
         if isinstance(node, ast.BinOp) and type(node.op) in signs:
             sign, other = signs[type(node.op)]
             yield (
-                0.9 if sign in "+-" and not _is_address(spot) else 2.0,
+                0.9 if sign in "+-" and not _has_strides(spot.statement) else 2.0,
                 (replace(by.file.operator(node.left, sign), text=other),),
             )
     statement = spot.statement
@@ -256,8 +257,8 @@ def _float(word: str) -> float:
 
 def factor_added(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
     """The value that is assigned, or a part of it, times a factor in scope; or the value times log2(e) or ln(2)."""
-    value = _value(spot)
-    if value is None or _is_address(spot) or any(map(_MASK.search, bound_in([spot.statement]))):
+    value = _value(by, spot)
+    if value is None or _has_strides(value) or any(map(_MASK.search, bound_in([spot.statement]))):
         return
     for factor in scales(scope):
         twice = 1.0 if re.search(rf"\b{re.escape(factor)}\b", by.file.words(value)) else 0.0
@@ -266,9 +267,9 @@ def factor_added(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
         yield from ((3.0, by.multiplied(part, factor)) for factor in (_LOG2E, _LN2))
 
 
-def _is_address(spot: Spot) -> bool:
-    """Whether strides stand in a statement."""
-    return any(stride_of(node.id) for node in spot.names)
+def _has_strides(node: ast.AST) -> bool:
+    """Whether strides stand in a statement or a part of it."""
+    return any(stride_of(each.id) for each in ast.walk(node) if isinstance(each, ast.Name))
 
 
 def _parts(value: ast.expr, further: float = 0.0) -> Iterator[tuple[float, ast.expr]]:
@@ -289,16 +290,26 @@ def _summands(value: ast.expr) -> tuple[ast.expr, ...]:
     return (value.left, value.right) if is_sum and isinstance(value, ast.BinOp) else ()
 
 
-def _value(spot: Spot) -> ast.expr | None:
-    """What a statement assigns, or the last argument of a store."""
+def _value(by: Repairs, spot: Spot) -> ast.expr | None:
+    """What a statement assigns or stores."""
     statement = spot.statement
     if spot.roots != (statement,):
         return None
     if isinstance(statement, (ast.Assign, ast.AugAssign, ast.Return)):
         return None if isinstance(statement.value, ast.Tuple) else statement.value
-    is_store = isinstance(statement, ast.Expr) and called(statement.value) in ("store", "atomic_add")
-    if is_store and len(statement.value.args) > 1:  # type: ignore[attr-defined]
-        return statement.value.args[1]  # type: ignore[attr-defined, no-any-return]
+    is_call = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)
+    return _stored(by.file, statement.value) if is_call else None  # type: ignore[attr-defined]
+
+
+def _stored(file: KernelFile, call: ast.Call) -> ast.expr | None:
+    """The value that a call stores, itself or in a helper that it is passed to."""
+    if called(call) in _STORES:
+        return call.args[1] if len(call.args) > 1 else None
+    for helper in (each for each in file.kernels if each.name == called(call)):
+        passed = dict(zip(parameters(helper), call.args, strict=False))
+        inside = [node for node in ast.walk(helper) if isinstance(node, ast.Call) and called(node) in _STORES]
+        values = [node for each in inside for value in each.args[1:2] for node in ast.walk(value)]
+        return next((passed[node.id] for node in values if isinstance(node, ast.Name) and node.id in passed), None)
     return None
 
 
@@ -313,7 +324,7 @@ def mask_added(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
             other = ", other=0.0" if called(node) == "load" else ""
             end = by.file.span(node)[1] - 1
             yield from ((1.5, (Edit(end, end, f", mask={term}{other}"),)) for term in terms)
-    value = _value(spot) if isinstance(spot.statement, ast.Assign) else None
+    value = _value(by, spot) if isinstance(spot.statement, ast.Assign) else None
     if value is not None and spot.function in by.file.kernels:
         yield from ((rank, by.replaced(value, text)) for rank, text in guarded(by.file, spot, value, scope))
         names = [name for name in scope if "mask" in name.lower() or "valid" in name.lower()]
@@ -346,7 +357,7 @@ def _masks(by: Repairs, spot: Spot) -> Iterator[ast.expr]:
             yield node.value
         elif called(node) == "where" and isinstance(node, ast.Call) and node.args:
             yield node.args[0]
-    value = _value(spot)
+    value = _value(by, spot)
     if value is not None and any(map(_MASK.search, bound_in([spot.statement]))):
         yield value
         return
@@ -386,7 +397,7 @@ def transposed(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
 
 def delta_taken(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
     """A row subtracted that is in scope and nowhere subtracted here."""
-    value = _value(spot)
+    value = _value(by, spot)
     is_launched = any(called(node) == "program_id" for node in ast.walk(spot.function))
     own = set(parameters(spot.function)) if is_launched else set()
     rows = [name for name in scope if name.lower().strip("_").removeprefix("b_") in _ROWS and name not in own]
