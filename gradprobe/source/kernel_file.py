@@ -37,8 +37,11 @@ class KernelFile(PythonSource):
 
     def inside_kernels(self, *kinds: type[N]) -> Iterator[N]:
         """The nodes of some types in the bodies of the kernels."""
-        for statement in (statement for kernel in self.kernels for statement in kernel.body):
-            yield from (node for node in ast.walk(statement) if isinstance(node, kinds))
+        return (node for node in self._inside if isinstance(node, kinds))
+
+    @cached_property
+    def _inside(self) -> tuple[ast.AST, ...]:
+        return tuple(node for kernel in self.kernels for each in kernel.body for node in ast.walk(each))
 
     def calls(self, *names: str) -> Iterator[ast.Call]:
         """The calls, in the bodies of the kernels, of what has one of some names."""

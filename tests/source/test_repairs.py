@@ -164,6 +164,18 @@ def test_a_statement_that_makes_the_intermediate_that_is_wrong_comes_before_what
     assert near < 8 <= far
 
 
+def test_the_other_sign_comes_before_a_guard_and_first_where_it_is_known():
+    text = TEXT.replace("tl.exp(s - lse[:, None])", "tl.exp(s + lse[:, None])")
+    file, line = KernelFile("mine.py", text), text[: text.index("tl.exp(s +")].count("\n") + 1
+    plain, turned = (
+        [one.text for one in islice(candidates_of(file, [fault]), FIRST)]
+        for fault in (Fault(line), Fault(line, is_turned=True))
+    )
+    (sign,) = [at for at, one in enumerate(plain) if one == text.replace("tl.exp(s +", "tl.exp(s -", 1)]
+    assert sign < next(at for at, one in enumerate(plain) if one.count("tl.where(") > text.count("tl.where("))
+    assert "tl.exp(s - lse[:, None])" in turned[0]
+
+
 def test_a_launch_passes_the_strides_of_the_tensor_that_its_parameters_are_called_after():
     text, line = faulty("", "do.stride(0), do.stride(1), scale", "q.stride(0), do.stride(1), scale")
     assert place_of(text, line, most=1) == 0

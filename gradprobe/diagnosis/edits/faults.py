@@ -44,14 +44,15 @@ def faults_of(experiment: Experiment, diagnoses: Sequence[Diagnosis], wrong: Seq
 
 def _of_diagnosis(diagnosis: Diagnosis, at: int, files: dict[str, KernelFile | None]) -> Iterator[FileFaults]:
     by_file: dict[str, list[Fault]] = {}
+    kind, _, of = diagnosis.fault.partition("/")
+    is_turned = of == "sign" or diagnosis.fix.startswith("negate ")
     for where in diagnosis.where:
-        kind, _, of = diagnosis.fault.partition("/")
-        fault = Fault(where.line, where.column, where.length, _GRIDS.get(kind, Grid.FAR), of)
+        fault = Fault(where.line, where.column, where.length, _GRIDS.get(kind, Grid.FAR), of, is_turned)
         by_file.setdefault(where.file, []).append(fault)
     for name, faults in by_file.items():
         file = _editable(name, files)
         if file is not None:
-            yield FileFaults(file, tuple(faults), _wanted(diagnosis.fault), at)
+            yield FileFaults(file, tuple(faults), () if is_turned else _wanted(diagnosis.fault), at)
 
 
 def _wanted(fault: str) -> tuple[str, ...]:

@@ -19,6 +19,8 @@ from .trial import Came, Trial
 _NEXT = 0.5
 # The same of lines that no diagnosis names, where any is named.
 _UNNAMED = 3.0
+# What is seldom taken off a candidate's rank.
+_SOONEST = 1.5
 # How many more are tried once one makes some result right and leaves others wrong, until more are sought beside it.
 _BEFORE_TWO = 24
 # On top of how many edits others are tried, beside those on top of none.
@@ -145,8 +147,9 @@ def _in_turn(
     Each comes with how unlikely it is.
     """
 
-    def costed(at: int, one: FileFaults) -> Iterator[tuple[float, int, int, Candidate]]:
+    def costed(at: int, one: FileFaults) -> Iterator[tuple[float, int, int, Candidate | None]]:
         late = _UNNAMED if one.diagnosis is None and faults[0].diagnosis is not None else 0.0
+        yield at * _NEXT + late - _SOONEST, at, -1, None  # none is made before it may be its turn
         for number, candidate in enumerate(candidates_of(one.file, one.faults, one.wanted, contiguous=contiguous)):
             whole = candidate if base is None else base.with_more(candidate.edits)
             if whole is not None and (base is None or base.file is one.file):
@@ -154,7 +157,6 @@ def _in_turn(
 
     seen: set[tuple[Path, Edits]] = set()  # several diagnoses may name a line
     for cost, _, _, candidate in heapq.merge(*(costed(at, one) for at, one in enumerate(faults))):
-        key = (candidate.file.path, candidate.edits)
-        if key not in seen:
+        if candidate is not None and (key := (candidate.file.path, candidate.edits)) not in seen:
             seen.add(key)
             yield cost, candidate

@@ -5,7 +5,8 @@ from __future__ import annotations
 import heapq
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import count, groupby, islice
 
 from ..kernel_file import KernelFile
@@ -28,6 +29,7 @@ _STEP, _PIECE, _WANTED, _TOGETHER = 1.0, 0.7, 0.8, 0.5
 _CALLED = {
     "S": ("s", "qk", "scores"), "P": ("p",), "dP": ("dp",), "dS": ("ds",), "delta": ("delta", "di", "d_i", "dsum"),
 }  # fmt: skip
+_SIGNS = ("+", "-", "+=", "-=")
 # What is taken off where the statement makes the intermediate that is wrong.
 _OF = 1.0
 # What is taken off for a name that the kernel never reads as it is.
@@ -55,6 +57,8 @@ class Fault:
     """Whether it may be how many programs there are."""
     of: str = ""
     """The intermediate that is wrong, as the table of intermediates has it; "" where that is not told."""
+    is_turned: bool = False
+    """Whether something is known to have the other sign there."""
 
 
 @dataclass(frozen=True)
@@ -92,12 +96,15 @@ def candidates_of(
     words = [word.lower() for word in wanted]
     seen: set[Edits] = set()
     known: set[str] = set()
-    for cost, edits in _by_cost(Repairs(file), faults, words, contiguous=contiguous):
+    for cost, edits in _by_cost(_repairs(file), faults, words, contiguous=contiguous):
         parsed = None if edits in seen else as_parsed(file, edits)
         seen.add(edits)
         if parsed is not None and parsed not in known:
             known.add(parsed)
             yield Candidate(file, edits, cost)
+
+
+_repairs = lru_cache(maxsize=16)(Repairs)  # several diagnoses are of one file
 
 
 def _by_cost(
@@ -128,8 +135,9 @@ def _of_spots(
     file, groups = repairs.file, dict[tuple[str, Edits], list[tuple[float, Edits]]]()
     for spot, fault in spots:
         piece, idle = _piece(file, spot, fault), unread(spot.function) if spot.function in file.kernels else frozenset()
-        for rank, edits in _of_spot(repairs, spot):
-            cost = rank + _STEP * spot.distance - (_WANTED if _has(edits, words) else 0.0)
+        for rank, edits in _of_spot(repairs, replace(spot, distance=0)):
+            is_wanted = _has(edits, words) or (fault.is_turned and all(edit.text in _SIGNS for edit in edits))
+            cost = rank + _STEP * spot.distance - (_WANTED if is_wanted else 0.0)
             cost -= _OF if _makes(spot, fault.of) else 0.0
             cost -= _UNREAD if idle and not idle.isdisjoint(_words(edits)) else 0.0
             cost += _FOREIGN if _is_foreign(spot, edits, file) else 0.0
@@ -144,11 +152,10 @@ def _of_spots(
             yield min(cost for cost, _ in several) - _TOGETHER, together
 
 
-def _of_spot(repairs: Repairs, spot: Spot) -> Iterator[tuple[float, Edits]]:
-    yield from stride_passed(repairs.file, spot)
-    yield from owner_meant(repairs.file, spot)
-    yield from of_siblings(repairs.file, spot)
-    yield from repairs.of(spot)
+@lru_cache(maxsize=1024)  # the values of several lines come the same ways
+def _of_spot(repairs: Repairs, spot: Spot) -> list[tuple[float, Edits]]:
+    file = repairs.file
+    return [*stride_passed(file, spot), *owner_meant(file, spot), *of_siblings(file, spot), *repairs.of(spot)]
 
 
 def _is_foreign(spot: Spot, edits: Edits, file: KernelFile) -> bool:

@@ -33,7 +33,8 @@ def guarded(file: KernelFile, spot: Spot, value: ast.expr, scope: list[str]) -> 
     known = {*scope, "tl", "float"}
     for test, hidden, of in _others(file):
         if _names(test) <= known:
-            yield sure + (0.6 if of & targets else 2.2), f"tl.where({test}, {words}, {hidden})"
+            # After the other sign: what is left of a guard says so, and most lines have nothing to do with one.
+            yield sure + (1.0 if of & targets else 2.2), f"tl.where({test}, {words}, {hidden})"
     likely, other = _HIDDEN if any(_SCORES.search(name) for name in targets) else _HIDDEN[::-1]
     for test in _tests(file, spot):
         yield sure + 1.5, f"tl.where({test}, {words}, {likely})"
@@ -85,6 +86,7 @@ def _vectors(function: ast.FunctionDef) -> tuple[str, ...]:
     return tuple(found)
 
 
+@lru_cache(maxsize=256)
 def _made_of(function: ast.FunctionDef, name: str) -> set[str]:
     """The names that a vector is made of, at its assignments."""
     values = [each for each in ast.walk(function) if isinstance(each, ast.Assign) and name in bound_in([each])]

@@ -383,8 +383,14 @@ def sum_kept(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
 
 
 def _is_bound_before(spot: Spot, name: str) -> bool:
-    before = [node for node in ast.walk(spot.function) if isinstance(node, ast.Assign)]
-    return any(name in bound_in([each]) for each in before if each.lineno < spot.statement.lineno)
+    return _first_bound(spot.function).get(name, spot.statement.lineno) < spot.statement.lineno
+
+
+@lru_cache(maxsize=256)
+def _first_bound(function: ast.FunctionDef) -> dict[str, int]:
+    """The first line at which a function assigns to a name, by the name."""
+    found = [node for node in ast.walk(function) if isinstance(node, ast.Assign)]
+    return {name: each.lineno for each in sorted(found, key=lambda each: -each.lineno) for name in bound_in([each])}
 
 
 def transposed(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
@@ -472,13 +478,18 @@ def _is_sum(node: ast.expr) -> bool:
 
 def factor_of_sibling(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
     """`acc * fade[:, None]` for `acc` where another statement of the function multiplies it so: another branch."""
-    inside = [node for node in ast.walk(spot.function) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)]
-    products = {(node.left.id, by.file.words(node)) for node in inside if isinstance(node.left, ast.Name)}
     own = by.file.words(spot.statement)
     for node in spot.names:
-        for name, product in sorted(products):
+        for name, product in _products(by.file, spot.function):
             if name == node.id and product not in own:
                 yield 1.0, by.bracketed(node, product)
+
+
+@lru_cache(maxsize=256)
+def _products(file: KernelFile, function: ast.FunctionDef) -> list[tuple[str, str]]:
+    """What a function multiplies by something: (the name, the product)."""
+    inside = [node for node in ast.walk(function) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)]
+    return sorted({(node.left.id, file.words(node)) for node in inside if isinstance(node.left, ast.Name)})
 
 
 def moved_out(by: Repairs, spot: Spot, scope: list[str]) -> Undone:

@@ -51,6 +51,7 @@ def _dump(file: KernelFile, function: ast.FunctionDef) -> str:
     return ast.dump(_parsed(file.text[file.offset(function.lineno, 0) : file.span(function)[1]]))
 
 
+@lru_cache(maxsize=64)  # of the function as it is, again and again
 def _unbound(file: KernelFile, function: ast.FunctionDef) -> set[str]:
     """The names that are read in a function where nothing before in its text has given them a value."""
     bound, unbound = {*parameters(function), *_stars(function)}, set[str]()
@@ -62,6 +63,7 @@ def _unbound(file: KernelFile, function: ast.FunctionDef) -> set[str]:
     return unbound
 
 
+@lru_cache(maxsize=64)
 def _miscalls(file: KernelFile, function: ast.FunctionDef) -> int:
     """How many calls give a function of the file too many arguments or too few."""
     calls = [node for node in ast.walk(function) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
@@ -104,9 +106,10 @@ def _of_itself(statement: ast.stmt) -> list[ast.AST]:
 
 def _read(root: ast.AST) -> Iterator[str]:
     """The names that an expression reads, those left out that it binds itself."""
-    names = [node for node in ast.walk(root) if isinstance(node, ast.Name)]
+    inside = list(ast.walk(root))
+    names = [node for node in inside if isinstance(node, ast.Name)]
     own = {node.id for node in names if isinstance(node.ctx, ast.Store)}
-    own |= {node.arg for node in ast.walk(root) if isinstance(node, ast.arg)}
+    own |= {node.arg for node in inside if isinstance(node, ast.arg)}
     yield from (node.id for node in names if isinstance(node.ctx, ast.Load) and node.id not in own)
 
 
