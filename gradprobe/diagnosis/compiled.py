@@ -16,6 +16,9 @@ from ..inputs.options import with_others
 from ..model.assignment import run_name
 from ..model.failures import Failure
 from ..model.report import Diagnosis
+from ..numerics.compare import compare
+from ..numerics.precision import precision_of
+from ..probing.experiment import dots_of
 from ..processes.process import Program, gradprobe_command, run_programs
 from ..runtime.launches import kernel_types
 from ..targets.find import find_target
@@ -63,15 +66,30 @@ def right_in_the_interpreter(again: Again) -> Diagnosis | None:
     same = (
         f"the same case in {run_name(again.assigned)} matches with --device cpu: no formula, mask or address is wrong"
     )
-    left = "what is left is of compiled code alone: the order of programs and threads, pipelining, TF32, the compiler"
+    if _is_right_in_tf32(again):
+        near = "every result is within the budget of TF32 dots, and not within that of IEEE ones"
+        fix = 'tl.dot(..., input_precision="ieee"), whose default is "tf32"; or check with --dots tf32'
+        summary = "dots are multiplied in TF32, and the check is of IEEE ones"
+        return Diagnosis("precision/tf32", "PREC", summary, 1.0, (near, same), fix=fix)
+    left = "what is left is of compiled code alone: the order of programs and threads, pipelining, the compiler"
     return Diagnosis(
         f"compiler/{name}",
         "COMP",
         f"{name} is right in Triton's interpreter and wrong compiled",
         1.0,
         (same, left),
-        fix="clear Triton's cache; then compare num_stages, num_warps and --dots ieee",
+        fix="clear Triton's cache; then compare num_stages and num_warps",
     )
+
+
+def _is_right_in_tf32(again: Again) -> bool:
+    """Whether all that came is right by the budget of TF32 dots, where IEEE ones were asked for."""
+    case, measured = again.experiment.case, again.seen.measured
+    case, measured = again.experiment.case, again.seen.measured
+    if case.dtype != "float32" or dots_of(again.experiment) != "ieee":
+        return False
+    tf32, recovery = precision_of(case.dtype, "tf32"), measured.comparison.recovery
+    return compare(case, measured.x, measured.trace, tf32, recovery=recovery, blame=False).matches
 
 
 @contextlib.contextmanager

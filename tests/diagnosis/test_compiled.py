@@ -18,7 +18,7 @@ WORDS = ["--batch", "1", "--heads", "1", "--seqlen", "20", "--head-dim", "16"]
 ON_A_GPU = "os.environ.get('CUDA_VISIBLE_DEVICES') != ''"
 
 
-def compiled(folder, monkeypatch, fault):
+def compiled(folder, monkeypatch, fault, factor=2):
     """Runs of a kernel that is said to be compiled, which is wrong under a condition."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     file = folder / "kernel.py"
@@ -29,7 +29,7 @@ def backward(q, k, v, do, *, scale):
     p = (scale * q @ k.mT).softmax(-1)
     dp = do @ v.mT
     ds = p * (dp - (p * dp).sum(-1, keepdim=True))
-    return {{"dQ": scale * ds @ k, "dK": scale * ds.mT @ q * (2 if {fault} else 1), "dV": p.mT @ do}}
+    return {{"dQ": scale * ds @ k, "dK": scale * ds.mT @ q * ({factor} if {fault} else 1), "dV": p.mT @ do}}
 """)
     case, kernel = softmax_case(**SMALL, recover=False), find_target(f"{file}:backward", "softmax")
     # Runs in the command line that are none of those asked about.
@@ -46,6 +46,13 @@ def test_it_is_told_with_what_it_rules_out_in_a_layout_in_which_the_interpreter_
     same, left = found.evidence
     assert same == "the same case in do=expanded matches with --device cpu: no formula, mask or address is wrong"
     assert "pipelining" in left
+
+
+def test_what_is_no_further_off_than_tf32_is_told_as_that(tmp_path, monkeypatch):
+    (expanded,) = compiled(tmp_path, monkeypatch, f"{ON_A_GPU} and do.stride(3) == 0", factor=1 + 2**-12)
+    found = right_in_the_interpreter(expanded)
+    assert found.fault == "precision/tf32"
+    assert "--dots tf32" in found.fix
 
 
 @pytest.mark.parametrize("fault", [pytest.param("True", marks=pytest.mark.nightly), "do.stride(3) == 0"])

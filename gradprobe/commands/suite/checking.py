@@ -27,13 +27,13 @@ from .checked import (
     Planned,
     Stage,
     code_of,
-    for_the_interpreter,
     of_crash,
     of_error,
     of_interrupt,
     of_raised,
     run_ended,
 )
+from .interpreted import is_to_be_interpreted, small_case, with_causes_of
 
 if TYPE_CHECKING:
     from ...model.report import Report
@@ -155,10 +155,11 @@ def findings_of(planned: Planned, layout: str, setting: Setting) -> tuple[Memory
     Args:
         layout: the one that was run when the device was lost; "" where that is not known.
     """
-    small = for_the_interpreter(planned.request)
+    small = small_case(planned)
     layouts = {"runs": [layout]} if layout else {}
-    kept = {name: word for name, word in small.options.items() if not (layout and name in ("layout", "runs"))}
-    again = Planned(planned.title, replace(small, options=kept | layouts | {"recover": False}))
+    options = small.request.options
+    kept = {name: word for name, word in options.items() if not (layout and name in ("layout", "runs"))}
+    again = replace(small, request=replace(small.request, options=kept | layouts))
     (ended,) = run_each(FACTORY, setting, [again], timeout=setting.timeout)
     runs = ended.result.report.runs if isinstance(ended.result, Checked) else ()
     return tuple(finding for run in runs for finding in run.memory)
@@ -238,7 +239,7 @@ def check_each(
                 checked = _checked(ended, heard[ended.index], setting)
                 del left[ended.index]
                 checked = _with_rest(ended.item, checked, setting, echo)
-                yield with_edit(ended.item, checked, setting).numbered(numbers[ended.index])
+                yield with_interpreter(ended.item, checked, setting).numbered(numbers[ended.index])
         except KeyboardInterrupt:
             begun = [index for index in left if heard[index].so_far is not None]
             yield from (of_interrupt(left[index], heard[index]).numbered(numbers[index]) for index in begun)
@@ -263,28 +264,16 @@ def _with_rest(planned: Planned, checked: Checked, setting: Setting, echo: Calla
 _TIMES = 3.0
 
 
-def with_edit(planned: Planned, checked: Checked, setting: Setting) -> Checked:
-    """The check; of kernels that were compiled for a GPU with the edit that a small case in the interpreter came to.
-
-    Forks cannot share a GPU, and each would compile anew.
-    """
-    report, budget = checked.report, setting.fix_budget
-    is_wrong = report.verdict == MISMATCH and report.error is None and planned.close_up is None
-    compiled = report.target.backend == "triton" and report.case is not None and report.case.device == "cuda"
-    if not (is_wrong and compiled and budget > 0 and setting.isolate):
+def with_interpreter(planned: Planned, checked: Checked, setting: Setting) -> Checked:
+    """The check; of kernels that were compiled for a GPU with what a small case in the interpreter shows."""
+    budget = setting.fix_budget
+    if not (budget > 0 and setting.isolate and is_to_be_interpreted(planned, checked.report)):
         return checked
-    small = for_the_interpreter(planned.request)
-    again = Planned(planned.title, replace(small, options={**small.options, "recover": False}))
-    (ended,) = run_each(FACTORY, replace(setting, timeout=_TIMES * budget), [again], timeout=_TIMES * budget)
-    found = ended.result.report.diagnoses if isinstance(ended.result, Checked) else ()
-    cause = next((one for one in found if one.edit is not None and one.edit.diff), None)
-    if cause is None or cause.edit is None:
+    here = replace(setting, timeout=_TIMES * budget)
+    (ended,) = run_each(FACTORY, here, [small_case(planned)], timeout=_TIMES * budget)
+    if not isinstance(ended.result, Checked):
         return checked
-    edit = structs.replace(cause.edit, words=f"in Triton's interpreter, {cause.edit.words}")
-    others = [one for one in report.diagnoses if one.fault != cause.fault]
-    own = next((one for one in report.diagnoses if one.fault == cause.fault), cause)
-    diagnoses = (structs.replace(own, edit=edit), *others)
-    return replace(checked, report=structs.replace(report, diagnoses=diagnoses))
+    return replace(checked, report=with_causes_of(checked.report, planned, ended.result.report))
 
 
 def _alone(planned: Planned, setting: Setting, echo: Callable[[str], object] | None, heard: Heard) -> Checked:

@@ -1,0 +1,73 @@
+"""Interpreted: why kernels that were compiled for a GPU are wrong, as a small case in Triton's interpreter shows it.
+
+Forks cannot share a GPU, and compiled code cannot be followed. The same target on a small case can, on the CPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from msgspec import structs
+
+from ...inputs.options import flags
+from ...model.report import Diagnosis, Report
+from ...model.run import INHERITED, MISMATCH
+from .checked import Planned, for_the_interpreter
+
+# What was seen in memory, whatever numbers came of it.
+_OF_MEMORY = ("outside/", "race/", "unwritten/", "shared/")
+
+
+def is_to_be_interpreted(planned: Planned, report: Report) -> bool:
+    """Whether a GPU gave a wrong result."""
+    is_wrong = report.verdict == MISMATCH and report.error is None and planned.close_up is None
+    return is_wrong and report.target.backend == "triton" and report.case is not None and report.case.device == "cuda"
+
+
+def small_case(planned: Planned) -> Planned:
+    """The check in the interpreter, where operations are followed and so nothing has to be recovered."""
+    small = for_the_interpreter(planned.request)
+    return Planned(planned.title, replace(small, options={**small.options, "recover": False}))
+
+
+def with_causes_of(report: Report, planned: Planned, small: Report) -> Report:
+    """The report with the causes of the small case, where that goes wrong first in what is wrong in the large one too.
+
+    What it leaves right has another cause: then those of the report stand beside them.
+
+    Args:
+        small: of `small_case(planned)`.
+    """
+    here, there = _wrong(report), _wrong(small)
+    if not small.causes or not there or there[0] not in here:
+        return report
+    first, *others = map(_as_interpreted, small.diagnoses)
+    seen = f"seen in Triton's interpreter, where {_words(planned)} goes wrong in the same way"
+    first = structs.replace(first, evidence=(*first.evidence, seen))
+    told = {one.fault for one in small.diagnoses}
+    is_all = set(here) <= set(there)
+    own = [one for one in report.causes if one.fault.startswith(_OF_MEMORY) or not is_all]
+    beside = [structs.replace(one, also=True) for one in own if one.fault not in told]
+    causes = len(small.causes) - 1
+    diagnoses = (first, *others[:causes], *beside, *others[causes:])
+    return structs.replace(report, diagnoses=diagnoses, known=small.known)
+
+
+def _wrong(report: Report) -> list[str]:
+    """What was returned and is wrong in some run, in the order of the dataflow."""
+    found = (one for run in report.runs for one in run.intermediates if one.source == "exported")
+    return list(dict.fromkeys(one.name for one in found if one.status in (MISMATCH, INHERITED)))
+
+
+def _as_interpreted(one: Diagnosis) -> Diagnosis:
+    if one.edit is None or not one.edit.words:
+        return one
+    return structs.replace(one, edit=structs.replace(one.edit, words=f"in Triton's interpreter, {one.edit.words}"))
+
+
+def _words(planned: Planned) -> str:
+    """What is smaller there."""
+    options = for_the_interpreter(planned.request).options
+    smaller = {name: word for name, word in options.items() if planned.request.options.get(name) != word}
+    smaller.pop("device", None)
+    return " ".join(["the same case", *(["with", *flags(smaller)] if smaller else [])])

@@ -1,0 +1,70 @@
+"""Of kernels that were compiled for a GPU the causes and edits are those that a small case in the interpreter gives."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gradprobe.commands.suite.checked import Checked, Planned
+from gradprobe.commands.suite.checking import Setting, with_interpreter
+from gradprobe.commands.suite.interpreted import with_causes_of
+from gradprobe.inputs.history import CheckRequest
+from gradprobe.model.report import CheckedTarget, Diagnosis, Report
+from gradprobe.model.run import Intermediate, Run
+from tests.cases import softmax_case
+
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "delta.py"
+REQUEST = CheckRequest(f"{EXAMPLE}:delta", None, None, {"batch": 1, "heads": 8, "seqlen": 16, "device": "cuda"})
+OTHER = Diagnosis("compiler/delta", "COMP", "delta is wrong", 0.6)
+
+
+def report_of(*wrong, diagnoses=(OTHER,), backend="triton", device="cuda"):
+    found = tuple(Intermediate(name=name, status="mismatch", source="exported") for name in wrong)
+    run = Run(layout="contiguous", verdict="mismatch", intermediates=found)
+    target, case = CheckedTarget(name=REQUEST.target, backend=backend), replace(softmax_case(), device=device)
+    known = ("what the large case shows",)
+    return Report(verdict="mismatch", target=target, case=case, runs=(run,), diagnoses=diagnoses, known=known)
+
+
+def interpreted(report, budget=20.0):
+    return with_interpreter(Planned("", REQUEST), Checked(REQUEST, report, 1), Setting(fix_budget=budget)).report
+
+
+def test_cause_line_and_edit_are_those_of_a_small_case_in_the_interpreter():
+    report = interpreted(report_of("delta", "dQ"))
+    (cause,) = report.causes
+    assert cause.fault == "stride/do-head"
+    assert cause.where
+    assert cause.evidence[-1] == (
+        "seen in Triton's interpreter, where the same case with --heads 2 goes wrong in the same way"
+    )
+    assert cause.edit.words.startswith("in Triton's interpreter, with it all matches: contiguous")
+    assert "+    do_ptr += b * stride_dob + h * stride_doh" in cause.edit.diff
+    assert report.known == ()
+
+
+@pytest.mark.parametrize(("changes", "budget"), [({"backend": "cuda"}, 20.0), ({"device": "cpu"}, 20.0), ({}, 0.0)])
+def test_nothing_is_run_again_for_other_backends_the_cpu_and_no_budget(changes, budget):
+    report = report_of("delta", **changes)
+    assert interpreted(report, budget) is report
+
+
+SEEN = Diagnosis("factor/dQ", "A", "dQ lacks the scale", 1.0)
+GUESSED = Diagnosis("factor/P", "A", "P has a factor", 1.0)
+RACE = Diagnosis("race/dK", "RACE", "dK differs from call to call", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "own", "told"),
+    [
+        (("dQ",), ("dQ",), GUESSED, ["factor/dQ"]),
+        (("dQ",), ("dQ", "dK"), GUESSED, ["factor/dQ"]),
+        (("dQ", "dV"), ("dQ",), GUESSED, ["factor/dQ", "factor/P"]),
+        (("dQ",), ("dQ",), RACE, ["factor/dQ", "race/dK"]),
+        (("dK",), ("dQ", "dK"), GUESSED, ["factor/P"]),
+        (("dQ",), (), GUESSED, ["factor/P"]),
+    ],
+)
+def test_a_cause_of_the_large_case_stays_where_the_small_one_does_not_go_wrong_as_it_does(here, there, own, told):
+    large, small = report_of(*here, diagnoses=(own,)), report_of(*there, diagnoses=(SEEN,) if there else ())
+    assert [one.fault for one in with_causes_of(large, Planned("", REQUEST), small).causes] == told
