@@ -29,6 +29,7 @@ from .suspect import Suspect
 from .suspects import suspects
 
 _CLASSES = {"load": "S1", "masked": "M3", "store": "S3", "value": "A", "stored": "A", "pairs": "M2", "unstored": "M2"}
+_CLASSES |= {"grid": "S1"}
 
 
 def seen_in_dataflow(experiment: Experiment, run: LayoutRun) -> tuple[list[Diagnosis], Collection[str]]:
@@ -104,8 +105,8 @@ def _beside(one: Suspect, place: Where) -> Iterator[Where]:
         lines += [(file, at, "the mask") for file, line, _ in lines for at in masks(file, line, of_accesses=False)]
         last = max([place.line, *(line for file, line, _ in lines if file == place.file)])
         lines += [each for chain in one.unmasked for each in _unmasked(chain, place.file, last)]
-    if one.kind == "unstored":
-        lines = [(place.file, line, "launched here") for line in grids(place.file, one.site.kernel)]
+    if one.kind in ("unstored", "grid"):
+        lines += [(place.file, line, "launched here") for line in grids(place.file, one.site.kernel)]
     if one.kind == "pairs":
         summed = [line for chain in (one.lines, *one.beside) for line in places(chain)]
         lines = [(line.file, at, "the loop") for line in summed for at in loops(line.file, line.line)]
@@ -141,6 +142,8 @@ def _summary(one: Suspect) -> str:
         return f"{one.reason}, in {kernel}"
     if one.kind == "unstored":
         return f"{kernel} leaves a part of {name} unwritten: {one.reason}"
+    if one.kind == "grid":
+        return f"{kernel} has programs that belong to no head: batches and heads are in one axis of its grid"
     if one.kind == "pairs":
         return f"{name} is not summed over the keys that each row sees, in {kernel}"
     return f"{name or 'a value'} is the first that is wrong in {kernel}: all that it is made of is right"
@@ -155,7 +158,7 @@ def _where(one: Suspect) -> Where:
 
 
 _VERBS = {"load": "read", "masked": "read", "store": "written"}
-_VERBS |= {"value": "computed", "stored": "stored", "pairs": "summed", "unstored": "written"}
+_VERBS |= {"value": "computed", "stored": "stored", "pairs": "summed", "unstored": "written", "grid": "outside"}
 
 
 def with_dataflow(named: Sequence[Diagnosis], seen: Sequence[Diagnosis], read: Collection[str] = ()) -> list[Diagnosis]:

@@ -30,7 +30,7 @@ from ..model.memory import (
 )
 from ..model.report import Diagnosis, Where
 from ..probing.experiment import Experiment
-from .statements import address, aliases, launches_with
+from .statements import address, aliases, grids, launches_with
 
 # What a kind of fault makes wrong first, where its word does not say it.
 _MADE = {"mask": "P", "dead": "P", "delta": "dS", "softcap": "dS", "tau": "dP", "relu": "dP", "tail": "dK"}
@@ -254,7 +254,17 @@ def _lines(memory: Sequence[MemoryFinding]) -> tuple[Where, ...]:
         for file, line in places
         for at in launches_with(file, line)
     )
-    return (*lines.values(), *_addresses(memory), *made, *launched)
+    found: dict[tuple[str, int], Where] = {}
+    for where in (*_rests(memory), *lines.values(), *_addresses(memory), *made, *launched):
+        found.setdefault((where.file, where.line), where)
+    return tuple(found.values())
+
+
+def _rests(memory: Sequence[MemoryFinding]) -> Iterator[Where]:
+    """Who stored a part alone of what is read where nothing has written it, and how many programs of it there are."""
+    for kernel, file, line in dict.fromkeys(one.rest for one in memory if one.rest[0]):
+        lines = {line: "stores the rest"} | dict.fromkeys(grids(file, kernel), "launched here")
+        yield from (among(Where(file, at, _line_of(file, at).strip(), kernel=kernel, note=lines[at])) for at in lines)
 
 
 def _addresses(memory: Sequence[MemoryFinding]) -> Iterator[Where]:

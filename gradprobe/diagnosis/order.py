@@ -11,6 +11,7 @@ from ..model.intermediates import is_named_after
 from ..model.report import NAMED, Diagnosis
 
 _RACE = "RACE"
+_UNWRITTEN = "unwritten/"
 # What is wrong only where it comes before the last read.
 _OF_INPUTS = "overwritten/"
 # What is seen to read or write elsewhere: programs that take too little of their number race too.
@@ -24,9 +25,16 @@ _OF_STORES = ("store/", "accumulation/")
 def told_once(found: Sequence[Diagnosis], memory: Sequence[Diagnosis]) -> tuple[list[Diagnosis], list[Diagnosis]]:
     """A named cause that was seen in memory too has that for evidence, and its lines; it is told once."""
     named = {one.fault for one in found if one.explained >= NAMED}
-    of_memory = {one.fault: one for one in memory if one.fault in named}
+    of_memory = {one.fault: one for one in memory if one.fault in named} | _unwritten(named, memory)
     joined = [_joined(one, of_memory[one.fault]) if one.fault in of_memory else one for one in found]
-    return joined, [one for one in memory if one.fault not in named]
+    return joined, [one for one in memory if one not in of_memory.values() and one.fault not in named]
+
+
+def _unwritten(named: Collection[str], memory: Sequence[Diagnosis]) -> dict[str, Diagnosis]:
+    """By what depends on memory that nothing wrote: the read of such, where only one tensor is read so."""
+    read = [one for one in memory if one.fault.startswith(_UNWRITTEN)]
+    known = len({one.fault for one in read}) == 1
+    return {fault: read[0] for fault in named if known and fault.startswith(_UNWRITTEN)}
 
 
 def _joined(cause: Diagnosis, memory: Diagnosis) -> Diagnosis:

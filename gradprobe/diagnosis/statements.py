@@ -74,6 +74,18 @@ def grids(file: str, kernel: str) -> Iterator[int]:
             yield from (one.lineno for one in _behind(_function(file, call.lineno), used, call.lineno))
 
 
+def numbered(file: str, line: int, axis: int) -> Iterator[int]:
+    """The lines of a line's function that ask for the number of a program along an axis."""
+    asked = (node for node in ast.walk(_function(file, line)) if isinstance(node, ast.Call))
+    of_axis = (node for node in asked if _name(node.func) == "program_id" and axis in _constants(node))
+    yield from (node.lineno for node in of_axis)
+
+
+def _constants(call: ast.Call) -> list[object]:
+    given = (*call.args, *(word.value for word in call.keywords))
+    return [each.value for each in given if isinstance(each, ast.Constant)]
+
+
 def _launches(file: str) -> list[ast.Call]:
     calls = (node for node in ast.walk(_tree(file)) if isinstance(node, ast.Call))
     return [call for call in calls if isinstance(call.func, ast.Subscript)]

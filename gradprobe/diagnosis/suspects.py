@@ -8,6 +8,7 @@ from dataclasses import replace
 from .first_wrong import wrong_values
 from .follow import Followed
 from .misread import misread, transposed
+from .programs import beyond_heads
 from .stores import not_numbers, other_factors
 from .sums import never_stored, nothing_summed, pairs
 from .suspect import Suspect
@@ -19,7 +20,11 @@ def suspects(run: Followed, wrong: Sequence[str]) -> list[Suspect]:
     Args:
         wrong: the results that are wrong.
     """
+    of_grids = [*beyond_heads(run.flow)]
+    kernels = {one.site.kernel for one in of_grids}
     found = [*transposed(run.flow)] or [*misread(run.flow)] or [*never_stored(run, wrong)]
+    # Programs that belong to no head misread everything.
+    found = [*of_grids, *(one for one in found if one.site.kernel not in kernels)]
     if not found and "O" in wrong and len(wrong) > 1 and (of_forward := suspects(run, ["O"])):
         return of_forward  # gradients are made of O: what they show is no more than its doing
     found = found or [*not_numbers(run, wrong)] or [*wrong_values(run, wrong), *other_factors(run, wrong)]

@@ -70,6 +70,8 @@ class MemoryFinding:
     """Where it is told of a whole survey: the layout in which it was seen."""
     allocated: tuple[str, int] = ("", 0)
     """Of what nothing has written: the file and the line that allocated it, where they are known."""
+    rest: tuple[str, str, int] = ("", "", 0)
+    """Of the same: the kernel, the file and the line that stored the rest of it, where any did."""
 
     @property
     def identity(self) -> tuple[str, str, str, str, int | None]:

@@ -29,7 +29,7 @@ def of_breach(breach: Breach) -> MemoryFinding:
 
 def of_access(found: AccessFinding) -> MemoryFinding:
     """An access that the interpreter's watch found."""
-    place, wraps = found.place, found.spot.wrapped is not None
+    place, wraps, rest = found.place, found.spot.wrapped is not None, found.rest
     where = (found.kernel, place.file, place.line, place.code)
     return MemoryFinding(
         found.kind,
@@ -40,6 +40,7 @@ def of_access(found: AccessFinding) -> MemoryFinding:
         lanes=found.lanes,
         wraps=wraps,
         allocated=found.allocated,
+        rest=(rest.kernel, rest.place.file, rest.place.line) if rest else ("", "", 0),
     )
 
 

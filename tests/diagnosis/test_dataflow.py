@@ -154,6 +154,20 @@ def test_heads_that_no_program_stores_are_told_with_the_launch(tmp_path: Path) -
     assert any("flash_dq_kernel[" in lines[where.line - 1] for where in _diagnoses([found])[0].where)
 
 
+def test_batches_and_heads_in_one_axis_of_the_grid_are_told_with_the_launch(tmp_path: Path) -> None:
+    apart = "pid // n_tiles // n_heads, pid // n_tiles % n_heads"
+    changed = Changed("one_axis", "flash", (Edit("flash_dq_kernel", apart, "0, pid // n_tiles"),))
+    file = tmp_path / "one_axis.py"
+    file.write_text(changed.plant())
+    found, *others = suspects(followed("flash", "distinct", {"batch": 2, "seqlen": 20}, file), ("dQ",))
+    assert not any(one.is_sure for one in others)
+    assert (found.kind, found.name) == ("grid", "flash_dq_kernel")
+    assert "of its 4 programs along axis 0 those from 2 on" in found.reason
+    told, lines = {where.line for where in _diagnoses([found])[0].where}, file.read_text().splitlines()
+    assert any("flash_dq_kernel[" in lines[line - 1] for line in told)
+    assert any("program_id(0)" in lines[line - 1] for line in told)
+
+
 def test_a_load_beyond_its_tensor_is_told_where_what_it_meets_lies_inside(tmp_path: Path) -> None:
     edit = Edit("flash_preprocess_kernel", "h * stride_doh", "h * stride_oh")
     file = tmp_path / "beyond.py"

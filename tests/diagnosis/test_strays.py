@@ -3,7 +3,9 @@
 import pytest
 
 from gradprobe.diagnosis.lines import of_strays
+from gradprobe.diagnosis.order import told_once
 from gradprobe.model.memory import OUTSIDE, RACE, UNWRITTEN, MemoryFinding
+from gradprobe.model.report import Diagnosis
 
 
 @pytest.mark.parametrize(
@@ -31,3 +33,20 @@ def test_what_nothing_wrote_is_told_where_it_is_read_and_where_it_was_allocated(
     found = MemoryFinding(UNWRITTEN, "dQ", "read", "k", "f.py", 7, access="load", allocated=("host.py", 12))
     (cause,) = of_strays([("distinct", found)])
     assert [(one.file, one.line) for one in cause.where] == [("f.py", 7), ("host.py", 12)]
+
+
+def test_what_one_kernel_left_unwritten_is_told_first_where_that_stores_the_rest_and_is_launched(tmp_path):
+    host = tmp_path / "host.py"
+    host.write_text("delta = empty()\ngrid = (1,)\nfill[grid](delta)\nread[(2,)](delta)\n")
+    rest = ("fill", str(host), 40)
+    found = MemoryFinding(UNWRITTEN, "D", "read", "read", str(host), 50, allocated=(str(host), 1), rest=rest)
+    (cause,) = of_strays([("distinct", found)])
+    assert [one.line for one in cause.where] == [40, 3, 2, 50, 1, 4]
+
+
+def test_what_depends_on_unwritten_memory_is_told_where_that_is_read_unless_two_tensors_are():
+    dq = Diagnosis("unwritten/dQ", "N2", "dQ depends on what memory held", 1.0)
+    reads = [of_strays([("", MemoryFinding(UNWRITTEN, name, "read", "k", "f.py", 7))])[0] for name in ("D", "L")]
+    (told,), left = told_once([dq], reads[:1])
+    assert ([one.line for one in told.where], left) == ([7], [])
+    assert told_once([dq], reads) == ([dq], reads)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from triton.runtime import interpreter as shipped
 from ....inputs.memory import Array, Unwritten
 from ....model.assignment import OUTPUTS
 from ....model.memory import MISALIGNED, OUTSIDE, RACE, UNWRITTEN
-from .findings import AccessFinding, Earlier, Line, Program, executing, places
+from .findings import AccessFinding, Earlier, Line, Program, Rest, executing, places
 from .launch import Launch
 from .views import Origins, View
 
@@ -40,8 +41,22 @@ class _Count:
     """All accesses of one kind that one line made to one tensor."""
 
     first: AccessFinding
+    launch: Launch
     lanes: int = 0
     programs: set[tuple[int, Program]] = field(default_factory=set)
+
+    @property
+    def finding(self) -> AccessFinding:
+        many, beyond = len(self.programs), next(self._beyond(), None)
+        return replace(self.first, lanes=self.lanes, programs=many, beyond=beyond)
+
+    def _beyond(self) -> Iterator[tuple[int, int, int]]:
+        """(axis, first, many) of each axis along which all programs from the first on did it, and no others."""
+        grid, launches = self.launch.grid or (), {number for number, _ in self.programs}
+        for axis, many in enumerate(grid):
+            first = min(program[axis] for _, program in self.programs)
+            if first and len(self.programs) == len(launches) * math.prod(grid) // many * (many - first):
+                yield axis, first, many
 
 
 @dataclass
@@ -68,6 +83,8 @@ class Accesses:
         """The one that runs."""
         self.writers: dict[str, tuple[str, tuple[Line, ...]]] = {}
         """By the caller's input: the kernel, and the lines, that first stored other bits there than it held."""
+        self._storing: dict[int, tuple[Launch, tuple[Line, ...]]] = {}
+        """By home of what had no value: the last launch that stored there, with its lines."""
         self._contests: list[Callable[[], None]] = []
         """What is to be judged once the atomic that comes next is done."""
 
@@ -136,6 +153,8 @@ class Accesses:
         is_atomic = access.kind == "atomic"
         events = stores.add(view, addresses, access.width, access.lines, is_atomic=is_atomic)
         self._unwritten.stored(view.home, view.in_bytes(addresses), access.width)
+        if view.home in self._unwritten.places:
+            self._storing[view.home] = self._running(), access.lines
         by_others = events != 0
         if not by_others.any():
             return
@@ -169,20 +188,27 @@ class Accesses:
         if key not in self._findings:
             spot = view.spot(int(addresses[which][0]), access.width, self._running().around)
             lines = places(access.lines)
-            made = self._unwritten.places.get(view.home, ("", 0)) if kind == UNWRITTEN else ("", 0)
             first = AccessFinding(
-                kind, access.kind, view.name, access.kernel, lines, access.program, spot, other, access.width,
-                allocated=made,
-            )  # fmt: skip
-            self._findings[key] = _Count(first)
+                kind, access.kind, view.name, access.kernel, lines, access.program, spot, other, access.width
+            )
+            if kind == UNWRITTEN:
+                made = self._unwritten.places.get(view.home, ("", 0))
+                first = replace(first, allocated=made, rest=self._rest(view.home))
+            self._findings[key] = _Count(first, self._running())
         self._findings[key].lanes += int(which.sum())
         self._findings[key].programs.add((access.launch, access.program))
+
+    def _rest(self, home: int) -> Rest | None:
+        """Who stored the rest of what is read where nothing has written it: an earlier launch."""
+        launch, lines = self._storing.get(home, (None, ()))
+        if launch is None or launch is self.launch:
+            return None
+        return Rest(launch.kernel, places(lines)[0], tuple(launch.alike.items()))
 
     @property
     def findings(self) -> tuple[AccessFinding, ...]:
         """By kind, stores before loads; among these in the order in which they were first seen."""
-        counts = self._findings.values()
-        found = [replace(count.first, lanes=count.lanes, programs=len(count.programs)) for count in counts]
+        found = [count.finding for count in self._findings.values()]
         return tuple(sorted(found, key=lambda one: (_ORDER.index(one.kind), _ACCESSES.index(one.access))))
 
     def _running(self) -> Launch:

@@ -71,6 +71,22 @@ class Earlier:
 
 
 @dataclass(frozen=True)
+class Rest:
+    """What an earlier launch stored of memory that is read where nothing has written it."""
+
+    kernel: str
+    place: SourceLine
+    alike: tuple[tuple[int, int], ...]
+    """(axis, how many programs there are along it) of that launch, of each along which no program asked its number."""
+
+    @property
+    def words(self) -> str:
+        axes = ", nor along ".join(f"axis {axis}, which has {many}" for axis, many in self.alike)
+        asks = f", and never asks which program it is along {axes}" if axes else ""
+        return f"{self.kernel} stores the rest, line {self.place.line}{asks}"
+
+
+@dataclass(frozen=True)
 class AccessFinding:
     """All accesses of one kind that one line of a kernel made to one tensor."""
 
@@ -98,6 +114,10 @@ class AccessFinding:
     """How many programs did it, counted anew in each launch."""
     allocated: tuple[str, int] = ("", 0)
     """Of a read of what nothing has written: the file and the line that allocated it, where they are known."""
+    rest: Rest | None = None
+    """Of the same: who stored the rest of it before; None where nobody did."""
+    beyond: tuple[int, int, int] | None = None
+    """(axis, first, many) where all programs from the first on along an axis with that many did it, and no others."""
 
     @property
     def place(self) -> SourceLine:
@@ -112,6 +132,7 @@ class AccessFinding:
             called.append(f"{inner.function}, {line}")
         where += f" (in {', in '.join(called)})" if called else ""
         count = f"{_number(self.lanes, 'lane')} in {_number(self.programs, 'program')}"
+        count += f"; {self.rest.words}" if self.rest else ""
         source, number = self.allocated
         count += f"; allocated at {Path(source).name}:{number}" if source else ""
         return f"{self.kernel} {self._what_it_does()}, {where}; {count}"

@@ -89,6 +89,10 @@ class Launch:
         self._known = tuple(known)
         self.origins: dict[int, int] = {}
         """The origin of the pointers made from an argument, by the argument's id."""
+        self.grid: Program | None = None
+        """How many programs there are along each axis; None as long as none has asked which one it is."""
+        self.asked = set[int]()
+        """The axes along which programs asked that."""
 
     def learn(self, given: Mapping[str, Any], on_host: Mapping[str, Any]) -> None:
         """Takes the arguments by parameter name, as torch has them and as the interpreter gives them to the kernel."""
@@ -99,6 +103,16 @@ class Launch:
         moved = {view.home: view.low - view.home for view in self.views}
         known = (view.moved(moved.get(view.home, 0)) for view in self._known)
         self.around = (*known, *(view for view in self.views if not view.is_own))
+
+    def numbered(self, grid: Program, axis: int) -> None:
+        """Notes that a program asked which one it is along an axis."""
+        self.grid = grid
+        self.asked.add(axis)
+
+    @property
+    def alike(self) -> dict[int, int]:
+        """How many programs there are along each axis along which none asked: they do the same."""
+        return {at: many for at, many in enumerate(self.grid or ()) if many > 1 and at not in self.asked}
 
     def by_view(self, origins: int | Array, addresses: Array, lanes: Array) -> Iterator[tuple[View | None, Any]]:
         """(view, index of its addresses) for all addresses; the view is None where no known storage holds them.

@@ -86,6 +86,7 @@ class Memory:
             *((builder, name, self._origins.rearranging) for name in REARRANGING),
             *((builder, name, self._origins.in_place) for name in IN_PLACE),
             *((block, "materialize_pointers", self._origins.of_base) for block in blocks),
+            (builder, "create_get_program_id", self._numbering),
             (builder, "create_masked_load", self._loading),
             (builder, "create_masked_store", self._storing),
             (builder, "create_atomic_rmw", self._changing),
@@ -126,6 +127,15 @@ class Memory:
             return made
 
         return implicit_cvt
+
+    def _numbering(self, original: Method) -> Method:
+        def program_id(builder: Any, axis: int) -> Any:
+            launch = self._accesses.launch
+            if launch is not None:
+                launch.numbered(tuple(builder.grid_dim), axis)
+            return original(builder, axis)
+
+        return program_id
 
     def _loading(self, original: Method) -> Method:
         def load(builder: Any, pointers: Any, mask: Any, *args: Any, **kwargs: Any) -> Any:

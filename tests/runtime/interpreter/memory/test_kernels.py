@@ -285,6 +285,31 @@ def test_a_read_of_unwritten_memory_is_told_with_the_line_that_allocated_it():
     assert finding.sentence().endswith("; allocated at mine.py:12")
 
 
+def test_a_read_of_unwritten_memory_is_told_with_who_stored_the_rest_and_with_programs_that_all_do_the_same():
+    x, out, unwritten = torch.zeros(16), torch.zeros(16), Unwritten()
+    unwritten.allocated(out)
+    few = lambda: kernels.copy[(1, 2)](x, out, 0, 0, 8, SIZE=8)  # noqa: E731
+    read = lambda: kernels.copy_all[(1,)](out, x, SIZE=16)  # noqa: E731
+    finding = the_finding(watched(lambda: (few(), read()), {}, unwritten))
+    assert (finding.rest.kernel, finding.rest.place.code[:12], finding.rest.alike) == (
+        "copy",
+        "tl.store(out",
+        ((1, 2),),
+    )
+    assert "copy stores the rest" in finding.sentence()
+    assert "never asks which program it is along axis 1, which has 2" in finding.sentence()
+    unwritten.allocated(out)
+    add = lambda: kernels.add_all[(4,)](out, N=16)  # noqa: E731
+    assert the_finding(watched(add, {}, unwritten)).rest is None
+
+
+def test_what_all_programs_from_one_on_do_and_no_others_is_told_of_them_alone():
+    x, out = torch.zeros(8), torch.zeros(32)
+    beyond = lambda grid: the_finding(watched(lambda: kernels.copy_all[grid](x, out, SIZE=4), {})).beyond  # noqa: E731
+    assert beyond((4, 3)) == (0, 2, 4)
+    assert the_finding(watched(lambda: kernels.copy[(4,)](x, out, -1, 0, 8, SIZE=4), {})).beyond is None
+
+
 def test_a_view_in_a_guard_band_is_unwritten_without_the_band():
     x, storage = inside(16, guard=8)
     out, unwritten = torch.zeros(16), Unwritten()
