@@ -189,7 +189,7 @@ def trials_of(folder: Path, faults: int, seed: int, workers: int) -> list[Trial]
         }  # fmt: skip
         run([copy.judging() for copy in mended.values()], workers)
         right = {one: verdict(copy.found("dense"), own) == "same" for one, copy in mended.items()}
-        return [trial(folder.name, one, file.tree, ends[one], planted[one], own, right.get(one)) for one in chosen]
+        return [trial(folder.name, one, file, ends[one], planted[one], own, right.get(one)) for one in chosen]
 
 
 def judged(planted: Mapping[Any, Copy], own: Errors, wanted: Mapping[str, int], workers: int) -> list[Any]:
@@ -307,22 +307,23 @@ def ratios(dense: Errors, own: Errors) -> dict[tuple[str, str, int], float]:
     return found
 
 
-def trial(kernel: str, mutant: Any, tree: ast.Module, ran: Any, copy: Copy, own: Errors, fixed: bool | None) -> Trial:
+def trial(kernel: str, mutant: Any, file: Any, ran: Any, copy: Copy, own: Errors, fixed: bool | None) -> Trial:
     """What came of one fault."""
     report, dense = copy.found("report"), copy.found("dense")
     lines = mutant.statement or (mutant.line, mutant.line)
     best = next(iter(report.get("diagnoses", ())), {})
     where = [place for place in best.get("where", ()) if place.get("line")]
-    said = tuple(place["line"] for place in where)
+    said = tuple(place["line"] for place in where if Path(place["file"]).name == file.path.name)
     line = any(lines[0] <= number <= lines[1] for number in said)
     is_cause, of_kind = best.get("explained", 0.0) >= 0.9, kind(best.get("class", "")) == kind(mutant.fault_class)
     first, (head, intermediate) = report.get("first_mismatch"), place_of(report, dense, own)
-    related = related_to(mutant.function, tree)
+    kernels = {place.get("kernel") for place in where} | {function_at(number, file.tree) for number in said}
     judged = verdict(dense, own)
     return Trial(
         kernel, mutant.name, mutant.fault_class, mutant.function, tuple(lines), mutant.diff, judged,
         found=report.get("verdict") == "mismatch", by_memory=report.get("verdict") == "mismatch" and first is None,
-        head=head, intermediate=intermediate, in_kernel=any(place.get("kernel") in related for place in where),
+        head=head, intermediate=intermediate,
+        in_kernel=not kernels.isdisjoint(related_to(mutant.function, file.tree)),
         line=line, named=is_cause and (line or of_kind),
         misnamed=judged == "wrong" and is_cause and not (line or of_kind), fixed=fixed,
         first=f"{first['intermediate']} head {first['head']}" if first else "", cause=best.get("fault", ""), said=said,
@@ -367,6 +368,13 @@ def related_to(function: str, tree: ast.Module) -> set[str]:
     calls = {each.name: {node.id for node in ast.walk(each) if isinstance(node, ast.Name)} for each in functions}
     callers = {name: {other for other, called in calls.items() if name in called} for name in calls}
     return reached(function, calls) | reached(function, callers)
+
+
+def function_at(line: int, tree: ast.Module) -> str:
+    """The innermost function that holds a line; "" outside of all."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    around = [each for each in functions if each.lineno <= line <= (each.end_lineno or line)]
+    return max(around, key=lambda each: each.lineno).name if around else ""
 
 
 def reached(start: str, steps: Mapping[str, set[str]]) -> set[str]:

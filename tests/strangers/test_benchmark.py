@@ -75,6 +75,7 @@ def test_a_helper_is_of_the_kernels_that_call_it_and_of_no_other(strangers):
     tree = ast.parse("def helper(): pass\ndef one(): helper()\ndef other(): pass\ndef host(): one(); other()")
     assert strangers.related_to("helper", tree) == {"helper", "one", "host"}
     assert strangers.related_to("other", tree) == {"other", "host"}
+    assert [strangers.function_at(line, tree) for line in (1, 2, 5)] == ["helper", "one", ""]
 
 
 def test_the_edit_that_is_taken_is_one_with_which_all_is_said_to_match(strangers):
