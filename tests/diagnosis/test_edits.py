@@ -175,3 +175,40 @@ def test_modules_that_launch_the_kernels_of_a_file_are_loaded_anew_with_it(tmp_p
     monkeypatch.syspath_prepend(tmp_path)
     importlib.import_module("held_launch")
     assert holding(str(kernels)) == ["held_kernels", "held_launch"]
+
+
+LAUNCHES = """
+KEPT
+from .kernels import delta as _delta
+
+def delta(q, k, v, do, *, o):
+    return kernels.setdefault("delta of a test", _delta)(q, k, v, do, o=o)
+"""
+
+
+@pytest.mark.parametrize(
+    ("kept", "seconds", "words"),
+    [
+        ("from .kept import kernels", 10.0, "with it all matches"),
+        ("import os; kernels = vars(os)", 4.0, "changes anything"),
+    ],
+)
+def test_a_package_is_loaded_anew_with_what_it_keeps_and_is_no_library_by_its_folders_name(
+    tmp_path, monkeypatch, kept, seconds, words
+):
+    package = tmp_path / "triton" / f"of_{len(kept)}"
+    package.mkdir(parents=True)
+    files = {
+        "__init__": "from .launch import delta",
+        "launch": LAUNCHES.replace("KEPT", kept),
+        "kept": "kernels = {}",
+        "kernels": EXAMPLE,
+    }
+    for name, text in files.items():
+        (package / f"{name}.py").write_text(text + "\n")
+    (tmp_path / "adapter.py").write_text(f"from {package.name} import delta\n")
+    monkeypatch.syspath_prepend(package.parent)
+    experiment = experiment_on(tmp_path, EXAMPLE)
+    target = find_target(f"{tmp_path}/adapter.py:delta", "softmax")
+    report = report_of(probe(experiment.case, target, budget=lambda of: seconds if of == EDITS else 0.0))
+    assert words in report.causes[0].edit.words

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,8 +87,8 @@ def _editable(name: str, files: dict[str, KernelFile | None]) -> KernelFile | No
 
 
 def _read(path: Path) -> KernelFile | None:
-    is_library = any(re.search(rf"[\\/]{library}[\\/]", str(path)) for library in _LIBRARIES)
-    if path.suffix != ".py" or is_library:
+    roots = (Path(file).parent for name in _LIBRARIES if (file := getattr(sys.modules.get(name), "__file__", None)))
+    if path.suffix != ".py" or any(path.is_relative_to(root) for root in roots):
         return None
     try:
         file = KernelFile(str(path), path.read_bytes().decode("utf-8-sig"))

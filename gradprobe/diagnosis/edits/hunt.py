@@ -95,6 +95,8 @@ class Hunt:
         self.cause, self.tried, self.is_over = cause, 0, False
         self.closest: tuple[Candidate, Came, Came] | None = None
         """What makes some of it right: with what came with it and without any edit."""
+        self.moves = False
+        """Whether anything that came was other than without the edit."""
         self.first = Ground(cause, cause.shown[0], None)
         """On top of no edit: it is never left while it has candidates."""
         self._grounds = [self.first]
@@ -127,6 +129,7 @@ class Hunt:
         """
         is_better = ground.told(candidate, came)
         assert ground.small is not None
+        self.moves |= bool(came.failure) or came.errors != ground.small[1].errors
         if is_better and (self.closest is None or ground.base is not None or came.is_better_than(self.closest[1])):
             self.keep(ground, candidate, came)
         if ground.is_due and ground.best is not None:

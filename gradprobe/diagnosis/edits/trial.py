@@ -113,30 +113,54 @@ def came_of(run: LayoutRun) -> Came:
 
 
 def _loaded(target: Target, file: str, copy: Path, modules: Sequence[str]) -> Target:
-    """The target imported anew; what else is imported stays."""
+    """The target imported anew, with its package; what else is imported stays.
+
+    What a package's other modules keep is of the kernels that ran. One that may not be imported twice, since it
+    registers operators, stays as it is.
+    """
     load_from_copy(file, str(copy), os.devnull)
+    before = dict(sys.modules)
+    _forget(modules)
+    try:
+        return find_target(target.name, target.family)
+    except Failure:
+        sys.modules.update(before)
+        _forget(holding(file, whole=False))
+        return find_target(target.name, target.family)
+
+
+def _forget(modules: Sequence[str]) -> None:
     for name in modules:
         sys.modules.pop(name, None)
-    return find_target(target.name, target.family)
 
 
 _LIBRARIES = ("torch", "triton", "numpy")
 
 
-def holding(file: str) -> list[str]:
-    """The modules that were made of a file, and those that hold anything of theirs."""
+def holding(file: str, *, whole: bool = True) -> list[str]:
+    """The modules that were made of a file, and those that hold anything of theirs.
+
+    Args:
+        whole: whether with all others of their packages.
+    """
     modules = dict(_modules())
     found = {name for name, module in modules.items() if _file_of(module) == Path(file).resolve()}
     while True:
-        more = {name for name, module in modules.items() if name not in found and _holds(module, found)}
+        packages = {_package(name) for name in found} if whole else set()
+        others = {name: module for name, module in modules.items() if name not in found}
+        more = {name for name, module in others.items() if _package(name) in packages or _holds(module, found)}
         if not more:
             return sorted(found)
         found |= more
 
 
+def _package(name: str) -> str:
+    return name.partition(".")[0]
+
+
 def _modules() -> Iterator[tuple[str, ModuleType]]:
     for name, module in list(sys.modules.items()):
-        own = name.partition(".")[0]
+        own = _package(name)
         is_tool = own == "gradprobe" and not name.startswith(("gradprobe.kernels", "gradprobe.targets.adapters"))
         is_known = own in _LIBRARIES or own in sys.stdlib_module_names or own == "__main__" or is_tool
         if not is_known and isinstance(module, ModuleType):
@@ -150,13 +174,14 @@ def _file_of(module: ModuleType) -> Path | None:
 
 def _holds(module: ModuleType, names: set[str]) -> bool:
     inside = f"{module.__name__}."  # a package has its modules as attributes, which are set anew
-    of_values = (_module_of(value) for value in list(vars(module).values()))
-    return any(name in names and not name.startswith(inside) for name in of_values)
+    values = [value for value in vars(module).values() if not isinstance(value, ModuleType)]
+    modules = {value.__name__ for value in vars(module).values() if isinstance(value, ModuleType)}
+    return any(_module_of(value) in names for value in values) or any(
+        name in names and not name.startswith(inside) for name in modules
+    )
 
 
 def _module_of(value: Any) -> str:
-    if isinstance(value, ModuleType):
-        return value.__name__
     try:
         # Autotuners, heuristics and interpreted kernels are objects of Triton's around the function.
         while callable(inner := vars(value).get("fn")):

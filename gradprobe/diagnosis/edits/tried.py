@@ -108,8 +108,16 @@ def _of_cause(hunt: Hunt, found: Found, seconds: float) -> TriedEdit:
     if hunt.closest is not None:
         candidate, came, before = hunt.closest
         return _edit(candidate, _what_is_left(came, before), hunt.tried, seconds)
-    words = f"none of {plural(hunt.tried, 'edit')} brings a result right"
+    is_telling = hunt.moves or hunt.tried < _TELLING
+    words = f"none of {plural(hunt.tried, 'edit')} {'brings a result right' if is_telling else _WITHOUT_EFFECT}"
     return TriedEdit(matches=False, words=words, tried=hunt.tried, seconds=seconds)
+
+
+# How many edits in a row do not change a single bit by chance.
+_TELLING = 4
+_WITHOUT_EFFECT = (
+    "changes anything: the target keeps the kernels that ran first, perhaps in an operator that it registers"
+)
 
 
 def _edit(candidate: Candidate, words: str, tried: int, seconds: float) -> TriedEdit:
