@@ -188,4 +188,4 @@ def with_dataflow(named: Sequence[Diagnosis], seen: Sequence[Diagnosis], read: C
 _OF_TILES = ("tile/",)
 # What was seen in memory, at its own lines; and what the dataflow shows of addresses.
 _OF_MEMORY = ("outside/", "race/", "unwritten/")
-_MISREAD = ("load/", "store/")
+_MISREAD = ("load/", "store/", "unstored/")

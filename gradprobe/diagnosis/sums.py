@@ -6,12 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ..faults.hypothesis import title
 from ..inputs.memory import Array
 from ..model.number import plural
 from ..runtime.interpreter.dataflow import Node, Site
 from .follow import Followed
-from .misread import WORDS
 from .stores import result_of, wrong_stores
 from .suspect import Suspect, share
 
@@ -52,30 +50,6 @@ def _whole(valid: Array, missing: Array, name: str) -> str:
     if not none_left.any() or missing.any(axes)[~none_left].any():
         return ""
     return f"{plural(int(none_left.sum()), word)}, the first {int(np.flatnonzero(none_left)[0])}"
-
-
-def never_stored(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
-    """Results of which some rows or keys, heads or batches are stored by no program: too few of them are launched.
-
-    Nothing of kernels that store a mere number, which is right where no pair of a row and a key is seen.
-    """
-    flow = run.flow
-    by_name: dict[str, list[int]] = {}
-    of_numbers = {site.kernel for site in flow.empty.values()}
-    for number, source in enumerate(flow.sources):
-        is_store = source.site.operation != "load" and source.site.kernel not in of_numbers
-        if is_store and title(source.tensor) in wrong:
-            by_name.setdefault(title(source.tensor), []).append(number)
-    for name, numbers in by_name.items():
-        for letter in "bhgmn":
-            reached = [flow.reached[number, letter] for number in numbers if (number, letter) in flow.reached]
-            never = ~np.logical_or.reduce(reached) if reached else np.zeros(0, bool)
-            if never.any():
-                site, many = flow.sources[numbers[0]].site, int(never.sum())
-                first = int(np.flatnonzero(never)[0])
-                reason = f"no program stores {plural(many, WORDS[letter])} of {name}, the first {first}"
-                yield Suspect("unstored", name, site, site.lines, reason, share(many, never.size, WORDS[letter]))
-                break
 
 
 def nothing_summed(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:

@@ -10,8 +10,9 @@ from .follow import Followed
 from .misread import misread, transposed
 from .programs import beyond_heads
 from .stores import not_numbers, other_factors
-from .sums import never_stored, nothing_summed, pairs
+from .sums import nothing_summed, pairs
 from .suspect import Suspect
+from .unstored import never_stored
 
 
 def suspects(run: Followed, wrong: Sequence[str]) -> list[Suspect]:

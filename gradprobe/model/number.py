@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 
 WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -69,9 +70,10 @@ def in_words(ranges: Sequence[tuple[int, int]], most: int = 8) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """`1 head`, `2 heads`, `2 batches`, `2 entries`."""
+    """`1 head`, `2 heads`, `2 keys`, `2 batches`, `2 entries`."""
     if count != 1:
-        noun = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}es" if noun.endswith("ch") else f"{noun}s"
+        noun = re.sub("(?<![aeiou])y$", "ie", noun)
+        noun = f"{noun}es" if noun.endswith("ch") else f"{noun}s"
     return f"{count:,} {noun}"
 
 

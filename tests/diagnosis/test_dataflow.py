@@ -14,6 +14,7 @@ from gradprobe.diagnosis.dataflow import _diagnoses
 from gradprobe.diagnosis.follow import Followed, followed_run
 from gradprobe.diagnosis.statements import address, grids, launches_with, loops, masks, ranges
 from gradprobe.diagnosis.suspects import suspects
+from gradprobe.diagnosis.unstored import never_stored
 from gradprobe.model.assignment import parse_layout
 from gradprobe.pipeline.probe import probe
 from gradprobe.probing.experiment import experiment_of
@@ -60,6 +61,7 @@ def test_in_a_right_kernel_nothing_disagrees_and_every_result_is_what_it_is_call
     for name, words in {"O": "O", "dQ": "scale * dS K", "dK": "scale * dS^T Q", "dV": "dV"}.items():
         assert known[name].startswith(words)
     visits = {run.outcome.storages.get(home, ""): counts for home, counts in run.flow.visits.items()}
+    assert not [*never_stored(run, ("O", "dQ", "dK", "dV", "delta", "LSE"))]
     for name in ("dQ", "dK", "dV"):
         assert (visits[name][run.roles.valid] == 1).all()
 
@@ -166,6 +168,18 @@ def test_batches_and_heads_in_one_axis_of_the_grid_are_told_with_the_launch(tmp_
     told, lines = {where.line for where in _diagnoses([found])[0].where}, file.read_text().splitlines()
     assert any("flash_dq_kernel[" in lines[line - 1] for line in told)
     assert any("program_id(0)" in lines[line - 1] for line in told)
+
+
+def test_tiles_that_a_head_alone_lacks_are_told_with_what_says_which_tile_a_program_takes(tmp_path: Path) -> None:
+    took_one = Edit("flash_dq_kernel", "pid % n_tiles", "pid % n_tiles * (pid // n_tiles % n_heads)")
+    file, changed = tmp_path / "taken.py", Changed("taken", "flash", (took_one,))
+    file.write_text(changed.plant())
+    found = suspects(followed("flash", "contiguous", {}, file), ("dQ",))[0]
+    assert (found.kind, found.name, found.site.kernel) == ("unstored", "dQ", "flash_dq_kernel")
+    assert "of dQ in batch 0 and head 0" in found.reason
+    beside = [line for chain in found.beside for _, line in chain]
+    assert changed.lines() & set(beside)
+    assert len(beside) <= 8
 
 
 def test_a_load_beyond_its_tensor_is_told_where_what_it_meets_lies_inside(tmp_path: Path) -> None:

@@ -182,6 +182,12 @@ def _reach(flow: Flow, number: int, at: Mapping[str, Array]) -> None:
     for letter in at.keys() & set("bhgmn"):
         reached = flow.reached.setdefault((number, letter), np.zeros(flow.sizes[letter], bool))
         reached[at[letter][at[letter] >= 0]] = True
+    letters = "".join(x for x in "bhgmn" if x in at and (x != "g" or "h" not in at))
+    indices = [at[x].reshape(-1) for x in letters]
+    inside = np.logical_and.reduce([each >= 0 for each in indices])
+    axes, filled = flow.filled.setdefault(number, (letters, np.zeros([flow.sizes[x] for x in letters], bool)))
+    if axes == letters:  # what kernels stored in a buffer of their own has those that it had then
+        filled[tuple(each[inside] for each in indices)] = True
 
 
 def place(flow: Flow, view: View, letters: str) -> None:

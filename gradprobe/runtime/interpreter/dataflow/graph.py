@@ -183,6 +183,8 @@ class Flow:
     """By home, [batch, heads, rows, keys]: how often each pair is in what was stored there."""
     reached: dict[tuple[int, str], Array] = field(default_factory=dict)
     """By the number of a source and a letter but those of dims, [length] bool: the indices that it loads or stores."""
+    filled: dict[int, tuple[str, Array]] = field(default_factory=dict)
+    """By the number of a source, its letters but those of dims, and of these axes: what it loads or stores."""
     memory: Memory | None = None
     failures: dict[str, None] = field(default_factory=dict)
     _numbers: dict[tuple[str, Site], int] = field(default_factory=dict)
