@@ -30,7 +30,7 @@ from ..model.memory import (
 )
 from ..model.report import Diagnosis, Where
 from ..probing.experiment import Experiment
-from .statements import address, aliases, grids, launches_with
+from .statements import address, aliases, ends, grids, launches_with
 
 # What a kind of fault makes wrong first, where its word does not say it.
 _MADE = {"mask": "P", "dead": "P", "delta": "dS", "softcap": "dS", "tau": "dP", "relu": "dP", "tail": "dK"}
@@ -203,6 +203,7 @@ _FIX = {
 _FIX_IN_A_BLOCK = "put a barrier between the two: __syncthreads()"
 # Where the same access stays inside, and alone, as long as all is contiguous, no mask and no barrier is missing.
 _FIX_BY_STRIDES = "address TENSOR by its own strides, all of them; or refuse other layouts before the first launch"
+_FIX_OF_LOOP = "end its loop at the length of the tensor, or mask the access by that"
 _FIX_OF_HUGE = "widen the index before it is multiplied, .to(tl.int64), and address TENSOR by its own strides"
 
 
@@ -228,6 +229,7 @@ def _diagnosis(group: Group, *, by_strides: bool) -> Diagnosis:
     evidence = tuple(dict.fromkeys(memory_finding.sentence for memory_finding in others))
     fix = _FIX_BY_STRIDES if by_strides and worst.kind in (OUTSIDE, RACE) else _FIX.get(worst.kind, "")
     is_huge = worst.kind == OUTSIDE and all(HUGE in layout for layout in group.layouts)
+    fix = _FIX_OF_LOOP if worst.runs_on else fix
     fix = _FIX_OF_HUGE if wraps or is_huge else fix
     fix = _FIX_IN_A_BLOCK if worst.kind == RACE and worst.in_block else fix
     return Diagnosis(
@@ -255,7 +257,7 @@ def _lines(memory: Sequence[MemoryFinding]) -> tuple[Where, ...]:
         for at in launches_with(file, line)
     )
     found: dict[tuple[str, int], Where] = {}
-    for where in (*_rests(memory), *lines.values(), *_addresses(memory), *made, *launched):
+    for where in (*_rests(memory), *lines.values(), *_addresses(memory), *_loops(memory), *made, *launched):
         found.setdefault((where.file, where.line), where)
     return tuple(found.values())
 
@@ -265,6 +267,14 @@ def _rests(memory: Sequence[MemoryFinding]) -> Iterator[Where]:
     for kernel, file, line in dict.fromkeys(one.rest for one in memory if one.rest[0]):
         lines = {line: "stores the rest"} | dict.fromkeys(grids(file, kernel), "launched here")
         yield from (among(Where(file, at, _line_of(file, at).strip(), kernel=kernel, note=lines[at])) for at in lines)
+
+
+def _loops(memory: Sequence[MemoryFinding]) -> Iterator[Where]:
+    """The loops that run on beyond a tensor, and what makes their ends."""
+    for one in (one for one in memory if one.runs_on and one.line):
+        for at in ends(one.file, one.line or 0):
+            code, note = _line_of(one.file, at).strip(), "its loop, or an end of it, which lies beyond the last one"
+            yield among(Where(one.file, at, code, kernel=one.kernel, note=note))
 
 
 def _addresses(memory: Sequence[MemoryFinding]) -> Iterator[Where]:

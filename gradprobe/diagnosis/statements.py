@@ -128,6 +128,17 @@ def loops(file: str, line: int) -> list[int]:
     )
 
 
+def ends(file: str, line: int) -> Iterator[int]:
+    """The lines that make where the innermost loop around a line begins and ends, and the loop's own."""
+    function = _function(file, line)
+    around = [each for each in _at(function, line) if isinstance(each, ast.For) and each.lineno < line]
+    for loop in around[-1:]:
+        limits = loop.iter.args[:2] if isinstance(loop.iter, ast.Call) else []
+        names = _names(inner for each in limits for inner in ast.walk(each))
+        yield from (each.lineno for each in _assigned(function, names, loop.lineno))
+        yield loop.lineno
+
+
 def ranges(lines: Sequence[tuple[str, int]]) -> Iterator[tuple[str, int]]:
     """(file, line) of what makes the ranges of the loops and the tests around a line, through the calls to it.
 

@@ -70,6 +70,8 @@ class MemoryFinding:
     """Where it is told of a whole survey: the layout in which it was seen."""
     allocated: tuple[str, int] = ("", 0)
     """Of what nothing has written: the file and the line that allocated it, where they are known."""
+    runs_on: bool = False
+    """Of accesses outside: whether each was so with every lane, after the same line was inside: its loop runs on."""
     rest: tuple[str, str, int] = ("", "", 0)
     """Of the same: the kernel, the file and the line that stored the rest of it, where any did."""
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..inputs.draw import coarser_than
 from ..inputs.guards import Breach
 from ..model.intermediates import slots
-from ..model.memory import CHANGED, DTYPE, GUARD, SHARED, UNWRITTEN, MemoryFinding
+from ..model.memory import CHANGED, DTYPE, GUARD, OUTSIDE, SHARED, UNWRITTEN, MemoryFinding
 from ..runtime.changes import Change, Shared, Writer
 from ..runtime.trace import Trace, dtype_of
 
@@ -40,6 +40,7 @@ def of_access(found: AccessFinding) -> MemoryFinding:
         lanes=found.lanes,
         wraps=wraps,
         allocated=found.allocated,
+        runs_on=found.kind == OUTSIDE and found.runs_on,
         rest=(rest.kernel, rest.place.file, rest.place.line) if rest else ("", "", 0),
     )
 

@@ -44,6 +44,17 @@ def test_what_one_kernel_left_unwritten_is_told_first_where_that_stores_the_rest
     assert [one.line for one in cause.where] == [40, 3, 2, 50, 1, 4]
 
 
+def test_beside_a_load_whose_loop_runs_on_what_ends_that_loop_is_told(tmp_path):
+    loops = "    for i in range(n):\n        for start in range(0, end, step):\n            x = load(start)"
+    file = tmp_path / "kernel.py"
+    file.write_text(f"def k(n, causal):\n    end = n\n    if causal:\n        end = n + 1\n    step = 8\n{loops}\n")
+    for runs_on, lines in ((True, [8, 4, 2, 7]), (False, [8])):
+        found = MemoryFinding(OUTSIDE, "k", "far", "k", str(file), 8, access="load", runs_on=runs_on)
+        (cause,) = of_strays([("contiguous", found)])
+        assert [one.line for one in cause.where] == lines
+        assert ("end its loop" in cause.fix) == runs_on
+
+
 def test_what_depends_on_unwritten_memory_is_told_where_that_is_read_unless_two_tensors_are():
     dq = Diagnosis("unwritten/dQ", "N2", "dQ depends on what memory held", 1.0)
     reads = [of_strays([("", MemoryFinding(UNWRITTEN, name, "read", "k", "f.py", 7))])[0] for name in ("D", "L")]

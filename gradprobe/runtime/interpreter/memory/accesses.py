@@ -42,13 +42,14 @@ class _Count:
 
     first: AccessFinding
     launch: Launch
+    runs_on: bool = True
     lanes: int = 0
     programs: set[tuple[int, Program]] = field(default_factory=set)
 
     @property
     def finding(self) -> AccessFinding:
         many, beyond = len(self.programs), next(self._beyond(), None)
-        return replace(self.first, lanes=self.lanes, programs=many, beyond=beyond)
+        return replace(self.first, lanes=self.lanes, programs=many, beyond=beyond, runs_on=self.runs_on)
 
     def _beyond(self) -> Iterator[tuple[int, int, int]]:
         """(axis, first, many) of each axis along which all programs from the first on did it, and no others."""
@@ -85,6 +86,8 @@ class Accesses:
         """By the caller's input: the kernel, and the lines, that first stored other bits there than it held."""
         self._storing: dict[int, tuple[Launch, tuple[Line, ...]]] = {}
         """By home of what had no value: the last launch that stored there, with its lines."""
+        self._inside: dict[tuple[Line, ...], tuple[int, Program]] = {}
+        """By line: the program in which it last stayed inside its tensor."""
         self._contests: list[Callable[[], None]] = []
         """What is to be judged once the atomic that comes next is done."""
 
@@ -132,6 +135,8 @@ class Accesses:
         if not inside.all():
             stays = view.in_storage(addresses, access.width)
             self._found(OUTSIDE, access, view, addresses, ~inside)
+        elif len(inside):
+            self._inside[access.lines] = access.launch, access.program
         if access.width > view.elements.itemsize:  # an element by itself lies where its tensor does
             self._found(MISALIGNED, access, view, addresses[inside], addresses[inside] % access.width != 0)
         if access.kind != "store":
@@ -195,8 +200,10 @@ class Accesses:
                 made = self._unwritten.places.get(view.home, ("", 0))
                 first = replace(first, allocated=made, rest=self._rest(view.home))
             self._findings[key] = _Count(first, self._running())
-        self._findings[key].lanes += int(which.sum())
-        self._findings[key].programs.add((access.launch, access.program))
+        count, program = self._findings[key], (access.launch, access.program)
+        count.runs_on &= bool(which.all()) and self._inside.get(access.lines) == program
+        count.lanes += int(which.sum())
+        count.programs.add(program)
 
     def _rest(self, home: int) -> Rest | None:
         """Who stored the rest of what is read where nothing has written it: an earlier launch."""

@@ -116,6 +116,8 @@ class AccessFinding:
     """Of a read of what nothing has written: the file and the line that allocated it, where they are known."""
     rest: Rest | None = None
     """Of the same: who stored the rest of it before; None where nobody did."""
+    runs_on: bool = False
+    """Whether each of these accesses left the tensor with every lane, in a program where its line had been inside."""
     beyond: tuple[int, int, int] | None = None
     """(axis, first, many) where all programs from the first on along an axis with that many did it, and no others."""
 

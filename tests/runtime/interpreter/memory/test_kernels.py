@@ -303,6 +303,13 @@ def test_a_read_of_unwritten_memory_is_told_with_who_stored_the_rest_and_with_pr
     assert the_finding(watched(add, {}, unwritten)).rest is None
 
 
+@pytest.mark.parametrize(("begin", "end", "runs_on"), [(0, 32, True), (16, 32, False), (4, 20, False)])
+def test_a_loop_that_runs_on_is_told_from_an_address_that_is_wrong_and_from_a_part_of_a_tile(begin, end, runs_on):
+    x, out = torch.zeros(16), torch.zeros(8)
+    found = the_finding(watched(lambda: kernels.sum_tiles[(1,)](x, out, begin, end, N=8), {}))
+    assert (found.kind, found.runs_on) == ("outside", runs_on)
+
+
 def test_what_all_programs_from_one_on_do_and_no_others_is_told_of_them_alone():
     x, out = torch.zeros(8), torch.zeros(32)
     beyond = lambda grid: the_finding(watched(lambda: kernels.copy_all[grid](x, out, SIZE=4), {})).beyond  # noqa: E731
