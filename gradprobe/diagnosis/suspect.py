@@ -37,6 +37,11 @@ class Suspect:
     unmasked: tuple[tuple[Line, ...], ...] = ()
     """Where the scores that it works on are made, or masked last, which are not masked where rows do not see keys."""
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it is right where rows see keys, not masked where they do not, and summed over."""
+        return self.unmasked[:1] == (self.site.lines,)
+
 
 def share(count: int, total: int, noun: str) -> str:
     return f"{count:,} of {plural(total, noun)}"

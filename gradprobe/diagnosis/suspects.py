@@ -27,7 +27,9 @@ def suspects(run: Followed, wrong: Sequence[str]) -> list[Suspect]:
     # Programs that belong to no head misread everything.
     found = [*of_grids, *(one for one in found if one.site.kernel not in kernels)]
     if not found and "O" in wrong and len(wrong) > 1 and (of_forward := suspects(run, ["O"])):
-        return of_forward  # gradients are made of O: what they show is no more than its doing
+        # Gradients are made of O: what they show is no more than its doing, but for what is right and never masked.
+        known = {one.site for one in of_forward}
+        return [*of_forward, *(one for one in wrong_values(run, wrong) if one.is_open and one.site not in known)]
     found = found or [*not_numbers(run, wrong)] or [*wrong_values(run, wrong), *other_factors(run, wrong)]
     found += _of_sums(run, wrong, is_explained=any(one.is_sure for one in found))
     found = found or [*other_factors(run, wrong, of_host=True)]

@@ -182,6 +182,20 @@ def test_tiles_that_a_head_alone_lacks_are_told_with_what_says_which_tile_a_prog
     assert len(beside) <= 8
 
 
+def test_what_is_right_and_not_masked_is_told_in_a_backward_too_where_the_forward_is_wrong(tmp_path: Path) -> None:
+    of_forward = Edit(
+        "lazy_forward_kernel", "tl.where(valid, tl.maximum(p + floor[:, None], 0.0), 0.0)",
+        "tl.maximum(p + floor[:, None], 0.0)",
+    )  # fmt: skip
+    of_dv = Edit("lazy_dkdv_kernel", "tl.where(valid, tl.maximum(z, 0.0), 0.0)", "tl.maximum(z, 0.0)")
+    changed = Changed("unmasked", "lazy", (of_forward, of_dv))
+    file = tmp_path / "unmasked.py"
+    file.write_text(changed.plant())
+    found = suspects(followed("lazy", "contiguous", {}, file), ("O", "dQ", "dV"))
+    assert [one.site.kernel for one in found if one.is_sure] == ["lazy_forward_kernel", "lazy_dkdv_kernel"]
+    assert {one.lines[-1][1] for one in found if one.is_sure} <= changed.lines()
+
+
 def test_a_load_beyond_its_tensor_is_told_where_what_it_meets_lies_inside(tmp_path: Path) -> None:
     edit = Edit("flash_preprocess_kernel", "h * stride_doh", "h * stride_oh")
     file = tmp_path / "beyond.py"

@@ -239,6 +239,22 @@ def test_what_stands_in_the_wrong_place_is_moved(name):
 
 
 @pytest.mark.parametrize(
+    ("statement", "mended"),
+    [
+        ("w = p + fade[:, None]", "w = tl.where(dist >= 0, p + fade[:, None], 0.0)"),
+        ("w = p > 0", "w = (p > 0) & (dist >= 0)"),
+        ("w = tl.where(p > 0, v, 0.0)", "w = tl.where((p > 0) & (dist >= 0), v, 0.0)"),
+    ],
+)
+def test_what_is_not_masked_gets_the_test_that_hides_the_scores_of_its_kernel_at_once(statement, mended):
+    scores = 'dist = n - s\ns = tl.where(dist >= 0, s, float("-inf"))\ns = tl.where(l < n, s, float("-inf"))'
+    text = in_kernel(f"{scores}\n{statement}")
+    line = next(at for at, each in enumerate(text.split("\n"), 1) if statement in each)
+    first = islice(candidates_of(KernelFile("mine.py", text), [Fault(line)], ("where(",)), 3)
+    assert any(mended in one.text for one in first)
+
+
+@pytest.mark.parametrize(
     ("store", "mended"),
     [
         ("tl.store(q_ptr + dk * stride_qm, dk)", "tl.store(q_ptr + dk * stride_qm, dk * scale)"),

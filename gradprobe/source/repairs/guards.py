@@ -23,8 +23,8 @@ _FEW = 2
 
 
 def guarded(file: KernelFile, spot: Spot, value: ast.expr, scope: list[str]) -> Guarded:
-    """`tl.where(rows[:, None] >= keys[None, :], qk, float("-inf"))` for `qk`; none of what has one or is loaded."""
-    if any(called(node) in ("where", "load") for node in ast.walk(spot.statement)):
+    """`tl.where(rows >= keys, qk, float("-inf"))` for `qk`; none of what has one, is a test or is loaded."""
+    if isinstance(value, ast.Compare) or any(called(node) in ("where", "load") for node in ast.walk(spot.statement)):
         return
     words, targets = file.words(value), set(bound_in([spot.statement]))
     # A value that is assigned to itself, or a mere number, is what is left of a guard.
@@ -35,7 +35,10 @@ def guarded(file: KernelFile, spot: Spot, value: ast.expr, scope: list[str]) -> 
         if _names(test) <= known:
             # After the other sign: what is left of a guard says so, and most lines have nothing to do with one.
             yield sure + (1.0 if of & targets else 2.2), f"tl.where({test}, {words}, {hidden})"
-    likely, other = _HIDDEN if any(_SCORES.search(name) for name in targets) else _HIDDEN[::-1]
+    is_score = any(_SCORES.search(name) for name in targets)
+    for rank, test in () if is_score else hiding(file, spot.function):
+        yield sure + rank, f"tl.where({test}, {words}, 0.0)"
+    likely, other = _HIDDEN if is_score else _HIDDEN[::-1]
     for test in _tests(file, spot):
         yield sure + 1.5, f"tl.where({test}, {words}, {likely})"
         yield sure + 2.5, f"tl.where({test}, {words}, {other})"
@@ -48,6 +51,15 @@ def _others(file: KernelFile) -> list[tuple[str, str, frozenset[str]]]:
     guards = [each for each in calls if len(each.args) == 3]
     found = [(file.words(each.args[0]), file.words(each.args[2]), file.statement(each)) for each in guards]
     return list(dict.fromkeys((test, hidden, frozenset(bound_in([of]))) for test, hidden, of in found))
+
+
+@lru_cache(maxsize=256)
+def hiding(file: KernelFile, function: ast.FunctionDef) -> tuple[tuple[float, str], ...]:
+    """(rank, test) of those of a function that hide keys from rows: where they fail scores are -inf."""
+    calls = [node for node in ast.walk(function) if isinstance(node, ast.Call) and called(node) == "where"]
+    hidden = [each for each in calls if len(each.args) == 3 and "inf" in file.words(each.args[2])]
+    tests = dict.fromkeys(file.words(each.args[0]) for each in hidden)
+    return tuple((0.6 + 0.2 * number, test) for number, test in enumerate(tests))
 
 
 def _names(words: str) -> set[str]:
@@ -73,12 +85,14 @@ def _tests(file: KernelFile, spot: Spot) -> Iterator[str]:
 
 @lru_cache(maxsize=256)
 def _vectors(function: ast.FunctionDef) -> tuple[str, ...]:
-    """The vectors of positions: what is made of tl.arange, or of one that is, without those of the head's dims."""
+    """The vectors of positions: what is made of tl.arange, or of one that is, but of no quotient or the head's dims."""
     found: dict[str, None] = {}
     assigned = [each for each in ast.walk(function) if isinstance(each, ast.Assign)]
     for each in sorted(assigned, key=lambda each: each.lineno):
         inside = list(ast.walk(each.value))
-        has_tile = any(isinstance(node, ast.Subscript) or called(node) in ("load", "where") for node in inside)
+        has_tile = any(
+            isinstance(node, (ast.Subscript, ast.Div)) or called(node) in ("load", "where") for node in inside
+        )
         names = {node.id for node in inside if isinstance(node, ast.Name)}
         made = any(called(node) == "arange" for node in inside) or names & found.keys()
         if made and not has_tile and not any(_DIMS.search(name) for name in names):

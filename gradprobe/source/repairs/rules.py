@@ -14,7 +14,7 @@ from ..operators.addresses import parameters, stride_of
 from ..text import Edit
 from ..triton_source import blocks, bound_in
 from .alike import in_scope, others_of, scales
-from .guards import guarded
+from .guards import guarded, hiding
 from .spots import Spot
 from .unread import term_added, unread
 
@@ -319,6 +319,10 @@ def mask_added(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
     for mask in _masks(by, spot):
         words = by.file.words(mask)
         yield from ((1.5, by.replaced(mask, f"({words}) & ({term})")) for term in terms if term not in words)
+    for test in _tests(by, spot):
+        held = by.file.words(test)
+        others = ((rank, other) for rank, other in hiding(by.file, spot.function) if other not in held)
+        yield from ((rank, by.replaced(test, f"({held}) & ({other})")) for rank, other in others)
     for node in by.nodes(spot):
         if isinstance(node, ast.Call) and called(node) in _ACCESSES and not any(w.arg == "mask" for w in node.keywords):
             other = ", other=0.0" if called(node) == "load" else ""
@@ -331,6 +335,14 @@ def mask_added(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
         for hidden in ("0.0", 'float("-inf")'):
             held = by.file.words(value)
             yield from ((2.5, by.replaced(value, f"tl.where({test}, {held}, {hidden})")) for test in [*names, *terms])
+
+
+def _tests(by: Repairs, spot: Spot) -> Iterator[ast.expr]:
+    """What decides over each pair of a row and a key: of a `where`, or of what is compared and named."""
+    yield from (node.args[0] for node in by.nodes(spot) if isinstance(node, ast.Call) and called(node) == "where")
+    value = _value(by, spot)
+    if isinstance(value, ast.Compare) and not any(map(_is_position, ast.walk(value))):
+        yield value
 
 
 def _held(by: Repairs, spot: Spot, scope: list[str]) -> list[str]:
