@@ -270,6 +270,15 @@ def test_what_is_stored_gets_a_factor_beside_strides_and_through_a_helper(store,
     assert any(mended in one.text for one in islice(candidates_of(file, [Fault(line)], ("scale",)), 12))
 
 
+def test_a_pointer_is_moved_on_as_others_are_and_neither_a_stride_nor_by_a_sum_of_a_tile():
+    loop = "for i in range(n):\n    s += tl.sum(p, 1)\n    q_ptr += n\n    w = tl.load(l_ptr + i * stride_lm)"
+    text = in_kernel(loop).replace("scale):", "scale, stride_lm):")
+    line = next(at for at, each in enumerate(text.split("\n"), 1) if "tl.load" in each)
+    found = [one.text for one in islice(candidates_of(KernelFile("mine.py", text), [Fault(line)]), FIRST)]
+    assert any("l_ptr += n" in one for one in found)
+    assert not any("l_ptr += tl.sum" in one or "stride_lm +=" in one for one in found)
+
+
 def test_what_can_be_seen_to_fail_or_to_change_nothing_is_not_tried():
     text = in_kernel("a = s + l\nb = a * scale")
     file = KernelFile("mine.py", text)

@@ -523,15 +523,18 @@ def pointer_advanced(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
             continue
         moving = [each for each in loop.body if _is_move(each)]
         standing = (read - set(bound_in(loop.body))) & set(parameters(spot.function))
-        for name in sorted(standing):
+        for name in sorted(name for name in standing if stride_of(name) is None):
             for step, rank in _steps(by, spot.function, name, moving).items():
                 end = by.file.span(moving[-1])[1]
                 yield rank, (Edit(end, end, f"\n{' ' * moving[-1].col_offset}{name} += {step}"),)
 
 
 def _is_move(statement: ast.stmt) -> bool:
-    is_sum = isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Add)
-    return is_sum and isinstance(statement.target, ast.Name) and called(statement.value) != "dot"  # type: ignore[attr-defined]
+    """Whether it adds to a name what is made by no call, as sums of tiles are."""
+    if not isinstance(statement, ast.AugAssign) or not isinstance(statement.target, ast.Name):
+        return False
+    is_made = any(called(node) not in (None, "", "to") for node in ast.walk(statement.value))
+    return isinstance(statement.op, ast.Add) and not is_made
 
 
 def _steps(by: Repairs, function: ast.FunctionDef, name: str, moving: Sequence[ast.stmt]) -> dict[str, float]:
