@@ -100,6 +100,7 @@ def _beside(one: Suspect, place: Where) -> Iterator[Where]:
         lines += [(place.file, at, "passed here") for at in passed_of_others(place.file, one.site.kernel, one.name)]
         lines += [] if one.beside else [(place.file, line, note) for line in address(place.file, place.line)]
     if one.kind == "value":
+        lines += [(file, at, note) for file, line, _ in lines for at in given_again(file, line, place.line)]
         lines += [(place.file, line, "the mask") for line in masks(place.file, place.line, of_accesses=False)]
         lines += [(place.file, line, note) for line in begun(place.file, place.line)]
         lines += [(file, at, "the mask") for file, line, _ in lines for at in masks(file, line, of_accesses=False)]

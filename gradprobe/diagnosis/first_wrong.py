@@ -117,9 +117,17 @@ def _entering(flow: Flow, node: Node) -> Iterator[tuple[Line, ...]]:
     # What is right but for a factor of its row is held to less.
     unsure = (one for one in node.operands if one.role is None or one.role.is_by_row)
     yield from (operand.site.lines for operand in unsure)
-    unscaled = [one.site.lines for one in node.operands if one.role is not None and one.role.name == "Q K^T"]
-    # Scores that LSE is taken from are to be scaled where they are made.
-    yield from unscaled if any(one.role is not None and one.role.name == "LSE" for one in node.operands) else ()
+    # Scores that LSE is taken from are to be scaled where they are made, or since then.
+    is_scaled = any(one.role is not None and one.role.name == "LSE" for one in node.operands)
+    unscaled = _named("Q K^T", node) if is_scaled else []
+    while unscaled:
+        yield from (one.site.lines for one in unscaled)
+        unscaled = _named("Q K^T", *unscaled)
+
+
+def _named(name: str, *nodes: Node) -> list[Node]:
+    """The operands that are an intermediate."""
+    return [one for node in nodes for one in node.operands if one.role is not None and one.role.name == name]
 
 
 def _unmasked(node: Node) -> Iterator[tuple[Line, ...]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 
 from ..runtime.interpreter.dataflow import Node, Role, Site, Stored
 from .factors import STORED
@@ -66,7 +67,9 @@ def other_factors(run: Followed, wrong: Sequence[str], *, of_host: bool = False)
 
 
 def _made_of(node: Node) -> Iterator[Node]:
-    """What a stored sum was made by: the dot, and the scores that it sums, where a factor may be missing."""
+    """What a stored sum was made by, where a factor may be missing: what multiplies it, the dot, the scores in that."""
+    way = list(takewhile(lambda one: one.site.operation != "dot", _behind(node)))
+    yield from (one for one in way if one.site.operation == "fmul" and one.role is not None and one.role.is_known)
     summed = [one for one in _behind(node) if one.site.operation == "dot"][:1]
     yield from summed
     yield from (one for dot in summed for one in dot.operands[:2] if not is_loaded(one))

@@ -170,6 +170,25 @@ def test_batches_and_heads_in_one_axis_of_the_grid_are_told_with_the_launch(tmp_
     assert any("program_id(0)" in lines[line - 1] for line in told)
 
 
+DOT = "s = tl.dot(q, tl.trans(k), input_precision=DOTS)"
+
+
+@pytest.mark.parametrize(
+    ("find", "replace", "left"),
+    [
+        ("store_tile(dq_ptr, dq * scale", "dq *= 1.0\n    store_tile(dq_ptr, dq", "    dq *= 1.0"),
+        (f"{DOT} * scale", f"{DOT}\n        s = s", "        s = s"),
+    ],
+)
+def test_a_factor_that_is_missing_is_told_also_where_a_statement_may_have_lost_it(
+    tmp_path: Path, find: str, replace: str, left: str
+) -> None:
+    file = tmp_path / "lost.py"
+    file.write_text(Changed("lost", "flash", (Edit("flash_dq_kernel", find, replace),)).plant())
+    (cause, *_) = _diagnoses(suspects(followed("flash", "contiguous", {}, file), ("dQ",)))
+    assert file.read_text().splitlines().index(left) + 1 in [where.line for where in cause.where]
+
+
 def test_tiles_that_a_head_alone_lacks_are_told_with_what_says_which_tile_a_program_takes(tmp_path: Path) -> None:
     took_one = Edit("flash_dq_kernel", "pid % n_tiles", "pid % n_tiles * (pid // n_tiles % n_heads)")
     file, changed = tmp_path / "taken.py", Changed("taken", "flash", (took_one,))
