@@ -20,6 +20,8 @@ from gradprobe.pipeline.probe import probe
 from gradprobe.probing.experiment import experiment_of
 from gradprobe.runtime.backend import prepare_backend
 from gradprobe.runtime.interpreter.dataflow import AccessLine, Flow, Lanes, Site
+from gradprobe.runtime.interpreter.dataflow.accesses import IndexedAccesses
+from gradprobe.runtime.interpreter.dataflow.lanes import Cover
 from gradprobe.runtime.interpreter.dataflow.meetings import lane_by_lane
 from gradprobe.targets.find import find_target
 from tests.cases import lazy_case, softmax_case
@@ -168,6 +170,25 @@ def test_batches_and_heads_in_one_axis_of_the_grid_are_told_with_the_launch(tmp_
     told, lines = {where.line for where in _diagnoses([found])[0].where}, file.read_text().splitlines()
     assert any("flash_dq_kernel[" in lines[line - 1] for line in told)
     assert any("program_id(0)" in lines[line - 1] for line in told)
+
+
+@pytest.mark.parametrize(
+    ("stores", "least"),
+    [
+        ((((0, 1), (2, 3)), ((2, 3), (0, 1, 2, 3))), 0),  # keys 2 and 3 are not in dims 0 and 1
+        ((((0, 1, 2, 3), (0, 1)), ((0, 1), (0, 1, 2, 3)), ((2, 3), (0, 1, 2, 3))), 1),  # stored anew in two parts
+    ],
+)
+def test_what_is_stored_in_parts_of_the_dims_holds_what_all_parts_hold(
+    stores: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...], least: int
+) -> None:
+    flow = Flow(lambda view: "", {"b": 1, "h": 1, "m": 1, "n": 4}, lambda data, lanes: None)
+    for dims, keys in stores:
+        at = {"b": np.zeros((1, len(dims))), "m": np.zeros((1, len(dims))), "d": np.array([dims])}
+        counts = np.isin(np.arange(4), keys).astype(np.int16)[None, None]
+        lanes = Lanes({x: each.astype(np.int32) for x, each in at.items()}, {}, Cover(0, "n", counts))
+        IndexedAccesses(flow)._visit(0, lanes, is_atomic=False)
+    assert flow.visits[0].min() == least
 
 
 DOT = "s = tl.dot(q, tl.trans(k), input_precision=DOTS)"

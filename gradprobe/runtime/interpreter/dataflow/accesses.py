@@ -75,7 +75,8 @@ class IndexedAccesses:
         if len(axes) != 1:
             return None
         batch, index, head = (at[x].max(1 - axes[0]) for x in ("b", kept, letter))
-        visits = self.flow.visits[home]
+        parts = self.flow.visited[home]
+        visits = parts[_dims(at)] if _dims(at) in parts else self.flow.visits[home]
         each = visits[batch, :, index, :] if kept == "m" else visits[batch, :, :, index]
         many = visits.shape[1] // self.flow.sizes[letter]
         own = (batch >= 0) & (index >= 0) & (np.arange(visits.shape[1])[:, None] // many == head)
@@ -113,16 +114,24 @@ class IndexedAccesses:
         kept = {"m": "n", "n": "m"}[cover.letter]
         if kept not in lanes.at:
             return
-        shape = tuple(self.flow.sizes[x] for x in "bhmn")
-        visits = self.flow.visits.setdefault(home, np.zeros(shape, np.int16))
+        touched = self._touched(home, _dims(lanes.at))
         self._over[home] = cover.letter
         axes = [axis for axis in range(lanes.at["b"].ndim) if axis != cover.axis]
         batch, index = (lanes.at[x].max(tuple(axes)) for x in ("b", kept))
         for lane in np.flatnonzero((batch >= 0) & (index >= 0)):
             counts, b, i = cover.counts[lane], batch[lane], index[lane]
-            place = visits[b, :, i, :] if kept == "m" else visits[b, :, :, i]
             heads = counts.any(1)
-            place[heads] = place[heads] + counts[heads] if is_atomic else counts[heads]
+            for visits in touched:
+                place = visits[b, :, i, :] if kept == "m" else visits[b, :, :, i]
+                place[heads] = place[heads] + counts[heads] if is_atomic else counts[heads]
+
+    def _touched(self, home: int, dims: frozenset[int]) -> list[Array]:
+        """The visits of these dims, and of all that hold some of them."""
+        parts = self.flow.visited.setdefault(home, {})
+        if dims not in parts:
+            nothing = np.zeros([self.flow.sizes[x] for x in "bhmn"], np.int16)
+            parts[dims] = next((visits.copy() for other, visits in parts.items() if dims & other), nothing)
+        return [visits for other, visits in parts.items() if dims & other or dims == other]
 
     def _letters(self, view: View) -> str:
         return self.flow.axes(view.known or view)
@@ -167,6 +176,12 @@ class IndexedAccesses:
         """For each tensor that is accessed: its view, the flat lanes, and their addresses."""
         assert self.flow.memory is not None
         return self.flow.memory.parts(pointers, mask.data if isinstance(mask, Handle) else mask)
+
+
+def _dims(at: Mapping[str, Array]) -> frozenset[int]:
+    """Which dims a tile is of: all, or those that one of several stores writes."""
+    dims = next((at[x] for x in "de" if x in at), np.zeros(0, np.int32))
+    return frozenset(np.unique(dims[dims >= 0]).tolist())
 
 
 def _told_apart(lanes: Lanes) -> Mapping[str, Array]:

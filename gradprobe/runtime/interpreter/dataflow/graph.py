@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from types import CodeType, FrameType
 from typing import Any
 
@@ -179,8 +180,8 @@ class Flow:
     empty: dict[int, Site] = field(default_factory=dict)
     """By home, the last store of one number throughout that no load was made into."""
     nodes: list[Node] = field(default_factory=list)
-    visits: dict[int, Array] = field(default_factory=dict)
-    """By home, [batch, heads, rows, keys]: how often each pair is in what was stored there."""
+    visited: dict[int, dict[frozenset[int], Array]] = field(default_factory=dict)
+    """By home and dims, [batch, heads, rows, keys]: how often each pair is in what was stored there."""
     reached: dict[tuple[int, str], Array] = field(default_factory=dict)
     """By the number of a source and a letter but those of dims, [length] bool: the indices that it loads or stores."""
     filled: dict[int, tuple[str, Array]] = field(default_factory=dict)
@@ -189,6 +190,11 @@ class Flow:
     failures: dict[str, None] = field(default_factory=dict)
     _numbers: dict[tuple[str, Site], int] = field(default_factory=dict)
     _of_lines: dict[tuple[Line, ...], int] = field(default_factory=dict)
+
+    @property
+    def visits(self) -> dict[int, Array]:
+        """By home, [batch, heads, rows, keys]: how often each pair is in what was stored there, in all dims."""
+        return {home: reduce(np.minimum, parts.values()) for home, parts in self.visited.items()}
 
     def attempt(self, action: Callable[..., object], *args: Any) -> None:
         """A fault of following stops no kernel."""
