@@ -9,6 +9,7 @@ refuses it, or misreads several tensors at once: that is its way and no slip.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from ..inputs.options import flags
 from ..lint.finding import where_of
 from ..lint.reading import findings_of
 from ..model.assignment import UNIT_RUN, Assigned, run_name
-from ..model.case import Case, fewer_heads, shortened
+from ..model.case import ALIGNMENTS, Case, fewer_heads, shortened
 from ..model.failures import Failure
 from ..model.memory import COINCIDENCE, OUTSIDE, Warned, telling
 from ..model.number import in_words, spans
@@ -52,8 +53,10 @@ _LARGEST = 128
 _GROUPED = (4, 2)
 # Tensors that a kernel misreads: as many are its way, and no slip.
 _A_WAY = 2
-# How often its seconds a fork may live: of what it finds the kernels are read, and a processor may be shared.
-_TIMES = 3.0
+# How often its seconds a fork may live: no case is begun that would not end in them, but one may hang.
+_TIMES = 1.5
+# How often as long as a plain run one takes whose values are followed.
+_FOLLOWED = 6.0
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ def coincidences(experiment: Experiment, runs: Sequence[LayoutRun], seconds: flo
     It is sought in a fork, since a case that the target does not take may end its process, or never end.
 
     Args:
-        seconds: after which no further case is run.
+        seconds: that the search takes.
     """
     with Forks(1) as forks:
         forks.add("", partial(sought, replace(experiment, tick=silent), runs, seconds))
@@ -99,13 +102,13 @@ def coincidences(experiment: Experiment, runs: Sequence[LayoutRun], seconds: flo
 
 def sought(experiment: Experiment, runs: Sequence[LayoutRun], seconds: float) -> tuple[Warned, ...]:
     """The same in this process."""
-    until, found = time.process_time() + seconds, dict[tuple[str, int | None], Warned]()
+    until, found = time.monotonic() + seconds, dict[tuple[str, int | None], Warned]()
     apart = variations(experiment.case, runs)
     # Most targets that take each of several cases take all at once, which is one run instead of several.
     if seconds > 0 and len(apart) > 1 and _is_right(experiment, _together(apart)):
         return ()
     for variation in apart:
-        for one in warnings_in(experiment, variation) if time.process_time() < until else ():
+        for one in warnings_in(experiment, variation, until) if time.monotonic() < until else ():
             found.setdefault((one.file, one.line), one)
     return tuple(found.values())
 
@@ -170,15 +173,39 @@ def _fewer(length: int) -> int:
 
 def _is_right(experiment: Experiment, variation: Variation) -> bool:
     """Whether the target is right in the first layout that it takes."""
+    return any(_has_matched(experiment, one) for one in _corners(experiment, variation))
+
+
+def _has_matched(experiment: Experiment, variation: Variation) -> bool:
     return next((run is not None and run.verdict == MATCH for _, run in _taken(experiment, variation)), False)
 
 
-def warnings_in(experiment: Experiment, variation: Variation) -> list[Warned]:
-    """What misreads a tensor in the first layout in which the target does not do so in its own way."""
+def _corners(experiment: Experiment, variation: Variation) -> list[Variation]:
+    """The variation with the diagonal in its corner, and in the other where no run of the check told the two apart."""
+    case, plain = variation.case, experiment.case
+    is_told = plain.seqlen_q != plain.seqlen_k or "align" in experiment.target.takes
+    if is_told or case.seqlen_q == case.seqlen_k or not (case.causal or case.window):
+        return [variation]
+    return [
+        variation,
+        *(replace(variation, case=replace(case, align=word)) for word in ALIGNMENTS if word != case.align),
+    ]
+
+
+def warnings_in(experiment: Experiment, variation: Variation, until: float = math.inf) -> list[Warned]:
+    """What misreads a tensor in the first layout in which the target does not do so in its own way.
+
+    Args:
+        until: when it is to have ended, by `time.monotonic`.
+    """
+    began, others = time.monotonic(), _corners(experiment, variation)[1:]
     for ran, run in _taken(experiment, variation):
-        if run is not None and run.verdict == MATCH:
+        now = time.monotonic()
+        spent, began = now - began, now
+        if (run is not None and run.verdict == MATCH) or any(_has_matched(experiment, one) for one in others):
             break
-        if run is not None and (culprits := _slips(ran, run)):
+        has_time = time.monotonic() + _FOLLOWED * spent < until
+        if run is not None and has_time and (culprits := _slips(ran, run)):
             return list(_warned(ran, run.assigned, culprits, variation.words(run.assigned)))
     return []
 

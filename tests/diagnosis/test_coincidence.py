@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
-from gradprobe.diagnosis.coincidence import Variation, sought, variations, warnings_in
+from gradprobe.diagnosis.coincidence import Variation, _culprits, _is_right, sought, variations, warnings_in
+from gradprobe.diagnosis.follow import followed_run
 from gradprobe.model.assignment import DEFAULT_RUNS, Assigned
 from gradprobe.model.run import MATCH
 from gradprobe.numerics.evidence import LayoutRun
@@ -106,6 +108,44 @@ def test_of_a_kernel_whose_way_it_is_nothing_is_told(tmp_path):
     experiment, runs = checked(copy, function, {"seqlen": 20})
     assert warnings_in(experiment, of(experiment, runs, STRIDES)) == []
     assert sought(experiment, runs, 0.0) == ()  # no time, no case
+
+
+CAUSAL = {"seqlen": 20, "causal": True}
+
+
+def grouped_with(folder: Path, *pairs: tuple[str, str]) -> tuple[Experiment, list[LayoutRun]]:
+    """A check of the grouped kernels with other text in all of them."""
+    file, function = source_of("grouped")
+    text, copy = file.read_text(), folder / file.name
+    for old, new in pairs:
+        assert old in text
+        text = text.replace(old, new)
+    copy.write_text(text)
+    return checked(copy, function, CAUSAL)
+
+
+def test_of_a_kernel_with_its_diagonal_in_the_other_corner_nothing_is_told(tmp_path):
+    experiment, runs = grouped_with(tmp_path, ("i[:, None] + n_k - n_q", "i[:, None]"))
+    lengths = of(experiment, runs, LENGTHS)
+    assert _is_right(experiment, lengths)
+    assert warnings_in(experiment, lengths) == []
+
+
+def test_a_tile_behind_the_last_key_leaves_no_keys_in_what_is_made_of_rows(tmp_path):
+    experiment, runs = grouped_with(
+        tmp_path, ("range(0, n_k, T)", "range(0, n_k + T, T)"), ("i[:, None] + n_k - n_q", "i[:, None]")
+    )
+    lengths = of(experiment, runs, LENGTHS)
+    flow = followed_run(experiment_of(lengths.case, experiment.target), ()).flow
+    found = [one.reason for one in _culprits(flow)]
+    assert found == []
+
+
+def test_nothing_is_followed_that_would_not_end_in_time(tmp_path):
+    experiment, runs = grouped_with(tmp_path, ("V, j, d, vi, vd", "V, j, d, ki, vd"))
+    strides = of(experiment, runs, STRIDES)
+    assert warnings_in(experiment, strides, time.monotonic() + 60.0)
+    assert warnings_in(experiment, strides, time.monotonic() + 0.1) == []
 
 
 def test_a_check_that_matches_is_warned_of_and_matches(tmp_path):

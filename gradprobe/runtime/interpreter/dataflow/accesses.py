@@ -195,8 +195,9 @@ def _told_apart(lanes: Lanes) -> Mapping[str, Array]:
 
 def _reach(flow: Flow, number: int, at: Mapping[str, Array]) -> None:
     for letter in at.keys() & set("bhgmn"):
-        reached = flow.reached.setdefault((number, letter), np.zeros(flow.sizes[letter], bool))
-        reached[at[letter][at[letter] >= 0]] = True
+        known = at[letter][at[letter] >= 0]
+        if known.size:  # a letter without any known index is no axis of what is accessed
+            flow.reached.setdefault((number, letter), np.zeros(flow.sizes[letter], bool))[known] = True
     letters = "".join(x for x in "bhgmn" if x in at and (x != "g" or "h" not in at))
     indices = [at[x].reshape(-1) for x in letters]
     inside = np.logical_and.reduce([each >= 0 for each in indices])
