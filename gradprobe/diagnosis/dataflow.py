@@ -92,7 +92,8 @@ _OF_ACCESSES = ("load", "masked", "store")
 def _beside(one: Suspect, place: Where) -> Iterator[Where]:
     """The lines of what enters a wrong operation unseen: its mask, its terms, the range of its loop."""
     note = "its address" if one.kind in _OF_ACCESSES else "enters here"
-    lines = [(line.file, line.line, note) for chain in one.beside for line in places(chain)[-1:]]
+    lines = [(line.file, line.line, "worked on here") for chain in one.used for line in places(chain)[-1:]]
+    lines += [(line.file, line.line, note) for chain in one.beside for line in places(chain)[-1:]]
     if one.site.operation == "select" or one.kind == "masked":
         lines += [(place.file, line, "the mask") for line in masks(place.file, place.line)]
     if one.kind in _OF_ACCESSES:

@@ -28,7 +28,7 @@ def wrong_values(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
     extents = {site: share(len(each), compared[site], "tile") for site, each in numbers.items()}
     explained = dict([*_by_masks(run.flow, found, extents), *_by_factors(run, found, extents)])
     yield from dict.fromkeys(explained.values())
-    right, fine, earlier = _right(run.flow), _fine(run.flow.nodes), set[str]()
+    right, fine, earlier, factors = _right(run.flow), _fine(run.flow.nodes), set[str](), Factors(run)
     for site in sorted(found, key=lambda site: found[site][0].number):
         node, used_by = found[site]
         if site in explained:
@@ -48,10 +48,12 @@ def wrong_values(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
         lines = blamed(site, right - {site})
         beside = tuple(dict.fromkeys(_entering(run.flow, node)))
         beside += (used_by.site.lines,) if is_open else ()
+        # What is multiplied by a constant may well have had it.
+        beside += tuple(one.lines for one in factors.entries(node)) if site.operation == "fmul" else ()
         is_sure = site not in fine and not (earlier - {site.kernel} and _has_unseen_load(node))
         earlier |= {site.kernel} if is_sure else set()
         unmasked = (*([node.site.lines] if is_open else []), *dict.fromkeys(_unmasked(node)))
-        yield Suspect("value", name, site, lines, reason, extents[site], is_sure, beside, unmasked)
+        yield Suspect("value", name, site, lines, reason, extents[site], is_sure, beside, unmasked=unmasked)
 
 
 def _is_known(node: Node) -> bool:
@@ -74,7 +76,7 @@ def _by_factors(
             reason = f"it is {culprit.words}, and line {places(site.lines)[-1].line} takes it for {culprit.wanted}"
             odd = culprit.node.site
             lines = blamed(odd, _right(run.flow) - {odd})
-            told.setdefault(odd, Suspect("value", culprit.name, odd, lines, reason, extents[site]))
+            told.setdefault(odd, Suspect("value", culprit.name, odd, lines, reason, extents[site], used=(site.lines,)))
             yield site, told[odd]
     for site, (node, _) in found.items():
         yield from ((site, told[entry]) for entry in factors.entries(node) if entry in told)

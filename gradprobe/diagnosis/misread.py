@@ -148,9 +148,10 @@ def _read_across(flow: Flow, number: int, loads: Collection[int]) -> Suspect:
     source = flow.sources[number]
     right = [each.site for other, each in enumerate(flow.sources) if other not in loads]
     reason = f"the rows of {source.tensor} lie where a dot sums over its dims, or its dims where it sums over rows"
-    met = sum(number in one.left | one.right for one in flow.conflicts if "/" in one.letter)
+    met = [one.site.lines for one in flow.conflicts if "/" in one.letter and number in one.left | one.right]
     lines, beside = blamed(source.site, right), tuple(_addressing(flow, number, loads))
-    return Suspect("load", source.tensor, source.site, lines, reason, plural(met, "time"), beside=beside)
+    used, extent = tuple(dict.fromkeys(met)), plural(len(met), "time")
+    return Suspect("load", source.tensor, source.site, lines, reason, extent, beside=beside, used=used)
 
 
 WORDS = {"b": "batch", "h": "head", "g": "key head", "m": "row", "n": "key", "d": "dim", "e": "dim", "w": "distance"}

@@ -24,6 +24,8 @@ def masks(file: str, line: int, *, of_accesses: bool = True) -> Iterator[int]:
         for one in _assigned(function, _names(ast.walk(test)), line):
             yield one.lineno
             yield from (at for call in ast.walk(one.value) if isinstance(call, ast.Call) for at in _body(file, call))
+            terms = _assigned(function, _names(ast.walk(one.value)), one.lineno - 1)
+            yield from (term.lineno for term in terms if isinstance(term.value, (ast.Compare, ast.BoolOp)))
 
 
 # Statements of a helper that makes a mask up to which all are told.

@@ -34,6 +34,9 @@ class Suspect:
     beside: tuple[tuple[Line, ...], ...] = ()
     """Where that is made which enters there: of an access, its address alone; of a value, what was compared with
     nothing, such as an offset, a term or a mask; of pairs, the other dots that sum them."""
+    used: tuple[tuple[Line, ...], ...] = ()
+    """Where it is worked on as if it were otherwise, which may be the fault as well: the dots that a tile lies
+    across in, the operation that an odd factor does not fit."""
     unmasked: tuple[tuple[Line, ...], ...] = ()
     """Where the scores that it works on are made, or masked last, which are not masked where rows do not see keys."""
 

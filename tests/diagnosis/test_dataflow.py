@@ -106,11 +106,14 @@ PLACES = [
         "pairs",
         "dQ",
     ),
-    ("dS with the scale", DS, DS + " * scale", "value", "dS"),
+    ("dS with the scale", DS, DS + " * scale", "value", ""),
+    ("k across in a dot", "tl.dot(q, tl.trans(k)", "tl.dot(q, (k)", "load", "k"),
 ]
+# What is told where it is worked on too.
+WORKED_ON = ("k across in a dot",)
 
 
-@sampled("name, old, new, kind, of", PLACES, push=PLACES[:5], ids=lambda value: None)
+@sampled("name, old, new, kind, of", PLACES, push=PLACES[1:], ids=lambda value: None)
 def test_what_stands_behind_the_first_that_is_wrong_is_told_with_it(
     tmp_path: Path, name: str, old: str, new: str, kind: str, of: str
 ) -> None:
@@ -120,6 +123,7 @@ def test_what_stands_behind_the_first_that_is_wrong_is_told_with_it(
     found = suspects(followed("flash", "distinct", {"causal": True}, file), ("dQ",))
     assert (found[0].kind, found[0].name) == (kind, of)
     assert changed.lines() & {where.line for where in _diagnoses(found)[0].where}
+    assert bool(found[0].used) == (name in WORKED_ON)
 
 
 @pytest.mark.parametrize(
@@ -330,6 +334,9 @@ def test_the_statements_around_a_line(tmp_path: Path) -> None:
     assert list(address(str(file), 8)) == [4, 3]
     assert loops(str(file), 10) == [9, 5]
     assert not list(masks(str(tmp_path / "none.py"), 3))
+    of_terms = tmp_path / "of_terms.py"
+    of_terms.write_text("def kernel(x, n):\n    low = x < n\n    seen = low & (x > 0)\n    y = tl.where(seen, x, n)\n")
+    assert list(masks(str(of_terms), 4)) == [3, 2]
 
 
 @pytest.mark.parametrize(
