@@ -70,20 +70,25 @@ def _diagnoses(found: Sequence[Suspect]) -> list[Diagnosis]:
 
 def _diagnosis(group: Sequence[Suspect]) -> Diagnosis:
     first, where = group[0], tuple(map(_where, group))
-    reasons = (
-        f"{place.kernel}, line {place.line}: {one.reason} ({one.extent})"
-        for one, place in zip(group, where, strict=True)
-    )
     beside = (other for one, place in zip(group, where, strict=True) for other in _beside(one, place))
     return Diagnosis(
         f"{first.kind}/{_slug(first.name) or 'result'}",
         _CLASSES[first.kind],
         _summary(first),
         1.0 if first.is_sure else CONSISTENT,
-        tuple(dict.fromkeys(reasons)),
+        tuple(dict.fromkeys(_reasons(group, where))),
         tuple({(place.file, place.line): place for place in (*where, *beside, *where)}.values()),
         seen=f"seen in {where[0].kernel}, {first.extent}",
     )
+
+
+def _reasons(group: Sequence[Suspect], where: Sequence[Where]) -> Iterator[str]:
+    """What is wrong at each line; of what a helper does in several calls, with the call."""
+    said = [f"{at.kernel}, line {at.line}: {one.reason}" for one, at in zip(group, where, strict=True)]
+    for words, one in zip(said, group, strict=True):
+        calls = places(one.site.lines)[:-1] if said.count(words) > 1 else []
+        led = f", called at line {', '.join(str(call.line) for call in calls)}" if calls else ""
+        yield f"{words} ({one.extent}{led})"
 
 
 _OF_ACCESSES = ("load", "masked", "store")

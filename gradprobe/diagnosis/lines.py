@@ -140,7 +140,7 @@ def _with_findings(diagnosis: Diagnosis, hypothesis: Hypothesis, findings: Seque
         summary=_summary(diagnosis, hypothesis, launched),
         evidence=said,
         where=tuple(among(_where(finding)) for finding in findings),
-        fix="; ".join(_edits(launched)) or diagnosis.fix,
+        fix=_fix_of(launched) or diagnosis.fix,
     )
 
 
@@ -148,6 +148,12 @@ def _where(finding: LintFinding) -> Where:
     """The line, with whose stride stands there and what became of the right one."""
     said = finding.sentence.partition(": ")[2]
     return replace(where_of(finding), note="; ".join(filter(None, (finding.note, said))))
+
+
+def _fix_of(findings: Sequence[LintFinding]) -> str:
+    """All edits, each step once; "" where one of them is not known, since the others alone would not do."""
+    steps = (step for edit in _edits(findings) for step in edit.split("; "))
+    return "; ".join(dict.fromkeys(steps)) if all(finding.fix for finding in findings) else ""
 
 
 def _edits(findings: Sequence[LintFinding]) -> Iterator[str]:

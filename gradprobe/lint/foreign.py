@@ -97,14 +97,29 @@ class Accused:
         return own[0] if own else None
 
     def _edit(self, spot: SourceLine) -> str:
-        """The edit of the kernel, and of its launch where the right stride is no parameter."""
+        """The edit of the kernel, and of its launch where the right stride is no parameter; "" where one is no edit."""
         own = self._own_parameter()
-        word = self.view.words.get(self.advance.base, self.held.name)
-        other, _ = stride_of(self.factor.parameter, set(self.view.words.values()))
-        name = own or (renamed(self.factor.parameter, other, word) if other else f"stride_{word}")
+        name = own or self._new_name()
+        if not name or self._is_shared(spot):
+            return ""
         product = product_at(self.view, spot)
         edit = f"{product} -> {product.replace(spot.text, name)}" if spot.text in product else f"{spot.text} -> {name}"
         return edit if own is not None or self.axis is None else f"{edit}; {self._added(name, self.axis)}"
+
+    def _new_name(self) -> str:
+        """What a parameter for the right stride is to be called; "" where something else is called so."""
+        view, word = self.view, self.view.words.get(self.advance.base, self.held.name)
+        other, _ = stride_of(self.factor.parameter, set(view.words.values()))
+        letter = self.held.kinds[self.axis] if self.axis is not None and self.held.kinds else f"_{self.axis}"
+        name = renamed(self.factor.parameter, other, word) if other else f"stride_{word}{letter}"
+        return "" if name in view.mentioned or name in view.function.parameters else name
+
+    def _is_shared(self, spot: SourceLine) -> bool:
+        """Whether a spot holds more than the wrong stride: a whole offset, or what another pointer takes rightly."""
+        if spot not in self.factor.spots:
+            return True
+        others = ((each.base, factor) for each in self.view.record.advances for factor in each.term.factors)
+        return any(spot in factor.spots and self.view.owns(base, factor.parameter) for base, factor in others)
 
     def _added(self, name: str, axis: int) -> str:
         """What to add to kernel and launch where the stride does not reach the kernel."""

@@ -13,6 +13,7 @@ import pytest
 from gradprobe.diagnosis.dataflow import _diagnoses
 from gradprobe.diagnosis.follow import Followed, followed_run
 from gradprobe.diagnosis.statements import address, grids, launches_with, loops, masks, ranges
+from gradprobe.diagnosis.suspect import Suspect
 from gradprobe.diagnosis.suspects import suspects
 from gradprobe.diagnosis.unstored import never_stored
 from gradprobe.model.assignment import parse_layout
@@ -23,6 +24,7 @@ from gradprobe.runtime.interpreter.dataflow import AccessLine, Flow, Lanes, Site
 from gradprobe.runtime.interpreter.dataflow.accesses import IndexedAccesses
 from gradprobe.runtime.interpreter.dataflow.lanes import Cover
 from gradprobe.runtime.interpreter.dataflow.meetings import lane_by_lane
+from gradprobe.source.text import SourceLine
 from gradprobe.targets.find import find_target
 from tests.cases import lazy_case, softmax_case
 from tests.planted.planting import Edit
@@ -160,6 +162,21 @@ def test_heads_that_no_program_stores_are_told_with_the_launch(tmp_path: Path) -
     assert "1 head of dQ, the first 1" in found.reason
     lines = file.read_text().splitlines()
     assert any("flash_dq_kernel[" in lines[where.line - 1] for where in _diagnoses([found])[0].where)
+
+
+def test_of_one_line_of_a_helper_the_calls_are_told_apart() -> None:
+    def read(call: int, count: int) -> Suspect:
+        lines = (SourceLine("my.py", call, "helper()"), SourceLine("my.py", 7, "tl.load()"))
+        return Suspect(
+            "load", "lse", Site("kernel", lines, "load", call), lines, "it is misread", f"{count} of 9 times"
+        )
+
+    (told,) = _diagnoses([read(20, 3), read(30, 4)])
+    assert told.evidence == (
+        "kernel, line 7: it is misread (3 of 9 times, called at line 20)",
+        "kernel, line 7: it is misread (4 of 9 times, called at line 30)",
+    )
+    assert _diagnoses([read(20, 3)])[0].evidence == ("kernel, line 7: it is misread (3 of 9 times)",)
 
 
 def test_batches_and_heads_in_one_axis_of_the_grid_are_told_with_the_launch(tmp_path: Path) -> None:

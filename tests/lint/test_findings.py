@@ -44,7 +44,38 @@ def test_where_the_right_stride_is_no_parameter_the_edit_adds_it_to_kernel_and_l
 def test_an_offset_that_is_right_for_its_own_tensor_is_wrong_where_it_is_added_to_another(tmp_path):
     found = reading(tmp_path, ("do_ptr += off_do", "do_ptr += off_q")).findings
     assert {(finding.line, finding.code, marked(finding)) for finding in found} == {(30, "do_ptr += off_q", "off_q")}
-    assert {(finding.tensor, finding.other) for finding in found} == {("do", "q")}
+    assert {(finding.tensor, finding.other, finding.fix) for finding in found} == {("do", "q", "")}
+
+
+def test_each_stride_that_is_to_be_added_has_a_name_of_its_own(tmp_path):
+    found = reading(
+        tmp_path,
+        ("    stride_lseb, stride_lseh, stride_lsem,\n", "    first_in, second_in, third_in,\n"),
+        (
+            "b * stride_lseb + h * stride_lseh + offs_m * stride_lsem",
+            "b * first_in + h * second_in + offs_m * third_in",
+        ),
+        ("*lse.stride()", "*do.stride()[:3]"),
+    ).findings
+    edits = [
+        "b * first_in -> b * stride_lseb",
+        "h * second_in -> h * stride_lseh",
+        "offs_m * third_in -> offs_m * stride_lsem",
+    ]
+    assert [finding.fix.partition(";")[0] for finding in found] == edits
+    assert all(f"pass lse.stride({axis}) for it" in finding.fix for axis, finding in enumerate(found))
+
+
+def test_a_name_that_another_pointer_takes_rightly_is_not_to_be_replaced(tmp_path):
+    found = reading(
+        tmp_path,
+        ("    off_q = b", "    rows = stride_qm\n    off_q = b"),
+        (
+            "(q_ptr, do_ptr, offs_m, offs_d, stride_qm, stride_qd, stride_dom, stride_dod) -",
+            "(q_ptr, do_ptr, offs_m, offs_d, rows, stride_qd, rows, stride_dod) -",
+        ),
+    ).findings
+    assert [(finding.tensor, finding.fix) for finding in found] == [("do", "")]
 
 
 def test_a_function_that_is_called_is_blamed_where_its_own_names_contradict_each_other(tmp_path):
