@@ -183,12 +183,18 @@ def with_dataflow(named: Sequence[Diagnosis], seen: Sequence[Diagnosis], read: C
         return [*named, *seen]
     first, *others = named
     evidence = tuple(sentence for one in seen for sentence in one.evidence)
-    lines = tuple(dict.fromkeys(where for one in seen for where in one.where))
+    lines = _of_each_kernel_first([where for one in seen for where in one.where])
     if first.where and (first.fault in read or first.fault.startswith(_OF_MEMORY)):
         misread = [where for one in seen if one.fault.startswith(_MISREAD) for where in one.where]
         told = {(where.file, where.line) for where in first.where}
         lines = (*first.where, *(where for where in misread if (where.file, where.line) not in told))
     return [replace(first, evidence=(*first.evidence, *evidence), where=lines), *others]
+
+
+def _of_each_kernel_first(lines: Sequence[Where]) -> tuple[Where, ...]:
+    """Lines, each once: before all others the first one of each kernel, at which something goes wrong in it."""
+    first = {where.kernel: where for where in reversed(lines)}
+    return tuple(dict.fromkeys([*(where for where in lines if where is first[where.kernel]), *lines]))
 
 
 # Keys, rows or tiles that are left out.

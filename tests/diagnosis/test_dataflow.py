@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradprobe.diagnosis.dataflow import _diagnoses
+from gradprobe.diagnosis.dataflow import _diagnoses, with_dataflow
 from gradprobe.diagnosis.follow import Followed, followed_run
 from gradprobe.diagnosis.statements import address, grids, launches_with, loops, masks, ranges
 from gradprobe.diagnosis.suspect import Suspect
 from gradprobe.diagnosis.suspects import suspects
 from gradprobe.diagnosis.unstored import never_stored
 from gradprobe.model.assignment import parse_layout
+from gradprobe.model.report import Diagnosis, Where
 from gradprobe.pipeline.probe import probe
 from gradprobe.probing.experiment import experiment_of
 from gradprobe.runtime.backend import prepare_backend
@@ -255,6 +256,16 @@ def test_what_is_right_and_not_masked_is_told_in_a_backward_too_where_the_forwar
     found = suspects(followed("lazy", "contiguous", {}, file), ("O", "dQ", "dV"))
     assert [one.site.kernel for one in found if one.is_sure] == ["lazy_forward_kernel", "lazy_dkdv_kernel"]
     assert {one.lines[-1][1] for one in found if one.is_sure} <= changed.lines()
+
+
+def test_of_several_kernels_the_first_line_of_each_comes_before_what_enters_there() -> None:
+    named = Diagnosis("tau/mask", "M1", "masked too early", 1.0)
+    places = [("fwd", 1), ("dkdv", 5), ("fwd", 2), ("dkdv", 4)], [("dq", 8), ("dq", 7)]
+    seen = [
+        Diagnosis("value/P", "A", "", 1.0, where=tuple(Where("f.py", line, "", kernel=kernel) for kernel, line in some))
+        for some in places
+    ]
+    assert [where.line for where in with_dataflow([named], seen)[0].where] == [1, 5, 8, 2, 4, 7]
 
 
 def test_a_load_beyond_its_tensor_is_told_where_what_it_meets_lies_inside(tmp_path: Path) -> None:

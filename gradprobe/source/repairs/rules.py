@@ -319,10 +319,10 @@ def mask_added(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
     for mask in _masks(by, spot):
         words = by.file.words(mask)
         yield from ((1.5, by.replaced(mask, f"({words}) & ({term})")) for term in terms if term not in words)
-    for test in _tests(by, spot):
-        held = by.file.words(test)
+    for start, head, test in _tests(by, spot):
+        held, end = by.file.words(test), by.file.span(test)[1]
         others = ((rank, other) for rank, other in hiding(by.file, spot.function) if other not in held)
-        yield from ((rank, by.replaced(test, f"({held}) & ({other})")) for rank, other in others)
+        yield from ((rank, (Edit(start, end, f"{head}({held}) & ({other})"),)) for rank, other in others)
     for node in by.nodes(spot):
         if isinstance(node, ast.Call) and called(node) in _ACCESSES and not any(w.arg == "mask" for w in node.keywords):
             other = ", other=0.0" if called(node) == "load" else ""
@@ -337,12 +337,14 @@ def mask_added(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
             yield from ((2.5, by.replaced(value, f"tl.where({test}, {held}, {hidden})")) for test in [*names, *terms])
 
 
-def _tests(by: Repairs, spot: Spot) -> Iterator[ast.expr]:
-    """What decides over each pair of a row and a key: of a `where`, or of what is compared and named."""
-    yield from (node.args[0] for node in by.nodes(spot) if isinstance(node, ast.Call) and called(node) == "where")
+def _tests(by: Repairs, spot: Spot) -> Iterator[tuple[int, str, ast.expr]]:
+    """(offset, "tl.where(" if that stands there, test) of each that decides over pairs of a row and a key."""
+    for node in by.nodes(spot):
+        if isinstance(node, ast.Call) and called(node) == "where" and node.args:
+            yield by.file.span(node)[0], f"{by.file.words(node.func)}(", node.args[0]
     value = _value(by, spot)
     if isinstance(value, ast.Compare) and not any(map(_is_position, ast.walk(value))):
-        yield value
+        yield by.file.span(value)[0], "", value
 
 
 def _held(by: Repairs, spot: Spot, scope: list[str]) -> list[str]:
