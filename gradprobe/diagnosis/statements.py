@@ -59,6 +59,14 @@ def aliases(file: str, line: int) -> Iterator[int]:
     yield from (one.lineno for one in used if isinstance(one.value, ast.Name) and one.lineno != line)
 
 
+def made_by(file: str, line: int) -> Iterator[int]:
+    """The lines, without loads, that make what a line uses, a few steps back."""
+    function = _function(file, line)
+    made = _behind(function, _names(_at(function, line)), line)
+    loads = [one for one in made if any(isinstance(x, ast.Call) and _name(x.func) == "load" for x in ast.walk(one))]
+    yield from (one.lineno for one in made if one not in loads and one.lineno != line)
+
+
 def begun(file: str, line: int) -> Iterator[int]:
     """The lines that give what a line adds to its value until then, the last first."""
     function = _function(file, line)

@@ -16,7 +16,7 @@ from .suspect import Suspect, share
 def wrong_stores(run: Followed, wrong: Sequence[str]) -> list[Stored]:
     """The stores of what is wrong. Where host code made a result of what kernels stored, all that has no name."""
     storages = run.outcome.storages
-    names = {storages.get(one.home, "") for one in run.flow.stores}
+    names = {storages.get(home, "") for home in (*(one.home for one in run.flow.stores), *run.flow.empty)}
     is_hidden = not names >= set(wrong)
     wanted = {*wrong, *([""] if is_hidden else [])}
     return [one for one in run.flow.stores if storages.get(one.home, "") in wanted]

@@ -12,6 +12,7 @@ from .programs import beyond_heads
 from .stores import not_numbers, other_factors
 from .sums import nothing_summed, pairs
 from .suspect import Suspect
+from .unmade import unmade
 from .unstored import never_stored
 
 
@@ -30,7 +31,8 @@ def suspects(run: Followed, wrong: Sequence[str]) -> list[Suspect]:
         # Gradients are made of O: what they show is no more than its doing, but for what is right and never masked.
         known = {one.site for one in of_forward}
         return [*of_forward, *(one for one in wrong_values(run, wrong) if one.is_open and one.site not in known)]
-    found = found or [*not_numbers(run, wrong)] or [*wrong_values(run, wrong), *other_factors(run, wrong)]
+    found = found or [*unmade(run, wrong)] or [*not_numbers(run, wrong)]
+    found = found or [*wrong_values(run, wrong), *other_factors(run, wrong)]
     found += _of_sums(run, wrong, is_explained=any(one.is_sure for one in found))
     found = found or [*other_factors(run, wrong, of_host=True)]
     # A value whose name is known says more than one that is nothing that is known.

@@ -213,6 +213,26 @@ def test_what_is_stored_in_parts_of_the_dims_holds_what_all_parts_hold(
     assert flow.visits[0].min() == least
 
 
+def test_scores_that_are_lost_are_told_at_the_sum_and_where_they_may_have_been_lost(tmp_path: Path) -> None:
+    lost = Edit(
+        "flash_forward_kernel", 's = tl.where(seen, s, float("-inf"))', 's = tl.where(seen, 0.0, float("-inf"))'
+    )
+    changed, file = Changed("lost", "flash", (lost,)), tmp_path / "lost.py"
+    file.write_text(changed.plant())
+    first = suspects(followed("flash", "contiguous", {}, file), ("O", "dQ", "dK", "dV"))[0]
+    assert (first.kind, first.name, first.site.operation) == ("value", "P", "dot")
+    assert changed.lines() & {where.line for where in _diagnoses([first])[0].where}
+
+
+def test_a_forward_that_sums_nothing_is_told_there_where_all_that_it_stores_is_nan(tmp_path: Path) -> None:
+    file = tmp_path / "none.py"
+    never = Edit("flash_forward_kernel", "range(first, end, BLOCK_N)", "range(end, end, BLOCK_N)")
+    by_0 = Edit("flash_forward_kernel", "tl.where(row_sum == 0.0, 1.0, row_sum)", "row_sum")
+    file.write_text(Changed("none", "flash", (never, by_0)).plant())
+    first = suspects(followed("flash", "contiguous", {}, file), ("O", "dQ", "dK", "dV"))[0]
+    assert (first.kind, first.name, first.site.kernel) == ("pairs", "O", "flash_forward_kernel")
+
+
 DOT = "s = tl.dot(q, tl.trans(k), input_precision=DOTS)"
 
 

@@ -85,7 +85,7 @@ class IndexedAccesses:
     def stored(self, value: Any, pointers: Any, mask: Any, *, is_atomic: bool) -> None:
         """Notes what a store, or an atomic, wrote."""
         tile, site = Tile.of(value), self.flow.site("atomic" if is_atomic else "store")
-        if tile is None and (value.data == value.data.flat[0]).all():
+        if tile is None and ((value.data == value.data.flat[0]) | (value.data != value.data)).all():
             self.flow.empty.update({view.home: site for view, _, _ in self._parts(pointers, mask)})
         if tile is None:
             return
