@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 
+import numpy as np
+
 from ..model.number import plural
 from ..runtime.interpreter.dataflow import Conflict, Flow, Node
 from ..runtime.interpreter.memory.findings import Line
@@ -16,6 +18,9 @@ def misread(flow: Flow) -> Iterator[Suspect]:
     culprits = culprits_of(flow)
     right = [source.site for number, source in enumerate(flow.sources) if number not in culprits]
     for number, conflicts in culprits.items():
+        if earlier := [*_confined_before(flow, number, conflicts)]:
+            yield from earlier
+            continue
         source, conflict = flow.sources[number], min(conflicts, key=lambda one: "bhmndegw".find(one.letter[0]))
         reason = _of_conflict(flow, number, conflict)
         kind = "load" if source.site.operation == "load" else "store"
@@ -81,6 +86,24 @@ def _confined(flow: Flow, conflicts: Sequence[Conflict]) -> dict[int, list[Confl
                 for number in accused:
                     found.setdefault(number, []).append(conflict)
     return found
+
+
+def _confined_before(flow: Flow, culprit: int, conflicts: Sequence[Conflict]) -> Iterator[Suspect]:
+    """What an earlier kernel made a buffer of that seems misread, where that kernel never reached what it misses."""
+    made_of = [one for node in flow.nodes if node.site == flow.sources[culprit].site for one in node.operands]
+    of_lanes = [one.lanes.origins for one in made_of if one.lanes is not None and culprit in flow.derived]
+    for letter in sorted({one.letter for one in conflicts}, key="bhgmn".find):
+        loads = frozenset[int]().union(*(origins.get(letter, frozenset()) for origins in of_lanes))
+        short = sorted(each for each in loads if (each, letter) in flow.reached and not _is_all(flow, each, letter))
+        for number in short:
+            source, missed = flow.sources[number], ~flow.reached[number, letter]
+            reason = f"{source.tensor} is never read at {WORDS[letter]} {int(np.flatnonzero(missed)[0])}"
+            reason += f", and {flow.sources[culprit].tensor}, which is made of it, is used there"
+            extent = share(int(missed.sum()), missed.size, WORDS[letter])
+            beside = tuple(_addressing(flow, number, short))
+            yield Suspect("load", source.tensor, source.site, source.site.lines, reason, extent, beside=beside)
+        if short:
+            return
 
 
 def _is_all(flow: Flow, number: int, letter: str) -> bool:

@@ -12,6 +12,7 @@ import pytest
 
 from gradprobe.diagnosis.dataflow import _diagnoses, with_dataflow
 from gradprobe.diagnosis.follow import Followed, followed_run
+from gradprobe.diagnosis.misread import misread
 from gradprobe.diagnosis.statements import address, grids, launches_with, loops, masks, ranges
 from gradprobe.diagnosis.suspect import Suspect
 from gradprobe.diagnosis.suspects import suspects
@@ -21,7 +22,7 @@ from gradprobe.model.report import Diagnosis, Where
 from gradprobe.pipeline.probe import probe
 from gradprobe.probing.experiment import experiment_of
 from gradprobe.runtime.backend import prepare_backend
-from gradprobe.runtime.interpreter.dataflow import AccessLine, Flow, Lanes, Site
+from gradprobe.runtime.interpreter.dataflow import AccessLine, Conflict, Flow, Lanes, Node, Site
 from gradprobe.runtime.interpreter.dataflow.accesses import IndexedAccesses
 from gradprobe.runtime.interpreter.dataflow.lanes import Cover
 from gradprobe.runtime.interpreter.dataflow.meetings import lane_by_lane
@@ -152,6 +153,19 @@ def test_what_meets_may_differ_in_what_is_summed_or_rotated(
     assert bool(flow.conflicts) != may_differ
     assert met is not None
     assert (letter in met.at) != may_differ
+
+
+@pytest.mark.parametrize(("read", "accused"), [((True, False), "o"), ((True, True), "buffer")])
+def test_a_buffer_that_was_made_of_one_head_alone_is_no_misread_one(read: tuple[bool, bool], accused: str) -> None:
+    flow = Flow(lambda view: "", {"h": 2}, lambda data, lanes: None)
+    sites = [Site(kernel, ((compile("", "k.py", "exec"), 1),), "load", 0) for kernel in ("before", "after", "after")]
+    flow.sources += [AccessLine(name, site) for name, site in zip(("o", "buffer", "do"), sites, strict=True)]
+    flow.derived.add(1)
+    flow.reached |= {(0, "h"): np.array(read), (1, "h"): np.array([True, False]), (2, "h"): np.array([True, True])}
+    made = Node(sites[0], (), lanes=Lanes({"h": np.zeros(4, np.int32)}, {"h": frozenset([0])}))
+    flow.nodes += [made, Node(sites[1], (made,), number=1)]
+    flow.conflicts += [Conflict(sites[1], "h", frozenset([1]), frozenset([2]), (0, 1))]
+    assert [one.name for one in misread(flow)] == [accused]
 
 
 def test_heads_that_no_program_stores_are_told_with_the_launch(tmp_path: Path) -> None:
