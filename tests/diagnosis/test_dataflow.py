@@ -238,6 +238,16 @@ def test_scores_that_are_lost_are_told_at_the_sum_and_where_they_may_have_been_l
     assert changed.lines() & {where.line for where in _diagnoses([first])[0].where}
 
 
+def test_a_sum_that_begins_with_nothing_times_nan_holds_what_is_added_once(tmp_path: Path) -> None:
+    kernel, seen = "flash_forward_kernel", "seen = visible(m, n, distance, live_m, live_n, left, right)"
+    unseen = Edit(kernel, seen, f"{seen} & (m > 0)")
+    file, nan = tmp_path / "nan.py", Edit(kernel, 'tl.where(new_max == float("-inf"), 0.0, new_max)', "new_max")
+    file.write_text(Changed("nan", "flash", (unseen, nan)).plant())
+    run = followed("flash", "contiguous", {}, file)
+    (visits,) = (counts for home, counts in run.flow.visits.items() if run.outcome.storages.get(home) == "O")
+    assert visits.max() == 1
+
+
 def test_a_forward_that_sums_nothing_is_told_there_where_all_that_it_stores_is_nan(tmp_path: Path) -> None:
     file = tmp_path / "none.py"
     never = Edit("flash_forward_kernel", "range(first, end, BLOCK_N)", "range(end, end, BLOCK_N)")

@@ -150,8 +150,10 @@ class _Tracer:
 
     def _met(self, name: str, operands: slice, result: Any, builder: Any, *args: Any) -> None:
         tiles = [Tile.of(arg) for arg in args[operands]]
-        if not any(tiles) or (name == "fmul" and not all(tiles) and not result.data.any()):
-            return  # nothing that is followed, or an accumulator that holds nothing yet, rescaled
+        others = [arg for arg, tile in zip(args[operands], tiles, strict=True) if tile is None]
+        is_nothing = not result.data.any() or any(not other.data.any() for other in others)
+        if not any(tiles) or (name == "fmul" and others and is_nothing):
+            return  # nothing that is followed, or an accumulator that holds nothing yet, rescaled, by NaN too
         site = self._flow.site(name)
         lanes = lane_by_lane(self._flow, [tile.lanes if tile else None for tile in tiles], name, site)
         self._flow.note(result, site, _nodes(tiles), lanes)
