@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ..runtime.interpreter.dataflow import Flow, Node, Site
+from ..runtime.interpreter.dataflow import Flow, Lanes, Node, Site
 from ..runtime.interpreter.memory.findings import Line, places
 from .factors import Factors
 from .follow import Followed
 from .seen import CASTS
 from .stores import wrong_stores
-from .sums import are_partial, partly
+from .sums import are_partial, pairs, partly
 from .suspect import Suspect, blamed, share
 
 
@@ -29,6 +29,7 @@ def wrong_values(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
     explained = dict([*_by_masks(run.flow, found, extents), *_by_factors(run, found, extents)])
     yield from dict.fromkeys(explained.values())
     right, fine, earlier, factors = _right(run.flow), _fine(run.flow.nodes), set[str](), Factors(run)
+    lacking = {one.site.kernel for one in pairs(run, wrong)}
     for site in sorted(found, key=lambda site: found[site][0].number):
         node, used_by = found[site]
         if site in explained:
@@ -50,7 +51,9 @@ def wrong_values(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
         beside += (used_by.site.lines,) if is_open else ()
         # What is multiplied by a constant may well have had it.
         beside += tuple(one.lines for one in factors.entries(node)) if site.operation == "fmul" else ()
-        is_sure = site not in fine and not (earlier - {site.kernel} and _has_unseen_load(node))
+        nodes = (run.flow.nodes[number] for number in numbers[site])
+        is_partial = site.kernel in lacking and all(_is_of_a_part(run, one) for one in nodes)
+        is_sure = site not in fine and not is_partial and not (earlier - {site.kernel} and _has_unseen_load(node))
         earlier |= {site.kernel} if is_sure else set()
         unmasked = (*([node.site.lines] if is_open else []), *dict.fromkeys(_unmasked(node)))
         yield Suspect("value", name, site, lines, reason, extents[site], is_sure, beside, unmasked=unmasked)
@@ -96,6 +99,23 @@ def _by_masks(
             reason = f"its mask leaves out rows or keys that line {places(site.lines)[-1].line} works on"
             lines = blamed(source.site, whole)
             yield site, Suspect("masked", source.tensor, source.site, lines, reason, extents[site])
+
+
+def _is_of_a_part(run: Followed, node: Node) -> bool:
+    """Whether it is made of a sum that is right so far and lacks keys that its rows see: nothing that is known is."""
+    sums = [one.lanes for one in node.operands if one.role is not None and one.role.name]
+    return any(lanes is not None and _lacks_keys(run, lanes) for lanes in sums)
+
+
+def _lacks_keys(run: Followed, lanes: Lanes) -> bool:
+    cover, at = lanes.cover, lanes.at
+    if cover is None or cover.letter != "n" or not {"b", "h", "m"} <= at.keys():
+        return False
+    others = tuple(axis for axis in range(at["m"].ndim) if axis != cover.axis)
+    b, h, m = (at[x].max(others) for x in "bhm")
+    inside = np.flatnonzero((b >= 0) & (h >= 0) & (m >= 0))
+    seen = run.roles.valid[b[inside], h[inside], m[inside]]
+    return bool((seen & (cover.counts[inside, h[inside]] == 0)).any())
 
 
 def _has_unseen_load(node: Node) -> bool:

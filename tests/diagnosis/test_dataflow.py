@@ -248,6 +248,15 @@ def test_a_sum_that_begins_with_nothing_times_nan_holds_what_is_added_once(tmp_p
     assert visits.max() == 1
 
 
+def test_what_is_made_of_a_sum_that_lacks_keys_is_not_accused_beside_the_sum(tmp_path: Path) -> None:
+    kernel, file = "flash_forward_kernel", tmp_path / "cut.py"
+    cut = Edit(kernel, "range(first, end, BLOCK_N)", "range(first + BLOCK_N, end, BLOCK_N)")
+    inverse = Edit(kernel, "o / safe_sum[:, None]", "o * (1.0 / safe_sum)[:, None]")
+    file.write_text(Changed("cut", "flash", (cut, inverse)).plant())
+    found = suspects(followed("flash", "contiguous", {}, file), ("O", "dQ", "dK", "dV"))
+    assert [(one.kind, one.name) for one in found if one.is_sure] == [("pairs", "O")]
+
+
 def test_a_forward_that_sums_nothing_is_told_there_where_all_that_it_stores_is_nan(tmp_path: Path) -> None:
     file = tmp_path / "none.py"
     never = Edit("flash_forward_kernel", "range(first, end, BLOCK_N)", "range(end, end, BLOCK_N)")
