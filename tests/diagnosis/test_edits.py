@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from gradprobe.diagnosis.edits.cause import Cause
-from gradprobe.diagnosis.edits.faults import FileFaults
+from gradprobe.diagnosis.edits.faults import FileFaults, faults_of
 from gradprobe.diagnosis.edits.hunt import Hunt
 from gradprobe.diagnosis.edits.search import Search
 from gradprobe.diagnosis.edits.trial import Came, came_of
 from gradprobe.model.diff import patched
-from gradprobe.model.report import passing_edit
+from gradprobe.model.report import Diagnosis, Where, passing_edit
 from gradprobe.pipeline.probe import EDITS, probe
 from gradprobe.pipeline.reported import report_of
 from gradprobe.probing.experiment import experiment_of
@@ -160,6 +160,12 @@ def test_what_is_sought_on_top_of_an_edit_takes_nothing_from_the_others(tmp_path
     hunt.leave(above)
     assert hunt.likeliest is hunt.first
     assert not hunt.is_over
+
+
+def test_what_is_stored_but_for_a_constant_wants_the_scale(tmp_path):
+    begun = experiment_on(tmp_path, EXAMPLE)
+    seen = Diagnosis("stored/dQ", "A", "dQ is stored as dS K", 1.0, where=(Where(f"{tmp_path}/delta.py", 20, ""),))
+    assert faults_of(begun, [seen], [])[0].wanted == ("scale",)
 
 
 def test_modules_that_launch_the_kernels_of_a_file_are_loaded_anew_with_it(tmp_path, monkeypatch):

@@ -60,7 +60,7 @@ def _wanted(fault: str) -> tuple[str, ...]:
     kind, _, rest = fault.partition("/")
     if "mask" in (kind, rest):
         return ("where(",)
-    if kind == "factor":
+    if kind in ("factor", "stored"):  # both are off by a constant
         return ("scale",)
     if kind not in _OF_TENSORS:
         return ()
