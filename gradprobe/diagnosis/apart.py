@@ -106,7 +106,6 @@ def _shown(case: Case, measured: Measured, followed: Followed) -> tuple[Measured
     except Exception as error:
         fault = f"{type(error).__name__}: {error}"
         return None, f"what the kernels hold could not be read, by a fault of gradprobe: {fault}"
-    followed.forget_values()
     return shown, ""
 
 

@@ -32,11 +32,6 @@ class Followed:
     roles: Roles
     outcome: Outcome
 
-    def forget_values(self) -> None:
-        """Lets go of what the nodes came to: their roles stay."""
-        for node in self.flow.nodes:
-            node.value = node.lanes = None
-
 
 def followed_run(experiment: Experiment, assigned: Assigned) -> Followed | None:
     """Runs the target once more in a layout and follows its values; None where it refused the layout."""
