@@ -24,6 +24,7 @@ from ..numerics.range import refuse_out_of_range, unshown
 from ..probing.experiment import Experiment, Tick, dots_of, experiment_of, silent
 from ..probing.receipt import environment, notes_of, provenance
 from ..probing.runs import RunRecord, outcomes_of, pinned, records_of, with_strays, with_symmetries
+from ..probing.tapped import proposal, refuse_wrong_taps
 from ..targets.find import Target
 from .fit import OF_LENGTH, WHOLE_BLOCKS, WRONG_THROUGHOUT, Fit, fit, given_as, refuses, share_wrong, tried
 from .resolve import Problem
@@ -60,10 +61,11 @@ def probe(
         first: told of the first run, before there are others.
         found_out: sentences about the case that no option said.
         budget: how many seconds EDITS of the target may be tried for, once it is wrong; and how many COINCIDENCES may
-            be sought for, where all matches.
+            be sought for, where all matches, and the taps that show what it hides.
 
     Raises:
-        UsageFailure: the case uses what the target does not take, or a right kernel overflows on its values.
+        UsageFailure: the case uses what the target does not take, a right kernel overflows on its values, or a tap
+            does not show what it says.
         Refusal: the target raised on purpose under every layout, so that nothing could be compared.
         TargetFailure: the target could not be run.
         ReferenceFailure: the reference breaks an identity that it should keep.
@@ -77,6 +79,7 @@ def probe(
             experiment = experiment.after(outcomes_of([record]))
             if len(records) == 1 and record.run:
                 first(record.run)
+            refuse_wrong_taps(experiment, record)
             _tell(told, experiment, records)
             if why:
                 ahead.begin(experiment, record)
@@ -95,8 +98,10 @@ def probe(
             tick("trying edits", 0.0)
             reasons = reasons_with_edits(failed, reasons, seconds)
         warned = _coincidences(experiment, report, budget(COINCIDENCES), tick) if report.failing is None else ()
+        seen = proposal(experiment, report.runs, budget(COINCIDENCES)) if report.failing is None else ()
+        notes = (*found_out, *notes_of(experiment, records), *seen)
     not_shown = _not_shown(experiment, report.runs, given) if report.failing is None else []
-    notes = (*found_out, *notes_of(experiment, records), *not_shown)
+    notes = (*notes, *not_shown)
     report = replace(report, diagnoses=reasons.diagnoses, known=reasons.known, sought=reasons.sought)
     return replace(report, notes=notes, coincidences=warned, seconds=experiment.stopwatch.seconds)
 

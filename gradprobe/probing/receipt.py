@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import shlex
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -11,7 +10,6 @@ import torch
 from ..model.case import Case
 from ..model.number import in_words, spans
 from ..numerics.evidence import Provenance
-from ..runtime.taps import propose
 from ..targets.naming import triton_cache
 from .experiment import Experiment
 from .runs import RunRecord, outcomes_of
@@ -32,7 +30,7 @@ def notes_of(experiment: Experiment, records: Sequence[RunRecord]) -> tuple[str,
             for words in one.unwatched
         ),
         *(note for record in records for note in record.notes),
-        *_of_taps(experiment, records),
+        *(note for outcome in outcomes_of(records) for note in outcome.notes),
     )
     return tuple(dict.fromkeys(notes))
 
@@ -44,18 +42,6 @@ def _of_case(case: Case) -> list[str]:
     if case.dots == "tf32" and case.device == "cpu":
         notes.insert(0, "--dots tf32 has no effect here: TF32 is an arithmetic of GPUs, so IEEE's budget was applied")
     return notes
-
-
-def _of_taps(experiment: Experiment, records: Sequence[RunRecord]) -> list[str]:
-    """Notes about the taps; where none is set and the target hides P or dS, the taps that would show them."""
-    notes = [note for outcome in outcomes_of(records) for note in outcome.notes]
-    results = [record.run.measured.trace.values for record in records if record.run and record.run.measured]
-    if experiment.taps or all({"P", "dS"} <= values.keys() for values in results):
-        return notes
-    words = propose(list(experiment.first.launched) if experiment.first else [])
-    one_each = {word.partition("=")[0]: word for word in reversed(words)}
-    flags = " ".join(f"--tap {shlex.quote(word)}" for word in reversed(one_each.values()))
-    return [*notes, *([f"what its kernels hold can be seen: {flags}"] if words else [])]
 
 
 def provenance(experiment: Experiment, records: Iterable[RunRecord]) -> Provenance:

@@ -60,6 +60,8 @@ class Outcome:
     """The inputs that kernels were given in place, and not only as copies."""
     notes: tuple[str, ...] = ()
     """What a reader should know about the taps."""
+    unstored: Mapping[str, Tensor] = field(default_factory=dict)
+    """By tapped intermediate, [B, H] bool: where nothing was stored."""
     storages: Mapping[int, str] = field(default_factory=dict)
     """The address of each storage that the target returned, and the intermediate that lies there."""
     cuda: str = ""
@@ -148,6 +150,7 @@ def run_target(
         launched=tuple(launches),
         taken=frozenset(taken),
         notes=notes,
+        unstored=reading.unstored if reading else {},
         storages={storage_of(tensor): str(name) for name, tensor in named if tensor is not None},
         cuda=max(watch.backends, default=""),
         findings=tuple(watch.findings),

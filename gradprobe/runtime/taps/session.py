@@ -27,6 +27,8 @@ class Reading:
     """By intermediate, in its shape and in the dtype that the kernel held; 0 where nothing was stored."""
     notes: tuple[str, ...]
     """What a reader should know of a tap: heads in which nothing was stored, an index out of range."""
+    unstored: Mapping[str, Tensor]
+    """By intermediate with batches and heads: [B, H] bool, where nothing was stored."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +68,13 @@ class Session:
             raise self.failure
         seen = [(tap, self._contents(number)) for number, tap in enumerate(self._taps)]
         values: dict[str, Tensor] = {}
+        stored: dict[str, Tensor] = {}
         for tap, new in seen:
-            below = values.get(tap.intermediate)
-            values[tap.intermediate] = new.values if below is None else new.values.where(new.stored, below)
-        return Reading(values, tuple(note for tap, new in seen for note in sentences.notes(tap, new)))
+            name, below = tap.intermediate, values.get(tap.intermediate)
+            values[name] = new.values if below is None else new.values.where(new.stored, below)
+            stored[name] = new.stored if below is None else new.stored | stored[name]
+        unstored = {name: ~there.flatten(2).any(2).cpu() for name, there in stored.items() if there.dim() >= 3}
+        return Reading(values, tuple(note for tap, new in seen for note in sentences.notes(tap, new)), unstored)
 
     def _contents(self, number: int) -> Contents:
         tap = self._taps[number]

@@ -1,0 +1,62 @@
+"""Taps are told that show a right target rightly, and a tap that cannot be right is refused in place of the target."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gradprobe.model.failures import UsageFailure
+from gradprobe.numerics.evidence import Probed
+from gradprobe.pipeline.probe import probe
+from gradprobe.probing import tapped
+from gradprobe.targets.find import find_target
+from tests.cases import softmax_case
+from tests.planted.trials import TARGETS
+
+DKDV = "flash_dkdv_kernel"
+RIGHT = f"P={DKDV}:p[b,h,offs_m,offs_n].T"
+OF_HEAD_0 = f"dS={DKDV}:ds[b,0,offs_m,offs_n].T"
+OF_ANOTHER = f"dS={DKDV}:dp[b,h,offs_m,offs_n].T"
+NEXT_ROWS = f"delta={DKDV}:delta[b,h,offs_m + 1]"
+OF_NOTHING = f"dP={DKDV}:dp[b,h,offs_m,nobody].T"
+
+
+def report_of(*taps: str, file: Path | None = None, seconds: float = 0.0) -> Probed:
+    source, _, _ = TARGETS["flash"]
+    case = softmax_case(batch=1, heads=2, seqlen=40, head_dim=16, taps=taps, layouts=(("all", "contiguous"),))
+    target = find_target(f"{file or source}:flash_black_box")
+    return probe(case, target, why=False, budget=lambda of: seconds)
+
+
+def told(report: Probed) -> list[str]:
+    return [note for note in report.notes if note.startswith("what its kernels hold can be seen")]
+
+
+def test_of_the_taps_that_are_proposed_those_are_told_that_show_the_target_rightly(monkeypatch):
+    # One of each intermediate is tried; the run with all of them fails, since one reads a name that nobody has.
+    monkeypatch.setattr(tapped, "propose", lambda kernels: [RIGHT, OF_HEAD_0, NEXT_ROWS, OF_NOTHING])
+    assert told(report_of(seconds=60.0)) == [f"what its kernels hold can be seen: --tap '{RIGHT}'"]
+    assert told(report_of()) == []  # no time, no run
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        (OF_HEAD_0, "dS is wrong in head 1, where it stored nothing: the tap is wrong"),
+        (OF_ANOTHER, "dS is wrong in every head, and dQ and dK, made of it, right: the tap is wrong"),
+        (NEXT_ROWS, "delta is wrong in every head, and dQ and dK, made of it, right: the tap is wrong"),
+    ],
+)
+def test_a_tap_that_cannot_be_right_is_refused_and_accuses_no_target(word, said):
+    with pytest.raises(UsageFailure, match=said):
+        report_of(word)
+
+
+def test_what_is_tapped_of_a_wrong_kernel_is_judged(tmp_path):
+    source, _, _ = TARGETS["flash"]
+    copy = tmp_path / "mine.py"
+    copy.write_text(source.read_text().replace("ds = p * (dp - delta[None, :])", "ds = p * dp"))
+    report = report_of(f"dS={DKDV}:ds[b,h,offs_m,offs_n].T", file=copy)
+    assert report.failing is not None
+    assert report.failing[1].comparison.findings["dS"].mismatched
