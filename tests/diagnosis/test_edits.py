@@ -6,14 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from gradprobe.diagnosis.edits.cause import Cause
 from gradprobe.diagnosis.edits.faults import FileFaults, faults_of
 from gradprobe.diagnosis.edits.hunt import Hunt
 from gradprobe.diagnosis.edits.search import Search
 from gradprobe.diagnosis.edits.trial import Came, came_of
+from gradprobe.diagnosis.edits.tried import _with_passed
 from gradprobe.model.diff import patched
-from gradprobe.model.report import Diagnosis, Where, passing_edit
+from gradprobe.model.report import Diagnosis, TriedEdit, Where, passing_edit
 from gradprobe.pipeline.probe import EDITS, probe
 from gradprobe.pipeline.reported import report_of
 from gradprobe.probing.experiment import experiment_of
@@ -166,6 +168,16 @@ def test_what_is_stored_but_for_a_constant_wants_the_scale(tmp_path):
     begun = experiment_on(tmp_path, EXAMPLE)
     seen = Diagnosis("stored/dQ", "A", "dQ is stored as dS K", 1.0, where=(Where(f"{tmp_path}/delta.py", 20, ""),))
     assert faults_of(begun, [seen], [])[0].wanted == ("scale",)
+
+
+def test_an_edit_at_the_line_of_a_runner_up_is_told_at_the_cause():
+    file = KernelFile("mine.py", "a = 1\nb = 2\n")
+    first = Diagnosis("factor/dQ", "A", "", 1.0, where=(Where("mine.py", 1, "a = 1"),))
+    second = Diagnosis("factor/P", "A", "", 1.0, where=(Where("mine.py", 2, "b = 2"),))
+    passed, edit = Candidate(file, (Edit(10, 11, "3"),), 0.0), TriedEdit(matches=True, words="")
+    assert [one.edit for one in _with_passed((first, second), passed, edit)] == [edit, None]
+    beside = structs.replace(second, also=True)
+    assert [one.edit for one in _with_passed((first, beside), passed, edit)] == [None, edit]
 
 
 def test_modules_that_launch_the_kernels_of_a_file_are_loaded_anew_with_it(tmp_path, monkeypatch):

@@ -176,6 +176,14 @@ def test_the_other_sign_comes_before_a_guard_and_first_where_it_is_known():
     assert "tl.exp(s - lse[:, None])" in turned[0]
 
 
+def test_a_store_of_the_result_that_is_wrong_makes_it():
+    file = KernelFile("mine.py", in_kernel("dq = s * 2\ntl.store(q_ptr, dq)"))
+    line = next(at for at, each in enumerate(file.text.split("\n"), 1) if "tl.store" in each)
+    first, other = (next(candidates_of(file, [Fault(line, of=of)], ("scale",))) for of in ("dQ", "P"))
+    assert "tl.store(q_ptr, dq * scale)" in first.text
+    assert first.cost < other.cost
+
+
 def test_a_launch_passes_the_strides_of_the_tensor_that_its_parameters_are_called_after():
     text, line = faulty("", "do.stride(0), do.stride(1), scale", "q.stride(0), do.stride(1), scale")
     assert place_of(text, line, most=1) == 0

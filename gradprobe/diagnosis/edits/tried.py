@@ -11,7 +11,7 @@ from pathlib import Path
 from msgspec import structs
 
 from ...model.number import plural
-from ...model.report import Diagnosis, TriedEdit, Where
+from ...model.report import Diagnosis, TriedEdit, Where, causes_among
 from ...numerics.evidence import LayoutRun
 from ...probing.experiment import Experiment
 from ...runtime.backend import interpreting
@@ -195,9 +195,9 @@ def _left_by_others(came: Came, before: Came) -> str:
 def _with_passed(diagnoses: tuple[Diagnosis, ...], candidate: Candidate, edit: TriedEdit) -> tuple[Diagnosis, ...]:
     """The diagnoses with the edit at the cause that it is of; it is a cause of its own where none names its lines."""
     lines = {(candidate.file.file, line) for line in _changed(candidate)}
-    named = [one for one in diagnoses if one.is_named]
+    named = causes_among(diagnoses)
     of_line = [one for one in named if lines & {(where.file, where.line) for where in one.where}]
-    cause = next(iter(of_line or (named if diagnoses[:1] == tuple(named[:1]) else [])), None)
+    cause = next(iter(of_line or named), None)
     if cause is None:
         return (_new(candidate, edit), *diagnoses)
     told = structs.replace(cause, edit=edit, where=_proved(cause.where, candidate))

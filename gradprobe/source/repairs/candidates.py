@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import heapq
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,6 +29,7 @@ _STEP, _PIECE, _WANTED, _TOGETHER = 1.0, 0.7, 0.8, 0.5
 # How the field calls intermediates.
 _CALLED = {
     "S": ("s", "qk", "scores"), "P": ("p",), "dP": ("dp",), "dS": ("ds",), "delta": ("delta", "di", "d_i", "dsum"),
+    "dQ": ("dq",), "dK": ("dk",), "dV": ("dv",),
 }  # fmt: skip
 _SIGNS = ("+", "-", "+=", "-=")
 # What is taken off where the statement makes the intermediate that is wrong.
@@ -191,9 +193,10 @@ def _has(edits: Sequence[Edit], words: Sequence[str]) -> bool:
 
 
 def _makes(spot: Spot, intermediate: str) -> bool:
-    """Whether a statement assigns what the field calls an intermediate."""
+    """Whether a statement assigns, or stores, what the field calls an intermediate."""
     names = _CALLED.get(intermediate, ())
-    return bool(names) and any(core(name) in names for name in bound_in([spot.statement]))
+    made = [each.id for each in spot.names] if isinstance(spot.statement, ast.Expr) else bound_in([spot.statement])
+    return bool(names) and any(core(name) in names for name in made)
 
 
 def _words(edits: Sequence[Edit]) -> set[str]:
