@@ -33,7 +33,7 @@ from .checked import (
     of_raised,
     run_ended,
 )
-from .interpreted import is_to_be_interpreted, small_case, with_causes_of
+from .interpreted import is_to_be_interpreted, small_case, with_causes_of, without_gpu
 
 if TYPE_CHECKING:
     from ...model.report import Report
@@ -270,7 +270,8 @@ def with_interpreter(planned: Planned, checked: Checked, setting: Setting) -> Ch
     if not (budget > 0 and setting.isolate and is_to_be_interpreted(planned, checked.report)):
         return checked
     here = replace(setting, timeout=_TIMES * budget)
-    (ended,) = run_each(FACTORY, here, [small_case(planned)], timeout=_TIMES * budget)
+    with without_gpu():
+        (ended,) = run_each(FACTORY, here, [small_case(planned)], timeout=_TIMES * budget)
     if not isinstance(ended.result, Checked):
         return checked
     return replace(checked, report=with_causes_of(checked.report, planned, ended.result.report))

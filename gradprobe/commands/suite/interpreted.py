@@ -5,6 +5,9 @@ Forks cannot share a GPU, and compiled code cannot be followed. The same target 
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Iterator
 from dataclasses import replace
 
 from msgspec import structs
@@ -14,6 +17,7 @@ from ...model.report import Diagnosis, Report
 from ...model.run import INHERITED, MISMATCH
 from .checked import Planned, for_the_interpreter
 
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 # What was seen in memory, whatever numbers came of it.
 _OF_MEMORY = ("outside/", "race/", "unwritten/", "shared/")
 
@@ -22,6 +26,18 @@ def is_to_be_interpreted(planned: Planned, report: Report) -> bool:
     """Whether a GPU gave a wrong result."""
     is_wrong = report.verdict == MISMATCH and report.error is None and planned.close_up is None
     return is_wrong and report.target.backend == "triton" and report.case is not None and report.case.device == "cuda"
+
+
+@contextlib.contextmanager
+def without_gpu() -> Iterator[None]:
+    """While open, processes that are started see no GPU: one that a library takes there could not fork any more."""
+    before = os.environ.get(_VISIBLE)
+    os.environ[_VISIBLE] = ""
+    try:
+        yield
+    finally:
+        del os.environ[_VISIBLE]
+        os.environ |= {} if before is None else {_VISIBLE: before}
 
 
 def small_case(planned: Planned) -> Planned:

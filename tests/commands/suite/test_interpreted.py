@@ -1,16 +1,19 @@
 """Of kernels that were compiled for a GPU the causes and edits are those that a small case in the interpreter gives."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from gradprobe.commands.suite import checking
 from gradprobe.commands.suite.checked import Checked, Planned
 from gradprobe.commands.suite.checking import Setting, with_interpreter
 from gradprobe.commands.suite.interpreted import with_causes_of
 from gradprobe.inputs.history import CheckRequest
 from gradprobe.model.report import CheckedTarget, Diagnosis, Report
 from gradprobe.model.run import Intermediate, Run
+from gradprobe.processes import TaskResult
 from tests.cases import softmax_case
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "delta.py"
@@ -47,6 +50,23 @@ def test_cause_line_and_edit_are_those_of_a_small_case_in_the_interpreter():
 def test_nothing_is_run_again_for_other_backends_the_cpu_and_no_budget(changes, budget):
     report = report_of("delta", **changes)
     assert interpreted(report, budget) is report
+
+
+@pytest.mark.parametrize("visible", [None, "1"])
+def test_the_small_case_sees_no_gpu(monkeypatch, visible):
+    """A library may take one, and a process that holds one cannot fork."""
+    seen = []
+
+    def run_each(factory, setup, items, **_):
+        seen.append(os.environ["CUDA_VISIBLE_DEVICES"])
+        return [TaskResult(items[0], 0)]
+
+    monkeypatch.setattr(checking, "run_each", run_each)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    interpreted(report_of("dQ"))
+    assert (seen, os.environ.get("CUDA_VISIBLE_DEVICES")) == ([""], visible)
 
 
 SEEN = Diagnosis("factor/dQ", "A", "dQ lacks the scale", 1.0)
