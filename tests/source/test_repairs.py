@@ -224,6 +224,10 @@ STATEMENTS = {
         '    s = tl.where(rows[:, None] >= (start + keys[None, :]), s, float("-inf"))',
     ),
     "a sum outside of a loop": ("s = p * 2\ns = tl.dot(p, v)", "s = tl.dot", "s += tl.dot(p, v)"),
+    "a term of an index and a stride that nothing reads": (
+        "b = tl.program_id(0)\nh = tl.program_id(1)\nstride_h = n * 16\nstride_b = stride_h * n\noffset = h * stride_h",
+        "offset =", "offset = h * stride_h + b * stride_b",
+    ),
     "two statements of a loop in the wrong order": (
         "q = tl.load(q_ptr)\nfor i in range(n):\n    q = tl.load(q_ptr + i)\n    s += q", "q = tl.load(q_ptr + i)",
         "    s += q\n    q = tl.load(q_ptr + i)",

@@ -33,6 +33,11 @@ def term_added(file: KernelFile, spot: Spot, scope: list[str]) -> Iterator[tuple
         if name not in beside and (parts := stride_of(name)) is not None and belongs(name, beside)
         for index in _indices(file, parts[1]) if index in scope and index not in beside
     ]  # fmt: skip
+    made = set(bound_in(spot.function.body))
+    left = [name for name in scope if name in unread(spot.function) and name not in beside]
+    # An index and a stride that nothing reads stood together.
+    strides = [name for name in left if stride_of(name) is not None]
+    terms += [(0.2, f"{name} * {stride}") for stride in strides for name in left if name in made and name != stride]
     for node in _sums(file, spot):
         yield from ((rank, (_added(file, node, term),)) for rank, term in terms)
 
