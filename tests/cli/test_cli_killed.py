@@ -17,6 +17,7 @@ from gradprobe.render.files import FILES, begin, unfinished
 from gradprobe.render.files import FORMS as ALL
 from tests.cli.command import ROOT, SMALL, run, start
 from tests.render.written import assert_is_sarif, read_junit
+from tests.sampling import sampled
 
 pytestmark = pytest.mark.usefixtures("real_processes")
 NAMES = {"--json": "out.json", "--junit": "out.xml", "--sarif": "out.sarif", "--markdown": "out.md"}
@@ -92,7 +93,7 @@ def kills(folder, name, earlier, moments):
             assert read_as_right(folder) == set(), f"{name} killed after {after:.2f} s"
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@sampled("name", list(COMMANDS), push=1)
 def test_what_is_killed_at_a_drawn_moment_reads_as_right_in_no_file_and_leaves_no_process(name, folder):
     earlier = matched(folder)
     kills(folder, name, earlier, [random.Random(name).uniform(0.0, 4.0) for _ in range(2)])

@@ -208,7 +208,7 @@ def delta(q, k, v, do, *, o):
     ("kept", "seconds", "words"),
     [
         ("from .kept import kernels", 10.0, "with it all matches"),
-        ("import os; kernels = vars(os)", 4.0, "changes anything"),
+        pytest.param("import os; kernels = vars(os)", 4.0, "changes anything", marks=pytest.mark.nightly),
     ],
 )
 def test_a_package_is_loaded_anew_with_what_it_keeps_and_is_no_library_by_its_folders_name(

@@ -24,7 +24,7 @@ OF_NOTHING = f"dP={DKDV}:dp[b,h,offs_m,nobody].T"
 
 def report_of(*taps: str, file: Path | None = None, seconds: float = 0.0) -> Probed:
     source, _, _ = TARGETS["flash"]
-    case = softmax_case(batch=1, heads=2, seqlen=40, head_dim=16, taps=taps, layouts=(("all", "contiguous"),))
+    case = softmax_case(batch=1, heads=2, seqlen=20, head_dim=16, taps=taps, layouts=(("all", "contiguous"),))
     target = find_target(f"{file or source}:flash_black_box")
     return probe(case, target, why=False, budget=lambda of: seconds)
 
