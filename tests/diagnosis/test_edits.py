@@ -2,6 +2,7 @@
 
 import importlib
 import math
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -193,6 +194,25 @@ def test_modules_that_launch_the_kernels_of_a_file_are_loaded_anew_with_it(tmp_p
     monkeypatch.syspath_prepend(tmp_path)
     importlib.import_module("held_launch")
     assert holding(str(kernels)) == ["held_kernels", "held_launch"]
+
+
+def test_a_package_that_may_not_be_imported_twice_stays_but_for_what_holds_its_kernels(tmp_path, monkeypatch):
+    from gradprobe.diagnosis.edits import trial
+
+    package = tmp_path / "registered_once"
+    package.mkdir()
+    once = "import os\nassert not hasattr(os, __name__)\nsetattr(os, __name__, 0)\n"
+    for name, text in {"__init__": "", "operators": once, "kernels": EXAMPLE}.items():
+        (package / f"{name}.py").write_text(text)
+    adapter = tmp_path / "adapter.py"
+    adapter.write_text("import registered_once.operators\nfrom registered_once.kernels import delta\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(trial, "load_from_copy", lambda *_: None)
+    target, file = find_target(f"{adapter}:delta", "softmax"), str(package / "kernels.py")
+    names = ("registered_once.operators", "registered_once.kernels")
+    before = [sys.modules[name] for name in names]
+    trial._loaded(target, file, Path(file), trial.holding(file))
+    assert [sys.modules[name] is module for name, module in zip(names, before, strict=True)] == [True, False]
 
 
 LAUNCHES = """

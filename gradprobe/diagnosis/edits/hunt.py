@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from ...numerics.evidence import LayoutRun
-from ...source.repairs.candidates import Candidate, Edits, candidates_of
+from ...source.repairs.candidates import SOONEST, Candidate, Edits, candidates_of
 from .cause import Cause
 from .faults import FileFaults
 from .trial import Came, Trial
@@ -19,8 +19,6 @@ from .trial import Came, Trial
 _NEXT = 0.5
 # The same of lines that no diagnosis names, where any is named.
 _UNNAMED = 3.0
-# What is seldom taken off a candidate's rank.
-_SOONEST = 1.5
 # How many more are tried once one makes some result right and leaves others wrong, until more are sought beside it.
 _BEFORE_TWO = 24
 # On top of how many edits others are tried, beside those on top of none.
@@ -152,7 +150,7 @@ def _in_turn(
 
     def costed(at: int, one: FileFaults) -> Iterator[tuple[float, int, int, Candidate | None]]:
         late = _UNNAMED if one.diagnosis is None and faults[0].diagnosis is not None else 0.0
-        yield at * _NEXT + late - _SOONEST, at, -1, None  # none is made before it may be its turn
+        yield at * _NEXT + late - SOONEST, at, -1, None  # none is made before it may be its turn
         for number, candidate in enumerate(candidates_of(one.file, one.faults, one.wanted, contiguous=contiguous)):
             whole = candidate if base is None else base.with_more(candidate.edits)
             if whole is not None and (base is None or base.file is one.file):

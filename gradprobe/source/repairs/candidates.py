@@ -41,7 +41,7 @@ _FOREIGN = 1.5
 # What a stride costs in the place of one that is the same number there.
 _SAME = 8.0
 # What is seldom taken off by all of these together: what is that much likelier may come a little late.
-_SELDOM = 1.5
+SOONEST = 1.5
 # Statements that are looked at around one line.
 _SPOTS = 60
 Edits = tuple[Edit, ...]
@@ -120,7 +120,7 @@ def _by_cost(
     ]
     around.sort(key=lambda each: each[0].distance)
     for distance, spots in groupby(around, key=lambda each: each[0].distance):
-        least = _STEP * distance - _SELDOM
+        least = _STEP * distance - SOONEST
         while waiting and waiting[0][0] < least:
             cost, _, edits = heapq.heappop(waiting)
             yield cost, edits
