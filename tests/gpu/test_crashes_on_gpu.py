@@ -122,7 +122,7 @@ def test_each_costs_the_battery_one_item(tmp_path, name, item, words, code):
     command = [sys.executable, "-m", "gradprobe", "check", write(tmp_path, name), "--battery", "--dtype", "float16"]
     ran = subprocess.run(
         [*command, "--json", "came.json"], cwd=tmp_path, capture_output=True, text=True, timeout=500, check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
     )  # fmt: skip
     print(ran.stdout, ran.stderr[-4000:])
     came = json.loads((tmp_path / "came.json").read_text())

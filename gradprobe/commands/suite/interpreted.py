@@ -15,6 +15,7 @@ from msgspec import structs
 from ...inputs.options import flags
 from ...model.report import Diagnosis, Report
 from ...model.run import INHERITED, MISMATCH
+from ...processes.ended import DEVICE
 from .checked import Planned, for_the_interpreter
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -23,8 +24,9 @@ _OF_MEMORY = ("outside/", "race/", "unwritten/", "shared/")
 
 
 def is_to_be_interpreted(planned: Planned, report: Report) -> bool:
-    """Whether a GPU gave a wrong result."""
-    is_wrong = report.verdict == MISMATCH and report.error is None and planned.close_up is None
+    """Whether a GPU gave a wrong result, whether or not it was lost in a later layout."""
+    is_whole = report.error is None or report.error.kind == DEVICE
+    is_wrong = report.verdict == MISMATCH and is_whole and planned.close_up is None
     return is_wrong and report.target.backend == "triton" and report.case is not None and report.case.device == "cuda"
 
 

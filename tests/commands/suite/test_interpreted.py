@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from gradprobe.commands.suite import checking
 from gradprobe.commands.suite.checked import Checked, Planned
@@ -12,7 +13,7 @@ from gradprobe.commands.suite.checking import Setting, with_interpreter
 from gradprobe.commands.suite.interpreted import with_causes_of
 from gradprobe.inputs.history import CheckRequest
 from gradprobe.model.report import CheckedTarget, Diagnosis, Report
-from gradprobe.model.run import Intermediate, Run
+from gradprobe.model.run import Error, Intermediate, Run
 from gradprobe.processes import TaskResult
 from tests.cases import softmax_case
 
@@ -50,6 +51,16 @@ def test_cause_line_and_edit_are_those_of_a_small_case_in_the_interpreter():
 def test_nothing_is_run_again_for_other_backends_the_cpu_and_no_budget(changes, budget):
     report = report_of("delta", **changes)
     assert interpreted(report, budget) is report
+
+
+@pytest.mark.parametrize(("kind", "is_run"), [("DeviceLost", True), ("Timeout", False)])
+def test_what_was_wrong_before_the_device_was_lost_is_explained_too(monkeypatch, kind, is_run):
+    seen = []
+    monkeypatch.setattr(
+        checking, "run_each", lambda _, __, items, **___: seen.append(items) or [TaskResult(items[0], 0)]
+    )
+    interpreted(structs.replace(report_of("dQ"), error=Error(kind=kind, message="crashed")))
+    assert bool(seen) is is_run
 
 
 @pytest.mark.parametrize("visible", [None, "1"])
