@@ -21,6 +21,7 @@ from ..model.failures import UsageFailure
 from ..model.number import plural
 from ..pipeline.sanitizer import sanitizer_for
 from . import shared_options as shared
+from .against import check_against
 from .checks import check_one, check_several
 from .error_output import failures_told, print_settings
 from .forms import Forms, with_forms
@@ -99,6 +100,14 @@ def check(
             help="On a GPU: memcheck, racecheck, initcheck, synccheck of compute-sanitizer too",
         ),
     ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="OTHER",
+            help="Another target, a saved REPORT.json, or interpreted or compiled for the same one: judge it too,"
+            " and say where they differ",
+        ),
+    ] = None,
     fix_budget: shared.FixBudget = None,
     coincidence_budget: shared.CoincidenceBudget = None,
     show_traceback: shared.Traceback = False,
@@ -120,6 +129,8 @@ def check(
         sanitizer = None if sanitize is None else (sanitizer_for(sanitize), sanitize)
         if sanitize is not None and (plan or battery):
             raise UsageFailure("--sanitize takes one check, not several", "run them one at a time")
+        if against is not None and (plan or battery or sanitize):
+            raise UsageFailure("--against takes one plain check", "drop --battery or --sanitize, or name a TARGET")
         if timeout is not None and not isolate:
             raise UsageFailure("--timeout stops a process, and --no-isolate is in this one", "drop one of them")
         how = Setting(show_traceback, isolate=isolate, timeout=seconds if isolate else None)
@@ -132,4 +143,6 @@ def check(
             raise typer.Exit(check_several(plan, forms, how))
         if battery:
             raise typer.Exit(check_battery(request, effective, forms, how))
+        if against is not None:
+            raise typer.Exit(check_against(Planned("", effective.over(request)), against, forms, how))
         raise typer.Exit(check_one(Planned("", effective.over(request), sanitizer=sanitizer), forms, how))

@@ -171,6 +171,18 @@ class Case:
         return replace(self, seqlen_q=rows, seqlen_k=keys, seqlens=seqlens)
 
 
+# How a case is run, and in which forms the target takes it: no number depends on these.
+_HOW = (
+    "device", "layouts", "runs", "block_m", "block_n", "dots", "repeat", "configs", "pinned", "schedules", "poison",
+    "taps", "strict", "inplace", "recover", "shapes", "implied", "as_cuda", "bias_rank", "mask_rank",
+)  # fmt: skip
+
+
+def is_same_problem(one: Case, other: Case) -> bool:
+    """Whether the same results are right for both: the same values, and the same formulas."""
+    return one == replace(other, **{name: getattr(one, name) for name in _HOW})
+
+
 def shortened(length: int, span: int) -> int:
     """The span and the remainder in place of a length of two spans or more: the last tile is as full as before."""
     return length if length < 2 * span else span + length % span

@@ -63,6 +63,8 @@ def document_of(report: Report) -> dict[str, Any]:
             "layouts": [f"{tensor}={layout}" for tensor, layout in report.case.layouts],
             "runs": [run_name(assigned) for assigned in report.case.runs],
         }
+    if report.against is not None:
+        document["against"]["report"] = document_of(report.against.report)
     listed: dict[str, Any] = _listed(document)
     return listed
 
@@ -168,6 +170,8 @@ def _as_today(document: Mapping[str, Any]) -> dict[str, Any]:
         found["case"] = {**case, "layouts": tuple(layouts), "runs": tuple(runs)}
     elif case is not None:  # the words of a case that could not be made
         found |= {"case": None, "options": case}
+    if against := found.get("against"):
+        found["against"] = {**against, "report": _as_today(against["report"])}
     if document["schema"] == SCHEMA:
         return found
     return found | {"schema": SCHEMA, **_of_the_first_schema(found)}

@@ -13,7 +13,7 @@ from msgspec import Struct, field
 from .case import Case
 from .failures import Failure
 from .memory import WARNING, MemoryFinding, Warned
-from .run import FAILED, MATCH, MISMATCH, CloseUp, Counts, Element, Error, Intermediate, Run
+from .run import FAILED, MATCH, MISMATCH, CloseUp, Counts, Difference, Element, Error, Intermediate, Run
 
 # The share of wrong elements that a hypothesis must reproduce to be named as the cause; with less it is consistent with
 # what came, and below the second nothing is said of it.
@@ -173,6 +173,21 @@ class SurveySummary(Struct, frozen=True, kw_only=True):
     findings: tuple[MemoryFinding, ...] = ()
 
 
+class Against(Struct, frozen=True, kw_only=True):
+    """A check that another one is set beside: of a second target, or saved."""
+
+    name: str
+    """The word that named it: a target, how the same target is run, or the file of a report."""
+    report: Report
+    differences: tuple[Difference, ...] = ()
+    """By layout, in the order of the dataflow; none where the other was saved, or could not be run."""
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether it was made before, maybe on another machine: only numbers that reports hold can be compared."""
+        return self.name.endswith(".json")
+
+
 class Report(Struct, frozen=True, kw_only=True):
     """What a check came to, also one that failed, crashed or took too long."""
 
@@ -217,6 +232,7 @@ class Report(Struct, frozen=True, kw_only=True):
     close_up: CloseUp | None = None
     """The one that was asked for."""
     strides: SurveySummary | None = None
+    against: Against | None = None
 
     @property
     def is_warning(self) -> bool:

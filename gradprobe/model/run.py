@@ -124,6 +124,26 @@ class Intermediate(Struct, frozen=True, kw_only=True):
         return [head for head in self.heads if head.status == status]
 
 
+class Difference(Struct, frozen=True, kw_only=True):
+    """One intermediate of two targets in one layout, element by element."""
+
+    layout: str
+    name: str
+    total: int
+    differing: int = 0
+    """How many elements have other bits."""
+    beyond: int = 0
+    """How many differ by more than one of the two may err."""
+    max_budget_ratio: Number | None = None
+    """The largest difference as a multiple of what one may err."""
+    heads: tuple[int, ...] = ()
+    """Those with elements beyond that, in any batch."""
+    first: Element | None = None
+    """The first of those elements: what this target gave, and the reference."""
+    other: Number | None = None
+    """What the other target gave there."""
+
+
 class Identity(Struct, frozen=True, kw_only=True):
     """One identity, tried."""
 

@@ -77,13 +77,13 @@ def render_comparison(changes: Sequence[ReportChange], width: int) -> Iterator[T
     for check in dict.fromkeys(change.check for change in changes):
         yield Text(f"{check}:", "bold")
         for kind, word in kinds.items():
-            for sentence in _sentences([one for one in changes if (one.check, one.became) == (check, kind)]):
+            for sentence in sentences_of([one for one in changes if (one.check, one.became) == (check, kind)]):
                 first, *rest = folded(f"{word:<6}  {sentence}", width)
                 first.stylize(_STYLES[kind], 2, 2 + len(word))
                 yield from (first, *rest)
 
 
-def _sentences(changes: Sequence[ReportChange]) -> Iterator[str]:
+def sentences_of(changes: Sequence[ReportChange]) -> Iterator[str]:
     """`dP and dV in distinct: right -> wrong in head 1`: what changed alike together."""
     alike: dict[tuple[str, str, bool], dict[str, list[str]]] = {}
     for one in changes:

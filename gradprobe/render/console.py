@@ -24,6 +24,7 @@ from ..model.memory import (
 from ..model.number import LAMBDA, in_words, plural
 from ..model.report import Report, Source
 from ..model.run import FAILED, INHERITED, MATCH, MISMATCH, Element, Error, Head, Intermediate, Run
+from .against import beside, render_against
 from .excerpt import render_reasons, window
 from .places import base_of, place_of
 from .text import (
@@ -32,10 +33,10 @@ from .text import (
     STYLES,
     UTF8,
     Marks,
+    blame,
     folded,
     greppable,
     headed,
-    heads_in_words,
     place_in_words,
     ratio,
     wrapped,
@@ -66,12 +67,12 @@ def render(report: Report, width: int, *, utf8: bool = True) -> list[Text]:
         if report.error is None or not report.runs:
             return []
         return [Text(f"ERROR  {report.error.message}"), *layouts, Text(f"  again: {report.reproduce}")]
-    lines = [*_verdict(report, width), *_warnings(report, width)]
+    lines = [*_verdict(report, width), *render_against(report, width), *_warnings(report, width)]
     if report.failing:
         lines += [*_place(report, width), *render_reasons(report, width)]
     lines += [line for sentence in _reasons(report) for line in folded(sentence, width)]
     lines += [Text(), *_table(report, report.shown, width, UTF8 if utf8 else ASCII), Text(), *layouts]
-    lines += [line for sentence in _sentences(report) for line in folded(sentence, width)]
+    lines += [line for sentence in (*_sentences(report), *beside(report)) for line in folded(sentence, width)]
     return [*lines, *_provenance(report, width), *(Text(f"  {hint}") for hint in report.hints)]
 
 
@@ -110,18 +111,6 @@ def _blame_of(run: Run) -> str:
     kinds = " and ".join(dict.fromkeys(_STRAYED[one.kind] for one in run.memory))
     whose = f"{run.memory[0].kernel or 'the target'} {kinds}"
     return f"every element is within budget, but {whose}{'' if run.compares else ' before the layout is refused'}"
-
-
-def blame(run: Run) -> str:
-    """Which intermediates are wrong by themselves, in which heads, and which only inherit."""
-    own = [one for one in run.intermediates if one.status == MISMATCH]
-    inherited = [one.title for one in run.intermediates if one.status == INHERITED]
-    if not own:
-        return f"every element is within budget, but the target breaks {run.broken[0].name}"
-    words = f"{own[0].title} is the first wrong intermediate"
-    words += f" in {heads_in_words(own[0], MISMATCH)}" if own[0].count > 1 else ""
-    words += f"; wrong by itself too: {', '.join(one.title for one in own[1:])}" if own[1:] else ""
-    return words + (f"; only inherited: {', '.join(inherited)}" if inherited else "")
 
 
 def _place(report: Report, width: int) -> Iterator[Text]:

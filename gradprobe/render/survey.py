@@ -12,9 +12,8 @@ from ..model.memory import COUNTED, GUARD, OUTSIDE, WARNING, MemoryFinding, Warn
 from ..model.number import plural
 from ..model.report import Report
 from ..model.run import ALONE, BITS, FAILED, MATCH, MISMATCH, PROGRAM, SKIPPED, TOGETHER, Run, Tried
-from .console import blame
 from .excerpt import render_reasons, window
-from .text import ASCII, CAUTION, UTF8, Marks, folded, greppable, headed, quoted, stray_line
+from .text import ASCII, CAUTION, UTF8, Marks, blame, folded, greppable, headed, quoted, stray_line
 
 _ROW, _CELL = 8, 9
 # Findings that are printed; the others are in the JSON.

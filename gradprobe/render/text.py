@@ -157,6 +157,18 @@ def heads_in_words(one: Intermediate, status: str) -> str:
     return f"head{'s' if len(wrong) != 1 else ''} {in_words(spans(wrong))} of {one.count}"
 
 
+def blame(run: Run) -> str:
+    """Which intermediates are wrong by themselves, in which heads, and which only inherit."""
+    own = [one for one in run.intermediates if one.status == MISMATCH]
+    inherited = [one.title for one in run.intermediates if one.status == INHERITED]
+    if not own:
+        return f"every element is within budget, but the target breaks {run.broken[0].name}"
+    words = f"{own[0].title} is the first wrong intermediate"
+    words += f" in {heads_in_words(own[0], MISMATCH)}" if own[0].count > 1 else ""
+    words += f"; wrong by itself too: {', '.join(one.title for one in own[1:])}" if own[1:] else ""
+    return words + (f"; only inherited: {', '.join(inherited)}" if inherited else "")
+
+
 def place_in_words(part: Element | CloseUp) -> str:
     """`batch 0, head 1`; without a batch where the intermediate has none."""
     return ("" if part.batch is None else f"batch {part.batch}, ") + f"head {part.head}"

@@ -6,6 +6,7 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gradprobe.model.assignment import DEFAULT_RUNS
 from gradprobe.model.case import Case
@@ -13,8 +14,30 @@ from gradprobe.model.documents import Reports, dump, load, load_several, several
 from gradprobe.model.failures import UsageFailure
 from gradprobe.model.memory import MemoryFinding, Warned
 from gradprobe.model.number import Number
-from gradprobe.model.report import CheckedTarget, Culprit, Diagnosis, Report, Source, SurveySummary, TriedEdit, Where
-from gradprobe.model.run import CloseUp, Counts, Element, Error, Head, Identity, Intermediate, Row, Run, Window
+from gradprobe.model.report import (
+    Against,
+    CheckedTarget,
+    Culprit,
+    Diagnosis,
+    Report,
+    Source,
+    SurveySummary,
+    TriedEdit,
+    Where,
+)
+from gradprobe.model.run import (
+    CloseUp,
+    Counts,
+    Difference,
+    Element,
+    Error,
+    Head,
+    Identity,
+    Intermediate,
+    Row,
+    Run,
+    Window,
+)
 from tests.render.written import faulty, many_heads, with_memory
 
 WORDS = st.text(max_size=6)
@@ -92,9 +115,17 @@ REPORTS = st.builds(
 )  # fmt: skip
 
 
-@settings(derandomize=True, max_examples=150, deadline=None)
+@settings(derandomize=True, max_examples=60, deadline=None)
 @given(REPORTS)
 def test_a_report_comes_back_from_json_as_it_was(report):
+    assert load(dump(report)) == report
+
+
+@settings(derandomize=True, max_examples=10, deadline=None)
+@given(REPORTS, REPORTS, NUMBERS)
+def test_so_does_one_that_is_set_beside_another(report, other, number):
+    found = Difference(layout="distinct", name="dK", total=3, heads=(1,), other=number)
+    report = replace(report, against=Against(name="old.py:f", report=other, differences=(found,)))
     assert load(dump(report)) == report
 
 

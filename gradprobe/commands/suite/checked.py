@@ -14,7 +14,7 @@ from ...model.assignment import parse_run, planned_runs, run_name
 from ...model.case import fewer_heads, shortened
 from ...model.failures import Failure, ReferenceFailure, TargetFailure, UsageFailure, as_failure
 from ...model.memory import WARNING, MemoryFinding, Warned
-from ...model.report import CheckedTarget, Report, error_of
+from ...model.report import Against, CheckedTarget, Report, error_of
 from ...model.run import CRASHED, FAILED, MATCH, MISMATCH, Error, Run
 from ...processes import Crash, Raised
 from ...processes.ended import CRASH, DEVICE, MEMORY, TIMEOUT
@@ -22,6 +22,17 @@ from ...render.terminal import interrupted
 
 INTERRUPTED = "Interrupted"
 """The kind of error of a check that Ctrl-C ended."""
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A check that was made, to set another beside it."""
+
+    name: str
+    """The word that named it."""
+    report: Report
+    kept: str
+    """The file of what its target gave; "" where it gave nothing."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +46,9 @@ class Planned:
     """Where it is one intermediate that is asked for: its name, and the batch and head to show."""
     sanitizer: tuple[str, str] | None = None
     """The program and its tool, where it is made under one as well."""
+    kept: str = ""
+    """The file that what the target gave is written into, for a check that is set beside this one."""
+    against: Beside | None = None
 
     @property
     def layouts(self) -> tuple[str, ...]:
@@ -52,6 +66,7 @@ class Planned:
         name, at = self.close_up or ("", None)
         words |= {"at": f"{at[0]},{at[1]}"} if at else {}
         words |= {"sanitize": self.sanitizer[1]} if self.sanitizer else {}
+        words |= {"against": self.against.name} if self.against else {}
         return command_line(f"diff {name}" if name else "check", self.request.target, self.request.options, words)
 
 
@@ -106,6 +121,8 @@ def code_of_report(report: Report) -> int:
     """The exit code of a check alone, by what it came to."""
     if report.is_warning:
         return 0
+    if report.verdict == MATCH and report.against is not None and report.against.report.verdict == FAILED:
+        return Failure.exit_code  # it was to be set beside something
     if report.verdict in (MATCH, MISMATCH):
         return int(report.verdict == MISMATCH)
     kind = report.error.kind if report.error else ""
@@ -230,6 +247,8 @@ def _ended(planned: Planned, error: Error, code: int, heard: Heard, seconds: flo
     """What was measured counts, whatever came after it, unless that says that nobody may judge by it."""
     so_far, request = heard.so_far, planned.request
     ended: dict[str, Any] = {"title": planned.title, "error": error}
+    if (other := planned.against) is not None:
+        ended |= {"against": Against(name=other.name, report=other.report)}
     total = {"total": round(seconds, 4)}
     if so_far is None or code != Failure.exit_code or error.kind == ReferenceFailure.__name__:
         # The target and the words of the case that a report would have been about.

@@ -27,6 +27,7 @@ from .checked import (
     Planned,
     Stage,
     code_of,
+    code_of_report,
     of_crash,
     of_error,
     of_interrupt,
@@ -110,13 +111,22 @@ def _budget(setting: Setting, start: float, of: str) -> float:
 
 
 def _made(planned: Planned, probed: Probed) -> Checked:
+    from ...model.case import is_same_problem
+    from ...model.report import Against
+    from ...numerics import beside
     from ...numerics.closeup import close_up_of, kept_close_ups
     from ...pipeline.reported import report_of
 
     report = structs.replace(report_of(probed, kept_close_ups(probed)), title=planned.title)
     if planned.close_up is not None:
         report = structs.replace(report, close_up=close_up_of(probed, *planned.close_up))
-    return Checked(planned.request, report, 1 if probed.failing else 0)
+    if planned.kept:
+        beside.keep(planned.kept, probed.runs)
+    if (other := planned.against) is not None:
+        is_same = other.kept and other.report.case is not None and is_same_problem(probed.case, other.report.case)
+        found = tuple(beside.differences(probed.case, probed.runs, other.kept)) if is_same else ()
+        report = structs.replace(report, against=Against(name=other.name, report=other.report, differences=found))
+    return Checked(planned.request, report, code_of_report(report))
 
 
 def probed_as(
@@ -176,7 +186,7 @@ def rest_of(planned: Planned, checked: Checked) -> Planned | None:
         return None
     left = [name for name in planned.layouts if name not in done]
     asked_again = replace(planned.request, options={**options, "runs": left})
-    return replace(planned, request=asked_again, sanitizer=None) if left else None
+    return replace(planned, request=asked_again, sanitizer=None, kept="", against=None) if left else None
 
 
 def joined(checked: Checked, rest: Checked, heard: Heard) -> Checked:

@@ -1,0 +1,101 @@
+"""What two targets gave for the same inputs: where they differ, and by how much of what one of them may err."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import torch
+from msgspec.structs import replace
+from torch import Tensor
+
+from ..model.case import Case
+from ..model.number import Number
+from ..model.run import Difference
+from ..reference.attention import BY_ROW
+from .compare import allowed_on, judge, judge_whole, tiles_of
+from .evidence import LayoutRun, Measured
+from .locate import locate_at
+from .tally import Finding, Judged, Tally
+
+
+def keep(file: str, runs: Iterable[LayoutRun]) -> None:
+    """Writes what the target exported in each layout, for `differences`."""
+    kept = {
+        run.layout: {name: value.cpu() for name, value in _exported(run.measured).items()}
+        for run in runs
+        if run.is_plain and run.measured is not None
+    }
+    torch.save(kept, file)
+
+
+def differences(case: Case, runs: Iterable[LayoutRun], file: str) -> Iterator[Difference]:
+    """What both exported, in the layouts that both took.
+
+    An element of one differs *beyond* where it lies further from the other's than that may lie from the reference.
+
+    Args:
+        file: what `keep` wrote for the other target, of the same shapes.
+    """
+    kept = torch.load(file, weights_only=True)
+    for run in runs:
+        if run.is_plain and run.measured is not None and run.layout in kept:
+            yield from _of_layout(case, run.layout, run.measured, kept[run.layout])
+
+
+def _exported(measured: Measured) -> dict[str, Tensor]:
+    sources = measured.trace.sources
+    return {name: value for name, value in measured.trace.values.items() if sources[name] == "exported"}
+
+
+def _of_layout(case: Case, layout: str, measured: Measured, others: Mapping[str, Tensor]) -> Iterator[Difference]:
+    own = _exported(measured)
+    others = {name: value.to(own[name].device) for name, value in others.items() if name in own}
+    tallies = {name: Tally(case, name, own[name].shape) for name in own if name in others}
+    _add(case, measured, others, tallies)
+    for name, tally in tallies.items():
+        differing = int((~_same(own[name], others[name])).sum())
+        yield _with_first(case, measured, _difference(layout, tally.finding(), differing), others[name])
+
+
+def _add(case: Case, measured: Measured, others: Mapping[str, Tensor], tallies: Mapping[str, Tally]) -> None:
+    """Judges each element by the other target's, with the errors that the reference's values allow."""
+    comparison, values = measured.comparison, measured.trace.values
+    for tile in tiles_of(case, measured.x):
+        place = (tile.batch, tile.heads, tile.rows)
+        expected = comparison.evaluate(measured.x, tile, None)
+        budget = allowed_on(measured.x, tile, expected, comparison.precision, comparison.recovery)
+        for name in (name for name in BY_ROW if name in tallies):
+            beside = {**expected, name: others[name][place].double()}
+            judged = judge(values[name][place], beside, budget, name)
+            tallies[name].add(tile, _alike(judged), None)
+    for name in (name for name in tallies if name not in BY_ROW):
+        judged = judge_whole(values[name], others[name].double(), comparison.bounds[name])
+        tallies[name].add_whole(_alike(judged), None)
+
+
+def _alike(judged: Judged) -> Judged:
+    """No difference where neither is a number."""
+    return judged._replace(right=judged.right | _same(judged.actual, judged.expected))
+
+
+def _same(one: Tensor, other: Tensor) -> Tensor:
+    return (one == other) | (one.isnan() & other.isnan())
+
+
+def _difference(layout: str, finding: Finding, differing: int) -> Difference:
+    heads = tuple(finding.wrong.any(0).nonzero().flatten().tolist())
+    return Difference(
+        layout=layout, name=finding.name, total=finding.total, differing=differing, beyond=finding.mismatched,
+        max_budget_ratio=Number(finding.max_ratio), heads=heads, first=finding.first_wrong,
+    )  # fmt: skip
+
+
+def _with_first(case: Case, measured: Measured, found: Difference, others: Tensor) -> Difference:
+    """With what the reference gives at the first difference, and what the other target gave there."""
+    if (first := found.first) is None:
+        return found
+    at = (first.batch or 0, first.head or 0, first.row or 0, first.col or 0)
+    located = locate_at(
+        case, measured.x, measured.trace, measured.comparison, found.name, at, float(first.budget or 0.0)
+    )
+    return replace(found, first=replace(located, window=None), other=first.expected)

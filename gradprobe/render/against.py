@@ -1,0 +1,100 @@
+"""A check beside another one: which of the two targets is right, and where they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.text import Text
+
+from ..model.documents import Reports
+from ..model.number import in_words, plural, spans
+from ..model.report import Against, Report
+from ..model.run import FAILED, MATCH, Difference
+from .comparison import changes_of, sentences_of
+from .text import blame, headed, place_in_words, ratio, value
+
+_STYLES = {MATCH: "bold green", FAILED: "bold red"}
+
+
+def render_against(report: Report, width: int) -> Iterator[Text]:
+    """What the other target came to, and the first place where both differ; nothing where there is no other."""
+    if (other := report.against) is not None:
+        words = f"{_who(other)} {_verdict(other.report)}; {_first(other)}"
+        yield from headed("AGAINST", _STYLES.get(other.report.verdict, "bold red"), words, width)
+
+
+def beside(report: Report) -> Iterator[str]:
+    """Of each intermediate how far both differ; of a saved report what changed since."""
+    if (other := report.against) is None:
+        return
+    for words, layouts in _alike(other.differences).items():
+        yield f"beside {other.name}, in {', '.join(layouts)}: {words}"
+    if other.is_saved:
+        changes = changes_of(Reports(reports=(other.report,)), Reports(reports=(report,)))
+        yield from (f"beside {other.name}: {sentence}" for sentence in sentences_of(changes))
+
+
+def _who(other: Against) -> str:
+    """The word, and on what it ran where that tells two runs of one target apart."""
+    where = [other.report.target.backend, other.report.environment.get("device", "")]
+    return f"{other.name} ({' on '.join(filter(None, where))})" if any(where) else other.name
+
+
+def _verdict(report: Report) -> str:
+    if report.verdict == MATCH:
+        return "is right"
+    if report.verdict == FAILED or report.failing is None:
+        return "could not be checked"
+    cause = f", since {report.causes[0].summary}" if report.causes else ""
+    return f"is wrong: {blame(report.failing)}{cause}" if report.failing.compares else "is wrong"
+
+
+def _first(other: Against) -> str:
+    """Where both differ first."""
+    if not other.differences:
+        return "only what both reports hold is compared" if other.is_saved else "nothing of both can be compared"
+    found = next((one for one in other.differences if one.beyond), None)
+    if found is not None:
+        return f"they differ first in {_element(found)}"
+    if not any(one.differing for one in other.differences):
+        return "they give the same bits"
+    worst = max(other.differences, key=_ratio)
+    most = f"{ratio(_ratio(worst))}x of that, in {worst.name}"
+    return f"they differ nowhere by more than one of them may err; most, {most}"
+
+
+def _ratio(one: Difference) -> float:
+    return one.max_budget_ratio or 0.0
+
+
+def _element(found: Difference) -> str:
+    first = found.first
+    assert first is not None
+    axes = [f"{axis} {index}" for axis, index in (("row", first.row), ("col", first.col)) if index is not None]
+    numbers = f"{value(first.actual)} here, {value(found.other)} there, {value(first.expected)} by the reference"
+    return f"{found.name} ({found.layout}), {', '.join([place_in_words(first), *axes])}: {numbers}"
+
+
+def _alike(differences: Sequence[Difference]) -> dict[str, list[str]]:
+    """Of each layout a sentence, with the layouts that share it."""
+    by_layout: dict[str, list[Difference]] = {}
+    for one in differences:
+        by_layout.setdefault(one.layout, []).append(one)
+    found: dict[str, list[str]] = {}
+    for layout, those in by_layout.items():
+        found.setdefault("; ".join(_sentences(those)), []).append(layout)
+    return found
+
+
+def _sentences(those: Sequence[Difference]) -> Iterator[str]:
+    for one in those:
+        if one.beyond:
+            heads = f"head{'s' * (len(one.heads) > 1)} {in_words(spans(one.heads))}"
+            of = f"{one.beyond:,} of {plural(one.total, 'element')}, {heads}"
+            yield f"{one.name} differs in {of}, by up to {ratio(_ratio(one))}x what one may err"
+    within = [f"{one.name} ({ratio(_ratio(one))}x)" for one in those if one.differing and not one.beyond]
+    same = [one.name for one in those if not one.differing]
+    if within:
+        yield f"within what one may err: {', '.join(within)}"
+    if same:
+        yield f"the same bits: {', '.join(same)}"
