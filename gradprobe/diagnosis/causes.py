@@ -21,7 +21,7 @@ from .behaviour import (
     right_without_dead_rows,
     wrong_in_the_first_call_alone,
 )
-from .compiled import right_in_another_file, right_in_the_interpreter, right_without_pipelining
+from .compiled import multiplies_coarser, right_in_another_file, right_in_the_interpreter, right_without_pipelining
 from .facts import known
 from .layouts import FailingLayout, explaining
 from .lines import Lines
@@ -205,7 +205,9 @@ def _diagnoses(
 
 
 def _tried_first(again: Again, tested: Sequence[Tested]) -> list[Diagnosis]:
-    """Faults whose numbers look like a wrong formula: NaN that nobody wrote over, a first call that adds twice."""
+    """Faults whose numbers look like others: coarser dots, NaN that nobody wrote over, a first call that adds twice."""
+    if (coarser := multiplies_coarser(again)) is not None:
+        return [coarser]
     best = tested[0].hypotheses[0].fault if tested and tested[0].explained >= NAMED else ""
     found = None
     # What is stored elsewhere leaves its own place unwritten.

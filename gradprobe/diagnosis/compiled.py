@@ -15,16 +15,44 @@ from typing import Any
 from ..inputs.options import with_others
 from ..model.assignment import run_name
 from ..model.failures import Failure
-from ..model.report import Diagnosis
+from ..model.report import Diagnosis, Where
 from ..numerics.compare import compare
 from ..numerics.precision import precision_of
-from ..probing.experiment import dots_of
+from ..probing.arithmetic import in_words
+from ..probing.experiment import arithmetic_of, dots_of
 from ..processes.process import Program, gradprobe_command, run_programs
+from ..runtime.arithmetic import coarsest
 from ..runtime.launches import kernel_types
 from ..targets.find import find_target
 from .behaviour import Again, first_moved
+from .lines import among, line_of
 
 _SECONDS = 120
+
+
+def multiplies_coarser(again: Again) -> Diagnosis | None:
+    """What came is within the budget of the dots that were read in its compiled code, and finer ones were asked for."""
+    coarser, case, measured = arithmetic_of(again.experiment).coarser, again.experiment.case, again.seen.measured
+    if not coarser:
+        return None
+    way, recovery = coarsest(coarser), measured.comparison.recovery
+    held = precision_of(case.dtype, way)
+    if not compare(case, measured.x, measured.trace, held, recovery=recovery, blame=False).matches:
+        return None
+    declared = dots_of(again.experiment)
+    return Diagnosis(
+        f"precision/{way}",
+        "PREC",
+        f"dots are multiplied in {way}, and the check is of {declared} ones",
+        1.0,
+        (f"compiled: {in_words(coarser)}", f"every result is within the budget of {way} dots"),
+        tuple(
+            among(Where(one.file, line, line_of(one.file, line).strip(), kernel=one.by))
+            for one in coarser
+            for line in one.lines
+        ),
+        f'tl.dot(..., input_precision="{declared}"), whose default is "tf32"; or check with --dots {way}',
+    )
 
 
 def right_without_pipelining(again: Again) -> Diagnosis | None:
@@ -66,11 +94,6 @@ def right_in_the_interpreter(again: Again) -> Diagnosis | None:
     same = (
         f"the same case in {run_name(again.assigned)} matches with --device cpu: no formula, mask or address is wrong"
     )
-    if _is_right_in_tf32(again):
-        near = "every result is within the budget of TF32 dots, and not within that of IEEE ones"
-        fix = 'tl.dot(..., input_precision="ieee"), whose default is "tf32"; or check with --dots tf32'
-        summary = "dots are multiplied in TF32, and the check is of IEEE ones"
-        return Diagnosis("precision/tf32", "PREC", summary, 1.0, (near, same), fix=fix)
     left = "what is left is of compiled code alone: the order of programs and threads, pipelining, the compiler"
     return Diagnosis(
         f"compiler/{name}",
@@ -80,16 +103,6 @@ def right_in_the_interpreter(again: Again) -> Diagnosis | None:
         (same, left),
         fix="clear Triton's cache; then compare num_stages and num_warps",
     )
-
-
-def _is_right_in_tf32(again: Again) -> bool:
-    """Whether all that came is right by the budget of TF32 dots, where IEEE ones were asked for."""
-    case, measured = again.experiment.case, again.seen.measured
-    case, measured = again.experiment.case, again.seen.measured
-    if case.dtype != "float32" or dots_of(again.experiment) != "ieee":
-        return False
-    tf32, recovery = precision_of(case.dtype, "tf32"), measured.comparison.recovery
-    return compare(case, measured.x, measured.trace, tf32, recovery=recovery, blame=False).matches
 
 
 @contextlib.contextmanager

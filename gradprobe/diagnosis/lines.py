@@ -97,7 +97,7 @@ class Lines:
     def _kernels(self, active: Collection[str]) -> tuple[Where, ...]:
         sources = self._experiment.first.kernels if self._experiment.first else ()
         return tuple(
-            Where(source.file, source.line, _line_of(source.file, source.line).strip(), kernel=source.name)
+            Where(source.file, source.line, line_of(source.file, source.line).strip(), kernel=source.name)
             for source in sources
             if source.line and any(is_named_after(source.name, name) for name in active)
         )
@@ -176,13 +176,13 @@ def _summary(diagnosis: Diagnosis, hypothesis: Hypothesis, findings: Sequence[Li
 
 def among(where: Where) -> Where:
     """A line with its neighbours; their relative indentation is kept."""
-    lines = [_line_of(where.file, where.line + step).rstrip() for step in (-1, 0, 1)]
+    lines = [line_of(where.file, where.line + step).rstrip() for step in (-1, 0, 1)]
     indents = [len(line) - len(line.lstrip()) for line in lines if line]
     before, code, after = (line[min(indents, default=0) :] for line in lines)
     return replace(where, around=(before, after), margin=len(code) - len(code.lstrip()))
 
 
-def _line_of(file: str, line: int) -> str:
+def line_of(file: str, line: int) -> str:
     """A line of a file, from 1; "" where there is none."""
     try:
         lines = Path(file).read_text(errors="replace").splitlines()
@@ -254,11 +254,11 @@ def _lines(memory: Sequence[MemoryFinding]) -> tuple[Where, ...]:
     lines = {(s.file, s.line): among(Where(s.file, s.line, s.code.strip(), kernel=s.kernel)) for s in memory if s.line}
     places = dict.fromkeys(s.allocated for s in memory if s.allocated[0])
     made = (
-        among(Where(file, line, _line_of(file, line).strip(), note="allocated here, without values"))
+        among(Where(file, line, line_of(file, line).strip(), note="allocated here, without values"))
         for file, line in places
     )
     launched = (
-        among(Where(file, at, _line_of(file, at).strip(), note="launched with it here"))
+        among(Where(file, at, line_of(file, at).strip(), note="launched with it here"))
         for file, line in places
         for at in launches_with(file, line)
     )
@@ -272,14 +272,14 @@ def _rests(memory: Sequence[MemoryFinding]) -> Iterator[Where]:
     """Who stored a part alone of what is read where nothing has written it, and how many programs of it there are."""
     for kernel, file, line in dict.fromkeys(one.rest for one in memory if one.rest[0]):
         lines = {line: "stores the rest"} | dict.fromkeys(grids(file, kernel), "launched here")
-        yield from (among(Where(file, at, _line_of(file, at).strip(), kernel=kernel, note=lines[at])) for at in lines)
+        yield from (among(Where(file, at, line_of(file, at).strip(), kernel=kernel, note=lines[at])) for at in lines)
 
 
 def _loops(memory: Sequence[MemoryFinding]) -> Iterator[Where]:
     """The loops that run on beyond a tensor, and what makes their ends."""
     for one in (one for one in memory if one.runs_on and one.line):
         for at in ends(one.file, one.line or 0):
-            code, note = _line_of(one.file, at).strip(), "its loop, or an end of it, which lies beyond the last one"
+            code, note = line_of(one.file, at).strip(), "its loop, or an end of it, which lies beyond the last one"
             yield among(Where(one.file, at, code, kernel=one.kernel, note=note))
 
 
@@ -288,5 +288,5 @@ def _addresses(memory: Sequence[MemoryFinding]) -> Iterator[Where]:
     for one in (one for one in memory if one.kind == RACE and one.line and one.file.endswith(".py")):
         made = list(address(one.file, one.line or 0))
         for at in dict.fromkeys([*made, *(alias for line in made for alias in aliases(one.file, line))]):
-            code = _line_of(one.file, at).strip()
+            code = line_of(one.file, at).strip()
             yield among(Where(one.file, at, code, kernel=one.kernel, note="its address"))

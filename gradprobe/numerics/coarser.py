@@ -255,6 +255,22 @@ class Operand:
         return f"coarser than its contract: rounds {factor} * {self.name} to {self.dtype} before the scores{where}"
 
 
+@dataclass(frozen=True)
+class CoarserDots:
+    """Dots that multiply float32 in a coarser way than is declared, as their compiled code says."""
+
+    declared: str
+    read: str
+    """Which way was read where."""
+
+    name = "dots"
+
+    @property
+    def words(self) -> str:
+        """The finding in one sentence."""
+        return f"coarser than its contract: {self.declared} dots are declared, and compiled were {self.read}"
+
+
 def rounded_operand(
     case: Case, x: Attention, trace: Trace, plain: Comparison, compared: Callable[[Evaluate], Comparison]
 ) -> tuple[Comparison, Operand] | None:

@@ -25,6 +25,10 @@ U_TENSOR_CORE = 2.0**-23
 # The smallest normal float32: below it GPUs may flush to zero.
 TINY = 2.0**-126
 
+UNITS = {"ieee": 0.0, "bf16x6": 2.0**-22, "tf32x3": 2.0**-20, "bf16x3": 2.0**-16, "tf32": 2.0**-10}
+"""By way of multiplying float32: the relative error of an operand. One in two or three parts lacks what the last part
+truncates, and a product of two lacks the least of their products."""
+
 Narrow = Callable[[Tensor], Tensor]
 """Rounds to fewer bits."""
 
@@ -35,8 +39,8 @@ class Precision:
 
     name: str
     operand: float
-    """Relative error of an operand of the first dots (q, k, v, do) as the multiplier sees it: TF32's 2^-10, else 0. It
-    truncates, so errors share a sign."""
+    """Relative error of an operand of the first dots (q, k, v, do) as the multiplier sees it: of float32, one of UNITS,
+    else 0. It truncates, so errors share a sign."""
     matrix: float
     """Relative error of P and dS when they are rounded for the second dots."""
     floor: float
@@ -61,11 +65,11 @@ def precision_of(dtype: str, dots: str) -> Precision:
 
     Args:
         dtype: float32, float16 or bfloat16, of q, k, v and dO.
-        dots: "ieee" or "tf32", which only float32 feels.
+        dots: one of UNITS, which only float32 feels.
     """
     if dtype == "float32":
-        tf32 = 2.0**-10 if dots == "tf32" else 0.0
-        return Precision(f"float32, {dots} dots", tf32, tf32, TINY, U_TENSOR_CORE if tf32 else U32)
+        unit = UNITS[dots]
+        return Precision(f"float32, {dots} dots", unit, unit, TINY, U_TENSOR_CORE if unit else U32)
     # Unit roundoff; and half the smallest subnormal, or where subnormals may be flushed, the smallest normal number.
     unit, floor = {"float16": (2.0**-11, 2.0**-25), "bfloat16": (2.0**-8, TINY)}[dtype]
     return Precision(f"{dtype}, float32 sums", 0.0, unit, floor, U_TENSOR_CORE)
@@ -111,7 +115,8 @@ def rounding_shift(
         return None
     shift = _shift_of_products(x, tile, values, precision)
     if precision.operand:
-        moved = [_moved(x, tile, values, narrow) for narrow in (_truncated, partial(_truncated, added=0x1000))]
+        cut = partial(_truncated, precision.operand)
+        moved = [_moved(x, tile, values, narrow) for narrow in (cut, partial(cut, up=True))]
         for name in moved[0]:
             shift[name] = shift.get(name, 0.0) + 2 * moved[0][name].maximum(moved[1][name])
     return shift
@@ -132,7 +137,7 @@ def _shift_of_products(
     A kernel with dropout may round PE and dS before it divides what it sums of them by 1 - p: they round otherwise.
     """
     _, _, v, do = x.tensors(tile)
-    narrow: Narrow = _truncated if precision.operand else partial(_nearest, precision)
+    narrow: Narrow = partial(_truncated, precision.operand) if precision.operand else partial(_nearest, precision)
     moved: dict[str, Tensor] = {}
     for divisor in {1.0, 1.0 - x.dropout}:
         rounded = partial(_divided, narrow, divisor)
@@ -189,10 +194,12 @@ def _divided(narrow: Narrow, factor: float, matrix: Tensor) -> Tensor:
     return narrow(matrix * factor) / factor
 
 
-def _truncated(tensor: Tensor, added: int = 0) -> Tensor:
-    """float64 holding float32 values -> the same with the 13 last bits of float32's significand cut off.
+def _truncated(unit: float, tensor: Tensor, *, up: bool = False) -> Tensor:
+    """float64 holding float32 values -> the same without the last bits of float32's significand, 13 for TF32's 2^-10.
 
     Args:
-        added: to its bits before; 0x1000 rounds to nearest, as kernels that convert first do.
+        up: whether half of what is cut is added before, which rounds to nearest, as kernels that convert first do.
     """
-    return ((tensor.float().view(torch.int32) + added) & ~0x1FFF).view(torch.float32).double()
+    lost = 1 << (23 + round(math.log2(unit)))
+    added = lost // 2 if up else 0
+    return ((tensor.float().view(torch.int32) + added) & ~(lost - 1)).view(torch.float32).double()

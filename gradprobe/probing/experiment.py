@@ -19,17 +19,19 @@ from ..inputs.saved import Saved, values_of
 from ..model.assignment import OUTPUTS, PLAIN, Assigned
 from ..model.case import Case
 from ..numerics.budget import Recovery
-from ..numerics.coarser import Coarser, Operand, explained, rounded_operand
+from ..numerics.coarser import Coarser, CoarserDots, Operand, explained, rounded_operand
 from ..numerics.compare import Comparison, Evaluate, attention_of, compare
 from ..numerics.evidence import Measured
 from ..numerics.identities import identities
 from ..numerics.locate import locate
 from ..numerics.precision import precision_of
 from ..reference import Attention, Tile, evaluate, manual_attention_backward
+from ..runtime.arithmetic import Dots
 from ..runtime.run import Outcome, run_target
 from ..runtime.taps import Tap, parse_tap
 from ..runtime.trace import Trace
 from ..targets.find import Target
+from .arithmetic import Arithmetic, in_words
 from .audit import refuse_broken, refuse_other_formulas
 
 DERIVED = {"o": "O", "lse": "LSE", "delta": "delta"}
@@ -88,6 +90,8 @@ class Experiment:
     """Where the target's CUDA kernels of a source ran, "cuda" or "cuda-on-cpu"; "" where none was seen."""
     is_compiled: bool = False
     """Whether the target was seen to launch compiled Triton kernels."""
+    dots: tuple[Dots, ...] = ()
+    """How its dots were seen to multiply float32."""
 
     def after(self, outcomes: Iterable[Outcome]) -> Experiment:
         """The experiment with what these executions showed of the target."""
@@ -97,6 +101,7 @@ class Experiment:
             first=self.first or next(iter(outcomes), None),
             cuda=self.cuda or max((outcome.cuda for outcome in outcomes), default=""),
             is_compiled=self.is_compiled or any(one.launched and not one.interpreted for one in outcomes),
+            dots=tuple(dict.fromkeys((*self.dots, *(dots for one in outcomes for dots in one.dots)))),
         )
 
     def placed(self, values: Mapping[str, Tensor], assigned: Assigned) -> Inputs:
@@ -168,7 +173,8 @@ def measure(
     case, stopwatch = experiment.case, experiment.stopwatch
     x = attention_of(case, inputs.values)
     reference = _reference_trace(experiment, inputs, x)
-    precision = precision_of(case.dtype, dots_of(experiment))
+    arithmetic = arithmetic_of(experiment)
+    precision = precision_of(case.dtype, arithmetic.way)
 
     def timed(x: Attention, tile: Tile, given: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
         with stopwatch.timed("reference"):
@@ -183,11 +189,13 @@ def measure(
 
     with stopwatch.timed("compare"):
         comparison = compared(timed)
-        coarser: tuple[Coarser | Operand, ...] = ()
+        coarser: tuple[Coarser | Operand | CoarserDots, ...] = ()
         if not comparison.matches and reference is None and not coarse:
             found = rounded_operand(case, x, trace, comparison, compared)
             lenient, coarser = (found[0], (found[1],)) if found else explained(case, x, trace, comparison)
             comparison = comparison if case.strict else lenient
+        if arithmetic.coarser:
+            coarser += (CoarserDots(arithmetic.declared or "", in_words(arithmetic.coarser)),)
         invariants = identities(case, x, trace, comparison)
         refuse_broken(experiment.reference, invariants)
         return Measured(x, trace, comparison, locate(x, trace, comparison), tuple(invariants), coarser)
@@ -210,12 +218,11 @@ def _reference_trace(experiment: Experiment, inputs: Inputs, x: Attention) -> Tr
     return trace
 
 
+def arithmetic_of(experiment: Experiment) -> Arithmetic:
+    """What is known of how the target's dots multiply."""
+    return Arithmetic(experiment.case, experiment.target, experiment.dots, experiment.is_compiled)
+
+
 def dots_of(experiment: Experiment) -> str:
-    """How dots multiply: as the case says; else TF32 for compiled float32 Triton kernels, their default."""
-    case = experiment.case
-    # TF32 is an arithmetic of GPUs; the interpreter multiplies in IEEE whatever it is told.
-    if case.device == "cpu":
-        return "ieee"
-    if case.dots is not None or "dots" in experiment.target.takes:
-        return case.dots or "ieee"
-    return "tf32" if experiment.is_compiled and case.dtype == "float32" else "ieee"
+    """How dots are judged to multiply."""
+    return arithmetic_of(experiment).way

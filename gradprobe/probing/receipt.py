@@ -11,7 +11,7 @@ from ..model.case import Case
 from ..model.number import in_words, spans
 from ..numerics.evidence import Provenance
 from ..targets.naming import triton_cache
-from .experiment import Experiment
+from .experiment import Experiment, arithmetic_of
 from .runs import RunRecord, outcomes_of
 
 
@@ -21,6 +21,7 @@ def notes_of(experiment: Experiment, records: Sequence[RunRecord]) -> tuple[str,
     changed = experiment.target.surroundings.words
     notes = (
         *_of_case(experiment.case),
+        *arithmetic_of(experiment).sentences(),
         *([f"the target changes, for all of its process, {changed}: it is judged without"] if changed else []),
         # Which configurations of autotuned kernels ran, where none was chosen by time.
         *(configuration.sentence for one in executions for configuration in one.outcome.configurations),

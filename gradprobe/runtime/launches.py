@@ -19,7 +19,10 @@ Launched = Callable[[str], None]
 
 @contextlib.contextmanager
 def recorded_launches(
-    inputs: Mapping[str, Tensor], taken: set[str], launched: Launched = lambda kernel: None
+    inputs: Mapping[str, Tensor],
+    taken: set[str],
+    launched: Launched = lambda kernel: None,
+    compiled: set[Any] | None = None,
 ) -> Iterator[list[Any]]:
     """While open, lists the Triton kernels that are launched, and adds to `taken` the inputs that they are given.
 
@@ -27,6 +30,7 @@ def recorded_launches(
 
     Args:
         launched: called with the name of each kernel after its launch.
+        compiled: gets what each kernel was compiled to.
     """
     launches: list[Any] = []
 
@@ -34,6 +38,8 @@ def recorded_launches(
         launches.append(kernel.fn)
         taken.update(given_where_they_lay(inputs, _tensors((*args, *kwargs.values()))))
         result = run(kernel, *args, **kwargs)
+        if compiled is not None and hasattr(result, "asm"):
+            compiled.add(result)
         launched(kernel.fn.__name__)
         return result
 

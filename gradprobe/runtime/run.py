@@ -25,6 +25,7 @@ from ..targets.bind import bind
 from ..targets.find import Target
 from ..targets.naming import LoadedSource, source_of
 from ..targets.stand_in import gpu_stood_in
+from .arithmetic import Dots, matmuls_watched, of_autograd, of_cuda, of_triton
 from .backend import interpreting
 from .changes import Shared, shared
 from .launches import Configuration, Launched, given_where_they_lay, one_configuration, recorded_launches, storage_of
@@ -72,6 +73,8 @@ class Outcome:
     """The gradients that share memory with an input or with another gradient."""
     configurations: tuple[Configuration, ...] = ()
     """The configurations of autotuned kernels that ran, where none was chosen by time."""
+    dots: tuple[Dots, ...] = ()
+    """How float32 was multiplied on a GPU, as far as that could be read."""
 
 
 def run_target(
@@ -107,7 +110,9 @@ def run_target(
     taken: set[str] = set()
     watch = Watch(inputs.tensors, schedule, unwritten or Unwritten(), after=launched)
     ran: list[Configuration] = []
-    recorded = recorded_launches(inputs.tensors, taken, launched)
+    compiled: set[Any] = set()
+    dots: list[Dots] = []
+    recorded = recorded_launches(inputs.tensors, taken, launched, compiled)
     tapping = tapped(taps, expected_shapes(case), case.device) if taps else nullcontext()
     # In the interpreter, and where all configurations are asked for, nothing is chosen by time.
     chosen = interpreting() or case.configs == "all"
@@ -116,7 +121,7 @@ def run_target(
     with tapping as session, recorded as launches, watched(watch):
         try:
             with instrumentation, lost, gpu_stood_in(as_cuda=case.as_cuda), configured:
-                result = _call(target, case, arguments, inputs)
+                result = _call(target, case, arguments, inputs, dots)
                 if inputs.tensors["q"].is_cuda:
                     import torch
 
@@ -156,10 +161,11 @@ def run_target(
         findings=tuple(watch.findings),
         shared=tuple(shared(result, inputs.tensors, case.inplace, by_autograd=not target.is_backward)),
         configurations=tuple(dict.fromkeys(ran)),
+        dots=() if case.device == "cpu" else _read(compiled, watch.launches, dots),
     )
 
 
-def _call(target: Target, case: Case, arguments: dict[str, Any], inputs: Inputs) -> object:
+def _call(target: Target, case: Case, arguments: dict[str, Any], inputs: Inputs, dots: list[Dots]) -> object:
     import numpy as np
 
     # A target's warnings are its own affair: each is shown once, and none becomes an error. In the interpreter, numpy
@@ -167,13 +173,16 @@ def _call(target: Target, case: Case, arguments: dict[str, Any], inputs: Inputs)
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore" if "ignore" in sys.warnoptions else "once")
         warnings.filterwarnings("ignore", category=RuntimeWarning, module="triton")
-        with target.surroundings.inside():
+        on_gpu = inputs.tensors["q"].is_cuda
+        with target.surroundings.inside(), matmuls_watched(dots) if on_gpu else nullcontext():
             if target.is_backward:
                 return target.function(**arguments)
-            return _through_autograd(target, case, arguments, inputs.tensors["do"])
+            return _through_autograd(target, case, arguments, inputs.tensors["do"], dots)
 
 
-def _through_autograd(target: Target, case: Case, arguments: dict[str, Any], do: Tensor) -> Mapping[str, Any]:
+def _through_autograd(
+    target: Target, case: Case, arguments: dict[str, Any], do: Tensor, dots: list[Dots]
+) -> Mapping[str, Any]:
     """A forward's gradients for the case's dO, and the intermediates that it returned. Leaves keep their layouts."""
     import torch
 
@@ -189,6 +198,7 @@ def _through_autograd(target: Target, case: Case, arguments: dict[str, Any], do:
             f"target {target.name!r} is not differentiable: its output does not require grad",
             "a forward is differentiated through autograd; a backward takes a parameter `do`",
         )
+    dots += of_autograd(output)
     found = _backward(output, taken(do, "do", case.shapes), list(leaves.values()))
     results = {name: gradient for name, gradient in zip(leaves, found, strict=True)}
     # To autograd and to an optimizer, a gradient that never comes is 0. For bias and sinks, None says that a forward
@@ -306,6 +316,12 @@ def _in_the_kernel(error: BaseException) -> BaseException:
     while type(error).__name__ == "InterpreterError" and error.__cause__ is not None:
         error = error.__cause__
     return error
+
+
+def _read(compiled: set[Any], entries: list[KernelEntry], of_torch: list[Dots]) -> tuple[Dots, ...]:
+    """How dots multiplied float32, each way of each kernel once, in an order of their names."""
+    found = {*of_triton(compiled), *of_cuda(entries), *of_torch}
+    return tuple(sorted(found, key=lambda one: (one.by, one.way, one.file, one.lines)))
 
 
 def _sources(launches: list[Any], entries: list[KernelEntry]) -> tuple[LoadedSource, ...]:

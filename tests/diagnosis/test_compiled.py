@@ -6,10 +6,11 @@ from dataclasses import replace
 import pytest
 
 from gradprobe.diagnosis.behaviour import Again
-from gradprobe.diagnosis.compiled import right_in_the_interpreter
+from gradprobe.diagnosis.compiled import multiplies_coarser, right_in_the_interpreter
 from gradprobe.diagnosis.layouts import failing_layouts
 from gradprobe.pipeline.probe import probe
 from gradprobe.probing.experiment import experiment_of
+from gradprobe.runtime.arithmetic import Dots
 from gradprobe.targets.find import find_target
 from tests.cases import softmax_case
 
@@ -48,11 +49,22 @@ def test_it_is_told_with_what_it_rules_out_in_a_layout_in_which_the_interpreter_
     assert "pipelining" in left
 
 
-def test_what_is_no_further_off_than_tf32_is_told_as_that(tmp_path, monkeypatch):
-    (expanded,) = compiled(tmp_path, monkeypatch, f"{ON_A_GPU} and do.stride(3) == 0", factor=1 + 2**-12)
-    found = right_in_the_interpreter(expanded)
-    assert found.fault == "precision/tf32"
-    assert "--dots tf32" in found.fix
+def test_dots_that_were_compiled_coarser_than_declared_are_the_cause_where_they_are_enough(tmp_path, monkeypatch):
+    for factor, is_enough in ((1 + 2**-12, True), (2, False)):
+        (again, *_) = compiled(tmp_path, monkeypatch, "True", factor=factor)
+        of, dots = again.experiment, (Dots("tf32", "dkdv_kernel", str(tmp_path / "kernel.py"), (7,)),)
+        declared = replace(of, case=replace(of.case, device="cuda", dots="ieee"), dots=dots)
+        found = multiplies_coarser(replace(again, experiment=declared))
+        assert bool(found) == is_enough
+        undeclared = replace(declared, case=replace(declared.case, dots=None))
+        assert multiplies_coarser(replace(again, experiment=undeclared)) is None
+        if found:
+            assert (found.fault, found.where[0].line, found.where[0].code) == (
+                "precision/tf32",
+                7,
+                "ds = p * (dp - (p * dp).sum(-1, keepdim=True))",
+            )
+            assert found.evidence[0] == "compiled: tf32 in dkdv_kernel (kernel.py:7)"
 
 
 @pytest.mark.parametrize("fault", [pytest.param("True", marks=pytest.mark.nightly), "do.stride(3) == 0"])

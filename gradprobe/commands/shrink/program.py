@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...model.assignment import PLAIN, in_words
+from ...numerics.precision import UNITS
 from ...probing.experiment import Experiment, inputs_of
 from ...probing.runs import layouts_of
 from ...targets.bind import bind
@@ -134,8 +135,8 @@ def _body(report: Probed, case: Case, target: Target, inputs: Inputs) -> Iterato
     yield from _tensors(inputs, as_bytes=as_bytes)
     yield from _arguments(case, target, inputs)
     yield f"OUTPUTS = {[name for name in target.outputs if name in inputs.tensors]!r}\n"
-    coarse = {"float16": 2.0**-11, "bfloat16": 2.0**-8}.get(case.dtype, 2.0**-24)
-    unit = 2.0**-10 if report.case.dots == "tf32" and case.dtype == "float32" else coarse
+    of_float32 = max(2.0**-24, UNITS[report.case.dots or "ieee"])
+    unit = {"float16": 2.0**-11, "bfloat16": 2.0**-8}.get(case.dtype, of_float32)
     yield f"REPEATS = {case.repeat}\n{ROUNDING.format(dtype=case.dtype, unit=unit)}\n\n"
     yield formula(case)
     yield "\n\n" + ARITHMETIC + (BACKWARD if target.is_backward else FORWARD)

@@ -1,0 +1,126 @@
+"""How dots multiply float32: read from compiled kernels, CUDA sources, autograd's nodes and torch's settings."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..targets.surroundings import replaced
+
+if TYPE_CHECKING:
+    from ..cuda.kernel import KernelEntry
+
+WAYS = ("ieee", "bf16x6", "tf32x3", "bf16x3", "tf32")
+"""As Triton calls them, from the finest to the coarsest."""
+
+# `%s = tt.dot %q, %k, %acc, inputPrecision = tf32 : tensor<32x16xf32> * ...`; what is IEEE has no such word.
+_DOT = re.compile(r"\btt\.dot [^:\n]*?(?:inputPrecision = (\w+)[^:\n]*)?: tensor<(?:\d+x)+f32\b[^\n]*?loc\((#\w+)\)")
+_ALIAS = re.compile(r"^(#loc\d*) = loc\((.*)\)$", re.MULTILINE)
+_PLACE = re.compile(r'"([^"]*)":(\d+):\d+')
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+# What changes how cuBLAS multiplies float32.
+_SETTERS = ("_set_cublas_allow_tf32", "_set_float32_matmul_precision", "_set_fp32_precision_setter")
+
+
+@dataclass(frozen=True)
+class Dots:
+    """The dots of one kernel, or of torch, that multiply float32 in one way."""
+
+    way: str
+    """One of WAYS."""
+    by: str
+    """The kernel's name; else what decides it: "torch.backends.cuda.matmul"."""
+    file: str = ""
+    lines: tuple[int, ...] = ()
+    """Where they stand in its source; empty where that is not known."""
+
+
+def coarsest(found: Iterable[Dots]) -> str:
+    """The coarsest way; "ieee" of none."""
+    return max((one.way for one in found), key=WAYS.index, default="ieee")
+
+
+def of_triton(compiled: Iterable[Any]) -> Iterator[Dots]:
+    """The dots of compiled Triton kernels that multiply float32; IEEE of one that has none."""
+    for kernel in compiled:
+        name, text = str(kernel.metadata.name), kernel.asm.get("ttir")
+        if text is not None:
+            yield from list(in_ttir(name, str(text))) or [Dots("ieee", name)]
+
+
+def in_ttir(kernel: str, text: str) -> Iterator[Dots]:
+    """The dots of a kernel in Triton's intermediate representation, by way and file."""
+    aliases = dict(_ALIAS.findall(text))
+    found: dict[tuple[str, str], set[int]] = {}
+    for way, place in _DOT.findall(text):
+        # A way that is not known is taken for the coarsest.
+        file, line = _place(place, aliases)
+        found.setdefault((way or "ieee" if way in ("", *WAYS) else WAYS[-1], file), set()).add(line)
+    for (way, file), lines in found.items():
+        yield Dots(way, kernel, file, tuple(sorted(lines - {0})))
+
+
+def _place(alias: str, aliases: Mapping[str, str]) -> tuple[str, int]:
+    """File and line of a location, which may name others; of a call, those of what is called. "" and 0 of none."""
+    for _ in range(len(aliases)):
+        words = aliases.get(alias, "")
+        if place := _PLACE.search(words):
+            return place[1], int(place[2])
+        names = re.findall(r"#loc\d*", words)
+        if not names:
+            break
+        alias = names[0]
+    return "", 0
+
+
+def of_cuda(entries: Iterable[KernelEntry]) -> Iterator[Dots]:
+    """TF32 of CUDA kernels whose source names it, as tensor cores are told to; IEEE of all others."""
+    for entry in entries:
+        source = entry.unit.source
+        texts = (source.text, *(text for _, text in source.included))
+        names_it = any(re.search("tf32|tfloat32", _COMMENT.sub("", text)) for text in texts)
+        yield Dots("tf32" if names_it else "ieee", entry.name, str(entry.file))
+
+
+@contextlib.contextmanager
+def matmuls_watched(found: list[Dots]) -> Iterator[None]:
+    """While open, notes how cuBLAS may multiply float32: as it is set, and as it is set meanwhile."""
+    import torch
+
+    def note() -> None:
+        way = "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
+        found.append(Dots(way, "torch.backends.cuda.matmul"))
+
+    with contextlib.ExitStack() as stack:
+        for name in _SETTERS:
+            if hasattr(torch._C, name):
+                stack.enter_context(replaced(torch._C, name, _noting(getattr(torch._C, name), note)))
+        note()
+        yield
+
+
+def _noting(setter: Any, note: Any) -> Any:
+    def set_and_note(*args: Any) -> Any:
+        result = setter(*args)
+        note()
+        return result
+
+    return set_and_note
+
+
+def of_autograd(output: Any) -> Iterator[Dots]:
+    """What the nodes that lead to an output say: PyTorch's memory-efficient kernels split float32 into TF32 thrice.
+
+    Source: DefaultGemmType in ATen's mem_eff_attention/gemm_kernel_utils.h, CUTLASS's OpMultiplyAddFastF32.
+    """
+    waiting, seen = [output.grad_fn], set()
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            waiting += [before for before, _ in node.next_functions]
+            if "EfficientAttention" in node.name():
+                yield Dots("tf32x3", "PyTorch's memory-efficient attention")

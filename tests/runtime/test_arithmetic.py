@@ -1,0 +1,148 @@
+"""How dots multiply float32 is read: from what Triton compiles, from CUDA sources, and from torch's settings."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from gradprobe.model.case import Case
+from gradprobe.numerics.precision import UNITS
+from gradprobe.probing.arithmetic import Arithmetic
+from gradprobe.runtime.arithmetic import WAYS, Dots, coarsest, in_ttir, matmuls_watched, of_cuda, of_triton
+from gradprobe.runtime.launches import recorded_launches
+from gradprobe.targets.find import find_target
+
+ROOT = Path(__file__).parents[2]
+TTIR = """
+#loc = loc("/tmp/kernel.py":27:0)
+module {
+  tt.func public @k(%x_ptr: !tt.ptr<f32> loc("x_ptr"(#loc))) {
+    %s = tt.dot %q, %k, %0, inputPrecision = tf32x3 : tensor<16x8xf32> * tensor<8x4xf32> -> tensor<16x4xf32> loc(#loc31)
+    %dq = tt.dot %ds, %k, %dq_1 : tensor<16x16xf32> * tensor<16x8xf32> -> tensor<16x8xf32> loc(#loc29)
+    %v = tt.dot %p, %o, %1, inputPrecision = tf32 : tensor<4x4xbf16> * tensor<4x8xbf16> -> tensor<4x8xf32> loc(#loc15)
+  } loc(#loc)
+} loc(#loc)
+#loc10 = loc("/tmp/kernel.py":23:21)
+#loc11 = loc("/tmp/kernel.py":30:22)
+#loc12 = loc("/tmp/kernel.py":32:22)
+#loc15 = loc("/tmp/kernel.py":34:45)
+#loc29 = loc("dq"(#loc12))
+#loc30 = loc("s"(#loc10))
+#loc31 = loc(callsite(#loc30 at #loc11))
+"""
+
+
+def test_each_way_of_a_compiled_kernel_is_read_with_its_lines_and_16_bit_dots_do_not_count():
+    assert list(in_ttir("k", TTIR)) == [
+        Dots("tf32x3", "k", "/tmp/kernel.py", (23,)),
+        Dots("ieee", "k", "/tmp/kernel.py", (32,)),
+    ]
+    assert [one.way for one in in_ttir("k", TTIR.replace("tf32x3", "fp4x9"))] == ["tf32", "ieee"]
+    without = SimpleNamespace(metadata=SimpleNamespace(name="copy_kernel"), asm={"ttir": "module {}"})
+    assert list(of_triton([without])) == [Dots("ieee", "copy_kernel")]
+
+
+def test_what_a_launch_was_compiled_to_is_kept(monkeypatch):
+    def kernel(x):
+        pass
+
+    class Compiled:
+        metadata, asm = SimpleNamespace(name="kernel"), {"ttir": TTIR}
+
+    jit, made = pytest.importorskip("triton.runtime.jit"), Compiled()
+    monkeypatch.setattr(jit.JITFunction, "run", lambda *_, **__: made)
+    found = set()
+    with recorded_launches({}, set(), compiled=found) as launches:
+        for _ in range(2):
+            jit.JITFunction(kernel)[(1,)](torch.zeros(1))
+    assert (len(launches), found) == (2, {made})
+    assert coarsest(of_triton(found)) == "tf32x3"
+
+
+@pytest.mark.nightly  # a compiler
+def test_it_is_read_from_what_the_compiler_makes_of_kernels_for_hopper(tmp_path):
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment |= {"PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-m", "tests.runtime.dots_for_hopper"]
+    made = json.loads(subprocess.run(command, env=environment, capture_output=True, check=True, cwd=ROOT).stdout)
+    read = {name: list(in_ttir("k", text)) for name, text in made.items()}
+    lazy = (ROOT / "kernels" / "triton" / "lazy.py").read_text().splitlines()
+    for way in ("ieee", "tf32"):
+        (dots,) = read[way]
+        assert dots.way == way
+        assert len(dots.lines) == 3
+        assert all("tl.dot(" in lazy[line - 1] for line in dots.lines)
+    assert read["fp16"] == []
+    assert [one.way for one in read["two"]] == ["tf32x3", "ieee"]
+
+
+def test_cuda_kernels_are_ieee_unless_their_source_names_tf32():
+    def entry(text):
+        return SimpleNamespace(
+            unit=SimpleNamespace(source=SimpleNamespace(text=text, included=())), name="k", file="k.cu"
+        )
+
+    assert [one.way for one in of_cuda([entry("// no tf32 here\n/* nor\ntf32 */ __global__ void k() {}")])] == ["ieee"]
+    assert [one.way for one in of_cuda([entry('asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32");')])] == [
+        "tf32"
+    ]
+
+
+def test_a_setting_of_torch_counts_even_where_a_target_takes_it_back():
+    for set_it in (
+        lambda: setattr(torch.backends.cuda.matmul, "allow_tf32", True),
+        lambda: torch.set_float32_matmul_precision("high"),
+    ):
+        before, found = torch.backends.cuda.matmul.fp32_precision, []
+        with matmuls_watched(found):
+            set_it()
+            torch.backends.cuda.matmul.fp32_precision = before
+        assert coarsest(found) == "tf32"
+        found.clear()
+        with matmuls_watched(found):
+            pass
+        assert coarsest(found) == "ieee"
+
+
+FORWARD, BACKWARD = Dots("ieee", "forward_kernel", "k.py", (9,)), Dots("tf32", "dq_kernel", "/x/k.py", (81, 90))
+MATMUL = Dots("ieee", "torch.backends.cuda.matmul")
+
+
+def said(*seen, target="sdpa", is_compiled=True, **options):
+    case = Case(**{"family": "softmax", "device": "cuda", **options})
+    arithmetic = Arithmetic(case, find_target(target), seen, is_compiled)
+    return arithmetic.way, " ".join(arithmetic.sentences()), [one.by for one in arithmetic.coarser]
+
+
+def test_what_is_judged_is_declared_else_read_else_assumed_and_said_with_its_reason():
+    read = "tf32 in dq_kernel (k.py:81, 90); ieee in forward_kernel"
+    assert said(FORWARD, BACKWARD, MATMUL) == ("tf32", f"dots are judged as tf32, as was read: {read}", [])
+    assert said(FORWARD, MATMUL)[:2] == ("ieee", "dots are judged as ieee, as was read: ieee in forward_kernel")
+    way, words, coarser = said(FORWARD, BACKWARD, dots="ieee")
+    assert (way, coarser) == ("ieee", ["dq_kernel"])
+    assert words == f"dots are judged as ieee, as --dots says; read: {read}"
+    way, words, coarser = said(FORWARD, BACKWARD, target="flash")
+    assert (way, coarser) == ("ieee", ["dq_kernel"])
+    assert "which the target is told" in words
+    way, words, _ = said(MATMUL)
+    assert way == "tf32"
+    assert "Triton's default" in words
+    assert said(MATMUL, is_compiled=False)[:2] == (
+        "ieee",
+        "dots are judged as ieee, as was read: ieee in torch.backends.cuda.matmul",
+    )
+    assert said(FORWARD, Dots("tf32", "torch.backends.cuda.matmul"))[0] == "tf32"
+
+
+def test_there_is_nothing_to_say_in_the_interpreter_nor_of_16_bits():
+    assert said(BACKWARD, device="cpu") == ("ieee", "", [])
+    assert said(BACKWARD, dtype="float16") == ("ieee", "", [])
+
+
+def test_every_way_has_a_unit_and_the_coarser_one_the_larger():
+    assert sorted(UNITS, key=UNITS.get) == list(WAYS)
