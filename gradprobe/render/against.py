@@ -87,14 +87,14 @@ def _alike(differences: Sequence[Difference]) -> dict[str, list[str]]:
 
 
 def _sentences(those: Sequence[Difference]) -> Iterator[str]:
-    for one in those:
-        if one.beyond:
-            heads = f"head{'s' * (len(one.heads) > 1)} {in_words(spans(one.heads))}"
-            of = f"{one.beyond:,} of {plural(one.total, 'element')}, {heads}"
-            yield f"{one.name} differs in {of}, by up to {ratio(_ratio(one))}x what one may err"
+    beyond = [_counts(one) for one in those if one.beyond]
     within = [f"{one.name} ({ratio(_ratio(one))}x)" for one in those if one.differing and not one.beyond]
     same = [one.name for one in those if not one.differing]
-    if within:
-        yield f"within what one may err: {', '.join(within)}"
-    if same:
-        yield f"the same bits: {', '.join(same)}"
+    for words, found in (("differ", beyond), ("differ within what one may err", within), ("the same bits", same)):
+        if found:
+            yield f"{words}: {', '.join(found)}"
+
+
+def _counts(one: Difference) -> str:
+    heads = f"head{'s' * (len(one.heads) > 1)} {in_words(spans(one.heads))}"
+    return f"{one.name} in {heads} ({one.beyond:,} of {plural(one.total, 'element')}, by up to {ratio(_ratio(one))}x)"
