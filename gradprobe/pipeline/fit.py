@@ -52,7 +52,7 @@ def of_a_refusal(case: Case, target: Target, given: Collection[str]) -> Iterator
     for size in _HEAD_DIMS:
         yield Adaptation({"head_dim": size}, f"head dim {case.head_dim}")
     if case.dtype == "float32":
-        yield Adaptation({"dtype": "float16"}, "float32")
+        yield from (Adaptation({"dtype": dtype}, "float32") for dtype in ("float16", "bfloat16"))
     if not set(OF_LENGTH) & set(given):
         for length in (WHOLE_BLOCKS, 2 * WHOLE_BLOCKS):
             yield Adaptation({"seqlen": length}, f"length {case.seqlen_q}")

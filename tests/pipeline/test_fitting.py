@@ -43,6 +43,10 @@ def fussy(q, k, v, causal):
         raise ValueError("length must be a multiple of 128")
     return attend(q, k, v, causal)
 
+def only_bfloat16(q, k, v):
+    assert q.dtype == torch.bfloat16
+    return attend(q, k, v)
+
 def whole_blocks(q, k, v):
     o = torch.zeros_like(q)
     rows = q.shape[2] // 64 * 64
@@ -118,6 +122,7 @@ def checked(words):
         ("blhd", "--shapes blhd"),
         ("causal_blhd", "--shapes blhd --implied causal"),
         ("three_axes", "--shapes hld"),
+        ("only_bfloat16", "--dtype bfloat16"),
         ("fussy", "--as-cuda --head-dim 64 --dtype float16 --seqlen 128"),
     ],
 )
