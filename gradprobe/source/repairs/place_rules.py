@@ -1,0 +1,208 @@
+"""Rules of places: names, offsets, ranges, calls, and where a statement stands."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+
+from ..kernel_file import called
+from ..operators.addresses import parameters, stride_of
+from ..text import Edit
+from ..triton_source import blocks, bound_in
+from .alike import others_of, scales
+from .repairs import Repairs, Undone
+from .spots import Spot
+from .unread import term_added
+
+_EMPTY = {"empty": "zeros", "new_empty": "new_zeros", "empty_like": "zeros_like"}
+_ONE_OF = ("min", "max", "minimum", "maximum")
+# How much later each further name is tried in the place of one, so that they leave room to what other rules say.
+_NEXT = 0.2
+# How much later another tensor is asked for its dtype.
+_SAME_DTYPE = 2.5
+
+
+def as_planted(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
+    """What mutate itself would make of the statement."""
+    spans = [by.file.span(root) for root in spot.roots]
+    for rank, edits in by.planted.get(spot.statement, ()):
+        if all(any(start <= edit.start <= edit.end <= end for start, end in spans) for edit in edits):
+            yield rank, edits
+
+
+def name_swapped(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
+    """Another name of its kind: a stride, an offset, a size, a tensor."""
+    beside = [node.id for node in spot.names]
+    for node in spot.names:
+        if not _is_called(by, node):
+            own = set(parameters(spot.function))
+            late = _SAME_DTYPE if _is_asked_for_dtype(by, node) else 0.0
+            for number, (unlike, other) in enumerate(others_of(node.id, scope, beside)):
+                # A tile for a pointer, or the reverse, would not run.
+                other_kind = 1.5 if (node.id in own) != (other in own) and spot.function in by.file.kernels else 0.0
+                yield 1.0 + unlike + late + other_kind + _NEXT * number, by.replaced(node, other)
+
+
+def _is_asked_for_dtype(by: Repairs, node: ast.Name) -> bool:
+    """`Q.dtype`: in a case all tensors have one."""
+    above = next(by.file.above(node), None)
+    return isinstance(above, ast.Attribute) and above.attr in ("dtype", "type", "device")
+
+
+def _is_called(by: Repairs, node: ast.Name) -> bool:
+    above = next(by.file.above(node), None)
+    return (isinstance(above, ast.Call) and above.func is node) or node.id in ("tl", "torch", "triton", "math")
+
+
+def operand_dropped(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
+    """One side of an operator alone; `x` for `x // B * B`, which leaves out a partial tile."""
+    for node in by.nodes(spot):
+        if isinstance(node, ast.BinOp):
+            inner = node.left
+            if isinstance(node.op, ast.Mult) and isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.FloorDiv):
+                is_whole = by.words(inner.right) == by.words(node.right)
+                yield 0.0 if is_whole else 0.5, by.replaced(node, by.words(inner.left))
+            is_factor = isinstance(node.right, ast.Name) and node.right.id in scales(scope)
+            yield 1.4 if is_factor else 2.0, by.replaced(node, by.words(node.left))
+            if isinstance(node.op, (ast.Add, ast.Mult, ast.BitAnd, ast.BitOr)):
+                yield 2.0, by.replaced(node, by.words(node.right))
+        elif isinstance(node, ast.UnaryOp):
+            yield 2.0, by.replaced(node, by.words(node.operand))
+
+
+def call_undone(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
+    """One argument of min, max or where; a cast taken away; zeros for empty; another axis of a stride."""
+    for node in by.nodes(spot):
+        name = called(node)
+        if not isinstance(node, ast.Call) or not name:
+            continue
+        if name in _ONE_OF and len(node.args) == 2:
+            # A host clamps a size, once or twice; a kernel has them everywhere.
+            rank = 1.0 if spot.function in by.file.kernels else 0.1
+            yield from ((rank, by.replaced(node, by.words(each))) for each in node.args)
+        elif name == "where" and len(node.args) == 3:
+            test, one, other = map(by.file.words, node.args)
+            head = by.file.words(node.func)
+            yield 1.5, by.replaced(node, by.words(node.args[1]))
+            yield 2.0, by.replaced(node, f"{head}({test}, {other}, {one})")
+        elif name == "to" and isinstance(node.func, ast.Attribute):
+            yield 1.0, by.replaced(node, by.file.words(node.func.value))
+            inner = node.func.value
+            if called(inner) == "to" and isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute):
+                yield -0.3, by.replaced(node, by.file.words(inner.func.value))
+        elif name in _EMPTY:
+            yield 0.5, by.replaced(node.func, by.file.words(node.func).removesuffix(name) + _EMPTY[name])
+        elif name == "stride" and len(node.args) == 1 and isinstance(node.args[0], ast.Constant):
+            others = [at for at in range(4) if at != node.args[0].value]
+            yield from ((1.5, by.replaced(node.args[0], str(at))) for at in others)
+
+
+def whole_tiles(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
+    """As many tiles as are begun, where only whole ones are counted."""
+    on_device = spot.function in by.file.kernels
+    for node in by.nodes(spot):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv):
+            rank = 0.8 if on_device else 0.3
+            cdiv = f"{'tl' if on_device else 'triton'}.cdiv({by.file.words(node.left)}, {by.file.words(node.right)})"
+            yield rank, by.replaced(node, cdiv)
+
+
+def range_moved(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
+    """A loop that begins or ends a step earlier or later, or begins at 0."""
+    for node in by.nodes(spot):
+        if called(node) in ("range", "static_range") and isinstance(node, ast.Call) and len(node.args) in (2, 3):
+            start, stop, step = node.args[0], node.args[1], by.words(node.args[2]) if node.args[2:] else "1"
+            yield 1.0, by.replaced(start, "0")
+            for end in (start, stop):
+                if isinstance(end, ast.BinOp):
+                    yield 0.0 if by.words(end.right) == step else 0.9, by.replaced(end, by.words(end.left))
+                yield 1.5, by.replaced(end, f"{by.words(end)} + {step}")
+                yield 1.5, by.replaced(end, f"{by.words(end)} - {step}")
+
+
+def order_changed(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
+    """The statement before its neighbour above, or behind the one below."""
+    statement = spot.statement
+    if spot.roots != (statement,):
+        return
+    above = next(by.file.above(statement))
+    block = next((each for each in blocks(above) if statement in each), [])  # type: ignore[arg-type]
+    at = block.index(statement) if block else 0
+    pairs = [(block[at - 1], statement)] if at else []
+    pairs += [(statement, block[at + 1])] if at + 1 < len(block) else []
+    for first, second in pairs:
+        if not blocks(first) and not blocks(second) and _depend(first, second):
+            one, two = by.file.words(first), by.file.words(second)
+            yield 1.2, (by.file.replaced(first, two), by.file.replaced(second, one))
+
+
+def _depend(first: ast.stmt, second: ast.stmt) -> bool:
+    """Whether the order of two statements may matter: what one binds the other has, or both act on memory."""
+    acting = [
+        isinstance(each, ast.Expr) or any(called(n) == "load" for n in ast.walk(each)) for each in (first, second)
+    ]
+    names = [{node.id for node in ast.walk(each) if isinstance(node, ast.Name)} for each in (first, second)]
+    shared = set(bound_in([first])) & names[1] or set(bound_in([second])) & names[0]
+    return bool(shared) or (all(acting) and any(isinstance(each, ast.Expr) for each in (first, second)))
+
+
+def moved_out(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
+    """The last statement of a loop behind it: once, and not in each round."""
+    statement = spot.statement
+    loop = next(by.file.above(statement))
+    if spot.roots != (statement,) or blocks(statement) or not isinstance(loop, (ast.For, ast.While)):
+        return
+    if len(loop.body) > 1 and loop.body[-1] is statement and not loop.orelse:
+        start, end = by.file.span(loop.body[-2])[1], by.file.span(statement)[1]
+        yield 1.0, (Edit(start, end, f"\n{' ' * loop.col_offset}{by.file.words(statement)}"),)
+
+
+def pointer_advanced(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
+    """A pointer that a loop reads from moved on in each round, as it moves on others that begin alike."""
+    read = {node.id for node in spot.names}
+    for loop in by.file.above(spot.statement):
+        if not isinstance(loop, (ast.For, ast.While)):
+            continue
+        moving = [each for each in loop.body if _is_move(each)]
+        standing = (read - set(bound_in(loop.body))) & set(parameters(spot.function))
+        for name in sorted(name for name in standing if stride_of(name) is None):
+            for step, rank in _steps(by, spot.function, name, moving).items():
+                end = by.file.span(moving[-1])[1]
+                yield rank, (Edit(end, end, f"\n{' ' * moving[-1].col_offset}{name} += {step}"),)
+
+
+def _is_move(statement: ast.stmt) -> bool:
+    """Whether it adds to a name what is made by no call, as sums of tiles are."""
+    if not isinstance(statement, ast.AugAssign) or not isinstance(statement.target, ast.Name):
+        return False
+    is_made = any(called(node) not in (None, "", "to") for node in ast.walk(statement.value))
+    return isinstance(statement.op, ast.Add) and not is_made
+
+
+def _steps(by: Repairs, function: ast.FunctionDef, name: str, moving: Sequence[ast.stmt]) -> dict[str, float]:
+    """What others are moved on by, those first that begin with the same offset."""
+    starts = {
+        each.target.id: by.file.words(each.value)
+        for each in ast.walk(function)
+        if isinstance(each, ast.AugAssign) and isinstance(each.target, ast.Name) and each not in moving
+    }
+    found: dict[str, float] = {}
+    for each in moving:
+        step, other = by.file.words(each.value), each.target.id  # type: ignore[attr-defined]
+        rank = 0.5 if name in starts and starts.get(other) == starts[name] else 1.5
+        found[step] = min(rank, found.get(step, rank))
+    return found
+
+
+def made_wide(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
+    """An index widened to 64 bits before it is multiplied by a stride."""
+    for node in by.nodes(spot):
+        is_product = isinstance(getattr(node, "op", None), ast.Mult)
+        left, right = (node.left, node.right) if isinstance(node, ast.BinOp) and is_product else (None, None)
+        if isinstance(left, ast.Name) and isinstance(right, ast.Name) and "stride" in right.id:
+            yield 3.0, by.replaced(left, f"{left.id}.to(tl.int64)")
+
+
+def term_missing(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
+    """An index times a stride that an offset lacks."""
+    yield from term_added(by.file, spot, scope)
