@@ -17,7 +17,7 @@ from torch import Tensor
 from gradprobe.inputs.draw import draw
 from gradprobe.model.case import Case, resolve
 from gradprobe.numerics.compare import Comparison, attention_of, compare
-from gradprobe.numerics.precision import precision_of
+from gradprobe.numerics.precision import exactly, precision_of
 from gradprobe.runtime.trace import read_trace
 from gradprobe.targets.find import Target
 from gradprobe.targets.naming import source_of
@@ -298,6 +298,7 @@ def compared(
     )
     exposed = results if names is None else {name: results[name] for name in names}
     precision = precision_of(case.dtype, "tf32" if how.tf32 else "ieee")
+    precision = exactly(precision) if case.pattern == "dyadic" else precision
     return compare(case, attention_of(case, values), read_trace(exposed, case, "emulated"), precision)
 
 

@@ -40,6 +40,11 @@ def draw(case: Case) -> dict[str, Tensor]:
         values["mask"] = _mask(case, generator)
     if case.dropout:
         values["keep"] = torch.rand(_shape(case, "keep"), generator=generator) >= case.dropout
+    if case.pattern == "dyadic":
+        from .dyadic import dyadic
+
+        made = dyadic(case, values | numbers_of(case), generator)
+        values |= {name: value.to(values[name].dtype) for name, value in made.items()}
     return values | numbers_of(case)
 
 

@@ -13,7 +13,7 @@ from .failures import UsageFailure, did_you_mean
 from .intermediates import lookup
 
 DTYPES = ("float32", "float16", "bfloat16")
-PATTERNS = ("normal", "small", "large", "negative", "offset", "lowrank")
+PATTERNS = ("normal", "small", "large", "negative", "offset", "lowrank", "dyadic")
 DOTS = ("ieee", "tf32")
 DEVICES = ("auto", "cpu", "cuda")
 # Elements of one tensor: 64 GiB in float32, and every run holds dozens.
@@ -29,6 +29,8 @@ MOST_SOFTCAP = (2 - 2.0**-23) * 2.0**127
 # What is smaller has no reciprocal in float32, and GPUs take it for 0.
 LEAST_NORMAL = 2.0**-126
 OVERFLOWS = "a right kernel overflows there: nothing could be told from that"
+# Lazy tau beside dyadic values: tau / (i + 1) changes no P in 16 bits, and is far above the least float32.
+DYADIC_TAU = 2.0**-20
 UNDERFLOWS = "a right kernel, which holds it in float32, takes what is smaller for 0"
 CONFIGS = ("first", "all")
 ALIGNMENTS = ("bottom-right", "top-left")
@@ -230,6 +232,8 @@ def resolve(options: Mapping[str, Any], family: str, *, takes_bias: bool, packs:
     given.setdefault("seqlen_q", given.get("seqlen", max(given.get("seqlens") or (Case.seqlen_q,))))
     given.setdefault("seqlen_k", given.get("seqlen", given["seqlen_q"]))
     given.setdefault("kv_heads", given.get("heads", Case.heads))
+    if given.get("pattern") == "dyadic":
+        given.setdefault("head_dim", 16)  # whose default scale is a power of two
     given.setdefault("head_dim_v", given.get("head_dim", Case.head_dim))
     _check_counts(given)
     given.setdefault("scale", float(given.get("head_dim", Case.head_dim)) ** -0.5)
@@ -345,7 +349,8 @@ def _check_counts(given: Mapping[str, Any]) -> None:
 def _tau(given: Mapping[str, Any]) -> tuple[float, ...]:
     heads = given.get("heads", Case.heads)
     # Both signs, none of which puts a whole row on the ReLU's kink, where little could be compared.
-    tau = tuple(given.get("tau") or ((-0.5, 0.5, -3.0, 1.0)[h % 4] for h in range(heads)))
+    known = (-DYADIC_TAU, DYADIC_TAU) if given.get("pattern") == "dyadic" else (-0.5, 0.5, -3.0, 1.0)
+    tau = tuple(given.get("tau") or (known[h % len(known)] for h in range(heads)))
     tau = tau * heads if len(tau) == 1 else tau
     if len(tau) != heads:
         raise UsageFailure(f"--tau takes one number, or one a head: {heads} heads, got {len(tau)} numbers")

@@ -12,6 +12,7 @@ from ..reference import Attention, Tile
 from ..reference.attention import BY_KEY, BY_ROW, add_tile
 from ..reference.softmax import sink_weight
 from .bounds import Chain
+from .exact import companions, is_exact
 from .precision import TINY, U32, U_FUNCTION, Precision, like_bias, long_sum, softcap_slope
 
 Error = tuple[Tensor, Tensor]
@@ -111,6 +112,8 @@ class TileBudget:
     """[h, m, N] the bound of dO V^T before any mask."""
     undecided: Tensor
     """[h, m, N] bool: entries on the ReLU's kink, where rounding alone decides whether dP is 0 or dO V^T."""
+    exact: bool = False
+    """Whether nothing of the tile is rounded to 16 bits."""
 
 
 def tile_budget(
@@ -127,12 +130,22 @@ def tile_budget(
             judged by their own parents.
         shift: from `rounding_shift`, for arithmetics that need it.
     """
+    if precision.exact and is_exact(x, tile, values, precision):
+        return _exact_budget(x, tile, values)
     chain = Chain(x, tile, values, precision)
     errors = {name: step(chain) for name, step in _SUMS.items() if name in chain.values}
     squares, sums = ({name: _known(error[which]) for name, error in errors.items()} for which in (0, 1))
     rows = {name: _known(bound) for name, bound in chain.rows().items()}
     budget = TileBudget(rows, squares, sums, chain.unmasked_dp, chain.undecided)
     return _widened(budget, shift) if shift else budget
+
+
+def _exact_budget(x: Attention, tile: Tile, values: Mapping[str, Tensor]) -> TileBudget:
+    bounds = companions(x, tile, values)
+    rows = {name: bound for name, bound in bounds.items() if name in BY_ROW}
+    sums = {name: bounds[name] for name in _SUMS if name in values}
+    squares = {name: torch.zeros_like(bound) for name, bound in sums.items()}
+    return TileBudget(rows, squares, sums, bounds["dPE"], torch.zeros_like(values["valid"]), exact=True)
 
 
 def _known(bound: Tensor) -> Tensor:
@@ -165,11 +178,14 @@ class Whole:
         self.bounds = {name: x.q.new_zeros(shape) for name, shape in shapes.items() if bounded}
         """Complete for what belongs to rows; of the others without their squares, which `bound` adds."""
         self.squares = {name: torch.zeros_like(bound) for name, bound in self.bounds.items() if name not in BY_ROW}
+        self.exact = True
+        """Whether that is so of all tiles."""
 
     def add(self, tile: Tile, values: Mapping[str, Tensor], budget: TileBudget | None) -> None:
         """Adds one tile; without a budget where none are bounded."""
         self._add(self.values, tile, values)
         if budget is not None:
+            self.exact &= budget.exact
             self._add(self.bounds, tile, {**budget.rows, **budget.sums})
             self._add(self.squares, tile, budget.squares)
 
@@ -186,6 +202,8 @@ class Whole:
 
         Where all of P, or of dS, are nearly alike, they round alike, and dV and dK are off by as much as each of them.
         """
+        if self.exact:
+            return self.bounds[name]
         shared = max(2 * precision.operand, precision.matrix if name in ("dK", "dV") else 0.0)
         return self.squares[name].sqrt() + self.bounds[name] + (shared + 2 * U32) * expected.abs() + TINY
 

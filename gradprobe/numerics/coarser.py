@@ -9,8 +9,9 @@ that model in place of the contract's.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 
 import torch
@@ -27,7 +28,7 @@ TILES = (16, 32, 64, 128, 256, 512, 1024)
 # are those where float32 noise decides a rounding: 1 % to 10 % of all where a kernel keeps such sums, and half of all
 # where it does not.
 EXPLAINED = 2 / 3
-# A model with so many of the bits needs no better one.
+# A model with so many of the bits needs no better one, unless nothing else is rounded.
 NEARLY_ALL = 0.97
 # What it may leave unexplained of any one region, which float32 noise alone never does: a fault there, small enough to
 # pass for a turned rounding, moves nearly every bit.
@@ -82,11 +83,13 @@ def explained(case: Case, x: Attention, trace: Trace, comparison: Comparison) ->
     Where one is beyond its budget for that reason, those within it are tried as well.
     """
     narrow = [name for name in ("dQ", "dK", "dV") if name in trace.values and trace.values[name].dtype.itemsize == 2]
-    beyond = [name for name in narrow if 1.0 < comparison.findings[name].max_ratio <= LARGEST]
+    # Where nothing else is rounded, a single rounding is many times what is allowed.
+    largest = math.inf if comparison.precision.exact else LARGEST
+    beyond = [name for name in narrow if 1.0 < comparison.findings[name].max_ratio <= largest]
     found: list[Coarser] = []
     for name in [*beyond, *(name for name in narrow if comparison.findings[name].max_ratio <= 1.0)]:
         if name in beyond or found:
-            sums = _Accumulation(case, x, trace, name)
+            sums = Accumulation(case, x, trace, name)
             model = _best_model(sums, comparison)
             if model is not None:
                 comparison, coarser = _judged_by(model, sums, case, trace, comparison)
@@ -94,20 +97,19 @@ def explained(case: Case, x: Attention, trace: Trace, comparison: Comparison) ->
     return comparison, tuple(sorted(found, key=lambda coarser: narrow.index(coarser.name)))
 
 
-def _best_model(sums: _Accumulation, comparison: Comparison) -> Model | None:
-    """The model that reproduces most elements of the worst head, if it explains that head; None otherwise."""
-    ratio = comparison.findings[sums.name].ratio
-    place = divmod(int(ratio.argmax()), ratio.shape[1])
-    of_contract = sums.share(place, sums.by_contract(place))
+def _best_model(sums: Accumulation, comparison: Comparison) -> Model | None:
+    """The model that reproduces most elements, if it explains them; None otherwise.
+
+    Asked is the worst head, where most elements tell models apart. Where nothing else is rounded, few do: then all are.
+    """
+    ratio, exact = comparison.findings[sums.name].ratio, comparison.precision.exact
+    places = list(sums.places) if exact else [divmod(int(ratio.argmax()), ratio.shape[1])]
+    of_contract = sums.share_of(places, sums.by_contract)
     best, most = None, 0.0
-    scaled = (True,) if sums.name == "dV" else (True, False)
-    shared = (False,) if sums.group == 1 else (False, True)
-    tiles = [tile for tile in TILES if tile < sums.length]
-    for backwards, is_scaled, is_shared, tile in product((False, True), scaled, shared, tiles):
-        model = Model(tile, is_scaled, backwards, is_shared)
-        share = sums.share(place, sums.modelled(place, model)[0])
+    for model in sums.models():
+        share = sums.share_of(places, partial(sums.of_model, model))
         best, most = (model, share) if share > most else (best, most)
-        if most > NEARLY_ALL and _explains(most, of_contract):
+        if (most == 1.0 or (most > NEARLY_ALL and not exact)) and _explains(most, of_contract):
             break
     return best if _explains(most, of_contract) else None
 
@@ -117,7 +119,7 @@ def _explains(share: float, share_of_contract: float) -> bool:
 
 
 def _judged_by(
-    model: Model, sums: _Accumulation, case: Case, trace: Trace, comparison: Comparison
+    model: Model, sums: Accumulation, case: Case, trace: Trace, comparison: Comparison
 ) -> tuple[Comparison, Coarser | None]:
     """The comparison with a sum judged by its model; unchanged where the model does not hold in all heads.
 
@@ -127,7 +129,7 @@ def _judged_by(
     name = sums.name
     actual, expected, bound, _ = comparison.judged(trace, name)
     modelled, turns, shares = torch.empty_like(expected), torch.empty_like(expected), []
-    for place in product(range(expected.shape[0]), range(expected.shape[1])):
+    for place in sums.places:
         modelled[place], largest = sums.modelled(place, model)
         turns[place] = 2 * torch.finfo(sums.dtype).eps * largest
         by_contract = sums.by_contract(place)
@@ -164,7 +166,7 @@ HeadIndex = tuple[int, int]
 """Batch, and head of the intermediate: a key/value head of dK and dV."""
 
 
-class _Accumulation:
+class Accumulation:
     """One of dQ, dK and dV of a problem: its terms, and any way to add them up."""
 
     def __init__(self, case: Case, x: Attention, trace: Trace, name: str) -> None:
@@ -175,6 +177,24 @@ class _Accumulation:
         self.scale = 1.0 if name == "dV" else x.scale
         self.rows = tile_size(case)[1]
         self._kept: tuple[HeadIndex, list[tuple[Tensor, Tensor]]] | None = None
+
+    @property
+    def places(self) -> Iterator[HeadIndex]:
+        """Every batch and head."""
+        shape = self.trace.values[self.name].shape
+        return product(range(shape[0]), range(shape[1]))
+
+    def models(self) -> Iterator[Model]:
+        """Every way to keep the sum in 16 bits that is not the contract's."""
+        scaled = (True,) if self.name == "dV" else (True, False)
+        shared = (False,) if self.group == 1 else (False, True)
+        tiles = [tile for tile in TILES if tile < self.length]
+        for backwards, is_scaled, is_shared, tile in product((False, True), scaled, shared, tiles):
+            yield Model(tile, is_scaled, backwards, is_shared)
+
+    def share_of(self, places: Sequence[HeadIndex], expected: Callable[[HeadIndex], Tensor]) -> float:
+        """The share of some heads' elements that are bit for bit as expected."""
+        return sum(self.share(place, expected(place)) for place in places) / len(places)
 
     def share(self, place: HeadIndex, expected: Tensor) -> float:
         """The share of a head's elements that are bit for bit as expected."""
@@ -194,6 +214,10 @@ class _Accumulation:
             total = one if model.shared else total + one
             largest = largest + most
         return self._narrow(total * outer), largest * abs(outer)
+
+    def of_model(self, model: Model, place: HeadIndex) -> Tensor:
+        """The sum alone."""
+        return self.modelled(place, model)[0]
 
     def _accumulated(self, start: Tensor, matrix: Tensor, b: Tensor, model: Model) -> tuple[Tensor, Tensor]:
         total, largest = start, start.abs()

@@ -21,7 +21,7 @@ from ..reference import Attention, Tile, evaluate, tiles
 from ..reference.attention import BY_ROW, MATRICES
 from ..runtime.trace import Trace, expected_shapes
 from .budget import Recovery, TileBudget, Whole, tile_budget
-from .precision import Precision, output_rounding, rounding_shift
+from .precision import Precision, ordinary, output_rounding, rounding_shift, stored
 from .tally import Finding, Judged, Tally
 
 OTHER_DELTA = "delta, otherwise"
@@ -66,7 +66,7 @@ class Comparison:
 
     def judged(self, trace: Trace, name: str) -> Judged:
         """An intermediate of the trace that was compared, whole, of those summed over rows."""
-        return judge_whole(trace.values[name], self.expected[name], self.bounds[name])
+        return judge_whole(trace.values[name], self.expected[name], self.bounds[name], exact=self.precision.exact)
 
     @property
     def matches(self) -> bool:
@@ -163,7 +163,7 @@ class _Pass:
             {name: self.tallies[name].finding() for name in shapes if name in self.tallies},
             tuple(name for name in shapes if name not in self.tallies),
             *(
-                self.precision,
+                self.precision if self.whole.exact else ordinary(self.precision),
                 self.undecided,
                 self.whole.values,
                 self.whole.bounds,
@@ -225,10 +225,12 @@ class _Pass:
             whole.values[name] = self.replaced.get(name, whole.values[name]).double()
             whole.bounds[name] = whole.bound(name, whole.values[name], self.precision)
             if name in self.tallies:
-                judged = judge_whole(self.trace.values[name], whole.values[name], whole.bounds[name])
+                actual = self.trace.values[name]
+                judged = judge_whole(actual, whole.values[name], whole.bounds[name], exact=whole.exact)
                 inherited = None
                 if own is not None:
-                    bound = own.bound(name, own.values[name], self.precision) + (judged.bound - whole.bounds[name])
+                    bound = own.bound(name, own.values[name], self.precision)
+                    bound = bound + output_rounding(whole.values[name], whole.bounds[name], actual.dtype)
                     inherited = _within(judged.actual, own.values[name], bound, poisoned=True)
                 self.tallies[name].add_whole(judged, inherited)
 
@@ -266,7 +268,10 @@ def judge(
     """
     dtype, actual, expected, bound = actual.dtype, actual.double(), values[name], budget.rows[name]
     # Where 0 is expected because nothing flows there, nothing is allowed either.
-    bound = bound + output_rounding(expected, bound, dtype) * ((expected != 0) | (bound > 0))
+    if budget.exact:
+        bound = stored(actual, expected, bound, dtype)
+    else:
+        bound = bound + output_rounding(expected, bound, dtype) * ((expected != 0) | (bound > 0))
     right = _within(actual, expected, bound, poisoned=poisoned) | may_overflow(actual, expected, bound, dtype)
     if name == "dP":
         other, allowed, free = _other_side(values, budget, dtype)
@@ -298,9 +303,14 @@ def _other_delta(x: Attention, tile: Tile, values: Mapping[str, Tensor]) -> Tens
     return (x.do[tile.batch, tile.heads, tile.rows] * values["O"]).sum(-1) - share * values["dP"].sum(-1)
 
 
-def judge_whole(actual: Tensor, expected: Tensor, bound: Tensor) -> Judged:
-    """An intermediate that is summed over rows (dK, dV, dBias, dTau, dSink), whole."""
-    dtype, actual, bound = actual.dtype, actual.double(), bound + output_rounding(expected, bound, actual.dtype)
+def judge_whole(actual: Tensor, expected: Tensor, bound: Tensor, *, exact: bool = False) -> Judged:
+    """An intermediate that is summed over rows (dK, dV, dBias, dTau, dSink), whole.
+
+    Args:
+        exact: whether nothing of it was rounded to 16 bits but itself.
+    """
+    dtype, actual = actual.dtype, actual.double()
+    bound = stored(actual, expected, bound, dtype) if exact else bound + output_rounding(expected, bound, dtype)
     right = _within(actual, expected, bound) | may_overflow(actual, expected, bound, dtype)
     return Judged(actual, expected, bound, right)
 

@@ -22,6 +22,9 @@ U_FUNCTION = 2.0**-22
 # Tensor cores add with truncation, a whole unit in the last place instead of half of one (Fasi, Higham, Mikaitis and
 # Pranesh, 2021).
 U_TENSOR_CORE = 2.0**-23
+# Of a value's companion, where all roundings to 16 bits are exact; derived in `exact`.
+EXACT = 2.0**-18
+EXACT_INPUTS = ", exact inputs"
 # The smallest normal float32: below it GPUs may flush to zero.
 TINY = 2.0**-126
 
@@ -47,6 +50,8 @@ class Precision:
     """Absolute error of that rounding among subnormal numbers, which GPUs may flush to zero in float32 and bfloat16."""
     accumulate: float
     """Relative error of one addition inside a dot."""
+    exact: bool = False
+    """Whether the values are meant to leave nothing to round to 16 bits: where they do so, `EXACT` is allowed."""
 
     @property
     def coarser(self) -> Precision:
@@ -75,6 +80,18 @@ def precision_of(dtype: str, dots: str) -> Precision:
     return Precision(f"{dtype}, float32 sums", 0.0, unit, floor, U_TENSOR_CORE)
 
 
+def exactly(precision: Precision) -> Precision:
+    """The same for dyadic values. float32's own budget is as narrow, and TF32 cuts a P that is just below a number."""
+    if not precision.matrix or precision.operand:
+        return precision
+    return replace(precision, name=precision.name + EXACT_INPUTS, exact=True)
+
+
+def ordinary(precision: Precision) -> Precision:
+    """The same for other values."""
+    return replace(precision, name=precision.name.removesuffix(EXACT_INPUTS), exact=False)
+
+
 def long_sum(terms: float) -> float:
     """By how much the roundings of a sum of so many terms exceed one: LAMBDA sqrt(n), and never more than n.
 
@@ -99,6 +116,15 @@ def output_rounding(expected: Tensor, bound: Tensor, dtype: torch.dtype) -> Tens
     """
     info = torch.finfo(dtype)
     return (expected.abs() + bound) * (info.eps / 2) + info.tiny * info.eps / 2
+
+
+def stored(actual: Tensor, expected: Tensor, bound: Tensor, dtype: torch.dtype) -> Tensor:
+    """How far a value that was stored in a dtype may be from the expected one, so that one within `bound` rounds to it.
+
+    That is what `output_rounding` bounds from above, to the bit.
+    """
+    up, down = ((expected + end).to(dtype).double() for end in (bound, -bound))
+    return (up - expected).where(actual >= expected, expected - down).maximum(bound)
 
 
 def rounding_shift(
@@ -137,7 +163,7 @@ def _shift_of_products(
     A kernel with dropout may round PE and dS before it divides what it sums of them by 1 - p: they round otherwise.
     """
     _, _, v, do = x.tensors(tile)
-    narrow: Narrow = partial(_truncated, precision.operand) if precision.operand else partial(_nearest, precision)
+    narrow: Narrow = partial(_truncated, precision.operand) if precision.operand else partial(nearest, precision)
     moved: dict[str, Tensor] = {}
     for divisor in {1.0, 1.0 - x.dropout}:
         rounded = partial(_divided, narrow, divisor)
@@ -182,7 +208,7 @@ def softcap_slope(x: Attention, q: Tensor, k: Tensor) -> Tensor | float:
     return 1.0 if x.softcap is None else 1 - (x.scale * q @ k.mT / x.softcap).tanh() ** 2
 
 
-def _nearest(precision: Precision, matrix: Tensor) -> Tensor:
+def nearest(precision: Precision, matrix: Tensor) -> Tensor:
     """Rounded to the nearest numbers of a contract's 16-bit dtype, in float64."""
     _, exponent = torch.frexp(matrix)
     spacing = torch.ldexp(torch.full_like(matrix, precision.matrix), exponent).clamp(min=2 * precision.floor)

@@ -24,7 +24,7 @@ from ..numerics.compare import Comparison, Evaluate, attention_of, compare
 from ..numerics.evidence import Measured
 from ..numerics.identities import identities
 from ..numerics.locate import locate
-from ..numerics.precision import precision_of
+from ..numerics.precision import exactly, precision_of
 from ..reference import Attention, Tile, evaluate, manual_attention_backward
 from ..runtime.arithmetic import Dots
 from ..runtime.run import Outcome, run_target
@@ -175,6 +175,7 @@ def measure(
     reference = _reference_trace(experiment, inputs, x)
     arithmetic = arithmetic_of(experiment)
     precision = precision_of(case.dtype, arithmetic.way)
+    precision = exactly(precision) if case.pattern == "dyadic" else precision
 
     def timed(x: Attention, tile: Tile, given: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
         with stopwatch.timed("reference"):

@@ -80,7 +80,10 @@ REFUSED = [
     ({"seqlens": (9, -1)}, "--seqlens must lie in 0 to 9, got 9, -1"),
     ({"seqlens": (9, 8), "seqlen": 8}, "--seqlens must lie in 0 to 8, got 9, 8"),
     ({"dtype": "float64"}, "--dtype must be one of float32, float16, bfloat16, got 'float64'"),
-    ({"pattern": "ones"}, "--pattern must be one of normal, small, large, negative, offset, lowrank, got 'ones'"),
+    (
+        {"pattern": "ones"},
+        "--pattern must be one of normal, small, large, negative, offset, lowrank, dyadic, got 'ones'",
+    ),
     ({"dots": "tf16"}, "--dots must be one of ieee, tf32, got 'tf16'"),
     ({"device": "tpu"}, "--device must be one of auto, cpu, cuda, got 'tpu'"),
     ({"bias": False, "bias_window": 9}, "--bias-window: this case has no bias"),

@@ -1,0 +1,188 @@
+"""Dyadic values: inputs on which every rounding to 16 bits inside a right kernel is exact.
+
+Row i takes a class of keys: q_i is large in the class's dim, where k_j is 0 for a key of the class and 1 for any other.
+So a score is 0, or so far below that its exponential is 0 in float32, and P is 1, 1/2, 1/4 or 1/8 on the keys of the
+class that the row sees. v and dO hold small integers, sparse in the few dims that both have, so that O, dP, delta and
+dS are numbers of 8 bits. The other dims belong to one of q, k, v and dO alone: by those of q, k and dO one row's share
+of dK, dQ and dV is told from another's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..model.case import DYADIC_TAU, Case
+from ..model.failures import UsageFailure
+from ..reference import Attention, Tile
+
+SHARES = (1, 2, 4, 8)
+"""Of so many keys a row's P may be the mean."""
+# exp(-512) is 0 in float32, and in float16 no score overflows for it.
+HIDDEN = 512.0
+# Of the integers in dims that one tensor has for itself: 7 bits, so that what adds them up in 16 bits rounds early.
+WIDE = 127
+# A bias or mask that was drawn may leave a row without a class; another draw seldom does.
+TRIES = 32
+_OF_MASKS = ("mask", "bias", "tau", "seqlens", "cu_seqlens_q", "cu_seqlens_k")
+_LEAST_SCALE, _MOST_CLASSES, _MOST_SHARED = 2.0**-6, 32, 4
+
+
+def dyadic(case: Case, values: Mapping[str, Tensor], generator: torch.Generator) -> dict[str, Tensor]:
+    """q, k, v and dO of a case, and its bias if it has one; float32.
+
+    Args:
+        values: all of the case's, of which shapes, masks and lengths count.
+
+    Raises:
+        UsageFailure: there are no such values for the case; with what to pass.
+    """
+    _refuse(case)
+    for _ in range(TRIES):
+        try:
+            return _drawn(case, values, generator)
+        except _Unfit as unfit:
+            row = unfit.args[0]
+    words = f"--pattern dyadic: row {row} sees 1, 2, 4 or 8 keys of no class that was drawn"
+    raise UsageFailure(words, "pass another --seed or --mask, or a larger --head-dim")
+
+
+class _Unfit(Exception):
+    """A row that fits no class: its argument."""
+
+
+def _drawn(case: Case, values: Mapping[str, Tensor], generator: torch.Generator) -> dict[str, Tensor]:
+    drawn: dict[str, Tensor] = {}
+    if "bias" in values:
+        drawn["bias"] = -HIDDEN * (torch.rand(values["bias"].shape, generator=generator) < 0.15)
+        if case.family == "lazy":
+            drawn["bias"][:, 0] = 0.0  # row 0 sees nothing else
+    q, k = _scores(case, _open(case, {**values, **drawn}), generator)
+    v, do = _products(case, generator)
+    return drawn | {"q": q, "k": k, "v": v, "do": do}
+
+
+def _refuse(case: Case) -> None:
+    size = abs(case.scale)
+    if size < _LEAST_SCALE or math.frexp(size)[0] != 0.5:
+        words = f"--pattern dyadic: the scale must be a power of two, 1/64 or more, got {case.scale:g}"
+        raise UsageFailure(words, "pass --head-dim 16, 64 or 256, or --scale 0.25 if TARGET takes it")
+    if case.head_dim < 4:
+        raise UsageFailure(f"--pattern dyadic needs a --head-dim of 4 or more, got {case.head_dim}", "pass 16")
+    if case.tau is not None and not all(0 < abs(tau) <= DYADIC_TAU for tau in case.tau):
+        # P + tau / (i + 1) has 16 bits only where i + 1 is a power of two; and where P is 0, tau = 0 is on the kink.
+        words = f"--pattern dyadic: tau must lie in -2^-20 to 2^-20 and not be 0, got {case.tau}"
+        raise UsageFailure(words, "drop --tau")
+    for name, is_on in (("softcap", case.softcap), ("alibi", case.alibi), ("sinks", case.sinks)):
+        if is_on:
+            raise UsageFailure(f"--pattern dyadic: with --{name}, P is no power of two", f"leave out --{name}")
+    if math.frexp(1 - case.dropout)[0] != 0.5 and case.dropout:
+        raise UsageFailure(f"--pattern dyadic: 1 - dropout must be a power of two, got {case.dropout}", "pass 0.5")
+
+
+def _open(case: Case, values: Mapping[str, Tensor]) -> Tensor:
+    """[B, H, M, N] bool: the keys that a row sees, and whose score no bias hides."""
+    options: dict[str, Any] = {name: values[name].double() for name in ("q", "k", "v", "do")}
+    options |= {name: values[name] for name in _OF_MASKS if name in values}
+    options |= {name: getattr(case, name) for name in ("family", "scale", "causal", "window", "align")}
+    x = Attention(**options)
+    return torch.stack([_open_in(case, x, batch) for batch in range(case.batch)])
+
+
+def _open_in(case: Case, x: Attention, batch: int) -> Tensor:
+    tile = Tile(batch, slice(0, case.heads), slice(0, case.seqlen_q))
+    seen = x.valid(tile).expand(case.heads, -1, -1)
+    if x.bias is None:
+        return seen
+    if case.family == "softmax":
+        return seen & (x.bias_part(x.bias, tile) == 0)
+    i, j = x.positions(tile)
+    near = (i - j).clamp(0, case.bias_window - 1)
+    return seen & ((x.bias[:, near] == 0) | (i - j >= case.bias_window))
+
+
+def _scores(case: Case, is_open: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """q and k: each row's class among those of which it sees 1, 2, 4 or 8 keys, rather of several than of one."""
+    count = min(case.head_dim // 2, _MOST_CLASSES)
+    classes = torch.stack(list(_classes(is_open, count, generator)))
+    q, k = _alone(case, "q", count, generator), _alone(case, "k", count, generator)
+    size, group = -HIDDEN / case.scale, case.heads // case.kv_heads
+    for b in range(case.batch):
+        for g in range(case.kv_heads):
+            order = torch.randperm(count, generator=generator)
+            k[b, g, :, :count] = (~classes[order]).mT.float()
+            for h in range(g * group, (g + 1) * group):
+                chosen = _chosen(is_open[b, h], classes[order], generator)
+                taken = (chosen >= 0).nonzero().flatten()
+                q[b, h, taken, chosen[taken]] = size
+    return q, k
+
+
+def _classes(is_open: Tensor, count: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """[N] bool each: keys of which no row sees more than 1, 2, 4 or 8; neighbours, and scattered ones.
+
+    The first is of one key a row, from the first key on, so that nearly every row sees one of it.
+    """
+    rows = is_open.flatten(0, 2).unique(dim=0).mT.contiguous().numpy()
+    n_key = len(rows)
+    for number in range(count):
+        first = int(torch.randint(n_key, (), generator=generator)) if number else 0
+        most = SHARES[int(torch.randint(len(SHARES), (), generator=generator))] if number else 1
+        keys = torch.randperm(n_key, generator=generator) if number % 2 else torch.arange(n_key).roll(-first)
+        counts, taken = torch.zeros(rows.shape[1], dtype=torch.int32).numpy(), torch.zeros(n_key, dtype=torch.bool)
+        for key in keys.tolist():
+            seeing = rows[key]
+            if (counts[seeing] < most).all():
+                counts[seeing] += 1
+                taken[key] = True
+        yield taken
+
+
+def _chosen(is_open: Tensor, classes: Tensor, generator: torch.Generator) -> Tensor:
+    """[M] the class of each row; -1 for a row whose P is to be the mean of all it sees, or that sees nothing."""
+    seen = is_open.float() @ torch.cat([classes, torch.ones_like(classes[:1])]).float().mT
+    fits = torch.isin(seen, torch.tensor(SHARES, dtype=seen.dtype))
+    weight = fits * torch.where(seen > 1, 4.0, 1.0)
+    unfit, alive = ~fits.any(1), is_open.any(1)
+    if bool((unfit & alive).any()):
+        raise _Unfit(int((unfit & alive).nonzero()[0]))
+    weight[unfit, -1] = 1.0
+    chosen = weight.multinomial(1, generator=generator)[:, 0]
+    return chosen.masked_fill(chosen == len(classes), -1)
+
+
+def _alone(case: Case, name: str, count: int, generator: torch.Generator) -> Tensor:
+    """q or k with integers in the dims behind the classes that it has for itself."""
+    tensor = torch.zeros([case.size(axis) for axis in case.input_axes(name)])
+    half = count + (case.head_dim - count + 1) // 2
+    own = slice(count, half) if name == "q" else slice(half, None)
+    tensor[..., own] = _integers(tensor[..., own].shape, WIDE, generator)
+    return tensor
+
+
+def _products(case: Case, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """v and do: a few dims that both have, and of the others every second one that do has for itself."""
+    v, do = (torch.zeros([case.size(axis) for axis in case.input_axes(name)]) for name in ("v", "do"))
+    order = torch.randperm(case.head_dim_v, generator=generator)
+    both, of_v, of_do = order[:_MOST_SHARED], order[_MOST_SHARED::2], order[_MOST_SHARED + 1 :: 2]
+    for tensor, own, largest in ((v, of_v, 1), (do, of_do, WIDE)):
+        small = _integers(tensor[..., both].shape, 2, generator)
+        tensor[..., both] = small * (torch.rand(small.shape, generator=generator) < 0.5)
+        tensor[..., own] = _integers(tensor[..., own].shape, largest, generator)
+    return _sparse(v, of_v, generator), do
+
+
+def _sparse(tensor: Tensor, dims: Tensor, generator: torch.Generator) -> Tensor:
+    """Three quarters of some dims set to 0: a dO of ones, as `sum` gives, adds them all up."""
+    tensor[..., dims] *= torch.rand(tensor[..., dims].shape, generator=generator) < 0.25
+    return tensor
+
+
+def _integers(shape: torch.Size, largest: int, generator: torch.Generator) -> Tensor:
+    """Integers from 1 to the largest, of either sign."""
+    sizes = torch.randint(1, largest + 1, shape, generator=generator)
+    return (sizes * (2 * torch.randint(0, 2, shape, generator=generator) - 1)).float()

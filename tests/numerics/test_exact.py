@@ -1,0 +1,118 @@
+"""Dyadic values: nothing is rounded to 16 bits, right kernels keep next to no error, and small faults show."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+import torch
+
+from gradprobe.inputs.draw import draw
+from gradprobe.inputs.layouts import effective_values
+from gradprobe.model.failures import UsageFailure
+from gradprobe.numerics.compare import attention_of, tiles_of
+from gradprobe.numerics.exact import is_exact
+from gradprobe.numerics.precision import precision_of
+from gradprobe.reference import evaluate
+from tests.emulated import Arithmetic, case_of, changed, compared
+from tests.sampling import sampled
+
+CASES = (
+    ("softmax", {}),
+    ("softmax", {"causal": True, "seqlen_q": 97, "seqlen_k": 130, "heads": 4, "kv_heads": 2, "head_dim_v": 5}),
+    ("softmax", {"causal": True, "seqlen_q": 130, "seqlen_k": 97}),
+    ("softmax", {"window": (5, 0), "causal": True, "bias": True}),
+    ("softmax", {"window": (20, 3)}),
+    ("softmax", {"mask": "dead-rows"}),
+    ("softmax", {"mask": "padding", "bias": True, "bias_axes": "n"}),
+    ("softmax", {"cu_seqlens": (0, 5, 5, 40, 72), "dropout": 0.5}),
+    ("softmax", {"seqlen": 1, "head_dim": 4}),
+    ("softmax", {"seqlens": (72, 0), "head_dim": 64, "causal": True}),
+    ("lazy", {}),
+    ("lazy", {"seqlens": (72, 31), "bias": False}),
+)
+
+
+def dyadic(family, **options):
+    return case_of(family, pattern="dyadic", **{"dtype": "bfloat16"} | options)
+
+
+@sampled("number, seed, dtype", product(range(len(CASES)), range(8), ["float16", "bfloat16"]), push=12)
+def test_no_case_leaves_anything_to_round(number, seed, dtype):
+    family, options = CASES[number]
+    case = dyadic(family, dtype=dtype, seed=seed, **options)
+    x = attention_of(case, draw(case))
+    # Not of bfloat16's range, but of its 8 bits: what both dtypes hold.
+    precision = precision_of("bfloat16", "ieee")
+    assert all(is_exact(x, tile, evaluate(x, tile), precision) for tile in tiles_of(case, x))
+    assert sum(int((evaluate(x, tile)["P"].abs() > 0.1).sum()) for tile in tiles_of(case, x)) >= 1
+
+
+@pytest.mark.parametrize(
+    ("family", "options", "words"),
+    [
+        ("softmax", {"head_dim": 24}, "the scale must be a power of two, 1/64 or more, got 0.204124"),
+        ("softmax", {"scale": 0.0}, "the scale must be a power of two, 1/64 or more, got 0"),
+        ("softmax", {"head_dim": 1}, "needs a --head-dim of 4 or more, got 1"),
+        ("softmax", {"softcap": 30.0}, "with --softcap, P is no power of two"),
+        ("softmax", {"alibi": True}, "with --alibi, P is no power of two"),
+        ("softmax", {"sinks": True}, "with --sinks, P is no power of two"),
+        ("softmax", {"dropout": 0.3}, "1 - dropout must be a power of two, got 0.3"),
+        ("lazy", {"tau": (1.0,)}, "tau must lie in -2^-20 to 2^-20 and not be 0, got (1.0, 1.0, 1.0)"),
+    ],
+)
+def test_a_case_without_such_values_is_refused(family, options, words):
+    with pytest.raises(UsageFailure, match="^--pattern dyadic") as refusal:
+        draw(dyadic(family, **options))
+    assert words in str(refusal.value)
+    assert refusal.value.way_out
+
+
+RIGHT = {
+    "float16": Arithmetic(tensor_core=True),
+    "bfloat16": Arithmetic(tensor_core=True, exp2=True, tile=64),
+    "bfloat16-stored-in-float32": Arithmetic(stored=torch.float32, delta_from_o=False, backwards=True),
+    "float16-stored-in-16-bits": Arithmetic(stored=torch.float16),
+    "float16-scale-folded": Arithmetic(folded=True, tensor_core=True),
+}
+
+
+@sampled("number, expanded, name", product(range(len(CASES)), [False, True], RIGHT), push=12)
+def test_a_right_kernel_keeps_next_to_no_error(number, expanded, name):
+    family, options = CASES[number]
+    case = dyadic(family, dtype=name.partition("-")[0], seed=number, **options)
+    values = effective_values(draw(case), (("do", "expanded"),)) if expanded else draw(case)
+    comparison = compared(case, RIGHT[name], values=values)
+    assert not {name: one.first for name, one in comparison.findings.items() if one.mismatched}
+    assert expanded or comparison.precision.name.endswith(", exact inputs")
+
+
+def _kept_in_16_bits(dk):
+    """One unit in the last place of bfloat16, in every eighth element, as sums kept in it lose."""
+    dk[..., ::8] *= 1 + 2**-8
+
+
+FAULTS = {
+    "1/2 % on one head of P": changed("P", lambda p: p[:, 1].mul_(1.005)),
+    "1/4 % on one head of dQ": changed("dQ", lambda dq: dq[:, 1].mul_(1.0025)),
+    "dK off in the last place": changed("dK", _kept_in_16_bits),
+    "one head's delta 1/2 % off": changed("delta", lambda delta: delta[:, 1].mul_(1.005)),
+}
+GRADIENTS = ("O", "dQ", "dK", "dV")
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_small_fault_is_found_and_the_plain_budget_lets_it_pass(name):
+    case, plain = (
+        case_of("softmax", dtype="bfloat16", pattern=pattern, head_dim=16) for pattern in ("dyadic", "normal")
+    )
+    assert not compared(case, RIGHT["bfloat16"], fault=FAULTS[name], names=GRADIENTS).matches
+    assert compared(plain, RIGHT["bfloat16"], fault=FAULTS[name], names=GRADIENTS).matches
+
+
+def test_values_that_are_no_longer_exact_are_judged_by_the_plain_budget():
+    case = dyadic("softmax")
+    values = effective_values(draw(case), (("q", "expanded"),)) | {"v": torch.randn(2, 3, 72, 16).bfloat16()}
+    comparison = compared(case, RIGHT["bfloat16"], values=values)
+    assert comparison.matches
+    assert comparison.precision.name == "bfloat16, float32 sums"
