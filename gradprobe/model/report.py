@@ -188,6 +188,33 @@ class Against(Struct, frozen=True, kw_only=True):
         return self.name.endswith(".json")
 
 
+class Opinion(Struct, frozen=True, kw_only=True):
+    """What one judge says of a reference's results."""
+
+    judge: str
+    """`finite differences of the built-in O`."""
+    right: tuple[str, ...] = ()
+    wrong: tuple[str, ...] = ()
+
+
+class Held(Struct, frozen=True, kw_only=True):
+    """A parameter or variable whose name says one thing, and whose use or value another."""
+
+    name: str
+    says: str
+    holds: str
+    line: int | None = None
+
+
+class AuditSummary(Struct, frozen=True, kw_only=True):
+    """What an audit of a reference has besides its runs."""
+
+    opinions: tuple[Opinion, ...] = ()
+    held: tuple[Held, ...] = ()
+    taken: tuple[str, ...] = ()
+    """How it was called, and what it does by itself."""
+
+
 class Report(Struct, frozen=True, kw_only=True):
     """What a check came to, also one that failed, crashed or took too long."""
 
@@ -233,6 +260,7 @@ class Report(Struct, frozen=True, kw_only=True):
     """The one that was asked for."""
     strides: SurveySummary | None = None
     against: Against | None = None
+    audit: AuditSummary | None = None
 
     @property
     def is_warning(self) -> bool:

@@ -65,6 +65,7 @@ def resolve_problem(
     from ..runtime.backend import prepare_backend
 
     device = prepare_backend(_device(given))
+    from ..auditing.target import audited_target
     from ..inputs.saved import load
     from ..targets.find import find_target
 
@@ -72,7 +73,7 @@ def resolve_problem(
     saved = load(word) if word is not None else None
     found = find_target(request.target if target is None else target, request.family)
     judge = (request.reference or None) if reference is None else reference
-    beside = None if judge is None else find_target(judge, request.family or found.family)
+    beside = None if judge is None else audited_target(judge, request.family or found.family)
     given = _options(request, found, saved)
     on = tuple(name for name, value in given.items() if value is not False)
     return Problem(_case(given, found, saved, device), found, beside, saved, on, request, frozenset(request.options))

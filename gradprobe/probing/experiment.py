@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from ..auditing.refusal import refuse_broken, refuse_other_formulas
 from ..inputs.draw import draw, outputs_of
 from ..inputs.guards import ORDINARY
 from ..inputs.layouts import Inputs, effective_values, place
@@ -32,7 +33,6 @@ from ..runtime.taps import Tap, parse_tap
 from ..runtime.trace import Trace
 from ..targets.find import Target
 from .arithmetic import Arithmetic, in_words
-from .audit import refuse_broken, refuse_other_formulas
 
 DERIVED = {"o": "O", "lse": "LSE", "delta": "delta"}
 """What a backward may be given of its forward, and what that is."""

@@ -75,11 +75,14 @@ def rendered(report: Report, on: Terminal | None = None) -> list[Text]:
     """
     from rich.text import Text
 
+    from .audit import render_audit
     from .console import headline, render
     from .excerpt import render_close_up, render_reasons
     from .survey import render_survey
 
     on = on or terminal()
+    if report.audit is not None:
+        return render_audit(report, on.columns, utf8=on.utf8)
     if any(run.tried for run in report.runs):
         return render_survey(report, on.columns, utf8=on.utf8)
     if (view := report.close_up) is not None:

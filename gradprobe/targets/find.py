@@ -107,6 +107,28 @@ def find_target(subject: str | Callable[..., Any], family: str | None = None) ->
         UsageFailure: no such built-in, file, module or function, or a parameter that nothing can be passed for.
         TargetFailure: the module is there and fails to import, or the built-in lacks what it runs on.
     """
+    found = find_function(subject)
+    takes, required = _parameters(found.function, found.word)
+    return Target(found.word, found.function, takes, required, family or family_of(takes), found.source, found.changes)
+
+
+@dataclass(frozen=True)
+class FoundFunction:
+    """What a word names, whatever its parameters are."""
+
+    word: str
+    function: Callable[..., Any]
+    source: LoadedSource
+    changes: Surroundings
+    """What its module made of the process."""
+
+
+def find_function(subject: str | Callable[..., Any]) -> FoundFunction:
+    """The function that a word names, or that stands in its place.
+
+    Raises:
+        UsageFailure, TargetFailure: from `find_target`, but for what concerns parameters.
+    """
     module, surroundings = None, Surroundings()
     if isinstance(subject, str):
         word, (place, name) = subject, parts_of(_spec(subject))
@@ -115,9 +137,7 @@ def find_target(subject: str | Callable[..., Any], family: str | None = None) ->
         function = readable(_function(module, name, word))
     else:
         word, function = name_of(subject), readable(subject)
-    takes, required = _parameters(function, word)
-    source = source_of(function, module)
-    return Target(word, function, takes, required, family or family_of(takes), source, surroundings)
+    return FoundFunction(word, function, source_of(function, module), surroundings)
 
 
 def parts_of(word: str) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Checks a reference before it is used: a user's own by the formulas, and the built-in one too by the identities."""
+"""Refuses a reference on a check's values: a user's own by the formulas, and the built-in one too by the identities."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def refuse_other_formulas(reference: Target, case: Case, x: Attention, trace: Tr
     first = locate(x, trace, comparison)
     if first is not None:
         raise ReferenceFailure(
-            f"the verdict is about the reference: {reference.name} departs from {_formula(case, first)}"
+            f"the verdict is about the reference: {reference.name} departs from {departure(case, first)}"
             f"{_factor(case, x, trace, first)}",
             _WAY_OUT,
         )
@@ -52,7 +52,7 @@ def refuse_other_formulas(reference: Target, case: Case, x: Attention, trace: Tr
         )
 
 
-def _formula(case: Case, first: Element) -> str:
+def departure(case: Case, first: Element) -> str:
     """The formula that the reference departs from, the place, and both numbers."""
     row = lookup(first.intermediate)
     step = row.step(case.family) if row is not None else None

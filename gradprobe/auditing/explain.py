@@ -1,0 +1,296 @@
+"""The first wrong formula: what each value of a watched call is, by its numbers, and which mistake explains results."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from ..reference import Attention
+from ..source.expressions import Expression
+from .forms import DUE, PRODUCTS, Array, Form, Formulas, Mistake, product_words, shown
+from .library import HIDDEN, Library, Match
+from .watching import Value
+
+# How far a value may be from a form, as a share of its largest number: sums of a few dozen numbers err by far less.
+_TOLERANCES = {"float64": 1e-7, "float32": 1e-4}
+_COARSE = 3e-2
+_NEAR = 1e-3
+
+
+@dataclass(frozen=True)
+class Located:
+    """A mistake, and where it first shows."""
+
+    mistake: Mistake
+    at: Expression | None
+    """None where no value of the function shows it."""
+    results: tuple[str, ...]
+    """The results that it makes wrong."""
+    form: Form | None = None
+    """What stands there."""
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What a variable holds."""
+
+    name: str
+    line: int
+    words: str
+    kind: str
+    mistakes: tuple[Mistake, ...] = ()
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why a call gave wrong results."""
+
+    located: tuple[Located, ...] = ()
+    """In the order of the formulas."""
+    unexplained: tuple[str, ...] = ()
+    """The wrong results that no known mistake gives."""
+    holdings: tuple[Holding, ...] = ()
+    """What each variable held after each statement, as far as it is known."""
+    swapped: tuple[str, str] | None = None
+    """Two parameters, each used as the other: with their values exchanged all is right."""
+    strange: Value | None = None
+    """Of what is unexplained, the first variable that holds none of what the formulas have."""
+
+
+@dataclass
+class _Places:
+    """Where each mistake and each form first showed."""
+
+    of_mistakes: list[tuple[frozenset[Mistake], Expression, Form | None]] = field(default_factory=list)
+    of_factor: dict[tuple[str, str], Expression] = field(default_factory=dict)
+    of_product: dict[tuple[str, str, bool], Expression] = field(default_factory=dict)
+    of_scores: list[tuple[float, Expression]] = field(default_factory=list)
+    of_masks: dict[str, Expression] = field(default_factory=dict)
+
+
+def explain(
+    x: Attention,
+    values: Sequence[Value],
+    results: Mapping[str, Array],
+    wrong: Iterable[str],
+    *,
+    by_autograd: bool = False,
+) -> Explanation:
+    """Why some results are wrong.
+
+    Args:
+        values: what the function's expressions held.
+        results: what it returned, by intermediate, in [B, H, L, D].
+        wrong: the names of those that are.
+        by_autograd: whether its gradients are those of its O, so that they inherit what is wrong in that.
+    """
+    return _Explaining(x, by_autograd).explain(values, results, list(wrong))
+
+
+class _Explaining:
+    def __init__(self, x: Attention, by_autograd: bool) -> None:
+        self._formulas, self._by_autograd = Formulas(x), by_autograd
+        self._of_output: tuple[Mistake, ...] = ()
+        b, h, m, d = x.q.shape
+        self._library = Library({"b": b, "h": h, "m": m, "n": x.n_key, "d": d, "e": x.v.shape[-1]})
+        self._library.add(self._formulas.right())
+        self._library.add(self._formulas.wrong())
+        self._places, self._expanded = _Places(), set[int]()
+        self._holdings: list[Holding] = []
+        self._unknown: list[Value] = []
+
+    def explain(self, values: Sequence[Value], results: Mapping[str, Array], wrong: list[str]) -> Explanation:
+        for value in values:
+            self._see(value)
+        located: dict[Mistake, Located] = {}
+        unexplained = []
+        for name in wrong:
+            mistakes = self._mistakes(name, results[name])
+            if mistakes is None and self._by_autograd:
+                mistakes = self._of_output or None
+            if mistakes is None:
+                unexplained.append(name)
+            for mistake in mistakes or ():
+                before = located.get(mistake) or self._located(mistake, frozenset(mistakes or ()))
+                located[mistake] = replace(before, results=(*before.results, name))
+        order = list(DUE)
+        found = sorted(located.values(), key=lambda one: order.index(one.mistake.of) if one.mistake.of in order else 99)
+        strange = self._strange(unexplained) if unexplained else None
+        return Explanation(tuple(found), tuple(unexplained), tuple(self._holdings), strange=strange)
+
+    # --- values
+
+    def _see(self, value: Value) -> None:
+        tolerance = _TOLERANCES.get(value.dtype, _COARSE)
+        if self._is_masked(value, tolerance):
+            return
+        matches = self._library.matches(value.array, tolerance)
+        if value.at.name:
+            self._hold(value, matches)
+        for match in matches:
+            self._note(value, match)
+        for match in matches:
+            self._expand(match)
+
+    def _is_masked(self, value: Value, tolerance: float) -> bool:
+        """Whether it is masked scores; notes where a mask is laid."""
+        hidden = ~(value.array > HIDDEN)
+        if not hidden.any() or np.isnan(value.array).any():
+            return False
+        formulas, square = self._formulas, value.array.ndim >= 2
+        shape = (value.array.shape[-2], value.array.shape[-1]) if square else ()
+        for name, mask in {"": formulas.valid, **formulas.masks}.items():
+            if square and shape == mask.shape[-2:] and (hidden == ~mask[0, 0]).all():
+                self._places.of_masks.setdefault(name, value.at)
+                if value.at.name:
+                    words = "S, masked" if not name else "S, masked otherwise"
+                    self._holdings.append(Holding(value.at.name, value.at.line, words, "S"))
+        return True
+
+    def _hold(self, value: Value, matches: list[Match]) -> None:
+        if not matches:
+            if value.is_last:
+                self._unknown.append(value)
+            return
+        match = matches[0]
+        words = self._words(match)
+        held = Holding(value.at.name, value.at.line, words, match.form.kind, match.form.mistakes)
+        if held not in self._holdings:
+            self._holdings.append(held)
+
+    def _words(self, match: Match) -> str:
+        factor = self._factor_words(match.factor)
+        return f"{factor} * {match.form.words}" if factor else match.form.words
+
+    def _factor_words(self, factor: float) -> str:
+        if _is(factor, 1.0):
+            return ""
+        return next((words for words, known in self._constants().items() if _is(factor, known)), f"{factor:.4g}")
+
+    def _constants(self) -> dict[str, float]:
+        x, log2e = self._formulas.x, math.log2(math.e)
+        length, d = x.n_query, x.q.shape[-1]
+        return {"-1": -1.0, "scale": x.scale, "1/scale": 1 / x.scale, "scale^2": x.scale**2, "ln 2": 1 / log2e,
+                 "log2(e)": log2e, f"1/{length} (the length)": 1 / length, f"1/{d} (the head dim)": 1 / d, "1/2": 0.5,
+                 "2": 2.0, "scale * log2(e)": x.scale * log2e, "scale * ln 2": x.scale / log2e,
+                 f"1/{x.n_batch * x.n_heads * length * d} (the size)": 1 / (x.n_batch * x.n_heads * length * d),
+                 f"1/{x.n_batch} (the batches)": 1 / x.n_batch, f"1/{x.n_heads} (the heads)": 1 / x.n_heads,
+                 "-scale": -x.scale, "-1/scale": -1 / x.scale, "sqrt(scale)": x.scale**0.5}  # fmt: skip
+
+    def _note(self, value: Value, match: Match) -> None:
+        """Keeps where a mistake, a factor or a product first showed."""
+        places, form = self._places, match.form
+        if form.mistakes:
+            places.of_mistakes.append((frozenset(form.mistakes), value.at, form))
+        if form.kind in DUE:
+            places.of_factor.setdefault((form.kind, _key(match.factor)), value.at)
+        if form.kind == "O":
+            self._of_output = form.mistakes
+        if form.product is not None:
+            places.of_product.setdefault(form.product, value.at)
+        if form.kind == "S":
+            by = match.factor * (self._formulas.scale if form.words == "S" else 1.0)
+            places.of_scores.append((by, value.at))
+
+    def _expand(self, match: Match) -> None:
+        """Adds what follows from a wrong form, once it is seen; and from delta, or dP, times a factor."""
+        form = match.form
+        if form.kind in ("delta", "dP") and not form.mistakes and not _is(abs(match.factor), 1.0):
+            by = self._factor_words(match.factor)
+            words = f"{shown(form.kind)} is {by} of what is due"
+            if form.kind == "delta" and match.factor < 1 and "1/" in by:
+                words = f"delta is a mean, {by} of the sum over the row"
+            mistake = Mistake(form.kind, f"{form.kind.lower()}/factor", words, f"take {DUE[form.kind]}")
+            key = hash((form.kind, _key(match.factor)))
+            at = self._places.of_factor[form.kind, _key(match.factor)]
+            self._places.of_mistakes.append((frozenset([mistake]), at, None))
+            form = replace(form, values=form.values * match.factor, mistakes=(mistake,))
+        else:
+            key = id(form)
+        if form.mistakes and key not in self._expanded:
+            self._expanded.add(key)
+            self._library.add(self._formulas.derived(form))
+
+    # --- results
+
+    def _mistakes(self, name: str, array: Array) -> tuple[Mistake, ...] | None:
+        """What makes a result wrong; None where nothing known does."""
+        matches = self._library.matches(array, _TOLERANCES["float32"])
+        own = [match for match in matches if match.form.kind == name]
+        for match in own:
+            if _is(match.factor, 1.0) and match.form.mistakes:
+                return match.form.mistakes
+        for match in own:
+            if not _is(match.factor, 1.0):
+                return (*match.form.mistakes, self._of_factor(name, match.factor))
+        for match in matches:
+            if match.form.product is not None or match.form.kind:
+                return (*match.form.mistakes, self._of_other(name, match))
+        return None
+
+    def _of_factor(self, name: str, factor: float) -> Mistake:
+        by, fix = self._factor_words(factor), f"take {DUE[name]}"
+        scale = self._formulas.scale
+        if name in ("dQ", "dK") and _is(factor, 1 / scale):
+            made = Mistake(name, "scale/left-out", f"the scale is left out of {name}", f"multiply {name} by the scale")
+        elif name in ("dQ", "dK") and _is(factor, scale):
+            made = Mistake(name, "scale/twice", f"the scale is applied to {name} twice", f"multiply {name} by it once")
+        elif _is(factor, -1.0):
+            made = Mistake(name, "sign", f"{name} has the wrong sign", fix)
+        elif "(" in by and by.startswith("1/"):
+            made = Mistake(name, "mean", f"{name} is a mean, {by} of the sum", fix)
+        else:
+            made = Mistake(name, "factor", f"all of {name} is {by} times what the formula gives", fix)
+        at = self._places.of_factor.get((name, _key(factor)))
+        if at is not None:
+            self._places.of_mistakes.append((frozenset([made]), at, None))
+        return made
+
+    def _of_other(self, name: str, match: Match) -> Mistake:
+        """A result that is another one, or a product of other things."""
+        product, due = match.form.product, PRODUCTS.get(name)
+        if match.form.kind or product is None or due is None:
+            words = f"what is returned as {name} is {match.form.words}"
+            made, at = Mistake(name, "order", words, "return it under its own name"), None
+        else:
+            (matrix, other, transposed), came = due, product_words(product)
+            key = "operand"
+            if product[:2] == (matrix, other) and product[2] != transposed:
+                key = "transposed"
+            made = Mistake(name, key, f"{name} is made of {came}, not of {product_words(due)}", f"take {DUE[name]}")
+            at = self._places.of_product.get(product)
+        if at is not None:
+            self._places.of_mistakes.append((frozenset([made]), at, None))
+        return made
+
+    def _located(self, mistake: Mistake, together: frozenset[Mistake]) -> Located:
+        """Where one of the mistakes of a result is made: of one in the scores or the mask, where these are made."""
+        places = self._places
+        shows = (one for one in places.of_mistakes if mistake in one[0] and one[0] <= together)
+        _, at, form = next(shows, (None, None, None))
+        scores = [at for by, at in places.of_scores if mistake.of_scores is not None and _is(by, mistake.of_scores)]
+        if scores and mistake.key.startswith("scale"):
+            at = scores[-1]
+        elif mistake.mask:
+            at = places.of_masks.get(mistake.mask, at)
+        return Located(mistake, at, (), form)
+
+    def _strange(self, unexplained: list[str]) -> Value | None:
+        """The first variable named as an intermediate that holds none; else the first that holds nothing known."""
+        from .names import role_of
+
+        named = [value for value in self._unknown if role_of(value.at.name) in DUE]
+        others = [value for value in self._unknown if value.array.ndim >= 2]
+        return next(iter([*named, *others]), None)
+
+
+def _is(factor: float, known: float) -> bool:
+    return abs(factor - known) <= _NEAR * abs(known)
+
+
+def _key(factor: float) -> str:
+    """A factor to three digits, so that those of rounded values are one."""
+    return f"{factor:.3g}"

@@ -1,0 +1,385 @@
+"""Forms: what a value of a hand-written attention backward may be, right or wrong in a way in which people write it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..reference import Attention, Tile
+
+Array = NDArray[np.float64]
+DUE = {
+    "S": "S = scale * Q K^T", "P": "P = exp(S - LSE), S masked with -inf", "O": "O = P V", "dP": "dP = dO V^T",
+    "delta": "delta = rowsum(dO * O) = rowsum(P * dP)", "dS": "dS = P * (dP - delta)", "dQ": "dQ = scale * dS K",
+    "dK": "dK = scale * dS^T Q", "dV": "dV = P^T dO", "LSE": "LSE = log sum_j exp(S)",
+}  # fmt: skip
+"""The formula of each intermediate."""
+PRODUCTS = {"O": ("P", "v", False), "dQ": ("dS", "k", False), "dK": ("dS", "q", True), "dV": ("P", "do", True)}
+"""Of each result: the matrix, whether it is transposed, and what it is multiplied by."""
+FEATURES = {"q": "bhmd", "k": "bhnd", "v": "bhne", "do": "bhme", "O": "bhme"}
+_SHOWN = {"q": "Q", "k": "K", "v": "V", "do": "dO"}
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """One thing that is wrong in a formula."""
+
+    of: str
+    """The intermediate whose formula it is."""
+    key: str
+    """For scripts: "mask/left-out"."""
+    came: str
+    """What was computed, in words."""
+    fix: str = ""
+    of_scores: float | None = None
+    """Of one in the scores, the factor of Q K^T that came."""
+    mask: str = ""
+    """Of one in the mask, its name among `masks`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Form:
+    """One thing that a value may be."""
+
+    kind: str
+    """The intermediate or input; "" of what is only a step on the way."""
+    axes: str
+    values: Array
+    words: str
+    mistakes: tuple[Mistake, ...] = ()
+    product: tuple[str, str, bool] | None = None
+    """Of a product: the kind of the matrix, that of what it is multiplied by, and whether the matrix is transposed."""
+
+
+def shown(kind: str) -> str:
+    """The name of an input or intermediate as people write it."""
+    return _SHOWN.get(kind, kind)
+
+
+def product_words(product: tuple[str, str, bool]) -> str:
+    matrix, other, transposed = product
+    return f"{shown(matrix)}{'^T' if transposed else ''} {shown(other)}"
+
+
+class Formulas:
+    """The forms of one problem whose query rows are as many as its keys, and each head has a key head of its own."""
+
+    def __init__(self, x: Attention) -> None:
+        self.x, self.scale = x, x.scale
+        self.inputs = {name: _array(getattr(x, name)) for name in ("q", "k", "v", "do")}
+        whole = [Tile(batch, slice(0, x.n_heads), slice(0, x.n_query)) for batch in range(x.n_batch)]
+        self.valid = np.stack([_array(x.valid(tile).expand(x.n_heads, -1, -1)) for tile in whole]) > 0
+        self.raw = self.inputs["q"] @ self.inputs["k"].swapaxes(-1, -2)
+        self.alternates: dict[str, list[Form]] = {}
+        self._tau = None if x.tau is None else _array(x.tau)[None, :, None, None] / (np.arange(x.n_query) + 1)[:, None]
+
+    # --- what is right
+
+    def right(self) -> list[Form]:
+        """What a right function may hold."""
+        forms = [Form(name, FEATURES[name], self.inputs[name], shown(name)) for name in self.inputs]
+        forms += [Form("S", "bhmn", self.raw, "Q K^T")]
+        s = self.logits(self.scale)
+        t = np.where(self.valid, s, -np.inf)
+        most = t.max(-1)
+        powers = np.exp(t - most[..., None])
+        lse = most + np.log(powers.sum(-1))
+        p = np.exp(t - lse[..., None])
+        forms += [
+            Form("S", "bhmn", s, "S"), Form("", "bhm", most, "the maximum of S"), Form("LSE", "bhm", lse, "LSE"),
+            Form("", "bhm", s.max(-1), "the maximum of S without its mask"),
+            Form("", "bhmn", powers, "exp(S - max)"), Form("", "bhm", powers.sum(-1), "the sum of exp(S - max)"),
+            Form("", "bhmn", np.where(self.valid, np.exp(s), 0), "exp(S)"),
+            Form("", "bhmn", np.where(self.valid, t - most[..., None], 0), "S - max"),
+            Form("", "bhm", np.exp(t).sum(-1), "the sum of exp(S)"), Form("P", "bhmn", p, "P"),
+            Form("", "bhmn", s - s.max(-1)[..., None], "S - max"),
+            Form("", "bhmn", s - lse[..., None], "S - LSE"), Form("", "bhmn", s - most[..., None], "S - max"),
+        ]  # fmt: skip
+        by_kind: dict[str, Form] = {}
+        for form in forms:
+            by_kind[form.kind] = form
+        self.alternates = {"P": [by_kind["P"]], "delta": [], "dP": [], "O": [], "dS": []}
+        return [*forms, *self._chain(by_kind["P"])]
+
+    def _chain(self, p: Form) -> Iterator[Form]:
+        """What is right from P on."""
+        held = self.held(p.values)
+        o = Form("O", "bhme", held @ self.inputs["v"], "O", product=PRODUCTS["O"])
+        open_dp = self.inputs["do"] @ self.inputs["v"].swapaxes(-1, -2)
+        dp = Form("dP", "bhmn", np.where(self.passes(p.values), open_dp, 0), "dP")
+        over = p.values * dp.values
+        delta = Form("delta", "bhm", over.sum(-1), "delta")
+        rest = dp.values - delta.values[..., None]
+        ds = Form("dS", "bhmn", p.values * rest, "dS")
+        yield from (o, Form("dP", "bhmn", open_dp, "dP"), dp, delta, ds)
+        yield from (Form("", "bhmn", over, "P * dP"), Form("", "bhmn", rest, "dP - delta"))
+        yield Form("", "bhmn", open_dp - delta.values[..., None], "dP - delta")
+        yield Form("", "bhmn", p.values * delta.values[..., None], "P * delta")
+        yield Form("", "bhme", self.inputs["do"] * o.values, "dO * O")
+        if self._tau is not None:
+            yield from (Form("", "bhmn", held, "relu(P + tau / (i + 1))"), Form("", "bhmn", p.values + self._tau, "Z"))
+        for form in (o, dp, delta, ds):
+            self.alternates[form.kind] = [form]
+        yield from (self._product(name, ds if name != "dV" else replace(p, values=held)) for name in ("dQ", "dK", "dV"))
+
+    def _product(self, name: str, matrix: Form) -> Form:
+        kind, other, transposed = PRODUCTS[name]
+        values = (matrix.values.swapaxes(-1, -2) if transposed else matrix.values) @ self.inputs[other]
+        factor = self.scale if name in ("dQ", "dK") else 1.0
+        axes = {"dQ": "bhmd", "dK": "bhnd", "dV": "bhne", "O": "bhme"}[name]
+        return Form(name, axes, factor * values, name, matrix.mistakes, (kind, other, transposed))
+
+    def logits(self, factor: float) -> Array:
+        """Scores before the mask, of another factor than the scale."""
+        s = factor * self.raw
+        if self.x.softcap is not None:
+            s = self.x.softcap * np.tanh(s / self.x.softcap)
+        if self.x.bias is not None and self.x.family == "softmax":
+            s = s + np.where(np.isfinite(bias := _array(self.x.bias)), bias, 0)
+        elif self.x.bias is not None:
+            s = s + self._by_distance(_array(self.x.bias))
+        return s
+
+    def _by_distance(self, bias: Array) -> Array:
+        distance = np.arange(self.x.n_query)[:, None] - np.arange(self.x.n_key)
+        inside = (distance >= 0) & (distance < bias.shape[1])
+        return np.where(inside, bias[:, np.clip(distance, 0, bias.shape[1] - 1)], 0)[None]
+
+    def held(self, p: Array) -> Array:
+        """What is multiplied by V: P itself, or of the lazy family relu(P + tau / (i + 1))."""
+        return p if self._tau is None else np.where(self.valid, np.maximum(p + self._tau, 0), 0)
+
+    def passes(self, p: Array) -> Any:
+        """Where dP is that of P: of the lazy family where relu lets it pass."""
+        return np.True_ if self._tau is None else (p + self._tau > 0) & self.valid
+
+    # --- what people write in its place
+
+    @property
+    def masks(self) -> Mapping[str, NDArray[np.bool_]]:
+        """By name, where keys are seen in the place of where they should be."""
+        i, j = np.arange(self.x.n_query)[:, None], np.arange(self.x.n_key)
+        others = {"left-out": i > -1, "strict": j < i, "inverted": j >= i, "inverted-strict": j > i, "late": j <= i + 1}
+        return {name: np.broadcast_to(seen & (j > -1), self.valid.shape) for name, seen in others.items()}
+
+    def wrong_p(self) -> Iterator[Form]:
+        """P with one or two mistakes in its scores, its mask, or its softmax."""
+        factors, masks, kinds = list(self._factors()), list(self._masks()), list(_KINDS.items())
+        for (of_factor, factor), (of_mask, mask), (kind, words) in itertools.product(factors, masks, kinds):
+            of_kind = Mistake("P", f"softmax/{kind}", words[0], words[1]) if kind else None
+            mistakes = tuple(one for one in (of_factor, of_mask, of_kind) if one is not None)
+            if 0 < len(mistakes) < 3 and (kind != "heads" or self.x.n_heads > 1):
+                with np.errstate(all="ignore"):
+                    values = _softmaxed(kind, self.logits(factor), of_mask.key if of_mask else "", mask, self.valid)
+                if values is not None:
+                    yield Form("P", "bhmn", values, "P", mistakes)
+
+    def _factors(self) -> Iterator[tuple[Mistake | None, float]]:
+        yield None, self.scale
+        d, width, log2e = self.x.q.shape[-1], self.x.n_heads * self.x.q.shape[-1], math.log2(math.e)
+        ways = {
+            "scale/left-out": (1.0, "the scores are not scaled", "multiply Q K^T by the scale"),
+            "scale/twice": (self.scale**2, "the scores are scaled twice", "scale once"),
+            "scale/inverse": (1 / self.scale, "the scores are divided by the scale", "multiply by the scale"),
+            "scale/root": (self.scale**0.5, "the scores are multiplied by the square root of the scale", ""),
+            "scale/head-dim": (1 / d, "the scores are divided by the head dim, not by its root", ""),
+            "scale/width": (width**-0.5, "the scores are scaled by the width of all heads, not of one", ""),
+            "scale/length": (self.x.n_key**-0.5, "the scores are scaled by the length, not by the head dim", ""),
+            "exp2/log2e": (self.scale * log2e, "the scores are in units of log2, and exp is taken of them",
+                           "take exp2, or leave out log2(e)"),
+            "exp2/ln2": (self.scale / log2e, "exp2 is taken of scores in natural units",
+                         "take exp, or multiply by log2(e)"),
+        }  # fmt: skip
+        seen = [self.scale]
+        for key, (factor, words, fix) in ways.items():
+            if all(abs(factor - other) > 1e-6 * abs(factor) for other in seen):
+                seen.append(factor)
+                yield Mistake("S" if key.startswith("scale") else "P", key, words, fix, of_scores=factor), factor
+
+    def _masks(self) -> Iterator[tuple[Mistake | None, NDArray[np.bool_]]]:
+        yield None, self.valid
+        if self.valid.all():
+            return
+        words = {
+            "left-out": ("P is made of scores without the mask", "mask the scores with -inf before the softmax"),
+            "strict": ("the mask hides the diagonal too", "let a row see its own key: j <= i"),
+            "inverted": ("the mask shows what it should hide (j >= i)", "show j <= i"),
+            "inverted-strict": ("the mask is upside down (j > i)", "show j <= i, which is the opposite of this mask"),
+            "late": ("the mask shows one key too many (j <= i + 1)", "show j <= i"),
+        }
+        for name, mask in self.masks.items():
+            yield Mistake("P", f"mask/{name}", *words[name], mask=name), mask
+        zero = "masked scores are 0 where they should be -inf, so masked keys keep a share"
+        yield Mistake("P", "mask/zero", zero, "fill with -inf", mask="zero"), self.valid
+        after = "the mask is laid over P after the softmax, so rows do not sum to one"
+        yield (
+            Mistake("P", "mask/after", after, "mask the scores with -inf before the softmax", mask="after"),
+            self.valid,
+        )
+        lse = "P is made of scores without the mask, of which the masked LSE is subtracted"
+        yield Mistake("P", "mask/left-out", lse, "mask the scores with -inf again, or P with 0", mask="lse"), self.valid
+
+    def wrong_rows(self) -> Iterator[Form]:
+        """One number a row that is taken for delta."""
+        yield from self._rows_of_features(self.alternates["O"][0])
+        p, dp = self.alternates["P"][0].values, self.alternates["dP"][0].values
+        others = {"rowsum(dP)": dp.sum(-1), "colsum(P * dP)": (p * dp).sum(-2), "colsum(dP)": dp.sum(-2),
+                  "rowsum(P^2 * dP)": (p * p * dp).sum(-1), "max(P * dP)": (p * dp).max(-1)}  # fmt: skip
+        yield from (_row(words, values) for words, values in others.items())
+
+    def _rows_of_features(self, o: Form) -> Iterator[Form]:
+        features = {**self.inputs, "O": o.values}
+        for a, b in itertools.combinations_with_replacement(features, 2):
+            if {a, b} == {"do", "O"} and self._tau is None:
+                continue
+            if features[a].shape == features[b].shape:
+                made = _row(f"rowsum({shown(a)} * {shown(b)})", (features[a] * features[b]).sum(-1))
+                yield replace(made, mistakes=(*(o.mistakes if "O" in (a, b) else ()), *made.mistakes))
+
+    def wrong_dp(self) -> Iterator[Form]:
+        """Products of the wrong rows, taken for dP."""
+        features = {**self.inputs, "O": self.alternates["O"][0].values}
+        for a, b in itertools.product(features, repeat=2):
+            if (a, b) not in (("do", "v"), ("q", "k"), ("v", "do"), ("k", "q")) and features[a].shape == features[
+                b
+            ].shape:
+                words = f"{shown(a)} {shown(b)}^T"
+                mistake = Mistake("dP", "dp/operand", f"{words} stands for dP", f"take {DUE['dP']}")
+                yield Form("dP", "bhmn", features[a] @ features[b].swapaxes(-1, -2), words, (mistake,))
+
+    def derived(self, found: Form) -> list[Form]:
+        """What follows from a form by right formulas, and by one more mistake; `found` is among its kind then."""
+        if found.kind not in self.alternates:
+            return []
+        self.alternates[found.kind].append(found)
+        made: list[Form] = []
+        if found.kind == "P":
+            made += [self._product(name, replace(found, values=self.held(found.values))) for name in ("O", "dV")]
+        if found.kind == "O":
+            values = (self.inputs["do"] * found.values).sum(-1)
+            made += [Form("delta", "bhm", values, "delta", found.mistakes), *self._rows_of_features(found)]
+        if found.kind in ("P", "dP"):
+            made += [
+                Form("delta", "bhm", (p.values * dp.values).sum(-1), "delta", _together(p, dp))
+                for p, dp in itertools.product(self.alternates["P"], self.alternates["dP"])
+                if found in (p, dp)
+            ]
+        if found.kind in ("P", "dP", "delta"):
+            made += self.scores_of(found)
+        if found.kind == "dS":
+            made += [self._product(name, found) for name in ("dQ", "dK")]
+        return [*made, *(self.products(found) if found.kind in ("P", "dP", "dS") else [])]
+
+    def scores_of(self, found: Form | None = None) -> list[Form]:
+        """dS of every P, dP and delta that came, right and with a mistake of its own; with `found`, of that alone."""
+        made = []
+        for p, dp, delta in itertools.product(*(self.alternates[kind] for kind in ("P", "dP", "delta"))):
+            if found is None or found in (p, dp, delta):
+                made += list(_wrong_ds(p, dp, delta, self.raw * self.scale))
+        return made
+
+    def products(self, matrix: Form) -> list[Form]:
+        """A matrix by each of the inputs, transposed and not: a result where it should be another."""
+        made = []
+        for other, transposed in itertools.product(self.inputs, (False, True)):
+            product = (matrix.kind, other, transposed)
+            if product not in PRODUCTS.values():
+                values = (matrix.values.swapaxes(-1, -2) if transposed else matrix.values) @ self.inputs[other]
+                axes = "bh" + ("n" if transposed else "m") + FEATURES[other][-1]
+                made.append(Form("", axes, values, product_words(product), matrix.mistakes, product))
+        return made
+
+    def wrong(self) -> list[Form]:
+        """Every form with a mistake, of what is right else."""
+        first = [self.alternates[kind][0] for kind in ("P", "dP", "dS")]
+        made = [*self.wrong_p(), *self.wrong_rows(), *self.wrong_dp(), *self.scores_of()]
+        return [*made, *(form for matrix in first for form in self.products(matrix))]
+
+
+_KINDS = {
+    "": ("", ""),
+    "queries": ("the softmax is over the queries of a key, not over the keys of a query", "take it over the last axis"),
+    "heads": ("the softmax is over the heads, not over the keys", "take it over the last axis"),
+    "unnormalised": ("exp(S) is not divided by its sum, so rows do not sum to one", "divide by the sum over the keys"),
+    "raw": ("exp(S) is not divided by its sum, so rows do not sum to one", "divide by the sum over the keys"),
+    "all": ("the softmax is over all queries and keys together", "take it over the last axis"),
+    "scores": ("the scores stand for P: there is no softmax", "take the softmax over the keys"),
+    "transposed": ("P is made of K Q^T, the transposed scores", "make it of Q K^T"),
+    "columns": ("exp(S) is divided by its sum over the queries, not over the keys", "sum over the last axis"),
+}
+
+
+def _softmaxed(kind: str, s: Array, key: str, mask: NDArray[np.bool_], valid: NDArray[np.bool_]) -> Array | None:
+    """P of the scores by a softmax of some kind; None where it is one of another kind too."""
+    s = s.swapaxes(-1, -2) if kind == "transposed" else s
+    t = np.where(mask, s, -np.inf)
+    if key == "mask/zero":
+        t = np.where(mask, s, 0.0)
+    elif key == "mask/after":
+        t = s
+    if key == "mask/left-out" and mask is valid:  # the masked LSE
+        lse = np.log(np.exp(np.where(valid, s, -np.inf)).sum(-1, keepdims=True))
+        return None if kind else np.exp(s - lse)
+    if kind == "scores":
+        values = np.where(np.isfinite(t), t, 0)
+    elif kind == "raw":
+        values = np.exp(t)
+    elif kind == "unnormalised":
+        values = np.exp(t - t.max(-1, keepdims=True))
+    elif kind == "columns":
+        powers = np.exp(t - t.max(-1, keepdims=True))
+        values = powers / powers.sum(-2, keepdims=True)
+    else:
+        axis: Any = {"queries": -2, "heads": 1, "all": (-1, -2)}.get(kind, -1)
+        powers = np.exp(t - t.max(axis, keepdims=True))
+        values = powers / powers.sum(axis, keepdims=True)
+    return np.where(valid, values, 0) if key == "mask/after" else np.asarray(values)
+
+
+def _row(words: str, values: Array) -> Form:
+    mistake = Mistake("delta", "delta/operand", f"{words} stands for delta", f"take {DUE['delta']}")
+    return Form("delta", "bhm", values, words, (mistake,))
+
+
+def _together(*forms: Form) -> tuple[Mistake, ...]:
+    return tuple(dict.fromkeys(mistake for form in forms for mistake in form.mistakes))
+
+
+def _wrong_ds(p: Form, dp: Form, delta: Form, s: Array) -> Iterator[Form]:
+    """dS of these three: by its formula, and with a mistake of its own."""
+    known, column = _together(p, dp, delta), delta.values[..., None]
+    if known:
+        yield Form("", "bhmn", dp.values - column, "dP - delta", known)
+        yield Form("dS", "bhmn", p.values * (dp.values - column), "dS", known)
+        yield Form("", "bhmn", p.values * dp.values, "P * dP", _together(p, dp))
+    ways = {
+        "delta-left-out": (p.values * dp.values, "P * dP", "delta is left out of dS", _together(p, dp)),
+        "p-left-out": (dp.values - column, "dP - delta", "P is left out of dS", _together(dp, delta)),
+        "sign-of-delta": (p.values * (dp.values + column), "P * (dP + delta)", "delta is added in dS", known),
+        "outside": (p.values * dp.values - column, "P * dP - delta", "delta is not multiplied by P in dS", known),
+        "by-columns": (p.values * (dp.values - delta.values[..., None, :]), "P * (dP - delta^T)",
+                       "delta is subtracted along the keys, not along the rows", known),
+        "elementwise": (p.values * (1 - p.values) * dp.values, "P * (1 - P) * dP",
+                        "dS has the derivative of a sigmoid, without the sum over the row", _together(p, dp)),
+        "dp-transposed": (p.values * (dp.values.swapaxes(-1, -2) - column), "P * (dP^T - delta)",
+                          "dP is transposed in dS", known),
+        "p-transposed": (p.values.swapaxes(-1, -2) * (dp.values - column), "P^T * (dP - delta)",
+                         "P is transposed in dS", known),
+        "scores": (s * (dp.values - column), "S * (dP - delta)", "dS is made of S, not of P", _together(dp, delta)),
+        "o-twice": (p.values * (dp.values - 2 * column), "P * (dP - 2 delta)", "delta is subtracted twice", known),
+    }  # fmt: skip
+    for key, (values, words, came, inherited) in ways.items():
+        # What stands in a right function on the way to dS is no mistake before it is used as dS.
+        kind = "dS" if key not in ("delta-left-out", "p-left-out") else "dS"
+        yield Form(kind, "bhmn", values, words, (*inherited, Mistake("dS", f"ds/{key}", came, f"take {DUE['dS']}")))
+
+
+def _array(tensor: torch.Tensor) -> Array:
+    return tensor.detach().cpu().double().numpy()

@@ -1,0 +1,116 @@
+"""A library of forms: which of them an array is, times a constant, in any order of axes and whichever part of it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .forms import Array, Form
+
+# What is lower stands for minus infinity in scores.
+HIDDEN = -1e4
+# Fewer numbers than these may be anything.
+FEWEST = 4
+
+
+@dataclass(frozen=True)
+class Match:
+    """An array as a form."""
+
+    form: Form
+    factor: float
+    """By which the form's values are multiplied."""
+
+
+@dataclass
+class _Shelf:
+    """The forms that arrays of one shape may be a part of: a row each."""
+
+    forms: list[Form] = field(default_factory=list)
+    rows: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    norms: Array = field(default_factory=lambda: np.zeros(0))
+    until: int = 0
+    """How many of the library's forms stand in it."""
+
+
+class Library:
+    """Forms of one problem, and which of them an array is."""
+
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        self.sizes = sizes
+        self.forms: list[Form] = []
+        self._shelves: dict[tuple[int, ...], _Shelf] = {}
+        self._fewest: dict[tuple[str, str, bytes], int] = {}
+        self._known_orders: dict[tuple[tuple[int, ...], str], list[tuple[str, ...]]] = {}
+
+    def add(self, forms: Iterable[Form]) -> None:
+        """Further forms; one whose values are another's of its kind, with as few mistakes, is left out."""
+        for form in forms:
+            key = (form.kind, form.axes, np.round(_finite(form.values), 9).tobytes())
+            if len(form.mistakes) < self._fewest.get(key, 99):
+                self._fewest[key] = len(form.mistakes)
+                self.forms.append(form)
+
+    def matches(self, array: Array, tolerance: float) -> list[Match]:
+        """What an array is, that with the fewest mistakes first."""
+        shape = tuple(size for size in array.shape if size != 1)
+        flat = _finite(array).reshape(-1)
+        length = float(np.linalg.norm(flat))
+        if np.count_nonzero(flat) < FEWEST or not length:
+            return []
+        shelf = self._shelf(shape)
+        if not len(shelf.forms):
+            return []
+        products = shelf.rows @ flat
+        near = np.flatnonzero(np.abs(products) >= (1 - 4 * tolerance) * shelf.norms * length)
+        found: dict[int, Match] = {}
+        for at in near[shelf.norms[near] > 0]:
+            factor = float(products[at] / shelf.norms[at] ** 2)
+            if np.abs(flat - factor * shelf.rows[at]).max() <= tolerance * np.abs(flat).max():
+                found.setdefault(id(shelf.forms[at]), Match(shelf.forms[at], factor))
+        return sorted(found.values(), key=lambda match: (len(match.form.mistakes), not match.form.kind))
+
+    def _shelf(self, shape: tuple[int, ...]) -> _Shelf:
+        shelf = self._shelves.setdefault(shape, _Shelf())
+        new = [(form, part) for form in self.forms[shelf.until :] for part in self._parts(form, shape)]
+        shelf.until = len(self.forms)
+        if new:
+            rows = np.concatenate([part for _, part in new])
+            shelf.rows = np.concatenate([shelf.rows, rows]) if shelf.forms else rows
+            shelf.norms = np.linalg.norm(shelf.rows, axis=1)
+            shelf.forms += [form for form, part in new for _ in part]
+        return shelf
+
+    def _parts(self, form: Form, shape: tuple[int, ...]) -> Iterator[Array]:
+        """The parts of a form that have a shape, [parts, size] for each order of axes."""
+        axes = [letter for letter, size in zip(form.axes, form.values.shape, strict=True) if size != 1]
+        values = _finite(form.values).reshape([size for size in form.values.shape if size != 1])
+        key = (shape, "".join(axes))
+        if key not in self._known_orders:
+            self._known_orders[key] = list(self._orders(shape, axes))
+        for kept in self._known_orders[key]:
+            flat = [letter for group in kept for letter in group]
+            left = [letter for letter in axes if letter not in flat]
+            moved = values.transpose([axes.index(letter) for letter in (*left, *flat)])
+            size = math.prod(shape)
+            yield np.ascontiguousarray(moved).reshape(-1, size)
+
+    def _orders(self, shape: tuple[int, ...], axes: list[str]) -> Iterator[tuple[str, ...]]:
+        """Which axes each dimension of a shape may be: one, or two neighbours that are merged into it."""
+        pairs = [first + second for first, second in (("b", "h"), ("h", "d"), ("h", "e"))]
+        known = [*axes, *(pair for pair in pairs if set(pair) <= set(axes))]
+        sizes = {letters: math.prod(self.sizes[letter] for letter in letters) for letters in known}
+        options = [[letters for letters in known if sizes[letters] == size] for size in shape]
+        for chosen in itertools.product(*options):
+            flat = "".join(chosen)
+            if len(set(flat)) == len(flat):
+                yield chosen
+
+
+def _finite(array: Array) -> Array:
+    """The array with 0 for what is no number, or stands for minus infinity."""
+    return np.where(np.isfinite(array) & (array > HIDDEN), array, 0.0)

@@ -1,0 +1,106 @@
+"""Names: what parameters, variables and returned values of a hand-written reference are called."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ..model.intermediates import lookup
+from ..source.text import PythonSource
+from ..targets.find import canonical_name
+
+# What targets are never given by these names, and people call it so in references.
+_PARAMETERS = {"grad": "do", "g": "do", "dy": "do", "d_out": "do", "grad_outputs": "do", "upstream": "do", "l": "lse",
+               "p": "P", "attn": "P", "att": "P", "probabilities": "P", "probs": "P", "weights": "P",
+               "attn_weights": "P"}  # fmt: skip
+_SIZES = {"h": "h", "heads": "h", "n_heads": "h", "num_heads": "h", "nheads": "h", "b": "b", "batch": "b", "bs": "b",
+          "batch_size": "b", "bsz": "b", "d": "d", "head_dim": "d", "d_head": "d", "d_k": "d", "dim_head": "d",
+          "seq_len": "m", "seqlen": "m", "n_ctx": "m", "length": "m", "t": "m"}  # fmt: skip
+_RESULTS = {"dquery": "dQ", "grad_q": "dQ", "grad_query": "dQ", "d_q": "dQ", "q_grad": "dQ", "gq": "dQ", "dkey": "dK",
+            "grad_k": "dK", "grad_key": "dK", "d_k": "dK", "k_grad": "dK", "gk": "dK", "dvalue": "dV", "grad_v": "dV",
+            "grad_value": "dV", "d_v": "dV", "v_grad": "dV", "gv": "dV", "output": "O", "out": "O", "logsumexp": "LSE",
+            "softmax_lse": "LSE", "l": "LSE", "d": "delta", "attn": "P", "att": "P", "probs": "P", "attn_weights": "P",
+            "dlogits": "dS", "dscores": "dS", "ds_": "dS", "dprobs": "dP", "dattn": "dP", "scores": "S", "logits": "S",
+            "s": "S"}  # fmt: skip
+
+
+def parameter_named(name: str) -> str | None:
+    """The canonical name of what a parameter is: of an input or option, P for saved probabilities, or a size."""
+    return canonical_name(name) or _PARAMETERS.get(name.lower().strip("_"))
+
+
+def size_named(name: str) -> str | None:
+    """The axis whose length a parameter is."""
+    return _SIZES.get(name.lower())
+
+
+def role_of(name: str) -> str | None:
+    """The intermediate that a variable or a key of a result is named after; None where its name says nothing."""
+    plain = name.lower().strip("_")
+    for ending in ("_ref", "_manual", "_torch", "_expected", "_np", "_hat", "_fp32", "_f32", "_f64"):
+        plain = plain.removesuffix(ending)
+    plain = plain.removeprefix("ref_")
+    row = lookup(plain)
+    if row is not None:
+        return row.name
+    return _RESULTS.get(plain) or _RESULTS.get(plain.replace("_", ""))
+
+
+def returned_names(function: Callable[..., Any], source: PythonSource | None) -> list[list[str | None]]:
+    """What each return statement's values are called, one list a statement that returns several; the last one first."""
+    node = _definition(function, source)
+    if node is None:
+        return []
+    returns = [
+        one for one in _own(node) if isinstance(one, ast.Return) and isinstance(one.value, (ast.Tuple, ast.List))
+    ]
+    return [[_name_of(part) for part in _flat(one.value)] for one in reversed(returns)]
+
+
+def return_line(function: Callable[..., Any], source: PythonSource | None) -> int | None:
+    """The line of a function's last return statement."""
+    node = _definition(function, source)
+    lines = [one.lineno for one in _own(node) if isinstance(one, ast.Return)] if node is not None else []
+    return max(lines, default=None)
+
+
+def _definition(function: Callable[..., Any], source: PythonSource | None) -> ast.FunctionDef | None:
+    code = getattr(function, "__code__", None)
+    if source is None or code is None:
+        return None
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
+            lines = {node.lineno, *(decorator.lineno for decorator in node.decorator_list)}
+            if code.co_firstlineno in lines:
+                return node
+    return None
+
+
+def _own(node: ast.AST) -> Iterator[ast.AST]:
+    """What stands in a function, and not in another one inside it."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, (ast.FunctionDef, ast.Lambda, ast.ClassDef)):
+            yield child
+            yield from _own(child)
+
+
+def _flat(node: ast.expr | None) -> Iterator[ast.expr]:
+    if isinstance(node, (ast.Tuple, ast.List)):
+        for part in node.elts:
+            yield from _flat(part)
+    elif node is not None:
+        yield node
+
+
+def _name_of(node: ast.expr) -> str | None:
+    """`dq` of dq, dq.to(x), dq.numpy(); dQ of q.grad."""
+    while True:
+        if isinstance(node, ast.Attribute) and node.attr == "grad" and isinstance(node.value, ast.Name):
+            return f"d{node.value.id}"
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            node = node.func.value
+        elif isinstance(node, (ast.Attribute, ast.Subscript)):
+            node = node.value
+        else:
+            return node.id if isinstance(node, ast.Name) else None

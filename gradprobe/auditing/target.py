@@ -1,0 +1,96 @@
+"""A reference as a target that a check can run: audited, and called in its own way behind the usual names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..model.failures import Failure, ReferenceFailure, UsageFailure
+from ..reference import manual_attention_backward
+from ..targets.find import Target, canonical_name, find_target
+from .audit import Audit, audit
+from .calling import LETTERS
+from .refusal import departure
+from .told import diagnoses_of, known_of
+
+_WAY_OUT = "gradprobe audit {} shows it; a reference is judged before it judges: correct it, or do without --reference"
+
+
+def audited_target(subject: str | Callable[..., Any], family: str | None) -> Target:
+    """The reference that a word or a function is, once it proves right on small cases.
+
+    One that takes none of these is left to the check, which judges it on its own values.
+
+    Raises:
+        ReferenceFailure: it is wrong, with its first wrong formula and its line.
+        UsageFailure, TargetFailure: from `find_target`.
+    """
+    try:
+        made = audit(subject, family, judges=False)
+    except Failure:
+        return find_target(subject, family)
+    if not made.is_right:
+        raise ReferenceFailure(f"the verdict is about the reference: {_words(made)}", _WAY_OUT.format(made.callee.word))
+    try:
+        plain = find_target(subject, family)
+    except UsageFailure:
+        return _in_its_own_way(made)
+    how = made.attempt.how
+    is_plain = how.library == "torch" and how.shapes == "bhld" and not how.mask and not how.leaves
+    takes_all = "causal" in plain.takes or not made.attempt.setting.causal or plain.family == "lazy"
+    by_names = made.attempt.called.is_mapping or not plain.is_backward
+    return plain if is_plain and takes_all and by_names else _in_its_own_way(made)
+
+
+def _words(made: Audit) -> str:
+    name, found, known = made.callee.word, diagnoses_of(made), known_of(made)
+    first = next((run.measured.first for run in made.runs if run.measured and run.measured.first), None)
+    if not found:
+        departs = f"{name} departs from {departure(made.attempt.drawn.case, first)}" if first is not None else name
+        return "; ".join([departs, *known])
+    where = found[0].where[0] if found[0].where else None
+    place = f" ({Path(where.file).name}:{where.line}: {where.code})" if where is not None else ""
+    return f"{name} departs from {found[0].evidence[0].removeprefix('due: ')}: {found[0].summary}{place}"
+
+
+def _in_its_own_way(made: Audit) -> Target:
+    """The reference behind a function that takes and gives tensors [B, H, L, D] by their usual names."""
+    callee, how, setting = made.callee, made.attempt.how, made.attempt.setting
+    takes = {
+        name: name
+        for name in callee.takes
+        if canonical_name(name) == name and not (how.mask and name in ("mask", "bias"))
+    }
+    if setting.causal or how.mask or "P" in callee.takes:
+        takes["causal"] = "causal"
+    lost = [letter for letter in "bh" if letter not in how.shapes]
+
+    def reference(**given: Any) -> dict[str, Tensor]:
+        tensors = {name: value for name, value in given.items() if name in LETTERS}
+        options = {name: value for name, value in given.items() if name not in LETTERS}
+        if "P" in callee.takes:
+            known = {name: value for name, value in given.items() if name in ("causal", "scale", "softcap", "window")}
+            tensors["P"] = manual_attention_backward(*(tensors[name] for name in ("q", "k", "v", "do")), **known)["P"]
+        return _each(tensors, lost, lambda part: callee.call(how, {"do": part["q"], **part}, options).results)
+
+    required = frozenset(name for name in ("q", "k", "v", "do", "o", "lse", "delta") if name in takes)
+    found = callee.found
+    return Target(found.word, reference, takes, required, made.attempt.drawn.case.family, found.source, found.changes)
+
+
+def _each(
+    tensors: Mapping[str, Tensor], lost: list[str], call: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
+) -> dict[str, Tensor]:
+    """The results of a call for every batch, and every head, that it has no axis for, put together."""
+    if not lost:
+        return dict(call(tensors))
+    axis = "bh".index(lost[0])
+    count = tensors["q"].shape[axis]
+    parts = [
+        _each({name: one.narrow(axis, at, 1) for name, one in tensors.items()}, lost[1:], call) for at in range(count)
+    ]
+    return {name: torch.cat([part[name] for part in parts], axis) for name in parts[0]}

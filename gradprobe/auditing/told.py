@@ -1,0 +1,196 @@
+"""What an audit says: its mistakes as diagnoses with lines, and the names that say one thing and hold another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ..model.number import listed
+from ..model.report import Diagnosis, Held, Where
+from ..source.expressions import Expression
+from ..targets.naming import plain_function
+from .audit import Audit
+from .explain import Holding, Located
+from .forms import DUE, shown
+from .names import return_line, role_of
+from .watching import Value
+
+_CLASS = "reference"
+_MOST_HELD = 6
+
+
+def diagnoses_of(audit: Audit) -> tuple[Diagnosis, ...]:
+    """What is wrong with a reference, in the order of the formulas; empty where nothing is, or nothing is known."""
+    explanation = audit.explanation
+    if explanation is None:
+        return ()
+    if explanation.swapped is not None:
+        return (_of_swap(audit, explanation.swapped),)
+    groups: dict[tuple[str, str], list[Located]] = {}
+    for one in explanation.located:
+        # The same mistake in two formulas is told once, with both lines.
+        words = (
+            one.mistake.came.replace(one.mistake.of, "{}") if one.mistake.of in ("dQ", "dK", "dV") else one.mistake.came
+        )
+        groups.setdefault((one.mistake.key, words), []).append(one)
+    return tuple(
+        _diagnosis(audit, words, group, also=number > 0) for number, ((_, words), group) in enumerate(groups.items())
+    )
+
+
+def _diagnosis(audit: Audit, words: str, group: list[Located], *, also: bool) -> Diagnosis:
+    first, own = group[0], [one.mistake.of for one in group]
+    results = list(dict.fromkeys(name for one in group for name in one.results))
+    fix = first.mistake.fix.replace(first.mistake.of, listed(own)) if len(own) > 1 else first.mistake.fix
+    masked = (
+        next((one for one in audit.explanation.holdings if one.words == "S, masked"), None)
+        if audit.explanation
+        else None
+    )
+    if first.mistake.key == "mask/left-out" and masked is not None:
+        fix = f"make it of {masked.name}, which is masked in line {masked.line}"
+    wheres = [where for one in group if (where := where_of(audit, one.at)) is not None]
+    due = [DUE[name] for name in own if name in DUE]
+    return Diagnosis(
+        fault=f"reference/{first.mistake.key}",
+        fault_class=_CLASS,
+        summary=words.replace("{}", listed(own)),
+        explained=1.0,
+        evidence=(
+            f"due: {'; '.join(due)}",
+            *_seen_of(audit, first),
+            f"with it every element of {listed(results)} is what came",
+        ),
+        where=tuple(wheres) or _of_return(audit),
+        fix=fix,
+        also=also,
+    )
+
+
+def _seen_of(audit: Audit, located: Located) -> Iterator[str]:
+    """What of P is wrong, in numbers."""
+    if located.form is None or located.form.kind != "P":
+        return
+    p, x = located.form.values, audit.attempt.drawn.x
+    hidden = np.broadcast_to(~np.tril(np.ones(p.shape[-2:], bool)), p.shape) if x.causal else np.zeros(p.shape, bool)
+    if hidden.any() and np.abs(p[hidden]).max() > 0:
+        yield f"its entries above the diagonal are up to {np.abs(p[hidden]).max():.2g}, where 0 is due"
+    sums = np.nan_to_num(p.sum(-1))
+    if np.abs(sums - 1).max() > 1e-6:
+        yield f"its rows sum to {sums.min():.3g} to {sums.max():.3g}, where 1 is due"
+
+
+def where_of(audit: Audit, at: Expression | None) -> Where | None:
+    """The line of an expression, with what it is underlined."""
+    source = audit.callee.source
+    if source is None or at is None:
+        return None
+    return _where(source.file, source.text.splitlines(), at)
+
+
+def _where(file: str, lines: list[str], at: Expression) -> Where:
+    line = lines[at.line - 1]
+    start = len(line.encode()[: at.column].decode(errors="ignore"))
+    ends = at.end_column if at.end_line == at.line else len(line.encode())
+    end = len(line.encode()[:ends].decode(errors="ignore"))
+    code, before = line.strip(), len(line) - len(line.lstrip())
+    return Where(file, at.line, code, max(start - before, 0), end - start, at.function)
+
+
+def _of_return(audit: Audit) -> tuple[Where, ...]:
+    """Where a mistake is about what is returned: the last return statement."""
+    source = audit.callee.source
+    line = return_line(plain_function(audit.callee.function), source)
+    if source is None or line is None:
+        return ()
+    code = source.text.splitlines()[line - 1].strip()
+    return (Where(source.file, line, code, kernel=audit.callee.found.source.name),)
+
+
+def _of_swap(audit: Audit, pair: tuple[str, str]) -> Diagnosis:
+    source = audit.callee.found.source
+    code = audit.callee.source.text.splitlines()[source.line - 1].strip() if audit.callee.source else ""
+    return Diagnosis(
+        fault="reference/swapped",
+        fault_class=_CLASS,
+        summary=f"the parameter {pair[0]} is used as {pair[1]}, and {pair[1]} as {pair[0]}",
+        explained=1.0,
+        evidence=("with the two exchanged every result is right",),
+        where=(Where(source.file, source.line, code, kernel=source.name),) if code else (),
+        fix=f"exchange {pair[0]} and {pair[1]} in its signature, or where they are used",
+    )
+
+
+def known_of(audit: Audit) -> tuple[str, ...]:
+    """What is known of results that no mistake explains."""
+    explanation = audit.explanation
+    found = [f"what it returns as {name} has the shape {list(shape)}" for name, shape in audit.misshapen.items()]
+    if explanation is None or explanation.swapped is not None or not explanation.unexplained:
+        return tuple(found)
+    found.append(f"no formula that people write gives its {listed(list(explanation.unexplained))}")
+    if (strange := explanation.strange) is not None:
+        found.append(_strange_words(audit, strange))
+    if any(
+        value.wrong == ()
+        for value in audit.opinions
+        if value.judge.startswith(("autograd", "finite differences of its"))
+    ):
+        found.append(
+            "its gradients are right for its own O: it computes another attention than scale * Q K^T, softmax, P V"
+        )
+    return tuple(found)
+
+
+def _strange_words(audit: Audit, value: Value) -> str:
+    where, role = where_of(audit, value.at), role_of(value.at.name)
+    due = f", and {DUE[role]} is due" if role in DUE else ""
+    place = f" (line {where.line}: {where.code})" if where else ""
+    return f"the first variable that holds none of what the formulas have is {value.at.name}{place}{due}"
+
+
+def held_of(audit: Audit) -> tuple[Held, ...]:
+    """Parameters and variables whose names say one thing, and hold another."""
+    explanation = audit.explanation
+    if explanation is None:
+        return ()
+    if explanation.swapped is not None:
+        takes = {own: name for name, own in audit.callee.takes.items()}
+        pair = explanation.swapped
+        return tuple(
+            Held(name=one, says=shown(takes[one]), holds=f"used as {shown(takes[other])}")
+            for one, other in (pair, pair[::-1])
+        )
+    return tuple(_conflicts(audit, explanation.holdings))[:_MOST_HELD]
+
+
+def _conflicts(audit: Audit, holdings: tuple[Holding, ...]) -> Iterator[Held]:
+    parameters = {
+        own: "O" if name == "o" else name.upper() if name == "lse" else name for name, own in audit.callee.takes.items()
+    }
+    by_name: dict[str, list[Holding]] = {}
+    for one in holdings:
+        by_name.setdefault(one.name, []).append(one)
+    for name, those in by_name.items():
+        says = parameters.get(name) or role_of(name)
+        wrong = [one for one in those if _is_own(one) or (says and one.kind and not _agree(says, one.kind))]
+        if wrong and says:
+            rows = those if len(those) > 1 else wrong
+            for one in {(one.line, one.words): one for one in rows}.values():
+                yield Held(name=name, says=shown(says), holds=_holds(one), line=one.line)
+
+
+def _is_own(one: Holding) -> bool:
+    """Whether the mistake is in the formula of what it holds, and not only inherited."""
+    return any(mistake.of == one.kind for mistake in one.mistakes)
+
+
+def _holds(one: Holding) -> str:
+    own = next((mistake.came for mistake in one.mistakes if mistake.of == one.kind), "")
+    return own or (f"{one.words}, made of what is wrong" if one.mistakes else one.words)
+
+
+def _agree(says: str, kind: str) -> bool:
+    """Whether a name fits: scores, probabilities and their steps go by one name in much code."""
+    alike = ({"S", "P", "LSE"}, {"dP", "dS"})
+    return says == kind or any({says, kind} <= group for group in alike)

@@ -1,0 +1,87 @@
+"""Watching: what a reference's expressions and variables held in one call, in the order in which they had it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..source.expressions import Expression, telling
+from ..targets.naming import plain_function
+from .forms import Array
+
+# An expression in a loop is looked at so often, and the last time.
+_MOST, _LARGEST = 48, 1 << 20
+
+
+@dataclass(frozen=True)
+class Value:
+    """What an expression, or a variable after a statement, held."""
+
+    at: Expression
+    array: Array
+    dtype: str
+    is_last: bool = True
+    """Whether it is the last that this expression held."""
+
+
+@dataclass
+class Watch:
+    """What came so far."""
+
+    values: list[Value] = field(default_factory=list)
+    _counts: dict[int, int] = field(default_factory=dict)
+
+    def told(self, at: Expression, value: Any) -> None:
+        array = as_array(value)
+        if array is None or array.ndim == 0 or array.size > _LARGEST:
+            return
+        count = self._counts[at.number] = self._counts.get(at.number, 0) + 1
+        if count > _MOST:  # the latest in the place of the one before it
+            before = next(n for n in reversed(range(len(self.values))) if self.values[n].at is at)
+            del self.values[before]
+        self.values.append(Value(at, array.copy(), str(value.dtype).removeprefix("torch.")))
+
+    def last(self) -> list[Value]:
+        """Each value, with whether its expression had another one later."""
+        latest = {value.at.number: number for number, value in enumerate(self.values)}
+        return [
+            Value(value.at, value.array, value.dtype, latest[value.at.number] == number)
+            for number, value in enumerate(self.values)
+        ]
+
+
+def as_array(value: Any) -> Array | None:
+    """The floating numbers of a tensor or an array in float64; None of anything else."""
+    if isinstance(value, torch.Tensor):
+        if not value.is_floating_point() or value.is_meta or value.layout is not torch.strided:
+            return None
+        return value.detach().cpu().double().numpy()
+    if isinstance(value, np.ndarray) and value.dtype.kind == "f":
+        return value.astype(np.float64)
+    return None
+
+
+def module_of(function: Callable[..., Any]) -> ModuleType | None:
+    """The module of a function; None where it has none, or no file of Python."""
+    module = sys.modules.get(plain_function(function).__module__ or "")
+    return module if module is not None and (getattr(module, "__file__", None) or "").endswith(".py") else None
+
+
+@contextmanager
+def watched(function: Callable[..., Any]) -> Iterator[Watch]:
+    """While open, a call of the function is watched, with the functions of its file that it calls."""
+    watch, module = Watch(), module_of(function)
+    text = Path(module.__file__ or "").read_text(encoding="utf-8") if module is not None else ""
+    if module is None:
+        yield watch
+        return
+    with telling(module, text, watch.told):
+        yield watch

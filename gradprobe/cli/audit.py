@@ -1,0 +1,48 @@
+"""`gradprobe audit`: is it the reference that is wrong?"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from ..inputs.history import CheckRequest
+from ..model.documents import Reports
+from ..model.report import Report
+from ..model.run import MATCH
+from ..render.terminal import rendered, show
+from . import shared_options as shared
+from .apart import apart
+from .error_output import failures_told
+from .forms import Forms
+
+
+@shared.with_case_options
+def audit(
+    reference: Annotated[str, typer.Argument(metavar="REFERENCE", help="FILE.py:FUNCTION or MODULE:FUNCTION")],
+    family: shared.Family = None,
+    json_file: shared.JsonFile = None,
+    isolate: shared.Isolate = True,
+    show_traceback: shared.Traceback = False,
+    *,
+    options: dict[str, Any],
+) -> None:
+    """Judge a reference of your own, and name its first wrong formula with its line.
+
+    It is called as its parameters' names say, in torch or numpy, for one head or many, with and without a causal mask,
+    and judged by the built-in formulas, autograd, finite differences and the identities. A wrong one exits with 1.
+    """
+    request = CheckRequest(reference, family, None, options)
+    forms = Forms.json(json_file)
+    with failures_told(forms, request.command("audit"), show_traceback, reference):
+        shared.refuse_wrong_words(request)
+        report = apart(_audited, request, target=reference, isolate=isolate, show_traceback=show_traceback)
+        if not forms.on_stdout:
+            show(rendered(report))
+        raise typer.Exit(forms.write(Reports(reports=(report,)), 0 if report.verdict == MATCH else 1))
+
+
+def _audited(request: CheckRequest) -> Report:
+    from ..commands.audit import audited
+
+    return audited(request)

@@ -1,0 +1,75 @@
+"""`gradprobe audit` without typer: the words of a command line -> the report of an audit."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ..inputs.history import CheckRequest
+from ..inputs.options import parse
+from ..model.failures import UsageFailure
+from ..model.report import AuditSummary, CheckedTarget, Report
+from ..model.run import MATCH, MISMATCH, add_counts
+
+if TYPE_CHECKING:
+    from ..auditing.audit import Audit
+
+# The options that an audit's cases take: it draws small ones of its own.
+OPTIONS = ("batch", "heads", "seqlen", "head_dim", "causal", "scale", "softcap", "shapes", "tau", "bias", "bias_window")
+
+
+def audited(request: CheckRequest) -> Report:
+    """The report of an audit.
+
+    Raises:
+        UsageFailure: there is no such function, a parameter that nothing can be passed for, or an option of checks.
+        TargetFailure: it cannot be run.
+    """
+    start = time.perf_counter()
+    for name in request.options:
+        if name not in OPTIONS:
+            taken = ", ".join(f"--{option.replace('_', '-')}" for option in OPTIONS)
+            raise UsageFailure(
+                f"--{name.replace('_', '-')}: an audit draws small cases of its own", f"it takes {taken}"
+            )
+    given = parse(request.options)
+    with contextlib.redirect_stdout(sys.stderr):
+        from ..auditing.audit import audit
+
+        made = audit(request.target, request.family, given)
+    return _report(made, request, time.perf_counter() - start)
+
+
+def _report(made: Audit, request: CheckRequest, seconds: float) -> Report:
+    from ..auditing.told import diagnoses_of, held_of, known_of
+    from ..pipeline.reported import run_of
+
+    case, source = made.attempt.drawn.case, made.callee.found.source
+    runs = tuple(run_of(case, run) for run in made.runs)
+    failing = next((run for run in runs if run.first_mismatch is not None), None)
+    return Report(
+        verdict=MATCH if made.is_right else MISMATCH,
+        target=CheckedTarget(
+            name=made.callee.word, family=case.family, backend=made.attempt.how.library, function=source.name,
+            file=source.file, line=source.line, sha256=source.sha256, shadows=source.shadows,
+        ),
+        environment=_environment(),
+        case=case,
+        runs=runs,
+        first_mismatch=failing.first_mismatch if failing else None,
+        diagnoses=diagnoses_of(made),
+        known=known_of(made),
+        compared=add_counts(run.compared for run in runs),
+        reproduce=request.command("audit"),
+        seconds={"total": round(seconds, 4)},
+        audit=AuditSummary(opinions=made.opinions, held=held_of(made), taken=made.taken),
+    )  # fmt: skip
+
+
+def _environment() -> Mapping[str, str]:
+    from ..runtime.versions import installed
+
+    return {name: str(value) for name, value in installed().items()} | {"device": "cpu"}

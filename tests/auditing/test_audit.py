@@ -1,0 +1,107 @@
+"""Ten wrong references are refused, each with its first wrong formula and its line; right ones of any style are not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gradprobe.auditing.audit import audit
+from gradprobe.auditing.target import audited_target
+from gradprobe.auditing.told import diagnoses_of, held_of, known_of
+from gradprobe.model.failures import ReferenceFailure, TargetFailure, UsageFailure
+from gradprobe.reference import manual_attention_backward
+from tests.auditing import written
+from tests.sampling import sampled
+
+FILE = written.__file__
+
+
+@sampled(
+    "name", written.WRONG, push=["unmasked_again", "no_scale_of_gradients", "mean_for_sum", "keys_and_values_swapped"]
+)
+def test_a_wrong_reference_is_named_by_its_first_wrong_formula_with_its_line(name):
+    made = audit(f"{FILE}:{name}", judges=False)
+    fault, line = written.WRONG[name]
+    first, *others = diagnoses_of(made)
+    assert not made.is_right
+    assert (first.fault, first.where[0].code[: len(line)]) == (fault, line)
+    assert {other.fault for other in others} <= {fault}
+    assert not known_of(made) or name == "o_and_lse_swapped"
+
+
+@sampled("name", written.RIGHT, push=["by_scalar_loops", "in_float32", "rows_before_heads", "with_a_mask"])
+def test_a_right_reference_of_any_style_is_not_refused(name):
+    made = audit(f"{FILE}:{name}", judges=False)
+    how = made.attempt.how
+    assert made.is_right
+    assert (how.library, how.shapes, how.mask) == written.RIGHT[name]
+    assert diagnoses_of(made) == known_of(made) == ()
+
+
+def test_a_variable_that_is_made_twice_is_shown_with_what_it_holds_each_time():
+    made = audit(f"{FILE}:unmasked_again", judges=False)
+    held = [(one.name, one.says, one.holds) for one in held_of(made)]
+    assert held == [("P", "P", "P"), ("P", "P", "P is made of scores without the mask")]
+    first = diagnoses_of(made)[0]
+    assert first.fix.startswith("make it of masked, which is masked in line ")
+    assert first.where[0].code[first.where[0].column :][: first.where[0].length] == "torch.softmax(S, dim=-1)"
+
+
+def test_two_parameters_that_are_used_as_each_other_are_shown_side_by_side():
+    made = audit(f"{FILE}:keys_and_values_swapped", judges=False)
+    assert [(one.name, one.says, one.holds) for one in held_of(made)] == [
+        ("k", "K", "used as V"),
+        ("v", "V", "used as K"),
+    ]
+
+
+def test_autograd_and_differences_say_which_gradients_are_wrong_and_of_a_right_one_that_all_are_right():
+    wrong, right = audit(f"{FILE}:without_a_transpose"), audit(f"{FILE}:by_einsum")
+    assert {opinion.wrong for opinion in wrong.opinions} == {("dK",)}
+    assert len(right.opinions) == 3
+    assert all(opinion.right[-3:] == ("dQ", "dK", "dV") and not opinion.wrong for opinion in right.opinions)
+
+
+def test_a_function_that_computes_another_attention_is_said_to_be_right_for_its_own_o():
+    def squared(q, k, v, do):
+        s = q @ k.mT
+        p, dp = s * s, do @ v.mT
+        return {"O": p @ v, "dQ": 2 * s * dp @ k, "dK": (2 * s * dp).mT @ q, "dV": p.mT @ do}
+
+    made = audit(squared)
+    assert not made.is_right
+    assert diagnoses_of(made) == ()
+    assert known_of(made)[-1].startswith("its gradients are right for its own O")
+
+
+def test_the_code_of_the_functions_is_as_before():
+    code = written.unmasked_again.__code__
+    audit(written.unmasked_again, judges=False)
+    assert written.unmasked_again.__code__ is code
+    assert not any(name.startswith("__gradprobe") for name in vars(written))
+
+
+def test_what_cannot_be_called_is_refused_with_what_it_raised():
+    def raising(q, k, v, do):
+        raise KeyError("a table")
+
+    with pytest.raises(TargetFailure, match="KeyError: 'a table'"):
+        audit(raising)
+    with pytest.raises(UsageFailure, match="needs a parameter 'table' that nothing can be passed for"):
+        audit(lambda q, k, v, do, table: None)
+
+
+def test_a_reference_in_numpy_for_one_head_is_a_target_of_whole_tensors():
+    reference = audited_target(f"{FILE}:by_scalar_loops", None)
+    q, k, v, do = (torch.randn(2, 2, 6, 4, dtype=torch.float64) for _ in range(4))
+    came = reference.function(q=q, k=k, v=v, do=do, causal=True)
+    due = manual_attention_backward(q, k, v, do, causal=True)
+    assert all(torch.allclose(came[name], due[name]) for name in ("dQ", "dK", "dV"))
+
+
+def test_a_wrong_reference_is_refused_before_it_judges_with_formula_and_line():
+    words = (
+        r"departs from P = exp\(S - LSE\).*: P is made of scores without the mask \(written.py:\d+: P = torch.softmax"
+    )
+    with pytest.raises(ReferenceFailure, match=words):
+        audited_target(f"{FILE}:unmasked_again", None)

@@ -1,0 +1,268 @@
+"""References as people write them by hand: ten that are wrong, each in another way, and ten that are right."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812 - as people write it
+
+# ruff: noqa: N803, N806 - people write matrices in capitals
+
+
+# --- wrong
+
+
+def unmasked_again(q, k, v, do, causal=True):
+    scale = q.shape[-1] ** -0.5
+    S = q @ k.transpose(-1, -2) * scale
+    hidden = torch.ones(S.shape[-2:], dtype=torch.bool).triu(1)
+    masked = S.masked_fill(hidden, float("-inf")) if causal else S
+    P = torch.softmax(masked, dim=-1)
+    O = P @ v  # noqa: E741
+    P = torch.softmax(S, dim=-1)
+    dV = P.transpose(-1, -2) @ do
+    dP = do @ v.transpose(-1, -2)
+    dS = P * (dP - (do * O).sum(-1, keepdim=True))
+    return {"O": O, "dQ": dS @ k * scale, "dK": dS.transpose(-1, -2) @ q * scale, "dV": dV}
+
+
+def lse_without_mask(q, k, v, o, do, lse, causal):
+    """One head, numpy, [L, D]."""
+    scale = 1.0 / np.sqrt(q.shape[-1])
+    p = np.exp(q @ k.T * scale - lse[:, None])
+    delta = np.sum(do * o, axis=-1)
+    ds = p * (do @ v.T - delta[:, None])
+    return scale * ds @ k, scale * ds.T @ q, p.T @ do
+
+
+def no_scale_of_gradients(q, k, v, do, is_causal=False):
+    s = torch.einsum("bhid,bhjd->bhij", q, k) / math.sqrt(q.shape[-1])
+    if is_causal:
+        s = s + torch.full(s.shape[-2:], float("-inf")).triu(1)
+    p = s.softmax(-1)
+    o = torch.einsum("bhij,bhjd->bhid", p, v)
+    ds = p * (torch.einsum("bhid,bhjd->bhij", do, v) - (do * o).sum(-1, keepdim=True))
+    dq = torch.einsum("bhij,bhjd->bhid", ds, k)
+    dk = torch.einsum("bhij,bhid->bhjd", ds, q)
+    dv = torch.einsum("bhij,bhid->bhjd", p, do)
+    return dq, dk, dv
+
+
+def over_the_wrong_axis(q, k, v, do):
+    scale = q.shape[-1] ** -0.5
+    p = torch.softmax(q @ k.mT * scale, dim=-2)
+    ds = p * (do @ v.mT - (do * (p @ v)).sum(-1, keepdim=True))
+    return p @ v, ds @ k * scale, ds.mT @ q * scale, p.mT @ do
+
+
+def o_and_lse_swapped(q, k, v, do):
+    scale = q.shape[-1] ** -0.5
+    s = scale * q @ k.mT
+    lse = s.logsumexp(-1)
+    p = (s - lse[..., None]).exp()
+    o = p @ v
+    ds = p * (do @ v.mT - (do * o).sum(-1, keepdim=True))
+    return {"O": lse, "LSE": o, "dQ": scale * ds @ k, "dK": scale * ds.mT @ q, "dV": p.mT @ do}
+
+
+def delta_of_another_o(q, k, v, dout, scale=None):
+    scale = scale or q.shape[-1] ** -0.5
+    attn = torch.softmax(scale * q @ k.mT, -1)
+    out = v
+    delta = (dout * out).sum(-1, keepdim=True)
+    dscores = attn * (dout @ v.mT - delta)
+    return {"dq": scale * dscores @ k, "dk": scale * dscores.mT @ q, "dv": attn.mT @ dout}
+
+
+def mean_for_sum(q, k, v, do, causal=False):
+    B, H, L, D = q.shape
+    scale = D**-0.5
+    dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
+    for b in range(B):
+        for h in range(H):
+            s = q[b, h] @ k[b, h].T * scale
+            if causal:
+                s[torch.ones(L, L, dtype=torch.bool).triu(1)] = -1e9
+            p = torch.exp(s - s.max(-1, keepdim=True).values)
+            p /= p.sum(-1, keepdim=True)
+            dp = do[b, h] @ v[b, h].T
+            delta = (p * dp).mean(-1, keepdim=True)
+            ds = p * (dp - delta)
+            dq[b, h] = scale * ds @ k[b, h]
+            dk[b, h] = scale * ds.T @ q[b, h]
+            dv[b, h] = p.T @ do[b, h]
+    return dq, dk, dv
+
+
+def without_a_transpose(q, k, v, do):
+    scale = q.shape[-1] ** -0.5
+    p = torch.softmax(q @ k.mT * scale, -1)
+    dp = do @ v.mT
+    ds = p * (dp - (p * dp).sum(-1, keepdim=True)) * scale
+    dq, dk, dv = ds @ k, ds @ q, p.mT @ do
+    return dq, dk, dv
+
+
+def masked_afterwards(Q, K, V, dO):
+    L, D = Q.shape[-2:]
+    S = Q @ K.mT / D**0.5
+    P = F.softmax(S, dim=-1) * torch.ones(L, L).tril()
+    dP = dO @ V.mT
+    dS = P * (dP - (dO * (P @ V)).sum(-1, keepdim=True)) / D**0.5
+    return P @ V, dS @ K, dS.mT @ Q, P.mT @ dO
+
+
+def keys_and_values_swapped(q, k, v, do):
+    scale = q.shape[-1] ** -0.5
+    p = torch.softmax(q @ v.mT * scale, -1)
+    dp = do @ k.mT
+    ds = p * (dp - (p * dp).sum(-1, keepdim=True)) * scale
+    return {"dQ": ds @ v, "dV": ds.mT @ q, "dK": p.mT @ do}
+
+
+WRONG = {
+    "unmasked_again": ("reference/mask/left-out", "P = torch.softmax(S, dim=-1)"),
+    "lse_without_mask": ("reference/mask/left-out", "p = np.exp(q @ k.T * scale - lse[:, None])"),
+    "no_scale_of_gradients": ("reference/scale/left-out", 'dq = torch.einsum("bhij,bhjd->bhid", ds, k)'),
+    "over_the_wrong_axis": ("reference/softmax/queries", "p = torch.softmax(q @ k.mT * scale, dim=-2)"),
+    "o_and_lse_swapped": ("reference/order", 'return {"O": lse, "LSE": o,'),
+    "delta_of_another_o": ("reference/delta/operand", "delta = (dout * out).sum(-1, keepdim=True)"),
+    "mean_for_sum": ("reference/delta/factor", "delta = (p * dp).mean(-1, keepdim=True)"),
+    "without_a_transpose": ("reference/transposed", "dq, dk, dv = ds @ k, ds @ q, p.mT @ do"),
+    "masked_afterwards": ("reference/mask/after", "P = F.softmax(S, dim=-1) * torch.ones(L, L).tril()"),
+    "keys_and_values_swapped": ("reference/swapped", "def keys_and_values_swapped(q, k, v, do):"),
+}
+"""By name: what is wrong with it, and how its line begins."""
+
+
+# --- right
+
+
+def by_einsum(q, k, v, dout, causal: bool = False, softmax_scale: float | None = None):
+    softmax_scale = softmax_scale or q.shape[-1] ** -0.5
+    scores = torch.einsum("bhtd,bhsd->bhts", q, k) * softmax_scale
+    if causal:
+        scores.masked_fill_(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), float("-inf"))
+    attn = torch.softmax(scores, dim=-1)
+    dattn = torch.einsum("bhtd,bhsd->bhts", dout, v)
+    dscores = attn * (dattn - (dattn * attn).sum(-1, keepdim=True)) * softmax_scale
+    dq = torch.einsum("bhts,bhsd->bhtd", dscores, k)
+    return attn @ v, dq, torch.einsum("bhts,bhtd->bhsd", dscores, q), attn.mT @ dout
+
+
+def by_scalar_loops(q, k, v, do):
+    """One head, [L, D], causal."""
+    L, D = q.shape
+    dq, dk, dv = np.zeros((L, D)), np.zeros((L, D)), np.zeros((L, D))
+    for i in range(L):
+        s = [sum(q[i, d] * k[j, d] for d in range(D)) / math.sqrt(D) for j in range(i + 1)]
+        e = [math.exp(x - max(s)) for x in s]
+        p = [x / sum(e) for x in e]
+        dp = [sum(do[i, d] * v[j, d] for d in range(D)) for j in range(i + 1)]
+        delta = sum(a * b for a, b in zip(p, dp, strict=True))
+        for j in range(i + 1):
+            ds = p[j] * (dp[j] - delta) / math.sqrt(D)
+            dq[i] += ds * k[j]
+            dk[j] += ds * q[i]
+            dv[j] += p[j] * do[i]
+    return dq, dk, dv
+
+
+def by_head(Q, K, V, dO, is_causal=False):
+    B, H, N, D = Q.shape
+    dQ, dK, dV = torch.empty_like(Q), torch.empty_like(K), torch.empty_like(V)
+    for b in range(B):
+        for h in range(H):
+            S = (Q[b, h] @ K[b, h].T) / D**0.5
+            if is_causal:
+                S = S + torch.triu(torch.full((N, N), -1e10), 1)
+            P = F.softmax(S, dim=1)
+            dS = P * (dO[b, h] @ V[b, h].T - (dO[b, h] * (P @ V[b, h])).sum(dim=1)[:, None])
+            dQ[b, h], dK[b, h], dV[b, h] = dS @ K[b, h] / D**0.5, dS.T @ Q[b, h] / D**0.5, P.T @ dO[b, h]
+    return dict(dQ=dQ, dK=dK, dV=dV)
+
+
+def one_head(q, k, v, do, scale=None):
+    scale = 1 / q.shape[1] ** 0.5 if scale is None else scale
+    p = torch.softmax(q @ k.t() * scale, dim=1)
+    dp = do @ v.t()
+    ds = p * (dp - (p * dp).sum(1, keepdim=True))
+    return ds @ k * scale, ds.t() @ q * scale, p.t() @ do
+
+
+def in_numpy(q, k, v, o, lse, d_out, causal):
+    scale = q.shape[-1] ** -0.5
+    p = np.exp(np.matmul(q, np.swapaxes(k, -1, -2)) * scale - lse[..., None])
+    p = np.tril(p) if causal else p
+    ds = p * (np.matmul(d_out, np.swapaxes(v, -1, -2)) - np.sum(d_out * o, -1, keepdims=True)) * scale
+    return np.matmul(ds, k), np.matmul(np.swapaxes(ds, -1, -2), q), np.matmul(np.swapaxes(p, -1, -2), d_out)
+
+
+def by_autograd(q, k, v, do, causal=False):
+    q, k, v = (x.detach().clone().requires_grad_() for x in (q, k, v))
+    s = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+    if causal:
+        s = s.masked_fill(~torch.ones(s.shape[-2:], dtype=torch.bool).tril(), -float("inf"))
+    o = s.softmax(-1) @ v
+    o.backward(do)
+    return o.detach(), q.grad, k.grad, v.grad
+
+
+def in_float32(q, k, v, do, sm_scale=None):
+    q, k, v, do = q.float(), k.float(), v.float(), do.float()
+    sm_scale = sm_scale or q.shape[-1] ** -0.5
+    s = sm_scale * q @ k.mT
+    p = torch.exp(s - s.logsumexp(-1, keepdim=True))
+    ds = p * (do @ v.mT - (do * (p @ v)).sum(-1, keepdim=True))
+    return {"grad_q": sm_scale * ds @ k, "grad_k": sm_scale * ds.mT @ q, "grad_v": p.mT @ do}
+
+
+class Gradients(NamedTuple):
+    dq: torch.Tensor
+    dk: torch.Tensor
+    dv: torch.Tensor
+
+
+def rows_before_heads(q, k, v, dout, causal=True):
+    scale, L = q.shape[-1] ** -0.5, q.shape[1]
+    s = torch.einsum("bthd,bshd->bhts", q * scale, k)
+    if causal:
+        s = s.masked_fill(torch.arange(L)[:, None] < torch.arange(L)[None, :], float("-inf"))
+    p = torch.softmax(s, -1)
+    dp = torch.einsum("bthd,bshd->bhts", dout, v)
+    ds = p * (dp - torch.einsum("bhts,bhts->bht", p, dp)[..., None]) * scale
+    dq, dk = torch.einsum("bhts,bshd->bthd", ds, k), torch.einsum("bhts,bthd->bshd", ds, q)
+    return Gradients(dq, dk, torch.einsum("bhts,bthd->bshd", p, dout))
+
+
+def with_a_mask(q, k, v, do, mask=None):
+    s = q @ k.mT / math.sqrt(q.size(-1))
+    p = (s if mask is None else s.masked_fill(mask, -torch.inf)).softmax(-1)
+    dp = do @ v.mT
+    ds = p * (dp - (p * dp).sum(-1, keepdim=True)) / math.sqrt(q.size(-1))
+    return ds @ k, ds.mT @ q, p.mT @ do
+
+
+def by_tiles(q, k, v, o, do, lse, BLOCK=4):
+    dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
+    scale, delta = q.shape[-1] ** -0.5, (o * do).sum(-1)
+    for j in range(0, k.shape[-2], BLOCK):
+        kj, vj = k[..., j : j + BLOCK, :], v[..., j : j + BLOCK, :]
+        p = torch.exp(q @ kj.mT * scale - lse[..., None])
+        dv[..., j : j + BLOCK, :] = p.mT @ do
+        ds = p * (do @ vj.mT - delta[..., None])
+        dq += scale * ds @ kj
+        dk[..., j : j + BLOCK, :] = scale * ds.mT @ q
+    return dq, dk, dv
+
+
+RIGHT = {
+    "by_einsum": ("torch", "bhld", ""), "by_scalar_loops": ("numpy", "ld", ""), "by_head": ("torch", "bhld", ""),
+    "one_head": ("torch", "ld", ""), "in_numpy": ("numpy", "bhld", ""), "by_autograd": ("torch", "bhld", ""),
+    "in_float32": ("torch", "bhld", ""), "rows_before_heads": ("torch", "blhd", ""),
+    "with_a_mask": ("torch", "bhld", "hide"), "by_tiles": ("torch", "bhld", ""),
+}  # fmt: skip
+"""By name: what it takes, in which order of axes, and what True in its mask means."""

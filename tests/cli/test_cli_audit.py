@@ -1,0 +1,53 @@
+"""`gradprobe audit`: the verdict, then the line of the first wrong formula; and `check` refuses what it refuses."""
+
+import json
+import shutil
+
+from gradprobe.model.documents import report_from
+from gradprobe.render.terminal import Terminal, rendered
+from tests.auditing import written
+from tests.cli.command import SMALL, run
+
+
+def test_a_wrong_reference_exits_with_1_and_its_formula_its_line_and_every_judge(folder):
+    shutil.copy(written.__file__, folder / "mine.py")
+    ran = run("audit mine.py:unmasked_again --json kept.json")
+    lines = ran.out.splitlines()
+    assert ran.code == 1
+    assert lines[0].startswith("MISMATCH  mine.py:unmasked_again is wrong from line ")
+    assert lines[1].startswith("FIRST MISMATCH ") or lines[2].startswith("FIRST MISMATCH ")
+    at = lines.index("      P = torch.softmax(S, dim=-1)")
+    assert lines[at + 1].strip() == "^" * len("torch.softmax(S, dim=-1)")
+    judges = [line for line in lines if line.startswith(("  the built-in", "  autograd of", "  finite differences"))]
+    assert [line.split()[-4:] for line in judges][0] == ["=", "✗", "✗", "✗"]
+    assert len(judges) == 3
+    assert all(len(line) <= 100 for line in lines)
+
+    report = report_from(json.loads((folder / "kept.json").read_text()))
+    assert report.verdict == "mismatch"
+    assert report.diagnoses[0].fault == "reference/mask/left-out"
+    assert [line.plain for line in rendered(report, Terminal(100, None, utf8=True))] == lines
+
+
+def test_a_right_reference_exits_with_0_and_says_how_it_was_called(folder):
+    shutil.copy(written.__file__, folder / "mine.py")
+    ran = run("audit mine.py:one_head")
+    assert ran.code == 0
+    assert ran.out.startswith("MATCH  mine.py:one_head is right: every element in 6 cases")
+    assert "called with torch tensors of [L, D]" in ran.out
+
+
+def test_check_refuses_a_wrong_reference_with_its_line_and_says_nothing_of_the_kernel(folder):
+    shutil.copy(written.__file__, folder / "mine.py")
+    ran = run(f"check soft.py:backward --causal --reference mine.py:unmasked_again {SMALL}")
+    assert (ran.code, ran.out) == (3, "")
+    assert "the verdict is about the reference: mine.py:unmasked_again departs from P = " in ran.err
+    assert "P = torch.softmax(S, dim=-1)" in ran.err
+    assert "gradprobe audit mine.py:unmasked_again" in ran.err
+
+
+def test_an_option_of_checks_is_refused_and_a_file_that_is_not_there_too():
+    ran = run("audit soft.py:backward --layout do=blhd")
+    assert ran.code == 2
+    assert "--layout: an audit draws small cases of its own" in ran.err
+    assert run("audit sofd.py:backward").code == 2
