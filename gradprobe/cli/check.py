@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from ..model.documents import Untaken
 from ..model.failures import UsageFailure
 from ..model.number import plural
 from ..pipeline.sanitizer import sanitizer_for
+from ..runtime.caches import fresh_caches
 from . import shared_options as shared
 from .against import check_against
 from .checks import check_one, check_several
@@ -108,6 +110,7 @@ def check(
             " and say where they differ",
         ),
     ] = None,
+    fresh: shared.Fresh = False,
     fix_budget: shared.FixBudget = None,
     coincidence_budget: shared.CoincidenceBudget = None,
     show_traceback: shared.Traceback = False,
@@ -119,7 +122,11 @@ def check(
     Without any target or case option, what pyproject.toml configures under tool.gradprobe is checked.
     """
     request = shared.request_of(target, family, options, reference)
-    with failures_told(forms, request.command(battery=battery or None), show_traceback, request.target):
+    command = request.command(battery=battery or None, fresh=fresh or None)
+    with (
+        failures_told(forms, command, show_traceback, request.target),
+        fresh_caches() if fresh else contextlib.nullcontext(),
+    ):
         forms.refuse_one_file_twice()
         shared.refuse_wrong_words(request)
         effective = effective_settings(Path.cwd())
@@ -144,5 +151,5 @@ def check(
         if battery:
             raise typer.Exit(check_battery(request, effective, forms, how))
         if against is not None:
-            raise typer.Exit(check_against(Planned("", effective.over(request)), against, forms, how))
-        raise typer.Exit(check_one(Planned("", effective.over(request), sanitizer=sanitizer), forms, how))
+            raise typer.Exit(check_against(Planned("", effective.over(request), fresh=fresh), against, forms, how))
+        raise typer.Exit(check_one(Planned("", effective.over(request), sanitizer=sanitizer, fresh=fresh), forms, how))

@@ -50,6 +50,9 @@ IsolateEach = Annotated[
     ),
 ]
 Timeout = Annotated[float | None, typer.Option(metavar="SECONDS", help="Stop a check that takes longer")]
+Fresh = Annotated[
+    bool, typer.Option("--fresh", help="Run with every cache of compiled kernels empty; yours are left as they are")
+]
 MaxMemory = Annotated[
     str | None,
     typer.Option(

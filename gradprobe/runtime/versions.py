@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
+from dataclasses import dataclass
 from typing import Any
 
 from ..model.failures import Untested
 
 # What a check computes with.
 _JUDGED = ("torch", "triton", "numpy")
+
+
+@dataclass(frozen=True)
+class Tested:
+    """An installed package, and with which of its versions gradprobe is tested."""
+
+    name: str
+    found: str
+    bound: str
+    """Such as ">=2.11,<2.16"."""
+    holds: bool
+
+
+def tested() -> tuple[Tested, ...]:
+    """What a check computes with, as far as it is installed; none of it is imported."""
+    # Not at the top: --help needs none of it.
+    from importlib import metadata
+
+    found = []
+    for name, bound in _bounds().items():
+        with contextlib.suppress(metadata.PackageNotFoundError):  # or under another name, as other builds of triton are
+            version = metadata.version(name)
+            found.append(Tested(name, version, bound, _holds(bound, version)))
+    return tuple(found)
 
 
 @functools.cache
@@ -19,19 +45,9 @@ def refuse_untested() -> None:
     Raises:
         Untested: it is not, with the command that installs some that it is tested with.
     """
-    # Not at the top: --help needs none of it.
-    from importlib import metadata
-
-    bounds, outside = _bounds(), {}
-    for name, bound in bounds.items():
-        try:
-            found = metadata.version(name)
-        except metadata.PackageNotFoundError:  # or under another name, as other builds of triton are
-            continue
-        if not _holds(bound, found):
-            outside[f"{name} {found}"] = f"{name}{bound}"
+    outside = {f"{one.name} {one.found}": f"{one.name}{one.bound}" for one in tested() if not one.holds}
     if outside:
-        wanted = " ".join(f"'{name}{bound}'" for name, bound in bounds.items())
+        wanted = " ".join(f"'{name}{bound}'" for name, bound in _bounds().items())
         raise Untested(
             f"{' and '.join(outside)}: outside what gradprobe is tested with, {' and '.join(outside.values())}",
             f"pip install {wanted}",

@@ -51,10 +51,10 @@ def plain_function(function: Callable[..., Any]) -> Callable[..., Any]:
     return plain if inspect.isroutine(plain) or inspect.isclass(plain) else type(plain).__call__
 
 
-def shadows(module: str, file: Path) -> tuple[str, ...]:
-    """The other files of a module's name on the search path and in the current folder."""
+def shadows(module: str, file: Path, beside: Iterable[str] = ()) -> tuple[str, ...]:
+    """The other files of a module's name on the search path, in the current folder, and in some more folders."""
     found: dict[str, None] = {}
-    for folder in dict.fromkeys([os.getcwd(), *sys.path]):
+    for folder in dict.fromkeys([os.getcwd(), *sys.path, *beside]):
         other = _find_in(folder or os.getcwd(), module)
         if other is not None and other != file:
             found[str(other)] = None
@@ -72,10 +72,13 @@ def _find_in(folder: str, module: str) -> Path | None:
 
 def triton_cache() -> str:
     """The folder in which Triton keeps compiled kernels; "" in the interpreter, which compiles none."""
-    if os.environ.get("TRITON_INTERPRET") == "1":
-        return ""
+    return "" if os.environ.get("TRITON_INTERPRET") == "1" else str(triton_folder())
+
+
+def triton_folder() -> Path:
+    """The same, whether or not it is used."""
     home = os.environ.get("TRITON_HOME", str(Path.home()))
-    return os.environ.get("TRITON_CACHE_DIR", str(Path(home) / ".triton" / "cache"))
+    return Path(os.environ.get("TRITON_CACHE_DIR") or Path(home) / ".triton" / "cache")
 
 
 _TORCH_S_OWN = "scaled_dot_product_attention"

@@ -49,6 +49,8 @@ class Planned:
     kept: str = ""
     """The file that what the target gave is written into, for a check that is set beside this one."""
     against: Beside | None = None
+    fresh: bool = False
+    """Whether every cache of compiled kernels is to be empty."""
 
     @property
     def layouts(self) -> tuple[str, ...]:
@@ -67,6 +69,7 @@ class Planned:
         words |= {"at": f"{at[0]},{at[1]}"} if at else {}
         words |= {"sanitize": self.sanitizer[1]} if self.sanitizer else {}
         words |= {"against": self.against.name} if self.against else {}
+        words |= {"fresh": True} if self.fresh else {}
         return command_line(f"diff {name}" if name else "check", self.request.target, self.request.options, words)
 
 

@@ -1,0 +1,57 @@
+"""`gradprobe doctor`: is it the machine, or which file runs, or on which rung does a kernel fail first?"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Annotated, Any
+
+import typer
+
+from ..model.failures import UsageFailure
+from ..render.terminal import Progress, dump, show, width
+from . import shared_options as shared
+from .error_output import failures_told
+
+
+@shared.with_case_options
+def doctor(
+    target: Annotated[
+        str | None, typer.Argument(metavar="TARGET", help="As for check; without it, the machine is examined")
+    ] = None,
+    family: shared.Family = None,
+    json_file: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="For bug reports; - for stdout")
+    ] = None,
+    fresh: shared.Fresh = False,
+    timeout: shared.Timeout = None,
+    show_traceback: shared.Traceback = False,
+    *,
+    options: dict[str, Any],
+) -> None:
+    """Climb a ladder from the simplest kernels up, on this machine or with TARGET, and say what really runs.
+
+    The first rung that is not green is the story: what it needs more than the one below it is at fault.
+    """
+    request = shared.request_of(target, family, options)
+    command = request.command("doctor", fresh=fresh or None) if target is not None else "gradprobe doctor"
+    with failures_told(json_file, command, show_traceback, target, runs=False):
+        if target is None and (options or family):
+            raise UsageFailure("doctor takes a case with a TARGET alone", "name what is to be climbed with")
+        if target is not None:
+            from ..commands.doctor.ladder import refuse_set
+
+            refuse_set(request)
+            shared.refuse_wrong_words(request)
+        from ..commands.doctor.examination import examine_machine, examine_target
+        from ..commands.doctor.shown import as_json, render_examination
+        from ..runtime.caches import fresh_caches
+
+        with fresh_caches() if fresh else contextlib.nullcontext(), Progress() as tick:
+            if target is None:
+                made = examine_machine(command, tick)
+            else:
+                made = examine_target(request, command, timeout, tick)
+        dump(json_file, as_json(made))
+        if json_file != "-":
+            show(render_examination(made, width()))
+        raise typer.Exit(made.exit_code)

@@ -1,0 +1,193 @@
+"""Which file really runs: its copies, why this one is imported, and code that runs and is not what the file holds."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.machinery
+import importlib.util
+import marshal
+import os
+import site
+import sys
+import types
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...runtime.launches import kernel_types
+from ...targets.naming import shadows
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Another file that is imported under the same name where the search path has another order."""
+
+    file: str
+    sha256: str
+    modified: float
+    """Seconds since 1970."""
+    same: bool
+    """Whether it holds the same text."""
+
+
+@dataclass(frozen=True)
+class LoadedFile:
+    """A file that runs."""
+
+    module: str
+    file: str
+    sha256: str
+    modified: float
+    why: str
+    """Why this one and no other is imported."""
+    copies: tuple[Copy, ...]
+    stale: tuple[str, ...]
+    """What of it runs otherwise than it stands there now."""
+    kernels: tuple[str, ...] = ()
+    """The Triton kernels that it defines."""
+
+
+def loaded_file(module: str, file: str, *, named: bool = False, kernels: Iterable[Any] = ()) -> LoadedFile | None:
+    """What is known of a module's file; None where there is no such file, or it is no source.
+
+    Args:
+        named: whether the file itself was named, and not a module.
+        kernels: those that it defines, as Triton has them.
+    """
+    path = Path(file).resolve()
+    if path.suffix != ".py" or not path.is_file():
+        return None
+    raw, plain = path.read_bytes(), module.replace("gradprobe_target_", "")
+    digest, those = hashlib.sha256(raw).hexdigest(), list(kernels)
+    copies = tuple(_copy(Path(other), digest) for other in shadows(plain, path, _site_folders()))
+    stale = (*stale_bytecode(path), *_stale_kernels(path, raw, those))
+    names = tuple(str(kernel.fn.__name__) for kernel in those)
+    why = "the file that was named" if named else why_imported(plain, path)
+    return LoadedFile(plain, str(path), digest, path.stat().st_mtime, why, copies, stale, names)
+
+
+def _copy(file: Path, digest: str) -> Copy:
+    own = hashlib.sha256(file.read_bytes()).hexdigest()
+    return Copy(str(file), own, file.stat().st_mtime, own == digest)
+
+
+def _site_folders() -> list[str]:
+    return [*site.getsitepackages(), site.getusersitepackages()]
+
+
+def why_imported(module: str, file: Path) -> str:
+    """Why Python imports this file under a module's name: the entry of its search path, and what put it there."""
+    parts = len(module.split(".")) + (file.name == "__init__.py")
+    root = file.parents[parts - 1] if parts <= len(file.parents) else file.parent
+    for number, entry in enumerate(sys.path):
+        if Path(entry or os.getcwd()).resolve() == root:
+            return f"{_entry(root)}, place {number + 1} of {len(sys.path)} on the search path"
+    finder = _finder(module)
+    return f"an import hook, {finder}" if finder else f"{root}, which is not on the search path"
+
+
+def _entry(root: Path) -> str:
+    if root == Path.cwd().resolve():
+        return "the current folder"
+    if root in (Path(entry).resolve() for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry):
+        return "PYTHONPATH"
+    for folder in map(Path, _site_folders()):
+        if folder.resolve() == root:
+            return "site-packages"
+        for line_file in sorted(folder.glob("*.pth")):
+            with contextlib.suppress(OSError, UnicodeDecodeError):
+                lines = line_file.read_text().splitlines()
+                if any(
+                    line and not line.startswith(("#", "import")) and Path(line).resolve() == root for line in lines
+                ):
+                    return f"{line_file.name} of site-packages"
+    return str(root)
+
+
+def _finder(module: str) -> str:
+    """The import hook, not Python's own, that finds a module: an editable install has one."""
+    for finder in sys.meta_path:
+        own = finder if isinstance(finder, type) else type(finder)
+        if own.__module__.startswith(("_frozen_importlib", "importlib")):
+            continue
+        with contextlib.suppress(Exception):
+            if finder.find_spec(module.partition(".")[0], None) is not None:
+                return f"{own.__module__}.{own.__name__}"
+    return ""
+
+
+def stale_bytecode(file: Path) -> Iterator[str]:
+    """A sentence where Python takes the compiled file in __pycache__ for up to date, and it is of another text."""
+    kept = Path(importlib.util.cache_from_source(str(file)))
+    try:
+        raw = kept.read_bytes()
+    except OSError:
+        return
+    if raw[:4] != importlib.util.MAGIC_NUMBER or not _is_taken(raw, file):
+        return
+    try:
+        runs, stands = marshal.loads(raw[16:]), compile(file.read_bytes(), str(file), "exec", dont_inherit=True)
+    except (ValueError, EOFError, TypeError, SyntaxError):
+        return
+    if runs != stands:
+        yield (
+            f"{kept} is stale: Python runs it in place of {file.name}, whose text is another by now; "
+            "delete it, or run with PYTHONDONTWRITEBYTECODE=1 and an empty __pycache__"
+        )
+
+
+def _is_taken(raw: bytes, file: Path) -> bool:
+    """Whether Python's import takes a compiled file without looking into the source (PEP 552)."""
+    flags = int.from_bytes(raw[4:8], "little")
+    if flags & 1:
+        return not flags & 2  # a hash that is not checked
+    stat = file.stat()
+    stamp = (int(stat.st_mtime) & 0xFFFFFFFF, stat.st_size & 0xFFFFFFFF)
+    return (int.from_bytes(raw[8:12], "little"), int.from_bytes(raw[12:16], "little")) == stamp
+
+
+def kernels_of(modules: Iterable[types.ModuleType]) -> dict[str, list[Any]]:
+    """The Triton kernels that modules hold, by the file that defines them; none of Triton's own."""
+    kinds, found = tuple(kernel_types()), dict[str, dict[int, Any]]()
+    own = str(Path(getattr(sys.modules.get("triton"), "__file__", None) or "/none").parent)
+    for module in list(modules):
+        for value in list(vars(module).values()):
+            kernel = value
+            while type(kernel).__module__.startswith("triton.runtime") and not isinstance(kernel, kinds):
+                kernel = getattr(kernel, "fn", None)  # under autotune and heuristics
+            code = getattr(kernel.fn, "__code__", None) if isinstance(kernel, kinds) else None
+            if code is not None and not code.co_filename.startswith(own):
+                found.setdefault(os.path.realpath(code.co_filename), {})[id(kernel)] = kernel
+    return {file: list(kernels.values()) for file, kernels in found.items()}
+
+
+def _stale_kernels(file: Path, raw: bytes, kernels: Iterable[Any]) -> Iterator[str]:
+    """A sentence for each kernel whose code is no part of what the file holds now."""
+    try:
+        codes = list(_codes(compile(raw, str(file), "exec", dont_inherit=True)))
+    except (SyntaxError, ValueError):
+        return
+    for kernel in kernels:
+        if kernel.fn.__code__ not in codes:
+            yield (
+                f"{kernel.fn.__name__} was made from another text than {file.name} holds now: "
+                "the file has changed since it was imported, or something else made the kernel"
+            )
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes(constant)
+
+
+def origin_of(module: str) -> str:
+    """The file of a module that is not imported; "" where there is none."""
+    with contextlib.suppress(ImportError, ValueError, AttributeError):
+        spec = importlib.util.find_spec(module)
+        if spec is not None and spec.origin:
+            return spec.origin
+    return ""

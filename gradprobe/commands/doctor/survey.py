@@ -1,0 +1,125 @@
+"""Survey: what a process that has imported torch, Triton and a target can tell of them, without running a kernel."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from ...inputs.history import CheckRequest
+from ...model.assignment import TENSORS
+from .files import LoadedFile, kernels_of, loaded_file, origin_of
+from .ladder import Built
+
+_TILE = 32
+_LIBRARIES = ("gradprobe", "torch", "triton", "numpy")
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What was seen."""
+
+    backend: str
+    """Where kernels run: "cuda" or "cpu"."""
+    tf32: str
+    """What torch and Triton do with float32 dots, in words."""
+    gpu: str
+    """Its name and memory; "" where there is none."""
+    mended: tuple[str, ...]
+    """What of Triton's interpreter gradprobe mends."""
+    files: tuple[LoadedFile, ...]
+    """Those of the target and of its kernels; without a target those of the libraries."""
+    built: Built | None = None
+
+
+class Surveyor:
+    """`Surveyor(device)(request)` is a Survey; of None, one without a target."""
+
+    def __init__(self, device: str) -> None:
+        from ...runtime.backend import prepare_backend
+
+        self._device = prepare_backend(device)
+        import torch  # noqa: F401
+
+    def __call__(self, request: CheckRequest | None) -> Survey:
+        mended = _mended() if self._device == "cpu" else ()
+        built, files = (None, _libraries()) if request is None else _of_target(request)
+        return Survey(self._device, _tf32(), _gpu(), mended, files, built)
+
+
+FACTORY = f"{__name__}:Surveyor"
+
+
+def _libraries() -> tuple[LoadedFile, ...]:
+    found = (loaded_file(name, origin_of(name)) for name in _LIBRARIES)
+    return tuple(one for one in found if one is not None)
+
+
+def _of_target(request: CheckRequest) -> tuple[Built, tuple[LoadedFile, ...]]:
+    from ...lint.catching import catch, values_of
+    from ...pipeline.resolve import resolve_problem
+
+    with contextlib.redirect_stdout(sys.stderr):
+        problem = resolve_problem(request)
+        target, case = problem.target, problem.case
+        launches: list[Any] = []
+        with contextlib.suppress(Exception):  # what it takes is not known; its rungs will tell why
+            launches = [launch for caught in catch(target, case) for launch in caught.launches]
+        given = values_of(target, case)
+    tensors = tuple(name for name in TENSORS if name in given and not name.startswith(("seqlens", "cu_")))
+    module = getattr(target.function, "__module__", "")
+    kernels = kernels_of(list(sys.modules.values()))
+    launched = {launch.function.file for launch in launches if hasattr(launch.function, "file")}
+    found = {target.source.file: (module, request.target.rpartition(":")[0].endswith(".py"))}
+    for file in launched & kernels.keys() - {target.source.file}:
+        found[file] = (kernels[file][0].fn.__module__, False)
+    files = (
+        loaded_file(name, file, named=was_named, kernels=kernels.get(file, ()))
+        for file, (name, was_named) in found.items()
+    )
+    tiles = [size for launch in launches for size in _tiles(launch)]
+    tile = max([*tiles, _TILE if not tiles else 16])
+    return Built(target.family, tensors, tile), tuple(one for one in files if one is not None)
+
+
+def _tiles(launch: Any) -> list[int]:
+    """The sizes of a launch's tiles along rows and keys, as their names tell."""
+    names = [name for name in launch.constants if re.match(r"BLOCK(?!.*(D$|DV$|DIM|DMODEL))", name.upper())]
+    sizes = [launch.arguments.get(name) for name in names]
+    return [size for size in sizes if isinstance(size, int) and not isinstance(size, bool)]
+
+
+def _tf32() -> str:
+    import torch
+
+    matmul, cudnn = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    words = f"torch: matmul {'on' if matmul else 'off'}, cuDNN {'on' if cudnn else 'off'}"
+    return f"{words}; compiled Triton: float32 dots are TF32 unless a kernel asks for another input_precision"
+
+
+def _gpu() -> str:
+    import torch
+
+    if not torch.cuda.is_available():
+        return ""
+    free, total = torch.cuda.mem_get_info()
+    major, minor = torch.cuda.get_device_capability()
+    name = torch.cuda.get_device_name()
+    return f"{name}, sm_{major}{minor}, {total / 2**30:.0f} GiB, {free / 2**30:.0f} GiB free"
+
+
+def _mended() -> tuple[str, ...]:
+    """What gradprobe mends in this release's interpreter, as far as it is wrong as it is shipped."""
+    from ...model.case import resolve
+    from ...runtime import interpreter
+    from ...runtime.backend import make_interpreter_right
+
+    try:
+        shipped = interpreter.wrong_bfloat16_operations()
+    except Exception as error:  # it may even raise
+        shipped = [type(error).__name__]
+    make_interpreter_right(resolve({"dtype": "bfloat16", "device": "cpu"}, "softmax", takes_bias=False))
+    words = [f"bfloat16, which it computes on the bits ({', '.join(shipped)})"] if shipped else []
+    return (*words, "scalars, bools and the order of arguments", "types that each operation makes anew")
