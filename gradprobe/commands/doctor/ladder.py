@@ -11,6 +11,7 @@ from ...inputs.options import command_line
 from ...model.failures import UsageFailure
 from ...model.intermediates import lookup
 from ..suite.checked import Planned
+from .primitives import IN_CUDA, IN_TRITON
 from .rung import COMPILED, CUDA, Rung
 
 _SMALL: Mapping[str, Any] = {"batch": 1, "heads": 1, "seqlen": 16, "head_dim": 16}
@@ -24,10 +25,10 @@ def machine_rungs(how: str, device: str) -> list[Rung]:
     Args:
         how: COMPILED, INTERPRETED or CUDA.
     """
-    own = "gradprobe.targets.adapters.rungs_cuda" if how == CUDA else "gradprobe.kernels.triton.rungs"
+    own = IN_CUDA if how == CUDA else IN_TRITON
     rungs = [
-        Rung("atomic adds, one element a head", "lost atomic adds", how, primitive="add_one"),
-        Rung("atomic adds, a strided 2-D tensor", "strides of atomic adds", how, primitive="add_strided"),
+        Rung("atomic adds, one element a head", "lost adds", how, primitive="add_one"),
+        Rung("atomic adds, strided 2-D tensor", "strided adds", how, primitive="add_strided"),
     ]
     for dtype, precision in _DOTS:
         if (precision == "tf32" and how != COMPILED) or (dtype == "float32" and how == CUDA and precision == "tf32"):
@@ -41,14 +42,14 @@ def machine_rungs(how: str, device: str) -> list[Rung]:
 
     many = {**_SMALL, "batch": 2, "heads": 5}
     rungs += [
-        check("a backward of one head", "exp, masks, transposes", f"{own}:one_tile_backward", _SMALL, "contiguous"),
+        check("a backward of one head", "exp, transposes", f"{own}:one_tile_backward", _SMALL, "contiguous"),
         check("every head receives a gradient", "heads left out", f"{own}:one_tile_backward", many, "do=expanded"),
     ]
     for name in ("flash", "lazy"):
         target = f"{name}-cuda" if how == CUDA else name
         for run in ("contiguous", "distinct"):
-            blames = "loops over tiles" if run == "contiguous" else "strides"
-            rungs.append(check(f"the full backward, {name}, {run}", blames, target, _FULL, run))
+            blames = "tile loops" if run == "contiguous" else "strides"
+            rungs.append(check(f"full backward, {name}, {run}", blames, target, _FULL, run))
     return rungs
 
 
@@ -108,7 +109,7 @@ def _target_rungs(request: CheckRequest, built: Built) -> Iterator[Rung]:
 
     many = f"{heads} heads"
     if heads > 1:
-        yield rung("1 head, one tile" if not fixed else "1 head", "formulas, scale, masks, dots", **_one(given))
+        yield rung("1 head, one tile" if not fixed else "1 head", "formulas, masks, dots", **_one(given))
     one = {"heads": heads, "batch": 1 if not _per_batch(given) else batch}
     yield rung(f"{many}, one tile" if not fixed else many, "what tells heads apart", **one)
     if not fixed:
@@ -122,7 +123,7 @@ def _target_rungs(request: CheckRequest, built: Built) -> Iterator[Rung]:
     if batch > 1 and not _per_batch(given):
         yield rung(f"{batch} batches, all moved", "what tells batches apart", "distinct-unit", **one | {"batch": batch})
     if "head_dim" not in given:
-        yield rung(f"{many}, head dim 24", "dims that are no power of 2", **one, head_dim=24)
+        yield rung(f"{many}, head dim 24", "dims no power of 2", **one, head_dim=24)
     yield from _of_case(rung, built, given, one)
     yield Rung("the case of gradprobe check", "what is in no rung below", "", Planned("", request))
 

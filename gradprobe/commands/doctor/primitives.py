@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+# The modules of the kernels, whose functions have the same names.
+IN_TRITON, IN_CUDA = "gradprobe.kernels.triton.rungs", "gradprobe.targets.adapters.rungs_cuda"
 # Programs that add to one element, and their sum, which float32 holds exactly, in whatever order they come.
 _PROGRAMS, _HEADS = 100, 8
 _SUM = _PROGRAMS * (_PROGRAMS + 1) // 2
@@ -31,17 +34,12 @@ def run_primitive(name: str, cuda: bool, device: str) -> str:
 
 
 def _kernels(cuda: bool, dtype: str, device: str) -> Any:
-    if cuda:
-        from ...targets.adapters import rungs_cuda
+    if not cuda:
+        from ...model.case import resolve
+        from ...runtime.backend import make_interpreter_right
 
-        return rungs_cuda
-    from ...model.case import resolve
-    from ...runtime.backend import make_interpreter_right
-
-    make_interpreter_right(resolve({"dtype": dtype, "device": device}, "softmax", takes_bias=False))
-    from ...kernels.triton import rungs
-
-    return rungs
+        make_interpreter_right(resolve({"dtype": dtype, "device": device}, "softmax", takes_bias=False))
+    return importlib.import_module(IN_CUDA if cuda else IN_TRITON)
 
 
 def _add_one(kernels: Any, device: str) -> str:

@@ -20,7 +20,7 @@ from .rung import COMPILED, CUDA, FAILS, GREEN, INTERPRETED, NOT_RUN, RED, REFUS
 
 SCHEMA = "gradprobe.doctor/1"
 _STYLES = {GREEN: "green", RED: "bold red", FAILS: "bold red", REFUSED: CAUTION}
-_TITLE, _STATE, _LABEL = 38, 12, 11
+_TITLE, _STATE, _LABEL = 33, 6, 11
 _MOST_LINES = 3
 _VERDICTS = {0: ("GREEN", "bold green"), 1: ("RED", "bold red"), 3: ("FAILS", "bold red")}
 
@@ -58,16 +58,16 @@ def _verdict(made: Examination) -> str:
 def _machine_ladder(made: Examination, width: int) -> Iterator[Text]:
     """A line for each rung, a column for each way."""
     ways = [how for how in (COMPILED, INTERPRETED, CUDA) if any(one.rung.how == how for one in made.climbed)]
-    yield Text(f"  {'':<{_TITLE}}" + "".join(f"{how:<{_STATE}}" for how in ways) + "rules out", "dim")
+    yield Text(f"  {'':<{_TITLE}}" + "".join(f"{how:<{_STATE - 1}} " for how in ways) + " rules", "dim")
     for title in dict.fromkeys(one.rung.title for one in made.climbed):
         of_title = {one.rung.how: one for one in made.climbed if one.rung.title == title}
         line = Text(f"  {title:<{_TITLE}}")
         for how in ways:
             state = of_title[how].state if how in of_title else "-"
-            line.append(f"{state:<{_STATE}}", _STYLES.get(state, "dim"))
+            line.append(f"{state:<{max(len(how) + 1, _STATE)}}", _STYLES.get(state, "dim"))
         is_red = any(one.is_bad for one in of_title.values())
         blames = next(iter(of_title.values())).rung.blames
-        line.append(f"at fault: {blames}" if is_red else blames, "bold red" if is_red else "dim")
+        line.append(f" in {blames}" if is_red else f" out {blames}", "bold red" if is_red else "dim")
         yield line
     for one in made.climbed:
         if one.is_bad and one is not made.first_bad:

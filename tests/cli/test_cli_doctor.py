@@ -1,0 +1,104 @@
+"""gradprobe doctor: the first rung that fails is the story, and what runs that is not what the file holds is told."""
+
+import json
+import os
+import py_compile
+from pathlib import Path
+
+import pytest
+
+from gradprobe.kernels.triton import lazy
+from tests.cli.command import ROOT, run, run_process
+
+DELTA = (ROOT / "examples" / "delta.py").read_text()
+CASE = "--heads 2 --seqlen 16 --head-dim 8"
+SMALL = f"soft.py:backward {CASE} --batch 1"
+# Loses one atomic add of every launch, in whichever process imports Triton's interpreter.
+BROKEN = """
+import importlib.machinery, sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name != "triton.runtime.interpreter":
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        load = spec.loader.exec_module
+        def loading(module):
+            load(module)
+            right = module.InterpreterBuilder.create_atomic_rmw
+            def losing(self, *args):
+                return args[2] if self.grid_idx[1] == 7 else right(self, *args)
+            module.InterpreterBuilder.create_atomic_rmw = losing
+        spec.loader.exec_module = loading
+        return spec
+
+sys.meta_path.insert(0, Finder())
+"""
+
+
+def test_a_wrong_stride_is_red_first_where_do_moves_between_two_heads(folder):
+    (folder / "mine.py").write_text(DELTA)
+    ran = run(f"doctor mine.py:delta {CASE} --json out.json")
+    assert ran.code == 1
+    first, *_ = ran.out.splitlines()
+    assert first == 'RED  first at "2 heads, dO moved"; the 2 rungs below it are green (mine.py:delta)'
+    assert "\nCAUSE  dO is read with O's head stride (explains 100% of what is wrong)\n  mine.py:19  do_ptr" in ran.out
+    assert len(ran.first_mismatches) == 1
+    told = json.loads((folder / "out.json").read_text())
+    assert (told["schema"], told["verdict"], told["first_bad"]["rung"]) == (
+        "gradprobe.doctor/1", "red", "2 heads, dO moved",
+    )  # fmt: skip
+    assert [rung["state"] for rung in told["rungs"][:4]] == ["green", "green", "red", "not run"]
+    assert [(rung["rung"], rung["state"]) for rung in told["closer"]] == [("1 head, dO moved", "green")]
+    assert told["files"][0]["kernels"] == ["delta_kernel"]
+
+
+def test_stale_bytecode_and_another_copy_are_named_though_every_rung_is_green(folder, monkeypatch):
+    text = (folder / "soft.py").read_text()
+    py_compile.compile("soft.py", invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+    (folder / "soft.py").write_text(text + "EDITED = True\n")
+    (folder / "old").mkdir()
+    (folder / "old" / "soft.py").write_text(text)
+    ran = run_process(f"doctor {SMALL} --json -", PYTHONPATH=f"{ROOT}{os.pathsep}{folder / 'old'}")
+    told = json.loads(ran.out)
+    assert (ran.code, told["verdict"], told["first_bad"]) == (1, "stale", None)
+    assert "is stale: Python runs it in place of soft.py" in told["stale"][0]
+    assert [copy["file"] for copy in told["files"][0]["copies"]] == [str(folder / "old" / "soft.py")]
+
+
+def test_what_cannot_be_asked_is_a_wrong_word(folder):
+    assert run("doctor --heads 2").code == 2
+    assert run("doctor soft.py:backward --layout q=packed").code == 2
+    assert run("doctor soft.py:backwards").code == 2
+
+
+@pytest.mark.nightly
+def test_every_rung_of_this_machine_is_green_and_is_told_on_80_columns(folder):
+    ran = run_process("doctor", COLUMNS="80")
+    assert ran.code == 0, ran.out
+    assert ran.out.startswith("GREEN  ")
+    assert max(map(len, ran.out.splitlines())) <= 80
+
+
+@pytest.mark.nightly
+def test_an_interpreter_that_loses_an_atomic_add_is_named_and_what_needs_none_stays_green(folder):
+    (folder / "plant").mkdir()
+    (folder / "plant" / "sitecustomize.py").write_text(BROKEN)
+    ran = run_process("doctor --json out.json", PYTHONPATH=f"{folder / 'plant'}{os.pathsep}{ROOT}")
+    assert ran.code == 1
+    assert ran.out.startswith('RED  "atomic adds, one element a head", interpreted, the lowest rung (this machine)')
+    told = json.loads((folder / "out.json").read_text())
+    bad = {(rung["rung"], rung["how"]) for rung in told["rungs"] if rung["state"] != "green"}
+    assert ("atomic adds, one element a head", "interpreted") in bad
+    assert not [how for _, how in bad if how == "CUDA"]
+    assert not [rung for rung, _ in bad if "dots" in rung or "one head" in rung]
+
+
+@pytest.mark.nightly
+def test_the_story_s_kernel_needs_no_words_to_be_red_first_where_do_moves(folder):
+    text = Path(lazy.__file__).read_text().replace("h * stride_doh", "h * stride_qh")
+    (folder / "mine.py").write_text(text)
+    ran = run_process("doctor mine.py:lazy_intermediates")
+    assert ran.code == 1
+    assert ran.out.startswith('RED  first at "2 heads, dO moved"; the 4 rungs below it are green')
+    assert "CAUSE  dO is read with q's head stride" in ran.out

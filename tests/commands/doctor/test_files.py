@@ -1,0 +1,130 @@
+"""Which file runs: a planted copy, stale bytecode and a kernel of another text are named, and nothing right is."""
+
+import importlib
+import importlib.util
+import os
+import py_compile
+import sys
+
+import pytest
+
+from gradprobe.commands.doctor.files import kernels_of, loaded_file, stale_bytecode, why_imported
+
+OLD, NEW = "def f(x):\n    return x + 1\n", "def f(x):\n    return x + 2\n"
+UNCHECKED = py_compile.PycInvalidationMode.UNCHECKED_HASH
+KERNEL = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def doubled_kernel(x_ptr):
+    tl.store(x_ptr, 2.0 * tl.load(x_ptr))
+"""
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    return tmp_path
+
+
+def imported(name, folder):
+    sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
+    return importlib.import_module(name)
+
+
+def test_a_copy_of_another_text_is_named_and_one_of_the_same_text_is_told_apart(here, monkeypatch):
+    for folder, text in (("first", NEW), ("old", OLD), ("same", NEW)):
+        (here / folder).mkdir()
+        (here / folder / "planted_copy.py").write_text(text)
+        monkeypatch.setattr(sys, "path", [*sys.path, str(here / folder)])
+    found = loaded_file("planted_copy", str(here / "first" / "planted_copy.py"))
+    assert {copy.file: copy.same for copy in found.copies} == {
+        str(here / "old" / "planted_copy.py"): False,
+        str(here / "same" / "planted_copy.py"): True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("put", "words"),
+    [("cwd", "the current folder"), ("PYTHONPATH", "PYTHONPATH"), ("site", "site-packages"),
+     ("pth", "planted.pth of site-packages")],
+)  # fmt: skip
+def test_why_a_module_is_imported_names_what_put_its_folder_on_the_path(here, monkeypatch, put, words):
+    folder, packages = here / "elsewhere", here / "site"
+    folder.mkdir()
+    packages.mkdir()
+    root = {"cwd": here, "site": packages}.get(put, folder)
+    (root / "planted_why.py").write_text(NEW)
+    (packages / "planted.pth").write_text(f"# a comment\n{folder if put == 'pth' else ''}\n")
+    monkeypatch.setenv("PYTHONPATH", str(folder) if put == "PYTHONPATH" else "")
+    monkeypatch.setattr("site.getsitepackages", lambda: [str(packages)])
+    monkeypatch.setattr(sys, "path", [str(root), *sys.path])
+    why = why_imported("planted_why", root / "planted_why.py")
+    assert why == f"{words}, place 1 of {len(sys.path)} on the search path"
+
+
+def test_an_import_hook_of_an_editable_install_is_named(here, monkeypatch):
+    (here / "hooked").mkdir()
+    file = here / "hooked" / "planted_hook.py"
+    file.write_text(NEW)
+
+    class EditableFinder:
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            return importlib.util.spec_from_file_location(name, file) if name == "planted_hook" else None
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, EditableFinder])
+    assert why_imported("planted_hook", file).endswith("EditableFinder")
+
+
+def test_bytecode_that_python_takes_unchecked_and_is_of_an_older_text_is_stale(here):
+    file = here / "planted_unchecked.py"
+    file.write_text(OLD)
+    py_compile.compile(str(file), invalidation_mode=UNCHECKED)
+    assert not list(stale_bytecode(file))
+    file.write_text(NEW)
+    assert imported("planted_unchecked", here).f(0) == 1  # the old text runs
+    (words,) = stale_bytecode(file)
+    assert "planted_unchecked" in words
+    assert "is stale: Python runs it in place of planted_unchecked.py" in words
+
+
+def test_an_edit_of_the_same_size_in_the_same_second_is_stale(here):
+    file = here / "planted_second.py"
+    file.write_text(OLD)
+    os.utime(file, (1_000_000_000, 1_000_000_000))
+    py_compile.compile(str(file))
+    file.write_text(NEW)
+    os.utime(file, (1_000_000_000.5, 1_000_000_000.5))
+    assert imported("planted_second", here).f(0) == 1
+    assert len(list(stale_bytecode(file))) == 1
+
+
+@pytest.mark.parametrize("seconds", [0, 5])
+def test_bytecode_that_python_would_not_take_accuses_nobody(here, seconds):
+    file = here / f"planted_later{seconds}.py"
+    file.write_text(NEW if seconds else OLD)
+    py_compile.compile(str(file))
+    file.write_text(NEW)
+    os.utime(file, (file.stat().st_mtime + seconds,) * 2)
+    if seconds:
+        assert not list(stale_bytecode(file))
+    py_compile.compile(str(file), invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH)
+    file.write_text(OLD)
+    assert not list(stale_bytecode(file))
+
+
+def test_a_kernel_whose_file_was_edited_after_its_import_is_named_and_an_unedited_one_is_not(here):
+    file = here / "planted_kernel.py"
+    file.write_text(KERNEL)
+    module = imported("planted_kernel", here)
+    (kernels,) = kernels_of([module]).values()
+    assert not loaded_file("planted_kernel", str(file), kernels=kernels).stale
+    file.write_text(KERNEL.replace("2.0", "33.0"))
+    (words,) = loaded_file("planted_kernel", str(file), kernels=kernels).stale
+    assert words.startswith("doubled_kernel was made from another text than planted_kernel.py holds now")
+    file.write_text("# a line more\n" + KERNEL)  # the same kernel, further down: what is read at its line is another
+    assert loaded_file("planted_kernel", str(file), kernels=kernels).stale

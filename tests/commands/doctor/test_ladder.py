@@ -1,0 +1,81 @@
+"""The rungs of a target: from the simplest up, dO first of what is moved, and never beyond what is given."""
+
+import pytest
+
+from gradprobe.commands.doctor.ladder import Built, machine_rungs, narrower, refuse_set, target_rungs
+from gradprobe.commands.doctor.rung import COMPILED, CUDA, INTERPRETED
+from gradprobe.inputs.history import CheckRequest
+from gradprobe.inputs.options import parse
+from gradprobe.model.failures import UsageFailure
+
+SOFTMAX, LAZY = Built("softmax", ("q", "k", "v", "do"), 64), Built("lazy", ("q", "k", "v", "do", "bias", "tau"), 64)
+
+
+def rungs(built, **options):
+    return target_rungs(CheckRequest("a.py:f", None, None, options), built)
+
+
+def titles(built, **options):
+    return [rung.title for rung in rungs(built, **options)]
+
+
+def test_heads_then_tiles_then_one_tensor_at_a_time_with_do_first():
+    assert titles(SOFTMAX) == [
+        "1 head, one tile", "2 heads, one tile", "2 heads, many tiles", "2 heads, a partial tile",
+        "2 heads, dO moved", "2 heads, q moved", "2 heads, k moved", "2 heads, v moved",
+        "2 heads, dO expanded", "2 heads, all moved, no unit stride", "2 batches, all moved", "2 heads, head dim 24",
+        "the case of gradprobe check",
+    ]  # fmt: skip
+
+
+def test_lengths_follow_the_tiles_of_the_kernel():
+    by_title = {rung.title: rung.planned.request.options for rung in rungs(SOFTMAX)}
+    assert by_title["1 head, one tile"]["seqlen"] == 64
+    assert by_title["2 heads, many tiles"]["seqlen"] == 192
+    assert by_title["2 heads, a partial tile"]["seqlen"] % 64 == 33
+
+
+def test_the_lazy_family_has_one_tau_and_a_long_bias_below_those_of_its_case():
+    by_title = {rung.title: rung.planned.request.options for rung in rungs(LAZY)}
+    assert by_title["2 heads, dO moved"]["tau"] == "-0.5"
+    assert by_title["2 heads, dO moved"]["bias_window"] >= by_title["2 heads, many tiles"]["seqlen"]
+    assert "tau" not in by_title["2 heads, a tau of each sign"]
+    assert by_title["2 heads, a short bias"]["bias_window"] == 7
+
+
+def test_what_is_given_stays_and_rungs_that_are_the_same_stand_once():
+    found = rungs(SOFTMAX, seqlen=128, heads=4, kv_heads=2, batch=1, dtype="float16", head_dim=64)
+    assert [rung.title for rung in found][:3] == ["1 head", "4 heads", "4 heads, dO moved"]
+    assert not [rung.title for rung in found if "tile" in rung.title or "batches" in rung.title]
+    assert {rung.planned.request.options["seqlen"] for rung in found} == {128}
+    assert [rung.planned.request.options["kv_heads"] for rung in found[:2]] == [1, 2]
+    for rung in found:
+        parse(rung.planned.request.options)
+
+
+def test_a_tau_a_head_and_a_length_a_batch_are_kept_whole():
+    found = rungs(LAZY, tau="-0.5,0.25", seqlens="20,12", batch=2)
+    assert [rung.planned.request.options["tau"] for rung in found[:2]] == ["-0.5", "-0.5,0.25"]
+    assert {rung.planned.request.options["batch"] for rung in found} == {2}
+
+
+def test_the_closer_look_at_a_moved_tensor_has_one_head():
+    found = rungs(SOFTMAX)
+    assert narrower(found[4], found).title == "1 head, dO moved"
+    assert narrower(found[4], found).planned.request.options["heads"] == 1
+    assert narrower(found[0], found) is None
+    assert narrower(found[1], found) is None
+    assert narrower(found[-1], found) is None
+
+
+@pytest.mark.parametrize("option", ["layout", "runs"])
+def test_an_option_that_the_rungs_set_is_refused_with_a_way_out(option):
+    with pytest.raises(UsageFailure, match=f"--{option} q=packed: the rungs of doctor set it") as refused:
+        refuse_set(CheckRequest("a.py:f", None, None, {option: ["q=packed"]}))
+    assert refused.value.way_out == f"gradprobe check takes --{option}"
+
+
+def test_only_compiled_triton_has_dots_of_tf32():
+    by_way = {how: {rung.title for rung in machine_rungs(how, "cpu")} for how in (COMPILED, INTERPRETED, CUDA)}
+    assert by_way[COMPILED] - by_way[INTERPRETED] == {"dots in float32, TF32"}
+    assert by_way[INTERPRETED] == by_way[CUDA]

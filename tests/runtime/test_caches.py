@@ -1,0 +1,34 @@
+"""Caches of compiled kernels: empty ones for a while, and what Triton's holds of a kernel."""
+
+import json
+import os
+from pathlib import Path
+
+from gradprobe.runtime.caches import fresh_caches, triton_cache
+
+
+def test_caches_are_empty_folders_for_a_while_and_then_as_before(monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", "/of/the/user")
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    with fresh_caches():
+        folders = [Path(os.environ[f"{name}_CACHE_DIR"]) for name in ("TRITON", "TORCHINDUCTOR", "GRADPROBE")]
+        assert len(set(folders)) == 3
+        assert not any(folder.exists() for folder in folders)
+        (folders[0] / "KEY").mkdir(parents=True)
+    assert not folders[0].parent.exists()
+    assert os.environ["TRITON_CACHE_DIR"] == "/of/the/user"
+    assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ
+
+
+def test_entries_of_a_kernel_are_those_whose_code_names_its_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    for key, name, file in (("A", "dq", "/my/a.py"), ("B", "dq", "/another/a.py"), ("C", "dkv", "/my/a.py")):
+        (tmp_path / key).mkdir()
+        (tmp_path / key / f"{name}.json").write_text(json.dumps({"name": name}))
+        (tmp_path / key / f"__grp__{name}.json").write_text("{}")
+        (tmp_path / key / f"{name}.ttir").write_text(f"#loc = loc({json.dumps(file)}:3:0)\n")
+    found = triton_cache({"/my/a.py": ("dq", "dkv", "other")})
+    assert (found.entries, dict(found.of_kernels)) == (3, {"dq": 1, "dkv": 1, "other": 0})
+    assert found.oldest <= found.newest
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "none"))
+    assert triton_cache({}).entries == 0
