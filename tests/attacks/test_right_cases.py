@@ -34,7 +34,7 @@ def drawn(draws):
     return target, options
 
 
-@tries(4, night=2000)
+@tries(3, night=2000)
 @given(DRAWS)
 def test_a_right_target_matches_or_refuses_the_case_in_words(draws):
     target, options = drawn(draws)

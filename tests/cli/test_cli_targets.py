@@ -14,6 +14,7 @@ from gradprobe.targets.builtin import BUILTINS
 from gradprobe.targets.find import find_target
 from tests.cli.command import ROOT, SMALL, run, run_process
 from tests.cli.test_cli_errors import assert_message
+from tests.sampling import sampled
 
 
 @pytest.fixture(autouse=True)
@@ -122,19 +123,14 @@ def test_what_is_listed_is_what_an_import_finds(name):
     assert entry.outputs == target.outputs
 
 
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("lazy", ""),
-        ("flash", "--bias --sinks"),
-        ("lazy-cuda", ""),
-        ("flash-cuda", ""),
-        ("sdpa", "--bias"),
-        ("sdpa-math", "--bias"),
-        ("sdpa-flash", ""),
-        ("flex", "--bias"),
-    ],
-)
+EXPOSING = [
+    ("lazy", ""), ("flash", "--bias --sinks"), ("lazy-cuda", ""), ("flash-cuda", ""), ("sdpa", "--bias"),
+    ("sdpa-math", "--bias"), ("sdpa-flash", ""), ("flex", "--bias"),
+]  # fmt: skip
+
+
+# On every push one of each kind: Triton, CUDA C++, a function of PyTorch's.
+@sampled("name, options", EXPOSING, push=[EXPOSING[at] for at in (0, 3, 4)])
 def test_what_is_said_to_be_exposed_is_compared(name, options):
     ran = run(f"check {name} {options} {SMALL} --layout q=contiguous --json -")
     report = json.loads(ran.out)

@@ -1,19 +1,16 @@
 """PREC: something is rounded to fewer bits before it is used."""
 
-import pytest
-
 from tests.faults.plain import making, named, reading, told
+from tests.sampling import sampled
+
+ROUNDED = {
+    "precision/P": making("P", lambda t: t.bfloat16().float()),
+    "precision/dS": making("dS", lambda t: t.half().float()),
+    "precision/do": reading("do", lambda t: t.bfloat16()),
+    "precision/dQ": making("dQ", lambda t: t.bfloat16().float()),
+}
 
 
-@pytest.mark.parametrize(
-    ("fault", "planted"),
-    [
-        ("precision/P", making("P", lambda t: t.bfloat16().float())),
-        ("precision/dS", making("dS", lambda t: t.half().float())),
-        ("precision/do", reading("do", lambda t: t.bfloat16())),
-        ("precision/dQ", making("dQ", lambda t: t.bfloat16().float())),
-    ],
-    ids=["P", "dS", "do", "dQ"],
-)
-def test_what_is_rounded_is_named(fault, planted):
-    assert named(told(planted, causal=True)) == fault
+@sampled("fault", ROUNDED, push=["precision/dS", "precision/do"])
+def test_what_is_rounded_is_named(fault):
+    assert named(told(ROUNDED[fault], causal=True)) == fault

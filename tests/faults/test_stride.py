@@ -1,7 +1,5 @@
 """S1: a kernel reads a tensor with another one's strides."""
 
-import pytest
-
 from tests.faults.plain import BACKWARD, EVERYTHING, GRADIENTS, named, told, with_strides_of
 from tests.sampling import sampled
 
@@ -14,7 +12,7 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize("exposed", [EVERYTHING, GRADIENTS], ids=["exposed", "black box"])
+@sampled("exposed", [GRADIENTS, EVERYTHING], push=1)
 @sampled("fault", PLANTED, push=1)
 def test_a_stride_of_another_tensor_is_named_with_the_tensor_and_the_axis(fault, exposed):
     name, other, axes, kernels = PLANTED[fault]

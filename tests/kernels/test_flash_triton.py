@@ -204,7 +204,7 @@ def test_right_padding_to_0_1_and_full_length_leaves_zeros_beyond(lengths, dtype
         ],
         ["bottom-right", "top-left"],
     ),
-    push=5,
+    push=3,
 )
 def test_packed_sequences_of_0_1_and_more_rows_and_keys_do_not_see_each_other(ends, align):
     ends_q, ends_k = ends

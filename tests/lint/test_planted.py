@@ -45,7 +45,7 @@ def test_right_kernels_have_no_finding_and_all_of_them_are_read(word):
     assert all(kernel.launched and not kernel.lost and kernel.expressions > 10 for kernel in found.kernels)
 
 
-@sampled("fault", lazy_faults.FAULTS, push=9, ids=lambda fault: fault.name)
+@sampled("fault", lazy_faults.FAULTS, push=6, ids=lambda fault: fault.name)
 def test_of_the_faults_planted_in_lazy_those_of_strides_are_named_at_their_lines(fault, tmp_path):
     findings, lines = lint(tmp_path, "lazy", "lazy_intermediates", fault.edits)
     expected = FOUND.get(fault.name)

@@ -64,7 +64,7 @@ def test_a_plant_replaces_whole_names_in_bodies_and_leaves_parameters():
 
 # Some on every push, and all of them at night: they take minutes.
 @pytest.mark.parametrize(
-    ("first", "step"), [(0, 75), *(pytest.param(sixth, 6, marks=pytest.mark.nightly) for sixth in range(6))]
+    ("first", "step"), [(0, 120), *(pytest.param(sixth, 6, marks=pytest.mark.nightly) for sixth in range(6))]
 )
 def test_strides_finds_every_one_and_contiguous_alone_finds_none(file, first, step, record_property):
     planted = [mixup for mixup in mixups(file) if not mixup.obstacle][first::step]

@@ -10,6 +10,7 @@ from gradprobe.model.failures import UsageFailure
 from gradprobe.targets.find import find_target
 from tests.cli.command import run
 from tests.published.written import edited
+from tests.sampling import sampled
 
 SMALL = "--batch 1 --heads 2 --seqlen 40 --head-dim 16 --runs contiguous --no-recover"
 
@@ -21,7 +22,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("name", ["Attention", "Attention.apply", "attention"])
+@sampled("name", ["Attention", "Attention.apply", "attention"], push=1)
 def test_an_autograd_function_matches_by_the_names_of_its_forward_and_the_report_names_its_configurations(name):
     found = run(f"check published.py:{name} --causal {SMALL}")
     assert (found.code, found.err) == (0, "")
@@ -44,10 +45,8 @@ def test_where_no_configuration_fits_the_first_ones_words_are_told(folder):
     assert "tl.static_assert(BLOCK >= N)" in found.err or "AssertionError" in found.err
 
 
-@pytest.mark.parametrize(
-    "made", ['q.new_empty(q.shape, device="cuda:0")', "torch.empty(q.shape).cuda()", 'q.to("cuda") * 1']
-)
-def test_a_tensor_that_is_asked_for_on_the_gpu_lies_where_the_others_do(folder, made):
+def test_a_tensor_that_is_asked_for_on_the_gpu_lies_where_the_others_do(folder):
+    made = 'q.new_empty(q.shape, device="cuda:0") + torch.empty(q.shape).cuda() + q.to("cuda")'
     (folder / "published.py").write_text(edited(("o = torch.empty_like(q)", f"o = {made}")))
     found = run(f"check published.py:attention {SMALL}")
     assert (found.code, found.err) == (0, "")

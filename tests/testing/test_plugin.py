@@ -61,7 +61,7 @@ ALL, MARKED_ALONE = PASSING | FAILING, {"test_marked_right", "test_marked_wrong"
 @sampled(
     "options, kept",
     [("", ALL), ("-n 2 -k marked", MARKED_ALONE), ("--import-mode=importlib -k marked", MARKED_ALONE)],
-    push=2,
+    push=1,
 )
 def test_a_run_fails_by_the_mismatches_alone_and_its_junit_file_names_them(project, options, kept):
     project.makepyfile(test_mixed=MIXED)

@@ -46,15 +46,15 @@ def test_a_draw_that_is_run_again_has_the_same_errors(right):
     ]["dQ"].rms[1:]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("dtype", "function", "grown"),
-    [
-        ("float16", "p_twice", {"O", "dQ", "dK", "dV"}),
-        ("float16", "ds_twice", {"dQ", "dK"}),
-        ("float16", "dq_twice", {"dQ"}),
-        ("float32", "k_without_3_bits", {"O", "dQ", "dK", "dV"}),
-    ],
-)
+ROUNDED = [
+    ("float16", "p_twice", {"O", "dQ", "dK", "dV"}),
+    ("float16", "ds_twice", {"dQ", "dK"}),
+    ("float16", "dq_twice", {"dQ"}),
+    ("float32", "k_without_3_bits", {"O", "dQ", "dK", "dV"}),
+]
+
+
+@sampled("dtype, function, grown", ROUNDED, push=[ROUNDED[1], ROUNDED[3]])
 def test_one_rounding_more_is_found_where_it_is_and_nowhere_else(dtype, function, grown, right):
     after = measured(function, dtype=dtype)
     assert isinstance(after, Entry), "all of it is within budget"

@@ -13,6 +13,7 @@ from gradprobe.model.failures import TargetFailure, UsageFailure
 from gradprobe.source.operators import OPERATORS
 from gradprobe.source.operators.addresses import stride_of
 from tests.planted.planting import KERNELS
+from tests.sampling import sampled
 
 HEAD = """import triton
 import triton.language as tl
@@ -67,7 +68,7 @@ COUNTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", COUNTS)
+@sampled("name", COUNTS, push=["lazy"])
 def test_so_many_faults_of_each_kind_can_be_planted_in_gradprobe_s_own_kernels(name):
     assert Counter(operator_of(mutant) for mutant in mutants_of_own(name)) == COUNTS[name]
 

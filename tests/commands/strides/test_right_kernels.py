@@ -23,7 +23,7 @@ CASES = {
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu holds what a GPU is asked")
 
 
-@sampled("case", CASES, push=["lazy", "flash"])
+@sampled("case", CASES, push=["flash"])
 def test_each_seventh_layout_of_one_batch_gives_the_bits_of_contiguous_ones(case):
     found, trials = tried(case, every=7, batch=1)
     assert len(found) > 8

@@ -2,9 +2,10 @@
 
 import pytest
 
-from gradprobe.runtime import interpreter
-
 
 @pytest.fixture(autouse=True, scope="session")
 def scalars():
+    # It imports Triton, whose interpreter is chosen before that; this file may be loaded still sooner.
+    from gradprobe.runtime import interpreter
+
     interpreter.make_scalars_right()
