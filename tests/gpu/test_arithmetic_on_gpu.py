@@ -17,6 +17,7 @@ from tests.cases import lazy_case, softmax_case
 pytestmark = pytest.mark.gpu
 KERNELS = {"lazy": (lazy_intermediates, lazy_case), "flash": (flash_intermediates, softmax_case)}
 CHUNKS, DRAWS = 25, 20
+ORDINARY = [pattern for pattern in PATTERNS if pattern != "dyadic"]  # which asks for scales of its own
 
 
 def target(kernel, dots, change=lambda results: results):
@@ -38,7 +39,7 @@ def drawn(kernel, draws):
     heads = draws.choice([2, 4])
     options = {
         "batch": draws.choice([1, 2]), "heads": heads, "seqlen": draws.randint(64, 700),
-        "head_dim": draws.choice([16, 64]), "pattern": draws.choice(PATTERNS), "seed": draws.randrange(2**31),
+        "head_dim": draws.choice([16, 64]), "pattern": draws.choice(ORDINARY), "seed": draws.randrange(2**31),
         "scale": draws.choice([None, None, 0.05]), "layouts": (("all", draws.choice(["contiguous", "distinct"])),),
     }  # fmt: skip
     own = {"kv_heads": draws.choice([heads, heads // 2]), "causal": draws.choice([False, True])}
