@@ -18,7 +18,7 @@ from gradprobe.inputs.draw import draw
 from gradprobe.model.case import Case, resolve
 from gradprobe.numerics.compare import Comparison, attention_of, compare
 from gradprobe.numerics.precision import exactly, precision_of
-from gradprobe.runtime.trace import read_trace
+from gradprobe.runtime.trace import Trace, read_trace
 from gradprobe.targets.find import Target
 from gradprobe.targets.naming import source_of
 
@@ -281,25 +281,33 @@ def case_of(family: str, **options) -> Case:
     return resolve(options, family, takes_bias=True)
 
 
-def compared(
+def ran(
     case: Case, how: Arithmetic | None = None, *, values=None, fault: Fault = _no_fault, names=None, wrong=None
-) -> Comparison:
-    """An emulated kernel beside the reference.
+) -> Trace:
+    """What an emulated kernel gives.
 
     Args:
         names: the results that are exposed, where not all are.
         wrong: arguments that the kernel is given in place of the case's own.
     """
-    values, how = values or draw(case), how or Arithmetic()
     names_of = ("causal", "window", "softcap", "align", "dropout") if case.family == "softmax" else ()
     options = {name: getattr(case, name) for name in names_of}
     results = {"softmax": softmax, "lazy": lazy}[case.family](
-        **values | options | (wrong or {}), how=how, scale=case.scale, fault=fault
+        **(values or draw(case)) | options | (wrong or {}), how=how, scale=case.scale, fault=fault
     )
-    exposed = results if names is None else {name: results[name] for name in names}
-    precision = precision_of(case.dtype, "tf32" if how.tf32 else "ieee")
+    return read_trace(results if names is None else {name: results[name] for name in names}, case, "emulated")
+
+
+def compared(case: Case, how: Arithmetic | None = None, *, values=None, **of_run) -> Comparison:
+    """An emulated kernel beside the reference.
+
+    Args:
+        of_run: from `ran`.
+    """
+    values = values or draw(case)
+    precision = precision_of(case.dtype, "tf32" if how is not None and how.tf32 else "ieee")
     precision = exactly(precision) if case.pattern == "dyadic" else precision
-    return compare(case, attention_of(case, values), read_trace(exposed, case, "emulated"), precision)
+    return compare(case, attention_of(case, values), ran(case, how, values=values, **of_run), precision)
 
 
 def target_of(function: Callable[..., object], family: str = "softmax") -> Target:

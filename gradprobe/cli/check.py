@@ -138,6 +138,8 @@ def check(
             raise UsageFailure("--sanitize takes one check, not several", "run them one at a time")
         if against is not None and (plan or battery or sanitize):
             raise UsageFailure("--against takes one plain check", "drop --battery or --sanitize, or name a TARGET")
+        if request.options.get("oracle") == "identities" and (battery or against is not None):
+            raise UsageFailure("--oracle identities takes one plain check", "drop --battery or --against")
         if timeout is not None and not isolate:
             raise UsageFailure("--timeout stops a process, and --no-isolate is in this one", "drop one of them")
         how = Setting(show_traceback, isolate=isolate, timeout=seconds if isolate else None)

@@ -52,6 +52,8 @@ def diff(
                 sys.stderr.write(line)
             else:
                 write_stdout(line)
+        if request.options.get("oracle") == "identities":
+            raise UsageFailure("diff: --oracle identities compares no element", "check it without, at a shorter length")
         planned = Planned("", request, close_up=(row.name, place))
         kept = last.kept_report(request) if repeated else None
         views = [view for view in (kept.close_ups if kept else ()) if view.intermediate == row.name]

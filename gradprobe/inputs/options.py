@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..model.assignment import AS_SAVED, LAYOUTS, OUTPUTS, PLAIN, SHAPES, TENSORS, parse_layout, parse_run, parse_shapes
-from ..model.case import ALIGNMENTS, DEVICES, DOTS, DTYPES, IMPLIED, MASKS, PATTERNS, flag_of, refuse_unknown
+from ..model.case import ALIGNMENTS, DEVICES, DOTS, DTYPES, IMPLIED, MASKS, ORACLES, PATTERNS, flag_of, refuse_unknown
 from ..model.failures import UsageFailure, did_you_mean
 
 
@@ -112,6 +112,7 @@ OPTIONS = (
     Option("as_cuda", bool, "In Triton's interpreter, let tensors say that they are on a GPU, for wrappers that ask"),
     Option("pattern", str, f"Pattern of the drawn values: {', '.join(PATTERNS)} (default: normal)"),
     Option("dots", str, f"Arithmetic of float32 dots: {', '.join(DOTS)} (default: what the backend does)"),
+    Option("oracle", str, f"What judges: {', '.join(ORACLES)} alone, at any length (default: reference)"),
     Option("repeat", int, "Runs of each layout, compared with one another (default: 1)"),
     Option("configs", str, "Configurations of autotuned kernels: first (on a GPU the tuner's choice), or all"),
     Option("schedules", int, "More drawn orders of threads and blocks for CUDA kernels on the CPU (default: 0)"),

@@ -33,11 +33,12 @@ OVERFLOWS = "a right kernel overflows there: nothing could be told from that"
 DYADIC_TAU = 2.0**-20
 UNDERFLOWS = "a right kernel, which holds it in float32, takes what is smaller for 0"
 CONFIGS = ("first", "all")
+REFERENCE, IDENTITIES = ORACLES = ("reference", "identities")
 ALIGNMENTS = ("bottom-right", "top-left")
 MASKS = ("random", "dead-rows", "padding")
 # The options that take one of several words.
 CHOICES = {"dtype": DTYPES, "pattern": PATTERNS, "dots": DOTS, "device": DEVICES}
-CHOICES |= {"align": ALIGNMENTS, "mask": MASKS, "configs": CONFIGS}
+CHOICES |= {"align": ALIGNMENTS, "mask": MASKS, "configs": CONFIGS, "oracle": ORACLES}
 # What a target may do by itself.
 IMPLIED = ("causal", "window", "softcap", "scale")
 
@@ -104,6 +105,8 @@ class Case:
     pattern: str = "normal"
     dots: str | None = None
     """None where it was not given: then what the target's backend does by default."""
+    oracle: str = REFERENCE
+    """What judges, one of ORACLES: every element by a reference, or in O(N D) sums of them by identities alone."""
     repeat: int = 1
     configs: str = "first"
     """Which configurations of autotuned kernels run, one of CONFIGS: on a GPU "first" is what their autotuner takes."""
@@ -176,7 +179,7 @@ class Case:
 # How a case is run, and in which forms the target takes it: no number depends on these.
 _HOW = (
     "device", "layouts", "runs", "block_m", "block_n", "dots", "repeat", "configs", "pinned", "schedules", "poison",
-    "taps", "strict", "inplace", "recover", "shapes", "implied", "as_cuda", "bias_rank", "mask_rank",
+    "taps", "strict", "inplace", "recover", "oracle", "shapes", "implied", "as_cuda", "bias_rank", "mask_rank",
 )  # fmt: skip
 
 

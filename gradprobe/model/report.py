@@ -276,20 +276,20 @@ class Report(Struct, frozen=True, kw_only=True):
     @property
     def measured(self) -> list[Run]:
         """The runs that came to results."""
-        return [run for run in self.runs if run.compares]
+        return [run for run in self.runs if run.is_judged]
 
     @property
     def failing(self) -> Run | None:
         """The first run with a wrong element; else the first that fails otherwise."""
         wrong = [run for run in self.runs if run.verdict == MISMATCH]
-        wrong.sort(key=lambda run: (not run.has_wrong_elements, not run.compares))
+        wrong.sort(key=lambda run: (not run.has_wrong_elements, not run.is_judged))
         return wrong[0] if wrong else None
 
     @property
     def shown(self) -> Run:
         """The run whose results are shown: the failing one; where that was refused and has none, the first that has."""
         failing = self.failing
-        return failing if failing is not None and failing.compares else self.measured[0]
+        return failing if failing is not None and failing.is_judged else self.measured[0]
 
     @property
     def causes(self) -> list[Diagnosis]:

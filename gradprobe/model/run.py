@@ -263,6 +263,11 @@ class Run(Struct, frozen=True, kw_only=True):
         return tuple(one for one in self.intermediates if one.status != NOT_EXPOSED)
 
     @property
+    def is_judged(self) -> bool:
+        """Whether it came to results that were judged: elements by a reference, or sums of them by identities alone."""
+        return bool(self.compares or self.invariants)
+
+    @property
     def absent(self) -> tuple[str, ...]:
         """The names of the others."""
         return tuple(one.name for one in self.intermediates if one.status == NOT_EXPOSED)

@@ -173,10 +173,11 @@ def doubled(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def permuted(values: Mapping[str, Tensor], case: Case) -> dict[str, Tensor]:
     """The values with batches and key/value heads in reverse order, query heads following their group."""
-    return {name: _reverse(value, case.input_axes(name), case) for name, value in values.items()}
+    return {name: reversed_in(value, case.input_axes(name), case) for name, value in values.items()}
 
 
-def _reverse(tensor: Tensor, axes: str, case: Case) -> Tensor:
+def reversed_in(tensor: Tensor, axes: str, case: Case) -> Tensor:
+    """A tensor of these axes with batches and key/value heads in reverse order, query heads following their group."""
     for axis, letter in enumerate(axes):
         if tensor.shape[axis] == 1:  # broadcast
             continue
@@ -212,7 +213,7 @@ def agreement(
         before, after, bound = first.values[name].double() * by, second.values[name].double(), 2 * by * bounds[name]
         if reverse:
             axes = comparison.findings[name].axes
-            before, bound = _reverse(before, axes, case), _reverse(bound, axes, case)
+            before, bound = reversed_in(before, axes, case), reversed_in(bound, axes, case)
         dtype = second.values[name].dtype
         beyond = may_overflow(after, before, bound, dtype) | may_overflow(before, after, bound, dtype)
         difference = (after - before).masked_fill((after == before) | beyond, 0.0)

@@ -49,12 +49,14 @@ def resolve_problem(
     *,
     target: Callable[..., Any] | None = None,
     reference: Callable[..., Any] | None = None,
+    judged_alone: bool = False,
 ) -> Problem:
     """Imports what the words need, chooses the backend, and resolves the case.
 
     Args:
         target: a function to check in place of the one that is asked for by a word.
         reference: likewise.
+        judged_alone: whether identities alone may judge it.
 
     Raises:
         Failure: whatever keeps it from being run.
@@ -76,6 +78,8 @@ def resolve_problem(
     beside = None if judge is None else audited_target(judge, request.family or found.family)
     given = _options(request, found, saved)
     on = tuple(name for name, value in given.items() if value is not False)
+    if given.get("oracle") == "identities" and not judged_alone:
+        raise UsageFailure("--oracle identities judges plain checks alone, element by element nothing", "drop it")
     return Problem(_case(given, found, saved, device), found, beside, saved, on, request, frozenset(request.options))
 
 

@@ -44,12 +44,18 @@ def run_check(
     # What a target prints is no data of this command.
     with contextlib.redirect_stdout(sys.stderr):
         tick("importing torch and the target", 0.0)
-        problem = resolve_problem(request, target=target, reference=reference)
+        problem = resolve_problem(request, target=target, reference=reference, judged_alone=True)
+        from ..model.case import IDENTITIES
         from .misreading import refuse_misreading
         from .probe import probed
 
         imported = time.perf_counter() - start
-        report, problem = probed(problem, repro_command, tick, told, budget)
+        if problem.case.oracle == IDENTITIES:
+            from .unreferenced import probe_by_identities
+
+            report = probe_by_identities(problem, repro_command, tick, told)
+        else:
+            report, problem = probed(problem, repro_command, tick, told, budget)
         if problem.saved is not None:
             wrong = report.failing[0].measured if report.failing else None
             refuse_misreading(wrong, problem.saved, problem.target)

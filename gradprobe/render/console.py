@@ -26,6 +26,7 @@ from ..model.report import Report, Source
 from ..model.run import FAILED, INHERITED, MATCH, MISMATCH, Element, Error, Head, Intermediate, Run
 from .against import beside, render_against
 from .excerpt import render_reasons, window
+from .identities import identity_table
 from .places import base_of, place_of
 from .text import (
     ASCII,
@@ -37,6 +38,7 @@ from .text import (
     folded,
     greppable,
     headed,
+    identities,
     place_in_words,
     ratio,
     wrapped,
@@ -71,7 +73,8 @@ def render(report: Report, width: int, *, utf8: bool = True) -> list[Text]:
     if report.failing:
         lines += [*_place(report, width), *render_reasons(report, width)]
     lines += [line for sentence in _reasons(report) for line in folded(sentence, width)]
-    lines += [Text(), *_table(report, report.shown, width, UTF8 if utf8 else ASCII), Text(), *layouts]
+    table = _table(report, report.shown, width, UTF8 if utf8 else ASCII)
+    lines += [Text(), *(table if report.shown.compares else identity_table(report)), Text(), *layouts]
     lines += [line for sentence in (*_sentences(report), *beside(report)) for line in folded(sentence, width)]
     return [*lines, *_provenance(report, width), *(Text(f"  {hint}") for hint in report.hints)]
 
@@ -94,7 +97,10 @@ def _verdict(report: Report, width: int) -> Iterator[Text]:
     if run is not None:
         return headed("MISMATCH", "bold red", f"{_blame_of(run)} ({target}, {run.layout})", width)
     count, runs = plural(len(first.compares), "intermediate"), plural(len(report.measured), "layout")
-    return headed("MATCH", "bold green", f"{target}: {count} within budget in {runs} ({first.precision})", width)
+    keys = {key for run in report.measured for key in identities(run)}
+    right = f"{count} within budget" if first.compares else f"{plural(len(keys), 'identity')} kept"
+    alone = "" if first.compares else "; no reference was computed"
+    return headed("MATCH", "bold green", f"{target}: {right} in {runs} ({first.precision}){alone}", width)
 
 
 def _warnings(report: Report, width: int) -> Iterator[Text]:
@@ -223,13 +229,13 @@ def render_layouts(report: Report, width: int, *, utf8: bool = True) -> Iterator
             words = words or re.sub(r"^target '.*?' ", "", run.told_error[1])
             yield from folded(f"{run.layout:<14} {run.verdict}: {words}", width, style)
             continue
-        if not run.compares:  # the target's words, of any length
+        if not run.is_judged:  # the target's words, of any length
             how = "mismatch, then refused" if run.verdict == MISMATCH else run.verdict
             yield from folded(f"{run.layout:<14} {how}: {run.skipped}", width, style)
             continue
         line = Text.assemble(f"  {run.layout:<14} ", (run.verdict, style))
-        worst = max(run.compares, key=lambda one: one.ratio)
-        line.append(f", worst {ratio(worst.ratio)}{marks.times} in {worst.title}")
+        if worst := max(run.compares, key=lambda one: one.ratio, default=None):
+            line.append(f", worst {ratio(worst.ratio)}{marks.times} in {worst.title}")
         yield line
 
 
@@ -240,7 +246,7 @@ def _reasons(report: Report) -> Iterator[str]:
     yield from _of_memory(report)
     yield from (report.failing or report.measured[0]).inside
     yield from report.coarser
-    worst = max(one.ratio for run in report.measured for one in run.compares)
+    worst = max((one.ratio for run in report.measured for one in run.compares), default=0.0)
     if report.failing and not report.coarser and 1.0 < worst <= COARSE:
         name = report.shown.precision
         yield f"no error exceeds {COARSE:.0f}x: rather a coarser arithmetic than {name} than a wrong formula"
@@ -258,11 +264,11 @@ def _of_memory(report: Report) -> Iterator[str]:
 
 def _sentences(report: Report) -> Iterator[str]:
     shown, broken = report.shown, next((run.broken for run in report.measured if run.broken), [])
-    if report.failing:
+    if report.failing and shown.compares:
         yield f"wrong rows: {_wrong_rows(shown)}" if shown.first_mismatch else "no single element is out of bounds"
     if broken:
         yield f"identities broken: {'; '.join(identity.name for identity in broken)}"
-    else:
+    elif shown.compares:
         kept = [identity.key for run in report.measured for identity in run.invariants if identity.holds]
         of_reference = [identity.key for identity in shown.invariants if identity.of == "reference"]
         # I2 before I10, and what is no number last.
@@ -288,6 +294,8 @@ def _wrong_rows(run: Run) -> str:
 
 def _receipt(report: Report) -> str:
     counts, case, runs = report.compared, report.case, len(report.measured)
+    if not report.shown.compares:
+        return "compared no element: only sums over rows and keys were judged"
     seen = sorted({len(run.compares) for run in report.measured})
     names = plural(seen[0], "intermediate") if len(seen) == 1 else f"{seen[0]} to {plural(seen[-1], 'intermediate')}"
     words = f"compared {plural(counts.elements, 'element')}: every one of {names} in {plural(runs, 'run')}"

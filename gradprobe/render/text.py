@@ -162,7 +162,8 @@ def blame(run: Run) -> str:
     own = [one for one in run.intermediates if one.status == MISMATCH]
     inherited = [one.title for one in run.intermediates if one.status == INHERITED]
     if not own:
-        return f"every element is within budget, but the target breaks {run.broken[0].name}"
+        within = "every element is within budget, but " if run.compares else ""
+        return f"{within}the target breaks {run.broken[0].name}"
     words = f"{own[0].title} is the first wrong intermediate"
     words += f" in {heads_in_words(own[0], MISMATCH)}" if own[0].count > 1 else ""
     words += f"; wrong by itself too: {', '.join(one.title for one in own[1:])}" if own[1:] else ""

@@ -1,0 +1,201 @@
+"""A check that identities alone judge: for lengths at which no reference fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ..inputs.draw import outputs_of
+from ..inputs.layouts import Inputs
+from ..model.assignment import UNIT_RUN, Assigned, run_name
+from ..model.case import Case
+from ..model.failures import Refusal, TargetFailure, UsageFailure
+from ..model.memory import telling
+from ..numerics.compare import Comparison, attention_of
+from ..numerics.evidence import LayoutRun, Measured, Probed
+from ..numerics.identities import Invariant, doubled, permuted
+from ..numerics.precision import Precision, precision_of
+from ..numerics.unreferenced import (
+    BLIND,
+    agreement_alone,
+    beyond_the_mask,
+    family_of,
+    identities_alone,
+    silenced,
+)
+from ..probing.experiment import DERIVED, Experiment, Tick, dots_of, effective, experiment_of, silent
+from ..probing.observe import Execution, execute
+from ..probing.receipt import environment, notes_of, provenance
+from ..probing.runs import RunRecord, layouts_of, with_strays
+from ..reference import Attention
+from ..runtime.trace import Trace
+from .resolve import Problem
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# Of the options, those whose very inputs are of the size of the scores.
+_QUADRATIC = "--oracle identities makes nothing of the size of the scores, which {} has"
+
+
+def probe_by_identities(
+    problem: Problem, command: str, tick: Tick = silent, told: Callable[[Probed], object] = lambda so_far: None
+) -> Probed:
+    """Runs a target under each layout, and judges it by what holds for every right one.
+
+    Raises:
+        UsageFailure: the case has an input of the size of its scores, or the target takes what only a reference gives.
+        Refusal: the target raised on purpose under every layout.
+        TargetFailure: it could not be run, or gave nothing that an identity is about.
+    """
+    case, target = problem.case, problem.target
+    _refuse(problem)
+    experiment = experiment_of(case, target, None, problem.saved, tick=tick, command=command)
+    records: list[RunRecord] = []
+    first: _Judged | None = None
+    planned = list(layouts_of(case))
+    for assigned in planned:
+        record, judged = _record(experiment, assigned, first)
+        experiment = experiment.after(execution.outcome for execution in record.executions)
+        if first is None and judged is not None:
+            first, record = judged, _with_more_runs(experiment, judged, record)
+        records.append(record)
+        asked = case.layouts or case.runs
+        if judged is None and run_name(assigned) == "distinct" and not asked:  # many refuse a last stride but 1
+            planned.append(UNIT_RUN)
+        if first is not None:
+            told(_report(experiment, records))
+    if first is None:
+        raise Refusal(f"target {target.name!r} refused every layout: nothing was judged")
+    return _report(experiment, records)
+
+
+def _refuse(problem: Problem) -> None:
+    case, target, saved = problem.case, problem.target, problem.saved
+    if case.bias and case.family == "softmax" and {"m", "n"} <= set(case.bias_axes):
+        raise UsageFailure(_QUADRATIC.format("--bias"), "drop it, or give --bias-axes without m or n")
+    if case.mask is not None and case.mask != "padding":
+        raise UsageFailure(_QUADRATIC.format(f"--mask {case.mask}"), "drop it, or give --mask padding")
+    if case.dropout:
+        raise UsageFailure(_QUADRATIC.format("--dropout"), "drop it")
+    if problem.reference is not None:
+        raise UsageFailure("--oracle identities computes no reference", "drop --reference")
+    missing = [name for name in DERIVED if name in target.required and name not in (saved.values if saved else {})]
+    if missing:
+        own = ", ".join(target.takes[name] for name in missing)
+        raise UsageFailure(
+            f"target {target.name!r} needs {own}, which no reference computes under --oracle identities",
+            "check a function that computes them itself, or give an --inputs FILE that holds them",
+        )
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """A run, its problem in float64, and its results."""
+
+    assigned: Assigned
+    values: Mapping[str, Tensor]
+    x: Attention
+    trace: Trace
+
+
+def _inputs(experiment: Experiment, values: Mapping[str, Tensor], assigned: Assigned) -> Inputs:
+    outputs = outputs_of(experiment.case, experiment.target.outputs, values, experiment.unwritten)
+    return experiment.placed({**values, **outputs}, assigned)
+
+
+def _record(experiment: Experiment, assigned: Assigned, first: _Judged | None) -> tuple[RunRecord, _Judged | None]:
+    case, values = experiment.case, effective(experiment.values, assigned)
+    inputs = _inputs(experiment, values, assigned)
+    execution = execute(experiment, inputs)
+    trace, experiment = execution.outcome.trace, experiment.after([execution.outcome])
+    if trace is None:
+        refused = LayoutRun(
+            inputs.layout, assigned, None, execution.outcome.refused, memory=telling(execution.memory, False)
+        )
+        return RunRecord(refused, (execution.without_tensors(),)), None
+    experiment.tick(f"judging {inputs.layout}", 0.0, f"{inputs.layout}, judged")
+    with experiment.stopwatch.timed("compare"):
+        as_first = first is not None and not any(layout == "expanded" for _, layout in (*assigned, *first.assigned))
+        x = first.x if first is not None and as_first else attention_of(case, inputs.values)
+        precision = precision_of(case.dtype, dots_of(experiment))
+        found = identities_alone(case, x, trace, precision)
+        if first is not None and as_first:
+            found.append(agreement_alone("I10", case, first.x, first.trace, trace, precision))
+    if not found:
+        raise TargetFailure(
+            f"target {experiment.target.name!r} gave nothing that an identity is about",
+            "return dK, or dV and O, or dQ and dK; or drop --oracle identities",
+        )
+    comparison = Comparison({}, (), precision, 0, {}, {}, {}, {})
+    measured = Measured(x, Trace({}, {}), comparison, None, tuple(found))
+    memory = telling(execution.memory, any(not bool(value.isfinite().all()) for value in trace.values.values()))
+    run = LayoutRun(inputs.layout, assigned, measured, None, memory=memory)
+    return RunRecord(run, (execution.without_tensors(),)), _Judged(assigned, values, x, trace)
+
+
+def _with_more_runs(experiment: Experiment, first: _Judged, record: RunRecord) -> RunRecord:
+    """The first layout's record with what takes further runs of it: I8 and I9, I6, and repeats."""
+    executions: list[Execution] = []
+    # Values that were expanded are so already.
+    assigned = tuple((tensor, layout) for tensor, layout in first.assigned if layout != "expanded")
+
+    def run(values: Mapping[str, Tensor]) -> Trace:
+        execution = execute(experiment, _inputs(experiment, values, assigned))
+        if execution.outcome.trace is None:
+            raise TargetFailure(f"target {experiment.target.name!r} refused values of a layout that it took before")
+        executions.append(execution.without_tensors())
+        return execution.outcome.trace
+
+    precision = precision_of(experiment.case.dtype, dots_of(experiment))
+    found = list(_of_more_runs(experiment.case, first, run, precision))
+    assert record.run is not None
+    assert record.run.measured is not None
+    measured = replace(record.run.measured, invariants=(*record.run.measured.invariants, *found))
+    return replace(record, run=replace(record.run, measured=measured)).with_more(executions)
+
+
+def _of_more_runs(
+    case: Case, first: _Judged, run: Callable[[Mapping[str, Tensor]], Trace], precision: Precision
+) -> Iterator[Invariant]:
+    x, trace = first.x, first.trace
+    for _ in range(1, case.repeat):
+        yield agreement_alone("repeat", case, x, trace, run(first.values), precision)
+    linear = run(doubled(first.values))
+    yield agreement_alone("I8", case, x, trace, linear, precision, factor=2.0)
+    if case.batch * case.heads > 1:
+        yield agreement_alone("I9", case, x, trace, run(permuted(first.values, case)), precision, reverse=True)
+    silent = beyond_the_mask(case, x, run(silenced(first.values, case, x)))
+    yield from [silent] if silent is not None else []
+
+
+def _report(experiment: Experiment, records: list[RunRecord]) -> Probed:
+    runs = tuple(with_strays(records))
+    broken = {one.key for run in runs if run.measured for one in run.measured.broken}
+    family = family_of(broken)
+    case = experiment.case
+    return Probed(
+        case=replace(case, dots=dots_of(experiment)),
+        provenance=replace(provenance(experiment, records), reference="none: identities alone"),
+        environment=environment(case.device),
+        runs=runs,
+        notes=(*notes_of(experiment, records), *_untried(case), f"these identities do not see {BLIND}"),
+        reproduce=experiment.command,
+        seconds=experiment.stopwatch.seconds,
+        known=(f"the identities that are broken ({', '.join(sorted(broken))}) name the family: {family}",)
+        if family
+        else (),
+        sought=False,
+    )
+
+
+def _untried(case: Case) -> Iterator[str]:
+    """Which identities the options leave untrue of a right kernel."""
+    if case.family == "lazy":
+        yield "I1 is not tried: it does not hold for lazy attention"
+    if case.sinks:
+        yield "I1 and I2 are not tried: they do not hold beside --sinks"
+    elif case.softcap is not None:
+        yield "I2 is not tried: it does not hold under --softcap"
+    yield "I5 and I7 are not tried: they are about P and dS"
