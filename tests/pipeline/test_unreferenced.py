@@ -7,13 +7,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradprobe.inputs.draw import draw
-from gradprobe.model.case import PATTERNS
 from gradprobe.numerics.compare import attention_of
 from gradprobe.numerics.precision import precision_of
 from gradprobe.numerics.unreferenced import beyond_the_mask, family_of, identities_alone, silenced
 from gradprobe.reference import Attention
 from tests.cli.command import run
 from tests.emulated import Arithmetic, case_of, changed, ran
+from tests.numerics.test_budget import PATTERNS
 from tests.sampling import sampled
 
 ARITHMETIC = {
