@@ -6,19 +6,19 @@ import importlib.util
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ...inputs.history import CheckRequest
-from ...model.failures import Failure, TargetFailure
-from ...processes import run_each
+from ...model.failures import Failure
 from ...runtime.caches import TritonCache, fresh_caches, triton_cache
+from ...targets.builtin import has_driver
 from ..suite.checked import Planned
+from .climbing import Step, climb, climb_target, climbed_alone
 from .files import LoadedFile
-from .ladder import machine_rungs, narrower, target_rungs
+from .ladder import machine_rungs, target_rungs
 from .machine import Machine, machine
-from .rung import COMPILED, CUDA, FAILS, GREEN, INTERPRETED, NOT_RUN, RED, Climbed, Rung, climb
-from .survey import FACTORY as SURVEYOR
+from .rung import COMPILED, CUDA, FAILS, GREEN, INTERPRETED, NOT_RUN, RED, Climbed, Rung
 from .survey import Survey
 
 Tick = Callable[[str, float | None], object]
@@ -75,24 +75,28 @@ FRESH, AS_INTERPRETED = "with every cache empty", "in Triton's interpreter"
 def examine_machine(command: str, tick: Tick) -> Examination:
     """Climbs the ladder of this machine in every way that there is here."""
     start = time.perf_counter()
-    survey = _surveyed(None, "auto", tick)
-    ways, left_out = _ways(survey.backend)
+    tick("importing torch", None)
+    ways, left_out = _ways(_backend())
     rungs = [(device, rung) for how, device in ways for rung in machine_rungs(how, device)]
-    found: dict[tuple[str, str], Climbed] = {}
+    found, surveys = dict[tuple[str, str], Climbed](), dict[str, Survey]()
     for device in dict.fromkeys(device for device, _ in rungs):
         here = [rung for where, rung in rungs if where == device]
         # Programs of several processes on one GPU wait for one another.
-        workers = len(os.sched_getaffinity(0)) if device == "cpu" else 1
-        for one in climb(here, device, workers=min(workers, _MOST)):
-            found[one.rung.key] = one
-            tick(f"rung {len(found)} of {len(rungs)}: {one.rung.title}", len(found) / len(rungs))
+        workers = min(len(os.sched_getaffinity(0)), _WORKERS) if device == "cpu" else 1
+        for one in climb([None, *here], device, workers=workers):
+            if isinstance(one, Survey):
+                surveys[device] = one
+            else:
+                found[one.rung.key] = one
+                tick(f"rung {len(found)} of {len(rungs)}: {one.rung.title}", len(found) / len(rungs))
+    survey = replace(surveys[ways[0][1]], mended=surveys["cpu"].mended)
     climbed = tuple(found[rung.key] for _, rung in rungs)
     made = Examination("", machine(), survey, climbed, (), triton_cache({}), left_out, 0.0, command)
-    return replace(made, closer=_closer(made, [rung for _, rung in rungs]), seconds=time.perf_counter() - start)
+    return replace(made, closer=_closer(made), seconds=time.perf_counter() - start)
 
 
 # Each process imports torch, a second or more of a core.
-_MOST = 2
+_WORKERS = 2
 
 
 def examine_target(request: CheckRequest, command: str, timeout: float | None, tick: Tick) -> Examination:
@@ -101,69 +105,61 @@ def examine_target(request: CheckRequest, command: str, timeout: float | None, t
     Raises:
         Failure: the target is not there or cannot be imported.
     """
-    start = time.perf_counter()
-    survey = _surveyed(request, str(request.options.get("device", "auto")), tick)
-    assert survey.built is not None
-    rungs, climbed = target_rungs(request, survey.built), list[Climbed]()
-    tick(f"rung 1 of {len(rungs)}: {rungs[0].title}", 0.0)
-    for one in climb(rungs, survey.backend, timeout=timeout):
-        climbed.append(one)
-        if one.is_bad:
+    start, steps, surveys = time.perf_counter(), list[Step](), list[Survey]()
+    tick("importing torch and the target", None)
+    rungs: list[Rung] = []
+
+    def begin(survey: Survey) -> None:
+        assert survey.built is not None
+        surveys.append(survey)
+        rungs.extend(target_rungs(request, survey.built))
+        tick(f"rung 1 of {len(rungs)}: {rungs[0].title}", 0.0)
+
+    for step in climb_target(request, timeout, begin):
+        steps.append(step)
+        if step.climbed.is_bad:
             break
-        done = len(climbed)
-        if done < len(rungs):
+        if (done := len(steps)) < len(rungs):
             tick(f"rung {done + 1} of {len(rungs)}: {rungs[done].title}", done / len(rungs))
-    climbed += [Climbed(rung, NOT_RUN) for rung in rungs[len(climbed) :]]
-    names = {file.file: file.kernels for file in survey.files}
-    made = Examination(request.target, machine(), survey, tuple(climbed), (), triton_cache(names), (), 0.0, command)
-    tick("the first rung that is bad, once more in other ways", None)
-    return replace(made, closer=_closer(made, rungs), seconds=time.perf_counter() - start)
+    above = (Climbed(rung, NOT_RUN) for rung in rungs[len(steps) :])
+    climbed = (*(step.climbed for step in steps), *above)
+    closer = tuple(step.closer for step in steps if step.closer is not None)
+    cache = triton_cache({file.file: file.kernels for file in surveys[0].files})
+    made = Examination(request.target, machine(), surveys[0], climbed, closer, cache, (), 0.0, command)
+    return replace(made, closer=(*closer, *_closer(made)), seconds=time.perf_counter() - start)
 
 
-def _surveyed(request: CheckRequest | None, device: str, tick: Tick) -> Survey:
-    tick("importing torch" if request is None else "importing torch and the target", None)
-    (ended,) = run_each(SURVEYOR, device, [request])
-    if ended.raised is not None:
-        raise ended.raised.failure
-    if ended.crash is not None:
-        subject = f"target {request.target!r}" if request else "torch"
-        raise TargetFailure(f"{subject} crashed while it was imported: {ended.crash.words}{ended.crash.where}")
-    assert isinstance(ended.result, Survey)
-    return ended.result
+def _backend() -> str:
+    """Where torch runs, "cuda" or "cpu"; it is asked only where there is a driver."""
+    if not has_driver():
+        return "cpu"
+    (survey,) = climb([None], "auto")
+    assert isinstance(survey, Survey)
+    return survey.backend
 
 
 def _ways(backend: str) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
     """The ways in which kernels run here, each with its device; and why there are no others."""
-    ways, left_out = [(INTERPRETED, "cpu")], []
-    if backend == "cuda":
-        ways.insert(0, (COMPILED, "cuda"))
-    else:
-        left_out.append("compiled: torch sees no GPU")
-    if backend == "cuda" and importlib.util.find_spec("cuda") is not None:
-        ways.append((CUDA, "cuda"))
-    elif backend == "cuda":
-        left_out.append("CUDA: cuda-core is not installed (pip install 'gradprobe[cuda]')")
-    elif shutil.which(os.environ.get("CXX", "g++")) or shutil.which("g++"):
-        ways.append((CUDA, "cpu"))
-    else:
-        left_out.append("CUDA: neither a GPU nor g++, which runs CUDA kernels on the CPU")
-    return ways, tuple(left_out)
+    if backend == "cpu":
+        left_out = ("compiled: torch sees no GPU",)
+        if shutil.which(os.environ.get("CXX", "g++")) or shutil.which("g++"):
+            return [(INTERPRETED, "cpu"), (CUDA, "cpu")], left_out
+        return [(INTERPRETED, "cpu")], (*left_out, "CUDA: neither a GPU nor g++, which runs CUDA kernels on the CPU")
+    ways = [(COMPILED, "cuda"), (CUDA, "cuda"), (INTERPRETED, "cpu")]
+    if importlib.util.find_spec("cuda") is not None:
+        return ways, ()
+    return [ways[0], ways[2]], ("CUDA: cuda-core is not installed (pip install 'gradprobe[cuda]')",)
 
 
-def _closer(made: Examination, rungs: Sequence[Rung]) -> tuple[Climbed, ...]:
-    """The first bad rung with one head, in the interpreter, and with empty caches, as far as these differ from it."""
+def _closer(made: Examination) -> tuple[Climbed, ...]:
+    """The first bad rung in Triton's interpreter, and with empty caches, where it is compiled."""
     bad = made.first_bad
-    if bad is None:
+    if bad is None or made.survey.backend != "cuda" or bad.rung.how == INTERPRETED:
         return ()
-    rung, on_gpu = bad.rung, made.survey.backend == "cuda" and bad.rung.how != INTERPRETED
-    found = list[Climbed]()
-    if made.target and (small := narrower(rung, rungs)) is not None:
-        found += climb([small], made.survey.backend)
-    if made.target and on_gpu and rung.planned is not None:
+    rung, found = bad.rung, list[Climbed]()
+    if made.target and rung.planned is not None:
         options = {**rung.planned.request.options, "device": "cpu"}
         planned = Planned(AS_INTERPRETED, replace(rung.planned.request, options=options))
-        found += climb([replace(rung, title=AS_INTERPRETED, planned=planned)], "cpu")
-    if on_gpu:
-        with fresh_caches():
-            found += climb([replace(rung, title=FRESH)], made.survey.backend)
-    return tuple(found)
+        found.append(climbed_alone(replace(rung, title=AS_INTERPRETED, planned=planned), "cpu"))
+    with fresh_caches():
+        return (*found, climbed_alone(replace(rung, title=FRESH), "cuda"))

@@ -155,7 +155,7 @@ def kernels_of(modules: Iterable[types.ModuleType]) -> dict[str, list[Any]]:
     for module in list(modules):
         for value in list(vars(module).values()):
             kernel = value
-            while type(kernel).__module__.startswith("triton.runtime") and not isinstance(kernel, kinds):
+            while str(type(kernel).__module__).startswith("triton.runtime") and not isinstance(kernel, kinds):
                 kernel = getattr(kernel, "fn", None)  # under autotune and heuristics
             code = getattr(kernel.fn, "__code__", None) if isinstance(kernel, kinds) else None
             if code is not None and not code.co_filename.startswith(own):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -50,9 +51,10 @@ def _verdict(made: Examination) -> str:
     below = [one for one in made.climbed[: made.climbed.index(bad)] if one.rung.how == bad.rung.how]
     if not below:
         return f'"{bad.rung.title}"{how}, the lowest rung ({subject})'
-    all_green = all(one.state == GREEN for one in below)
+    green = sum(one.state == GREEN for one in below)
     words = f"the {plural(len(below), 'rung')} below it {'are' if len(below) > 1 else 'is'} green"
-    return f'first at "{bad.rung.title}"{how}; {words if all_green else "no rung below it is"} ({subject})'
+    words = words if green == len(below) else f"of {plural(len(below), 'rung')} below it {green} are green"
+    return f'first at "{bad.rung.title}"{how}; {words} ({subject})'
 
 
 def _machine_ladder(made: Examination, width: int) -> Iterator[Text]:
@@ -77,17 +79,24 @@ def _machine_ladder(made: Examination, width: int) -> Iterator[Text]:
 
 def _target_ladder(made: Examination, width: int) -> Iterator[Text]:
     run, above = ([one for one in made.climbed if (one.state == NOT_RUN) == is_above] for is_above in (False, True))
-    longest = max(len(one.rung.title) for one in (*run, *made.closer))
+    longest, refusals = max(len(one.rung.title) for one in (*run, *made.closer)), list[str]()
     yield Text(f"  {'':<17}{'rung':<{longest}}  rules out; red: at fault", "dim")
     for one in run:
         yield _rung(one, longest)
-        if one.state == REFUSED:
-            yield from folded(f"          {one.words}", width, "dim")
+        if one.state == REFUSED and (why := _refusal(one)) not in refusals:
+            refusals.append(why)
+            yield from folded(f"        {why}", width, "dim")
     if above:
         titles = ", ".join(quoted(one.rung.title) for one in above)
         yield from folded(f"not run, since what is below fails: {titles}", width, "dim")
     for one in made.closer:
         yield _rung(one, longest)
+
+
+def _refusal(one: Climbed) -> str:
+    """The target's own words, which it has for several layouts alike."""
+    found = re.search(r" refused every layout \([^:]*: (.*)\): nothing was compared", one.words)
+    return found[1] if found else one.words
 
 
 def _rung(one: Climbed, longest: int) -> Text:

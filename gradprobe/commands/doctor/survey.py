@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ...inputs.history import CheckRequest
 from ...model.assignment import TENSORS
 from .files import LoadedFile, kernels_of, loaded_file, origin_of
 from .ladder import Built
+
+if TYPE_CHECKING:
+    from ...pipeline.resolve import Problem
 
 _TILE = 32
 _LIBRARIES = ("gradprobe", "torch", "triton", "numpy")
@@ -34,22 +37,16 @@ class Survey:
     built: Built | None = None
 
 
-class Surveyor:
-    """`Surveyor(device)(request)` is a Survey; of None, one without a target."""
-
-    def __init__(self, device: str) -> None:
-        from ...runtime.backend import prepare_backend
-
-        self._device = prepare_backend(device)
-        import torch  # noqa: F401
-
-    def __call__(self, request: CheckRequest | None) -> Survey:
-        mended = _mended() if self._device == "cpu" else ()
-        built, files = (None, _libraries()) if request is None else _of_target(request)
-        return Survey(self._device, _tf32(), _gpu(), mended, files, built)
+def survey_machine(device: str) -> Survey:
+    """The survey of this process, in which kernels run on "cpu" or "cuda"."""
+    return Survey(device, _tf32(), _gpu(), _mended() if device == "cpu" else (), _libraries())
 
 
-FACTORY = f"{__name__}:Surveyor"
+def survey_target(problem: Problem) -> Survey:
+    """The survey of this process, which has imported a target."""
+    device = problem.case.device
+    built, files = _of_target(problem)
+    return Survey(device, _tf32(), _gpu(), _mended() if device == "cpu" else (), files, built)
 
 
 def _libraries() -> tuple[LoadedFile, ...]:
@@ -57,22 +54,20 @@ def _libraries() -> tuple[LoadedFile, ...]:
     return tuple(one for one in found if one is not None)
 
 
-def _of_target(request: CheckRequest) -> tuple[Built, tuple[LoadedFile, ...]]:
+def _of_target(problem: Problem) -> tuple[Built, tuple[LoadedFile, ...]]:
     from ...lint.catching import catch, values_of
-    from ...pipeline.resolve import resolve_problem
 
-    with contextlib.redirect_stdout(sys.stderr):
-        problem = resolve_problem(request)
-        target, case = problem.target, problem.case
-        launches: list[Any] = []
-        with contextlib.suppress(Exception):  # what it takes is not known; its rungs will tell why
-            launches = [launch for caught in catch(target, case) for launch in caught.launches]
-        given = values_of(target, case)
+    target, case = problem.target, problem.case
+    launches: list[Any] = []
+    with contextlib.suppress(Exception), contextlib.redirect_stdout(sys.stderr):  # its rungs will tell what it takes
+        launches = [launch for caught in catch(target, case) for launch in caught.launches]
+    given = values_of(target, case)
     tensors = tuple(name for name in TENSORS if name in given and not name.startswith(("seqlens", "cu_")))
     module = getattr(target.function, "__module__", "")
     kernels = kernels_of(list(sys.modules.values()))
     launched = {launch.function.file for launch in launches if hasattr(launch.function, "file")}
-    found = {target.source.file: (module, request.target.rpartition(":")[0].endswith(".py"))}
+    named = os.path.realpath(problem.request.target.rpartition(":")[0]) == target.source.file
+    found = {target.source.file: (module, named)}
     for file in launched & kernels.keys() - {target.source.file}:
         found[file] = (kernels[file][0].fn.__module__, False)
     files = (
