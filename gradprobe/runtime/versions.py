@@ -15,7 +15,7 @@ _JUDGED = ("torch", "triton", "numpy")
 
 
 @dataclass(frozen=True)
-class Tested:
+class InstalledPackage:
     """An installed package, and with which of its versions gradprobe is tested."""
 
     name: str
@@ -25,7 +25,7 @@ class Tested:
     holds: bool
 
 
-def tested() -> tuple[Tested, ...]:
+def tested() -> tuple[InstalledPackage, ...]:
     """What a check computes with, as far as it is installed; none of it is imported."""
     # Not at the top: --help needs none of it.
     from importlib import metadata
@@ -34,7 +34,7 @@ def tested() -> tuple[Tested, ...]:
     for name, bound in _bounds().items():
         with contextlib.suppress(metadata.PackageNotFoundError):  # or under another name, as other builds of triton are
             version = metadata.version(name)
-            found.append(Tested(name, version, bound, _holds(bound, version)))
+            found.append(InstalledPackage(name, version, bound, _holds(bound, version)))
     return tuple(found)
 
 

@@ -102,3 +102,8 @@ def test_the_story_s_kernel_needs_no_words_to_be_red_first_where_do_moves(folder
     assert ran.code == 1
     assert ran.out.startswith('RED  first at "2 heads, dO moved"; the 4 rungs below it are green')
     assert "CAUSE  dO is read with q's head stride" in ran.out
+
+
+def test_a_check_with_empty_caches_says_so_in_the_command_that_repeats_it(folder):
+    assert run(f"check {SMALL} --runs contiguous --fresh --json out.json").code == 0
+    assert json.loads((folder / "out.json").read_text())["reproduce"].endswith(" --fresh")

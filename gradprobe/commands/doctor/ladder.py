@@ -34,7 +34,7 @@ def machine_rungs(how: str, device: str) -> list[Rung]:
         if (precision == "tf32" and how != COMPILED) or (dtype == "float32" and how == CUDA and precision == "tf32"):
             continue  # only compiled Triton has dots of TF32
         name = dtype if dtype != "float32" else f"{dtype}, {precision.upper()}"
-        rungs.append(Rung(f"dots in {name}", "wrong products", how, primitive=f"dots:{dtype}:{precision}"))
+        rungs.append(Rung(f"dots in {name}", "wrong dots", how, primitive=f"dots:{dtype}:{precision}"))
 
     def check(title: str, blames: str, target: str, options: Mapping[str, Any], run: str) -> Rung:
         words = {**options, "runs": [run], "device": device, "dots": "ieee"}
@@ -42,8 +42,8 @@ def machine_rungs(how: str, device: str) -> list[Rung]:
 
     many = {**_SMALL, "batch": 2, "heads": 5}
     rungs += [
-        check("a backward of one head", "exp, transposes", f"{own}:one_tile_backward", _SMALL, "contiguous"),
-        check("every head receives a gradient", "heads left out", f"{own}:one_tile_backward", many, "do=expanded"),
+        check("a backward of one head", "the formulas", f"{own}:one_tile_backward", _SMALL, "contiguous"),
+        check("every head receives a gradient", "lost heads", f"{own}:one_tile_backward", many, "do=expanded"),
     ]
     for name in ("flash", "lazy"):
         target = f"{name}-cuda" if how == CUDA else name

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ...runtime.versions import Tested, installed, tested
+from ...runtime.versions import InstalledPackage, installed, tested
 
 _PREFIXES = ("TRITON_", "CUDA_", "NVIDIA_", "TORCH_", "TORCHINDUCTOR_", "PYTORCH_", "CUBLAS_", "GRADPROBE_")
 # What changes which code runs, or how it computes.
@@ -28,13 +28,13 @@ class Machine:
     """What was found."""
 
     versions: Mapping[str, str]
-    tested: tuple[Tested, ...]
+    tested: tuple[InstalledPackage, ...]
     variables: Mapping[str, str]
     smi: str
     """A line of nvidia-smi on each GPU; "" where there is none."""
 
     @property
-    def untested(self) -> tuple[Tested, ...]:
+    def untested(self) -> tuple[InstalledPackage, ...]:
         """What has another version than any that gradprobe was tested with."""
         return tuple(one for one in self.tested if not one.holds)
 

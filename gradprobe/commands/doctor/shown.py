@@ -46,14 +46,14 @@ def _verdict(made: Examination) -> str:
     if bad is None:
         refused = sum(one.state == REFUSED for one in made.climbed)
         more = f", {refused} refused by the target" if refused else ""
-        return f"{green} of {plural(len(made.climbed), 'rung')} are green{more} ({subject})"
+        return f"{green} of {plural(len(made.climbed), 'rung')} green{more} ({subject})"
     how = f", {bad.rung.how}" if bad.rung.how else ""
     below = [one for one in made.climbed[: made.climbed.index(bad)] if one.rung.how == bad.rung.how]
     if not below:
         return f'"{bad.rung.title}"{how}, the lowest rung ({subject})'
     green = sum(one.state == GREEN for one in below)
     words = f"the {plural(len(below), 'rung')} below it {'are' if len(below) > 1 else 'is'} green"
-    words = words if green == len(below) else f"of {plural(len(below), 'rung')} below it {green} are green"
+    words = words if green == len(below) else f"{green} of {plural(len(below), 'rung')} below it green"
     return f'first at "{bad.rung.title}"{how}; {words} ({subject})'
 
 
