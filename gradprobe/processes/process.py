@@ -188,7 +188,8 @@ class Child:
     def _write(self, piece: bytes) -> None:
         self._tail = (self._tail + piece)[-_TAIL_BYTES:]
         if self.echo is not None:
-            self.echo(self._decode(piece))
+            with contextlib.suppress(OSError):  # whoever reads it has left (`2>&1 | head -1`)
+                self.echo(self._decode(piece))
 
     def _piece(self, descriptor: int) -> bytes:
         try:

@@ -74,6 +74,14 @@ def test_a_crash_is_the_end_of_its_item_alone(item, words):
     assert after.result[2] == 1, "the child that died was replaced"
 
 
+def test_output_that_nobody_reads_any_more_ends_no_item():
+    def left(text):
+        raise BrokenPipeError
+
+    printed, after = ended(("printing", 3), ("twice", 2), timeout=20, echo=left)
+    assert (printed.crash, after.result[0]) == (None, 4)
+
+
 @pytest.mark.parametrize("raised", ["", "Triton Error [CUDA]: misaligned address"])
 def test_a_process_that_lost_its_device_is_replaced_whatever_its_worker_made_of_that(raised):
     before, lost, after = ended(("twice", 1), ("lose_the_device", raised), ("twice", 2))

@@ -1,0 +1,82 @@
+"""The doctor on a GPU: every rung green; a wrong kernel is wrong in the interpreter too; a poisoned cache is named."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gradprobe.kernels.triton import lazy
+
+pytestmark = pytest.mark.gpu
+
+ROOT = Path(__file__).resolve().parents[2]
+WRONG_LINE, RIGHT_LINE = "do_ptr += b * stride_dob + h * stride_oh", "do_ptr += b * stride_dob + h * stride_doh"
+RIGHT = (ROOT / "examples" / "delta.py").read_text().replace(WRONG_LINE, RIGHT_LINE)
+DOUBLED = RIGHT.replace("tl.sum(o * do, axis=1)", "2.0 * tl.sum(o * do, axis=1)")
+
+
+def doctor(words, folder, **environment):
+    """The exit code, what stood on the screen, and the JSON."""
+    inherited = {name: value for name, value in os.environ.items() if name not in ("TRITON_INTERPRET", "NO_COLOR")}
+    env = {**inherited, "PYTHONPATH": str(ROOT), "COLUMNS": "80", **environment}
+    command = [sys.executable, "-m", "gradprobe", "doctor", *words.split(), "--json", "out.json"]
+    ran = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=560, check=False)
+    print(ran.stdout, ran.stderr)
+    return ran.returncode, ran.stdout, json.loads((folder / "out.json").read_text())
+
+
+def test_every_rung_is_green_compiled_interpreted_and_in_cuda(tmp_path, record_property):
+    code, out, told = doctor("", tmp_path)
+    record_property("out", out)
+    assert code == 0, out
+    assert {rung["how"] for rung in told["rungs"]} == {"compiled", "interpreted", "CUDA"}
+    assert told["machine"]["gpu"]
+    assert told["mended"]
+
+
+def test_a_wrong_stride_is_wrong_in_the_interpreter_and_with_empty_caches_too(tmp_path):
+    text = Path(lazy.__file__).read_text().replace("h * stride_doh", "h * stride_qh")
+    (tmp_path / "mine.py").write_text(text)
+    code, out, told = doctor("mine.py:lazy_intermediates", tmp_path)
+    assert code == 1
+    assert out.startswith('RED  first at "2 heads, dO moved"; the 4 rungs below it are green')
+    assert [(rung["rung"], rung["state"]) for rung in told["closer"]] == [
+        ("1 head, dO moved", "green"), ("in Triton's interpreter", "red"), ("with every cache empty", "red"),
+    ]  # fmt: skip
+    assert told["stale"] == []
+    assert told["cache"]["of_kernels"]
+
+
+def test_a_cache_that_holds_another_kernel_s_code_is_named(tmp_path):
+    cache, words, file = tmp_path / "cache", "mine.py:delta --heads 2", tmp_path / "mine.py"
+    file.write_text(RIGHT)
+    code, out, _ = doctor(words, tmp_path, TRITON_CACHE_DIR=str(cache))
+    assert code == 0, out
+    of_right = set(cache.iterdir())
+    file.write_text(DOUBLED)
+    code, out, _ = doctor(words, tmp_path, TRITON_CACHE_DIR=str(cache))
+    assert code == 1, out
+    of_wrong = {arguments(entry): entry for entry in set(cache.iterdir()) - of_right if arguments(entry)}
+    poisoned = [entry for entry in of_right if arguments(entry) in of_wrong]
+    assert poisoned
+    for entry in poisoned:
+        shutil.copy(of_wrong[arguments(entry)] / "delta_kernel.cubin", entry / "delta_kernel.cubin")
+    file.write_text(RIGHT)
+    code, out, told = doctor(words, tmp_path, TRITON_CACHE_DIR=str(cache))
+    assert code == 1, out
+    assert told["first_bad"]["state"] == "red"
+    assert [rung["state"] for rung in told["closer"]][-2:] == ["green", "green"]
+    assert told["stale"] == ["a cache of compiled kernels is stale: with every cache empty it is green"]
+    assert doctor(f"{words} --fresh", tmp_path, TRITON_CACHE_DIR=str(cache))[0] == 0
+
+
+def arguments(entry):
+    """The types of the arguments of an entry's kernel; "" of an entry of no such kernel."""
+    code = entry / "delta_kernel.ttir"
+    found = re.search(r"tt\.func public @delta_kernel\((.*?)\) attributes", code.read_text()) if code.exists() else None
+    return re.sub(r" loc\([^)]*\)+", "", found[1]) if found else ""
