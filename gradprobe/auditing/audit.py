@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..inputs.draw import draw
 from ..model.case import Case, resolve
-from ..model.failures import Failure, TargetFailure, text_of
+from ..model.failures import Failure, TargetFailure, UsageFailure, text_of
 from ..model.report import Opinion
 from ..numerics.compare import attention_of, compare
 from ..numerics.evidence import LayoutRun, Measured
@@ -24,7 +24,7 @@ from ..reference import Attention, manual_attention_backward
 from ..runtime.trace import Trace
 from ..targets.find import family_of, find_function
 from ..targets.naming import plain_function
-from .calling import AXES, SHAPES, Called, Callee, Convention, is_near
+from .calling import AXES, MERGED, SHAPES, Called, Callee, Convention, is_near
 from .explain import Explanation, explain
 from .judges import OwnForward, by_autograd, by_differences, opinion, own_forwards
 
@@ -38,6 +38,7 @@ _SIZES = (
 )
 _SEEDS = (0, 1, 2)
 _OTHER_SCALE = 0.3
+_LONGEST_WORDS = 120
 _LENGTH, _HEAD_DIM = r"(?:L|N|M|S|T|N_CTX|seq\w*|length)", r"(?:D|dim|d_k|head_?dim|d_?head)"
 _FEWER = {
     2: rf"single[ -]head|one head|[\[\(] *{_LENGTH} *, *{_HEAD_DIM} *[\]\)]",
@@ -135,7 +136,13 @@ class _Auditing:
         swapped = self._swapped(best) if best.wrong else None
         taken = self._taken(best)
         settings = [best.setting, *self._others(best)]
-        runs = [found for setting in settings for seed in _SEEDS if (found := self._run(best, setting, seed))]
+        by_setting = [[self._run(best, setting, seed) for seed in _SEEDS] for setting in settings]
+        runs = [found for those in by_setting for found in those if found is not None]
+        taken += tuple(
+            f"it was not judged {_name(setting)}: it raised {self._last_words()}"
+            for setting, those in zip(settings, by_setting, strict=True)
+            if not any(those)
+        )
         failing = next((run for run in runs if not run[1].matches or run[2]), runs[0])
         attempt, _, misshapen = failing
         made = Audit(self._callee, attempt, tuple(run for _, run, _ in runs), None, (), taken, misshapen)
@@ -221,13 +228,19 @@ class _Auditing:
         if not attempts:
             raise self._cannot_run()
         attempts = [one for one in attempts if self._is_meant(one, attempts)]
-        explained = [(self._explained(one), one) for one in self._likeliest(attempts)]
+        found: list[tuple[Explanation, Attempt]] = []
+        for shapes in dict.fromkeys(one.how.shapes for one in attempts):
+            alike = [one for one in attempts if one.how.shapes == shapes]
+            found += [(self._explained(one), one) for one in self._likeliest(alike)]
+            if any(not explanation.unexplained for explanation, _ in found):
+                break
 
-        def rank(pair: tuple[Explanation, Attempt]) -> tuple[int, int]:
+        def rank(pair: tuple[Explanation, Attempt]) -> tuple[int, bool, int, int]:
             explanation, attempt = pair
-            return len(explanation.unexplained), len(explanation.located)
+            own_scale = attempt.setting.scale is not None
+            return len(explanation.unexplained), own_scale, len(explanation.located), -attempt.right
 
-        return min(explained, key=rank)[1]
+        return min(found, key=rank)[1]
 
     def _is_meant(self, attempt: Attempt, attempts: list[Attempt]) -> bool:
         """Whether a way of calling it may decide: with fewer axes only where it does not run with more, or says so."""
@@ -248,17 +261,22 @@ class _Auditing:
         return kept[:1] if told else kept
 
     def _attempts(self, sizes: Mapping[str, int]) -> Iterator[Attempt]:
-        for library, shapes in itertools.product(self._callee.libraries, SHAPES):
+        known = [shapes for shapes in SHAPES if shapes != MERGED or self._callee.has_width]
+        for library, shapes in itertools.product(self._callee.libraries, known):
             one = {letter: 1 for letter, name in (("b", "batch"), ("h", "heads")) if letter not in shapes}
             fitting = {**sizes, **{{"b": "batch", "h": "heads"}[letter]: size for letter, size in one.items()}}
             ran = False
             for mask in self._callee.masks:
                 plain = Convention(library, shapes, mask)
-                found = list(self._with_settings(plain, fitting))
-                found = found or list(self._with_settings(replace(plain, leaves=True), fitting))
-                yield from found
-                ran |= bool(found)
-            if ran and len(self._callee.libraries) > 1 and shapes == SHAPES[-1]:
+                ways = [plain, replace(plain, leaves=True)]
+                ways += [replace(plain, unknown=flag) for flag in (False, True) if self._callee.unknown]
+                for how in ways:
+                    found = list(self._with_settings(how, fitting))
+                    yield from found
+                    ran |= bool(found)
+                    if found:
+                        break
+            if ran and len(self._callee.libraries) > 1 and shapes == known[-1]:
                 return
 
     def _with_settings(self, how: Convention, sizes: Mapping[str, int]) -> Iterator[Attempt]:
@@ -275,11 +293,16 @@ class _Auditing:
                 yield Attempt(how, setting, drawn, called, _wrong(called, drawn))
 
     def _cannot_run(self) -> Failure:
+        if unknown := self._callee.unknown:
+            return UsageFailure(
+                f"reference {self._callee.word!r} needs a parameter {unknown[0]!r} that nothing can be passed for",
+                "name it as the field does: q, k, v, do, o, lse, scale, causal, mask; or give it a default",
+            )
         how, error = next(((how, one) for how, one in self._raised if not isinstance(one, TypeError)), self._raised[0])
         words = f"{type(error).__name__}: {text_of(error)}"
-        tried = ", ".join(f"[{', '.join(shapes.upper())}]" for shapes in SHAPES)
+        tried = ", ".join(f"[{in_words(shapes)}]" for shapes in SHAPES)
         return TargetFailure(
-            f"reference {self._callee.word!r} raised, with q of [{', '.join(how.shapes.upper())}], {words}",
+            f"reference {self._callee.word!r} raised, with q of [{in_words(how.shapes)}], {words}",
             f"tried: {tried}; --traceback shows where",
         )
 
@@ -298,7 +321,7 @@ class _Auditing:
     def _taken(self, best: Attempt) -> tuple[str, ...]:
         how, setting, takes = best.how, best.setting, self._callee.takes
         what = "numpy arrays" if how.library == "numpy" else "torch tensors"
-        found = [f"{what} of [{', '.join(how.shapes.upper())}]; its results are named by {best.called.order}"]
+        found = [f"{what} of [{in_words(how.shapes)}]; its results are named by {best.called.order}"]
         if self._family != "lazy" and "causal" not in takes:
             found += ["causal by itself: it takes no such parameter"] if setting.causal and not how.mask else []
             meaning = {"keep": "True where a key is seen", "hide": "True where a key is hidden", "additive": "-inf"}
@@ -308,6 +331,10 @@ class _Auditing:
             ] * self._lacks_mask(how)
         if setting.scale == 1.0:
             found.append("its scale is 1, not 1 / sqrt(head dim): it is right for that one")
+        if self._callee.unknown:
+            found.append(
+                f"{', '.join(f'{name}={how.unknown}' for name in self._callee.unknown)}, of which nothing is known"
+            )
         order = [name for name in takes if name in ("q", "k", "v")]
         if order != ["q", "k", "v"]:
             given = ", ".join(takes[name] for name in takes if name in ("q", "k", "v", "do"))
@@ -341,9 +368,11 @@ class _Auditing:
         comparison = compare(drawn.case, drawn.x, trace, precision_of("float32", "ieee"))
         held = tuple(identities(drawn.case, drawn.x, trace, comparison))
         measured = Measured(drawn.x, trace, comparison, locate(drawn.x, trace, comparison), held)
-        causal = "causal" if drawn.case.causal else "not causal"
-        scaled = f" scale={setting.scale:g}" if setting.scale is not None else ""
-        return attempt, LayoutRun(f"{causal}{scaled} seed={seed}", (), measured, None), misshapen
+        return attempt, LayoutRun(f"{_name(setting)} seed={seed}", (), measured, None), misshapen
+
+    def _last_words(self) -> str:
+        error = self._raised[-1][1]
+        return f"{type(error).__name__}: {text_of(error)}"[:_LONGEST_WORDS]
 
     def _opinions(self, made: Audit, attempt: Attempt) -> tuple[tuple[Opinion, ...], OwnForward | None]:
         case, results, drawn = attempt.drawn.case, attempt.called.results, attempt.drawn
@@ -408,3 +437,13 @@ def _wrong(called: Called, drawn: Drawn) -> tuple[str, ...]:
     return tuple(
         name for name in AXES if name in called.results and name in due and not is_near(called.results[name], due[name])
     )
+
+
+def _name(setting: Setting) -> str:
+    scaled = f" scale={setting.scale:g}" if setting.scale is not None else ""
+    return ("causal" if setting.causal else "not causal") + scaled
+
+
+def in_words(shapes: str) -> str:
+    """`B, H, L, D`, or `B, L, H*D`."""
+    return "B, L, H*D" if shapes == MERGED else ", ".join(shapes.upper())

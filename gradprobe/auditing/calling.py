@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -18,10 +19,12 @@ from ..model.intermediates import lookup
 from ..source.text import PythonSource
 from ..targets.find import FoundFunction
 from ..targets.naming import plain_function
+from .forms import Array
 from .names import parameter_named, returned_names, role_of, size_named
-from .watching import Value, module_of, watched
+from .watching import Value, Watch, as_array, module_of, watched
 
-SHAPES = ("bhld", "hld", "ld", "blhd", "lhd")
+MERGED = "bl(hd)"
+SHAPES = ("bhld", "hld", "ld", "blhd", "lhd", MERGED)
 """The order of axes in which a reference may take q, k, v and dO, in which they are tried."""
 LETTERS = {"q": "bhld", "k": "bhld", "v": "bhld", "do": "bhld", "o": "bhld", "lse": "bhl", "delta": "bhl", "P": "bhlL"}
 _GRADIENTS = {"dQ": "q", "dK": "k", "dV": "v"}
@@ -49,6 +52,8 @@ class Convention:
     """Whether its inputs require grad."""
     swapped: tuple[str, str] | None = None
     """Two inputs, each given for the other."""
+    unknown: bool | None = None
+    """What is given for parameters whose names say nothing."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,8 @@ class Called:
     order: str
     """Where the names of the results come from."""
     values: list[Value] = field(default_factory=list)
+    overwritten: tuple[str, ...] = ()
+    """The inputs that it changed."""
     is_mapping: bool = False
     """Whether it returned a dict whose keys are all names of intermediates."""
 
@@ -94,18 +101,25 @@ class Callee:
             UsageFailure: nothing can be passed for a parameter, or it takes no q, k and v.
         """
         found: dict[str, str] = {}
-        for name, parameter in _signature(self).items():
+        for name in _signature(self):
             known = parameter_named(name)
             if known is not None and known not in found:
                 found[known] = name
-            elif parameter.default is parameter.empty and size_named(name) is None and name not in _ALWAYS:
-                raise UsageFailure(
-                    f"reference {self.word!r} needs a parameter {name!r} that nothing can be passed for",
-                    "name it as the field does: q, k, v, do, o, lse, scale, causal, mask; or give it a default",
-                )
         if missing := [name for name in ("q", "k", "v") if name not in found]:
             raise UsageFailure(f"reference {self.word!r} does not take {', '.join(missing)}", "name them q, k and v")
         return found
+
+    @cached_property
+    def unknown(self) -> tuple[str, ...]:
+        """The required parameters whose names say nothing, or what another one's says."""
+        required = [name for name, one in _signature(self).items() if one.default is one.empty]
+        known = {*self.takes.values(), *_ALWAYS}
+        return tuple(name for name in required if name not in known and size_named(name) is None)
+
+    @property
+    def has_width(self) -> bool:
+        """Whether it is told the heads, so that its tensors may have all of them in one axis."""
+        return any(size_named(name) == "h" for name in _signature(self))
 
     @property
     def is_backward(self) -> bool:
@@ -141,20 +155,19 @@ class Callee:
         """
         arguments = self._arguments(how, values, options)
         leaves = {name: arguments[self.takes[name]] for name in ("q", "k", "v")}
-        with warnings.catch_warnings(), np.errstate(all="ignore"):
+        before = _copies(arguments)
+        watching = watched(self.function) if watch else nullcontext(Watch())
+        with warnings.catch_warnings(), np.errstate(all="ignore"), watching as seen:
             warnings.simplefilter("ignore")
-            if watch:
-                with watched(self.function) as seen:
-                    result = self.function(**arguments)
-                values_seen = seen.last()
-            else:
-                result, values_seen = self.function(**arguments), []
-        found, order = self._named(result, how, values)
-        if not self.is_backward:
-            found |= _through_autograd(found, leaves, values["do"], how)
+            result = self.function(**arguments)
+            found, order = self._named(result, how, values)
+            if not self.is_backward:
+                found |= _through_autograd(found, leaves, values["do"], how)
         named = isinstance(result, Mapping) and all(lookup(str(key)) is not None for key in result)
         results = {name: _settled(one.detach(), name, how, values) for name, one in found.items()}
-        return Called(results, order, values_seen, named)
+        after = _copies(arguments)
+        changed = tuple(name for name in before if not np.array_equal(before[name], after[name], equal_nan=True))
+        return Called(results, order, seen.last(), changed, named)
 
     def output(self, how: Convention, values: Mapping[str, Tensor], options: Mapping[str, Any]) -> Tensor:
         """O of a call whose inputs are leaves of autograd, or follow from some, in [B, H, L, D].
@@ -192,7 +205,7 @@ class Callee:
         for name, parameter in _signature(self).items():
             if name not in given and parameter.default is parameter.empty:
                 axis = size_named(name)
-                given[name] = _ALWAYS[name] if name in _ALWAYS else sizes[axis] if axis else None
+                given[name] = _ALWAYS[name] if name in _ALWAYS else sizes[axis] if axis else how.unknown
         return given
 
     def _named(self, result: Any, how: Convention, values: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], str]:
@@ -229,6 +242,12 @@ class Callee:
 _ALWAYS: dict[str, Any] = {"dtype": torch.float64, "device": "cpu", "eps": 0.0, "dropout": 0.0, "dropout_p": 0.0}
 
 
+def _copies(arguments: Mapping[str, Any]) -> dict[str, Array]:
+    """The arrays among the arguments as they are now."""
+    arrays = {name: as_array(argument) for name, argument in arguments.items()}
+    return {name: array.copy() for name, array in arrays.items() if array is not None}
+
+
 def _signature(callee: Callee) -> Mapping[str, inspect.Parameter]:
     try:
         found = inspect.signature(callee.function).parameters
@@ -247,6 +266,8 @@ def _other(name: str, swapped: tuple[str, str] | None) -> str:
 
 def shaped(tensor: Tensor, axes: str, shapes: str) -> Tensor:
     """A tensor of axes such as bhld, or bhlL of a matrix, as a function of these shapes takes it."""
+    if shapes == MERGED:
+        return tensor.transpose(1, 2).flatten(2) if axes == "bhld" else tensor
     tensor = tensor[tuple(slice(None) if letter in shapes + "L" else 0 for letter in axes)]
     left = [letter for letter in axes if letter in shapes + "L"]
     order = [letter for letter in shapes if letter in left] if axes == "bhld" else left
@@ -282,6 +303,8 @@ def _shape(name: str, how: Convention, values: Mapping[str, Tensor]) -> list[tup
     b, h, m, d = values["q"].shape
     sizes = {"b": b, "h": h, "l": m, "d": d, "L": m}
     axes = AXES[name]
+    if how.shapes == MERGED:
+        return [(b, m, h * d)] if axes == "bhld" else [tuple(sizes[letter] for letter in axes)]
     own = how.shapes if axes == "bhld" else "".join(letter for letter in axes if letter in how.shapes + "L")
     shape = tuple(sizes[letter] for letter in own)
     return [shape, (*shape, 1)] if axes == "bhl" else [shape]
@@ -296,6 +319,9 @@ def _settled(tensor: Tensor, name: str, how: Convention, values: Mapping[str, Te
     if not _fits(tensor, name, how, values):
         return tensor
     axes = AXES[name]
+    if how.shapes == MERGED:
+        heads = values["q"].shape[1]
+        return tensor.unflatten(2, (heads, -1)).transpose(1, 2) if axes == "bhld" else tensor
     tensor = tensor.reshape(_shape(name, how, values)[0])
     if axes == "bhld":
         left = [letter for letter in axes if letter in how.shapes]
@@ -314,11 +340,11 @@ def _count_right(tensors: list[Tensor], order: tuple[str, ...], how: Convention,
 
 
 def is_near(tensor: Tensor, due: Tensor) -> bool:
-    """Whether two are the same to the digits of float32."""
+    """Whether two are the same to the digits of float32, or to those that the first has."""
     if tensor.shape != due.shape:
         return False
-    most = float(due.abs().max()) or 1.0
-    return bool((tensor.double() - due).abs().max() <= 1e-4 * most)
+    most, digits = float(due.abs().max()) or 1.0, 4 * torch.finfo(tensor.dtype).eps
+    return bool((tensor.double() - due).abs().max() <= max(1e-4, digits) * most)
 
 
 def _through_autograd(

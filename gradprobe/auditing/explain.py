@@ -12,6 +12,7 @@ from ..reference import Attention
 from ..source.expressions import Expression
 from .forms import DUE, PRODUCTS, Array, Form, Formulas, Mistake, product_words, shown
 from .library import HIDDEN, Library, Match
+from .names import role_of
 from .watching import Value
 
 # How far a value may be from a form, as a share of its largest number: sums of a few dozen numbers err by far less.
@@ -37,11 +38,19 @@ class Located:
 class Holding:
     """What a variable holds."""
 
-    name: str
-    line: int
+    at: Expression
+    """The variable, after a statement."""
     words: str
     kind: str
     mistakes: tuple[Mistake, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.at.name
+
+    @property
+    def line(self) -> int:
+        return self.at.line
 
 
 @dataclass(frozen=True)
@@ -147,17 +156,18 @@ class _Explaining:
                 self._places.of_masks.setdefault(name, value.at)
                 if value.at.name:
                     words = "S, masked" if not name else "S, masked otherwise"
-                    self._holdings.append(Holding(value.at.name, value.at.line, words, "S"))
+                    self._holdings.append(Holding(value.at, words, "S"))
         return True
 
     def _hold(self, value: Value, matches: list[Match]) -> None:
         if not matches:
-            if value.is_last:
+            is_told = np.isfinite(value.array).all() and value.array.any() and self._library.knows(value.array)
+            if value.is_last and is_told:
                 self._unknown.append(value)
             return
         match = matches[0]
         words = self._words(match)
-        held = Holding(value.at.name, value.at.line, words, match.form.kind, match.form.mistakes)
+        held = Holding(value.at, words, match.form.kind, match.form.mistakes)
         if held not in self._holdings:
             self._holdings.append(held)
 
@@ -177,6 +187,7 @@ class _Explaining:
                  "log2(e)": log2e, f"1/{length} (the length)": 1 / length, f"1/{d} (the head dim)": 1 / d, "1/2": 0.5,
                  "2": 2.0, "scale * log2(e)": x.scale * log2e, "scale * ln 2": x.scale / log2e,
                  f"1/{x.n_batch * x.n_heads * length * d} (the size)": 1 / (x.n_batch * x.n_heads * length * d),
+                 f"sqrt({d} / {length}), the head dim's by the length's scale": (d / length) ** 0.5,
                  f"1/{x.n_batch} (the batches)": 1 / x.n_batch, f"1/{x.n_heads} (the heads)": 1 / x.n_heads,
                  "-scale": -x.scale, "-1/scale": -1 / x.scale, "sqrt(scale)": x.scale**0.5}  # fmt: skip
 
@@ -245,6 +256,8 @@ class _Explaining:
         else:
             made = Mistake(name, "factor", f"all of {name} is {by} times what the formula gives", fix)
         at = self._places.of_factor.get((name, _key(factor)))
+        if name in ("dQ", "dK") and not _is(factor * scale, 1.0):  # where dS has that factor already
+            at = self._places.of_factor.get(("dS", _key(factor * scale)), at)
         if at is not None:
             self._places.of_mistakes.append((frozenset([made]), at, None))
         return made
@@ -262,6 +275,8 @@ class _Explaining:
                 key = "transposed"
             made = Mistake(name, key, f"{name} is made of {came}, not of {product_words(due)}", f"take {DUE[name]}")
             at = self._places.of_product.get(product)
+            named = (one.at for one in self._holdings if role_of(one.name) == matrix and one.kind == product[0])
+            at = at if product[0] == matrix else next(named, at)
         if at is not None:
             self._places.of_mistakes.append((frozenset([made]), at, None))
         return made
@@ -270,6 +285,8 @@ class _Explaining:
         """Where one of the mistakes of a result is made: of one in the scores or the mask, where these are made."""
         places = self._places
         shows = (one for one in places.of_mistakes if mistake in one[0] and one[0] <= together)
+        if mistake.key == "softmax/scores":  # right scores are no mistake where they are made, but where they are used
+            shows = (one for one in shows if one[2] is None or one[2].kind != "P")
         _, at, form = next(shows, (None, None, None))
         scores = [at for by, at in places.of_scores if mistake.of_scores is not None and _is(by, mistake.of_scores)]
         if scores and mistake.key.startswith("scale"):
@@ -280,8 +297,6 @@ class _Explaining:
 
     def _strange(self, unexplained: list[str]) -> Value | None:
         """The first variable named as an intermediate that holds none; else the first that holds nothing known."""
-        from .names import role_of
-
         named = [value for value in self._unknown if role_of(value.at.name) in DUE]
         others = [value for value in self._unknown if value.array.ndim >= 2]
         return next(iter([*named, *others]), None)

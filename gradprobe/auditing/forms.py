@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -177,9 +178,21 @@ class Formulas:
             mistakes = tuple(one for one in (of_factor, of_mask, of_kind) if one is not None)
             if 0 < len(mistakes) < 3 and (kind != "heads" or self.x.n_heads > 1):
                 with np.errstate(all="ignore"):
-                    values = _softmaxed(kind, self.logits(factor), of_mask.key if of_mask else "", mask, self.valid)
+                    way = of_mask.key if of_mask else ""
+                    way = "mask/after" if of_mask and of_mask.mask == "after" else way
+                    values = _softmaxed(kind, self.logits(factor), way, mask, self.valid)
                 if values is not None:
                     yield Form("P", "bhmn", values, "P", mistakes)
+        for of_factor, factor in factors[1:]:  # of an LSE that is given, and right
+            assert of_factor is not None
+            yield Form("P", "bhmn", np.where(self.valid, np.exp(self.logits(factor) - self._lse), 0), "P", (of_factor,))
+
+    @cached_property
+    def _lse(self) -> Array:
+        """[B, H, M, 1]."""
+        t = np.where(self.valid, self.logits(self.scale), -np.inf)
+        most = t.max(-1, keepdims=True)
+        return np.asarray(most + np.log(np.exp(t - most).sum(-1, keepdims=True)))
 
     def _factors(self) -> Iterator[tuple[Mistake | None, float]]:
         yield None, self.scale
@@ -206,6 +219,10 @@ class Formulas:
     def _masks(self) -> Iterator[tuple[Mistake | None, NDArray[np.bool_]]]:
         yield None, self.valid
         if self.valid.all():
+            i, j = np.arange(self.x.n_query)[:, None], np.arange(self.x.n_key)
+            undue, seen = "a causal mask is laid where none is asked for", np.broadcast_to(j <= i, self.valid.shape)
+            yield Mistake("P", "mask/undue", undue, "lay it where causal is true", mask="undue"), seen
+            yield Mistake("P", "mask/undue", f"{undue}, over P", "lay it where causal is true", mask="after"), seen
             return
         words = {
             "left-out": ("P is made of scores without the mask", "mask the scores with -inf before the softmax"),
@@ -231,7 +248,10 @@ class Formulas:
         yield from self._rows_of_features(self.alternates["O"][0])
         p, dp = self.alternates["P"][0].values, self.alternates["dP"][0].values
         others = {"rowsum(dP)": dp.sum(-1), "colsum(P * dP)": (p * dp).sum(-2), "colsum(dP)": dp.sum(-2),
-                  "rowsum(P^2 * dP)": (p * p * dp).sum(-1), "max(P * dP)": (p * dp).max(-1)}  # fmt: skip
+                  "rowsum(P^2 * dP)": (p * p * dp).sum(-1), "max(P * dP)": (p * dp).max(-1),
+                  "rowsum(P * P)": (p * p).sum(-1), "rowsum(dP * dP)": (dp * dp).sum(-1),
+                  "rowsum(dO)": self.inputs["do"].sum(-1), "rowsum(O)": self.alternates["O"][0].values.sum(-1),
+                  "rowsum(P)": p.sum(-1)}  # fmt: skip
         yield from (_row(words, values) for words, values in others.items())
 
     def _rows_of_features(self, o: Form) -> Iterator[Form]:
@@ -273,25 +293,57 @@ class Formulas:
             ]
         if found.kind in ("P", "dP", "delta"):
             made += self.scores_of(found)
+        if found.kind == "dP" and found.mistakes[0].key == "dp/operand":
+            made += self._scored_by(found)
         if found.kind == "dS":
             made += [self._product(name, found) for name in ("dQ", "dK")]
         return [*made, *(self.products(found) if found.kind in ("P", "dP", "dS") else [])]
+
+    def _scored_by(self, found: Form) -> list[Form]:
+        """P of a product of the wrong rows, taken for the scores."""
+        came = f"{found.words} stands for Q K^T"
+        mistake = Mistake("S", "scores/operand", came, f"take {DUE['S']}")
+        values = _softmaxed("", self.scale * found.values, "", self.valid, self.valid)
+        assert values is not None
+        given = np.where(self.valid, np.exp(self.scale * found.values - self._lse), 0)
+        made = [Form("P", "bhmn", p, "P", (mistake,)) for p in (values, given)]
+        return [Form("S", "bhmn", found.values, "S", (mistake,)), *made]
 
     def scores_of(self, found: Form | None = None) -> list[Form]:
         """dS of every P, dP and delta that came, right and with a mistake of its own; with `found`, of that alone."""
         made = []
         for p, dp, delta in itertools.product(*(self.alternates[kind] for kind in ("P", "dP", "delta"))):
             if found is None or found in (p, dp, delta):
-                made += list(_wrong_ds(p, dp, delta, self.raw * self.scale))
+                forms = list(_wrong_ds(p, dp, delta, self.raw * self.scale))
+                made += [
+                    *forms,
+                    *(
+                        self._product(name, one)
+                        for one in forms[1 : 2 if forms[0].mistakes and forms[0].words == "dP - delta" else 1]
+                        for name in ("dQ", "dK")
+                    ),
+                ]
         return made
+
+    def _other_do(self) -> Iterator[Form]:
+        """What comes of the gradient of another loss than sum(O * dO)."""
+        p, o = self.alternates["P"][0], self.alternates["O"][0].values
+        others = {"ones": np.ones_like(o), "O": o, "1 / its size": np.full_like(o, 1 / o.size)}
+        for words, do in others.items():
+            mistake = Mistake("dP", "do/other", f"{words} stands for dO: it is not used", "hand dO to the backward")
+            yield Form("dV", "bhne", self.held(p.values).swapaxes(-1, -2) @ do, "dV", (mistake,))
+            dp = np.where(self.passes(p.values), do @ self.inputs["v"].swapaxes(-1, -2), 0)
+            ds = p.values * (dp - (p.values * dp).sum(-1, keepdims=True))
+            yield from (self._product(name, Form("dS", "bhmn", ds, "dS", (mistake,))) for name in ("dQ", "dK"))
 
     def products(self, matrix: Form) -> list[Form]:
         """A matrix by each of the inputs, transposed and not: a result where it should be another."""
         made = []
-        for other, transposed in itertools.product(self.inputs, (False, True)):
+        features = {**self.inputs, "O": self.alternates["O"][0].values}
+        for other, transposed in itertools.product(features, (False, True)):
             product = (matrix.kind, other, transposed)
             if product not in PRODUCTS.values():
-                values = (matrix.values.swapaxes(-1, -2) if transposed else matrix.values) @ self.inputs[other]
+                values = (matrix.values.swapaxes(-1, -2) if transposed else matrix.values) @ features[other]
                 axes = "bh" + ("n" if transposed else "m") + FEATURES[other][-1]
                 made.append(Form("", axes, values, product_words(product), matrix.mistakes, product))
         return made
@@ -299,7 +351,7 @@ class Formulas:
     def wrong(self) -> list[Form]:
         """Every form with a mistake, of what is right else."""
         first = [self.alternates[kind][0] for kind in ("P", "dP", "dS")]
-        made = [*self.wrong_p(), *self.wrong_rows(), *self.wrong_dp(), *self.scores_of()]
+        made = [*self.wrong_p(), *self.wrong_rows(), *self.wrong_dp(), *self.scores_of(), *self._other_do()]
         return [*made, *(form for matrix in first for form in self.products(matrix))]
 
 
@@ -340,7 +392,7 @@ def _softmaxed(kind: str, s: Array, key: str, mask: NDArray[np.bool_], valid: ND
         axis: Any = {"queries": -2, "heads": 1, "all": (-1, -2)}.get(kind, -1)
         powers = np.exp(t - t.max(axis, keepdims=True))
         values = powers / powers.sum(axis, keepdims=True)
-    return np.where(valid, values, 0) if key == "mask/after" else np.asarray(values)
+    return np.where(mask, values, 0) if key == "mask/after" else np.asarray(values)
 
 
 def _row(words: str, values: Array) -> Form:

@@ -72,7 +72,11 @@ class Library:
             factor = float(products[at] / shelf.norms[at] ** 2)
             if np.abs(flat - factor * shelf.rows[at]).max() <= tolerance * np.abs(flat).max():
                 found.setdefault(id(shelf.forms[at]), Match(shelf.forms[at], factor))
-        return sorted(found.values(), key=lambda match: (len(match.form.mistakes), not match.form.kind))
+        return sorted(found.values(), key=_simplest)
+
+    def knows(self, array: Array) -> bool:
+        """Whether any form has a part of an array's shape."""
+        return bool(self._shelf(tuple(size for size in array.shape if size != 1)).forms)
 
     def _shelf(self, shape: tuple[int, ...]) -> _Shelf:
         shelf = self._shelves.setdefault(shape, _Shelf())
@@ -96,21 +100,47 @@ class Library:
             flat = [letter for group in kept for letter in group]
             left = [letter for letter in axes if letter not in flat]
             moved = values.transpose([axes.index(letter) for letter in (*left, *flat)])
-            size = math.prod(shape)
-            yield np.ascontiguousarray(moved).reshape(-1, size)
+            for part in self._tiles(moved, kept, shape, len(left)):
+                yield np.ascontiguousarray(part).reshape(-1, math.prod(shape))
+
+    def _tiles(self, moved: Array, kept: tuple[str, ...], shape: tuple[int, ...], before: int) -> Iterator[Array]:
+        """The whole, or where one dimension is shorter than its axis, each tile of that length."""
+        cut = [at for at, (letters, size) in enumerate(zip(kept, shape, strict=True)) if self._length(letters) != size]
+        if not cut:
+            yield moved
+            return
+        # A merged axis is never cut, and stands for one dimension alone.
+        axis, size = before + sum(map(len, kept[: cut[0]])), shape[cut[0]]
+        length = moved.shape[axis]
+        for start in dict.fromkeys([*range(0, length - size + 1, size), length - size]):
+            yield moved.take(range(start, start + size), axis)
+
+    def _length(self, letters: str) -> int:
+        return math.prod(self.sizes[letter] for letter in letters)
 
     def _orders(self, shape: tuple[int, ...], axes: list[str]) -> Iterator[tuple[str, ...]]:
-        """Which axes each dimension of a shape may be: one, or two neighbours that are merged into it."""
+        """Which axes each dimension of a shape may be: one, or two neighbours that are merged into it.
+
+        Where no axes fit, one dimension may be a tile of the query rows or of the keys.
+        """
         pairs = [first + second for first, second in (("b", "h"), ("h", "d"), ("h", "e"))]
         known = [*axes, *(pair for pair in pairs if set(pair) <= set(axes))]
-        sizes = {letters: math.prod(self.sizes[letter] for letter in letters) for letters in known}
-        options = [[letters for letters in known if sizes[letters] == size] for size in shape]
-        for chosen in itertools.product(*options):
-            flat = "".join(chosen)
-            if len(set(flat)) == len(flat):
-                yield chosen
+        whole = [[letters for letters in known if self._length(letters) == size] for size in shape]
+        tiles = [[letter for letter in "mn" if letter in axes and 1 < size < self._length(letter)] for size in shape]
+        ways = [whole, *([*whole[:at], tiles[at], *whole[at + 1 :]] for at in range(len(shape)))]
+        for options in ways:
+            chosen = [one for one in itertools.product(*options) if len(set("".join(one))) == len("".join(one))]
+            if chosen:
+                yield from chosen
+                return
 
 
 def _finite(array: Array) -> Array:
     """The array with 0 for what is no number, or stands for minus infinity."""
     return np.where(np.isfinite(array) & (array > HIDDEN), array, 0.0)
+
+
+def _simplest(match: Match) -> tuple[int, bool, bool]:
+    """The order of what an array may be: few mistakes first, and last among them that there is no softmax at all."""
+    mistakes = match.form.mistakes
+    return len(mistakes), not match.form.kind, any(mistake.key == "softmax/scores" for mistake in mistakes)

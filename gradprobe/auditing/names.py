@@ -13,7 +13,7 @@ from ..targets.find import canonical_name
 # What targets are never given by these names, and people call it so in references.
 _PARAMETERS = {"grad": "do", "g": "do", "dy": "do", "d_out": "do", "grad_outputs": "do", "upstream": "do", "l": "lse",
                "p": "P", "attn": "P", "att": "P", "probabilities": "P", "probs": "P", "weights": "P",
-               "attn_weights": "P"}  # fmt: skip
+               "attn_weights": "P", "queries": "q", "keys": "k", "values": "v", "y": "o"}  # fmt: skip
 _SIZES = {"h": "h", "heads": "h", "n_heads": "h", "num_heads": "h", "nheads": "h", "b": "b", "batch": "b", "bs": "b",
           "batch_size": "b", "bsz": "b", "d": "d", "head_dim": "d", "d_head": "d", "d_k": "d", "dim_head": "d",
           "seq_len": "m", "seqlen": "m", "n_ctx": "m", "length": "m", "t": "m"}  # fmt: skip
@@ -25,9 +25,15 @@ _RESULTS = {"dquery": "dQ", "grad_q": "dQ", "grad_query": "dQ", "d_q": "dQ", "q_
             "s": "S"}  # fmt: skip
 
 
+# What stands behind the name of an input in much code.
+_ENDINGS = ("_in", "_ref", "_np", "_t", "_f", "_mat", "_tensor")
+
+
 def parameter_named(name: str) -> str | None:
-    """The canonical name of what a parameter is: of an input or option, P for saved probabilities, or a size."""
-    return canonical_name(name) or _PARAMETERS.get(name.lower().strip("_"))
+    """The canonical name of what a parameter is: of an input or option, or P for saved probabilities."""
+    plain = name.lower().strip("_")
+    plain = next((plain.removesuffix(ending) for ending in _ENDINGS if plain.endswith(ending)), plain)
+    return canonical_name(name) or canonical_name(plain) or _PARAMETERS.get(plain)
 
 
 def size_named(name: str) -> str | None:
@@ -58,11 +64,13 @@ def returned_names(function: Callable[..., Any], source: PythonSource | None) ->
     return [[_name_of(part) for part in _flat(one.value)] for one in reversed(returns)]
 
 
-def return_line(function: Callable[..., Any], source: PythonSource | None) -> int | None:
-    """The line of a function's last return statement."""
+def return_line(function: Callable[..., Any], source: PythonSource | None, *, backward: bool = False) -> int | None:
+    """The line of a function's last return statement; with `backward`, of its last call of that, where it has one."""
     node = _definition(function, source)
-    lines = [one.lineno for one in _own(node) if isinstance(one, ast.Return)] if node is not None else []
-    return max(lines, default=None)
+    inside = list(_own(node)) if node is not None else []
+    calls = [one.lineno for one in inside if isinstance(one, ast.Attribute) and one.attr in ("backward", "grad")]
+    lines = [one.lineno for one in inside if isinstance(one, ast.Return)]
+    return max((calls if backward else []) or lines, default=None)
 
 
 def _definition(function: Callable[..., Any], source: PythonSource | None) -> ast.FunctionDef | None:

@@ -18,6 +18,7 @@ from .watching import Value
 
 _CLASS = "reference"
 _MOST_HELD = 6
+_INPUTS = ("q", "k", "v", "do")
 
 
 def diagnoses_of(audit: Audit) -> tuple[Diagnosis, ...]:
@@ -50,7 +51,10 @@ def _diagnosis(audit: Audit, words: str, group: list[Located], *, also: bool) ->
     )
     if first.mistake.key == "mask/left-out" and masked is not None:
         fix = f"make it of {masked.name}, which is masked in line {masked.line}"
-    wheres = [where for one in group if (where := where_of(audit, one.at)) is not None]
+    places = [one.at for one in group]
+    rebound = None if also else _rebound(audit, places[0])
+    places = [rebound.at, *places] if rebound is not None else places
+    wheres = [where for at in places if (where := where_of(audit, at)) is not None]
     due = [DUE[name] for name in own if name in DUE]
     return Diagnosis(
         fault=f"reference/{first.mistake.key}",
@@ -62,7 +66,7 @@ def _diagnosis(audit: Audit, words: str, group: list[Located], *, also: bool) ->
             *_seen_of(audit, first),
             f"with it every element of {listed(results)} is what came",
         ),
-        where=tuple(wheres) or _of_return(audit),
+        where=tuple(wheres) or _of_return(audit, backward=first.mistake.key == "do/other"),
         fix=fix,
         also=also,
     )
@@ -79,6 +83,23 @@ def _seen_of(audit: Audit, located: Located) -> Iterator[str]:
     sums = np.nan_to_num(p.sum(-1))
     if np.abs(sums - 1).max() > 1e-6:
         yield f"its rows sum to {sums.min():.3g} to {sums.max():.3g}, where 1 is due"
+
+
+def _rebound(audit: Audit, before: Expression | None) -> Holding | None:
+    """A parameter that was made another input before a mistake: what its name says is not what it holds."""
+    explanation, takes = audit.explanation, {own: name for name, own in audit.callee.takes.items()}
+    if explanation is None or before is None:
+        return None
+    for one in explanation.holdings:
+        says = "O" if takes.get(one.name) == "o" else takes.get(one.name)
+        if says in (*_INPUTS, "O") and one.kind in (*_INPUTS, "O") and one.kind != says and one.line <= before.line:
+            return one
+    return None
+
+
+def _rebinding(audit: Audit, one: Holding | None) -> Iterator[str]:
+    if one is not None:
+        yield f"the parameter {one.name} holds {one.words} from line {one.line} on"
 
 
 def where_of(audit: Audit, at: Expression | None) -> Where | None:
@@ -98,10 +119,10 @@ def _where(file: str, lines: list[str], at: Expression) -> Where:
     return Where(file, at.line, code, max(start - before, 0), end - start, at.function)
 
 
-def _of_return(audit: Audit) -> tuple[Where, ...]:
-    """Where a mistake is about what is returned: the last return statement."""
+def _of_return(audit: Audit, *, backward: bool) -> tuple[Where, ...]:
+    """Where a mistake is about what is returned: the last return statement, or the call of autograd."""
     source = audit.callee.source
-    line = return_line(plain_function(audit.callee.function), source)
+    line = return_line(plain_function(audit.callee.function), source, backward=backward)
     if source is None or line is None:
         return ()
     code = source.text.splitlines()[line - 1].strip()
@@ -126,6 +147,8 @@ def known_of(audit: Audit) -> tuple[str, ...]:
     """What is known of results that no mistake explains."""
     explanation = audit.explanation
     found = [f"what it returns as {name} has the shape {list(shape)}" for name, shape in audit.misshapen.items()]
+    if explanation is not None and (names := audit.attempt.called.overwritten):
+        found.append(f"it writes over what it is given as {listed(list(names))}")
     if explanation is None or explanation.swapped is not None or not explanation.unexplained:
         return tuple(found)
     found.append(f"no formula that people write gives its {listed(list(explanation.unexplained))}")
