@@ -33,6 +33,9 @@ COMMANDS = {
     "lint": (
         "Read a Triton kernel's pointers, and name each that advances by another tensor's stride, without a number run."
     ),
+    "contract": (
+        "Read a kernel's arithmetic off its bits: what it rounds before each product, and in what it adds up."
+    ),
     "sweep": "Check a matrix of cases, several at a time.",
     "mutate": "Plant faults that people make in a kernel, one at a time, and say which of them its gate lets pass.",
     "run": ("Run a program with its attention function watched, and check that with the program's real inputs and dO."),

@@ -24,8 +24,9 @@ SHARES = (1, 2, 4, 8)
 """Of so many keys a row's P may be the mean."""
 # exp(-512) is 0 in float32, and in float16 no score overflows for it.
 HIDDEN = 512.0
-# Of the integers in dims that one tensor has for itself: 7 bits, so that what adds them up in 16 bits rounds early.
-WIDE = 127
+# The largest integer in dims that one tensor has for itself: nearly all bits of its dtype, so that what adds them up in
+# 16 bits rounds early.
+_WIDE = {"bfloat16": 127, "float16": 1023, "float32": 1023}
 # A bias or mask that was drawn may leave a row without a class; another draw seldom does.
 TRIES = 32
 _OF_MASKS = ("mask", "bias", "tau", "seqlens", "cu_seqlens_q", "cu_seqlens_k")
@@ -160,7 +161,7 @@ def _alone(case: Case, name: str, count: int, generator: torch.Generator) -> Ten
     tensor = torch.zeros([case.size(axis) for axis in case.input_axes(name)])
     half = count + (case.head_dim - count + 1) // 2
     own = slice(count, half) if name == "q" else slice(half, None)
-    tensor[..., own] = _integers(tensor[..., own].shape, WIDE, generator)
+    tensor[..., own] = _integers(tensor[..., own].shape, _WIDE[case.dtype], generator)
     return tensor
 
 
@@ -169,7 +170,7 @@ def _products(case: Case, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     v, do = (torch.zeros([case.size(axis) for axis in case.input_axes(name)]) for name in ("v", "do"))
     order = torch.randperm(case.head_dim_v, generator=generator)
     both, of_v, of_do = order[:_MOST_SHARED], order[_MOST_SHARED::2], order[_MOST_SHARED + 1 :: 2]
-    for tensor, own, largest in ((v, of_v, 1), (do, of_do, WIDE)):
+    for tensor, own, largest in ((v, of_v, 1), (do, of_do, _WIDE[case.dtype])):
         small = _integers(tensor[..., both].shape, 2, generator)
         tensor[..., both] = small * (torch.rand(small.shape, generator=generator) < 0.5)
         tensor[..., own] = _integers(tensor[..., own].shape, largest, generator)

@@ -52,6 +52,8 @@ class Model:
     """Whether the last tile comes first."""
     shared: bool
     """Whether the query heads of a group share one accumulator, or have one each that are added at the end."""
+    apart: bool = False
+    """Whether the sum of each tile is rounded alone, and these are added up in float32."""
 
 
 @dataclass(frozen=True)
@@ -200,9 +202,15 @@ class Accumulation:
         """The share of a head's elements that are bit for bit as expected."""
         return float((self.trace.values[self.name][place].double() == expected).double().mean())
 
+    def in_float32(self, place: HeadIndex) -> tuple[Tensor, Tensor]:
+        """A head's sum before it is rounded, and the sum of its terms' absolute values."""
+        sums = [(a @ b, a.abs() @ b.abs()) for a, b in self._terms(place)]
+        value, size = (torch.stack(parts).sum(0) * self.scale for parts in zip(*sums, strict=True))
+        return value, size.abs()
+
     def by_contract(self, place: HeadIndex) -> Tensor:
         """A head's sum, rounded once."""
-        return self._narrow(torch.stack([a @ b for a, b in self._terms(place)]).sum(0) * self.scale)
+        return self._narrow(self.in_float32(place)[0])
 
     def modelled(self, place: HeadIndex, model: Model) -> tuple[Tensor, Tensor]:
         """A head's sum as the model has it, and the largest that its accumulator was."""
@@ -224,7 +232,8 @@ class Accumulation:
         firsts = range(0, self.length, model.tile)
         for first in reversed(firsts) if model.backwards else firsts:
             part = slice(first, first + model.tile)
-            total = self._narrow(total + matrix[:, part] @ b[part])
+            added = matrix[:, part] @ b[part]
+            total = total + self._narrow(added) if model.apart else self._narrow(total + added)
             largest = largest.maximum(total.abs())
         return total, largest
 

@@ -141,7 +141,7 @@ def rounding_shift(
         return None
     shift = _shift_of_products(x, tile, values, precision)
     if precision.operand:
-        cut = partial(_truncated, precision.operand)
+        cut = partial(truncated, precision.operand)
         moved = [_moved(x, tile, values, narrow) for narrow in (cut, partial(cut, up=True))]
         for name in moved[0]:
             shift[name] = shift.get(name, 0.0) + 2 * moved[0][name].maximum(moved[1][name])
@@ -163,7 +163,7 @@ def _shift_of_products(
     A kernel with dropout may round PE and dS before it divides what it sums of them by 1 - p: they round otherwise.
     """
     _, _, v, do = x.tensors(tile)
-    narrow: Narrow = partial(_truncated, precision.operand) if precision.operand else partial(nearest, precision)
+    narrow: Narrow = partial(truncated, precision.operand) if precision.operand else partial(nearest, precision)
     moved: dict[str, Tensor] = {}
     for divisor in {1.0, 1.0 - x.dropout}:
         rounded = partial(_divided, narrow, divisor)
@@ -220,7 +220,7 @@ def _divided(narrow: Narrow, factor: float, matrix: Tensor) -> Tensor:
     return narrow(matrix * factor) / factor
 
 
-def _truncated(unit: float, tensor: Tensor, *, up: bool = False) -> Tensor:
+def truncated(unit: float, tensor: Tensor, *, up: bool = False) -> Tensor:
     """float64 holding float32 values -> the same without the last bits of float32's significand, 13 for TF32's 2^-10.
 
     Args:

@@ -1,0 +1,410 @@
+"""Ways to compute attention in fewer bits, and what each of them gives in O, dQ, dK and dV.
+
+A way says what is rounded, to what, and before which product. What it gives is a Ball for every element, on any values:
+float32's own noise is in its radius, and a result that lies outside was computed in another way.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, partial
+
+import torch
+from torch import Tensor
+
+from ..model.case import Case
+from ..model.contract import IEEE, TF32, Reading
+from ..reference import Attention, Tile, evaluate, tiles
+from ..reference.softmax import kept_share
+from ..runtime.trace import Trace
+from .ball import Ball, dot, exact, narrow, narrowed, row_sum
+from .coarser import Accumulation, Model
+from .precision import EXACT, TINY, U32, U_FUNCTION, stored
+
+_OTHERS = (f"{TF32}, cut", f"{TF32}, rounded")
+# Keys of a tile of a running softmax; None for all at once.
+RUNNING = (None, 16, 32, 64, 128)
+STORED, UNROUNDED, BY_P = "from O as it is stored", "from O before it is rounded", "the row sum of P dP"
+AFTER, BEFORE, EACH = "scaled after", "scaled before", "scaled after, with each tile"
+LOG2E = math.log2(math.e)
+
+Way = dict[str, str]
+# What an exponential may be good to: a GPU's, and what is computed faster for 16 bits, as PyTorch does on the CPU.
+EXPONENTIALS = (U_FUNCTION, 2.0**-19, 2.0**-16, 2.0**-13)
+
+
+def words_of(dtype: str) -> tuple[str, ...]:
+    """How numbers may be multiplied, the likeliest first. Numbers of float16 are TF32's, short of the smallest."""
+    if dtype == "float32":
+        return (IEEE, *_OTHERS, "bfloat16", "float16")
+    return (dtype, IEEE, "float16", *_OTHERS) if dtype == "bfloat16" else (dtype, IEEE, "bfloat16", _OTHERS[0])
+
+
+@dataclass(frozen=True)
+class Scores:
+    """One way to come by S."""
+
+    words: str
+    operands: str = IEEE
+    """What q and k are rounded to."""
+    result: str = IEEE
+    """What S is."""
+    scaled: str = ""
+    """"q" or "k" where it is scaled, and rounded to the inputs' dtype, before its product."""
+    factor: float = 1.0
+    """What that is scaled by, besides the scale."""
+    exp: float = U_FUNCTION
+    """What the exponential is good to."""
+
+    @property
+    def way(self) -> Way:
+        return {"scores": self.words, "exp": f"good to 2^{round(math.log2(self.exp))}"}
+
+
+def scores_of(dtype: str) -> tuple[Scores, ...]:
+    """Every way to come by S, the likeliest first."""
+    if dtype == "float32":
+        return tuple(Scores(word, operands=word) for word in words_of(dtype))
+    ways = [Scores("float32"), Scores(dtype, result=dtype)]
+    for name, (factor, of) in itertools.product("qk", ((LOG2E, "scale * log2(e)"), (1.0, "scale"))):
+        ways.append(Scores(f"of {of} * {name} in {dtype}", scaled=name, factor=factor))
+    return tuple(ways)
+
+
+class Problem:
+    """The values of a run, [B, H, ...] with a key head for each query head, and what came of it.
+
+    Args:
+        models: how dQ, dK and dV are added up that are not in float32.
+    """
+
+    def __init__(self, case: Case, x: Attention, trace: Trace, models: Mapping[str, Model]) -> None:
+        self.case, self.x, self.trace, self.models = case, x, trace, models
+        self.group = x.n_heads // x.k.shape[1]
+        self.q, self.do = x.q, x.do
+        self.k, self.v = (tensor.repeat_interleave(self.group, 1) for tensor in (x.k, x.v))
+        every = [evaluate(x, tile, wanted=()) for tile in tiles(x)]
+        self.valid = torch.stack([values["valid"] for values in every])
+        s = torch.stack([values["S"] for values in every])
+        self.added = (s - x.scale * self.q @ self.k.mT).masked_fill(~self.valid, 0.0)
+        """What is added to the scores."""
+        self.share: Tensor | float = 1.0
+        if x.keep is not None:
+            self.share = torch.stack([_share(x, tile) for tile in tiles(x)])
+        self.tau = None if x.tau is None else x.tau[:, None, None] / torch.arange(1, x.n_query + 1)[:, None].to(x.q)
+        self.lse = _lse(trace)
+        self.scores = lru_cache(maxsize=None)(self._scores)
+        self.forward = lru_cache(maxsize=None)(self._forward)
+        self.backward = lru_cache(maxsize=None)(self._backward)
+        self.dp = lru_cache(maxsize=None)(self._dp)
+
+    def _scores(self, way: Scores) -> Ball:
+        q, k = narrow(way.operands, self.q), narrow(way.operands, self.k)
+        if way.scaled:
+            by = self.x.scale * way.factor
+            q = narrow(self.case.dtype, q * by) / by if way.scaled == "q" else q
+            k = narrow(self.case.dtype, k * by) / by if way.scaled == "k" else k
+        s = dot(exact(q), k.mT) * self.x.scale
+        s = Ball(s.value + self.added, s.radius + 2 * U32 * (s.value.abs() + self.added.abs()))
+        return narrowed(way.result, s)
+
+    def _forward(self, way: Scores) -> tuple[Ball, Tensor, Ball, Ball]:
+        """exp(S - m) where a key is seen, m, its row sums, and LSE."""
+        s = self.scores(way)
+        most = _most(s.value.masked_fill(~self.valid, -math.inf).amax(-1, keepdim=True))
+        u = Ball(s.value - most, s.radius).exp(way.exp) * self.valid
+        sums = row_sum(u)
+        sums = Ball(sums.value.where(sums.value > 0, torch.ones_like(sums.value)), sums.radius)
+        log = sums.value.log()
+        return u, most, sums, Ball(most + log, sums.radius / sums.value + U_FUNCTION + U32 * (most.abs() + log.abs()))
+
+    def _backward(self, way: Scores, forward: Scores) -> Ball:
+        """P as a backward computes it again."""
+        s, lse = self.scores(way), self.lse or self.forward(forward)[3]
+        away = s.minus(lse)
+        away = Ball(away.value.masked_fill(~self.valid, -math.inf), away.radius + 2 * U32 * away.value.abs())
+        return Ball(*(part.nan_to_num(0.0) for part in away.exp(way.exp))) * self.valid
+
+    def weights(self, p: Ball) -> Ball:
+        """PE: what V is weighed by."""
+        if self.tau is None:
+            return p * self.share
+        z = self._z(p)
+        return Ball(z.value.relu(), z.radius) * self.valid
+
+    def _z(self, p: Ball) -> Ball:
+        assert self.tau is not None
+        return Ball(p.value + self.tau, p.radius + 2 * U32 * (p.value.abs() + self.tau.abs()))
+
+    def _dp(self, operands: str, result: str, p: Scores, forward: Scores) -> Ball:
+        dp = dot(exact(narrow(operands, self.do)), narrow(operands, self.v).mT) * self.share * self.valid
+        if self.tau is not None:
+            z = self._z(self.backward(p, forward))
+            turns = z.value.abs() <= z.radius
+            dp = Ball(dp.value * (z.value > 0), (dp.radius + dp.value.abs() * turns) * ((z.value > 0) | turns))
+        return narrowed(result, dp)
+
+    def product(self, name: str, a: Ball, b: Tensor, scale: float = 1.0, *, each: bool = False) -> Ball:
+        """scale * a @ b, in a sum that is kept as that of the gradient is.
+
+        Args:
+            each: whether what is added to a sum in 16 bits is scaled, and not the sum.
+        """
+        model = self.models.get(name)
+        if model is None:
+            return dot(a, b) * scale
+        total = exact(torch.zeros_like(dot(a, b).value))
+        firsts = range(0, b.shape[-2], model.tile)
+        for first in reversed(firsts) if model.backwards else firsts:
+            part = slice(first, first + model.tile)
+            added = dot(Ball(a.value[..., part], a.radius[..., part]), b[..., part, :]) * (scale if each else 1.0)
+            total = total.plus(self._held(added)) if model.apart else self._held(total.plus(added))
+        return total if each else total * scale
+
+    def _held(self, ball: Ball) -> Ball:
+        return narrowed(self.case.dtype, ball)
+
+    def summed(self, name: str, ball: Ball) -> Ball:
+        """dK or dV of each key head."""
+        if name not in ("dK", "dV") or self.group == 1:
+            return ball
+        return Ball(*(part.unflatten(1, (-1, self.group)).sum(2) for part in ball))
+
+    @cached_property
+    def stored_o(self) -> Tensor:
+        """O as the target stores it, or else as it should."""
+        if "O" in self.trace.values:
+            return self.trace.values["O"].double()
+        o = torch.stack([evaluate(self.x, tile)["O"] for tile in tiles(self.x)])
+        return narrow(self.case.dtype, o) if self.case.dtype != IEEE else o
+
+    def wrong(self, name: str, given: Ball) -> int:
+        """How many elements of a result a way does not give."""
+        came, ball = self.trace.values[name], self.summed(name, given)
+        actual = came.double()
+        bound = stored(actual, ball.value, ball.radius, came.dtype)
+        return int((~((actual - ball.value).abs() <= bound)).sum())
+
+
+def _lse(trace: Trace) -> Ball | None:
+    """[B, H, M, 1] LSE as the target stores it, 0 of rows that see nothing; None where it does not."""
+    if "LSE" not in trace.values:
+        return None
+    lse = _most(trace.values["LSE"].double())[..., None]
+    return Ball(lse, U32 * lse.abs())
+
+
+def _share(x: Attention, tile: Tile) -> Tensor:
+    share = kept_share(x, tile)
+    assert share is not None
+    return share.expand(x.n_heads, -1, -1)
+
+
+def _most(most: Tensor) -> Tensor:
+    """Of rows that see nothing, 0."""
+    return most.masked_fill(most == -math.inf, 0.0)
+
+
+def of_o(problem: Problem, every: Iterable[Scores]) -> Iterator[tuple[Way, Callable[[], Ball]]]:
+    """Every way to compute O: the scores, and how P is rounded before it is multiplied."""
+    for scores, word in itertools.product(every, words_of(problem.case.dtype)):
+        divided = f"{word}, divided by its sum" if word != IEEE else word
+        yield {"P": divided} | scores.way, partial(_o_divided, problem, scores, word)
+        if word == IEEE or problem.tau is not None:
+            continue
+        for tile in (size for size in RUNNING if size is None or size < problem.x.n_key):
+            maximum = "of all keys" if tile is None else f"of the tiles of {tile} keys so far"
+            words = f"{word}, not yet divided, against the maximum {maximum}"
+            yield {"P": words} | scores.way, partial(_o_running, problem, scores, word, tile)
+
+
+def _o_divided(problem: Problem, scores: Scores, word: str) -> Ball:
+    u, _, sums, _ = problem.forward(scores)
+    p = Ball(u.value / sums.value, (u.radius + u.value * sums.radius / sums.value) / sums.value)
+    return dot(narrowed(word, problem.weights(p)), narrow(word, problem.v))
+
+
+def _o_running(problem: Problem, scores: Scores, word: str, tile: int | None) -> Ball:
+    s, (u, most, sums, _) = problem.scores(scores), problem.forward(scores)
+    before = most if tile is None else _running_maximum(s.value.masked_fill(~problem.valid, -math.inf), tile)
+    decay = (before - most).exp()
+    u = Ball(*(part / decay.clamp(min=torch.finfo(torch.double).tiny) for part in u))
+    o = dot(narrowed(word, u * problem.share) * decay, narrow(word, problem.v))
+    return Ball(o.value / sums.value, (o.radius + o.value.abs() * sums.radius / sums.value) / sums.value)
+
+
+def _running_maximum(s: Tensor, tile: int) -> Tensor:
+    """[..., N] the largest score of a row up to the end of each key's tile."""
+    size = s.shape[-1]
+    ends = [min(first + tile, size) - 1 for first in range(0, size, tile)]
+    so_far = s.cummax(-1).values[..., ends]
+    return _most(so_far.repeat_interleave(tile, -1)[..., :size])
+
+
+def of_dv(problem: Problem, forward: Scores, every: Iterable[Scores]) -> Iterator[tuple[Way, Callable[[], Ball]]]:
+    """Every way to compute dV: the scores of the backward, and how its P is rounded."""
+    for scores, word in itertools.product(every, words_of(problem.case.dtype)):
+        yield {"P": word} | scores.way, partial(_dv, problem, scores, forward, word)
+
+
+def _dv(problem: Problem, scores: Scores, forward: Scores, word: str) -> Ball:
+    pe = problem.weights(problem.backward(scores, forward))
+    return problem.product("dV", narrowed(word, pe).mT, narrow(word, problem.do))
+
+
+def of_ds(
+    problem: Problem, name: str, forward: Scores, backward: Iterable[Scores], unrounded: Ball
+) -> Iterator[tuple[Way, Callable[[], Ball]]]:
+    """Every way to compute dQ or dK.
+
+    Args:
+        forward: how the forward came by its scores.
+        backward: how the backward may.
+        unrounded: O before it is rounded.
+    """
+    dtype = problem.case.dtype
+    deltas = (STORED, BY_P) if dtype == IEEE else (STORED, UNROUNDED, BY_P)
+    of_dp = [(word, IEEE) for word in words_of(dtype)] if dtype == IEEE else [(IEEE, IEEE), (IEEE, dtype)]
+    orders = (AFTER,) if dtype == IEEE else (AFTER, BEFORE, EACH) if name in problem.models else (AFTER, BEFORE)
+    for scores, delta, (operands, result), word, order in itertools.product(
+        backward, deltas, of_dp, words_of(dtype), orders
+    ):
+        if word == IEEE and order == BEFORE:
+            continue
+        way = {"dS": word if dtype == IEEE or word == IEEE else f"{word}, {order}", "delta": delta}
+        way |= {"dP": operands if dtype == IEEE else result} | scores.way
+        yield way, partial(_of_ds, problem, name, scores, forward, delta, (operands, result), word, order, unrounded)
+
+
+def _of_ds(
+    problem: Problem, name: str, scores: Scores, forward: Scores, delta: str, of_dp: tuple[str, str], word: str,
+    order: str, unrounded: Ball,
+) -> Ball:  # fmt: skip
+    p, dp = problem.backward(scores, forward), problem.dp(*of_dp, scores, forward)
+    of_row = _delta(problem, delta, p, dp, unrounded)
+    ds = p.times(Ball(dp.value - of_row.value, dp.radius + of_row.radius + U32 * (dp.value.abs() + of_row.value.abs())))
+    inner, outer = (problem.x.scale, 1.0) if order == BEFORE else (1.0, problem.x.scale)
+    rounded = narrowed(word, Ball(*(part * problem.valid for part in ds)) * inner)
+    matrix, other = (rounded, problem.k) if name == "dQ" else (rounded.mT, problem.q)
+    return problem.product(name, matrix, narrow(word, other), outer, each=order == EACH)
+
+
+def _delta(problem: Problem, how: str, p: Ball, dp: Ball, unrounded: Ball) -> Ball:
+    if how == BY_P:
+        return row_sum(p.times(dp))
+    o = exact(problem.stored_o) if how == STORED else unrounded
+    delta = row_sum(o * problem.do)
+    if problem.tau is None:
+        return delta
+    return delta.minus(row_sum(dp) * problem.tau)
+
+
+def read(problems: list[Problem]) -> list[Reading]:
+    """What is rounded on the way to each result, from several draws of one case: the ways that give them all."""
+    every = {way.words: way for way in scores_of(problems[0].case.dtype)}
+    of_forward = _read(problems, "O", lambda problem, _, exp: of_o(problem, _all(every, exp)))
+    forward = _known(of_forward, every)[0]
+    of_backward = _read(problems, "dV", lambda problem, _, exp: of_dv(problem, forward, _all(every, exp)))
+    backward = _known(of_backward, every)
+    unrounded = [_o_divided(problem, forward, IEEE) for problem in problems]
+
+    def of_product(name: str) -> Reading | None:
+        ways = [replace(way, exp=U_FUNCTION) for way in dict.fromkeys(backward)]
+        return _read(
+            problems,
+            name,
+            lambda problem, at, exp: of_ds(problem, name, forward, _all(every, exp, ways), unrounded[at]),
+        )
+
+    return [one for one in (of_forward, of_backward, of_product("dQ"), of_product("dK")) if one is not None]
+
+
+Counted = tuple[tuple[Mapping[str, str], int], ...]
+"""A way, and how many elements differ from it, in each of several draws."""
+Ways = Iterator[tuple[Way, Callable[[], Ball]]]
+
+
+def _all(every: Mapping[str, Scores], exp: float, of: Iterable[Scores] = ()) -> list[Scores]:
+    """All ways to come by scores, or some of them, with an exponential."""
+    return [replace(way, exp=exp) for way in of or every.values()]
+
+
+def _known(reading: Reading | None, every: Mapping[str, Scores]) -> list[Scores]:
+    """How scores were come by where that was read; else every way."""
+    if reading is None or not reading.fits:
+        return list(every.values())
+    exps = {f"good to 2^{round(math.log2(exp))}": exp for exp in EXPONENTIALS}
+    return [replace(every[way["scores"]], exp=exps[way["exp"]]) for way in reading.fits]
+
+
+def _read(problems: list[Problem], name: str, ways: Callable[[Problem, int, float], Ways]) -> Reading | None:
+    """The reading of one result, with the best exponential that any way fits with; None where it is not given."""
+    if name not in problems[0].trace.values:
+        return None
+    readings: list[Reading] = []
+    for exp in EXPONENTIALS:
+        counts = [_counted(problem, name, ways(problem, at, exp)) for at, problem in enumerate(problems)]
+        readings.append(reading_of(name, zip(*counts, strict=True), problems))
+        if readings[-1].fits:
+            return readings[-1]
+    return readings[0]
+
+
+def read_sums(problems: list[Problem], name: str) -> tuple[Reading, list[Model | None]]:
+    """In what dQ, dK or dV is added up, from draws in which nothing else is rounded; and the models that fit.
+
+    None is the contract's, a sum in float32.
+    """
+    every = [Accumulation(one.case, one.x, one.trace, name) for one in problems]
+    models = [None] if problems[0].case.dtype == IEEE else [None, *_models(every[0])]
+    counts = [tuple((_of_model(model, name, sums), _differing(model, sums)) for sums in every) for model in models]
+    fits = [model for model, each in zip(models, counts, strict=True) if not any(count for _, count in each)]
+    return reading_of(name, counts, problems, sums=True), fits
+
+
+def _models(sums: Accumulation) -> Iterator[Model]:
+    """Every way but the contract's; the scale, a power of two, may come first or last."""
+    for model in sums.models():
+        if model.scaled:
+            yield model
+            yield replace(model, apart=True)
+
+
+def _of_model(model: Model | None, name: str, sums: Accumulation) -> Way:
+    if model is None:
+        return {"sums": IEEE}
+    what = "query rows" if name != "dQ" else "keys"
+    how = f"each {model.tile} {what} rounded alone" if model.apart else f"rounded after each {model.tile} {what}"
+    heads = ", one for each query head" if sums.group > 1 and not model.shared else ""
+    order = "from the last" if model.backwards else "from the first"
+    return {"sums": f"{str(sums.dtype).removeprefix('torch.')}, {how}, {order}{heads}"}
+
+
+def _differing(model: Model | None, sums: Accumulation) -> int:
+    came, wrong = sums.trace.values[sums.name], 0
+    for place in sums.places:
+        actual = came[place].double()
+        if model is not None:
+            wrong += int((actual != sums.of_model(model, place)).sum())
+        else:
+            value, size = sums.in_float32(place)
+            bound = stored(actual, value, EXACT * size + TINY, came.dtype)
+            wrong += int((~((actual - value).abs() <= bound)).sum())
+    return wrong
+
+
+def _counted(problem: Problem, name: str, ways: Iterator[tuple[Way, Callable[[], Ball]]]) -> Iterator[tuple[Way, int]]:
+    for way, made in ways:
+        yield way, problem.wrong(name, made())
+
+
+def reading_of(name: str, counts: Iterable[Counted], problems: list[Problem], *, sums: bool = False) -> Reading:
+    """A reading from how many elements differ by each way, in each draw."""
+    found = [(each[0][0], sum(count for _, count in each)) for each in counts]
+    nearest, differing = min(found, key=lambda one: one[1])
+    fits = tuple(way for way, count in found if not count)
+    elements = sum(problem.trace.values[name].numel() for problem in problems)
+    return Reading(name, sums, fits, nearest, differing, elements, len(found))

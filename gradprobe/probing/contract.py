@@ -1,0 +1,77 @@
+"""A target on values that tell its arithmetic -> Contract: what it rounds, and in what it adds up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from ..model.case import Case
+from ..model.contract import Contract
+from ..model.failures import TargetFailure
+from ..numerics.coarser import Model
+from ..numerics.compare import attention_of
+from ..numerics.ways import Problem, read, read_sums
+from ..runtime.run import run_target
+from ..targets.find import Target
+from .experiment import experiment_of, inputs_of
+
+# Rows and keys beyond which what is rounded before a product shows no better.
+_MOST = 128
+_GRADIENTS = ("dQ", "dK", "dV")
+
+
+def contract_of(target: Target, case: Case, seeds: int = 2) -> Contract:
+    """What a target rounds before its products, and in what it adds up dQ, dK and dV.
+
+    It is run on dyadic values, of which nothing but sums is rounded, and on standard normal ones, for each of several
+    seeds. What fits in all of them is its contract.
+
+    Args:
+        case: its pattern does not count; with a scale for which dyadic values exist.
+
+    Raises:
+        UsageFailure: there are no dyadic values for the case, or it uses what the target does not take.
+        TargetFailure: the target could not be run, or gives no gradient and no O.
+    """
+    cases = [replace(case, seed=seed) for seed in range(case.seed, case.seed + seeds)]
+    even = [_problem(target, replace(one, pattern="dyadic")) for one in cases]
+    given = [name for name in ("O", *_GRADIENTS) if name in even[0].trace.values]
+    if not given:
+        raise TargetFailure(f"target {target.name!r} gives no O, dQ, dK or dV to read its arithmetic off")
+    sums = {name: read_sums(even, name) for name in given if name != "O"}
+    coarse = [name for name, (_, models) in sums.items() if None not in models]
+    short = [_short(one) for one in cases]
+    models = _models_of(target, short, coarse)
+    uneven = [_problem(target, _uneven(one, target), models) for one in short]
+    absent = tuple(f"{name} is not given" for name in ("O", *_GRADIENTS) if name not in given)
+    readings = (*read(uneven), *(reading for reading, _ in sums.values()))
+    return Contract(target.name, even[0].case, tuple(one.seed for one in cases), readings, absent)
+
+
+def _models_of(target: Target, cases: list[Case], coarse: list[str]) -> dict[str, Model]:
+    """How sums are kept that are not in float32: in shorter cases it may be in other tiles."""
+    problems = [_problem(target, replace(one, pattern="dyadic")) for one in cases] if coarse else []
+    found = {name: read_sums(problems, name)[1] for name in coarse}
+    return {name: models[0] for name, models in found.items() if models and models[0] is not None}
+
+
+def _short(case: Case) -> Case:
+    """The case, no longer than need be."""
+    if case.cu_seqlens_q is not None or case.seqlen_q != case.seqlen_k:
+        return case
+    length = min(case.seqlen_q, _MOST)
+    return case.with_lengths(length, length)
+
+
+def _uneven(case: Case, target: Target) -> Case:
+    """The case with normal values, and with a scale that is no power of two where it may have one."""
+    return replace(case, pattern="normal", scale=0.8 * case.scale if "scale" in target.takes else case.scale)
+
+
+def _problem(target: Target, case: Case, models: Mapping[str, Model] = MappingProxyType({})) -> Problem:
+    """One run, contiguous."""
+    inputs = inputs_of(experiment_of(case, target), ())
+    trace = run_target(target, case, inputs).trace
+    assert trace is not None  # what is contiguous may not be refused
+    return Problem(case, attention_of(case, inputs.values), trace, models)
