@@ -8,7 +8,7 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor
 
-from ..model.case import Case
+from ..model.case import Case, is_same_problem
 from ..model.number import Number
 from ..model.run import Difference
 from ..reference.attention import BY_ROW
@@ -18,28 +18,38 @@ from .locate import locate_at
 from .tally import Finding, Judged, Tally
 
 
-def keep(file: str, runs: Iterable[LayoutRun]) -> None:
-    """Writes what the target exported in each layout, for `differences`."""
-    kept = {
-        run.layout: {name: value.cpu() for name, value in _exported(run.measured).items()}
-        for run in runs
-        if run.is_plain and run.measured is not None
-    }
-    torch.save(kept, file)
+class SideBySide:
+    """Keeps what a target exports, and compares it with what another one did, layout by layout as it comes.
 
-
-def differences(case: Case, runs: Iterable[LayoutRun], file: str) -> Iterator[Difference]:
-    """What both exported, in the layouts that both took.
-
-    An element of one differs *beyond* where it lies further from the other's than that may lie from the reference.
+    A kernel that writes where it should not may change in a later layout what it gave in this one.
 
     Args:
-        file: what `keep` wrote for the other target, of the same shapes.
+        kept: the file that it is written into, for another check; "" for none.
+        other: such a file of another target; "" for none.
+        case: that one's: of another problem nothing is compared.
     """
-    kept = torch.load(file, weights_only=True)
-    for run in runs:
-        if run.is_plain and run.measured is not None and run.layout in kept:
-            yield from _of_layout(case, run.layout, run.measured, kept[run.layout])
+
+    def __init__(self, kept: str, other: str = "", case: Case | None = None) -> None:
+        self._kept, self._given, self._case = kept, dict[str, dict[str, Tensor]](), case
+        self._other: Mapping[str, Mapping[str, Tensor]] = torch.load(other, weights_only=True) if other else {}
+        self._seen = set[str]()
+        self.differences: list[Difference] = []
+        """Of all layouts that both took. An element of one differs *beyond* where it lies further from the other's than
+        that may lie from the reference."""
+
+    def take(self, case: Case, runs: Iterable[LayoutRun]) -> None:
+        """Looks at the runs that are new."""
+        for run in runs:
+            if run.is_plain and run.measured is not None and run.layout not in self._seen:
+                self._seen.add(run.layout)
+                self._take(case, run.layout, run.measured)
+
+    def _take(self, case: Case, layout: str, measured: Measured) -> None:
+        if self._kept:
+            self._given[layout] = {name: value.cpu() for name, value in _exported(measured).items()}
+            torch.save(self._given, self._kept)
+        if layout in self._other and self._case is not None and is_same_problem(case, self._case):
+            self.differences += _of_layout(case, layout, measured, self._other[layout])
 
 
 def _exported(measured: Measured) -> dict[str, Tensor]:

@@ -28,6 +28,14 @@ def new(q, k, v, do, *, scale):
     found["P"][:, 1, 3, 2] = 0.75
     return found
 
+GIVEN = []
+
+def spoiling(q, k, v, do, *, scale):
+    for earlier in GIVEN:  # as a store outside what a later call allocates may do
+        earlier["dQ"].zero_()
+    GIVEN.append(old(q, k, v, do, scale=scale))
+    return GIVEN[-1]
+
 def crashing(q, k, v, do, *, scale):
     raise ValueError("no such luck")
 """
@@ -72,6 +80,13 @@ def test_two_that_are_right_differ_nowhere_by_more_than_one_may_err(folder):
     assert ran.code == 0
     assert "is right; they differ nowhere by more than one of them may err; most, 0." in told
     assert "the same bits: P, dK, dV" in told
+
+
+def test_what_a_later_layout_does_to_earlier_results_is_no_difference_of_those(folder):
+    words = ["check", "kernels_of_mine.py:spoiling", "--against", "kernels_of_mine.py:old", *SMALL.split()]
+    run([*words, "--runs", "contiguous", "--runs", "distinct", "--json", "out.json"])
+    found = load((folder / "out.json").read_text()).against.differences
+    assert {(one.layout, one.differing) for one in found if one.name == "dQ"} == {("contiguous", 0), ("distinct", 0)}
 
 
 def test_a_saved_report_is_set_beside_as_far_as_it_holds(folder):

@@ -38,6 +38,7 @@ from .interpreted import is_to_be_interpreted, small_case, with_causes_of, witho
 
 if TYPE_CHECKING:
     from ...model.report import Report
+    from ...model.run import Difference
     from ...numerics.evidence import Probed
     from ...probing.experiment import Tick
 
@@ -88,17 +89,23 @@ class Checker:
             torch.set_num_threads(max(1, (os.cpu_count() or 1) // setting.workers))
 
     def __call__(self, planned: Planned) -> Checked:
+        from ...numerics.beside import SideBySide
         from ...pipeline.reported import report_of
 
-        start, heard = time.perf_counter(), Heard()
+        start, heard, other = time.perf_counter(), Heard(), planned.against
 
         def say(value: Stage | Report) -> None:
             heard.take(value)
             tell(value)
 
+        def told(so_far: Probed) -> None:
+            say(report_of(so_far))
+            beside.take(so_far.case, so_far.runs)
+
         try:
+            beside = SideBySide(planned.kept, *((other.kept, other.report.case) if other else ()))
             budget = functools.partial(_budget, self._setting, start)
-            return _made(planned, probed_as(planned, _Ticks(say), lambda so_far: say(report_of(so_far)), budget))
+            return _made(planned, probed_as(planned, _Ticks(say), told, budget), beside.differences)
         except BaseException as error:
             if not (self._setting.isolate or isinstance(error, Exception)):
                 raise  # by who sits before this process
@@ -110,22 +117,17 @@ def _budget(setting: Setting, start: float, of: str) -> float:
     return setting.budget_at(time.perf_counter() - start, of)
 
 
-def _made(planned: Planned, probed: Probed) -> Checked:
-    from ...model.case import is_same_problem
+def _made(planned: Planned, probed: Probed, differences: Sequence[Difference]) -> Checked:
     from ...model.report import Against
-    from ...numerics import beside
     from ...numerics.closeup import close_up_of, kept_close_ups
     from ...pipeline.reported import report_of
 
     report = structs.replace(report_of(probed, kept_close_ups(probed)), title=planned.title)
     if planned.close_up is not None:
         report = structs.replace(report, close_up=close_up_of(probed, *planned.close_up))
-    if planned.kept:
-        beside.keep(planned.kept, probed.runs)
     if (other := planned.against) is not None:
-        is_same = other.kept and other.report.case is not None and is_same_problem(probed.case, other.report.case)
-        found = tuple(beside.differences(probed.case, probed.runs, other.kept)) if is_same else ()
-        report = structs.replace(report, against=Against(name=other.name, report=other.report, differences=found))
+        against = Against(name=other.name, report=other.report, differences=tuple(differences))
+        report = structs.replace(report, against=against)
     return Checked(planned.request, report, code_of_report(report))
 
 
