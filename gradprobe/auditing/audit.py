@@ -235,10 +235,9 @@ class _Auditing:
             if any(not explanation.unexplained for explanation, _ in found):
                 break
 
-        def rank(pair: tuple[Explanation, Attempt]) -> tuple[int, bool, int, int]:
+        def rank(pair: tuple[Explanation, Attempt]) -> tuple[int, bool, int]:
             explanation, attempt = pair
-            own_scale = attempt.setting.scale is not None
-            return len(explanation.unexplained), own_scale, len(explanation.located), -attempt.right
+            return len(explanation.unexplained), attempt.setting.scale is not None, len(explanation.located)
 
         return min(found, key=rank)[1]
 
@@ -413,7 +412,9 @@ class _Auditing:
         results = {name: result.detach().double().numpy() for name, result in called.results.items()}
         text = self._text()
         by_autograd = not self._callee.is_backward or re.search(r"\.backward\(|autograd|\.grad\b|vjp", text) is not None
-        return explain(attempt.drawn.x, called.values, results, attempt.wrong, by_autograd=by_autograd)
+        told = "causal" in self._callee.takes
+        how = {"by_autograd": by_autograd, "asks_for_mask": told}
+        return explain(attempt.drawn.x, called.values, results, attempt.wrong, **how)
 
     def _swapped(self, best: Attempt) -> Explanation | None:
         """Two parameters of which each is used as the other, if all is right then."""

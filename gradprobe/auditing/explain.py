@@ -87,6 +87,7 @@ def explain(
     wrong: Iterable[str],
     *,
     by_autograd: bool = False,
+    asks_for_mask: bool = True,
 ) -> Explanation:
     """Why some results are wrong.
 
@@ -95,13 +96,14 @@ def explain(
         results: what it returned, by intermediate, in [B, H, L, D].
         wrong: the names of those that are.
         by_autograd: whether its gradients are those of its O, so that they inherit what is wrong in that.
+        asks_for_mask: whether it is told if there is a mask; else one that it lays by itself is meant.
     """
-    return _Explaining(x, by_autograd).explain(values, results, list(wrong))
+    return _Explaining(x, by_autograd, asks_for_mask).explain(values, results, list(wrong))
 
 
 class _Explaining:
-    def __init__(self, x: Attention, by_autograd: bool) -> None:
-        self._formulas, self._by_autograd = Formulas(x), by_autograd
+    def __init__(self, x: Attention, by_autograd: bool, asks_for_mask: bool) -> None:
+        self._formulas, self._by_autograd = Formulas(x, asks_for_mask=asks_for_mask), by_autograd
         self._of_output: tuple[Mistake, ...] = ()
         b, h, m, d = x.q.shape
         self._library = Library({"b": b, "h": h, "m": m, "n": x.n_key, "d": d, "e": x.v.shape[-1]})

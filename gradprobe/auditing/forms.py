@@ -72,8 +72,8 @@ def product_words(product: tuple[str, str, bool]) -> str:
 class Formulas:
     """The forms of one problem whose query rows are as many as its keys, and each head has a key head of its own."""
 
-    def __init__(self, x: Attention) -> None:
-        self.x, self.scale = x, x.scale
+    def __init__(self, x: Attention, *, asks_for_mask: bool = True) -> None:
+        self.x, self.scale, self._asks_for_mask = x, x.scale, asks_for_mask
         self.inputs = {name: _array(getattr(x, name)) for name in ("q", "k", "v", "do")}
         whole = [Tile(batch, slice(0, x.n_heads), slice(0, x.n_query)) for batch in range(x.n_batch)]
         self.valid = np.stack([_array(x.valid(tile).expand(x.n_heads, -1, -1)) for tile in whole]) > 0
@@ -218,6 +218,8 @@ class Formulas:
 
     def _masks(self) -> Iterator[tuple[Mistake | None, NDArray[np.bool_]]]:
         yield None, self.valid
+        if self.valid.all() and not self._asks_for_mask:
+            return
         if self.valid.all():
             i, j = np.arange(self.x.n_query)[:, None], np.arange(self.x.n_key)
             undue, seen = "a causal mask is laid where none is asked for", np.broadcast_to(j <= i, self.valid.shape)
