@@ -19,6 +19,8 @@ from .watching import Value
 _TOLERANCES = {"float64": 1e-7, "float32": 1e-4}
 _COARSE = 3e-2
 _NEAR = 1e-3
+# What is right where it is made, and a mistake where it is used.
+_AT_USE = ("softmax/scores", "tau/left-out")
 
 
 @dataclass(frozen=True)
@@ -216,7 +218,7 @@ class _Explaining:
             words = f"{shown(form.kind)} is {by} of what is due"
             if form.kind == "delta" and match.factor < 1 and "1/" in by:
                 words = f"delta is a mean, {by} of the sum over the row"
-            mistake = Mistake(form.kind, f"{form.kind.lower()}/factor", words, f"take {DUE[form.kind]}")
+            mistake = Mistake(form.kind, f"{form.kind.lower()}/factor", words)
             key = hash((form.kind, _key(match.factor)))
             at = self._places.of_factor[form.kind, _key(match.factor)]
             self._places.of_mistakes.append((frozenset([mistake]), at, None))
@@ -245,18 +247,18 @@ class _Explaining:
         return None
 
     def _of_factor(self, name: str, factor: float) -> Mistake:
-        by, fix = self._factor_words(factor), f"take {DUE[name]}"
+        by = self._factor_words(factor)
         scale = self._formulas.scale
         if name in ("dQ", "dK") and _is(factor, 1 / scale):
             made = Mistake(name, "scale/left-out", f"the scale is left out of {name}", f"multiply {name} by the scale")
         elif name in ("dQ", "dK") and _is(factor, scale):
             made = Mistake(name, "scale/twice", f"the scale is applied to {name} twice", f"multiply {name} by it once")
         elif _is(factor, -1.0):
-            made = Mistake(name, "sign", f"{name} has the wrong sign", fix)
+            made = Mistake(name, "sign", f"{name} has the wrong sign")
         elif "(" in by and by.startswith("1/"):
-            made = Mistake(name, "mean", f"{name} is a mean, {by} of the sum", fix)
+            made = Mistake(name, "mean", f"{name} is a mean, {by} of the sum")
         else:
-            made = Mistake(name, "factor", f"all of {name} is {by} times what the formula gives", fix)
+            made = Mistake(name, "factor", f"all of {name} is {by} times what the formula gives")
         at = self._places.of_factor.get((name, _key(factor)))
         if name in ("dQ", "dK") and not _is(factor * scale, 1.0):  # where dS has that factor already
             at = self._places.of_factor.get(("dS", _key(factor * scale)), at)
@@ -275,7 +277,7 @@ class _Explaining:
             key = "operand"
             if product[:2] == (matrix, other) and product[2] != transposed:
                 key = "transposed"
-            made = Mistake(name, key, f"{name} is made of {came}, not of {product_words(due)}", f"take {DUE[name]}")
+            made = Mistake(name, key, f"{name} is made of {came}, not of {product_words(due)}")
             at = self._places.of_product.get(product)
             named = (one.at for one in self._holdings if role_of(one.name) == matrix and one.kind == product[0])
             at = at if product[0] == matrix else next(named, at)
@@ -287,8 +289,8 @@ class _Explaining:
         """Where one of the mistakes of a result is made: of one in the scores or the mask, where these are made."""
         places = self._places
         shows = (one for one in places.of_mistakes if mistake in one[0] and one[0] <= together)
-        if mistake.key == "softmax/scores":  # right scores are no mistake where they are made, but where they are used
-            shows = (one for one in shows if one[2] is None or one[2].kind != "P")
+        if mistake.key in _AT_USE:
+            shows = (one for one in shows if one[2] is None or one[2].product is not None)
         _, at, form = next(shows, (None, None, None))
         scores = [at for by, at in places.of_scores if mistake.of_scores is not None and _is(by, mistake.of_scores)]
         if scores and mistake.key.startswith("scale"):

@@ -21,7 +21,11 @@ DUE = {
     "delta": "delta = rowsum(dO * O) = rowsum(P * dP)", "dS": "dS = P * (dP - delta)", "dQ": "dQ = scale * dS K",
     "dK": "dK = scale * dS^T Q", "dV": "dV = P^T dO", "LSE": "LSE = log sum_j exp(S)",
 }  # fmt: skip
-"""The formula of each intermediate."""
+"""The formula of each intermediate in the softmax family."""
+_LAZY = {
+    "O": "O = PE V, PE = relu(P + tau / (i + 1)), 0 where it is masked", "dP": "dP = [PE > 0] * dO V^T",
+    "delta": "delta = rowsum(P * dP)", "dV": "dV = PE^T dO",
+}  # fmt: skip
 PRODUCTS = {"O": ("P", "v", False), "dQ": ("dS", "k", False), "dK": ("dS", "q", True), "dV": ("P", "do", True)}
 """Of each result: the matrix, whether it is transposed, and what it is multiplied by."""
 FEATURES = {"q": "bhmd", "k": "bhnd", "v": "bhne", "do": "bhme", "O": "bhme"}
@@ -59,6 +63,11 @@ class Form:
     """Of a product: the kind of the matrix, that of what it is multiplied by, and whether the matrix is transposed."""
 
 
+def due_in(family: str) -> Mapping[str, str]:
+    """The formula of each intermediate in a family."""
+    return DUE | _LAZY if family == "lazy" else DUE
+
+
 def shown(kind: str) -> str:
     """The name of an input or intermediate as people write it."""
     return _SHOWN.get(kind, kind)
@@ -79,7 +88,7 @@ class Formulas:
         self.valid = np.stack([_array(x.valid(tile).expand(x.n_heads, -1, -1)) for tile in whole]) > 0
         self.raw = self.inputs["q"] @ self.inputs["k"].swapaxes(-1, -2)
         self.alternates: dict[str, list[Form]] = {}
-        self._tau = None if x.tau is None else _array(x.tau)[None, :, None, None] / (np.arange(x.n_query) + 1)[:, None]
+        self._tau = None if x.tau is None else _array(x.tau)[None, :, None, None] / self._count
 
     # --- what is right
 
@@ -119,13 +128,18 @@ class Formulas:
         delta = Form("delta", "bhm", over.sum(-1), "delta")
         rest = dp.values - delta.values[..., None]
         ds = Form("dS", "bhmn", p.values * rest, "dS")
-        yield from (o, Form("dP", "bhmn", open_dp, "dP"), dp, delta, ds)
+        is_plain = self._tau is None
+        yield from (o, Form("dP" if is_plain else "", "bhmn", open_dp, "dP" if is_plain else "dO V^T"), dp, delta, ds)
         yield from (Form("", "bhmn", over, "P * dP"), Form("", "bhmn", rest, "dP - delta"))
         yield Form("", "bhmn", open_dp - delta.values[..., None], "dP - delta")
         yield Form("", "bhmn", p.values * delta.values[..., None], "P * delta")
         yield Form("", "bhme", self.inputs["do"] * o.values, "dO * O")
+        if self.x.bias is not None:
+            yield from (Form("", "bhmn", self.logits(0.0), "the bias"), Form("S", "bhmn", self.raw * self.scale, "S"))
         if self._tau is not None:
-            yield from (Form("", "bhmn", held, "relu(P + tau / (i + 1))"), Form("", "bhmn", p.values + self._tau, "Z"))
+            z, seen = p.values + self._tau, self.valid
+            steps = {"PE": held, "Z": z, "Z, masked": np.where(seen, z, 0), "dP": np.where(seen, open_dp, 0)}
+            yield from (Form("", "bhmn", values, words) for words, values in steps.items())
         for form in (o, dp, delta, ds):
             self.alternates[form.kind] = [form]
         yield from (self._product(name, ds if name != "dV" else replace(p, values=held)) for name in ("dQ", "dK", "dV"))
@@ -183,6 +197,11 @@ class Formulas:
                     values = _softmaxed(kind, self.logits(factor), way, mask, self.valid)
                 if values is not None:
                     yield Form("P", "bhmn", values, "P", mistakes)
+        if self.x.bias is not None:
+            without = np.where(self.valid, self.scale * self.raw, -np.inf)
+            powers = np.exp(without - without.max(-1, keepdims=True))
+            mistake = Mistake("S", "bias/left-out", "the bias is left out of the scores", "add it before the softmax")
+            yield Form("P", "bhmn", powers / powers.sum(-1, keepdims=True), "P", (mistake,))
         for of_factor, factor in factors[1:]:  # of an LSE that is given, and right
             assert of_factor is not None
             yield Form("P", "bhmn", np.where(self.valid, np.exp(self.logits(factor) - self._lse), 0), "P", (of_factor,))
@@ -273,8 +292,33 @@ class Formulas:
                 b
             ].shape:
                 words = f"{shown(a)} {shown(b)}^T"
-                mistake = Mistake("dP", "dp/operand", f"{words} stands for dP", f"take {DUE['dP']}")
+                mistake = Mistake("dP", "dp/operand", f"{words} stands for dP")
                 yield Form("dP", "bhmn", features[a] @ features[b].swapaxes(-1, -2), words, (mistake,))
+
+    def wrong_lazy(self) -> Iterator[Form]:
+        """What stands for relu(P + tau / (i + 1)), and dP where the relu is passed over."""
+        assert self._tau is not None
+        p = self.alternates["P"][0].values
+        z, seen = p + self._tau, self.valid
+        ways = {
+            "left-out": (p, "P stands for relu(P + tau / (i + 1))"),
+            "open": (np.maximum(z, 0), "PE is not masked again after tau was added"),
+            "no-relu": (np.where(seen, z, 0), "the relu is left out of PE"),
+            "by-row": (np.where(seen, np.maximum(p + self._tau * self._count, 0), 0), "tau is not divided by i + 1"),
+            "from-0": (np.where(seen, np.maximum(p + self._tau * self._count / np.maximum(self._count - 1, 1), 0), 0),
+                       "tau is divided by i, not by i + 1"),
+        }  # fmt: skip
+        for key, (held, words) in ways.items():
+            made = Form("P", "bhmn", held, "PE", (Mistake("O", f"tau/{key}", words),))
+            yield from (replace(made, kind=""), *(self._product(name, made) for name in ("O", "dV")))
+        open_dp = self.inputs["do"] @ self.inputs["v"].swapaxes(-1, -2)
+        passed = Mistake("dP", "dp/relu", "dP does not stop where the relu does")
+        yield from (Form("dP", "bhmn", one, "dP", (passed,)) for one in (np.where(seen, open_dp, 0), open_dp))
+
+    @property
+    def _count(self) -> Array:
+        """[M, 1] i + 1."""
+        return np.arange(1.0, self.x.n_query + 1)[:, None]
 
     def derived(self, found: Form) -> list[Form]:
         """What follows from a form by right formulas, and by one more mistake; `found` is among its kind then."""
@@ -304,7 +348,7 @@ class Formulas:
     def _scored_by(self, found: Form) -> list[Form]:
         """P of a product of the wrong rows, taken for the scores."""
         came = f"{found.words} stands for Q K^T"
-        mistake = Mistake("S", "scores/operand", came, f"take {DUE['S']}")
+        mistake = Mistake("S", "scores/operand", came)
         values = _softmaxed("", self.scale * found.values, "", self.valid, self.valid)
         assert values is not None
         given = np.where(self.valid, np.exp(self.scale * found.values - self._lse), 0)
@@ -354,6 +398,7 @@ class Formulas:
         """Every form with a mistake, of what is right else."""
         first = [self.alternates[kind][0] for kind in ("P", "dP", "dS")]
         made = [*self.wrong_p(), *self.wrong_rows(), *self.wrong_dp(), *self.scores_of(), *self._other_do()]
+        made += self.wrong_lazy() if self._tau is not None else ()
         return [*made, *(form for matrix in first for form in self.products(matrix))]
 
 
@@ -398,7 +443,7 @@ def _softmaxed(kind: str, s: Array, key: str, mask: NDArray[np.bool_], valid: ND
 
 
 def _row(words: str, values: Array) -> Form:
-    mistake = Mistake("delta", "delta/operand", f"{words} stands for delta", f"take {DUE['delta']}")
+    mistake = Mistake("delta", "delta/operand", f"{words} stands for delta")
     return Form("delta", "bhm", values, words, (mistake,))
 
 
@@ -432,7 +477,7 @@ def _wrong_ds(p: Form, dp: Form, delta: Form, s: Array) -> Iterator[Form]:
     for key, (values, words, came, inherited) in ways.items():
         # What stands in a right function on the way to dS is no mistake before it is used as dS.
         kind = "dS" if key not in ("delta-left-out", "p-left-out") else "dS"
-        yield Form(kind, "bhmn", values, words, (*inherited, Mistake("dS", f"ds/{key}", came, f"take {DUE['dS']}")))
+        yield Form(kind, "bhmn", values, words, (*inherited, Mistake("dS", f"ds/{key}", came)))
 
 
 def _array(tensor: torch.Tensor) -> Array:

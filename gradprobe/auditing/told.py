@@ -12,7 +12,7 @@ from ..source.expressions import Expression
 from ..targets.naming import plain_function
 from .audit import Audit
 from .explain import Holding, Located
-from .forms import DUE, shown
+from .forms import due_in, shown
 from .names import return_line, role_of
 from .watching import Value
 
@@ -55,7 +55,8 @@ def _diagnosis(audit: Audit, words: str, group: list[Located], *, also: bool) ->
     rebound = None if also else _rebound(audit, places[0])
     places = [rebound.at, *places] if rebound is not None else places
     wheres = [where for at in places if (where := where_of(audit, at)) is not None]
-    due = [DUE[name] for name in own if name in DUE]
+    formulas = due_in(audit.attempt.drawn.case.family)
+    due = [formulas[name] for name in own if name in formulas]
     return Diagnosis(
         fault=f"reference/{first.mistake.key}",
         fault_class=_CLASS,
@@ -167,7 +168,8 @@ def known_of(audit: Audit) -> tuple[str, ...]:
 
 def _strange_words(audit: Audit, value: Value) -> str:
     where, role = where_of(audit, value.at), role_of(value.at.name)
-    due = f", and {DUE[role]} is due" if role in DUE else ""
+    formulas = due_in(audit.attempt.drawn.case.family)
+    due = f", and {formulas[role]} is due" if role is not None and role in formulas else ""
     place = f" (line {where.line}: {where.code})" if where else ""
     return f"the first variable that holds none of what the formulas have is {value.at.name}{place}{due}"
 
