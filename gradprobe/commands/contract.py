@@ -13,7 +13,6 @@ from ..inputs.history import CheckRequest
 from ..model.case import flag_of
 from ..model.contract import IEEE, Contract, Reading
 from ..model.failures import UsageFailure
-from ..model.number import in_words
 from ..render.text import headed, wrapped
 
 if TYPE_CHECKING:
@@ -113,13 +112,13 @@ def _parts(reading: Reading, width: int) -> Iterator[str]:
 
 
 def _notes(read: ReadContract) -> Iterator[str]:
-    contract, seeds = read.contract, in_words([(seed, seed) for seed in read.contract.seeds])
-    readings = contract.readings
+    contract, readings = read.contract, read.contract.readings
     elements, ways = sum(one.elements for one in readings), sum(one.ways for one in readings)
+    draws = f"{max(one.draws for one in readings)} draws from seed {contract.seed} on"
     if contract.is_read:
-        yield f"each part gives all of {elements:,} elements, bit for bit, on seeds {seeds}; {ways} ways were tried"
+        yield f"each part gives all of {elements:,} elements, bit for bit, on up to {draws}; {ways} ways were tried"
     else:
-        yield f"{ways} ways were tried on {elements:,} elements, seeds {seeds}"
+        yield f"{ways} ways were tried on {elements:,} elements, up to {draws}"
         yield "gradprobe check says whether the kernel is right: of a wrong one no arithmetic is known"
     if any(len(words) > 1 for one in readings for words in one.parts.values()):
         yield '"or": the ways give the same bits here'

@@ -30,6 +30,8 @@ class Reading:
     elements: int
     ways: int
     """How many ways were tried."""
+    draws: int
+    """On how many draws."""
 
     @property
     def parts(self) -> dict[str, list[str]]:
@@ -45,7 +47,8 @@ class Contract:
     target: str
     case: Case
     """Of the first draw that shows sums."""
-    seeds: tuple[int, ...]
+    seed: int
+    """Of the first draw; each other's is one more."""
     readings: tuple[Reading, ...]
     absent: tuple[str, ...] = ()
     """What the target does not give, or what could not be read, and why."""
@@ -76,13 +79,13 @@ class Contract:
             "verdict": "read" if self.is_read else "not read",
             "target": self.target,
             "dtype": self.case.dtype,
-            "seeds": list(self.seeds),
+            "seed": self.seed,
             "dots": self.dots,
             "readings": [
                 {
                     "of": one.of, "about": "sums" if one.sums else "roundings", "fits": [dict(way) for way in one.fits],
                     "nearest": dict(one.nearest), "differing": one.differing, "elements": one.elements,
-                    "tried": one.ways,
+                    "tried": one.ways, "draws": one.draws,
                 }
                 for one in self.readings
             ],

@@ -74,6 +74,10 @@ def scores_of(dtype: str) -> tuple[Scores, ...]:
     return tuple(ways)
 
 
+Ways = Iterator[tuple[Way, Callable[[], Ball]]]
+"""Each way, and what it gives."""
+
+
 class Problem:
     """The values of a run, [B, H, ...] with a key head for each query head, and what came of it.
 
@@ -100,6 +104,7 @@ class Problem:
         self.forward = lru_cache(maxsize=None)(self._forward)
         self.backward = lru_cache(maxsize=None)(self._backward)
         self.dp = lru_cache(maxsize=None)(self._dp)
+        self.unrounded = lru_cache(maxsize=None)(lambda way: _o_divided(self, way, IEEE))
 
     def _scores(self, way: Scores) -> Ball:
         q, k = narrow(way.operands, self.q), narrow(way.operands, self.k)
@@ -208,7 +213,7 @@ def _most(most: Tensor) -> Tensor:
     return most.masked_fill(most == -math.inf, 0.0)
 
 
-def of_o(problem: Problem, every: Iterable[Scores]) -> Iterator[tuple[Way, Callable[[], Ball]]]:
+def of_o(problem: Problem, every: Iterable[Scores]) -> Ways:
     """Every way to compute O: the scores, and how P is rounded before it is multiplied."""
     for scores, word in itertools.product(every, words_of(problem.case.dtype)):
         divided = f"{word}, divided by its sum" if word != IEEE else word
@@ -244,7 +249,7 @@ def _running_maximum(s: Tensor, tile: int) -> Tensor:
     return _most(so_far.repeat_interleave(tile, -1)[..., :size])
 
 
-def of_dv(problem: Problem, forward: Scores, every: Iterable[Scores]) -> Iterator[tuple[Way, Callable[[], Ball]]]:
+def of_dv(problem: Problem, forward: Scores, every: Iterable[Scores]) -> Ways:
     """Every way to compute dV: the scores of the backward, and how its P is rounded."""
     for scores, word in itertools.product(every, words_of(problem.case.dtype)):
         yield {"P": word} | scores.way, partial(_dv, problem, scores, forward, word)
@@ -255,15 +260,12 @@ def _dv(problem: Problem, scores: Scores, forward: Scores, word: str) -> Ball:
     return problem.product("dV", narrowed(word, pe).mT, narrow(word, problem.do))
 
 
-def of_ds(
-    problem: Problem, name: str, forward: Scores, backward: Iterable[Scores], unrounded: Ball
-) -> Iterator[tuple[Way, Callable[[], Ball]]]:
+def of_ds(problem: Problem, name: str, forward: Scores, backward: Iterable[Scores]) -> Ways:
     """Every way to compute dQ or dK.
 
     Args:
         forward: how the forward came by its scores.
         backward: how the backward may.
-        unrounded: O before it is rounded.
     """
     dtype = problem.case.dtype
     deltas = (STORED, BY_P) if dtype == IEEE else (STORED, UNROUNDED, BY_P)
@@ -276,15 +278,15 @@ def of_ds(
             continue
         way = {"dS": word if dtype == IEEE or word == IEEE else f"{word}, {order}", "delta": delta}
         way |= {"dP": operands if dtype == IEEE else result} | scores.way
-        yield way, partial(_of_ds, problem, name, scores, forward, delta, (operands, result), word, order, unrounded)
+        yield way, partial(_of_ds, problem, name, scores, forward, delta, (operands, result), word, order)
 
 
 def _of_ds(
     problem: Problem, name: str, scores: Scores, forward: Scores, delta: str, of_dp: tuple[str, str], word: str,
-    order: str, unrounded: Ball,
+    order: str,
 ) -> Ball:  # fmt: skip
     p, dp = problem.backward(scores, forward), problem.dp(*of_dp, scores, forward)
-    of_row = _delta(problem, delta, p, dp, unrounded)
+    of_row = _delta(problem, delta, p, dp, forward)
     ds = p.times(Ball(dp.value - of_row.value, dp.radius + of_row.radius + U32 * (dp.value.abs() + of_row.value.abs())))
     inner, outer = (problem.x.scale, 1.0) if order == BEFORE else (1.0, problem.x.scale)
     rounded = narrowed(word, Ball(*(part * problem.valid for part in ds)) * inner)
@@ -292,65 +294,88 @@ def _of_ds(
     return problem.product(name, matrix, narrow(word, other), outer, each=order == EACH)
 
 
-def _delta(problem: Problem, how: str, p: Ball, dp: Ball, unrounded: Ball) -> Ball:
+def _delta(problem: Problem, how: str, p: Ball, dp: Ball, forward: Scores) -> Ball:
     if how == BY_P:
         return row_sum(p.times(dp))
-    o = exact(problem.stored_o) if how == STORED else unrounded
+    o = exact(problem.stored_o) if how == STORED else problem.unrounded(forward)
     delta = row_sum(o * problem.do)
     if problem.tau is None:
         return delta
     return delta.minus(row_sum(dp) * problem.tau)
 
 
-def read(problems: list[Problem]) -> list[Reading]:
-    """What is rounded on the way to each result, from several draws of one case: the ways that give them all."""
-    every = {way.words: way for way in scores_of(problems[0].case.dtype)}
-    of_forward = _read(problems, "O", lambda problem, _, exp: of_o(problem, _all(every, exp)))
+class Draws:
+    """Problems of one case, each run when it is asked for."""
+
+    def __init__(self, make: Callable[[int], Problem], most: int) -> None:
+        self.at, self.most = lru_cache(maxsize=None)(make), most
+
+
+# Draws on which every way is worked out; on others, only those that fit these.
+FIRST = 2
+
+
+def read(draws: Draws) -> list[Reading]:
+    """What is rounded on the way to each result: the ways that give it on every draw, until there is one or no more."""
+    every = scores_of(draws.at(0).case.dtype)
+    of_forward = _read(draws, "O", lambda problem, exp: of_o(problem, _with(exp, every)))
     forward = _known(of_forward, every)[0]
-    of_backward = _read(problems, "dV", lambda problem, _, exp: of_dv(problem, forward, _all(every, exp)))
-    backward = _known(of_backward, every)
-    unrounded = [_o_divided(problem, forward, IEEE) for problem in problems]
+    of_backward = _read(draws, "dV", lambda problem, exp: of_dv(problem, forward, _with(exp, every)))
+    backward = list(dict.fromkeys(_with(U_FUNCTION, _known(of_backward, every))))
 
     def of_product(name: str) -> Reading | None:
-        ways = [replace(way, exp=U_FUNCTION) for way in dict.fromkeys(backward)]
-        return _read(
-            problems,
-            name,
-            lambda problem, at, exp: of_ds(problem, name, forward, _all(every, exp, ways), unrounded[at]),
-        )
+        return _read(draws, name, lambda problem, exp: of_ds(problem, name, forward, _with(exp, backward)))
 
     return [one for one in (of_forward, of_backward, of_product("dQ"), of_product("dK")) if one is not None]
 
 
-Counted = tuple[tuple[Mapping[str, str], int], ...]
-"""A way, and how many elements differ from it, in each of several draws."""
-Ways = Iterator[tuple[Way, Callable[[], Ball]]]
+def _with(exp: float, ways: Iterable[Scores]) -> list[Scores]:
+    """Ways to come by scores, with an exponential."""
+    return [replace(way, exp=exp) for way in ways]
 
 
-def _all(every: Mapping[str, Scores], exp: float, of: Iterable[Scores] = ()) -> list[Scores]:
-    """All ways to come by scores, or some of them, with an exponential."""
-    return [replace(way, exp=exp) for way in of or every.values()]
-
-
-def _known(reading: Reading | None, every: Mapping[str, Scores]) -> list[Scores]:
+def _known(reading: Reading | None, every: Iterable[Scores]) -> list[Scores]:
     """How scores were come by where that was read; else every way."""
     if reading is None or not reading.fits:
-        return list(every.values())
-    exps = {f"good to 2^{round(math.log2(exp))}": exp for exp in EXPONENTIALS}
-    return [replace(every[way["scores"]], exp=exps[way["exp"]]) for way in reading.fits]
+        return list(every)
+    ways = [way for exp in EXPONENTIALS for way in _with(exp, every)]
+    return [way for fit in reading.fits for way in ways if way.way.items() <= fit.items()]
 
 
-def _read(problems: list[Problem], name: str, ways: Callable[[Problem, int, float], Ways]) -> Reading | None:
+def _read(draws: Draws, name: str, ways: Callable[[Problem, float], Ways]) -> Reading | None:
     """The reading of one result, with the best exponential that any way fits with; None where it is not given."""
-    if name not in problems[0].trace.values:
+    if name not in draws.at(0).trace.values:
         return None
     readings: list[Reading] = []
     for exp in EXPONENTIALS:
-        counts = [_counted(problem, name, ways(problem, at, exp)) for at, problem in enumerate(problems)]
-        readings.append(reading_of(name, zip(*counts, strict=True), problems))
+        readings.append(_read_with(draws, name, partial(_swapped, ways, exp)))
         if readings[-1].fits:
             return readings[-1]
     return readings[0]
+
+
+def _swapped(ways: Callable[[Problem, float], Ways], exp: float, problem: Problem) -> Ways:
+    return ways(problem, exp)
+
+
+def _read_with(draws: Draws, name: str, ways: Callable[[Problem], Ways]) -> Reading:
+    labels = [way for way, _ in ways(draws.at(0))]
+    wrong, fit, used = [0] * len(labels), set(range(len(labels))), 0
+    while used < min(FIRST, draws.most) or (len(fit) > 1 and used < draws.most):
+        problem = draws.at(used)
+        tried = fit if used >= FIRST else set(range(len(labels)))
+        for number, (_, made) in enumerate(ways(problem)):
+            wrong[number] += problem.wrong(name, made()) if number in tried else 0
+        fit, used = {number for number in fit if not wrong[number]}, used + 1
+    elements = used * draws.at(0).trace.values[name].numel()
+    return _reading(name, labels, wrong, elements, used)
+
+
+def _reading(name: str, ways: list[Way], wrong: list[int], elements: int, draws: int, *, sums: bool = False) -> Reading:
+    """A reading from how many elements differ by each way, in all draws."""
+    fits = tuple(way for way, count in zip(ways, wrong, strict=True) if not count)
+    nearest = min(range(len(ways)), key=lambda number: wrong[number])
+    return Reading(name, sums, fits, ways[nearest], wrong[nearest], elements, len(ways), draws)
 
 
 def read_sums(problems: list[Problem], name: str) -> tuple[Reading, list[Model | None]]:
@@ -360,9 +385,11 @@ def read_sums(problems: list[Problem], name: str) -> tuple[Reading, list[Model |
     """
     every = [Accumulation(one.case, one.x, one.trace, name) for one in problems]
     models = [None] if problems[0].case.dtype == IEEE else [None, *_models(every[0])]
-    counts = [tuple((_of_model(model, name, sums), _differing(model, sums)) for sums in every) for model in models]
-    fits = [model for model, each in zip(models, counts, strict=True) if not any(count for _, count in each)]
-    return reading_of(name, counts, problems, sums=True), fits
+    wrong = [sum(_differing(model, sums) for sums in every) for model in models]
+    labels = [_of_model(model, name, every[0]) for model in models]
+    elements = sum(one.trace.values[name].numel() for one in problems)
+    fits = [model for model, count in zip(models, wrong, strict=True) if not count]
+    return _reading(name, labels, wrong, elements, len(problems), sums=True), fits
 
 
 def _models(sums: Accumulation) -> Iterator[Model]:
@@ -394,17 +421,3 @@ def _differing(model: Model | None, sums: Accumulation) -> int:
             bound = stored(actual, value, EXACT * size + TINY, came.dtype)
             wrong += int((~((actual - value).abs() <= bound)).sum())
     return wrong
-
-
-def _counted(problem: Problem, name: str, ways: Iterator[tuple[Way, Callable[[], Ball]]]) -> Iterator[tuple[Way, int]]:
-    for way, made in ways:
-        yield way, problem.wrong(name, made())
-
-
-def reading_of(name: str, counts: Iterable[Counted], problems: list[Problem], *, sums: bool = False) -> Reading:
-    """A reading from how many elements differ by each way, in each draw."""
-    found = [(each[0][0], sum(count for _, count in each)) for each in counts]
-    nearest, differing = min(found, key=lambda one: one[1])
-    fits = tuple(way for way, count in found if not count)
-    elements = sum(problem.trace.values[name].numel() for problem in problems)
-    return Reading(name, sums, fits, nearest, differing, elements, len(found))

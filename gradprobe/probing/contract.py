@@ -11,21 +11,23 @@ from ..model.contract import Contract
 from ..model.failures import TargetFailure
 from ..numerics.coarser import Model
 from ..numerics.compare import attention_of
-from ..numerics.ways import Problem, read, read_sums
+from ..numerics.ways import FIRST, Draws, Problem, read, read_sums
 from ..runtime.run import run_target
 from ..targets.find import Target
 from .experiment import experiment_of, inputs_of
 
 # Rows and keys beyond which what is rounded before a product shows no better.
 _MOST = 128
+# Draws of normal values while several ways fit.
+_DRAWS = 8
 _GRADIENTS = ("dQ", "dK", "dV")
 
 
-def contract_of(target: Target, case: Case, seeds: int = 2) -> Contract:
+def contract_of(target: Target, case: Case) -> Contract:
     """What a target rounds before its products, and in what it adds up dQ, dK and dV.
 
-    It is run on dyadic values, of which nothing but sums is rounded, and on standard normal ones, for each of several
-    seeds. What fits in all of them is its contract.
+    It is run on dyadic values, of which nothing but sums is rounded, and on standard normal ones, with the case's seed
+    and those that follow. What fits on all of them is its contract.
 
     Args:
         case: its pattern does not count; with a scale for which dyadic values exist.
@@ -34,24 +36,24 @@ def contract_of(target: Target, case: Case, seeds: int = 2) -> Contract:
         UsageFailure: there are no dyadic values for the case, or it uses what the target does not take.
         TargetFailure: the target could not be run, or gives no gradient and no O.
     """
-    cases = [replace(case, seed=seed) for seed in range(case.seed, case.seed + seeds)]
-    even = [_problem(target, replace(one, pattern="dyadic")) for one in cases]
+    even = [_problem(target, replace(case, pattern="dyadic", seed=case.seed + number)) for number in range(FIRST)]
     given = [name for name in ("O", *_GRADIENTS) if name in even[0].trace.values]
     if not given:
         raise TargetFailure(f"target {target.name!r} gives no O, dQ, dK or dV to read its arithmetic off")
     sums = {name: read_sums(even, name) for name in given if name != "O"}
     coarse = [name for name, (_, models) in sums.items() if None not in models]
-    short = [_short(one) for one in cases]
+    short = _short(case)
     models = _models_of(target, short, coarse)
-    uneven = [_problem(target, _uneven(one, target), models) for one in short]
+    uneven = _uneven(short, target)
+    draws = Draws(lambda number: _problem(target, replace(uneven, seed=case.seed + number), models), _DRAWS)
     absent = tuple(f"{name} is not given" for name in ("O", *_GRADIENTS) if name not in given)
-    readings = (*read(uneven), *(reading for reading, _ in sums.values()))
-    return Contract(target.name, even[0].case, tuple(one.seed for one in cases), readings, absent)
+    return Contract(target.name, even[0].case, case.seed, (*read(draws), *(one for one, _ in sums.values())), absent)
 
 
-def _models_of(target: Target, cases: list[Case], coarse: list[str]) -> dict[str, Model]:
-    """How sums are kept that are not in float32: in shorter cases it may be in other tiles."""
-    problems = [_problem(target, replace(one, pattern="dyadic")) for one in cases] if coarse else []
+def _models_of(target: Target, case: Case, coarse: list[str]) -> dict[str, Model]:
+    """How sums are kept that are not in float32: in a shorter case it may be in other tiles."""
+    cases = [replace(case, pattern="dyadic", seed=case.seed + number) for number in range(FIRST if coarse else 0)]
+    problems = [_problem(target, one) for one in cases]
     found = {name: read_sums(problems, name)[1] for name in coarse}
     return {name: models[0] for name, models in found.items() if models and models[0] is not None}
 

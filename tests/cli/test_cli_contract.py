@@ -18,7 +18,7 @@ def test_pytorchs_attention_in_plain_operations_computes_in_float32(tmp_path, mo
     assert lines[0] == "CONTRACT  sdpa-math, bfloat16: sums in float32"
     assert "  O = P V        P: float32; scores: float32; exp: good to 2^-22" in lines
     document = json.loads((tmp_path / "read.json").read_text())
-    assert (document["schema"], document["verdict"], document["seeds"]) == ("gradprobe.contract/1", "read", [0, 1])
+    assert (document["schema"], document["verdict"], document["seed"]) == ("gradprobe.contract/1", "read", 0)
     (of_dv,) = [one for one in document["readings"] if one["of"] == "dV" and one["about"] == "roundings"]
     assert of_dv["fits"] == [{"P": "float32", "scores": "float32", "exp": "good to 2^-22"}]
     assert (of_dv["differing"], of_dv["elements"]) == (0, 2 * 48 * 16)
@@ -35,11 +35,11 @@ def test_what_says_nothing_here_is_refused():
 
 
 def reading(of: str, *fits: dict[str, str], sums: bool = False, differing: int = 0) -> Reading:
-    return Reading(of, sums, fits, fits[0] if fits else {"P": "bfloat16"}, differing, 1000, 30)
+    return Reading(of, sums, fits, fits[0] if fits else {"P": "bfloat16"}, differing, 1000, 30, 2)
 
 
 def shown(*readings: Reading, dtype: str = "bfloat16") -> list[str]:
-    contract = Contract("mine", Case("softmax", dtype=dtype), (0, 1), readings, ("dK is not given",))
+    contract = Contract("mine", Case("softmax", dtype=dtype), 0, readings, ("dK is not given",))
     environment = {"device": "cpu", "torch": "2", "triton": "3"}
     return [line.plain for line in render_contract(ReadContract(contract, environment, "gradprobe contract mine"), 80)]
 
