@@ -90,6 +90,6 @@ def _masked(seen: Observed, name: str, wrong: Tensor) -> Iterator[str]:
 def _identities(seen: Observed) -> Iterator[str]:
     tried = [invariant for invariant in seen.measured.invariants if invariant.of == "target"]
     broken = [invariant.name for invariant in tried if not invariant.holds]
-    kept = [invariant.key for invariant in tried if invariant.holds]
+    kept = dict.fromkeys(invariant.key for invariant in tried if invariant.holds)
     if broken and kept:
         yield f"broken: {'; '.join(broken)}; kept: {' '.join(kept)}"

@@ -221,6 +221,42 @@ class Tried(Struct, frozen=True, kw_only=True):
     """What it takes to be wrong there, where without it the same is right."""
 
 
+class Line(Struct, frozen=True, kw_only=True):
+    """A line of a kernel's source."""
+
+    kernel: str
+    file: str
+    line: int
+    code: str
+
+
+class Repeated(Struct, frozen=True, kw_only=True):
+    """One intermediate that is not the same in every repeated run, or is wrong in one."""
+
+    name: str
+    runs: int
+    """How many there were."""
+    differing: int = 0
+    """Elements of which two runs gave different bits."""
+    total: int = 0
+    heads: tuple[tuple[int | None, int], ...] = ()
+    """(batch, head) of those elements."""
+    tiles: tuple[tuple[int, int], ...] = ()
+    """Where they lie along its rows, as inclusive ranges of tiles; empty where it has no rows."""
+    block: int = 0
+    """Rows of a tile."""
+    spread: Number | None = None
+    """The largest difference as a multiple of what is allowed; None where that is not known of each element."""
+    atomics: tuple[Line, ...] = ()
+    """What adds into it in no fixed order."""
+    wrong_in: int = 0
+    """In how many runs it is wrong by itself."""
+    wrong_heads: tuple[tuple[int | None, int], ...] = ()
+    """(batch, head) of those that are wrong in as many."""
+    wrong_spread: Number | None = None
+    """The spread in these heads: 0 where they are wrong by the same numbers each time."""
+
+
 class Run(Struct, frozen=True, kw_only=True):
     """One layout."""
 
@@ -241,6 +277,10 @@ class Run(Struct, frozen=True, kw_only=True):
     first_mismatch: Element | None = None
     compared: Counts = Counts()
     invariants: tuple[Identity, ...] = ()
+    repeats: int = 0
+    """How many runs of the same values, or in other orders of threads, were compared bit by bit; 0 of a single one."""
+    repeated: tuple[Repeated, ...] = ()
+    """What these showed; an intermediate that is right and the same in all of them is not in it."""
     error: Error | str | None = None
     """What kept it from its end; words alone in a survey of layouts."""
     severity: str | None = None

@@ -10,7 +10,7 @@ from ..model.assignment import run_name
 from ..model.case import Case
 from ..model.memory import ERROR, WARNING, Warned
 from ..model.report import Diagnosis
-from ..model.run import MATCH, MISMATCH, SKIPPED, Element
+from ..model.run import MATCH, MISMATCH, SKIPPED, Element, Repeated
 from ..targets.naming import LoadedSource
 
 if TYPE_CHECKING:
@@ -101,6 +101,10 @@ class LayoutRun:
     """Where it was followed."""
     memory: tuple[MemoryFinding, ...] = ()
     """What its kernels did to memory that they should not have, where every access was seen."""
+    repeats: int = 0
+    """How many runs were compared bit by bit; 0 of a single one."""
+    repeated: tuple[Repeated, ...] = ()
+    """What these showed."""
 
     @property
     def is_plain(self) -> bool:

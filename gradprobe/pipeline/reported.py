@@ -75,6 +75,8 @@ def run_of(case: Case, run: verdict.LayoutRun) -> Run:
         first_mismatch=measured.first,
         compared=_counts(case, measured),
         invariants=tuple(map(_identity, measured.invariants)),
+        repeats=run.repeats,
+        repeated=run.repeated,
     )
 
 

@@ -19,7 +19,9 @@ from ..model.run import MISMATCH
 from ..numerics.evidence import LayoutRun, Measured
 from ..numerics.identities import LINEAR_IN_DO, Invariant, agreement, doubled, permuted
 from ..numerics.range import out_of_range
+from ..numerics.repeats import Repeats
 from ..runtime.run import Outcome
+from .atomics import atomics_into
 from .experiment import Experiment, derived, effective, inputs_of, measure
 from .observe import Execution, accepted, execute
 
@@ -107,17 +109,20 @@ def _record(experiment: Experiment, assigned: Assigned) -> tuple[RunRecord, Layo
         run = LayoutRun(inputs.layout, assigned, None, first.outcome.refused, memory=telling(memory, False))
         return RunRecord(run, (first.without_tensors(),)), run
     measured = measure(experiment, inputs, trace)
-    measured, ordered, notes = _in_other_orders(experiment, assigned, measured)
+    seen = Repeats(experiment.case, measured)
+    measured, ordered, notes = _in_other_orders(experiment, assigned, measured, seen)
     for other in ordered:
         memory += [one for one in other.memory if one.identity not in {known.identity for known in memory}]
     repeats = []
     for number in range(1, experiment.case.repeat):
         # In every second repeat memory without values holds 7.0, which a sum takes for a number.
         sevens = replace(experiment, unwritten=7.0) if experiment.case.poison and number % 2 else experiment
-        measured, execution = _repeated(sevens, assigned, measured)
+        measured, execution = _repeated(sevens, assigned, measured, seen)
         repeats.append(execution)
     non_finite = any(bool(finding.non_finite) for finding in measured.comparison.findings.values())
     run = LayoutRun(inputs.layout, assigned, measured, None, memory=telling(memory, non_finite))
+    if seen.count > 1:
+        run = replace(run, repeats=seen.count, repeated=seen.found(atomics_into(first.outcome, seen.varying)))
     return RunRecord(run, (first.without_tensors(), *ordered, *repeats), tuple(notes)), run
 
 
@@ -143,7 +148,7 @@ def _with_those_of(
 
 
 def _in_other_orders(
-    experiment: Experiment, assigned: Assigned, measured: Measured
+    experiment: Experiment, assigned: Assigned, measured: Measured, seen: Repeats
 ) -> tuple[Measured, list[Execution], list[str]]:
     """Runs the target in other orders of threads and blocks; a wrong one takes the place of a right first run.
 
@@ -164,8 +169,9 @@ def _in_other_orders(
         came = {name: (trace.values[name], value) for name, value in first.values.items()}
         other = [name for name, (a, b) in came.items() if a.dtype != b.dtype or not bool(same_bits(a, b).all())]
         differing.update(other)
-        if other and measured.matches:
-            measured = measure(experiment, inputs_of(experiment, assigned), trace)
+        again = measure(experiment, inputs_of(experiment, assigned), trace) if other else replace(measured, trace=trace)
+        seen.add(again)
+        measured = again if measured.matches and other else measured
     return measured, executions, _of_orders(run_name(assigned), differing, experiment.case.schedules)
 
 
@@ -178,7 +184,9 @@ def _of_orders(layout: str, differing: Counter[str], count: int) -> list[str]:
     ]
 
 
-def _repeated(experiment: Experiment, assigned: Assigned, measured: Measured) -> tuple[Measured, Execution]:
+def _repeated(
+    experiment: Experiment, assigned: Assigned, measured: Measured, seen: Repeats
+) -> tuple[Measured, Execution]:
     """Runs the target again; a wrong repeat takes the place of a right first run."""
     inputs = inputs_of(experiment, assigned)  # laid out afresh: a target may have written over its inputs
     execution = execute(experiment, inputs)
@@ -187,6 +195,7 @@ def _repeated(experiment: Experiment, assigned: Assigned, measured: Measured) ->
         name = experiment.target.name
         raise TargetFailure(f"target {name!r} refused {inputs.layout} in a repeat, after accepting it")
     again = measure(experiment, inputs, trace)
+    seen.add(again)
     worse = again if measured.matches and not again.matches else measured
     if summable(measured):
         invariant = agreement("repeat", experiment.case, measured.trace, trace, measured.comparison)

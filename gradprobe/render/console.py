@@ -28,6 +28,7 @@ from .against import beside, render_against
 from .excerpt import render_reasons, window
 from .identities import identity_table
 from .places import base_of, place_of
+from .repeats import repeat_sentences
 from .text import (
     ASCII,
     CAUTION,
@@ -246,6 +247,7 @@ def _reasons(report: Report) -> Iterator[str]:
     yield from _of_memory(report)
     yield from (report.failing or report.measured[0]).inside
     yield from report.coarser
+    yield from repeat_sentences(report)
     worst = max((one.ratio for run in report.measured for one in run.compares), default=0.0)
     if report.failing and not report.coarser and 1.0 < worst <= COARSE:
         name = report.shown.precision

@@ -23,6 +23,7 @@ def recorded_launches(
     taken: set[str],
     launched: Launched = lambda kernel: None,
     compiled: set[Any] | None = None,
+    pointers: dict[tuple[Any, str], set[int]] | None = None,
 ) -> Iterator[list[Any]]:
     """While open, lists the Triton kernels that are launched, and adds to `taken` the inputs that they are given.
 
@@ -31,12 +32,16 @@ def recorded_launches(
     Args:
         launched: called with the name of each kernel after its launch.
         compiled: gets what each kernel was compiled to.
+        pointers: gets, by kernel and parameter, the storages of the tensors that it was given.
     """
     launches: list[Any] = []
 
     def record(run: Any, kernel: Any, *args: Any, **kwargs: Any) -> Any:
         launches.append(kernel.fn)
         taken.update(given_where_they_lay(inputs, _tensors((*args, *kwargs.values()))))
+        if pointers is not None:
+            for name, tensor in _named_tensors(kernel, args, kwargs):
+                pointers.setdefault((kernel, name), set()).add(storage_of(tensor))
         result = run(kernel, *args, **kwargs)
         if compiled is not None and hasattr(result, "asm"):
             compiled.add(result)
@@ -72,6 +77,12 @@ def storage_of(tensor: Tensor) -> int:
 
     storage = tensor.untyped_storage()
     return int(storage._cdata if isinstance(tensor, FakeTensor) else storage.data_ptr())
+
+
+def _named_tensors(kernel: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
+    """The tensors among a kernel's arguments by its parameters."""
+    for name, argument in (*zip(getattr(kernel, "arg_names", ()), args, strict=False), *kwargs.items()):
+        yield from ((name, tensor) for tensor in _tensors([argument]))
 
 
 def _tensors(arguments: Iterable[Any]) -> Iterator[Tensor]:

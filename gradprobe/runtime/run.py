@@ -6,7 +6,7 @@ import functools
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,6 +73,8 @@ class Outcome:
     """The gradients that share memory with an input or with another gradient."""
     configurations: tuple[Configuration, ...] = ()
     """The configurations of autotuned kernels that ran, where none was chosen by time."""
+    pointers: Mapping[tuple[Any, str], Collection[int]] = field(default_factory=dict)
+    """By Triton kernel and parameter, the addresses of the storages that it was given there."""
     dots: tuple[Dots, ...] = ()
     """How float32 was multiplied on a GPU, as far as that could be read."""
 
@@ -112,7 +114,8 @@ def run_target(
     ran: list[Configuration] = []
     compiled: set[Any] = set()
     dots: list[Dots] = []
-    recorded = recorded_launches(inputs.tensors, taken, launched, compiled)
+    pointers: dict[tuple[Any, str], set[int]] = {}
+    recorded = recorded_launches(inputs.tensors, taken, launched, compiled, pointers)
     tapping = tapped(taps, expected_shapes(case), case.device) if taps else nullcontext()
     # In the interpreter, and where all configurations are asked for, nothing is chosen by time.
     chosen = interpreting() or case.configs == "all"
@@ -161,6 +164,7 @@ def run_target(
         findings=tuple(watch.findings),
         shared=tuple(shared(result, inputs.tensors, case.inplace, by_autograd=not target.is_backward)),
         configurations=tuple(dict.fromkeys(ran)),
+        pointers=pointers,
         dots=() if case.device == "cpu" else _read(compiled, watch.launches, dots),
     )
 

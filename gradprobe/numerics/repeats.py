@@ -1,0 +1,105 @@
+"""What several runs of the same values have in common: which elements differ, by how much, and what is wrong in all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..inputs.guards import same_bits
+from ..model.case import Case
+from ..model.intermediates import slots
+from ..model.number import Number, spans
+from ..model.run import MISMATCH, Line, Repeated
+from .evidence import Measured
+from .identities import allowed
+
+
+class Repeats:
+    """Adds up the runs of one layout. Of each intermediate it holds the least and the largest values."""
+
+    def __init__(self, case: Case, first: Measured) -> None:
+        self._case, self._first, self.count = case, first, 0
+        self._least: dict[str, Tensor] = {}
+        self._most: dict[str, Tensor] = {}
+        self._differs: dict[str, Tensor] = {}
+        self._wrong: dict[str, list[Tensor]] = {}
+
+    def add(self, measured: Measured) -> None:
+        """One more run, measured."""
+        if self.count == 0:
+            self._add(self._first)
+        self._add(measured)
+
+    def _add(self, measured: Measured) -> None:
+        self.count += 1
+        for name, value in measured.trace.values.items():
+            first = self._first.trace.values.get(name)
+            if first is None or value.dtype != first.dtype:
+                continue
+            self._least[name] = torch.minimum(self._least.get(name, value), value)
+            self._most[name] = torch.maximum(self._most.get(name, value), value)
+            differs = ~same_bits(first, value)
+            self._differs[name] = self._differs.get(name, differs) | differs
+        for name, finding in measured.comparison.findings.items():
+            if finding.status == MISMATCH:
+                self._wrong.setdefault(name, []).append(finding.own > 0)
+
+    @property
+    def varying(self) -> list[str]:
+        """The intermediates of which two runs gave different bits."""
+        return [name for name, differs in self._differs.items() if bool(differs.any())]
+
+    def found(self, atomics: Mapping[str, Sequence[Line]]) -> tuple[Repeated, ...]:
+        """What is not the same in all runs, or wrong in one; in dataflow order.
+
+        Args:
+            atomics: by intermediate, what adds into it.
+        """
+        named = [name for name in self._differs if name in self.varying or name in self._wrong]
+        return tuple(self._of(name, tuple(atomics.get(name, ()))) for name in named)
+
+    def _of(self, name: str, atomics: tuple[Line, ...]) -> Repeated:
+        differs, ratio, wrong = self._placed(name, self._differs[name]), self._ratio(name), self._wrong.get(name, [])
+        letter = slots(self._case.axes(name))[2]
+        block = {"m": self._case.block_m, "n": self._case.block_n}.get(letter, 0)
+        rows = differs.any(-1).flatten(0, 1).any(0).nonzero().flatten().tolist() if block else []
+        always = torch.stack(wrong).all(0) if wrong else None
+        in_wrong = (
+            None if ratio is None or always is None or not bool(always.any()) else ratio[always.to(ratio.device)].max()
+        )
+        return Repeated(
+            name=name,
+            runs=self.count,
+            differing=int(differs.sum()),
+            total=differs.numel(),
+            heads=self._heads(name, differs.flatten(2).any(2)),
+            tiles=tuple(spans(sorted({row // block for row in rows}))),
+            block=block,
+            spread=None if ratio is None else Number(float(ratio.max())),
+            atomics=atomics,
+            wrong_in=len(wrong),
+            wrong_heads=() if always is None else self._heads(name, always),
+            wrong_spread=None if in_wrong is None else Number(float(in_wrong)),
+        )
+
+    def _ratio(self, name: str) -> Tensor | None:
+        """[B, H, R, C] the spread as a multiple of what is allowed; None of what is of the size of the scores."""
+        comparison, first = self._first.comparison, self._first.trace.values[name]
+        if name not in comparison.bounds:
+            return None
+        bound = self._placed(name, allowed(comparison, {name: first.dtype})[name])
+        spread = self._placed(name, self._most[name].double() - self._least[name].double())
+        differs = self._placed(name, self._differs[name])
+        return (spread / bound).nan_to_num(torch.inf).where(differs, torch.zeros_like(spread))
+
+    def _placed(self, name: str, tensor: Tensor) -> Tensor:
+        """In four axes: batch, head, row and column, each 1 where it has none."""
+        shape: Any = tensor.shape if self._case.axes(name)[0] in "b1" else (1, *tensor.shape)
+        return tensor.reshape(*shape, *[1] * (4 - len(shape)))
+
+    def _heads(self, name: str, where: Tensor) -> tuple[tuple[int | None, int], ...]:
+        has_batches = self._case.axes(name)[0] == "b"
+        return tuple((batch if has_batches else None, head) for batch, head in where.nonzero().tolist())

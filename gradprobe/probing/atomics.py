@@ -1,0 +1,45 @@
+"""The atomics that add into a target's results: by the storages that its kernels were given, else by names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from ..model.run import Line
+from ..runtime.run import Outcome
+
+
+def atomics_into(outcome: Outcome, names: Iterable[str]) -> dict[str, tuple[Line, ...]]:
+    """By intermediate, the lines of the launched kernels that add into it by atomics."""
+    return {name: (*_of_triton(outcome, name), *_of_cuda(outcome, name)) for name in names}
+
+
+def _of_triton(outcome: Outcome, name: str) -> tuple[Line, ...]:
+    if not outcome.pointers:  # else Triton is loaded
+        return ()
+    from ..source import additions
+
+    homes = {address for address, of in outcome.storages.items() if of.lower() == name.lower()}
+    given: dict[Any, set[str]] = {}
+    called = {key for key in outcome.pointers if additions.named_after(key[1]) == name}
+    # A storage may have been another tensor's before: names decide where there are some.
+    for kernel, parameter in called or {key for key, there in outcome.pointers.items() if homes & set(there)}:
+        given.setdefault(kernel, set()).add(parameter)
+    found: dict[Line, None] = {}
+    for kernel, parameters in given.items():
+        try:
+            found |= dict.fromkeys(additions.atomics_into(kernel, parameters))
+        except (OSError, SyntaxError):  # its source is not there
+            continue
+    return tuple(found)
+
+
+def _of_cuda(outcome: Outcome, name: str) -> tuple[Line, ...]:
+    files = dict.fromkeys(source.file for source in outcome.kernels if outcome.cuda and not source.file.endswith(".py"))
+    if not files:
+        return ()
+    from ..source.additions import cuda_atomics
+
+    of_files = [(file, Path(file).read_text(errors="replace")) for file in files if Path(file).is_file()]
+    return tuple(line for file, text in of_files for of, line in cuda_atomics(file, text) if of == name)
