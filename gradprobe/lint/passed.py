@@ -15,7 +15,8 @@ from .view import tensor_of
 def passed_of_others(path: str, kernel: str, tensor: str) -> Iterator[int]:
     """The lines at which launches of a kernel pass `q.stride(1)` for a parameter that is called a stride of `tensor`.
 
-    By names alone, so that it says nothing of tensors whose names mean none by custom; only of launches in its file.
+    Or `k.stride(1)` where another variable is passed for the tensor itself, as one that holds k times the scale. By
+    names alone, so that it says nothing of tensors whose names mean none by custom; only of launches in its file.
     """
     if not path.endswith(".py"):
         return
@@ -26,13 +27,22 @@ def passed_of_others(path: str, kernel: str, tensor: str) -> Iterator[int]:
     names = next((parameters(one) for one in file.functions if one.name == kernel), [])
     for call in calls_of(file, kernel):
         given = [*zip(names, call.args, strict=False), *((word.arg or "", word.value) for word in call.keywords)]
+        itself = next((one.id for name, one in given if isinstance(one, ast.Name) and _means(name, tensor)), "")
         for name, argument in given:
-            parts = stride_of(name)
-            if parts and tensor_of(parts[0]) == tensor_of(tensor) != "" and _is_of_another(argument, tensor):
+            parts, owners = stride_of(name), _owners(argument)
+            if any(_means(owner, tensor) for owner in owners):
+                is_wrong = itself not in {"", *owners}
+            else:
+                is_wrong = parts is not None and _means(parts[0], tensor) and any(map(tensor_of, owners))
+            if is_wrong:
                 yield argument.lineno
 
 
-def _is_of_another(argument: ast.expr, tensor: str) -> bool:
+def _means(name: str, tensor: str) -> bool:
+    return tensor_of(name) == tensor_of(tensor) != ""
+
+
+def _owners(argument: ast.expr) -> set[str]:
+    """The names whose strides an argument is made of."""
     strides = [node.func.value for node in ast.walk(argument) if called(node) == "stride"]  # type: ignore[attr-defined]
-    owners = {tensor_of(one.id) for one in strides if isinstance(one, ast.Name)}
-    return bool(owners - {""}) and tensor_of(tensor) not in owners
+    return {one.id for one in strides if isinstance(one, ast.Name)}

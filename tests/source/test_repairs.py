@@ -5,6 +5,7 @@ from itertools import islice
 import pytest
 
 from gradprobe.commands.mutate.operators import mutants_of
+from gradprobe.lint.passed import passed_of_others
 from gradprobe.source.kernel_file import KernelFile
 from gradprobe.source.repairs.candidates import Fault, candidates_of
 from gradprobe.source.repairs.spots import Grid
@@ -315,3 +316,30 @@ def test_most_of_what_mutate_plants_is_undone_at_its_line():
     mutants = [mutant for mutant in mutants_of(file) if bare(mutant.plant(TEXT)) != bare(TEXT)]
     undone = [mutant for mutant in mutants if place_of(mutant.plant(TEXT), mutant.line) is not None]
     assert len(undone) > 0.85 * len(mutants)
+
+
+MADE_OF_K = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def dq_kernel(K, DQ, stride_zk, stride_hk, N: tl.constexpr):
+    k = tl.load(K + tl.program_id(0) * stride_zk + tl.program_id(1) * stride_hk + tl.arange(0, N))
+    tl.store(DQ + tl.arange(0, N), k)
+
+def backward(q, k, scale):
+    dq = torch.empty_like(q)
+    scaled = k
+    scaled = scaled * scale
+    dq_kernel[(1, 1)](scaled, dq, k.stride(0), k.stride(1), N=16)
+    return dq
+"""
+
+
+def test_strides_of_a_tensor_of_which_only_a_product_is_passed_become_those_of_the_product(tmp_path):
+    (tmp_path / "made.py").write_text(MADE_OF_K)
+    file = KernelFile(str(tmp_path / "made.py"), MADE_OF_K)
+    line = MADE_OF_K[: MADE_OF_K.index("dq_kernel[")].count("\n") + 1
+    first = next(candidates_of(file, [Fault(line)]))
+    assert "(scaled, dq, scaled.stride(0), scaled.stride(1), N=16)" in first.text
+    assert list(passed_of_others(file.file, "dq_kernel", "K")) == [line, line]

@@ -79,9 +79,7 @@ def _hunted(diagnosis: Diagnosis, hunt: Hunt, found: Found, seconds: float) -> D
 
 def _passed(found: Found, seconds: float) -> tuple[Passed, TriedEdit]:
     """The smallest edit with which everything matches, and what is told of it."""
-    first, *others = sorted(
-        found.passed, key=lambda each: (bool(each.at_others), each.elsewhere, *_size(each.candidate))
-    )
+    first, *others = sorted(found.passed, key=_rank)
     left = "; layouts that this check leaves out are still wrong" if first.elsewhere else ""
     left += f"; other lengths, which it may not take, are not right ({first.at_others})" if first.at_others else ""
     parts = [f"{_in_lines(candidate)} for {cause.fault}" for cause, candidate in first.parts]
@@ -125,14 +123,14 @@ def _edit(candidate: Candidate, words: str, tried: int, seconds: float) -> Tried
     return TriedEdit(matches=False, words=words, file=file, diff=diff, tried=tried, seconds=seconds)
 
 
-def _rank(passed: Passed) -> tuple[bool, int, int, int]:
+def _rank(passed: Passed) -> tuple[bool, int, int, float, int]:
     return bool(passed.at_others), passed.elsewhere, *_size(passed.candidate)
 
 
-def _size(candidate: Candidate) -> tuple[int, int]:
-    """How much an edit changes: lines, then characters."""
+def _size(candidate: Candidate) -> tuple[int, float, int]:
+    """How much an edit changes: lines; of as many the likelier first, then the shorter."""
     changed = [line for line in diff_of(candidate).splitlines()[2:] if line[0] in "+-"]
-    return len(changed), sum(len(line) for line in changed)
+    return len(changed), candidate.cost, sum(len(line) for line in changed)
 
 
 def diff_of(candidate: Candidate) -> str:

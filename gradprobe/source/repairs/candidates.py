@@ -15,7 +15,7 @@ from ..operators.addresses import stride_of
 from ..text import Edit, edited
 from ..triton_source import bound_in
 from .alike import belongs, core, same_when_contiguous
-from .parameter import owner_meant, stride_passed
+from .parameter import owner_meant, stride_passed, strides_of_what_is_passed
 from .repairs import Repairs
 from .rules import undone
 from .siblings import of_siblings
@@ -158,7 +158,8 @@ def _of_spots(
 @lru_cache(maxsize=1024)  # the values of several lines come the same ways
 def _of_spot(repairs: Repairs, spot: Spot) -> list[tuple[float, Edits]]:
     file = repairs.file
-    return [*stride_passed(file, spot), *owner_meant(file, spot), *of_siblings(file, spot), *undone(repairs, spot)]
+    passed = [*stride_passed(file, spot), *owner_meant(file, spot), *strides_of_what_is_passed(file, spot)]
+    return [*passed, *of_siblings(file, spot), *undone(repairs, spot)]
 
 
 def _is_foreign(spot: Spot, edits: Edits, file: KernelFile) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from ..kernel_file import KernelFile, called
 from ..operators.addresses import parameters, stride_of
 from ..text import Edit
+from ..triton_source import bound_in
 from .alike import core, in_scope
 from .spots import Spot, calls_of
 
@@ -70,6 +71,27 @@ def owner_meant(file: KernelFile, spot: Spot) -> Iterator[tuple[float, tuple[Edi
                 if node in inside and core(node.id) != tensor:
                     meant = [name for name in in_scope(file, spot.function) if core(name) == tensor]
                     yield from ((-1.0, (file.replaced(node, name),)) for name in meant)
+
+
+def strides_of_what_is_passed(file: KernelFile, spot: Spot) -> Iterator[tuple[float, tuple[Edit, ...]]]:
+    """`scaled.stride(i)` for each `k.stride(i)` of a launch that passes what was made of k, and not k itself."""
+    inside = [node for root in spot.roots for node in ast.walk(root)]
+    for kernel in file.kernels if spot.function not in file.kernels else ():
+        for call in calls_of(file, kernel.name):
+            arguments = [*call.args, *(word.value for word in call.keywords)]
+            passed = [one.id for one in arguments if isinstance(one, ast.Name)]
+            owners = [one.func.value for one in arguments if called(one) == "stride"]  # type: ignore[attr-defined]
+            absent = {one.id for one in owners if isinstance(one, ast.Name)} - set(passed)
+            for name, of in ((one, of) for one in passed for of in absent & _made_of(spot.function, one)):
+                others = [one for one in owners if isinstance(one, ast.Name) and one.id == of]
+                if any(node in inside for node in others):
+                    yield -1.0, tuple(file.replaced(node, name) for node in others)
+
+
+def _made_of(function: ast.FunctionDef, name: str) -> set[str]:
+    """The names in what a function assigns to one."""
+    values = [node.value for node in ast.walk(function) if isinstance(node, ast.Assign) and name in bound_in([node])]
+    return {node.id for value in values for node in ast.walk(value) if isinstance(node, ast.Name)} - {name}
 
 
 def _owners(call: ast.Call, names: list[str]) -> Iterator[tuple[ast.Name, str]]:
