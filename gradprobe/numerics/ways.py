@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, partial
+from functools import cache, cached_property, lru_cache, partial
 
 import torch
 from torch import Tensor
@@ -89,15 +89,6 @@ class Problem:
         self.case, self.x, self.trace, self.models = case, x, trace, models
         self.group = x.n_heads // x.k.shape[1]
         self.q, self.do = x.q, x.do
-        self.k, self.v = (tensor.repeat_interleave(self.group, 1) for tensor in (x.k, x.v))
-        every = [evaluate(x, tile, wanted=()) for tile in tiles(x)]
-        self.valid = torch.stack([values["valid"] for values in every])
-        s = torch.stack([values["S"] for values in every])
-        self.added = (s - x.scale * self.q @ self.k.mT).masked_fill(~self.valid, 0.0)
-        """What is added to the scores."""
-        self.share: Tensor | float = 1.0
-        if x.keep is not None:
-            self.share = torch.stack([_share(x, tile) for tile in tiles(x)])
         self.tau = None if x.tau is None else x.tau[:, None, None] / torch.arange(1, x.n_query + 1)[:, None].to(x.q)
         self.lse = _lse(trace)
         self.scores = lru_cache(maxsize=None)(self._scores)
@@ -105,6 +96,31 @@ class Problem:
         self.backward = lru_cache(maxsize=None)(self._backward)
         self.dp = lru_cache(maxsize=None)(self._dp)
         self.unrounded = lru_cache(maxsize=None)(lambda way: _o_divided(self, way, IEEE))
+
+    # What only some draws are asked for: a long one, of which sums are read, has no room for matrices.
+    @cached_property
+    def k(self) -> Tensor:
+        return self.x.k.repeat_interleave(self.group, 1)
+
+    @cached_property
+    def v(self) -> Tensor:
+        return self.x.v.repeat_interleave(self.group, 1)
+
+    @cached_property
+    def valid(self) -> Tensor:
+        """[B, H, M, N] bool: which keys each row sees."""
+        return torch.stack([self.x.valid(tile).expand(self.x.n_heads, -1, -1) for tile in tiles(self.x)])
+
+    @cached_property
+    def added(self) -> Tensor:
+        """[B, H, M, N] what is added to the scores."""
+        s = torch.stack([evaluate(self.x, tile, wanted=())["S"] for tile in tiles(self.x)])
+        return (s - self.x.scale * self.q @ self.k.mT).masked_fill(~self.valid, 0.0)
+
+    @cached_property
+    def share(self) -> Tensor | float:
+        """What dropout multiplies P and dP by."""
+        return 1.0 if self.x.keep is None else torch.stack([_share(self.x, tile) for tile in tiles(self.x)])
 
     def _scores(self, way: Scores) -> Ball:
         q, k = narrow(way.operands, self.q), narrow(way.operands, self.k)
@@ -153,30 +169,34 @@ class Problem:
         return narrowed(result, dp)
 
     def product(self, name: str, a: Ball, b: Tensor, scale: float = 1.0, *, each: bool = False) -> Ball:
-        """scale * a @ b, in a sum that is kept as that of the gradient is.
+        """scale * a @ b, in a sum that is kept as that of the gradient is; of dK and dV that of each key head.
 
         Args:
             each: whether what is added to a sum in 16 bits is scaled, and not the sum.
         """
-        model = self.models.get(name)
+        group, model = 1 if name == "dQ" else self.group, self.models.get(name)
+        value, radius, other = (part.unflatten(1, (-1, group)).unbind(2) for part in (*a, b))
+        heads = [(Ball(*one), with_b) for *one, with_b in zip(value, radius, other, strict=True)]
         if model is None:
-            return dot(a, b) * scale
-        total = exact(torch.zeros_like(dot(a, b).value))
+            return _together([dot(*one) for one in heads]) * scale
+        nothing = exact(torch.zeros_like(dot(*heads[0]).value))
+        inner, outer = (scale, 1.0) if each else (1.0, scale)
+        if not model.shared:
+            return _together([self._added(nothing, *one, inner, model) for one in heads]) * outer
+        total = nothing
+        for one in heads:
+            total = self._added(total, *one, inner, model)
+        return total * outer
+
+    def _added(self, total: Ball, a: Ball, b: Tensor, scale: float, model: Model) -> Ball:
+        """What a sum in 16 bits comes to with one head's product."""
         firsts = range(0, b.shape[-2], model.tile)
         for first in reversed(firsts) if model.backwards else firsts:
             part = slice(first, first + model.tile)
-            added = dot(Ball(a.value[..., part], a.radius[..., part]), b[..., part, :]) * (scale if each else 1.0)
-            total = total.plus(self._held(added)) if model.apart else self._held(total.plus(added))
-        return total if each else total * scale
-
-    def _held(self, ball: Ball) -> Ball:
-        return narrowed(self.case.dtype, ball)
-
-    def summed(self, name: str, ball: Ball) -> Ball:
-        """dK or dV of each key head."""
-        if name not in ("dK", "dV") or self.group == 1:
-            return ball
-        return Ball(*(part.unflatten(1, (-1, self.group)).sum(2) for part in ball))
+            added = dot(Ball(a.value[..., part], a.radius[..., part]), b[..., part, :]) * scale
+            held = partial(narrowed, self.case.dtype)
+            total = total.plus(held(added)) if model.apart else held(total.plus(added))
+        return total
 
     @cached_property
     def stored_o(self) -> Tensor:
@@ -188,10 +208,14 @@ class Problem:
 
     def wrong(self, name: str, given: Ball) -> int:
         """How many elements of a result a way does not give."""
-        came, ball = self.trace.values[name], self.summed(name, given)
+        came = self.trace.values[name]
         actual = came.double()
-        bound = stored(actual, ball.value, ball.radius, came.dtype)
-        return int((~((actual - ball.value).abs() <= bound)).sum())
+        bound = stored(actual, given.value, given.radius, came.dtype)
+        return int((~((actual - given.value).abs() <= bound)).sum())
+
+
+def _together(balls: list[Ball]) -> Ball:
+    return Ball(*(torch.stack(parts).sum(0) for parts in zip(*balls, strict=True)))
 
 
 def _lse(trace: Trace) -> Ball | None:
@@ -359,37 +383,47 @@ def _swapped(ways: Callable[[Problem, float], Ways], exp: float, problem: Proble
 
 
 def _read_with(draws: Draws, name: str, ways: Callable[[Problem], Ways]) -> Reading:
-    labels = [way for way, _ in ways(draws.at(0))]
-    wrong, fit, used = [0] * len(labels), set(range(len(labels))), 0
+    def differing(problem: Problem, asked: Collection[int]) -> dict[int, int]:
+        made = [made for _, made in ways(problem)]
+        return {number: problem.wrong(name, made[number]()) for number in asked}
+
+    return _reading(draws, name, [way for way, _ in ways(draws.at(0))], differing)
+
+
+def _reading(
+    draws: Draws, name: str, ways: list[Way], differing: Callable[[Problem, Collection[int]], dict[int, int]],
+    *, sums: bool = False,
+) -> Reading:  # fmt: skip
+    """A reading from how many elements differ by each way: on the first draws by all, on others by those that fit."""
+    wrong, used = [0] * len(ways), 0
+    fit = every = list(range(len(ways)))
     while used < min(FIRST, draws.most) or (len(fit) > 1 and used < draws.most):
-        problem = draws.at(used)
-        tried = fit if used >= FIRST else set(range(len(labels)))
-        for number, (_, made) in enumerate(ways(problem)):
-            wrong[number] += problem.wrong(name, made()) if number in tried else 0
-        fit, used = {number for number in fit if not wrong[number]}, used + 1
+        for number, count in differing(draws.at(used), fit if used >= FIRST else every).items():
+            wrong[number] += count
+        fit, used = [number for number in fit if not wrong[number]], used + 1
+    nearest = min(every, key=lambda number: wrong[number])
     elements = used * draws.at(0).trace.values[name].numel()
-    return _reading(name, labels, wrong, elements, used)
+    return Reading(name, sums, tuple(ways[n] for n in fit), ways[nearest], wrong[nearest], elements, len(ways), used)
 
 
-def _reading(name: str, ways: list[Way], wrong: list[int], elements: int, draws: int, *, sums: bool = False) -> Reading:
-    """A reading from how many elements differ by each way, in all draws."""
-    fits = tuple(way for way, count in zip(ways, wrong, strict=True) if not count)
-    nearest = min(range(len(ways)), key=lambda number: wrong[number])
-    return Reading(name, sums, fits, ways[nearest], wrong[nearest], elements, len(ways), draws)
-
-
-def read_sums(problems: list[Problem], name: str) -> tuple[Reading, list[Model | None]]:
+def read_sums(draws: Draws, name: str) -> tuple[Reading, list[Model | None]]:
     """In what dQ, dK or dV is added up, from draws in which nothing else is rounded; and the models that fit.
 
     None is the contract's, a sum in float32.
     """
-    every = [Accumulation(one.case, one.x, one.trace, name) for one in problems]
-    models = [None] if problems[0].case.dtype == IEEE else [None, *_models(every[0])]
-    wrong = [sum(_differing(model, sums) for sums in every) for model in models]
-    labels = [_of_model(model, name, every[0]) for model in models]
-    elements = sum(one.trace.values[name].numel() for one in problems)
-    fits = [model for model, count in zip(models, wrong, strict=True) if not count]
-    return _reading(name, labels, wrong, elements, len(problems), sums=True), fits
+
+    @cache
+    def sums_of(problem: Problem) -> Accumulation:
+        return Accumulation(problem.case, problem.x, problem.trace, name)
+
+    def differing(problem: Problem, asked: Collection[int]) -> dict[int, int]:
+        return {number: _differing(models[number], sums_of(problem)) for number in asked}
+
+    first = sums_of(draws.at(0))
+    models = [None] if first.dtype == torch.float32 else [None, *_models(first)]
+    labels = [_of_model(model, name, first) for model in models]
+    reading = _reading(draws, name, labels, differing, sums=True)
+    return reading, [model for model, label in zip(models, labels, strict=True) if label in reading.fits]
 
 
 def _models(sums: Accumulation) -> Iterator[Model]:

@@ -11,14 +11,14 @@ from ..model.contract import Contract
 from ..model.failures import TargetFailure
 from ..numerics.coarser import Model
 from ..numerics.compare import attention_of
-from ..numerics.ways import FIRST, Draws, Problem, read, read_sums
+from ..numerics.ways import Draws, Problem, read, read_sums
 from ..runtime.run import run_target
 from ..targets.find import Target
 from .experiment import experiment_of, inputs_of
 
 # Rows and keys beyond which what is rounded before a product shows no better.
 _MOST = 128
-# Draws of normal values while several ways fit.
+# At most, while several ways fit.
 _DRAWS = 8
 _GRADIENTS = ("dQ", "dK", "dV")
 
@@ -36,25 +36,22 @@ def contract_of(target: Target, case: Case) -> Contract:
         UsageFailure: there are no dyadic values for the case, or it uses what the target does not take.
         TargetFailure: the target could not be run, or gives no gradient and no O.
     """
-    even = [_problem(target, replace(case, pattern="dyadic", seed=case.seed + number)) for number in range(FIRST)]
-    given = [name for name in ("O", *_GRADIENTS) if name in even[0].trace.values]
+    even = _draws(target, replace(case, pattern="dyadic"))
+    given = [name for name in ("O", *_GRADIENTS) if name in even.at(0).trace.values]
     if not given:
         raise TargetFailure(f"target {target.name!r} gives no O, dQ, dK or dV to read its arithmetic off")
     sums = {name: read_sums(even, name) for name in given if name != "O"}
-    coarse = [name for name, (_, models) in sums.items() if None not in models]
     short = _short(case)
-    models = _models_of(target, short, coarse)
-    uneven = _uneven(short, target)
-    draws = Draws(lambda number: _problem(target, replace(uneven, seed=case.seed + number), models), _DRAWS)
+    models = _models_of(target, short, [name for name, (_, models) in sums.items() if None not in models])
+    readings = (*read(_draws(target, _uneven(short, target), models)), *(reading for reading, _ in sums.values()))
     absent = tuple(f"{name} is not given" for name in ("O", *_GRADIENTS) if name not in given)
-    return Contract(target.name, even[0].case, case.seed, (*read(draws), *(one for one, _ in sums.values())), absent)
+    return Contract(target.name, even.at(0).case, case.seed, readings, absent)
 
 
 def _models_of(target: Target, case: Case, coarse: list[str]) -> dict[str, Model]:
     """How sums are kept that are not in float32: in a shorter case it may be in other tiles."""
-    cases = [replace(case, pattern="dyadic", seed=case.seed + number) for number in range(FIRST if coarse else 0)]
-    problems = [_problem(target, one) for one in cases]
-    found = {name: read_sums(problems, name)[1] for name in coarse}
+    draws = _draws(target, replace(case, pattern="dyadic"))
+    found = {name: read_sums(draws, name)[1] for name in coarse}
     return {name: models[0] for name, models in found.items() if models and models[0] is not None}
 
 
@@ -71,9 +68,14 @@ def _uneven(case: Case, target: Target) -> Case:
     return replace(case, pattern="normal", scale=0.8 * case.scale if "scale" in target.takes else case.scale)
 
 
-def _problem(target: Target, case: Case, models: Mapping[str, Model] = MappingProxyType({})) -> Problem:
-    """One run, contiguous."""
-    inputs = inputs_of(experiment_of(case, target), ())
-    trace = run_target(target, case, inputs).trace
-    assert trace is not None  # what is contiguous may not be refused
-    return Problem(case, attention_of(case, inputs.values), trace, models)
+def _draws(target: Target, case: Case, models: Mapping[str, Model] = MappingProxyType({})) -> Draws:
+    """The target on a case, contiguous, with the case's seed and those that follow."""
+
+    def run(number: int) -> Problem:
+        drawn = replace(case, seed=case.seed + number)
+        inputs = inputs_of(experiment_of(drawn, target), ())
+        trace = run_target(target, drawn, inputs).trace
+        assert trace is not None  # what is contiguous may not be refused
+        return Problem(drawn, attention_of(drawn, inputs.values), trace, models)
+
+    return Draws(run, _DRAWS)
