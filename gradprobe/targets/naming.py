@@ -55,13 +55,13 @@ def shadows(module: str, file: Path, beside: Iterable[str] = ()) -> tuple[str, .
     """The other files of a module's name on the search path, in the current folder, and in some more folders."""
     found: dict[str, None] = {}
     for folder in dict.fromkeys([os.getcwd(), *sys.path, *beside]):
-        other = _find_in(folder or os.getcwd(), module)
+        other = found_in(folder or os.getcwd(), module)
         if other is not None and other != file:
             found[str(other)] = None
     return tuple(found)
 
 
-def _find_in(folder: str, module: str) -> Path | None:
+def found_in(folder: str, module: str) -> Path | None:
     """The file of a dotted module below a folder, with links resolved; None where there is none."""
     path, names = [folder], module.split(".")
     for name in names[:-1]:

@@ -31,6 +31,7 @@ COMMANDS = {
     "lint": "lint fatal.py:f --json out.json",
     "baseline": f"baseline save fatal.py:f {SMALL}",
     "shrink": f"shrink fatal.py:f {SMALL} --json out.json",
+    "doctor": f"doctor fatal.py:f {SMALL} --json out.json",
 }
 CASES = [(command, moment) for command in COMMANDS for moment in FATAL if (command, moment) != ("battery", "in a call")]
 # Written into by whichever process looks for torch.

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ...runtime.launches import kernel_types
-from ...targets.naming import shadows
+from ...targets.naming import found_in, shadows
 
 
 @dataclass(frozen=True)
@@ -59,17 +59,27 @@ def loaded_file(module: str, file: str, *, named: bool = False, kernels: Iterabl
     path = Path(file).resolve()
     if path.suffix != ".py" or not path.is_file():
         return None
-    raw, plain = path.read_bytes(), module.replace("gradprobe_target_", "")
-    digest, those = hashlib.sha256(raw).hexdigest(), list(kernels)
-    copies = tuple(_copy(Path(other), digest) for other in shadows(plain, path, _site_folders()))
-    stale = (*stale_bytecode(path), *_stale_kernels(path, raw, those))
+    plain, those = module.replace("gradprobe_target_", ""), list(kernels)
+    copies = tuple(_copy(Path(other), sha256(path)) for other in shadows(plain, path, _site_folders()))
+    stale = (*stale_bytecode(path), *_stale_kernels(path, those))
     names = tuple(str(kernel.fn.__name__) for kernel in those)
     why = "the file that was named" if named else why_imported(plain, path)
-    return LoadedFile(plain, str(path), digest, path.stat().st_mtime, why, copies, stale, names)
+    return LoadedFile(plain, str(path), sha256(path), path.stat().st_mtime, why, copies, stale, names)
+
+
+def cuda_file(file: str, kernels: tuple[str, ...]) -> LoadedFile:
+    """The same of a file of CUDA C++, which no search finds."""
+    path = Path(file).resolve()
+    return LoadedFile("", str(path), sha256(path), path.stat().st_mtime, "as its host loads it", (), (), kernels)
+
+
+def sha256(file: Path) -> str:
+    """Of its content now."""
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def _copy(file: Path, digest: str) -> Copy:
-    own = hashlib.sha256(file.read_bytes()).hexdigest()
+    own = sha256(file)
     return Copy(str(file), own, file.stat().st_mtime, own == digest)
 
 
@@ -79,16 +89,15 @@ def _site_folders() -> list[str]:
 
 def why_imported(module: str, file: Path) -> str:
     """Why Python imports this file under a module's name: the entry of its search path, and what put it there."""
-    parts = len(module.split(".")) + (file.name == "__init__.py")
-    root = file.parents[parts - 1] if parts <= len(file.parents) else file.parent
-    for number, entry in enumerate(sys.path):
-        if Path(entry or os.getcwd()).resolve() == root:
-            return f"{_entry(root)}, place {number + 1} of {len(sys.path)} on the search path"
+    for number, entry in enumerate(sys.path, 1):
+        if found_in(entry or os.getcwd(), module) == file:
+            return f"{_entry(Path(entry).resolve())}, place {number} of {len(sys.path)} on the search path"
     finder = _finder(module)
-    return f"an import hook, {finder}" if finder else f"{root}, which is not on the search path"
+    return f"an import hook, {finder}" if finder else "no entry of the search path leads there"
 
 
 def _entry(root: Path) -> str:
+    """What put a folder on the search path."""
     if root == Path.cwd().resolve():
         return "the current folder"
     if root in (Path(entry).resolve() for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry):
@@ -96,14 +105,18 @@ def _entry(root: Path) -> str:
     for folder in map(Path, _site_folders()):
         if folder.resolve() == root:
             return "site-packages"
-        for line_file in sorted(folder.glob("*.pth")):
-            with contextlib.suppress(OSError, UnicodeDecodeError):
-                lines = line_file.read_text().splitlines()
-                if any(
-                    line and not line.startswith(("#", "import")) and Path(line).resolve() == root for line in lines
-                ):
-                    return f"{line_file.name} of site-packages"
+        if found := next((file for file in sorted(folder.glob("*.pth")) if root in _named_in(file)), None):
+            return f"{found.name} of site-packages"
     return str(root)
+
+
+def _named_in(file: Path) -> set[Path]:
+    """The folders that a .pth file puts on the search path."""
+    try:
+        lines = file.read_text().splitlines()
+    except (OSError, UnicodeDecodeError):
+        return set()
+    return {Path(line).resolve() for line in lines if line and not line.startswith(("#", "import"))}
 
 
 def _finder(module: str) -> str:
@@ -163,10 +176,10 @@ def kernels_of(modules: Iterable[types.ModuleType]) -> dict[str, list[Any]]:
     return {file: list(kernels.values()) for file, kernels in found.items()}
 
 
-def _stale_kernels(file: Path, raw: bytes, kernels: Iterable[Any]) -> Iterator[str]:
+def _stale_kernels(file: Path, kernels: Iterable[Any]) -> Iterator[str]:
     """A sentence for each kernel whose code is no part of what the file holds now."""
     try:
-        codes = list(_codes(compile(raw, str(file), "exec", dont_inherit=True)))
+        codes = list(_codes(compile(file.read_bytes(), str(file), "exec", dont_inherit=True)))
     except (SyntaxError, ValueError):
         return
     for kernel in kernels:

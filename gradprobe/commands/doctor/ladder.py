@@ -10,6 +10,7 @@ from ...inputs.history import CheckRequest
 from ...inputs.options import command_line
 from ...model.failures import UsageFailure
 from ...model.intermediates import lookup
+from ...model.number import plural
 from ..suite.checked import Planned
 from .primitives import IN_CUDA, IN_TRITON
 from .rung import COMPILED, CUDA, Rung
@@ -56,9 +57,10 @@ def machine_rungs(how: str, device: str) -> list[Rung]:
 # What a rung of the ladder sets itself.
 SET = ("layout", "runs", "inputs", "repeat")
 _LENGTHS = ("seqlen", "seqlen_q", "seqlen_k", "seqlens", "cu_seqlens", "cu_seqlens_k")
-_TENSORS = ("q", "k", "v", "do")
 # Interpreted programs take a millisecond each: longer tiles than these are seen well enough at part of their length.
 _LARGEST_TILE = 128
+# A bias that covers every distance of a rung, and one that covers few.
+_LONG_BIAS, _SHORT_BIAS = 3 * _LARGEST_TILE, 7
 
 
 @dataclass(frozen=True)
@@ -89,64 +91,69 @@ def target_rungs(request: CheckRequest, built: Built) -> list[Rung]:
 
     What is given on the command line is never exceeded, and a length that is given stays.
     """
-    rungs = list(_target_rungs(request, built))
-    found: dict[str, Rung] = {}
-    for rung in rungs:
+    ladder, found = _Ladder(request, built), dict[str, Rung]()
+    for rung in (*ladder.heads_and_tiles(), *ladder.moved(), *ladder.rest()):
         assert rung.planned is not None
         found.setdefault(repr(sorted(rung.planned.request.options.items(), key=str)), rung)
     return list(found.values())
 
 
-def _target_rungs(request: CheckRequest, built: Built) -> Iterator[Rung]:
-    given = request.options
-    heads, batch, tile = given.get("heads", 2), given.get("batch", 2), min(built.tile, _LARGEST_TILE)
-    fixed = any(name in given for name in _LENGTHS)
-    base = {**given, **_plain(built, given, fixed, tile)}
+class _Ladder:
+    """What the rungs of a target have in common."""
 
-    def rung(title: str, blames: str, run: str = "contiguous", **options: Any) -> Rung:
-        words = {name: word for name, word in {**base, **options}.items() if word is not None}
-        return Rung(title, blames, "", Planned(title, replace(request, options={**words, "runs": [run]})))
+    def __init__(self, request: CheckRequest, built: Built) -> None:
+        self._request, self._built, self._given = request, built, request.options
+        self._heads, self._batch = self._given.get("heads", 2), self._given.get("batch", 2)
+        self._fixed = any(name in self._given for name in _LENGTHS)
+        self._tile = min(built.tile, _LARGEST_TILE)
+        self._name = plural(self._heads, "head")
+        self._options = {"heads": self._heads, "batch": self._batch if _per_batch(self._given) else 1}
 
-    many = f"{heads} heads"
-    if heads > 1:
-        yield rung("1 head, one tile" if not fixed else "1 head", "formulas, masks, dots", **_one(given))
-    one = {"heads": heads, "batch": 1 if not _per_batch(given) else batch}
-    yield rung(f"{many}, one tile" if not fixed else many, "what tells heads apart", **one)
-    if not fixed:
-        yield rung(f"{many}, many tiles", "loops over tiles", **one, seqlen=3 * tile)
-        yield rung(f"{many}, a partial tile", "the end of a tile", **one, seqlen=2 * tile + tile // 2 + 1)
-    # dO first: it comes from autograd, and nobody chose how it lies.
-    for name in sorted(built.tensors, key=lambda tensor: tensor != "do"):
-        yield rung(f"{many}, {told(name)} moved", f"strides of {told(name)}", f"{name}=distinct-unit", **one)
-    yield rung(f"{many}, dO expanded", "a dO as from .sum()", "do=expanded", **one)
-    yield rung(f"{many}, all moved, no unit stride", "last strides taken as 1", "distinct", **one)
-    if batch > 1 and not _per_batch(given):
-        yield rung(f"{batch} batches, all moved", "what tells batches apart", "distinct-unit", **one | {"batch": batch})
-    if "head_dim" not in given:
-        yield rung(f"{many}, head dim 24", "dims no power of 2", **one, head_dim=24)
-    yield from _of_case(rung, built, given, one)
-    yield Rung("the case of gradprobe check", "what is in no rung below", "", Planned("", request))
+    def heads_and_tiles(self) -> Iterator[Rung]:
+        """One head, then several; one tile, then several, then a part of one, unless a length is given."""
+        tile, whole = self._tile, "" if self._fixed else ", one tile"
+        yield self._rung(f"1 head{whole}", "formulas, masks, dots", **_one(self._given))
+        if self._heads > 1:
+            yield self._rung(f"{self._name}{whole}", "what tells heads apart")
+        if not self._fixed:
+            yield self._rung(f"{self._name}, many tiles", "loops over tiles", seqlen=3 * tile)
+            part = 2 * tile + tile // 2 + 1
+            yield self._rung(f"{self._name}, a partial tile", "the end of a tile", seqlen=part)
 
+    def moved(self) -> Iterator[Rung]:
+        """One tensor moved at a time, then all."""
+        # dO first: it comes from autograd, and nobody chose how it lies.
+        for name in sorted(self._built.tensors, key=lambda tensor: tensor != "do"):
+            run = f"{name}=distinct-unit"
+            yield self._rung(f"{self._name}, {told(name)} moved", f"strides of {told(name)}", run)
+        yield self._rung(f"{self._name}, dO expanded", "a dO as from .sum()", "do=expanded")
+        yield self._rung(f"{self._name}, all moved, no unit stride", "last strides taken as 1", "distinct")
+        if self._batch > 1 and not _per_batch(self._given):
+            title, blames = f"{self._batch} batches, all moved", "what tells batches apart"
+            yield self._rung(title, blames, "distinct-unit", batch=self._batch)
 
-def _of_case(rung: Any, built: Built, given: Mapping[str, Any], one: Mapping[str, Any]) -> Iterator[Rung]:
-    """What the lower rungs left out of the case."""
-    if built.family != "lazy":
-        return
-    many = f"{one['heads']} heads"
-    if "bias_window" not in given and "bias" in built.tensors:
-        yield rung(f"{many}, a short bias", "the window of the bias", **one, bias_window=7)
-    if "tau" not in given:
-        yield rung(f"{many}, a tau of each sign", "what tau does to the mask", **one, tau=None)
+    def rest(self) -> Iterator[Rung]:
+        """What the lower rungs left out of the case."""
+        given, is_lazy = self._given, self._built.family == "lazy"
+        if "head_dim" not in given:
+            yield self._rung(f"{self._name}, head dim 24", "dims no power of 2", head_dim=24)
+        if is_lazy and "bias" in self._built.tensors and "bias_window" not in given:
+            yield self._rung(f"{self._name}, a short bias", "the window of the bias", bias_window=_SHORT_BIAS)
+        if is_lazy and "tau" not in given:
+            yield self._rung(f"{self._name}, a tau of each sign", "what tau does to the mask", tau=None)
+        yield Rung("the case of gradprobe check", "what is in no rung below", "", Planned("", self._request))
 
+    def _rung(self, title: str, blames: str, run: str = "contiguous", **options: Any) -> Rung:
+        words = {**self._given, **self._plain(), **self._options, **options}
+        named = {name: word for name, word in words.items() if word is not None} | {"runs": [run]}
+        return Rung(title, blames, "", Planned(title, replace(self._request, options=named)))
 
-def _plain(built: Built, given: Mapping[str, Any], fixed: bool, tile: int) -> dict[str, Any]:
-    """What the lower rungs have in place of what the case has by default."""
-    plain: dict[str, Any] = {} if fixed else {"seqlen": tile}
-    if built.family == "lazy":
-        plain |= {} if "tau" in given else {"tau": "-0.5"}
-        longest = 3 * _LARGEST_TILE
-        plain |= {"bias_window": longest} if "bias" in built.tensors and "bias_window" not in given else {}
-    return {"head_dim": given.get("head_dim", 32), "recover": False, **plain}
+    def _plain(self) -> dict[str, Any]:
+        """What the lower rungs have in place of what the case has by default."""
+        plain: dict[str, Any] = {"head_dim": 32} if self._fixed else {"head_dim": 32, "seqlen": self._tile}
+        if self._built.family == "lazy":
+            plain |= {"tau": "-0.5"} | ({"bias_window": _LONG_BIAS} if "bias" in self._built.tensors else {})
+        return {"recover": False, **{name: word for name, word in plain.items() if name not in self._given}}
 
 
 def _one(given: Mapping[str, Any]) -> dict[str, Any]:

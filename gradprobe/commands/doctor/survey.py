@@ -6,14 +6,16 @@ import contextlib
 import os
 import re
 import sys
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from ...model.assignment import TENSORS
-from .files import LoadedFile, kernels_of, loaded_file, origin_of
+from .files import LoadedFile, cuda_file, kernels_of, loaded_file, origin_of
 from .ladder import Built
 
 if TYPE_CHECKING:
+    from ...lint.launch import Launch
     from ...pipeline.resolve import Problem
 
 _TILE = 32
@@ -58,28 +60,32 @@ def _of_target(problem: Problem) -> tuple[Built, tuple[LoadedFile, ...]]:
     from ...lint.catching import catch, values_of
 
     target, case = problem.target, problem.case
-    launches: list[Any] = []
+    launches: list[Launch] = []
     with contextlib.suppress(Exception), contextlib.redirect_stdout(sys.stderr):  # its rungs will tell what it takes
         launches = [launch for caught in catch(target, case) for launch in caught.launches]
     given = values_of(target, case)
     tensors = tuple(name for name in TENSORS if name in given and not name.startswith(("seqlens", "cu_")))
-    module = getattr(target.function, "__module__", "")
-    kernels = kernels_of(list(sys.modules.values()))
-    launched = {launch.function.file for launch in launches if hasattr(launch.function, "file")}
-    named = os.path.realpath(problem.request.target.rpartition(":")[0]) == target.source.file
-    found = {target.source.file: (module, named)}
-    for file in launched & kernels.keys() - {target.source.file}:
-        found[file] = (kernels[file][0].fn.__module__, False)
-    files = (
-        loaded_file(name, file, named=was_named, kernels=kernels.get(file, ()))
-        for file, (name, was_named) in found.items()
-    )
     tiles = [size for launch in launches for size in _tiles(launch)]
-    tile = max([*tiles, _TILE if not tiles else 16])
-    return Built(target.family, tensors, tile), tuple(one for one in files if one is not None)
+    return Built(target.family, tensors, max(tiles, default=_TILE)), tuple(_files(problem, launches))
 
 
-def _tiles(launch: Any) -> list[int]:
+def _files(problem: Problem, launches: Sequence[Launch]) -> Iterator[LoadedFile]:
+    """The target's file, then those of the kernels that it launches."""
+    source, word = problem.target.source, problem.request.target.rpartition(":")[0]
+    kernels, launched = kernels_of(list(sys.modules.values())), dict[str, dict[str, None]]()
+    for launch in launches:
+        launched.setdefault(launch.function.file, {})[launch.name] = None
+    modules = {source.file: getattr(problem.target.function, "__module__", "")}
+    modules |= {file: kernels[file][0].fn.__module__ for file in launched if file in kernels and file != source.file}
+    for file, module in modules.items():
+        named = os.path.realpath(word) == file
+        if found := loaded_file(module, file, named=named, kernels=kernels.get(file, ())):
+            own = tuple(name for name in found.kernels if name in launched.get(file, ()))
+            yield replace(found, kernels=own or found.kernels)
+    yield from (cuda_file(file, tuple(names)) for file, names in launched.items() if not file.endswith(".py"))
+
+
+def _tiles(launch: Launch) -> list[int]:
     """The sizes of a launch's tiles along rows and keys, as their names tell."""
     names = [name for name in launch.constants if re.match(r"BLOCK(?!.*(D$|DV$|DIM|DMODEL))", name.upper())]
     sizes = [launch.arguments.get(name) for name in names]
