@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import hashlib
-import importlib.machinery
 import importlib.util
+import inspect
+import linecache
 import marshal
 import os
 import site
 import sys
+import textwrap
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -145,10 +148,14 @@ def stale_bytecode(file: Path) -> Iterator[str]:
     except (ValueError, EOFError, TypeError, SyntaxError):
         return
     if runs != stands:
-        yield (
-            f"{kept} is stale: Python runs it in place of {file.name}, whose text is another by now; "
-            "delete it, or run with PYTHONDONTWRITEBYTECODE=1 and an empty __pycache__"
-        )
+        place = _near(kept.parent)
+        yield f"Python runs a stale compiled file, and not what {file.name} holds by now: delete it in {place}"
+
+
+def _near(folder: Path) -> str:
+    """A folder as one types it in the current one."""
+    here = Path.cwd()
+    return str(folder.relative_to(here)) if folder.is_relative_to(here) else str(folder)
 
 
 def _is_taken(raw: bytes, file: Path) -> bool:
@@ -163,38 +170,66 @@ def _is_taken(raw: bytes, file: Path) -> bool:
 
 def kernels_of(modules: Iterable[types.ModuleType]) -> dict[str, list[Any]]:
     """The Triton kernels that modules hold, by the file that defines them; none of Triton's own."""
-    kinds, found = tuple(kernel_types()), dict[str, dict[int, Any]]()
+    found: dict[str, dict[int, Any]] = {}
     own = str(Path(getattr(sys.modules.get("triton"), "__file__", None) or "/none").parent)
-    for module in list(modules):
-        for value in list(vars(module).values()):
-            kernel = value
-            while str(type(kernel).__module__).startswith("triton.runtime") and not isinstance(kernel, kinds):
-                kernel = getattr(kernel, "fn", None)  # under autotune and heuristics
-            code = getattr(kernel.fn, "__code__", None) if isinstance(kernel, kinds) else None
-            if code is not None and not code.co_filename.startswith(own):
-                found.setdefault(os.path.realpath(code.co_filename), {})[id(kernel)] = kernel
+    for value in (value for module in list(modules) for value in list(vars(module).values())):
+        kernel = _kernel(value, tuple(kernel_types()))
+        code = getattr(getattr(kernel, "fn", None), "__code__", None)
+        if code is not None and not code.co_filename.startswith(own):
+            found.setdefault(os.path.realpath(code.co_filename), {})[id(kernel)] = kernel
     return {file: list(kernels.values()) for file, kernels in found.items()}
 
 
+def _kernel(value: Any, kinds: tuple[Any, ...]) -> Any:
+    """A kernel, also under autotune and heuristics; None of anything else.
+
+    By its type alone: to look for an attribute, as isinstance does, runs code of whatever else lies in a module.
+    """
+    while not issubclass(type(value), kinds):
+        if not str(type(value).__module__).startswith("triton.runtime"):
+            return None
+        value = getattr(value, "fn", None)
+    return value
+
+
 def _stale_kernels(file: Path, kernels: Iterable[Any]) -> Iterator[str]:
-    """A sentence for each kernel whose code is no part of what the file holds now."""
+    """A sentence for each kernel of which Triton takes another text than its file holds now.
+
+    Triton reads the text itself, at the line where Python says that the function begins.
+    """
     try:
-        codes = list(_codes(compile(file.read_bytes(), str(file), "exec", dont_inherit=True)))
+        tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError):
         return
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     for kernel in kernels:
-        if kernel.fn.__code__ not in codes:
+        stand = {ast.dump(node) for node in functions if node.name == kernel.fn.__code__.co_name}
+        if not _is_among(_taken_text(kernel), stand):
             yield (
-                f"{kernel.fn.__name__} was made from another text than {file.name} holds now: "
+                f"{kernel.fn.__name__} is made from another text than {file.name} holds now: "
                 "the file has changed since it was imported, or something else made the kernel"
             )
 
 
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _codes(constant)
+def _taken_text(kernel: Any) -> str:
+    """What Triton compiles or interprets; "" where it can read nothing."""
+    lines = getattr(kernel, "raw_src", None)  # of a compiled one, since it was made
+    if lines is None:
+        linecache.checkcache(kernel.fn.__code__.co_filename)
+        try:
+            lines = inspect.getsourcelines(kernel.fn)[0]
+        except (OSError, TypeError, SyntaxError):
+            return ""
+    return textwrap.dedent("".join(lines))
+
+
+def _is_among(text: str, stand: Collection[str]) -> bool:
+    """Whether a function's text is that of one of these, save for comments and blanks."""
+    try:
+        body = ast.parse(text).body
+    except SyntaxError:
+        return False
+    return len(body) == 1 and ast.dump(body[0]) in stand
 
 
 def origin_of(module: str) -> str:

@@ -86,11 +86,11 @@ def _target_ladder(made: Examination, width: int) -> Iterator[Text]:
         if one.state == REFUSED and (why := _refusal(one)) not in refusals:
             refusals.append(why)
             yield from folded(f"        {why}", width, "dim")
-    if above:
-        titles = ", ".join(quoted(one.rung.title) for one in above)
-        yield from folded(f"not run, since what is below fails: {titles}", width, "dim")
     for one in made.closer:
         yield _rung(one, longest)
+    if above:
+        words = f"above it {plural(len(above), 'rung')} not run, to {quoted(above[-1].rung.title)}"
+        yield Text(f"  {words}", "dim")
 
 
 def _refusal(one: Climbed) -> str:

@@ -62,9 +62,9 @@ def test_the_first_line_and_the_exit_code_are_those_of_the_first_rung_that_is_ba
     assert (made.exit_code, shown(made)[0]) == (code, first)
 
 
-def test_rungs_above_a_bad_one_are_named_in_one_sentence():
+def test_rungs_above_a_bad_one_are_counted_and_the_last_is_named():
     lines = shown(replace(MADE, climbed=climbed(RED, NOT_RUN, NOT_RUN)))
-    assert "  not run, since what is below fails: rung 2, rung 3" in lines
+    assert "  above it 2 rungs not run, to rung 3" in lines
 
 
 def test_what_is_stale_is_the_verdict_though_every_rung_is_green():
