@@ -26,17 +26,19 @@ from ..targets.find import family_of, find_function
 from ..targets.naming import plain_function
 from .calling import AXES, MERGED, SHAPES, Called, Callee, Convention, is_near
 from .explain import Explanation, explain
-from .judges import OwnForward, by_autograd, by_differences, opinion, own_forwards
+from .judges import by_autograd, by_differences, opinion, own_forwards
 
 # A size for each axis that no other axis, and no product of two, has: values tell by their shapes what they are of.
 SMALL = {"batch": 2, "heads": 3, "seqlen": 7, "head_dim": 5}
 # Some references take whole blocks, or powers of two.
 _SIZES = (
     SMALL,
-    {"batch": 2, "heads": 3, "seqlen": 64, "head_dim": 16},
+    {"batch": 1, "heads": 2, "seqlen": 64, "head_dim": 16},
     {"batch": 1, "heads": 2, "seqlen": 128, "head_dim": 64},
 )
 _SEEDS = (0, 1, 2)
+# What a reference may raise because of lengths and head dims that it does not take.
+_OF_SIZES = (AssertionError, ValueError, RuntimeError)
 _OTHER_SCALE = 0.3
 _LONGEST_WORDS = 120
 _LENGTH, _HEAD_DIM = r"(?:L|N|M|S|T|N_CTX|seq\w*|length)", r"(?:D|dim|d_k|head_?dim|d_?head)"
@@ -129,6 +131,7 @@ class _Auditing:
     def __init__(self, callee: Callee, family: str, options: dict[str, Any]) -> None:
         self._callee, self._family, self._given = callee, family, options
         self._raised: list[tuple[Convention, BaseException]] = []
+        self._cases: dict[tuple[Any, ...], Drawn] = {}
         self._explanations: dict[tuple[Convention, Case], Explanation] = {}
 
     def audit(self, judges: bool) -> Audit:
@@ -136,7 +139,9 @@ class _Auditing:
         swapped = self._swapped(best) if best.wrong else None
         taken = self._taken(best)
         settings = [best.setting, *self._others(best)]
-        by_setting = [[self._run(best, setting, seed) for seed in _SEEDS] for setting in settings]
+        # Beside a check one draw is enough: it judges the reference on its own values too.
+        seeds = _SEEDS if judges else _SEEDS[:1]
+        by_setting = [[self._run(best, setting, seed) for seed in seeds] for setting in settings]
         runs = [found for those in by_setting for found in those if found is not None]
         taken += tuple(
             f"it was not judged {_name(setting)}: it raised {self._last_words()}"
@@ -148,7 +153,7 @@ class _Auditing:
         made = Audit(self._callee, attempt, tuple(run for _, run, _ in runs), None, (), taken, misshapen)
         if made.is_right and not judges:
             return made
-        opinions, forward = self._opinions(made, attempt)
+        opinions = self._opinions(attempt) if judges else ()
         if made.is_right:
             return replace(made, opinions=opinions)
         explanation = swapped or self._explained(attempt)
@@ -157,6 +162,12 @@ class _Auditing:
     # --- how it is called
 
     def _drawn(self, setting: Setting, seed: int, sizes: Mapping[str, int]) -> Drawn:
+        key = setting, seed, tuple(sizes.items())
+        if key not in self._cases:
+            self._cases[key] = self._drawn_anew(setting, seed, sizes)
+        return self._cases[key]
+
+    def _drawn_anew(self, setting: Setting, seed: int, sizes: Mapping[str, int]) -> Drawn:
         options = {**sizes, **self._given, "seed": seed, "causal": setting.causal}
         if setting.scale is not None:
             options["scale"] = setting.scale
@@ -184,7 +195,7 @@ class _Auditing:
         case = drawn.case
         options = {"causal": case.causal, "scale": case.scale, "window": case.window, "softcap": case.softcap}
         options |= {"tau": self._as(how, drawn.values.get("tau")), "bias": self._as(how, drawn.values.get("bias"))}
-        return self._callee.call(how, values, options, watch=watch)
+        return _with_conventions(self._callee.call(how, values, options, watch=watch), drawn)
 
     @staticmethod
     def _as(how: Convention, tensor: Tensor | None) -> Any:
@@ -223,10 +234,11 @@ class _Auditing:
                 attempts.append(attempt)
                 if not attempt.wrong and self._is_meant(attempt, attempts):
                     return attempt
-            if attempts:
+            if attempts or not any(isinstance(error, _OF_SIZES) for _, error in self._raised):
                 break
         if not attempts:
-            raise self._cannot_run()
+            failure, error = self._cannot_run()
+            raise failure from error
         attempts = [one for one in attempts if self._is_meant(one, attempts)]
         found: list[tuple[Explanation, Attempt]] = []
         for shapes in dict.fromkeys(one.how.shapes for one in attempts):
@@ -291,19 +303,22 @@ class _Auditing:
             ):
                 yield Attempt(how, setting, drawn, called, _wrong(called, drawn))
 
-    def _cannot_run(self) -> Failure:
+    def _cannot_run(self) -> tuple[Failure, BaseException]:
+        """Why it cannot be judged, and what it raised."""
+        how, error = next(((how, one) for how, one in self._raised if not isinstance(one, TypeError)), self._raised[0])
         if unknown := self._callee.unknown:
-            return UsageFailure(
+            failure: Failure = UsageFailure(
                 f"reference {self._callee.word!r} needs a parameter {unknown[0]!r} that nothing can be passed for",
                 "name it as the field does: q, k, v, do, o, lse, scale, causal, mask; or give it a default",
             )
-        how, error = next(((how, one) for how, one in self._raised if not isinstance(one, TypeError)), self._raised[0])
+            return failure, error
         words = f"{type(error).__name__}: {text_of(error)}"
         tried = ", ".join(f"[{in_words(shapes)}]" for shapes in SHAPES)
-        return TargetFailure(
+        failure = TargetFailure(
             f"reference {self._callee.word!r} raised, with q of [{in_words(how.shapes)}], {words}",
             f"tried: {tried}; --traceback shows where",
         )
+        return failure, error
 
     # --- what it does by itself
 
@@ -330,6 +345,7 @@ class _Auditing:
             ] * self._lacks_mask(how)
         if setting.scale == 1.0:
             found.append("its scale is 1, not 1 / sqrt(head dim): it is right for that one")
+        found += best.called.conventions
         if self._callee.unknown:
             found.append(
                 f"{', '.join(f'{name}={how.unknown}' for name in self._callee.unknown)}, of which nothing is known"
@@ -355,7 +371,6 @@ class _Auditing:
         except Exception as error:
             self._raised.append((best.how, error))
             return None
-        attempt = Attempt(best.how, setting, drawn, called, _wrong(called, drawn))
         expected = {name: tuple(drawn.due[name].shape) for name in called.results if name in drawn.due}
         fitting = {
             name: called.results[name]
@@ -367,13 +382,16 @@ class _Auditing:
         comparison = compare(drawn.case, drawn.x, trace, precision_of("float32", "ieee"))
         held = tuple(identities(drawn.case, drawn.x, trace, comparison))
         measured = Measured(drawn.x, trace, comparison, locate(drawn.x, trace, comparison), held)
+        beyond = {name for name, finding in comparison.findings.items() if finding.mismatched}
+        wrong = tuple(name for name in AXES if name in {*_wrong(called, drawn), *beyond})
+        attempt = Attempt(best.how, setting, drawn, called, wrong)
         return attempt, LayoutRun(f"{_name(setting)} seed={seed}", (), measured, None), misshapen
 
     def _last_words(self) -> str:
         error = self._raised[-1][1]
         return f"{type(error).__name__}: {text_of(error)}"[:_LONGEST_WORDS]
 
-    def _opinions(self, made: Audit, attempt: Attempt) -> tuple[tuple[Opinion, ...], OwnForward | None]:
+    def _opinions(self, attempt: Attempt) -> tuple[Opinion, ...]:
         case, results, drawn = attempt.drawn.case, attempt.called.results, attempt.drawn
         judged = {name: name not in attempt.wrong for name in results}
         found = [opinion("the built-in formulas, float64", judged)]
@@ -396,7 +414,7 @@ class _Auditing:
         if forward is not None and of_autograd is None:
             own = by_differences(forward.output, forward.name, values, results)
             found += [own] if own is not None else []
-        return tuple(found), forward
+        return tuple(found)
 
     # --- explaining
 
@@ -438,6 +456,26 @@ def _wrong(called: Called, drawn: Drawn) -> tuple[str, ...]:
     return tuple(
         name for name in AXES if name in called.results and name in due and not is_near(called.results[name], due[name])
     )
+
+
+# What is made on the way: a constant in it is its author's convention, where the gradients are right.
+_ON_THE_WAY = ("P", "dP", "dS", "delta", "LSE")
+
+
+def _with_conventions(called: Called, drawn: Drawn) -> Called:
+    """The call without intermediates that are what is due times a constant, or dP where no row sees it."""
+    found: dict[str, str] = {}
+    for name in (name for name in _ON_THE_WAY if name in called.results):
+        came, due = called.results[name].double(), drawn.due[name]
+        if came.shape != due.shape or is_near(called.results[name], due) or not bool(due.any()):
+            continue
+        factor = float((came * due).sum() / (due * due).sum())
+        if name == "dP" and is_near(came, drawn.values["do"] @ drawn.values["v"].mT):
+            found[name] = "its dP is not masked"
+        elif factor and is_near(came / factor, due):
+            found[name] = f"its {name} is {factor:.4g} times {name}"
+    results = {name: result for name, result in called.results.items() if name not in found}
+    return replace(called, results=results, conventions=tuple(found.values())) if results else called
 
 
 def _name(setting: Setting) -> str:

@@ -65,6 +65,8 @@ class Called:
     order: str
     """Where the names of the results come from."""
     values: list[Value] = field(default_factory=list)
+    conventions: tuple[str, ...] = ()
+    """What of its intermediates goes by another convention, and is left out of its results."""
     overwritten: tuple[str, ...] = ()
     """The inputs that it changed."""
     is_mapping: bool = False
@@ -167,7 +169,7 @@ class Callee:
         results = {name: _settled(one.detach(), name, how, values) for name, one in found.items()}
         after = _copies(arguments)
         changed = tuple(name for name in before if not np.array_equal(before[name], after[name], equal_nan=True))
-        return Called(results, order, seen.last(), changed, named)
+        return Called(results, order, seen.last(), overwritten=changed, is_mapping=named)
 
     def output(self, how: Convention, values: Mapping[str, Tensor], options: Mapping[str, Any]) -> Tensor:
         """O of a call whose inputs are leaves of autograd, or follow from some, in [B, H, L, D].

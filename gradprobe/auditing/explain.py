@@ -113,6 +113,7 @@ class _Explaining:
         self._library.add(self._formulas.wrong())
         self._places, self._expanded = _Places(), set[int]()
         self._holdings: list[Holding] = []
+        self._narrow: Value | None = None
         self._unknown: list[Value] = []
 
     def explain(self, values: Sequence[Value], results: Mapping[str, Array], wrong: list[str]) -> Explanation:
@@ -138,6 +139,7 @@ class _Explaining:
 
     def _see(self, value: Value) -> None:
         tolerance = _TOLERANCES.get(value.dtype, _COARSE)
+        self._narrow = self._narrow or (value if value.dtype not in _TOLERANCES else None)
         if self._is_masked(value, tolerance):
             return
         matches = self._library.matches(value.array, tolerance)
@@ -233,6 +235,11 @@ class _Explaining:
 
     def _mistakes(self, name: str, array: Array) -> tuple[Mistake, ...] | None:
         """What makes a result wrong; None where nothing known does."""
+        if self._narrow is not None and self._is_coarse(name, array):
+            words = f"it computes in {self._narrow.dtype}, and errs by what that rounds"
+            made = Mistake("", "precision", words, "compute in float64")
+            self._places.of_mistakes.append((frozenset([made]), self._narrow.at, None))
+            return (made,)
         matches = self._library.matches(array, _TOLERANCES["float32"])
         own = [match for match in matches if match.form.kind == name]
         for match in own:
@@ -245,6 +252,11 @@ class _Explaining:
             if match.form.product is not None or match.form.kind:
                 return (*match.form.mistakes, self._of_other(name, match))
         return None
+
+    def _is_coarse(self, name: str, array: Array) -> bool:
+        """Whether a result is right to 16 bits."""
+        matches = self._library.matches(array, _COARSE)
+        return any(one.form.kind == name and not one.form.mistakes and abs(one.factor - 1) < _COARSE for one in matches)
 
     def _of_factor(self, name: str, factor: float) -> Mistake:
         by = self._factor_words(factor)

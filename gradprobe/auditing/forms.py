@@ -276,7 +276,8 @@ class Formulas:
         yield from (_row(words, values) for words, values in others.items())
 
     def _rows_of_features(self, o: Form) -> Iterator[Form]:
-        features = {**self.inputs, "O": o.values}
+        dv = self.held(self.alternates["P"][0].values).swapaxes(-1, -2) @ self.inputs["do"]
+        features = {**self.inputs, "O": o.values, "dV": dv}
         for a, b in itertools.combinations_with_replacement(features, 2):
             if {a, b} == {"do", "O"} and self._tau is None:
                 continue
@@ -374,9 +375,10 @@ class Formulas:
     def _other_do(self) -> Iterator[Form]:
         """What comes of the gradient of another loss than sum(O * dO)."""
         p, o = self.alternates["P"][0], self.alternates["O"][0].values
-        others = {"ones": np.ones_like(o), "O": o, "1 / its size": np.full_like(o, 1 / o.size)}
+        others = {"the gradients are those of O.sum()": np.ones_like(o), "O stands in its place": o,
+                  "the gradients are those of O.mean()": np.full_like(o, 1 / o.size)}  # fmt: skip
         for words, do in others.items():
-            mistake = Mistake("dP", "do/other", f"{words} stands for dO: it is not used", "hand dO to the backward")
+            mistake = Mistake("dP", "do/other", f"dO is not used: {words}", "hand dO to the backward")
             yield Form("dV", "bhne", self.held(p.values).swapaxes(-1, -2) @ do, "dV", (mistake,))
             dp = np.where(self.passes(p.values), do @ self.inputs["v"].swapaxes(-1, -2), 0)
             ds = p.values * (dp - (p.values * dp).sum(-1, keepdims=True))

@@ -68,7 +68,8 @@ def return_line(function: Callable[..., Any], source: PythonSource | None, *, ba
     """The line of a function's last return statement; with `backward`, of its last call of that, where it has one."""
     node = _definition(function, source)
     inside = list(_own(node)) if node is not None else []
-    calls = [one.lineno for one in inside if isinstance(one, ast.Attribute) and one.attr in ("backward", "grad")]
+    called = [one.func for one in inside if isinstance(one, ast.Call)]
+    calls = [one.lineno for one in called if isinstance(one, ast.Attribute) and one.attr in ("backward", "grad")]
     lines = [one.lineno for one in inside if isinstance(one, ast.Return)]
     return max((calls if backward else []) or lines, default=None)
 

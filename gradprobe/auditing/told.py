@@ -19,6 +19,7 @@ from .watching import Value
 _CLASS = "reference"
 _MOST_HELD = 6
 _INPUTS = ("q", "k", "v", "do")
+_RESULTS = ("O", "dQ", "dK", "dV")
 
 
 def diagnoses_of(audit: Audit) -> tuple[Diagnosis, ...]:
@@ -51,7 +52,8 @@ def _diagnosis(audit: Audit, words: str, group: list[Located], *, also: bool) ->
     )
     if first.mistake.key == "mask/left-out" and masked is not None:
         fix = f"make it of {masked.name}, which is masked in line {masked.line}"
-    places = [one.at for one in group]
+    is_loss = first.mistake.key == "do/other"  # which no value shows, but the call of autograd
+    places = [None if is_loss else one.at for one in group]
     rebound = None if also else _rebound(audit, places[0])
     places = [rebound.at, *places] if rebound is not None else places
     wheres = [where for at in places if (where := where_of(audit, at)) is not None]
@@ -63,11 +65,12 @@ def _diagnosis(audit: Audit, words: str, group: list[Located], *, also: bool) ->
         summary=words.replace("{}", listed(own)),
         explained=1.0,
         evidence=(
-            f"due: {'; '.join(due)}",
+            f"due: {'; '.join(due) or 'float32 or wider'}",
+            *_rebinding(audit, rebound),
             *_seen_of(audit, first),
             f"with it every element of {listed(results)} is what came",
         ),
-        where=tuple(wheres) or _of_return(audit, backward=first.mistake.key == "do/other"),
+        where=tuple(wheres) or _of_return(audit, backward=is_loss),
         fix=fix,
         also=also,
     )
@@ -93,7 +96,8 @@ def _rebound(audit: Audit, before: Expression | None) -> Holding | None:
         return None
     for one in explanation.holdings:
         says = "O" if takes.get(one.name) == "o" else takes.get(one.name)
-        if says in (*_INPUTS, "O") and one.kind in (*_INPUTS, "O") and one.kind != says and one.line <= before.line:
+        is_other = one.kind in (*_INPUTS, *_RESULTS) and one.kind != says
+        if says in (*_INPUTS, "O") and is_other and one.line <= before.line:
             return one
     return None
 
@@ -152,6 +156,8 @@ def known_of(audit: Audit) -> tuple[str, ...]:
         found.append(f"it writes over what it is given as {listed(list(names))}")
     if explanation is None or explanation.swapped is not None or not explanation.unexplained:
         return tuple(found)
+    if explanation.strange is not None:
+        found += _rebinding(audit, _rebound(audit, explanation.strange.at))
     found.append(f"no formula that people write gives its {listed(list(explanation.unexplained))}")
     if (strange := explanation.strange) is not None:
         found.append(_strange_words(audit, strange))

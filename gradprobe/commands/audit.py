@@ -37,6 +37,10 @@ def audited(request: CheckRequest) -> Report:
             )
     given = parse(request.options)
     with contextlib.redirect_stdout(sys.stderr):
+        from ..runtime.backend import prepare_backend
+
+        # What its file imports may need Triton; the reference itself runs on the CPU.
+        prepare_backend("auto")
         from ..auditing.audit import audit
 
         made = audit(request.target, request.family, given)

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -123,6 +124,15 @@ def _assigned(node: ast.stmt) -> Iterator[ast.Name]:
             yield ast.Name(part.id, ast.Load())
 
 
+@lru_cache(maxsize=4)
+def _compiled(file: str, text: str) -> tuple[dict[tuple[str, int], CodeType], list[Expression]]:
+    """The code of each function that tells, by name and first line, and what it tells of."""
+    teller = _Telling()
+    tree = ast.fix_missing_locations(teller.visit(ast.parse(text)))
+    codes = {(code.co_name, code.co_firstlineno): code for code in _codes(compile(tree, file, "exec"))}
+    return codes, teller.expressions
+
+
 @contextmanager
 def telling(module: ModuleType, text: str, told: Told) -> Iterator[None]:
     """While open, each function that a module's file defines tells `told` the values of its expressions.
@@ -132,13 +142,11 @@ def telling(module: ModuleType, text: str, told: Told) -> Iterator[None]:
     Args:
         text: the text of the module's file, as it was loaded.
     """
-    transformer = _Telling()
-    tree = ast.fix_missing_locations(transformer.visit(ast.parse(text)))
-    codes = {(code.co_name, code.co_firstlineno): code for code in _codes(compile(tree, module.__file__ or "", "exec"))}
+    codes, expressions = _compiled(module.__file__ or "", text)
     changed: list[tuple[FunctionType, CodeType]] = []
 
     def hook(number: int, value: Any) -> Any:
-        told(transformer.expressions[number], value)
+        told(expressions[number], value)
         return value
 
     vars(module)[_HOOK] = hook

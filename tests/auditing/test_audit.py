@@ -10,15 +10,13 @@ from gradprobe.auditing.target import audited_target
 from gradprobe.auditing.told import diagnoses_of, held_of, known_of
 from gradprobe.model.failures import ReferenceFailure, TargetFailure, UsageFailure
 from gradprobe.reference import manual_attention_backward
-from tests.auditing import written
+from tests.auditing import more, written
 from tests.sampling import sampled
 
 FILE = written.__file__
 
 
-@sampled(
-    "name", written.WRONG, push=["unmasked_again", "no_scale_of_gradients", "mean_for_sum", "keys_and_values_swapped"]
-)
+@sampled("name", written.WRONG, push=["unmasked_again", "no_scale_of_gradients", "keys_and_values_swapped"])
 def test_a_wrong_reference_is_named_by_its_first_wrong_formula_with_its_line(name):
     made = audit(f"{FILE}:{name}", judges=False)
     fault, line = written.WRONG[name]
@@ -29,7 +27,7 @@ def test_a_wrong_reference_is_named_by_its_first_wrong_formula_with_its_line(nam
     assert not known_of(made) or name == "o_and_lse_swapped"
 
 
-@sampled("name", written.RIGHT, push=["by_scalar_loops", "in_float32", "rows_before_heads", "with_a_mask"])
+@sampled("name", written.RIGHT, push=["by_scalar_loops", "rows_before_heads", "with_a_mask"])
 def test_a_right_reference_of_any_style_is_not_refused(name):
     made = audit(f"{FILE}:{name}", judges=False)
     how = made.attempt.how
@@ -105,3 +103,68 @@ def test_a_wrong_reference_is_refused_before_it_judges_with_formula_and_line():
     )
     with pytest.raises(ReferenceFailure, match=words):
         audited_target(f"{FILE}:unmasked_again", None)
+
+
+MORE = more.__file__
+
+
+def test_a_parameter_that_a_local_shadows_is_the_first_line_with_what_it_holds():
+    made = audit(f"{MORE}:o_shadowed", judges=False)
+    first = diagnoses_of(made)[0]
+    assert first.summary == "rowsum(dO * dV) stands for delta"
+    assert first.where[0].code == "o = p.mT @ do"
+    assert first.where[1].code.startswith("ds = p * (do @ v.mT - (do * o)")
+    assert [(one.name, one.says, one.holds) for one in held_of(made)] == [("o", "O", "dV")]
+
+
+ELSE = {
+    "in_float16": ("reference/precision", "q, k, v, do = q.half(), k.half()"),
+    "of_the_sum": ("reference/do/other", "o.sum().backward()"),
+    "tiles_without_a_sum": ("reference/delta/factor", "scale, delta = q.shape[-1] ** -0.5, (o * do).mean(-1)"),
+    "lazy_with_delta_of_o": ("reference/delta/operand", "delta = (do * o).sum(-1, keepdim=True)"),
+}
+
+
+@sampled("name", ELSE, push=["in_float16"])
+def test_what_else_people_write_is_named_with_its_line(name):
+    fault, line = ELSE[name]
+    first = diagnoses_of(audit(f"{MORE}:{name}", judges=False))[0]
+    assert (first.fault, first.where[0].code[: len(line)]) == (fault, line)
+
+
+def test_the_delta_of_lazy_attention_is_due_by_its_own_formula():
+    first = diagnoses_of(audit(f"{MORE}:lazy_with_delta_of_o", judges=False))[0]
+    assert first.evidence[0] == "due: delta = rowsum(P * dP)"
+
+
+CONVENTIONS = {
+    "other_units_on_the_way": "its LSE is 1.443 times LSE",
+    "whole_width": "torch tensors of [B, L, H*D]",
+    "with_flags": "use_exp2=None, M=None, of which nothing is known",
+}
+
+
+@sampled("name", CONVENTIONS, push=1)
+def test_a_convention_is_told_and_no_mistake(name):
+    told = CONVENTIONS[name]
+    made = audit(f"{MORE}:{name}", judges=False)
+    assert made.is_right
+    assert any(words.startswith(told) for words in made.taken)
+
+
+def test_a_backward_that_somebody_wrote_is_no_judge_by_autograd():
+    class Halved(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, q):
+            return q
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad / 2
+
+    def attention(q, k, v):
+        return torch.softmax(Halved.apply(q) @ k.mT * q.shape[-1] ** -0.5, -1) @ v
+
+    made = audit(attention)
+    assert not made.is_right
+    assert not any(opinion.judge.startswith("autograd") for opinion in made.opinions)

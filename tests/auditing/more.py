@@ -1,0 +1,86 @@
+"""Further references as people write them: a shadowed parameter, narrow arithmetic, another loss, lazy attention."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+
+def o_shadowed(q, k, v, do, o, lse):
+    scale = q.shape[-1] ** -0.5
+    p = torch.exp(q @ k.mT * scale - lse[..., None])
+    o = p.mT @ do
+    ds = p * (do @ v.mT - (do * o).sum(-1, keepdim=True)) * scale
+    return ds @ k, ds.mT @ q, o
+
+
+def in_float16(q, k, v, do):
+    q, k, v, do = q.half(), k.half(), v.half(), do.half()
+    p = (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1)
+    dp = do @ v.mT
+    ds = p * (dp - (p * dp).sum(-1, keepdim=True)) * q.shape[-1] ** -0.5
+    return ds @ k, ds.mT @ q, p.mT @ do
+
+
+def of_the_sum(q, k, v, do):
+    q, k, v = (x.clone().requires_grad_() for x in (q, k, v))
+    o = torch.softmax(q @ k.mT / math.sqrt(q.shape[-1]), -1) @ v
+    o.sum().backward()
+    return q.grad, k.grad, v.grad
+
+
+def other_units_on_the_way(q, k, v, do):
+    scale = q.shape[-1] ** -0.5
+    s = q @ k.mT * scale
+    p = s.softmax(-1)
+    dp = do @ v.mT
+    ds = p * (dp - (p * dp).sum(-1, keepdim=True)) * scale
+    return {"dQ": ds @ k, "dK": ds.mT @ q, "dV": p.mT @ do, "dS": ds, "LSE": s.logsumexp(-1) / math.log(2)}
+
+
+def whole_width(q, k, v, grad_out, num_heads, causal=False):
+    B, L, C = q.shape
+    q, k, v, grad = (x.reshape(B, L, num_heads, -1).transpose(1, 2) for x in (q, k, v, grad_out))
+    s = q @ k.mT / math.sqrt(C // num_heads)
+    s = s.masked_fill(torch.ones(L, L).triu(1).bool(), -torch.inf) if causal else s
+    p = s.softmax(-1)
+    dp = grad @ v.mT
+    ds = p * (dp - (dp * p).sum(-1, keepdim=True)) / math.sqrt(C // num_heads)
+    return tuple(x.transpose(1, 2).reshape(B, L, C) for x in (ds @ k, ds.mT @ q, p.mT @ grad))
+
+
+def with_flags(do, q, k, v, o, softmax_lse, sm_scale, causal, use_exp2, M, table=None):
+    s = sm_scale * torch.matmul(q, k.transpose(-2, -1))
+    if causal:
+        s = s.masked_fill(torch.ones(s.shape[-2:]).triu(1).bool(), -torch.inf)
+    p = torch.exp2((s - softmax_lse[..., None]) / math.log(2)) if use_exp2 else torch.exp(s - softmax_lse[..., None])
+    ds = p * (torch.matmul(do, v.transpose(-2, -1)) - (o * do).sum(-1, keepdim=True)) * sm_scale
+    return torch.matmul(ds, k), torch.matmul(ds.transpose(-2, -1), q), torch.matmul(p.transpose(-2, -1), do)
+
+
+def tiles_without_a_sum(q, k, v, o, do, lse, BLOCK=4):
+    dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
+    scale, delta = q.shape[-1] ** -0.5, (o * do).mean(-1)
+    for j in range(0, k.shape[-2], BLOCK):
+        kj, vj = k[..., j : j + BLOCK, :], v[..., j : j + BLOCK, :]
+        p = torch.exp(q @ kj.mT * scale - lse[..., None])
+        dv[..., j : j + BLOCK, :] = p.mT @ do
+        ds = p * (do @ vj.mT - delta[..., None])
+        dq += scale * ds @ kj
+        dk[..., j : j + BLOCK, :] = scale * ds.mT @ q
+    return dq, dk, dv
+
+
+def lazy_with_delta_of_o(q, k, v, do, tau):
+    L, scale = q.shape[-2], q.shape[-1] ** -0.5
+    i = torch.arange(L)
+    hidden = i[:, None] < i
+    p = (q @ k.mT * scale).masked_fill(hidden, float("-inf")).softmax(-1)
+    z = p + tau[:, None, None] / (i + 1)[:, None]
+    pe = z.relu().masked_fill(hidden, 0)
+    o = pe @ v
+    dp = do @ v.mT * (z > 0) * ~hidden
+    delta = (do * o).sum(-1, keepdim=True)
+    ds = p * (dp - delta)
+    return {"O": o, "dQ": scale * ds @ k, "dK": scale * ds.mT @ q, "dV": pe.mT @ do}
